@@ -1,0 +1,26 @@
+# One test program per room: tests/ROOM/*_test.cpp and src/ROOM/**/*_test.cpp.
+find_package(GTest REQUIRED)
+include(GoogleTest)
+
+foreach(room core observe ops formats text model decode train)
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS
+         ${PROJECT_SOURCE_DIR}/tests/${room}/*_test.cpp ${PROJECT_SOURCE_DIR}/src/${room}/*_test.cpp)
+    if(sources)
+        add_executable(test_${room} ${sources})
+        target_include_directories(test_${room} PRIVATE ${PROJECT_SOURCE_DIR}/src
+                                   ${PROJECT_SOURCE_DIR}/tests)
+        target_link_libraries(test_${room} PRIVATE millrace mr_options GTest::gtest_main fmt::fmt
+                              nlohmann_json::nlohmann_json)
+        target_compile_definitions(test_${room} PRIVATE
+            MR_TEST_DATA="${MILLRACE_DATA}" MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+        gtest_discover_tests(test_${room} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
+    endif()
+endforeach()
+
+find_package(Python3 COMPONENTS Interpreter)
+if(Python3_FOUND)
+    add_test(NAME house.arrows COMMAND ${Python3_EXECUTABLE}
+             ${PROJECT_SOURCE_DIR}/tests/house/arrows.py ${PROJECT_SOURCE_DIR})
+endif()
+include(${PROJECT_SOURCE_DIR}/cmake/cli_tests.cmake OPTIONAL)
+include(${PROJECT_SOURCE_DIR}/cmake/fuzz.cmake OPTIONAL)

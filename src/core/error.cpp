@@ -1,0 +1,46 @@
+#include "core/error.h"
+
+#include <fmt/format.h>
+
+namespace mr {
+namespace {
+
+// One line, whatever the parts hold: names and values come from files.
+std::string one_line(const std::string& text) {
+    std::string out;
+    for (unsigned char c : text.substr(0, 400)) {
+        if (c < 0x20 || c == 0x7f) {
+            out += fmt::format("\\x{:02x}", c);
+        } else {
+            out += static_cast<char>(c);
+        }
+    }
+    if (text.size() > 400) out += "...";
+    return out;
+}
+
+std::string describe(const ErrorInfo& info) {
+    std::string out;
+    if (!info.file.empty()) out += one_line(info.file) + ": ";
+    if (!info.field.empty()) {
+        out += one_line(info.field);
+        if (!info.value.empty()) out += " = " + one_line(info.value);
+        out += ": ";
+    } else if (!info.value.empty()) {
+        out += one_line(info.value) + ": ";
+    }
+    out += one_line(info.problem);
+    if (!info.remedy.empty()) out += "; " + one_line(info.remedy);
+    return out;
+}
+
+}  // namespace
+
+Error::Error(ErrorKind kind, ErrorInfo info)
+    : std::runtime_error(describe(info)), kind_(kind), info_(std::move(info)) {}
+
+void contract_failed(const char* condition, const char* contract, const char* file, int line) {
+    throw ContractError(fmt::format("{}:{}: {} (failed: {})", file, line, contract, condition));
+}
+
+}  // namespace mr

@@ -1,0 +1,79 @@
+#include "core/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "core/error.h"
+
+namespace mr {
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        throw Error::input({.file = path,
+                            .problem = std::string("cannot be opened: ") + std::strerror(errno),
+                            .remedy = "check the path"});
+    }
+    struct stat status {};
+    if (::fstat(fd, &status) != 0) {
+        const int code = errno;
+        ::close(fd);
+        throw Error::input({.file = path, .problem = std::strerror(code)});
+    }
+    if (!S_ISREG(status.st_mode)) {
+        ::close(fd);
+        throw Error::input({.file = path,
+                            .problem = S_ISDIR(status.st_mode) ? "is a directory, not a file"
+                                                               : "is not a regular file",
+                            .remedy = "give the file itself"});
+    }
+    if (status.st_size == 0) {
+        ::close(fd);
+        throw Error::input({.file = path, .problem = "is empty", .remedy = "download it again"});
+    }
+    size_ = static_cast<std::size_t>(status.st_size);
+    void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
+    const int code = errno;
+    ::close(fd);
+    if (address == MAP_FAILED) {
+        throw Error::device(
+            {.file = path, .problem = std::string("cannot be mapped: ") + std::strerror(code)});
+    }
+    data_ = static_cast<const std::byte*>(address);
+}
+
+MappedFile::~MappedFile() {
+    if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+    std::swap(path_, other.path_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+}
+
+std::string read_text_file(const std::string& path, std::size_t max_bytes) {
+    const MappedFile file(path);
+    if (file.bytes().size() > max_bytes) {
+        throw Error::input({.file = path,
+                            .field = "size",
+                            .value = std::to_string(file.bytes().size()),
+                            .problem = "is more than the " + std::to_string(max_bytes) +
+                                       " bytes that such a file may have"});
+    }
+    return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+}  // namespace mr

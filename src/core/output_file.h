@@ -1,0 +1,37 @@
+// A file that appears whole or not at all: written under a temporary name beside its target,
+// synced and renamed by commit(); anything else (an exception, a full disk) removes it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace mr {
+
+class OutputFile {
+  public:
+    explicit OutputFile(const std::string& path);
+    ~OutputFile();
+    OutputFile(const OutputFile&) = delete;
+    OutputFile& operator=(const OutputFile&) = delete;
+
+    void write(const void* data, std::size_t bytes);
+    void write(std::string_view text) { write(text.data(), text.size()); }
+    // Zero bytes up to the next multiple of `alignment`.
+    void pad_to(std::size_t alignment);
+    std::uint64_t position() const { return position_; }
+    void commit();
+
+  private:
+    void flush();
+    [[noreturn]] void fail(const char* action, int code);
+
+    std::string path_;
+    std::string temporary_;
+    std::string buffer_;
+    std::uint64_t position_ = 0;
+    int fd_ = -1;
+};
+
+}  // namespace mr
