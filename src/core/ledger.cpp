@@ -1,0 +1,66 @@
+#include "core/ledger.h"
+
+namespace mr {
+
+const char* op_name(OpKind kind) {
+    switch (kind) {
+        case OpKind::embedding:
+            return "embedding";
+        case OpKind::linear:
+            return "linear";
+        case OpKind::norm:
+            return "norm";
+        case OpKind::rope:
+            return "rope";
+        case OpKind::kv_write:
+            return "kv_write";
+        case OpKind::attention:
+            return "attention";
+        case OpKind::activation:
+            return "activation";
+        case OpKind::add:
+            return "add";
+        case OpKind::lm_head:
+            return "lm_head";
+        case OpKind::loss:
+            return "loss";
+        case OpKind::sample:
+            return "sample";
+        case OpKind::kCount:
+            break;
+    }
+    return "?";
+}
+
+OpRecord& OpRecord::operator+=(const OpRecord& other) {
+    calls += other.calls;
+    bytes_read += other.bytes_read;
+    bytes_written += other.bytes_written;
+    flops += other.flops;
+    seconds += other.seconds;
+    return *this;
+}
+
+OpRecord OpRecord::operator-(const OpRecord& earlier) const {
+    return {calls - earlier.calls, bytes_read - earlier.bytes_read,
+            bytes_written - earlier.bytes_written, flops - earlier.flops,
+            seconds - earlier.seconds};
+}
+
+OpRecord Ledger::total() const {
+    OpRecord sum;
+    for (const OpRecord& record : ops_) sum += record;
+    return sum;
+}
+
+Ledger Ledger::since(const Ledger& earlier) const {
+    Ledger out;
+    for (std::size_t i = 0; i < kOps; ++i) out.ops_[i] = ops_[i] - earlier.ops_[i];
+    out.to_device_ = {to_device_.calls - earlier.to_device_.calls,
+                      to_device_.bytes - earlier.to_device_.bytes};
+    out.to_host_ = {to_host_.calls - earlier.to_host_.calls,
+                    to_host_.bytes - earlier.to_host_.bytes};
+    return out;
+}
+
+}  // namespace mr

@@ -1,0 +1,96 @@
+// The account of a run: for every operation how often it ran, how long, and how many bytes and
+// floating-point operations its contract says it needed; and every host-device copy.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+
+namespace mr {
+
+enum class OpKind : std::uint8_t {
+    embedding,
+    linear,
+    norm,
+    rope,
+    kv_write,
+    attention,
+    activation,
+    add,
+    lm_head,
+    loss,
+    sample,
+    kCount,
+};
+const char* op_name(OpKind kind);
+
+struct OpRecord {
+    std::uint64_t calls = 0;
+    std::uint64_t bytes_read = 0;  // from memory, each operand counted once
+    std::uint64_t bytes_written = 0;
+    std::uint64_t flops = 0;
+    double seconds = 0;
+
+    std::uint64_t bytes() const { return bytes_read + bytes_written; }
+    OpRecord& operator+=(const OpRecord& other);
+    OpRecord operator-(const OpRecord& earlier) const;
+};
+
+struct CopyRecord {
+    std::uint64_t calls = 0;
+    std::uint64_t bytes = 0;
+};
+
+class Ledger {
+  public:
+    static constexpr std::size_t kOps = static_cast<std::size_t>(OpKind::kCount);
+
+    void add(OpKind kind, const OpRecord& record) { ops_[index(kind)] += record; }
+    void add_host_to_device(std::uint64_t bytes) { count(to_device_, bytes); }
+    void add_device_to_host(std::uint64_t bytes) { count(to_host_, bytes); }
+
+    const OpRecord& op(OpKind kind) const { return ops_[index(kind)]; }
+    const CopyRecord& host_to_device() const { return to_device_; }
+    const CopyRecord& device_to_host() const { return to_host_; }
+    OpRecord total() const;
+    // What happened since `earlier`, a copy of this ledger taken before.
+    Ledger since(const Ledger& earlier) const;
+
+  private:
+    static std::size_t index(OpKind kind) { return static_cast<std::size_t>(kind); }
+    static void count(CopyRecord& record, std::uint64_t bytes) {
+        ++record.calls;
+        record.bytes += bytes;
+    }
+
+    std::array<OpRecord, kOps> ops_{};
+    CopyRecord to_device_, to_host_;
+};
+
+// Enters one operation in the ledger when it goes out of scope, with the time it took.
+class LedgerEntry {
+  public:
+    LedgerEntry(Ledger* ledger, OpKind kind, std::uint64_t bytes_read, std::uint64_t bytes_written,
+                std::uint64_t flops)
+        : ledger_(ledger), kind_(kind) {
+        if (!ledger_) return;
+        record_ = {1, bytes_read, bytes_written, flops, 0};
+        start_ = std::chrono::steady_clock::now();
+    }
+    ~LedgerEntry() {
+        if (!ledger_) return;
+        record_.seconds =
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+        ledger_->add(kind_, record_);
+    }
+    LedgerEntry(const LedgerEntry&) = delete;
+    LedgerEntry& operator=(const LedgerEntry&) = delete;
+
+  private:
+    Ledger* ledger_;
+    OpKind kind_;
+    OpRecord record_;
+    std::chrono::steady_clock::time_point start_;
+};
+
+}  // namespace mr

@@ -1,0 +1,65 @@
+// A fixed set of threads that run one parallel loop at a time. The caller takes part; workers spin
+// briefly between loops (a decode step is hundreds of short ones) and then sleep.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace mr {
+
+class ThreadPool {
+  public:
+    explicit ThreadPool(int threads);  // at least 1; the caller is one of them
+    ~ThreadPool();
+    ThreadPool(const ThreadPool&) = delete;
+    ThreadPool& operator=(const ThreadPool&) = delete;
+
+    int size() const { return static_cast<int>(workers_.size()) + 1; }
+
+    // Calls body(begin, end, thread) over [0, count) in pieces of at most `grain`, handed out as
+    // threads become free; returns when all are done. `thread` is in [0, size()). What a body
+    // computes must not depend on which thread runs it. An exception leaves through the caller
+    // after the loop has ended; the first one wins.
+    template <typename Body>
+    void parallel_for(std::int64_t count, std::int64_t grain, Body&& body) {
+        if (count <= 0) return;
+        if (grain < 1) grain = 1;
+        if (workers_.empty() || count <= grain) {
+            for (std::int64_t i = 0; i < count; i += grain) {
+                body(i, i + grain < count ? i + grain : count, 0);
+            }
+            return;
+        }
+        using Plain = std::remove_reference_t<Body>;
+        run({[](void* context, std::int64_t begin, std::int64_t end, int thread) {
+                 (*static_cast<Plain*>(context))(begin, end, thread);
+             },
+             const_cast<void*>(static_cast<const void*>(&body)), count, grain});
+    }
+
+  private:
+    struct Job {
+        void (*call)(void*, std::int64_t, std::int64_t, int) = nullptr;
+        void* context = nullptr;
+        std::int64_t count = 0;
+        std::int64_t grain = 1;
+    };
+    void run(const Job& job);
+    void work(int thread);
+    void take_pieces(int thread);
+
+    std::vector<std::thread> workers_;
+    Job job_;
+    std::exception_ptr failure_;
+    std::atomic_flag failed_ = ATOMIC_FLAG_INIT;
+    alignas(64) std::atomic<std::int64_t> next_{0};         // first index not handed out
+    alignas(64) std::atomic<std::uint32_t> generation_{0};  // one more for every loop
+    alignas(64) std::atomic<int> busy_{0};                  // workers still inside the loop
+    std::atomic<bool> stop_{false};
+};
+
+}  // namespace mr

@@ -1,0 +1,22 @@
+#pragma once
+
+#include "core/context.h"
+#include "core/tensor.h"
+
+namespace mr::ops {
+
+enum class Activation {
+    silu,       // x * sigmoid(x)
+    gelu,       // exact, by erf
+    gelu_tanh,  // GPT-2's approximation
+    relu,
+};
+const char* activation_name(Activation kind);
+
+// out = act(x). f32, any shape; out may be x.
+void activation(const Context& ctx, Tensor out, Tensor x, Activation kind);
+
+// out = act(gate) * up. f32, one shape; out may be gate or up.
+void gated_activation(const Context& ctx, Tensor out, Tensor gate, Tensor up, Activation kind);
+
+}  // namespace mr::ops

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/context.h"
+#include "core/tensor.h"
+
+namespace mr::ops {
+
+struct SampleParams {
+    float temperature = 0.8f;     // 0: greedy, ties go to the lowest id
+    std::int32_t top_k = 40;      // 0: all
+    float top_p = 0.95f;          // 1: all
+    float min_p = 0.05f;          // 0: all; relative to the most probable token
+    float repeat_penalty = 1.0f;  // 1: none; applied to the tokens of `recent`
+    std::uint64_t seed = 0;
+};
+
+struct Sampled {
+    std::int32_t id = -1;
+    float probability = 0;  // among the candidates that were left
+    float confidence = 0;   // on the unfiltered softmax (temperature 1, no penalty)
+};
+
+// Draws one token from logits f32 [vocab]. Order: repetition penalty, temperature, top-k, top-p,
+// min-p, draw. The draw is Philox at (seed, position), over candidates in order of decreasing
+// probability, ties by id: it depends on nothing else. Throws Error (input) where a logit is NaN.
+// Scratch: sample_scratch_bytes(vocab) of ctx.scratch.
+Sampled sample(const Context& ctx, Tensor logits, const SampleParams& params,
+               std::span<const std::int32_t> recent, std::uint64_t position);
+
+std::size_t sample_scratch_bytes(std::int64_t vocab);
+
+}  // namespace mr::ops

@@ -1,0 +1,48 @@
+// Kernel files (*_kernels.cpp) are compiled once per instruction path, each into its own namespace
+// mr::ops::<path>. Such a file includes nothing with inline code but simd/vec.h and intrinsics: an
+// inline function shared with the rest of the program could be linked from the copy that was
+// compiled for instructions this machine lacks.
+//
+// MR_KERNEL(void, rms_row, (float* out, const float* x, int n)) declares it in every namespace;
+// MR_DISPATCH(rms_row)(out, x, n) calls the one of the active path.
+#pragma once
+
+#include "core/cpu.h"
+
+#if defined(__aarch64__)
+#define MR_KERNEL(result, name, args) \
+    namespace portable {              \
+    result name args;                 \
+    }                                 \
+    namespace neon_dot {              \
+    result name args;                 \
+    }                                 \
+    namespace neon_i8mm {             \
+    result name args;                 \
+    }
+#define MR_DISPATCH(name)                                                     \
+    (::mr::active_isa() == ::mr::Isa::neon_i8mm  ? ::mr::ops::neon_i8mm::name \
+     : ::mr::active_isa() == ::mr::Isa::neon_dot ? ::mr::ops::neon_dot::name  \
+                                                 : ::mr::ops::portable::name)
+#elif defined(__x86_64__)
+#define MR_KERNEL(result, name, args) \
+    namespace portable {              \
+    result name args;                 \
+    }                                 \
+    namespace avx2 {                  \
+    result name args;                 \
+    }                                 \
+    namespace avx512 {                \
+    result name args;                 \
+    }
+#define MR_DISPATCH(name)                                              \
+    (::mr::active_isa() == ::mr::Isa::avx512 ? ::mr::ops::avx512::name \
+     : ::mr::active_isa() == ::mr::Isa::avx2 ? ::mr::ops::avx2::name   \
+                                             : ::mr::ops::portable::name)
+#else
+#define MR_KERNEL(result, name, args) \
+    namespace portable {              \
+    result name args;                 \
+    }
+#define MR_DISPATCH(name) (::mr::ops::portable::name)
+#endif
