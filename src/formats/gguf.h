@@ -1,0 +1,92 @@
+// GGUF, the format of llama.cpp, versions 2 and 3: metadata and tensors in one file.
+// The reader trusts nothing: whatever the bytes are, the result is a GgufFile or an mr::Error.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/tensor_file.h"
+
+namespace mr::formats {
+
+// The types of metadata values, with the numbers they have in the file.
+enum class GgufType : std::uint32_t {
+    u8,
+    i8,
+    u16,
+    i16,
+    u32,
+    i32,
+    f32,
+    boolean,
+    string,
+    array,
+    u64,
+    i64,
+    f64,
+};
+
+const char* gguf_type_name(GgufType type);
+
+class GgufFile {
+  public:
+    // Maps the file; tensors and string views stay valid as long as the GgufFile lives.
+    static GgufFile open(const std::string& path);
+    // Borrows the bytes; `name` stands for the path in errors.
+    static GgufFile parse(std::span<const std::byte> bytes, std::string name);
+
+    // Values by key: nothing where the key is absent, an Error naming it where the type is wrong.
+    bool has(std::string_view key) const { return find(key) != nullptr; }
+    std::optional<std::uint64_t> get_uint(std::string_view key) const;  // any integer >= 0
+    std::optional<std::int64_t> get_int(std::string_view key) const;
+    std::optional<double> get_float(std::string_view key) const;  // f32, f64 or integer
+    std::optional<bool> get_bool(std::string_view key) const;
+    std::optional<std::string> get_string(std::string_view key) const;
+    // Arrays. The views point into the file and may hold any bytes.
+    std::optional<std::vector<std::string_view>> get_strings(std::string_view key) const;
+    std::optional<std::vector<float>> get_floats(std::string_view key) const;
+    std::optional<std::vector<std::int64_t>> get_ints(std::string_view key) const;  // or booleans
+
+    std::vector<std::string> keys() const;  // in the file's order
+    std::optional<GgufType> type_of(std::string_view key) const;
+    // The element type of an array.
+    std::optional<GgufType> element_type_of(std::string_view key) const;
+
+    const std::vector<FileTensor>& tensors() const { return tensors_; }  // in the file's order
+    const FileTensor* find_tensor(std::string_view name) const;
+
+    const std::string& path() const { return path_; }
+    std::uint32_t version() const { return version_; }
+
+  private:
+    friend struct GgufParser;
+    friend class GgufWriter;
+
+    struct Entry {
+        std::string_view key;
+        GgufType type;
+        GgufType element;        // of an array; otherwise the same as `type`
+        std::uint64_t count;     // of an array; otherwise 1
+        std::uint64_t offset;    // of the value: its first byte, or an array's first element
+        std::string_view value;  // the bytes as in the file, with an array's type and count
+    };
+
+    const Entry* find(std::string_view key) const;
+    [[noreturn]] void wrong_type(const Entry& entry, const char* wanted) const;
+
+    MappedFile map_;
+    std::span<const std::byte> bytes_;
+    std::string path_;
+    std::uint32_t version_ = 0;
+    std::vector<Entry> entries_;
+    std::map<std::string_view, std::size_t> entry_by_key_;
+    std::vector<FileTensor> tensors_;
+    std::map<std::string_view, std::size_t> tensor_by_name_;
+};
+
+}  // namespace mr::formats

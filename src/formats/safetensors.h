@@ -1,0 +1,71 @@
+// safetensors, Hugging Face's format: one file, or a folder whose tensors are spread over shards.
+// The reader trusts nothing: whatever the bytes are, the result is a SafetensorsFile or an Error.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/output_file.h"
+#include "formats/tensor_file.h"
+
+namespace mr::formats {
+
+class SafetensorsFile {
+  public:
+    // A .safetensors file, or a folder with model.safetensors or model.safetensors.index.json.
+    static SafetensorsFile open(const std::string& path_or_folder);
+    // One file's bytes, borrowed; `name` stands for the path in errors.
+    static SafetensorsFile parse(std::span<const std::byte> bytes, std::string name);
+
+    // By offset within a file, file by file. A scalar has shape [1]; BOOL is read as u8.
+    const std::vector<FileTensor>& tensors() const { return tensors_; }
+    const FileTensor* find_tensor(std::string_view name) const;
+    // The "__metadata__" of the file (of the first shard that has a key).
+    const std::map<std::string, std::string>& metadata() const { return metadata_; }
+    const std::string& path() const { return path_; }
+
+  private:
+    void read(std::span<const std::byte> bytes, const std::string& file);
+    void open_sharded(const std::string& index_path, const std::string& folder);
+    void index_names();
+
+    std::vector<MappedFile> maps_;
+    std::string path_;
+    std::vector<FileTensor> tensors_;
+    std::map<std::string, std::size_t, std::less<>> tensor_by_name_;
+    std::map<std::string, std::string> metadata_;
+};
+
+// Writes one file. declare() every tensor (f32, f16, bf16), then write() the data in the same
+// order, in any number of parts, then finish(). Without finish(), nothing is left behind.
+class SafetensorsWriter {
+  public:
+    explicit SafetensorsWriter(const std::string& path) : out_(path) {}
+
+    void set_metadata(std::string_view key, std::string_view value);
+    void declare(std::string_view name, DType dtype, const Shape& shape);
+    void write(const void* data, std::size_t bytes);
+    void write_tensor(const Tensor& tensor) { write(tensor.data, tensor.bytes()); }
+    void finish();
+
+  private:
+    struct Declared {
+        std::string name;
+        DType dtype;
+        Shape shape;
+    };
+
+    void write_header();
+
+    OutputFile out_;
+    std::map<std::string, std::string> metadata_;
+    std::vector<Declared> tensors_;
+    std::uint64_t declared_ = 0;  // bytes
+    std::uint64_t written_ = 0;
+    bool header_written_ = false;
+};
+
+}  // namespace mr::formats
