@@ -1,0 +1,81 @@
+// The forward pass, written once for every family, over a ragged batch and the paged KV cache.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/arena.h"
+#include "core/context.h"
+#include "core/ledger.h"
+#include "core/thread_pool.h"
+#include "model/kv_cache.h"
+#include "model/model.h"
+
+namespace mr::model {
+
+struct EngineOptions {
+    int threads = 0;           // 0: all cores
+    std::int64_t context = 0;  // positions in the cache, over all sequences; 0: the model's own
+    int max_sequences = 1;
+    int max_batch = 512;  // tokens in one forward pass; longer prompts are cut into chunks
+    int max_logits = 0;   // rows of logits in one pass; 0: max_sequences
+    DType kv_type = DType::f32;
+};
+
+// One sequence's part in a forward pass: its next tokens, at positions that follow what it has.
+struct BatchItem {
+    SeqId seq = 0;
+    std::span<const std::int32_t> tokens;
+    bool all_logits = false;  // logits for every token, else for the last one alone
+};
+
+class Engine {
+  public:
+    Engine(std::shared_ptr<const Model> model, const EngineOptions& options);
+
+    // What such an engine will hold.
+    static MemoryPlan plan(const Model& model, const EngineOptions& options);
+
+    // Runs one pass and returns logits f32 [rows, vocab], rows in the order of the items (and of
+    // their tokens). Valid until the next call. The bits of a row depend on its sequence alone.
+    Tensor forward(std::span<const BatchItem> batch);
+
+    const Model& model() const { return *model_; }
+    const EngineOptions& options() const { return options_; }
+    KvCache& cache() { return cache_; }
+    Ledger& ledger() { return ledger_; }
+    const Context& context() const { return ctx_; }
+
+  private:
+    struct Activations {
+        Tensor x;         // [tokens, dim]     the residual stream
+        Tensor h;         // [tokens, dim]     normed input of attention
+        Tensor h2;        // [tokens, dim]     normed input of the MLP, where parallel
+        Tensor q, k, v;   // [tokens, q_dim], [tokens, kv_dim] twice
+        Tensor attn;      // [tokens, q_dim]
+        Tensor gate, up;  // [tokens, hidden]
+        Tensor cos_sin;   // [tokens, rotary/2, 2]
+        Tensor last;      // [rows, dim]       what the LM head reads
+        Tensor logits;    // [rows, vocab]
+    };
+    void attention_block(const LayerWeights& w, int layer, const Activations& a);
+    void mlp_block(const LayerWeights& w, const Activations& a, Tensor input);
+    void norm(Tensor out, Tensor x, Tensor weight, Tensor bias) const;
+    Activations views(std::int64_t tokens, std::int64_t rows) const;
+
+    std::shared_ptr<const Model> model_;
+    EngineOptions options_;
+    RopeFrequencies rope_;
+    ThreadPool pool_;
+    Ledger ledger_;
+    KvCache cache_;
+    Arena arena_;
+    Activations full_;  // sized for max_batch tokens and max_logits rows
+    Context ctx_;
+    std::vector<ops::BatchSeq> seqs_;
+    std::vector<std::int32_t> ids_, positions_;
+};
+
+}  // namespace mr::model
