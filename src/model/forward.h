@@ -19,7 +19,7 @@ struct EngineOptions {
     int threads = 0;           // 0: all cores
     std::int64_t context = 0;  // positions in the cache, over all sequences; 0: the model's own
     int max_sequences = 1;
-    int max_batch = 512;  // tokens in one forward pass; longer prompts are cut into chunks
+    int max_batch = 256;  // tokens in one forward pass; longer prompts are cut into chunks
     int max_logits = 0;   // rows of logits in one pass; 0: max_sequences
     DType kv_type = DType::f32;
 };
@@ -28,7 +28,8 @@ struct EngineOptions {
 struct BatchItem {
     SeqId seq = 0;
     std::span<const std::int32_t> tokens;
-    bool all_logits = false;  // logits for every token, else for the last one alone
+    enum class Logits { none, last, all };
+    Logits logits = Logits::last;  // of which of the tokens logits are wanted
 };
 
 class Engine {
@@ -44,7 +45,7 @@ class Engine {
 
     const Model& model() const { return *model_; }
     const EngineOptions& options() const { return options_; }
-    KvCache& cache() { return cache_; }
+    KvCache& cache() { return *cache_; }
     Ledger& ledger() { return ledger_; }
     const Context& context() const { return ctx_; }
 
@@ -60,6 +61,9 @@ class Engine {
         Tensor last;      // [rows, dim]       what the LM head reads
         Tensor logits;    // [rows, vocab]
     };
+    template <typename Take>
+    static void for_each_activation(const ModelSpec& spec, const EngineOptions& options,
+                                    Activations& a, Take&& take);
     void attention_block(const LayerWeights& w, int layer, const Activations& a);
     void mlp_block(const LayerWeights& w, const Activations& a, Tensor input);
     void norm(Tensor out, Tensor x, Tensor weight, Tensor bias) const;
@@ -70,7 +74,7 @@ class Engine {
     RopeFrequencies rope_;
     ThreadPool pool_;
     Ledger ledger_;
-    KvCache cache_;
+    std::unique_ptr<KvCache> cache_;
     Arena arena_;
     Activations full_;  // sized for max_batch tokens and max_logits rows
     Context ctx_;

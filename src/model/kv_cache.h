@@ -20,7 +20,8 @@ class KvCache {
     // Room for `tokens` positions in all; at most `sequences` at a time.
     KvCache(const ModelSpec& spec, std::int64_t tokens, int sequences, DType dtype);
 
-    static std::uint64_t bytes(const ModelSpec& spec, std::int64_t tokens, DType dtype);
+    static std::uint64_t bytes(const ModelSpec& spec, std::int64_t tokens, int sequences,
+                               DType dtype);
 
     SeqId open();          // a new, empty sequence
     void close(SeqId id);  // gives its pages back

@@ -1,0 +1,188 @@
+#include "decode/session.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/error.h"
+#include "text/tokenizer.h"
+
+namespace mr::decode {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Holds back the end of the text as long as a stop string may be beginning there.
+class StopFilter {
+  public:
+    explicit StopFilter(const std::vector<std::string>& stops) : stops_(stops) {}
+
+    // Returns what can be shown; sets `stopped` where a stop string is complete.
+    std::string push(std::string_view text, bool& stopped) {
+        held_ += text;
+        stopped = false;
+        std::size_t found = std::string::npos;
+        for (const std::string& stop : stops_) {
+            if (!stop.empty()) found = std::min(found, held_.find(stop));
+        }
+        if (found != std::string::npos) {
+            stopped = true;
+            std::string out = held_.substr(0, found);
+            held_.clear();
+            return out;
+        }
+        std::size_t keep = 0;
+        for (const std::string& stop : stops_) {
+            const std::size_t most = std::min(held_.size(), stop.empty() ? 0 : stop.size() - 1);
+            for (std::size_t n = most; n > keep; --n) {
+                if (held_.compare(held_.size() - n, n, stop, 0, n) == 0) keep = n;
+            }
+        }
+        std::string out = held_.substr(0, held_.size() - keep);
+        held_.erase(0, held_.size() - keep);
+        return out;
+    }
+    std::string flush() { return std::exchange(held_, {}); }
+
+  private:
+    const std::vector<std::string>& stops_;
+    std::string held_;
+};
+
+}  // namespace
+
+const char* stop_reason_name(StopReason reason) {
+    switch (reason) {
+        case StopReason::length:
+            return "length";
+        case StopReason::end_of_text:
+            return "end_of_text";
+        case StopReason::stop_string:
+            return "stop_string";
+        case StopReason::context_full:
+            return "context_full";
+        case StopReason::cancelled:
+            return "cancelled";
+    }
+    return "?";
+}
+
+Session::Session(model::Engine& engine) : engine_(engine), seq_(engine.cache().open()) {
+    cached_.reserve(static_cast<std::size_t>(engine.options().context));
+}
+
+Session::~Session() { engine_.cache().close(seq_); }
+
+Tensor Session::prefill(std::span<const std::int32_t> prompt) {
+    const auto context = static_cast<std::size_t>(engine_.options().context);
+    if (prompt.empty()) {
+        throw Error::input({.field = "prompt",
+                            .problem = "there is nothing to start from: the prompt is empty and "
+                                       "the model's tokenizer has no beginning-of-text token",
+                            .remedy = "give a prompt with -p"});
+    }
+    if (prompt.size() >= context) {
+        throw Error::input({.field = "prompt",
+                            .value = std::to_string(prompt.size()) + " tokens",
+                            .problem = "does not fit into the context of " +
+                                       std::to_string(context) + " with a token to spare",
+                            .remedy = "shorten it or raise --ctx"});
+    }
+    // At least the last token is computed again: its logits are what we want.
+    std::size_t common = 0;
+    while (common + 1 < prompt.size() && common < cached_.size() &&
+           cached_[common] == prompt[common]) {
+        ++common;
+    }
+    engine_.cache().truncate(seq_, static_cast<std::int64_t>(common));
+    cached_.resize(common);
+
+    Tensor logits;
+    const auto chunk = static_cast<std::size_t>(engine_.options().max_batch);
+    while (cached_.size() < prompt.size()) {
+        const auto part =
+            prompt.subspan(cached_.size(), std::min(chunk, prompt.size() - cached_.size()));
+        const bool last = cached_.size() + part.size() == prompt.size();
+        const model::BatchItem item{
+            seq_, part, last ? model::BatchItem::Logits::last : model::BatchItem::Logits::none};
+        logits = engine_.forward({&item, 1});
+        cached_.insert(cached_.end(), part.begin(), part.end());
+    }
+    return logits;
+}
+
+Generated Session::generate(std::span<const std::int32_t> prompt, const GenerateOptions& options,
+                            const OnText& on_text) {
+    const text::Tokenizer* tokenizer = engine_.model().tokenizer.get();
+    MR_CHECK(tokenizer != nullptr, "generation needs a tokenizer");
+    Generated out;
+    if (options.max_tokens <= 0) return out;
+
+    Ledger before = engine_.ledger();
+    Clock::time_point start = Clock::now();
+    Tensor logits = prefill(prompt);
+    out.prefill = {static_cast<std::int64_t>(prompt.size()), seconds_since(start),
+                   engine_.ledger().since(before)};
+
+    std::vector<std::int32_t> history(prompt.begin(), prompt.end());
+    history.reserve(prompt.size() + static_cast<std::size_t>(options.max_tokens));
+    text::StreamDecoder stream(*tokenizer);
+    StopFilter filter(options.stop);
+    const auto show = [&](const std::string& text) {
+        out.text += text;
+        return text.empty() || !on_text || on_text(text);
+    };
+
+    before = engine_.ledger();
+    start = Clock::now();
+    for (;;) {
+        const std::size_t window =
+            std::min(history.size(), static_cast<std::size_t>(std::max(options.repeat_window, 0)));
+        const std::span<const std::int32_t> recent(history.data() + history.size() - window,
+                                                   window);
+        // Keyed by position: the draw does not depend on how the prompt reached the cache.
+        const ops::Sampled token =
+            ops::sample(engine_.context(), logits, options.sampling, recent, history.size());
+        out.ids.push_back(token.id);
+        history.push_back(token.id);
+        if (!options.ignore_end && tokenizer->is_end_of_generation(token.id)) {
+            out.reason = StopReason::end_of_text;
+            break;
+        }
+        bool stopped = false;
+        if (!show(filter.push(stream.push(token.id), stopped))) {
+            out.reason = StopReason::cancelled;
+            break;
+        }
+        if (stopped) {
+            out.reason = StopReason::stop_string;
+            break;
+        }
+        if (static_cast<int>(out.ids.size()) >= options.max_tokens) {
+            out.reason = StopReason::length;
+            break;
+        }
+        if (static_cast<std::int64_t>(cached_.size()) >= engine_.options().context) {
+            out.reason = StopReason::context_full;
+            break;
+        }
+        const model::BatchItem item{seq_, {&token.id, 1}, model::BatchItem::Logits::last};
+        logits = engine_.forward({&item, 1});
+        cached_.push_back(token.id);
+        ++out.decode.tokens;
+    }
+    out.decode.seconds = seconds_since(start);
+    out.decode.ledger = engine_.ledger().since(before);
+    if (out.reason != StopReason::stop_string) {
+        bool ignored = false;
+        std::string rest = filter.push(stream.flush(), ignored);
+        if (!ignored) rest += filter.flush();
+        show(rest);
+    }
+    return out;
+}
+
+}  // namespace mr::decode

@@ -1,0 +1,266 @@
+#include "model/forward.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "core/cpu.h"
+#include "core/error.h"
+#include "ops/activation/activation.h"
+#include "ops/embedding/embedding.h"
+#include "ops/linear/linear.h"
+#include "ops/norm/norm.h"
+#include "ops/rope/rope.h"
+#include "ops/sample/sample.h"
+
+namespace mr::model {
+namespace {
+
+EngineOptions with_defaults(const Model& model, EngineOptions options) {
+    if (options.threads <= 0) options.threads = cpu_info().cores;
+    if (options.context <= 0) options.context = model.spec.context;
+    options.max_batch = static_cast<int>(
+        std::clamp<std::int64_t>(options.max_batch, 1, std::max<std::int64_t>(options.context, 1)));
+    options.max_sequences = std::max(options.max_sequences, 1);
+    options.max_batch = std::max(options.max_batch, options.max_sequences);
+    if (options.max_logits <= 0) options.max_logits = options.max_sequences;
+    return options;
+}
+
+std::size_t scratch_bytes(const Model& model, const EngineOptions& options) {
+    const ModelSpec& spec = model.spec;
+    const std::int64_t max_k = std::max({spec.dim, spec.hidden, spec.q_dim()});
+    return std::max({ops::linear_scratch_bytes(options.max_batch, max_k, options.threads),
+                     ops::attention_scratch_bytes(spec.head_dim, options.threads),
+                     ops::sample_scratch_bytes(spec.vocab)});
+}
+
+std::int64_t logit_rows(const BatchItem& item) {
+    switch (item.logits) {
+        case BatchItem::Logits::none:
+            return 0;
+        case BatchItem::Logits::last:
+            return 1;
+        case BatchItem::Logits::all:
+            return static_cast<std::int64_t>(item.tokens.size());
+    }
+    return 0;
+}
+
+}  // namespace
+
+// Every activation buffer by name and shape: the plan adds them up, the engine takes them.
+template <typename Take>
+void Engine::for_each_activation(const ModelSpec& spec, const EngineOptions& options,
+                                 Activations& a, Take&& take) {
+    const std::int64_t tokens = options.max_batch;
+    const std::int64_t rows = options.max_logits;
+    take(a.x, Shape{tokens, spec.dim});
+    take(a.h, Shape{tokens, spec.dim});
+    if (spec.residual == Residual::parallel) take(a.h2, Shape{tokens, spec.dim});
+    take(a.q, Shape{tokens, spec.q_dim()});
+    take(a.k, Shape{tokens, spec.kv_dim()});
+    take(a.v, Shape{tokens, spec.kv_dim()});
+    take(a.attn, Shape{tokens, spec.q_dim()});
+    if (spec.gated) take(a.gate, Shape{tokens, spec.hidden});
+    take(a.up, Shape{tokens, spec.hidden});
+    if (spec.rope.rotary > 0) take(a.cos_sin, Shape{tokens, spec.rope.rotary});
+    take(a.last, Shape{rows, spec.dim});
+    take(a.logits, Shape{rows, spec.vocab});
+}
+
+MemoryPlan Engine::plan(const Model& model, const EngineOptions& wanted) {
+    const EngineOptions options = with_defaults(model, wanted);
+    MemoryPlan plan;
+    if (model.weights.mapped_bytes > 0) {
+        plan.add("weights, mapped from the file", model.weights.mapped_bytes, true);
+    }
+    if (model.weights.owned_bytes > 0) plan.add("weights, in memory", model.weights.owned_bytes);
+    plan.add("KV cache",
+             KvCache::bytes(model.spec, options.context, options.max_sequences, options.kv_type));
+    std::uint64_t activations = 0;
+    Activations unused;
+    for_each_activation(model.spec, options, unused, [&](Tensor&, Shape shape) {
+        activations += Arena::tensor_bytes(DType::f32, shape);
+    });
+    plan.add("activations", activations);
+    plan.add("scratch", Arena::padded(scratch_bytes(model, options)));
+    return plan;
+}
+
+Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options)
+    : model_(std::move(model)),
+      options_(with_defaults(*model_, options)),
+      rope_(rope_frequencies(model_->spec.rope)),
+      pool_(options_.threads) {
+    const ModelSpec& spec = model_->spec;
+    if (spec.learned_positions && options_.context > spec.context) {
+        throw Error::input({.field = "--ctx",
+                            .value = std::to_string(options_.context),
+                            .problem = "the model has a table of " + std::to_string(spec.context) +
+                                       " learned positions",
+                            .remedy = "use at most that"});
+    }
+    const MemoryPlan plan = Engine::plan(*model_, options_);
+    plan.require(cpu_info().memory_bytes,
+                 "use a smaller --ctx, --kv-type f16, or a smaller weight type");
+    cache_ =
+        std::make_unique<KvCache>(spec, options_.context, options_.max_sequences, options_.kv_type);
+    const std::size_t scratch = scratch_bytes(*model_, options_);
+    std::size_t bytes = Arena::padded(scratch);
+    for_each_activation(spec, options_, full_, [&](Tensor&, Shape shape) {
+        bytes += Arena::tensor_bytes(DType::f32, shape);
+    });
+    arena_ = Arena("activations", bytes);
+    for_each_activation(spec, options_, full_, [&](Tensor& tensor, Shape shape) {
+        tensor = arena_.tensor(DType::f32, shape);
+    });
+    ctx_ = {&pool_, &ledger_, {static_cast<std::byte*>(arena_.alloc(scratch)), scratch}};
+    seqs_.reserve(static_cast<std::size_t>(options_.max_sequences));
+    ids_.reserve(static_cast<std::size_t>(options_.max_batch));
+    positions_.reserve(static_cast<std::size_t>(options_.max_batch));
+}
+
+// The first `tokens` (and `rows`) rows of every buffer.
+Engine::Activations Engine::views(std::int64_t tokens, std::int64_t rows) const {
+    const auto cut = [](Tensor t, std::int64_t n) { return t ? t.slice_rows(0, n) : t; };
+    Activations a;
+    a.x = cut(full_.x, tokens);
+    a.h = cut(full_.h, tokens);
+    a.h2 = cut(full_.h2, tokens);
+    a.q = cut(full_.q, tokens);
+    a.k = cut(full_.k, tokens);
+    a.v = cut(full_.v, tokens);
+    a.attn = cut(full_.attn, tokens);
+    a.gate = cut(full_.gate, tokens);
+    a.up = cut(full_.up, tokens);
+    a.cos_sin = cut(full_.cos_sin, tokens);
+    if (a.cos_sin) a.cos_sin.shape = {tokens, model_->spec.rope.rotary / 2, 2};
+    a.last = cut(full_.last, rows);
+    a.logits = cut(full_.logits, rows);
+    return a;
+}
+
+void Engine::norm(Tensor out, Tensor x, Tensor weight, Tensor bias) const {
+    const ModelSpec& spec = model_->spec;
+    if (spec.norm == NormKind::rms) {
+        ops::rmsnorm(ctx_, out, x, weight, spec.norm_eps);
+    } else {
+        ops::layernorm(ctx_, out, x, weight, bias, spec.norm_eps);
+    }
+}
+
+// x += o(attention(rope(q(h)), cache + rope(k(h)), v(h)))
+void Engine::attention_block(const LayerWeights& w, int layer, const Activations& a) {
+    const ModelSpec& spec = model_->spec;
+    const std::int64_t tokens = a.x.rows();
+    const ops::LinearOut qkv[] = {
+        {w.q, a.q, w.q_bias, {}}, {w.k, a.k, w.k_bias, {}}, {w.v, a.v, w.v_bias, {}}};
+    ops::linear(ctx_, a.h, qkv);
+
+    const auto heads = [&](Tensor t, std::int64_t count) {
+        return Tensor(t.data, t.dtype, {tokens, count, spec.head_dim});
+    };
+    const Tensor q = heads(a.q, spec.heads);
+    const Tensor k = heads(a.k, spec.kv_heads);
+    if (spec.qk_norm) {
+        ops::rmsnorm(ctx_, q, q, w.q_norm, spec.norm_eps);
+        ops::rmsnorm(ctx_, k, k, w.k_norm, spec.norm_eps);
+    }
+    if (spec.rope.rotary > 0) {
+        ops::rope(ctx_, q, a.cos_sin, spec.rope.style);
+        ops::rope(ctx_, k, a.cos_sin, spec.rope.style);
+    }
+    const ops::PagedKv kv = cache_->layer(layer);
+    ops::kv_write(ctx_, kv, k, heads(a.v, spec.kv_heads), seqs_);
+    ops::attention(ctx_, heads(a.attn, spec.heads), q, kv, seqs_, spec.mask,
+                   1.0f / std::sqrt(static_cast<float>(spec.head_dim)));
+    ops::linear(ctx_, a.attn, {w.o, a.x, w.o_bias, a.x});
+}
+
+// x += down(act(gate(input)) * up(input)), or x += down(act(up(input)))
+void Engine::mlp_block(const LayerWeights& w, const Activations& a, Tensor input) {
+    const ModelSpec& spec = model_->spec;
+    if (spec.gated) {
+        const ops::LinearOut both[] = {{w.gate, a.gate, {}, {}}, {w.up, a.up, w.up_bias, {}}};
+        ops::linear(ctx_, input, both);
+        ops::gated_activation(ctx_, a.up, a.gate, a.up, spec.activation);
+    } else {
+        ops::linear(ctx_, input, {w.up, a.up, w.up_bias, {}});
+        ops::activation(ctx_, a.up, a.up, spec.activation);
+    }
+    ops::linear(ctx_, a.up, {w.down, a.x, w.down_bias, a.x});
+}
+
+Tensor Engine::forward(std::span<const BatchItem> batch) {
+    const ModelSpec& spec = model_->spec;
+    const Weights& weights = model_->weights;
+
+    // Lay the batch out: one row a token, sequences one after another.
+    seqs_.clear();
+    ids_.clear();
+    positions_.clear();
+    std::int64_t rows = 0;
+    for (const BatchItem& item : batch) {
+        const auto count = static_cast<std::int64_t>(item.tokens.size());
+        MR_CHECK(count > 0, "every item of a batch has tokens");
+        MR_CHECK(static_cast<std::int64_t>(ids_.size()) + count <= options_.max_batch,
+                 "a batch has at most max_batch tokens");
+        const std::int64_t position = cache_->length(item.seq);
+        cache_->reserve(item.seq, position + count);
+        seqs_.push_back({static_cast<std::int32_t>(ids_.size()), static_cast<std::int32_t>(count),
+                         static_cast<std::int32_t>(position), cache_->pages(item.seq)});
+        for (std::int64_t i = 0; i < count; ++i) {
+            ids_.push_back(item.tokens[static_cast<std::size_t>(i)]);
+            positions_.push_back(static_cast<std::int32_t>(position + i));
+        }
+        rows += logit_rows(item);
+    }
+    MR_CHECK(rows <= options_.max_logits, "a batch asks for at most max_logits rows");
+    for (std::int32_t id : ids_) {
+        if (id < 0 || id >= spec.vocab) {
+            throw Error::input(
+                {.field = "token id",
+                 .value = std::to_string(id),
+                 .problem = "is outside of the model's vocabulary of " + std::to_string(spec.vocab),
+                 .remedy = "use the tokenizer that belongs to the model"});
+        }
+    }
+
+    const Activations a = views(static_cast<std::int64_t>(ids_.size()), rows);
+    ops::embedding(ctx_, a.x, weights.embedding, ids_);
+    if (spec.learned_positions) ops::embedding(ctx_, a.x, weights.positions, positions_, true);
+    if (a.cos_sin) {
+        ops::rope_table(ctx_, a.cos_sin, positions_, rope_.inv_freq, rope_.magnitude);
+    }
+
+    for (int i = 0; i < spec.layers; ++i) {
+        const LayerWeights& w = weights.layers[static_cast<std::size_t>(i)];
+        norm(a.h, a.x, w.attn_norm, w.attn_norm_bias);
+        // Parallel residual: both branches read x as it enters the layer, so the MLP's norm is
+        // taken before attention adds to x.
+        const bool parallel = spec.residual == Residual::parallel;
+        if (parallel) norm(a.h2, a.x, w.mlp_norm, w.mlp_norm_bias);
+        attention_block(w, i, a);
+        if (!parallel) norm(a.h, a.x, w.mlp_norm, w.mlp_norm_bias);
+        mlp_block(w, a, parallel ? a.h2 : a.h);
+    }
+
+    // Only the rows that were asked for go through the LM head.
+    std::int64_t row = 0;
+    for (std::size_t s = 0; s < batch.size(); ++s) {
+        const ops::BatchSeq& seq = seqs_[s];
+        const std::int64_t count = logit_rows(batch[s]);
+        std::memcpy(a.last.f32(row), a.x.f32(seq.first + seq.count - count),
+                    static_cast<std::size_t>(count) * a.x.row_bytes());
+        row += count;
+        cache_->advance(batch[s].seq, seq.count);
+    }
+    if (rows == 0) return a.logits;
+    norm(a.last, a.last, weights.final_norm, weights.final_norm_bias);
+    ops::linear(ctx_, a.last, {weights.head, a.logits, weights.head_bias, {}}, OpKind::lm_head);
+    return a.logits;
+}
+
+}  // namespace mr::model
