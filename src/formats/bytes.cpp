@@ -51,10 +51,10 @@ Error ByteReader::error(std::string_view field, std::string value, std::string p
 }
 
 void ByteReader::fail_short(std::uint64_t count, std::string_view field) const {
-    throw error(field, fmt::format("{} bytes", count),
-                fmt::format("runs past the end of the file: {} bytes are left of {}", remaining(),
-                            size()),
-                offset_, "the file is truncated or damaged: download it again");
+    throw error(
+        field, fmt::format("{} bytes", count),
+        fmt::format("runs past the end of the file: {} bytes are left of {}", remaining(), size()),
+        offset_, "the file is truncated or damaged: download it again");
 }
 
 }  // namespace mr::formats

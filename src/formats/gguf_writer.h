@@ -50,7 +50,6 @@ class GgufWriter {
     void begin_value(std::string_view key, GgufType type);
     void begin_array(std::string_view key, GgufType element, std::uint64_t count);
     void write_header();
-    void skip_written();
 
     OutputFile out_;
     std::string metadata_;
