@@ -1,10 +1,18 @@
 # The command line: one file per command in src/cli.
+# The model that runs where none is named. This is the one place that knows its file name.
+set(MILLRACE_BUNDLED_MODEL storyteller.gguf)
+
 file(GLOB cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cli/*.cpp)
 if(cli_sources)
     find_package(CLI11 REQUIRED)
     add_executable(millrace_cli ${cli_sources})
-    set_target_properties(millrace_cli PROPERTIES OUTPUT_NAME millrace)
+    set_target_properties(millrace_cli PROPERTIES OUTPUT_NAME millrace
+                          RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
     target_include_directories(millrace_cli PRIVATE ${PROJECT_SOURCE_DIR}/src)
     target_link_libraries(millrace_cli PRIVATE millrace mr_options CLI11::CLI11 fmt::fmt
                           nlohmann_json::nlohmann_json)
+    target_compile_definitions(millrace_cli PRIVATE
+        MR_VERSION="${PROJECT_VERSION}"
+        MR_BUNDLED_MODEL="${MILLRACE_BUNDLED_MODEL}"
+        MR_SOURCE_MODELS="${PROJECT_SOURCE_DIR}/models")
 endif()

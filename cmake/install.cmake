@@ -1,0 +1,22 @@
+# bin/millrace, the library, its public headers, and what find_package(millrace) reads.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/millrace)
+install(TARGETS millrace EXPORT millraceTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(EXPORT millraceTargets NAMESPACE millrace:: DESTINATION ${package_dir})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/millrace DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+        FILES_MATCHING PATTERN "*.h")
+if(TARGET millrace_cli)
+    install(TARGETS millrace_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+# src/cli looks for the bundled model in ../share/millrace/models, seen from the program.
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/ DESTINATION share/millrace/models OPTIONAL
+        FILES_MATCHING PATTERN "*.gguf")
+
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/millraceConfig.cmake.in
+    ${PROJECT_BINARY_DIR}/millraceConfig.cmake INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/millraceConfigVersion.cmake
+    COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/millraceConfig.cmake
+    ${PROJECT_BINARY_DIR}/millraceConfigVersion.cmake DESTINATION ${package_dir})

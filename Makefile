@@ -1,0 +1,56 @@
+# Millrace from a fresh clone: `make run` tells a story, `make test` proves the build.
+# Both install what is missing first (scripts/deps.sh). `make help` lists the rest.
+PRESET ?= release
+BUILD  := build/$(PRESET)
+PREFIX ?= /usr/local
+JOBS   ?= $(shell scripts/jobs.sh)
+PROMPT ?= Once upon a time
+BENCH  ?= random:tinyllama-1.1b
+
+# clang-format's versions disagree about details; 14 is the one the code is formatted with.
+CLANG_FORMAT ?= $(firstword $(shell command -v clang-format-14 clang-format) clang-format)
+CLANG_TIDY   ?= $(firstword $(shell command -v clang-tidy-14 clang-tidy) clang-tidy)
+CODE = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
+
+.PHONY: help run test build configure deps bench install format format-check tidy clean
+.DEFAULT_GOAL := help
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  PRESET=release|debug|asan  JOBS=$(JOBS)  PREFIX=$(PREFIX)"
+
+run: build ## install what is missing, build, and tell a story with the bundled model
+	@$(BUILD)/millrace run -p "$(PROMPT)" -n 300
+
+test: build ## install what is missing, build, and run every test
+	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+
+build: configure ## build everything
+	cmake --build $(BUILD) -j $(JOBS)
+
+configure: deps
+	@cmake --preset $(PRESET)
+
+deps: ## install the packages that are missing (apt)
+	@scripts/deps.sh
+
+bench: build ## measure decode, prefill and load on the TinyLlama shape (BENCH=MODEL for another)
+	$(BUILD)/millrace bench decode $(BENCH):q8_0
+	$(BUILD)/millrace bench decode $(BENCH):q4_0
+	$(BUILD)/millrace bench prefill $(BENCH):q8_0
+	$(BUILD)/millrace bench load $(BENCH):q8_0
+
+install: build ## install to PREFIX
+	cmake --install $(BUILD) --prefix "$(PREFIX)"
+
+format: ## format the code in place
+	@$(CLANG_FORMAT) -i $(CODE)
+
+format-check: ## fail where the code is not formatted
+	@$(CLANG_FORMAT) --dry-run -Werror $(CODE)
+
+tidy: configure ## run clang-tidy over the code (FILES=... for some of it)
+	@scripts/tidy.sh "$(CLANG_TIDY)" $(BUILD) $(JOBS) $(FILES)
+
+clean: ## remove the build folders
+	rm -rf build

@@ -1,0 +1,59 @@
+#!/bin/sh
+# Installs the packages the build needs, and only those that are missing. Where everything is there
+# it needs neither network nor root.
+set -u
+
+missing=
+need() { # PACKAGE, then a command that succeeds where it is there
+    package=$1
+    shift
+    "$@" >/dev/null 2>&1 || missing="$missing $package"
+}
+header() { # looks where the compiler looks
+    for folder in /usr/include /usr/local/include; do
+        [ -e "$folder/$1" ] && return 0
+    done
+    return 1
+}
+at_least() { # COMMAND VERSION: the first x.y in its --version is that or later
+    found=$("$1" --version 2>/dev/null | grep -oE '[0-9]+\.[0-9]+' | head -n 1)
+    [ -n "$found" ] && [ "$(printf '%s\n%s\n' "$2" "$found" | sort -V | head -n 1)" = "$2" ]
+}
+
+need g++ command -v "${CXX:-c++}"
+need cmake at_least cmake 3.25
+need ninja-build command -v ninja
+need python3 command -v python3
+need libcli11-dev header CLI/CLI.hpp
+need nlohmann-json3-dev header nlohmann/json.hpp
+need libfmt-dev header fmt/core.h
+need libgtest-dev header gtest/gtest.h
+
+[ -n "$missing" ] || exit 0
+
+fail() {
+    echo "deps: $1; install by hand:$missing" >&2
+    exit 1
+}
+
+command -v apt-get >/dev/null 2>&1 || fail "no apt-get on this system"
+root=
+if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null 2>&1 || fail "not root, and no sudo"
+    root="sudo"
+    [ -t 0 ] || root="sudo -n"
+fi
+echo "deps: installing$missing"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+# The lists may be old or absent: try with those there are, then with fresh ones.
+install() {
+    # shellcheck disable=SC2086 # $root and $missing are lists of words
+    $root env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y --no-install-recommends $missing >"$log" 2>&1 </dev/null
+}
+if ! install; then
+    # shellcheck disable=SC2086
+    $root apt-get update >/dev/null 2>&1 </dev/null
+    install || { tail -n 5 "$log" >&2; fail "apt-get could not install packages"; }
+fi
