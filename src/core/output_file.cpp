@@ -24,6 +24,12 @@ OutputFile::OutputFile(const std::string& path)
                             .problem = "is a directory, not a file",
                             .remedy = "give a file name for the output"});
     }
+    // Renaming over a device or a pipe would replace it.
+    if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+        throw Error::input({.file = path,
+                            .problem = "is a device or a pipe, not a file",
+                            .remedy = "give a file name for the output"});
+    }
     fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd_ < 0) fail("cannot be created", errno);
     buffer_.reserve(kBuffer);
