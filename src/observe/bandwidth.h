@@ -1,0 +1,28 @@
+// How fast this machine's memory can be read: the speed of light of a decode step.
+#pragma once
+
+#include <cstddef>
+
+#include "core/thread_pool.h"
+
+namespace mr::observe {
+
+struct Bandwidth {
+    double best = 0;    // bytes a second in the fastest pass: what utilisation is measured against
+    double median = 0;  // ... in the median pass
+    int passes = 0;
+    std::size_t buffer_bytes = 0;
+};
+
+// Sums a buffer of `bytes` (0: read_buffer_bytes()) over and over for about `seconds`, at least
+// three times, with every thread of the pool. Plain wide loads; no prefetch or non-temporal hints.
+Bandwidth measure_read_bandwidth(ThreadPool& pool, std::size_t bytes = 0, double seconds = 0.5);
+
+// A buffer no cache can hold: four times the last-level cache, at least 256 MiB, at most an eighth
+// of the memory.
+std::size_t read_buffer_bytes();
+
+// Bytes of the largest cache that the first core sees; 0 where the system does not say.
+std::size_t last_level_cache_bytes();
+
+}  // namespace mr::observe

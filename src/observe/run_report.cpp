@@ -1,0 +1,113 @@
+#include "observe/run_report.h"
+
+#include <fmt/format.h>
+
+namespace mr::observe {
+namespace {
+
+double ratio(double value, double by) { return by > 0 ? value / by : 0; }
+double as_double(std::uint64_t value) { return static_cast<double>(value); }
+
+// Decimal units, as bandwidths are given.
+std::string short_bytes(double bytes) {
+    if (bytes >= 1e9) return fmt::format("{:.2f} GB", bytes / 1e9);
+    if (bytes >= 1e6) return fmt::format("{:.1f} MB", bytes / 1e6);
+    return fmt::format("{:.1f} kB", bytes / 1e3);
+}
+
+// Three figures; a rate of 2100 needs no decimals, one of 0.42 does.
+std::string rate(double value) {
+    return fmt::format("{:.{}f}", value, value >= 100 ? 0 : value >= 10 ? 1 : 2);
+}
+
+}  // namespace
+
+double RunReport::prefill_tokens_per_second() const {
+    return ratio(static_cast<double>(prompt_tokens), prefill_seconds);
+}
+double RunReport::tokens_per_second() const {
+    return ratio(static_cast<double>(decode_steps), decode_seconds);
+}
+double RunReport::bytes_per_token() const {
+    return ratio(as_double(decode.total().bytes_read), static_cast<double>(decode_steps));
+}
+double RunReport::bytes_per_second() const {
+    return ratio(as_double(decode.total().bytes_read), decode_seconds);
+}
+double RunReport::fraction_of_bandwidth() const {
+    return ratio(bytes_per_second(), read_bandwidth);
+}
+
+std::string summary_line(const RunReport& report, std::uint64_t cache_bytes) {
+    std::string line;
+    if (report.decode_steps > 0) {
+        line = fmt::format("{} tok/s, {} GB/s", rate(report.tokens_per_second()),
+                           rate(report.bytes_per_second() / 1e9));
+        if (report.read_bandwidth > 0) {
+            line += fmt::format(", {:.0f}% of the {} GB/s this machine reads",
+                                100 * report.fraction_of_bandwidth(),
+                                rate(report.read_bandwidth / 1e9));
+        }
+        line += fmt::format(", {} per token", short_bytes(report.bytes_per_token()));
+        if (report.bytes_per_token() < as_double(cache_bytes)) line += " (it fits into the cache)";
+        line += fmt::format("; {} steps in {:.2f} s", report.decode_steps, report.decode_seconds);
+    }
+    if (report.prompt_tokens > 0) {
+        line += fmt::format("{}prompt {} tokens at {} tok/s", line.empty() ? "" : "; ",
+                            report.prompt_tokens, rate(report.prefill_tokens_per_second()));
+    }
+    line += fmt::format("{}loaded in {:.2f} s", line.empty() ? "" : "; ", report.load_seconds);
+    return line;
+}
+
+std::string op_table(const Ledger& ledger) {
+    const OpRecord total = ledger.total();
+    std::string table = fmt::format("{:<11}{:>9}{:>11}{:>8}{:>11}{:>9}{:>10}\n", "op", "calls",
+                                    "seconds", "share", "bytes", "GB/s", "GFLOP/s");
+    const auto row = [&](const char* name, const OpRecord& op) {
+        table += fmt::format("{:<11}{:>9}{:>11.4f}{:>7.1f}%{:>11}{:>9.2f}{:>10.2f}\n", name,
+                             op.calls, op.seconds, 100 * ratio(op.seconds, total.seconds),
+                             short_bytes(as_double(op.bytes())),
+                             ratio(as_double(op.bytes()), op.seconds) / 1e9,
+                             ratio(as_double(op.flops), op.seconds) / 1e9);
+    };
+    for (std::size_t i = 0; i < Ledger::kOps; ++i) {
+        const auto kind = static_cast<OpKind>(i);
+        if (ledger.op(kind).calls) row(op_name(kind), ledger.op(kind));
+    }
+    row("all", total);
+    return table;
+}
+
+nlohmann::ordered_json report_json(const RunReport& report) {
+    return {{"load_s", report.load_seconds},
+            {"prompt_tokens", report.prompt_tokens},
+            {"prefill_s", report.prefill_seconds},
+            {"prefill_tok_s", report.prefill_tokens_per_second()},
+            {"decode_steps", report.decode_steps},
+            {"decode_s", report.decode_seconds},
+            {"tok_s", report.tokens_per_second()},
+            {"gb_s", report.bytes_per_second() / 1e9},
+            {"read_bandwidth_gb_s", report.read_bandwidth / 1e9},
+            {"percent_of_bandwidth", 100 * report.fraction_of_bandwidth()},
+            {"bytes_per_token", report.bytes_per_token()}};
+}
+
+nlohmann::ordered_json ledger_json(const Ledger& ledger) {
+    nlohmann::ordered_json json = nlohmann::ordered_json::object();
+    for (std::size_t i = 0; i < Ledger::kOps; ++i) {
+        const auto kind = static_cast<OpKind>(i);
+        const OpRecord& op = ledger.op(kind);
+        if (!op.calls) continue;
+        json[op_name(kind)] = {{"calls", op.calls},
+                               {"seconds", op.seconds},
+                               {"bytes_read", op.bytes_read},
+                               {"bytes_written", op.bytes_written},
+                               {"flops", op.flops}};
+    }
+    json["host_to_device_bytes"] = ledger.host_to_device().bytes;
+    json["device_to_host_bytes"] = ledger.device_to_host().bytes;
+    return json;
+}
+
+}  // namespace mr::observe
