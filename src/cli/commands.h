@@ -1,0 +1,21 @@
+// The commands, one file each. A command adds itself to the parser; when it is the one that was
+// called, it leaves what to do in `action`.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+namespace mr::cli {
+
+using Action = std::function<int()>;  // gives the exit code
+
+void add_run(CLI::App& app, Action& action);
+void add_chat(CLI::App& app, Action& action);
+void add_info(CLI::App& app, Action& action);
+void add_eval(CLI::App& app, Action& action);
+void add_tokenize(CLI::App& app, Action& action);
+void add_convert(CLI::App& app, Action& action);
+void add_bench(CLI::App& app, Action& action);
+void add_data(CLI::App& app, Action& action);
+
+}  // namespace mr::cli

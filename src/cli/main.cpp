@@ -1,0 +1,120 @@
+// millrace COMMAND: parses, calls, prints. Exit codes: 0, 1 bad input, 2 usage, 3 device or memory,
+// 130 after Ctrl-C.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <new>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/terminal.h"
+#include "core/error.h"
+
+namespace mr::cli {
+namespace {
+
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  millrace run -p \"Once upon a time\"          a story from the bundled model\n"
+    "  millrace run model.gguf -p \"Hello\" -n 100   text from a model of yours\n"
+    "  millrace chat model.gguf                    talk with it\n"
+    "  millrace info model.gguf                    what it is and what it needs\n"
+    "A MODEL is a GGUF file, a Hugging Face folder or a llama2.c .bin; without one, the bundled\n"
+    "model is used. 'millrace COMMAND --help' says more.";
+
+int fail(int code, std::string_view message) {
+    fmt::print(stderr, "millrace: {}\n", one_line(message));
+    return code;
+}
+
+// Insertions, deletions and replacements between two words.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+    std::vector<std::size_t> row(b.size() + 1);
+    for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+    for (std::size_t i = 1; i <= a.size(); ++i) {
+        std::size_t diagonal = row[0];
+        row[0] = i;
+        for (std::size_t j = 1; j <= b.size(); ++j) {
+            const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+            diagonal = row[j];
+            row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+        }
+    }
+    return row[b.size()];
+}
+
+// CLI11 would call a misspelt command an unexpected argument; a person wants the right one named.
+void check_command(const CLI::App& app, std::string_view word) {
+    std::string nearest;
+    std::size_t best = std::max<std::size_t>(2, word.size() / 2) + 1;
+    for (const CLI::App* command : app.get_subcommands({})) {
+        if (word == command->get_name()) return;
+        const std::size_t distance = edit_distance(word, command->get_name());
+        if (distance < best) {
+            best = distance;
+            nearest = command->get_name();
+        }
+    }
+    throw Error::usage({.field = "command",
+                        .value = one_line(word),
+                        .problem = "there is no such command",
+                        .remedy = nearest.empty()
+                                      ? "'millrace --help' lists them"
+                                      : fmt::format("did you mean 'millrace {}'?", nearest)});
+}
+
+int run_main(int argc, char** argv) {
+    CLI::App app{"Millrace runs transformer language models, and shows where every byte went."};
+    app.name("millrace");
+    app.footer(kExamples);
+    app.set_version_flag("--version", "millrace " MR_VERSION);
+    app.require_subcommand(0, 1);
+    Action action;
+    add_info(app, action);
+
+    if (argc > 1 && argv[1][0] != '-') check_command(app, argv[1]);
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::Success& asked) {  // --help, --version
+        app.exit(asked);
+        return 0;
+    } catch (const CLI::ParseError& error) {
+        const auto chosen = app.get_subcommands();
+        return fail(2,
+                    fmt::format("{}; 'millrace {}--help' shows the options", one_line(error.what()),
+                                chosen.empty() ? "" : chosen.front()->get_name() + " "));
+    }
+    if (!action) {
+        out(app.help());
+        return 2;
+    }
+    return action();
+}
+
+}  // namespace
+}  // namespace mr::cli
+
+int main(int argc, char** argv) {
+    using namespace mr::cli;
+    std::signal(SIGPIPE, SIG_IGN);  // a write says so instead, and ends the command cleanly
+    try {
+        return run_main(argc, argv);
+    } catch (const mr::Error& error) {
+        return fail(error.exit_code(), error.what());
+    } catch (const OutputClosed&) {
+        return 0;
+    } catch (const Interrupted&) {
+        return 130;
+    } catch (const std::bad_alloc&) {
+        return fail(3, "out of memory; use a smaller model, --ctx or weight type");
+    } catch (const mr::ContractError& error) {
+        return fail(1, fmt::format("internal error, please report it: {}", error.what()));
+    } catch (const std::exception& error) {
+        return fail(1, error.what());
+    }
+}

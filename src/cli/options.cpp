@@ -1,0 +1,79 @@
+#include "cli/options.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <vector>
+
+#include "core/cpu.h"
+#include "core/error.h"
+
+namespace mr::cli {
+
+namespace fs = std::filesystem;
+
+void add_model_options(CLI::App& command, SharedOptions& options) {
+    command.add_option(
+        "model", options.model,
+        "A GGUF file, a Hugging Face folder, a llama2.c .bin, or random:SHAPE[:TYPE]; "
+        "the bundled model where none is given");
+    command.add_option("--tokenizer", options.tokenizer,
+                       "tokenizer.json, tokenizer.bin or a GGUF file, where the model has none");
+}
+
+void add_machine_options(CLI::App& command, SharedOptions& options) {
+    command.add_option("--device", options.device, "auto, cpu or cuda")
+        ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+        ->capture_default_str();
+    command.add_option("--threads", options.threads, "Threads to compute with; 0: all cores")
+        ->check(CLI::Range(0, 1024));
+}
+
+void add_engine_options(CLI::App& command, SharedOptions& options) {
+    add_machine_options(command, options);
+    command.add_option("--ctx", options.ctx, "Positions of context; 0: as many as the model has")
+        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31));
+    command.add_option("--kv-type", options.kv_type, "Type of the KV cache: f32 or f16")
+        ->check(CLI::IsMember({"f32", "f16"}))
+        ->capture_default_str();
+}
+
+void add_json_option(CLI::App& command, SharedOptions& options) {
+    command.add_flag("--json", options.json, "Print one JSON object instead of text");
+}
+
+void check_device(const SharedOptions& options) {
+    if (options.device != "cuda") return;
+    throw Error::device({.field = "--device",
+                         .value = options.device,
+                         .problem = "this build has no CUDA engine",
+                         .remedy = "use --device cpu"});
+}
+
+int thread_count(const SharedOptions& options) {
+    return options.threads > 0 ? options.threads : cpu_info().cores;
+}
+
+std::string model_source(const SharedOptions& options) {
+    if (!options.model.empty()) return options.model;
+    if (const char* named = std::getenv("MILLRACE_MODEL"); named && *named) return named;
+    std::vector<fs::path> places;
+    std::error_code ignored;
+    const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
+    if (!program.empty()) {
+        places.push_back(program.parent_path() / "../share/millrace/models" / MR_BUNDLED_MODEL);
+    }
+    places.push_back(fs::path(MR_SOURCE_MODELS) / MR_BUNDLED_MODEL);
+    for (const fs::path& place : places) {
+        if (fs::exists(place, ignored)) return place.lexically_normal().string();
+    }
+    throw Error::usage({.field = "MODEL",
+                        .problem = "none was given, and the bundled model (" MR_BUNDLED_MODEL
+                                   ") is not beside the program",
+                        .remedy = "name a GGUF file, a Hugging Face folder or a llama2.c .bin, or "
+                                  "set MILLRACE_MODEL"});
+}
+
+}  // namespace mr::cli

@@ -1,0 +1,103 @@
+#include "cli/terminal.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace mr::cli {
+namespace {
+
+volatile std::sig_atomic_t interrupted = 0;
+
+extern "C" void on_interrupt(int signal) {
+    if (interrupted) {  // nobody looked at the first one: leave as if there were no handler
+        ::signal(signal, SIG_DFL);
+        ::raise(signal);
+    }
+    interrupted = 1;
+}
+
+}  // namespace
+
+void out(std::string_view text) {
+    while (!text.empty()) {
+        const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
+        if (written >= 0) {
+            text.remove_prefix(static_cast<std::size_t>(written));
+        } else if (errno == EPIPE) {
+            throw OutputClosed{};
+        } else if (errno != EINTR) {
+            throw Error::input({.file = "standard output",
+                                .problem = fmt::format("cannot write: {}", std::strerror(errno))});
+        }
+    }
+}
+
+void note(std::string_view line) {
+    if (stderr_is_terminal()) fmt::print(stderr, "{}\n", line);
+}
+
+bool stderr_is_terminal() { return ::isatty(STDERR_FILENO) == 1; }
+bool stdin_is_terminal() { return ::isatty(STDIN_FILENO) == 1; }
+
+std::string one_line(std::string_view text) {
+    std::string line(text);
+    while (!line.empty() && (line.back() == '\n' || line.back() == ' ')) line.pop_back();
+    for (char& c : line) {
+        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+    }
+    return line;
+}
+
+InterruptGuard::InterruptGuard() {
+    interrupted = 0;
+    struct sigaction action {};
+    action.sa_handler = on_interrupt;  // without SA_RESTART: a read of the terminal returns
+    sigaction(SIGINT, &action, nullptr);
+}
+
+InterruptGuard::~InterruptGuard() { ::signal(SIGINT, SIG_DFL); }
+
+bool InterruptGuard::pending() { return interrupted != 0; }
+void InterruptGuard::clear() { interrupted = 0; }
+
+ProgressLine::ProgressLine() : enabled_(stderr_is_terminal()) {}
+ProgressLine::~ProgressLine() { remove(); }
+
+void ProgressLine::update(std::string_view what, std::uint64_t done, std::uint64_t total) {
+    if (InterruptGuard::pending()) throw Interrupted{};
+    if (!enabled_) return;
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_ < std::chrono::milliseconds(50)) return;
+    last_ = now;
+    drawn_ = true;
+    constexpr int kWidth = 30;
+    const double part =
+        total ? std::min(1.0, static_cast<double>(done) / static_cast<double>(total)) : 0;
+    const int filled = static_cast<int>(part * kWidth);
+    fmt::print(stderr, "\r\033[K{} [{:<{}}] {:3.0f}%", what, std::string(filled, '#'), kWidth,
+               100 * part);
+    std::fflush(stderr);
+}
+
+void ProgressLine::remove() {
+    if (!drawn_) return;
+    fmt::print(stderr, "\r\033[K");
+    std::fflush(stderr);
+    drawn_ = false;
+}
+
+Progress ProgressLine::callback() {
+    return [this](std::string_view what, std::uint64_t done, std::uint64_t total) {
+        update(what, done, total);
+    };
+}
+
+}  // namespace mr::cli

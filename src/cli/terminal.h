@@ -1,0 +1,63 @@
+// Standard output, the progress line and Ctrl-C.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "core/progress.h"
+
+namespace mr::cli {
+
+// The reader of our output has gone (`millrace run | head`): stop, quietly.
+struct OutputClosed {};
+// Ctrl-C while something was loaded or written: clean up and leave.
+struct Interrupted {};
+
+// Writes all of it to standard output at once. Throws OutputClosed, or Error where it cannot be
+// written (a full disk).
+void out(std::string_view text);
+
+// One line on standard error, where a person looks at it (a terminal); nothing in a pipe.
+void note(std::string_view line);
+bool stderr_is_terminal();
+bool stdin_is_terminal();
+
+// `text` on one line: whatever a file or an argument held, a message is one line.
+std::string one_line(std::string_view text);
+
+// While one lives, Ctrl-C sets a flag instead of ending the program; a second one, when nobody has
+// looked at the first, ends it.
+class InterruptGuard {
+  public:
+    InterruptGuard();
+    ~InterruptGuard();
+    InterruptGuard(const InterruptGuard&) = delete;
+    InterruptGuard& operator=(const InterruptGuard&) = delete;
+
+    static bool pending();
+    static void clear();
+};
+
+// A line on the terminal that is redrawn as work goes on and removed at the end. In a pipe it draws
+// nothing. Where an InterruptGuard lives, Ctrl-C leaves through it as Interrupted.
+class ProgressLine {
+  public:
+    ProgressLine();
+    ~ProgressLine();
+    ProgressLine(const ProgressLine&) = delete;
+    ProgressLine& operator=(const ProgressLine&) = delete;
+
+    void update(std::string_view what, std::uint64_t done, std::uint64_t total);
+    void remove();
+    // What the layers below call. The line must outlive it.
+    Progress callback();
+
+  private:
+    bool drawn_ = false;
+    bool enabled_;
+    std::chrono::steady_clock::time_point last_{};
+};
+
+}  // namespace mr::cli

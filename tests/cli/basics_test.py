@@ -1,0 +1,68 @@
+"""Help, version, misspelt commands, wrong options, closed and full outputs."""
+import os
+import subprocess
+
+import driver
+
+
+class Basics(driver.CliTest):
+    def commands(self):
+        text = self.ok("--help").out
+        lines = text.split("Subcommands:")[1].split("\n\n")[0].splitlines()
+        return [line.split()[0] for line in lines if line.startswith("  ") and line.split()]
+
+    def test_help_lists_commands_and_each_has_an_example(self):
+        commands = self.commands()
+        self.assertIn("info", commands)
+        for command in commands:
+            text = self.ok(command, "--help").out
+            self.assertIn("Example", text, command)
+            self.assertIn(f"millrace {command}", text, command)
+
+    def test_version(self):
+        self.assertRegex(self.ok("--version").out, r"^millrace \d+\.\d+\.\d+\n$")
+
+    def test_no_command_shows_the_help(self):
+        result = driver.millrace()
+        self.assertEqual(result.code, 2)
+        self.assertIn("Subcommands", result.out + result.err)
+
+    def test_unknown_command_names_the_nearest(self):
+        self.fails(2, "ifno", says=["ifno", "did you mean 'millrace info'"])
+        self.fails(2, "xyzzyplugh", says=["xyzzyplugh", "--help"])
+        self.fails(2, "", says="command")
+
+    def test_wrong_options(self):
+        self.fails(2, "info", "--frobnicate", says=["--frobnicate", "millrace info --help"])
+        self.fails(2, "info", "--threads", "many", says="--threads")
+        self.fails(2, "info", "--device", "abacus", says="--device")
+
+    def test_cuda_is_refused_on_a_cpu_build(self):
+        self.fails(3, "info", "--device", "cuda", says=["no CUDA engine", "--device cpu"])
+
+    def test_machine(self):
+        machine = self.ok_json("info")["machine"]
+        self.assertGreater(machine["cores"], 0)
+        self.assertGreater(machine["memory_bytes"], 1 << 20)
+        self.assertGreater(machine["read_bandwidth_gb_s"], 0.1)
+        self.assertIn(machine["isa"], machine["isas"])
+        self.assertIn("machine", self.ok("info").out)
+
+    def test_a_full_output_is_an_error(self):
+        if not os.path.exists("/dev/full"):
+            self.skipTest("no /dev/full")
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([driver.BIN, "info"], stdout=full, stderr=subprocess.PIPE)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr.decode(), r"^millrace: standard output: .*\n$")
+
+    def test_a_closed_output_is_quiet(self):
+        read, write = os.pipe()
+        os.close(read)
+        done = subprocess.run([driver.BIN, "info"], stdout=write, stderr=subprocess.PIPE)
+        os.close(write)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+
+
+if __name__ == "__main__":
+    driver.main()

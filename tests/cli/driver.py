@@ -1,0 +1,73 @@
+"""Runs the built program as a user would. Paths come from the environment (cmake/cli_tests.cmake)."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(os.environ.get("MILLRACE_SOURCE", pathlib.Path(__file__).parents[2]))
+BUILD = pathlib.Path(os.environ.get("MILLRACE_BUILD", SOURCE / "build" / "release"))
+BIN = os.environ.get("MILLRACE_BIN", str(BUILD / "millrace"))
+DATA = pathlib.Path(os.environ.get("MILLRACE_DATA", SOURCE / ".." / "shared" / "data"))
+REFERENCE = SOURCE / "tests" / "reference"
+STORIES = DATA / "models" / "stories260K.bin"
+STORIES_TOKENIZER = DATA / "models" / "tok512.bin"
+
+
+class Result:
+    def __init__(self, code, out, err):
+        self.code, self.raw, self.err = code, out, err.decode("utf-8", "replace")
+        self.out = out.decode("utf-8", "replace")
+
+    def json(self):
+        return json.loads(self.raw.decode("utf-8"))
+
+
+def millrace(*arguments, stdin=b"", env=None, timeout=120, **kwargs):
+    done = subprocess.run([BIN, *map(str, arguments)], input=stdin, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, timeout=timeout,
+                          env={**os.environ, **(env or {})}, **kwargs)
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+class CliTest(unittest.TestCase):
+    maxDiff = None
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="millrace-cli-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def ok(self, *arguments, **kwargs):
+        result = millrace(*arguments, **kwargs)
+        self.assertEqual(result.code, 0, f"millrace {arguments}: {result.err}")
+        return result
+
+    def ok_json(self, *arguments, **kwargs):
+        return self.ok(*arguments, "--json", **kwargs).json()
+
+    def fails(self, code, *arguments, says=(), **kwargs):
+        """Exit code `code`, nothing on standard output, and one line on standard error that begins
+        with the program's name and has every string of `says`."""
+        result = millrace(*arguments, **kwargs)
+        self.assertEqual(result.code, code, f"millrace {arguments}: {result.out!r} {result.err!r}")
+        self.assertEqual(result.out, "", f"millrace {arguments}")
+        self.assertTrue(result.err.startswith("millrace: "), result.err)
+        self.assertTrue(result.err.endswith("\n"), result.err)
+        self.assertEqual(result.err.count("\n"), 1, result.err)
+        for text in [says] if isinstance(says, str) else says:
+            self.assertIn(text, result.err)
+        return result
+
+    def stories(self):
+        """The arguments that name stories260K; skips where the data is absent."""
+        if not STORIES.exists():
+            self.skipTest(f"no {STORIES}: set MILLRACE_DATA")
+        return [str(STORIES), "--tokenizer", str(STORIES_TOKENIZER)]
+
+
+def main():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    unittest.main(verbosity=2)
