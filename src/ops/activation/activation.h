@@ -2,15 +2,10 @@
 
 #include "core/context.h"
 #include "core/tensor.h"
+#include "ops/activation/kind.h"
 
 namespace mr::ops {
 
-enum class Activation {
-    silu,       // x * sigmoid(x)
-    gelu,       // exact, by erf
-    gelu_tanh,  // GPT-2's approximation
-    relu,
-};
 const char* activation_name(Activation kind);
 
 // out = act(x). f32, any shape; out may be x.

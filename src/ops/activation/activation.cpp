@@ -1,0 +1,69 @@
+#include "ops/activation/activation.h"
+
+#include "ops/activation/activation_kernels.h"
+#include "ops/simd/pieces.h"
+
+namespace mr::ops {
+namespace {
+
+// Per element; an exponential counts as one.
+std::uint64_t flops_of(Activation kind) {
+    switch (kind) {
+        case Activation::silu:
+            return 4;
+        case Activation::gelu:
+            return 29;  // the polynomial of Phi is most of it
+        case Activation::gelu_tanh:
+            return 9;
+        case Activation::relu:
+            return 1;
+    }
+    return 0;
+}
+
+void run(const Context& ctx, Tensor out, Tensor x, Tensor up, Activation kind) {
+    MR_CHECK(ctx.pool, "an op is given a thread pool");
+    MR_CHECK(out.dtype == DType::f32 && x.dtype == DType::f32 && up.dtype == DType::f32,
+             "activations are f32");
+    MR_CHECK(out.shape == x.shape, "an activation keeps the shape");
+    MR_CHECK(!up || up.shape == x.shape, "gate and up have one shape");
+    const std::int64_t count = x.shape.count();
+    const auto elements = static_cast<std::uint64_t>(count);
+    const LedgerEntry entry(ctx.ledger, OpKind::activation, elements * (up ? 8 : 4), elements * 4,
+                            elements * (flops_of(kind) + (up ? 1 : 0)));
+    float* to = out.f32();
+    const float* from = x.f32();
+    const float* factor = up ? up.f32() : nullptr;
+    const auto kernel = MR_DISPATCH(activate_range);
+    ctx.pool->parallel_for(
+        count, rows_per_piece(4), [&](std::int64_t begin, std::int64_t end, int) {
+            kernel(to + begin, from + begin, factor ? factor + begin : nullptr, end - begin, kind);
+        });
+}
+
+}  // namespace
+
+const char* activation_name(Activation kind) {
+    switch (kind) {
+        case Activation::silu:
+            return "silu";
+        case Activation::gelu:
+            return "gelu";
+        case Activation::gelu_tanh:
+            return "gelu_tanh";
+        case Activation::relu:
+            return "relu";
+    }
+    return "?";
+}
+
+void activation(const Context& ctx, Tensor out, Tensor x, Activation kind) {
+    run(ctx, out, x, {}, kind);
+}
+
+void gated_activation(const Context& ctx, Tensor out, Tensor gate, Tensor up, Activation kind) {
+    MR_CHECK(up, "a gated activation has an up");
+    run(ctx, out, gate, up, kind);
+}
+
+}  // namespace mr::ops

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <cstdint>
+
+#include "ops/simd/dispatch.h"
+
+namespace mr::ops {
+// The greatest element; *nan says whether any is NaN (then the value means nothing).
+MR_KERNEL(float, row_max, (const float* x, std::int64_t n, bool* nan))
+// sum exp(x[i] - shift): e^ in f32, to 2 ulp, summed in f64.
+MR_KERNEL(double, row_exp_sum, (const float* x, std::int64_t n, float shift))
+}  // namespace mr::ops

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <cstdint>
+
+#include "ops/simd/dispatch.h"
+
+namespace mr::ops {
+// All heads of one token: x [heads, head_dim], cos_sin [pairs, 2].
+MR_KERNEL(void, rope_token,
+          (float* x, const float* cos_sin, std::int64_t heads, std::int64_t head_dim,
+           std::int64_t pairs, bool interleaved))
+}  // namespace mr::ops

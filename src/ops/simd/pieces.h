@@ -1,0 +1,17 @@
+// How finely the CPU ops cut their work.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace mr::ops {
+
+// Rows per piece of a parallel loop over rows of `row_work` elements: enough (about 10
+// microseconds) that handing out a piece costs nothing beside it, so that small tensors stay on one
+// thread.
+inline std::int64_t rows_per_piece(std::int64_t row_work) {
+    constexpr std::int64_t kPiece = 16384;
+    return std::max<std::int64_t>(1, kPiece / std::max<std::int64_t>(1, row_work));
+}
+
+}  // namespace mr::ops
