@@ -1,0 +1,162 @@
+#include "ops/linear/linear.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/error.h"
+#include "ops/linear/linear_kernels.h"
+
+namespace mr::ops {
+namespace {
+
+constexpr std::int64_t kBlock = 32;
+constexpr std::size_t kAlign = 64;
+// A piece of work is this much of the weights: small enough that threads end together, large enough
+// that handing it out costs nothing.
+constexpr std::size_t kPieceBytes = 128 * 1024;
+constexpr std::int64_t kRowStep = 16;  // pieces start at multiples, so that tiles are full
+
+std::size_t align_up(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+std::size_t quantised_bytes(std::int64_t tokens, std::int64_t k) {
+    const std::int64_t padded = (tokens + kTokenGroup - 1) / kTokenGroup * kTokenGroup;
+    const std::int64_t blocks = (k + kBlock - 1) / kBlock;
+    return align_up(static_cast<std::size_t>(padded * blocks * kQuantBlockBytes));
+}
+
+std::size_t pack_bytes(std::int64_t k) {
+    const std::int64_t padded = (k + kBlock - 1) / kBlock * kBlock;
+    return align_up(static_cast<std::size_t>(padded * kPackBytesPerColumn));
+}
+
+WeightKind weight_kind(DType type) {
+    switch (type) {
+        case DType::f32:
+            return WeightKind::f32;
+        case DType::f16:
+            return WeightKind::f16;
+        case DType::bf16:
+            return WeightKind::bf16;
+        case DType::q8_0:
+            return WeightKind::q8_0;
+        case DType::q4_0:
+            return WeightKind::q4_0;
+        default:
+            MR_CHECK(false, "linear takes weights in f32, f16, bf16, q8_0 or q4_0");
+    }
+}
+
+bool overlap(const Tensor& a, const Tensor& b) {
+    const auto* a0 = static_cast<const std::byte*>(a.data);
+    const auto* b0 = static_cast<const std::byte*>(b.data);
+    return a0 < b0 + b.bytes() && b0 < a0 + a.bytes();
+}
+
+void check(const Tensor& x, const LinearOut& one) {
+    const std::int64_t tokens = x.dim(0), k = x.dim(1);
+    MR_CHECK(one.w && one.w.shape.rank == 2 && one.w.dim(1) == k, "w is [n, k]");
+    const std::int64_t n = one.w.dim(0);
+    MR_CHECK(n > 0, "w has rows");
+    weight_kind(one.w.dtype);
+    MR_CHECK(k % dtype_info(one.w.dtype).block == 0, "k is a whole number of blocks of w");
+    MR_CHECK(one.out && one.out.dtype == DType::f32 && one.out.shape == Shape({tokens, n}),
+             "out is f32 [tokens, n]");
+    MR_CHECK(!overlap(one.out, x), "out is not x");
+    if (one.bias) {
+        MR_CHECK(one.bias.dtype == DType::f32 && one.bias.shape == Shape({n}), "bias is f32 [n]");
+        MR_CHECK(!overlap(one.out, one.bias), "out is not the bias");
+    }
+    if (one.residual) {
+        MR_CHECK(one.residual.dtype == DType::f32 && one.residual.shape == one.out.shape,
+                 "residual is f32 [tokens, n]");
+        MR_CHECK(one.residual.data == one.out.data || !overlap(one.out, one.residual),
+                 "residual is out itself or apart from it");
+    }
+}
+
+// The pieces of one product: rows [i * rows, (i + 1) * rows) of it are piece `first` + i.
+struct Product {
+    LinearJob job;
+    std::int64_t rows = 0;
+    std::int64_t first = 0;
+};
+constexpr std::size_t kMaxGroup = 8;
+
+}  // namespace
+
+std::size_t linear_scratch_bytes(std::int64_t max_tokens, std::int64_t max_k, int threads) {
+    // One alignment more: the caller's scratch may start anywhere.
+    return quantised_bytes(max_tokens, max_k) +
+           pack_bytes(max_k) * static_cast<std::size_t>(threads) + kAlign;
+}
+
+void linear(const Context& ctx, Tensor x, std::span<const LinearOut> group, OpKind kind) {
+    MR_CHECK(ctx.pool, "the context has a thread pool");
+    MR_CHECK(x.dtype == DType::f32 && x.shape.rank == 2, "x is f32 [tokens, k]");
+    MR_CHECK(!group.empty() && group.size() <= kMaxGroup, "a group has 1 to 8 products");
+    const std::int64_t tokens = x.dim(0), k = x.dim(1);
+    MR_CHECK(k > 0 && tokens >= 0, "x is f32 [tokens, k]");
+    if (tokens == 0) return;
+    MR_CHECK(x, "x is f32 [tokens, k]");
+    for (const LinearOut& one : group) check(x, one);
+    const int threads = ctx.pool->size();
+    MR_CHECK(ctx.scratch.size() >= linear_scratch_bytes(tokens, k, threads),
+             "ctx.scratch has linear_scratch_bytes()");
+
+    std::uint64_t read = x.bytes(), written = 0, flops = 0;
+    bool quantise = false;
+    for (const LinearOut& one : group) {
+        read += one.w.bytes();
+        if (one.bias) read += one.bias.bytes();
+        if (one.residual) read += one.residual.bytes();
+        written += one.out.bytes();
+        flops +=
+            2 * static_cast<std::uint64_t>(one.out.shape.count()) * static_cast<std::uint64_t>(k);
+        quantise |= is_quantised(one.w.dtype);
+    }
+    const LedgerEntry entry(ctx.ledger, kind, read, written, flops);
+
+    const auto address = reinterpret_cast<std::uintptr_t>(ctx.scratch.data());
+    std::byte* xq = ctx.scratch.data() + (kAlign - address % kAlign) % kAlign;
+    std::byte* packs = xq + quantised_bytes(tokens, k);
+    if (quantise) {
+        const auto kernel = MR_DISPATCH(linear_quantise);
+        ctx.pool->parallel_for(tokens, kTokenGroup, [&](std::int64_t begin, std::int64_t end, int) {
+            kernel(xq, x.f32(), k, tokens, begin, end);
+        });
+    }
+
+    Product products[kMaxGroup];
+    std::int64_t pieces = 0;
+    for (std::size_t i = 0; i < group.size(); ++i) {
+        const LinearOut& one = group[i];
+        LinearJob& job = products[i].job;
+        job.kind = weight_kind(one.w.dtype);
+        job.w = static_cast<const unsigned char*>(one.w.data);
+        job.row_bytes = one.w.row_bytes();
+        job.n = one.w.dim(0);
+        job.k = k;
+        job.tokens = tokens;
+        job.x = x.f32();
+        job.xq = xq;
+        job.out = one.out.f32();
+        job.bias = one.bias ? one.bias.f32() : nullptr;
+        job.residual = one.residual ? one.residual.f32() : nullptr;
+        const auto rows =
+            static_cast<std::int64_t>(kPieceBytes / std::max<std::size_t>(1, job.row_bytes));
+        products[i].rows = std::max(kRowStep, rows / kRowStep * kRowStep);
+        products[i].first = pieces;
+        pieces += (job.n + products[i].rows - 1) / products[i].rows;
+    }
+    const auto kernel = MR_DISPATCH(linear_rows);
+    ctx.pool->parallel_for(pieces, 1, [&](std::int64_t piece, std::int64_t, int thread) {
+        std::size_t i = group.size() - 1;
+        while (products[i].first > piece) --i;
+        const Product& product = products[i];
+        const std::int64_t begin = (piece - product.first) * product.rows;
+        const std::int64_t end = std::min(begin + product.rows, product.job.n);
+        kernel(product.job, begin, end, packs + pack_bytes(k) * static_cast<std::size_t>(thread));
+    });
+}
+
+}  // namespace mr::ops
