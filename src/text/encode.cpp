@@ -1,0 +1,222 @@
+// Tokenizer::encode: added tokens are cut out first, then words, then merges within each word.
+#include <algorithm>
+#include <bit>
+#include <deque>
+
+#include "core/error.h"
+#include "text/tokenizer_impl.h"
+#include "text/unicode.h"
+
+namespace mr::text {
+namespace {
+
+// Ids of the words met so far in one call. Direct-mapped: a new word takes the place of an old one.
+class WordCache {
+  public:
+    explicit WordCache(std::size_t text_size)
+        : slots_(std::bit_ceil(std::clamp<std::size_t>(text_size / 8, 16, 1 << 15))) {}
+
+    struct Slot {
+        const char* key = nullptr;
+        std::uint32_t size = 0;
+        std::uint32_t count = 0;
+        std::uint64_t hash = 0;
+        std::size_t begin = 0;
+    };
+    Slot& slot(std::uint64_t hash) { return slots_[hash & (slots_.size() - 1)]; }
+
+    std::vector<std::int32_t> ids;
+
+  private:
+    std::vector<Slot> slots_;
+};
+
+constexpr std::size_t kLongestCached = 64;  // bytes
+
+class Encoder {
+  public:
+    Encoder(const Tokenizer::Impl& impl, std::size_t text_size, std::vector<std::int32_t>& out)
+        : impl_(impl), cache_(text_size), out_(out) {}
+
+    void text(std::string_view text, bool parse_special) {
+        for (std::size_t pos = 0; pos < text.size();) {
+            const auto match = impl_.raw_added.next(text, pos, parse_special);
+            if (match.begin > pos)
+                section(text.substr(pos, match.begin - pos), pos == 0, parse_special);
+            if (match.id >= 0) out_.push_back(match.id);
+            pos = match.end;
+        }
+    }
+
+  private:
+    // Between added tokens.
+    void section(std::string_view text, bool first, bool parse_special) {
+        const TokenizerData& data = impl_.data;
+        if (data.nfc && !is_ascii(text)) text = kept_.emplace_back(nfc(text));
+        if (data.model == TokenizerModel::bytes) {
+            for (char c : text) byte(c);
+            return;
+        }
+        for (std::size_t pos = 0; pos < text.size();) {
+            const auto match = impl_.normalized_added.next(text, pos, parse_special);
+            if (match.begin > pos) {
+                plain(text.substr(pos, match.begin - pos), first && pos == 0);
+            }
+            if (match.id >= 0) out_.push_back(match.id);
+            pos = match.end;
+        }
+    }
+
+    void plain(std::string_view text, bool first) {
+        const TokenizerData& data = impl_.data;
+        const bool wanted = data.space_prefix == SpacePrefix::always ||
+                            (data.space_prefix == SpacePrefix::first && first);
+        if (wanted && !(data.prefix_if_missing && text.front() == ' ')) {
+            std::string& kept = kept_.emplace_back(1, ' ');
+            kept += text;
+            text = kept;
+        }
+        if (data.model == TokenizerModel::byte_level_bpe) {
+            for (std::size_t pos = 0; pos < text.size();) {
+                const std::size_t end = word_end(impl_.pre, text, pos);
+                word(text.substr(pos, end - pos));
+                pos = end;
+            }
+        } else {
+            for (std::size_t pos = 0; pos < text.size();) {
+                const std::size_t end = spaced_word_end(text, pos);
+                word(text.substr(pos, end - pos));
+                pos = end;
+            }
+        }
+    }
+
+    // SentencePiece takes the text whole; cutting before spaces changes nothing where no token has
+    // a space after another character, and lets words be remembered.
+    std::size_t spaced_word_end(std::string_view text, std::size_t pos) const {
+        if (!impl_.words_start_with_space && !impl_.data.split_spaces) return text.size();
+        std::size_t end = pos;
+        if (impl_.data.split_spaces) {
+            ++end;
+        } else {
+            while (end < text.size() && text[end] == ' ') ++end;
+        }
+        while (end < text.size() && text[end] != ' ') ++end;
+        return end;
+    }
+
+    void word(std::string_view word) {
+        if (word.size() > kLongestCached) {
+            merge_word(word);
+            out_.insert(out_.end(), symbols_.begin(), symbols_.end());
+            return;
+        }
+        const std::uint64_t hash = hash_bytes(word);
+        WordCache::Slot& slot = cache_.slot(hash);
+        if (slot.hash != hash || std::string_view(slot.key, slot.size) != word) {
+            merge_word(word);
+            slot = {word.data(), static_cast<std::uint32_t>(word.size()),
+                    static_cast<std::uint32_t>(symbols_.size()), hash, cache_.ids.size()};
+            cache_.ids.insert(cache_.ids.end(), symbols_.begin(), symbols_.end());
+        }
+        const auto begin = cache_.ids.begin() + static_cast<std::ptrdiff_t>(slot.begin);
+        out_.insert(out_.end(), begin, begin + slot.count);
+    }
+
+    // Leaves the ids in symbols_.
+    void merge_word(std::string_view word) {
+        symbols_.clear();
+        if (impl_.data.model == TokenizerModel::byte_level_bpe) {
+            if (impl_.data.ignore_merges) {
+                if (const std::int32_t id = impl_.by_bytes.find(word); id >= 0) {
+                    symbols_.push_back(id);
+                    return;
+                }
+            }
+            for (char c : word) push_byte(symbols_, c);
+            merge(impl_.pairs, symbols_, scratch_);
+            return;
+        }
+        for (std::size_t i = 0; i < word.size();) {
+            const Char c = char_at(word, i);
+            push_char(word.substr(i, c.size));
+            i += c.size;
+        }
+        merge(impl_.pairs, symbols_, scratch_);
+        if (impl_.partial_chars.empty()) return;
+        const auto vocab = static_cast<std::int32_t>(impl_.data.tokens.size());
+        if (std::none_of(symbols_.begin(), symbols_.end(),
+                         [&](std::int32_t id) { return id >= vocab; })) {
+            return;
+        }
+        std::vector<std::int32_t> whole;
+        for (std::int32_t id : symbols_) {
+            if (id < vocab) {
+                whole.push_back(id);
+            } else {
+                push_unknown(whole, impl_.partial_chars[static_cast<std::size_t>(id - vocab)]);
+            }
+        }
+        symbols_.swap(whole);
+    }
+
+    void push_char(std::string_view character) {
+        std::int32_t id = impl_.by_bytes.find(character);
+        if (id < 0 && !impl_.partial_chars.empty()) id = impl_.partial_ids.find(character);
+        if (id >= 0) {
+            symbols_.push_back(id);
+        } else {
+            push_unknown(symbols_, character);
+        }
+    }
+
+    // A character that is no token: its bytes where they all are, else one `unk` for a run of them.
+    void push_unknown(std::vector<std::int32_t>& ids, std::string_view character) {
+        bool all = true;
+        for (char c : character) all &= impl_.byte_ids[static_cast<unsigned char>(c)] >= 0;
+        if (all) {
+            for (char c : character) push_byte(ids, c);
+        } else if (impl_.data.unk && (ids.empty() || ids.back() != *impl_.data.unk)) {
+            ids.push_back(*impl_.data.unk);
+        }
+    }
+
+    void push_byte(std::vector<std::int32_t>& ids, char c) {
+        const std::int32_t id = impl_.byte_ids[static_cast<unsigned char>(c)];
+        if (id >= 0) {
+            ids.push_back(id);
+        } else if (impl_.data.unk) {
+            ids.push_back(*impl_.data.unk);
+        }
+    }
+
+    void byte(char c) { push_byte(out_, c); }
+
+    const Tokenizer::Impl& impl_;
+    WordCache cache_;
+    std::vector<std::int32_t>& out_;
+    std::vector<std::int32_t> symbols_;
+    MergeScratch scratch_;
+    std::deque<std::string> kept_;  // texts that the cache's keys point into
+};
+
+}  // namespace
+
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text, EncodeOptions options) const {
+    if (text.size() > 0x7FFFFFFF) {
+        throw Error::input({.field = "text",
+                            .value = std::to_string(text.size()) + " bytes",
+                            .problem = "is too long to tokenize at once",
+                            .remedy = "cut it into parts of less than 2 GiB"});
+    }
+    std::vector<std::int32_t> out;
+    out.reserve(text.size() / 4 + 8);
+    if (options.add_special) out = data().prefix;
+    Encoder(*impl_, text.size(), out).text(text, options.parse_special);
+    if (options.add_special) {
+        out.insert(out.end(), data().suffix.begin(), data().suffix.end());
+    }
+    return out;
+}
+
+}  // namespace mr::text

@@ -1,0 +1,85 @@
+// What a tokenizer is, as data: what every file format gives, and what a GGUF needs to hold it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace mr::text {
+
+enum class TokenizerModel {
+    byte_level_bpe,     // GPT-2 and its family: `merges` over bytes written as printable characters
+    sentencepiece_bpe,  // Llama-2, Mistral: `scores` or `merges` over characters, spaces as U+2581
+    bytes,              // no vocabulary: id i < 256 is the byte i
+};
+
+// With the numbers of GGUF's `tokenizer.ggml.token_type`.
+enum class TokenType : std::int32_t {
+    normal = 1,
+    unknown = 2,
+    control = 3,       // a mark for the model, never text of its own
+    user_defined = 4,  // found in the text before any merging
+    unused = 5,
+    byte = 6,
+};
+
+// Found in the text before it is cut into words. lstrip and rstrip swallow white space beside it.
+struct AddedToken {
+    std::int32_t id = 0;
+    std::string text{};
+    bool special = false;
+    bool lstrip = false;
+    bool rstrip = false;
+    bool single_word = false;
+    bool normalized = false;  // looked for after normalization, not before
+};
+
+// Where SentencePiece models put a space before the text.
+enum class SpacePrefix {
+    never,
+    first,   // at the very start
+    always,  // at the start, and after every added token
+};
+
+struct Merge {
+    std::int32_t left, right;  // token ids; the order in the list is the rank
+};
+
+struct TokenizerData {
+    std::string name{};  // the file, for errors
+    TokenizerModel model = TokenizerModel::bytes;
+    // "gpt-2", "llama-bpe" or "qwen2" (GGUF's `tokenizer.ggml.pre`); "default" without words.
+    std::string pre = "default";
+
+    // By id, as a GGUF holds them: byte-level pieces in GPT-2's printable form, SentencePiece
+    // pieces with U+2581 for the space and <0xNN> for bytes, added tokens as they are.
+    std::vector<std::string> tokens{};
+    std::vector<TokenType> types{};
+    std::vector<float> scores{};  // SentencePiece only; higher merges first
+    std::vector<Merge> merges{};  // byte-level, and SentencePiece from tokenizer.json
+    std::vector<AddedToken> added{};
+
+    std::optional<std::int32_t> bos{}, eos{}, unk{}, pad{};
+    std::optional<std::int32_t> end_of_turn{};     // ends a generation as `eos` does
+    std::vector<std::int32_t> prefix{}, suffix{};  // ids that encode() puts around a text
+
+    bool nfc = false;            // GGUF has no key for it; ours is `millrace.tokenizer.nfc`
+    bool ignore_merges = false;  // a word that is a token stays whole, whatever the merges say
+    SpacePrefix space_prefix = SpacePrefix::never;
+    bool prefix_if_missing = false;  // only where the text has no space there yet
+    bool split_spaces = false;       // no merge crosses a space (Metaspace with "split")
+    std::string chat_template{};
+
+    bool add_bos() const { return bos && !prefix.empty() && prefix.front() == *bos; }
+    bool add_eos() const { return eos && !suffix.empty() && suffix.back() == *eos; }
+    std::string gguf_model() const {
+        return model == TokenizerModel::byte_level_bpe ? "gpt2" : "llama";
+    }
+    std::string merge_text(const Merge& m) const {
+        return tokens[static_cast<std::size_t>(m.left)] + " " +
+               tokens[static_cast<std::size_t>(m.right)];
+    }
+};
+
+}  // namespace mr::text

@@ -1,0 +1,170 @@
+// The vocabulary in a GGUF file (`tokenizer.ggml.*`) to TokenizerData.
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "formats/gguf.h"
+#include "text/bpe.h"
+#include "text/tokenizer.h"
+
+namespace mr::text {
+namespace {
+
+class Loader {
+  public:
+    explicit Loader(const formats::GgufFile& file) : file_(file) { data_.name = file.path(); }
+
+    TokenizerData load() {
+        const auto model = file_.get_string("tokenizer.ggml.model");
+        if (!model) {
+            throw fail("tokenizer.ggml.model", "", "is missing",
+                       "the file holds no vocabulary: give one with --tokenizer");
+        }
+        if (*model == "gpt2") {
+            data_.model = TokenizerModel::byte_level_bpe;
+            data_.pre = file_.get_string("tokenizer.ggml.pre").value_or("gpt-2");
+        } else if (*model == "llama") {
+            data_.model = TokenizerModel::sentencepiece_bpe;
+        } else {
+            throw fail("tokenizer.ggml.model", *model, "is not supported",
+                       "supported are gpt2 (byte-level BPE) and llama (SentencePiece BPE)");
+        }
+        tokens();
+        if (data_.model == TokenizerModel::byte_level_bpe) {
+            merges();
+        } else {
+            scores();
+        }
+        special_ids();
+        added();
+        data_.nfc = file_.get_bool("millrace.tokenizer.nfc").value_or(false);
+        data_.chat_template = file_.get_string("tokenizer.chat_template").value_or("");
+        return std::move(data_);
+    }
+
+  private:
+    Error fail(std::string field, std::string value, std::string problem,
+               std::string remedy = {}) const {
+        return Error::input({.file = data_.name,
+                             .field = std::move(field),
+                             .value = std::move(value),
+                             .problem = std::move(problem),
+                             .remedy = std::move(remedy)});
+    }
+
+    void tokens() {
+        const auto list = file_.get_strings("tokenizer.ggml.tokens");
+        if (!list) throw fail("tokenizer.ggml.tokens", "", "is missing");
+        data_.tokens.assign(list->begin(), list->end());
+        data_.types.assign(data_.tokens.size(), TokenType::normal);
+        const auto types = file_.get_ints("tokenizer.ggml.token_type");
+        if (!types) return;
+        if (types->size() != data_.tokens.size()) {
+            throw fail("tokenizer.ggml.token_type", fmt::format("{} entries", types->size()),
+                       fmt::format("are not as many as the {} tokens", data_.tokens.size()));
+        }
+        for (std::size_t i = 0; i < types->size(); ++i) {
+            const std::int64_t type = (*types)[i];
+            if (type < 0 || type > 6) {
+                throw fail(fmt::format("tokenizer.ggml.token_type[{}]", i), std::to_string(type),
+                           "is not a token type from 0 to 6");
+            }
+            data_.types[i] = type == 0 ? TokenType::normal : static_cast<TokenType>(type);
+        }
+    }
+
+    void merges() {
+        const auto list = file_.get_strings("tokenizer.ggml.merges");
+        if (!list) throw fail("tokenizer.ggml.merges", "", "is missing");
+        StringIndex ids;
+        ids.reserve(data_.tokens.size());
+        for (std::size_t i = 0; i < data_.tokens.size(); ++i) {
+            ids.insert(data_.tokens[i], static_cast<std::int32_t>(i));
+        }
+        data_.merges.reserve(list->size());
+        for (std::size_t i = 0; i < list->size(); ++i) {
+            const std::string_view both = (*list)[i];
+            const std::size_t space = both.find(' ', 1);
+            const std::string field = fmt::format("tokenizer.ggml.merges[{}]", i);
+            if (space == std::string_view::npos) {
+                throw fail(field, std::string(both), "is not two tokens with a space between them");
+            }
+            const std::int32_t left = ids.find(both.substr(0, space));
+            const std::int32_t right = ids.find(both.substr(space + 1));
+            if (left < 0 || right < 0) {
+                throw fail(field, std::string(both),
+                           "names a token that tokenizer.ggml.tokens does not have");
+            }
+            data_.merges.push_back({left, right});
+        }
+    }
+
+    void scores() {
+        auto list = file_.get_floats("tokenizer.ggml.scores");
+        if (!list) throw fail("tokenizer.ggml.scores", "", "is missing");
+        if (list->size() != data_.tokens.size()) {
+            throw fail("tokenizer.ggml.scores", fmt::format("{} entries", list->size()),
+                       fmt::format("are not as many as the {} tokens", data_.tokens.size()));
+        }
+        data_.scores = std::move(*list);
+        if (file_.get_bool("tokenizer.ggml.add_space_prefix").value_or(true)) {
+            data_.space_prefix = SpacePrefix::always;
+        }
+    }
+
+    std::optional<std::int32_t> id(const char* key) const {
+        const auto value = file_.get_uint(key);
+        if (!value) return std::nullopt;
+        // Some writers say "none" with the highest number the type holds.
+        if (*value == 0xFFFFFFFFu) return std::nullopt;
+        if (*value >= data_.tokens.size()) {
+            throw fail(key, std::to_string(*value),
+                       fmt::format("is not below the {} tokens", data_.tokens.size()));
+        }
+        return static_cast<std::int32_t>(*value);
+    }
+
+    void special_ids() {
+        const bool sentencepiece = data_.model == TokenizerModel::sentencepiece_bpe;
+        data_.bos = id("tokenizer.ggml.bos_token_id");
+        data_.eos = id("tokenizer.ggml.eos_token_id");
+        data_.unk = id("tokenizer.ggml.unknown_token_id");
+        data_.pad = id("tokenizer.ggml.padding_token_id");
+        data_.end_of_turn = id("tokenizer.ggml.eot_token_id");
+        const bool llama3 = !sentencepiece && (data_.pre == "llama-bpe" || data_.pre == "llama3" ||
+                                               data_.pre == "llama-v3");
+        data_.ignore_merges = llama3;
+        if (data_.bos &&
+            file_.get_bool("tokenizer.ggml.add_bos_token").value_or(sentencepiece || llama3)) {
+            data_.prefix = {*data_.bos};
+        }
+        if (data_.eos && file_.get_bool("tokenizer.ggml.add_eos_token").value_or(false)) {
+            data_.suffix = {*data_.eos};
+        }
+    }
+
+    void added() {
+        for (std::size_t i = 0; i < data_.tokens.size(); ++i) {
+            const std::string& text = data_.tokens[i];
+            TokenType& type = data_.types[i];
+            // Converters fill holes in the ids with these; they are nobody's text.
+            if (type == TokenType::user_defined && text == fmt::format("[PAD{}]", i)) {
+                type = TokenType::unused;
+            }
+            const bool special = type == TokenType::control || type == TokenType::unknown;
+            if (!special && type != TokenType::user_defined) continue;
+            data_.added.push_back(
+                {.id = static_cast<std::int32_t>(i), .text = text, .special = special});
+        }
+    }
+
+    const formats::GgufFile& file_;
+    TokenizerData data_;
+};
+
+}  // namespace
+
+Tokenizer::Ptr Tokenizer::from_gguf(const formats::GgufFile& file) {
+    return from_data(Loader(file).load());
+}
+
+}  // namespace mr::text

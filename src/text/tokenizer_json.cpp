@@ -1,0 +1,495 @@
+// Hugging Face tokenizer.json (and tokenizer_config.json) to TokenizerData.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <unordered_map>
+
+#include "core/error.h"
+#include "core/mapped_file.h"
+#include "formats/json.h"
+#include "text/byte_alphabet.h"
+#include "text/pretokenize.h"
+#include "text/tokenizer.h"
+
+namespace mr::text {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kMaxFileBytes = 256u << 20;
+constexpr const char* kMark = "\xE2\x96\x81";  // U+2581, SentencePiece's space
+
+class Loader {
+  public:
+    Loader(std::string name) { data_.name = std::move(name); }
+
+    TokenizerData load(const json& root, const json& config) {
+        if (!root.is_object()) throw fail("", root, "is not a JSON object");
+        const json& model = object(root, "model", "model");
+        const std::string type = text_or(model, "model", "type", "BPE");
+        if (type != "BPE") {
+            throw fail("model.type", model["type"], "is not supported",
+                       "supported is BPE (byte-level or SentencePiece-style)");
+        }
+        for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+            if (!text_or(model, "model", key, "").empty()) {
+                throw fail(std::string("model.") + key, model[key], "is not supported");
+            }
+        }
+        data_.ignore_merges = flag(model, "model", "ignore_merges", false);
+        byte_fallback_ = flag(model, "model", "byte_fallback", false);
+        normalizer(root);
+        pre_tokenizer(root);
+        decide_model();
+        vocabulary(model, root);
+        merges(model);
+        const std::string unk = text_or(model, "model", "unk_token", "");
+        if (!unk.empty()) data_.unk = find(unk);
+        if (const json* post = member(root, "post_processor")) {
+            post_processor(*post, "post_processor", 0);
+        }
+        special_ids(config);
+        if (data_.model == TokenizerModel::sentencepiece_bpe) derive_scores();
+        return std::move(data_);
+    }
+
+  private:
+    Error fail(std::string field, const json& value, std::string problem,
+               std::string remedy = {}) const {
+        std::string shown =
+            value.is_null() ? "" : value.dump(-1, ' ', false, json::error_handler_t::replace);
+        return Error::input({.file = data_.name,
+                             .field = std::move(field),
+                             .value = shown.substr(0, 200),
+                             .problem = std::move(problem),
+                             .remedy = std::move(remedy)});
+    }
+
+    // Null and absent are the same to these files.
+    static const json* member(const json& from, const char* key) {
+        if (!from.is_object()) return nullptr;
+        const auto it = from.find(key);
+        return it == from.end() || it->is_null() ? nullptr : &*it;
+    }
+    const json& object(const json& from, const char* key, const std::string& field) const {
+        const json* found = member(from, key);
+        if (!found) throw fail(field, nullptr, "is missing");
+        if (!found->is_object()) throw fail(field, *found, "is not an object");
+        return *found;
+    }
+    const json& array(const json& from, const char* key, const std::string& field) const {
+        const json* found = member(from, key);
+        if (!found) throw fail(field, nullptr, "is missing");
+        if (!found->is_array()) throw fail(field, *found, "is not an array");
+        return *found;
+    }
+    std::string text_or(const json& from, const std::string& path, const char* key,
+                        const std::string& otherwise) const {
+        const json* found = member(from, key);
+        if (!found) return otherwise;
+        if (!found->is_string()) throw fail(path + "." + key, *found, "is not a string");
+        return found->get<std::string>();
+    }
+    bool flag(const json& from, const std::string& path, const char* key, bool otherwise) const {
+        const json* found = member(from, key);
+        if (!found) return otherwise;
+        if (!found->is_boolean()) throw fail(path + "." + key, *found, "is not true or false");
+        return found->get<bool>();
+    }
+    std::int32_t token_id(const json& value, const std::string& field) const {
+        if (!value.is_number_integer() || value < 0 || value >= (1 << 24)) {
+            throw fail(field, value, "is not a token id from 0 to 2^24 - 1");
+        }
+        return value.get<std::int32_t>();
+    }
+    std::optional<std::int32_t> find(const std::string& token) const {
+        const auto it = ids_.find(token);
+        return it == ids_.end() ? std::nullopt : std::optional(it->second);
+    }
+
+    // --- Normalizer and pre-tokenizer: which of the known arrangements is it? -------------------
+
+    void normalizer(const json& root) {
+        if (const json* n = member(root, "normalizer")) normalizer_part(*n, "normalizer", 0);
+    }
+
+    void normalizer_part(const json& part, const std::string& field, int depth) {
+        const std::string type = text_or(part, field, "type", "");
+        if (type == "Sequence" && depth < 4) {
+            const json& parts = array(part, "normalizers", field + ".normalizers");
+            for (std::size_t i = 0; i < parts.size(); ++i) {
+                normalizer_part(parts[i], fmt::format("{}.normalizers[{}]", field, i), depth + 1);
+            }
+        } else if (type == "NFC") {
+            data_.nfc = true;
+        } else if (type == "Prepend" && text_or(part, field, "prepend", "") == kMark) {
+            data_.space_prefix = SpacePrefix::always;
+        } else if (type == "Replace" && text_or(part, field, "content", "") == kMark &&
+                   text_or(object(part, "pattern", field + ".pattern"), field, "String", "") ==
+                       " ") {
+            marks_spaces_ = true;
+        } else {
+            throw fail(
+                field, part, "is not a supported normalizer",
+                "supported are NFC, and Prepend and Replace as SentencePiece models use them");
+        }
+    }
+
+    void pre_tokenizer(const json& root) {
+        if (const json* p = member(root, "pre_tokenizer")) {
+            pre_tokenizer_part(*p, "pre_tokenizer", 0);
+        }
+    }
+
+    [[noreturn]] void unknown_pre_tokenizer(const json& part, const std::string& field) const {
+        throw fail(
+            field, part, "is not a supported pre-tokenizer",
+            std::string("supported are those of ") + kSupportedPreTokenizers + ", and Metaspace");
+    }
+
+    void pre_tokenizer_part(const json& part, const std::string& field, int depth) {
+        const std::string type = text_or(part, field, "type", "");
+        if (type == "Sequence" && depth < 4) {
+            const json& parts = array(part, "pretokenizers", field + ".pretokenizers");
+            for (std::size_t i = 0; i < parts.size(); ++i) {
+                pre_tokenizer_part(parts[i], fmt::format("{}.pretokenizers[{}]", field, i),
+                                   depth + 1);
+            }
+        } else if (type == "ByteLevel" && !byte_level_) {
+            byte_level_ = true;
+            if (flag(part, field, "add_prefix_space", true)) {
+                data_.space_prefix = SpacePrefix::always;
+                data_.prefix_if_missing = true;
+            }
+            if (flag(part, field, "use_regex", true)) {
+                if (pre_) unknown_pre_tokenizer(part, field);
+                pre_ = PreTokenizer::gpt2;
+            }
+        } else if (type == "Split" && !byte_level_ && !pre_) {
+            const json& pattern = object(part, "pattern", field + ".pattern");
+            pre_ = pre_tokenizer_of_regex(text_or(pattern, field + ".pattern", "Regex", ""));
+            const std::string behavior = text_or(part, field, "behavior", "");
+            const bool invert = flag(part, field, "invert", false);
+            const bool keeps_matches =
+                (behavior == "Isolated" && !invert) || (behavior == "Removed" && invert);
+            if (!pre_ || !keeps_matches) unknown_pre_tokenizer(part, field);
+        } else if (type == "Metaspace" && text_or(part, field, "replacement", "") == kMark) {
+            marks_spaces_ = true;
+            const bool add = flag(part, field, "add_prefix_space", true);
+            const std::string scheme =
+                text_or(part, field, "prepend_scheme", add ? "always" : "never");
+            data_.split_spaces = flag(part, field, "split", true);
+            data_.prefix_if_missing = true;
+            if (scheme == "first") {
+                data_.space_prefix = SpacePrefix::first;
+            } else if (scheme == "always") {
+                data_.space_prefix = SpacePrefix::always;
+            } else if (scheme != "never") {
+                throw fail(field + ".prepend_scheme", part["prepend_scheme"],
+                           "is not first, always or never");
+            }
+        } else {
+            unknown_pre_tokenizer(part, field);
+        }
+    }
+
+    void decide_model() {
+        if (byte_level_ && pre_ && !marks_spaces_) {
+            data_.model = TokenizerModel::byte_level_bpe;
+            data_.pre = pre_tokenizer_name(*pre_);
+        } else if (marks_spaces_ && !byte_level_ && !pre_) {
+            data_.model = TokenizerModel::sentencepiece_bpe;
+        } else {
+            throw fail("pre_tokenizer", nullptr,
+                       "with this normalizer is neither byte-level nor SentencePiece-style",
+                       std::string("supported are those of ") + kSupportedPreTokenizers +
+                           ", and Metaspace");
+        }
+    }
+
+    // --- Vocabulary and merges ------------------------------------------------------------------
+
+    void place(std::int32_t id, const std::string& token, const std::string& field) {
+        auto& slot = data_.tokens[static_cast<std::size_t>(id)];
+        auto& type = data_.types[static_cast<std::size_t>(id)];
+        if (type != TokenType::unused) {
+            throw fail(field, id, fmt::format("is the id of '{}' already", slot));
+        }
+        slot = token;
+        type = TokenType::normal;
+        if (byte_fallback_ && byte_of_name(token) >= 0) {
+            type = TokenType::byte;
+        }
+        ids_.emplace(token, id);
+    }
+
+    void vocabulary(const json& model, const json& root) {
+        const json& vocab = object(model, "vocab", "model.vocab");
+        static const json kNone = json::array();
+        const json* found = member(root, "added_tokens");
+        if (found && !found->is_array()) throw fail("added_tokens", *found, "is not an array");
+        const json& added = found ? *found : kNone;
+
+        std::int32_t last = -1;
+        for (const auto& [token, id] : vocab.items()) {
+            last = std::max(last, token_id(id, "model.vocab['" + token + "']"));
+        }
+        for (std::size_t i = 0; i < added.size(); ++i) {
+            const std::string field = fmt::format("added_tokens[{}]", i);
+            const json* id = member(added[i], "id");
+            if (!id) throw fail(field + ".id", nullptr, "is missing");
+            last = std::max(last, token_id(*id, field + ".id"));
+        }
+        const std::size_t count = vocab.size() + added.size();
+        if (count == 0) throw fail("model.vocab", nullptr, "is empty");
+        if (static_cast<std::size_t>(last) > 2 * count + 4096) {
+            throw fail("model.vocab", nullptr,
+                       fmt::format("has {} tokens but ids up to {}", count, last));
+        }
+        const auto size = static_cast<std::size_t>(last) + 1;
+        data_.tokens.resize(size);
+        data_.types.assign(size, TokenType::unused);
+        ids_.reserve(count);
+        for (const auto& [token, id] : vocab.items()) {
+            place(id.get<std::int32_t>(), token, "model.vocab['" + token + "']");
+        }
+        for (std::size_t i = 0; i < added.size(); ++i) {
+            added_token(added[i], fmt::format("added_tokens[{}]", i));
+        }
+        for (std::size_t i = 0; i < size; ++i) {
+            if (data_.types[i] == TokenType::unused) data_.tokens[i] = fmt::format("[PAD{}]", i);
+        }
+    }
+
+    void added_token(const json& entry, const std::string& field) {
+        AddedToken token;
+        token.id = token_id(entry["id"], field + ".id");
+        token.text = text_or(entry, field, "content", "");
+        if (token.text.empty()) throw fail(field + ".content", nullptr, "is missing or empty");
+        token.special = flag(entry, field, "special", false);
+        token.lstrip = flag(entry, field, "lstrip", false);
+        token.rstrip = flag(entry, field, "rstrip", false);
+        token.single_word = flag(entry, field, "single_word", false);
+        token.normalized = flag(entry, field, "normalized", !token.special);
+        const auto i = static_cast<std::size_t>(token.id);
+        if (data_.types[i] == TokenType::unused || data_.tokens[i] != token.text) {
+            place(token.id, token.text, field + ".id");
+        }
+        data_.types[i] = token.special ? TokenType::control : TokenType::user_defined;
+        data_.added.push_back(std::move(token));
+    }
+
+    void merges(const json& model) {
+        const json& list = array(model, "merges", "model.merges");
+        data_.merges.reserve(list.size());
+        for (std::size_t i = 0; i < list.size(); ++i) {
+            const json& entry = list[i];
+            const auto where = [&] { return fmt::format("model.merges[{}]", i); };
+            std::string left, right;
+            if (entry.is_string()) {
+                const auto& both = entry.get_ref<const std::string&>();
+                if (i == 0 && both.starts_with("#version")) continue;
+                const std::size_t space = both.find(' ');
+                if (space == std::string::npos || both.find(' ', space + 1) != std::string::npos) {
+                    throw fail(where(), entry, "is not two tokens with one space between them");
+                }
+                left = both.substr(0, space);
+                right = both.substr(space + 1);
+            } else if (entry.is_array() && entry.size() == 2 && entry[0].is_string() &&
+                       entry[1].is_string()) {
+                left = entry[0].get<std::string>();
+                right = entry[1].get<std::string>();
+            } else {
+                throw fail(where(), entry, "is not a pair of tokens");
+            }
+            const auto a = find(left), b = find(right);
+            if (!a || !b) {
+                throw fail(
+                    where(), entry,
+                    fmt::format("names '{}', which is not in model.vocab", a ? right : left));
+            }
+            data_.merges.push_back({*a, *b});
+        }
+    }
+
+    // --- What goes around a text ----------------------------------------------------------------
+
+    void post_processor(const json& part, const std::string& field, int depth) {
+        const std::string type = text_or(part, field, "type", "");
+        if (type == "Sequence" && depth < 4) {
+            const json& parts = array(part, "processors", field + ".processors");
+            for (std::size_t i = 0; i < parts.size(); ++i) {
+                post_processor(parts[i], fmt::format("{}.processors[{}]", field, i), depth + 1);
+            }
+        } else if (type == "TemplateProcessing") {
+            const json& single = array(part, "single", field + ".single");
+            bool before = true;
+            for (std::size_t i = 0; i < single.size(); ++i) {
+                const std::string where = fmt::format("{}.single[{}]", field, i);
+                if (member(single[i], "Sequence")) {
+                    before = false;
+                    continue;
+                }
+                const json& special = object(single[i], "SpecialToken", where);
+                template_ids(part, field, text_or(special, where, "id", ""),
+                             before ? data_.prefix : data_.suffix);
+            }
+        } else if (type == "RobertaProcessing" || type == "BertProcessing") {
+            for (const char* key : {"cls", "sep"}) {
+                const json& pair = array(part, key, field + "." + key);
+                if (pair.size() != 2) throw fail(field + "." + key, pair, "is not [token, id]");
+                auto& list = key[0] == 'c' ? data_.prefix : data_.suffix;
+                list.push_back(token_id(pair[1], field + "." + key));
+            }
+        } else if (type != "ByteLevel") {
+            throw fail(field, part, "is not a supported post-processor",
+                       "supported are TemplateProcessing and ByteLevel");
+        }
+    }
+
+    void template_ids(const json& part, const std::string& field, const std::string& name,
+                      std::vector<std::int32_t>& out) {
+        const std::string where = field + ".special_tokens['" + name + "'].ids";
+        if (const json* specials = member(part, "special_tokens")) {
+            if (const json* entry = member(*specials, name.c_str())) {
+                const json& ids = array(*entry, "ids", where);
+                for (const json& id : ids) out.push_back(token_id(id, where));
+                return;
+            }
+        }
+        const auto id = find(name);
+        if (!id) throw fail(where, nullptr, "is missing, and the vocabulary has no such token");
+        out.push_back(*id);
+    }
+
+    std::optional<std::int32_t> configured(const json& config, const char* key) const {
+        const json* value = member(config, key);
+        if (!value) return std::nullopt;
+        if (const json* content = member(*value, "content")) value = content;
+        if (!value->is_string()) {
+            throw fail(std::string("tokenizer_config.json: ") + key, *value, "is not a token");
+        }
+        return find(value->get<std::string>());
+    }
+
+    void special_ids(const json& config) {
+        data_.bos = configured(config, "bos_token");
+        data_.eos = configured(config, "eos_token");
+        data_.pad = configured(config, "pad_token");
+        if (!data_.unk) data_.unk = configured(config, "unk_token");
+        const auto is_special = [&](std::int32_t id) {
+            return data_.types[static_cast<std::size_t>(id)] == TokenType::control;
+        };
+        if (!config.is_object()) {  // nobody says: go by the names in use
+            const auto guess = [&](std::initializer_list<const char*> names) {
+                for (const char* name : names) {
+                    if (const auto id = find(name); id && is_special(*id)) return id;
+                }
+                return std::optional<std::int32_t>();
+            };
+            if (!data_.prefix.empty()) data_.bos = data_.prefix.front();
+            if (!data_.bos) data_.bos = guess({"<s>", "<|begin_of_text|>"});
+            data_.eos =
+                guess({"</s>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>"});
+        }
+        if (data_.unk && is_special(*data_.unk) && data_.unk != data_.bos &&
+            data_.unk != data_.eos) {
+            data_.types[static_cast<std::size_t>(*data_.unk)] = TokenType::unknown;
+        }
+        const auto set = [](std::vector<std::int32_t>& list, std::optional<std::int32_t> id,
+                            bool wanted, bool front) {
+            if (!id) return;
+            const bool there = !list.empty() && (front ? list.front() == *id : list.back() == *id);
+            if (there && !wanted) list.erase(front ? list.begin() : list.end() - 1);
+            if (!there && wanted) list.insert(front ? list.begin() : list.end(), *id);
+        };
+        const std::string name = "tokenizer_config.json";
+        if (member(config, "add_bos_token")) {
+            set(data_.prefix, data_.bos, flag(config, name, "add_bos_token", false), true);
+        }
+        if (member(config, "add_eos_token")) {
+            set(data_.suffix, data_.eos, flag(config, name, "add_eos_token", false), false);
+        }
+        if (const json* chat = member(config, "chat_template")) chat_template(*chat);
+    }
+
+    void chat_template(const json& value) {
+        if (value.is_string()) {
+            data_.chat_template = value.get<std::string>();
+        } else if (value.is_array()) {  // several, by name
+            for (const json& entry : value) {
+                const json* text = member(entry, "template");
+                if (!text || !text->is_string()) continue;
+                const json* name = member(entry, "name");
+                if (data_.chat_template.empty() || (name && *name == "default")) {
+                    data_.chat_template = text->get<std::string>();
+                }
+            }
+        } else {
+            throw fail("tokenizer_config.json: chat_template", value, "is not a string");
+        }
+    }
+
+    // GGUF keeps SentencePiece models by score: the earlier a merge makes a token, the higher.
+    void derive_scores() {
+        const std::size_t n = data_.tokens.size();
+        data_.scores.assign(n, -static_cast<float>(n));
+        std::vector<bool> seen(n);
+        float next = 0;
+        for (const Merge& m : data_.merges) {
+            const auto made = find(data_.tokens[static_cast<std::size_t>(m.left)] +
+                                   data_.tokens[static_cast<std::size_t>(m.right)]);
+            if (!made || seen[static_cast<std::size_t>(*made)]) continue;
+            seen[static_cast<std::size_t>(*made)] = true;
+            data_.scores[static_cast<std::size_t>(*made)] = next--;
+        }
+        for (std::size_t i = 0; i < n; ++i) {
+            if (data_.types[i] != TokenType::normal) data_.scores[i] = 0;
+        }
+    }
+
+    TokenizerData data_;
+    bool byte_fallback_ = false;
+    bool byte_level_ = false;
+    bool marks_spaces_ = false;
+    std::optional<PreTokenizer> pre_;
+    std::unordered_map<std::string, std::int32_t> ids_;
+};
+
+TokenizerData load_json(std::string_view text, const std::string& name, std::string_view config) {
+    if (text.size() > kMaxFileBytes) {
+        throw Error::input(
+            {.file = name, .problem = fmt::format("is larger than {} MiB", kMaxFileBytes >> 20)});
+    }
+    const json root = formats::parse_json(text, name, "");
+    const json configuration =
+        config.empty() ? json() : formats::parse_json(config, name, "tokenizer_config.json");
+    return Loader(name).load(root, configuration);
+}
+
+}  // namespace
+
+Tokenizer::Ptr Tokenizer::from_json(std::string_view text, std::string name,
+                                    std::string_view config) {
+    return from_data(load_json(text, name, config));
+}
+
+Tokenizer::Ptr Tokenizer::from_json_file(const std::string& path, const std::string& config) {
+    namespace fs = std::filesystem;
+    const std::string text = read_text_file(path, kMaxFileBytes);
+    const fs::path folder = fs::path(path).parent_path();
+    std::error_code ignored;
+    std::string config_path = config;
+    if (config.empty() && fs::exists(folder / "tokenizer_config.json", ignored)) {
+        config_path = (folder / "tokenizer_config.json").string();
+    }
+    const std::string config_text =
+        config_path.empty() ? "" : read_text_file(config_path, kMaxFileBytes);
+    TokenizerData data = load_json(text, path, config_text);
+    const fs::path jinja = folder / "chat_template.jinja";
+    if (fs::exists(jinja, ignored)) data.chat_template = read_text_file(jinja.string(), 1u << 20);
+    return from_data(std::move(data));
+}
+
+}  // namespace mr::text

@@ -1,0 +1,56 @@
+// Where the tests of this room find real tokenizers and texts.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "formats/gguf.h"
+#include "text/tokenizer.h"
+
+namespace mr::text {
+
+inline std::string data_path(const std::string& name) {
+    const char* given = std::getenv("MILLRACE_DATA");
+    return std::string(given ? given : MR_TEST_DATA) + "/" + name;
+}
+
+inline std::string read_all(const std::string& path) {
+    std::ifstream in(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+inline nlohmann::json golden() {
+    return nlohmann::json::parse(
+        read_all(std::string(MR_SOURCE_DIR) + "/tests/text/golden_ids.json"));
+}
+
+inline Tokenizer::Ptr load(const std::string& name) {
+    const std::string path = data_path(name);
+    if (name.ends_with(".gguf")) return Tokenizer::from_gguf(formats::GgufFile::open(path));
+    if (name.ends_with(".bin")) return Tokenizer::from_llama2c(path);
+    return Tokenizer::from_json_file(path);
+}
+
+inline constexpr const char* kTokenizers[] = {
+    "tokenizers/gpt2/tokenizer.json",
+    "tokenizers/gpt-neox/tokenizer.json",
+    "tokenizers/qwen2_5/tokenizer.json",
+    "tokenizers/llama2/tokenizer.json",
+    "tokenizers/llama2/tokenizer.bin",
+    "tokenizers/gguf/ggml-vocab-gpt-2.gguf",
+    "tokenizers/gguf/ggml-vocab-gpt-neox.gguf",
+    "tokenizers/gguf/ggml-vocab-llama-spm.gguf",
+    "models/tok512.bin",
+};
+
+}  // namespace mr::text
+
+#define MR_NEED_DATA(name)                                     \
+    if (!std::filesystem::exists(::mr::text::data_path(name))) \
+    GTEST_SKIP() << ::mr::text::data_path(name) << " is absent (set MILLRACE_DATA)"
