@@ -1,0 +1,122 @@
+#include <fmt/format.h>
+
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "core/cpu.h"
+#include "model/random.h"
+#include "model/source.h"
+#include "ops/quant/quant.h"
+
+namespace mr::model {
+namespace {
+
+bool is_float(DType type) {
+    return type == DType::f32 || type == DType::f16 || type == DType::bf16;
+}
+
+// The type in which the engine holds a matrix that the file has in `type`.
+DType engine_type(DType type) {
+    return is_float(type) || type == DType::q8_0 || type == DType::q4_0 ? type : DType::q8_0;
+}
+
+// Whether kernels can read a matrix where it lies. Blocks may lie anywhere; floats must be aligned
+// to their size, which safetensors does not promise.
+bool usable_in_place(const Source::Place& place) {
+    const Tensor& view = place.tensor->view;
+    if (!place.contiguous() || engine_type(view.dtype) != view.dtype) return false;
+    return !is_float(view.dtype) ||
+           reinterpret_cast<std::uintptr_t>(view.data) % dtype_bytes(view.dtype, 1) == 0;
+}
+
+// out[rows] in q8_0 from any type that can be expanded.
+void requantise(ThreadPool& pool, const Tensor& out, const Tensor& in) {
+    const std::int64_t cols = in.cols();
+    std::vector<std::vector<float>> rows(static_cast<std::size_t>(pool.size()));
+    pool.parallel_for(in.rows(), 16, [&](std::int64_t begin, std::int64_t end, int thread) {
+        auto& row = rows[static_cast<std::size_t>(thread)];
+        row.resize(static_cast<std::size_t>(cols));
+        for (std::int64_t r = begin; r < end; ++r) {
+            ops::dequantize(in.dtype, in.row<std::byte>(r), row.data(), cols);
+            ops::quantize(out.dtype, row.data(), out.row<std::byte>(r), cols);
+        }
+    });
+}
+
+}  // namespace
+
+std::uint64_t Weights::bytes_per_token() const {
+    std::uint64_t total = embedding.row_bytes() + head.bytes() + head_bias.bytes();
+    if (positions) total += positions.row_bytes();
+    total += final_norm.bytes() + final_norm_bias.bytes();
+    for (const LayerWeights& w : layers) {
+        for (const Tensor* tensor :
+             {&w.attn_norm, &w.attn_norm_bias, &w.q, &w.k, &w.v, &w.q_bias, &w.k_bias, &w.v_bias,
+              &w.q_norm, &w.k_norm, &w.o, &w.o_bias, &w.mlp_norm, &w.mlp_norm_bias, &w.gate, &w.up,
+              &w.up_bias, &w.down, &w.down_bias}) {
+            total += tensor->bytes();
+        }
+    }
+    return total;
+}
+
+Weights load_weights(const Source& source, const Progress& progress) {
+    source.require_all_known();
+    const std::vector<RoleAt> roles = roles_of(source.spec);
+    // First what has to be owned, so that it is one allocation of the right size.
+    std::size_t planned = 0;
+    for (RoleAt at : roles) {
+        const Source::Place place = source.place(at);
+        const Shape shape = role_shape(source.spec, at.role);
+        if (!is_matrix(at.role)) {
+            planned += Arena::tensor_bytes(DType::f32, shape);
+        } else if (!usable_in_place(place)) {
+            planned += Arena::tensor_bytes(engine_type(place.tensor->view.dtype), shape);
+        }
+    }
+    auto arena = std::make_shared<Arena>("weights", planned);
+    std::optional<ThreadPool> pool;  // only K-quants need one
+
+    Weights out;
+    out.layers.resize(static_cast<std::size_t>(source.spec.layers));
+    for (RoleAt at : roles) {
+        Tensor& slot = role_slot(out, at);
+        const RoleTensor read = source.read(at);
+        if (!is_matrix(at.role)) {
+            slot = arena->tensor(DType::f32, read.view.shape);
+            ops::dequantize(read.view.dtype, read.view.data, slot.f32(), slot.shape.count());
+        } else if (usable_in_place(source.place(at))) {
+            slot = read.view;
+            out.mapped_bytes += slot.bytes();
+        } else {
+            slot = arena->tensor(engine_type(read.view.dtype), read.view.shape);
+            if (slot.dtype == read.view.dtype) {
+                std::memcpy(slot.data, read.view.data, slot.bytes());
+            } else {
+                if (!pool) pool.emplace(cpu_info().cores);
+                requantise(*pool, slot, read.view);
+            }
+        }
+        if (progress && arena->used()) progress("preparing weights", arena->used(), planned);
+    }
+    if (source.spec.tied_embeddings) out.head = out.embedding;
+    out.owned_bytes = arena->used();
+    out.keep.push_back(source.file);
+    out.keep.push_back(std::move(arena));
+    return out;
+}
+
+Model load_model(const std::string& source, const LoadOptions& options) {
+    if (source.starts_with(kRandomPrefix)) return random_model(source);
+    const Source opened = open_source(source, options);
+    Model model;
+    model.spec = opened.spec;
+    model.tokenizer = opened.tokenizer;
+    model.source = source;
+    model.format = opened.format;
+    model.weights = load_weights(opened, options.progress);
+    return model;
+}
+
+}  // namespace mr::model

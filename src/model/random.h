@@ -1,0 +1,22 @@
+// Models with made-up weights: to measure without downloading, and for tests.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "model/model.h"
+
+namespace mr::model {
+
+inline constexpr std::string_view kRandomPrefix = "random:";
+
+// "random:SHAPE[:TYPE]"; without a type bf16, which is how such models are published. Throws Error
+// (usage) that lists the shapes for one that is not known.
+Model random_model(const std::string& source);
+
+// A model of any spec. Matrices are `dtype` (f16 where a row is not a whole number of blocks),
+// uniform with the variance that keeps activations near 1; norms are 1, biases small.
+Model random_model(const ModelSpec& spec, DType dtype, std::uint64_t seed);
+
+}  // namespace mr::model

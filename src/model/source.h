@@ -1,0 +1,71 @@
+// A model file that has been opened and understood but not read: its spec, and its tensors one at a
+// time by role. Loading takes all of them; converting takes one after the other.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/progress.h"
+#include "core/thread_pool.h"
+#include "formats/tensor_file.h"
+#include "model/model.h"
+#include "model/names.h"
+
+namespace mr::model {
+
+// A tensor by role, in the shape of role_shape() and the type that the file has.
+struct RoleTensor {
+    Tensor view;
+    std::shared_ptr<void> owned;  // what the view points into where the file's bytes do not do
+};
+
+struct Source {
+    ModelSpec spec;
+    Dialect dialect = Dialect::gguf;
+    std::string path;
+    std::string format;
+    std::shared_ptr<void> file;  // keeps the maps
+    std::span<const formats::FileTensor> tensors;
+    std::function<const formats::FileTensor*(std::string_view)> find;
+    std::shared_ptr<const text::Tokenizer> tokenizer;
+
+    // Where a tensor lies in the file. Throws Error where it is missing, has another shape than the
+    // spec asks for, or a type that is not a weight's.
+    struct Place {
+        const formats::FileTensor* tensor = nullptr;
+        Role role = Role::embedding;  // of the tensor in the file: qkv where it is fused
+        bool transposed = false;
+        // The rows of the role inside of the file's tensor: runs of `run` rows, the first at
+        // `first`, a new one every `stride`.
+        std::int64_t first = 0, run = 0, stride = 0;
+        // The rows are those of the file, one after the other, in order.
+        bool contiguous() const { return !transposed && run == stride; }
+    };
+    Place place(RoleAt at) const;
+    RoleTensor read(RoleAt at) const;
+    // Throws Error for a tensor that no role of the spec claims: the file holds another model than
+    // its configuration says.
+    void require_all_known() const;
+};
+
+// Each checks its configuration (spec.validate) and opens the tokenizer that is there.
+Source open_huggingface(const std::string& folder, const LoadOptions& options);
+Source open_gguf(const std::string& path, const LoadOptions& options);
+Source open_llama2c(const std::string& path, const LoadOptions& options);
+// By what the path is. random: is not among them.
+Source open_source(const std::string& path, const LoadOptions& options);
+
+// All of them: straight from the map where the engine can use the bytes, else copied, K-quants
+// expanded to q8_0.
+Weights load_weights(const Source& source, const Progress& progress);
+
+// A tokenizer by path: tokenizer.json (or its folder), a GGUF file, or llama2.c's .bin.
+std::shared_ptr<const text::Tokenizer> open_tokenizer(const std::string& path, int vocab);
+// Throws Error where the tokenizer has ids that the embedding lacks.
+void require_vocab(const ModelSpec& spec, const text::Tokenizer* tokenizer,
+                   const std::string& file);
+
+}  // namespace mr::model
