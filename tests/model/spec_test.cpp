@@ -64,7 +64,9 @@ TEST(Rope, NoRotaryPositionsGiveNothing) {
 }
 
 TEST(Rope, FactorsOfAFileDivideTheFrequencies) {
-    RopeSpec rope{.rotary = 4, .theta = 100.0};
+    RopeSpec rope;
+    rope.rotary = 4;
+    rope.theta = 100.0;
     rope.freq_factors = {2.0f, 5.0f};
     const RopeFrequencies out = rope_frequencies(rope);
     ASSERT_EQ(out.inv_freq.size(), 2u);
