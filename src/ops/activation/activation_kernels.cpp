@@ -14,7 +14,7 @@ MR_INLINE Vec silu(Vec x) {
 // precision far into the tail, where 1 + erf would cancel. erfcx(z) / t is a polynomial in
 // t = 1 / (1 + 0.4 z): the interpolation at the Chebyshev points of z in [0, 10], within 3.1e-9.
 MR_INLINE Vec gelu(Vec x) {
-    const Vec magnitude = min(set(14.0f), abs(x));  // Phi(-14) is 0 in f32
+    const Vec magnitude = min(set(15.0f), abs(x));  // Phi(-15) is 0 in f32
     const Vec t = div(set(1.0f), fma(magnitude, set(0.282842712f), set(1.0f)));
     Vec p = set(-0.01573094944f);
     p = fma(p, t, set(0.06182640501f));
