@@ -1,0 +1,79 @@
+# The readers of untrusted files under AddressSanitizer and UBSan, whatever the build type:
+#   fuzz_NAME        src/**/NAME_fuzz.cpp with tests/fuzz/driver.cpp: replays tests/fuzz/corpus/NAME,
+#                    then a bounded, deterministic number of mutations of it. Part of ctest.
+#   test_ROOM_asan   the room's unit tests, again. Part of ctest.
+#   NAME_libfuzzer   the same target for coverage-guided fuzzing by hand: clang, MILLRACE_FUZZ=ON.
+# Only the rooms a reader needs are compiled a second time: core, formats, text and ops/quant.
+option(MILLRACE_FUZZ "Build the libFuzzer programs too (needs clang)" OFF)
+set(MILLRACE_FUZZ_COUNT 20000 CACHE STRING "Mutations per fuzz target in ctest")
+
+# MILLRACE_SANITIZE gives every target the sanitizers already.
+set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+include(CheckCXXSourceRuns)
+set(CMAKE_REQUIRED_FLAGS "-fsanitize=address,undefined")
+check_cxx_source_runs("int main(int n, char**) { int* p = new int(n); int v = *p; delete p; return v - n; }"
+                      MILLRACE_SANITIZERS_RUN)
+unset(CMAKE_REQUIRED_FLAGS)
+if(NOT MILLRACE_SANITIZERS_RUN)
+    message(WARNING "This compiler's sanitizers do not run here: fuzzing goes on without them")
+    set(sanitizers "")
+endif()
+
+# Optimised a little and with line numbers; -Wno-error because instrumented code sets off warnings
+# that the plain build of the same files does not have.
+add_library(mr_sanitized_options INTERFACE)
+target_link_libraries(mr_sanitized_options INTERFACE mr_options fmt::fmt Threads::Threads
+                      nlohmann_json::nlohmann_json)
+target_compile_options(mr_sanitized_options INTERFACE ${sanitizers} -O1 -g1 -UNDEBUG -Wno-error)
+target_link_options(mr_sanitized_options INTERFACE ${sanitizers})
+target_include_directories(mr_sanitized_options INTERFACE ${PROJECT_SOURCE_DIR}/src
+                           ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/tests)
+target_compile_definitions(mr_sanitized_options INTERFACE MR_SANITIZED=1
+    MR_TEST_DATA="${MILLRACE_DATA}" MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+
+file(GLOB_RECURSE reader_sources CONFIGURE_DEPENDS
+     ${PROJECT_SOURCE_DIR}/src/core/*.cpp ${PROJECT_SOURCE_DIR}/src/formats/*.cpp
+     ${PROJECT_SOURCE_DIR}/src/text/*.cpp ${PROJECT_SOURCE_DIR}/src/ops/quant/*.cpp)
+list(FILTER reader_sources EXCLUDE REGEX "_(test|bench|fuzz|kernels)\\.cpp$")
+add_library(mr_sanitized STATIC ${reader_sources})
+target_link_libraries(mr_sanitized PUBLIC mr_sanitized_options)
+
+# A hostile count must not become an allocation: no test file is large, so none may ask for much.
+# Leaks are not looked for, because that needs ptrace, which containers may not allow.
+set(fuzz_environment "ASAN_OPTIONS=detect_leaks=0:max_allocation_size_mb=512:abort_on_error=0"
+    "UBSAN_OPTIONS=print_stacktrace=1")
+
+add_library(mr_fuzz_driver OBJECT ${PROJECT_SOURCE_DIR}/tests/fuzz/driver.cpp)
+target_link_libraries(mr_fuzz_driver PRIVATE mr_sanitized_options)
+
+file(GLOB_RECURSE fuzz_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/formats/*_fuzz.cpp
+     ${PROJECT_SOURCE_DIR}/src/text/*_fuzz.cpp)
+foreach(source ${fuzz_sources})
+    get_filename_component(name ${source} NAME_WE)
+    string(REGEX REPLACE "_fuzz$" "" name ${name})
+    add_executable(fuzz_${name} ${source} $<TARGET_OBJECTS:mr_fuzz_driver>)
+    target_link_libraries(fuzz_${name} PRIVATE mr_sanitized)
+    add_test(NAME fuzz.${name} COMMAND fuzz_${name}
+             ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${name} 1 ${MILLRACE_FUZZ_COUNT})
+    set_tests_properties(fuzz.${name} PROPERTIES TIMEOUT 300 ENVIRONMENT "${fuzz_environment}")
+    if(MILLRACE_FUZZ AND CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+        add_executable(${name}_libfuzzer ${source} ${reader_sources})
+        target_link_libraries(${name}_libfuzzer PRIVATE mr_sanitized_options)
+        target_compile_options(${name}_libfuzzer PRIVATE -fsanitize=fuzzer)
+        target_link_options(${name}_libfuzzer PRIVATE -fsanitize=fuzzer)
+    endif()
+endforeach()
+
+foreach(room formats text)
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS
+         ${PROJECT_SOURCE_DIR}/tests/${room}/*_test.cpp ${PROJECT_SOURCE_DIR}/src/${room}/*_test.cpp)
+    if(room STREQUAL "formats")
+        list(APPEND sources ${PROJECT_SOURCE_DIR}/src/ops/quant/quant_test.cpp)
+    endif()
+    if(sources)
+        add_executable(test_${room}_asan ${sources})
+        target_link_libraries(test_${room}_asan PRIVATE mr_sanitized GTest::gtest_main)
+        add_test(NAME asan.${room} COMMAND test_${room}_asan)
+        set_tests_properties(asan.${room} PROPERTIES TIMEOUT 600 ENVIRONMENT "${fuzz_environment}")
+    endif()
+endforeach()

@@ -1,0 +1,101 @@
+// Building small files by hand, the right way or a wrong one.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/error.h"
+
+namespace mr::formats {
+
+class Bytes {
+  public:
+    template <typename T>
+    Bytes& put(T value) {
+        char raw[sizeof(T)];
+        std::memcpy(raw, &value, sizeof(T));
+        data_.append(raw, sizeof(T));
+        return *this;
+    }
+    Bytes& u8(std::uint8_t v) { return put(v); }
+    Bytes& u32(std::uint32_t v) { return put(v); }
+    Bytes& i32(std::int32_t v) { return put(v); }
+    Bytes& u64(std::uint64_t v) { return put(v); }
+    Bytes& f32(float v) { return put(v); }
+    Bytes& raw(std::string_view text) {
+        data_.append(text);
+        return *this;
+    }
+    Bytes& zeros(std::size_t count) {
+        data_.append(count, '\0');
+        return *this;
+    }
+    Bytes& pad_to(std::size_t alignment) {
+        return zeros((alignment - data_.size() % alignment) % alignment);
+    }
+
+    const std::string& data() const { return data_; }
+
+  private:
+    std::string data_;
+};
+
+inline std::span<const std::byte> as_bytes(std::string_view text) {
+    return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+// What `act` throws as an input error; a test failure where it does not.
+template <typename Act>
+std::string input_error(Act&& act) {
+    try {
+        act();
+    } catch (const Error& e) {
+        EXPECT_EQ(e.kind(), ErrorKind::input);
+        return e.what();
+    } catch (const std::exception& e) {
+        ADD_FAILURE() << "not an mr::Error: " << e.what();
+        return {};
+    }
+    ADD_FAILURE() << "no error";
+    return {};
+}
+
+#define EXPECT_HAS(text, part)                      \
+    EXPECT_NE((text).find(part), std::string::npos) \
+        << "\"" << (text) << "\" lacks \"" << (part) << '"'
+
+// A folder that is gone after the test.
+class TemporaryFolder {
+  public:
+    TemporaryFolder() {
+        std::string pattern = (std::filesystem::temp_directory_path() / "millrace-XXXXXX").string();
+        if (!::mkdtemp(pattern.data())) throw std::runtime_error("no temporary folder");
+        path_ = pattern;
+    }
+    ~TemporaryFolder() {
+        std::error_code ignored;
+        std::filesystem::remove_all(path_, ignored);
+    }
+    std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+    std::string path() const { return path_.string(); }
+    std::string write(const std::string& name, std::string_view data) const {
+        std::ofstream(*this / name, std::ios::binary) << data;
+        return *this / name;
+    }
+    std::size_t files() const {
+        return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(path_),
+                                                      std::filesystem::directory_iterator()));
+    }
+
+  private:
+    std::filesystem::path path_;
+};
+
+}  // namespace mr::formats
