@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -49,6 +50,12 @@ class Bytes {
 
 inline std::span<const std::byte> as_bytes(std::string_view text) {
     return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+// The folder of real weights and tokenizers, which may be absent.
+inline std::string test_data() {
+    const char* set = std::getenv("MILLRACE_DATA");
+    return set && *set ? set : MR_TEST_DATA;
 }
 
 // What `act` throws as an input error; a test failure where it does not.

@@ -338,7 +338,7 @@ TEST(Gguf, MovesKeepTheViews) {
 }
 
 TEST(Gguf, ReadsLlamaCppVocabularies) {
-    const std::string folder = std::string(MR_TEST_DATA) + "/tokenizers/gguf/";
+    const std::string folder = test_data() + "/tokenizers/gguf/";
     struct Vocabulary {
         const char* file;
         const char* architecture;

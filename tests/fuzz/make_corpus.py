@@ -117,7 +117,7 @@ def make_safetensors():
             "c": t("F16", [], 32, 34), "d": t("I64", [0, 5], 34, 34), "e": t("BOOL", [2], 34, 36)}
     w = t("F32", [2], 0, 8)
     return {
-        "good": safetensors(good, bytes(range(36))),
+        "good_types": safetensors(good, bytes(range(36))),
         "good_empty": safetensors({}),
         "bad_truncated": safetensors(good, bytes(30)),
         "bad_trailing": safetensors(good, bytes(40)),
