@@ -1,6 +1,17 @@
 // Compiled once per instruction path. What every path needs is here; the loops are in PATH.inl.
 #include "ops/linear/linear_kernels.h"
 
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#elif defined(__x86_64__)
+#if defined(__GNUC__) && !defined(__clang__)
+// GCC 12 sees its own _mm512_undefined_epi32() used uninitialised wherever it inlines it.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#include <immintrin.h>
+#endif
+
 namespace mr::ops::MR_ISA {
 namespace {
 
@@ -70,8 +81,38 @@ struct QuantScale {
     job.out[at] = value;
 }
 
+// Outputs [row, row + min(valid, 4)) of one token.
+[[maybe_unused]] inline void store_four(const LinearJob& job, std::int64_t token, std::int64_t row,
+                                        std::int64_t valid, const float* sums) {
+    if (valid < 4) {
+        for (std::int64_t i = 0; i < valid; ++i) store(job, token, row + i, sums[i]);
+        return;
+    }
+    const std::int64_t at = token * job.n + row;
+    float v[4];
+    for (int i = 0; i < 4; ++i) v[i] = sums[i];
+    if (job.bias) {
+        for (int i = 0; i < 4; ++i) v[i] += job.bias[row + i];
+    }
+    if (job.residual) {
+        for (int i = 0; i < 4; ++i) v[i] += job.residual[at + i];
+    }
+    for (int i = 0; i < 4; ++i) job.out[at + i] = v[i];
+}
+
 }  // namespace
 
+#if defined(MR_ISA_portable)
 #include "ops/linear/portable.inl"
+#else
+#include "ops/linear/blocks.inl"
+#if defined(__aarch64__)
+#include "ops/linear/neon.inl"
+#else
+#include "ops/linear/x86.inl"
+#endif
+#include "ops/linear/float_tiles.inl"
+#include "ops/linear/quant_tiles.inl"
+#endif
 
 }  // namespace mr::ops::MR_ISA

@@ -1,0 +1,56 @@
+// How activations and weights of 8 bits lie in scratch, on the paths with vectors.
+
+namespace {
+
+// A group is kGroup tokens, as many as a vector has lanes of 32 bits. A block of it holds the
+// tokens in turn, kRun bytes of each: what one dot-product instruction takes per lane.
+#if defined(MR_ISA_neon_dot)
+constexpr int kGroup = 4, kRun = 4;
+#elif defined(MR_ISA_neon_i8mm)
+constexpr int kGroup = 4, kRun = 8;
+#elif defined(MR_ISA_avx2)
+constexpr int kGroup = 8, kRun = 4;
+#elif defined(MR_ISA_avx512)
+constexpr int kGroup = 16, kRun = 4;
+#endif
+
+// float(isum) * d is fma(kMagic + isum, d, -kMagic * d), and kMagic + isum comes from adding isum
+// to the bits of kMagic: |isum| <= 32 * 128 * 127 < 2^22. All of it is exact but the one rounding
+// of the product (linear_kernels.h), and nothing is converted.
+constexpr float kMagic = 0x1.8p23f;
+constexpr std::int32_t kMagicBits = 0x4b400000;
+
+// What a path adds to 8-bit weights to make them unsigned.
+#if defined(MR_ISA_avx512)
+constexpr std::int32_t kWeightOffset = 128;
+#else
+constexpr std::int32_t kWeightOffset = 0;
+#endif
+
+// The one token of a decode step; every scalar four times, as 4 rows want it.
+struct TokenBlock {
+    std::int8_t q[32];
+    float d[4];
+    float minus[4];          // -kMagic * d
+    std::int32_t start[4];   // kMagicBits - kWeightOffset * sum(q)
+    std::int32_t start4[4];  // kMagicBits - 8 * sum(q): 4-bit weights are taken as 0..15
+};
+
+struct GroupBlock {
+    std::int8_t q[32 * kGroup];
+    float d[kGroup];
+    float minus[kGroup];
+#if defined(__x86_64__)
+    std::int32_t sum[kGroup];  // of q: there weights are taken as unsigned
+#endif
+};
+static_assert(sizeof(TokenBlock) <= kTokenGroup * kQuantBlockBytes);
+static_assert(sizeof(GroupBlock) <= kGroup * kQuantBlockBytes && kTokenGroup % kGroup == 0);
+
+// 4 rows of weights, unpacked.
+struct FourBlock {
+    std::int8_t q[4 * 32];
+    float scale[4];
+};
+
+}  // namespace
