@@ -54,7 +54,7 @@ class Encoder {
         const TokenizerData& data = impl_.data;
         if (data.nfc && !is_ascii(text)) text = kept_.emplace_back(nfc(text));
         if (data.model == TokenizerModel::bytes) {
-            for (char c : text) byte(c);
+            for (char c : text) push_byte(out_, c);
             return;
         }
         for (std::size_t pos = 0; pos < text.size();) {
@@ -84,24 +84,26 @@ class Encoder {
             }
         } else {
             for (std::size_t pos = 0; pos < text.size();) {
-                const std::size_t end = spaced_word_end(text, pos);
+                const std::size_t end = piece_end(text, pos);
                 word(text.substr(pos, end - pos));
                 pos = end;
             }
         }
     }
 
-    // SentencePiece takes the text whole; cutting before spaces changes nothing where no token has
-    // a space after another character, and lets words be remembered.
-    std::size_t spaced_word_end(std::string_view text, std::size_t pos) const {
-        if (!impl_.words_start_with_space && !impl_.data.split_spaces) return text.size();
-        std::size_t end = pos;
-        if (impl_.data.split_spaces) {
+    // SentencePiece takes the text whole; cutting it where no merge can join changes nothing, and
+    // lets words be remembered.
+    std::size_t piece_end(std::string_view text, std::size_t pos) const {
+        std::size_t end = pos + 1;
+        while (end < text.size()) {
+            const char left = text[end - 1], right = text[end];
+            if (!impl_.joins[Tokenizer::Impl::byte_class(left)]
+                            [Tokenizer::Impl::byte_class(right)]) {
+                break;
+            }
+            if (right == ' ' && impl_.data.split_spaces) break;
             ++end;
-        } else {
-            while (end < text.size() && text[end] == ' ') ++end;
         }
-        while (end < text.size() && text[end] != ' ') ++end;
         return end;
     }
 
@@ -172,25 +174,29 @@ class Encoder {
 
     // A character that is no token: its bytes where they all are, else one `unk` for a run of them.
     void push_unknown(std::vector<std::int32_t>& ids, std::string_view character) {
-        bool all = true;
-        for (char c : character) all &= impl_.byte_ids[static_cast<unsigned char>(c)] >= 0;
-        if (all) {
-            for (char c : character) push_byte(ids, c);
+        if (has_bytes(character)) {
+            for (char c : character) ids.push_back(byte_id(c));
         } else if (impl_.data.unk && (ids.empty() || ids.back() != *impl_.data.unk)) {
             ids.push_back(*impl_.data.unk);
         }
     }
 
+    // Some byte-level vocabularies have no tokens for bytes that UTF-8 never uses.
     void push_byte(std::vector<std::int32_t>& ids, char c) {
-        const std::int32_t id = impl_.byte_ids[static_cast<unsigned char>(c)];
-        if (id >= 0) {
-            ids.push_back(id);
+        constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
+        if (byte_id(c) >= 0) {
+            ids.push_back(byte_id(c));
+        } else if (has_bytes(kReplacement)) {
+            for (char r : kReplacement) ids.push_back(byte_id(r));
         } else if (impl_.data.unk) {
             ids.push_back(*impl_.data.unk);
         }
     }
 
-    void byte(char c) { push_byte(out_, c); }
+    std::int32_t byte_id(char c) const { return impl_.byte_ids[static_cast<unsigned char>(c)]; }
+    bool has_bytes(std::string_view bytes) const {
+        return std::all_of(bytes.begin(), bytes.end(), [&](char c) { return byte_id(c) >= 0; });
+    }
 
     const Tokenizer::Impl& impl_;
     WordCache cache_;

@@ -43,6 +43,7 @@ Tokenizer::Impl::Impl(TokenizerData source) : data(std::move(source)) {
     index_tokens();
     index_added();
     if (data.model == TokenizerModel::bytes) return;
+    joins[128][128] = true;  // these may be bytes of one character
     if (data.merges.empty() && data.model == TokenizerModel::sentencepiece_bpe) {
         take_scores();
     } else {
@@ -197,12 +198,14 @@ void Tokenizer::Impl::take_merges() {
         pairs.set(m.left, m.right, {static_cast<std::uint32_t>(rank), merged});
     }
     if (data.model != TokenizerModel::sentencepiece_bpe) return;
-    words_start_with_space = true;
     for (const Merge& m : data.merges) {
-        const std::string& right = prints[static_cast<std::size_t>(m.right)];
-        const std::string& left = prints[static_cast<std::size_t>(m.left)];
-        if (right.starts_with(' ') && !left.ends_with(' ')) words_start_with_space = false;
+        join(prints[static_cast<std::size_t>(m.left)], prints[static_cast<std::size_t>(m.right)]);
     }
+}
+
+void Tokenizer::Impl::join(std::string_view left, std::string_view right) {
+    if (left.empty() || right.empty()) return;
+    joins[byte_class(left.back())][byte_class(right.front())] = true;
 }
 
 std::int32_t Tokenizer::Impl::symbol_of(std::string_view character) {
@@ -233,7 +236,6 @@ void Tokenizer::Impl::take_scores() {
     }
     std::sort(order.begin(), order.end(), std::greater<>());
     order.erase(std::unique(order.begin(), order.end()), order.end());
-    words_start_with_space = true;
     for (std::size_t i = 0; i < prints.size(); ++i) {
         const std::string& text = prints[i];
         const auto id = static_cast<std::int32_t>(i);
@@ -249,14 +251,15 @@ void Tokenizer::Impl::take_scores() {
             order.begin());
         const std::size_t first = char_at(text, 0).size;
         for (std::size_t cut = first; cut < text.size(); cut += char_at(text, cut).size) {
-            if (text[cut] == ' ' && text[cut - 1] != ' ') words_start_with_space = false;
             const std::string_view left = std::string_view(text).substr(0, cut);
             const std::string_view right = std::string_view(text).substr(cut);
             const bool left_is_char = cut == first;
             const bool right_is_char = cut + char_at(text, cut).size == text.size();
             const std::int32_t a = left_is_char ? symbol_of(left) : by_bytes.find(left);
             const std::int32_t b = right_is_char ? symbol_of(right) : by_bytes.find(right);
-            if (a >= 0 && b >= 0) pairs.set(a, b, {rank, id});
+            if (a < 0 || b < 0) continue;
+            pairs.set(a, b, {rank, id});
+            join(left, right);
         }
     }
 }

@@ -42,7 +42,7 @@ class Tokenizer {
     ~Tokenizer();
 
     // Any bytes are allowed. Bytes that are not UTF-8 are kept wherever the vocabulary has byte
-    // tokens; what it cannot say becomes `unk`, or is left out where there is none.
+    // tokens; what it cannot say becomes U+FFFD or `unk`, or is left out where there is neither.
     std::vector<std::int32_t> encode(std::string_view text, EncodeOptions options = {}) const;
     // The bytes that `ids` print. decode(encode(x), true) == x where the vocabulary has byte tokens
     // and the file asks for no normalization. Ids outside the vocabulary print nothing.

@@ -1,6 +1,7 @@
 // The tables of a Tokenizer, made once from its data.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
@@ -28,7 +29,13 @@ struct Tokenizer::Impl {
     // SentencePiece: characters that are no token but part of one have ids from vocab_size on.
     std::vector<std::string> partial_chars;
     StringIndex partial_ids;
-    bool words_start_with_space = false;  // no token has a space after another character
+    // Whether any merge joins a symbol that ends with one byte to one that starts with the other.
+    // Bytes past 127 are one class, and always joined. Where nothing joins, a text may be cut.
+    static constexpr std::size_t kByteClasses = 129;
+    std::array<std::array<bool, kByteClasses>, kByteClasses> joins{};
+    static std::size_t byte_class(char c) {
+        return std::min<std::size_t>(static_cast<unsigned char>(c), 128);
+    }
 
   private:
     void check() const;
@@ -36,6 +43,7 @@ struct Tokenizer::Impl {
     void index_added();
     void take_merges();
     void take_scores();
+    void join(std::string_view left, std::string_view right);
     std::int32_t symbol_of(std::string_view character);
 };
 

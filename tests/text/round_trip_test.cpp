@@ -1,0 +1,174 @@
+// decode(encode(x)) == x, whole and streamed, and no text takes more than about linear time.
+#include <ctime>
+#include <random>
+
+#include "text/unicode.h"
+#include "text_data.h"
+
+namespace mr::text {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+// Processor time: other programs on the machine do not count.
+double seconds_since(std::clock_t start) {
+    return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+}
+
+class RoundTrip : public testing::TestWithParam<const char*> {
+  protected:
+    void SetUp() override {
+        MR_NEED_DATA(GetParam());
+        tokenizer_ = load(GetParam());
+    }
+
+    // NFC is the one normalization that loses what a text was.
+    std::string normal(const std::string& text) const {
+        return tokenizer_->data().nfc ? nfc(text) : text;
+    }
+
+    void expect_round_trip(const std::string& text) const {
+        for (bool parse_special : {true, false}) {
+            const Ids ids = tokenizer_->encode(text, {.parse_special = parse_special});
+            const std::size_t extra = tokenizer_->data().prefix.size();
+            const std::string back = tokenizer_->decode(std::span(ids).subspan(extra));
+            ASSERT_TRUE(back == normal(text))
+                << "of " << text.size() << " bytes: " << testing::PrintToString(text.substr(0, 200))
+                << "\ncame " << testing::PrintToString(back.substr(0, 200));
+        }
+    }
+
+    Tokenizer::Ptr tokenizer_;
+};
+
+TEST_P(RoundTrip, RecordedTexts) {
+    for (const auto& text : golden()["texts"]) expect_round_trip(text.get<std::string>());
+}
+
+TEST_P(RoundTrip, WholeFiles) {
+    for (const char* name :
+         {"pg19_book.txt", "tinyshakespeare.txt", "tinystories_1000.txt", "wiki.test.raw"}) {
+        const std::string text = read_all(data_path(std::string("text/") + name));
+        ASSERT_FALSE(text.empty());
+        const auto start = std::clock();
+        const Ids ids = tokenizer_->encode(text, {.add_special = false});
+        const double seconds = seconds_since(start);
+        ASSERT_TRUE(tokenizer_->decode(ids) == normal(text)) << name;
+        std::printf("%-22s %8zu ids  %6.1f MB/s\n", name, ids.size(),
+                    static_cast<double>(text.size()) / seconds / 1e6);
+    }
+}
+
+TEST_P(RoundTrip, EveryCharacter) {
+    std::string text;
+    for (char32_t c = 0; c < kBadByte; c += c < 0x10000 ? 1 : 13) {
+        if (c >= 0xD800 && c < 0xE000) continue;
+        append_utf8(text, c);
+        text += 'x';  // so that nothing composes across
+    }
+    expect_round_trip(text);
+}
+
+TEST_P(RoundTrip, AnyBytes) {
+    // GPT-NeoX has no tokens for the 13 bytes that no UTF-8 text has; every other one must do.
+    int missing = 0;
+    for (int b = 0; b < 256; ++b) {
+        const std::string one(1, static_cast<char>(b));
+        const std::string back = tokenizer_->decode(tokenizer_->encode(one), true);
+        if (back == one) continue;
+        ++missing;
+        EXPECT_TRUE(b == 0xC0 || b == 0xC1 || b >= 0xF5) << b;
+        EXPECT_EQ(back, "\uFFFD");
+    }
+    EXPECT_EQ(missing, std::string(GetParam()).find("neox") == std::string::npos ? 0 : 13);
+    std::mt19937 random(7);
+    for (int i = 0; i < 300; ++i) {
+        std::string text;
+        for (unsigned n = random() % 40; n > 0; --n) {
+            // Mostly bytes of multi-byte characters, so that broken and whole ones mix.
+            const char c =
+                static_cast<char>(random() % 4 ? 0x80 + random() % 0x80 : random() % 0x80);
+            const auto byte = tokenizer_->encode(std::string(1, c), {.add_special = false});
+            if (tokenizer_->decode(byte) == std::string(1, c)) text += c;
+        }
+        expect_round_trip(text);
+    }
+}
+
+TEST_P(RoundTrip, StreamsTheSameTextAtEverySplit) {
+    const std::string text =
+        "Na\u00efve \u65e5\u672c\u8a9e \U0001f636\u200d\U0001f32b\ufe0f \u1780\u17b6\u1793 \u2581 "
+        "end";
+    const Ids ids = tokenizer_->encode(text, {.add_special = false});
+    StreamDecoder stream(*tokenizer_, {.at_start = true});
+    std::string all;
+    for (std::int32_t id : ids) {
+        const std::string part = stream.push(id);
+        EXPECT_EQ(incomplete_tail(part), 0u);
+        EXPECT_EQ(replace_invalid(part), part);
+        all += part;
+    }
+    EXPECT_EQ(all + stream.flush(), text);
+    // Going on in the middle gives the rest of the text, whatever came before.
+    for (std::size_t cut = 1; cut < ids.size(); ++cut) {
+        const std::string before = tokenizer_->decode(std::span(ids).first(cut));
+        if (replace_invalid(before) != before) continue;
+        StreamDecoder rest(*tokenizer_);
+        std::string tail;
+        for (std::size_t i = cut; i < ids.size(); ++i) tail += rest.push(ids[i]);
+        EXPECT_EQ(before + tail + rest.flush(), text) << cut;
+    }
+}
+
+// Quadratic merging would take hours here, and the test's time limit.
+TEST_P(RoundTrip, AMillionOfTheSame) {
+    constexpr std::size_t n = 1'000'000;
+    const std::string unit[] = {"a",      "ab",      " ", "\n", "7",    "-",         " \n",
+                                "\u00e9", "e\u0301", "<", "' ", "\x80", "\U0001f999"};
+    double slowest = 0;
+    for (const std::string& u : unit) {
+        std::string text;
+        while (text.size() < n) text += u;
+        const auto start = std::clock();
+        const Ids ids = tokenizer_->encode(text, {.add_special = false});
+        const double seconds = seconds_since(start);
+        slowest = std::max(slowest, seconds);
+        if (u == "a") std::printf("1 MB of a: %.3f s, %zu ids\n", seconds, ids.size());
+        ASSERT_TRUE(tokenizer_->decode(ids) == normal(text)) << testing::PrintToString(u);
+    }
+    std::printf("slowest of %zu: %.3f s\n", std::size(unit), slowest);
+}
+
+INSTANTIATE_TEST_SUITE_P(Text, RoundTrip, testing::ValuesIn(kTokenizers), [](const auto& info) {
+    std::string name = info.param;
+    name = name.substr(name.find('/') + 1);
+    for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+    return name;
+});
+
+TEST(StreamDecoder, BrokenCharactersBecomeReplacementCharacters) {
+    const auto tokenizer = Tokenizer::bytes(256);
+    StreamDecoder stream(*tokenizer);
+    EXPECT_EQ(stream.push(0xE2), "");
+    EXPECT_EQ(stream.push(0x82), "");
+    EXPECT_EQ(stream.push('x'), "\uFFFDx");
+    EXPECT_EQ(stream.push(0x80), "\uFFFD");
+    EXPECT_EQ(stream.push(0xF0), "");
+    EXPECT_EQ(stream.push(0x9F), "");
+    EXPECT_EQ(stream.push(0xA6), "");
+    EXPECT_EQ(stream.push(0x99), "\U0001f999");
+    EXPECT_EQ(stream.push(0xC3), "");
+    EXPECT_EQ(stream.flush(), "\uFFFD");
+    EXPECT_EQ(stream.flush(), "");
+}
+
+TEST(Bytes, FallbackTokenizer) {
+    const auto tokenizer = Tokenizer::bytes(300);
+    EXPECT_EQ(tokenizer->vocab_size(), 300);
+    EXPECT_EQ(tokenizer->encode("A\xff"), (Ids{65, 255}));
+    EXPECT_EQ(tokenizer->decode(Ids{65, 299, -1, 300}), "A<299>");
+    EXPECT_EQ(tokenizer->display(10), "\\n");
+    EXPECT_EQ(tokenizer->display(255), "\\xff");
+}
+
+}  // namespace
+}  // namespace mr::text
