@@ -230,7 +230,7 @@ Source open_gguf(const std::string& path, const LoadOptions& options) {
     out.file = file;
     if (!options.tokenizer.empty()) {
         out.tokenizer = open_tokenizer(options.tokenizer, out.spec.vocab);
-    } else if (file->has("tokenizer.ggml.model")) {
+    } else if (file->get_string("tokenizer.ggml.model").value_or("no_vocab") != "no_vocab") {
         out.tokenizer = text::Tokenizer::from_gguf(*file);
     }
     require_vocab(out.spec, out.tokenizer.get(), path);

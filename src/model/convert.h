@@ -1,0 +1,41 @@
+// Any model that can be read, written as GGUF or safetensors. Tensor by tensor: what is held at a
+// time is about one tensor.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/progress.h"
+
+namespace mr::model {
+
+struct ConvertOptions {
+    // f32, f16, bf16, q8_0 or q4_0 (GGUF only) for the matrices. None: as they are, where the
+    // format can hold them (quantised ones become f16 in safetensors).
+    std::optional<DType> type;
+    std::string tokenizer;  // a path; empty: the one in or beside the model
+    Progress progress;
+};
+
+struct ConvertResult {
+    std::vector<std::string> files;  // written, the weights first
+    std::uint64_t bytes = 0;         // of weights
+    std::uint64_t tensors = 0;
+    std::vector<std::string> notes;  // what a user should know: fallbacks, what was left out
+};
+
+// `out` ends in .gguf, or in .safetensors (config.json goes beside it), or is a folder, which gets
+// config.json, model.safetensors and, where the source has one, tokenizer.json.
+//
+// Norms and biases stay f32, and so do learned positions in quantised files. A matrix whose rows
+// are not a whole number of blocks becomes f16. q4_0 files hold the LM head (the embedding, where
+// tied) in q8_0: it is what decides between tokens, and one matrix of many.
+//
+// Throws Error (usage) where it would write over its own input; nothing is left behind on failure.
+ConvertResult convert_model(const std::string& in, const std::string& out,
+                            const ConvertOptions& options = {});
+
+}  // namespace mr::model

@@ -1,0 +1,33 @@
+// What the two output formats say about a model besides its tensors. Internal to convert.cpp.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "formats/gguf_writer.h"
+#include "model/spec.h"
+#include "text/tokenizer.h"
+
+namespace mr::model {
+
+// "llama" for Llama and Mistral, "gptneox" for GPT-NeoX, ...
+std::string gguf_architecture(const ModelSpec& spec);
+
+// Throws Error where GGUF has no way to say what this spec says, naming `file`.
+void require_gguf_can_hold(const ModelSpec& spec, const std::string& file);
+
+// All keys; `type` is that of most matrices.
+void write_gguf_metadata(formats::GgufWriter& writer, const ModelSpec& spec,
+                         const text::Tokenizer* tokenizer, DType type);
+
+// Divisors of the rotary frequencies where the scaling is not one that GGUF has a name for; empty
+// where it needs none.
+std::vector<float> gguf_frequency_factors(const RopeSpec& rope);
+
+// config.json of the family, as transformers reads it. Throws Error naming `file` where its
+// configuration has no way to say what this spec says.
+std::string huggingface_config(const ModelSpec& spec, const text::Tokenizer* tokenizer, DType type,
+                               const std::string& file);
+
+}  // namespace mr::model

@@ -1,0 +1,191 @@
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "core/error.h"
+#include "model/convert_formats.h"
+
+namespace mr::model {
+namespace {
+
+using text::TokenizerData;
+using text::TokenizerModel;
+using text::TokenType;
+
+// llama.cpp's numbers for what a file mostly holds (llama_ftype).
+std::uint32_t file_type(DType type) {
+    switch (type) {
+        case DType::f16:
+            return 1;
+        case DType::q4_0:
+            return 2;
+        case DType::q4_1:
+            return 3;
+        case DType::q8_0:
+            return 7;
+        case DType::q5_0:
+            return 8;
+        case DType::q5_1:
+            return 9;
+        case DType::q4_k:
+            return 15;
+        case DType::q5_k:
+            return 17;
+        case DType::q6_k:
+            return 18;
+        case DType::bf16:
+            return 32;
+        default:
+            return 0;
+    }
+}
+
+std::uint32_t u32(std::int64_t value) { return static_cast<std::uint32_t>(value); }
+
+void write_rope(formats::GgufWriter& writer, const std::string& arch, const ModelSpec& spec) {
+    using Scaling = RopeSpec::Scaling;
+    const RopeSpec& rope = spec.rope;
+    if (rope.rotary == 0) return;
+    writer.set_u32(arch + ".rope.dimension_count", u32(rope.rotary));
+    writer.set_f32(arch + ".rope.freq_base", static_cast<float>(rope.theta));
+    if (rope.scaling != Scaling::linear && rope.scaling != Scaling::yarn) return;
+    const bool yarn = rope.scaling == Scaling::yarn;
+    writer.set_string(arch + ".rope.scaling.type", yarn ? "yarn" : "linear");
+    writer.set_f32(arch + ".rope.scaling.factor", static_cast<float>(rope.factor));
+    if (!yarn) return;
+    writer.set_u32(arch + ".rope.scaling.original_context_length",
+                   u32(std::llround(rope.original_context)));
+    writer.set_f32(arch + ".rope.scaling.yarn_beta_fast", static_cast<float>(rope.beta_fast));
+    writer.set_f32(arch + ".rope.scaling.yarn_beta_slow", static_cast<float>(rope.beta_slow));
+    if (rope.attention_factor > 0) {
+        // The key multiplies YaRN's own magnitude.
+        RopeSpec plain = rope;
+        plain.attention_factor = 0;
+        writer.set_f32(
+            arch + ".rope.scaling.attn_factor",
+            static_cast<float>(rope.attention_factor / rope_frequencies(plain).magnitude));
+    }
+}
+
+void write_tokenizer(formats::GgufWriter& writer, const TokenizerData& data, int vocab) {
+    const auto size = static_cast<std::size_t>(vocab);
+    std::vector<std::string> tokens = data.tokens;
+    std::vector<std::int32_t> types;
+    for (TokenType type : data.types) types.push_back(static_cast<std::int32_t>(type));
+    std::vector<float> scores = data.scores;
+    if (data.model == TokenizerModel::bytes) {
+        // GGUF has no such kind: a SentencePiece vocabulary of nothing but bytes.
+        for (std::size_t i = 0; i < tokens.size() && i < 256; ++i) {
+            tokens[i] = fmt::format("<0x{:02X}>", i);
+            types[i] = static_cast<std::int32_t>(TokenType::byte);
+        }
+        scores.assign(tokens.size(), 0.0f);
+    }
+    // As many tokens as the embedding has rows.
+    for (std::size_t i = tokens.size(); i < size; ++i) {
+        tokens.push_back(fmt::format("[PAD{}]", i));
+        types.push_back(static_cast<std::int32_t>(TokenType::unused));
+        if (!scores.empty()) scores.push_back(-static_cast<float>(size));
+    }
+    const bool byte_level = data.model == TokenizerModel::byte_level_bpe;
+    writer.set_string("tokenizer.ggml.model", byte_level ? "gpt2" : "llama");
+    writer.set_string("tokenizer.ggml.pre", byte_level ? data.pre : "default");
+    writer.set_strings("tokenizer.ggml.tokens", std::span<const std::string>(tokens));
+    writer.set_ints("tokenizer.ggml.token_type", types);
+    if (byte_level) {
+        std::vector<std::string> merges;
+        merges.reserve(data.merges.size());
+        for (const text::Merge& merge : data.merges) merges.push_back(data.merge_text(merge));
+        writer.set_strings("tokenizer.ggml.merges", std::span<const std::string>(merges));
+    } else {
+        writer.set_floats("tokenizer.ggml.scores", scores);
+    }
+    const auto id = [&](const char* key, std::optional<std::int32_t> value) {
+        if (value) writer.set_u32(key, u32(*value));
+    };
+    id("tokenizer.ggml.bos_token_id", data.bos);
+    id("tokenizer.ggml.eos_token_id", data.eos);
+    id("tokenizer.ggml.eot_token_id", data.end_of_turn);
+    id("tokenizer.ggml.unknown_token_id", data.unk);
+    id("tokenizer.ggml.padding_token_id", data.pad);
+    writer.set_bool("tokenizer.ggml.add_bos_token", data.add_bos());
+    writer.set_bool("tokenizer.ggml.add_eos_token", data.add_eos());
+    writer.set_bool("tokenizer.ggml.add_space_prefix",
+                    data.space_prefix != text::SpacePrefix::never);
+    if (data.nfc) writer.set_bool("millrace.tokenizer.nfc", true);
+    if (!data.chat_template.empty()) {
+        writer.set_string("tokenizer.chat_template", data.chat_template);
+    }
+}
+
+}  // namespace
+
+std::string gguf_architecture(const ModelSpec& spec) {
+    if (spec.family == "mistral") return "llama";
+    if (spec.family == "gpt-neox") return "gptneox";
+    return spec.family;
+}
+
+void require_gguf_can_hold(const ModelSpec& spec, const std::string& file) {
+    const ops::Activation expected = spec.family == "gpt2"       ? ops::Activation::gelu_tanh
+                                     : spec.family == "gpt-neox" ? ops::Activation::gelu
+                                                                 : ops::Activation::silu;
+    if (spec.activation != expected) {
+        throw Error::input({.file = file,
+                            .field = "activation",
+                            .value = ops::activation_name(spec.activation),
+                            .problem = fmt::format("GGUF holds {} models with {} only", spec.family,
+                                                   ops::activation_name(expected)),
+                            .remedy = "convert to safetensors instead"});
+    }
+}
+
+std::vector<float> gguf_frequency_factors(const RopeSpec& rope) {
+    if (rope.scaling != RopeSpec::Scaling::llama3) return rope.freq_factors;
+    RopeSpec plain = rope;
+    plain.scaling = RopeSpec::Scaling::none;
+    plain.freq_factors.clear();
+    const auto from = rope_frequencies(plain).inv_freq;
+    const auto to = rope_frequencies(rope).inv_freq;
+    std::vector<float> out(from.size());
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(from[i] / to[i]);
+    return out;
+}
+
+void write_gguf_metadata(formats::GgufWriter& writer, const ModelSpec& spec,
+                         const text::Tokenizer* tokenizer, DType type) {
+    const std::string arch = gguf_architecture(spec);
+    writer.set_string("general.architecture", arch);
+    writer.set_string("general.type", "model");
+    if (!spec.name.empty()) writer.set_string("general.name", spec.name);
+    writer.set_u32("general.file_type", file_type(type));
+    writer.set_u32("general.quantization_version", 2);
+    writer.set_u32(arch + ".context_length", u32(spec.context));
+    writer.set_u32(arch + ".embedding_length", u32(spec.dim));
+    writer.set_u32(arch + ".block_count", u32(spec.layers));
+    writer.set_u32(arch + ".feed_forward_length", u32(spec.hidden));
+    writer.set_u32(arch + ".attention.head_count", u32(spec.heads));
+    writer.set_u32(arch + ".attention.head_count_kv", u32(spec.kv_heads));
+    if (spec.head_dim * spec.heads != spec.dim) {
+        writer.set_u32(arch + ".attention.key_length", u32(spec.head_dim));
+        writer.set_u32(arch + ".attention.value_length", u32(spec.head_dim));
+    }
+    writer.set_f32(arch + (spec.norm == NormKind::rms ? ".attention.layer_norm_rms_epsilon"
+                                                      : ".attention.layer_norm_epsilon"),
+                   spec.norm_eps);
+    if (spec.mask.window > 0) {
+        writer.set_u32(arch + ".attention.sliding_window", u32(spec.mask.window));
+    }
+    if (spec.family == "gpt-neox") {
+        writer.set_bool(arch + ".use_parallel_residual", spec.residual == Residual::parallel);
+    }
+    writer.set_u32(arch + ".vocab_size", u32(spec.vocab));
+    write_rope(writer, arch, spec);
+    if (tokenizer) {
+        write_tokenizer(writer, tokenizer->data(), spec.vocab);
+    } else {
+        writer.set_string("tokenizer.ggml.model", "no_vocab");
+    }
+}
+
+}  // namespace mr::model
