@@ -1,0 +1,159 @@
+// A sequence alone and the same sequence inside a ragged batch give the same bits.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include "core/philox.h"
+#include "model/forward.h"
+#include "model/model.h"
+#include "support.h"
+
+namespace mr::model {
+namespace {
+
+using Row = std::vector<float>;
+
+std::vector<std::int32_t> tokens(int count, std::uint64_t seed, int vocab) {
+    std::vector<std::int32_t> out;
+    for (int i = 0; i < count; ++i) {
+        out.push_back(static_cast<std::int32_t>(philox(seed, static_cast<std::uint64_t>(i))[0] %
+                                                static_cast<std::uint32_t>(vocab)));
+    }
+    return out;
+}
+
+std::vector<Row> rows_of(Tensor logits) {
+    std::vector<Row> out;
+    for (std::int64_t r = 0; r < logits.rows(); ++r) {
+        out.emplace_back(logits.f32(r), logits.f32(r) + logits.cols());
+    }
+    return out;
+}
+
+EngineOptions options(int threads) {
+    EngineOptions out;
+    out.threads = threads;
+    out.max_sequences = 5;
+    out.context = 256;
+    out.max_batch = 128;
+    out.max_logits = 128;
+    return out;
+}
+
+class Batch : public testing::TestWithParam<const char*> {};
+
+TEST_P(Batch, ASequenceDoesNotSeeItsNeighbours) {
+    auto model = std::make_shared<const Model>(load_model(test::reference(GetParam())));
+    const int vocab = model->spec.vocab;
+    const std::vector<std::int32_t> text = tokens(37, 1, vocab);
+    const auto last = BatchItem::Logits::last;
+    const auto all = BatchItem::Logits::all;
+
+    std::vector<Row> alone;
+    {
+        Engine engine(model, options(1));
+        const SeqId seq = engine.cache().open();
+        const BatchItem item{seq, text, all};
+        alone = rows_of(engine.forward({&item, 1}));
+    }
+
+    for (int threads : {1, 2, 3}) {
+        Engine engine(model, options(threads));
+        const std::vector<std::int32_t> long_text = tokens(40, 2, vocab);
+        const std::vector<std::int32_t> short_text = tokens(3, 3, vocab);
+        const SeqId before = engine.cache().open();
+        const SeqId seq = engine.cache().open();
+        const SeqId after = engine.cache().open();
+        // A long prompt, the first 20 tokens of ours, and a short one, in one pass.
+        const std::span<const std::int32_t> ours(text);
+        const BatchItem first[] = {
+            {before, long_text, all}, {seq, ours.first(20), all}, {after, short_text, last}};
+        std::vector<Row> got = rows_of(engine.forward(first));
+        for (std::size_t i = 0; i < 20; ++i) {
+            EXPECT_EQ(got[40 + i], alone[i]) << "prefill row " << i << ", threads " << threads;
+        }
+        // Then decode beside others that prefill and decode.
+        for (std::size_t i = 20; i < text.size(); ++i) {
+            const std::int32_t other = static_cast<std::int32_t>(i) % vocab;
+            const BatchItem step[] = {{after, short_text, last},
+                                      {seq, ours.subspan(i, 1), last},
+                                      {before, {&other, 1}, last}};
+            got = rows_of(engine.forward(step));
+            EXPECT_EQ(got[1], alone[i]) << "decode row " << i << ", threads " << threads;
+        }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Batch,
+                         testing::Values("llama2", "mistral", "qwen3", "gpt2", "gpt-neox"),
+                         [](const auto& info) {
+                             std::string name = info.param;
+                             for (char& c : name) c = c == '-' ? '_' : c;
+                             return name;
+                         });
+
+TEST(KvCache, PagesComeBack) {
+    ModelSpec spec;
+    spec.layers = 1;
+    spec.kv_heads = 1;
+    spec.head_dim = 8;
+    KvCache cache(spec, 100, 2, DType::f32);  // 4 pages, and one for the second sequence's end
+    const SeqId a = cache.open();
+    const SeqId b = cache.open();
+    EXPECT_THROW(cache.open(), Error);
+    const std::int64_t all = cache.free_tokens();
+    cache.reserve(a, 33);
+    EXPECT_EQ(cache.pages(a).size(), 2u);
+    cache.advance(a, 33);
+    EXPECT_THROW(cache.reserve(b, 1000), Error);
+    cache.truncate(a, 32);
+    EXPECT_EQ(cache.pages(a).size(), 1u);
+    EXPECT_EQ(cache.length(a), 32);
+    cache.close(a);
+    cache.close(b);
+    EXPECT_EQ(cache.free_tokens(), all);
+    EXPECT_THROW(cache.length(a), ContractError);
+    EXPECT_EQ(cache.open(), a);
+}
+
+TEST(Engine, RefusesWhatItCannotDo) {
+    auto model = std::make_shared<const Model>(load_model(test::reference("gpt2")));
+    EngineOptions too_long;
+    too_long.context = model->spec.context + 1;
+    EXPECT_THROW(Engine(model, too_long), Error);  // learned positions end there
+
+    EngineOptions too_large;
+    too_large.context = std::int64_t{1} << 40;
+    auto rotary = std::make_shared<const Model>(load_model(test::reference("llama2")));
+    try {
+        Engine(rotary, too_large);
+        FAIL() << "a plan over the machine's memory was accepted";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.exit_code(), 3);
+        EXPECT_NE(std::string(error.what()).find("KV cache"), std::string::npos) << error.what();
+    }
+
+    Engine engine(model, {});
+    const SeqId seq = engine.cache().open();
+    const std::int32_t bad = model->spec.vocab;
+    const BatchItem item{seq, {&bad, 1}, BatchItem::Logits::last};
+    EXPECT_THROW(engine.forward({&item, 1}), Error);
+}
+
+TEST(Engine, PlanIsWhatItTakes) {
+    const Model model = load_model(test::reference("llama2"));
+    EngineOptions options;
+    options.context = 64;
+    options.threads = 1;
+    std::uint64_t kv = 0;
+    for (const MemoryPlan::Item& item : Engine::plan(model, options).items()) {
+        if (item.name == "KV cache") kv = item.bytes;
+    }
+    // 2 (keys, values) * layers * tokens * kv_dim * 4 bytes
+    EXPECT_EQ(kv, 2ull * 2 * 64 * 16 * 4);
+}
+
+}  // namespace
+}  // namespace mr::model

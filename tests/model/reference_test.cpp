@@ -1,0 +1,143 @@
+// Every family against logits that transformers gave in f64 (tests/reference).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "formats/safetensors.h"
+#include "model/convert.h"
+#include "model/forward.h"
+#include "model/model.h"
+#include "support.h"
+
+namespace mr::model {
+namespace {
+
+struct Expected {
+    std::vector<std::int32_t> ids;
+    std::vector<float> logits;  // [ids, vocab]
+};
+
+Expected read_expected(const std::string& folder) {
+    const auto file = formats::SafetensorsFile::open(folder + "/expected.safetensors");
+    const formats::FileTensor* ids = file.find_tensor("input_ids");
+    const formats::FileTensor* logits = file.find_tensor("logits");
+    Expected out;
+    out.ids.resize(static_cast<std::size_t>(ids->view.shape.count()));
+    for (std::size_t i = 0; i < out.ids.size(); ++i) {
+        std::int64_t id = 0;
+        std::memcpy(&id, static_cast<const std::byte*>(ids->view.data) + 8 * i, 8);
+        out.ids[i] = static_cast<std::int32_t>(id);
+    }
+    out.logits.resize(static_cast<std::size_t>(logits->view.shape.count()));
+    std::memcpy(out.logits.data(), logits->view.data, out.logits.size() * sizeof(float));
+    return out;
+}
+
+std::vector<float> run(const std::string& path, const std::vector<std::int32_t>& ids, int chunk) {
+    auto model = std::make_shared<const Model>(load_model(path));
+    EngineOptions options;
+    options.threads = 2;
+    options.max_batch = chunk;
+    options.max_logits = chunk;
+    Engine engine(model, options);
+    const SeqId seq = engine.cache().open();
+    std::vector<float> out;
+    for (std::size_t i = 0; i < ids.size(); i += static_cast<std::size_t>(chunk)) {
+        const std::size_t count = std::min(ids.size() - i, static_cast<std::size_t>(chunk));
+        const BatchItem item{seq, {ids.data() + i, count}, BatchItem::Logits::all};
+        const Tensor logits = engine.forward({&item, 1});
+        out.insert(out.end(), logits.f32(), logits.f32() + logits.shape.count());
+    }
+    return out;
+}
+
+float largest(const std::vector<float>& values) {
+    float most = 0;
+    for (float value : values) most = std::max(most, std::fabs(value));
+    return most;
+}
+
+float largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+    EXPECT_EQ(a.size(), b.size());
+    float most = 0;
+    for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+        const float difference = std::fabs(a[i] - b[i]);
+        if (!(difference <= most)) most = difference;  // a NaN counts as the largest
+    }
+    return most;
+}
+
+// Each layer rounds in reductions of dim, hidden and the sequence's length; errors of one layer
+// reach the logits amplified by no more than the logits' own size, and add up over layers.
+float f32_tolerance(const ModelSpec& spec, std::size_t length, float scale) {
+    const float eps = std::numeric_limits<float>::epsilon();
+    const auto reductions =
+        static_cast<float>(3 * spec.dim + spec.q_dim() + spec.hidden) + static_cast<float>(length);
+    return eps * reductions * static_cast<float>(spec.layers) * scale;
+}
+
+class Reference : public testing::TestWithParam<const char*> {};
+
+TEST_P(Reference, LogitsOfTheFolder) {
+    const std::string folder = test::reference(GetParam());
+    const Expected expected = read_expected(folder);
+    const float tolerance =
+        f32_tolerance(load_model(folder).spec, expected.ids.size(), largest(expected.logits));
+    const std::vector<float> whole = run(folder, expected.ids, 64);
+    EXPECT_LE(largest_difference(whole, expected.logits), tolerance);
+    // Cut into single tokens and into odd chunks: the same bits.
+    EXPECT_EQ(run(folder, expected.ids, 1), whole);
+    EXPECT_EQ(run(folder, expected.ids, 7), whole);
+}
+
+TEST_P(Reference, SameLogitsThroughGguf) {
+    const std::string folder = test::reference(GetParam());
+    const Expected expected = read_expected(folder);
+    const ModelSpec spec = load_model(folder).spec;
+    const test::TempDir temp;
+    const float scale = largest(expected.logits);
+    for (DType type : {DType::f32, DType::f16, DType::bf16}) {  // the fixtures are exact in these
+        const std::string file = temp / (std::string(dtype_name(type)) + ".gguf");
+        convert_model(folder, file, type, {});
+        EXPECT_LE(largest_difference(run(file, expected.ids, 64), expected.logits),
+                  f32_tolerance(spec, expected.ids.size(), scale))
+            << dtype_name(type);
+    }
+    // In q8_0 the weights are exact too; what differs is activations rounded to 1/254 of a block's
+    // largest. Errors of the products add up like a random walk over layers.
+    const std::string file = temp / "q8_0.gguf";
+    convert_model(folder, file, DType::q8_0, {});
+    const std::vector<float> logits = run(file, expected.ids, 64);
+    EXPECT_LE(largest_difference(logits, expected.logits),
+              scale / 254 * 7 * std::sqrt(static_cast<float>(spec.layers)));
+    EXPECT_EQ(run(file, expected.ids, 1), logits);
+}
+
+TEST_P(Reference, SameLogitsThroughSafetensorsAgain) {
+    const std::string folder = test::reference(GetParam());
+    const Expected expected = read_expected(folder);
+    const test::TempDir temp;
+    convert_model(folder, temp / "a.gguf", DType::f32, {});
+    convert_model(temp / "a.gguf", temp / "back", DType::f32, {});
+    EXPECT_LE(
+        largest_difference(run(temp / "back", expected.ids, 64), expected.logits),
+        f32_tolerance(load_model(folder).spec, expected.ids.size(), largest(expected.logits)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Reference,
+                         testing::Values("llama2", "llama3", "llama-linear", "llama-yarn",
+                                         "mistral", "qwen2", "qwen2-yarn", "qwen3", "gpt2",
+                                         "gpt2-hub", "gpt-neox", "gpt-neox-seq"),
+                         [](const auto& info) {
+                             std::string name = info.param;
+                             std::replace(name.begin(), name.end(), '-', '_');
+                             return name;
+                         });
+
+}  // namespace
+}  // namespace mr::model
