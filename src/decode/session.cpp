@@ -115,6 +115,18 @@ Tensor Session::prefill(std::span<const std::int32_t> prompt) {
     return logits;
 }
 
+ops::Sampled Session::draw(Tensor logits, const ops::SampleParams& params,
+                           std::span<const std::int32_t> recent, std::uint64_t position) const {
+    try {
+        return ops::sample(engine_.context(), logits, params, recent, position);
+    } catch (const Error& error) {
+        if (error.kind() != ErrorKind::input) throw;
+        ErrorInfo info = error.info();  // the sampler knows the logits, not whose they are
+        info.file = engine_.model().source;
+        throw Error(error.kind(), info);
+    }
+}
+
 Generated Session::generate(std::span<const std::int32_t> prompt, const GenerateOptions& options,
                             const OnText& on_text) {
     const text::Tokenizer* tokenizer = engine_.model().tokenizer.get();
@@ -130,7 +142,9 @@ Generated Session::generate(std::span<const std::int32_t> prompt, const Generate
 
     std::vector<std::int32_t> history(prompt.begin(), prompt.end());
     history.reserve(prompt.size() + static_cast<std::size_t>(options.max_tokens));
-    text::StreamDecoder stream(*tokenizer);
+    // After nothing but the beginning-of-text token the answer begins a text of its own.
+    const bool at_start = prompt.size() == 1 && tokenizer->bos() == prompt[0];
+    text::StreamDecoder stream(*tokenizer, {.skip_special = true, .at_start = at_start});
     StopFilter filter(options.stop);
     const auto show = [&](const std::string& text) {
         out.text += text;
@@ -145,8 +159,7 @@ Generated Session::generate(std::span<const std::int32_t> prompt, const Generate
         const std::span<const std::int32_t> recent(history.data() + history.size() - window,
                                                    window);
         // Keyed by position: the draw does not depend on how the prompt reached the cache.
-        const ops::Sampled token =
-            ops::sample(engine_.context(), logits, options.sampling, recent, history.size());
+        const ops::Sampled token = draw(logits, options.sampling, recent, history.size());
         out.ids.push_back(token.id);
         history.push_back(token.id);
         if (!options.ignore_end && tokenizer->is_end_of_generation(token.id)) {

@@ -71,6 +71,8 @@ class Session {
 
   private:
     Tensor prefill(std::span<const std::int32_t> prompt);
+    ops::Sampled draw(Tensor logits, const ops::SampleParams& params,
+                      std::span<const std::int32_t> recent, std::uint64_t position) const;
 
     model::Engine& engine_;
     model::SeqId seq_;

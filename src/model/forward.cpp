@@ -95,7 +95,8 @@ Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options)
       rope_(rope_frequencies(model_->spec.rope)),
       pool_(options_.threads) {
     const ModelSpec& spec = model_->spec;
-    if (spec.learned_positions && options_.context > spec.context) {
+    if (spec.learned_positions &&
+        options_.context > std::int64_t{spec.context} * options_.max_sequences) {
         throw Error::input({.field = "--ctx",
                             .value = std::to_string(options_.context),
                             .problem = "the model has a table of " + std::to_string(spec.context) +
@@ -208,6 +209,13 @@ Tensor Engine::forward(std::span<const BatchItem> batch) {
         MR_CHECK(static_cast<std::int64_t>(ids_.size()) + count <= options_.max_batch,
                  "a batch has at most max_batch tokens");
         const std::int64_t position = cache_->length(item.seq);
+        if (spec.learned_positions && position + count > spec.context) {
+            throw Error::input({.field = "context",
+                                .value = std::to_string(position + count),
+                                .problem = "the model has learned positions for " +
+                                           std::to_string(spec.context) + " tokens only",
+                                .remedy = "use a shorter text"});
+        }
         cache_->reserve(item.seq, position + count);
         seqs_.push_back({static_cast<std::int32_t>(ids_.size()), static_cast<std::int32_t>(count),
                          static_cast<std::int32_t>(position), cache_->pages(item.seq)});

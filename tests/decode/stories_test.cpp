@@ -11,6 +11,7 @@
 #include "decode/session.h"
 #include "model/convert.h"
 #include "model/forward.h"
+#include "model/random.h"
 #include "support.h"
 
 namespace mr::decode {
@@ -118,9 +119,10 @@ TEST(Session, GoesOnFromWhatTheCacheHolds) {
     const Generated second = session.generate(longer, greedy(20));
 
     const auto fresh = open_engine(stories());
-    Session whole(*fresh);
-    const Generated both = whole.generate(prompt, greedy(40));
-    EXPECT_EQ(first.text + second.text, both.text);
+    {
+        Session whole(*fresh);
+        EXPECT_EQ(first.text + second.text, whole.generate(prompt, greedy(40)).text);
+    }
     // Only the last token of the history was not in the cache.
     EXPECT_EQ(second.prefill.ledger.op(OpKind::lm_head).calls, 1u);
     EXPECT_EQ(second.prefill.ledger.op(OpKind::embedding).bytes_written,
@@ -172,6 +174,31 @@ TEST(Session, StopsWhereItIsTold) {
         const std::vector<std::int32_t> too_long(512, bos);
         EXPECT_THROW(session.generate(too_long, greedy(1)), Error);
     }
+}
+
+TEST(Session, NaNWeightsAreOneClearError) {
+    model::ModelSpec spec;
+    spec.family = "llama";
+    spec.vocab = 64;
+    spec.dim = spec.hidden = 32;
+    spec.layers = 1;
+    spec.heads = spec.kv_heads = 1;
+    spec.head_dim = spec.rope.rotary = 32;
+    spec.context = 64;
+    model::Model made = model::random_model(spec, DType::f32, 1);
+    made.source = "damaged.gguf";
+    static_cast<float*>(made.weights.layers[0].up.data)[5] = std::nanf("");
+    model::Engine engine(std::make_shared<const model::Model>(std::move(made)), {});
+    const std::int32_t id = 1;
+    try {
+        Session(engine).generate({&id, 1}, greedy(4));
+        FAIL() << "NaN logits went through";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.exit_code(), 1);
+        EXPECT_NE(std::string(error.what()).find("damaged.gguf"), std::string::npos);
+        EXPECT_NE(std::string(error.what()).find("not a number"), std::string::npos);
+    }
+    EXPECT_THROW(evaluate(engine, "some text", {}), Error);
 }
 
 TEST(Eval, SplitsAsDocumented) {

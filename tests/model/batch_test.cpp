@@ -36,7 +36,7 @@ EngineOptions options(int threads) {
     EngineOptions out;
     out.threads = threads;
     out.max_sequences = 5;
-    out.context = 256;
+    out.context = 300;  // in all; each sequence stays below 64, which GPT-2's table has
     out.max_batch = 128;
     out.max_logits = 128;
     return out;
@@ -142,13 +142,29 @@ TEST(Engine, RefusesWhatItCannotDo) {
     EXPECT_THROW(engine.forward({&item, 1}), Error);
 }
 
+TEST(Engine, LearnedPositionsEnd) {
+    auto model = std::make_shared<const Model>(load_model(test::reference("gpt2")));
+    EngineOptions two;
+    two.max_sequences = 2;
+    two.context = 2 * model->spec.context;  // room for more than the table has, in one sequence
+    two.max_batch = static_cast<int>(two.context);
+    Engine engine(model, two);
+    const SeqId seq = engine.cache().open();
+    const std::vector<std::int32_t> text = tokens(model->spec.context + 1, 1, model->spec.vocab);
+    const BatchItem fits{seq, std::span(text).first(text.size() - 1), BatchItem::Logits::last};
+    engine.forward({&fits, 1});
+    const BatchItem over{seq, std::span(text).last(1), BatchItem::Logits::last};
+    EXPECT_THROW(engine.forward({&over, 1}), Error);
+}
+
 TEST(Engine, PlanIsWhatItTakes) {
     const Model model = load_model(test::reference("llama2"));
     EngineOptions options;
     options.context = 64;
     options.threads = 1;
     std::uint64_t kv = 0;
-    for (const MemoryPlan::Item& item : Engine::plan(model, options).items()) {
+    const MemoryPlan plan = Engine::plan(model, options);
+    for (const MemoryPlan::Item& item : plan.items()) {
         if (item.name == "KV cache") kv = item.bytes;
     }
     // 2 (keys, values) * layers * tokens * kv_dim * 4 bytes
