@@ -1,0 +1,158 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/mapped_file.h"
+#include "core/output_file.h"
+#include "core/temp_folder.h"
+
+namespace mr {
+namespace {
+
+using testing::read_all;
+using testing::TempFolder;
+
+std::string text_of(const MappedFile& file) {
+    return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+template <typename Body>
+Error error_of(Body&& body) {
+    try {
+        body();
+    } catch (const Error& error) {
+        return error;
+    }
+    ADD_FAILURE() << "no error was thrown";
+    return Error::input({.problem = "none"});
+}
+
+TEST(MappedFile, HoldsTheWholeFile) {
+    TempFolder folder;
+    std::string text(100001, 'x');
+    text[70000] = '\0';
+    MappedFile file(folder.write("a", text));
+    EXPECT_EQ(text_of(file), text);
+    EXPECT_EQ(file.path(), folder / "a");
+    MappedFile moved = std::move(file);
+    EXPECT_EQ(text_of(moved), text);
+    EXPECT_TRUE(file.bytes().empty());  // NOLINT: that it is empty is the point
+    MappedFile other;
+    other = std::move(moved);
+    EXPECT_EQ(text_of(other), text);
+}
+
+TEST(MappedFile, ErrorsNameTheFileAndTheReason) {
+    TempFolder folder;
+    const auto expect = [&](const std::string& path, const char* reason) {
+        const Error error = error_of([&] { MappedFile file(path); });
+        EXPECT_EQ(error.kind(), ErrorKind::input);
+        EXPECT_EQ(error.info().file, path);
+        EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << error.what();
+    };
+    expect(folder / "missing", "No such file");
+    expect(folder / "", "is a directory");
+    expect(folder.write("empty", ""), "is empty");
+    expect("/dev/null", "not a regular file");
+    const std::string locked = folder.write("locked", "x");
+    if (::geteuid() != 0) {  // root may read everything
+        std::filesystem::permissions(locked, std::filesystem::perms::none);
+        expect(locked, "Permission denied");
+    }
+}
+
+TEST(ReadTextFile, StopsAtItsLimit) {
+    TempFolder folder;
+    const std::string path = folder.write("a", "12345");
+    EXPECT_EQ(read_text_file(path), "12345");
+    EXPECT_EQ(read_text_file(path, 5), "12345");
+    const Error error = error_of([&] { read_text_file(path, 4); });
+    EXPECT_EQ(error.info().field, "size");
+    EXPECT_EQ(error.info().value, "5");
+}
+
+TEST(OutputFile, AppearsWholeOnCommit) {
+    TempFolder folder;
+    const std::string path = folder / "out";
+    std::string want;
+    {
+        OutputFile file(path);
+        for (int i = 0; i < 3000; ++i) {  // past the buffer
+            const std::string part(static_cast<std::size_t>(i % 1500),
+                                   static_cast<char>('a' + i % 26));
+            file.write(part);
+            want += part;
+        }
+        file.write("x");
+        file.pad_to(256);
+        want += 'x';
+        want.resize((want.size() + 255) / 256 * 256, '\0');
+        EXPECT_EQ(file.position(), want.size());
+        file.pad_to(32);  // already there
+        EXPECT_EQ(file.position(), want.size());
+        EXPECT_FALSE(std::filesystem::exists(path));
+        file.commit();
+    }
+    EXPECT_EQ(read_all(path), want);
+    EXPECT_EQ(folder.files(), 1u);
+}
+
+TEST(OutputFile, LeavesNothingWithoutCommit) {
+    TempFolder folder;
+    const std::string path = folder.write("out", "the old one");
+    try {
+        OutputFile file(path);
+        file.write(std::string(3u << 20, 'x'));
+        throw std::runtime_error("something else went wrong");
+    } catch (const std::runtime_error&) {
+    }
+    EXPECT_EQ(read_all(path), "the old one");
+    EXPECT_EQ(folder.files(), 1u);
+    {
+        OutputFile file(path);
+        file.write("the new one");
+        file.commit();
+    }
+    EXPECT_EQ(read_all(path), "the new one");
+    EXPECT_EQ(folder.files(), 1u);
+}
+
+// The temporary name is led to /dev/full, which has no space for anything.
+TEST(OutputFile, AFullDiskLeavesNothing) {
+    if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full";
+    TempFolder folder;
+    const std::string path = folder / "out";
+    for (std::size_t bytes : {std::size_t{10}, std::size_t{3} << 20}) {  // at commit; while writing
+        std::filesystem::create_symlink("/dev/full",
+                                        path + ".partial." + std::to_string(::getpid()));
+        const Error error = error_of([&] {
+            OutputFile file(path);
+            file.write(std::string(bytes, 'x'));
+            file.commit();
+        });
+        EXPECT_EQ(error.kind(), ErrorKind::input);
+        EXPECT_EQ(error.info().file, path);
+        EXPECT_NE(std::string(error.what()).find("No space left"), std::string::npos)
+            << error.what();
+        EXPECT_NE(error.info().remedy.find("free some space"), std::string::npos);
+        EXPECT_EQ(folder.files(), 0u);
+    }
+}
+
+TEST(OutputFile, RefusesWhatIsNoFile) {
+    TempFolder folder;
+    const auto expect = [&](const std::string& path, const char* reason) {
+        const Error error = error_of([&] { OutputFile file(path); });
+        EXPECT_EQ(error.kind(), ErrorKind::input);
+        EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << error.what();
+    };
+    expect(folder / "", "is a directory");
+    expect(folder / "no/such/folder/out", "cannot be created");
+    expect("/dev/null", "is a device");
+    EXPECT_EQ(folder.files(), 0u);
+}
+
+}  // namespace
+}  // namespace mr
