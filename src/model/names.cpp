@@ -44,7 +44,7 @@ constexpr Row kTable[] = {
     {Role::down_bias,       {nullptr, "@h.{}.mlp.c_proj.bias", "@layers.{}.mlp.dense_4h_to_h.bias", "blk.{}.ffn_down.bias", nullptr}},
     {Role::final_norm,      {"@norm.weight", "@ln_f.weight", "@final_layer_norm.weight", "output_norm.weight", "norm"}},
     {Role::final_norm_bias, {nullptr, "@ln_f.bias", "@final_layer_norm.bias", "output_norm.bias", nullptr}},
-    {Role::head,            {"lm_head.weight", "lm_head.weight", "lm_head.weight|embed_out.weight", "output.weight", "output"}},
+    {Role::head,            {"lm_head.weight", "lm_head.weight", "embed_out.weight|lm_head.weight", "output.weight", "output"}},
     {Role::qkv,             {nullptr, "@h.{}.attn.c_attn.weight", "@layers.{}.attention.query_key_value.weight", "blk.{}.attn_qkv.weight", nullptr}},
     {Role::qkv_bias,        {nullptr, "@h.{}.attn.c_attn.bias", "@layers.{}.attention.query_key_value.bias", "blk.{}.attn_qkv.bias", nullptr}},
     {Role::rope_freqs,      {nullptr, nullptr, nullptr, "rope_freqs.weight", nullptr}},

@@ -1,0 +1,362 @@
+#include "model/convert.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "formats/gguf.h"
+#include "formats/safetensors.h"
+#include "model/model.h"
+#include "model/model_files.h"
+#include "model/names.h"
+#include "model/random.h"
+#include "ops/quant/quant.h"
+
+namespace mr::model {
+namespace {
+
+const std::vector<std::string> kReferences = {
+    "llama2", "llama3",     "llama-linear", "llama-yarn", "mistral",  "qwen2",
+    "qwen3",  "qwen2-yarn", "gpt2",         "gpt2-hub",   "gpt-neox", "gpt-neox-seq"};
+
+ConvertOptions to_type(DType type) {
+    ConvertOptions options;
+    options.type = type;
+    return options;
+}
+
+std::vector<float> values(const Tensor& tensor) {
+    std::vector<float> out(static_cast<std::size_t>(tensor.shape.count()));
+    ops::dequantize(tensor.dtype, tensor.data, out.data(), tensor.shape.count());
+    return out;
+}
+
+// Same bits in every role once both are f32. A quantised zero has lost its sign: `by_value` lets
+// that pass.
+void expect_same_weights(const Model& model, const Model& expected, bool by_value = false) {
+    for (RoleAt at : roles_of(expected.spec)) {
+        const std::vector<float> a = values(role_slot(model.weights, at));
+        const std::vector<float> b = values(role_slot(expected.weights, at));
+        ASSERT_EQ(a.size(), b.size());
+        const bool same =
+            by_value ? a == b : std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+        EXPECT_TRUE(same) << tensor_names(Dialect::gguf, at).front();
+    }
+}
+
+void expect_same_spec(const ModelSpec& a, const ModelSpec& b) {
+    EXPECT_EQ(a.family, b.family);
+    EXPECT_EQ(a.vocab, b.vocab);
+    EXPECT_EQ(a.dim, b.dim);
+    EXPECT_EQ(a.layers, b.layers);
+    EXPECT_EQ(a.heads, b.heads);
+    EXPECT_EQ(a.kv_heads, b.kv_heads);
+    EXPECT_EQ(a.head_dim, b.head_dim);
+    EXPECT_EQ(a.hidden, b.hidden);
+    EXPECT_EQ(a.context, b.context);
+    EXPECT_EQ(a.norm, b.norm);
+    EXPECT_EQ(a.norm_eps, b.norm_eps);
+    EXPECT_EQ(a.residual, b.residual);
+    EXPECT_EQ(a.qk_norm, b.qk_norm);
+    EXPECT_EQ(a.activation, b.activation);
+    EXPECT_EQ(a.gated, b.gated);
+    EXPECT_EQ(a.qkv_bias, b.qkv_bias);
+    EXPECT_EQ(a.out_bias, b.out_bias);
+    EXPECT_EQ(a.mlp_bias, b.mlp_bias);
+    EXPECT_EQ(a.learned_positions, b.learned_positions);
+    EXPECT_EQ(a.tied_embeddings, b.tied_embeddings);
+    EXPECT_EQ(a.mask.window, b.mask.window);
+    EXPECT_EQ(a.rope.rotary, b.rope.rotary);
+    EXPECT_EQ(a.rope.style, b.rope.style);
+    // The keys of GGUF are f32.
+    const RopeFrequencies ours = rope_frequencies(a.rope), theirs = rope_frequencies(b.rope);
+    ASSERT_EQ(ours.inv_freq.size(), theirs.inv_freq.size());
+    for (std::size_t i = 0; i < ours.inv_freq.size(); ++i) {
+        EXPECT_NEAR(ours.inv_freq[i], theirs.inv_freq[i], 1.2e-7 * theirs.inv_freq[i]);
+    }
+    EXPECT_NEAR(ours.magnitude, theirs.magnitude, 1.2e-7);
+}
+
+TEST(Convert, ThereAndBackGivesTheSameBits) {
+    for (const std::string& name : kReferences) {
+        SCOPED_TRACE(name);
+        TempFolder folder;
+        const Model original = load_model(reference(name));
+        const ConvertResult there =
+            convert_model(reference(name), folder / "a.gguf", to_type(DType::f32));
+        EXPECT_EQ(there.files, std::vector<std::string>{folder / "a.gguf"});
+        convert_model(folder / "a.gguf", folder / "back", to_type(DType::f32));
+        const Model back = load_model(folder / "back");
+        EXPECT_EQ(back.format, "safetensors");
+        expect_same_spec(back.spec, original.spec);
+        expect_same_weights(back, original);
+    }
+}
+
+TEST(Convert, TheFileIsTheOriginalOne) {
+    TempFolder folder;
+    convert_model(reference("llama2"), folder / "a.gguf");
+    convert_model(folder / "a.gguf", folder / "back");
+    const auto before = formats::SafetensorsFile::open(reference("llama2"));
+    const auto after = formats::SafetensorsFile::open(folder / "back");
+    ASSERT_EQ(after.tensors().size(), before.tensors().size());
+    for (const formats::FileTensor& tensor : before.tensors()) {
+        const formats::FileTensor* same = after.find_tensor(tensor.name);
+        ASSERT_NE(same, nullptr) << tensor.name;
+        EXPECT_EQ(same->view.shape, tensor.view.shape);
+        ASSERT_EQ(same->view.dtype, tensor.view.dtype);
+        EXPECT_EQ(std::memcmp(same->view.data, tensor.view.data, tensor.view.bytes()), 0);
+    }
+}
+
+TEST(Convert, LlamaRowsAreReorderedForGguf) {
+    TempFolder folder;
+    convert_model(reference("llama2"), folder / "a.gguf");
+    const Model from = load_model(reference("llama2")), to = load_model(folder / "a.gguf");
+    EXPECT_EQ(from.spec.rope.style, ops::RopeStyle::half);
+    EXPECT_EQ(to.spec.rope.style, ops::RopeStyle::interleaved);
+    // 8 elements a head: rows 0 and 4 turn together, and are neighbours in GGUF.
+    const int order[] = {0, 4, 1, 5, 2, 6, 3, 7};
+    for (int row = 0; row < 32; ++row) {
+        const int source = row / 8 * 8 + order[row % 8];
+        EXPECT_EQ(std::memcmp(to.weights.layers[1].q.f32(row), from.weights.layers[1].q.f32(source),
+                              32 * 4),
+                  0);
+        if (row >= 16) continue;
+        EXPECT_EQ(std::memcmp(to.weights.layers[1].k.f32(row), from.weights.layers[1].k.f32(source),
+                              32 * 4),
+                  0);
+        EXPECT_EQ(
+            std::memcmp(to.weights.layers[1].v.f32(row), from.weights.layers[1].v.f32(row), 32 * 4),
+            0);
+    }
+    // Qwen2 turns halves in both.
+    convert_model(reference("qwen2"), folder / "q.gguf");
+    expect_same_weights(load_model(folder / "q.gguf"), load_model(reference("qwen2")));
+}
+
+// The weights of the reference models are exact in all of these types.
+TEST(Convert, TypesThatHoldTheReferenceWeightsExactly) {
+    for (const std::string& name : kReferences) {
+        for (DType type : {DType::f16, DType::bf16, DType::q8_0}) {
+            SCOPED_TRACE(name + " " + dtype_name(type));
+            TempFolder folder;
+            const ConvertResult result =
+                convert_model(reference(name), folder / "a.gguf", to_type(type));
+            const Model typed = load_model(folder / "a.gguf");
+            EXPECT_EQ(typed.weights.layers[0].up.dtype, type);
+            EXPECT_EQ(typed.weights.layers[0].q.dtype, type);
+            EXPECT_EQ(typed.weights.layers[0].attn_norm.dtype, DType::f32);
+            if (typed.spec.learned_positions) {
+                EXPECT_EQ(typed.weights.positions.dtype, type == DType::q8_0 ? DType::f32 : type);
+            }
+            convert_model(reference(name), folder / "b.gguf", to_type(DType::f32));
+            expect_same_weights(typed, load_model(folder / "b.gguf"), is_quantised(type));
+            EXPECT_LT(result.bytes, fs::file_size(folder / "a.gguf"));
+        }
+    }
+}
+
+TEST(Convert, Q4FilesKeepTheHeadInEightBits) {
+    TempFolder folder;
+    convert_model(reference("llama2"), folder / "tied.gguf", to_type(DType::q4_0));
+    const Model tied = load_model(folder / "tied.gguf");
+    EXPECT_EQ(tied.weights.embedding.dtype, DType::q8_0);
+    EXPECT_EQ(tied.weights.layers[0].down.dtype, DType::q4_0);
+    convert_model(reference("llama3"), folder / "untied.gguf", to_type(DType::q4_0));
+    const Model untied = load_model(folder / "untied.gguf");
+    EXPECT_EQ(untied.weights.embedding.dtype, DType::q4_0);
+    EXPECT_EQ(untied.weights.head.dtype, DType::q8_0);
+    // As quantising each row gives it, moved to its place among the pairs.
+    const Model original = load_model(reference("llama3"));
+    std::vector<std::uint8_t> row(dtype_bytes(DType::q4_0, 32));
+    ops::quantize(DType::q4_0, original.weights.layers[0].q.f32(8), row.data(), 32);
+    EXPECT_EQ(std::memcmp(untied.weights.layers[0].q.row<std::byte>(1), row.data(), row.size()), 0);
+}
+
+TEST(Convert, TokenizersComeAlong) {
+    const std::vector<std::string> texts = {"", "Once upon a time",
+                                            "  two  spaces\n\tand é, 漢字 🙂",
+                                            "</s><|endoftext|> x", "don't 12345"};
+    for (const char* name : {"llama2", "gpt2"}) {
+        SCOPED_TRACE(name);
+        TempFolder folder;
+        convert_model(reference(name), folder / "a.gguf", to_type(DType::q8_0));
+        convert_model(reference(name), folder / "b", to_type(DType::f16));
+        const Model original = load_model(reference(name));
+        for (const std::string& path : {folder / "a.gguf", folder / "b"}) {
+            const Model model = load_model(path);
+            ASSERT_TRUE(model.tokenizer) << path;
+            EXPECT_EQ(model.tokenizer->bos(), original.tokenizer->bos());
+            EXPECT_EQ(model.tokenizer->eos(), original.tokenizer->eos());
+            for (const std::string& text : texts) {
+                EXPECT_EQ(model.tokenizer->encode(text), original.tokenizer->encode(text))
+                    << path << ": " << text;
+            }
+        }
+    }
+    // Without a tokenizer the file says so.
+    TempFolder folder;
+    const ConvertResult result = convert_model(reference("qwen2"), folder / "a.gguf");
+    EXPECT_EQ(result.notes.size(), 1u);
+    EXPECT_FALSE(load_model(folder / "a.gguf").tokenizer);
+    const auto file = formats::GgufFile::open(folder / "a.gguf");
+    EXPECT_EQ(file.get_string("tokenizer.ggml.model"), "no_vocab");
+}
+
+TEST(Convert, TokensAreAsManyAsTheEmbeddingHasRows) {
+    TempFolder folder;
+    ConvertOptions options = to_type(DType::f32);
+    options.tokenizer = reference("llama2/tokenizer.json");
+    // llama3 has 48 rows, fewer than the tokenizer: refused.
+    EXPECT_NE(error_of([&] {
+                  convert_model(reference("llama3"), folder / "x.gguf", options);
+              }).find("288"),
+              std::string::npos);
+    EXPECT_FALSE(fs::exists(folder / "x.gguf"));
+    // 32000 rows and a byte tokenizer of as many: every byte is a token of its own.
+    convert_model("random:stories-42m:q8_0", folder / "r.gguf");
+    const auto file = formats::GgufFile::open(folder / "r.gguf");
+    EXPECT_EQ(file.get_strings("tokenizer.ggml.tokens")->size(), 32000u);
+    EXPECT_EQ(load_model(folder / "r.gguf").tokenizer->decode(std::vector<std::int32_t>{72, 105}),
+              "Hi");
+}
+
+TEST(Convert, StoriesFromLlama2c) {
+    const std::string path = data_folder() + "/models/stories260K.bin";
+    if (!fs::exists(path)) GTEST_SKIP() << "no " << path;
+    TempFolder folder;
+    const Model original = load_model(path);
+    convert_model(path, folder / "a.gguf");
+    const Model gguf = load_model(folder / "a.gguf");
+    expect_same_spec(gguf.spec, original.spec);
+    expect_same_weights(gguf, original);
+    EXPECT_EQ(gguf.tokenizer->encode("Once upon a time, Lily"),
+              original.tokenizer->encode("Once upon a time, Lily"));
+
+    // Rows of 172 are no whole blocks: those matrices fall back, and the user is told.
+    const ConvertResult result = convert_model(path, folder / "q.gguf", to_type(DType::q8_0));
+    ASSERT_EQ(result.notes.size(), 1u);
+    EXPECT_NE(result.notes[0].find("5 matrices"), std::string::npos) << result.notes[0];
+    const Model quantised = load_model(folder / "q.gguf");
+    EXPECT_EQ(quantised.weights.layers[0].down.dtype, DType::f16);
+    EXPECT_EQ(quantised.weights.layers[0].up.dtype, DType::q8_0);
+
+    // By way of Hugging Face's order of pairs, and back.
+    convert_model(path, folder / "hf");
+    convert_model(folder / "hf", folder / "b.gguf");
+    expect_same_weights(load_model(folder / "b.gguf"), original);
+}
+
+TEST(Convert, OtherQuantsStayOrAreExpanded) {
+    TempFolder folder;
+    TinyGguf file;
+    file.tensors["blk.0.attn_q.weight"].first = DType::q6_k;
+    file.tensors["blk.0.ffn_down.weight"].first = DType::q4_k;
+    file.write(folder / "a.gguf");
+    convert_model(folder / "a.gguf", folder / "same.gguf");
+    const auto before = formats::GgufFile::open(folder / "a.gguf");
+    const auto after = formats::GgufFile::open(folder / "same.gguf");
+    for (const formats::FileTensor& tensor : before.tensors()) {
+        const Tensor same = after.find_tensor(tensor.name)->view;
+        ASSERT_EQ(same.dtype, tensor.view.dtype) << tensor.name;
+        EXPECT_EQ(std::memcmp(same.data, tensor.view.data, same.bytes()), 0) << tensor.name;
+    }
+    convert_model(folder / "a.gguf", folder / "wide.gguf", to_type(DType::f32));
+    const auto wide = formats::GgufFile::open(folder / "wide.gguf");
+    const Tensor q = wide.find_tensor("blk.0.attn_q.weight")->view;
+    EXPECT_EQ(q.dtype, DType::f32);
+    EXPECT_EQ(values(q), values(before.find_tensor("blk.0.attn_q.weight")->view));
+    // safetensors has no such types.
+    convert_model(folder / "a.gguf", folder / "hf");
+    const auto hf = formats::SafetensorsFile::open(folder / "hf");
+    EXPECT_EQ(hf.find_tensor("model.layers.0.self_attn.q_proj.weight")->view.dtype, DType::f16);
+    EXPECT_EQ(hf.find_tensor("model.layers.0.self_attn.k_proj.weight")->view.dtype, DType::f32);
+}
+
+TEST(Convert, RandomWeightsCanBeWritten) {
+    TempFolder folder;
+    convert_model("random:stories-42m:q4_0", folder / "a.gguf");
+    const Model model = load_model(folder / "a.gguf");
+    EXPECT_EQ(model.weights.layers[3].gate.dtype, DType::q4_0);
+    const Model again = load_model("random:stories-42m:q4_0");
+    EXPECT_EQ(std::memcmp(model.weights.layers[3].gate.data, again.weights.layers[3].gate.data,
+                          again.weights.layers[3].gate.bytes()),
+              0);
+}
+
+TEST(Convert, OneSafetensorsFile) {
+    TempFolder folder;
+    const ConvertResult result =
+        convert_model(reference("qwen2"), folder / "mine.safetensors", to_type(DType::bf16));
+    EXPECT_EQ(result.files[0], folder / "mine.safetensors");
+    EXPECT_TRUE(fs::exists(folder / "config.json"));
+    expect_same_weights(load_model(folder / "mine.safetensors"), load_model(reference("qwen2")));
+}
+
+TEST(Convert, ProgressEndsAtTheTotal) {
+    TempFolder folder;
+    std::uint64_t last = 0, end = 0;
+    ConvertOptions options;
+    options.progress = [&](std::string_view, std::uint64_t done, std::uint64_t total) {
+        EXPECT_GE(done, last);
+        last = done;
+        end = total;
+    };
+    const ConvertResult result = convert_model(reference("gpt2"), folder / "a.gguf", options);
+    EXPECT_EQ(last, end);
+    EXPECT_EQ(result.bytes, end);
+}
+
+TEST(Convert, RefusesWhatItMust) {
+    TempFolder folder;
+    convert_model(reference("qwen2"), folder / "a.gguf");
+    const auto before = fs::file_size(folder / "a.gguf");
+    const auto says = [&](const std::string& in, const std::string& out,
+                          const ConvertOptions& options, const char* part) {
+        const std::string said = error_of([&] { convert_model(in, out, options); });
+        EXPECT_NE(said.find(part), std::string::npos) << said;
+    };
+    says(folder / "a.gguf", folder / "a.gguf", to_type(DType::f16), "the model being read");
+    fs::create_symlink(folder / "a.gguf", folder / "link.gguf");
+    says(folder / "a.gguf", folder / "link.gguf", to_type(DType::f16), "the model being read");
+    EXPECT_EQ(fs::file_size(folder / "a.gguf"), before);
+    convert_model(folder / "a.gguf", folder / "hf");
+    says(folder / "hf", folder / "hf", {}, "the model being read");
+    says(folder / "hf", folder / "hf/other.safetensors", {}, "config.json");
+    EXPECT_FALSE(fs::exists(folder / "hf/other.safetensors"));
+    says(folder / "a.gguf", folder / "b.bin", {}, ".gguf or .safetensors");
+    says(folder / "a.gguf", folder / "b", to_type(DType::q8_0), "safetensors hold");
+    EXPECT_FALSE(fs::exists(folder / "b"));
+    says(folder / "a.gguf", folder / "b.gguf", to_type(DType::q6_k), "q6_k");
+    says(folder / "a.gguf", folder / "no/such/folder/b.gguf", {}, "no/such/folder/b.gguf");
+    says(folder / "missing.gguf", folder / "b.gguf", {}, "missing.gguf");
+    // A folder that cannot be made.
+    says(folder / "a.gguf", folder / "a.gguf/b", {}, "a.gguf/b");
+    EXPECT_FALSE(fs::exists(folder / "b.gguf"));
+}
+
+TEST(Convert, NothingIsLeftBehindOnFailure) {
+    TempFolder folder;
+    // The folder is made before the weights are written; a broken progress stands for a full disk.
+    ConvertOptions options;
+    options.progress = [](std::string_view, std::uint64_t done, std::uint64_t total) {
+        if (done > total / 2) throw Error::input({.problem = "no space left"});
+    };
+    for (const char* out : {"out", "out.gguf"}) {
+        EXPECT_NE(error_of([&] {
+                      convert_model(reference("gpt2"), folder / out, options);
+                  }).find("no space left"),
+                  std::string::npos);
+        EXPECT_TRUE(fs::is_empty(folder.path())) << out;
+    }
+}
+
+}  // namespace
+}  // namespace mr::model
