@@ -1,5 +1,7 @@
 #include "text/added_tokens.h"
 
+#include <algorithm>
+
 #include "text/unicode.h"
 
 namespace mr::text {
@@ -17,6 +19,13 @@ bool is_word(std::string_view text, std::size_t pos) {
     const char32_t code = char_at(text, pos).code;
     const CharClass kind = class_of(code);
     return kind == CharClass::letter || kind == CharClass::number || code == '_';
+}
+
+// Whether bytes [begin, end) have one in common with a range.
+bool touches(std::span<const LiteralRange> ranges, std::size_t begin, std::size_t end) {
+    const auto it = std::lower_bound(ranges.begin(), ranges.end(), begin,
+                                     [](LiteralRange r, std::size_t b) { return r.end <= b; });
+    return it != ranges.end() && it->begin < end && it->begin < it->end;
 }
 
 bool is_space(std::string_view text, std::size_t pos) {
@@ -53,7 +62,8 @@ void AddedTokens::insert(const AddedToken& token) {
     tokens_.push_back(token);
 }
 
-AddedTokens::Match AddedTokens::next(std::string_view text, std::size_t from, bool special) const {
+AddedTokens::Match AddedTokens::next(std::string_view text, std::size_t from, bool special,
+                                     std::span<const LiteralRange> literal) const {
     if (empty()) return {text.size(), text.size(), -1};
     for (std::size_t pos = from; pos < text.size(); ++pos) {
         std::int32_t node = root_[static_cast<unsigned char>(text[pos])];
@@ -63,7 +73,8 @@ AddedTokens::Match AddedTokens::next(std::string_view text, std::size_t from, bo
             const std::int32_t index = nodes_[static_cast<std::size_t>(node)].token;
             if (index >= 0) {
                 const AddedToken& token = tokens_[static_cast<std::size_t>(index)];
-                if (special || !token.special) found = &token;
+                const bool allowed = special && !touches(literal, pos, i);
+                if (allowed || !token.special) found = &token;
             }
             if (i >= text.size()) break;
             node = child(node, static_cast<unsigned char>(text[i]));

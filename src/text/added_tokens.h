@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "text/tokenizer_data.h"
+#include "text/tokenizer.h"
 
 namespace mr::text {
 
@@ -21,8 +21,10 @@ class AddedTokens {
         std::size_t begin, end;  // bytes, with the white space that lstrip and rstrip swallow
         std::int32_t id;         // -1: none, and begin == end == text.size()
     };
-    // The first match at or after `from`; special tokens only where `special` is true.
-    Match next(std::string_view text, std::size_t from, bool special) const;
+    // The first match at or after `from`; special tokens only where `special` is true, and not
+    // where they touch one of the `literal` ranges, which are in order.
+    Match next(std::string_view text, std::size_t from, bool special,
+               std::span<const LiteralRange> literal = {}) const;
 
   private:
     struct Node {

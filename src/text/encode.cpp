@@ -38,9 +38,9 @@ class Encoder {
     Encoder(const Tokenizer::Impl& impl, std::size_t text_size, std::vector<std::int32_t>& out)
         : impl_(impl), cache_(text_size), out_(out) {}
 
-    void text(std::string_view text, bool parse_special) {
+    void text(std::string_view text, bool parse_special, std::span<const LiteralRange> literal) {
         for (std::size_t pos = 0; pos < text.size();) {
-            const auto match = impl_.raw_added.next(text, pos, parse_special);
+            const auto match = impl_.raw_added.next(text, pos, parse_special, literal);
             if (match.begin > pos)
                 section(text.substr(pos, match.begin - pos), pos == 0, parse_special);
             if (match.id >= 0) out_.push_back(match.id);
@@ -218,7 +218,7 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, EncodeOptions
     std::vector<std::int32_t> out;
     out.reserve(text.size() / 4 + 8);
     if (options.add_special) out = data().prefix;
-    Encoder(*impl_, text.size(), out).text(text, options.parse_special);
+    Encoder(*impl_, text.size(), out).text(text, options.parse_special, options.literal);
     if (options.add_special) {
         out.insert(out.end(), data().suffix.begin(), data().suffix.end());
     }

@@ -17,9 +17,16 @@ class GgufFile;
 
 namespace mr::text {
 
+// Bytes [begin, end) of a text.
+struct LiteralRange {
+    std::size_t begin, end;
+};
+
 struct EncodeOptions {
     bool add_special = true;    // BOS and the like, where the file asks for them
     bool parse_special = true;  // special tokens written out in the text become their ids
+    // Where they do not, all the same: what strangers wrote. In order, without overlap.
+    std::span<const LiteralRange> literal{};
 };
 
 // Immutable once made; any number of threads may use one. The makers throw mr::Error naming the

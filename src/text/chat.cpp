@@ -1,0 +1,234 @@
+#include "text/chat.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+
+namespace mr::text {
+namespace {
+
+std::string_view trimmed(std::string_view text) {
+    constexpr std::string_view kBlank = " \t\n\r\f\v";
+    const std::size_t first = text.find_first_not_of(kBlank);
+    if (first == std::string_view::npos) return {};
+    return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
+}
+
+// Text under construction that remembers which parts of it people wrote.
+struct Rendering {
+    std::string text{};
+    std::vector<LiteralRange> contents{};
+
+    void mark(std::string_view markup) { text += markup; }
+    void content(std::string_view written) {
+        contents.push_back({text.size(), text.size() + written.size()});
+        text += written;
+    }
+};
+
+void render_chatml(Rendering& out, std::span<const ChatMessage> messages, bool prompt) {
+    for (const ChatMessage& m : messages) {
+        out.mark("<|im_start|>" + m.role + "\n");
+        out.content(m.content);
+        out.mark("<|im_end|>\n");
+    }
+    if (prompt) out.mark("<|im_start|>assistant\n");
+}
+
+void render_llama3(Rendering& out, std::span<const ChatMessage> messages, bool prompt) {
+    out.mark("<|begin_of_text|>");
+    for (const ChatMessage& m : messages) {
+        out.mark("<|start_header_id|>" + m.role + "<|end_header_id|>\n\n");
+        out.content(trimmed(m.content));
+        out.mark("<|eot_id|>");
+    }
+    if (prompt) out.mark("<|start_header_id|>assistant<|end_header_id|>\n\n");
+}
+
+void render_llama2(Rendering& out, std::span<const ChatMessage> messages) {
+    std::string_view system;
+    for (const ChatMessage& m : messages) {
+        if (m.role == "system") {
+            system = m.content;
+        } else if (m.role == "user") {
+            out.mark("<s>[INST] ");
+            if (!system.empty()) {
+                out.mark("<<SYS>>\n");
+                out.content(std::exchange(system, {}));
+                out.mark("\n<</SYS>>\n\n");
+            }
+            out.content(trimmed(m.content));
+            out.mark(" [/INST]");
+        } else {
+            out.mark(" ");
+            out.content(trimmed(m.content));
+            out.mark(" </s>");
+        }
+    }
+}
+
+struct MistralMarks {
+    const char *open, *close, *answer;
+};
+
+MistralMarks mistral_marks(ChatFormat format) {
+    switch (format) {
+        case ChatFormat::mistral_v1:
+            return {" [INST] ", " [/INST]", " "};
+        case ChatFormat::mistral_v3:
+            return {"[INST] ", "[/INST]", " "};
+        case ChatFormat::mistral_tekken:
+            return {"[INST]", "[/INST]", ""};
+        default:
+            return {"[INST] ", " [/INST]", ""};
+    }
+}
+
+void render_mistral(Rendering& out, MistralMarks marks, std::span<const ChatMessage> messages) {
+    std::string_view system;
+    out.mark("<s>");
+    for (const ChatMessage& m : messages) {
+        if (m.role == "system") {
+            system = m.content;
+        } else if (m.role == "user") {
+            out.mark(marks.open);
+            if (!system.empty()) {
+                out.content(std::exchange(system, {}));
+                out.mark("\n\n");
+            }
+            out.content(m.content);
+            out.mark(marks.close);
+        } else {
+            out.mark(marks.answer);
+            out.content(m.content);
+            out.mark("</s>");
+        }
+    }
+}
+
+void render_plain(Rendering& out, std::span<const ChatMessage> messages, bool prompt) {
+    for (const ChatMessage& m : messages) {
+        if (m.role == "user") out.mark("User: ");
+        if (m.role == "assistant") out.mark("Assistant: ");
+        out.content(trimmed(m.content));
+        out.mark(m.role == "system" ? "\n\n" : "\n");
+    }
+    if (prompt) out.mark("Assistant:");
+}
+
+Rendering render(ChatFormat format, std::span<const ChatMessage> messages, bool prompt) {
+    for (const ChatMessage& m : messages) {
+        if (m.role != "system" && m.role != "user" && m.role != "assistant") {
+            throw Error::usage({.field = "role",
+                                .value = m.role,
+                                .problem = "is not the role of a message",
+                                .remedy = "use system, user or assistant"});
+        }
+    }
+    Rendering out;
+    switch (format) {
+        case ChatFormat::plain:
+            render_plain(out, messages, prompt);
+            break;
+        case ChatFormat::chatml:
+            render_chatml(out, messages, prompt);
+            break;
+        case ChatFormat::llama3:
+            render_llama3(out, messages, prompt);
+            break;
+        case ChatFormat::llama2:
+            render_llama2(out, messages);
+            break;
+        default:
+            render_mistral(out, mistral_marks(format), messages);
+    }
+    return out;
+}
+
+}  // namespace
+
+std::string_view chat_format_name(ChatFormat format) {
+    switch (format) {
+        case ChatFormat::plain:
+            return "plain (User: / Assistant:)";
+        case ChatFormat::chatml:
+            return "ChatML";
+        case ChatFormat::llama2:
+            return "Llama-2";
+        case ChatFormat::llama3:
+            return "Llama-3";
+        case ChatFormat::mistral:
+            return "Mistral";
+        case ChatFormat::mistral_v1:
+            return "Mistral v1";
+        case ChatFormat::mistral_v3:
+            return "Mistral v3";
+        case ChatFormat::mistral_tekken:
+            return "Mistral (Tekken)";
+    }
+    return "";
+}
+
+ChatFormat detect_chat_format(std::string_view chat_template) {
+    const auto has = [&](std::string_view part) {
+        return chat_template.find(part) != std::string_view::npos;
+    };
+    if (has("<|im_start|>")) return ChatFormat::chatml;
+    if (has("<|start_header_id|>")) return ChatFormat::llama3;
+    if (!has("[INST]")) return ChatFormat::plain;
+    if (has("<<SYS>>")) return ChatFormat::llama2;
+    if (has("[SYSTEM_PROMPT]")) return ChatFormat::plain;  // v7: a later family
+    // The four differ in the blanks inside the template's string literals.
+    if (has("' [INST]") || has("\" [INST]")) return ChatFormat::mistral_v1;
+    if (has("[INST]'") || has("[INST]\"")) {
+        // Only the opening mark: the closing one ends its literal in every version.
+        return ChatFormat::mistral_tekken;
+    }
+    return has(" [/INST]") ? ChatFormat::mistral : ChatFormat::mistral_v3;
+}
+
+ChatFormat detect_chat_format(const Tokenizer& tokenizer) {
+    if (!tokenizer.chat_template().empty()) return detect_chat_format(tokenizer.chat_template());
+    const auto has = [&](std::string_view token) {
+        const auto id = tokenizer.find(token);
+        return id && tokenizer.is_special(*id);
+    };
+    if (has("<|im_start|>") && has("<|im_end|>")) return ChatFormat::chatml;
+    if (has("<|start_header_id|>") && has("<|eot_id|>")) return ChatFormat::llama3;
+    if (has("[INST]") && has("[/INST]")) return ChatFormat::mistral_v3;
+    return ChatFormat::plain;
+}
+
+std::string render_chat(ChatFormat format, std::span<const ChatMessage> messages,
+                        bool add_generation_prompt) {
+    return render(format, messages, add_generation_prompt).text;
+}
+
+std::vector<std::int32_t> encode_chat(const Tokenizer& tokenizer, ChatFormat format,
+                                      std::span<const ChatMessage> messages,
+                                      bool add_generation_prompt) {
+    const Rendering out = render(format, messages, add_generation_prompt);
+    auto ids = tokenizer.encode(out.text, {.add_special = false, .literal = out.contents});
+    const TokenizerData& data = tokenizer.data();
+    // ChatML says nothing of BOS: there the tokenizer decides.
+    if (data.add_bos() && (ids.empty() || ids.front() != *data.bos)) {
+        ids.insert(ids.begin(), *data.bos);
+    }
+    return ids;
+}
+
+std::vector<std::string> chat_stops(ChatFormat format) {
+    switch (format) {
+        case ChatFormat::plain:
+            return {"\nUser:"};
+        case ChatFormat::chatml:
+            return {"<|im_end|>"};
+        case ChatFormat::llama3:
+            return {"<|eot_id|>"};
+        default:
+            return {"</s>"};
+    }
+}
+
+}  // namespace mr::text

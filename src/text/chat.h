@@ -1,0 +1,50 @@
+// Chat formats: how a history of messages is written for a model that was trained on one of them.
+// A model's Jinja template is recognised, not run.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/tokenizer.h"
+
+namespace mr::text {
+
+enum class ChatFormat {
+    plain,           // none recognised: "User: ...\nAssistant: ..."
+    chatml,          // <|im_start|>user\n...<|im_end|>\n
+    llama2,          // <s>[INST] <<SYS>>\n...\n<</SYS>>\n\n... [/INST] ... </s>
+    llama3,          // <|start_header_id|>user<|end_header_id|>\n\n...<|eot_id|>
+    mistral,         // <s>[INST] ... [/INST]...</s>, as Mistral 7B's first templates have it
+    mistral_v1,      // <s> [INST] ... [/INST] ...</s>
+    mistral_v3,      // <s>[INST] ...[/INST] ...</s>
+    mistral_tekken,  // <s>[INST]...[/INST]...</s>
+};
+
+struct ChatMessage {
+    std::string role{};  // "system", "user" or "assistant"
+    std::string content{};
+};
+
+std::string_view chat_format_name(ChatFormat format);
+
+// From the model's template or, where it has none, from the special tokens in its vocabulary.
+ChatFormat detect_chat_format(const Tokenizer& tokenizer);
+ChatFormat detect_chat_format(std::string_view chat_template);
+
+// The history as text, BOS first where the format begins with one. Formats without a place for a
+// system message put it before the first user message.
+// Throws Error (usage) for a role that is none of the three.
+std::string render_chat(ChatFormat format, std::span<const ChatMessage> messages,
+                        bool add_generation_prompt);
+
+// The same as ids. Special tokens that someone wrote inside a message stay text.
+std::vector<std::int32_t> encode_chat(const Tokenizer& tokenizer, ChatFormat format,
+                                      std::span<const ChatMessage> messages,
+                                      bool add_generation_prompt);
+
+// What ends an answer, as text; the tokenizer's is_end_of_generation() knows the ids.
+std::vector<std::string> chat_stops(ChatFormat format);
+
+}  // namespace mr::text
