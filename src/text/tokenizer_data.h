@@ -64,7 +64,7 @@ struct TokenizerData {
     std::optional<std::int32_t> end_of_turn{};     // ends a generation as `eos` does
     std::vector<std::int32_t> prefix{}, suffix{};  // ids that encode() puts around a text
 
-    bool nfc = false;            // GGUF has no key for it; ours is `millrace.tokenizer.nfc`
+    bool nfc = false;            // normalize to NFC first
     bool ignore_merges = false;  // a word that is a token stays whole, whatever the merges say
     SpacePrefix space_prefix = SpacePrefix::never;
     bool prefix_if_missing = false;  // only where the text has no space there yet

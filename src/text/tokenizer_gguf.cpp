@@ -1,4 +1,6 @@
-// The vocabulary in a GGUF file (`tokenizer.ggml.*`) to TokenizerData.
+// The vocabulary in a GGUF file (`tokenizer.ggml.*`) to TokenizerData, and back.
+#include "text/tokenizer_gguf.h"
+
 #include <fmt/format.h>
 
 #include "core/error.h"
@@ -8,6 +10,8 @@
 
 namespace mr::text {
 namespace {
+
+constexpr const char* kOptions = "millrace.tokenizer.options";
 
 class Loader {
   public:
@@ -36,7 +40,7 @@ class Loader {
         }
         special_ids();
         added();
-        data_.nfc = file_.get_bool("millrace.tokenizer.nfc").value_or(false);
+        options();
         data_.chat_template = file_.get_string("tokenizer.chat_template").value_or("");
         return std::move(data_);
     }
@@ -142,6 +146,28 @@ class Loader {
         }
     }
 
+    void options() {
+        if (data_.model == TokenizerModel::byte_level_bpe) data_.prefix_if_missing = true;
+        for (std::string_view option :
+             file_.get_strings(kOptions).value_or(std::vector<std::string_view>())) {
+            if (option == "nfc") {
+                data_.nfc = true;
+            } else if (option == "ignore_merges") {
+                data_.ignore_merges = true;
+            } else if (option == "space_first") {
+                data_.space_prefix = SpacePrefix::first;
+            } else if (option == "space_always") {
+                data_.space_prefix = SpacePrefix::always;
+            } else if (option == "space_if_missing") {
+                data_.prefix_if_missing = true;
+            } else if (option == "split_spaces") {
+                data_.split_spaces = true;
+            } else {
+                throw fail(kOptions, std::string(option), "is not an option this version knows");
+            }
+        }
+    }
+
     void added() {
         for (std::size_t i = 0; i < data_.tokens.size(); ++i) {
             const std::string& text = data_.tokens[i];
@@ -162,6 +188,46 @@ class Loader {
 };
 
 }  // namespace
+
+void write_tokenizer(formats::GgufWriter& writer, const TokenizerData& data) {
+    if (data.model == TokenizerModel::bytes) return;
+    const bool byte_level = data.model == TokenizerModel::byte_level_bpe;
+    writer.set_string("tokenizer.ggml.model", data.gguf_model());
+    writer.set_string("tokenizer.ggml.pre", data.pre);
+    writer.set_strings("tokenizer.ggml.tokens", std::span<const std::string>(data.tokens));
+    std::vector<std::int32_t> types;
+    for (TokenType type : data.types) types.push_back(static_cast<std::int32_t>(type));
+    writer.set_ints("tokenizer.ggml.token_type", types);
+    if (byte_level) {
+        std::vector<std::string> merges;
+        for (const Merge& m : data.merges) merges.push_back(data.merge_text(m));
+        writer.set_strings("tokenizer.ggml.merges", std::span<const std::string>(merges));
+    } else {
+        writer.set_floats("tokenizer.ggml.scores", data.scores);
+        writer.set_bool("tokenizer.ggml.add_space_prefix", data.space_prefix != SpacePrefix::never);
+    }
+    const auto set_id = [&](const char* key, std::optional<std::int32_t> id) {
+        if (id) writer.set_u32(key, static_cast<std::uint32_t>(*id));
+    };
+    set_id("tokenizer.ggml.bos_token_id", data.bos);
+    set_id("tokenizer.ggml.eos_token_id", data.eos);
+    set_id("tokenizer.ggml.unknown_token_id", data.unk);
+    set_id("tokenizer.ggml.padding_token_id", data.pad);
+    set_id("tokenizer.ggml.eot_token_id", data.end_of_turn);
+    writer.set_bool("tokenizer.ggml.add_bos_token", data.add_bos());
+    writer.set_bool("tokenizer.ggml.add_eos_token", data.add_eos());
+    if (!data.chat_template.empty())
+        writer.set_string("tokenizer.chat_template", data.chat_template);
+
+    std::vector<std::string> options;
+    if (data.nfc) options.push_back("nfc");
+    if (data.ignore_merges) options.push_back("ignore_merges");
+    if (data.space_prefix == SpacePrefix::first) options.push_back("space_first");
+    if (byte_level && data.space_prefix == SpacePrefix::always) options.push_back("space_always");
+    if (!byte_level && data.prefix_if_missing) options.push_back("space_if_missing");
+    if (data.split_spaces) options.push_back("split_spaces");
+    if (!options.empty()) writer.set_strings(kOptions, std::span<const std::string>(options));
+}
 
 Tokenizer::Ptr Tokenizer::from_gguf(const formats::GgufFile& file) {
     return from_data(Loader(file).load());
