@@ -76,7 +76,7 @@ TEST(Stories260K, LossInOtherTypes) {
     const test::TempDir temp;
     for (DType type : {DType::f16, DType::bf16, DType::q8_0, DType::q4_0}) {
         const std::string file = temp / (std::string(dtype_name(type)) + ".gguf");
-        model::convert_model(stories(), file, type, {});
+        model::convert_model(stories(), file, {.type = type, .tokenizer = {}, .progress = {}});
         const EvalResult result = eval_50(file);
         EXPECT_EQ(result.tokens, 16993) << dtype_name(type);
         // q4_0 keeps 4 bits of a model of 260K parameters; the others must cost under 1%.
