@@ -79,6 +79,8 @@ constexpr const char* kSmall = R"(
 2* Ann | she
 Anna | she
 3* Bo | he
+2* Cy | he
+Dee | she
 @table home: kind | helper
 hut | [An owl|A {beast=beast}] came.
 2* old hut | {beast=beast!nobody} came, {beast2=beast!beast} [too|as well].
