@@ -15,7 +15,16 @@
 #include <immintrin.h>
 #define MR_VEC_AVX2 1
 #elif defined(MR_ISA_avx512)
+#if defined(__GNUC__) && !defined(__clang__)
+// GCC 12 and 13 warn of their own _mm512_undefined_ps() once it is inlined.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
 #include <immintrin.h>
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 #define MR_VEC_AVX512 1
 #endif
 
