@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Trains the bundled model: a small Llama on stories of the storybook.
 
-Reads a corpus (stories separated by <|endoftext|>), trains a byte-level BPE tokenizer and the model,
-measures held-out nats per story against the corpus's exact entropy, and writes a Hugging Face
-folder. `make.sh` beside this file runs it; docs/bundled-model.md tells the whole story.
+Reads a corpus (stories separated by <|endoftext|>), trains a byte-level BPE tokenizer and the
+model, measures held-out nats per story against the corpus's exact entropy, and writes a Hugging
+Face folder. `make.sh` beside this file runs it; docs/bundled-model.md tells the whole story.
 """
 import argparse
 import csv
@@ -30,7 +30,7 @@ def read_stories(path):
     return stories
 
 
-# ---- tokenizer --------------------------------------------------------------------------------------
+# ---- tokenizer -----------------------------------------------------------------------------------
 
 
 def train_tokenizer(stories, vocab):
@@ -85,7 +85,7 @@ def encode(tokenizer, stories, processes):
     return stream, starts
 
 
-# ---- model: Llama, with the tensor names of transformers -----------------------------------------------
+# ---- model: Llama, with the tensor names of transformers -----------------------------------------
 
 
 class Attention(nn.Module):
@@ -199,16 +199,17 @@ def q8_bytes(model):
     return sum(p.numel() * 34 // 32 if p.dim() == 2 else p.numel() * 4 for p in model.parameters())
 
 
-# ---- training -----------------------------------------------------------------------------------------
+# ---- training ------------------------------------------------------------------------------------
 
 
 def learning_rate(done, step, peak, warmup):
     """Linear warm-up by steps, then a cosine over the share of the time that is spent."""
-    return peak * min(1.0, (step + 1) / warmup) * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
+    cosine = 0.5 * (1 + math.cos(math.pi * done))
+    return peak * min(1.0, (step + 1) / warmup) * (0.01 + 0.99 * cosine)
 
 
 def train(model, stream, starts, c, device, seconds):
-    """Trains for `seconds` of wall-clock time (or c.steps steps); rows begin where a story begins."""
+    """Trains for `seconds` of wall-clock time (or c.steps steps); a row begins with a story."""
     stream = torch.from_numpy(stream).to(device)
     last = int(np.searchsorted(starts, len(stream) - c.ctx - 1)) - 1
     starts = torch.from_numpy(starts[:last]).to(device)
@@ -271,7 +272,7 @@ def train(model, stream, starts, c, device, seconds):
     return curve, step, time.time() - began
 
 
-# ---- what came out --------------------------------------------------------------------------------------
+# ---- what came out -------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -391,7 +392,7 @@ def main():
     workers = os.cpu_count() or 1
     stream, starts = encode(tokenizer, stories, workers)
     held_stream, held_starts = encode(tokenizer, held_out, min(workers, 4))
-    for i in range(0, 50):
+    for i in range(min(50, len(held_out))):
         ids = held_stream[held_starts[i] + 1 : held_starts[i + 1]].tolist()
         assert tokenizer.decode(ids) == held_out[i], "the tokenizer does not round-trip"
     del stories
@@ -451,7 +452,8 @@ def main():
     try:
         from transformers import AutoModelForCausalLM
 
-        reference = AutoModelForCausalLM.from_pretrained(c.out, dtype=torch.float32).to(device).eval()
+        reference = AutoModelForCausalLM.from_pretrained(c.out, dtype=torch.float32)
+        reference = reference.to(device).eval()
         n = min(64, len(nats))
         theirs = nats_per_story(
             lambda t: reference(input_ids=t).logits, held_stream, held_starts[: n + 1], c, device
