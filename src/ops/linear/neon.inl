@@ -33,6 +33,7 @@ inline void sums_of_four(const Vec* v, float* out) {
 // The scales of 4 rows at byte `at`. Gathered in a general register: the vector pipes are busy.
 inline float32x4_t scales_of_four(const unsigned char* const* rows, std::size_t at) {
     std::uint16_t h[4];
+#pragma GCC unroll 4
     for (int r = 0; r < 4; ++r) __builtin_memcpy(&h[r], rows[r] + at, 2);
     const std::uint64_t bits = h[0] | static_cast<std::uint64_t>(h[1]) << 16 |
                                static_cast<std::uint64_t>(h[2]) << 32 |
@@ -95,12 +96,15 @@ inline void pack_four(const unsigned char* const* rows, std::int64_t blocks, Fou
             }
         }
         if constexpr (kRun == 4) {  // rows one after the other
+#pragma GCC unroll 4
             for (int r = 0; r < 4; ++r) {
                 vst1q_s8(to->q + r * 32, w[r][0]);
                 vst1q_s8(to->q + r * 32 + 16, w[r][1]);
             }
         } else {  // 8 elements of 4 rows, then the next 8
+#pragma GCC unroll 2
             for (int h = 0; h < 2; ++h) {
+#pragma GCC unroll 2
                 for (int p = 0; p < 2; ++p) {
                     const int64x2_t even = vreinterpretq_s64_s8(w[2 * p][h]);
                     const int64x2_t odd = vreinterpretq_s64_s8(w[2 * p + 1][h]);
@@ -123,12 +127,8 @@ inline V fresh(const T* p) {
     return v;
 }
 
-alignas(16) constexpr std::int32_t kStart[4] = {kMagicBits, kMagicBits, kMagicBits, kMagicBits};
-
-// acc[r][c]: row r, the 4 tokens of group c.
-template <int C>
-inline void gemm_acc(const FourBlock* w, std::int64_t blocks, const GroupBlock* const* groups,
-                     float32x4_t (&acc)[4][C]);
+alignas(32) constexpr std::int32_t kStart[8] = {kMagicBits, kMagicBits, kMagicBits, kMagicBits,
+                                                kMagicBits, kMagicBits, kMagicBits, kMagicBits};
 
 #if defined(MR_ISA_neon_dot)
 
@@ -149,6 +149,7 @@ template <int C>
 inline void gemm_acc(const FourBlock* w, std::int64_t blocks, const GroupBlock* const* groups,
                      float32x4_t (&acc)[4][C]) {
     const GroupBlock* x[C];
+#pragma GCC unroll 2
     for (int c = 0; c < C; ++c) x[c] = groups[c];
     for (std::int64_t b = 0; b < blocks; ++b, ++w) {
         int32x4_t sum[4][C];
@@ -186,6 +187,107 @@ inline void gemm_acc(const FourBlock* w, std::int64_t blocks, const GroupBlock* 
     }
 }
 
+// The block of the tile of 8 tokens, by hand: compilers move registers about, and every such move
+// takes a slot from the products. 64 sdot + 16 fmla at two a cycle are 40 cycles; the rest are
+// loads. v0-7 sums (row * 2 + group), v8-15 weights, v16-23 activations, v24-31 acc.
+#define MR_DOT4(s0, s1, s2, s3, x, w0, w1, w2, w3, lane) \
+    "sdot v" #s0 ".4s, v" #x ".16b, v" #w0 ".4b[" #lane  \
+    "]\n"                                                \
+    "sdot v" #s1 ".4s, v" #x ".16b, v" #w1 ".4b[" #lane  \
+    "]\n"                                                \
+    "sdot v" #s2 ".4s, v" #x ".16b, v" #w2 ".4b[" #lane  \
+    "]\n"                                                \
+    "sdot v" #s3 ".4s, v" #x ".16b, v" #w3 ".4b[" #lane "]\n"
+#define MR_DOT(x0, x1, w0, w1, w2, w3, lane)      \
+    MR_DOT4(0, 2, 4, 6, x0, w0, w1, w2, w3, lane) \
+    MR_DOT4(1, 3, 5, 7, x1, w0, w1, w2, w3, lane)
+
+inline void gemm_acc(const FourBlock* w, std::int64_t blocks, const GroupBlock* const* groups,
+                     float32x4_t (&acc)[4][2]) {
+    const GroupBlock *x0 = groups[0], *x1 = groups[1];
+    register float32x4_t a0 asm("v24") = acc[0][0];
+    register float32x4_t a1 asm("v25") = acc[0][1];
+    register float32x4_t a2 asm("v26") = acc[1][0];
+    register float32x4_t a3 asm("v27") = acc[1][1];
+    register float32x4_t a4 asm("v28") = acc[2][0];
+    register float32x4_t a5 asm("v29") = acc[2][1];
+    register float32x4_t a6 asm("v30") = acc[3][0];
+    register float32x4_t a7 asm("v31") = acc[3][1];
+    asm volatile(
+        "1:\n"
+        "ldp q8, q12, [%[w]]\n"
+        "ldp q0, q2, [%[start]]\n"
+        "ldp q16, q17, [%[x0]]\n"
+        "ldp q9, q13, [%[w], #32]\n"
+        "ldp q4, q6, [%[start]]\n"
+        "ldp q10, q14, [%[w], #64]\n"
+        "ldp q11, q15, [%[w], #96]\n"
+        "ldp q18, q19, [%[x1]]\n"
+        "ldp q1, q3, [%[start]]\n"
+        "ldp q5, q7, [%[start]]\n"
+        MR_DOT(16, 18, 8, 9, 10, 11, 0)
+        "ldp q20, q21, [%[x0], #32]\n"
+        "ldp q22, q23, [%[x1], #32]\n"
+        "prfm pldl1keep, [%[w], #1152]\n"
+        MR_DOT(17, 19, 8, 9, 10, 11, 1)
+        "ldp q16, q17, [%[x0], #64]\n"
+        "ldp q18, q19, [%[x1], #64]\n"
+        "prfm pldl1keep, [%[w], #1216]\n"
+        MR_DOT(20, 22, 8, 9, 10, 11, 2)
+        "prfm pldl1keep, [%[w], #1280]\n"
+        MR_DOT(21, 23, 8, 9, 10, 11, 3)
+        "ldp q20, q21, [%[x0], #96]\n"
+        "ldp q22, q23, [%[x1], #96]\n"
+        MR_DOT(16, 18, 12, 13, 14, 15, 0)
+        MR_DOT(17, 19, 12, 13, 14, 15, 1)
+        "ldp q16, q8, [%[x0], #128]\n"  // d and -kMagic * d
+        "ldr q17, [%[x1], #128]\n"
+        "ldr q18, [%[w], #128]\n"  // scales
+        MR_DOT(20, 22, 12, 13, 14, 15, 2)
+        MR_DOT(21, 23, 12, 13, 14, 15, 3)
+        "ldr q9, [%[x0], #144]\n"
+        "fmla v8.4s, v0.4s, v16.4s\n"
+        "ldr q10, [%[x0], #144]\n"
+        "fmla v9.4s, v2.4s, v16.4s\n"
+        "ldr q11, [%[x0], #144]\n"
+        "fmla v10.4s, v4.4s, v16.4s\n"
+        "ldr q12, [%[x1], #144]\n"
+        "fmla v11.4s, v6.4s, v16.4s\n"
+        "ldr q13, [%[x1], #144]\n"
+        "fmla v12.4s, v1.4s, v17.4s\n"
+        "ldr q14, [%[x1], #144]\n"
+        "fmla v13.4s, v3.4s, v17.4s\n"
+        "ldr q15, [%[x1], #144]\n"
+        "fmla v14.4s, v5.4s, v17.4s\n"
+        "fmla v15.4s, v7.4s, v17.4s\n"
+        "fmla v24.4s, v8.4s, v18.s[0]\n"
+        "add %[x0], %[x0], #160\n"
+        "fmla v26.4s, v9.4s, v18.s[1]\n"
+        "add %[x1], %[x1], #160\n"
+        "fmla v28.4s, v10.4s, v18.s[2]\n"
+        "add %[w], %[w], #144\n"
+        "fmla v30.4s, v11.4s, v18.s[3]\n"
+        "subs %[blocks], %[blocks], #1\n"
+        "fmla v25.4s, v12.4s, v18.s[0]\n"
+        "fmla v27.4s, v13.4s, v18.s[1]\n"
+        "fmla v29.4s, v14.4s, v18.s[2]\n"
+        "fmla v31.4s, v15.4s, v18.s[3]\n"
+        "b.ne 1b\n"
+        : [w] "+r"(w), [x0] "+r"(x0), [x1] "+r"(x1), [blocks] "+r"(blocks), "+w"(a0), "+w"(a1),
+          "+w"(a2), "+w"(a3), "+w"(a4), "+w"(a5), "+w"(a6), "+w"(a7)
+        : [start] "r"(kStart)
+        : "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13",
+          "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "cc", "memory");
+    acc[0][0] = a0;
+    acc[0][1] = a1;
+    acc[1][0] = a2;
+    acc[1][1] = a3;
+    acc[2][0] = a4;
+    acc[2][1] = a5;
+    acc[3][0] = a6;
+    acc[3][1] = a7;
+}
+
 #else
 
 constexpr int kTileGroups = 2;
@@ -195,7 +297,9 @@ template <int C>
 inline void gemm_acc(const FourBlock* w, std::int64_t blocks, const GroupBlock* const* groups,
                      float32x4_t (&out)[4][C]) {
     float32x4_t acc[2][2 * C];  // rows {0,1} and {2,3}; tokens by twos
+#pragma GCC unroll 2
     for (int p = 0; p < 2; ++p) {
+#pragma GCC unroll 4
         for (int c = 0; c < 2 * C; ++c) acc[p][c] = vdupq_n_f32(0);
     }
     for (std::int64_t b = 0; b < blocks; ++b, ++w) {
@@ -228,7 +332,9 @@ inline void gemm_acc(const FourBlock* w, std::int64_t blocks, const GroupBlock* 
             acc[1][c] = vfmaq_f32(acc[1][c], t1, scale23);
         }
     }
+#pragma GCC unroll 2
     for (int p = 0; p < 2; ++p) {
+#pragma GCC unroll 2
         for (int c = 0; c < C; ++c) {
             const float64x2_t a = vreinterpretq_f64_f32(acc[p][2 * c]);
             const float64x2_t z = vreinterpretq_f64_f32(acc[p][2 * c + 1]);
@@ -248,11 +354,14 @@ inline void gemm_four(const LinearJob& job, const FourBlock* w, std::int64_t blo
                       std::int64_t row, std::int64_t valid) {
     const GroupBlock* groups[C];
     float32x4_t acc[4][C];
+#pragma GCC unroll 2
     for (int c = 0; c < C; ++c) {
         groups[c] = x + c * blocks;
+#pragma GCC unroll 4
         for (int r = 0; r < 4; ++r) acc[r][c] = vdupq_n_f32(0);
     }
-    gemm_acc<C>(w, blocks, groups, acc);
+    gemm_acc(w, blocks, groups, acc);
+#pragma GCC unroll 2
     for (int c = 0; c < C; ++c) {  // from tokens of a row to rows of a token
         const float32x4_t a = vzip1q_f32(acc[0][c], acc[2][c]);
         const float32x4_t b = vzip2q_f32(acc[0][c], acc[2][c]);
