@@ -26,8 +26,16 @@ void float_tile(const LinearJob& job, const unsigned char* const* w, std::int64_
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) acc[t][r] = zero();
     }
+    // One token: the next rows, which follow in memory, are fetched while these are summed.
+    const unsigned char* ahead = w[R - 1] + k * kBytes;
     std::int64_t i = 0;
     for (; i + kLanes <= k; i += kLanes) {
+        if constexpr (T == 1) {
+#pragma GCC unroll 8
+            for (int line = 0; line < R * kLanes * kBytes; line += 64) {
+                __builtin_prefetch(ahead + i * R * kBytes + line);
+            }
+        }
         Vec row_w[R];
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) row_w[r] = load<Kind>(w[r] + i * kBytes);

@@ -41,38 +41,119 @@ inline float32x4_t scales_of_four(const unsigned char* const* rows, std::size_t 
     return vcvt_f32_f16(vreinterpret_f16_u64(vcreate_u64(bits)));
 }
 
+// A block of 4 rows, by hand as far as the exact sums of the block: v24-27 are the rows' dot
+// products, added up across in pairs. While 4 rows are summed the next 4, which follow in memory,
+// are fetched: 4 streams of a few lines each would start cold every time.
+#define MR_GEMV_TAIL(start)                   \
+    "ldr q6, [%[x], #" #start "]\n"           \
+    "orr %[h0], %[h0], %[h1], lsl #16\n"      \
+    "orr %[h2], %[h2], %[h3], lsl #16\n"      \
+    "addp v24.4s, v24.4s, v25.4s\n"           \
+    "addp v26.4s, v26.4s, v27.4s\n"           \
+    "orr %[h0], %[h0], %[h2], lsl #32\n"      \
+    "ldp q7, q8, [%[x], #32]\n"               \
+    "addp v24.4s, v24.4s, v26.4s\n"           \
+    "fmov d9, %[h0]\n"                        \
+    "add v24.4s, v24.4s, v6.4s\n"             \
+    "fcvtl v9.4s, v9.4h\n"                    \
+    "add %[x], %[x], #96\n"                   \
+    "fmla v8.4s, v24.4s, v7.4s\n"             \
+    "subs %[blocks], %[blocks], #1\n"         \
+    "fmla %[acc].4s, v8.4s, v9.4s\n"          \
+    "b.ne 1b\n"
+
 template <bool Q8>
 inline void gemv_four(const unsigned char* const* rows, std::int64_t blocks, const TokenBlock* x,
                       float* sums) {
-    constexpr std::size_t kBytes = Q8 ? 34 : 18;
-    const unsigned char* const row[4] = {rows[0], rows[1], rows[2], rows[3]};
+    const unsigned char *p0 = rows[0], *p1 = rows[1], *p2 = rows[2], *p3 = rows[3];
+    const unsigned char* ahead = p3 + blocks * (Q8 ? 34 : 18);
+    std::uint64_t h0, h1, h2, h3;  // scales
     float32x4_t acc = vdupq_n_f32(0);
-    std::size_t at = 0;
-    for (std::int64_t b = 0; b < blocks; ++b, at += kBytes, ++x) {
-        const int8x16_t x0 = vld1q_s8(x->q), x1 = vld1q_s8(x->q + 16);
-        int32x4_t dot[4];
-#pragma GCC unroll 4
-        for (int r = 0; r < 4; ++r) {
-            int8x16_t w0, w1;
-            if constexpr (Q8) {
-                const auto* q = reinterpret_cast<const std::int8_t*>(row[r] + at + 2);
-                w0 = vld1q_s8(q);
-                w1 = vld1q_s8(q + 16);
-            } else {
-                const uint8x16_t q = vld1q_u8(row[r] + at + 2);
-                w0 = vreinterpretq_s8_u8(vandq_u8(q, vdupq_n_u8(15)));
-                w1 = vreinterpretq_s8_u8(vshrq_n_u8(q, 4));
-            }
-            dot[r] = vdotq_s32(vdotq_s32(vdupq_n_s32(0), w0, x0), w1, x1);
-        }
-        const int32x4_t isum = vpaddq_s32(vpaddq_s32(dot[0], dot[1]), vpaddq_s32(dot[2], dot[3]));
-        const int32x4_t start = vld1q_s32(Q8 ? x->start : x->start4);
-        const float32x4_t sum = vreinterpretq_f32_s32(vaddq_s32(isum, start));
-        const float32x4_t scaled = vfmaq_f32(vld1q_f32(x->minus), sum, vld1q_f32(x->d));
-        acc = vfmaq_f32(acc, scaled, scales_of_four(row, at));
+    static_assert(sizeof(TokenBlock) == 96);
+    if constexpr (Q8) {
+        asm volatile(
+            "1:\n"
+            "ldp q4, q5, [%[x]]\n"
+            "ldur q16, [%[p0], #2]\n"
+            "ldur q17, [%[p1], #2]\n"
+            "ldur q18, [%[p2], #2]\n"
+            "ldur q19, [%[p3], #2]\n"
+            "movi v24.2d, #0\n"
+            "movi v25.2d, #0\n"
+            "movi v26.2d, #0\n"
+            "movi v27.2d, #0\n"
+            "ldur q20, [%[p0], #18]\n"
+            "ldur q21, [%[p1], #18]\n"
+            "ldur q22, [%[p2], #18]\n"
+            "ldur q23, [%[p3], #18]\n"
+            "sdot v24.4s, v16.16b, v4.16b\n"
+            "sdot v25.4s, v17.16b, v4.16b\n"
+            "ldrh %w[h0], [%[p0]], #34\n"
+            "sdot v26.4s, v18.16b, v4.16b\n"
+            "sdot v27.4s, v19.16b, v4.16b\n"
+            "ldrh %w[h1], [%[p1]], #34\n"
+            "prfm pldl1keep, [%[ahead]]\n"
+            "sdot v24.4s, v20.16b, v5.16b\n"
+            "sdot v25.4s, v21.16b, v5.16b\n"
+            "ldrh %w[h2], [%[p2]], #34\n"
+            "prfm pldl1keep, [%[ahead], #64]\n"
+            "sdot v26.4s, v22.16b, v5.16b\n"
+            "sdot v27.4s, v23.16b, v5.16b\n"
+            "ldrh %w[h3], [%[p3]], #34\n"
+            "add %[ahead], %[ahead], #136\n" MR_GEMV_TAIL(64)
+            : [p0] "+r"(p0), [p1] "+r"(p1), [p2] "+r"(p2), [p3] "+r"(p3), [ahead] "+r"(ahead),
+              [x] "+r"(x), [blocks] "+r"(blocks), [acc] "+w"(acc), [h0] "=&r"(h0), [h1] "=&r"(h1),
+              [h2] "=&r"(h2), [h3] "=&r"(h3)
+            :
+            : "v4", "v5", "v6", "v7", "v8", "v9", "v16", "v17", "v18", "v19", "v20", "v21", "v22",
+              "v23", "v24", "v25", "v26", "v27", "cc", "memory");
+    } else {
+        const uint8x16_t low = vdupq_n_u8(15);
+        asm volatile(
+            "1:\n"
+            "ldur q20, [%[p0], #2]\n"
+            "ldur q21, [%[p1], #2]\n"
+            "ldur q22, [%[p2], #2]\n"
+            "ldur q23, [%[p3], #2]\n"
+            "ldp q4, q5, [%[x]]\n"
+            "movi v24.2d, #0\n"
+            "movi v25.2d, #0\n"
+            "movi v26.2d, #0\n"
+            "movi v27.2d, #0\n"
+            "and v16.16b, v20.16b, %[low].16b\n"
+            "ushr v20.16b, v20.16b, #4\n"
+            "ldrh %w[h0], [%[p0]], #18\n"
+            "and v17.16b, v21.16b, %[low].16b\n"
+            "ushr v21.16b, v21.16b, #4\n"
+            "ldrh %w[h1], [%[p1]], #18\n"
+            "and v18.16b, v22.16b, %[low].16b\n"
+            "ushr v22.16b, v22.16b, #4\n"
+            "ldrh %w[h2], [%[p2]], #18\n"
+            "and v19.16b, v23.16b, %[low].16b\n"
+            "ushr v23.16b, v23.16b, #4\n"
+            "ldrh %w[h3], [%[p3]], #18\n"
+            "sdot v24.4s, v16.16b, v4.16b\n"
+            "sdot v25.4s, v17.16b, v4.16b\n"
+            "prfm pldl1keep, [%[ahead]]\n"
+            "sdot v26.4s, v18.16b, v4.16b\n"
+            "sdot v27.4s, v19.16b, v4.16b\n"
+            "prfm pldl1keep, [%[ahead], #64]\n"
+            "sdot v24.4s, v20.16b, v5.16b\n"
+            "sdot v25.4s, v21.16b, v5.16b\n"
+            "add %[ahead], %[ahead], #72\n"
+            "sdot v26.4s, v22.16b, v5.16b\n"
+            "sdot v27.4s, v23.16b, v5.16b\n" MR_GEMV_TAIL(80)
+            : [p0] "+r"(p0), [p1] "+r"(p1), [p2] "+r"(p2), [p3] "+r"(p3), [ahead] "+r"(ahead),
+              [x] "+r"(x), [blocks] "+r"(blocks), [acc] "+w"(acc), [h0] "=&r"(h0), [h1] "=&r"(h1),
+              [h2] "=&r"(h2), [h3] "=&r"(h3)
+            : [low] "w"(low)
+            : "v4", "v5", "v6", "v7", "v8", "v9", "v16", "v17", "v18", "v19", "v20", "v21", "v22",
+              "v23", "v24", "v25", "v26", "v27", "cc", "memory");
     }
     vst1q_f32(sums, acc);
 }
+
+#undef MR_GEMV_TAIL
 
 // --- quantised, many tokens ---
 
