@@ -33,7 +33,7 @@ void float_tile(const LinearJob& job, const unsigned char* const* w, std::int64_
         if constexpr (T == 1) {
 #pragma GCC unroll 8
             for (int line = 0; line < R * kLanes * kBytes; line += 64) {
-                __builtin_prefetch(ahead + i * R * kBytes + line);
+                __builtin_prefetch(ahead + i * R * kBytes + line, 0, 2);
             }
         }
         Vec row_w[R];
