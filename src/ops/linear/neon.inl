@@ -44,22 +44,23 @@ inline float32x4_t scales_of_four(const unsigned char* const* rows, std::size_t 
 // A block of 4 rows, by hand as far as the exact sums of the block: v24-27 are the rows' dot
 // products, added up across in pairs. While 4 rows are summed the next 4, which follow in memory,
 // are fetched: 4 streams of a few lines each would start cold every time.
-#define MR_GEMV_TAIL(start)                   \
-    "ldr q6, [%[x], #" #start "]\n"           \
-    "orr %[h0], %[h0], %[h1], lsl #16\n"      \
-    "orr %[h2], %[h2], %[h3], lsl #16\n"      \
-    "addp v24.4s, v24.4s, v25.4s\n"           \
-    "addp v26.4s, v26.4s, v27.4s\n"           \
-    "orr %[h0], %[h0], %[h2], lsl #32\n"      \
-    "ldp q7, q8, [%[x], #32]\n"               \
-    "addp v24.4s, v24.4s, v26.4s\n"           \
-    "fmov d9, %[h0]\n"                        \
-    "add v24.4s, v24.4s, v6.4s\n"             \
-    "fcvtl v9.4s, v9.4h\n"                    \
-    "add %[x], %[x], #96\n"                   \
-    "fmla v8.4s, v24.4s, v7.4s\n"             \
-    "subs %[blocks], %[blocks], #1\n"         \
-    "fmla %[acc].4s, v8.4s, v9.4s\n"          \
+#define MR_GEMV_TAIL(start)              \
+    "ldr q6, [%[x], #" #start            \
+    "]\n"                                \
+    "orr %[h0], %[h0], %[h1], lsl #16\n" \
+    "orr %[h2], %[h2], %[h3], lsl #16\n" \
+    "addp v24.4s, v24.4s, v25.4s\n"      \
+    "addp v26.4s, v26.4s, v27.4s\n"      \
+    "orr %[h0], %[h0], %[h2], lsl #32\n" \
+    "ldp q7, q8, [%[x], #32]\n"          \
+    "addp v24.4s, v24.4s, v26.4s\n"      \
+    "fmov d9, %[h0]\n"                   \
+    "add v24.4s, v24.4s, v6.4s\n"        \
+    "fcvtl v9.4s, v9.4h\n"               \
+    "add %[x], %[x], #96\n"              \
+    "fmla v8.4s, v24.4s, v7.4s\n"        \
+    "subs %[blocks], %[blocks], #1\n"    \
+    "fmla %[acc].4s, v8.4s, v9.4s\n"     \
     "b.ne 1b\n"
 
 template <bool Q8>
@@ -160,8 +161,12 @@ inline void gemv_four(const unsigned char* const* rows, std::int64_t blocks, con
 template <bool Q8>
 inline void pack_four(const unsigned char* const* rows, std::int64_t blocks, FourBlock* to) {
     constexpr std::size_t kBytes = Q8 ? 34 : 18;
+    const unsigned char* ahead = rows[3] + blocks * static_cast<std::int64_t>(kBytes);
     std::size_t at = 0;
     for (std::int64_t b = 0; b < blocks; ++b, at += kBytes, ++to) {
+        __builtin_prefetch(ahead);
+        __builtin_prefetch(ahead + 64);
+        ahead += 4 * kBytes;
         int8x16_t w[4][2];
 #pragma GCC unroll 4
         for (int r = 0; r < 4; ++r) {
@@ -215,6 +220,44 @@ alignas(32) constexpr std::int32_t kStart[8] = {kMagicBits, kMagicBits, kMagicBi
 
 constexpr int kTileGroups = 2;  // 8 integer and 8 float accumulators, 4 rows, 2 groups
 
+// Where a tile takes 4 rows of weights from: what pack_four() made, or the file.
+struct Packed {
+    const FourBlock* block;
+    void half(int h, int8x16_t (&v)[4]) const {
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; ++r) v[r] = vld1q_s8(block->q + r * 32 + h * 16);
+    }
+    float32x4_t scales() const { return vld1q_f32(block->scale); }
+    void next() { ++block; }
+};
+
+template <bool Q8>
+struct Direct {
+    const unsigned char* row[4];
+    const unsigned char* ahead;  // the next 4 rows
+    void half(int h, int8x16_t (&v)[4]) const {
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; ++r) {
+            if constexpr (Q8) {
+                v[r] = vld1q_s8(reinterpret_cast<const std::int8_t*>(row[r] + 2 + h * 16));
+            } else {
+                const uint8x16_t q = vld1q_u8(row[r] + 2);
+                const uint8x16_t w = h == 0 ? vandq_u8(q, vdupq_n_u8(15)) : vshrq_n_u8(q, 4);
+                v[r] = vsubq_s8(vreinterpretq_s8_u8(w), vdupq_n_s8(8));
+            }
+        }
+    }
+    float32x4_t scales() const { return scales_of_four(row, 0); }
+    void next() {
+        constexpr int kBytes = Q8 ? 34 : 18;
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; ++r) row[r] += kBytes;
+        __builtin_prefetch(ahead);
+        __builtin_prefetch(ahead + 64);
+        ahead += 4 * kBytes;
+    }
+};
+
 template <int J, int C>
 inline void dot_lane(int32x4_t (&sum)[4][C], const int8x16_t (&w)[4], const GroupBlock* const* x,
                      int at) {
@@ -226,13 +269,19 @@ inline void dot_lane(int32x4_t (&sum)[4][C], const int8x16_t (&w)[4], const Grou
     }
 }
 
-template <int C>
-inline void gemm_acc(const FourBlock* w, std::int64_t blocks, const GroupBlock* const* groups,
-                     float32x4_t (&acc)[4][C]) {
+// out[r][c]: row r, the 4 tokens of group c.
+template <int C, typename Source>
+__attribute__((noinline)) void gemm_acc(Source w, std::int64_t blocks,
+                                        const GroupBlock* const* groups, float32x4_t (&out)[4][C]) {
     const GroupBlock* x[C];
+    float32x4_t acc[4][C];
 #pragma GCC unroll 2
-    for (int c = 0; c < C; ++c) x[c] = groups[c];
-    for (std::int64_t b = 0; b < blocks; ++b, ++w) {
+    for (int c = 0; c < C; ++c) {
+        x[c] = groups[c];
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; ++r) acc[r][c] = vdupq_n_f32(0);
+    }
+    for (std::int64_t b = 0; b < blocks; ++b) {
         int32x4_t sum[4][C];
 #pragma GCC unroll 4
         for (int r = 0; r < 4; ++r) {
@@ -242,14 +291,14 @@ inline void gemm_acc(const FourBlock* w, std::int64_t blocks, const GroupBlock* 
 #pragma GCC unroll 2
         for (int h = 0; h < 2; ++h) {
             int8x16_t v[4];
-#pragma GCC unroll 4
-            for (int r = 0; r < 4; ++r) v[r] = vld1q_s8(w->q + r * 32 + h * 16);
+            w.half(h, v);
             dot_lane<0>(sum, v, x, h * 64);
             dot_lane<1>(sum, v, x, h * 64);
             dot_lane<2>(sum, v, x, h * 64);
             dot_lane<3>(sum, v, x, h * 64);
         }
-        const float32x4_t scale = vld1q_f32(w->scale);
+        const float32x4_t scale = w.scales();
+        w.next();
 #pragma GCC unroll 2
         for (int c = 0; c < C; ++c) {
             const float32x4_t d = vld1q_f32(x[c]->d);
@@ -265,6 +314,11 @@ inline void gemm_acc(const FourBlock* w, std::int64_t blocks, const GroupBlock* 
             acc[3][c] = vfmaq_laneq_f32(acc[3][c], t[3], scale, 3);
             ++x[c];
         }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) {
+#pragma GCC unroll 2
+        for (int c = 0; c < C; ++c) out[r][c] = acc[r][c];
     }
 }
 
@@ -283,18 +337,19 @@ inline void gemm_acc(const FourBlock* w, std::int64_t blocks, const GroupBlock* 
     MR_DOT4(0, 2, 4, 6, x0, w0, w1, w2, w3, lane) \
     MR_DOT4(1, 3, 5, 7, x1, w0, w1, w2, w3, lane)
 
-inline void gemm_acc(const FourBlock* w, std::int64_t blocks, const GroupBlock* const* groups,
-                     float32x4_t (&acc)[4][2]) {
+inline void gemm_acc_8(const FourBlock* w, std::int64_t blocks, const GroupBlock* const* groups,
+                       float32x4_t (&out)[4][2]) {
     const GroupBlock *x0 = groups[0], *x1 = groups[1];
-    register float32x4_t a0 asm("v24") = acc[0][0];
-    register float32x4_t a1 asm("v25") = acc[0][1];
-    register float32x4_t a2 asm("v26") = acc[1][0];
-    register float32x4_t a3 asm("v27") = acc[1][1];
-    register float32x4_t a4 asm("v28") = acc[2][0];
-    register float32x4_t a5 asm("v29") = acc[2][1];
-    register float32x4_t a6 asm("v30") = acc[3][0];
-    register float32x4_t a7 asm("v31") = acc[3][1];
+    static_assert(sizeof(FourBlock) == 144 && sizeof(GroupBlock) == 160);
     asm volatile(
+        "movi v24.2d, #0\n"
+        "movi v25.2d, #0\n"
+        "movi v26.2d, #0\n"
+        "movi v27.2d, #0\n"
+        "movi v28.2d, #0\n"
+        "movi v29.2d, #0\n"
+        "movi v30.2d, #0\n"
+        "movi v31.2d, #0\n"
         "1:\n"
         "ldp q8, q12, [%[w]]\n"
         "ldp q0, q2, [%[start]]\n"
@@ -354,20 +409,19 @@ inline void gemm_acc(const FourBlock* w, std::int64_t blocks, const GroupBlock* 
         "fmla v29.4s, v14.4s, v18.s[2]\n"
         "fmla v31.4s, v15.4s, v18.s[3]\n"
         "b.ne 1b\n"
-        : [w] "+r"(w), [x0] "+r"(x0), [x1] "+r"(x1), [blocks] "+r"(blocks), "+w"(a0), "+w"(a1),
-          "+w"(a2), "+w"(a3), "+w"(a4), "+w"(a5), "+w"(a6), "+w"(a7)
-        : [start] "r"(kStart)
+        "stp q24, q25, [%[out]]\n"
+        "stp q26, q27, [%[out], #32]\n"
+        "stp q28, q29, [%[out], #64]\n"
+        "stp q30, q31, [%[out], #96]\n"
+        : [w] "+r"(w), [x0] "+r"(x0), [x1] "+r"(x1), [blocks] "+r"(blocks)
+        : [start] "r"(kStart), [out] "r"(out)
         : "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13",
-          "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "cc", "memory");
-    acc[0][0] = a0;
-    acc[0][1] = a1;
-    acc[1][0] = a2;
-    acc[1][1] = a3;
-    acc[2][0] = a4;
-    acc[2][1] = a5;
-    acc[3][0] = a6;
-    acc[3][1] = a7;
+          "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26",
+          "v27", "v28", "v29", "v30", "v31", "cc", "memory");
 }
+
+#undef MR_DOT
+#undef MR_DOT4
 
 #else
 
@@ -427,22 +481,11 @@ inline void gemm_acc(const FourBlock* w, std::int64_t blocks, const GroupBlock* 
 
 #endif
 
-// Rows [row, row + min(valid, 4)) times the tokens from `token` on, `tokens` of them and at most C
-// groups; x is the first group, the next lies `blocks` further.
-template <bool Q8, int C>
-inline void gemm_four(const LinearJob& job, const FourBlock* w, std::int64_t blocks,
-                      const GroupBlock* x, std::int64_t token, std::int64_t tokens,
-                      std::int64_t row, std::int64_t valid) {
-    const GroupBlock* groups[C];
-    float32x4_t acc[4][C];
-#pragma GCC unroll 2
-    for (int c = 0; c < C; ++c) {
-        groups[c] = x + c * blocks;
-#pragma GCC unroll 4
-        for (int r = 0; r < 4; ++r) acc[r][c] = vdupq_n_f32(0);
-    }
-    gemm_acc(w, blocks, groups, acc);
-#pragma GCC unroll 2
+// acc[r][c], row r and the 4 tokens of group c, to rows [row, row + min(valid, 4)) of the tokens
+// from `token` on: `tokens` of them, and at most C groups.
+template <int C>
+inline void store_tile(const LinearJob& job, const float32x4_t (&acc)[4][C], std::int64_t token,
+                       std::int64_t tokens, std::int64_t row, std::int64_t valid) {
     for (int c = 0; c < C; ++c) {  // from tokens of a row to rows of a token
         const float32x4_t a = vzip1q_f32(acc[0][c], acc[2][c]);
         const float32x4_t b = vzip2q_f32(acc[0][c], acc[2][c]);
@@ -457,5 +500,39 @@ inline void gemm_four(const LinearJob& job, const FourBlock* w, std::int64_t blo
         }
     }
 }
+
+// 4 packed rows times C groups of tokens; x is the first group, the next lies `blocks` further.
+template <bool Q8, int C>
+inline void gemm_four(const LinearJob& job, const FourBlock* w, std::int64_t blocks,
+                      const GroupBlock* x, std::int64_t token, std::int64_t tokens,
+                      std::int64_t row, std::int64_t valid) {
+    const GroupBlock* groups[C];
+    for (int c = 0; c < C; ++c) groups[c] = x + c * blocks;
+    float32x4_t acc[4][C];
+#if defined(MR_ISA_neon_dot)
+    if constexpr (C == 2) {
+        gemm_acc_8(w, blocks, groups, acc);
+    } else {
+        gemm_acc<C>(Packed{w}, blocks, groups, acc);
+    }
+#else
+    gemm_acc<C>(w, blocks, groups, acc);
+#endif
+    store_tile<C>(job, acc, token, tokens, row, valid);
+}
+
+#if defined(MR_ISA_neon_dot)
+// The same for so few tokens that unpacking would not pay: straight from the file.
+template <bool Q8, int C>
+inline void gemm_direct(const LinearJob& job, const unsigned char* const* rows, std::int64_t blocks,
+                        const GroupBlock* x, std::int64_t row, std::int64_t valid) {
+    const GroupBlock* groups[C];
+    for (int c = 0; c < C; ++c) groups[c] = x + c * blocks;
+    const Direct<Q8> w{{rows[0], rows[1], rows[2], rows[3]}, rows[3] + job.row_bytes};
+    float32x4_t acc[4][C];
+    gemm_acc<C>(w, blocks, groups, acc);
+    store_tile<C>(job, acc, 0, job.tokens, row, valid);
+}
+#endif
 
 }  // namespace
