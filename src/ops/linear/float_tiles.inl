@@ -26,15 +26,15 @@ void float_tile(const LinearJob& job, const unsigned char* const* w, std::int64_
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) acc[t][r] = zero();
     }
-    // One token: the next rows, which follow in memory, are fetched while these are summed.
+    // Where the weights are read but once, the next rows, which follow in memory, are fetched while
+    // these are summed. (L2: they are too long for L1.)
     const unsigned char* ahead = w[R - 1] + k * kBytes;
+    const std::int64_t pace = job.tokens <= kTileTokens ? R * kBytes : 0;
     std::int64_t i = 0;
     for (; i + kLanes <= k; i += kLanes) {
-        if constexpr (T == 1) {
 #pragma GCC unroll 8
-            for (int line = 0; line < R * kLanes * kBytes; line += 64) {
-                __builtin_prefetch(ahead + i * R * kBytes + line, 0, 2);
-            }
+        for (int line = 0; line < R * kLanes * kBytes; line += 64) {
+            __builtin_prefetch(ahead + i * pace + line, 0, 2);
         }
         Vec row_w[R];
 #pragma GCC unroll 8
