@@ -2,6 +2,8 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
+target_compile_features(millrace PUBLIC cxx_std_20)  # the public header asks for it
+
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/millrace)
 install(TARGETS millrace EXPORT millraceTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT millraceTargets NAMESPACE millrace:: DESTINATION ${package_dir})

@@ -1,0 +1,113 @@
+// Millrace as a library: open a model, make text, count tokens, measure perplexity.
+//
+//     millrace::Model model = millrace::Model::load("model.gguf");
+//     model.generate("Once upon a time", {.max_tokens = 100}, [](std::string_view text) {
+//         std::cout << text << std::flush;
+//         return true;  // false stops
+//     });
+//
+// Every function throws millrace::Error and nothing else. A Model may be moved; it may be used by
+// one thread at a time (it computes with several of its own).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace millrace {
+
+// What went wrong, in one line that names file, field and value, and what to do.
+class Error : public std::runtime_error {
+  public:
+    enum class Kind { input = 1, usage = 2, device = 3 };
+
+    Error(Kind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+    Kind kind() const { return kind_; }
+
+  private:
+    Kind kind_;
+};
+
+struct LoadOptions {
+    std::string tokenizer{};   // a path, where the model brings none
+    int threads = 0;           // 0: all cores
+    std::int64_t context = 0;  // positions; 0: as many as the model was trained for
+};
+
+struct GenerateOptions {
+    int max_tokens = 256;
+    float temperature = 0.8f;  // 0: always the most probable token
+    int top_k = 40;            // 0: all
+    float top_p = 0.95f;       // 1: all
+    float min_p = 0.05f;       // 0: all
+    float repeat_penalty = 1.0f;
+    std::uint64_t seed = 0;           // same model, prompt, options and seed: same text
+    std::vector<std::string> stop{};  // stop before any of these
+};
+
+struct Generation {
+    std::string text;                  // without the prompt
+    std::vector<std::int32_t> tokens;  // ... as ids
+    std::string stop_reason;           // "length", "end_of_text", "stop_string", "context_full" or
+                                       // "cancelled"
+    std::int64_t prompt_tokens = 0;
+    double tokens_per_second = 0;  // after the first token
+    double bytes_per_second = 0;   // read from memory while doing so
+    double bytes_per_token = 0;
+};
+
+struct Evaluation {
+    std::int64_t tokens = 0;  // predicted ones
+    double nll = 0;           // natural log, mean over tokens
+    double perplexity = 0;
+};
+
+struct ModelInfo {
+    std::string family;  // "llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt-neox"
+    std::string format;  // of the file
+    std::uint64_t parameters = 0;
+    int layers = 0;
+    int dim = 0;
+    int vocab = 0;
+    std::int64_t context = 0;  // positions this Model holds
+};
+
+class Model {
+  public:
+    // Called with text as it is made, in whole UTF-8 characters. Returning false stops. What it
+    // throws leaves through generate() as it is.
+    using OnText = std::function<bool(std::string_view)>;
+
+    // A GGUF file, a Hugging Face folder, a llama2.c .bin, or random:SHAPE[:TYPE].
+    static Model load(const std::string& source, const LoadOptions& options = {});
+    ~Model();
+    Model(Model&&) noexcept;
+    Model& operator=(Model&&) noexcept;
+
+    ModelInfo info() const;
+    // Continues `prompt`; an empty one begins a text. What was computed for a common beginning with
+    // the last prompt is used again.
+    Generation generate(std::string_view prompt, const GenerateOptions& options = {},
+                        const OnText& on_text = {});
+    // `special`: with BOS and the like, and with special tokens in the text read as such.
+    std::vector<std::int32_t> tokenize(std::string_view text, bool special = true) const;
+    // The text of the ids; what special tokens are called is left out.
+    std::string detokenize(std::span<const std::int32_t> tokens) const;
+    // How well the model predicts a text, cut into documents at `split` where that is not empty.
+    Evaluation evaluate(std::string_view text, const std::string& split = {});
+
+  private:
+    struct Impl;
+    explicit Model(std::unique_ptr<Impl> impl);
+    std::unique_ptr<Impl> impl_;
+};
+
+// "0.1.0"
+const char* version();
+
+}  // namespace millrace
