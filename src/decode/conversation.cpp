@@ -1,0 +1,58 @@
+#include "decode/conversation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "decode/prompt.h"
+
+namespace mr::decode {
+
+Conversation::Conversation(model::Engine& engine, std::string system)
+    : engine_(engine),
+      session_(engine),
+      format_(text::detect_chat_format(require_tokenizer(engine.model()))) {
+    if (!system.empty()) messages_.push_back({"system", std::move(system)});
+    kept_ = messages_.size();
+}
+
+void Conversation::clear() {
+    messages_.resize(kept_);
+    forgotten_ = 0;
+}
+
+std::vector<std::int32_t> Conversation::encode() const {
+    return text::encode_chat(*engine_.model().tokenizer, format_, messages_, true);
+}
+
+// A turn is a question and its answer.
+void Conversation::forget_oldest() {
+    const auto first = messages_.begin() + static_cast<std::ptrdiff_t>(kept_);
+    messages_.erase(first, first + 2);
+    ++forgotten_;
+}
+
+Generated Conversation::answer(const std::string& message, GenerateOptions options,
+                               const Session::OnText& on_text) {
+    const std::vector<text::ChatMessage> before = messages_;
+    messages_.push_back({"user", message});
+    try {
+        // An eighth of the context stays free for the answer, as long as there is a turn to forget.
+        const std::int64_t context = engine_.options().context;
+        const auto most = static_cast<std::size_t>(context - context / 8);
+        std::vector<std::int32_t> prompt = encode();
+        while (prompt.size() > most && messages_.size() > kept_ + 1) {
+            forget_oldest();
+            prompt = encode();
+        }
+        for (std::string& stop : text::chat_stops(format_)) options.stop.push_back(std::move(stop));
+        Generated made = session_.generate(prompt, options, on_text);
+        messages_.push_back({"assistant", made.text});
+        return made;
+    } catch (...) {
+        messages_ = before;  // a turn that failed was none
+        throw;
+    }
+}
+
+}  // namespace mr::decode

@@ -1,0 +1,154 @@
+#include "decode/measure.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+
+#include "core/error.h"
+#include "observe/bandwidth.h"
+#include "ops/sample/sample.h"
+
+namespace mr::decode {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double ratio(double value, double by) { return by > 0 ? value / by : 0; }
+
+// Closes its sequence however the measurement ends.
+class OpenSequence {
+  public:
+    explicit OpenSequence(model::KvCache& cache) : cache_(cache), id_(cache.open()) {}
+    ~OpenSequence() { cache_.close(id_); }
+    OpenSequence(const OpenSequence&) = delete;
+    OpenSequence& operator=(const OpenSequence&) = delete;
+    model::SeqId id() const { return id_; }
+
+  private:
+    model::KvCache& cache_;
+    model::SeqId id_;
+};
+
+// Any ids do: the work does not depend on them. They are spread over the vocabulary so that the
+// embedding rows are not all one.
+std::vector<std::int32_t> made_up_prompt(const model::Engine& engine, int tokens) {
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+        ids[i] = static_cast<std::int32_t>((i * 7919 + 1) %
+                                           static_cast<std::size_t>(engine.model().spec.vocab));
+    }
+    return ids;
+}
+
+Tensor run_prompt(model::Engine& engine, model::SeqId seq, std::span<const std::int32_t> prompt) {
+    const auto chunk = static_cast<std::size_t>(engine.options().max_batch);
+    Tensor logits;
+    for (std::size_t i = 0; i < prompt.size(); i += chunk) {
+        const auto part = prompt.subspan(i, std::min(chunk, prompt.size() - i));
+        const bool last = i + part.size() == prompt.size();
+        const model::BatchItem item{
+            seq, part, last ? model::BatchItem::Logits::last : model::BatchItem::Logits::none};
+        logits = engine.forward({&item, 1});
+    }
+    return logits;
+}
+
+void check(const model::Engine& engine, const MeasureOptions& options, std::int64_t positions) {
+    MR_CHECK(options.prompt > 0 && options.steps > 0 && options.repetitions > 0,
+             "there is something to measure");
+    if (positions <= engine.options().context) return;
+    throw Error::input(
+        {.field = "--ctx",
+         .value = std::to_string(engine.options().context),
+         .problem = "the measurement needs " + std::to_string(positions) + " positions of context",
+         .remedy = "raise it, or lower --prompt or -n"});
+}
+
+template <typename Once>
+Measured repeat(model::Engine& engine, const MeasureOptions& options, std::int64_t tokens,
+                const Progress& progress, Once&& once) {
+    Measured out;
+    out.tokens = tokens;
+    const int total = options.warmup + options.repetitions;
+    for (int i = 0; i < total; ++i) {
+        if (progress) {
+            progress("measuring", static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(total));
+        }
+        out.read_bandwidth =
+            std::max(out.read_bandwidth,
+                     observe::measure_read_bandwidth(*engine.context().pool, 0, 0.1).best);
+        const Ledger before = engine.ledger();
+        const double seconds = once();
+        if (i < options.warmup) continue;
+        out.seconds.push_back(seconds);
+        out.ledger = engine.ledger().since(before);
+    }
+    return out;
+}
+
+}  // namespace
+
+double Measured::median_seconds() const {
+    std::vector<double> sorted = seconds;
+    std::sort(sorted.begin(), sorted.end());
+    return sorted.empty() ? 0 : sorted[sorted.size() / 2];
+}
+double Measured::best_seconds() const {
+    return seconds.empty() ? 0 : *std::min_element(seconds.begin(), seconds.end());
+}
+double Measured::tokens_per_second() const {
+    return ratio(static_cast<double>(tokens), median_seconds());
+}
+double Measured::best_tokens_per_second() const {
+    return ratio(static_cast<double>(tokens), best_seconds());
+}
+double Measured::bytes_per_token() const {
+    return ratio(static_cast<double>(ledger.total().bytes_read), static_cast<double>(tokens));
+}
+double Measured::bytes_per_second() const {
+    return ratio(static_cast<double>(ledger.total().bytes_read), median_seconds());
+}
+double Measured::best_bytes_per_second() const {
+    return ratio(static_cast<double>(ledger.total().bytes_read), best_seconds());
+}
+double Measured::flops_per_second() const {
+    return ratio(static_cast<double>(ledger.total().flops), median_seconds());
+}
+
+Measured measure_decode(model::Engine& engine, const MeasureOptions& options,
+                        const Progress& progress) {
+    check(engine, options, std::int64_t{options.prompt} + options.steps);
+    const OpenSequence seq(engine.cache());
+    const std::vector<std::int32_t> prompt = made_up_prompt(engine, options.prompt);
+    run_prompt(engine, seq.id(), prompt);
+    ops::SampleParams greedy;
+    greedy.temperature = 0;
+    return repeat(engine, options, options.steps, progress, [&] {
+        engine.cache().truncate(seq.id(), options.prompt);
+        std::int32_t token = prompt.back();
+        const auto start = Clock::now();
+        for (int i = 0; i < options.steps; ++i) {
+            const model::BatchItem item{seq.id(), {&token, 1}, model::BatchItem::Logits::last};
+            const Tensor logits = engine.forward({&item, 1});
+            token = ops::sample(engine.context(), logits, greedy, {},
+                                static_cast<std::uint64_t>(options.prompt + i))
+                        .id;
+        }
+        return std::chrono::duration<double>(Clock::now() - start).count();
+    });
+}
+
+Measured measure_prefill(model::Engine& engine, const MeasureOptions& options,
+                         const Progress& progress) {
+    check(engine, options, options.prompt);
+    const OpenSequence seq(engine.cache());
+    const std::vector<std::int32_t> prompt = made_up_prompt(engine, options.prompt);
+    return repeat(engine, options, options.prompt, progress, [&] {
+        engine.cache().truncate(seq.id(), 0);
+        const auto start = Clock::now();
+        run_prompt(engine, seq.id(), prompt);
+        return std::chrono::duration<double>(Clock::now() - start).count();
+    });
+}
+
+}  // namespace mr::decode

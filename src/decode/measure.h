@@ -1,0 +1,44 @@
+// Measurements of an engine: decode and prefill, repeated, with the machine's read bandwidth
+// measured between the repetitions by the same threads.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/ledger.h"
+#include "core/progress.h"
+#include "model/forward.h"
+
+namespace mr::decode {
+
+struct MeasureOptions {
+    int prompt = 128;  // prefill: tokens of the prompt; decode: tokens that are there already
+    int steps = 32;    // decode: tokens a repetition makes
+    int repetitions = 5;
+    int warmup = 1;  // repetitions that are not counted
+};
+
+struct Measured {
+    std::vector<double> seconds;  // of every repetition
+    std::int64_t tokens = 0;      // of one repetition
+    Ledger ledger;                // of one repetition: all of them are alike
+    double read_bandwidth = 0;    // bytes a second, best of all passes
+
+    double median_seconds() const;
+    double best_seconds() const;
+    double tokens_per_second() const;  // in the median repetition
+    double best_tokens_per_second() const;
+    double bytes_per_token() const;   // read
+    double bytes_per_second() const;  // read, in the median repetition
+    double best_bytes_per_second() const;
+    double flops_per_second() const;
+};
+
+// A token at a time, each the most probable one after the last, as `run --temp 0` does.
+Measured measure_decode(model::Engine& engine, const MeasureOptions& options,
+                        const Progress& progress = {});
+// The whole prompt at once, up to the logits of its last token.
+Measured measure_prefill(model::Engine& engine, const MeasureOptions& options,
+                         const Progress& progress = {});
+
+}  // namespace mr::decode
