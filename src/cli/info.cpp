@@ -1,16 +1,22 @@
-// millrace info: the machine.
+// millrace info: the machine, a model, and what the one needs of the other.
 #include <fmt/format.h>
 
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/engine.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/arena.h"
 #include "core/cpu.h"
+#include "core/error.h"
 #include "core/thread_pool.h"
+#include "millrace/millrace.h"
+#include "model/names.h"
 #include "observe/bandwidth.h"
 
 namespace mr::cli {
@@ -18,13 +24,18 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json machine(const SharedOptions& options) {
+struct Options {
+    SharedOptions shared;
+    int batch = 1;
+};
+
+Json machine_json(const SharedOptions& options) {
     const CpuInfo cpu = cpu_info();
     ThreadPool pool(thread_count(options));
     const observe::Bandwidth bandwidth = observe::measure_read_bandwidth(pool, 0, 0.3);
     Json paths = Json::array();
     for (const Isa isa : available_isas()) paths.push_back(isa_name(isa));
-    return {{"version", MR_VERSION},
+    return {{"version", millrace::version()},
             {"cpu", cpu.model},
             {"cores", cpu.cores},
             {"threads", pool.size()},
@@ -36,30 +47,174 @@ Json machine(const SharedOptions& options) {
             {"devices", {"cpu"}}};
 }
 
-int info(const SharedOptions& options) {
-    check_device(options);
-    const Json m = machine(options);
-    if (options.json) {
-        out(Json{{"machine", m}}.dump(2) + "\n");
-        return 0;
+// Bytes of the matrices by type, as the engine holds them.
+std::map<std::string, std::uint64_t> bytes_by_type(const model::Model& model) {
+    std::map<std::string, std::uint64_t> bytes;
+    for (const model::RoleAt at : model::roles_of(model.spec)) {
+        if (!model::is_matrix(at.role)) continue;
+        const Tensor& tensor = model::role_slot(model.weights, at);
+        bytes[dtype_name(tensor.dtype)] += tensor.bytes();
     }
-    out(fmt::format(
-        "machine     {}, {} cores, {} memory\n"
-        "            kernels {}, reads {:.1f} GB/s with {} threads\n",
+    return bytes;
+}
+
+const char* scaling_name(model::RopeSpec::Scaling scaling) {
+    switch (scaling) {
+        case model::RopeSpec::Scaling::none:
+            return "none";
+        case model::RopeSpec::Scaling::linear:
+            return "linear";
+        case model::RopeSpec::Scaling::llama3:
+            return "llama3";
+        case model::RopeSpec::Scaling::yarn:
+            return "yarn";
+    }
+    return "?";
+}
+
+Json model_json(const model::Model& model) {
+    const model::ModelSpec& spec = model.spec;
+    Json json = {
+        {"source", model.source},
+        {"format", model.format},
+        {"family", spec.family},
+        {"name", spec.name},
+        {"parameters", spec.parameters()},
+        {"layers", spec.layers},
+        {"dim", spec.dim},
+        {"hidden", spec.hidden},
+        {"heads", spec.heads},
+        {"kv_heads", spec.kv_heads},
+        {"head_dim", spec.head_dim},
+        {"vocab", spec.vocab},
+        {"context", spec.context},
+        {"tied_embeddings", spec.tied_embeddings},
+        {"norm", spec.norm == model::NormKind::rms ? "rms" : "layer"},
+        {"residual", spec.residual == model::Residual::parallel ? "parallel" : "sequential"}};
+    if (spec.rope.rotary > 0) {
+        json["rope"] = {{"rotary", spec.rope.rotary},
+                        {"theta", spec.rope.theta},
+                        {"scaling", scaling_name(spec.rope.scaling)},
+                        {"factor", spec.rope.factor}};
+    }
+    json["weight_bytes_by_type"] = bytes_by_type(model);
+    json["weights_mapped_bytes"] = model.weights.mapped_bytes;
+    json["weights_copied_bytes"] = model.weights.owned_bytes;
+    json["bytes_per_token"] = model.weights.bytes_per_token();
+    if (model.tokenizer) {
+        json["tokenizer"] = {{"kind", model.tokenizer->kind()},
+                             {"vocab", model.tokenizer->vocab_size()},
+                             {"chat_template", !model.tokenizer->chat_template().empty()}};
+        if (model.tokenizer->bos()) json["tokenizer"]["bos"] = *model.tokenizer->bos();
+        if (model.tokenizer->eos()) json["tokenizer"]["eos"] = *model.tokenizer->eos();
+    } else {
+        json["tokenizer"] = nullptr;
+    }
+    return json;
+}
+
+Json plan_json(const MemoryPlan& plan, std::int64_t context, int batch) {
+    Json items = Json::array();
+    for (const MemoryPlan::Item& item : plan.items()) {
+        items.push_back({{"name", item.name}, {"bytes", item.bytes}, {"mapped", item.mapped}});
+    }
+    return {{"ctx", context}, {"batch", batch}, {"items", items}, {"total_bytes", plan.total()}};
+}
+
+std::string machine_text(const Json& m) {
+    return fmt::format(
+        "machine     {}, {} cores, {} of memory\n"
+        "            kernels {}; reads {:.1f} GB/s with {} threads\n",
         m["cpu"].get<std::string>(), m["cores"].get<int>(),
         format_bytes(m["memory_bytes"].get<std::uint64_t>()), m["isa"].get<std::string>(),
-        m["read_bandwidth_gb_s"].get<double>(), m["threads"].get<int>()));
+        m["read_bandwidth_gb_s"].get<double>(), m["threads"].get<int>());
+}
+
+std::string model_text(const model::Model& model, double read_bandwidth) {
+    const model::ModelSpec& s = model.spec;
+    std::string text = fmt::format("model       {}{}\n", model.source,
+                                   s.name.empty() ? "" : fmt::format(" ({})", one_line(s.name)));
+    text += fmt::format("            {}, {}, {:.2f} M parameters\n", s.family, model.format,
+                        static_cast<double>(s.parameters()) / 1e6);
+    text +=
+        fmt::format("shape       {} layers, dim {}, hidden {}, {} heads of {} ({} for k and v)\n",
+                    s.layers, s.dim, s.hidden, s.heads, s.head_dim, s.kv_heads);
+    text += fmt::format("            vocab {}{}, context {}\n", s.vocab,
+                        s.tied_embeddings ? " (tied)" : "", s.context);
+    std::string types;
+    for (const auto& [name, bytes] : bytes_by_type(model)) {
+        types += fmt::format("{}{} {}", types.empty() ? "" : ", ", name, format_bytes(bytes));
+    }
+    text += fmt::format("weights     {}; {} mapped, {} copied\n", types,
+                        format_bytes(model.weights.mapped_bytes),
+                        format_bytes(model.weights.owned_bytes));
+    if (model.tokenizer) {
+        text += fmt::format("tokenizer   {}, {} tokens\n", model.tokenizer->kind(),
+                            model.tokenizer->vocab_size());
+    } else {
+        text += "tokenizer   none: give one with --tokenizer\n";
+    }
+    const auto per_token = static_cast<double>(model.weights.bytes_per_token());
+    text += fmt::format("light speed {:.2f} tok/s: {:.1f} MB of weights per token at {:.1f} GB/s\n",
+                        read_bandwidth / per_token, per_token / 1e6, read_bandwidth / 1e9);
+    return text;
+}
+
+std::string plan_text(const MemoryPlan& plan, std::int64_t context, int batch) {
+    std::string text = fmt::format("memory      for --ctx {} --batch {}\n", context, batch);
+    for (const MemoryPlan::Item& item : plan.items()) {
+        text += fmt::format("            {:>11}  {}\n", format_bytes(item.bytes), item.name);
+    }
+    return text + fmt::format("            {:>11}  in all\n", format_bytes(plan.total()));
+}
+
+// Without MODEL and without a bundled one there is still a machine to describe.
+bool has_model(const SharedOptions& options) {
+    if (!options.model.empty()) return true;
+    try {
+        return !model_source(options).empty();
+    } catch (const Error&) {
+        return false;
+    }
+}
+
+int info(const Options& options) {
+    const InterruptGuard guard;
+    check_device(options.shared);
+    std::optional<LoadedModel> loaded;
+    if (has_model(options.shared)) loaded = load(options.shared);
+    Json json = {{"machine", machine_json(options.shared)}};
+    std::string text = machine_text(json["machine"]);
+    if (loaded) {
+        const model::Model& model = *loaded->model;
+        model::EngineOptions wanted = engine_options(options.shared);
+        const std::int64_t context = wanted.context ? wanted.context : model.spec.context;
+        wanted.context = context * options.batch;  // the cache is one pool for all sequences
+        wanted.max_sequences = options.batch;
+        const MemoryPlan plan = model::Engine::plan(model, wanted);
+        json["model"] = model_json(model);
+        json["memory_plan"] = plan_json(plan, context, options.batch);
+        text += model_text(model, json["machine"]["read_bandwidth_gb_s"].get<double>() * 1e9);
+        text += plan_text(plan, context, options.batch);
+    }
+    out(options.shared.json
+            ? json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+            : text);
     return 0;
 }
 
 }  // namespace
 
 void add_info(CLI::App& app, Action& action) {
-    auto options = std::make_shared<SharedOptions>();
-    CLI::App* command = app.add_subcommand("info", "Describe this machine");
-    add_machine_options(*command, *options);
-    add_json_option(*command, *options);
-    command->footer("Example:\n  millrace info");
+    auto options = std::make_shared<Options>();
+    CLI::App* command =
+        app.add_subcommand("info", "Describe this machine, a model, and the memory it needs");
+    add_model_options(*command, options->shared);
+    add_engine_options(*command, options->shared);
+    command->add_option("--batch", options->batch, "Sequences at a time, for the memory plan")
+        ->check(CLI::Range(1, 65536));
+    add_json_option(*command, options->shared);
+    command->footer("Examples:\n  millrace info\n  millrace info model.gguf --ctx 8192 --batch 4");
     command->callback([options, &action] { action = [options] { return info(*options); }; });
 }
 

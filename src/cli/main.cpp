@@ -14,6 +14,7 @@
 #include "cli/commands.h"
 #include "cli/terminal.h"
 #include "core/error.h"
+#include "millrace/millrace.h"
 
 namespace mr::cli {
 namespace {
@@ -68,14 +69,37 @@ void check_command(const CLI::App& app, std::string_view word) {
                                       : fmt::format("did you mean 'millrace {}'?", nearest)});
 }
 
+// What was wrong with the arguments, and whose help says more.
+std::string describe(const CLI::App& app, const CLI::ParseError& error) {
+    const CLI::App* command = &app;
+    std::string path;
+    while (!command->get_subcommands().empty()) {
+        command = command->get_subcommands().front();
+        path += command->get_name() + " ";
+    }
+    std::string problem = one_line(error.what());
+    if (const auto kinds = command->get_subcommands({}); command != &app && !kinds.empty()) {
+        problem = "what to do is missing:";
+        for (const CLI::App* kind : kinds) problem += " " + kind->get_name();
+    }
+    return fmt::format("{}; 'millrace {}--help' shows the options", problem, path);
+}
+
 int run_main(int argc, char** argv) {
     CLI::App app{"Millrace runs transformer language models, and shows where every byte went."};
     app.name("millrace");
     app.footer(kExamples);
-    app.set_version_flag("--version", "millrace " MR_VERSION);
+    app.set_version_flag("--version", fmt::format("millrace {}", millrace::version()));
     app.require_subcommand(0, 1);
     Action action;
+    add_run(app, action);
+    add_chat(app, action);
     add_info(app, action);
+    add_eval(app, action);
+    add_tokenize(app, action);
+    add_convert(app, action);
+    add_bench(app, action);
+    add_data(app, action);
 
     if (argc > 1 && argv[1][0] != '-') check_command(app, argv[1]);
     try {
@@ -84,10 +108,7 @@ int run_main(int argc, char** argv) {
         app.exit(asked);
         return 0;
     } catch (const CLI::ParseError& error) {
-        const auto chosen = app.get_subcommands();
-        return fail(2,
-                    fmt::format("{}; 'millrace {}--help' shows the options", one_line(error.what()),
-                                chosen.empty() ? "" : chosen.front()->get_name() + " "));
+        return fail(2, describe(app, error));
     }
     if (!action) {
         out(app.help());
@@ -101,7 +122,9 @@ int run_main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
     using namespace mr::cli;
-    std::signal(SIGPIPE, SIG_IGN);  // a write says so instead, and ends the command cleanly
+    // A write says so instead, and the command ends cleanly: a closed pipe, a limit on file sizes.
+    std::signal(SIGPIPE, SIG_IGN);
+    std::signal(SIGXFSZ, SIG_IGN);
     try {
         return run_main(argc, argv);
     } catch (const mr::Error& error) {

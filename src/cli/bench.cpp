@@ -1,0 +1,230 @@
+// millrace bench: decode, prefill and load, against the machine's own bandwidth.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cli/commands.h"
+#include "cli/engine.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+#include "core/cpu.h"
+#include "decode/measure.h"
+#include "decode/session.h"
+#include "observe/memory.h"
+#include "observe/run_report.h"
+
+namespace mr::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Options {
+    SharedOptions shared;
+    decode::MeasureOptions measure;
+    bool verbose = false;
+};
+
+Json header(const char* kind, const model::Engine& engine) {
+    return {{"bench", kind},
+            {"model", engine.model().source},
+            {"format", engine.model().format},
+            {"parameters", engine.model().spec.parameters()},
+            {"cpu", cpu_info().model},
+            {"threads", engine.options().threads},
+            {"isa", isa_name(active_isa())}};
+}
+
+void print(const Options& options, const Json& json, const std::string& text) {
+    out(options.shared.json
+            ? json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+            : text);
+}
+
+std::string title(const Json& json) {
+    return fmt::format("{} {}: {} threads, {}\n", json["bench"].get<std::string>(),
+                       json["model"].get<std::string>(), json["threads"].get<int>(),
+                       json["isa"].get<std::string>());
+}
+
+model::Engine make_engine(const Options& options, std::shared_ptr<const model::Model> model,
+                          std::int64_t positions) {
+    model::EngineOptions opts = engine_options(options.shared);
+    if (opts.context == 0) opts.context = positions;
+    return {std::move(model), opts};
+}
+
+int decode_bench(const Options& options) {
+    const LoadedModel loaded = load(options.shared);
+    model::Engine engine =
+        make_engine(options, loaded.model, options.measure.prompt + options.measure.steps);
+    ProgressLine line;
+    const decode::Measured m = decode::measure_decode(engine, options.measure, line.callback());
+    line.remove();
+    const auto percent = [&](double rate) { return 100 * rate / m.read_bandwidth; };
+    Json json = header("decode", engine);
+    json["prompt"] = options.measure.prompt;
+    json["steps"] = options.measure.steps;
+    json["repetitions"] = options.measure.repetitions;
+    json["tok_s"] = m.tokens_per_second();
+    json["tok_s_best"] = m.best_tokens_per_second();
+    json["gb_s"] = m.bytes_per_second() / 1e9;
+    json["gb_s_best"] = m.best_bytes_per_second() / 1e9;
+    json["read_bandwidth_gb_s"] = m.read_bandwidth / 1e9;
+    json["percent_of_bandwidth"] = percent(m.bytes_per_second());
+    json["percent_of_bandwidth_best"] = percent(m.best_bytes_per_second());
+    json["bytes_per_token"] = m.bytes_per_token();
+    json["weight_bytes_per_token"] = engine.model().weights.bytes_per_token();
+    json["gflop_s"] = m.flops_per_second() / 1e9;
+    json["seconds"] = m.seconds;
+    json["ledger"] = observe::ledger_json(m.ledger);
+    std::string text = title(json);
+    text +=
+        fmt::format("  median of {}  {:8.2f} tok/s  {:7.2f} GB/s  {:5.1f}% of the read bandwidth\n",
+                    m.seconds.size(), m.tokens_per_second(), m.bytes_per_second() / 1e9,
+                    percent(m.bytes_per_second()));
+    text += fmt::format("  best         {:8.2f} tok/s  {:7.2f} GB/s  {:5.1f}%\n",
+                        m.best_tokens_per_second(), m.best_bytes_per_second() / 1e9,
+                        percent(m.best_bytes_per_second()));
+    text +=
+        fmt::format("  {:.2f} MB per token; this machine reads {:.2f} GB/s with these threads\n",
+                    m.bytes_per_token() / 1e6, m.read_bandwidth / 1e9);
+    if (options.verbose) text += "\n" + observe::op_table(m.ledger);
+    print(options, json, text);
+    return 0;
+}
+
+int prefill_bench(const Options& options) {
+    const LoadedModel loaded = load(options.shared);
+    model::Engine engine = make_engine(options, loaded.model, options.measure.prompt);
+    ProgressLine line;
+    const decode::Measured m = decode::measure_prefill(engine, options.measure, line.callback());
+    line.remove();
+    Json json = header("prefill", engine);
+    json["prompt"] = options.measure.prompt;
+    json["repetitions"] = options.measure.repetitions;
+    json["tok_s"] = m.tokens_per_second();
+    json["tok_s_best"] = m.best_tokens_per_second();
+    json["gflop_s"] = m.flops_per_second() / 1e9;
+    json["gb_s"] = m.bytes_per_second() / 1e9;
+    json["read_bandwidth_gb_s"] = m.read_bandwidth / 1e9;
+    json["percent_of_bandwidth"] = 100 * m.bytes_per_second() / m.read_bandwidth;
+    json["bytes_per_token"] = m.bytes_per_token();
+    json["seconds"] = m.seconds;
+    json["ledger"] = observe::ledger_json(m.ledger);
+    std::string text = title(json);
+    text += fmt::format("  {} tokens, median of {}  {:8.2f} tok/s  {:8.2f} GFLOP/s\n",
+                        options.measure.prompt, m.seconds.size(), m.tokens_per_second(),
+                        m.flops_per_second() / 1e9);
+    text += fmt::format("  {:>{}}best  {:8.2f} tok/s\n", "",
+                        std::to_string(options.measure.prompt).size() + 9 +
+                            std::to_string(m.seconds.size()).size() + 6,
+                        m.best_tokens_per_second());
+    if (options.verbose) text += "\n" + observe::op_table(m.ledger);
+    print(options, json, text);
+    return 0;
+}
+
+// Once: what a second load would find in memory is not what a user waits for.
+int load_bench(const Options& options) {
+    const auto start = std::chrono::steady_clock::now();
+    const LoadedModel loaded = load(options.shared);
+    model::Engine engine(loaded.model, engine_options(options.shared));
+    const std::int32_t first = 1 % engine.model().spec.vocab;
+    const model::SeqId seq = engine.cache().open();
+    const model::BatchItem item{seq, {&first, 1}, model::BatchItem::Logits::last};
+    ops::SampleParams greedy;
+    greedy.temperature = 0;
+    ops::sample(engine.context(), engine.forward({&item, 1}), greedy, {}, 0);
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const std::size_t peak = observe::peak_resident_bytes();
+    engine.cache().close(seq);
+
+    const model::Weights& weights = engine.model().weights;
+    const std::uint64_t weight_bytes = weights.mapped_bytes + weights.owned_bytes;
+    const std::uint64_t kv = model::KvCache::bytes(engine.model().spec, engine.options().context, 1,
+                                                   engine.options().kv_type);
+    Json json = header("load", engine);
+    json["first_token_s"] = seconds;
+    json["load_s"] = loaded.seconds;
+    json["weight_bytes"] = weight_bytes;
+    json["mapped_bytes"] = weights.mapped_bytes;
+    json["copied_bytes"] = weights.owned_bytes;
+    json["kv_bytes"] = kv;
+    json["peak_rss_bytes"] = peak;
+    json["peak_over_weights_and_kv"] =
+        static_cast<double>(peak) / static_cast<double>(weight_bytes + kv);
+    std::string text = title(json);
+    text += fmt::format("  first token after {:.3f} s (open {:.3f} s)\n", seconds, loaded.seconds);
+    text += fmt::format("  weights {}: {} mapped, {} copied or made; KV cache {}\n",
+                        format_bytes(weight_bytes), format_bytes(weights.mapped_bytes),
+                        format_bytes(weights.owned_bytes), format_bytes(kv));
+    text += fmt::format("  peak resident memory {}: {:.1f}% of weights and KV cache\n",
+                        format_bytes(peak), 100 * json["peak_over_weights_and_kv"].get<double>());
+    print(options, json, text);
+    return 0;
+}
+
+CLI::App* add_kind(CLI::App& bench, const std::shared_ptr<Options>& options, const char* name,
+                   const char* what) {
+    CLI::App* command = bench.add_subcommand(name, what);
+    add_model_options(*command, options->shared);
+    add_engine_options(*command, options->shared);
+    add_json_option(*command, options->shared);
+    command->footer(fmt::format("Example:\n  millrace bench {} random:tinyllama-1.1b:q8_0", name));
+    return command;
+}
+
+void add_measure_options(CLI::App& command, Options& options) {
+    command.add_option("--prompt", options.measure.prompt, "Tokens of the prompt")
+        ->check(CLI::Range(1, 1 << 24))
+        ->capture_default_str();
+    command.add_option("--reps", options.measure.repetitions, "Repetitions that count")
+        ->check(CLI::Range(1, 10000))
+        ->capture_default_str();
+    command.add_option("--warmup", options.measure.warmup, "... and that do not")
+        ->check(CLI::Range(0, 10000))
+        ->capture_default_str();
+    command.add_flag("-v,--verbose", options.verbose, "Where the time went, by op");
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Action& action) {
+    auto options = std::make_shared<Options>();
+    CLI::App* bench = app.add_subcommand(
+        "bench", "Measure decode, prefill or load against the machine's read bandwidth");
+    bench->require_subcommand(1);
+    bench->footer(
+        "Examples:\n"
+        "  millrace bench decode random:tinyllama-1.1b:q8_0\n"
+        "  millrace bench prefill model.gguf --prompt 512\n"
+        "  millrace bench load model.gguf --json\n"
+        "Shapes: llama-2-7b, tinyllama-1.1b, stories-110m, stories-42m, pythia-2.8b, gpt2; types:\n"
+        "f32, f16, bf16, q8_0, q4_0. Their weights are made in memory.");
+    const auto when_called = [&](CLI::App* command, int (*bench_it)(const Options&)) {
+        command->callback([options, bench_it, &action] {
+            action = [options, bench_it] {
+                const InterruptGuard guard;
+                return bench_it(*options);
+            };
+        });
+    };
+    CLI::App* decode = add_kind(*bench, options, "decode", "Tokens a second, one after the other");
+    add_measure_options(*decode, *options);
+    decode->add_option("-n,--tokens", options->measure.steps, "Tokens a repetition makes")
+        ->check(CLI::Range(1, 1 << 24))
+        ->capture_default_str();
+    when_called(decode, decode_bench);
+    CLI::App* prefill = add_kind(*bench, options, "prefill", "Tokens a second of a prompt");
+    add_measure_options(*prefill, *options);
+    when_called(prefill, prefill_bench);
+    when_called(add_kind(*bench, options, "load", "Time and memory up to the first token"),
+                load_bench);
+}
+
+}  // namespace mr::cli

@@ -1,0 +1,159 @@
+// millrace chat: a conversation, line by line. Ctrl-C stops the answer, not the program.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "cli/commands.h"
+#include "cli/engine.h"
+#include "cli/options.h"
+#include "cli/sampling.h"
+#include "cli/terminal.h"
+#include "core/error.h"
+#include "decode/conversation.h"
+
+namespace mr::cli {
+namespace {
+
+struct Options {
+    SharedOptions shared;
+    decode::GenerateOptions generate;
+    std::string system;
+};
+
+// Lines of standard input. Not a stream: a read that Ctrl-C ends must come back to us.
+class LineReader {
+  public:
+    enum class Outcome { line, end, interrupted };
+
+    Outcome next(std::string& line) {
+        for (;;) {
+            const std::size_t newline = buffer_.find('\n');
+            if (newline != std::string::npos || (ended_ && !buffer_.empty())) {
+                line = buffer_.substr(0, newline);
+                buffer_.erase(0, newline == std::string::npos ? newline : newline + 1);
+                if (line.ends_with('\r')) line.pop_back();
+                return Outcome::line;
+            }
+            if (ended_) return Outcome::end;
+            char bytes[4096];
+            const ssize_t count = ::read(STDIN_FILENO, bytes, sizeof bytes);
+            if (count > 0) {
+                buffer_.append(bytes, static_cast<std::size_t>(count));
+            } else if (count < 0 && errno == EINTR) {
+                if (InterruptGuard::pending()) return Outcome::interrupted;
+            } else {
+                ended_ = true;
+            }
+        }
+    }
+
+  private:
+    std::string buffer_;
+    bool ended_ = false;
+};
+
+void print_answer(const decode::Generated& made, const decode::Conversation& chat,
+                  const Options& options) {
+    if (options.shared.json) {
+        const nlohmann::ordered_json json = {{"role", "assistant"},
+                                             {"content", made.text},
+                                             {"stop_reason", decode::stop_reason_name(made.reason)},
+                                             {"prompt_tokens", made.prefill.tokens},
+                                             {"tokens", made.ids.size()},
+                                             {"tok_s", made.decode.tokens_per_second()},
+                                             {"forgotten_turns", chat.forgotten()}};
+        out(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+        return;
+    }
+    out("\n");
+    note(fmt::format(
+        "[{:.1f} tok/s, {:.1f} GB/s; {} tokens of history{}]", made.decode.tokens_per_second(),
+        made.decode.bytes_per_second() / 1e9, made.prefill.tokens,
+        chat.forgotten() ? fmt::format(", {} turns forgotten", chat.forgotten()) : ""));
+}
+
+int chat(Options options) {
+    const InterruptGuard guard;
+    const LoadedModel loaded = load(options.shared);
+    model::Engine engine(loaded.model, engine_options(options.shared));
+    decode::Conversation conversation(engine, options.system);
+    if (options.generate.max_tokens < 0) {
+        options.generate.max_tokens = static_cast<int>(engine.options().context);
+    }
+    const bool person = stdin_is_terminal();
+    if (person) {
+        note(
+            fmt::format("{}: {} format, {} tokens of context. /clear forgets, Ctrl-C stops an "
+                        "answer, Ctrl-D leaves.",
+                        loaded.model->source, text::chat_format_name(conversation.format()),
+                        engine.options().context));
+    }
+    LineReader reader;
+    bool warned = false;  // Ctrl-C at an empty prompt, once
+    for (;;) {
+        if (person) out("> ");
+        std::string line;
+        const LineReader::Outcome outcome = reader.next(line);
+        if (outcome == LineReader::Outcome::end) break;
+        if (outcome == LineReader::Outcome::interrupted) {
+            InterruptGuard::clear();
+            if (warned) break;
+            warned = true;
+            out("\n");
+            note("(Ctrl-C again or Ctrl-D leaves)");
+            continue;
+        }
+        warned = false;
+        if (line.empty()) continue;
+        if (line == "/clear") {
+            conversation.clear();
+            continue;
+        }
+        // The cancelled answer stays: both sides saw it.
+        try {
+            const decode::Generated made =
+                conversation.answer(line, options.generate, [&](std::string_view text) {
+                    if (!options.shared.json) out(text);
+                    return !InterruptGuard::pending();
+                });
+            print_answer(made, conversation, options);
+        } catch (const Error& error) {
+            if (!person) throw;  // a person can say something shorter
+            fmt::print(stderr, "millrace: {}\n", one_line(error.what()));
+        }
+        InterruptGuard::clear();
+    }
+    if (person) out("\n");
+    return 0;
+}
+
+}  // namespace
+
+void add_chat(CLI::App& app, Action& action) {
+    auto options = std::make_shared<Options>();
+    CLI::App* command = app.add_subcommand("chat", "Talk with a model");
+    add_model_options(*command, options->shared);
+    command->add_option("--system", options->system, "What the model is told before anything else");
+    add_sampling_options(*command, options->generate);
+    add_engine_options(*command, options->shared);
+    command->add_flag("--json", options->shared.json, "Print one JSON object a line and answer");
+    command->footer(
+        "Examples:\n"
+        "  millrace chat model.gguf --system \"Answer in one sentence.\"\n"
+        "  printf 'Who are you?\\nWhy?\\n' | millrace chat model.gguf --temp 0\n"
+        "The format (ChatML, Llama-2, Llama-3, Mistral) is recognised from the model. /clear "
+        "forgets\n"
+        "the conversation; Ctrl-C stops an answer, Ctrl-D leaves.");
+    command->callback([options, command, &action] {
+        if (command->count("--seed") == 0) options->generate.sampling.seed = fresh_seed();
+        action = [options] { return chat(*options); };
+    });
+}
+
+}  // namespace mr::cli

@@ -1,0 +1,82 @@
+// millrace convert: any readable model to GGUF or safetensors.
+#include "model/convert.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+#include "core/arena.h"
+#include "core/dtype.h"
+
+namespace mr::cli {
+namespace {
+
+struct Options {
+    SharedOptions shared;  // the input is `model`; --tokenizer, --json
+    std::string output;
+    std::string type;
+};
+
+int convert(const Options& options) {
+    const InterruptGuard guard;  // Ctrl-C leaves through the progress line, and nothing is left
+    ProgressLine line;
+    const auto start = std::chrono::steady_clock::now();
+    model::ConvertOptions wanted;
+    if (!options.type.empty()) wanted.type = dtype_from_name(options.type);
+    wanted.tokenizer = options.shared.tokenizer;
+    wanted.progress = line.callback();
+    const model::ConvertResult result =
+        model::convert_model(options.shared.model, options.output, wanted);
+    line.remove();
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (options.shared.json) {
+        const nlohmann::ordered_json json = {{"in", options.shared.model}, {"files", result.files},
+                                             {"tensors", result.tensors},  {"bytes", result.bytes},
+                                             {"notes", result.notes},      {"seconds", seconds}};
+        out(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+        return 0;
+    }
+    for (const std::string& file : result.files) out(file + "\n");
+    note(fmt::format("{} tensors, {} in {:.2f} s", result.tensors, format_bytes(result.bytes),
+                     seconds));
+    for (const std::string& remark : result.notes)
+        fmt::print(stderr, "note: {}\n", one_line(remark));
+    return 0;
+}
+
+}  // namespace
+
+void add_convert(CLI::App& app, Action& action) {
+    auto options = std::make_shared<Options>();
+    CLI::App* command = app.add_subcommand("convert", "Write a model as GGUF or safetensors");
+    command
+        ->add_option("in", options->shared.model,
+                     "A GGUF file, a Hugging Face folder or a llama2.c .bin")
+        ->required();
+    command
+        ->add_option("out", options->output,
+                     "FILE.gguf, FILE.safetensors, or a folder for a Hugging Face model")
+        ->required();
+    command
+        ->add_option("--type", options->type,
+                     "Type of the weights: f32, f16, bf16, q8_0 or q4_0; as they are where not "
+                     "given")
+        ->check(CLI::IsMember({"f32", "f16", "bf16", "q8_0", "q4_0"}));
+    command->add_option("--tokenizer", options->shared.tokenizer,
+                        "tokenizer.json, tokenizer.bin or a GGUF file, where the model has none");
+    add_json_option(*command, options->shared);
+    command->footer(
+        "Examples:\n"
+        "  millrace convert hf-folder model.gguf --type q8_0\n"
+        "  millrace convert stories260K.bin stories.gguf --tokenizer tok512.bin --type f16");
+    command->callback([options, &action] { action = [options] { return convert(*options); }; });
+}
+
+}  // namespace mr::cli

@@ -1,0 +1,83 @@
+// millrace eval: how well a model predicts a text.
+#include "decode/eval.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cli/commands.h"
+#include "cli/engine.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+#include "decode/prompt.h"
+
+namespace mr::cli {
+namespace {
+
+struct Options {
+    SharedOptions shared;
+    std::string text;
+    decode::EvalOptions eval;
+};
+
+int eval(const Options& options) {
+    const InterruptGuard guard;
+    const std::string text = read_input(options.text);
+    const LoadedModel loaded = load(options.shared);
+    decode::require_tokenizer(*loaded.model);
+    model::EngineOptions engine_opts = engine_options(options.shared);
+    engine_opts.max_logits = decode::eval_logit_rows(loaded.model->spec);
+    model::Engine engine(loaded.model, engine_opts);
+    ProgressLine line;
+    const decode::EvalResult result = decode::evaluate(engine, text, options.eval, line.callback());
+    line.remove();
+    if (options.shared.json) {
+        const nlohmann::ordered_json json = {{"model", loaded.model->source},
+                                             {"text", options.text},
+                                             {"documents", result.documents},
+                                             {"tokens", result.tokens},
+                                             {"bytes", result.bytes},
+                                             {"nll", result.nll},
+                                             {"ppl", result.perplexity()},
+                                             {"bits_per_byte", result.bits_per_byte()},
+                                             {"ctx", engine.options().context},
+                                             {"seconds", result.phase.seconds},
+                                             {"tok_s", result.phase.tokens_per_second()}};
+        out(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+        return 0;
+    }
+    out(fmt::format(
+        "documents      {}\n"
+        "tokens         {}\n"
+        "mean NLL       {:.4f} nats\n"
+        "perplexity     {:.4f}\n"
+        "bits per byte  {:.4f}\n",
+        result.documents, result.tokens, result.nll, result.perplexity(), result.bits_per_byte()));
+    note(fmt::format("{:.0f} tok/s, {:.2f} s", result.phase.tokens_per_second(),
+                     result.phase.seconds));
+    return 0;
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app, Action& action) {
+    auto options = std::make_shared<Options>();
+    CLI::App* command = app.add_subcommand("eval", "Perplexity of a text");
+    add_model_options(*command, options->shared);
+    command->add_option("--text", options->text, "The text file; '-' reads standard input")
+        ->required();
+    command->add_option("--split", options->eval.split,
+                        "Where one document ends and another begins");
+    command->add_option("--limit", options->eval.limit, "Documents to read, at most; 0: all")
+        ->check(CLI::Range(0, 1 << 30));
+    add_engine_options(*command, options->shared);
+    add_json_option(*command, options->shared);
+    command->footer(
+        "Example:\n"
+        "  millrace eval model.gguf --text stories.txt --split '<|endoftext|>' --limit 50");
+    command->callback([options, &action] { action = [options] { return eval(*options); }; });
+}
+
+}  // namespace mr::cli

@@ -1,0 +1,150 @@
+// millrace run: text from a model, as it is made.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cli/commands.h"
+#include "cli/engine.h"
+#include "cli/options.h"
+#include "cli/sampling.h"
+#include "cli/terminal.h"
+#include "decode/prompt.h"
+#include "decode/session.h"
+#include "observe/bandwidth.h"
+#include "observe/run_report.h"
+
+namespace mr::cli {
+namespace {
+
+struct RunOptions {
+    SharedOptions shared;
+    std::string prompt;
+    std::string prompt_file;
+    decode::GenerateOptions generate;
+    bool no_echo = false;
+    bool quiet = false;
+    bool verbose = false;
+};
+
+std::string prompt_text(const RunOptions& options) {
+    if (!options.prompt_file.empty()) return read_input(options.prompt_file);
+    return options.prompt == "-" ? read_input("-") : options.prompt;
+}
+
+observe::RunReport report_of(const decode::Generated& made, double load_seconds,
+                             model::Engine& engine) {
+    observe::RunReport report;
+    report.load_seconds = load_seconds;
+    report.prompt_tokens = made.prefill.tokens;
+    report.prefill_seconds = made.prefill.seconds;
+    report.prefill = made.prefill.ledger;
+    report.decode_steps = made.decode.tokens;
+    report.decode_seconds = made.decode.seconds;
+    report.decode = made.decode.ledger;
+    report.read_bandwidth = observe::measure_read_bandwidth(*engine.context().pool, 0, 0.1).best;
+    return report;
+}
+
+void print_json(const decode::Generated& made, const std::string& prompt,
+                std::span<const std::int32_t> prompt_ids, const observe::RunReport& report,
+                const model::Engine& engine, std::uint64_t seed) {
+    nlohmann::ordered_json json = {{"model", engine.model().source},
+                                   {"prompt", prompt},
+                                   {"prompt_ids", prompt_ids},
+                                   {"text", made.text},
+                                   {"ids", made.ids},
+                                   {"stop_reason", decode::stop_reason_name(made.reason)},
+                                   {"seed", seed},
+                                   {"threads", engine.options().threads}};
+    json.update(observe::report_json(report));
+    json["ledger"] = {{"prefill", observe::ledger_json(report.prefill)},
+                      {"decode", observe::ledger_json(report.decode)}};
+    // A prompt may be any bytes; JSON may not.
+    out(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+int run(RunOptions options) {
+    const InterruptGuard guard;
+    const std::string prompt = prompt_text(options);
+    const LoadedModel loaded = load(options.shared);
+    const std::vector<std::int32_t> ids = decode::encode_prompt(*loaded.model, prompt);
+
+    // A run knows how much context it can use: no need for all the model has.
+    const std::int64_t most = std::numeric_limits<int>::max() - 1;
+    const std::int64_t wanted =
+        options.generate.max_tokens < 0 ? most : options.generate.max_tokens;
+    model::EngineOptions engine_opts = engine_options(options.shared);
+    if (engine_opts.context == 0) {
+        engine_opts.context = std::min<std::int64_t>(
+            loaded.model->spec.context, static_cast<std::int64_t>(ids.size()) + wanted + 1);
+    }
+    options.generate.max_tokens =
+        static_cast<int>(std::min(wanted, std::max<std::int64_t>(engine_opts.context, 1)));
+    model::Engine engine(loaded.model, engine_opts);
+    decode::Session session(engine);
+
+    const bool stream = !options.shared.json;
+    bool shown = false;
+    const decode::Generated made =
+        session.generate(ids, options.generate, [&](std::string_view text) {
+            if (stream) {
+                if (!shown && !options.no_echo) out(prompt);
+                out(text);
+                shown = true;
+            }
+            return !InterruptGuard::pending();
+        });
+    if (stream && shown) out("\n");
+    const bool interrupted = made.reason == decode::StopReason::cancelled;
+
+    if (!options.quiet || options.shared.json) {
+        const observe::RunReport report = report_of(made, loaded.seconds, engine);
+        if (options.shared.json) {
+            print_json(made, prompt, ids, report, engine, options.generate.sampling.seed);
+        }
+        if (!options.quiet) {
+            fmt::print(stderr, "{}; seed {}\n",
+                       observe::summary_line(report, observe::last_level_cache_bytes()),
+                       options.generate.sampling.seed);
+        }
+        if (options.verbose) {
+            fmt::print(stderr, "\nprompt:\n{}\nanswer:\n{}", observe::op_table(report.prefill),
+                       observe::op_table(report.decode));
+        }
+    }
+    return interrupted ? 130 : 0;
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Action& action) {
+    auto options = std::make_shared<RunOptions>();
+    CLI::App* command = app.add_subcommand("run", "Continue a prompt; text streams as it is made");
+    add_model_options(*command, options->shared);
+    CLI::Option* prompt = command->add_option("-p,--prompt", options->prompt,
+                                              "What to continue; '-' reads standard input");
+    command->add_option("--prompt-file", options->prompt_file, "A file to continue")
+        ->excludes(prompt);
+    add_sampling_options(*command, options->generate);
+    command->add_flag("--no-echo", options->no_echo, "Print what is made, without the prompt");
+    command->add_flag("-q,--quiet", options->quiet, "No summary after the text");
+    command->add_flag("-v,--verbose", options->verbose,
+                      "After the text, where the time went by op");
+    add_engine_options(*command, options->shared);
+    add_json_option(*command, options->shared);
+    command->footer(
+        "Examples:\n"
+        "  millrace run -p \"Once upon a time\"\n"
+        "  millrace run model.gguf -p \"Hello\" -n 200 --temp 0.8 --top-k 40 --top-p 0.9 --seed 7\n"
+        "  cat question.txt | millrace run model.gguf -p - --temp 0 --stop '###'");
+    command->callback([options, command, &action] {
+        if (command->count("--seed") == 0) options->generate.sampling.seed = fresh_seed();
+        action = [options] { return run(*options); };
+    });
+}
+
+}  // namespace mr::cli

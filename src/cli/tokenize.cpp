@@ -1,0 +1,143 @@
+// millrace tokenize: a text as token ids and pieces, and back.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <charconv>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/engine.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+#include "core/error.h"
+#include "model/source.h"
+#include "text/tokenizer.h"
+
+namespace mr::cli {
+namespace {
+
+struct Options {
+    SharedOptions shared;
+    std::string text;
+    std::string file;
+    std::string decode;
+    bool decode_given = false;
+    bool ids_only = false;
+    bool no_special = false;
+    bool plain = false;
+};
+
+std::vector<std::int32_t> parse_ids(const std::string& list, std::int32_t vocab) {
+    std::vector<std::int32_t> ids;
+    const char* at = list.data();
+    const char* end = at + list.size();
+    for (;;) {
+        while (at < end && (*at == ' ' || *at == ',' || *at == '\n' || *at == '[' || *at == ']')) {
+            ++at;
+        }
+        if (at == end) return ids;
+        std::int32_t id = 0;
+        const auto [rest, error] = std::from_chars(at, end, id);
+        if (error != std::errc{} || id < 0 || id >= vocab) {
+            throw Error::usage(
+                {.field = "--decode",
+                 .value =
+                     std::string(at, std::min<std::size_t>(20, static_cast<std::size_t>(end - at))),
+                 .problem = fmt::format("is not a token id from 0 to {}", vocab - 1),
+                 .remedy = "give ids separated by spaces or commas"});
+        }
+        ids.push_back(id);
+        at = rest;
+    }
+}
+
+// Without the weights: a vocabulary-only file is enough.
+text::Tokenizer::Ptr load_tokenizer(const SharedOptions& options) {
+    if (!options.tokenizer.empty()) return model::open_tokenizer(options.tokenizer, 0);
+    const std::string source = model_source(options);
+    // A .bin is a llama2.c model, whose tokenizer lies beside it; anything else holds its own.
+    if (!source.ends_with(".bin")) return model::open_tokenizer(source, 0);
+    auto tokenizer = model::open_source(source, {}).tokenizer;
+    if (tokenizer) return tokenizer;
+    throw Error::input({.file = source,
+                        .problem = "there is no tokenizer beside this model",
+                        .remedy = "give one with --tokenizer"});
+}
+
+int tokenize(const Options& options) {
+    const text::Tokenizer::Ptr tokenizer = load_tokenizer(options.shared);
+    if (options.decode_given) {
+        const std::string text =
+            tokenizer->decode(parse_ids(options.decode, tokenizer->vocab_size()));
+        out(options.shared.json ? nlohmann::ordered_json{{"text", text}}.dump(
+                                      2, ' ', false, nlohmann::json::error_handler_t::replace) +
+                                      "\n"
+                                : text + "\n");
+        return 0;
+    }
+    const std::string text = options.file.empty() ? options.text : read_input(options.file);
+    const std::vector<std::int32_t> ids = tokenizer->encode(
+        text, {.add_special = !options.no_special, .parse_special = !options.plain});
+    if (options.shared.json) {
+        nlohmann::ordered_json pieces = nlohmann::ordered_json::array();
+        for (const std::int32_t id : ids) pieces.push_back(tokenizer->display(id));
+        const std::string back = tokenizer->decode(ids, true);
+        const nlohmann::ordered_json json = {{"tokenizer", tokenizer->kind()},
+                                             {"vocab", tokenizer->vocab_size()},
+                                             {"count", ids.size()},
+                                             {"ids", ids},
+                                             {"pieces", pieces},
+                                             {"text", back},
+                                             {"round_trip", back == text}};
+        out(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+        return 0;
+    }
+    if (options.ids_only) {
+        out(fmt::format("{}\n", fmt::join(ids, " ")));
+        return 0;
+    }
+    std::string table;
+    for (const std::int32_t id : ids)
+        table += fmt::format("{:>8}  {}\n", id, tokenizer->display(id));
+    out(table);
+    note(fmt::format("{} tokens; the ids decode to the {} text", ids.size(),
+                     tokenizer->decode(ids, true) == text ? "same" : "a different"));
+    return 0;
+}
+
+}  // namespace
+
+void add_tokenize(CLI::App& app, Action& action) {
+    auto options = std::make_shared<Options>();
+    CLI::App* command = app.add_subcommand("tokenize", "A text as token ids and pieces, and back");
+    add_model_options(*command, options->shared);
+    CLI::Option* text = command->add_option("--text", options->text, "The text");
+    CLI::Option* file = command->add_option("--file", options->file,
+                                            "A file with the text; '-' reads standard input");
+    CLI::Option* decode =
+        command->add_option("--decode", options->decode, "Token ids to turn back into text");
+    text->excludes(file)->excludes(decode);
+    file->excludes(decode);
+    command->add_flag("--ids", options->ids_only, "Print the ids on one line, nothing else");
+    command->add_flag("--no-special", options->no_special, "Add no BOS or the like");
+    command->add_flag("--plain", options->plain,
+                      "Read special tokens that the text spells out as plain text");
+    add_json_option(*command, options->shared);
+    command->footer(
+        "Examples:\n"
+        "  millrace tokenize model.gguf --text \"Once upon a time\"\n"
+        "  millrace tokenize model.gguf --text \"Once upon a time\" --ids\n"
+        "  millrace tokenize model.gguf --decode \"1 9038 2501\"");
+    command->callback([=, &action] {
+        if (text->empty() && file->empty() && decode->empty()) {
+            throw CLI::RequiredError("--text, --file or --decode");
+        }
+        options->decode_given = !decode->empty();
+        action = [options] { return tokenize(*options); };
+    });
+}
+
+}  // namespace mr::cli
