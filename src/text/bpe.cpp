@@ -133,11 +133,7 @@ void merge(const PairTable& pairs, std::vector<std::int32_t>& symbols, MergeScra
     // at its position has since become another one: its rank no longer matches.
     constexpr std::uint32_t kEnd = 0xFFFFFFFF;
     const auto n = static_cast<std::uint32_t>(symbols.size());
-    auto& next = scratch.next;
-    auto& prev = scratch.prev;
-    auto& rank = scratch.rank;
-    auto& merged = scratch.merged;
-    auto& heap = scratch.heap;
+    auto& [next, prev, rank, merged, heap] = scratch;
     next.resize(n);
     prev.resize(n);
     rank.resize(n);

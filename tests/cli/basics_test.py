@@ -13,7 +13,8 @@ class Basics(driver.CliTest):
 
     def test_help_lists_commands_and_each_has_an_example(self):
         commands = self.commands()
-        self.assertIn("info", commands)
+        self.assertEqual(set(commands), {"run", "chat", "info", "eval", "tokenize", "convert",
+                                         "bench", "data"})
         for command in commands:
             text = self.ok(command, "--help").out
             self.assertIn("Example", text, command)
@@ -29,6 +30,7 @@ class Basics(driver.CliTest):
 
     def test_unknown_command_names_the_nearest(self):
         self.fails(2, "ifno", says=["ifno", "did you mean 'millrace info'"])
+        self.fails(2, "rnu", says="did you mean 'millrace run'")
         self.fails(2, "xyzzyplugh", says=["xyzzyplugh", "--help"])
         self.fails(2, "", says="command")
 

@@ -1,0 +1,43 @@
+"""millrace bench."""
+import driver
+
+MODEL = driver.REFERENCE / "llama2"
+
+
+class Bench(driver.CliTest):
+    def test_decode(self):
+        got = self.ok_json("bench", "decode", MODEL, "--prompt", 8, "-n", 8, "--reps", 3)
+        for key in ("tok_s", "gb_s", "read_bandwidth_gb_s", "percent_of_bandwidth",
+                    "bytes_per_token"):
+            self.assertGreater(got[key], 0, key)
+        self.assertEqual(len(got["seconds"]), 3)
+        self.assertGreaterEqual(got["tok_s_best"], got["tok_s"])
+        self.assertGreaterEqual(got["bytes_per_token"], got["weight_bytes_per_token"])
+        text = self.ok("bench", "decode", MODEL, "--prompt", 8, "-n", 8, "--reps", 2)
+        self.assertIn("tok/s", text.out)
+        self.assertEqual(text.err, "")
+
+    def test_prefill(self):
+        got = self.ok_json("bench", "prefill", MODEL, "--prompt", 32, "--reps", 2)
+        self.assertGreater(got["gflop_s"], 0)
+        self.assertEqual(got["prompt"], 32)
+        self.assertIn("GFLOP/s", self.ok("bench", "prefill", MODEL, "--reps", 2, "-v").out)
+
+    def test_load(self):
+        got = self.ok_json("bench", "load", MODEL)
+        self.assertGreater(got["first_token_s"], 0)
+        self.assertGreater(got["peak_rss_bytes"], got["weight_bytes"])
+        self.assertEqual(got["weight_bytes"], got["mapped_bytes"] + got["copied_bytes"])
+        self.assertIn("peak", self.ok("bench", "load", MODEL).out)
+
+    def test_errors(self):
+        self.fails(2, "bench", says="decode")
+        self.fails(2, "bench", "decode", MODEL, "--reps", 0, says="--reps")
+        self.fails(2, "bench", "decode", "random:llama-9000b", says="llama-2-7b")
+        self.fails(2, "bench", "decode", "random:gpt2:q9_9", says="q9_9")
+        self.fails(1, "bench", "decode", MODEL, "--ctx", 8, says="--ctx")
+        self.fails(3, "bench", "load", MODEL, "--device", "cuda")
+
+
+if __name__ == "__main__":
+    driver.main()

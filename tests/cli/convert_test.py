@@ -1,0 +1,69 @@
+"""millrace convert: round trips through every format, and outputs that cannot be written."""
+import os
+import resource
+
+import driver
+
+MODEL = driver.REFERENCE / "llama2"
+
+
+class Convert(driver.CliTest):
+    def greedy(self, model, *more):
+        return self.ok_json("run", model, "--temp", 0, "-p", "Once upon", "-n", 16, "--ignore-eos",
+                            *more)["ids"]
+
+    def test_every_type_and_format_runs(self):
+        want = self.greedy(MODEL)
+        for name in ("f32", "f16", "bf16", "q8_0", "q4_0"):
+            target = self.folder / f"{name}.gguf"
+            got = self.ok_json("convert", MODEL, target, "--type", name)
+            self.assertEqual(got["files"][0], str(target))
+            ids = self.greedy(target)
+            if name == "f32":  # the others round activations or weights
+                self.assertEqual(ids, want)
+        target = self.folder / "folder"
+        self.ok("convert", self.folder / "f32.gguf", target)
+        self.assertEqual(self.greedy(target, "--tokenizer", MODEL), want)
+        again = self.folder / "again.gguf"
+        self.ok("convert", target, again, "--tokenizer", MODEL)
+        self.assertEqual(self.greedy(again), want)
+
+    def test_quiet_in_a_pipe(self):
+        result = self.ok("convert", MODEL, self.folder / "m.gguf")
+        self.assertEqual(result.out, f"{self.folder / 'm.gguf'}\n")
+        self.assertEqual(result.err, "")
+
+    def test_llama2c(self):
+        target = self.folder / "stories.gguf"
+        model, option, tokenizer = self.stories()
+        self.ok("convert", model, target, option, tokenizer)
+        self.assertEqual(self.greedy(target), self.greedy(model, option, tokenizer))
+
+    def test_errors_leave_nothing(self):
+        self.fails(1, "convert", self.folder / "none.gguf", self.folder / "o.gguf", says="none.gguf")
+        self.fails(1, "convert", MODEL, self.folder / "missing" / "o.gguf", says="missing")
+        self.fails(1, "convert", MODEL, "/dev/null/o.gguf")
+        (self.folder / "dir.gguf").mkdir()
+        self.fails(1, "convert", MODEL, self.folder / "dir.gguf", says="dir.gguf")
+        self.fails(2, "convert", MODEL, self.folder / "o.gguf", "--type", "q3_k", says="--type")
+        self.fails(2, "convert", MODEL, says="out")
+        self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["dir.gguf"])
+
+    def test_an_unwritable_folder(self):
+        if os.geteuid() == 0:
+            self.skipTest("root may write anywhere")
+        self.folder.chmod(0o500)
+        self.addCleanup(self.folder.chmod, 0o700)
+        self.fails(1, "convert", MODEL, self.folder / "o.gguf", says="o.gguf")
+
+    def test_a_full_disk_leaves_nothing(self):
+        # A limit on the size of files stands in for the disk.
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        self.fails(1, "convert", MODEL, self.folder / "o.gguf", "--type", "f32", says="o.gguf",
+                   preexec_fn=limit)
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+
+if __name__ == "__main__":
+    driver.main()

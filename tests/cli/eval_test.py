@@ -1,0 +1,46 @@
+"""millrace eval."""
+import math
+
+import driver
+
+MODEL = driver.REFERENCE / "llama2"
+
+
+class Eval(driver.CliTest):
+    def test_json_and_text_agree(self):
+        text = self.folder / "text.txt"
+        text.write_text("Once upon a time there was a cat.<|endoftext|>\nThe end.\n")
+        got = self.ok_json("eval", MODEL, "--text", text, "--split", "<|endoftext|>")
+        self.assertEqual(got["documents"], 2)
+        self.assertGreater(got["tokens"], 4)
+        self.assertAlmostEqual(got["ppl"], math.exp(got["nll"]), delta=1e-6 * got["ppl"])
+        plain = self.ok("eval", MODEL, "--text", text, "--split", "<|endoftext|>")
+        self.assertIn(f"{got['nll']:.4f}", plain.out)
+        self.assertEqual(plain.err, "")
+        self.assertEqual(
+            self.ok_json("eval", MODEL, "--text", text, "--split", "<|endoftext|>", "--limit",
+                         1)["documents"], 1)
+        self.assertEqual(self.ok_json("eval", MODEL, "--text", "-", stdin=text.read_bytes())
+                         ["documents"], 1)
+
+    def test_errors(self):
+        empty = self.folder / "empty.txt"
+        empty.write_text("")
+        self.fails(2, "eval", MODEL, says="--text")
+        self.fails(1, "eval", MODEL, "--text", empty)
+        self.fails(1, "eval", MODEL, "--text", self.folder, says=str(self.folder))
+        self.fails(1, "eval", MODEL, "--text", self.folder / "no.txt", says="no.txt")
+        self.fails(1, "eval", driver.REFERENCE / "mistral", "--text", "-", stdin=b"some text",
+                   says="--tokenizer")
+
+    def test_stories260k_on_real_stories(self):
+        # Reference figures of the data's README: llama2.c's own forward pass.
+        got = self.ok_json("eval", *self.stories(), "--text",
+                           driver.DATA / "text" / "tinystories_1000.txt", "--split",
+                           "<|endoftext|>", "--limit", 50)
+        self.assertEqual(got["tokens"], 16993)
+        self.assertAlmostEqual(got["nll"], 1.3180, delta=0.00005)
+
+
+if __name__ == "__main__":
+    driver.main()

@@ -1,0 +1,148 @@
+"""millrace run: streaming, prompts of every kind, sampling, stops, Ctrl-C, the summary."""
+import os
+import signal
+import subprocess
+
+import driver
+
+MODEL = driver.REFERENCE / "llama2"
+
+GREEDY = ("Once upon a time, there was a little girl named Lily. She loved to play outside in the "
+          "park. One day, she saw a big, red ball. She wanted to play with it, but it was too "
+          "high.\nLily's mom said, \"Lily, let's go to the park.\" Lily was sad and didn't know "
+          "what to do. She said, \"I want to play with your ball, but I can't find it.\"")
+
+
+class Run(driver.CliTest):
+    def run_json(self, *arguments, **kwargs):
+        return self.ok_json("run", MODEL, "--temp", 0, *arguments, **kwargs)
+
+    def test_json_has_text_ids_timing_and_ledger(self):
+        got = self.run_json("-p", "Once upon", "-n", 12, "--ignore-eos")
+        self.assertEqual(len(got["ids"]), 12)
+        self.assertEqual(got["prompt"], "Once upon")
+        self.assertEqual(got["prompt_tokens"], len(got["prompt_ids"]))
+        self.assertEqual(got["decode_steps"], 11)
+        self.assertEqual(got["stop_reason"], "length")
+        for key in ("tok_s", "gb_s", "read_bandwidth_gb_s", "percent_of_bandwidth",
+                    "bytes_per_token", "prefill_tok_s"):
+            self.assertGreater(got[key], 0, key)
+        linear = got["ledger"]["decode"]["linear"]
+        self.assertGreater(linear["flops"], 0)
+        self.assertEqual(got["ledger"]["decode"]["host_to_device_bytes"], 0)
+
+    def test_text_is_the_prompt_and_what_json_says(self):
+        arguments = ["run", MODEL, "--temp", 0, "-n", 12, "-p", "Once upon"]
+        text = self.ok_json(*arguments)["text"]
+        self.assertEqual(self.ok(*arguments).out, "Once upon" + text + "\n")
+        self.assertEqual(self.ok(*arguments, "--no-echo").out, text + "\n")
+
+    def test_summary_is_one_line_on_standard_error(self):
+        err = self.ok("run", MODEL, "-p", "Once", "-n", 8, "--ignore-eos").err
+        self.assertEqual(err.count("\n"), 1, err)
+        for word in ("tok/s", "GB/s", "%", "per token", "seed"):
+            self.assertIn(word, err)
+        self.assertEqual(self.ok("run", MODEL, "-p", "Once", "-n", 8, "--quiet").err, "")
+        self.assertIn("linear", self.ok("run", MODEL, "-p", "Once", "-n", 8, "--verbose").err)
+
+    def test_same_seed_same_text_whatever_the_threads(self):
+        def ids(*more):
+            return self.ok_json("run", MODEL, "-p", "Once", "-n", 24, "--temp", 1.5, "--top-k", 0,
+                                "--top-p", 1, "--min-p", 0, "--ignore-eos", *more)["ids"]
+        self.assertEqual(ids("--seed", 7, "--threads", 1), ids("--seed", 7, "--threads", 2))
+        self.assertNotEqual(ids("--seed", 7), ids("--seed", 8))
+        self.assertEqual(len(ids("--repeat-penalty", 1.1)), 24)
+
+    def test_prompts_from_file_and_standard_input(self):
+        path = self.folder / "prompt.txt"
+        path.write_text("Once upon a time")
+        want = self.run_json("-p", "Once upon a time", "-n", 4)["ids"]
+        self.assertEqual(self.run_json("--prompt-file", path, "-n", 4)["ids"], want)
+        self.assertEqual(self.run_json("-p", "-", "-n", 4, stdin=b"Once upon a time")["ids"], want)
+        self.fails(2, "run", MODEL, "-p", "x", "--prompt-file", path, says="--prompt-file")
+        self.fails(1, "run", MODEL, "--prompt-file", self.folder / "none.txt", says="none.txt")
+
+    def test_empty_and_binary_prompts(self):
+        self.assertEqual(len(self.run_json("-p", "", "-n", 4, "--ignore-eos")["ids"]), 4)
+        self.assertEqual(len(self.run_json("-n", 4, "--ignore-eos")["ids"]), 4)
+        blob = bytes(range(256)) * 2
+        got = self.run_json("-p", "-", "-n", 4, "--ctx", 2000, stdin=blob)
+        self.assertGreater(got["prompt_tokens"], 1)
+        self.assertEqual(self.ok("run", MODEL, "-p", "-", "-n", 2, "--ctx", 2000, "--temp", 0,
+                                 stdin=blob).raw[:512], blob)
+
+    def test_nothing_to_make(self):
+        self.assertEqual(self.run_json("-p", "Once", "-n", 0)["ids"], [])
+
+    def test_a_prompt_longer_than_the_context(self):
+        self.fails(1, "run", MODEL, "-p", "word " * 300, "--ctx", 64,
+                   says=["prompt", "64", "--ctx", "tokens"])
+
+    def test_fills_the_context_and_stops(self):
+        got = self.run_json("-p", "Once", "-n", -1, "--ctx", 40, "--ignore-eos")
+        self.assertEqual(got["stop_reason"], "context_full")
+        self.assertLessEqual(got["prompt_tokens"] + got["decode_steps"], 40)
+
+    def test_stop_strings_end_the_text(self):
+        whole = self.run_json("-p", "Once", "-n", 40, "--ignore-eos")["text"]
+        middle = whole[len(whole) // 2:][:3]
+        got = self.run_json("-p", "Once", "-n", 40, "--ignore-eos", "--stop", "never-there",
+                            "--stop", middle)
+        self.assertEqual(got["stop_reason"], "stop_string")
+        self.assertEqual(got["text"], whole[:whole.index(middle)])
+
+    def test_wrong_options(self):
+        for option, value in (("--temp", "-1"), ("--top-p", "2"), ("--top-k", "x"), ("--tokens", "-5"),
+                              ("--kv-type", "q8_0"), ("--ctx", "-3"), ("--seed", "x")):
+            self.fails(2, "run", MODEL, option, value, says=[option, "millrace run --help"])
+        self.fails(3, "run", MODEL, "--device", "cuda", says="--device cpu")
+
+    def test_f16_cache(self):
+        self.assertEqual(len(self.run_json("-p", "Once", "-n", 6, "--ignore-eos", "--kv-type",
+                                           "f16")["ids"]), 6)
+
+    def test_a_model_without_tokenizer(self):
+        self.fails(1, "run", driver.REFERENCE / "mistral", "-p", "x", says="--tokenizer")
+
+    def test_environment_names_the_default_model(self):
+        got = self.ok_json("run", "-p", "Once", "-n", 3, env={"MILLRACE_MODEL": str(MODEL)})
+        self.assertEqual(got["model"], str(MODEL))
+
+    def test_text_streams_and_ctrl_c_ends_it_with_the_summary(self):
+        process = subprocess.Popen(
+            [driver.BIN, "run", str(MODEL), "-p", "Once", "-n", "-1", "--ctx", "200000",
+             "--ignore-eos"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.stderr.close)
+        first = os.read(process.stdout.fileno(), 10)  # there before the end
+        self.assertTrue(first)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, err)
+        self.assertIn(b"tok/s", err)
+        self.assertEqual(err.count(b"\n"), 1, err)
+
+    def test_a_reader_that_leaves_ends_it_quietly(self):
+        process = subprocess.Popen(
+            [driver.BIN, "run", str(MODEL), "-p", "Once", "-n", "-1", "--ctx", "200000",
+             "--ignore-eos"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        os.read(process.stdout.fileno(), 10)
+        process.stdout.close()
+        self.assertEqual(process.wait(timeout=60), 0)
+        self.assertEqual(process.stderr.read(), b"")
+        process.stderr.close()
+
+    def test_full_output(self):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([driver.BIN, "run", str(MODEL), "-p", "Once", "-n", "4"],
+                                  stdout=full, stderr=subprocess.PIPE)
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stderr.count(b"\n"), 1, done.stderr)
+
+    def test_greedy_text_of_stories260k(self):
+        got = self.ok_json("run", *self.stories(), "--temp", 0, "-n", 200, "-p", "")
+        self.assertTrue(got["text"].startswith(GREEDY), got["text"])
+
+
+if __name__ == "__main__":
+    driver.main()
