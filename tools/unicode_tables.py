@@ -2,9 +2,16 @@
 """Writes src/text/unicode_tables.cpp from Python's unicodedata.
 
 usage: tools/unicode_tables.py > src/text/unicode_tables.cpp
+
+The package `unicodedata2`, where installed, goes before Python's own older tables: Hugging Face
+tokenizers use Unicode 16, and so does the file in the repository (unicodedata2 16.0.0).
 """
 import sys
-import unicodedata
+
+try:
+    import unicodedata2 as unicodedata
+except ImportError:
+    import unicodedata
 
 LAST = 0x110000
 

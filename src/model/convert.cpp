@@ -39,7 +39,10 @@ Input open_input(const std::string& in, const ConvertOptions& options) {
     if (in.starts_with(kRandomPrefix)) {
         auto model = std::make_shared<Model>(random_model(in));
         out.spec = model->spec;
-        out.tokenizer = model->tokenizer;
+        out.tokenizer = options.tokenizer.empty()
+                            ? model->tokenizer
+                            : open_tokenizer(options.tokenizer, out.spec.vocab);
+        require_vocab(out.spec, out.tokenizer.get(), in);
         out.read = [model](RoleAt at) { return RoleTensor{role_slot(model->weights, at), model}; };
         out.dtype = [model](RoleAt at) { return role_slot(model->weights, at).dtype; };
         return out;

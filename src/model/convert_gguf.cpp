@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "model/convert_formats.h"
+#include "text/tokenizer_gguf.h"
 
 namespace mr::model {
 namespace {
@@ -67,55 +68,23 @@ void write_rope(formats::GgufWriter& writer, const std::string& arch, const Mode
     }
 }
 
-void write_tokenizer(formats::GgufWriter& writer, const TokenizerData& data, int vocab) {
-    const auto size = static_cast<std::size_t>(vocab);
-    std::vector<std::string> tokens = data.tokens;
-    std::vector<std::int32_t> types;
-    for (TokenType type : data.types) types.push_back(static_cast<std::int32_t>(type));
-    std::vector<float> scores = data.scores;
+// The vocabulary as GGUF can hold it: as many tokens as the embedding has rows.
+TokenizerData padded_vocabulary(TokenizerData data, int vocab) {
     if (data.model == TokenizerModel::bytes) {
         // GGUF has no such kind: a SentencePiece vocabulary of nothing but bytes.
-        for (std::size_t i = 0; i < tokens.size() && i < 256; ++i) {
-            tokens[i] = fmt::format("<0x{:02X}>", i);
-            types[i] = static_cast<std::int32_t>(TokenType::byte);
+        data.model = TokenizerModel::sentencepiece_bpe;
+        for (std::size_t i = 0; i < data.tokens.size() && i < 256; ++i) {
+            data.tokens[i] = fmt::format("<0x{:02X}>", i);
+            data.types[i] = TokenType::byte;
         }
-        scores.assign(tokens.size(), 0.0f);
+        data.scores.assign(data.tokens.size(), 0.0f);
     }
-    // As many tokens as the embedding has rows.
-    for (std::size_t i = tokens.size(); i < size; ++i) {
-        tokens.push_back(fmt::format("[PAD{}]", i));
-        types.push_back(static_cast<std::int32_t>(TokenType::unused));
-        if (!scores.empty()) scores.push_back(-static_cast<float>(size));
+    for (std::size_t i = data.tokens.size(); i < static_cast<std::size_t>(vocab); ++i) {
+        data.tokens.push_back(fmt::format("[PAD{}]", i));
+        data.types.push_back(TokenType::unused);
+        if (!data.scores.empty()) data.scores.push_back(-static_cast<float>(vocab));
     }
-    const bool byte_level = data.model == TokenizerModel::byte_level_bpe;
-    writer.set_string("tokenizer.ggml.model", byte_level ? "gpt2" : "llama");
-    writer.set_string("tokenizer.ggml.pre", byte_level ? data.pre : "default");
-    writer.set_strings("tokenizer.ggml.tokens", std::span<const std::string>(tokens));
-    writer.set_ints("tokenizer.ggml.token_type", types);
-    if (byte_level) {
-        std::vector<std::string> merges;
-        merges.reserve(data.merges.size());
-        for (const text::Merge& merge : data.merges) merges.push_back(data.merge_text(merge));
-        writer.set_strings("tokenizer.ggml.merges", std::span<const std::string>(merges));
-    } else {
-        writer.set_floats("tokenizer.ggml.scores", scores);
-    }
-    const auto id = [&](const char* key, std::optional<std::int32_t> value) {
-        if (value) writer.set_u32(key, u32(*value));
-    };
-    id("tokenizer.ggml.bos_token_id", data.bos);
-    id("tokenizer.ggml.eos_token_id", data.eos);
-    id("tokenizer.ggml.eot_token_id", data.end_of_turn);
-    id("tokenizer.ggml.unknown_token_id", data.unk);
-    id("tokenizer.ggml.padding_token_id", data.pad);
-    writer.set_bool("tokenizer.ggml.add_bos_token", data.add_bos());
-    writer.set_bool("tokenizer.ggml.add_eos_token", data.add_eos());
-    writer.set_bool("tokenizer.ggml.add_space_prefix",
-                    data.space_prefix != text::SpacePrefix::never);
-    if (data.nfc) writer.set_bool("millrace.tokenizer.nfc", true);
-    if (!data.chat_template.empty()) {
-        writer.set_string("tokenizer.chat_template", data.chat_template);
-    }
+    return data;
 }
 
 }  // namespace
@@ -182,7 +151,7 @@ void write_gguf_metadata(formats::GgufWriter& writer, const ModelSpec& spec,
     writer.set_u32(arch + ".vocab_size", u32(spec.vocab));
     write_rope(writer, arch, spec);
     if (tokenizer) {
-        write_tokenizer(writer, tokenizer->data(), spec.vocab);
+        text::write_tokenizer(writer, padded_vocabulary(tokenizer->data(), spec.vocab));
     } else {
         writer.set_string("tokenizer.ggml.model", "no_vocab");
     }

@@ -33,8 +33,8 @@ class Config {
         if (!value) return std::nullopt;
         // Some writers give whole numbers as 64.0.
         const double number = value->is_number() ? value->get<double>() : std::nan("");
-        if (!(number == std::floor(number)) || number < 0 || number > 1 << 30) {
-            fail(key, "must be a whole number from 0 to 2^30");
+        if (!(number == std::floor(number)) || number < 0 || number > 1 << 28) {
+            fail(key, "must be a whole number from 0 to 2^28");
         }
         return static_cast<int>(number);
     }

@@ -50,6 +50,10 @@ void validate_rope(const RopeSpec& rope, int head_dim, const std::string& file) 
     if (rope.scaling != Scaling::none) check_positive(file, "rope factor", rope.factor);
     if (rope.scaling == Scaling::llama3 || rope.scaling == Scaling::yarn) {
         check_positive(file, "rope original context", rope.original_context);
+        if (rope.original_context > kMaxContext) {
+            reject(file, "rope original context", fmt::format("{}", rope.original_context),
+                   fmt::format("must be at most {}", kMaxContext));
+        }
     }
     if (rope.scaling == Scaling::llama3) {
         check_positive(file, "rope low_freq_factor", rope.low_freq_factor);

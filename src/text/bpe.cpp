@@ -133,7 +133,11 @@ void merge(const PairTable& pairs, std::vector<std::int32_t>& symbols, MergeScra
     // at its position has since become another one: its rank no longer matches.
     constexpr std::uint32_t kEnd = 0xFFFFFFFF;
     const auto n = static_cast<std::uint32_t>(symbols.size());
-    auto& [next, prev, rank, merged, heap] = scratch;
+    auto& next = scratch.next;
+    auto& prev = scratch.prev;
+    auto& rank = scratch.rank;
+    auto& merged = scratch.merged;
+    auto& heap = scratch.heap;
     next.resize(n);
     prev.resize(n);
     rank.resize(n);

@@ -291,7 +291,8 @@ class GrammarCompiler {
         for (const std::string& part : split(inside, '|')) sequences.push_back(parse(part));
         const uint32_t id = static_cast<uint32_t>(g_.rules_.size());
         g_.rules_.push_back({where_ + ": [" + inside + "]", {}, {}, 0, {}});
-        set_rule(id, std::vector<uint32_t>(sequences.size(), 1), std::move(sequences));
+        std::vector<uint32_t> weights(sequences.size(), 1);
+        set_rule(id, std::move(weights), std::move(sequences));
         nodes.push_back(rule_node(id));
     }
 

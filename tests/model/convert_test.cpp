@@ -220,6 +220,13 @@ TEST(Convert, TokensAreAsManyAsTheEmbeddingHasRows) {
               }).find("288"),
               std::string::npos);
     EXPECT_FALSE(fs::exists(folder / "x.gguf"));
+    // 32000 rows and 288 tokens: the others are there, and are nobody's text.
+    convert_model("random:stories-42m:q8_0", folder / "p.gguf",
+                  {.type = {}, .tokenizer = options.tokenizer, .progress = {}});
+    const auto padded = load_model(folder / "p.gguf").tokenizer;
+    EXPECT_EQ(padded->vocab_size(), 32000);
+    EXPECT_EQ(padded->encode("Once [PAD300]"),
+              load_model(reference("llama2")).tokenizer->encode("Once [PAD300]"));
     // 32000 rows and a byte tokenizer of as many: every byte is a token of its own.
     convert_model("random:stories-42m:q8_0", folder / "r.gguf");
     const auto file = formats::GgufFile::open(folder / "r.gguf");

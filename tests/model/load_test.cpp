@@ -282,6 +282,8 @@ TEST(LoadHuggingFace, BadConfigurationsAreNamed) {
         {"llama-yarn", [](json& c) { c["rope_parameters"]["truncate"] = false; }, {"truncate"}},
         {"gpt-neox", [](json& c) { c["rotary_pct"] = 1.5; }, {"rotary_pct", "1.5"}},
         {"gpt2", [](json& c) { c["n_head"] = 5; }, {"n_head", "5"}},
+        {"gpt2", [](json& c) { c["n_embd"] = 1 << 29; }, {"n_embd", "536870912"}},
+        {"gpt2", [](json& c) { c["n_embd"] = 1 << 28; }, {"width", "268435456"}},
         {"gpt2",
          [](json& c) { c["scale_attn_by_inverse_layer_idx"] = true; },
          {"scale_attn_by_inverse_layer_idx"}},

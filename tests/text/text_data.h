@@ -25,9 +25,11 @@ inline std::string read_all(const std::string& path) {
     return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
-inline nlohmann::json golden() {
-    return nlohmann::json::parse(
-        read_all(std::string(MR_SOURCE_DIR) + "/tests/text/golden_ids.json"));
+// A reference to one that stays: loops over a part of it may not outlive it.
+inline const nlohmann::json& golden() {
+    static const nlohmann::json value =
+        nlohmann::json::parse(read_all(std::string(MR_SOURCE_DIR) + "/tests/text/golden_ids.json"));
+    return value;
 }
 
 inline Tokenizer::Ptr load(const std::string& name) {

@@ -48,7 +48,8 @@ void kv_write(const Context& ctx, const PagedKv& kv, Tensor k, Tensor v,
 // cache (positions [0, position + count)). q and out f32 [tokens, heads, head_dim]; heads is a
 // multiple of kv_heads. Never forms more than a tile of scores. The bits of a token's output depend
 // on its own query and on its sequence's keys and values alone, and not on how the batch was cut.
-// Scratch: attention_scratch_bytes().
+// A row without any weight gives zeros. Tokens of no sequence are left as they are.
+// Scratch: attention_scratch_bytes() for the threads of ctx.pool.
 void attention(const Context& ctx, Tensor out, Tensor q, const PagedKv& kv,
                std::span<const BatchSeq> seqs, const AttentionMask& mask, float scale);
 

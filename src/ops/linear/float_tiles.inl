@@ -18,13 +18,24 @@ void float_tile(const LinearJob& job, const unsigned char* const* w, std::int64_
     constexpr int kBytes = kFloatBytes<Kind>;
     const std::int64_t k = job.k;
     const float* x[T];
+#pragma GCC unroll 8
     for (int t = 0; t < T; ++t) x[t] = job.x + (token + t) * k;
     Vec acc[T][R];
+#pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
+#pragma GCC unroll 8
         for (int r = 0; r < R; ++r) acc[t][r] = zero();
     }
+    // Where the weights are read but once, the next rows, which follow in memory, are fetched while
+    // these are summed. (L2: they are too long for L1.)
+    const unsigned char* ahead = w[R - 1] + k * kBytes;
+    const std::int64_t pace = job.tokens <= kTileTokens ? R * kBytes : 0;
     std::int64_t i = 0;
     for (; i + kLanes <= k; i += kLanes) {
+#pragma GCC unroll 8
+        for (int line = 0; line < R * kLanes * kBytes; line += 64) {
+            __builtin_prefetch(ahead + i * pace + line, 0, 2);
+        }
         Vec row_w[R];
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) row_w[r] = load<Kind>(w[r] + i * kBytes);
@@ -39,21 +50,30 @@ void float_tile(const LinearJob& job, const unsigned char* const* w, std::int64_
         const auto rest = static_cast<std::size_t>(k - i);
         unsigned char part[kLanes * 4] = {};
         Vec row_w[R];
+#pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
             __builtin_memcpy(part, w[r] + i * kBytes, rest * kBytes);
             row_w[r] = load<Kind>(part);
         }
         float part_x[kLanes] = {};
+#pragma GCC unroll 8
         for (int t = 0; t < T; ++t) {
             __builtin_memcpy(part_x, x[t] + i, rest * sizeof(float));
             const Vec v = load<WeightKind::f32>(part_x);
+#pragma GCC unroll 8
             for (int r = 0; r < R; ++r) acc[t][r] = fused(acc[t][r], row_w[r], v);
         }
+    }
+    Vec done[T][R];  // apart, so that acc is only ever indexed by constants and stays in registers
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) {
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) done[t][r] = acc[t][r];
     }
     for (int t = 0; t < T; ++t) {
         for (int r = 0; r < R && r < valid; r += 4) {
             float sums[4];
-            sums_of_four(&acc[t][r], sums);
+            sums_of_four(&done[t][r], sums);
             store_four(job, token + t, row + r, valid - r, sums);
         }
     }

@@ -33,6 +33,7 @@ inline void sums_of_four(const Vec* v, float* out) {
 // The scales of 4 rows at byte `at`. Gathered in a general register: the vector pipes are busy.
 inline float32x4_t scales_of_four(const unsigned char* const* rows, std::size_t at) {
     std::uint16_t h[4];
+#pragma GCC unroll 4
     for (int r = 0; r < 4; ++r) __builtin_memcpy(&h[r], rows[r] + at, 2);
     const std::uint64_t bits = h[0] | static_cast<std::uint64_t>(h[1]) << 16 |
                                static_cast<std::uint64_t>(h[2]) << 32 |
@@ -40,46 +41,132 @@ inline float32x4_t scales_of_four(const unsigned char* const* rows, std::size_t 
     return vcvt_f32_f16(vreinterpret_f16_u64(vcreate_u64(bits)));
 }
 
+// A block of 4 rows, by hand as far as the exact sums of the block: v24-27 are the rows' dot
+// products, added up across in pairs. While 4 rows are summed the next 4, which follow in memory,
+// are fetched: 4 streams of a few lines each would start cold every time.
+#define MR_GEMV_TAIL(start)              \
+    "ldr q6, [%[x], #" #start            \
+    "]\n"                                \
+    "orr %[h0], %[h0], %[h1], lsl #16\n" \
+    "orr %[h2], %[h2], %[h3], lsl #16\n" \
+    "addp v24.4s, v24.4s, v25.4s\n"      \
+    "addp v26.4s, v26.4s, v27.4s\n"      \
+    "orr %[h0], %[h0], %[h2], lsl #32\n" \
+    "ldp q7, q8, [%[x], #32]\n"          \
+    "addp v24.4s, v24.4s, v26.4s\n"      \
+    "fmov d9, %[h0]\n"                   \
+    "add v24.4s, v24.4s, v6.4s\n"        \
+    "fcvtl v9.4s, v9.4h\n"               \
+    "add %[x], %[x], #96\n"              \
+    "fmla v8.4s, v24.4s, v7.4s\n"        \
+    "subs %[blocks], %[blocks], #1\n"    \
+    "fmla %[acc].4s, v8.4s, v9.4s\n"     \
+    "b.ne 1b\n"
+
 template <bool Q8>
 inline void gemv_four(const unsigned char* const* rows, std::int64_t blocks, const TokenBlock* x,
                       float* sums) {
-    constexpr std::size_t kBytes = Q8 ? 34 : 18;
-    const unsigned char* const row[4] = {rows[0], rows[1], rows[2], rows[3]};
+    const unsigned char *p0 = rows[0], *p1 = rows[1], *p2 = rows[2], *p3 = rows[3];
+    const unsigned char* ahead = p3 + blocks * (Q8 ? 34 : 18);
+    std::uint64_t h0, h1, h2, h3;  // scales
     float32x4_t acc = vdupq_n_f32(0);
-    std::size_t at = 0;
-    for (std::int64_t b = 0; b < blocks; ++b, at += kBytes, ++x) {
-        const int8x16_t x0 = vld1q_s8(x->q), x1 = vld1q_s8(x->q + 16);
-        int32x4_t dot[4];
-#pragma GCC unroll 4
-        for (int r = 0; r < 4; ++r) {
-            int8x16_t w0, w1;
-            if constexpr (Q8) {
-                const auto* q = reinterpret_cast<const std::int8_t*>(row[r] + at + 2);
-                w0 = vld1q_s8(q);
-                w1 = vld1q_s8(q + 16);
-            } else {
-                const uint8x16_t q = vld1q_u8(row[r] + at + 2);
-                w0 = vreinterpretq_s8_u8(vandq_u8(q, vdupq_n_u8(15)));
-                w1 = vreinterpretq_s8_u8(vshrq_n_u8(q, 4));
-            }
-            dot[r] = vdotq_s32(vdotq_s32(vdupq_n_s32(0), w0, x0), w1, x1);
-        }
-        const int32x4_t isum = vpaddq_s32(vpaddq_s32(dot[0], dot[1]), vpaddq_s32(dot[2], dot[3]));
-        const int32x4_t start = vld1q_s32(Q8 ? x->start : x->start4);
-        const float32x4_t sum = vreinterpretq_f32_s32(vaddq_s32(isum, start));
-        const float32x4_t scaled = vfmaq_f32(vld1q_f32(x->minus), sum, vld1q_f32(x->d));
-        acc = vfmaq_f32(acc, scaled, scales_of_four(row, at));
+    static_assert(sizeof(TokenBlock) == 96);
+    if constexpr (Q8) {
+        asm volatile(
+            "1:\n"
+            "ldp q4, q5, [%[x]]\n"
+            "ldur q16, [%[p0], #2]\n"
+            "ldur q17, [%[p1], #2]\n"
+            "ldur q18, [%[p2], #2]\n"
+            "ldur q19, [%[p3], #2]\n"
+            "movi v24.2d, #0\n"
+            "movi v25.2d, #0\n"
+            "movi v26.2d, #0\n"
+            "movi v27.2d, #0\n"
+            "ldur q20, [%[p0], #18]\n"
+            "ldur q21, [%[p1], #18]\n"
+            "ldur q22, [%[p2], #18]\n"
+            "ldur q23, [%[p3], #18]\n"
+            "sdot v24.4s, v16.16b, v4.16b\n"
+            "sdot v25.4s, v17.16b, v4.16b\n"
+            "ldrh %w[h0], [%[p0]], #34\n"
+            "sdot v26.4s, v18.16b, v4.16b\n"
+            "sdot v27.4s, v19.16b, v4.16b\n"
+            "ldrh %w[h1], [%[p1]], #34\n"
+            "prfm pldl1keep, [%[ahead]]\n"
+            "sdot v24.4s, v20.16b, v5.16b\n"
+            "sdot v25.4s, v21.16b, v5.16b\n"
+            "ldrh %w[h2], [%[p2]], #34\n"
+            "prfm pldl1keep, [%[ahead], #64]\n"
+            "sdot v26.4s, v22.16b, v5.16b\n"
+            "sdot v27.4s, v23.16b, v5.16b\n"
+            "ldrh %w[h3], [%[p3]], #34\n"
+            "add %[ahead], %[ahead], #136\n" MR_GEMV_TAIL(64)
+            : [p0] "+r"(p0), [p1] "+r"(p1), [p2] "+r"(p2), [p3] "+r"(p3), [ahead] "+r"(ahead),
+              [x] "+r"(x), [blocks] "+r"(blocks), [acc] "+w"(acc), [h0] "=&r"(h0), [h1] "=&r"(h1),
+              [h2] "=&r"(h2), [h3] "=&r"(h3)
+            :
+            : "v4", "v5", "v6", "v7", "v8", "v9", "v16", "v17", "v18", "v19", "v20", "v21", "v22",
+              "v23", "v24", "v25", "v26", "v27", "cc", "memory");
+    } else {
+        const uint8x16_t low = vdupq_n_u8(15);
+        asm volatile(
+            "1:\n"
+            "ldur q20, [%[p0], #2]\n"
+            "ldur q21, [%[p1], #2]\n"
+            "ldur q22, [%[p2], #2]\n"
+            "ldur q23, [%[p3], #2]\n"
+            "ldp q4, q5, [%[x]]\n"
+            "movi v24.2d, #0\n"
+            "movi v25.2d, #0\n"
+            "movi v26.2d, #0\n"
+            "movi v27.2d, #0\n"
+            "and v16.16b, v20.16b, %[low].16b\n"
+            "ushr v20.16b, v20.16b, #4\n"
+            "ldrh %w[h0], [%[p0]], #18\n"
+            "and v17.16b, v21.16b, %[low].16b\n"
+            "ushr v21.16b, v21.16b, #4\n"
+            "ldrh %w[h1], [%[p1]], #18\n"
+            "and v18.16b, v22.16b, %[low].16b\n"
+            "ushr v22.16b, v22.16b, #4\n"
+            "ldrh %w[h2], [%[p2]], #18\n"
+            "and v19.16b, v23.16b, %[low].16b\n"
+            "ushr v23.16b, v23.16b, #4\n"
+            "ldrh %w[h3], [%[p3]], #18\n"
+            "sdot v24.4s, v16.16b, v4.16b\n"
+            "sdot v25.4s, v17.16b, v4.16b\n"
+            "prfm pldl1keep, [%[ahead]]\n"
+            "sdot v26.4s, v18.16b, v4.16b\n"
+            "sdot v27.4s, v19.16b, v4.16b\n"
+            "prfm pldl1keep, [%[ahead], #64]\n"
+            "sdot v24.4s, v20.16b, v5.16b\n"
+            "sdot v25.4s, v21.16b, v5.16b\n"
+            "add %[ahead], %[ahead], #72\n"
+            "sdot v26.4s, v22.16b, v5.16b\n"
+            "sdot v27.4s, v23.16b, v5.16b\n" MR_GEMV_TAIL(80)
+            : [p0] "+r"(p0), [p1] "+r"(p1), [p2] "+r"(p2), [p3] "+r"(p3), [ahead] "+r"(ahead),
+              [x] "+r"(x), [blocks] "+r"(blocks), [acc] "+w"(acc), [h0] "=&r"(h0), [h1] "=&r"(h1),
+              [h2] "=&r"(h2), [h3] "=&r"(h3)
+            : [low] "w"(low)
+            : "v4", "v5", "v6", "v7", "v8", "v9", "v16", "v17", "v18", "v19", "v20", "v21", "v22",
+              "v23", "v24", "v25", "v26", "v27", "cc", "memory");
     }
     vst1q_f32(sums, acc);
 }
+
+#undef MR_GEMV_TAIL
 
 // --- quantised, many tokens ---
 
 template <bool Q8>
 inline void pack_four(const unsigned char* const* rows, std::int64_t blocks, FourBlock* to) {
     constexpr std::size_t kBytes = Q8 ? 34 : 18;
+    const unsigned char* ahead = rows[3] + blocks * static_cast<std::int64_t>(kBytes);
     std::size_t at = 0;
     for (std::int64_t b = 0; b < blocks; ++b, at += kBytes, ++to) {
+        __builtin_prefetch(ahead);
+        __builtin_prefetch(ahead + 64);
+        ahead += 4 * kBytes;
         int8x16_t w[4][2];
 #pragma GCC unroll 4
         for (int r = 0; r < 4; ++r) {
@@ -95,12 +182,15 @@ inline void pack_four(const unsigned char* const* rows, std::int64_t blocks, Fou
             }
         }
         if constexpr (kRun == 4) {  // rows one after the other
+#pragma GCC unroll 4
             for (int r = 0; r < 4; ++r) {
                 vst1q_s8(to->q + r * 32, w[r][0]);
                 vst1q_s8(to->q + r * 32 + 16, w[r][1]);
             }
         } else {  // 8 elements of 4 rows, then the next 8
+#pragma GCC unroll 2
             for (int h = 0; h < 2; ++h) {
+#pragma GCC unroll 2
                 for (int p = 0; p < 2; ++p) {
                     const int64x2_t even = vreinterpretq_s64_s8(w[2 * p][h]);
                     const int64x2_t odd = vreinterpretq_s64_s8(w[2 * p + 1][h]);
@@ -123,16 +213,50 @@ inline V fresh(const T* p) {
     return v;
 }
 
-alignas(16) constexpr std::int32_t kStart[4] = {kMagicBits, kMagicBits, kMagicBits, kMagicBits};
-
-// acc[r][c]: row r, the 4 tokens of group c.
-template <int C>
-inline void gemm_acc(const FourBlock* w, std::int64_t blocks, const GroupBlock* const* groups,
-                     float32x4_t (&acc)[4][C]);
+alignas(32) constexpr std::int32_t kStart[8] = {kMagicBits, kMagicBits, kMagicBits, kMagicBits,
+                                                kMagicBits, kMagicBits, kMagicBits, kMagicBits};
 
 #if defined(MR_ISA_neon_dot)
 
 constexpr int kTileGroups = 2;  // 8 integer and 8 float accumulators, 4 rows, 2 groups
+
+// Where a tile takes 4 rows of weights from: what pack_four() made, or the file.
+struct Packed {
+    const FourBlock* block;
+    void half(int h, int8x16_t (&v)[4]) const {
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; ++r) v[r] = vld1q_s8(block->q + r * 32 + h * 16);
+    }
+    float32x4_t scales() const { return vld1q_f32(block->scale); }
+    void next() { ++block; }
+};
+
+template <bool Q8>
+struct Direct {
+    const unsigned char* row[4];
+    const unsigned char* ahead;  // the next 4 rows
+    void half(int h, int8x16_t (&v)[4]) const {
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; ++r) {
+            if constexpr (Q8) {
+                v[r] = vld1q_s8(reinterpret_cast<const std::int8_t*>(row[r] + 2 + h * 16));
+            } else {
+                const uint8x16_t q = vld1q_u8(row[r] + 2);
+                const uint8x16_t w = h == 0 ? vandq_u8(q, vdupq_n_u8(15)) : vshrq_n_u8(q, 4);
+                v[r] = vsubq_s8(vreinterpretq_s8_u8(w), vdupq_n_s8(8));
+            }
+        }
+    }
+    float32x4_t scales() const { return scales_of_four(row, 0); }
+    void next() {
+        constexpr int kBytes = Q8 ? 34 : 18;
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; ++r) row[r] += kBytes;
+        __builtin_prefetch(ahead);
+        __builtin_prefetch(ahead + 64);
+        ahead += 4 * kBytes;
+    }
+};
 
 template <int J, int C>
 inline void dot_lane(int32x4_t (&sum)[4][C], const int8x16_t (&w)[4], const GroupBlock* const* x,
@@ -145,12 +269,19 @@ inline void dot_lane(int32x4_t (&sum)[4][C], const int8x16_t (&w)[4], const Grou
     }
 }
 
-template <int C>
-inline void gemm_acc(const FourBlock* w, std::int64_t blocks, const GroupBlock* const* groups,
-                     float32x4_t (&acc)[4][C]) {
+// out[r][c]: row r, the 4 tokens of group c.
+template <int C, typename Source>
+__attribute__((noinline)) void gemm_acc(Source w, std::int64_t blocks,
+                                        const GroupBlock* const* groups, float32x4_t (&out)[4][C]) {
     const GroupBlock* x[C];
-    for (int c = 0; c < C; ++c) x[c] = groups[c];
-    for (std::int64_t b = 0; b < blocks; ++b, ++w) {
+    float32x4_t acc[4][C];
+#pragma GCC unroll 2
+    for (int c = 0; c < C; ++c) {
+        x[c] = groups[c];
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; ++r) acc[r][c] = vdupq_n_f32(0);
+    }
+    for (std::int64_t b = 0; b < blocks; ++b) {
         int32x4_t sum[4][C];
 #pragma GCC unroll 4
         for (int r = 0; r < 4; ++r) {
@@ -160,14 +291,14 @@ inline void gemm_acc(const FourBlock* w, std::int64_t blocks, const GroupBlock* 
 #pragma GCC unroll 2
         for (int h = 0; h < 2; ++h) {
             int8x16_t v[4];
-#pragma GCC unroll 4
-            for (int r = 0; r < 4; ++r) v[r] = vld1q_s8(w->q + r * 32 + h * 16);
+            w.half(h, v);
             dot_lane<0>(sum, v, x, h * 64);
             dot_lane<1>(sum, v, x, h * 64);
             dot_lane<2>(sum, v, x, h * 64);
             dot_lane<3>(sum, v, x, h * 64);
         }
-        const float32x4_t scale = vld1q_f32(w->scale);
+        const float32x4_t scale = w.scales();
+        w.next();
 #pragma GCC unroll 2
         for (int c = 0; c < C; ++c) {
             const float32x4_t d = vld1q_f32(x[c]->d);
@@ -184,7 +315,113 @@ inline void gemm_acc(const FourBlock* w, std::int64_t blocks, const GroupBlock* 
             ++x[c];
         }
     }
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) {
+#pragma GCC unroll 2
+        for (int c = 0; c < C; ++c) out[r][c] = acc[r][c];
+    }
 }
+
+// The block of the tile of 8 tokens, by hand: compilers move registers about, and every such move
+// takes a slot from the products. 64 sdot + 16 fmla at two a cycle are 40 cycles; the rest are
+// loads. v0-7 sums (row * 2 + group), v8-15 weights, v16-23 activations, v24-31 acc.
+#define MR_DOT4(s0, s1, s2, s3, x, w0, w1, w2, w3, lane) \
+    "sdot v" #s0 ".4s, v" #x ".16b, v" #w0 ".4b[" #lane  \
+    "]\n"                                                \
+    "sdot v" #s1 ".4s, v" #x ".16b, v" #w1 ".4b[" #lane  \
+    "]\n"                                                \
+    "sdot v" #s2 ".4s, v" #x ".16b, v" #w2 ".4b[" #lane  \
+    "]\n"                                                \
+    "sdot v" #s3 ".4s, v" #x ".16b, v" #w3 ".4b[" #lane "]\n"
+#define MR_DOT(x0, x1, w0, w1, w2, w3, lane)      \
+    MR_DOT4(0, 2, 4, 6, x0, w0, w1, w2, w3, lane) \
+    MR_DOT4(1, 3, 5, 7, x1, w0, w1, w2, w3, lane)
+
+inline void gemm_acc_8(const FourBlock* w, std::int64_t blocks, const GroupBlock* const* groups,
+                       float32x4_t (&out)[4][2]) {
+    const GroupBlock *x0 = groups[0], *x1 = groups[1];
+    static_assert(sizeof(FourBlock) == 144 && sizeof(GroupBlock) == 160);
+    asm volatile(
+        "movi v24.2d, #0\n"
+        "movi v25.2d, #0\n"
+        "movi v26.2d, #0\n"
+        "movi v27.2d, #0\n"
+        "movi v28.2d, #0\n"
+        "movi v29.2d, #0\n"
+        "movi v30.2d, #0\n"
+        "movi v31.2d, #0\n"
+        "1:\n"
+        "ldp q8, q12, [%[w]]\n"
+        "ldp q0, q2, [%[start]]\n"
+        "ldp q16, q17, [%[x0]]\n"
+        "ldp q9, q13, [%[w], #32]\n"
+        "ldp q4, q6, [%[start]]\n"
+        "ldp q10, q14, [%[w], #64]\n"
+        "ldp q11, q15, [%[w], #96]\n"
+        "ldp q18, q19, [%[x1]]\n"
+        "ldp q1, q3, [%[start]]\n"
+        "ldp q5, q7, [%[start]]\n"
+        MR_DOT(16, 18, 8, 9, 10, 11, 0)
+        "ldp q20, q21, [%[x0], #32]\n"
+        "ldp q22, q23, [%[x1], #32]\n"
+        "prfm pldl1keep, [%[w], #1152]\n"
+        MR_DOT(17, 19, 8, 9, 10, 11, 1)
+        "ldp q16, q17, [%[x0], #64]\n"
+        "ldp q18, q19, [%[x1], #64]\n"
+        "prfm pldl1keep, [%[w], #1216]\n"
+        MR_DOT(20, 22, 8, 9, 10, 11, 2)
+        "prfm pldl1keep, [%[w], #1280]\n"
+        MR_DOT(21, 23, 8, 9, 10, 11, 3)
+        "ldp q20, q21, [%[x0], #96]\n"
+        "ldp q22, q23, [%[x1], #96]\n"
+        MR_DOT(16, 18, 12, 13, 14, 15, 0)
+        MR_DOT(17, 19, 12, 13, 14, 15, 1)
+        "ldp q16, q8, [%[x0], #128]\n"  // d and -kMagic * d
+        "ldr q17, [%[x1], #128]\n"
+        "ldr q18, [%[w], #128]\n"  // scales
+        MR_DOT(20, 22, 12, 13, 14, 15, 2)
+        MR_DOT(21, 23, 12, 13, 14, 15, 3)
+        "ldr q9, [%[x0], #144]\n"
+        "fmla v8.4s, v0.4s, v16.4s\n"
+        "ldr q10, [%[x0], #144]\n"
+        "fmla v9.4s, v2.4s, v16.4s\n"
+        "ldr q11, [%[x0], #144]\n"
+        "fmla v10.4s, v4.4s, v16.4s\n"
+        "ldr q12, [%[x1], #144]\n"
+        "fmla v11.4s, v6.4s, v16.4s\n"
+        "ldr q13, [%[x1], #144]\n"
+        "fmla v12.4s, v1.4s, v17.4s\n"
+        "ldr q14, [%[x1], #144]\n"
+        "fmla v13.4s, v3.4s, v17.4s\n"
+        "ldr q15, [%[x1], #144]\n"
+        "fmla v14.4s, v5.4s, v17.4s\n"
+        "fmla v15.4s, v7.4s, v17.4s\n"
+        "fmla v24.4s, v8.4s, v18.s[0]\n"
+        "add %[x0], %[x0], #160\n"
+        "fmla v26.4s, v9.4s, v18.s[1]\n"
+        "add %[x1], %[x1], #160\n"
+        "fmla v28.4s, v10.4s, v18.s[2]\n"
+        "add %[w], %[w], #144\n"
+        "fmla v30.4s, v11.4s, v18.s[3]\n"
+        "subs %[blocks], %[blocks], #1\n"
+        "fmla v25.4s, v12.4s, v18.s[0]\n"
+        "fmla v27.4s, v13.4s, v18.s[1]\n"
+        "fmla v29.4s, v14.4s, v18.s[2]\n"
+        "fmla v31.4s, v15.4s, v18.s[3]\n"
+        "b.ne 1b\n"
+        "stp q24, q25, [%[out]]\n"
+        "stp q26, q27, [%[out], #32]\n"
+        "stp q28, q29, [%[out], #64]\n"
+        "stp q30, q31, [%[out], #96]\n"
+        : [w] "+r"(w), [x0] "+r"(x0), [x1] "+r"(x1), [blocks] "+r"(blocks)
+        : [start] "r"(kStart), [out] "r"(out)
+        : "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13",
+          "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26",
+          "v27", "v28", "v29", "v30", "v31", "cc", "memory");
+}
+
+#undef MR_DOT
+#undef MR_DOT4
 
 #else
 
@@ -195,7 +432,9 @@ template <int C>
 inline void gemm_acc(const FourBlock* w, std::int64_t blocks, const GroupBlock* const* groups,
                      float32x4_t (&out)[4][C]) {
     float32x4_t acc[2][2 * C];  // rows {0,1} and {2,3}; tokens by twos
+#pragma GCC unroll 2
     for (int p = 0; p < 2; ++p) {
+#pragma GCC unroll 4
         for (int c = 0; c < 2 * C; ++c) acc[p][c] = vdupq_n_f32(0);
     }
     for (std::int64_t b = 0; b < blocks; ++b, ++w) {
@@ -228,7 +467,9 @@ inline void gemm_acc(const FourBlock* w, std::int64_t blocks, const GroupBlock* 
             acc[1][c] = vfmaq_f32(acc[1][c], t1, scale23);
         }
     }
+#pragma GCC unroll 2
     for (int p = 0; p < 2; ++p) {
+#pragma GCC unroll 2
         for (int c = 0; c < C; ++c) {
             const float64x2_t a = vreinterpretq_f64_f32(acc[p][2 * c]);
             const float64x2_t z = vreinterpretq_f64_f32(acc[p][2 * c + 1]);
@@ -240,19 +481,11 @@ inline void gemm_acc(const FourBlock* w, std::int64_t blocks, const GroupBlock* 
 
 #endif
 
-// Rows [row, row + min(valid, 4)) times the tokens from `token` on, `tokens` of them and at most C
-// groups; x is the first group, the next lies `blocks` further.
-template <bool Q8, int C>
-inline void gemm_four(const LinearJob& job, const FourBlock* w, std::int64_t blocks,
-                      const GroupBlock* x, std::int64_t token, std::int64_t tokens,
-                      std::int64_t row, std::int64_t valid) {
-    const GroupBlock* groups[C];
-    float32x4_t acc[4][C];
-    for (int c = 0; c < C; ++c) {
-        groups[c] = x + c * blocks;
-        for (int r = 0; r < 4; ++r) acc[r][c] = vdupq_n_f32(0);
-    }
-    gemm_acc<C>(w, blocks, groups, acc);
+// acc[r][c], row r and the 4 tokens of group c, to rows [row, row + min(valid, 4)) of the tokens
+// from `token` on: `tokens` of them, and at most C groups.
+template <int C>
+inline void store_tile(const LinearJob& job, const float32x4_t (&acc)[4][C], std::int64_t token,
+                       std::int64_t tokens, std::int64_t row, std::int64_t valid) {
     for (int c = 0; c < C; ++c) {  // from tokens of a row to rows of a token
         const float32x4_t a = vzip1q_f32(acc[0][c], acc[2][c]);
         const float32x4_t b = vzip2q_f32(acc[0][c], acc[2][c]);
@@ -267,5 +500,39 @@ inline void gemm_four(const LinearJob& job, const FourBlock* w, std::int64_t blo
         }
     }
 }
+
+// 4 packed rows times C groups of tokens; x is the first group, the next lies `blocks` further.
+template <bool Q8, int C>
+inline void gemm_four(const LinearJob& job, const FourBlock* w, std::int64_t blocks,
+                      const GroupBlock* x, std::int64_t token, std::int64_t tokens,
+                      std::int64_t row, std::int64_t valid) {
+    const GroupBlock* groups[C];
+    for (int c = 0; c < C; ++c) groups[c] = x + c * blocks;
+    float32x4_t acc[4][C];
+#if defined(MR_ISA_neon_dot)
+    if constexpr (C == 2) {
+        gemm_acc_8(w, blocks, groups, acc);
+    } else {
+        gemm_acc<C>(Packed{w}, blocks, groups, acc);
+    }
+#else
+    gemm_acc<C>(w, blocks, groups, acc);
+#endif
+    store_tile<C>(job, acc, token, tokens, row, valid);
+}
+
+#if defined(MR_ISA_neon_dot)
+// The same for so few tokens that unpacking would not pay: straight from the file.
+template <bool Q8, int C>
+inline void gemm_direct(const LinearJob& job, const unsigned char* const* rows, std::int64_t blocks,
+                        const GroupBlock* x, std::int64_t row, std::int64_t valid) {
+    const GroupBlock* groups[C];
+    for (int c = 0; c < C; ++c) groups[c] = x + c * blocks;
+    const Direct<Q8> w{{rows[0], rows[1], rows[2], rows[3]}, rows[3] + job.row_bytes};
+    float32x4_t acc[4][C];
+    gemm_acc<C>(w, blocks, groups, acc);
+    store_tile<C>(job, acc, 0, job.tokens, row, valid);
+}
+#endif
 
 }  // namespace

@@ -53,6 +53,19 @@ void quantised_rows(const LinearJob& job, std::int64_t begin, std::int64_t end, 
     }
     const auto* x = static_cast<const GroupBlock*>(job.xq);
     const std::int64_t groups = (job.tokens + kGroup - 1) / kGroup;
+#if defined(MR_ISA_neon_dot)
+    if (groups <= kTileGroups) {
+        for (std::int64_t row = begin; row < end; row += 4) {
+            four_rows(row, rows);
+            if (groups == 1) {
+                gemm_direct<Q8, 1>(job, rows, blocks, x, row, end - row);
+            } else {
+                gemm_direct<Q8, 2>(job, rows, blocks, x, row, end - row);
+            }
+        }
+        return;
+    }
+#endif
     for (std::int64_t first = begin; first < end; first += kQuantChunk) {
         const std::int64_t last = first + kQuantChunk < end ? first + kQuantChunk : end;
         auto* to = static_cast<FourBlock*>(pack);

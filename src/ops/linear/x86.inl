@@ -62,6 +62,7 @@ inline void sums_of_four(const Vec* v, float* out) {
 
 inline __m128 scales_of_four(const unsigned char* const* rows, std::size_t at) {
     std::uint16_t h[4];
+#pragma GCC unroll 4
     for (int r = 0; r < 4; ++r) __builtin_memcpy(&h[r], rows[r] + at, 2);
     const std::uint64_t bits = h[0] | static_cast<std::uint64_t>(h[1]) << 16 |
                                static_cast<std::uint64_t>(h[2]) << 32 |
@@ -130,6 +131,7 @@ inline void pack_four(const unsigned char* const* rows, std::int64_t blocks, Fou
     constexpr std::size_t kBytes = Q8 ? 34 : 18;
     std::size_t at = 0;
     for (std::int64_t b = 0; b < blocks; ++b, at += kBytes, ++to) {
+#pragma GCC unroll 4
         for (int r = 0; r < 4; ++r) {
             __m256i w = Q8 ? load_32(rows[r] + at + 2) : nibbles(rows[r] + at + 2);
 #if defined(MR_ISA_avx512)
@@ -203,6 +205,7 @@ inline void gemm_acc(const FourBlock* w, std::int64_t blocks, const GroupBlock* 
     const __m256i magic = _mm256_set1_epi32(kMagicBits), ones = _mm256_set1_epi16(1);
     for (std::int64_t b = 0; b < blocks; ++b, ++w, ++x) {
         __m256i sum[4];
+#pragma GCC unroll 4
         for (int r = 0; r < 4; ++r) sum[r] = Q8 ? magic : _mm256_setzero_si256();
 #pragma GCC unroll 8
         for (int i = 0; i < 8; ++i) {
@@ -240,13 +243,17 @@ inline void gemm_four(const LinearJob& job, const FourBlock* w, std::int64_t blo
                       std::int64_t row, std::int64_t valid) {
     const GroupBlock* groups[C];
     Vec acc[4][C];
+#pragma GCC unroll 2
     for (int c = 0; c < C; ++c) {
         groups[c] = x + c * blocks;
+#pragma GCC unroll 4
         for (int r = 0; r < 4; ++r) acc[r][c] = zero();
     }
     gemm_acc<Q8, C>(w, blocks, groups, acc);
+#pragma GCC unroll 2
     for (int c = 0; c < C; ++c) {  // from tokens of a row to rows of a token
         alignas(64) float by_row[4][kGroup];
+#pragma GCC unroll 4
         for (int r = 0; r < 4; ++r) store_vec(by_row[r], acc[r][c]);
         for (int t = 0; t < kGroup && c * kGroup + t < tokens; ++t) {
             const float sums[4] = {by_row[0][t], by_row[1][t], by_row[2][t], by_row[3][t]};

@@ -9,7 +9,7 @@
 namespace mr::ops {
 
 // nll[t] = log(sum_v exp(logits[t, v])) - logits[t, targets[t]], in f64.
-// logits f32 [tokens, vocab]. A row with a NaN gives NaN.
+// logits f32 [tokens, vocab]. A row with a NaN or +inf, or of -inf alone, gives NaN.
 void cross_entropy(const Context& ctx, std::span<double> nll, Tensor logits,
                    std::span<const std::int32_t> targets);
 

@@ -25,8 +25,12 @@ struct Sampled {
 
 // Draws one token from logits f32 [vocab]. Order: repetition penalty, temperature, top-k, top-p,
 // min-p, draw. The draw is Philox at (seed, position), over candidates in order of decreasing
-// probability, ties by id: it depends on nothing else. Throws Error (input) where a logit is NaN.
-// Scratch: sample_scratch_bytes(vocab) of ctx.scratch.
+// probability, ties by id: it depends on nothing else. Top-p keeps the smallest front whose share
+// of what top-k left is at least top_p, and at least one token; the penalty divides positive logits
+// and multiplies negative ones, once per distinct token. Greedy ignores the filters, not the
+// penalty. Throws Error (input) where a logit is NaN or all are -inf, Error (usage) for parameters
+// out of range. Logits of +inf share all the probability. Scratch: sample_scratch_bytes(vocab) of
+// ctx.scratch.
 Sampled sample(const Context& ctx, Tensor logits, const SampleParams& params,
                std::span<const std::int32_t> recent, std::uint64_t position);
 
