@@ -91,6 +91,6 @@ foreach(room formats text)
         target_compile_definitions(test_${room}_asan PRIVATE
             MR_TEST_DATA="${MILLRACE_DATA}" MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
         add_test(NAME asan.${room} COMMAND test_${room}_asan)
-        set_tests_properties(asan.${room} PROPERTIES TIMEOUT 600 ENVIRONMENT "${fuzz_environment}")
+        set_tests_properties(asan.${room} PROPERTIES TIMEOUT 900 ENVIRONMENT "${fuzz_environment}")
     endif()
 endforeach()

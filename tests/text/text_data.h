@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -32,11 +33,20 @@ inline const nlohmann::json& golden() {
     return value;
 }
 
+// Read once a process: under sanitizers a large tokenizer.json takes seconds.
 inline Tokenizer::Ptr load(const std::string& name) {
+    static std::map<std::string, Tokenizer::Ptr> loaded;
+    Tokenizer::Ptr& tokenizer = loaded[name];
+    if (tokenizer) return tokenizer;
     const std::string path = data_path(name);
-    if (name.ends_with(".gguf")) return Tokenizer::from_gguf(formats::GgufFile::open(path));
-    if (name.ends_with(".bin")) return Tokenizer::from_llama2c(path);
-    return Tokenizer::from_json_file(path);
+    if (name.ends_with(".gguf")) {
+        tokenizer = Tokenizer::from_gguf(formats::GgufFile::open(path));
+    } else if (name.ends_with(".bin")) {
+        tokenizer = Tokenizer::from_llama2c(path);
+    } else {
+        tokenizer = Tokenizer::from_json_file(path);
+    }
+    return tokenizer;
 }
 
 inline constexpr const char* kTokenizers[] = {
