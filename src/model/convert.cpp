@@ -449,8 +449,15 @@ ConvertResult to_safetensors(Input input, const std::string& in, const std::stri
             }
         }
     }
+    // From other formats they are made.
+    std::optional<TokenizerFiles> made;
+    if (copies.empty() && input.tokenizer) made = huggingface_tokenizer(input.tokenizer->data());
     std::vector<fs::path> outputs = {weights, folder / "config.json"};
     for (const auto& [from, to] : copies) outputs.push_back(to);
+    if (made) {
+        outputs.push_back(folder / "tokenizer.json");
+        outputs.push_back(folder / "tokenizer_config.json");
+    }
     refuse_own_input(in, options, outputs);
     if (fs::exists(folder / "model.safetensors.index.json", code)) {
         throw Error::usage({.file = folder.string(),
@@ -489,15 +496,20 @@ ConvertResult to_safetensors(Input input, const std::string& in, const std::stri
     cleanup.add(folder / "config.json");
     ConvertResult result;
     result.files = {weights.string(), (folder / "config.json").string()};
-    for (const auto& [from, to] : copies) {
-        write_text(to, read_text_file(from.string()));
+    const auto add_text = [&](const fs::path& to, std::string_view text) {
+        write_text(to, text);
         cleanup.add(to);
         result.files.push_back(to.string());
+    };
+    for (const auto& [from, to] : copies) add_text(to, read_text_file(from.string()));
+    if (made) {
+        add_text(folder / "tokenizer.json", made->tokenizer);
+        add_text(folder / "tokenizer_config.json", made->config);
     }
     cleanup.keep();
     result.bytes = converter.bytes();
     result.tensors = converter.tensors().size();
-    if (copies.empty() && tokenizer) {
+    if (copies.empty() && !made && tokenizer) {
         result.notes.push_back(
             "the tokenizer has no tokenizer.json form and is not part of the output: "
             "give the source to --tokenizer");

@@ -28,7 +28,8 @@ struct ConvertResult {
 };
 
 // `out` ends in .gguf, or in .safetensors (config.json goes beside it), or is a folder, which gets
-// config.json, model.safetensors and, where the source has one, tokenizer.json.
+// config.json, model.safetensors and, where the source has a tokenizer, tokenizer.json (copied, or
+// made from the vocabulary of a GGUF or llama2.c file).
 //
 // Norms and biases stay f32, and so do learned positions in quantised files. A matrix whose rows
 // are not a whole number of blocks becomes f16. q4_0 files hold the LM head (the embedding, where

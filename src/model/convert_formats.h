@@ -30,4 +30,11 @@ std::vector<float> gguf_frequency_factors(const RopeSpec& rope);
 std::string huggingface_config(const ModelSpec& spec, const text::Tokenizer* tokenizer, DType type,
                                const std::string& file);
 
+// tokenizer.json and tokenizer_config.json; none where they cannot say what `data` says.
+struct TokenizerFiles {
+    std::string tokenizer;
+    std::string config;
+};
+std::optional<TokenizerFiles> huggingface_tokenizer(const text::TokenizerData& data);
+
 }  // namespace mr::model

@@ -190,7 +190,8 @@ TEST(Convert, TokenizersComeAlong) {
         convert_model(reference(name), folder / "a.gguf", to_type(DType::q8_0));
         convert_model(reference(name), folder / "b", to_type(DType::f16));
         const Model original = load_model(reference(name));
-        for (const std::string& path : {folder / "a.gguf", folder / "b"}) {
+        convert_model(folder / "a.gguf", folder / "c");  // made from the vocabulary
+        for (const std::string& path : {folder / "a.gguf", folder / "b", folder / "c"}) {
             const Model model = load_model(path);
             ASSERT_TRUE(model.tokenizer) << path;
             EXPECT_EQ(model.tokenizer->bos(), original.tokenizer->bos());
@@ -258,7 +259,10 @@ TEST(Convert, StoriesFromLlama2c) {
     // By way of Hugging Face's order of pairs, and back.
     convert_model(path, folder / "hf");
     convert_model(folder / "hf", folder / "b.gguf");
-    expect_same_weights(load_model(folder / "b.gguf"), original);
+    const Model back = load_model(folder / "b.gguf");
+    expect_same_weights(back, original);
+    EXPECT_EQ(back.tokenizer->encode("Once upon a time, Lily"),
+              original.tokenizer->encode("Once upon a time, Lily"));
 }
 
 TEST(Convert, OtherQuantsStayOrAreExpanded) {
