@@ -35,6 +35,7 @@ void Conversation::forget_oldest() {
 Generated Conversation::answer(const std::string& message, GenerateOptions options,
                                const Session::OnText& on_text) {
     const std::vector<text::ChatMessage> before = messages_;
+    const int forgotten_before = forgotten_;
     messages_.push_back({"user", message});
     try {
         // An eighth of the context stays free for the answer, as long as there is a turn to forget.
@@ -51,6 +52,7 @@ Generated Conversation::answer(const std::string& message, GenerateOptions optio
         return made;
     } catch (...) {
         messages_ = before;  // a turn that failed was none
+        forgotten_ = forgotten_before;
         throw;
     }
 }

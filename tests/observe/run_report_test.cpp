@@ -1,0 +1,79 @@
+#include "observe/run_report.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+namespace mr::observe {
+namespace {
+
+// Ten steps that read 2 MB each in a second altogether, on a machine that reads 40 MB/s.
+RunReport ten_steps() {
+    RunReport report;
+    report.load_seconds = 0.25;
+    report.prompt_tokens = 5;
+    report.prefill_seconds = 0.5;
+    report.decode_steps = 10;
+    report.decode_seconds = 1;
+    report.decode.add(OpKind::linear, {20, 15'000'000, 4'000, 60'000'000, 0.75});
+    report.decode.add(OpKind::attention, {10, 5'000'000, 1'000, 1'000'000, 0.25});
+    report.read_bandwidth = 40e6;
+    return report;
+}
+
+TEST(RunReport, RatesFollowFromTheLedger) {
+    const RunReport report = ten_steps();
+    EXPECT_DOUBLE_EQ(report.tokens_per_second(), 10);
+    EXPECT_DOUBLE_EQ(report.prefill_tokens_per_second(), 10);
+    EXPECT_DOUBLE_EQ(report.bytes_per_token(), 2e6);  // what is written is not read
+    EXPECT_DOUBLE_EQ(report.bytes_per_second(), 20e6);
+    EXPECT_DOUBLE_EQ(report.fraction_of_bandwidth(), 0.5);
+}
+
+TEST(RunReport, SummaryIsOneLineWithEveryFigure) {
+    const std::string line = summary_line(ten_steps());
+    EXPECT_EQ(line.find('\n'), std::string::npos);
+    for (const char* part : {"10.0 tok/s", "0.02 GB/s", "50%", "0.04 GB/s", "2.0 MB per token",
+                             "prompt 5 tokens", "loaded in 0.25 s"}) {
+        EXPECT_NE(line.find(part), std::string::npos) << part << " in: " << line;
+    }
+    EXPECT_EQ(line.find("cache"), std::string::npos);
+}
+
+TEST(RunReport, SaysWhereTheCacheHoldsAToken) {
+    EXPECT_NE(summary_line(ten_steps(), 3'000'000).find("cache"), std::string::npos);
+    EXPECT_EQ(summary_line(ten_steps(), 1'000'000).find("cache"), std::string::npos);
+}
+
+TEST(RunReport, NothingDoneDividesByNothing) {
+    const RunReport nothing;
+    EXPECT_EQ(nothing.tokens_per_second(), 0);
+    EXPECT_EQ(nothing.bytes_per_token(), 0);
+    EXPECT_EQ(nothing.fraction_of_bandwidth(), 0);
+    EXPECT_EQ(summary_line(nothing), "loaded in 0.00 s");
+}
+
+TEST(RunReport, JsonHasTheKeysThatScriptsRead) {
+    const auto json = report_json(ten_steps());
+    EXPECT_DOUBLE_EQ(json.at("tok_s").get<double>(), 10);
+    EXPECT_DOUBLE_EQ(json.at("gb_s").get<double>(), 0.02);
+    EXPECT_DOUBLE_EQ(json.at("read_bandwidth_gb_s").get<double>(), 0.04);
+    EXPECT_DOUBLE_EQ(json.at("percent_of_bandwidth").get<double>(), 50);
+    EXPECT_DOUBLE_EQ(json.at("bytes_per_token").get<double>(), 2e6);
+    const auto ledger = ledger_json(ten_steps().decode);
+    EXPECT_EQ(ledger.at("linear").at("calls").get<int>(), 20);
+    EXPECT_FALSE(ledger.contains("norm"));  // nothing happened there
+    EXPECT_EQ(ledger.at("host_to_device_bytes").get<int>(), 0);
+}
+
+TEST(RunReport, TableHasARowForEachOpThatRan) {
+    const std::string table = op_table(ten_steps().decode);
+    EXPECT_NE(table.find("linear"), std::string::npos);
+    EXPECT_NE(table.find("75.0%"), std::string::npos);
+    EXPECT_EQ(table.find("norm"), std::string::npos);
+    EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 4);  // title, two ops, all
+}
+
+}  // namespace
+}  // namespace mr::observe
