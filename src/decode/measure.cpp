@@ -130,8 +130,9 @@ Measured measure_decode(model::Engine& engine, const MeasureOptions& options,
         for (int i = 0; i < options.steps; ++i) {
             const model::BatchItem item{seq.id(), {&token, 1}, model::BatchItem::Logits::last};
             const Tensor logits = engine.forward({&item, 1});
-            token = ops::sample(engine.context(), logits, greedy, {},
-                                static_cast<std::uint64_t>(options.prompt + i))
+            token = ops::sample(
+                        engine.context(), logits, greedy, {},
+                        static_cast<std::uint64_t>(options.prompt) + static_cast<std::uint64_t>(i))
                         .id;
         }
         return std::chrono::duration<double>(Clock::now() - start).count();
