@@ -1,6 +1,8 @@
 #include "cli/engine.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,6 +14,34 @@
 #include "core/mapped_file.h"
 
 namespace mr::cli {
+namespace {
+
+[[noreturn]] void throw_unreadable(const std::string& name) {
+    throw Error::input(
+        {.file = name, .problem = fmt::format("cannot be read: {}", std::strerror(errno))});
+}
+
+std::string read_all(int fd, const std::string& name) {
+    constexpr std::size_t kMost = std::size_t{1} << 30;  // as for files: core/mapped_file.h
+    std::string text;
+    char buffer[1 << 16];
+    for (;;) {
+        const ssize_t count = ::read(fd, buffer, sizeof buffer);
+        if (count == 0) return text;
+        if (count > 0) {
+            text.append(buffer, static_cast<std::size_t>(count));
+        } else if (InterruptGuard::pending()) {
+            throw Interrupted{};
+        } else if (errno != EINTR) {
+            throw_unreadable(name);
+        }
+        if (text.size() > kMost) {
+            throw Error::input({.file = name, .problem = "is longer than 1 GiB"});
+        }
+    }
+}
+
+}  // namespace
 
 LoadedModel load(const SharedOptions& options) {
     check_device(options);
@@ -32,20 +62,20 @@ model::EngineOptions engine_options(const SharedOptions& options) {
 }
 
 std::string read_input(const std::string& path) {
-    if (path != "-") return read_text_file(path);
-    std::string text;
-    char buffer[1 << 16];
-    for (;;) {
-        const ssize_t count = ::read(STDIN_FILENO, buffer, sizeof buffer);
-        if (count == 0) return text;
-        if (count > 0) {
-            text.append(buffer, static_cast<std::size_t>(count));
-        } else if (InterruptGuard::pending()) {
-            throw Interrupted{};
-        } else if (errno != EINTR) {
-            throw Error::input({.file = "standard input",
-                                .problem = fmt::format("cannot read: {}", std::strerror(errno))});
-        }
+    struct stat status {};
+    const bool regular = path != "-" && (::stat(path.c_str(), &status) != 0 ||
+                                         S_ISREG(status.st_mode) || S_ISDIR(status.st_mode));
+    if (regular) return read_text_file(path);  // or its error
+    if (path == "-") return read_all(STDIN_FILENO, "standard input");
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);  // a pipe: <(command)
+    if (fd < 0) throw_unreadable(path);
+    try {
+        std::string text = read_all(fd, path);
+        ::close(fd);
+        return text;
+    } catch (...) {
+        ::close(fd);
+        throw;
     }
 }
 

@@ -18,7 +18,7 @@ struct LoadedModel {
 LoadedModel load(const SharedOptions& options);
 model::EngineOptions engine_options(const SharedOptions& options);
 
-// A text named on the command line: a file, or standard input for "-".
+// A text named on the command line: a file, a pipe, or standard input for "-".
 std::string read_input(const std::string& path);
 
 }  // namespace mr::cli

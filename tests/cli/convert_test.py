@@ -23,9 +23,9 @@ class Convert(driver.CliTest):
                 self.assertEqual(ids, want)
         target = self.folder / "folder"
         self.ok("convert", self.folder / "f32.gguf", target)
-        self.assertEqual(self.greedy(target, "--tokenizer", MODEL), want)
+        self.assertEqual(self.greedy(target), want)
         again = self.folder / "again.gguf"
-        self.ok("convert", target, again, "--tokenizer", MODEL)
+        self.ok("convert", target, again)
         self.assertEqual(self.greedy(again), want)
 
     def test_quiet_in_a_pipe(self):

@@ -1,5 +1,6 @@
 """millrace eval."""
 import math
+import os
 
 import driver
 
@@ -22,6 +23,14 @@ class Eval(driver.CliTest):
                          1)["documents"], 1)
         self.assertEqual(self.ok_json("eval", MODEL, "--text", "-", stdin=text.read_bytes())
                          ["documents"], 1)
+
+    def test_a_pipe_is_a_text_too(self):
+        read, write = os.pipe()
+        os.write(write, b"Once upon a time")
+        os.close(write)
+        self.addCleanup(os.close, read)
+        self.assertGreater(self.ok_json("eval", MODEL, "--text", f"/dev/fd/{read}",
+                                        pass_fds=[read])["tokens"], 3)
 
     def test_errors(self):
         empty = self.folder / "empty.txt"
