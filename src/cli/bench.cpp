@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "cli/commands.h"
 #include "cli/engine.h"
+#include "cli/json.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/cpu.h"
@@ -19,8 +19,6 @@
 
 namespace mr::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct Options {
     SharedOptions shared;
@@ -39,9 +37,7 @@ Json header(const char* kind, const model::Engine& engine) {
 }
 
 void print(const Options& options, const Json& json, const std::string& text) {
-    out(options.shared.json
-            ? json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
-            : text);
+    out(options.shared.json ? json_text(json) : text);
 }
 
 std::string title(const Json& json) {

@@ -5,12 +5,12 @@
 #include <cerrno>
 #include <limits>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
 #include "cli/commands.h"
 #include "cli/engine.h"
+#include "cli/json.h"
 #include "cli/options.h"
 #include "cli/sampling.h"
 #include "cli/terminal.h"
@@ -61,14 +61,14 @@ class LineReader {
 void print_answer(const decode::Generated& made, const decode::Conversation& chat,
                   const Options& options) {
     if (options.shared.json) {
-        const nlohmann::ordered_json json = {{"role", "assistant"},
-                                             {"content", made.text},
-                                             {"stop_reason", decode::stop_reason_name(made.reason)},
-                                             {"prompt_tokens", made.prefill.tokens},
-                                             {"tokens", made.ids.size()},
-                                             {"tok_s", made.decode.tokens_per_second()},
-                                             {"forgotten_turns", chat.forgotten()}};
-        out(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+        const Json json = {{"role", "assistant"},
+                           {"content", made.text},
+                           {"stop_reason", decode::stop_reason_name(made.reason)},
+                           {"prompt_tokens", made.prefill.tokens},
+                           {"tokens", made.ids.size()},
+                           {"tok_s", made.decode.tokens_per_second()},
+                           {"forgotten_turns", chat.forgotten()}};
+        out(json_line(json));
         return;
     }
     out("\n");

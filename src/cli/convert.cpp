@@ -5,10 +5,10 @@
 
 #include <chrono>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/json.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/arena.h"
@@ -37,10 +37,10 @@ int convert(const Options& options) {
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (options.shared.json) {
-        const nlohmann::ordered_json json = {{"in", options.shared.model}, {"files", result.files},
-                                             {"tensors", result.tensors},  {"bytes", result.bytes},
-                                             {"notes", result.notes},      {"seconds", seconds}};
-        out(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+        const Json json = {{"in", options.shared.model}, {"files", result.files},
+                           {"tensors", result.tensors},  {"bytes", result.bytes},
+                           {"notes", result.notes},      {"seconds", seconds}};
+        out(json_text(json));
         return 0;
     }
     for (const std::string& file : result.files) out(file + "\n");

@@ -3,13 +3,13 @@
 
 #include <cmath>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <ostream>
 #include <streambuf>
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/json.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/output_file.h"
@@ -68,14 +68,14 @@ int storybook(const Options& options) {
 
     const double bits = stats.entropy_nats / std::log(2.0);
     if (options.shared.json) {
-        const nlohmann::ordered_json json = {{"out", options.out},
-                                             {"stories", stats.stories},
-                                             {"seed", options.seed},
-                                             {"bytes", stats.bytes},
-                                             {"entropy_nats_per_story", stats.entropy_nats},
-                                             {"entropy_bits_per_story", bits},
-                                             {"mean_nats_per_story", stats.mean_nats}};
-        out(json.dump(2) + "\n");
+        const Json json = {{"out", options.out},
+                           {"stories", stats.stories},
+                           {"seed", options.seed},
+                           {"bytes", stats.bytes},
+                           {"entropy_nats_per_story", stats.entropy_nats},
+                           {"entropy_bits_per_story", bits},
+                           {"mean_nats_per_story", stats.mean_nats}};
+        out(json_text(json));
         return 0;
     }
     const std::string text = fmt::format(

@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "cli/commands.h"
 #include "cli/engine.h"
+#include "cli/json.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "decode/prompt.h"
@@ -34,18 +34,18 @@ int eval(const Options& options) {
     const decode::EvalResult result = decode::evaluate(engine, text, options.eval, line.callback());
     line.remove();
     if (options.shared.json) {
-        const nlohmann::ordered_json json = {{"model", loaded.model->source},
-                                             {"text", options.text},
-                                             {"documents", result.documents},
-                                             {"tokens", result.tokens},
-                                             {"bytes", result.bytes},
-                                             {"nll", result.nll},
-                                             {"ppl", result.perplexity()},
-                                             {"bits_per_byte", result.bits_per_byte()},
-                                             {"ctx", engine.options().context},
-                                             {"seconds", result.phase.seconds},
-                                             {"tok_s", result.phase.tokens_per_second()}};
-        out(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+        const Json json = {{"model", loaded.model->source},
+                           {"text", options.text},
+                           {"documents", result.documents},
+                           {"tokens", result.tokens},
+                           {"bytes", result.bytes},
+                           {"nll", result.nll},
+                           {"ppl", result.perplexity()},
+                           {"bits_per_byte", result.bits_per_byte()},
+                           {"ctx", engine.options().context},
+                           {"seconds", result.phase.seconds},
+                           {"tok_s", result.phase.tokens_per_second()}};
+        out(json_text(json));
         return 0;
     }
     out(fmt::format(

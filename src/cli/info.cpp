@@ -3,12 +3,12 @@
 
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
 #include "cli/commands.h"
 #include "cli/engine.h"
+#include "cli/json.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/arena.h"
@@ -21,8 +21,6 @@
 
 namespace mr::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct Options {
     SharedOptions shared;
@@ -197,9 +195,7 @@ int info(const Options& options) {
         text += model_text(model, json["machine"]["read_bandwidth_gb_s"].get<double>() * 1e9);
         text += plan_text(plan, context, options.batch);
     }
-    out(options.shared.json
-            ? json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
-            : text);
+    out(options.shared.json ? json_text(json) : text);
     return 0;
 }
 

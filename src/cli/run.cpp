@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "cli/commands.h"
 #include "cli/engine.h"
+#include "cli/json.h"
 #include "cli/options.h"
 #include "cli/sampling.h"
 #include "cli/terminal.h"
@@ -52,19 +52,19 @@ observe::RunReport report_of(const decode::Generated& made, double load_seconds,
 void print_json(const decode::Generated& made, const std::string& prompt,
                 std::span<const std::int32_t> prompt_ids, const observe::RunReport& report,
                 const model::Engine& engine, std::uint64_t seed) {
-    nlohmann::ordered_json json = {{"model", engine.model().source},
-                                   {"prompt", prompt},
-                                   {"prompt_ids", prompt_ids},
-                                   {"text", made.text},
-                                   {"ids", made.ids},
-                                   {"stop_reason", decode::stop_reason_name(made.reason)},
-                                   {"seed", seed},
-                                   {"threads", engine.options().threads}};
+    Json json = {{"model", engine.model().source},
+                 {"prompt", prompt},
+                 {"prompt_ids", prompt_ids},
+                 {"text", made.text},
+                 {"ids", made.ids},
+                 {"stop_reason", decode::stop_reason_name(made.reason)},
+                 {"seed", seed},
+                 {"threads", engine.options().threads}};
     json.update(observe::report_json(report));
     json["ledger"] = {{"prefill", observe::ledger_json(report.prefill)},
                       {"decode", observe::ledger_json(report.decode)}};
     // A prompt may be any bytes; JSON may not.
-    out(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    out(json_line(json));
 }
 
 int run(RunOptions options) {

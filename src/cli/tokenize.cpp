@@ -4,12 +4,12 @@
 
 #include <charconv>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "cli/commands.h"
 #include "cli/engine.h"
+#include "cli/json.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/error.h"
@@ -72,27 +72,24 @@ int tokenize(const Options& options) {
     if (options.decode_given) {
         const std::string text =
             tokenizer->decode(parse_ids(options.decode, tokenizer->vocab_size()));
-        out(options.shared.json ? nlohmann::ordered_json{{"text", text}}.dump(
-                                      2, ' ', false, nlohmann::json::error_handler_t::replace) +
-                                      "\n"
-                                : text + "\n");
+        out(options.shared.json ? json_line({{"text", text}}) : text + "\n");
         return 0;
     }
     const std::string text = options.file.empty() ? options.text : read_input(options.file);
     const std::vector<std::int32_t> ids = tokenizer->encode(
         text, {.add_special = !options.no_special, .parse_special = !options.plain});
     if (options.shared.json) {
-        nlohmann::ordered_json pieces = nlohmann::ordered_json::array();
+        Json pieces = Json::array();
         for (const std::int32_t id : ids) pieces.push_back(tokenizer->display(id));
         const std::string back = tokenizer->decode(ids, true);
-        const nlohmann::ordered_json json = {{"tokenizer", tokenizer->kind()},
-                                             {"vocab", tokenizer->vocab_size()},
-                                             {"count", ids.size()},
-                                             {"ids", ids},
-                                             {"pieces", pieces},
-                                             {"text", back},
-                                             {"round_trip", back == text}};
-        out(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+        const Json json = {{"tokenizer", tokenizer->kind()},
+                           {"vocab", tokenizer->vocab_size()},
+                           {"count", ids.size()},
+                           {"ids", ids},
+                           {"pieces", pieces},
+                           {"text", back},
+                           {"round_trip", back == text}};
+        out(json_line(json));
         return 0;
     }
     if (options.ids_only) {
