@@ -67,7 +67,8 @@ float largest_difference(const std::vector<float>& a, const std::vector<float>& 
     float most = 0;
     for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
         const float difference = std::fabs(a[i] - b[i]);
-        if (!(difference <= most)) most = difference;  // a NaN counts as the largest
+        if (std::isnan(difference)) return difference;  // no limit is above it
+        most = std::max(most, difference);
     }
     return most;
 }
