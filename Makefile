@@ -49,8 +49,8 @@ format: ## format the code in place
 format-check: ## fail where the code is not formatted
 	@$(CLANG_FORMAT) --dry-run -Werror $(CODE)
 
-tidy: configure ## run clang-tidy over the code (FILES=... for some of it)
-	@scripts/tidy.sh "$(CLANG_TIDY)" $(BUILD) $(JOBS) $(FILES)
+tidy: deps ## run clang-tidy over the code (FILES=... for some of it)
+	@scripts/tidy.sh "$(CLANG_TIDY)" $(JOBS) $(FILES)
 
 clean: ## remove the build folders
 	rm -rf build

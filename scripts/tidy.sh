@@ -1,9 +1,12 @@
 #!/bin/sh
-# usage: tidy.sh CLANG_TIDY BUILD_FOLDER JOBS [FILE...]: every source of ours, or those given.
+# usage: tidy.sh CLANG_TIDY JOBS [FILE...]: every source of ours, or those given.
 set -eu
-tidy=$1 build=$2 jobs=$3
-shift 3
+tidy=$1 jobs=$2
+shift 2
 command -v "$tidy" >/dev/null 2>&1 || { echo "tidy: $tidy is not installed" >&2; exit 1; }
+# Configured on its own: a precompiled header of another compiler is of no use to it.
+cmake --preset release -B build/tidy -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DMILLRACE_TESTS=OFF \
+    >/dev/null
 # Kernel files are compiled once per instruction set; some of those flags are not this machine's.
-[ $# -gt 0 ] || set -- $(git ls-files 'src/*.cpp' | grep -v '_kernels\.cpp$')
-printf '%s\n' "$@" | xargs -P "$jobs" -n 4 "$tidy" --quiet -p "$build"
+[ $# -gt 0 ] || set -- $(git ls-files 'src/*.cpp' | grep -vE '_(kernels|test|bench|fuzz)\.cpp$')
+printf '%s\n' "$@" | xargs -P "$jobs" -n 4 "$tidy" --quiet -p build/tidy

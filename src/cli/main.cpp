@@ -101,9 +101,16 @@ int run_main(int argc, char** argv) {
     add_bench(app, action);
     add_data(app, action);
 
-    if (argc > 1 && argv[1][0] != '-') check_command(app, argv[1]);
+    // `millrace help run` is `millrace run --help`.
+    std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+    if (!words.empty() && words[0] == "help") {
+        words.erase(words.begin());
+        words.emplace_back("--help");
+    }
+    if (!words.empty() && !words[0].starts_with('-')) check_command(app, words[0]);
     try {
-        app.parse(argc, argv);
+        std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
+        app.parse(words);
     } catch (const CLI::Success& asked) {  // --help, --version
         app.exit(asked);
         return 0;

@@ -23,6 +23,11 @@ class Basics(driver.CliTest):
     def test_version(self):
         self.assertRegex(self.ok("--version").out, r"^millrace \d+\.\d+\.\d+\n$")
 
+    def test_help_as_a_command(self):
+        self.assertEqual(self.ok("help").out, self.ok("--help").out)
+        self.assertEqual(self.ok("help", "run").out, self.ok("run", "--help").out)
+        self.fails(2, "help", "rnu", says="did you mean 'millrace run'")
+
     def test_no_command_shows_the_help(self):
         result = driver.millrace()
         self.assertEqual(result.code, 2)

@@ -1,4 +1,6 @@
 """millrace bench."""
+import os
+
 import driver
 
 MODEL = driver.REFERENCE / "llama2"
@@ -29,6 +31,17 @@ class Bench(driver.CliTest):
         self.assertGreater(got["peak_rss_bytes"], got["weight_bytes"])
         self.assertEqual(got["weight_bytes"], got["mapped_bytes"] + got["copied_bytes"])
         self.assertIn("peak", self.ok("bench", "load", MODEL).out)
+
+    def test_a_mapped_model_is_not_copied(self):
+        if os.environ.get("MILLRACE_SANITIZE") == "1":
+            self.skipTest("a sanitizer takes memory of its own")
+        file = self.folder / "m.gguf"
+        self.ok("convert", "random:stories-110m:q8_0", file)
+        got = self.ok_json("bench", "load", file, "--ctx", 128)
+        self.assertGreater(got["mapped_bytes"], 0.99 * got["weight_bytes"])
+        # The program itself takes some 16 MB, which does not shrink with the model.
+        self.assertLess(got["peak_rss_bytes"],
+                        1.1 * (got["weight_bytes"] + got["kv_bytes"]) + 16e6)
 
     def test_errors(self):
         self.fails(2, "bench", says="decode")
