@@ -8,16 +8,44 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 #include "core/error.h"
 
 namespace mr {
 namespace {
+
+namespace fs = std::filesystem;
+
 constexpr std::size_t kBuffer = std::size_t{1} << 20;
+constexpr int kMostLinks = 40;  // as the system has it
+
+[[noreturn]] void refuse_device(const std::string& path) {
+    throw Error::input({.file = path,
+                        .problem = "is a device or a pipe, not a file",
+                        .remedy = "give a file name for the output"});
 }
 
+// Where the links at the end of `path` lead, also where nothing is there yet.
+std::string follow_links(const std::string& path) {
+    fs::path target = path;
+    std::error_code code;
+    for (int i = 0; i < kMostLinks && fs::is_symlink(target, code); ++i) {
+        const fs::path next = fs::read_symlink(target, code);
+        if (code) break;
+        target = target.parent_path() / next;  // `next` alone where it is absolute
+        // /dev/stdout: an open file of ours, which a rename would not reach.
+        if (target.string().starts_with("/proc/")) refuse_device(path);
+    }
+    return target.string();
+}
+
+}  // namespace
+
 OutputFile::OutputFile(const std::string& path)
-    : path_(path), temporary_(path + ".partial." + std::to_string(::getpid())) {
+    : path_(path),
+      target_(follow_links(path)),
+      temporary_(target_ + ".partial." + std::to_string(::getpid())) {
     struct stat status {};
     if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
         throw Error::input({.file = path,
@@ -26,9 +54,7 @@ OutputFile::OutputFile(const std::string& path)
     }
     // Renaming over a device or a pipe would replace it.
     if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
-        throw Error::input({.file = path,
-                            .problem = "is a device or a pipe, not a file",
-                            .remedy = "give a file name for the output"});
+        refuse_device(path);
     }
     fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd_ < 0) fail("cannot be created", errno);
@@ -83,9 +109,13 @@ void OutputFile::flush() {
     buffer_.clear();
 }
 
-void OutputFile::commit() {
+void OutputFile::sync() {
     flush();
     if (::fsync(fd_) != 0 && errno != EINVAL && errno != EROFS) fail("cannot be synced", errno);
+}
+
+void OutputFile::commit() {
+    sync();
     const int fd = fd_;
     if (::close(fd) != 0) {
         const int code = errno;
@@ -94,7 +124,7 @@ void OutputFile::commit() {
         fail("cannot be closed", code);
     }
     fd_ = -1;
-    if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    if (std::rename(temporary_.c_str(), target_.c_str()) != 0) {
         const int code = errno;
         ::unlink(temporary_.c_str());
         fail("cannot be renamed into place", code);

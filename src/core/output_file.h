@@ -1,5 +1,6 @@
 // A file that appears whole or not at all: written under a temporary name beside its target,
-// synced and renamed by commit(); anything else (an exception, a full disk) removes it.
+// synced and renamed by commit(); anything else (an exception, a full disk) removes it. A link is
+// followed: what it points at is replaced, not the link.
 #pragma once
 
 #include <cstddef>
@@ -21,13 +22,16 @@ class OutputFile {
     // Zero bytes up to the next multiple of `alignment`.
     void pad_to(std::size_t alignment);
     std::uint64_t position() const { return position_; }
+    // Everything on the disk, under the temporary name: what can fail has failed by now.
+    void sync();
     void commit();
 
   private:
     void flush();
     [[noreturn]] void fail(const char* action, int code);
 
-    std::string path_;
+    std::string path_;    // as it was given, for messages
+    std::string target_;  // where it leads: a link stays a link
     std::string temporary_;
     std::string buffer_;
     std::uint64_t position_ = 0;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include "core/error.h"
@@ -26,14 +28,30 @@ inline void relax() {
 ThreadPool::ThreadPool(int threads) {
     MR_CHECK(threads >= 1, "a pool has at least one thread");
     workers_.reserve(static_cast<std::size_t>(threads - 1));
-    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+    try {
+        for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+    } catch (const std::system_error& error) {  // a limit on processes or on address space
+        const int started = size();
+        stop();
+        throw Error::device({.field = "threads",
+                             .value = std::to_string(threads),
+                             .problem = "only " + std::to_string(started) +
+                                        " could be started: " + error.code().message(),
+                             .remedy = "use fewer --threads"});
+    } catch (...) {
+        stop();
+        throw;
+    }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
     stop_.store(true, std::memory_order_relaxed);
     generation_.fetch_add(1, std::memory_order_release);
     generation_.notify_all();
     for (std::thread& worker : workers_) worker.join();
+    workers_.clear();
 }
 
 void ThreadPool::take_pieces(int thread) {

@@ -13,7 +13,9 @@ namespace mr {
 
 class ThreadPool {
   public:
-    explicit ThreadPool(int threads);  // at least 1; the caller is one of them
+    // At least 1; the caller is one of them. Throws Error (device) where the system gives no more
+    // threads.
+    explicit ThreadPool(int threads);
     ~ThreadPool();
     ThreadPool(const ThreadPool&) = delete;
     ThreadPool& operator=(const ThreadPool&) = delete;
@@ -49,6 +51,7 @@ class ThreadPool {
         std::int64_t grain = 1;
     };
     void run(const Job& job);
+    void stop();  // ends and joins the workers
     void work(int thread);
     void take_pieces(int thread);
 

@@ -83,6 +83,12 @@ EvalResult evaluate(model::Engine& engine, std::string_view text, const EvalOpti
     const text::Tokenizer* tokenizer = engine.model().tokenizer.get();
     MR_CHECK(tokenizer != nullptr, "evaluation needs a tokenizer");
     const auto context = static_cast<std::size_t>(engine.options().context);
+    if (context < 2) {
+        throw Error::input({.field = "--ctx",
+                            .value = std::to_string(context),
+                            .problem = "has no room for a token and the one that follows it",
+                            .remedy = "give at least 2"});
+    }
     const std::vector<std::string_view> documents = split_documents(text, options);
 
     EvalResult result;

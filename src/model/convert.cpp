@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <set>
 
 #include "core/cpu.h"
@@ -383,12 +384,6 @@ void refuse_own_input(const std::string& in, const ConvertOptions& options,
     }
 }
 
-void write_text(const fs::path& path, std::string_view text) {
-    OutputFile file(path.string());
-    file.write(text);
-    file.commit();
-}
-
 ConvertResult to_gguf(Input input, const std::string& in, const std::string& out,
                       const ConvertOptions& options) {
     refuse_own_input(in, options, {out});
@@ -414,14 +409,26 @@ ConvertResult to_gguf(Input input, const std::string& in, const std::string& out
     return result;
 }
 
-// Removes what was written, unless it is told that all went well.
+// Removes what was made, unless it is told that all went well. What was there before stays.
 class Cleanup {
   public:
     ~Cleanup() {
         std::error_code code;
         for (const fs::path& path : paths_) fs::remove(path, code);  // a folder only if empty
     }
-    void add(fs::path path) { paths_.insert(paths_.begin(), std::move(path)); }
+    // Before `path` is made.
+    void add(const fs::path& path) {
+        std::error_code code;
+        if (fs::symlink_status(path, code).type() == fs::file_type::not_found) {
+            paths_.insert(paths_.begin(), path);
+        }
+    }
+    void add_folders(const fs::path& folder) {
+        if (folder.has_parent_path() && folder != folder.parent_path()) {
+            add_folders(folder.parent_path());
+        }
+        add(folder);
+    }
     void keep() { paths_.clear(); }
 
   private:
@@ -477,12 +484,30 @@ ConvertResult to_safetensors(Input input, const std::string& in, const std::stri
     const std::string config = huggingface_config(spec, tokenizer.get(), converter.main_type(), in);
     Cleanup cleanup;
     if (!fs::is_directory(folder, code)) {
+        cleanup.add_folders(folder);
         if (!fs::create_directories(folder, code) || code) {
             throw Error::input(
                 {.file = folder.string(),
                  .problem = fmt::format("cannot make the folder: {}", code.message())});
         }
-        cleanup.add(folder);
+    }
+    // All of them are written beside their targets, and only then put in place: a conversion that
+    // fails leaves an older model in the folder as it was.
+    ConvertResult result;
+    result.files = {weights.string()};
+    std::vector<std::unique_ptr<OutputFile>> texts;
+    const auto add_text = [&](const fs::path& to, std::string_view text) {
+        auto& file = texts.emplace_back(std::make_unique<OutputFile>(to.string()));
+        file->write(text);
+        file->sync();
+        cleanup.add(to);
+        result.files.push_back(to.string());
+    };
+    add_text(folder / "config.json", config);
+    for (const auto& [from, to] : copies) add_text(to, read_text_file(from.string()));
+    if (made) {
+        add_text(folder / "tokenizer.json", made->tokenizer);
+        add_text(folder / "tokenizer_config.json", made->config);
     }
     formats::SafetensorsWriter writer(weights.string());
     writer.set_metadata("format", "pt");
@@ -490,22 +515,9 @@ ConvertResult to_safetensors(Input input, const std::string& in, const std::stri
         writer.declare(tensor.name, tensor.dtype, tensor.shape);
     }
     converter.run([&](const void* data, std::size_t bytes) { writer.write(data, bytes); });
-    writer.finish();
     cleanup.add(weights);
-    write_text(folder / "config.json", config);
-    cleanup.add(folder / "config.json");
-    ConvertResult result;
-    result.files = {weights.string(), (folder / "config.json").string()};
-    const auto add_text = [&](const fs::path& to, std::string_view text) {
-        write_text(to, text);
-        cleanup.add(to);
-        result.files.push_back(to.string());
-    };
-    for (const auto& [from, to] : copies) add_text(to, read_text_file(from.string()));
-    if (made) {
-        add_text(folder / "tokenizer.json", made->tokenizer);
-        add_text(folder / "tokenizer_config.json", made->config);
-    }
+    writer.finish();
+    for (const auto& file : texts) file->commit();
     cleanup.keep();
     result.bytes = converter.bytes();
     result.tensors = converter.tensors().size();

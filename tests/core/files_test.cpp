@@ -141,6 +141,35 @@ TEST(OutputFile, AFullDiskLeavesNothing) {
     }
 }
 
+TEST(OutputFile, ALinkStaysALink) {
+    TempFolder folder;
+    namespace fs = std::filesystem;
+    fs::create_directory(folder / "sub");
+    folder.write("sub/real", "the old one");
+    fs::create_symlink("sub/real", folder / "link");
+    fs::create_symlink(folder / "link", folder / "outer");
+    fs::create_symlink("sub/later", folder / "dangling");
+    const auto write = [](const std::string& path, const char* text) {
+        OutputFile file(path);
+        file.write(text);
+        file.commit();
+    };
+    write(folder / "outer", "the new one");
+    write(folder / "dangling", "made");
+    EXPECT_EQ(read_all(folder / "sub/real"), "the new one");
+    EXPECT_EQ(read_all(folder / "sub/later"), "made");
+    for (const char* link : {"link", "outer", "dangling"}) {
+        EXPECT_TRUE(fs::is_symlink(folder / link)) << link;
+    }
+    EXPECT_EQ(folder.files(), 4u);  // nothing partial, here or there
+    fs::create_symlink("/dev/stdout", folder / "stdout");
+    fs::create_symlink("/dev/null", folder / "null");
+    for (const char* link : {"stdout", "null"}) {
+        const Error error = error_of([&] { OutputFile file(folder / link); });
+        EXPECT_NE(std::string(error.what()).find("is a device"), std::string::npos);
+    }
+}
+
 TEST(OutputFile, RefusesWhatIsNoFile) {
     TempFolder folder;
     const auto expect = [&](const std::string& path, const char* reason) {

@@ -1,9 +1,13 @@
 #include "core/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <chrono>
+#include <cstdio>
+#include <fstream>
 #include <stdexcept>
+#include <string>
 
 #include "core/error.h"
 
@@ -112,6 +116,33 @@ TEST(ThreadPool, ManyPoolsComeAndGo) {
     }
     EXPECT_THROW(ThreadPool(0), ContractError);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Stacks take address space: with little of it left, some threads start and the next does not.
+void start_more_threads_than_fit() {
+    std::ifstream statm("/proc/self/statm");
+    std::size_t pages = 0;
+    statm >> pages;
+    const rlim_t most = pages * 4096 + (rlim_t{128} << 20);
+    const rlimit limit{most, most};
+    const rlimit stack{rlim_t{16} << 20, RLIM_INFINITY};
+    setrlimit(RLIMIT_STACK, &stack);
+    setrlimit(RLIMIT_AS, &limit);
+    try {
+        ThreadPool pool(512);
+        std::fputs("all of them started\n", stderr);
+    } catch (const Error& error) {
+        std::fprintf(stderr, "%s\n", error.what());
+        std::_Exit(error.exit_code());
+    }
+    std::_Exit(0);
+}
+
+TEST(ThreadPoolDeathTest, ThreadsThatCannotStartAreAnError) {
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+    EXPECT_EXIT(start_more_threads_than_fit(), ::testing::ExitedWithCode(3), "fewer --threads");
+}
+#endif
 
 }  // namespace
 }  // namespace mr
