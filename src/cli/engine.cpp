@@ -12,6 +12,7 @@
 #include "cli/terminal.h"
 #include "core/error.h"
 #include "core/mapped_file.h"
+#include "model/repack.h"
 
 namespace mr::cli {
 namespace {
@@ -49,6 +50,9 @@ LoadedModel load(const SharedOptions& options) {
     ProgressLine line;
     auto model = std::make_shared<model::Model>(
         model::load_model(model_source(options), {options.tokenizer, line.callback()}));
+    if (!options.no_repack) {
+        model::repack_weights(*model, thread_count(options), line.callback());
+    }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     return {std::move(model), seconds.count()};
 }

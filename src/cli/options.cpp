@@ -38,6 +38,9 @@ void add_engine_options(CLI::App& command, SharedOptions& options) {
     command.add_option("--kv-type", options.kv_type, "Type of the KV cache: f32 or f16")
         ->check(CLI::IsMember({"f32", "f16"}))
         ->capture_default_str();
+    command.add_flag("--no-repack", options.no_repack,
+                     "Read quantised weights where the file is mapped: opens at once, decodes "
+                     "slower");
 }
 
 void add_json_option(CLI::App& command, SharedOptions& options) {

@@ -16,6 +16,7 @@ struct SharedOptions {
     int threads = 0;       // 0: all cores
     std::int64_t ctx = 0;  // 0: the model's own
     std::string kv_type = "f32";
+    bool no_repack = false;  // use the weights as the file has them
     bool json = false;
 
     DType kv_dtype() const { return *dtype_from_name(kv_type); }
@@ -23,7 +24,7 @@ struct SharedOptions {
 
 // MODEL, --tokenizer
 void add_model_options(CLI::App& command, SharedOptions& options);
-// --device, --threads, --ctx, --kv-type
+// --device, --threads, --ctx, --kv-type, --no-repack
 void add_engine_options(CLI::App& command, SharedOptions& options);
 // --device, --threads alone
 void add_machine_options(CLI::App& command, SharedOptions& options);

@@ -50,6 +50,7 @@ class Arena {
     void* alloc(std::size_t bytes);
     Tensor tensor(DType dtype, Shape shape);
     void reset() { used_ = 0; }
+    bool holds(const void* p) const { return p >= data_ && p < data_ + size_; }
     std::size_t used() const { return used_; }
     std::size_t size() const { return size_; }
 

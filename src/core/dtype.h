@@ -26,6 +26,8 @@ enum class DType : std::uint8_t {
     i64,
     u8,
     f64,  // seen in files, not computed with
+    q8_0x4,
+    q4_0x4,  // never in files: 4 rows interleaved, as some kernels read them (ops/linear)
 };
 
 struct DTypeInfo {
@@ -70,6 +72,10 @@ constexpr DTypeInfo dtype_info(DType type) {
             return {"u8", 1, 1};
         case DType::f64:
             return {"f64", 1, 8};
+        case DType::q8_0x4:
+            return {"q8_0x4", 32, 34};
+        case DType::q4_0x4:
+            return {"q4_0x4", 32, 18};
     }
     return {"?", 1, 0};
 }

@@ -12,6 +12,7 @@
 #include "millrace/millrace.h"
 #include "model/forward.h"
 #include "model/model.h"
+#include "model/repack.h"
 #include "text/tokenizer.h"
 
 namespace millrace {
@@ -56,8 +57,9 @@ Model& Model::operator=(Model&&) noexcept = default;
 
 Model Model::load(const std::string& source, const LoadOptions& options) {
     return guarded([&] {
-        auto model = std::make_shared<const mr::model::Model>(
+        auto model = std::make_shared<mr::model::Model>(
             mr::model::load_model(source, {options.tokenizer, {}}));
+        mr::model::repack_weights(*model, options.threads);
         mr::model::EngineOptions engine;
         engine.threads = options.threads;
         engine.context = options.context;

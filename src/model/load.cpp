@@ -103,7 +103,7 @@ Weights load_weights(const Source& source, const Progress& progress) {
     if (source.spec.tied_embeddings) out.head = out.embedding;
     out.owned_bytes = arena->used();
     out.keep.push_back(source.file);
-    out.keep.push_back(std::move(arena));
+    out.arenas.push_back(std::move(arena));
     return out;
 }
 

@@ -206,7 +206,7 @@ Model random_model(const ModelSpec& spec, DType dtype, std::uint64_t seed) {
     }
     if (spec.tied_embeddings) weights.head = weights.embedding;
     weights.owned_bytes = arena->used();
-    weights.keep.push_back(std::move(arena));
+    weights.arenas.push_back(std::move(arena));
     return model;
 }
 

@@ -32,9 +32,10 @@ struct Weights {
     Tensor final_norm, final_norm_bias;  // [dim]
     Tensor head, head_bias;              // [vocab, dim]; the embedding where tied
 
-    std::uint64_t mapped_bytes = 0;           // used straight from the file
-    std::uint64_t owned_bytes = 0;            // copied or expanded at load
-    std::vector<std::shared_ptr<void>> keep;  // maps and arenas the views point into
+    std::uint64_t mapped_bytes = 0;              // used straight from the file
+    std::uint64_t owned_bytes = 0;               // copied or expanded at load
+    std::vector<std::shared_ptr<void>> keep;     // maps that views point into
+    std::vector<std::shared_ptr<Arena>> arenas;  // ... and memory of our own
 
     // Bytes of weights that one decoded token reads: all matrices once, one embedding row.
     std::uint64_t bytes_per_token() const;

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
+#include "core/cpu.h"
 #include "core/error.h"
 #include "ops/linear/linear_kernels.h"
 
@@ -41,10 +43,18 @@ WeightKind weight_kind(DType type) {
             return WeightKind::q8_0;
         case DType::q4_0:
             return WeightKind::q4_0;
+        case DType::q8_0x4:
+            return WeightKind::q8_0x4;
+        case DType::q4_0x4:
+            return WeightKind::q4_0x4;
         default:
             MR_CHECK(false, "linear takes weights in f32, f16, bf16, q8_0 or q4_0");
     }
 }
+
+bool interleaved(DType type) { return type == DType::q8_0x4 || type == DType::q4_0x4; }
+
+bool reads_interleaved() { return active_isa() == Isa::neon_dot || active_isa() == Isa::neon_i8mm; }
 
 bool overlap(const Tensor& a, const Tensor& b) {
     const auto* a0 = static_cast<const std::byte*>(a.data);
@@ -58,6 +68,10 @@ void check(const Tensor& x, const LinearOut& one) {
     const std::int64_t n = one.w.dim(0);
     MR_CHECK(n > 0, "w has rows");
     weight_kind(one.w.dtype);
+    if (interleaved(one.w.dtype)) {
+        MR_CHECK(reads_interleaved() && n % 4 == 0,
+                 "weights were repacked for the instruction path in use");
+    }
     MR_CHECK(k % dtype_info(one.w.dtype).block == 0, "k is a whole number of blocks of w");
     MR_CHECK(one.out && one.out.dtype == DType::f32 && one.out.shape == Shape({tokens, n}),
              "out is f32 [tokens, n]");
@@ -83,6 +97,36 @@ struct Product {
 constexpr std::size_t kMaxGroup = 8;
 
 }  // namespace
+
+DType linear_fastest_type(DType type, std::int64_t n) {
+    if (!reads_interleaved() || n % 4 != 0) return type;
+    if (type == DType::q8_0) return DType::q8_0x4;
+    return type == DType::q4_0 ? DType::q4_0x4 : type;
+}
+
+void linear_repack(ThreadPool& pool, Tensor to, Tensor w) {
+    MR_CHECK(w.shape.rank == 2 && to.shape == w.shape, "both are [n, k]");
+    MR_CHECK(interleaved(to.dtype) && to.dtype == linear_fastest_type(w.dtype, w.dim(0)),
+             "`to` has the type that linear_fastest_type() gives");
+    const auto block = static_cast<std::size_t>(dtype_info(w.dtype).block_bytes);
+    const std::size_t quants = block - 2;  // after the scale
+    const std::int64_t blocks = w.dim(1) / kBlock;
+    pool.parallel_for(w.dim(0) / 4, 4, [&](std::int64_t begin, std::int64_t end, int) {
+        for (std::int64_t group = begin; group < end; ++group) {
+            const auto* from = w.row<const std::byte>(group * 4);
+            auto* out = to.row<std::byte>(group * 4);
+            for (std::int64_t b = 0; b < blocks; ++b, from += block, out += 4 * block) {
+                for (std::size_t r = 0; r < 4; ++r) {
+                    const std::byte* in = from + r * w.row_bytes();
+                    std::memcpy(out + 4 * quants + 2 * r, in, 2);
+                    for (std::size_t j = 0; j < quants; j += 4) {
+                        std::memcpy(out + 4 * j + 4 * r, in + 2 + j, 4);
+                    }
+                }
+            }
+        }
+    });
+}
 
 std::size_t linear_scratch_bytes(std::int64_t max_tokens, std::int64_t max_k, int threads) {
     // One alignment more: the caller's scratch may start anywhere.

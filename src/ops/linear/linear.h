@@ -10,7 +10,8 @@ namespace mr::ops {
 
 // One product of a group that shares its input.
 struct LinearOut {
-    Tensor w;              // [n, k] f32, f16, bf16, q8_0 or q4_0 (GGUF's block layout, unaligned)
+    Tensor w;              // [n, k] f32, f16, bf16, q8_0 or q4_0 (GGUF's block layout, unaligned),
+                           // or what linear_repack() made
     Tensor out;            // [tokens, n] f32
     Tensor bias = {};      // [n] f32, or none
     Tensor residual = {};  // [tokens, n] f32, or none; may be `out` itself
@@ -29,6 +30,17 @@ inline void linear(const Context& ctx, Tensor x, const LinearOut& out,
                    OpKind kind = OpKind::linear) {
     linear(ctx, x, std::span<const LinearOut>(&out, 1), kind);
 }
+
+// The type in which linear() reads weights [n, ...] of `type` fastest on this instruction path:
+// q8_0x4 or q4_0x4 where it wants 4 rows interleaved, else `type` itself. The bits of the results
+// are the same for both.
+DType linear_fastest_type(DType type, std::int64_t n);
+
+// Copies w, of a type that linear_fastest_type() changes, into that type. to [n, k], as many bytes.
+//   4 rows, one block of 32 columns: for j = 0, 1, ...: bytes 4j..4j+3 of each row's quants, row
+//   after row; then the 4 scales. Blocks follow in order of columns, then the next 4 rows.
+// One token then meets 4 rows per instruction with nothing to add up across, in one stream.
+void linear_repack(ThreadPool& pool, Tensor to, Tensor w);
 
 std::size_t linear_scratch_bytes(std::int64_t max_tokens, std::int64_t max_k, int threads);
 

@@ -19,7 +19,7 @@
 
 namespace mr::ops {
 
-enum class WeightKind : std::uint8_t { f32, f16, bf16, q8_0, q4_0 };
+enum class WeightKind : std::uint8_t { f32, f16, bf16, q8_0, q4_0, q8_0x4, q4_0x4 };
 
 struct LinearJob {
     WeightKind kind = WeightKind::f32;

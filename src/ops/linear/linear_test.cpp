@@ -456,5 +456,45 @@ TEST(Linear, BrokenContractsAreNamed) {
     EXPECT_NO_THROW(linear(ctx, {nullptr, DType::f32, {0, 32}}, {w, {}, {}, {}}));
 }
 
+// Interleaving 4 rows changes where weights lie, and no bit of any result.
+TEST(Linear, RepackedWeightsGiveTheSameBits) {
+    bool any = false;
+    for_each_isa([&] {
+        for (DType dtype : kQuants) {
+            for (std::int64_t n : {4, 20, 64, 132}) {
+                const DType packed = linear_fastest_type(dtype, n);
+                if (packed == dtype) continue;
+                any = true;
+                EXPECT_EQ(linear_fastest_type(dtype, n + 1), dtype);
+                for (std::int64_t k : {32, 96, 2048}) {
+                    Weights w(dtype, n, k, 7);
+                    std::vector<unsigned char> bytes(w.tensor.bytes() + 1);
+                    Weights repacked = w;
+                    repacked.tensor = {bytes.data() + 1, packed, {n, k}};
+                    ThreadPool pool(2);
+                    linear_repack(pool, repacked.tensor, w.tensor);
+                    for (std::int64_t tokens : {1, 2, 4, 5, 8, 9, 33}) {
+                        const std::vector<float> x = random_floats(tokens * k, 3);
+                        EXPECT_EQ(run(pool, x, repacked, tokens), run(pool, x, w, tokens))
+                            << dtype_name(dtype) << " " << n << " x " << k << ", " << tokens;
+                    }
+                }
+            }
+        }
+    });
+#if defined(__aarch64__)
+    EXPECT_TRUE(any || available_isas().size() == 1);
+#endif
+    const Isa before = active_isa();
+    set_isa(Isa::portable);
+    EXPECT_EQ(linear_fastest_type(DType::q8_0, 4), DType::q8_0);
+    std::vector<unsigned char> bytes(4 * 34);
+    Weights w(DType::q8_0, 4, 32, 1);
+    w.tensor.dtype = DType::q8_0x4;
+    ThreadPool pool(1);
+    EXPECT_THROW(run(pool, random_floats(32, 1), w, 1), ContractError);
+    set_isa(before);
+}
+
 }  // namespace
 }  // namespace mr::ops

@@ -156,51 +156,183 @@ inline void gemv_four(const unsigned char* const* rows, std::int64_t blocks, con
 
 #undef MR_GEMV_TAIL
 
-// --- quantised, many tokens ---
+// The same of 4 rows that linear_repack() interleaved: lanes are rows, nothing is added across, and
+// memory is one stream. Lines are fetched kAhead bytes before they are read.
+template <bool Q8>
+inline void gemv_interleaved(const unsigned char* w, std::int64_t blocks, const TokenBlock* x,
+                             float* sums) {
+    constexpr std::int64_t kAhead = 2048;
+    float32x4_t acc = vdupq_n_f32(0);
+    if constexpr (Q8) {
+        asm volatile(
+            "1:\n"
+            "ldp q4, q5, [%[x]]\n"
+            "ldr q24, [%[x], #64]\n"
+            "ldp q7, q8, [%[x], #32]\n"
+            "ldp q16, q17, [%[w]]\n"
+            "ldp q18, q19, [%[w], #32]\n"
+            "ldp q20, q21, [%[w], #64]\n"
+            "ldp q22, q23, [%[w], #96]\n"
+            "ldr d9, [%[w], #128]\n"
+            "movi v25.2d, #0\n"
+            "prfm pldl1keep, [%[w], %[ahead]]\n"
+            "sdot v24.4s, v16.16b, v4.4b[0]\n"
+            "sdot v25.4s, v17.16b, v4.4b[1]\n"
+            "sdot v24.4s, v18.16b, v4.4b[2]\n"
+            "sdot v25.4s, v19.16b, v4.4b[3]\n"
+            "prfm pldl1keep, [%[w], %[next]]\n"
+            "sdot v24.4s, v20.16b, v5.4b[0]\n"
+            "sdot v25.4s, v21.16b, v5.4b[1]\n"
+            "sdot v24.4s, v22.16b, v5.4b[2]\n"
+            "sdot v25.4s, v23.16b, v5.4b[3]\n"
+            "add %[w], %[w], #136\n"
+            "add %[x], %[x], #96\n"
+            "fcvtl v9.4s, v9.4h\n"
+            "add v24.4s, v24.4s, v25.4s\n"
+            "subs %[blocks], %[blocks], #1\n"
+            "fmla v8.4s, v24.4s, v7.4s\n"
+            "fmla %[acc].4s, v8.4s, v9.4s\n"
+            "b.ne 1b\n"
+            : [w] "+r"(w), [x] "+r"(x), [blocks] "+r"(blocks), [acc] "+w"(acc)
+            : [ahead] "r"(kAhead), [next] "r"(kAhead + 64)
+            : "v4", "v5", "v7", "v8", "v9", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23",
+              "v24", "v25", "cc", "memory");
+    } else {
+        const uint8x16_t low = vdupq_n_u8(15);
+        asm volatile(
+            "1:\n"
+            "ldp q20, q21, [%[w]]\n"
+            "ldp q22, q23, [%[w], #32]\n"
+            "ldr d9, [%[w], #64]\n"
+            "ldp q4, q5, [%[x]]\n"
+            "ldr q24, [%[x], #80]\n"
+            "ldp q7, q8, [%[x], #32]\n"
+            "movi v25.2d, #0\n"
+            "prfm pldl1keep, [%[w], %[ahead]]\n"
+            "and v16.16b, v20.16b, %[low].16b\n"
+            "ushr v20.16b, v20.16b, #4\n"
+            "and v17.16b, v21.16b, %[low].16b\n"
+            "ushr v21.16b, v21.16b, #4\n"
+            "and v18.16b, v22.16b, %[low].16b\n"
+            "ushr v22.16b, v22.16b, #4\n"
+            "and v19.16b, v23.16b, %[low].16b\n"
+            "ushr v23.16b, v23.16b, #4\n"
+            "sdot v24.4s, v16.16b, v4.4b[0]\n"
+            "sdot v25.4s, v20.16b, v5.4b[0]\n"
+            "sdot v24.4s, v17.16b, v4.4b[1]\n"
+            "sdot v25.4s, v21.16b, v5.4b[1]\n"
+            "sdot v24.4s, v18.16b, v4.4b[2]\n"
+            "sdot v25.4s, v22.16b, v5.4b[2]\n"
+            "sdot v24.4s, v19.16b, v4.4b[3]\n"
+            "sdot v25.4s, v23.16b, v5.4b[3]\n"
+            "add %[w], %[w], #72\n"
+            "add %[x], %[x], #96\n"
+            "fcvtl v9.4s, v9.4h\n"
+            "add v24.4s, v24.4s, v25.4s\n"
+            "subs %[blocks], %[blocks], #1\n"
+            "fmla v8.4s, v24.4s, v7.4s\n"
+            "fmla %[acc].4s, v8.4s, v9.4s\n"
+            "b.ne 1b\n"
+            : [w] "+r"(w), [x] "+r"(x), [blocks] "+r"(blocks), [acc] "+w"(acc)
+            : [ahead] "r"(kAhead), [low] "w"(low)
+            : "v4", "v5", "v7", "v8", "v9", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23",
+              "v24", "v25", "cc", "memory");
+    }
+    vst1q_f32(sums, acc);
+}
+
+// Half h (16 columns) of 4 rows at p: in file order, or interleaved by linear_repack().
+template <bool Q8>
+inline void half_of_four(const unsigned char* const* rows, std::size_t at, int h,
+                         int8x16_t (&w)[4]) {
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) {
+        if constexpr (Q8) {
+            w[r] = vld1q_s8(reinterpret_cast<const std::int8_t*>(rows[r] + at + 2 + h * 16));
+        } else {
+            const uint8x16_t q = vld1q_u8(rows[r] + at + 2);
+            const uint8x16_t nibbles = h == 0 ? vandq_u8(q, vdupq_n_u8(15)) : vshrq_n_u8(q, 4);
+            w[r] = vsubq_s8(vreinterpretq_s8_u8(nibbles), vdupq_n_s8(8));
+        }
+    }
+}
 
 template <bool Q8>
+inline void half_interleaved(const unsigned char* block, int h, int8x16_t (&w)[4]) {
+    const auto* words = reinterpret_cast<const std::uint32_t*>(block + (Q8 ? h * 64 : 0));
+    const uint32x4x4_t rows = vld4q_u32(words);
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) {
+        const uint8x16_t q = vreinterpretq_u8_u32(rows.val[r]);
+        if constexpr (Q8) {
+            w[r] = vreinterpretq_s8_u8(q);
+        } else {
+            const uint8x16_t nibbles = h == 0 ? vandq_u8(q, vdupq_n_u8(15)) : vshrq_n_u8(q, 4);
+            w[r] = vsubq_s8(vreinterpretq_s8_u8(nibbles), vdupq_n_s8(8));
+        }
+    }
+}
+
+inline float32x4_t scales_interleaved(const unsigned char* at) {
+    return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(at)));
+}
+
+// --- quantised, many tokens ---
+
+// 4 rows of a block as the tiles want them.
+inline void store_four_block(const int8x16_t (&w)[4][2], float32x4_t scale, FourBlock* to) {
+    if constexpr (kRun == 4) {  // rows one after the other
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; ++r) {
+            vst1q_s8(to->q + r * 32, w[r][0]);
+            vst1q_s8(to->q + r * 32 + 16, w[r][1]);
+        }
+    } else {  // 8 elements of 4 rows, then the next 8
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; ++h) {
+#pragma GCC unroll 2
+            for (int p = 0; p < 2; ++p) {
+                const int64x2_t even = vreinterpretq_s64_s8(w[2 * p][h]);
+                const int64x2_t odd = vreinterpretq_s64_s8(w[2 * p + 1][h]);
+                std::int8_t* q = to->q + h * 64 + p * 16;
+                vst1q_s8(q, vreinterpretq_s8_s64(vzip1q_s64(even, odd)));
+                vst1q_s8(q + 32, vreinterpretq_s8_s64(vzip2q_s64(even, odd)));
+            }
+        }
+    }
+    vst1q_f32(to->scale, scale);
+}
+
+template <bool Q8, bool Interleaved>
 inline void pack_four(const unsigned char* const* rows, std::int64_t blocks, FourBlock* to) {
     constexpr std::size_t kBytes = Q8 ? 34 : 18;
-    const unsigned char* ahead = rows[3] + blocks * static_cast<std::int64_t>(kBytes);
+    const unsigned char* block = rows[0];
+    const unsigned char* ahead =
+        Interleaved ? block + 1024 : rows[3] + blocks * static_cast<std::int64_t>(kBytes);
     std::size_t at = 0;
-    for (std::int64_t b = 0; b < blocks; ++b, at += kBytes, ++to) {
+    for (std::int64_t b = 0; b < blocks; ++b, at += kBytes, block += 4 * kBytes, ++to) {
         __builtin_prefetch(ahead);
         __builtin_prefetch(ahead + 64);
         ahead += 4 * kBytes;
+        int8x16_t half[2][4];
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; ++h) {
+            if constexpr (Interleaved) {
+                half_interleaved<Q8>(block, h, half[h]);
+            } else {
+                half_of_four<Q8>(rows, at, h, half[h]);
+            }
+        }
         int8x16_t w[4][2];
 #pragma GCC unroll 4
         for (int r = 0; r < 4; ++r) {
-            if constexpr (Q8) {
-                const auto* q = reinterpret_cast<const std::int8_t*>(rows[r] + at + 2);
-                w[r][0] = vld1q_s8(q);
-                w[r][1] = vld1q_s8(q + 16);
-            } else {
-                const uint8x16_t q = vld1q_u8(rows[r] + at + 2);
-                const int8x16_t eight = vdupq_n_s8(8);
-                w[r][0] = vsubq_s8(vreinterpretq_s8_u8(vandq_u8(q, vdupq_n_u8(15))), eight);
-                w[r][1] = vsubq_s8(vreinterpretq_s8_u8(vshrq_n_u8(q, 4)), eight);
-            }
+            w[r][0] = half[0][r];
+            w[r][1] = half[1][r];
         }
-        if constexpr (kRun == 4) {  // rows one after the other
-#pragma GCC unroll 4
-            for (int r = 0; r < 4; ++r) {
-                vst1q_s8(to->q + r * 32, w[r][0]);
-                vst1q_s8(to->q + r * 32 + 16, w[r][1]);
-            }
-        } else {  // 8 elements of 4 rows, then the next 8
-#pragma GCC unroll 2
-            for (int h = 0; h < 2; ++h) {
-#pragma GCC unroll 2
-                for (int p = 0; p < 2; ++p) {
-                    const int64x2_t even = vreinterpretq_s64_s8(w[2 * p][h]);
-                    const int64x2_t odd = vreinterpretq_s64_s8(w[2 * p + 1][h]);
-                    std::int8_t* q = to->q + h * 64 + p * 16;
-                    vst1q_s8(q, vreinterpretq_s8_s64(vzip1q_s64(even, odd)));
-                    vst1q_s8(q + 32, vreinterpretq_s8_s64(vzip2q_s64(even, odd)));
-                }
-            }
-        }
-        vst1q_f32(to->scale, scales_of_four(rows, at));
+        store_four_block(
+            w,
+            Interleaved ? scales_interleaved(block + 4 * (kBytes - 2)) : scales_of_four(rows, at),
+            to);
     }
 }
 
@@ -231,27 +363,28 @@ struct Packed {
     void next() { ++block; }
 };
 
-template <bool Q8>
+template <bool Q8, bool Interleaved>
 struct Direct {
-    const unsigned char* row[4];
-    const unsigned char* ahead;  // the next 4 rows
+    static constexpr int kBytes = Q8 ? 34 : 18;
+    const unsigned char* row[4];  // row[0] alone, where interleaved
+    const unsigned char* ahead;   // the next 4 rows
     void half(int h, int8x16_t (&v)[4]) const {
-#pragma GCC unroll 4
-        for (int r = 0; r < 4; ++r) {
-            if constexpr (Q8) {
-                v[r] = vld1q_s8(reinterpret_cast<const std::int8_t*>(row[r] + 2 + h * 16));
-            } else {
-                const uint8x16_t q = vld1q_u8(row[r] + 2);
-                const uint8x16_t w = h == 0 ? vandq_u8(q, vdupq_n_u8(15)) : vshrq_n_u8(q, 4);
-                v[r] = vsubq_s8(vreinterpretq_s8_u8(w), vdupq_n_s8(8));
-            }
+        if constexpr (Interleaved) {
+            half_interleaved<Q8>(row[0], h, v);
+        } else {
+            half_of_four<Q8>(row, 0, h, v);
         }
     }
-    float32x4_t scales() const { return scales_of_four(row, 0); }
+    float32x4_t scales() const {
+        return Interleaved ? scales_interleaved(row[0] + 4 * (kBytes - 2)) : scales_of_four(row, 0);
+    }
     void next() {
-        constexpr int kBytes = Q8 ? 34 : 18;
+        if constexpr (Interleaved) {
+            row[0] += 4 * kBytes;
+        } else {
 #pragma GCC unroll 4
-        for (int r = 0; r < 4; ++r) row[r] += kBytes;
+            for (int r = 0; r < 4; ++r) row[r] += kBytes;
+        }
         __builtin_prefetch(ahead);
         __builtin_prefetch(ahead + 64);
         ahead += 4 * kBytes;
@@ -523,12 +656,14 @@ inline void gemm_four(const LinearJob& job, const FourBlock* w, std::int64_t blo
 
 #if defined(MR_ISA_neon_dot)
 // The same for so few tokens that unpacking would not pay: straight from the file.
-template <bool Q8, int C>
+template <bool Q8, bool Interleaved, int C>
 inline void gemm_direct(const LinearJob& job, const unsigned char* const* rows, std::int64_t blocks,
                         const GroupBlock* x, std::int64_t row, std::int64_t valid) {
     const GroupBlock* groups[C];
     for (int c = 0; c < C; ++c) groups[c] = x + c * blocks;
-    const Direct<Q8> w{{rows[0], rows[1], rows[2], rows[3]}, rows[3] + job.row_bytes};
+    const Direct<Q8, Interleaved> w{
+        {rows[0], rows[1], rows[2], rows[3]},
+        rows[Interleaved ? 0 : 3] + (Interleaved ? 4 : 1) * job.row_bytes};
     float32x4_t acc[4][C];
     gemm_acc<C>(w, blocks, groups, acc);
     store_tile<C>(job, acc, 0, job.tokens, row, valid);

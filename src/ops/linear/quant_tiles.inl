@@ -1,7 +1,7 @@
 // Quantised weights on a path with vectors: unpacking, and the loops over rows and tokens. The path
 // gives
 //   gemv_four<Q8>(rows, blocks, x, sums)   4 rows times the one token
-//   pack_four<Q8>(rows, blocks, to)        4 rows as gemm_four wants them
+//   pack_four<Q8, I>(rows, blocks, to)     4 rows as gemm_four wants them
 //   gemm_four<Q8, C>(...)                  4 rows times C groups of tokens, and stores them
 
 namespace {
@@ -32,12 +32,13 @@ inline std::int32_t sum_block(const std::int8_t* q) {
     return sum;
 }
 
-template <bool Q8>
+// Interleaved: rows come by fours, as linear_repack() leaves them (NEON alone).
+template <bool Q8, bool Interleaved>
 void quantised_rows(const LinearJob& job, std::int64_t begin, std::int64_t end, void* pack) {
     const std::int64_t blocks = job.k / 32;
     const auto four_rows = [&](std::int64_t row, const unsigned char** rows) {
         for (std::int64_t j = 0; j < 4; ++j) {
-            const std::int64_t at = row + j < end ? row + j : end - 1;
+            const std::int64_t at = Interleaved ? row : row + j < end ? row + j : end - 1;
             rows[j] = job.w + static_cast<std::size_t>(at) * job.row_bytes;
         }
     };
@@ -46,7 +47,16 @@ void quantised_rows(const LinearJob& job, std::int64_t begin, std::int64_t end, 
         for (std::int64_t row = begin; row < end; row += 4) {
             four_rows(row, rows);
             float sums[4];
-            gemv_four<Q8>(rows, blocks, static_cast<const TokenBlock*>(job.xq), sums);
+            const auto* token = static_cast<const TokenBlock*>(job.xq);
+#if defined(__aarch64__)
+            if constexpr (Interleaved) {
+                gemv_interleaved<Q8>(rows[0], blocks, token, sums);
+            } else {
+                gemv_four<Q8>(rows, blocks, token, sums);
+            }
+#else
+            gemv_four<Q8>(rows, blocks, token, sums);
+#endif
             store_four(job, 0, row, end - row, sums);
         }
         return;
@@ -58,9 +68,9 @@ void quantised_rows(const LinearJob& job, std::int64_t begin, std::int64_t end, 
         for (std::int64_t row = begin; row < end; row += 4) {
             four_rows(row, rows);
             if (groups == 1) {
-                gemm_direct<Q8, 1>(job, rows, blocks, x, row, end - row);
+                gemm_direct<Q8, Interleaved, 1>(job, rows, blocks, x, row, end - row);
             } else {
-                gemm_direct<Q8, 2>(job, rows, blocks, x, row, end - row);
+                gemm_direct<Q8, Interleaved, 2>(job, rows, blocks, x, row, end - row);
             }
         }
         return;
@@ -71,7 +81,7 @@ void quantised_rows(const LinearJob& job, std::int64_t begin, std::int64_t end, 
         auto* to = static_cast<FourBlock*>(pack);
         for (std::int64_t row = first; row < last; row += 4, to += blocks) {
             four_rows(row, rows);
-            pack_four<Q8>(rows, blocks, to);
+            pack_four<Q8, Interleaved>(rows, blocks, to);
         }
         for (std::int64_t group = 0; group < groups; group += kTileGroups) {
             const auto* w = static_cast<const FourBlock*>(pack);
@@ -143,8 +153,18 @@ void linear_rows(const LinearJob& job, std::int64_t begin, std::int64_t end, voi
         case WeightKind::bf16:
             return float_rows<WeightKind::bf16>(job, begin, end, pack);
         case WeightKind::q8_0:
-            return quantised_rows<true>(job, begin, end, pack);
+            return quantised_rows<true, false>(job, begin, end, pack);
         case WeightKind::q4_0:
-            return quantised_rows<false>(job, begin, end, pack);
+            return quantised_rows<false, false>(job, begin, end, pack);
+#if defined(__aarch64__)
+        case WeightKind::q8_0x4:
+            return quantised_rows<true, true>(job, begin, end, pack);
+        case WeightKind::q4_0x4:
+            return quantised_rows<false, true>(job, begin, end, pack);
+#else
+        case WeightKind::q8_0x4:
+        case WeightKind::q4_0x4:
+            return;  // linear() refuses them here
+#endif
     }
 }

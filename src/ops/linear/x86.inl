@@ -126,8 +126,9 @@ inline void gemv_four(const unsigned char* const* rows, std::int64_t blocks, con
 
 // --- quantised, many tokens ---
 
-template <bool Q8>
+template <bool Q8, bool Interleaved>
 inline void pack_four(const unsigned char* const* rows, std::int64_t blocks, FourBlock* to) {
+    static_assert(!Interleaved, "x86 reads rows as the file has them");
     constexpr std::size_t kBytes = Q8 ? 34 : 18;
     std::size_t at = 0;
     for (std::int64_t b = 0; b < blocks; ++b, at += kBytes, ++to) {

@@ -1,0 +1,80 @@
+// Rearranged weights: the same logits, the same accounts.
+#include "model/repack.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "model/forward.h"
+#include "model/random.h"
+#include "ops/linear/linear.h"
+#include "support.h"
+
+namespace mr::model {
+namespace {
+
+std::vector<float> logits_of(std::shared_ptr<const Model> model, std::size_t count) {
+    EngineOptions options;
+    options.threads = 2;
+    options.max_logits = static_cast<int>(count);
+    Engine engine(model, options);
+    std::vector<std::int32_t> ids;
+    for (std::size_t i = 0; i < count; ++i)
+        ids.push_back(static_cast<std::int32_t>((3 * i + 1) % 96));
+    const BatchItem item{engine.cache().open(), ids, BatchItem::Logits::all};
+    const Tensor logits = engine.forward({&item, 1});
+    return {logits.f32(), logits.f32() + logits.shape.count()};
+}
+
+ModelSpec small(bool tied) {
+    ModelSpec spec;
+    spec.family = "llama";
+    spec.vocab = 96;
+    spec.dim = 64;
+    spec.hidden = 128;
+    spec.layers = 2;
+    spec.heads = 4;
+    spec.kv_heads = 2;
+    spec.head_dim = spec.rope.rotary = 16;
+    spec.context = 64;
+    spec.tied_embeddings = tied;
+    return spec;
+}
+
+TEST(Repack, SameLogits) {
+    for (DType type : {DType::q8_0, DType::q4_0, DType::bf16}) {
+        for (bool tied : {false, true}) {
+            auto plain = std::make_shared<Model>(random_model(small(tied), type, 5));
+            auto packed = std::make_shared<Model>(random_model(small(tied), type, 5));
+            const std::uint64_t owned = packed->weights.owned_bytes;
+            repack_weights(*packed, 2);
+            const bool moved = ops::linear_fastest_type(type, 4) != type;
+            EXPECT_EQ(packed->weights.layers[0].up.dtype, ops::linear_fastest_type(type, 4));
+            EXPECT_EQ(packed->weights.embedding.dtype, type);
+            // A tied head becomes a copy of its own.
+            EXPECT_EQ(packed->weights.owned_bytes,
+                      owned + (moved && tied ? packed->weights.head.bytes() : 0));
+            for (std::size_t count : {1, 3, 40}) {
+                EXPECT_EQ(logits_of(packed, count), logits_of(plain, count))
+                    << dtype_name(type) << ", tied " << tied << ", " << count << " tokens";
+            }
+        }
+    }
+}
+
+TEST(Repack, MappedBecomesOwned) {
+    const std::string bundled = std::string(MR_SOURCE_DIR) + "/models/storyteller.gguf";
+    Model model = load_model(bundled);
+    const std::uint64_t mapped = model.weights.mapped_bytes, owned = model.weights.owned_bytes;
+    repack_weights(model, 1);
+    if (ops::linear_fastest_type(DType::q8_0, 4) == DType::q8_0) {
+        EXPECT_EQ(model.weights.mapped_bytes, mapped);
+        return;
+    }
+    // All but the tied embedding, which stays mapped and is copied as the head.
+    EXPECT_EQ(model.weights.mapped_bytes, model.weights.embedding.bytes());
+    EXPECT_EQ(model.weights.owned_bytes, owned + mapped);
+}
+
+}  // namespace
+}  // namespace mr::model
