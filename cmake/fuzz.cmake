@@ -5,6 +5,7 @@
 #   NAME_libfuzzer   the same target for coverage-guided fuzzing by hand: clang, MILLRACE_FUZZ=ON.
 # Only the rooms a reader needs are compiled a second time: core, formats, text and ops/quant.
 option(MILLRACE_FUZZ "Build the libFuzzer programs too (needs clang)" OFF)
+option(MILLRACE_ALLOW_NO_SANITIZERS "Go on where the sanitizers do not run" OFF)
 set(MILLRACE_FUZZ_COUNT 20000 CACHE STRING "Mutations per fuzz target in ctest")
 
 # MILLRACE_SANITIZE gives every target the sanitizers already.
@@ -16,6 +17,11 @@ check_cxx_source_runs("int main(int n, char**) { int* p = new int(n); int v = *p
                       MILLRACE_SANITIZERS_RUN)
 unset(CMAKE_REQUIRED_FLAGS)
 if(NOT MILLRACE_SANITIZERS_RUN)
+    if(NOT MILLRACE_ALLOW_NO_SANITIZERS)
+        message(FATAL_ERROR "This compiler's sanitizers do not run here (install them, or see "
+                "CMakeFiles/CMakeError.log). Set -DMILLRACE_ALLOW_NO_SANITIZERS=ON to test and "
+                "fuzz the readers without them")
+    endif()
     message(WARNING "This compiler's sanitizers do not run here: fuzzing goes on without them")
     set(address "")
     set(undefined "")

@@ -47,7 +47,7 @@ run_one() {
     case "$1.$2" in
         llama.decode) command=("$llama_bench" -m "$model" -t "$threads" -p 0 -n "$generate" -r 3 -o json) ;;
         llama.prefill) command=("$llama_bench" -m "$model" -t "$threads" -p "$prompt" -n 0 -r 3 -o json) ;;
-        millrace.decode) command=("$millrace" bench decode "$model" --threads "$threads" --json) ;;
+        millrace.decode) command=("$millrace" bench decode "$model" --threads "$threads" --prompt 1 -n "$generate" --json) ;;
         millrace.prefill) command=("$millrace" bench prefill "$model" --threads "$threads" --prompt "$prompt" --json) ;;
     esac
     echo "round $3: ${command[*]}" >&2
