@@ -64,7 +64,7 @@ void print_answer(const decode::Generated& made, const decode::Conversation& cha
         const Json json = {{"role", "assistant"},
                            {"content", made.text},
                            {"stop_reason", decode::stop_reason_name(made.reason)},
-                           {"prompt_tokens", made.prefill.tokens},
+                           {"prompt_tokens", made.prompt_tokens},
                            {"tokens", made.ids.size()},
                            {"tok_s", made.decode.tokens_per_second()},
                            {"forgotten_turns", chat.forgotten()}};
@@ -74,7 +74,7 @@ void print_answer(const decode::Generated& made, const decode::Conversation& cha
     out("\n");
     note(fmt::format(
         "[{:.1f} tok/s, {:.1f} GB/s; {} tokens of history{}]", made.decode.tokens_per_second(),
-        made.decode.bytes_per_second() / 1e9, made.prefill.tokens,
+        made.decode.bytes_per_second() / 1e9, made.prompt_tokens,
         chat.forgotten() ? fmt::format(", {} turns forgotten", chat.forgotten()) : ""));
 }
 
@@ -94,6 +94,7 @@ int chat(Options options) {
                         loaded.model->source, text::chat_format_name(conversation.format()),
                         engine.options().context));
     }
+    options.generate.cancelled = [] { return InterruptGuard::pending(); };
     LineReader reader;
     bool warned = false;  // Ctrl-C at an empty prompt, once
     for (;;) {
@@ -102,6 +103,7 @@ int chat(Options options) {
         const LineReader::Outcome outcome = reader.next(line);
         if (outcome == LineReader::Outcome::end) break;
         if (outcome == LineReader::Outcome::interrupted) {
+            if (InterruptGuard::must_leave()) return InterruptGuard::exit_code();
             InterruptGuard::clear();
             if (warned) break;
             warned = true;
@@ -116,17 +118,20 @@ int chat(Options options) {
             continue;
         }
         // The cancelled answer stays: both sides saw it.
+        InterruptGuard::set_patient(true);  // pressed twice, Ctrl-C still means the answer
         try {
             const decode::Generated made =
                 conversation.answer(line, options.generate, [&](std::string_view text) {
                     if (!options.shared.json) out(text);
-                    return !InterruptGuard::pending();
+                    return true;
                 });
             print_answer(made, conversation, options);
         } catch (const Error& error) {
             if (!person) throw;  // a person can say something shorter
             fmt::print(stderr, "millrace: {}\n", one_line(error.what()));
         }
+        InterruptGuard::set_patient(false);
+        if (InterruptGuard::must_leave()) return InterruptGuard::exit_code();
         InterruptGuard::clear();
     }
     if (person) out("\n");

@@ -1,5 +1,5 @@
 // millrace COMMAND: parses, calls, prints. Exit codes: 0, 1 bad input, 2 usage, 3 device or memory,
-// 130 after Ctrl-C.
+// 128 + the signal after Ctrl-C (130), SIGTERM or SIGHUP.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <new>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -112,7 +113,9 @@ int run_main(int argc, char** argv) {
         std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
         app.parse(words);
     } catch (const CLI::Success& asked) {  // --help, --version
-        app.exit(asked);
+        std::ostringstream text;
+        app.exit(asked, text, text);
+        out(text.str());  // which tells where it cannot be written
         return 0;
     } catch (const CLI::ParseError& error) {
         return fail(2, describe(app, error));
@@ -139,7 +142,7 @@ int main(int argc, char** argv) {
     } catch (const OutputClosed&) {
         return 0;
     } catch (const Interrupted&) {
-        return 130;
+        return InterruptGuard::exit_code();
     } catch (const std::bad_alloc&) {
         return fail(3, "out of memory; use a smaller model, --ctx or weight type");
     } catch (const mr::ContractError& error) {

@@ -87,6 +87,7 @@ int run(RunOptions options) {
     model::Engine engine(loaded.model, engine_opts);
     decode::Session session(engine);
 
+    options.generate.cancelled = [] { return InterruptGuard::pending(); };
     const bool stream = !options.shared.json;
     bool shown = false;
     const decode::Generated made =
@@ -96,7 +97,7 @@ int run(RunOptions options) {
                 out(text);
                 shown = true;
             }
-            return !InterruptGuard::pending();
+            return true;
         });
     if (stream && shown) out("\n");
     const bool interrupted = made.reason == decode::StopReason::cancelled;
@@ -116,7 +117,7 @@ int run(RunOptions options) {
                        observe::op_table(report.decode));
         }
     }
-    return interrupted ? 130 : 0;
+    return interrupted ? InterruptGuard::exit_code() : 0;
 }
 
 }  // namespace

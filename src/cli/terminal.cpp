@@ -14,14 +14,19 @@
 namespace mr::cli {
 namespace {
 
-volatile std::sig_atomic_t interrupted = 0;
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
+
+volatile std::sig_atomic_t interrupted = 0;  // the signal
+volatile std::sig_atomic_t patient = 0;
 
 extern "C" void on_interrupt(int signal) {
-    if (interrupted) {  // nobody looked at the first one: leave as if there were no handler
+    // Nobody looked at the first one: leave as if there were no handler.
+    if (interrupted == signal && !(patient && signal == SIGINT)) {
         ::signal(signal, SIG_DFL);
         ::raise(signal);
     }
-    interrupted = 1;
+    // Ctrl-C does not hide one that asks for more.
+    if (interrupted == 0 || interrupted == SIGINT) interrupted = signal;
 }
 
 }  // namespace
@@ -60,13 +65,27 @@ InterruptGuard::InterruptGuard() {
     interrupted = 0;
     struct sigaction action {};
     action.sa_handler = on_interrupt;  // without SA_RESTART: a read of the terminal returns
-    sigaction(SIGINT, &action, nullptr);
+    for (const int signal : kSignals) {
+        struct sigaction before {};
+        sigaction(signal, nullptr, &before);
+        // nohup: whoever started us wants us to go on.
+        if (signal == SIGINT || before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
+    }
 }
 
-InterruptGuard::~InterruptGuard() { ::signal(SIGINT, SIG_DFL); }
+InterruptGuard::~InterruptGuard() {
+    for (const int signal : kSignals) {
+        struct sigaction now {};
+        sigaction(signal, nullptr, &now);
+        if (now.sa_handler == on_interrupt) ::signal(signal, SIG_DFL);
+    }
+}
 
 bool InterruptGuard::pending() { return interrupted != 0; }
 void InterruptGuard::clear() { interrupted = 0; }
+bool InterruptGuard::must_leave() { return interrupted == SIGTERM || interrupted == SIGHUP; }
+int InterruptGuard::exit_code() { return 128 + (interrupted ? interrupted : SIGINT); }
+void InterruptGuard::set_patient(bool on) { patient = on; }
 
 ProgressLine::ProgressLine() : enabled_(stderr_is_terminal()) {}
 ProgressLine::~ProgressLine() { remove(); }

@@ -12,7 +12,7 @@ namespace mr::cli {
 
 // The reader of our output has gone (`millrace run | head`): stop, quietly.
 struct OutputClosed {};
-// Ctrl-C while something was loaded or written: clean up and leave.
+// Ctrl-C or the like while something was loaded or written: clean up and leave.
 struct Interrupted {};
 
 // Writes all of it to standard output at once. Throws OutputClosed, or Error where it cannot be
@@ -27,8 +27,8 @@ bool stdin_is_terminal();
 // `text` on one line: whatever a file or an argument held, a message is one line.
 std::string one_line(std::string_view text);
 
-// While one lives, Ctrl-C sets a flag instead of ending the program; a second one, when nobody has
-// looked at the first, ends it.
+// While one lives, Ctrl-C (SIGINT), SIGTERM and SIGHUP set a flag instead of ending the program;
+// the same one again, when nobody has looked at the first, ends it.
 class InterruptGuard {
   public:
     InterruptGuard();
@@ -38,6 +38,12 @@ class InterruptGuard {
 
     static bool pending();
     static void clear();
+    // SIGTERM or SIGHUP came: not only what is going on should end, but the program.
+    static bool must_leave();
+    // What the program exits with after the signal that came: 128 + its number.
+    static int exit_code();
+    // While set, Ctrl-C does not end the program however often it comes.
+    static void set_patient(bool patient);
 };
 
 // A line on the terminal that is redrawn as work goes on and removed at the end. In a pipe it draws

@@ -13,6 +13,7 @@
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/error.h"
+#include "model/random.h"
 #include "model/source.h"
 #include "text/tokenizer.h"
 
@@ -58,6 +59,9 @@ std::vector<std::int32_t> parse_ids(const std::string& list, std::int32_t vocab)
 text::Tokenizer::Ptr load_tokenizer(const SharedOptions& options) {
     if (!options.tokenizer.empty()) return model::open_tokenizer(options.tokenizer, 0);
     const std::string source = model_source(options);
+    if (source.starts_with(model::kRandomPrefix)) {
+        return text::Tokenizer::bytes(model::random_shape(source).first.vocab);
+    }
     // A .bin is a llama2.c model, whose tokenizer lies beside it; anything else holds its own.
     if (!source.ends_with(".bin")) return model::open_tokenizer(source, 0);
     auto tokenizer = model::open_source(source, {}).tokenizer;

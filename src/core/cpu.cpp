@@ -1,7 +1,6 @@
 #include "core/cpu.h"
 
 #include <sched.h>
-#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <map>
 
 #include "core/error.h"
+#include "core/memory.h"
 #if defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -108,10 +108,7 @@ CpuInfo cpu_info() {
     cpu_set_t set;
     CPU_ZERO(&set);
     info.cores = ::sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
-    struct sysinfo memory {};
-    if (::sysinfo(&memory) == 0) {
-        info.memory_bytes = static_cast<std::size_t>(memory.totalram) * memory.mem_unit;
-    }
+    info.memory_bytes = available_memory_bytes();
     std::ifstream file("/proc/cpuinfo");
     std::map<std::string, std::string> fields;
     for (std::string line; std::getline(file, line);) {

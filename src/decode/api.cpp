@@ -110,7 +110,7 @@ Generation Model::generate(std::string_view prompt, const GenerateOptions& optio
         out.text = std::move(made.text);
         out.tokens = std::move(made.ids);
         out.stop_reason = mr::decode::stop_reason_name(made.reason);
-        out.prompt_tokens = made.prefill.tokens;
+        out.prompt_tokens = made.prompt_tokens;
         out.tokens_per_second = made.decode.tokens_per_second();
         out.bytes_per_second = made.decode.bytes_per_second();
         out.bytes_per_token = made.decode.bytes_per_token();

@@ -48,6 +48,11 @@ Generated Conversation::answer(const std::string& message, GenerateOptions optio
         }
         for (std::string& stop : text::chat_stops(format_)) options.stop.push_back(std::move(stop));
         Generated made = session_.generate(prompt, options, on_text);
+        if (made.reason == StopReason::cancelled && made.ids.empty()) {
+            messages_ = before;  // cancelled before there was an answer
+            forgotten_ = forgotten_before;
+            return made;
+        }
         messages_.push_back({"assistant", made.text});
         return made;
     } catch (...) {

@@ -15,7 +15,8 @@ class Conversation {
     // The format is recognised from the model. Throws Error (input) where it has no tokenizer.
     Conversation(model::Engine& engine, std::string system);
 
-    // One turn. The answer, also one that on_text ended early, becomes part of the history. Where
+    // One turn. The answer, also one that was ended early, becomes part of the history; one that
+    // was cancelled before its first token leaves the history as it was. Where
     // the history outgrows the context, its oldest turns are forgotten; forgotten() counts them.
     // Throws Error (input) where the message alone does not fit.
     Generated answer(const std::string& message, GenerateOptions options,

@@ -12,6 +12,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr std::size_t kFirstPart = 32;  // tokens
+constexpr double kQuickPart = 0.5;      // seconds
+
 double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -77,7 +80,8 @@ Session::Session(model::Engine& engine) : engine_(engine), seq_(engine.cache().o
 
 Session::~Session() { engine_.cache().close(seq_); }
 
-Tensor Session::prefill(std::span<const std::int32_t> prompt) {
+Tensor Session::prefill(std::span<const std::int32_t> prompt,
+                        const std::function<bool()>& cancelled, std::int64_t& computed) {
     const auto context = static_cast<std::size_t>(engine_.options().context);
     if (prompt.empty()) {
         throw Error::input({.field = "prompt",
@@ -102,8 +106,12 @@ Tensor Session::prefill(std::span<const std::int32_t> prompt) {
     cached_.resize(common);
 
     Tensor logits;
-    const auto chunk = static_cast<std::size_t>(engine_.options().max_batch);
+    const auto most = static_cast<std::size_t>(engine_.options().max_batch);
+    // Whoever may cancel does not wait long for it: small parts, larger as far as they are quick.
+    std::size_t chunk = cancelled ? std::min(most, kFirstPart) : most;
     while (cached_.size() < prompt.size()) {
+        if (cancelled && cancelled()) return {};
+        const Clock::time_point start = Clock::now();
         const auto part =
             prompt.subspan(cached_.size(), std::min(chunk, prompt.size() - cached_.size()));
         const bool last = cached_.size() + part.size() == prompt.size();
@@ -111,6 +119,8 @@ Tensor Session::prefill(std::span<const std::int32_t> prompt) {
             seq_, part, last ? model::BatchItem::Logits::last : model::BatchItem::Logits::none};
         logits = engine_.forward({&item, 1});
         cached_.insert(cached_.end(), part.begin(), part.end());
+        computed += static_cast<std::int64_t>(part.size());
+        if (seconds_since(start) < kQuickPart) chunk = std::min(most, 2 * chunk);
     }
     return logits;
 }
@@ -136,24 +146,36 @@ Generated Session::generate(std::span<const std::int32_t> prompt, const Generate
 
     Ledger before = engine_.ledger();
     Clock::time_point start = Clock::now();
-    Tensor logits = prefill(prompt);
-    out.prefill = {static_cast<std::int64_t>(prompt.size()), seconds_since(start),
-                   engine_.ledger().since(before)};
+    out.prompt_tokens = static_cast<std::int64_t>(prompt.size());
+    Tensor logits = prefill(prompt, options.cancelled, out.prefill.tokens);
+    out.prefill.seconds = seconds_since(start);
+    out.prefill.ledger = engine_.ledger().since(before);
+    if (!logits) {
+        out.reason = StopReason::cancelled;
+        return out;
+    }
 
     std::vector<std::int32_t> history(prompt.begin(), prompt.end());
-    history.reserve(prompt.size() + static_cast<std::size_t>(options.max_tokens));
+    history.reserve(prompt.size() + static_cast<std::size_t>(std::min<std::int64_t>(
+                                        options.max_tokens, engine_.options().context)));
     // After nothing but the beginning-of-text token the answer begins a text of its own.
     const bool at_start = prompt.size() == 1 && tokenizer->bos() == prompt[0];
     text::StreamDecoder stream(*tokenizer, {.skip_special = true, .at_start = at_start});
     StopFilter filter(options.stop);
+    bool refused = false;  // on_text wants no more
     const auto show = [&](const std::string& text) {
         out.text += text;
-        return text.empty() || !on_text || on_text(text);
+        refused = !text.empty() && on_text && !on_text(text);
+        return !refused;
     };
 
     before = engine_.ledger();
     start = Clock::now();
     for (;;) {
+        if (options.cancelled && options.cancelled()) {
+            out.reason = StopReason::cancelled;
+            break;
+        }
         const std::size_t window =
             std::min(history.size(), static_cast<std::size_t>(std::max(options.repeat_window, 0)));
         const std::span<const std::int32_t> recent(history.data() + history.size() - window,
@@ -190,7 +212,7 @@ Generated Session::generate(std::span<const std::int32_t> prompt, const Generate
     }
     out.decode.seconds = seconds_since(start);
     out.decode.ledger = engine_.ledger().since(before);
-    if (out.reason != StopReason::stop_string) {
+    if (out.reason != StopReason::stop_string && !refused) {
         bool ignored = false;
         std::string rest = filter.push(stream.flush(), ignored);
         if (!ignored) rest += filter.flush();

@@ -20,6 +20,8 @@ struct GenerateOptions {
     int repeat_window = 64;         // how many of the last tokens the repetition penalty looks at
     std::vector<std::string> stop;  // generation ends before any of these; they are not printed
     bool ignore_end = false;        // go on past the end-of-text token
+    // Asked before every token and between parts of a long prompt; true ends the generation.
+    std::function<bool()> cancelled;
 };
 
 enum class StopReason { length, end_of_text, stop_string, context_full, cancelled };
@@ -34,12 +36,13 @@ struct Phase {
     double tokens_per_second() const {
         return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
     }
+    // Read from memory, by the contracts of the ops.
     double bytes_per_second() const {
-        return seconds > 0 ? static_cast<double>(ledger.total().bytes()) / seconds : 0;
+        return seconds > 0 ? static_cast<double>(ledger.total().bytes_read) / seconds : 0;
     }
     double bytes_per_token() const {
         return tokens > 0
-                   ? static_cast<double>(ledger.total().bytes()) / static_cast<double>(tokens)
+                   ? static_cast<double>(ledger.total().bytes_read) / static_cast<double>(tokens)
                    : 0;
     }
 };
@@ -48,14 +51,16 @@ struct Generated {
     std::vector<std::int32_t> ids;  // without the prompt; with the end token where one came
     std::string text;
     StopReason reason = StopReason::length;
-    Phase prefill;
-    Phase decode;  // tokens that were computed, not the first one, which prefill gave
+    std::int64_t prompt_tokens = 0;
+    Phase prefill;  // tokens that were computed, not those found in the cache
+    Phase decode;   // tokens that were computed, not the first one, which prefill gave
 };
 
 class Session {
   public:
     // Called with text that can be shown: whole UTF-8 characters, nothing that may still turn out
-    // to be a stop string. Returning false ends the generation.
+    // to be a stop string. Returning false ends the generation, and
+    // it is not called again.
     using OnText = std::function<bool(std::string_view)>;
 
     explicit Session(model::Engine& engine);
@@ -70,7 +75,9 @@ class Session {
                        const OnText& on_text = {});
 
   private:
-    Tensor prefill(std::span<const std::int32_t> prompt);
+    // Logits of the last token; none where it was cancelled. Counts the tokens it computes.
+    Tensor prefill(std::span<const std::int32_t> prompt, const std::function<bool()>& cancelled,
+                   std::int64_t& computed);
     ops::Sampled draw(Tensor logits, const ops::SampleParams& params,
                       std::span<const std::int32_t> recent, std::uint64_t position) const;
 

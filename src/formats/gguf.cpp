@@ -434,11 +434,6 @@ std::optional<GgufType> GgufFile::type_of(std::string_view key) const {
     return entry ? std::optional(entry->type) : std::nullopt;
 }
 
-std::optional<GgufType> GgufFile::element_type_of(std::string_view key) const {
-    const Entry* entry = find(key);
-    return entry && entry->type == GgufType::array ? std::optional(entry->element) : std::nullopt;
-}
-
 void GgufFile::wrong_type(const Entry& entry, const char* wanted) const {
     const bool array = entry.type == GgufType::array;
     throw Error::input(

@@ -54,8 +54,6 @@ class GgufFile {
 
     std::vector<std::string> keys() const;  // in the file's order
     std::optional<GgufType> type_of(std::string_view key) const;
-    // The element type of an array.
-    std::optional<GgufType> element_type_of(std::string_view key) const;
 
     const std::vector<FileTensor>& tensors() const { return tensors_; }  // in the file's order
     const FileTensor* find_tensor(std::string_view name) const;

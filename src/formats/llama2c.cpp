@@ -4,6 +4,8 @@
 
 #include <optional>
 
+#include "core/arena.h"
+#include "core/memory.h"
 #include "formats/bytes.h"
 
 namespace mr::formats {
@@ -25,6 +27,7 @@ struct Llama2cParser {
         read_header();
         check_header();
         check_length();
+        check_memory();
         if (header.version == 0) {
             read_legacy();
         } else {
@@ -150,6 +153,15 @@ struct Llama2cParser {
                             header.seq_len),
                 0, "the file is truncated or damaged, or is no llama2.c model");
         }
+    }
+
+    // Version 2 is expanded, to four bytes for every one of the file.
+    void check_memory() const {
+        if (header.version != 2) return;
+        MemoryPlan plan;
+        plan.add("weights, expanded to f32", 4 * in.size());
+        plan.require(available_memory_bytes(),
+                     "export the model as version 1 (f32), which is used in place");
     }
 
     void add_f32(std::string name, const Shape& shape) {

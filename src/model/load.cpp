@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/cpu.h"
@@ -75,6 +76,11 @@ Weights load_weights(const Source& source, const Progress& progress) {
             planned += Arena::tensor_bytes(engine_type(place.tensor->view.dtype), shape);
         }
     }
+    MemoryPlan plan;
+    plan.add("weights, copied or expanded", planned);
+    plan.require(cpu_info().memory_bytes,
+                 "convert the model to a GGUF file with --type q8_0 or q4_0 on a larger machine: "
+                 "that is used in place");
     auto arena = std::make_shared<Arena>("weights", planned);
     std::optional<ThreadPool> pool;  // only K-quants need one
 
@@ -116,6 +122,9 @@ Model load_model(const std::string& source, const LoadOptions& options) {
     model.source = source;
     model.format = opened.format;
     model.weights = load_weights(opened, options.progress);
+    if (opened.expanded) {  // what is used in place is no map then
+        model.weights.owned_bytes += std::exchange(model.weights.mapped_bytes, 0);
+    }
     return model;
 }
 

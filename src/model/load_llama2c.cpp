@@ -72,6 +72,7 @@ Source open_llama2c(const std::string& path, const LoadOptions& options) {
     out.tensors = file->tensors();
     out.find = [raw = file.get()](std::string_view name) { return raw->find_tensor(name); };
     out.file = file;
+    out.expanded = header.version == 2;
     out.tokenizer = open_tokenizer(
         options.tokenizer.empty() ? find_tokenizer(path) : options.tokenizer, spec.vocab);
     require_vocab(spec, out.tokenizer.get(), path);

@@ -174,6 +174,9 @@ Model random_model(const ModelSpec& spec, DType dtype, std::uint64_t seed) {
             is_matrix(at.role) ? matrix_type(dtype, shape[shape.rank - 1]) : DType::f32;
         planned += Arena::tensor_bytes(type, shape);
     }
+    MemoryPlan plan;
+    plan.add("random weights", planned);
+    plan.require(cpu_info().memory_bytes, "use a smaller shape or a smaller type, as in :q4_0");
     auto arena = std::make_shared<Arena>("weights", planned);
     ThreadPool pool(cpu_info().cores);
     Weights& weights = model.weights;
@@ -210,7 +213,7 @@ Model random_model(const ModelSpec& spec, DType dtype, std::uint64_t seed) {
     return model;
 }
 
-Model random_model(const std::string& source) {
+std::pair<ModelSpec, DType> random_shape(const std::string& source) {
     std::string shape = source.substr(kRandomPrefix.size());
     DType dtype = DType::bf16;
     if (const auto colon = shape.find(':'); colon != std::string::npos) {
@@ -229,9 +232,7 @@ Model random_model(const std::string& source) {
     for (NamedShape& known : known_shapes()) {
         if (shape == known.name) {
             known.spec.name = shape;
-            Model model = random_model(known.spec, dtype, 1);
-            model.source = source;
-            return model;
+            return {known.spec, dtype};
         }
         names += fmt::format("{}{}", names.empty() ? "" : ", ", known.name);
     }
@@ -239,6 +240,13 @@ Model random_model(const std::string& source) {
                         .value = shape,
                         .problem = "not a known shape",
                         .remedy = fmt::format("use one of {}", names)});
+}
+
+Model random_model(const std::string& source) {
+    const auto [spec, dtype] = random_shape(source);
+    Model model = random_model(spec, dtype, 1);
+    model.source = source;
+    return model;
 }
 
 }  // namespace mr::model

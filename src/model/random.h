@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "model/model.h"
 
@@ -13,6 +14,9 @@ inline constexpr std::string_view kRandomPrefix = "random:";
 
 // "random:SHAPE[:TYPE]"; without a type bf16, which is how such models are published. Throws Error
 // (usage) that lists the shapes for one that is not known.
+std::pair<ModelSpec, DType> random_shape(const std::string& source);
+
+// ... with its weights. Throws Error (device) before it takes memory where there is not enough.
 Model random_model(const std::string& source);
 
 // A model of any spec. Matrices are `dtype` (f16 where a row is not a whole number of blocks),

@@ -28,6 +28,7 @@ struct Source {
     std::string path;
     std::string format;
     std::shared_ptr<void> file;  // keeps the maps
+    bool expanded = false;       // the matrices are not in the map but in memory of `file`
     std::span<const formats::FileTensor> tensors;
     std::function<const formats::FileTensor*(std::string_view)> find;
     std::shared_ptr<const text::Tokenizer> tokenizer;

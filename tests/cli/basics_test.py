@@ -11,6 +11,15 @@ class Basics(driver.CliTest):
         lines = text.split("Subcommands:")[1].split("\n\n")[0].splitlines()
         return [line.split()[0] for line in lines if line.startswith("  ") and line.split()]
 
+    def test_help_that_cannot_be_written(self):
+        if not os.path.exists("/dev/full"):
+            self.skipTest("there is no /dev/full")
+        with open("/dev/full", "wb") as full:
+            for option in ("--help", "--version"):
+                done = subprocess.run([driver.BIN, option], stdout=full, stderr=subprocess.PIPE)
+                self.assertEqual(done.returncode, 1, option)
+                self.assertIn(b"standard output", done.stderr)
+
     def test_help_lists_commands_and_each_has_an_example(self):
         commands = self.commands()
         self.assertEqual(set(commands), {"run", "chat", "info", "eval", "tokenize", "convert",

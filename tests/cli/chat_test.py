@@ -3,6 +3,7 @@ import json
 import os
 import pty
 import select
+import signal
 import subprocess
 import time
 
@@ -38,11 +39,11 @@ class Chat(driver.CliTest):
         self.assertEqual(result.code, 1)
         self.assertRegex(result.err, r"^millrace: .*--ctx.*\n$")
 
-    def test_ctrl_c_stops_the_answer_not_the_program(self):
-        # A terminal of our own: standard input, output and error.
+    def terminal(self, *arguments):
+        """A terminal of its own for millrace chat: the process, our end, and a waiter."""
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
-            [driver.BIN, "chat", str(MODEL), "-n", "-1", "--ctx", "100000", "--ignore-eos"],
+            [driver.BIN, "chat", *map(str, arguments)],
             stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
             preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0))
         os.close(theirs)
@@ -62,6 +63,30 @@ class Chat(driver.CliTest):
                         break
             self.assertTrue(condition(seen), seen[-500:])
 
+        return process, ours, wait_for
+
+    def test_ctrl_c_twice_stops_the_answer_only(self):
+        # A model slow enough for the second to come while the first is not yet seen.
+        process, ours, wait_for = self.terminal("random:stories-110m:f32", "-n", -1, "--ignore-eos")
+        try:
+            wait_for(lambda s: s.endswith(b"> "))
+            os.write(ours, b"Hello\n")
+            wait_for(lambda s: len(s.partition(b"Hello\r\n")[2]) > 10)
+            for _ in range(2):
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.002)
+            wait_for(lambda s: s.endswith(b"> ") and b"tok/s" in s)
+            self.assertIsNone(process.poll())
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(process.wait(timeout=60), 143)
+        finally:
+            process.kill()
+            process.wait()
+            os.close(ours)
+
+    def test_ctrl_c_stops_the_answer_not_the_program(self):
+        process, ours, wait_for = self.terminal(MODEL, "-n", "-1", "--ctx", "100000",
+                                                "--ignore-eos")
         try:
             wait_for(lambda s: s.endswith(b"> "))
             os.write(ours, b"Hello\n")

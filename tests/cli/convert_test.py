@@ -1,6 +1,9 @@
 """millrace convert: round trips through every format, and outputs that cannot be written."""
 import os
 import resource
+import signal
+import subprocess
+import time
 
 import driver
 
@@ -74,6 +77,19 @@ class Convert(driver.CliTest):
         self.ok("convert", MODEL, link)
         self.assertTrue(link.is_symlink())
         self.assertTrue((self.folder / "real" / "m.gguf").is_file())
+
+    def test_signals_leave_nothing(self):
+        for number, code in ((signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)):
+            process = subprocess.Popen([driver.BIN, "convert", "random:stories-110m",
+                                        str(self.folder / "o.gguf"), "--type", "f32"],
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            end = time.time() + 60
+            while not list(self.folder.glob("*.partial.*")) and time.time() < end:
+                time.sleep(0.002)
+            process.send_signal(number)
+            process.communicate(timeout=60)
+            self.assertEqual(process.returncode, code)
+            self.assertEqual(list(self.folder.iterdir()), [])
 
     def test_an_unwritable_folder(self):
         if os.geteuid() == 0:

@@ -1,4 +1,6 @@
 """Model files of every kind, good and bad, as every command meets them."""
+import struct
+
 import driver
 
 MODEL = driver.REFERENCE / "llama2"
@@ -60,6 +62,20 @@ class Models(driver.CliTest):
         yield alien
         yield self.folder / "missing.gguf"
         yield "/dev/null"
+
+    def test_int8_checkpoints_of_llama2c_are_expanded(self):
+        _, option, tokenizer = self.stories()
+        dim, hidden, vocab, group = 8, 16, 512, 8
+        weights = [vocab * dim] + 4 * [dim * dim] + 3 * [dim * hidden]
+        data = struct.pack("<Ii7iBi", 0x616B3432, 2, dim, hidden, 1, 2, 2, vocab, 64, 1, group)
+        data = data.ljust(256, b"\0") + bytes(4 * 3 * dim)  # norms
+        for count in weights:
+            data += bytes(count) + bytes(4 * (count // group))
+        model = self.folder / "int8.bin"
+        model.write_bytes(data)
+        got = self.ok_json("info", model, option, tokenizer)
+        self.assertEqual(got["weights_mapped_bytes"], 0)
+        self.assertGreaterEqual(got["weights_copied_bytes"], 4 * sum(weights))
 
     def test_bad_files_give_one_line_and_exit_1(self):
         for path in self.bad_files():

@@ -16,6 +16,11 @@ class Tokenize(driver.CliTest):
                 got = self.ok_json("tokenize", folder, "--file", "-", stdin=vector["text"].encode())
                 self.assertEqual(got["ids"], vector["ids"], vector["text"])
 
+    def test_random_models_have_bytes(self):
+        got = self.ok_json("tokenize", "random:gpt2", "--text", "abc")
+        self.assertEqual((got["count"], got["vocab"], got["round_trip"]), (3, 50257, True))
+        self.fails(2, "tokenize", "random:none", "--text", "abc", says="not a known shape")
+
     def test_forms_of_output(self):
         model = driver.REFERENCE / "llama2"
         got = self.ok_json("tokenize", model, "--text", "Once upon a time")

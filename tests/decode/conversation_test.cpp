@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <memory>
 #include <string>
 
 #include "core/error.h"
 #include "decode/prompt.h"
 #include "model/model.h"
+#include "model/random.h"
 
 namespace mr::decode {
 namespace {
@@ -41,7 +43,8 @@ TEST(Conversation, KeepsItsHistory) {
     EXPECT_EQ(chat.messages()[0].role, "system");
     EXPECT_EQ(chat.messages()[2].content, first.text);
     EXPECT_EQ(chat.messages()[4].content, second.text);
-    EXPECT_GT(second.prefill.tokens, first.prefill.tokens);
+    EXPECT_GT(second.prompt_tokens, first.prompt_tokens);
+    EXPECT_LT(second.prefill.tokens, second.prompt_tokens);  // the first turn is in the cache
     chat.clear();
     EXPECT_EQ(chat.messages().size(), 1u);
     EXPECT_EQ(chat.answer("Hello", greedy(5)).ids, first.ids);
@@ -77,6 +80,110 @@ TEST(Conversation, AnAnswerThatWasStoppedStays) {
     EXPECT_EQ(made.reason, StopReason::cancelled);
     ASSERT_EQ(chat.messages().size(), 2u);
     EXPECT_EQ(chat.messages()[1].content, made.text);
+}
+
+TEST(Session, ALongPromptCanBeCancelled) {
+    model::Engine engine = engine_of(reference("llama2"), 512);
+    Session session(engine);
+    const std::vector<std::int32_t> prompt(300, *engine.model().tokenizer->bos());
+    GenerateOptions options = greedy(5);
+    int asked = 0;
+    options.cancelled = [&] { return ++asked == 2; };
+    bool shown = false;
+    const Generated none =
+        session.generate(prompt, options, [&](std::string_view) { return shown = true; });
+    EXPECT_EQ(none.reason, StopReason::cancelled);
+    EXPECT_TRUE(none.ids.empty());
+    EXPECT_FALSE(shown);
+    EXPECT_EQ(none.prompt_tokens, 300);
+    EXPECT_GT(none.prefill.tokens, 0);
+    EXPECT_LT(none.prefill.tokens, 300);
+    // What was computed is not computed again, and the answer is the one of a prompt in one piece.
+    const Generated rest = session.generate(prompt, greedy(5));
+    EXPECT_EQ(rest.prefill.tokens, 300 - none.prefill.tokens);
+    model::Engine fresh = engine_of(reference("llama2"), 512);
+    EXPECT_EQ(Session(fresh).generate(prompt, greedy(5)).ids, rest.ids);
+}
+
+TEST(Session, CancelledBetweenTokens) {
+    model::Engine engine = engine_of(reference("llama2"), 512);
+    Session session(engine);
+    const std::int32_t bos = *engine.model().tokenizer->bos();
+    GenerateOptions options = greedy(100);
+    int asked = 0;
+    options.cancelled = [&] { return ++asked > 4; };  // one before the prompt, then one a token
+    const Generated made = session.generate({&bos, 1}, options);
+    EXPECT_EQ(made.reason, StopReason::cancelled);
+    EXPECT_EQ(made.ids.size(), 3u);
+    const auto read = static_cast<double>(made.decode.ledger.total().bytes_read);
+    EXPECT_GT(made.decode.ledger.total().bytes_written, 0u);
+    EXPECT_DOUBLE_EQ(made.decode.bytes_per_token(), read / 3);
+    EXPECT_DOUBLE_EQ(made.decode.bytes_per_second(), read / made.decode.seconds);
+}
+
+// A text of which the end is held back, because a stop string may begin there.
+TEST(Session, OnTextIsNotCalledAgainAfterItSaidNo) {
+    model::Engine engine = engine_of(reference("llama2"), 512);
+    const std::int32_t bos = *engine.model().tokenizer->bos();
+    std::string all;
+    std::size_t length = 0;  // of the text up to the first piece of several bytes
+    Session(engine).generate({&bos, 1}, greedy(100), [&](std::string_view text) {
+        all += text;
+        if (length == 0 && text.size() > 1) length = all.size();
+        return true;
+    });
+    ASSERT_GT(length, 1u);
+    GenerateOptions options = greedy(100);
+    options.stop = {std::string(1, all[length - 1]) + "\x01\x01"};
+    std::string shown;
+    bool refused = false;
+    const Generated made = Session(engine).generate({&bos, 1}, options, [&](std::string_view text) {
+        EXPECT_FALSE(refused);
+        shown += text;
+        refused = shown.size() == length - 1;
+        return !refused;
+    });
+    EXPECT_TRUE(refused);
+    EXPECT_EQ(made.reason, StopReason::cancelled);
+    EXPECT_EQ(made.text, shown);
+}
+
+TEST(Session, AsManyTokensAsThereCanBe) {
+    model::Engine engine = engine_of(reference("llama2"), 64);
+    const std::int32_t bos = *engine.model().tokenizer->bos();
+    const Generated made =
+        Session(engine).generate({&bos, 1}, greedy(std::numeric_limits<int>::max()));
+    EXPECT_EQ(made.reason, StopReason::context_full);
+    EXPECT_EQ(made.ids.size(), 64u);
+}
+
+TEST(Conversation, ATurnCancelledBeforeItsAnswerIsNone) {
+    model::Engine engine = engine_of(reference("llama2"), 512);
+    Conversation chat(engine, "");
+    GenerateOptions options = greedy(5);
+    options.cancelled = [] { return true; };
+    EXPECT_EQ(chat.answer("Hello", options).reason, StopReason::cancelled);
+    EXPECT_TRUE(chat.messages().empty());
+    EXPECT_EQ(chat.answer("Hello", greedy(5)).ids.size(), 5u);
+}
+
+TEST(RandomModel, MoreThanTheMachineHoldsIsRefusedBeforeItIsTaken) {
+    model::ModelSpec spec;
+    spec.family = "llama";
+    spec.vocab = 64;
+    spec.dim = spec.hidden = 16384;
+    spec.layers = 4096;
+    spec.heads = spec.kv_heads = 128;
+    spec.head_dim = spec.rope.rotary = 128;
+    spec.context = 64;
+    try {
+        model::random_model(spec, DType::f32, 1);
+        FAIL() << "there was memory for it";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::device);
+        EXPECT_NE(std::string(error.what()).find("needs more than"), std::string::npos)
+            << error.what();
+    }
 }
 
 TEST(Prompt, AnEmptyOneBeginsAText) {

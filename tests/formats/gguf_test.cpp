@@ -76,7 +76,7 @@ TEST(Gguf, ReadsEveryTypeOfValue) {
         EXPECT_EQ(file.get_strings("a.strings"), (std::vector<std::string_view>{"x", ""}));
         EXPECT_EQ(file.get_floats("a.floats")->at(0), 0.25f);
         EXPECT_TRUE(std::isinf(file.get_floats("a.floats")->at(1)));
-        EXPECT_EQ(file.element_type_of("a.nested"), GgufType::array);
+        EXPECT_EQ(file.type_of("a.nested"), GgufType::array);
         EXPECT_FALSE(file.has("a.none"));
         EXPECT_EQ(file.get_uint("a.none"), std::nullopt);
         EXPECT_EQ(file.get_strings("a.none"), std::nullopt);

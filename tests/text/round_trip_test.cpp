@@ -47,6 +47,7 @@ TEST_P(RoundTrip, RecordedTexts) {
 TEST_P(RoundTrip, WholeFiles) {
     for (const char* name :
          {"pg19_book.txt", "tinyshakespeare.txt", "tinystories_1000.txt", "wiki.test.raw"}) {
+        MR_NEED_DATA(std::string("text/") + name);
         std::string text = read_all(data_path(std::string("text/") + name));
 #ifdef MR_SANITIZED
         if (text.size() > 100'000) text.resize(text.find('\n', 100'000));
