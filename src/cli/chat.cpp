@@ -1,5 +1,6 @@
 // millrace chat: a conversation, line by line. Ctrl-C stops the answer, not the program.
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -41,13 +42,16 @@ class LineReader {
                 return Outcome::line;
             }
             if (ended_) return Outcome::end;
+            if (InterruptGuard::pending()) return Outcome::interrupted;
+            // A signal that comes between that look and a read would be seen with the next line
+            // only: so wait in short turns.
+            pollfd input{STDIN_FILENO, POLLIN, 0};
+            if (::poll(&input, 1, 100) <= 0) continue;
             char bytes[4096];
             const ssize_t count = ::read(STDIN_FILENO, bytes, sizeof bytes);
             if (count > 0) {
                 buffer_.append(bytes, static_cast<std::size_t>(count));
-            } else if (count < 0 && errno == EINTR) {
-                if (InterruptGuard::pending()) return Outcome::interrupted;
-            } else {
+            } else if (count == 0 || errno != EINTR) {
                 ended_ = true;
             }
         }
@@ -130,9 +134,9 @@ int chat(Options options) {
             if (!person) throw;  // a person can say something shorter
             fmt::print(stderr, "millrace: {}\n", one_line(error.what()));
         }
-        InterruptGuard::set_patient(false);
         if (InterruptGuard::must_leave()) return InterruptGuard::exit_code();
-        InterruptGuard::clear();
+        InterruptGuard::clear();  // first: a second Ctrl-C must not find the first still there
+        InterruptGuard::set_patient(false);
     }
     if (person) out("\n");
     return 0;

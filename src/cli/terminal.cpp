@@ -82,7 +82,9 @@ InterruptGuard::~InterruptGuard() {
 }
 
 bool InterruptGuard::pending() { return interrupted != 0; }
-void InterruptGuard::clear() { interrupted = 0; }
+void InterruptGuard::clear() {
+    if (!must_leave()) interrupted = 0;
+}
 bool InterruptGuard::must_leave() { return interrupted == SIGTERM || interrupted == SIGHUP; }
 int InterruptGuard::exit_code() { return 128 + (interrupted ? interrupted : SIGINT); }
 void InterruptGuard::set_patient(bool on) { patient = on; }

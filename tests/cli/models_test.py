@@ -73,7 +73,7 @@ class Models(driver.CliTest):
             data += bytes(count) + bytes(4 * (count // group))
         model = self.folder / "int8.bin"
         model.write_bytes(data)
-        got = self.ok_json("info", model, option, tokenizer)
+        got = self.ok_json("info", model, option, tokenizer)["model"]
         self.assertEqual(got["weights_mapped_bytes"], 0)
         self.assertGreaterEqual(got["weights_copied_bytes"], 4 * sum(weights))
 
