@@ -16,6 +16,8 @@ constexpr std::size_t kAlign = 64;
 // A piece of work is this much of the weights: small enough that threads end together, large enough
 // that handing it out costs nothing.
 constexpr std::size_t kPieceBytes = 128 * 1024;
+// One token only streams: longer pieces, as long as every thread still gets several.
+constexpr std::size_t kMaxPieceBytes = 1024 * 1024;
 constexpr std::int64_t kRowStep = 16;  // pieces start at multiples, so that tiles are full
 
 std::size_t align_up(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
@@ -170,6 +172,13 @@ void linear(const Context& ctx, Tensor x, std::span<const LinearOut> group, OpKi
         });
     }
 
+    std::size_t piece_bytes = kPieceBytes;
+    if (tokens == 1) {
+        std::size_t weights = 0;
+        for (const LinearOut& one : group) weights += one.w.bytes();
+        piece_bytes = std::clamp(weights / (4 * static_cast<std::size_t>(threads)), kPieceBytes,
+                                 kMaxPieceBytes);
+    }
     Product products[kMaxGroup];
     std::int64_t pieces = 0;
     for (std::size_t i = 0; i < group.size(); ++i) {
@@ -187,7 +196,7 @@ void linear(const Context& ctx, Tensor x, std::span<const LinearOut> group, OpKi
         job.bias = one.bias ? one.bias.f32() : nullptr;
         job.residual = one.residual ? one.residual.f32() : nullptr;
         const auto rows =
-            static_cast<std::int64_t>(kPieceBytes / std::max<std::size_t>(1, job.row_bytes));
+            static_cast<std::int64_t>(piece_bytes / std::max<std::size_t>(1, job.row_bytes));
         products[i].rows = std::max(kRowStep, rows / kRowStep * kRowStep);
         products[i].first = pieces;
         pieces += (job.n + products[i].rows - 1) / products[i].rows;
