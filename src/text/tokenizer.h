@@ -38,7 +38,8 @@ class Tokenizer {
     // A Hugging Face tokenizer.json; tokenizer_config.json and chat_template.jinja are taken from
     // beside it unless `config` names the former.
     static Ptr from_json_file(const std::string& path, const std::string& config = {});
-    static Ptr from_json(std::string_view json, std::string name, std::string_view config = {});
+    static Ptr from_json(std::string_view json, const std::string& name,
+                         std::string_view config = {});
     static Ptr from_gguf(const formats::GgufFile& file);
     // llama2.c's tokenizer.bin. vocab_size 0: as many as the file holds.
     static Ptr from_llama2c(const std::string& path, std::int32_t vocab_size = 0);

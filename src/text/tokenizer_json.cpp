@@ -470,7 +470,7 @@ TokenizerData load_json(std::string_view text, const std::string& name, std::str
 
 }  // namespace
 
-Tokenizer::Ptr Tokenizer::from_json(std::string_view text, std::string name,
+Tokenizer::Ptr Tokenizer::from_json(std::string_view text, const std::string& name,
                                     std::string_view config) {
     return from_data(load_json(text, name, config));
 }

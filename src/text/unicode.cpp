@@ -72,9 +72,9 @@ void append_decomposed(std::u32string& out, char32_t code) {
     }
     if (code >= kSBase && code < kSBase + kSCount) {
         const char32_t index = code - kSBase;
-        out += kLBase + index / (kVCount * kTCount);
-        out += kVBase + index % (kVCount * kTCount) / kTCount;
-        if (index % kTCount) out += kTBase + index % kTCount;
+        out += static_cast<char32_t>(kLBase + index / (kVCount * kTCount));
+        out += static_cast<char32_t>(kVBase + index % (kVCount * kTCount) / kTCount);
+        if (index % kTCount) out += static_cast<char32_t>(kTBase + index % kTCount);
         return;
     }
     const auto* end = kDecompositions + kDecompositions_size;

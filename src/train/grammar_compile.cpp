@@ -198,7 +198,7 @@ class GrammarCompiler {
         for (uint32_t i = 0; i < names.size(); ++i)
             g_.tables_[id].column_of[attribute(names[i])] = i;
         for (const std::string& line : block.lines)
-            for (std::string row : split(line, ';'))
+            for (const std::string& row : split(line, ';'))
                 if (!row.empty()) add_record(id, row, names.size(), constants);
         Grammar::Table& table = g_.tables_[id];
         finish_weights(table.weights, table.total, table.nats);
