@@ -12,14 +12,14 @@ CLANG_FORMAT ?= $(firstword $(shell command -v clang-format-14 clang-format) cla
 CLANG_TIDY   ?= $(firstword $(shell command -v clang-tidy-14 clang-tidy) clang-tidy)
 CODE = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 
-.PHONY: help run test build configure deps bench install format format-check tidy clean
+.PHONY: help run test build program configure deps bench install format format-check tidy clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  PRESET=release|debug|asan  JOBS=$(JOBS)  PREFIX=$(PREFIX)"
 
-run: build ## install what is missing, build, and tell a story with the bundled model
+run: program ## install what is missing, build, and tell a story with the bundled model
 	@$(BUILD)/millrace run -p "$(PROMPT)" -n 300
 
 test: build ## install what is missing, build, and run every test
@@ -28,13 +28,16 @@ test: build ## install what is missing, build, and run every test
 build: configure ## build everything
 	cmake --build $(BUILD) -j $(JOBS)
 
+program: configure ## build the program alone
+	cmake --build $(BUILD) -j $(JOBS) --target millrace_cli
+
 configure: deps
 	@cmake --preset $(PRESET)
 
 deps: ## install the packages that are missing (apt)
 	@scripts/deps.sh
 
-bench: build ## measure decode, prefill and load on the TinyLlama shape (BENCH=MODEL for another)
+bench: program ## measure decode, prefill and load on the TinyLlama shape (BENCH=MODEL for another)
 	$(BUILD)/millrace bench decode $(BENCH):q8_0
 	$(BUILD)/millrace bench decode $(BENCH):q4_0
 	$(BUILD)/millrace bench prefill $(BENCH):q8_0
