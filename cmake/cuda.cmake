@@ -1,7 +1,63 @@
-# CUDA is found, never required. Nothing is compiled with it yet; the line says what there is.
-find_package(CUDAToolkit QUIET)
-if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
-    message(STATUS "CUDA: found ${CUDAToolkit_VERSION}; this version computes on the CPU")
-else()
-    message(STATUS "CUDA: not found; this version computes on the CPU")
+# CUDA is found, never required: without nvcc the same commands build the CPU engine.
+#   MILLRACE_CUDA          AUTO (use it where nvcc is), ON (fail without), OFF
+#   MILLRACE_CUDA_ARCH     e.g. 90a, 80, "75;86"; empty: this machine's GPU, or 90a where it has none
+set(MILLRACE_CUDA AUTO CACHE STRING "Build the CUDA engine: AUTO, ON or OFF")
+set_property(CACHE MILLRACE_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(MILLRACE_CUDA_ARCH "" CACHE STRING "GPU architectures to compile for; empty: this machine's")
+
+set(MILLRACE_HAS_CUDA FALSE)
+if(NOT MILLRACE_CUDA STREQUAL "OFF" AND NOT MILLRACE_SANITIZE)
+    find_package(CUDAToolkit QUIET)
+    if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
+        set(MILLRACE_HAS_CUDA TRUE)
+    elseif(MILLRACE_CUDA STREQUAL "ON")
+        message(FATAL_ERROR "MILLRACE_CUDA=ON, but nvcc was not found: put it on PATH or set "
+                            "CUDAToolkit_ROOT")
+    endif()
 endif()
+
+if(MILLRACE_HAS_CUDA)
+    set(arch "${MILLRACE_CUDA_ARCH}")
+    if(NOT arch)
+        execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+                        OUTPUT_VARIABLE caps OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+        string(REGEX MATCH "^[0-9]+\\.[0-9]+" cap "${caps}")
+        string(REPLACE "." "" arch "${cap}")
+        if(NOT arch OR arch STREQUAL "90")
+            set(arch 90a)
+        endif()
+    endif()
+    # "-real": machine code for exactly these; no second compile at the first run.
+    list(TRANSFORM arch APPEND "-real")
+    set(CMAKE_CUDA_ARCHITECTURES ${arch})
+    if(NOT CMAKE_CUDA_COMPILER)
+        set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE})
+    endif()
+    if(CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+        set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+    endif()
+    enable_language(CUDA)
+    # CMake 3.25 does not know what nvcc 13 can; this is what it would know.
+    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+        set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+        set(CMAKE_CUDA_COMPILE_FEATURES ${CMAKE_CUDA_COMPILE_FEATURES} cuda_std_20)
+    endif()
+    set(CMAKE_CUDA_STANDARD 20)
+    message(STATUS "CUDA: ${CUDAToolkit_VERSION}, for ${arch}")
+else()
+    message(STATUS "CUDA: not used; the CPU engine alone is built")
+endif()
+
+# millrace_cuda(): compiles the *.cu files of the rooms into the library.
+function(millrace_cuda)
+    if(NOT MILLRACE_HAS_CUDA)
+        return()
+    endif()
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cu)
+    list(FILTER sources EXCLUDE REGEX "_(test|bench)\\.cu$")
+    target_sources(millrace PRIVATE ${sources})
+    target_compile_definitions(millrace PRIVATE MR_CUDA=1)
+    # The runtime is linked statically and finds the driver by itself: the program starts on
+    # machines that have none. cuBLASLt is opened when it is first needed (ops/linear).
+    target_link_libraries(millrace PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
+endfunction()

@@ -1,11 +1,16 @@
 # Flags every target of the project shares.
 add_library(mr_options INTERFACE)
-target_compile_options(mr_options INTERFACE -Wall -Wextra -fno-math-errno -fno-trapping-math)
+set(MR_CXX_ONLY $<COMPILE_LANGUAGE:CXX>)
+target_compile_options(mr_options INTERFACE
+    $<${MR_CXX_ONLY}:-Wall -Wextra -fno-math-errno -fno-trapping-math>)
+target_compile_options(mr_options INTERFACE
+    "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra;--expt-relaxed-constexpr;-lineinfo;-t0>")
 # Contraction would let the compiler fuse a*b+c on one path and not on another: results of one
 # instruction path must not depend on inlining. Kernels ask for fma where they want it.
-target_compile_options(mr_options INTERFACE -ffp-contract=off)
+target_compile_options(mr_options INTERFACE $<${MR_CXX_ONLY}:-ffp-contract=off>)
 if(MILLRACE_WERROR)
-    target_compile_options(mr_options INTERFACE -Werror)
+    target_compile_options(mr_options INTERFACE $<${MR_CXX_ONLY}:-Werror>
+        "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>")
 endif()
 if(MILLRACE_SANITIZE)
     target_compile_options(mr_options INTERFACE -fsanitize=address,undefined

@@ -17,6 +17,23 @@ foreach(room core observe ops formats text model decode train)
     endif()
 endforeach()
 
+# What needs a GPU: src/**/*_test.cu and tests/gpu/*_test.cu, in one program labelled `gpu`. Where
+# there is no GPU its tests skip.
+if(MILLRACE_HAS_CUDA)
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS
+         ${PROJECT_SOURCE_DIR}/src/*_test.cu ${PROJECT_SOURCE_DIR}/tests/gpu/*_test.cu)
+    if(sources)
+        add_executable(test_gpu ${sources})
+        target_include_directories(test_gpu PRIVATE ${PROJECT_SOURCE_DIR}/src
+                                   ${PROJECT_SOURCE_DIR}/tests)
+        target_link_libraries(test_gpu PRIVATE millrace mr_options GTest::gtest_main fmt::fmt
+                              nlohmann_json::nlohmann_json CUDA::cudart_static)
+        target_compile_definitions(test_gpu PRIVATE MR_CUDA=1
+            MR_TEST_DATA="${MILLRACE_DATA}" MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+        gtest_discover_tests(test_gpu DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300 LABELS gpu)
+    endif()
+endif()
+
 find_package(Python3 COMPONENTS Interpreter)
 if(Python3_FOUND)
     add_test(NAME house.arrows COMMAND ${Python3_EXECUTABLE}

@@ -7,12 +7,23 @@
 #include "core/ledger.h"
 #include "core/thread_pool.h"
 
+namespace mr::cuda {
+class Stream;
+class Timeline;
+}  // namespace mr::cuda
+
 namespace mr {
 
 struct Context {
     ThreadPool* pool = nullptr;         // required
     Ledger* ledger = nullptr;           // may be null: nothing is recorded
     std::span<std::byte> scratch = {};  // planned by the caller; ops say how much they want
+
+    // Set: the tensors and the scratch lie on the GPU, and the op runs there, in this order.
+    cuda::Stream* cuda = nullptr;
+    cuda::Timeline* timeline = nullptr;  // where kernels stamp their times; may be null
+    int layer = -1;                      // which layer of the model is running, for the timeline
+    bool dependent_launch = true;        // kernels may start while their predecessors end
 };
 
 }  // namespace mr

@@ -28,6 +28,8 @@ enum class DType : std::uint8_t {
     f64,  // seen in files, not computed with
     q8_0x4,
     q4_0x4,  // never in files: 4 rows interleaved, as some kernels read them (ops/linear)
+    q8_0x8,
+    q4_0x8,  // ... 8 rows, as the GPU's tensor cores want them
 };
 
 struct DTypeInfo {
@@ -76,6 +78,10 @@ constexpr DTypeInfo dtype_info(DType type) {
             return {"q8_0x4", 32, 34};
         case DType::q4_0x4:
             return {"q4_0x4", 32, 18};
+        case DType::q8_0x8:
+            return {"q8_0x8", 32, 34};
+        case DType::q4_0x8:
+            return {"q4_0x8", 32, 18};
     }
     return {"?", 1, 0};
 }

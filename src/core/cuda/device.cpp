@@ -1,0 +1,22 @@
+// What a build without CUDA has in place of device.cu: no device, and the reason.
+#include "core/cuda/device.h"
+
+#include "core/error.h"
+
+namespace mr::cuda {
+
+DeviceInfo require_device() {
+    if (std::optional<DeviceInfo> info = device()) return *info;
+    throw Error::device({.field = "--device", .value = "cuda", .problem = why_no_device()});
+}
+
+#ifndef MR_CUDA
+bool built() { return false; }
+std::optional<DeviceInfo> device() { return std::nullopt; }
+std::string why_no_device() {
+    return "this build has no CUDA engine; install the CUDA toolkit (nvcc) and build again, or use "
+           "--device cpu";
+}
+#endif
+
+}  // namespace mr::cuda

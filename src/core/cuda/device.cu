@@ -1,0 +1,242 @@
+#include <cuda_runtime.h>
+
+#include <string>
+#include <utility>
+
+#include "core/arena.h"
+#include "core/cuda/check.h"
+#include "core/cuda/device.h"
+#include "core/error.h"
+
+namespace mr::cuda {
+namespace {
+
+__global__ void probe() {}
+
+std::string last_problem;  // of probe_device(), which runs once
+
+std::string remedy_of(cudaError_t status) {
+    switch (status) {
+        case cudaErrorMemoryAllocation:
+            return "use a smaller --ctx, a smaller weight type, or end other programs on the GPU";
+        case cudaErrorNoDevice:
+        case cudaErrorInsufficientDriver:
+        case cudaErrorSystemDriverMismatch:
+            return "install the NVIDIA driver of this GPU, or use --device cpu";
+        case cudaErrorNoKernelImageForDevice:
+            return "build for this GPU: cmake -DMILLRACE_CUDA_ARCH=..., or use --device cpu";
+        default:
+            return "start again; if it stays, use --device cpu and report it";
+    }
+}
+
+DeviceInfo describe() {
+    cudaDeviceProp prop{};
+    MR_CUDA_CALL(cudaGetDeviceProperties(&prop, 0));
+    DeviceInfo info;
+    info.name = prop.name;
+    info.sm = prop.major * 10 + prop.minor;
+    info.multiprocessors = prop.multiProcessorCount;
+    info.memory_bytes = prop.totalGlobalMem;
+    info.l2_bytes = static_cast<std::uint64_t>(prop.l2CacheSize);
+    info.shared_per_block = prop.sharedMemPerBlockOptin;
+    MR_CUDA_CALL(cudaDriverGetVersion(&info.driver));
+    MR_CUDA_CALL(cudaRuntimeGetVersion(&info.runtime));
+    return info;
+}
+
+// Asks for a GPU and runs an empty kernel on it: a device this build has no code for is none.
+std::optional<DeviceInfo> probe_device() {
+    int count = 0;
+    cudaError_t status = cudaGetDeviceCount(&count);
+    if (status == cudaSuccess && count == 0) status = cudaErrorNoDevice;
+    if (status == cudaSuccess) status = cudaSetDevice(0);
+    if (status == cudaSuccess) {
+        probe<<<1, 1>>>();
+        status = cudaGetLastError();
+    }
+    if (status == cudaSuccess) status = cudaDeviceSynchronize();
+    if (status != cudaSuccess) {
+        last_problem = std::string(cudaGetErrorString(status)) + "; " + remedy_of(status);
+        return std::nullopt;
+    }
+    return describe();
+}
+
+const std::optional<DeviceInfo>& found() {
+    static const std::optional<DeviceInfo> info = probe_device();
+    return info;
+}
+
+}  // namespace
+
+void call_failed(cudaError_t status, const char* call, const char* file, int line) {
+    cudaGetLastError();  // so that it does not appear again where it does not belong
+    throw Error::device({.field = "CUDA",
+                         .value = cudaGetErrorName(status),
+                         .problem = std::string(cudaGetErrorString(status)) + " (" + call + ", " +
+                                    file + ":" + std::to_string(line) + ")",
+                         .remedy = remedy_of(status)});
+}
+
+bool built() { return true; }
+
+std::optional<DeviceInfo> device() {
+    std::optional<DeviceInfo> info = found();
+    if (info) {
+        std::size_t free = 0, total = 0;
+        MR_CUDA_CALL(cudaMemGetInfo(&free, &total));
+        info->free_bytes = free;
+    }
+    return info;
+}
+
+std::string why_no_device() { return found() ? "" : last_problem; }
+
+DeviceArena::DeviceArena(std::string purpose, std::size_t bytes)
+    : purpose_(std::move(purpose)), size_(padded(bytes)) {
+    if (size_ == 0) return;
+    void* data = nullptr;
+    const cudaError_t status = cudaMalloc(&data, size_);
+    if (status == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        throw Error::device({.field = purpose_,
+                             .value = format_bytes(size_),
+                             .problem = "the GPU has no room for it (" +
+                                        format_bytes(device()->free_bytes) + " free)",
+                             .remedy = remedy_of(status)});
+    }
+    MR_CUDA_CALL(status);
+    data_ = static_cast<std::byte*>(data);
+}
+
+DeviceArena::~DeviceArena() {
+    if (data_) cudaFree(data_);
+}
+DeviceArena::DeviceArena(DeviceArena&& other) noexcept { *this = std::move(other); }
+DeviceArena& DeviceArena::operator=(DeviceArena&& other) noexcept {
+    std::swap(purpose_, other.purpose_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    std::swap(used_, other.used_);
+    return *this;
+}
+
+void* DeviceArena::alloc(std::size_t bytes) {
+    const std::size_t take = padded(bytes);
+    MR_CHECK(take <= size_ - used_, "the arena was planned large enough");
+    std::byte* at = data_ + used_;
+    used_ += take;
+    return at;
+}
+
+PinnedBuffer::PinnedBuffer(std::size_t bytes) : size_(bytes) {
+    void *data = nullptr, *device = nullptr;
+    MR_CUDA_CALL(cudaHostAlloc(&data, bytes, cudaHostAllocMapped));
+    data_ = static_cast<std::byte*>(data);
+    MR_CUDA_CALL(cudaHostGetDevicePointer(&device, data, 0));
+    device_ = static_cast<std::byte*>(device);
+}
+PinnedBuffer::~PinnedBuffer() {
+    if (data_) cudaFreeHost(data_);
+}
+PinnedBuffer::PinnedBuffer(PinnedBuffer&& other) noexcept { *this = std::move(other); }
+PinnedBuffer& PinnedBuffer::operator=(PinnedBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(device_, other.device_);
+    std::swap(size_, other.size_);
+    return *this;
+}
+
+Event::Event(bool timing) {
+    MR_CUDA_CALL(
+        cudaEventCreateWithFlags(&event_, timing ? cudaEventDefault : cudaEventDisableTiming));
+}
+Event::~Event() {
+    if (event_) cudaEventDestroy(event_);
+}
+Event::Event(Event&& other) noexcept { *this = std::move(other); }
+Event& Event::operator=(Event&& other) noexcept {
+    std::swap(event_, other.event_);
+    return *this;
+}
+bool Event::done() const {
+    const cudaError_t status = cudaEventQuery(event_);
+    if (status == cudaErrorNotReady) return false;
+    MR_CUDA_CALL(status);
+    return true;
+}
+void Event::synchronize() const { MR_CUDA_CALL(cudaEventSynchronize(event_)); }
+double Event::seconds_since(const Event& earlier) const {
+    float ms = 0;
+    MR_CUDA_CALL(cudaEventElapsedTime(&ms, earlier.event_, event_));
+    return static_cast<double>(ms) * 1e-3;
+}
+
+Stream::Stream(Priority priority) {
+    int least = 0, greatest = 0;
+    MR_CUDA_CALL(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    MR_CUDA_CALL(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
+                                              priority == Priority::high ? greatest : least));
+}
+Stream::~Stream() {
+    if (stream_) cudaStreamDestroy(stream_);
+}
+void Stream::synchronize() const { MR_CUDA_CALL(cudaStreamSynchronize(stream_)); }
+void Stream::record(const Event& event) const {
+    MR_CUDA_CALL(cudaEventRecord(event.raw(), stream_));
+}
+void Stream::wait(const Event& event) const {
+    MR_CUDA_CALL(cudaStreamWaitEvent(stream_, event.raw(), 0));
+}
+void Stream::to_device(void* to, const void* from, std::size_t bytes, Ledger* ledger) const {
+    if (bytes == 0) return;
+    MR_CUDA_CALL(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_));
+    if (ledger) ledger->add_host_to_device(bytes);
+}
+void Stream::to_host(void* to, const void* from, std::size_t bytes, Ledger* ledger) const {
+    if (bytes == 0) return;
+    MR_CUDA_CALL(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_));
+    if (ledger) ledger->add_device_to_host(bytes);
+}
+void Stream::on_device(void* to, const void* from, std::size_t bytes) const {
+    MR_CUDA_CALL(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_));
+}
+void Stream::fill(void* to, int byte, std::size_t bytes) const {
+    MR_CUDA_CALL(cudaMemsetAsync(to, byte, bytes, stream_));
+}
+
+Graph::~Graph() {
+    if (exec_) cudaGraphExecDestroy(exec_);
+}
+Graph::Graph(Graph&& other) noexcept { *this = std::move(other); }
+Graph& Graph::operator=(Graph&& other) noexcept {
+    std::swap(exec_, other.exec_);
+    std::swap(nodes_, other.nodes_);
+    return *this;
+}
+void Graph::begin(const Stream& stream) {
+    MR_CUDA_CALL(cudaStreamBeginCapture(stream.raw(), cudaStreamCaptureModeThreadLocal));
+}
+void Graph::abandon(const Stream& stream) noexcept {
+    cudaGraph_t graph = nullptr;
+    cudaStreamEndCapture(stream.raw(), &graph);
+    if (graph) cudaGraphDestroy(graph);
+    cudaGetLastError();
+}
+Graph Graph::end(const Stream& stream) {
+    cudaGraph_t graph = nullptr;
+    MR_CUDA_CALL(cudaStreamEndCapture(stream.raw(), &graph));
+    Graph out;
+    cudaError_t status = cudaGraphGetNodes(graph, nullptr, &out.nodes_);
+    if (status == cudaSuccess) status = cudaGraphInstantiate(&out.exec_, graph, 0);
+    cudaGraphDestroy(graph);
+    MR_CUDA_CALL(status);
+    return out;
+}
+void Graph::launch(const Stream& stream) const {
+    MR_CHECK(exec_ != nullptr, "something was captured");
+    MR_CUDA_CALL(cudaGraphLaunch(exec_, stream.raw()));
+}
+
+}  // namespace mr::cuda

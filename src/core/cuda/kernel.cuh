@@ -1,0 +1,132 @@
+// What every kernel of the house uses: launching with dependent launch, the stage clock, loads.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "core/context.h"
+#include "core/cuda/check.h"
+#include "core/cuda/timeline.h"
+
+namespace mr::cuda {
+
+using bf16 = __nv_bfloat16;
+
+// Dependent launch (sm_90): a kernel may start while its predecessor in the stream still runs.
+// The rule that keeps it correct: EVERY kernel that is launched through launch() calls
+// wait_for_previous() in every thread before it touches anything another kernel writes (reads and
+// writes alike), also where it has nothing to do. Only weights may be touched before.
+__device__ __forceinline__ void wait_for_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// Lets the next kernel's blocks start as soon as there is room for them.
+__device__ __forceinline__ void let_next_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+__device__ __forceinline__ unsigned long long device_clock() {
+    unsigned long long now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    return now;
+}
+
+// Stamps a stage from one thread of every block: construct after wait_for_previous().
+class StageClock {
+  public:
+    __device__ explicit StageClock(Stamp* stamp) : stamp_(threadIdx.x == 0 ? stamp : nullptr) {
+        if (stamp_) atomicMin(&stamp_->begin, device_clock());
+    }
+    __device__ ~StageClock() {
+        if (stamp_) atomicMax(&stamp_->end, device_clock());
+    }
+    StageClock(const StageClock&) = delete;
+
+  private:
+    Stamp* stamp_;
+};
+
+// kernel<<<grid, block, shared, ctx's stream>>>(args...), checked, with dependent launch where the
+// context asks for it and the device has it.
+template <typename... Params, typename... Args>
+void launch(const Context& ctx, dim3 grid, dim3 block, std::size_t shared,
+            void (*kernel)(Params...), Args&&... args) {
+    cudaLaunchConfig_t config{};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared;
+    config.stream = ctx.cuda->raw();
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &attribute;
+    config.numAttrs = ctx.dependent_launch ? 1 : 0;
+    MR_CUDA_CALL(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
+}
+
+// Enters the work in the ledger and gives the kernel its stamp (null where nobody watches).
+inline Stamp* account(const Context& ctx, OpKind kind, const char* name, const OpRecord& work) {
+    if (ctx.ledger) ctx.ledger->add(kind, work);
+    return ctx.timeline ? ctx.timeline->add(kind, name, ctx.layer, work) : nullptr;
+}
+
+// Raises a kernel's shared-memory limit once per kernel and size; cheap to call every time.
+template <typename Kernel>
+void allow_shared(Kernel* kernel, std::size_t bytes) {
+    if (bytes <= 48 * 1024) return;
+    MR_CUDA_CALL(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(bytes)));
+}
+
+// One value of any storage type as f32, and back.
+__device__ __forceinline__ float to_f32(float x) { return x; }
+__device__ __forceinline__ float to_f32(__half x) { return __half2float(x); }
+__device__ __forceinline__ float to_f32(bf16 x) { return __bfloat162float(x); }
+template <typename T>
+__device__ __forceinline__ T from_f32(float x);
+template <>
+__device__ __forceinline__ float from_f32<float>(float x) {
+    return x;
+}
+template <>
+__device__ __forceinline__ __half from_f32<__half>(float x) {
+    return __float2half_rn(x);
+}
+template <>
+__device__ __forceinline__ bf16 from_f32<bf16>(float x) {
+    return __float2bfloat16_rn(x);
+}
+
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(~0u, x, offset);
+    return x;
+}
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, offset));
+    return x;
+}
+
+// Calls f with a value of the C++ type that stores `dtype` (f32, f16, bf16).
+template <typename F>
+void with_float_type(DType dtype, F&& f) {
+    switch (dtype) {
+        case DType::f32:
+            return f(float{});
+        case DType::f16:
+            return f(__half{});
+        case DType::bf16:
+            return f(bf16{});
+        default:
+            MR_CHECK(false, "the type is f32, f16 or bf16");
+    }
+}
+
+}  // namespace mr::cuda

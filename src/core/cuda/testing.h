@@ -1,0 +1,107 @@
+// For tests on the GPU: skip where there is none, arrays there and back, and values to compare
+// with.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "core/context.h"
+#include "core/cuda/device.h"
+#include "core/cuda/timeline.h"
+#include "core/half.h"
+#include "core/tensor.h"
+
+namespace mr::cuda {
+
+class GpuTest : public ::testing::Test {
+  protected:
+    void SetUp() override {
+        if (!device()) GTEST_SKIP() << "no GPU: " << why_no_device();
+        stream_ = std::make_unique<Stream>();
+        ctx_.cuda = stream_.get();
+        ctx_.ledger = &ledger_;
+        memory_ = DeviceArena("test", std::size_t{2} << 30);
+    }
+    void TearDown() override {
+        if (stream_) stream_->synchronize();  // a kernel's fault belongs to its own test
+    }
+
+    // Device memory, poisoned: an output nobody wrote is NaN.
+    Tensor poisoned(DType dtype, Shape shape) {
+        const Tensor t = memory_.tensor(dtype, shape);
+        stream_->fill(t.data, 0xff, t.bytes());
+        return t;
+    }
+    template <typename T>
+    T* upload(std::span<const T> values) {
+        T* to = memory_.array<T>(values.size());
+        stream_->to_device(to, values.data(), values.size_bytes(), nullptr);
+        stream_->synchronize();
+        return to;
+    }
+    // f32 values rounded to `dtype` on their way; `values` become what the device has.
+    Tensor upload(DType dtype, Shape shape, std::vector<float>& values) {
+        const Tensor t = memory_.tensor(dtype, shape);
+        std::vector<std::byte> bytes(t.bytes());
+        for (std::size_t i = 0; i < values.size(); ++i) {
+            if (dtype == DType::f32) {
+                std::memcpy(bytes.data() + 4 * i, &values[i], 4);
+            } else {
+                const std::uint16_t half =
+                    dtype == DType::bf16 ? f32_to_bf16(values[i]) : f32_to_f16(values[i]);
+                std::memcpy(bytes.data() + 2 * i, &half, 2);
+                values[i] = dtype == DType::bf16 ? bf16_to_f32(half) : f16_to_f32(half);
+            }
+        }
+        stream_->to_device(t.data, bytes.data(), bytes.size(), nullptr);
+        stream_->synchronize();
+        return t;
+    }
+    std::vector<float> download(Tensor t) {
+        std::vector<std::byte> bytes(t.bytes());
+        stream_->to_host(bytes.data(), t.data, bytes.size(), nullptr);
+        stream_->synchronize();
+        std::vector<float> values(static_cast<std::size_t>(t.shape.count()));
+        for (std::size_t i = 0; i < values.size(); ++i) {
+            if (t.dtype == DType::f32) {
+                std::memcpy(&values[i], bytes.data() + 4 * i, 4);
+            } else {
+                std::uint16_t half = 0;
+                std::memcpy(&half, bytes.data() + 2 * i, 2);
+                values[i] = t.dtype == DType::bf16 ? bf16_to_f32(half) : f16_to_f32(half);
+            }
+        }
+        return values;
+    }
+    template <typename T>
+    std::vector<T> download(const T* from, std::size_t count) {
+        std::vector<T> values(count);
+        stream_->to_host(values.data(), from, count * sizeof(T), nullptr);
+        stream_->synchronize();
+        return values;
+    }
+    std::vector<float> normal(std::size_t count, float deviation = 1.0f) {
+        std::normal_distribution<float> dist(0, deviation);
+        std::vector<float> values(count);
+        for (float& v : values) v = dist(random_);
+        return values;
+    }
+
+    std::mt19937 random_{7};
+    std::unique_ptr<Stream> stream_;
+    Ledger ledger_;
+    DeviceArena memory_;
+    Context ctx_;
+};
+
+// Half the distance between neighbours around 1, relative.
+inline double epsilon(DType dtype) {
+    return dtype == DType::f32 ? 0x1p-24 : dtype == DType::f16 ? 0x1p-11 : 0x1p-8 / 2;
+}
+
+}  // namespace mr::cuda

@@ -1,0 +1,49 @@
+// Where the time of a step went, measured by the kernels themselves: every kernel stamps the
+// device's clock when its first block begins and when its last block ends. The stamps cost no
+// launch and no copy, and they see the step as it really runs, replayed from a graph with launches
+// overlapping.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/cuda/device.h"
+#include "core/ledger.h"
+
+namespace mr::cuda {
+
+struct Stamp {
+    unsigned long long begin, end;  // ns on the device's clock
+};
+
+// One kernel of a step.
+struct Stage {
+    OpKind kind;
+    const char* name;  // "qkv", "attention", ... a literal
+    int layer;         // -1: outside of the layers
+    OpRecord work;     // bytes and FLOPs by its contract; seconds once it was read
+    double begin = 0;  // seconds after the first stage's begin
+};
+
+class Timeline {
+  public:
+    explicit Timeline(std::size_t most_stages);
+
+    // For whoever launches a kernel: where it may stamp. The order of calls is the order of stages.
+    Stamp* add(OpKind kind, const char* name, int layer, const OpRecord& work);
+    void clear_stages() { stages_.clear(); }
+    // Makes the stamps ready for a run, on the stream.
+    void reset(const Stream& stream);
+    // After the stream has finished: the stages with their times.
+    std::vector<Stage> read(const Stream& stream) const;
+    std::size_t size() const { return stages_.size(); }
+
+  private:
+    DeviceArena memory_;
+    Stamp* stamps_ = nullptr;
+    std::size_t most_;
+    std::vector<Stage> stages_;
+};
+
+}  // namespace mr::cuda
