@@ -8,11 +8,12 @@
 
 #include "ops/activation/activation.h"
 #include "ops/attention/attention.h"
+#include "ops/norm/kind.h"
 #include "ops/rope/rope.h"
 
 namespace mr::model {
 
-enum class NormKind { rms, layer };
+using ops::NormKind;
 
 enum class Residual {
     sequential,  // x += attn(norm1(x)); x += mlp(norm2(x))

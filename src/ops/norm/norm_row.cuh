@@ -1,0 +1,193 @@
+// The statistics of one row, in one order for every kernel that needs them: the norm kernels, the
+// fused linear prologue, the per-head norms. The bits depend on the row's values and on `cols`
+// alone, whoever computes them and with however many threads.
+//
+// The order: elements in chunks of 4; chunk c belongs to partial sum c % 256, which adds its chunks
+// one after another; then a tree adds partials p and p + 128, p and p + 64, ... p and p + 1.
+// A group of 32, 64, 128 or 256 threads holds 256 / threads partials each (thread + threads * i),
+// so that the first levels of the tree are its own registers, the next ones go through shared
+// memory and the last five are shuffles.
+#pragma once
+
+#include "core/cuda/kernel.cuh"
+#include "ops/norm/kind.h"
+
+namespace mr::cuda {
+
+using ops::NormKind;
+
+struct RowStats {
+    float mean;  // 0 for rms
+    float rstd;  // 1 / sqrt(mean((x - mean)²) + eps)
+};
+
+constexpr int kRowPartials = 256;
+constexpr int kRowChunk = 4;  // elements
+
+// Floats of shared memory that row_stats<kThreads> wants.
+template <int kThreads>
+constexpr int kRowShared = kThreads > 32 ? 2 * kThreads : 0;
+
+__device__ __forceinline__ float chunk_sum(float a, float b, float c, float d) {
+    return __fadd_rn(__fadd_rn(a, b), __fadd_rn(c, d));
+}
+__device__ __forceinline__ float chunk_squares(float a, float b, float c, float d) {
+    return __fadd_rn(__fmaf_rn(b, b, __fmul_rn(a, a)), __fmaf_rn(d, d, __fmul_rn(c, c)));
+}
+
+// The tree. Thread `thread` of the group holds partials thread + kThreads * i; every thread gets
+// the sum. More than one warp: the whole block is the group, and `shared` holds kThreads floats
+// that nobody reads any more.
+template <int kThreads>
+__device__ __forceinline__ float row_reduce(float (&partial)[kRowPartials / kThreads], int thread,
+                                            float* shared) {
+    static_assert(kThreads == 32 || kThreads == 64 || kThreads == 128 || kThreads == 256);
+#pragma unroll
+    for (int n = kRowPartials / kThreads / 2; n > 0; n /= 2) {
+#pragma unroll
+        for (int i = 0; i < n; ++i) partial[i] = __fadd_rn(partial[i], partial[i + n]);
+    }
+    float sum = partial[0];
+    if constexpr (kThreads > 32) {
+        shared[thread] = sum;
+        __syncthreads();
+        float warps[kThreads / 32];
+#pragma unroll
+        for (int i = 0; i < kThreads / 32; ++i) warps[i] = shared[(thread & 31) + 32 * i];
+#pragma unroll
+        for (int n = kThreads / 64; n > 0; n /= 2) {
+#pragma unroll
+            for (int i = 0; i < n; ++i) warps[i] = __fadd_rn(warps[i], warps[i + n]);
+        }
+        sum = warps[0];
+    }
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) {
+        sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, offset));
+    }
+    return sum;
+}
+
+__device__ __forceinline__ float row_rstd(float squares, float inverse_cols, float eps) {
+    return rsqrtf(__fmaf_rn(squares, inverse_cols, eps));
+}
+
+// The row as its group holds it in registers: v[k] is chunk thread + kThreads * k, zeros past the
+// end. kThreads > 32: all threads of the block call it; a second call needs a __syncthreads()
+// before it.
+template <int kThreads, int kChunks>
+__device__ __forceinline__ RowStats row_stats(NormKind kind, const float (&v)[kChunks][kRowChunk],
+                                              int cols, float eps, int thread, float* shared) {
+    constexpr int kMine = kRowPartials / kThreads;
+    const float inverse_cols = __frcp_rn(static_cast<float>(cols));
+    RowStats stats{0.0f, 0.0f};
+    if (kind == NormKind::layer) {
+        float partial[kMine] = {};
+#pragma unroll
+        for (int k = 0; k < kChunks; ++k) {
+            const float sum = chunk_sum(v[k][0], v[k][1], v[k][2], v[k][3]);
+            partial[k % kMine] = __fadd_rn(partial[k % kMine], sum);
+        }
+        stats.mean = __fmul_rn(row_reduce<kThreads>(partial, thread, shared), inverse_cols);
+        shared += kThreads > 32 ? kThreads : 0;
+    }
+    // The variance from the centred values: a large mean must not swallow it.
+    float partial[kMine] = {};
+#pragma unroll
+    for (int k = 0; k < kChunks; ++k) {
+        float d[kRowChunk];
+        const int first = (thread + kThreads * k) * kRowChunk;
+#pragma unroll
+        for (int i = 0; i < kRowChunk; ++i) {
+            d[i] = first + i < cols ? __fsub_rn(v[k][i], stats.mean) : 0.0f;
+        }
+        const float sum = chunk_squares(d[0], d[1], d[2], d[3]);
+        partial[k % kMine] = __fadd_rn(partial[k % kMine], sum);
+    }
+    stats.rstd = row_rstd(row_reduce<kThreads>(partial, thread, shared), inverse_cols, eps);
+    return stats;
+}
+
+// The row through a function: value(i) is element i, called once for rms and twice for layer, only
+// for i < cols. For rows of any length; else as above.
+template <int kThreads, typename Value>
+__device__ __forceinline__ RowStats row_stats_of(NormKind kind, Value&& value, int cols, float eps,
+                                                 int thread, float* shared) {
+    constexpr int kMine = kRowPartials / kThreads;
+    const float inverse_cols = __frcp_rn(static_cast<float>(cols));
+    RowStats stats{0.0f, 0.0f};
+    const int chunks = (cols + kRowChunk - 1) / kRowChunk;
+    const auto sum_of = [&](auto&& term, float mean, float* space) {
+        float partial[kMine] = {};
+        // Partial i of this thread: chunks thread + kThreads * i, and every 256th after it.
+        for (int base = 0; base < chunks; base += kRowPartials) {
+#pragma unroll
+            for (int i = 0; i < kMine; ++i) {
+                const int chunk = base + thread + kThreads * i;
+                if (chunk >= chunks) break;
+                float d[kRowChunk];
+#pragma unroll
+                for (int j = 0; j < kRowChunk; ++j) {
+                    const int at = chunk * kRowChunk + j;
+                    d[j] = at < cols ? __fsub_rn(value(at), mean) : 0.0f;
+                }
+                partial[i] = __fadd_rn(partial[i], term(d[0], d[1], d[2], d[3]));
+            }
+        }
+        return row_reduce<kThreads>(partial, thread, space);
+    };
+    if (kind == NormKind::layer) {
+        stats.mean = __fmul_rn(sum_of(chunk_sum, 0.0f, shared), inverse_cols);
+        shared += kThreads > 32 ? kThreads : 0;
+    }
+    stats.rstd = row_rstd(sum_of(chunk_squares, stats.mean, shared), inverse_cols, eps);
+    return stats;
+}
+
+// The row in f32 memory (global or shared), 16-byte aligned where cols is a multiple of 4; read
+// once for rms, twice for layer.
+template <int kThreads>
+__device__ __forceinline__ RowStats row_stats(NormKind kind, const float* x, int cols, float eps,
+                                              int thread, float* shared) {
+    if (cols % kRowChunk != 0) {
+        return row_stats_of<kThreads>(
+            kind, [x](int i) { return x[i]; }, cols, eps, thread, shared);
+    }
+    constexpr int kMine = kRowPartials / kThreads;
+    const float inverse_cols = __frcp_rn(static_cast<float>(cols));
+    RowStats stats{0.0f, 0.0f};
+    const int chunks = cols / kRowChunk;
+    const auto sum_of = [&](auto&& term, float mean, float* space) {
+        float partial[kMine] = {};
+        constexpr int kBatch = kMine > 4 ? kMine : 4;  // loads in flight
+        for (int base = thread; base < chunks; base += kThreads * kBatch) {
+            float4 v[kBatch];
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) {
+                const int chunk = base + kThreads * i;
+                if (chunk < chunks) v[i] = reinterpret_cast<const float4*>(x)[chunk];
+            }
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) {
+                if (base + kThreads * i >= chunks) break;
+                partial[i % kMine] = __fadd_rn(
+                    partial[i % kMine], term(__fsub_rn(v[i].x, mean), __fsub_rn(v[i].y, mean),
+                                             __fsub_rn(v[i].z, mean), __fsub_rn(v[i].w, mean)));
+            }
+        }
+        return row_reduce<kThreads>(partial, thread, space);
+    };
+    if (kind == NormKind::layer) {
+        stats.mean = __fmul_rn(sum_of(chunk_sum, 0.0f, shared), inverse_cols);
+        shared += kThreads > 32 ? kThreads : 0;
+    }
+    stats.rstd = row_rstd(sum_of(chunk_squares, stats.mean, shared), inverse_cols, eps);
+    return stats;
+}
+
+// One element of the result. rms: mean is 0; no bias: b is 0.
+__device__ __forceinline__ float normed(float v, const RowStats& stats, float w, float b) {
+    return __fmaf_rn(__fmul_rn(__fsub_rn(v, stats.mean), stats.rstd), w, b);
+}
+
+}  // namespace mr::cuda
