@@ -5,7 +5,8 @@
 // tiles and columns to whole granules, with zero scales (and quants that mean 0). For tile t and
 // granule g there is one record, at (t * granules + g) * record_bytes:
 //   512 bytes   32 lanes x 16 bytes; lane = row_in_tile * 4 + part, part = 0 .. 3
-//   scales      f16 [blocks in the granule][8 rows]: 32 bytes (q8_0x8) or 64 (q4_0x8)
+//   scales      f16 [8 rows][blocks in the granule]: 32 bytes (q8_0x8) or 64 (q4_0x8), so that a lane
+//               reads those of its row at once
 // q8_0x8: a lane's bytes 0-7 are columns part * 8 .. part * 8 + 7 of the granule's block 0 (blocks
 //   of 32 columns, as in q8_0), bytes 8-15 the same of block 1.
 // q4_0x8: a lane's 4-byte word b belongs to block b. Its byte i holds column part * 4 + i in the
@@ -53,8 +54,8 @@ constexpr int tile_quant_in_record(DType type, int row, int col) {
     return type == DType::q8_0x8 ? (row * 4 + at / 8) * 16 + block * 8 + at % 8
                                  : (row * 4 + at % 16 / 4) * 16 + block * 4 + at % 4;
 }
-constexpr int tile_scale_in_record(int row, int col) {
-    return kTileQuantBytes + (col / kTileBlock * kTileRows + row) * 2;
+constexpr int tile_scale_in_record(DType type, int row, int col) {
+    return kTileQuantBytes + (row * (tile_granule(type) / kTileBlock) + col / kTileBlock) * 2;
 }
 
 // The byte with the quant of (row, col), and of its scale, from the matrix' first byte.
@@ -67,7 +68,7 @@ constexpr std::int64_t tile_quant(DType type, std::int64_t granules, std::int64_
 constexpr std::int64_t tile_scale(DType type, std::int64_t granules, std::int64_t row,
                                   std::int64_t col) {
     return tile_record(type, granules, row, col) +
-           tile_scale_in_record(static_cast<int>(row % kTileRows),
+           tile_scale_in_record(type, static_cast<int>(row % kTileRows),
                                 static_cast<int>(col % tile_granule(type)));
 }
 // Where in its byte a q4_0x8 quant begins: bit 0 or 4.

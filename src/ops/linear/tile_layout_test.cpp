@@ -87,7 +87,7 @@ TEST(TileLayout, ALanesBytesAreWhatTheKernelsExpect) {
                 }
             }
         }
-        EXPECT_EQ(tile_scale_in_record(row, 70), 512 + 2 * 16 + 2 * row);
+        EXPECT_EQ(tile_scale_in_record(DType::q4_0x8, row, 70), 512 + row * 8 + 2 * 2);
     }
 }
 
