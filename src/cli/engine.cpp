@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -44,12 +45,19 @@ std::string read_all(int fd, const std::string& name) {
 
 }  // namespace
 
-LoadedModel load(const SharedOptions& options) {
+LoadedModel load(const SharedOptions& options, Use use) {
     check_device(options);
     const auto start = std::chrono::steady_clock::now();
     ProgressLine line;
-    auto model = std::make_shared<model::Model>(
-        model::load_model(model_source(options), {options.tokenizer, line.callback()}));
+    // A command that is given no --ctx may want less than the whole context of the model: one
+    // position is the least.
+    const auto refuse_too_large = [&](const model::Model& planned) {
+        model::EngineOptions least = engine_options(options);
+        least.context = std::max<std::int64_t>(least.context, 1);
+        if (use == Use::run) model::Engine::require(planned, least);
+    };
+    auto model = std::make_shared<model::Model>(model::load_model(
+        model_source(options), {options.tokenizer, line.callback(), refuse_too_large}));
     if (!options.no_repack) {
         model::repack_weights(*model, thread_count(options), line.callback());
     }

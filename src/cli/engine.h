@@ -14,8 +14,10 @@ struct LoadedModel {
     double seconds = 0;
 };
 
-// Checks the device, then loads with a progress line.
-LoadedModel load(const SharedOptions& options);
+// Checks the device, then loads with a progress line. What cannot run with these options (--ctx) is
+// refused before its weights are read or made; what is only looked at is not.
+enum class Use { run, look };
+LoadedModel load(const SharedOptions& options, Use use = Use::run);
 model::EngineOptions engine_options(const SharedOptions& options);
 
 // A text named on the command line: a file, a pipe, or standard input for "-".

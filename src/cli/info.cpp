@@ -180,7 +180,7 @@ int info(const Options& options) {
     const InterruptGuard guard;
     check_device(options.shared);
     std::optional<LoadedModel> loaded;
-    if (has_model(options.shared)) loaded = load(options.shared);
+    if (has_model(options.shared)) loaded = load(options.shared, Use::look);
     Json json = {{"machine", machine_json(options.shared)}};
     std::string text = machine_text(json["machine"]);
     if (loaded) {

@@ -89,23 +89,29 @@ MemoryPlan Engine::plan(const Model& model, const EngineOptions& wanted) {
     return plan;
 }
 
+void Engine::require(const Model& model, const EngineOptions& wanted) {
+    const EngineOptions options = with_defaults(model, wanted);
+    const ModelSpec& spec = model.spec;
+    if (spec.learned_positions &&
+        options.context > std::int64_t{spec.context} * options.max_sequences) {
+        throw Error::input({.field = "--ctx",
+                            .value = std::to_string(options.context),
+                            .problem = "the model has a table of " + std::to_string(spec.context) +
+                                       " learned positions",
+                            .remedy = "use at most that"});
+    }
+    plan(model, options)
+        .require(cpu_info().memory_bytes,
+                 "use a smaller --ctx, --kv-type f16, or a smaller weight type");
+}
+
 Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options)
     : model_(std::move(model)),
       options_(with_defaults(*model_, options)),
       rope_(rope_frequencies(model_->spec.rope)),
       pool_(options_.threads) {
     const ModelSpec& spec = model_->spec;
-    if (spec.learned_positions &&
-        options_.context > std::int64_t{spec.context} * options_.max_sequences) {
-        throw Error::input({.field = "--ctx",
-                            .value = std::to_string(options_.context),
-                            .problem = "the model has a table of " + std::to_string(spec.context) +
-                                       " learned positions",
-                            .remedy = "use at most that"});
-    }
-    const MemoryPlan plan = Engine::plan(*model_, options_);
-    plan.require(cpu_info().memory_bytes,
-                 "use a smaller --ctx, --kv-type f16, or a smaller weight type");
+    require(*model_, options_);
     cache_ =
         std::make_unique<KvCache>(spec, options_.context, options_.max_sequences, options_.kv_type);
     const std::size_t scratch = scratch_bytes(*model_, options_);

@@ -38,6 +38,9 @@ class Engine {
 
     // What such an engine will hold.
     static MemoryPlan plan(const Model& model, const EngineOptions& options);
+    // Throws Error where there can be none: not enough memory, or positions that the model lacks.
+    // Spec and bytes of the weights are all that either looks at (LoadOptions::planned).
+    static void require(const Model& model, const EngineOptions& options);
 
     // Runs one pass and returns logits f32 [rows, vocab], rows in the order of the items (and of
     // their tokens). Valid until the next call. The bits of a row depend on its sequence alone.

@@ -62,26 +62,32 @@ std::uint64_t Weights::bytes_per_token() const {
     return total;
 }
 
-Weights load_weights(const Source& source, const Progress& progress) {
+Weights planned_weights(const Source& source) {
     source.require_all_known();
-    const std::vector<RoleAt> roles = roles_of(source.spec);
-    // First what has to be owned, so that it is one allocation of the right size.
-    std::size_t planned = 0;
-    for (RoleAt at : roles) {
+    Weights planned;
+    for (RoleAt at : roles_of(source.spec)) {
         const Source::Place place = source.place(at);
         const Shape shape = role_shape(source.spec, at.role);
         if (!is_matrix(at.role)) {
-            planned += Arena::tensor_bytes(DType::f32, shape);
-        } else if (!usable_in_place(place)) {
-            planned += Arena::tensor_bytes(engine_type(place.tensor->view.dtype), shape);
+            planned.owned_bytes += Arena::tensor_bytes(DType::f32, shape);
+        } else if (usable_in_place(place)) {
+            planned.mapped_bytes += dtype_bytes(place.tensor->view.dtype, shape.count());
+        } else {
+            planned.owned_bytes +=
+                Arena::tensor_bytes(engine_type(place.tensor->view.dtype), shape);
         }
     }
     MemoryPlan plan;
-    plan.add("weights, copied or expanded", planned);
+    plan.add("weights, copied or expanded", planned.owned_bytes);
     plan.require(cpu_info().memory_bytes,
                  "convert the model to a GGUF file with --type q8_0 or q4_0 on a larger machine: "
                  "that is used in place");
-    auto arena = std::make_shared<Arena>("weights", planned);
+    return planned;
+}
+
+Weights load_weights(const Source& source, const Weights& planned, const Progress& progress) {
+    const std::vector<RoleAt> roles = roles_of(source.spec);
+    auto arena = std::make_shared<Arena>("weights", planned.owned_bytes);
     std::optional<ThreadPool> pool;  // only K-quants need one
 
     Weights out;
@@ -104,7 +110,9 @@ Weights load_weights(const Source& source, const Progress& progress) {
                 requantise(*pool, slot, read.view);
             }
         }
-        if (progress && arena->used()) progress("preparing weights", arena->used(), planned);
+        if (progress && arena->used()) {
+            progress("preparing weights", arena->used(), planned.owned_bytes);
+        }
     }
     if (source.spec.tied_embeddings) out.head = out.embedding;
     out.owned_bytes = arena->used();
@@ -114,17 +122,23 @@ Weights load_weights(const Source& source, const Progress& progress) {
 }
 
 Model load_model(const std::string& source, const LoadOptions& options) {
-    if (source.starts_with(kRandomPrefix)) return random_model(source);
+    if (source.starts_with(kRandomPrefix)) return random_model(source, options.planned);
     const Source opened = open_source(source, options);
     Model model;
     model.spec = opened.spec;
     model.tokenizer = opened.tokenizer;
     model.source = source;
     model.format = opened.format;
-    model.weights = load_weights(opened, options.progress);
-    if (opened.expanded) {  // what is used in place is no map then
-        model.weights.owned_bytes += std::exchange(model.weights.mapped_bytes, 0);
+    const auto in_memory = [&](Weights weights) {  // what is used in place may be no map
+        if (opened.expanded) weights.owned_bytes += std::exchange(weights.mapped_bytes, 0);
+        return weights;
+    };
+    const Weights planned = planned_weights(opened);
+    if (options.planned) {
+        model.weights = in_memory(planned);
+        options.planned(model);
     }
+    model.weights = in_memory(load_weights(opened, planned, options.progress));
     return model;
 }
 

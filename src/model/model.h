@@ -1,6 +1,7 @@
 // A model as loaded: spec, weights, tokenizer.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -20,8 +21,11 @@ struct Model {
 };
 
 struct LoadOptions {
-    std::string tokenizer;  // a path; empty: the one in or beside the model
-    Progress progress;
+    std::string tokenizer{};  // a path; empty: the one in or beside the model
+    Progress progress{};
+    // Called before any weight is read or made, with a model that has its spec, its tokenizer and
+    // the bytes that its weights will take, but no tensors: what Engine::plan() needs. May throw.
+    std::function<void(const Model&)> planned{};
 };
 
 // `source` is a GGUF file, a Hugging Face folder, a llama2.c .bin, or

@@ -157,7 +157,8 @@ DType matrix_type(DType dtype, std::int64_t cols) {
 
 }  // namespace
 
-Model random_model(const ModelSpec& spec, DType dtype, std::uint64_t seed) {
+Model random_model(const ModelSpec& spec, DType dtype, std::uint64_t seed,
+                   const std::function<void(const Model&)>& planned) {
     MR_CHECK(ops::can_quantize(dtype), "random weights are f32, f16, bf16, q8_0 or q4_0");
     spec.validate("random");
     Model model;
@@ -167,19 +168,19 @@ Model random_model(const ModelSpec& spec, DType dtype, std::uint64_t seed) {
     model.tokenizer = text::Tokenizer::bytes(spec.vocab);
 
     const std::vector<RoleAt> roles = roles_of(spec);
-    std::size_t planned = 0;
+    Weights& weights = model.weights;
     for (RoleAt at : roles) {
         const Shape shape = role_shape(spec, at.role);
         const DType type =
             is_matrix(at.role) ? matrix_type(dtype, shape[shape.rank - 1]) : DType::f32;
-        planned += Arena::tensor_bytes(type, shape);
+        weights.owned_bytes += Arena::tensor_bytes(type, shape);
     }
     MemoryPlan plan;
-    plan.add("random weights", planned);
+    plan.add("random weights", weights.owned_bytes);
     plan.require(cpu_info().memory_bytes, "use a smaller shape or a smaller type, as in :q4_0");
-    auto arena = std::make_shared<Arena>("weights", planned);
+    if (planned) planned(model);
+    auto arena = std::make_shared<Arena>("weights", weights.owned_bytes);
     ThreadPool pool(cpu_info().cores);
-    Weights& weights = model.weights;
     weights.layers.resize(static_cast<std::size_t>(spec.layers));
     std::uint64_t stream = seed;
     for (RoleAt at : roles) {
@@ -208,7 +209,6 @@ Model random_model(const ModelSpec& spec, DType dtype, std::uint64_t seed) {
         }
     }
     if (spec.tied_embeddings) weights.head = weights.embedding;
-    weights.owned_bytes = arena->used();
     weights.arenas.push_back(std::move(arena));
     return model;
 }
@@ -242,9 +242,9 @@ std::pair<ModelSpec, DType> random_shape(const std::string& source) {
                         .remedy = fmt::format("use one of {}", names)});
 }
 
-Model random_model(const std::string& source) {
+Model random_model(const std::string& source, const std::function<void(const Model&)>& planned) {
     const auto [spec, dtype] = random_shape(source);
-    Model model = random_model(spec, dtype, 1);
+    Model model = random_model(spec, dtype, 1, planned);
     model.source = source;
     return model;
 }

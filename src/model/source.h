@@ -59,9 +59,12 @@ Source open_llama2c(const std::string& path, const LoadOptions& options);
 // By what the path is. random: is not among them.
 Source open_source(const std::string& path, const LoadOptions& options);
 
+// The bytes that load_weights() will map and own, without tensors. Throws Error for a tensor that
+// is missing or unusable, and where there is not the memory.
+Weights planned_weights(const Source& source);
 // All of them: straight from the map where the engine can use the bytes, else copied, K-quants
 // expanded to q8_0.
-Weights load_weights(const Source& source, const Progress& progress);
+Weights load_weights(const Source& source, const Weights& planned, const Progress& progress);
 
 // A tokenizer by path: tokenizer.json (or its folder), a GGUF file, or llama2.c's .bin.
 std::shared_ptr<const text::Tokenizer> open_tokenizer(const std::string& path, int vocab);

@@ -24,6 +24,8 @@ class Models(driver.CliTest):
         small = self.ok_json("info", MODEL, "--ctx", 64)["memory_plan"]["total_bytes"]
         large = self.ok_json("info", MODEL, "--ctx", 64, "--batch", 8)["memory_plan"]["total_bytes"]
         self.assertGreater(large, small)
+        # A plan that does not fit is shown, not refused.
+        self.ok("info", MODEL, "--ctx", 1 << 31)
 
     def bad_files(self):
         good = self.folder / "good.gguf"

@@ -78,6 +78,20 @@ class Run(driver.CliTest):
         self.fails(1, "run", MODEL, "-p", "word " * 300, "--ctx", 64,
                    says=["prompt", "64", "--ctx", "tokens"])
 
+    def test_too_large_a_context_is_refused_before_the_weights_are_made(self):
+        """random:stories-110m:f32 has 0.5 GB of weights; the refusal takes next to nothing."""
+        for model, says in (("random:stories-110m:f32", "KV cache"), ("random:gpt2:f32", "--ctx")):
+            with subprocess.Popen([driver.BIN, "run", model, "-p", "x", "--ctx", str(1 << 31)],
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+                out, err = process.stdout.read(), process.stderr.read().decode()
+                _, status, usage = os.wait4(process.pid, 0)
+                process.returncode = os.waitstatus_to_exitcode(status)
+            self.assertEqual(process.returncode, 1 if "gpt2" in model else 3, err)
+            self.assertEqual(out, b"")
+            self.assertIn(says, err)
+            self.assertEqual(err.count("\n"), 1, err)
+            self.assertLess(usage.ru_maxrss, 200 << 10)  # KiB
+
     def test_fills_the_context_and_stops(self):
         got = self.run_json("-p", "Once", "-n", -1, "--ctx", 40, "--ignore-eos")
         self.assertEqual(got["stop_reason"], "context_full")
