@@ -6,13 +6,13 @@
 #include "core/error.h"
 #include "core/mapped_file.h"
 #include "core/output_file.h"
-#include "core/temp_folder.h"
+#include "temp_folder.h"
 
 namespace mr {
 namespace {
 
-using testing::read_all;
-using testing::TempFolder;
+using test::read_all;
+using test::TempFolder;
 
 std::string text_of(const MappedFile& file) {
     return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};

@@ -4,12 +4,12 @@
 #include <sys/sysinfo.h>
 
 #include "core/cpu.h"
-#include "core/temp_folder.h"
+#include "temp_folder.h"
 
 namespace mr {
 namespace {
 
-using testing::TempFolder;
+using test::TempFolder;
 
 TEST(Memory, VersionTwoGroupsTakeTheSmallestOnTheWay) {
     TempFolder folder;

@@ -13,6 +13,7 @@
 #include "model/forward.h"
 #include "model/random.h"
 #include "support.h"
+#include "temp_folder.h"
 
 namespace mr::decode {
 namespace {
@@ -73,7 +74,7 @@ TEST(Stories260K, LossInF32) {
 
 TEST(Stories260K, LossInOtherTypes) {
     MR_NEED_DATA(stories());
-    const test::TempDir temp;
+    const test::TempFolder temp;
     for (DType type : {DType::f16, DType::bf16, DType::q8_0, DType::q4_0}) {
         const std::string file = temp / (std::string(dtype_name(type)) + ".gguf");
         model::convert_model(stories(), file, {.type = type, .tokenizer = {}, .progress = {}});

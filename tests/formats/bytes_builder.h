@@ -2,12 +2,8 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <span>
 #include <string>
 #include <string_view>
@@ -77,32 +73,5 @@ std::string input_error(Act&& act) {
 #define EXPECT_HAS(text, part)                      \
     EXPECT_NE((text).find(part), std::string::npos) \
         << "\"" << (text) << "\" lacks \"" << (part) << '"'
-
-// A folder that is gone after the test.
-class TemporaryFolder {
-  public:
-    TemporaryFolder() {
-        std::string pattern = (std::filesystem::temp_directory_path() / "millrace-XXXXXX").string();
-        if (!::mkdtemp(pattern.data())) throw std::runtime_error("no temporary folder");
-        path_ = pattern;
-    }
-    ~TemporaryFolder() {
-        std::error_code ignored;
-        std::filesystem::remove_all(path_, ignored);
-    }
-    std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-    std::string path() const { return path_.string(); }
-    std::string write(const std::string& name, std::string_view data) const {
-        std::ofstream(*this / name, std::ios::binary) << data;
-        return *this / name;
-    }
-    std::size_t files() const {
-        return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(path_),
-                                                      std::filesystem::directory_iterator()));
-    }
-
-  private:
-    std::filesystem::path path_;
-};
 
 }  // namespace mr::formats

@@ -8,6 +8,7 @@
 
 #include "formats/bytes_builder.h"
 #include "formats/gguf_writer.h"
+#include "temp_folder.h"
 
 namespace mr::formats {
 namespace {
@@ -239,7 +240,7 @@ TEST(Gguf, RefusesEveryTruncation) {
 }
 
 TEST(Gguf, WhatIsWrittenIsRead) {
-    const TemporaryFolder folder;
+    const test::TempFolder folder;
     const std::string path = folder / "out.gguf";
     const std::vector<std::string> words = {"a", "", "\xff\x00z"};
     const std::vector<float> scores = {1.5f, -2.0f};
@@ -299,7 +300,7 @@ TEST(Gguf, WhatIsWrittenIsRead) {
 }
 
 TEST(Gguf, UnfinishedWritingLeavesNothing) {
-    const TemporaryFolder folder;
+    const test::TempFolder folder;
     {
         GgufWriter writer(folder / "out.gguf");
         writer.declare("w", DType::f32, {2, 2});
@@ -321,14 +322,14 @@ TEST(Gguf, UnfinishedWritingLeavesNothing) {
 
 TEST(Gguf, OpenNamesThePath) {
     EXPECT_HAS(input_error([] { GgufFile::open("/nonexistent/x.gguf"); }), "/nonexistent/x.gguf");
-    const TemporaryFolder folder;
+    const test::TempFolder folder;
     EXPECT_HAS(input_error([&] { GgufFile::open(folder.path()); }), "directory");
     const std::string empty = folder.write("empty.gguf", "");
     EXPECT_HAS(input_error([&] { GgufFile::open(empty); }), "is empty");
 }
 
 TEST(Gguf, MovesKeepTheViews) {
-    const TemporaryFolder folder;
+    const test::TempFolder folder;
     const std::string path = folder.write("x.gguf", two_tensors());
     GgufFile first = GgufFile::open(path);
     const GgufFile second = std::move(first);

@@ -7,6 +7,7 @@
 
 #include "formats/bytes_builder.h"
 #include "formats/json.h"
+#include "temp_folder.h"
 
 namespace mr::formats {
 namespace {
@@ -137,7 +138,7 @@ TEST(Safetensors, RefusesEveryTruncation) {
 }
 
 TEST(Safetensors, WhatIsWrittenIsRead) {
-    const TemporaryFolder folder;
+    const test::TempFolder folder;
     const std::vector<float> w = {1, 2, 3, 4, 5, 6};
     const std::vector<std::uint16_t> h = {0x3c00, 0x4000, 0x4200};
     const auto write = [&](const std::string& name) {
@@ -165,7 +166,7 @@ TEST(Safetensors, WhatIsWrittenIsRead) {
 }
 
 TEST(Safetensors, UnfinishedWritingLeavesNothing) {
-    const TemporaryFolder folder;
+    const test::TempFolder folder;
     {
         SafetensorsWriter writer(folder / "x.safetensors");
         writer.declare("w", DType::f32, {2});
@@ -192,7 +193,7 @@ class ShardedFolder : public ::testing::Test {
     std::string error() {
         return input_error([&] { SafetensorsFile::open(folder.path()); });
     }
-    TemporaryFolder folder;
+    test::TempFolder folder;
 };
 
 TEST_F(ShardedFolder, IsRead) {

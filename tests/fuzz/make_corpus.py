@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes the fuzz corpora of the three model formats: small good files, and bad ones of each kind.
+"""Makes the fuzz corpora of the three model formats and of whole models: small good files, and bad
+ones of each kind.
 
 Run: python3 make_corpus.py. Standard library only; the output is deterministic and is kept.
 """
@@ -202,13 +203,204 @@ def make_llama2c():
     }
 
 
+# --- whole models --------------------------------------------------------------------------------------
+# A folder is one input: its files one after the other, each behind a line of "\x1e" and its name
+# (tests/model_input.h). Weights are zeros: it is their names, shapes and types that matter.
+BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+
+
+def folder(files):
+    return b"".join(b"\x1e" + name.encode() + b"\n" +
+                    (data if isinstance(data, bytes) else json.dumps(data).encode())
+                    for name, data in files.items())
+
+
+def zeros(shapes, dtype="F32"):
+    header, at = {}, 0
+    for name, shape in shapes.items():
+        size = BYTES[dtype]
+        for n in shape:
+            size *= n
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    return safetensors(header, bytes(at))
+
+
+def llama_shapes(dim=8, q=8, kv=4, hidden=6, vocab=5, layers=1, tied=False, bias=(), head_norm=0):
+    out = {"model.embed_tokens.weight": [vocab, dim]}
+    for i in range(layers):
+        at = f"model.layers.{i}."
+        out |= {at + "input_layernorm.weight": [dim], at + "self_attn.q_proj.weight": [q, dim],
+                at + "self_attn.k_proj.weight": [kv, dim], at + "self_attn.v_proj.weight": [kv, dim],
+                at + "self_attn.o_proj.weight": [dim, q],
+                at + "post_attention_layernorm.weight": [dim], at + "mlp.gate_proj.weight": [hidden, dim],
+                at + "mlp.up_proj.weight": [hidden, dim], at + "mlp.down_proj.weight": [dim, hidden]}
+        out |= {f"{at}self_attn.{n}_proj.bias": [q if n == "q" else kv] for n in bias}
+        if head_norm:
+            out |= {at + "self_attn.q_norm.weight": [head_norm], at + "self_attn.k_norm.weight": [head_norm]}
+    out["model.norm.weight"] = [dim]
+    return out if tied else out | {"lm_head.weight": [vocab, dim]}
+
+
+def llama_config(**more):
+    return {"architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": 8,
+            "intermediate_size": 6, "max_position_embeddings": 16, "num_attention_heads": 2,
+            "num_hidden_layers": 1, "num_key_value_heads": 1, "rms_norm_eps": 1e-05, "vocab_size": 5,
+            "rope_theta": 10000.0, "tie_word_embeddings": False, **more}
+
+
+def gpt2_folder():
+    config = {"architectures": ["GPT2LMHeadModel"], "activation_function": "gelu_new", "n_embd": 4,
+              "n_head": 2, "n_inner": None, "n_layer": 1, "n_positions": 3, "vocab_size": 5}
+    at = "h.0."  # as saved from a bare model; matrices are [in, out]
+    return {"config.json": config, "model.safetensors": zeros({
+        "wte.weight": [5, 4], "wpe.weight": [3, 4], at + "ln_1.weight": [4], at + "ln_1.bias": [4],
+        at + "attn.c_attn.weight": [4, 12], at + "attn.c_attn.bias": [12],
+        at + "attn.c_proj.weight": [4, 4], at + "attn.c_proj.bias": [4], at + "ln_2.weight": [4],
+        at + "ln_2.bias": [4], at + "mlp.c_fc.weight": [4, 16], at + "mlp.c_fc.bias": [16],
+        at + "mlp.c_proj.weight": [16, 4], at + "mlp.c_proj.bias": [4], "ln_f.weight": [4],
+        "ln_f.bias": [4], at + "attn.bias": [1, 1, 3, 3]})}
+
+
+def neox_folder():
+    config = {"architectures": ["GPTNeoXForCausalLM"], "hidden_act": "gelu", "hidden_size": 8,
+              "intermediate_size": 6, "layer_norm_eps": 1e-05, "max_position_embeddings": 16,
+              "num_attention_heads": 2, "num_hidden_layers": 1, "rotary_emb_base": 10000,
+              "rotary_pct": 0.5, "use_parallel_residual": True, "vocab_size": 5}
+    at = "gpt_neox.layers.0."
+    shapes = {"gpt_neox.embed_in.weight": [5, 8], "embed_out.weight": [5, 8]}
+    for norm in (at + "input_layernorm", at + "post_attention_layernorm", "gpt_neox.final_layer_norm"):
+        shapes |= {norm + ".weight": [8], norm + ".bias": [8]}
+    for name, rows, cols in (("attention.query_key_value", 24, 8), ("attention.dense", 8, 8),
+                             ("mlp.dense_h_to_4h", 6, 8), ("mlp.dense_4h_to_h", 8, 6)):
+        shapes |= {f"{at}{name}.weight": [rows, cols], f"{at}{name}.bias": [rows]}
+    return {"config.json": config, "model.safetensors": zeros(shapes, "F16")}
+
+
+def gguf_model(arch="llama", dim=8, head=4, kinds=None, more=(), drop=(), **numbers):
+    """One layer. `kinds` gives types of ggml by tensor, with bytes a row; the rest is f32."""
+    values = {"embedding_length": dim, "block_count": 1, "attention.head_count": 2,
+              "attention.head_count_kv": 1, "attention.key_length": head, "feed_forward_length": 6,
+              "context_length": 16, "rope.dimension_count": head, **numbers}
+    entries = [entry("general.architecture", 8, text(arch))]
+    entries += [entry(f"{arch}.{k}", 4, u32(v)) for k, v in values.items() if k not in drop]
+    entries += [entry(f"{arch}.attention.layer_norm_rms_epsilon", 6, f32(1e-5)),
+                entry(f"{arch}.rope.freq_base", 6, f32(10000.0)), *more]
+    shapes = {"token_embd": [dim, 5], "output_norm": [dim], "blk.0.attn_norm": [dim], "blk.0.ffn_norm": [dim],
+              "blk.0.attn_q": [dim, 2 * head], "blk.0.attn_k": [dim, head], "blk.0.attn_v": [dim, head],
+              "blk.0.attn_output": [2 * head, dim], "blk.0.ffn_gate": [dim, 6], "blk.0.ffn_up": [dim, 6],
+              "blk.0.ffn_down": [6, dim]}
+    if arch == "qwen3":
+        shapes |= {"blk.0.attn_q_norm": [head], "blk.0.attn_k_norm": [head]}
+    infos, data = [], b""
+    for name, dims in shapes.items():
+        kind, row = (kinds or {}).get(name, (0, 4 * dims[0]))
+        infos.append(info(name + ".weight", dims, kind, len(data)))
+        data = pad(data + bytes(row * (dims[1] if len(dims) > 1 else 1)), 32)
+    return gguf(entries, infos, data)
+
+
+def make_model():
+    config, weights = llama_config(), zeros(llama_shapes())
+    plain = {"config.json": config, "model.safetensors": weights}
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 2.0,
+            "beta_slow": 0.25, "mscale": 1.0, "mscale_all_dim": 0.5, "rope_theta": 10000.0}
+    llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+              "original_max_position_embeddings": 8}
+    qwen3 = {k: v for k, v in llama_config(architectures=["Qwen3ForCausalLM"], head_dim=2, layer_types=[
+        "sliding_attention"], use_sliding_window=True, sliding_window=4).items() if k != "rope_theta"}
+    tokens = ["<unk>", "a", "b", "ab"]
+    tokenizer = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "ByteLevel", "use_regex": True},
+                 "model": {"type": "BPE", "vocab": {t: i for i, t in enumerate(tokens)}, "merges": ["a b"]}}
+    a = {k: v for k, v in llama_shapes().items() if "mlp" not in k}
+    b = {k: v for k, v in llama_shapes().items() if "mlp" in k}
+    index = {"metadata": {}, "weight_map": {**dict.fromkeys(a, "a.safetensors"),
+                                            **dict.fromkeys(b, "b.safetensors")}}
+    sharded = {"config.json": config, "model.safetensors.index.json": index,
+               "a.safetensors": zeros(a), "b.safetensors": zeros(b)}
+    vocab = [entry("tokenizer.ggml.model", 8, text("llama")),
+             entry("tokenizer.ggml.tokens", 9, u32(8) + u64(4) + b"".join(map(text, ["<unk>", "<s>", "a", "b"]))),
+             entry("tokenizer.ggml.scores", 9, u32(6) + u64(4) + f32(0, 0, -1, -2)),
+             entry("tokenizer.ggml.token_type", 9, u32(5) + u64(4) + u32(2, 3, 1, 1)),
+             entry("tokenizer.ggml.bos_token_id", 4, u32(1))]
+    scaling = [entry("llama.rope.scaling.type", 8, text("yarn")), entry("llama.rope.scaling.factor", 6, f32(4)),
+               entry("llama.rope.scaling.attn_factor", 6, f32(1.5)),
+               entry("llama.rope.scaling.original_context_length", 4, u32(8))]
+    quants = {"token_embd": (14, 210), "blk.0.attn_q": (12, 144), "blk.0.attn_k": (8, 272),
+              "blk.0.attn_v": (13, 176), "blk.0.ffn_gate": (2, 144), "blk.0.ffn_up": (7, 192),
+              "blk.0.ffn_down": (1, 12)}
+
+    def spoiled(**fields):
+        return folder(plain | {"config.json": {**config, **fields}})
+    return {
+        "good_llama": folder(plain),
+        "good_llama3_tied": folder({
+            "config.json": llama_config(tie_word_embeddings=True, rope_scaling=llama3, num_hidden_layers=2),
+            "model.safetensors": zeros(llama_shapes(tied=True, layers=2), "BF16")}),
+        "good_yarn": folder(plain | {"config.json": {**config, "rope_parameters": yarn}}),
+        "good_mistral": folder({
+            "config.json": llama_config(architectures=["MistralForCausalLM"], sliding_window=4),
+            "model.safetensors": weights}),
+        "good_qwen2": folder({"config.json": llama_config(architectures=None, model_type="qwen2"),
+                              "model.safetensors": zeros(llama_shapes(bias="qkv"))}),
+        "good_qwen3": folder({"config.json": {**qwen3, "rope_parameters": {"rope_theta": 1e6}},
+                              "model.safetensors": zeros(llama_shapes(q=4, kv=2, head_norm=2))}),
+        "good_gpt2": folder(gpt2_folder()),
+        "good_neox": folder(neox_folder()),
+        "good_sharded": folder(sharded),
+        "good_tokenizer": folder(plain | {"tokenizer.json": tokenizer}),
+        "good_gguf": gguf_model(more=vocab),
+        "good_gguf_qwen3": gguf_model("qwen3"),
+        "good_gguf_yarn": gguf_model(more=scaling),
+        "good_gguf_quants": gguf_model(dim=256, head=2, kinds=quants),
+        "bad_no_config": folder({"model.safetensors": weights}),
+        "bad_no_weights": folder({"config.json": config}),
+        "bad_config_text": folder(plain | {"config.json": b'{"model_type": "llama", '}),
+        "bad_config_list": folder(plain | {"config.json": b"[]"}),
+        "bad_architecture": spoiled(architectures=["BertModel"]),
+        "bad_architectures": spoiled(architectures=[["LlamaForCausalLM"]]),
+        "bad_vocab_negative": spoiled(vocab_size=-5),
+        "bad_vocab_infinite": folder(plain | {"config.json": json.dumps(config).replace(
+            '"vocab_size": 5', '"vocab_size": 1e999').encode()}),
+        "bad_layers_huge": spoiled(num_hidden_layers=1 << 28),
+        "bad_layers_more": spoiled(num_hidden_layers=4096),
+        "bad_heads_zero": spoiled(num_attention_heads=0),
+        "bad_heads_huge": spoiled(num_attention_heads=1 << 14, head_dim=1 << 12),
+        "bad_kv_heads_zero": spoiled(num_key_value_heads=0),
+        "bad_head_dim_odd": spoiled(head_dim=3),
+        "bad_shape": spoiled(intermediate_size=7),
+        "bad_tied_text": spoiled(tie_word_embeddings="yes"),
+        "bad_theta": spoiled(rope_theta=0),
+        "bad_rope_by_layer": spoiled(rope_parameters={"full_attention": {"rope_theta": 1e4}}),
+        "bad_yarn_context": spoiled(rope_scaling={**yarn, "original_max_position_embeddings": 0}),
+        "bad_window_layers": folder({"config.json": {**qwen3, "layer_types": ["a", "b"]},
+                                     "model.safetensors": zeros(llama_shapes(q=4, kv=2, head_norm=2))}),
+        "bad_tensor_extra": folder(plain | {"model.safetensors": zeros(llama_shapes(layers=2))}),
+        "bad_tensor_type": folder(plain | {"model.safetensors": weights.replace(b'"F32"', b'"I32"')}),
+        "bad_shard_missing": folder({k: v for k, v in sharded.items() if k != "b.safetensors"}),
+        "bad_index_outside": folder(sharded | {"model.safetensors.index.json": {
+            "weight_map": dict.fromkeys(llama_shapes(), "../a.safetensors")}}),
+        "bad_tokenizer_larger": folder(plain | {"tokenizer.json": {**tokenizer, "model": {
+            **tokenizer["model"], "vocab": {chr(97 + i): i for i in range(9)}}}}),
+        "bad_gguf_arch": gguf_model("bert"),
+        "bad_gguf_no_heads": gguf_model(drop=["attention.head_count"]),
+        "bad_gguf_zero_heads": gguf_model(**{"attention.head_count": 0}),
+        "bad_gguf_rotary": gguf_model(**{"rope.dimension_count": 400}),
+        "bad_gguf_value_length": gguf_model(**{"attention.value_length": 2}),
+        "bad_gguf_split": gguf_model(more=[entry("split.count", 2, struct.pack("<H", 3))]),
+        "bad_gguf_vocab": gguf_model(more=vocab[:2]),
+        "bad_gguf_layers": gguf_model(block_count=0xffffffff),
+    }
+
+
 def main():
-    for name, files in {"gguf": make_gguf(), "safetensors": make_safetensors(), "llama2c": make_llama2c()}.items():
-        folder = HERE / name
-        folder.mkdir(parents=True, exist_ok=True)
+    for name, files in {"gguf": make_gguf(), "safetensors": make_safetensors(), "llama2c": make_llama2c(),
+                        "model": make_model()}.items():
+        out = HERE / name
+        out.mkdir(parents=True, exist_ok=True)
         for stem, data in files.items():
-            (folder / f"{stem}.bin").write_bytes(data)
-        print(f"{folder}: {len(files)} files, {sum(map(len, files.values()))} bytes")
+            (out / f"{stem}.bin").write_bytes(data)
+        print(f"{out}: {len(files)} files, {sum(map(len, files.values()))} bytes")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 // Files for the tests of loading and converting.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -11,7 +13,10 @@
 
 #include "core/error.h"
 #include "formats/gguf_writer.h"
+#include "model/model.h"
+#include "model/names.h"
 #include "ops/quant/quant.h"
+#include "temp_folder.h"
 
 namespace mr::model {
 
@@ -26,20 +31,7 @@ inline std::string data_folder() {
     return given ? given : MR_TEST_DATA;
 }
 
-// A folder that goes away with the test.
-class TempFolder {
-  public:
-    TempFolder() {
-        std::string pattern = (fs::temp_directory_path() / "millrace-load-XXXXXX").string();
-        path_ = mkdtemp(pattern.data());
-    }
-    ~TempFolder() { fs::remove_all(path_); }
-    std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-    const fs::path& path() const { return path_; }
-
-  private:
-    fs::path path_;
-};
+using test::TempFolder;
 
 inline std::string error_of(const std::function<void()>& action) {
     try {
@@ -50,6 +42,19 @@ inline std::string error_of(const std::function<void()>& action) {
     return "no error";
 }
 
+// Every tensor of the spec is there, in its shape.
+inline void expect_shapes_match(const Model& model) {
+    for (RoleAt at : roles_of(model.spec)) {
+        const Tensor& tensor = role_slot(model.weights, at);
+        ASSERT_TRUE(tensor) << static_cast<int>(at.role);
+        EXPECT_EQ(tensor.shape, role_shape(model.spec, at.role)) << static_cast<int>(at.role);
+        if (!is_matrix(at.role)) {
+            EXPECT_EQ(tensor.dtype, DType::f32);
+        }
+    }
+    ASSERT_TRUE(model.weights.head);
+    EXPECT_EQ(model.weights.head.data == model.weights.embedding.data, model.spec.tied_embeddings);
+}
 // A GGUF of a tiny llama, of which a test may change keys and tensors before it is written.
 struct TinyGguf {
     std::map<std::string, std::function<void(formats::GgufWriter&, const std::string&)>> keys;

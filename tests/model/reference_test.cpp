@@ -13,6 +13,7 @@
 #include "model/forward.h"
 #include "model/model.h"
 #include "support.h"
+#include "temp_folder.h"
 
 namespace mr::model {
 namespace {
@@ -111,7 +112,7 @@ TEST_P(Reference, SameLogitsThroughGguf) {
     const std::string folder = test::reference(GetParam());
     const Expected expected = read_expected(folder);
     const ModelSpec spec = load_model(folder).spec;
-    const test::TempDir temp;
+    const test::TempFolder temp;
     const float scale = largest(expected.logits);
     for (DType type : {DType::f32, DType::f16, DType::bf16}) {  // the fixtures are exact in these
         const std::string file = temp / (std::string(dtype_name(type)) + ".gguf");
@@ -138,7 +139,7 @@ TEST_P(Reference, SameLogitsThroughGguf) {
 TEST_P(Reference, SameLogitsThroughSafetensorsAgain) {
     const std::string folder = test::reference(GetParam());
     const Expected expected = read_expected(folder);
-    const test::TempDir temp;
+    const test::TempFolder temp;
     convert_model(folder, temp / "a.gguf", {.type = DType::f32, .tokenizer = {}, .progress = {}});
     convert_model(temp / "a.gguf", temp / "back",
                   {.type = DType::f32, .tokenizer = {}, .progress = {}});

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "formats/gguf.h"
+#include "temp_folder.h"
 #include "text/tokenizer.h"
 
 namespace mr::text {
@@ -21,10 +22,7 @@ inline std::string data_path(const std::string& name) {
     return std::string(given ? given : MR_TEST_DATA) + "/" + name;
 }
 
-inline std::string read_all(const std::string& path) {
-    std::ifstream in(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
+using test::read_all;
 
 // A reference to one that stays: loops over a part of it may not outlive it.
 inline const nlohmann::json& golden() {

@@ -4,15 +4,19 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 
-namespace mr::testing {
+namespace mr::test {
 
 class TempFolder {
   public:
     TempFolder() {
         std::string name = (std::filesystem::temp_directory_path() / "millrace-XXXXXX").string();
-        path_ = ::mkdtemp(name.data());
+        if (!::mkdtemp(name.data())) throw std::runtime_error("no temporary folder");
+        path_ = name;
     }
     ~TempFolder() {
         std::error_code ignored;
@@ -21,9 +25,11 @@ class TempFolder {
     TempFolder(const TempFolder&) = delete;
     TempFolder& operator=(const TempFolder&) = delete;
 
+    std::string path() const { return path_.string(); }
     std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-    std::string write(const std::string& name, const std::string& text) const {
-        std::ofstream(*this / name, std::ios::binary) << text;
+    // Returns the path.
+    std::string write(const std::string& name, std::string_view bytes) const {
+        std::ofstream(*this / name, std::ios::binary) << bytes;
         return *this / name;
     }
     std::size_t files() const {
@@ -40,4 +46,4 @@ inline std::string read_all(const std::string& path) {
     return {std::istreambuf_iterator<char>(file), {}};
 }
 
-}  // namespace mr::testing
+}  // namespace mr::test
