@@ -73,8 +73,8 @@ __device__ __forceinline__ float row_rstd(float squares, float inverse_cols, flo
 }
 
 // The row as its group holds it in registers: v[k] is chunk thread + kThreads * k, zeros past the
-// end. kThreads > 32: all threads of the block call it; a second call needs a __syncthreads()
-// before it.
+// end; cols is a multiple of 4. kThreads > 32: all threads of the block call it, `thread` is
+// threadIdx.x; a second call needs a __syncthreads() before it.
 template <int kThreads, int kChunks>
 __device__ __forceinline__ RowStats row_stats(NormKind kind, const float (&v)[kChunks][kRowChunk],
                                               int cols, float eps, int thread, float* shared) {
@@ -95,21 +95,18 @@ __device__ __forceinline__ RowStats row_stats(NormKind kind, const float (&v)[kC
     float partial[kMine] = {};
 #pragma unroll
     for (int k = 0; k < kChunks; ++k) {
-        float d[kRowChunk];
-        const int first = (thread + kThreads * k) * kRowChunk;
-#pragma unroll
-        for (int i = 0; i < kRowChunk; ++i) {
-            d[i] = first + i < cols ? __fsub_rn(v[k][i], stats.mean) : 0.0f;
-        }
-        const float sum = chunk_squares(d[0], d[1], d[2], d[3]);
-        partial[k % kMine] = __fadd_rn(partial[k % kMine], sum);
+        const float sum =
+            chunk_squares(__fsub_rn(v[k][0], stats.mean), __fsub_rn(v[k][1], stats.mean),
+                          __fsub_rn(v[k][2], stats.mean), __fsub_rn(v[k][3], stats.mean));
+        const bool inside = (thread + kThreads * k) * kRowChunk < cols;
+        partial[k % kMine] = inside ? __fadd_rn(partial[k % kMine], sum) : partial[k % kMine];
     }
     stats.rstd = row_rstd(row_reduce<kThreads>(partial, thread, shared), inverse_cols, eps);
     return stats;
 }
 
 // The row through a function: value(i) is element i, called once for rms and twice for layer, only
-// for i < cols. For rows of any length; else as above.
+// for i < cols. For rows of any length and alignment; else as above.
 template <int kThreads, typename Value>
 __device__ __forceinline__ RowStats row_stats_of(NormKind kind, Value&& value, int cols, float eps,
                                                  int thread, float* shared) {

@@ -1,0 +1,34 @@
+// What stands between the QKV product and attention on the GPU: bias, per-head norm, rotation, and
+// the store into the pages of the KV cache. The rotation is always the interleaved one: pairs
+// (2i, 2i + 1) of the first `rotary` elements; the loader permutes weights of the other style.
+#pragma once
+
+#include <cstdint>
+
+#include "core/context.h"
+#include "core/tensor.h"
+#include "ops/attention/attention.h"
+#include "ops/batch/batch.h"
+
+namespace mr::cuda {
+
+// table[p, i] = (cos, sin)(p * inv_freq[i]) * magnitude, in f64 and then rounded: made once, so
+// that a step has exact angles at far positions and no f64. table f32 [max_positions, rotary/2, 2];
+// inv_freq f64 [rotary/2] in device memory.
+void rope_table(const Context& ctx, Tensor table, const double* inv_freq, double magnitude);
+
+struct QkvFinish {
+    Tensor q_out;     // [tokens, heads, head_dim] f32, f16 or bf16
+    ops::PagedKv kv;  // of one layer, f32, f16 or bf16
+    Tensor qkv;       // [tokens, (heads + 2 * kv_heads) * head_dim] f32, f16 or bf16: q, k, v
+    Tensor bias;      // f32, a row of qkv; or none
+    Tensor q_norm;    // f32 [head_dim] or none: rmsnorm of every head before it turns
+    Tensor k_norm;
+    float norm_eps = 1e-5f;
+    Tensor rope;  // rope_table()'s, or none: nothing turns
+};
+// q_out = turned q of each token; its k (turned) and v go to the pages at its position. f32 in
+// between. head_dim <= 256. Rows whose sequence or page is negative leave the cache as it is.
+void qkv_finish(const Context& ctx, const QkvFinish& finish, const ops::DeviceBatch& batch);
+
+}  // namespace mr::cuda
