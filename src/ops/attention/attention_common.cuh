@@ -1,0 +1,250 @@
+// What the attention kernels share: which keys a row sees, how the keys are cut into parts, and how
+// the parts are put together again.
+#pragma once
+
+#include "core/cuda/kernel.cuh"
+#include "ops/attention/attention.h"
+#include "ops/batch/batch.h"
+
+namespace mr::cuda::attn {
+
+inline constexpr int kPageKeys = 32;
+inline constexpr int kMaxDim = 256;
+inline constexpr int kStepKeys = 64;  // keys that a block scores at once, in all kernels
+
+// Decode: rows of q that share their loads of keys and values; a row is (token, head of the kv
+// head's group), tokens outermost.
+inline constexpr int kTileRows = 8;
+inline constexpr int kDecodeThreads = 128;
+
+// The keys are cut into parts at places that depend on nothing: parts of one step where a sequence
+// begins, because short sequences need every block; parts of four steps further on, where there are
+// blocks enough and every part costs a partial result that is written and read again.
+inline constexpr int kShortParts = 32;
+inline constexpr int kShortKeys = kShortParts * kStepKeys;
+inline constexpr int kLongPart = 4 * kStepKeys;
+
+__host__ __device__ constexpr int part_of(int key) {
+    return key < kShortKeys ? key / kStepKeys : kShortParts + (key - kShortKeys) / kLongPart;
+}
+__host__ __device__ constexpr int part_begin(int part) {
+    return part < kShortParts ? part * kStepKeys : kShortKeys + (part - kShortParts) * kLongPart;
+}
+__host__ __device__ constexpr int parts_of(int keys) {
+    return keys > 0 ? part_of(keys - 1) + 1 : 0;
+}
+
+struct Args {
+    void* out;           // [tokens, heads, head_dim]
+    const void* q;       // [tokens, heads, head_dim]
+    const void* keys;    // [pages, kv_heads, 32, head_dim]
+    const void* values;  // as keys
+    const std::int32_t* first;
+    const std::int32_t* positions;
+    const std::int32_t* pages;  // [sequences, max_pages]
+    int max_pages, max_keys;
+    int heads, kv_heads, group, head_dim;
+    int row_tiles;  // of a sequence of max_count rows
+    ops::AttentionMask mask;
+    float scale;  // times log2(e): weights are powers of two
+
+    // The partial results of every (row, head) slot, decode form only.
+    unsigned* counters;  // [slots]            blocks that have finished
+    float2* tops;        // [slots, max_parts] greatest score (times scale), sum of weights
+    float* sums;         // [slots, max_parts, head_dim] sum of weight * value
+    int max_parts;
+    Stamp* stamp;
+};
+
+struct KeyRange {
+    int lo, hi;
+};
+
+// The keys that the query at `position` sees, of a sequence of `keys`.
+__device__ __forceinline__ KeyRange visible(const ops::AttentionMask& mask, int keys,
+                                            int position) {
+    KeyRange range{0, keys};
+    if (mask.kind == ops::AttentionMask::Kind::causal) {
+        range.hi = min(keys, position + 1);
+    } else if (mask.kind == ops::AttentionMask::Kind::block_causal && position >= 0) {
+        const int start = position - position % mask.block;
+        range.hi = mask.block < keys - start ? start + mask.block : keys;
+    }
+    if (mask.window > 0) range.lo = max(0, position - mask.window + 1);
+    return range;
+}
+
+// kTileRows rows of one sequence and kv head, and what of the keys they see. Filled in two steps,
+// because a kernel has other things to load while the position is on its way.
+struct Tile {
+    int first, count;  // the sequence: rows [first, first + count) of the batch
+    int row, rows;     // the tile: rows [row, row + rows) of count * group; rows <= 0: none
+    int slot;          // of the first row in the partial results; the next is kv_heads further
+    int keys;          // row t of the sequence stands at position keys - count + t
+    KeyRange range;    // what any of the rows sees
+    int begin, end;    // the parts it touches
+
+    __device__ int token(const Args& a, int r) const { return (row + r) / a.group; }
+    // Where row r's (token, head) begins in q and out, in elements.
+    __device__ std::int64_t at(const Args& a, int r, int kv_head, int dim) const {
+        const int t = token(a, r), g = (row + r) - t * a.group;
+        return (static_cast<std::int64_t>(first + t) * a.heads + kv_head * a.group + g) * dim;
+    }
+    __device__ KeyRange sees(const Args& a, int r) const {
+        return visible(a.mask, keys, keys - count + token(a, r));
+    }
+    // With the position of the sequence's last row. Later rows see neither earlier first keys nor
+    // earlier last ones, so the first and the last row of the tile say what all see.
+    __device__ void see(const Args& a, int last_position) {
+        keys = min(last_position + 1, a.max_keys);
+        range = {sees(a, 0).lo, sees(a, rows - 1).hi};
+        begin = part_of(range.lo);
+        end = range.hi > range.lo ? part_of(range.hi - 1) + 1 : begin;
+    }
+};
+__device__ __forceinline__ Tile rows_at(const Args& a, int s, int tile, int kv_head) {
+    Tile t{};
+    const int first_of_all = a.first[0];
+    t.first = a.first[s];
+    t.count = a.first[s + 1] - t.first;
+    t.row = tile * kTileRows;
+    t.rows = min(kTileRows, t.count * a.group - t.row);
+    t.slot = ((t.first - first_of_all) * a.group + t.row) * a.kv_heads + kv_head;
+    return t;
+}
+__device__ __forceinline__ int last_position(const Args& a, const Tile& t) {
+    return a.positions[t.first + t.count - 1];
+}
+
+// The first element of key `key` in the cache, whose page is `page`.
+template <typename T>
+__device__ __forceinline__ const T* cache_at(const Args& a, const void* cache, int page,
+                                             int kv_head, int key, int dim) {
+    const std::int64_t row =
+        (static_cast<std::int64_t>(page) * a.kv_heads + kv_head) * kPageKeys + key % kPageKeys;
+    return static_cast<const T*>(cache) + row * dim;
+}
+
+// The same value, of which the compiler knows nothing: what is computed from it inside a loop is
+// computed there, and not kept in registers from before the loop.
+__device__ __forceinline__ int computed_here(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+__device__ __forceinline__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+// What to subtract before taking powers: a row without a finite score has weights of zero.
+__device__ __forceinline__ float base_of(float top) { return top == -INFINITY ? 0.0f : top; }
+
+// True in every thread of the last of `blocks` blocks that come to this counter, which is zero
+// again; what the others wrote before they came can then be read from L2. `flag` is shared.
+__device__ __forceinline__ bool last_to_arrive(unsigned* counter, unsigned blocks, bool* flag) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        unsigned before;
+        asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
+                     : "=r"(before)
+                     : "l"(counter)
+                     : "memory");
+        *flag = before + 1 == blocks;
+        if (*flag) *counter = 0;
+    }
+    __syncthreads();
+    return *flag;
+}
+
+template <typename T>
+__device__ __forceinline__ void store_normalised(const Args& a, std::int64_t at, float sum,
+                                                 float weight) {
+    static_cast<T*>(a.out)[at] = from_f32<T>(weight == 0 ? 0.0f : sum / weight);
+}
+
+// Puts the parts of a tile's rows together, in an order that is a property of the part's number
+// alone: part p is added by warp p % 4, and the warps' sums are added in one tree. `shared` holds
+// 4 * (dim + 2) floats. A part in which a row sees nothing adds exact zeros.
+template <typename T>
+__device__ __forceinline__ void combine(const Args& a, const Tile& t, int kv_head, int dim,
+                                        float* shared) {
+    constexpr int kInFlight = 8;
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    float* sums = shared;             // [4, dim]
+    float* weights = sums + 4 * dim;  // [4]
+    float* tops = weights + 4;        // [4]
+    for (int r = 0; r < t.rows; ++r) {
+        const std::int64_t slot = t.slot + static_cast<std::int64_t>(r) * a.kv_heads;
+        const float2* part_tops = a.tops + slot * a.max_parts;
+        const float* part_sums = a.sums + slot * a.max_parts * dim;
+        float top = -INFINITY;
+        for (int p = t.begin + static_cast<int>(threadIdx.x); p < t.end; p += kDecodeThreads) {
+            top = fmaxf(top, __ldcg(part_tops + p).x);
+        }
+        top = warp_max(top);
+        if (lane == 0) tops[warp] = top;
+        __syncthreads();
+        const float base = base_of(fmaxf(fmaxf(tops[0], tops[1]), fmaxf(tops[2], tops[3])));
+        for (int column = 4 * lane; column < dim; column += 128) {
+            float4 sum{0, 0, 0, 0};
+            float weight = 0;
+            for (int p0 = t.begin / 4 * 4 + warp; p0 < t.end; p0 += 4 * kInFlight) {
+                float2 of[kInFlight];
+                float4 x[kInFlight];
+#pragma unroll
+                for (int i = 0; i < kInFlight; ++i) {
+                    const int p = p0 + 4 * i;
+                    const bool on = p >= t.begin && p < t.end;
+                    of[i] = on ? __ldcg(part_tops + p) : float2{-INFINITY, 0};
+                    x[i] = on ? __ldcg(reinterpret_cast<const float4*>(
+                                    part_sums + static_cast<std::int64_t>(p) * dim + column))
+                              : float4{0, 0, 0, 0};
+                }
+#pragma unroll
+                for (int i = 0; i < kInFlight; ++i) {
+                    const float w = exp2_fast(of[i].x - base);
+                    weight = fmaf(w, of[i].y, weight);
+                    sum.x = fmaf(w, x[i].x, sum.x);
+                    sum.y = fmaf(w, x[i].y, sum.y);
+                    sum.z = fmaf(w, x[i].z, sum.z);
+                    sum.w = fmaf(w, x[i].w, sum.w);
+                }
+            }
+            *reinterpret_cast<float4*>(sums + warp * dim + column) = sum;
+            if (column == 0) weights[warp] = weight;
+        }
+        __syncthreads();
+        const float weight = (weights[0] + weights[1]) + (weights[2] + weights[3]);
+        const std::int64_t at = t.at(a, r, kv_head, dim);
+        for (int d = static_cast<int>(threadIdx.x); d < dim; d += kDecodeThreads) {
+            const float sum = (sums[d] + sums[dim + d]) + (sums[2 * dim + d] + sums[3 * dim + d]);
+            store_normalised<T>(a, at + d, sum, weight);
+        }
+        __syncthreads();  // the next row writes the shared sums again
+    }
+}
+
+// The end of a decode block that has written its parts: whoever comes last combines. `flag` and
+// `shared` are shared memory that nobody reads any more.
+template <typename T>
+__device__ __forceinline__ void finish(const Args& a, const Tile& t, int kv_head, int dim,
+                                       float* shared, bool* flag) {
+    const int blocks = min(static_cast<int>(gridDim.z), t.end - t.begin);
+    if (blocks > 1) {
+        if (!last_to_arrive(a.counters + t.slot, static_cast<unsigned>(blocks), flag)) return;
+    } else {
+        __syncthreads();
+    }
+    combine<T>(a, t, kv_head, dim, shared);
+}
+
+// The host's side: attention_cuda.cu, attention_decode.cu, attention_prefill.cu,
+// attention_plain.cu.
+bool decode_on_tensor_cores(const Context& ctx, DType dtype, dim3 grid, const Args& args);
+bool prefill_on_tensor_cores(const Context& ctx, DType dtype, int sequences, int max_count,
+                             const Args& args);
+void decode_plain(const Context& ctx, DType q, DType cache, dim3 grid, const Args& args);
+void prefill_plain(const Context& ctx, DType q, DType cache, dim3 grid, const Args& args);
+
+}  // namespace mr::cuda::attn

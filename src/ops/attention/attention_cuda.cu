@@ -1,0 +1,199 @@
+// The contract of attention on the GPU, and which kernel keeps it.
+#include <algorithm>
+
+#include "core/cuda/device.h"
+#include "ops/attention/attention_common.cuh"
+#include "ops/attention/attention_cuda.h"
+
+namespace mr::cuda {
+namespace {
+
+using attn::Args;
+
+struct Gpu {
+    int sm, multiprocessors;
+};
+const Gpu& gpu() {
+    static const Gpu found = [] {
+        int device = 0, major = 0, minor = 0, count = 0;
+        MR_CUDA_CALL(cudaGetDevice(&device));
+        MR_CUDA_CALL(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+        MR_CUDA_CALL(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+        MR_CUDA_CALL(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+        return Gpu{major * 10 + minor, count};
+    }();
+    return found;
+}
+
+bool aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; }
+
+bool is_float(DType dtype) {
+    return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
+}
+
+// The rows that a batch may have: a sub-batch shares its arrays with rows that are not its own.
+int rows_of(const ops::DeviceBatch& batch) {
+    return static_cast<int>(
+        std::min<std::int64_t>(batch.tokens, std::int64_t{batch.sequences} * batch.max_count));
+}
+
+Args checked(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
+             const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale) {
+    MR_CHECK(ctx.cuda, "attention on the GPU is given a stream");
+    MR_CHECK(q.shape.rank == 3 && out.shape == q.shape && out.dtype == q.dtype && is_float(q.dtype),
+             "q and out are f32, f16 or bf16 [tokens, heads, head_dim], alike");
+    MR_CHECK(kv.keys.shape.rank == 4 && kv.keys.shape == kv.values.shape &&
+                 kv.keys.dtype == kv.values.dtype && is_float(kv.keys.dtype),
+             "keys and values are f32, f16 or bf16 [pages, kv_heads, 32, head_dim], alike");
+    MR_CHECK(kv.page_tokens() == attn::kPageKeys, "a page holds 32 tokens");
+    const int dim = kv.head_dim(), heads = static_cast<int>(q.dim(1));
+    MR_CHECK(q.dim(2) == dim, "q has the head_dim of the cache");
+    MR_CHECK(dim % 8 == 0 && dim >= 32 && dim <= attn::kMaxDim,
+             "head_dim is a multiple of 8 from 32 to 256");
+    MR_CHECK(kv.kv_heads() > 0 && heads > 0 && heads % kv.kv_heads() == 0,
+             "heads is a multiple of kv_heads");
+    MR_CHECK(q.data && out.data && kv.keys.data && kv.values.data, "the tensors have memory");
+    MR_CHECK(
+        aligned(q.data) && aligned(out.data) && aligned(kv.keys.data) && aligned(kv.values.data),
+        "q, out, keys and values begin at a multiple of 16 bytes");
+    MR_CHECK(batch.sequences >= 0 && batch.tokens >= 0 && batch.tokens <= q.dim(0) &&
+                 batch.max_count >= 1,
+             "the batch's rows are rows of q");
+    MR_CHECK(batch.sequences == 0 || (batch.first && batch.positions && batch.pages),
+             "the batch has first, positions and pages in device memory");
+    MR_CHECK(
+        batch.sequences == 0 || (batch.max_keys > 0 &&
+                                 std::int64_t{batch.max_pages} * attn::kPageKeys >= batch.max_keys),
+        "the page tables have room for max_keys");
+    MR_CHECK(mask.block >= 1 && mask.window >= 0, "the mask has a block and a window");
+    MR_CHECK(scale > 0, "the scale is positive");
+
+    Args args{};
+    args.out = out.data;
+    args.q = q.data;
+    args.keys = kv.keys.data;
+    args.values = kv.values.data;
+    args.first = batch.first;
+    args.positions = batch.positions;
+    args.pages = batch.pages;
+    args.max_pages = batch.max_pages;
+    args.max_keys = batch.max_keys;
+    args.heads = heads;
+    args.kv_heads = kv.kv_heads();
+    args.group = heads / kv.kv_heads();
+    args.head_dim = dim;
+    args.row_tiles = (batch.max_count * args.group + attn::kTileRows - 1) / attn::kTileRows;
+    args.mask = mask;
+    args.scale = scale * 1.4426950408889634f;
+    return args;
+}
+
+// Bytes and FLOPs if every sequence had max_count rows (but all together no more than there are)
+// and max_keys keys: the host knows no more.
+OpRecord work_of(Tensor q, const ops::PagedKv& kv, const ops::DeviceBatch& batch,
+                 const ops::AttentionMask& mask) {
+    const auto element = [](DType dtype) { return std::uint64_t{dtype == DType::f32 ? 4u : 2u}; };
+    const auto rows = static_cast<std::uint64_t>(rows_of(batch));
+    const auto width = static_cast<std::uint64_t>(q.dim(1) * q.dim(2));
+    auto keys = static_cast<std::uint64_t>(batch.max_keys);
+    auto seen = keys;  // by a row, in the middle
+    if (mask.kind != ops::AttentionMask::Kind::full) {
+        seen -= static_cast<std::uint64_t>(std::min(batch.max_count, batch.max_keys) - 1) / 2;
+    }
+    if (mask.window > 0) {
+        const auto window = static_cast<std::uint64_t>(mask.window);
+        seen = std::min(seen, window);
+        keys = std::min(keys, window + static_cast<std::uint64_t>(batch.max_count) - 1);
+    }
+    const std::uint64_t cache = 2 * static_cast<std::uint64_t>(batch.sequences) * keys *
+                                static_cast<std::uint64_t>(kv.kv_heads() * kv.head_dim());
+    return {1, rows * width * element(q.dtype) + cache * element(kv.keys.dtype),
+            rows * width * element(q.dtype), 4 * rows * seen * width, 0};
+}
+
+std::size_t padded(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+std::size_t counter_bytes(std::size_t slots) { return padded(slots * sizeof(unsigned)); }
+
+bool tensor_cores(DType q, DType cache) { return q == cache && q != DType::f32 && gpu().sm >= 80; }
+
+}  // namespace
+
+std::size_t attention_scratch_bytes(int rows, int heads, int head_dim, int max_keys) {
+    const auto slots = static_cast<std::size_t>(rows) * static_cast<std::size_t>(heads);
+    const auto parts = static_cast<std::size_t>(attn::parts_of(max_keys));
+    return counter_bytes(slots) + padded(slots * parts * sizeof(float2)) +
+           padded(slots * parts * static_cast<std::size_t>(head_dim) * sizeof(float)) + 256;
+}
+
+namespace {
+
+std::byte* begin_of(std::span<std::byte> scratch) {
+    return reinterpret_cast<std::byte*>(padded(reinterpret_cast<std::uintptr_t>(scratch.data())));
+}
+
+}  // namespace
+
+void attention_prepare_scratch(const Stream& stream, std::span<std::byte> scratch, int rows,
+                               int heads) {
+    const auto slots = static_cast<std::size_t>(rows) * static_cast<std::size_t>(heads);
+    MR_CHECK(scratch.size() >= counter_bytes(slots) + 256,
+             "attention is given attention_scratch_bytes()");
+    stream.fill(begin_of(scratch), 0, counter_bytes(slots));
+}
+
+void attention_decode(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
+                      const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale) {
+    Args args = checked(ctx, out, q, kv, batch, mask, scale);
+    if (batch.sequences == 0 || batch.tokens == 0) return;
+    const auto slots =
+        static_cast<std::size_t>(rows_of(batch)) * static_cast<std::size_t>(args.heads);
+    MR_CHECK(ctx.scratch.size() >=
+                 attention_scratch_bytes(rows_of(batch), args.heads, args.head_dim, batch.max_keys),
+             "attention_decode is given attention_scratch_bytes()");
+    args.max_parts = attn::parts_of(batch.max_keys);
+    std::byte* at = begin_of(ctx.scratch);
+    args.counters = reinterpret_cast<unsigned*>(at);
+    at += counter_bytes(slots);
+    args.tops = reinterpret_cast<float2*>(at);
+    at += padded(slots * static_cast<std::size_t>(args.max_parts) * sizeof(float2));
+    args.sums = reinterpret_cast<float*>(at);
+
+    // A block takes every grid.z-th part. Parts beyond a sequence's end cost a block that looks and
+    // leaves, so there are not more blocks than keep the device busy.
+    const std::int64_t y = std::int64_t{batch.sequences} * args.row_tiles;
+    MR_CHECK(y <= 65535, "a batch has at most 65535 tiles of rows");
+    const std::int64_t enough = std::int64_t{16} * gpu().multiprocessors / (y * args.kv_heads);
+    const auto z = std::clamp<std::int64_t>(enough, 1, std::min(args.max_parts, 65535));
+    const dim3 grid(static_cast<unsigned>(args.kv_heads), static_cast<unsigned>(y),
+                    static_cast<unsigned>(z));
+    args.stamp = account(ctx, OpKind::attention, "attention", work_of(q, kv, batch, mask));
+    if (tensor_cores(q.dtype, kv.keys.dtype) &&
+        attn::decode_on_tensor_cores(ctx, q.dtype, grid, args)) {
+        return;
+    }
+    attn::decode_plain(ctx, q.dtype, kv.keys.dtype, grid, args);
+}
+
+void attention_prefill(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
+                       const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale) {
+    Args args = checked(ctx, out, q, kv, batch, mask, scale);
+    if (batch.sequences == 0 || batch.tokens == 0) return;
+    args.stamp = account(ctx, OpKind::attention, "attention", work_of(q, kv, batch, mask));
+    if (tensor_cores(q.dtype, kv.keys.dtype) &&
+        attn::prefill_on_tensor_cores(ctx, q.dtype, batch.sequences, batch.max_count, args)) {
+        return;
+    }
+    const std::int64_t y = std::int64_t{batch.sequences} * args.row_tiles;
+    MR_CHECK(y <= 65535, "a batch has at most 65535 tiles of rows");
+    const dim3 grid(static_cast<unsigned>(args.kv_heads), static_cast<unsigned>(y), 1);
+    attn::prefill_plain(ctx, q.dtype, kv.keys.dtype, grid, args);
+}
+
+void attention(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
+               const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale) {
+    (batch.max_count <= kDecodeRows ? attention_decode : attention_prefill)(ctx, out, q, kv, batch,
+                                                                            mask, scale);
+}
+
+}  // namespace mr::cuda

@@ -1,0 +1,292 @@
+// Prefill attention on tensor cores, after FlashAttention-2: a block of rows of one head keeps its
+// queries in shared memory and its sums in registers, and tiles of keys and values stream past with
+// a running maximum and sum for every row. Tiles that no row sees are never visited, and only tiles
+// on the edge of the mask pay for it.
+#include "ops/attention/attention_common.cuh"
+#include "ops/attention/attention_mma.cuh"
+
+namespace mr::cuda::attn {
+namespace {
+
+constexpr int kTileKeys = kStepKeys;  // two pages
+static_assert(kTileKeys == 2 * kPageKeys);
+
+// kWarps warps with kBlocks m16 blocks of rows each. Two blocks a warp use every piece of K and V
+// that comes from shared memory twice; at head_dim 256 the registers suffice for one.
+template <int D>
+struct Shape {
+    static constexpr int kBlocks = D <= 128 ? 2 : 1;
+    static constexpr int kWarps = D <= 128 ? 4 : 8;
+    static constexpr int kThreads = 32 * kWarps;
+    static constexpr int kRows = 16 * kBlocks * kWarps;
+    static constexpr int kMinBlocks = D <= 128 ? 2 : 1;
+    // Rows in shared memory are one 16-byte piece longer: an odd number of pieces, so that the
+    // eight rows of a matrix lie in different banks.
+    static constexpr int kStride = D + 8;
+    static constexpr int kSharedBytes = (kRows + 2 * kTileKeys) * kStride * 2;
+};
+
+template <typename T, int D>
+__global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
+    prefill_kernel(const __grid_constant__ Args a) {
+    using S = Shape<D>;
+    constexpr int kPieces = D / 8;  // of 16 bytes, in a row
+    extern __shared__ __align__(16) unsigned char shared[];
+    T* const shared_q = reinterpret_cast<T*>(shared);       // [kRows, kStride]
+    T* const shared_k = shared_q + S::kRows * S::kStride;   // [kTileKeys, kStride]
+    T* const shared_v = shared_k + kTileKeys * S::kStride;  // [kTileKeys, kStride]
+    const auto address = [](const T* p) {
+        return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+    };
+
+    const int tid = static_cast<int>(threadIdx.x), warp = tid / 32, lane = tid % 32;
+    const int head = static_cast<int>(blockIdx.x), kv_head = head / a.group;
+    const int s = static_cast<int>(blockIdx.y);
+    const std::int32_t* pages = a.pages + static_cast<std::int64_t>(s) * a.max_pages;
+
+    wait_for_previous();
+    let_next_start();
+    const StageClock clock(a.stamp);
+    const int first = a.first[s], count = a.first[s + 1] - first;
+    // The last rows of a causal sequence see most keys: they go first.
+    const int row0 = static_cast<int>(gridDim.z - 1 - blockIdx.z) * S::kRows;
+    const int rows = min(S::kRows, count - row0);
+    if (rows <= 0) return;
+    const int keys = min(a.positions[first + count - 1] + 1, a.max_keys);
+    const auto sees = [&](int row) { return visible(a.mask, keys, keys - count + row0 + row); };
+    const KeyRange all{sees(0).lo, sees(rows - 1).hi};
+
+    // What the rows of this warp see: all of them [inner.lo, inner.hi), any of them [outer.lo,
+    // outer.hi). The maximum of lo belongs to the last row, and so on.
+    constexpr int kWarpRows = 16 * S::kBlocks;
+    const int warp_row = warp * kWarpRows;
+    KeyRange inner{0, 0}, outer{0, 0};
+    if (warp_row < rows) {
+        const KeyRange top = sees(warp_row), bottom = sees(min(warp_row + kWarpRows, rows) - 1);
+        inner = {bottom.lo, top.hi};
+        outer = {top.lo, bottom.hi};
+    }
+
+    // q: [rows, head_dim] of one head; rows that are not there are zeros.
+    const auto row_at = [&](int row) {
+        return (static_cast<std::int64_t>(first + row0 + row) * a.heads + head) * D;
+    };
+#pragma unroll
+    for (int i = 0; i < S::kRows * kPieces / S::kThreads; ++i) {
+        const int piece = tid + i * S::kThreads, row = piece / kPieces, d = piece % kPieces * 8;
+        const bool on = row < rows;
+        copy_async(address(shared_q + row * S::kStride + d),
+                   static_cast<const T*>(a.q) + row_at(on ? row : 0) + d, on);
+    }
+    // The two pages of the tile at key n; a page that is not needed is not looked up.
+    const auto pages_at = [&](int n) {
+        return int2{n < all.hi ? pages[n / kPageKeys] : 0,
+                    n + kPageKeys < all.hi ? pages[n / kPageKeys + 1] : 0};
+    };
+    const auto load_tile = [&](T* to, const void* cache, int n, int2 page) {
+        const T* low = cache_at<T>(a, cache, page.x, kv_head, 0, D);
+        const T* high = cache_at<T>(a, cache, page.y, kv_head, 0, D);
+        const int thread = computed_here(tid);
+#pragma unroll
+        for (int i = 0; i < kTileKeys * kPieces / S::kThreads; ++i) {
+            const int piece = thread + i * S::kThreads, row = piece / kPieces,
+                      d = piece % kPieces * 8;
+            const T* from = row < kPageKeys ? low + row * D : high + (row - kPageKeys) * D;
+            copy_async(address(to + row * S::kStride + d), from + d, n + row < all.hi);
+        }
+        commit_copies();
+    };
+
+    float out[S::kBlocks][D / 8][4] = {};
+    float top[S::kBlocks][2], weight[S::kBlocks][2];
+#pragma unroll
+    for (int b = 0; b < S::kBlocks; ++b) {
+        top[b][0] = top[b][1] = -INFINITY;
+        weight[b][0] = weight[b][1] = 0;
+    }
+
+    const int begin = all.lo / kTileKeys * kTileKeys;
+    int2 page = pages_at(begin);
+    load_tile(shared_k, a.keys, begin, page);
+    for (int n = begin; n < all.hi; n += kTileKeys) {
+        const bool works = n < outer.hi && n + kTileKeys > outer.lo;
+        const int2 next_page = pages_at(n + kTileKeys);
+        wait_for_copies();
+        __syncthreads();  // K of this tile is there, and nobody reads V of the last any more
+        load_tile(shared_v, a.values, n, page);
+
+        float p[S::kBlocks][kTileKeys / 8][4] = {};  // scores, then weights
+        if (works) {
+#pragma unroll
+            for (int d = 0; d < D; d += 16) {
+                std::uint32_t q[S::kBlocks][4];
+#pragma unroll
+                for (int b = 0; b < S::kBlocks; ++b) {
+                    load_matrices(
+                        q[b], address(shared_q + (warp_row + 16 * b + lane % 16) * S::kStride + d +
+                                      lane / 16 * 8));
+                }
+#pragma unroll
+                for (int k = 0; k < kTileKeys; k += 16) {
+                    std::uint32_t m[4];
+                    load_matrices(
+                        m, address(shared_k + (k + lane % 8 + lane / 16 * 8) * S::kStride + d +
+                                   lane / 8 % 2 * 8));
+#pragma unroll
+                    for (int b = 0; b < S::kBlocks; ++b) {
+                        mma<T>(p[b][k / 8], q[b][0], q[b][1], q[b][2], q[b][3], m[0], m[1]);
+                        mma<T>(p[b][k / 8 + 1], q[b][0], q[b][1], q[b][2], q[b][3], m[2], m[3]);
+                    }
+                }
+            }
+            if (n < inner.lo || n + kTileKeys > inner.hi) {
+                const int row_of_lane = computed_here(warp_row + lane / 4);
+#pragma unroll
+                for (int b = 0; b < S::kBlocks; ++b) {
+#pragma unroll
+                    for (int h = 0; h < 2; ++h) {
+                        const KeyRange range = sees(min(row_of_lane + 16 * b + 8 * h, rows - 1));
+#pragma unroll
+                        for (int k = 0; k < kTileKeys / 8; ++k) {
+#pragma unroll
+                            for (int e = 0; e < 2; ++e) {
+                                const int key = n + 8 * k + 2 * (lane % 4) + e;
+                                if (key < range.lo || key >= range.hi) {
+                                    p[b][k][2 * h + e] = -INFINITY;
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+            // The running softmax. Four lanes share a row; each keeps the sum of its own weights.
+#pragma unroll
+            for (int b = 0; b < S::kBlocks; ++b) {
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    float most = -INFINITY;
+#pragma unroll
+                    for (int k = 0; k < kTileKeys / 8; ++k) {
+                        most = fmaxf(most, fmaxf(p[b][k][2 * h], p[b][k][2 * h + 1]));
+                    }
+                    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+                    most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+                    most = fmaxf(most * a.scale, top[b][h]);
+                    const float base = base_of(most), factor = exp2_fast(top[b][h] - base);
+                    top[b][h] = most;
+                    float sum = 0;
+#pragma unroll
+                    for (int k = 0; k < kTileKeys / 8; ++k) {
+#pragma unroll
+                        for (int e = 0; e < 2; ++e) {
+                            float& x = p[b][k][2 * h + e];
+                            x = exp2_fast(fmaf(x, a.scale, -base));
+                            sum += x;
+                        }
+                    }
+                    weight[b][h] = fmaf(weight[b][h], factor, sum);
+#pragma unroll
+                    for (int d = 0; d < D / 8; ++d) {
+                        out[b][d][2 * h] *= factor;
+                        out[b][d][2 * h + 1] *= factor;
+                    }
+                }
+            }
+        }
+        wait_for_copies();
+        __syncthreads();  // V of this tile is there, and nobody reads its K any more
+        if (n + kTileKeys < all.hi) load_tile(shared_k, a.keys, n + kTileKeys, next_page);
+        page = next_page;
+        if (!works) continue;
+#pragma unroll
+        for (int k = 0; k < kTileKeys; k += 16) {
+            std::uint32_t w[S::kBlocks][4];
+#pragma unroll
+            for (int b = 0; b < S::kBlocks; ++b) {
+                w[b][0] = pack<T>(p[b][k / 8][0], p[b][k / 8][1]);
+                w[b][1] = pack<T>(p[b][k / 8][2], p[b][k / 8][3]);
+                w[b][2] = pack<T>(p[b][k / 8 + 1][0], p[b][k / 8 + 1][1]);
+                w[b][3] = pack<T>(p[b][k / 8 + 1][2], p[b][k / 8 + 1][3]);
+            }
+#pragma unroll
+            for (int d = 0; d < D; d += 16) {
+                std::uint32_t m[4];
+                load_transposed(
+                    m, address(shared_v + (k + lane % 16) * S::kStride + d + lane / 16 * 8));
+#pragma unroll
+                for (int b = 0; b < S::kBlocks; ++b) {
+                    mma<T>(out[b][d / 8], w[b][0], w[b][1], w[b][2], w[b][3], m[0], m[1]);
+                    mma<T>(out[b][d / 8 + 1], w[b][0], w[b][1], w[b][2], w[b][3], m[2], m[3]);
+                }
+            }
+        }
+    }
+
+    // Through this warp's own rows of shared_q, so that whole rows are written.
+    wait_for_copies();
+    if (begin >= all.hi) __syncthreads();  // no tile was visited: the copies of q are everybody's
+    __syncwarp();
+#pragma unroll
+    for (int b = 0; b < S::kBlocks; ++b) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float sum = weight[b][h];
+            sum += __shfl_xor_sync(~0u, sum, 1);
+            sum += __shfl_xor_sync(~0u, sum, 2);
+            const float factor = sum == 0 ? 0.0f : 1.0f / sum;
+            T* to = shared_q + (warp_row + 16 * b + 8 * h + lane / 4) * S::kStride + 2 * (lane % 4);
+#pragma unroll
+            for (int d = 0; d < D / 8; ++d) {
+                *reinterpret_cast<std::uint32_t*>(to + 8 * d) =
+                    pack<T>(out[b][d][2 * h] * factor, out[b][d][2 * h + 1] * factor);
+            }
+        }
+    }
+    __syncwarp();
+    for (int piece = lane; piece < kWarpRows * kPieces; piece += 32) {
+        const int row = warp_row + piece / kPieces, d = piece % kPieces * 8;
+        if (row >= rows) break;
+        *reinterpret_cast<uint4*>(static_cast<T*>(a.out) + row_at(row) + d) =
+            *reinterpret_cast<const uint4*>(shared_q + row * S::kStride + d);
+    }
+}
+
+template <typename T, int D>
+bool launch_prefill(const Context& ctx, int sequences, int max_count, const Args& args) {
+    using S = Shape<D>;
+    const dim3 grid(static_cast<unsigned>(args.heads), static_cast<unsigned>(sequences),
+                    static_cast<unsigned>((max_count + S::kRows - 1) / S::kRows));
+    MR_CHECK(grid.y <= 65535 && grid.z <= 65535, "the batch has at most 65535 sequences");
+    allow_shared(prefill_kernel<T, D>, S::kSharedBytes);
+    launch(ctx, grid, S::kThreads, S::kSharedBytes, prefill_kernel<T, D>, args);
+    return true;
+}
+
+template <typename T>
+bool launch_prefill(const Context& ctx, int sequences, int max_count, const Args& args) {
+    switch (args.head_dim) {
+        case 64:
+            return launch_prefill<T, 64>(ctx, sequences, max_count, args);
+        case 80:
+            return launch_prefill<T, 80>(ctx, sequences, max_count, args);
+        case 96:
+            return launch_prefill<T, 96>(ctx, sequences, max_count, args);
+        case 128:
+            return launch_prefill<T, 128>(ctx, sequences, max_count, args);
+        case 256:
+            return launch_prefill<T, 256>(ctx, sequences, max_count, args);
+        default:
+            return false;
+    }
+}
+
+}  // namespace
+
+bool prefill_on_tensor_cores(const Context& ctx, DType dtype, int sequences, int max_count,
+                             const Args& args) {
+    if (dtype == DType::bf16) return launch_prefill<bf16>(ctx, sequences, max_count, args);
+    if (dtype == DType::f16) return launch_prefill<__half>(ctx, sequences, max_count, args);
+    return false;
+}
+
+}  // namespace mr::cuda::attn
