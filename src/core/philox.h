@@ -7,8 +7,8 @@
 
 namespace mr {
 
-inline std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
-                                               std::array<std::uint32_t, 2> key) {
+constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
+                                                  std::array<std::uint32_t, 2> key) {
     for (int round = 0; round < 10; ++round) {
         const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * counter[0];
         const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * counter[2];
@@ -23,8 +23,8 @@ inline std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> coun
 }
 
 // The draw of stream `stream` at `index` under `seed`: four words.
-inline std::array<std::uint32_t, 4> philox(std::uint64_t seed, std::uint64_t index,
-                                           std::uint64_t stream = 0) {
+constexpr std::array<std::uint32_t, 4> philox(std::uint64_t seed, std::uint64_t index,
+                                              std::uint64_t stream = 0) {
     return philox4x32(
         {static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32),
          static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)},
@@ -32,6 +32,6 @@ inline std::array<std::uint32_t, 4> philox(std::uint64_t seed, std::uint64_t ind
 }
 
 // Uniform in [0, 1) with 24 bits: exact in f32, so CPU and GPU agree.
-inline float unit_float(std::uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
+constexpr float unit_float(std::uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
 }  // namespace mr

@@ -28,21 +28,6 @@ bool before(const Candidate& a, const Candidate& b) {
     return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
 }
 
-void check_params(const SampleParams& params) {
-    const auto require = [](bool ok, const char* field, float value, const char* problem) {
-        if (ok) return;
-        throw Error::usage({.field = field, .value = std::to_string(value), .problem = problem});
-    };
-    require(params.temperature >= 0 && params.temperature < kInfinity, "temperature",
-            params.temperature, "must be 0 (greedy) or a positive number");
-    require(params.top_k >= 0, "top-k", static_cast<float>(params.top_k),
-            "must be 0 (all) or a positive number");
-    require(params.top_p >= 0 && params.top_p <= 1, "top-p", params.top_p, "must be in [0, 1]");
-    require(params.min_p >= 0 && params.min_p <= 1, "min-p", params.min_p, "must be in [0, 1]");
-    require(params.repeat_penalty > 0 && params.repeat_penalty < kInfinity, "repeat-penalty",
-            params.repeat_penalty, "must be a positive number");
-}
-
 // Logits relative to the best one, and what they weigh.
 class Weigher {
   public:
@@ -112,6 +97,33 @@ std::span<Candidate> take_best(std::span<const float> logits, std::size_t k, Can
 
 }  // namespace
 
+void check_sample_params(const SampleParams& params) {
+    const auto require = [](bool ok, const char* field, float value, const char* problem) {
+        if (ok) return;
+        throw Error::usage({.field = field, .value = std::to_string(value), .problem = problem});
+    };
+    require(params.temperature >= 0 && params.temperature < kInfinity, "temperature",
+            params.temperature, "must be 0 (greedy) or a positive number");
+    require(params.top_k >= 0, "top-k", static_cast<float>(params.top_k),
+            "must be 0 (all) or a positive number");
+    require(params.top_p >= 0 && params.top_p <= 1, "top-p", params.top_p, "must be in [0, 1]");
+    require(params.min_p >= 0 && params.min_p <= 1, "min-p", params.min_p, "must be in [0, 1]");
+    require(params.repeat_penalty > 0 && params.repeat_penalty < kInfinity, "repeat-penalty",
+            params.repeat_penalty, "must be a positive number");
+}
+
+void nan_in_logits() {
+    throw Error::input({.field = "logits",
+                        .problem = "a logit is not a number",
+                        .remedy = "the weights may be damaged: check the file"});
+}
+
+void no_token_in_logits() {
+    throw Error::input({.field = "logits",
+                        .problem = "every logit is minus infinity, no token is possible",
+                        .remedy = "the weights may be damaged: check the file"});
+}
+
 std::size_t sample_scratch_bytes(std::int64_t vocab) {
     // Candidates, and the logits after the penalty.
     return static_cast<std::size_t>(vocab) * (sizeof(Candidate) + sizeof(float)) + 64;
@@ -119,7 +131,7 @@ std::size_t sample_scratch_bytes(std::int64_t vocab) {
 
 Sampled sample(const Context& ctx, Tensor logits, const SampleParams& params,
                std::span<const std::int32_t> recent, std::uint64_t position) {
-    check_params(params);
+    check_sample_params(params);
     MR_CHECK(logits.dtype == DType::f32 && logits.shape.count() > 0, "logits are f32 [vocab]");
     const auto vocab = static_cast<std::size_t>(logits.shape.count());
     MR_CHECK(ctx.scratch.size() >= sample_scratch_bytes(static_cast<std::int64_t>(vocab)),
@@ -136,16 +148,8 @@ Sampled sample(const Context& ctx, Tensor logits, const SampleParams& params,
     const auto count = static_cast<std::int64_t>(vocab);
     bool nan = false;
     const float raw_best = MR_DISPATCH(row_max)(raw, count, &nan);
-    if (nan) {
-        throw Error::input({.field = "logits",
-                            .problem = "a logit is not a number",
-                            .remedy = "the weights may be damaged: check the file"});
-    }
-    if (raw_best == -kInfinity) {
-        throw Error::input({.field = "logits",
-                            .problem = "every logit is minus infinity, no token is possible",
-                            .remedy = "the weights may be damaged: check the file"});
-    }
+    if (nan) nan_in_logits();
+    if (raw_best == -kInfinity) no_token_in_logits();
     auto* buffer = reinterpret_cast<Candidate*>(
         (reinterpret_cast<std::uintptr_t>(ctx.scratch.data()) + 15) / 16 * 16);
     const float* x = raw;

@@ -36,4 +36,10 @@ Sampled sample(const Context& ctx, Tensor logits, const SampleParams& params,
 
 std::size_t sample_scratch_bytes(std::int64_t vocab);
 
+// Throws Error (usage) for parameters out of range.
+void check_sample_params(const SampleParams& params);
+// Throw what sample() throws for a row with a NaN, and for one without a possible token.
+[[noreturn]] void nan_in_logits();
+[[noreturn]] void no_token_in_logits();
+
 }  // namespace mr::ops

@@ -1,0 +1,169 @@
+#include <cstdint>
+
+#include "core/cuda/kernel.cuh"
+#include "core/error.h"
+#include "ops/sample/sample_cuda.h"
+#include "ops/sample/sample_row.cuh"
+
+namespace mr::cuda {
+namespace {
+
+using namespace sampling;
+
+// Moves the row on and says what was drawn: to the next step, to the device and to the host.
+__device__ void publish(const SampleState& state, int r, const Drawn& drawn) {
+    SampleRow& row = state.rows[r];
+    if (drawn.flags != kSampleInactive) {
+        row.position += 1;
+        if (drawn.flags == 0 && row.window > 0) {
+            row.recent[row.recent_next] = drawn.id;
+            row.recent_next = (row.recent_next + 1) % row.window;
+            row.recent_used = min(row.recent_used + 1, row.window);
+        }
+        if (state.next_ids) state.next_ids[r] = drawn.id;
+    }
+    if (state.probability) state.probability[r] = drawn.probability;
+    if (state.confidence) state.confidence[r] = drawn.confidence;
+    if (state.flags) state.flags[r] = drawn.flags;
+    if (!state.steps) return;
+    const u64 step = state.steps[r]++;
+    if (!state.ring) return;
+    const auto slots = static_cast<u64>(state.ring_slots);
+    volatile SampleSlot* slot = state.ring + static_cast<u64>(r) * slots + step % slots;
+    slot->id = drawn.id;
+    slot->probability = drawn.probability;
+    slot->confidence = drawn.confidence;
+    __threadfence_system();  // the host that sees the tag sees the rest
+    slot->tag = static_cast<u32>(step + 1) << 4 | drawn.flags;
+}
+
+// A team of blocks per row. Two blocks fit on a multiprocessor: 32 rows of 8 blocks run at once on
+// 132 of them.
+template <bool kCluster, bool kGreedy>
+__global__ void __launch_bounds__(kThreads, 2)
+    sample_rows(const float* logits, int vocab, SampleState state, Stamp* stamp) {
+    extern __shared__ __align__(16) float slice[];
+    __shared__ Work work;
+    wait_for_previous();
+    let_next_start();
+    const StageClock clock(stamp);
+    const int row = static_cast<int>(blockIdx.x) / Team<kCluster>::size();
+    RowDraw<kCluster> draw(work, slice, logits + static_cast<std::int64_t>(row) * vocab, vocab);
+    const Drawn drawn = draw.template draw<kGreedy>(state.rows[row]);
+    if (Team<kCluster>::rank() == 0 && thread() == 0) publish(state, row, drawn);
+}
+
+std::size_t slice_bytes(std::int64_t vocab, int team) {
+    return team == 1 ? kFilterBits / 8
+                     : sizeof(float) * static_cast<std::size_t>(
+                                           RowDraw<true>::slice_of(static_cast<int>(vocab), team));
+}
+
+const DeviceInfo& this_device() {
+    static const DeviceInfo info = require_device();
+    return info;
+}
+
+// What a kernel may use, raised once; also whether it was compiled for clusters.
+template <typename Kernel>
+bool prepare_clusters(Kernel* kernel) {
+    cudaFuncAttributes attributes{};
+    MR_CUDA_CALL(cudaFuncGetAttributes(&attributes, kernel));
+    if (this_device().sm < 90 || attributes.ptxVersion < 90) return false;
+    const std::size_t room = this_device().shared_per_block - attributes.sharedSizeBytes;
+    MR_CUDA_CALL(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(room)));
+    MR_CUDA_CALL(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+    return true;
+}
+
+template <bool kGreedy>
+bool has_clusters() {
+    static const bool has = prepare_clusters(sample_rows<true, kGreedy>);
+    return has;
+}
+
+template <bool kGreedy>
+void launch_rows(const Context& ctx, int rows, int team, const float* logits, int vocab,
+                 const SampleState& state, Stamp* stamp) {
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(rows * team));
+    config.blockDim = dim3(kThreads);
+    config.dynamicSmemBytes = slice_bytes(vocab, team);
+    config.stream = ctx.cuda->raw();
+    cudaLaunchAttribute attributes[2]{};
+    if (team > 1) {
+        cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
+        cluster.id = cudaLaunchAttributeClusterDimension;
+        cluster.val.clusterDim = {static_cast<unsigned>(team), 1, 1};
+    }
+    if (ctx.dependent_launch) {
+        cudaLaunchAttribute& dependent = attributes[config.numAttrs++];
+        dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        dependent.val.programmaticStreamSerializationAllowed = 1;
+    }
+    config.attrs = attributes;
+    const auto kernel = team > 1 ? sample_rows<true, kGreedy> : sample_rows<false, kGreedy>;
+    MR_CUDA_CALL(cudaLaunchKernelEx(&config, kernel, logits, vocab, state, stamp));
+}
+
+// Small vocabularies are over before a cluster has met twice.
+constexpr std::int64_t kSmallVocab = 8192;
+
+}  // namespace
+
+bool sample_team_fits(std::int64_t vocab, int team) {
+    if (team == 1) return true;
+    if (team < 1 || team > Team<true>::kMost || !has_clusters<false>() || !has_clusters<true>()) {
+        return false;
+    }
+    if (slice_bytes(vocab, team) + sizeof(Work) + 1024 > this_device().shared_per_block) {
+        return false;
+    }
+    if (team <= 8) return true;
+    // More than 8 is more than CUDA promises: ask.
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(team));
+    config.blockDim = dim3(kThreads);
+    config.dynamicSmemBytes = slice_bytes(vocab, team);
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(team), 1, 1};
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    int clusters = 0;
+    const cudaError_t status =
+        cudaOccupancyMaxActiveClusters(&clusters, sample_rows<true, false>, &config);
+    if (status != cudaSuccess) cudaGetLastError();  // this device has no such clusters
+    return status == cudaSuccess && clusters > 0;
+}
+
+void sample(const Context& ctx, Tensor logits, const SampleState& state, SampleKind kind,
+            int team) {
+    MR_CHECK(logits.dtype == DType::f32 && logits.shape.rank == 2, "logits are f32 [rows, vocab]");
+    const std::int64_t rows = logits.shape[0], vocab = logits.shape[1];
+    MR_CHECK(rows > 0 && rows <= 1 << 20, "there are rows, at most 2^20");
+    MR_CHECK(vocab > 0 && vocab <= 1 << 19, "the vocabulary has at most 2^19 tokens");
+    MR_CHECK(state.rows != nullptr, "every row has its parameters");
+    MR_CHECK(!state.ring || (state.steps && state.ring_slots > 0), "a ring has slots and steps");
+    if (team == 0) team = vocab >= kSmallVocab && sample_team_fits(vocab, 8) ? 8 : 1;
+    MR_CHECK(sample_team_fits(vocab, team), "the device has teams of that size");
+    // Compare, subtract, exponential, add: 4 operations a logit, as on the CPU.
+    const OpRecord work{1, logits.bytes() + static_cast<std::uint64_t>(rows) * sizeof(SampleRow),
+                        static_cast<std::uint64_t>(rows) * sizeof(SampleSlot),
+                        4 * static_cast<std::uint64_t>(rows * vocab), 0};
+    const bool greedy = kind == SampleKind::greedy;
+    Stamp* stamp = account(ctx, OpKind::sample, greedy ? "greedy" : "sample", work);
+    const auto launch_kind = greedy ? launch_rows<true> : launch_rows<false>;
+    launch_kind(ctx, static_cast<int>(rows), team, logits.f32(), static_cast<int>(vocab), state,
+                stamp);
+}
+
+void check_sample_flags(std::uint32_t flags) {
+    if (flags & kSampleNan) ops::nan_in_logits();
+    if (flags & kSampleNone) ops::no_token_in_logits();
+    MR_CHECK(!(flags & kSampleInactive), "the row was set");
+    MR_CHECK(!(flags & kSampleKind), "the greedy kernel is given greedy rows");
+}
+
+}  // namespace mr::cuda

@@ -1,0 +1,625 @@
+// One row of logits, one token: what a team of blocks does, step by step.
+//
+//   1. Each block loads its slice of the row into shared memory, once; the team agrees on the best.
+//   2. With top-k: the k-th best of the threads' own maxima bounds the k-th best logit from below.
+//      What is not below it is a short list, with the winner in it, for any row a model makes.
+//      Without: a histogram of counts and weights says where the front that top-p and min-p leave
+//      may end.
+//   3. A list of up to 512 is gathered in one block and ranked, each thread one candidate against
+//      all; the rest is a scan over weights.
+//   4. Where the list would be longer (flat rows, ties, large k), nothing is listed before a
+//      histogram descent has found the few candidates among which a boundary lies.
+//
+// Counts and weights are integers: all of this gives the same bits whoever does what.
+#pragma once
+
+#include "core/philox.h"
+#include "ops/sample/sample_cuda.h"
+#include "ops/sample/sample_team.cuh"
+
+namespace mr::cuda::sampling {
+
+// A block's shared memory, besides its slice of the logits.
+struct Work {
+    // What other blocks of the team read.
+    float raw_best, best;
+    int nan;
+    int first_best;   // greedy: the lowest id of the slice that has the best logit
+    int found;        // in the first block: the id that another block found
+    u32 listed;       // candidates of the slice, of which kListed fit into the list
+    u64 softmax_sum;  // of the slice
+    u64 partial;
+    u64 list[kListed];
+    u32 bin_count[kBins];
+    u32 bin_low[kBins], bin_high[kBins];  // weight, as two words: shared memory adds 32 bits
+    // What only this block uses.
+    u64 space[kWarps];
+    SampleRow row;
+    u32 count_to[kBins];   // up to and with each bin, the whole row
+    u64 weight_to[kBins];  //
+    u64 sorted[kListed], sums[kListed];
+};
+
+// A filter of the ids the penalty applies to, for blocks that keep no slice.
+constexpr int kFilterBits = 1 << 14;
+
+struct Drawn {
+    int id;
+    float probability, confidence;
+    u32 flags;
+};
+
+template <bool kCluster>
+class RowDraw {
+    using Blocks = Team<kCluster>;
+
+  public:
+    // `slice`: [padded slice] in shared memory; without a cluster it is the filter instead.
+    __device__ RowDraw(Work& work, float* slice, const float* logits, int vocab)
+        : work_(work), row_(work.row), raw_(logits), own_(slice), vocab_(vocab) {
+        const int each = slice_of(vocab, Blocks::size());
+        first_ = min(Blocks::rank() * each, vocab);
+        end_ = min(first_ + each, vocab);
+    }
+    // Logits of one block, in fours.
+    __host__ __device__ static int slice_of(int vocab, int blocks) {
+        return ((vocab + 3) / 4 + blocks - 1) / blocks * 4;
+    }
+
+    // The result is valid in the first thread of the first block.
+    template <bool kGreedy>
+    __device__ Drawn draw(const SampleRow& row) {
+        load(row);
+        if (!row_.active) return {0, 0, 0, kSampleInactive};
+        apply_penalty();
+        agree_on_best();
+        Drawn drawn{0, 0, 0, 0};
+        if (nan_ || !(best_ > -kInfinity)) {
+            drawn.flags = nan_ ? kSampleNan : kSampleNone;
+        } else if (kGreedy && row_.temperature > 0) {
+            drawn.flags = kSampleKind;
+        } else if (kGreedy || row_.temperature == 0) {
+            drawn = most_probable();
+        } else if constexpr (!kGreedy) {
+            return sampled();
+        }
+        Blocks::sync();  // nobody leaves while another block may read its memory
+        return drawn;
+    }
+
+  private:
+    // ---- the slice ----
+
+    __device__ float penalty(float x) const {
+        return x > 0 ? x / row_.repeat_penalty : x * row_.repeat_penalty;
+    }
+    __device__ u32& filter_word(int id) const {
+        return reinterpret_cast<u32*>(own_)[(id & (kFilterBits - 1)) / 32];
+    }
+    // Logit `id` of the slice after the penalty.
+    __device__ float at(int id) const {
+        if constexpr (kCluster) return own_[id - first_];
+        float x = raw_[id];
+        if (penalised_ && filter_word(id) >> (id % 32) & 1) {
+            for (int i = 0; i < row_.recent_used; ++i) {
+                if (row_.recent[i] == id) return penalty(x);
+            }
+        }
+        return x;
+    }
+    // f(id, logit) for this thread's part of the slice. A slice in shared memory ends with up to
+    // three -inf, whose ids mean nothing.
+    template <typename F>
+    __device__ __forceinline__ void each(F f) const {
+        if constexpr (kCluster) {
+            const float4* quads = reinterpret_cast<const float4*>(own_);
+            const int count = (end_ - first_ + 3) / 4;
+#pragma unroll 2
+            for (int q = thread(); q < count; q += kThreads) {
+                const float4 x = quads[q];
+                const int id = first_ + 4 * q;
+                f(id, x.x);
+                f(id + 1, x.y);
+                f(id + 2, x.z);
+                f(id + 3, x.w);
+            }
+        } else {
+            for (int id = thread(); id < end_; id += kThreads) f(id, at(id));
+        }
+    }
+
+    __device__ void load(const SampleRow& row) {
+        constexpr int kRowWords = static_cast<int>(sizeof(SampleRow) / sizeof(u32));
+        u32 word = 0;  // of the parameters: on its way while the logits are
+        if (thread() < kRowWords) word = reinterpret_cast<const u32*>(&row)[thread()];
+        work_.bin_count[thread()] = 0;
+        if (thread() == 0) work_.listed = 0;
+        thread_best_ = -kInfinity;
+        nan_ = false;
+        const auto see = [&](float x) {
+            thread_best_ = fmaxf(thread_best_, x);
+            nan_ |= x != x;
+        };
+        const float* from = raw_ + first_;
+        const int count = end_ - first_;
+        if constexpr (!kCluster) {
+            for (int i = thread(); i < count; i += kThreads) see(from[i]);
+            for (int i = thread(); i < kFilterBits / 32; i += kThreads) filter_word(32 * i) = 0;
+        } else if (reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {
+            constexpr int kBatch = 5;  // loads in flight per thread
+            const float4* quads = reinterpret_cast<const float4*>(from);
+            for (int q = thread(); q < count / 4; q += kBatch * kThreads) {
+                float4 x[kBatch];
+#pragma unroll
+                for (int b = 0; b < kBatch; ++b) {
+                    if (q + b * kThreads < count / 4) x[b] = __ldcs(quads + q + b * kThreads);
+                }
+#pragma unroll
+                for (int b = 0; b < kBatch; ++b) {
+                    if (q + b * kThreads >= count / 4) break;
+                    reinterpret_cast<float4*>(own_)[q + b * kThreads] = x[b];
+                    see(x[b].x);
+                    see(x[b].y);
+                    see(x[b].z);
+                    see(x[b].w);
+                }
+            }
+            const int i = count / 4 * 4 + thread();
+            if (i < count) see(own_[i] = from[i]);
+        } else {
+#pragma unroll 8
+            for (int i = thread(); i < count; i += kThreads) {
+                const float x = __ldcs(from + i);
+                own_[i] = x;
+                see(x);
+            }
+        }
+        if constexpr (kCluster) {
+            const int i = count + thread();
+            if (i < (count + 3) / 4 * 4) own_[i] = -kInfinity;
+        }
+        raw_best_ = thread_best_;
+        if (thread() < kRowWords) reinterpret_cast<u32*>(&work_.row)[thread()] = word;
+        __syncthreads();
+        penalised_ = row_.repeat_penalty != 1.0f && row_.recent_used > 0;
+    }
+
+    // From the raw logit, once per distinct token. Who changes a logit remembers what it was: the
+    // confidence is on the logits as they came.
+    __device__ void apply_penalty() {
+        changed_ = false;
+        if (!penalised_) return;
+        const int id = thread() < row_.recent_used ? row_.recent[thread()] : -1;
+        changed_ = id >= first_ && id < end_;
+        for (int i = 0; changed_ && i < thread(); ++i) changed_ = row_.recent[i] != id;
+        if (changed_) {
+            was_ = raw_[id];
+            became_ = penalty(was_);
+            if constexpr (kCluster) {
+                own_[id - first_] = became_;
+            } else {
+                atomicOr(&filter_word(id), 1u << (id % 32));
+            }
+        }
+        __syncthreads();
+        thread_best_ = -kInfinity;
+        each([&](int, float x) { thread_best_ = fmaxf(thread_best_, x); });
+    }
+
+    __device__ void agree_on_best() {
+        const auto greater = [](float a, float b) { return fmaxf(a, b); };
+        const int any_nan = __syncthreads_or(nan_);
+        const float raw = warp_reduce(raw_best_, greater);
+        const float best = warp_reduce(thread_best_, greater);
+        float* space = reinterpret_cast<float*>(work_.space);  // [2, kWarps]
+        if (lane() == 0) {
+            space[warp()] = raw;
+            space[kWarps + warp()] = best;
+        }
+        __syncthreads();
+        if (warp() == 0) {
+            const float a = warp_reduce(space[lane() % kWarps], greater);
+            const float b = warp_reduce(space[kWarps + lane() % kWarps], greater);
+            if (lane() == 0) {
+                work_.raw_best = a;
+                work_.best = b;
+                work_.nan = any_nan;
+            }
+        }
+        Blocks::sync();
+        const int from = lane() < Blocks::size() ? lane() : 0;
+        raw_best_ = warp_reduce(*Blocks::of(&work_.raw_best, from), greater);
+        best_ = warp_reduce(*Blocks::of(&work_.best, from), greater);
+        nan_ = __any_sync(kAllLanes, *Blocks::of(&work_.nan, from));
+    }
+
+    // ---- sums over the team ----
+
+    // One value of each block, added up.
+    __device__ u64 sum_of_blocks(u64* theirs) const {
+        const u64 x = lane() < Blocks::size() ? *Blocks::of(theirs, lane()) : 0;
+        return warp_reduce(x, [](u64 a, u64 b) { return a + b; });
+    }
+    __device__ u64 team_sum(u64 x) {
+        x = block_sum(x, work_.space);
+        Blocks::sync();  // everybody has read the sum before this one
+        if (thread() == 0) work_.partial = x;
+        Blocks::sync();
+        return sum_of_blocks(&work_.partial);
+    }
+    // This thread's bin, added up over the team.
+    __device__ u32 merged_count() const {
+        u32 sum = 0;
+#pragma unroll 8
+        for (int r = 0; r < Blocks::size(); ++r) sum += Blocks::of(work_.bin_count, r)[thread()];
+        return sum;
+    }
+    __device__ u64 merged_weight() const {
+        u64 sum = 0;
+#pragma unroll 4
+        for (int r = 0; r < Blocks::size(); ++r) {
+            sum += u64{Blocks::of(work_.bin_high, r)[thread()]} << 32 |
+                   Blocks::of(work_.bin_low, r)[thread()];
+        }
+        return sum;
+    }
+    __device__ void add_to_bin(int bin, u64 weight) {
+        atomicAdd(&work_.bin_count[bin], 1u);
+        const u32 low = static_cast<u32>(weight);
+        const u32 before = atomicAdd(&work_.bin_low[bin], low);
+        const u32 high = static_cast<u32>(weight >> 32) + (before + low < low ? 1u : 0u);
+        if (high) atomicAdd(&work_.bin_high[bin], high);
+    }
+    __device__ void clear_bins() {
+        Blocks::sync();  // nobody reads the last histogram any more
+        work_.bin_count[thread()] = work_.bin_low[thread()] = work_.bin_high[thread()] = 0;
+        __syncthreads();
+    }
+
+    // ---- the confidence: softmax of the raw logits at temperature 1, in units of 2^-40 ----
+
+    __device__ u64 softmax_weight(float x) const {
+        const float distance =
+            raw_best_ < kInfinity ? fminf(x - raw_best_, 0.0f) : (x == kInfinity ? 0 : -kInfinity);
+        return __float2ull_rn(__expf(distance) * 0x1p40f);
+    }
+    // Given the sum of softmax_weight() over each(), of this thread.
+    __device__ void keep_softmax_sum(u64 sum) {
+        if (changed_) sum += softmax_weight(was_) - softmax_weight(became_);
+        sum = block_sum(sum, work_.space);
+        if (thread() == 0) work_.softmax_sum = sum;
+    }
+    // In the first block, after a sync of the team; one warp at least calls.
+    __device__ float confidence(int id, u64 sum) const {
+        const float x = raw_[id];
+        double weight = exp(static_cast<double>(x) - static_cast<double>(raw_best_));
+        if (raw_best_ == kInfinity) weight = x == kInfinity ? 1 : 0;
+        return static_cast<float>(weight * 0x1p40 / static_cast<double>(sum));
+    }
+
+    // ---- greedy ----
+
+    __device__ Drawn most_probable() {
+        u64 sum = 0;
+        int id = vocab_;
+        each([&](int i, float x) {
+            sum += softmax_weight(x);
+            if (x == best_) id = min(id, i);
+        });
+        keep_softmax_sum(sum);
+        const auto lower = [](int a, int b) { return min(a, b); };
+        id = warp_reduce(id, lower);
+        int* space = reinterpret_cast<int*>(work_.space);
+        __syncthreads();
+        if (lane() == 0) space[warp()] = id;
+        __syncthreads();
+        if (warp() == 0) {
+            id = warp_reduce(space[lane() % kWarps], lower);
+            if (lane() == 0) work_.first_best = id;
+        }
+        Blocks::sync();
+        if (Blocks::rank() != 0) return {};
+        const int from = lane() < Blocks::size() ? lane() : 0;
+        id = warp_reduce(*Blocks::of(&work_.first_best, from), lower);
+        return {id, 1.0f, confidence(id, sum_of_blocks(&work_.softmax_sum)), 0};
+    }
+
+    // ---- sampling ----
+
+    __device__ Drawn sampled() {
+        const Weigher weigh(best_, row_.temperature);
+        const bool top_k = row_.top_k > 0 && row_.top_k < vocab_;
+        if (top_k && list_the_best()) return among_front(weigh, 0);
+        fill_row_bins(weigh, !top_k);
+        if (!top_k && list_the_front()) return among_front(weigh, work_.weight_to[kTail]);
+        return by_descent(weigh, top_k);
+    }
+
+    // Puts the candidates of the slice on the list that are in bins up to `last`.
+    __device__ void push(int id, float x) {
+        const u32 slot = atomicAdd(&work_.listed, 1u);
+        if (slot < kListed) work_.list[slot] = candidate(x, id);
+    }
+    __device__ u64 team_listed() const {
+        const u64 mine = lane() < Blocks::size() ? *Blocks::of(&work_.listed, lane()) : 0u;
+        return warp_reduce(mine, [](u64 a, u64 b) { return a + b; });
+    }
+
+    // Lists a front of the row that has the k best in it. False where it is too long for that.
+    __device__ bool list_the_best() {
+        // Bins of 1/16 nat; but never coarser than 1/16 logit, however hot: the list stays short.
+        const Bins bins{best_, 16 / fminf(row_.temperature, 1.0f)};
+        const int bin = bins(thread_best_);
+        if (bin < kTail) atomicAdd(&work_.bin_count[bin], 1u);
+        Blocks::sync();
+        const u64 to = block_scan(merged_count(), work_.space);
+        int last = __syncthreads_count(to < static_cast<u64>(row_.top_k));
+        // Fewer than k threads have anything outside of the tail. What is in it weighs nothing,
+        // if the bins are in nats.
+        const bool known = last < kTail || row_.temperature <= 1.0f;
+        last = min(last, kTail - 1);
+        const float limit = static_cast<float>(last + 1);
+        u64 sum = 0;
+        each([&](int id, float x) {
+            sum += softmax_weight(x);
+            if ((best_ - x) * bins.scale < limit || x == best_) push(id, x);
+        });
+        keep_softmax_sum(sum);
+        Blocks::sync();
+        return known && team_listed() <= kListed;
+    }
+
+    // The histogram of the row in bins of 1/16 nat, and its sums.
+    __device__ void fill_row_bins(const Weigher& weigh, bool softmax) {
+        const Bins bins = row_bins();
+        clear_bins();
+        u64 sum = 0;
+        each([&](int, float x) {
+            if (softmax) sum += softmax_weight(x);
+            const int bin = bins(x);
+            if (bin < kTail) add_to_bin(bin, weigh(x));
+        });
+        if (softmax) keep_softmax_sum(sum);
+        Blocks::sync();
+        const u64 counts = block_scan(merged_count(), work_.space);
+        const u64 weights = block_scan(merged_weight(), work_.space);
+        work_.count_to[thread()] = static_cast<u32>(counts);
+        work_.weight_to[thread()] = weights;
+        __syncthreads();
+    }
+    __device__ Bins row_bins() const { return {best_, 16 / row_.temperature}; }
+
+    // Without top-k: lists the front beyond which top-p and min-p keep nothing.
+    __device__ bool list_the_front() {
+        int last = kTail - 1;
+        const u64 wanted = part_of(work_.weight_to[kTail]);
+        last = min(last, __syncthreads_count(work_.weight_to[thread()] < wanted));
+        if (row_.min_p > 0) {
+            // A bin more, for the roundings.
+            last = min(last, static_cast<int>(-16 * logf(row_.min_p)) + 1);
+        }
+        if (work_.count_to[last] > kListed) return false;
+        const Bins bins = row_bins();
+        list([&](float x) { return bins(x) <= last; });
+        return true;
+    }
+
+    template <typename In>
+    __device__ void list(In in) {
+        Blocks::sync();  // nobody reads the last list any more
+        if (thread() == 0) work_.listed = 0;
+        __syncthreads();
+        each([&](int id, float x) {
+            if (in(x)) push(id, x);
+        });
+        Blocks::sync();
+    }
+
+    // What of `whole` top-p asks for: at least 1 so that one token stays.
+    __device__ u64 part_of(u64 whole) const {
+        if (row_.top_p >= 1.0f) return whole;
+        const double part = ceil(static_cast<double>(row_.top_p) * static_cast<double>(whole));
+        return min(max(static_cast<u64>(part), u64{1}), whole);
+    }
+    // Which sum of weights the draw falls on: the first candidate that reaches it is drawn.
+    __device__ u64 target_in(u64 kept) const {
+        const u32 word = philox(row_.seed, static_cast<u64>(row_.position))[0];
+        return __umul64hi(u64{word >> 8} << 40, kept) + 1;  // u * kept, u of 24 bits, exactly
+    }
+
+    // Collects the team's lists and sorts them: thread i gets the i-th best, threads from `count`
+    // on get 0. The lists are free again when everybody has passed the sync of the team that
+    // follows.
+    __device__ u64 ranked(int* count) {
+        const int listed =
+            lane() < Blocks::size() ? static_cast<int>(*Blocks::of(&work_.listed, lane())) : 0;
+        int from = 0, rank = -1, before = 0;
+        for (int r = 0; r < Blocks::size(); ++r) {
+            const int theirs = __shfl_sync(kAllLanes, listed, r);
+            if (thread() >= before && thread() < before + theirs) {
+                rank = r;
+                from = thread() - before;
+            }
+            before += theirs;
+        }
+        *count = before;
+        const u64 mine = rank < 0 ? 0 : Blocks::of(work_.list, rank)[from];
+        work_.sums[thread()] = mine;
+        __syncthreads();
+        int place = 0;
+#pragma unroll 8
+        for (int i = 0; i < before; ++i) place += work_.sums[i] > mine ? 1 : 0;
+        if (rank >= 0) work_.sorted[place] = mine;
+        __syncthreads();
+        return thread() < before ? work_.sorted[thread()] : 0;
+    }
+
+    // The first block draws from the list; the others are done. `whole`: what top-p is a part of,
+    // where that is known already; 0: the k best, which are on the list.
+    __device__ Drawn among_front(const Weigher& weigh, u64 whole) {
+        int count = 0;
+        u64 mine = 0, softmax = 0;
+        if (Blocks::rank() == 0) {
+            mine = ranked(&count);
+            softmax = sum_of_blocks(&work_.softmax_sum);
+        }
+        Blocks::sync();  // the other blocks' memory is not needed any more
+        if (Blocks::rank() != 0) return {};
+        const float x = logit_of(key_in(mine));
+        const bool there = thread() < count && (whole > 0 || thread() < row_.top_k);
+        const u64 weight = there ? weigh(x) : 0;
+        const u64 to = block_scan(weight, work_.space);
+        work_.sums[thread()] = to;
+        const bool kept_by_min_p = there && !weigh.below(x, row_.min_p);
+        const int by_min_p = __syncthreads_count(kept_by_min_p);
+        const u64 wanted = part_of(whole > 0 ? whole : work_.sums[kListed - 1]);
+        const int by_top_p = __syncthreads_count(to < wanted) + 1;
+        const u64 kept = work_.sums[min(max(min(by_min_p, by_top_p), 1), kListed) - 1];
+        const u64 target = target_in(kept);
+        const int drawn = __syncthreads_count(to < target);
+        const int id = id_in(work_.sorted[drawn]);
+        const u64 its = weigh(logit_of(key_in(work_.sorted[drawn])));
+        const double probability = static_cast<double>(its) / static_cast<double>(kept);
+        return {id, static_cast<float>(probability), confidence(id, softmax), 0};
+    }
+
+    // ---- by descent: any row, however flat ----
+
+    struct Crossing {
+        u64 to;      // the weight up to and with the candidate
+        u64 weight;  // its own
+        int id;      // in the first block, where asked for
+    };
+
+    __device__ Drawn by_descent(const Weigher& weigh, bool top_k) {
+        u64 kept = work_.weight_to[kTail];
+        Crossing at{};
+#pragma unroll 1
+        for (int stage = 0; stage < 3; ++stage) {  // top-k, top-p, the draw: one copy of the code
+            if ((stage == 0 && !top_k) || (stage == 1 && row_.top_p >= 1.0f)) continue;
+            if (stage == 2 && row_.min_p > 0) kept = min(kept, weight_left_by_min_p(weigh));
+            const u64 want = stage == 0   ? static_cast<u64>(row_.top_k)
+                             : stage == 1 ? part_of(kept)
+                                          : target_in(kept);
+            at = cross(weigh, stage == 0, want, stage == 2);
+            if (stage < 2) kept = at.to;
+        }
+        const u64 softmax = sum_of_blocks(&work_.softmax_sum);
+        Blocks::sync();
+        if (Blocks::rank() != 0) return {};
+        const double probability = static_cast<double>(at.weight) / static_cast<double>(kept);
+        return {at.id, static_cast<float>(probability), confidence(at.id, softmax), 0};
+    }
+
+    __device__ u64 weight_left_by_min_p(const Weigher& weigh) {
+        const Bins bins = row_bins();
+        const u32 least = first_key(key_of(-kInfinity), key_of(best_), [&](u32 key) {
+            return !weigh.below(logit_of(key), row_.min_p);
+        });
+        const int bin = bins(logit_of(least));
+        if (bin >= kTail) return work_.weight_to[kTail];
+        u64 sum = 0;
+        each([&](int, float x) {
+            if (bins(x) == bin && key_of(x) >= least) sum += weigh(x);
+        });
+        return team_sum(sum) + (bin > 0 ? work_.weight_to[bin - 1] : 0);
+    }
+
+    // The first candidate, in order, with which the count (or the weight) reaches `want`.
+    __device__ Crossing cross(const Weigher& weigh, bool by_count, u64 want, bool want_id) {
+        const u64 reach = by_count ? work_.count_to[thread()] : work_.weight_to[thread()];
+        int bin = __syncthreads_count(reach < want);
+        if (bin >= kTail) return {work_.weight_to[kTail], 0, -1};  // the tail weighs nothing
+        u64 count_before = bin > 0 ? work_.count_to[bin - 1] : 0;
+        u64 weight_before = bin > 0 ? work_.weight_to[bin - 1] : 0;
+        u64 count = work_.count_to[bin] - count_before;
+        const Bins bins = row_bins();
+        const u32 least = key_of(-kInfinity), most = key_of(best_);
+        u32 low = first_key(least, most, [&](u32 key) { return bins(logit_of(key)) <= bin; });
+        u32 high = bin == 0 ? most : first_key(least, most, [&](u32 key) {
+                                         return bins(logit_of(key)) < bin;
+                                     }) - 1;
+        while (true) {
+            const auto inside = [&](float x) { return key_of(x) >= low && key_of(x) <= high; };
+            if (count <= kListed) {
+                list(inside);
+                int listed = 0;
+                const u64 mine = ranked(&listed);
+                const u64 weight = thread() < listed ? weigh(logit_of(key_in(mine))) : 0;
+                const u64 to = weight_before + block_scan(weight, work_.space);
+                work_.sums[thread()] = to;
+                const int by_weight = __syncthreads_count(to < want);
+                const int at = by_count ? static_cast<int>(want - count_before) - 1 : by_weight;
+                const u64 found = work_.sorted[at];
+                const Crossing crossing{work_.sums[at], weigh(logit_of(key_in(found))),
+                                        id_in(found)};
+                __syncthreads();
+                return crossing;
+            }
+            if (low == high) {  // all alike, in the order of their ids
+                const u64 weight = weigh(logit_of(low));
+                const u64 nth =
+                    by_count ? want - count_before : (want - weight_before + weight - 1) / weight;
+                const int id = want_id ? nth_alike(low, nth) : -1;
+                return {weight_before + nth * weight, weight, id};
+            }
+            const int shift = max(0, 32 - __clz(static_cast<int>(high - low)) - kBinBits);
+            clear_bins();
+            each([&](int, float x) {
+                if (inside(x)) add_to_bin(static_cast<int>((high - key_of(x)) >> shift), weigh(x));
+            });
+            Blocks::sync();
+            const u64 counts = block_scan(merged_count(), work_.space);
+            const u64 weights = block_scan(merged_weight(), work_.space);
+            work_.sorted[thread()] = counts;
+            work_.sums[thread()] = weights;
+            bin = __syncthreads_count(by_count ? count_before + counts < want
+                                               : weight_before + weights < want);
+            const u64 skipped = bin > 0 ? work_.sorted[bin - 1] : 0;
+            count = work_.sorted[bin] - skipped;
+            count_before += skipped;
+            weight_before += bin > 0 ? work_.sums[bin - 1] : 0;
+            __syncthreads();
+            high -= static_cast<u32>(bin) << shift;
+            low = max(low, high - min(high, (1u << shift) - 1));
+        }
+    }
+
+    // The id of the nth (from 1) logit that has this key; valid in the first block.
+    __device__ int nth_alike(u32 key, u64 nth) {
+        u64 mine = 0;
+        each([&](int, float x) { mine += key_of(x) == key ? 1 : 0; });
+        mine = block_sum(mine, work_.space);
+        Blocks::sync();
+        if (thread() == 0) work_.partial = mine;
+        Blocks::sync();
+        u64 before = 0;
+        for (int r = 0; r < Blocks::rank(); ++r) before += *Blocks::of(&work_.partial, r);
+        if (before < nth && nth <= before + mine) {
+            for (int base = first_; base < end_; base += kThreads) {
+                const int id = base + thread();
+                const bool alike = id < end_ && key_of(at(id)) == key;
+                const u64 to = before + block_scan(alike ? 1 : 0, work_.space);
+                if (alike && to == nth) *Blocks::of(&work_.found, 0) = id;
+                before += static_cast<u64>(__syncthreads_count(alike));
+                if (before >= nth) break;
+            }
+        }
+        Blocks::sync();
+        return work_.found;
+    }
+
+    Work& work_;
+    const SampleRow& row_;
+    const float* raw_;  // [vocab]
+    float* own_;
+    int vocab_, first_, end_;  // the slice: [first_, end_)
+    bool penalised_ = false;
+    bool nan_ = false;
+    bool changed_ = false;  // this thread changed a logit, from was_ to became_
+    float was_ = 0, became_ = 0;
+    float thread_best_ = 0;  // this thread's, after the penalty
+    float raw_best_ = 0, best_ = 0;
+};
+
+}  // namespace mr::cuda::sampling
