@@ -101,7 +101,7 @@ class GpuTest : public ::testing::Test {
 
 // Half the distance between neighbours around 1, relative.
 inline double epsilon(DType dtype) {
-    return dtype == DType::f32 ? 0x1p-24 : dtype == DType::f16 ? 0x1p-11 : 0x1p-8 / 2;
+    return dtype == DType::f32 ? 0x1p-24 : dtype == DType::f16 ? 0x1p-11 : 0x1p-8;
 }
 
 }  // namespace mr::cuda

@@ -1,0 +1,384 @@
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "core/cuda/device.h"
+#include "core/error.h"
+#include "ops/linear/gemm_cublaslt.h"
+
+#if __has_include(<cublasLt.h>)
+#define MR_HAS_CUBLASLT 1
+#include <cublasLt.h>
+#endif
+
+namespace mr::cuda::cublaslt {
+
+std::string Algorithm::str() const {
+    return "algorithm " + std::to_string(id) + ", tile " + std::to_string(tile) + ", stages " +
+           std::to_string(stages) + ", cluster " + std::to_string(cluster) + ", inner " +
+           std::to_string(inner) + ", swizzle " + std::to_string(swizzle) + ", custom " +
+           std::to_string(custom) + ", workspace " + std::to_string(workspace);
+}
+
+#ifdef MR_HAS_CUBLASLT
+namespace {
+
+// The functions of the library that are used, by the names they have there.
+#define MR_CUBLASLT_FUNCTIONS(F)            \
+    F(cublasLtCreate)                       \
+    F(cublasLtGetVersion)                   \
+    F(cublasLtGetStatusString)              \
+    F(cublasLtMatmul)                       \
+    F(cublasLtMatmulDescCreate)             \
+    F(cublasLtMatmulDescDestroy)            \
+    F(cublasLtMatmulDescSetAttribute)       \
+    F(cublasLtMatrixLayoutCreate)           \
+    F(cublasLtMatrixLayoutDestroy)          \
+    F(cublasLtMatmulPreferenceCreate)       \
+    F(cublasLtMatmulPreferenceDestroy)      \
+    F(cublasLtMatmulPreferenceSetAttribute) \
+    F(cublasLtMatmulAlgoGetHeuristic)       \
+    F(cublasLtMatmulAlgoCheck)              \
+    F(cublasLtMatmulAlgoCapGetAttribute)    \
+    F(cublasLtMatmulAlgoConfigGetAttribute)
+
+struct Library {
+#define MR_MEMBER(name) decltype(&::name) name = nullptr;
+    MR_CUBLASLT_FUNCTIONS(MR_MEMBER)
+#undef MR_MEMBER
+    cublasLtHandle_t handle = nullptr;
+    std::string about;  // its name and version, or why there is none
+
+    explicit operator bool() const { return handle != nullptr; }
+};
+
+// Names without a folder are looked for where the loader looks (LD_LIBRARY_PATH, ld.so.conf).
+std::vector<std::string> file_names() {
+    std::vector<std::string> folders = {""};
+    for (const char* name : {"CUDA_HOME", "CUDA_PATH"}) {
+        if (const char* home = std::getenv(name); home && *home) {
+            folders.push_back(std::string(home) + "/lib64/");
+            folders.push_back(std::string(home) + "/lib/");
+        }
+    }
+    folders.emplace_back("/usr/local/cuda/lib64/");
+    folders.emplace_back("/usr/local/cuda/lib/");
+    std::vector<std::string> names;
+    for (const std::string& folder : folders) {
+        for (const char* suffix : {".13", ".12", ""}) {
+            names.push_back(folder + "libcublasLt.so" + suffix);
+        }
+    }
+    return names;
+}
+
+Library open_library() {
+    Library lib;
+    std::vector<std::string> names = file_names();
+    if (const char* wanted = std::getenv("MILLRACE_CUBLASLT"); wanted && *wanted) {
+        if (std::string(wanted) == "off") {
+            lib.about = "MILLRACE_CUBLASLT is off";
+            return lib;
+        }
+        names = {wanted};
+    }
+    void* file = nullptr;
+    for (const std::string& name : names) {
+        if ((file = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL))) break;
+    }
+    if (!file) {
+        const char* problem = dlerror();
+        lib.about = std::string("cuBLASLt was not found") + (problem ? ": " : "") +
+                    (problem ? problem : "");
+        return lib;
+    }
+    std::string missing;
+#define MR_LOAD(name)                                                    \
+    lib.name = reinterpret_cast<decltype(lib.name)>(dlsym(file, #name)); \
+    if (!lib.name) missing += std::string(missing.empty() ? "" : ", ") + #name;
+    MR_CUBLASLT_FUNCTIONS(MR_LOAD)
+#undef MR_LOAD
+    if (!missing.empty()) {
+        lib.about = "this cuBLASLt lacks " + missing;
+        return lib;
+    }
+    const cublasStatus_t status = lib.cublasLtCreate(&lib.handle);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        lib.handle = nullptr;
+        lib.about = std::string("cuBLASLt does not start: ") + lib.cublasLtGetStatusString(status);
+        return lib;
+    }
+    const std::size_t version = lib.cublasLtGetVersion();  // 130101 is 13.1.1
+    lib.about = "cuBLASLt " + std::to_string(version / 10000) + "." +
+                std::to_string(version / 100 % 100) + "." + std::to_string(version % 100);
+    return lib;
+}
+
+// Opened once and never closed: it lives as long as the device's context.
+const Library& library() {
+    static const Library lib = open_library();
+    return lib;
+}
+
+void check(cublasStatus_t status, const char* what) {
+    if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
+        return;
+    throw Error::device({.field = "cuBLASLt",
+                         .value = what,
+                         .problem = library().cublasLtGetStatusString(status),
+                         .remedy = "set MILLRACE_CUBLASLT=off to go without it, and report it"});
+}
+
+cudaDataType_t data_type(DType type) {
+    switch (type) {
+        case DType::f32:
+            return CUDA_R_32F;
+        case DType::f16:
+            return CUDA_R_16F;
+        case DType::bf16:
+            return CUDA_R_16BF;
+        default:
+            MR_CHECK(false, "the type is f32, f16 or bf16");
+    }
+}
+
+// The library counts in columns first: what is [tokens, n] here it calls n x tokens. So
+//   D (n x tokens) = W (k x n)ᵀ · X (k x tokens) (+ C, n x tokens).
+class Problem {
+  public:
+    Problem(const Key& key, std::int64_t tokens, const void* bias) {
+        const Library& lib = library();
+        check(lib.cublasLtMatmulDescCreate(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "descriptor");
+        const cublasOperation_t transposed = CUBLAS_OP_T;
+        set(CUBLASLT_MATMUL_DESC_TRANSA, transposed);
+        if (key.bias) {
+            const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+            set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+            set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+            const auto type = static_cast<std::int32_t>(data_type(key.out));
+            set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
+        }
+        layout(w_, key.in, key.k, key.n);
+        layout(x_, key.in, key.k, tokens);
+        layout(out_, key.out, key.n, tokens);
+    }
+    ~Problem() {
+        const Library& lib = library();
+        for (cublasLtMatrixLayout_t each : {w_, x_, out_}) {
+            if (each) lib.cublasLtMatrixLayoutDestroy(each);
+        }
+        if (desc_) lib.cublasLtMatmulDescDestroy(desc_);
+    }
+    Problem(const Problem&) = delete;
+    Problem& operator=(const Problem&) = delete;
+
+    cublasLtMatmulDesc_t desc() const { return desc_; }
+    cublasLtMatrixLayout_t w() const { return w_; }
+    cublasLtMatrixLayout_t x() const { return x_; }
+    cublasLtMatrixLayout_t out() const { return out_; }
+
+  private:
+    template <typename T>
+    void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+        check(library().cublasLtMatmulDescSetAttribute(desc_, attribute, &value, sizeof value),
+              "attribute of the product");
+    }
+    static void layout(cublasLtMatrixLayout_t& to, DType type, std::int64_t rows,
+                       std::int64_t cols) {
+        check(library().cublasLtMatrixLayoutCreate(&to, data_type(type),
+                                                   static_cast<std::uint64_t>(rows),
+                                                   static_cast<std::uint64_t>(cols), rows),
+              "layout");
+    }
+
+    cublasLtMatmulDesc_t desc_ = nullptr;
+    cublasLtMatrixLayout_t w_ = nullptr, x_ = nullptr, out_ = nullptr;
+};
+
+// What the search may give. Destroyed where it goes out of scope.
+class Preference {
+  public:
+    explicit Preference(const Key& key) {
+        check(library().cublasLtMatmulPreferenceCreate(&preference_), "preference");
+        set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kWorkspace});
+        set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+            static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE));
+        const auto align = static_cast<std::uint32_t>(kAlign);
+        const auto out_align = static_cast<std::uint32_t>(key.out_align());
+        set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, align);
+        set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align);
+        set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, out_align);
+        set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out_align);
+        // f32 stays f32: nothing that reads its inputs as TF32 or in pieces of bf16.
+        if (key.in == DType::f32) {
+            set(CUBLASLT_MATMUL_PREF_IMPL_MASK,
+                std::uint64_t{CUBLASLT_NUMERICAL_IMPL_FLAGS_FMA |
+                              CUBLASLT_NUMERICAL_IMPL_FLAGS_ACCUMULATOR_32F |
+                              CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_32F});
+        }
+    }
+    ~Preference() {
+        if (preference_) library().cublasLtMatmulPreferenceDestroy(preference_);
+    }
+    Preference(const Preference&) = delete;
+    Preference& operator=(const Preference&) = delete;
+    cublasLtMatmulPreference_t get() const { return preference_; }
+
+  private:
+    template <typename T>
+    void set(cublasLtMatmulPreferenceAttributes_t attribute, T value) {
+        check(library().cublasLtMatmulPreferenceSetAttribute(preference_, attribute, &value,
+                                                             sizeof value),
+              "attribute of the preference");
+    }
+    cublasLtMatmulPreference_t preference_ = nullptr;
+};
+
+template <typename T>
+T config(const cublasLtMatmulAlgo_t& algo, cublasLtMatmulAlgoConfigAttributes_t attribute) {
+    T value{};
+    std::size_t written = 0;
+    // An attribute that this version of the library does not know is one it does not use.
+    if (library().cublasLtMatmulAlgoConfigGetAttribute(&algo, attribute, &value, sizeof value,
+                                                       &written) != CUBLAS_STATUS_SUCCESS) {
+        return T{};
+    }
+    return value;
+}
+
+// One sum over k per element, by one thread block.
+bool whole_sums(const cublasLtMatmulAlgo_t& algo) {
+    return config<std::int32_t>(algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) <= 1 &&
+           config<std::uint32_t>(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME) ==
+               CUBLASLT_REDUCTION_SCHEME_NONE;
+}
+
+bool true_f32(const cublasLtMatmulAlgo_t& algo) {
+    std::uint64_t flags = 0;
+    std::size_t written = 0;
+    return library().cublasLtMatmulAlgoCapGetAttribute(
+               &algo, CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS, &flags, sizeof flags, &written) ==
+               CUBLAS_STATUS_SUCCESS &&
+           !(flags & CUBLASLT_NUMERICAL_IMPL_FLAGS_TENSOR_OP_MASK);
+}
+
+Algorithm describe(const cublasLtMatmulAlgo_t& algo) {
+    Algorithm out;
+    static_assert(sizeof algo.data == sizeof out.opaque);
+    std::copy(std::begin(algo.data), std::end(algo.data), out.opaque.begin());
+    const auto get = [&](cublasLtMatmulAlgoConfigAttributes_t attribute) {
+        return static_cast<int>(config<std::uint32_t>(algo, attribute));
+    };
+    out.id = get(CUBLASLT_ALGO_CONFIG_ID);
+    out.tile = get(CUBLASLT_ALGO_CONFIG_TILE_ID);
+    out.stages = get(CUBLASLT_ALGO_CONFIG_STAGES_ID);
+    out.swizzle = get(CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING);
+    out.custom = get(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION);
+    out.inner = config<std::uint16_t>(algo, CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID);
+    out.cluster = config<std::uint16_t>(algo, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID);
+    return out;
+}
+
+// Where the addresses are not known yet: an address aligned as the worst of them.
+const void* stand_in() { return reinterpret_cast<const void*>(kAlign); }
+
+// The most workspace the algorithm wants for any number of tokens; nothing where it refuses one.
+std::optional<std::size_t> takes_all(const Key& key, const cublasLtMatmulAlgo_t& algo) {
+    std::size_t most = 0;
+    for (const std::int64_t tokens : {1, 2, 8, 33, 65, 127, 128, 300, 1000, 2048, 4095, 16384}) {
+        const Problem problem(key, tokens, stand_in());
+        cublasLtMatmulHeuristicResult_t result{};
+        const cublasStatus_t status = library().cublasLtMatmulAlgoCheck(
+            library().handle, problem.desc(), problem.w(), problem.x(), problem.out(),
+            problem.out(), &algo, &result);
+        if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > kWorkspace) {
+            return std::nullopt;
+        }
+        most = std::max(most, result.workspaceSize);
+    }
+    return most;
+}
+
+}  // namespace
+
+std::string about() { return library().about; }
+bool available() { return static_cast<bool>(library()); }
+
+std::vector<Algorithm> algorithms(const Key& key, int enough) {
+    std::vector<Algorithm> found;
+    if (!available()) return found;
+    constexpr int kMost = 32;
+    const Problem problem(key, 2048, stand_in());
+    const Preference preference(key);
+    std::array<cublasLtMatmulHeuristicResult_t, kMost> results{};
+    int count = 0;
+    const cublasStatus_t status = library().cublasLtMatmulAlgoGetHeuristic(
+        library().handle, problem.desc(), problem.w(), problem.x(), problem.out(), problem.out(),
+        preference.get(), kMost, results.data(), &count);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return found;
+    check(status, "search of algorithms");
+    for (int i = 0; i < count; ++i) {
+        const cublasLtMatmulHeuristicResult_t& result = results[static_cast<std::size_t>(i)];
+        if (result.state != CUBLAS_STATUS_SUCCESS || !whole_sums(result.algo)) continue;
+        if (key.in == DType::f32 && !true_f32(result.algo)) continue;
+        const std::optional<std::size_t> workspace = takes_all(key, result.algo);
+        if (!workspace) continue;
+        found.push_back(describe(result.algo));
+        found.back().workspace = *workspace;
+        if (*workspace == 0 && --enough <= 0) break;
+    }
+    // Partial sums need room to meet in: an algorithm that wants none has none, whatever it calls
+    // itself.
+    std::stable_partition(found.begin(), found.end(),
+                          [](const Algorithm& each) { return each.workspace == 0; });
+    return found;
+}
+
+const Algorithm* algorithm(const Key& key) {
+    static std::mutex mutex;
+    static std::map<Key, std::optional<Algorithm>> chosen;  // never erased: addresses stay
+    const std::lock_guard lock(mutex);
+    auto at = chosen.find(key);
+    if (at == chosen.end()) {
+        std::vector<Algorithm> found = algorithms(key, 1);
+        std::optional<Algorithm> first;
+        if (!found.empty()) first = std::move(found.front());
+        at = chosen.emplace(key, std::move(first)).first;
+    }
+    return at->second ? &*at->second : nullptr;
+}
+
+void matmul(const Context& ctx, const Key& key, const Algorithm& algorithm, std::int64_t tokens,
+            void* out, const void* x, const void* w, const void* bias, const void* c,
+            std::span<std::byte> workspace) {
+    MR_CHECK(workspace.size() >= algorithm.workspace, "the workspace was planned");
+    const Problem problem(key, tokens, bias);
+    cublasLtMatmulAlgo_t algo{};
+    std::copy(algorithm.opaque.begin(), algorithm.opaque.end(), std::begin(algo.data));
+    const float one = 1, beta = c ? 1 : 0;
+    check(
+        library().cublasLtMatmul(library().handle, problem.desc(), &one, w, problem.w(), x,
+                                 problem.x(), &beta, c ? c : out, problem.out(), out, problem.out(),
+                                 &algo, workspace.data(), algorithm.workspace, ctx.cuda->raw()),
+        "product");
+}
+
+#else  // built without its header
+
+std::string about() { return "built without cublasLt.h"; }
+bool available() { return false; }
+std::vector<Algorithm> algorithms(const Key&, int) { return {}; }
+const Algorithm* algorithm(const Key&) { return nullptr; }
+void matmul(const Context&, const Key&, const Algorithm&, std::int64_t, void*, const void*,
+            const void*, const void*, const void*, std::span<std::byte>) {
+    MR_CHECK(false, "there is an algorithm");
+}
+
+#endif
+
+}  // namespace mr::cuda::cublaslt

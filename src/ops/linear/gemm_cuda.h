@@ -1,0 +1,59 @@
+// The product for many tokens (prefill) on the GPU. linear_cuda.h has the one for a few.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "core/context.h"
+#include "core/tensor.h"
+
+namespace mr::cuda {
+
+struct GemmOptions {
+    OpKind kind = OpKind::linear;
+    const char* name = "gemm";  // of the stage; a literal
+    bool own_kernel = false;    // do not use cuBLASLt
+};
+
+// out = x · wᵀ (+ bias) (+ residual)
+//   out       [tokens, n] f32 or x's type
+//   x         [tokens, k] f32, f16 or bf16: the compute type
+//   w         [n, k] f32, f16, bf16, or q8_0x8, q4_0x8 (tile_layout.h), which are written out in
+//             the compute type first
+//   bias      [n] f32, or none; rounded to out's type before it is added
+//   residual  [tokens, n] f32, or none; may be `out` itself; only where out is f32
+//
+// Sums are taken in f32; f32 by f32 is never rounded to TF32. The bits of out[t, :] depend on
+// x[t, :], w, bias and residual[t, :] alone: for every (n, k, types, bias or none) one algorithm
+// with one tile size and no split of k serves every number of tokens.
+//
+// cuBLASLt where it can be opened and takes the shape (x and w of one type, rows of whole 16
+// bytes); else own kernels: tensor cores for f16 and bf16 from sm_80 on, FMA for the rest. The
+// environment's MILLRACE_CUBLASLT names the library's file, or is `off`.
+//
+// Scratch: gemm_scratch_bytes() of ctx.scratch. Nothing is allocated and nothing synchronised; the
+// first call for a shape asks the library for its algorithm, so call gemm_prepare() before a
+// capture.
+void gemm(const Context& ctx, Tensor out, Tensor x, Tensor w, Tensor bias = {},
+          Tensor residual = {}, const GemmOptions& options = {});
+
+// What is known of a product before there are tokens.
+struct GemmShape {
+    std::int64_t n = 0, k = 0;
+    DType w = DType::bf16, x = DType::bf16, out = DType::bf16;
+    bool bias = false;
+};
+
+// For any number of tokens.
+std::size_t gemm_scratch_bytes(const GemmShape& shape);
+// Chooses the shape's algorithm and runs it once on a small product inside ctx.scratch, so that its
+// code is on the device.
+void gemm_prepare(const Context& ctx, const GemmShape& shape);
+// Who computes it, for reports: "cuBLASLt 13.1.0, algorithm 66, tile 31, ...", "own kernel, ...".
+std::string gemm_about(const GemmShape& shape);
+
+// Writes w (q8_0x8 or q4_0x8, [n, k]) out as f32, f16 or bf16 [n, k]: scale * quant, rounded once.
+void gemm_dequantize(const Context& ctx, Tensor to, Tensor w, OpKind kind = OpKind::linear);
+
+}  // namespace mr::cuda
