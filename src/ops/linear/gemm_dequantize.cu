@@ -30,9 +30,21 @@ __device__ __forceinline__ void store(T* to, const float (&values)[count]) {
     }
 }
 
-__device__ __forceinline__ float scale_of(const std::byte* record, int row, int col) {
-    return __half2float(
-        *reinterpret_cast<const __half*>(record + ops::tile_scale_in_record(row, col)));
+// The scales of one row of a record: 2 or 4, side by side.
+template <int count>
+__device__ __forceinline__ void load_scales(float (&to)[count], const std::byte* from) {
+    union {
+        unsigned words[count / 2];
+        uint2 two;
+        __half scales[count];
+    } packed;
+    if constexpr (count == 2) {
+        packed.words[0] = *reinterpret_cast<const unsigned*>(from);
+    } else {
+        packed.two = *reinterpret_cast<const uint2*>(from);
+    }
+#pragma unroll
+    for (int i = 0; i < count; ++i) to[i] = __half2float(packed.scales[i]);
 }
 
 // One warp a record. A lane has 16 bytes: those of one row, a quarter of every block.
@@ -93,10 +105,7 @@ __global__ void __launch_bounds__(kWarps * 32)
         if (first + r >= records) break;
         const std::byte* record = w + (first + r) * ops::tile_record_bytes(type);
         quants[r] = *reinterpret_cast<const uint4*>(record + lane * 16);
-#pragma unroll
-        for (int b = 0; b < kBlocks; ++b) {
-            scales[r][b] = scale_of(record, row_in_tile, b * ops::kTileBlock);
-        }
+        load_scales(scales[r], record + ops::tile_scale_in_record(type, row_in_tile, 0));
     }
 #pragma unroll
     for (int r = 0; r < kRecordsPerWarp; ++r) {
