@@ -31,7 +31,7 @@ endif()
 # With line numbers. Not -Werror: instrumented code sets off warnings that the plain build of the
 # same files, which is held to it, does not have.
 get_target_property(plain_options mr_options INTERFACE_COMPILE_OPTIONS)
-list(REMOVE_ITEM plain_options -Werror)
+list(REMOVE_ITEM plain_options -Werror "$<${MR_CXX_ONLY}:-Werror>")
 add_library(mr_sanitized_options INTERFACE)
 target_link_libraries(mr_sanitized_options INTERFACE fmt::fmt Threads::Threads
                       nlohmann_json::nlohmann_json)

@@ -32,14 +32,14 @@ need libgtest-dev header gtest/gtest.h
 [ -n "$missing" ] || exit 0
 
 fail() {
-    echo "deps: $1; install by hand:$missing" >&2
+    echo "deps: $1$missing" >&2
     exit 1
 }
 
-command -v apt-get >/dev/null 2>&1 || fail "no apt-get on this system"
+command -v apt-get >/dev/null 2>&1 || fail "no apt-get here; install by hand what Debian calls:"
 root=
 if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null 2>&1 || fail "not root, and no sudo"
+    command -v sudo >/dev/null 2>&1 || fail "not root, and no sudo; as root: apt-get install"
     root="sudo"
     [ -t 0 ] || root="sudo -n"
 fi
@@ -55,5 +55,5 @@ install() {
 if ! install; then
     # shellcheck disable=SC2086
     $root apt-get update >/dev/null 2>&1 </dev/null
-    install || { tail -n 5 "$log" >&2; fail "apt-get could not install packages"; }
+    install || { tail -n 5 "$log" >&2; fail "apt-get could not install:"; }
 fi
