@@ -1,9 +1,9 @@
+// What a GgufFile answers once it is read (gguf_parse.cpp).
 #include "formats/gguf.h"
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -12,76 +12,7 @@
 namespace mr::formats {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x46554747;  // "GGUF"
-constexpr int kMaxArrayDepth = 4;
-constexpr std::uint64_t kMaxKeyBytes = 65535;
-constexpr std::uint64_t kMaxTensorNameBytes = 1024;
-constexpr std::uint64_t kMaxAlignment = std::uint64_t{1} << 20;
-// The least a key/value pair and a tensor's description can take: what bounds their counts.
-constexpr std::uint64_t kMinEntryBytes = 8 + 1 + 4 + 1;
-constexpr std::uint64_t kMinInfoBytes = 8 + 1 + 4 + 8 + 4 + 8;
-
-// Bytes of a value of fixed size; 0 for strings and arrays.
-std::uint64_t fixed_size(GgufType type) {
-    switch (type) {
-        case GgufType::u8:
-        case GgufType::i8:
-        case GgufType::boolean:
-            return 1;
-        case GgufType::u16:
-        case GgufType::i16:
-            return 2;
-        case GgufType::u32:
-        case GgufType::i32:
-        case GgufType::f32:
-            return 4;
-        case GgufType::u64:
-        case GgufType::i64:
-        case GgufType::f64:
-            return 8;
-        case GgufType::string:
-        case GgufType::array:
-            return 0;
-    }
-    return 0;
-}
-
-// ggml's numbers of tensor types, with the name, and the type here where it can be read.
-struct GgmlType {
-    std::uint32_t number;
-    const char* name;
-    std::optional<DType> dtype;
-};
-
-constexpr GgmlType kGgmlTypes[] = {
-    {0, "F32", DType::f32},       {1, "F16", DType::f16},        {2, "Q4_0", DType::q4_0},
-    {3, "Q4_1", DType::q4_1},     {6, "Q5_0", DType::q5_0},      {7, "Q5_1", DType::q5_1},
-    {8, "Q8_0", DType::q8_0},     {9, "Q8_1", std::nullopt},     {10, "Q2_K", std::nullopt},
-    {11, "Q3_K", std::nullopt},   {12, "Q4_K", DType::q4_k},     {13, "Q5_K", DType::q5_k},
-    {14, "Q6_K", DType::q6_k},    {15, "Q8_K", std::nullopt},    {16, "IQ2_XXS", std::nullopt},
-    {17, "IQ2_XS", std::nullopt}, {18, "IQ3_XXS", std::nullopt}, {19, "IQ1_S", std::nullopt},
-    {20, "IQ4_NL", std::nullopt}, {21, "IQ3_S", std::nullopt},   {22, "IQ2_S", std::nullopt},
-    {23, "IQ4_XS", std::nullopt}, {24, "I8", std::nullopt},      {25, "I16", std::nullopt},
-    {26, "I32", std::nullopt},    {27, "I64", std::nullopt},     {28, "F64", std::nullopt},
-    {29, "IQ1_M", std::nullopt},  {30, "BF16", DType::bf16},     {34, "TQ1_0", std::nullopt},
-    {35, "TQ2_0", std::nullopt},  {39, "MXFP4", std::nullopt},
-};
-
-bool is_integer(GgufType type) {
-    switch (type) {
-        case GgufType::u8:
-        case GgufType::i8:
-        case GgufType::u16:
-        case GgufType::i16:
-        case GgufType::u32:
-        case GgufType::i32:
-        case GgufType::u64:
-        case GgufType::i64:
-            return true;
-        default:
-            return false;
-    }
-}
+constexpr std::uint64_t kMaxInt64 = std::numeric_limits<std::int64_t>::max();
 
 template <typename T>
 T load(const std::byte* from) {
@@ -118,299 +49,7 @@ bool with_number(GgufType type, const std::byte* from, Use&& use) {
             return false;
     }
 }
-
-constexpr std::uint64_t kMaxInt64 = std::numeric_limits<std::int64_t>::max();
-
 }  // namespace
-
-const char* gguf_type_name(GgufType type) {
-    static constexpr const char* kNames[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
-                                             "bool", "string", "array", "u64", "i64", "f64"};
-    const auto index = static_cast<std::size_t>(type);
-    return index < std::size(kNames) ? kNames[index] : "unknown";
-}
-
-// Reads a whole file into a GgufFile, front to back.
-struct GgufParser {
-    GgufParser(GgufFile& file_, std::span<const std::byte> bytes)
-        : file(file_), in(bytes, file_.path_) {}
-
-    void parse() {
-        read_header();
-        for (std::uint64_t i = 0; i < entry_count; ++i) read_entry(i);
-        read_alignment();
-        for (std::uint64_t i = 0; i < tensor_count; ++i) read_info(i);
-        place_tensors();
-    }
-
-    void read_header() {
-        const auto magic = in.read<std::uint32_t>("magic");
-        if (magic != kMagic) {
-            throw in.error("magic", fmt::format("{:#010x}", magic), "is not GGUF's (0x46554747)", 0,
-                           "give a GGUF file");
-        }
-        const auto version = in.read<std::uint32_t>("version");
-        if (version != 2 && version != 3) {
-            const bool swapped = (version & 0xffffu) == 0 && version != 0;
-            throw in.error("version", std::to_string(version),
-                           swapped ? "is a big-endian file's, which is not supported"
-                                   : "is not supported: 2 and 3 are",
-                           4, "convert the file again with a current llama.cpp");
-        }
-        file.version_ = version;
-        tensor_count = in.read<std::uint64_t>("tensor_count");
-        entry_count = in.read<std::uint64_t>("metadata_kv_count");
-        check_count("metadata_kv_count", entry_count, kMinEntryBytes, 16);
-        check_count("tensor_count", tensor_count, kMinInfoBytes, 8);
-    }
-
-    // A count no file of this length can hold is refused before anything is allocated for it.
-    void check_count(std::string_view field, std::uint64_t count, std::uint64_t least_bytes,
-                     std::uint64_t at) {
-        if (count > in.remaining() / least_bytes) {
-            throw in.error(
-                field, std::to_string(count),
-                fmt::format("is more than the {} bytes that follow can hold", in.remaining()), at,
-                "the file is truncated or damaged: download it again");
-        }
-    }
-
-    std::string_view read_string(std::string_view field) {
-        const std::uint64_t at = in.offset();
-        const auto length = in.read<std::uint64_t>(field);
-        if (length > in.remaining()) {
-            throw in.error(
-                field, fmt::format("string of {} bytes", length),
-                fmt::format("runs past the end of the file: {} bytes are left", in.remaining()), at,
-                "the file is truncated or damaged: download it again");
-        }
-        return in.take(length, field);
-    }
-
-    GgufType read_type(std::string_view field) {
-        const std::uint64_t at = in.offset();
-        const auto number = in.read<std::uint32_t>(field);
-        if (number > static_cast<std::uint32_t>(GgufType::f64)) {
-            throw in.error(field, std::to_string(number), "is not a type of metadata (0 to 12)",
-                           at);
-        }
-        return static_cast<GgufType>(number);
-    }
-
-    void read_entry(std::uint64_t index) {
-        const std::uint64_t at = in.offset();
-        const std::string_view key = read_string(fmt::format("key of metadata {}", index));
-        const bool ascii =
-            std::all_of(key.begin(), key.end(), [](char c) { return c > 0x20 && c < 0x7f; });
-        if (key.empty() || key.size() > kMaxKeyBytes || !ascii) {
-            throw in.error(fmt::format("key of metadata {}", index), "'" + printable(key) + "'",
-                           "is not 1 to 65535 printable ASCII characters", at);
-        }
-        const std::string name(key);
-        GgufFile::Entry entry{};
-        entry.key = key;
-        entry.type = entry.element = read_type(name + " (type)");
-        entry.count = 1;
-        const std::uint64_t start = entry.offset = in.offset();
-        if (entry.type == GgufType::array) {
-            read_array(name, entry, 1);
-        } else {
-            skip_value(name, entry.type);
-        }
-        entry.value = {reinterpret_cast<const char*>(file.bytes_.data()) + start,
-                       static_cast<std::size_t>(in.offset() - start)};
-        if (!file.entry_by_key_.emplace(key, file.entries_.size()).second) {
-            throw in.error(name, {}, "appears twice in the metadata", at);
-        }
-        file.entries_.push_back(entry);
-    }
-
-    void skip_value(const std::string& key, GgufType type) {
-        if (type == GgufType::string) {
-            read_string(key);
-        } else if (type == GgufType::boolean) {
-            const std::uint64_t at = in.offset();
-            const auto value = in.read<std::uint8_t>(key);
-            if (value > 1) throw in.error(key, std::to_string(value), "is not a bool (0 or 1)", at);
-        } else {
-            in.skip(fixed_size(type), key);
-        }
-    }
-
-    void read_array(const std::string& key, GgufFile::Entry& entry, int depth) {
-        const std::uint64_t at = in.offset();
-        if (depth > kMaxArrayDepth) {
-            throw in.error(key, fmt::format("array {} deep", depth),
-                           fmt::format("is nested deeper than {}", kMaxArrayDepth), at);
-        }
-        entry.element = read_type(key + " (element type)");
-        entry.count = in.read<std::uint64_t>(key + " (array length)");
-        entry.offset = in.offset();
-        const std::uint64_t each = entry.element == GgufType::string  ? 8
-                                   : entry.element == GgufType::array ? 12
-                                                                      : fixed_size(entry.element);
-        check_count(key + " (array length)", entry.count, each, at + 4);
-        if (entry.element == GgufType::array) {
-            GgufFile::Entry inner{};
-            for (std::uint64_t i = 0; i < entry.count; ++i) read_array(key, inner, depth + 1);
-        } else if (entry.element == GgufType::string || entry.element == GgufType::boolean) {
-            for (std::uint64_t i = 0; i < entry.count; ++i) skip_value(key, entry.element);
-        } else {
-            in.skip(entry.count * each, key);  // no overflow: at most the remaining bytes
-        }
-    }
-
-    void read_alignment() {
-        const auto value = file.get_uint("general.alignment");
-        if (!value) return;
-        if (*value == 0 || *value > kMaxAlignment || (*value & (*value - 1)) != 0) {
-            throw in.error("general.alignment", std::to_string(*value),
-                           fmt::format("is not a power of two up to {}", kMaxAlignment),
-                           file.find("general.alignment")->offset);
-        }
-        alignment = *value;
-    }
-
-    void read_info(std::uint64_t index) {
-        const std::uint64_t at = in.offset();
-        const std::string_view name = read_string(fmt::format("name of tensor {}", index));
-        if (name.empty() || name.size() > kMaxTensorNameBytes || !is_utf8(name)) {
-            throw in.error(fmt::format("name of tensor {}", index), "'" + printable(name) + "'",
-                           fmt::format("is not 1 to {} bytes of UTF-8", kMaxTensorNameBytes), at);
-        }
-        const std::string label = "tensor '" + printable(name) + "'";
-        if (!file.tensor_by_name_.emplace(name, file.tensors_.size()).second) {
-            throw in.error(label, {}, "appears twice", at);
-        }
-        const Shape shape = read_shape(label);
-        const DType dtype = read_dtype(label, shape);
-
-        const std::uint64_t offset_at = in.offset();
-        const auto offset = in.read<std::uint64_t>(label + " offset");
-        if (offset % alignment != 0) {
-            throw in.error(label + " offset", std::to_string(offset),
-                           fmt::format("is not a multiple of the alignment {}", alignment),
-                           offset_at);
-        }
-        FileTensor tensor;
-        tensor.name = name;
-        tensor.view = Tensor(nullptr, dtype, shape);
-        tensor.file = file.path_;
-        tensor.offset = offset;  // from the start of the data, until place_tensors()
-        file.tensors_.push_back(std::move(tensor));
-    }
-
-    Shape read_shape(const std::string& label) {
-        const std::uint64_t at = in.offset();
-        const auto rank = in.read<std::uint32_t>(label + " n_dims");
-        if (rank < 1 || rank > Shape::kMaxRank) {
-            throw in.error(label + " n_dims", std::to_string(rank), "is not 1 to 4", at);
-        }
-        Shape shape;
-        shape.rank = static_cast<int>(rank);
-        std::uint64_t count = 1;
-        for (std::uint32_t i = 0; i < rank; ++i) {  // innermost first in the file
-            const std::uint64_t dim_at = in.offset();
-            const auto dim = in.read<std::uint64_t>(label + " dims");
-            const auto product = checked_mul(count, dim);
-            // The bytes of one block may be up to 8 times its elements; keep that from wrapping.
-            if (dim == 0 || !product || *product > kMaxInt64 / 8) {
-                throw in.error(fmt::format("{} dims[{}]", label, i), std::to_string(dim),
-                               dim == 0 ? "is zero" : "makes the tensor impossibly large", dim_at);
-            }
-            count = *product;
-            shape.dims[rank - 1 - i] = static_cast<std::int64_t>(dim);
-        }
-        return shape;
-    }
-
-    DType read_dtype(const std::string& label, const Shape& shape) {
-        const std::uint64_t at = in.offset();
-        const auto number = in.read<std::uint32_t>(label + " type");
-        const auto* known = std::find_if(std::begin(kGgmlTypes), std::end(kGgmlTypes),
-                                         [&](const GgmlType& t) { return t.number == number; });
-        if (known == std::end(kGgmlTypes)) {
-            throw in.error(label + " type", std::to_string(number), "is not a known tensor type",
-                           at);
-        }
-        if (!known->dtype) {
-            throw in.error(label + " type", known->name, "is not supported", at,
-                           "use a file in F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, "
-                           "Q5_K or Q6_K");
-        }
-        const DTypeInfo info = dtype_info(*known->dtype);
-        const std::int64_t inner = shape[shape.rank - 1];
-        if (inner % info.block != 0) {
-            throw in.error(label + " dims[0]", std::to_string(inner),
-                           fmt::format("is not a multiple of the {} elements of a {} block",
-                                       info.block, known->name),
-                           at);
-        }
-        return *known->dtype;
-    }
-
-    // Where the data starts is known only after the last description.
-    void place_tensors() {
-        if (file.tensors_.empty()) return;
-        const std::uint64_t infos_end = in.offset();
-        const std::uint64_t start = (infos_end + alignment - 1) / alignment * alignment;
-        for (FileTensor& tensor : file.tensors_) {
-            const std::uint64_t bytes = tensor.view.bytes();
-            const auto first = checked_add(start, tensor.offset);
-            const auto last = first ? checked_add(*first, bytes) : std::nullopt;
-            if (!last || *last > in.size()) {
-                throw in.error(
-                    "tensor '" + printable(tensor.name) + "' offset", std::to_string(tensor.offset),
-                    fmt::format("with {} bytes runs past the end of the file of {} bytes", bytes,
-                                in.size()),
-                    start, "the file is truncated or damaged: download it again");
-            }
-            tensor.offset = *first;
-            tensor.view.data = const_cast<std::byte*>(file.bytes_.data() + *first);
-        }
-        check_overlap();
-    }
-
-    void check_overlap() {
-        std::vector<const FileTensor*> order;
-        order.reserve(file.tensors_.size());
-        for (const FileTensor& tensor : file.tensors_) order.push_back(&tensor);
-        std::sort(order.begin(), order.end(),
-                  [](const FileTensor* a, const FileTensor* b) { return a->offset < b->offset; });
-        for (std::size_t i = 1; i < order.size(); ++i) {
-            const FileTensor& before = *order[i - 1];
-            if (before.offset + before.view.bytes() > order[i]->offset) {
-                throw in.error("tensor '" + printable(order[i]->name) + "' offset",
-                               std::to_string(order[i]->offset),
-                               "overlaps tensor '" + printable(before.name) + "'",
-                               order[i]->offset);
-            }
-        }
-    }
-
-    GgufFile& file;
-    ByteReader in;
-    std::uint64_t tensor_count = 0;
-    std::uint64_t entry_count = 0;
-    std::uint64_t alignment = 32;
-};
-
-GgufFile GgufFile::open(const std::string& path) {
-    GgufFile file;
-    file.map_ = MappedFile(path);
-    file.bytes_ = file.map_.bytes();
-    file.path_ = path;
-    GgufParser(file, file.bytes_).parse();
-    return file;
-}
-
-GgufFile GgufFile::parse(std::span<const std::byte> bytes, std::string name) {
-    GgufFile file;
-    file.bytes_ = bytes;
-    file.path_ = std::move(name);
-    GgufParser(file, file.bytes_).parse();
-    return file;
-}
 
 const GgufFile::Entry* GgufFile::find(std::string_view key) const {
     const auto found = entry_by_key_.find(key);
@@ -522,7 +161,7 @@ std::optional<std::vector<std::string_view>> GgufFile::get_strings(std::string_v
 std::optional<std::vector<float>> GgufFile::get_floats(std::string_view key) const {
     const Entry* entry = find(key);
     if (!entry) return std::nullopt;
-    const std::uint64_t each = fixed_size(entry->element);
+    const std::uint64_t each = gguf_type_bytes(entry->element);
     if (entry->type != GgufType::array || each == 0 || entry->element == GgufType::boolean) {
         wrong_type(*entry, "an array of numbers");
     }
@@ -553,7 +192,7 @@ std::optional<std::vector<std::int64_t>> GgufFile::get_ints(std::string_view key
         wrong_type(*entry, "an array of integers");
     }
     const GgufType type = boolean ? GgufType::u8 : entry->element;
-    const std::uint64_t each = fixed_size(type);
+    const std::uint64_t each = gguf_type_bytes(type);
     std::vector<std::int64_t> out(entry->count);
     for (std::uint64_t i = 0; i < entry->count; ++i) {
         with_number(type, bytes_.data() + entry->offset + i * each, [&](auto value) {

@@ -10,28 +10,10 @@
 #include <string_view>
 #include <vector>
 
+#include "formats/gguf_types.h"
 #include "formats/tensor_file.h"
 
 namespace mr::formats {
-
-// The types of metadata values, with the numbers they have in the file.
-enum class GgufType : std::uint32_t {
-    u8,
-    i8,
-    u16,
-    i16,
-    u32,
-    i32,
-    f32,
-    boolean,
-    string,
-    array,
-    u64,
-    i64,
-    f64,
-};
-
-const char* gguf_type_name(GgufType type);
 
 class GgufFile {
   public:

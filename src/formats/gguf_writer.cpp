@@ -18,36 +18,6 @@ void put_string(std::string& out, std::string_view text) {
     out.append(text);
 }
 
-std::uint32_t ggml_type(DType dtype) {
-    switch (dtype) {
-        case DType::f32:
-            return 0;
-        case DType::f16:
-            return 1;
-        case DType::q4_0:
-            return 2;
-        case DType::q4_1:
-            return 3;
-        case DType::q5_0:
-            return 6;
-        case DType::q5_1:
-            return 7;
-        case DType::q8_0:
-            return 8;
-        case DType::q4_k:
-            return 12;
-        case DType::q5_k:
-            return 13;
-        case DType::q6_k:
-            return 14;
-        case DType::bf16:
-            return 30;
-        default:
-            MR_CHECK(false, "the type is one that GGUF weights have");
-            return 0;
-    }
-}
-
 std::uint64_t padded(std::uint64_t bytes) {
     return (bytes + GgufWriter::kAlignment - 1) / GgufWriter::kAlignment * GgufWriter::kAlignment;
 }
@@ -135,7 +105,7 @@ void GgufWriter::declare(std::string_view name, DType dtype, const Shape& shape)
     for (int i = shape.rank - 1; i >= 0; --i) {
         put(infos_, static_cast<std::uint64_t>(shape[i]));
     }
-    put(infos_, ggml_type(dtype));
+    put(infos_, ggml_type(dtype).number);
     put(infos_, data_bytes_);
     const std::uint64_t bytes = dtype_bytes(dtype, static_cast<std::size_t>(shape.count()));
     tensors_.push_back({std::string(name), bytes});

@@ -13,34 +13,6 @@ using text::TokenizerData;
 using text::TokenizerModel;
 using text::TokenType;
 
-// llama.cpp's numbers for what a file mostly holds (llama_ftype).
-std::uint32_t file_type(DType type) {
-    switch (type) {
-        case DType::f16:
-            return 1;
-        case DType::q4_0:
-            return 2;
-        case DType::q4_1:
-            return 3;
-        case DType::q8_0:
-            return 7;
-        case DType::q5_0:
-            return 8;
-        case DType::q5_1:
-            return 9;
-        case DType::q4_k:
-            return 15;
-        case DType::q5_k:
-            return 17;
-        case DType::q6_k:
-            return 18;
-        case DType::bf16:
-            return 32;
-        default:
-            return 0;
-    }
-}
-
 std::uint32_t u32(std::int64_t value) { return static_cast<std::uint32_t>(value); }
 
 void write_rope(formats::GgufWriter& writer, const std::string& arch, const ModelSpec& spec) {
@@ -127,7 +99,7 @@ void write_gguf_metadata(formats::GgufWriter& writer, const ModelSpec& spec,
     writer.set_string("general.architecture", arch);
     writer.set_string("general.type", "model");
     if (!spec.name.empty()) writer.set_string("general.name", spec.name);
-    writer.set_u32("general.file_type", file_type(type));
+    writer.set_u32("general.file_type", formats::ggml_type(type).file_type);
     writer.set_u32("general.quantization_version", 2);
     writer.set_u32(arch + ".context_length", u32(spec.context));
     writer.set_u32(arch + ".embedding_length", u32(spec.dim));

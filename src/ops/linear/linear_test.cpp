@@ -11,27 +11,18 @@
 
 #include "core/cpu.h"
 #include "core/half.h"
+#include "ops/simd/testing.h"
 
 namespace mr::ops {
 namespace {
 
-constexpr double kRoundoff = 0x1p-24;  // half the distance between f32 neighbours of 1
-constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
+using testing::for_each_isa;
+using testing::kPoison;
+using testing::kRoundoff;
+
 constexpr DType kFloats[] = {DType::f32, DType::f16, DType::bf16};
 constexpr DType kQuants[] = {DType::q8_0, DType::q4_0};
 constexpr DType kAll[] = {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0};
-
-// Runs body once for every instruction path of this machine.
-template <typename Body>
-void for_each_isa(Body&& body) {
-    const Isa before = active_isa();
-    for (Isa isa : available_isas()) {
-        SCOPED_TRACE(isa_name(isa));
-        set_isa(isa);
-        body();
-    }
-    set_isa(before);
-}
 
 // [n, k] weights as a file holds them, starting at an odd address, and their values.
 struct Weights {
