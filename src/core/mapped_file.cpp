@@ -39,28 +39,32 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
     }
     size_ = static_cast<std::size_t>(status.st_size);
     void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
-    const int code = errno;
-    ::close(fd);
     if (address == MAP_FAILED) {
+        const int code = errno;
+        ::close(fd);
         throw Error::device(
             {.file = path, .problem = std::string("cannot be mapped: ") + std::strerror(code)});
     }
     data_ = static_cast<const std::byte*>(address);
+    fd_ = fd;
 }
 
 MappedFile::~MappedFile() {
     if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
+    if (fd_ >= 0) ::close(fd_);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
       data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
+      size_(std::exchange(other.size_, 0)),
+      fd_(std::exchange(other.fd_, -1)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
     std::swap(path_, other.path_);
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
+    std::swap(fd_, other.fd_);
     return *this;
 }
 

@@ -20,11 +20,14 @@ class MappedFile {
 
     std::span<const std::byte> bytes() const { return {data_, size_}; }
     const std::string& path() const { return path_; }
+    // The file itself, open as long as the map: whoever reads all of it once saves the page faults.
+    int fd() const { return fd_; }
 
   private:
     std::string path_;
     const std::byte* data_ = nullptr;
     std::size_t size_ = 0;
+    int fd_ = -1;
 };
 
 // A small text file (configuration, prompt), whole. Throws Error past `max_bytes`.

@@ -41,6 +41,7 @@ class GgufFile {
     const FileTensor* find_tensor(std::string_view name) const;
 
     const std::string& path() const { return path_; }
+    std::span<const MappedFile> maps() const { return {&map_, map_.bytes().empty() ? 0u : 1u}; }
     std::uint32_t version() const { return version_; }
 
   private:

@@ -55,6 +55,7 @@ class Llama2cFile {
     const std::vector<FileTensor>& tensors() const { return tensors_; }
     const FileTensor* find_tensor(std::string_view name) const;
     const std::string& path() const { return path_; }
+    std::span<const MappedFile> maps() const { return {&map_, map_.bytes().empty() ? 0u : 1u}; }
 
   private:
     friend struct Llama2cParser;

@@ -26,6 +26,7 @@ class SafetensorsFile {
     // The "__metadata__" of the file (of the first shard that has a key).
     const std::map<std::string, std::string>& metadata() const { return metadata_; }
     const std::string& path() const { return path_; }
+    std::span<const MappedFile> maps() const { return maps_; }  // one a shard
 
   private:
     void read(std::span<const std::byte> bytes, const std::string& file);

@@ -65,18 +65,19 @@ std::uint64_t Weights::bytes_per_token() const {
 Weights planned_weights(const Source& source) {
     source.require_all_known();
     Weights planned;
+    planned.layers.resize(static_cast<std::size_t>(source.spec.layers));
     for (RoleAt at : roles_of(source.spec)) {
         const Source::Place place = source.place(at);
-        const Shape shape = role_shape(source.spec, at.role);
-        if (!is_matrix(at.role)) {
-            planned.owned_bytes += Arena::tensor_bytes(DType::f32, shape);
-        } else if (usable_in_place(place)) {
-            planned.mapped_bytes += dtype_bytes(place.tensor->view.dtype, shape.count());
+        const DType type = is_matrix(at.role) ? engine_type(place.tensor->view.dtype) : DType::f32;
+        Tensor& slot = role_slot(planned, at);
+        slot = Tensor(nullptr, type, role_shape(source.spec, at.role));
+        if (is_matrix(at.role) && usable_in_place(place)) {
+            planned.mapped_bytes += slot.bytes();
         } else {
-            planned.owned_bytes +=
-                Arena::tensor_bytes(engine_type(place.tensor->view.dtype), shape);
+            planned.owned_bytes += Arena::tensor_bytes(type, slot.shape);
         }
     }
+    if (source.spec.tied_embeddings) planned.head = planned.embedding;
     MemoryPlan plan;
     plan.add("weights, copied or expanded", planned.owned_bytes);
     plan.require(cpu_info().memory_bytes,
@@ -117,12 +118,16 @@ Weights load_weights(const Source& source, const Weights& planned, const Progres
     if (source.spec.tied_embeddings) out.head = out.embedding;
     out.owned_bytes = arena->used();
     out.keep.push_back(source.file);
+    out.files = source.maps;
     out.arenas.push_back(std::move(arena));
     return out;
 }
 
 Model load_model(const std::string& source, const LoadOptions& options) {
-    if (source.starts_with(kRandomPrefix)) return random_model(source, options.planned);
+    if (source.starts_with(kRandomPrefix)) {
+        return options.defer_random ? deferred_random_model(source, options.planned)
+                                    : random_model(source, options.planned);
+    }
     const Source opened = open_source(source, options);
     Model model;
     model.spec = opened.spec;

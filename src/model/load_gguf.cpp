@@ -226,6 +226,7 @@ Source open_gguf(const std::string& path, const LoadOptions& options) {
     out.path = path;
     out.format = fmt::format("GGUF v{}", file->version());
     out.tensors = file->tensors();
+    out.maps = file->maps();
     out.find = [raw = file.get()](std::string_view name) { return raw->find_tensor(name); };
     out.file = file;
     if (!options.tokenizer.empty()) {

@@ -367,6 +367,7 @@ Source open_huggingface(const std::string& path, const LoadOptions& options) {
     auto file = std::make_shared<formats::SafetensorsFile>(
         formats::SafetensorsFile::open(is_weights ? path : folder.string()));
     out.tensors = file->tensors();
+    out.maps = file->maps();
     out.find = [raw = file.get()](std::string_view name) { return raw->find_tensor(name); };
     out.file = file;
     if (!options.tokenizer.empty()) {

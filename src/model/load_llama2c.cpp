@@ -70,6 +70,7 @@ Source open_llama2c(const std::string& path, const LoadOptions& options) {
     spec.validate(path);
 
     out.tensors = file->tensors();
+    out.maps = file->maps();
     out.find = [raw = file.get()](std::string_view name) { return raw->find_tensor(name); };
     out.file = file;
     out.expanded = header.version == 2;

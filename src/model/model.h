@@ -1,8 +1,10 @@
 // A model as loaded: spec, weights, tokenizer.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "core/progress.h"
@@ -18,14 +20,18 @@ struct Model {
     std::shared_ptr<const text::Tokenizer> tokenizer;  // none where the source has none
     std::string source;                                // the path, or "random:..."
     std::string format;  // "GGUF v3", "safetensors", "llama2.c v0", "random"
+    // Set: matrices have type and shape but no memory; a device makes them of this seed (random.h).
+    std::optional<std::uint64_t> deferred;
 };
 
 struct LoadOptions {
     std::string tokenizer{};  // a path; empty: the one in or beside the model
     Progress progress{};
-    // Called before any weight is read or made, with a model that has its spec, its tokenizer and
-    // the bytes that its weights will take, but no tensors: what Engine::plan() needs. May throw.
+    // Called before any weight is read or made, with a model that has its spec, its tokenizer, the
+    // bytes that its weights will take, and tensors of type and shape without memory: what
+    // Engine::plan() and device_weight_bytes() need. May throw.
     std::function<void(const Model&)> planned{};
+    bool defer_random = false;  // leave the matrices of random: to the device
 };
 
 // `source` is a GGUF file, a Hugging Face folder, a llama2.c .bin, or

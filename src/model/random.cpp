@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "core/arena.h"
 #include "core/cpu.h"
@@ -17,74 +20,14 @@
 namespace mr::model {
 namespace {
 
-// SplitMix64: a few cycles for 8 weights, and any row can be made alone.
-struct SplitMix {
-    std::uint64_t state;
-    std::uint64_t next() {
-        state += 0x9E3779B97F4A7C15u;
-        std::uint64_t z = state;
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-        return z ^ (z >> 31);
-    }
-};
-
 // Weights are odd whole numbers in [-127, 127] times a step. Their standard deviation in steps:
 constexpr double kByteDeviation = 73.9;
 constexpr double kNibbleDeviation = 4.61;  // of 0..15 around their mean
-constexpr std::uint64_t kOddBytes = 0x0101010101010101u;
 
-// What a row of one type is filled with: blocks as they lie, or one of 256 values a weight.
-class RowFiller {
-  public:
-    RowFiller(DType dtype, std::int64_t cols) : dtype_(dtype), cols_(cols) {
-        const double deviation = 1.0 / std::sqrt(static_cast<double>(cols));
-        scale_ = f32_to_f16(static_cast<float>(
-            deviation / (dtype == DType::q4_0 ? kNibbleDeviation : kByteDeviation)));
-        for (std::size_t i = 0; i < 256; ++i) {
-            const auto step = static_cast<std::int8_t>(static_cast<std::uint8_t>(i | 1));
-            values_[i] = static_cast<float>(step * deviation / kByteDeviation);
-            const float value = values_[i];
-            halves_[i] = dtype == DType::bf16 ? f32_to_bf16(value) : f32_to_f16(value);
-        }
-    }
-
-    void fill(std::byte* row, SplitMix random) const {
-        const DTypeInfo info = dtype_info(dtype_);
-        if (is_quantised(dtype_)) {
-            for (std::int64_t block = 0; block < cols_ / info.block; ++block) {
-                std::memcpy(row, &scale_, 2);
-                for (int at = 2; at < info.block_bytes; at += 8) {
-                    const std::uint64_t word =
-                        dtype_ == DType::q8_0 ? random.next() | kOddBytes : random.next();
-                    std::memcpy(row + at, &word, 8);
-                }
-                row += info.block_bytes;
-            }
-            return;
-        }
-        for (std::int64_t col = 0; col < cols_; col += 8) {
-            const std::uint64_t word = random.next();
-            const auto count = static_cast<int>(std::min<std::int64_t>(8, cols_ - col));
-            for (int i = 0; i < count; ++i) {
-                const auto index = static_cast<std::size_t>(word >> (8 * i) & 0xff);
-                if (dtype_ == DType::f32) {
-                    std::memcpy(row, &values_[index], 4);
-                } else {
-                    std::memcpy(row, &halves_[index], 2);
-                }
-                row += info.block_bytes;
-            }
-        }
-    }
-
-  private:
-    DType dtype_;
-    std::int64_t cols_;
-    std::uint16_t scale_ = 0;  // f16
-    std::array<float, 256> values_{};
-    std::array<std::uint16_t, 256> halves_{};
-};
+// Of the tensor at `index` of roles_of().
+std::uint64_t tensor_key(std::uint64_t seed, std::size_t index) {
+    return splitmix(seed + 1 + index);
+}
 
 ModelSpec llama_shape(int dim, int layers, int heads, int kv_heads, int hidden, int context,
                       bool tied) {
@@ -155,10 +98,14 @@ DType matrix_type(DType dtype, std::int64_t cols) {
     return cols % dtype_info(dtype).block == 0 ? dtype : DType::f16;
 }
 
-}  // namespace
+bool is_norm(Role role) {
+    return role == Role::attn_norm || role == Role::mlp_norm || role == Role::final_norm ||
+           role == Role::q_norm || role == Role::k_norm;
+}
 
-Model random_model(const ModelSpec& spec, DType dtype, std::uint64_t seed,
-                   const std::function<void(const Model&)>& planned) {
+// What both kinds of random model are made by.
+Model make_model(const ModelSpec& spec, DType dtype, std::uint64_t seed, bool defer,
+                 const std::function<void(const Model&)>& planned) {
     MR_CHECK(ops::can_quantize(dtype), "random weights are f32, f16, bf16, q8_0 or q4_0");
     spec.validate("random");
     Model model;
@@ -166,51 +113,110 @@ Model random_model(const ModelSpec& spec, DType dtype, std::uint64_t seed,
     model.format = "random";
     model.source = fmt::format("random:{}", spec.name);
     model.tokenizer = text::Tokenizer::bytes(spec.vocab);
+    if (defer) model.deferred = seed;
 
     const std::vector<RoleAt> roles = roles_of(spec);
     Weights& weights = model.weights;
+    weights.layers.resize(static_cast<std::size_t>(spec.layers));
     for (RoleAt at : roles) {
         const Shape shape = role_shape(spec, at.role);
-        const DType type =
-            is_matrix(at.role) ? matrix_type(dtype, shape[shape.rank - 1]) : DType::f32;
-        weights.owned_bytes += Arena::tensor_bytes(type, shape);
+        const bool matrix = is_matrix(at.role);
+        const DType type = matrix ? matrix_type(dtype, shape[1]) : DType::f32;
+        role_slot(weights, at) = Tensor(nullptr, type, shape);
+        if (!(matrix && defer)) weights.owned_bytes += Arena::tensor_bytes(type, shape);
     }
+    if (spec.tied_embeddings) weights.head = weights.embedding;
     MemoryPlan plan;
     plan.add("random weights", weights.owned_bytes);
     plan.require(cpu_info().memory_bytes, "use a smaller shape or a smaller type, as in :q4_0");
     if (planned) planned(model);
+
     auto arena = std::make_shared<Arena>("weights", weights.owned_bytes);
-    ThreadPool pool(cpu_info().cores);
-    weights.layers.resize(static_cast<std::size_t>(spec.layers));
-    std::uint64_t stream = seed;
-    for (RoleAt at : roles) {
-        const Shape shape = role_shape(spec, at.role);
-        const std::uint64_t key = SplitMix{++stream}.next();
-        Tensor& slot = role_slot(weights, at);
-        if (is_matrix(at.role)) {
-            slot = arena->tensor(matrix_type(dtype, shape[1]), shape);
-            const RowFiller filler(slot.dtype, shape[1]);
-            pool.parallel_for(shape[0], 64, [&](std::int64_t begin, std::int64_t end, int) {
+    std::optional<ThreadPool> pool;
+    if (!defer) pool.emplace(cpu_info().cores);
+    for (std::size_t i = 0; i < roles.size(); ++i) {
+        Tensor& slot = role_slot(weights, roles[i]);
+        if (is_matrix(roles[i].role)) {
+            if (defer) continue;
+            slot = arena->tensor(slot.dtype, slot.shape);
+            const RandomRows rows(slot.dtype, slot.cols(), seed, i);
+            pool->parallel_for(slot.rows(), 64, [&](std::int64_t begin, std::int64_t end, int) {
                 for (std::int64_t row = begin; row < end; ++row) {
-                    filler.fill(slot.row<std::byte>(row),
-                                {SplitMix{key + static_cast<std::uint64_t>(row)}.next()});
+                    rows.fill(slot.row<std::byte>(row), row);
                 }
             });
         } else {
-            slot = arena->tensor(DType::f32, shape);
-            const bool is_norm = at.role == Role::attn_norm || at.role == Role::mlp_norm ||
-                                 at.role == Role::final_norm || at.role == Role::q_norm ||
-                                 at.role == Role::k_norm;
-            SplitMix random{key};
-            for (std::int64_t i = 0; i < shape[0]; ++i) {
-                const double unit = static_cast<double>(random.next() >> 40) * 0x1p-24 - 0.5;
-                slot.f32()[i] = static_cast<float>((is_norm ? 1.0 : 0.0) + 0.1 * unit);
+            slot = arena->tensor(DType::f32, slot.shape);
+            const std::uint64_t key = tensor_key(seed, i);
+            const double mean = is_norm(roles[i].role) ? 1.0 : 0.0;
+            for (std::int64_t j = 0; j < slot.dim(0); ++j) {
+                const std::uint64_t word = splitmix(key, static_cast<std::uint64_t>(j));
+                const double unit = static_cast<double>(word >> 40) * 0x1p-24 - 0.5;
+                slot.f32()[j] = static_cast<float>(mean + 0.1 * unit);
             }
         }
     }
     if (spec.tied_embeddings) weights.head = weights.embedding;
     weights.arenas.push_back(std::move(arena));
     return model;
+}
+
+}  // namespace
+
+RandomRows::RandomRows(DType dtype_, std::int64_t cols_, std::uint64_t seed, std::size_t index)
+    : dtype(dtype_), cols(cols_), key(tensor_key(seed, index)) {
+    const double deviation = 1.0 / std::sqrt(static_cast<double>(cols));
+    scale = f32_to_f16(
+        static_cast<float>(deviation / (dtype == DType::q4_0 ? kNibbleDeviation : kByteDeviation)));
+    for (std::size_t i = 0; i < 256; ++i) {
+        const auto step = static_cast<std::int8_t>(static_cast<std::uint8_t>(i | 1));
+        const auto value = static_cast<float>(step * deviation / kByteDeviation);
+        values[i] = dtype == DType::f32    ? std::bit_cast<std::uint32_t>(value)
+                    : dtype == DType::bf16 ? f32_to_bf16(value)
+                                           : f32_to_f16(value);
+    }
+}
+
+void RandomRows::fill(std::byte* row, std::int64_t r) const {
+    const DTypeInfo info = dtype_info(dtype);
+    const std::uint64_t state = splitmix(key + static_cast<std::uint64_t>(r));
+    std::uint64_t n = 0;
+    if (is_quantised(dtype)) {
+        const std::uint64_t odd = dtype == DType::q8_0 ? kOddBytes : 0;
+        for (std::int64_t block = 0; block < cols / info.block; ++block) {
+            std::memcpy(row, &scale, 2);
+            for (int at = 2; at < info.block_bytes; at += 8) {
+                const std::uint64_t word = splitmix(state, n++) | odd;
+                std::memcpy(row + at, &word, 8);
+            }
+            row += info.block_bytes;
+        }
+        return;
+    }
+    for (std::int64_t col = 0; col < cols; col += 8) {
+        const std::uint64_t word = splitmix(state, n++);
+        const auto count = static_cast<int>(std::min<std::int64_t>(8, cols - col));
+        for (int i = 0; i < count; ++i) {
+            const std::uint32_t value = values[static_cast<std::size_t>(word >> (8 * i) & 0xff)];
+            if (dtype == DType::f32) {
+                std::memcpy(row, &value, 4);
+            } else {
+                const auto half = static_cast<std::uint16_t>(value);
+                std::memcpy(row, &half, 2);
+            }
+            row += info.block_bytes;
+        }
+    }
+}
+
+Model random_model(const ModelSpec& spec, DType dtype, std::uint64_t seed,
+                   const std::function<void(const Model&)>& planned) {
+    return make_model(spec, dtype, seed, false, planned);
+}
+
+Model deferred_random_model(const ModelSpec& spec, DType dtype, std::uint64_t seed,
+                            const std::function<void(const Model&)>& planned) {
+    return make_model(spec, dtype, seed, true, planned);
 }
 
 std::pair<ModelSpec, DType> random_shape(const std::string& source) {
@@ -245,6 +251,14 @@ std::pair<ModelSpec, DType> random_shape(const std::string& source) {
 Model random_model(const std::string& source, const std::function<void(const Model&)>& planned) {
     const auto [spec, dtype] = random_shape(source);
     Model model = random_model(spec, dtype, 1, planned);
+    model.source = source;
+    return model;
+}
+
+Model deferred_random_model(const std::string& source,
+                            const std::function<void(const Model&)>& planned) {
+    const auto [spec, dtype] = random_shape(source);
+    Model model = deferred_random_model(spec, dtype, 1, planned);
     model.source = source;
     return model;
 }

@@ -1,6 +1,7 @@
 // Models with made-up weights: to measure without downloading, and for tests.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -26,5 +27,37 @@ Model random_model(const std::string& source,
 // uniform with the variance that keeps activations near 1; norms are 1, biases small.
 Model random_model(const ModelSpec& spec, DType dtype, std::uint64_t seed,
                    const std::function<void(const Model&)>& planned = {});
+
+// The same without its matrices, which a device makes: they have type and shape, and
+// Model::deferred is the seed. Norms and biases are there.
+Model deferred_random_model(const std::string& source,
+                            const std::function<void(const Model&)>& planned = {});
+Model deferred_random_model(const ModelSpec& spec, DType dtype, std::uint64_t seed,
+                            const std::function<void(const Model&)>& planned = {});
+
+// Output `n` of SplitMix64 started at `state`. Every output alone: rows, and words of a row, can be
+// made in any order and on any machine.
+constexpr std::uint64_t splitmix(std::uint64_t state, std::uint64_t n = 0) {
+    std::uint64_t z = state + (n + 1) * 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
+
+// What the rows of a random matrix are made of. Row r is started at splitmix(key + r); its word n
+// is 8 weights: bytes of a table's index where they are floats, quants as they lie in a block.
+struct RandomRows {
+    // `index` is the matrix's place in roles_of().
+    RandomRows(DType dtype, std::int64_t cols, std::uint64_t seed, std::size_t index);
+    void fill(std::byte* row, std::int64_t r) const;
+
+    static constexpr std::uint64_t kOddBytes = 0x0101010101010101u;  // q8_0: ored into every word
+
+    DType dtype;
+    std::int64_t cols;
+    std::uint64_t key;
+    std::uint16_t scale = 0;                  // f16, of every block
+    std::array<std::uint32_t, 256> values{};  // bits: f32, or f16 or bf16 in the low half
+};
 
 }  // namespace mr::model

@@ -30,6 +30,7 @@ struct Source {
     std::shared_ptr<void> file;  // keeps the maps
     bool expanded = false;       // the matrices are not in the map but in memory of `file`
     std::span<const formats::FileTensor> tensors;
+    std::span<const MappedFile> maps;  // that the tensors point into
     std::function<const formats::FileTensor*(std::string_view)> find;
     std::shared_ptr<const text::Tokenizer> tokenizer;
 
@@ -59,8 +60,8 @@ Source open_llama2c(const std::string& path, const LoadOptions& options);
 // By what the path is. random: is not among them.
 Source open_source(const std::string& path, const LoadOptions& options);
 
-// The bytes that load_weights() will map and own, without tensors. Throws Error for a tensor that
-// is missing or unusable, and where there is not the memory.
+// The bytes that load_weights() will map and own, and its tensors without memory. Throws Error for
+// a tensor that is missing or unusable, and where there is not the memory.
 Weights planned_weights(const Source& source);
 // All of them: straight from the map where the engine can use the bytes, else copied, K-quants
 // expanded to q8_0.

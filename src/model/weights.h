@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "core/arena.h"
+#include "core/mapped_file.h"
 #include "core/tensor.h"
 #include "model/spec.h"
 
@@ -35,6 +37,7 @@ struct Weights {
     std::uint64_t mapped_bytes = 0;              // used straight from the file
     std::uint64_t owned_bytes = 0;               // copied or expanded at load
     std::vector<std::shared_ptr<void>> keep;     // maps that views point into
+    std::span<const MappedFile> files;           // ... as files, to read instead of to map
     std::vector<std::shared_ptr<Arena>> arenas;  // ... and memory of our own
 
     // Bytes of weights that one decoded token reads: all matrices once, one embedding row.

@@ -1,0 +1,81 @@
+// Where the weights lie in device memory, decided before any of it is taken: what is planned is
+// what is taken. Needs no GPU.
+//
+// Norms and biases (f32) lie first, in one piece; then the matrices in the order of the forward
+// pass. f32, f16 and bf16 matrices are row-major [n, k]; q8_0 and q4_0 ones are q8_0x8 and q4_0x8
+// (ops/linear/tile_layout.h). q, k and v of a layer are one matrix [q_dim + 2 kv_dim, dim], gate
+// and up one [2 hidden, dim], wherever types and alignment allow it.
+//
+// All rotation on the device is of neighbours: for models that turn halves the rows of q and k
+// (biases and norms too) are put in the order that makes the two the same (RowOrder).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "core/arena.h"
+#include "model/model.h"
+#include "model/names.h"
+#include "model/weights.h"
+
+namespace mr::model {
+
+// What LayerWeights holds in parts, as one. None where the parts could not be joined.
+struct DeviceLayer {
+    Tensor qkv;       // [q_dim + 2 kv_dim, dim]
+    Tensor qkv_bias;  // [q_dim + 2 kv_dim]
+    Tensor gate_up;   // [2 hidden, dim]: all rows of gate, then all of up
+};
+
+// The type of a tensor on the host, which says what it will be on the device.
+using DTypeOf = std::function<DType(RoleAt)>;
+DTypeOf types_of(const Model& model);
+
+// q8_0 -> q8_0x8, q4_0 -> q4_0x8; floats stay.
+DType device_type(DType host);
+// Bytes of a matrix of that (device) type, with its padding.
+std::uint64_t device_matrix_bytes(DType type, std::int64_t rows, std::int64_t cols);
+
+// The weights as they will lie from address `base` on.
+struct DeviceViews {
+    Weights weights;                  // shapes [n, k], types of the device
+    std::vector<DeviceLayer> layers;  // beside weights.layers
+    std::uint64_t vector_bytes = 0;   // of the norms and biases, which lie first
+    std::uint64_t bytes = 0;          // of all: a whole number of DeviceArena's units
+};
+DeviceViews device_views(const ModelSpec& spec, const DTypeOf& types, std::uintptr_t base);
+
+// Exactly what the weights take on the device.
+std::uint64_t device_weight_bytes(const ModelSpec& spec, const DTypeOf& types);
+std::uint64_t device_weight_bytes(const Model& model);
+// ... if all matrices were `type` (f16 where a row is not a whole number of blocks).
+std::uint64_t device_weight_bytes(const ModelSpec& spec, DType type);
+
+// What a plan over the device's memory is refused with.
+struct DeviceNeeds {
+    MemoryPlan plan;                // weights, KV cache, activations, ...
+    std::uint64_t kv_position = 0;  // bytes of the KV cache a position; 0: unknown
+    std::int64_t context = 0;       // positions that were planned
+    std::uint64_t weights = 0;      // the plan's bytes of weights
+};
+// Throws Error (device) with the numbers and what would fit where the plan is over `available`.
+void require_device_memory(const DeviceNeeds& needs, const ModelSpec& spec,
+                           std::uint64_t available);
+// What the remedy says, alone: "use --ctx 2048, or weights of q8_0 (6.8 GiB) or q4_0 (3.6 GiB)".
+std::string device_remedy(const DeviceNeeds& needs, const ModelSpec& spec, std::uint64_t available);
+
+// Which row of a tensor on the host is row r on the device.
+struct RowOrder {
+    int head_dim = 1;
+    int rotary = 0;  // 0: as they are
+    constexpr std::int64_t source(std::int64_t r) const {
+        const auto in_head = static_cast<int>(r % head_dim);
+        if (in_head >= rotary) return r;
+        return r - in_head + in_head / 2 + (in_head % 2) * (rotary / 2);
+    }
+    constexpr bool plain() const { return rotary == 0; }
+};
+RowOrder row_order(const ModelSpec& spec, Role role);
+
+}  // namespace mr::model
