@@ -11,14 +11,16 @@ namespace {
 using namespace sampling;
 
 // Moves the row on and says what was drawn: to the next step, to the device and to the host.
-__device__ void publish(const SampleState& state, int r, const Drawn& drawn) {
+// `before`: the row as it was, near at hand.
+__device__ void publish(const SampleState& state, int r, const SampleRow& before, u64 step,
+                        const Drawn& drawn) {
     SampleRow& row = state.rows[r];
     if (drawn.flags != kSampleInactive) {
-        row.position += 1;
-        if (drawn.flags == 0 && row.window > 0) {
-            row.recent[row.recent_next] = drawn.id;
-            row.recent_next = (row.recent_next + 1) % row.window;
-            row.recent_used = min(row.recent_used + 1, row.window);
+        row.position = before.position + 1;
+        if (drawn.flags == 0 && before.window > 0) {
+            row.recent[before.recent_next] = drawn.id;
+            row.recent_next = (before.recent_next + 1) % before.window;
+            row.recent_used = min(before.recent_used + 1, before.window);
         }
         if (state.next_ids) state.next_ids[r] = drawn.id;
     }
@@ -26,10 +28,11 @@ __device__ void publish(const SampleState& state, int r, const Drawn& drawn) {
     if (state.confidence) state.confidence[r] = drawn.confidence;
     if (state.flags) state.flags[r] = drawn.flags;
     if (!state.steps) return;
-    const u64 step = state.steps[r]++;
+    state.steps[r] = step + 1;
     if (!state.ring) return;
-    const auto slots = static_cast<u64>(state.ring_slots);
-    volatile SampleSlot* slot = state.ring + static_cast<u64>(r) * slots + step % slots;
+    const auto slots = static_cast<u32>(state.ring_slots);
+    volatile SampleSlot* slot =
+        state.ring + static_cast<u64>(r) * slots + static_cast<u32>(step % slots);
     slot->id = drawn.id;
     slot->probability = drawn.probability;
     slot->confidence = drawn.confidence;
@@ -40,7 +43,7 @@ __device__ void publish(const SampleState& state, int r, const Drawn& drawn) {
 // A team of blocks per row. Two blocks fit on a multiprocessor: 32 rows of 8 blocks run at once on
 // 132 of them.
 template <bool kCluster, bool kGreedy>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, kCluster ? 2 : 1)
     sample_rows(const float* logits, int vocab, SampleState state, Stamp* stamp) {
     extern __shared__ __align__(16) float slice[];
     __shared__ Work work;
@@ -49,8 +52,11 @@ __global__ void __launch_bounds__(kThreads, 2)
     const StageClock clock(stamp);
     const int row = static_cast<int>(blockIdx.x) / Team<kCluster>::size();
     RowDraw<kCluster> draw(work, slice, logits + static_cast<std::int64_t>(row) * vocab, vocab);
-    const Drawn drawn = draw.template draw<kGreedy>(state.rows[row]);
-    if (Team<kCluster>::rank() == 0 && thread() == 0) publish(state, row, drawn);
+    const Drawn drawn =
+        draw.template draw<kGreedy>(state.rows[row], state.steps ? state.steps + row : nullptr);
+    if (Team<kCluster>::rank() == 0 && thread() == 0) {
+        publish(state, row, work.row, work.step, drawn);
+    }
 }
 
 std::size_t slice_bytes(std::int64_t vocab, int team) {

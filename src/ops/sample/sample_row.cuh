@@ -14,34 +14,9 @@
 #pragma once
 
 #include "core/philox.h"
-#include "ops/sample/sample_cuda.h"
-#include "ops/sample/sample_team.cuh"
+#include "ops/sample/sample_slice.cuh"
 
 namespace mr::cuda::sampling {
-
-// A block's shared memory, besides its slice of the logits.
-struct Work {
-    // What other blocks of the team read.
-    float raw_best, best;
-    int nan;
-    int first_best;   // greedy: the lowest id of the slice that has the best logit
-    int found;        // in the first block: the id that another block found
-    u32 listed;       // candidates of the slice, of which kListed fit into the list
-    u64 softmax_sum;  // of the slice
-    u64 partial;
-    u64 list[kListed];
-    u32 bin_count[kBins];
-    u32 bin_low[kBins], bin_high[kBins];  // weight, as two words: shared memory adds 32 bits
-    // What only this block uses.
-    u64 space[kWarps];
-    SampleRow row;
-    u32 count_to[kBins];   // up to and with each bin, the whole row
-    u64 weight_to[kBins];  //
-    u64 sorted[kListed], sums[kListed];
-};
-
-// A filter of the ids the penalty applies to, for blocks that keep no slice.
-constexpr int kFilterBits = 1 << 14;
 
 struct Drawn {
     int id;
@@ -50,29 +25,28 @@ struct Drawn {
 };
 
 template <bool kCluster>
-class RowDraw {
-    using Blocks = Team<kCluster>;
+class RowDraw : RowSlice<kCluster> {
+    using Slice = RowSlice<kCluster>;
+    using Slice::add_to_bin, Slice::clear_bins, Slice::merged_count, Slice::merged_weight;
+    using Slice::best_, Slice::thread_best_, Slice::nan_;
+    using Slice::confidence, Slice::keep_softmax_sum, Slice::softmax_weight;
+    using Slice::each, Slice::at, Slice::team_sum, Slice::sum_of_blocks;
+    using Slice::work_, Slice::row_, Slice::vocab_, Slice::first_, Slice::end_;
+    using typename Slice::Blocks;
 
   public:
-    // `slice`: [padded slice] in shared memory; without a cluster it is the filter instead.
+    using Slice::slice_of;
+    // `slice`: [slice_of()] in shared memory; without a cluster, kFilterBits.
     __device__ RowDraw(Work& work, float* slice, const float* logits, int vocab)
-        : work_(work), row_(work.row), raw_(logits), own_(slice), vocab_(vocab) {
-        const int each = slice_of(vocab, Blocks::size());
-        first_ = min(Blocks::rank() * each, vocab);
-        end_ = min(first_ + each, vocab);
-    }
-    // Logits of one block, in fours.
-    __host__ __device__ static int slice_of(int vocab, int blocks) {
-        return ((vocab + 3) / 4 + blocks - 1) / blocks * 4;
-    }
+        : Slice(work, slice, logits, vocab) {}
 
     // The result is valid in the first thread of the first block.
     template <bool kGreedy>
-    __device__ Drawn draw(const SampleRow& row) {
-        load(row);
+    __device__ Drawn draw(const SampleRow& row, const u64* step) {
+        Slice::load(row, step);
         if (!row_.active) return {0, 0, 0, kSampleInactive};
-        apply_penalty();
-        agree_on_best();
+        Slice::apply_penalty();
+        Slice::agree_on_best();
         Drawn drawn{0, 0, 0, 0};
         if (nan_ || !(best_ > -kInfinity)) {
             drawn.flags = nan_ ? kSampleNan : kSampleNone;
@@ -88,215 +62,6 @@ class RowDraw {
     }
 
   private:
-    // ---- the slice ----
-
-    __device__ float penalty(float x) const {
-        return x > 0 ? x / row_.repeat_penalty : x * row_.repeat_penalty;
-    }
-    __device__ u32& filter_word(int id) const {
-        return reinterpret_cast<u32*>(own_)[(id & (kFilterBits - 1)) / 32];
-    }
-    // Logit `id` of the slice after the penalty.
-    __device__ float at(int id) const {
-        if constexpr (kCluster) return own_[id - first_];
-        float x = raw_[id];
-        if (penalised_ && filter_word(id) >> (id % 32) & 1) {
-            for (int i = 0; i < row_.recent_used; ++i) {
-                if (row_.recent[i] == id) return penalty(x);
-            }
-        }
-        return x;
-    }
-    // f(id, logit) for this thread's part of the slice. A slice in shared memory ends with up to
-    // three -inf, whose ids mean nothing.
-    template <typename F>
-    __device__ __forceinline__ void each(F f) const {
-        if constexpr (kCluster) {
-            const float4* quads = reinterpret_cast<const float4*>(own_);
-            const int count = (end_ - first_ + 3) / 4;
-#pragma unroll 2
-            for (int q = thread(); q < count; q += kThreads) {
-                const float4 x = quads[q];
-                const int id = first_ + 4 * q;
-                f(id, x.x);
-                f(id + 1, x.y);
-                f(id + 2, x.z);
-                f(id + 3, x.w);
-            }
-        } else {
-            for (int id = thread(); id < end_; id += kThreads) f(id, at(id));
-        }
-    }
-
-    __device__ void load(const SampleRow& row) {
-        constexpr int kRowWords = static_cast<int>(sizeof(SampleRow) / sizeof(u32));
-        u32 word = 0;  // of the parameters: on its way while the logits are
-        if (thread() < kRowWords) word = reinterpret_cast<const u32*>(&row)[thread()];
-        work_.bin_count[thread()] = 0;
-        if (thread() == 0) work_.listed = 0;
-        thread_best_ = -kInfinity;
-        nan_ = false;
-        const auto see = [&](float x) {
-            thread_best_ = fmaxf(thread_best_, x);
-            nan_ |= x != x;
-        };
-        const float* from = raw_ + first_;
-        const int count = end_ - first_;
-        if constexpr (!kCluster) {
-            for (int i = thread(); i < count; i += kThreads) see(from[i]);
-            for (int i = thread(); i < kFilterBits / 32; i += kThreads) filter_word(32 * i) = 0;
-        } else if (reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {
-            constexpr int kBatch = 5;  // loads in flight per thread
-            const float4* quads = reinterpret_cast<const float4*>(from);
-            for (int q = thread(); q < count / 4; q += kBatch * kThreads) {
-                float4 x[kBatch];
-#pragma unroll
-                for (int b = 0; b < kBatch; ++b) {
-                    if (q + b * kThreads < count / 4) x[b] = __ldcs(quads + q + b * kThreads);
-                }
-#pragma unroll
-                for (int b = 0; b < kBatch; ++b) {
-                    if (q + b * kThreads >= count / 4) break;
-                    reinterpret_cast<float4*>(own_)[q + b * kThreads] = x[b];
-                    see(x[b].x);
-                    see(x[b].y);
-                    see(x[b].z);
-                    see(x[b].w);
-                }
-            }
-            const int i = count / 4 * 4 + thread();
-            if (i < count) see(own_[i] = from[i]);
-        } else {
-#pragma unroll 8
-            for (int i = thread(); i < count; i += kThreads) {
-                const float x = __ldcs(from + i);
-                own_[i] = x;
-                see(x);
-            }
-        }
-        if constexpr (kCluster) {
-            const int i = count + thread();
-            if (i < (count + 3) / 4 * 4) own_[i] = -kInfinity;
-        }
-        raw_best_ = thread_best_;
-        if (thread() < kRowWords) reinterpret_cast<u32*>(&work_.row)[thread()] = word;
-        __syncthreads();
-        penalised_ = row_.repeat_penalty != 1.0f && row_.recent_used > 0;
-    }
-
-    // From the raw logit, once per distinct token. Who changes a logit remembers what it was: the
-    // confidence is on the logits as they came.
-    __device__ void apply_penalty() {
-        changed_ = false;
-        if (!penalised_) return;
-        const int id = thread() < row_.recent_used ? row_.recent[thread()] : -1;
-        changed_ = id >= first_ && id < end_;
-        for (int i = 0; changed_ && i < thread(); ++i) changed_ = row_.recent[i] != id;
-        if (changed_) {
-            was_ = raw_[id];
-            became_ = penalty(was_);
-            if constexpr (kCluster) {
-                own_[id - first_] = became_;
-            } else {
-                atomicOr(&filter_word(id), 1u << (id % 32));
-            }
-        }
-        __syncthreads();
-        thread_best_ = -kInfinity;
-        each([&](int, float x) { thread_best_ = fmaxf(thread_best_, x); });
-    }
-
-    __device__ void agree_on_best() {
-        const auto greater = [](float a, float b) { return fmaxf(a, b); };
-        const int any_nan = __syncthreads_or(nan_);
-        const float raw = warp_reduce(raw_best_, greater);
-        const float best = warp_reduce(thread_best_, greater);
-        float* space = reinterpret_cast<float*>(work_.space);  // [2, kWarps]
-        if (lane() == 0) {
-            space[warp()] = raw;
-            space[kWarps + warp()] = best;
-        }
-        __syncthreads();
-        if (warp() == 0) {
-            const float a = warp_reduce(space[lane() % kWarps], greater);
-            const float b = warp_reduce(space[kWarps + lane() % kWarps], greater);
-            if (lane() == 0) {
-                work_.raw_best = a;
-                work_.best = b;
-                work_.nan = any_nan;
-            }
-        }
-        Blocks::sync();
-        const int from = lane() < Blocks::size() ? lane() : 0;
-        raw_best_ = warp_reduce(*Blocks::of(&work_.raw_best, from), greater);
-        best_ = warp_reduce(*Blocks::of(&work_.best, from), greater);
-        nan_ = __any_sync(kAllLanes, *Blocks::of(&work_.nan, from));
-    }
-
-    // ---- sums over the team ----
-
-    // One value of each block, added up.
-    __device__ u64 sum_of_blocks(u64* theirs) const {
-        const u64 x = lane() < Blocks::size() ? *Blocks::of(theirs, lane()) : 0;
-        return warp_reduce(x, [](u64 a, u64 b) { return a + b; });
-    }
-    __device__ u64 team_sum(u64 x) {
-        x = block_sum(x, work_.space);
-        Blocks::sync();  // everybody has read the sum before this one
-        if (thread() == 0) work_.partial = x;
-        Blocks::sync();
-        return sum_of_blocks(&work_.partial);
-    }
-    // This thread's bin, added up over the team.
-    __device__ u32 merged_count() const {
-        u32 sum = 0;
-#pragma unroll 8
-        for (int r = 0; r < Blocks::size(); ++r) sum += Blocks::of(work_.bin_count, r)[thread()];
-        return sum;
-    }
-    __device__ u64 merged_weight() const {
-        u64 sum = 0;
-#pragma unroll 4
-        for (int r = 0; r < Blocks::size(); ++r) {
-            sum += u64{Blocks::of(work_.bin_high, r)[thread()]} << 32 |
-                   Blocks::of(work_.bin_low, r)[thread()];
-        }
-        return sum;
-    }
-    __device__ void add_to_bin(int bin, u64 weight) {
-        atomicAdd(&work_.bin_count[bin], 1u);
-        const u32 low = static_cast<u32>(weight);
-        const u32 before = atomicAdd(&work_.bin_low[bin], low);
-        const u32 high = static_cast<u32>(weight >> 32) + (before + low < low ? 1u : 0u);
-        if (high) atomicAdd(&work_.bin_high[bin], high);
-    }
-    __device__ void clear_bins() {
-        Blocks::sync();  // nobody reads the last histogram any more
-        work_.bin_count[thread()] = work_.bin_low[thread()] = work_.bin_high[thread()] = 0;
-        __syncthreads();
-    }
-
-    // ---- the confidence: softmax of the raw logits at temperature 1, in units of 2^-40 ----
-
-    __device__ u64 softmax_weight(float x) const {
-        const float distance =
-            raw_best_ < kInfinity ? fminf(x - raw_best_, 0.0f) : (x == kInfinity ? 0 : -kInfinity);
-        return __float2ull_rn(__expf(distance) * 0x1p40f);
-    }
-    // Given the sum of softmax_weight() over each(), of this thread.
-    __device__ void keep_softmax_sum(u64 sum) {
-        if (changed_) sum += softmax_weight(was_) - softmax_weight(became_);
-        sum = block_sum(sum, work_.space);
-        if (thread() == 0) work_.softmax_sum = sum;
-    }
-    // In the first block, after a sync of the team; one warp at least calls.
-    __device__ float confidence(int id, u64 sum) const {
-        const float x = raw_[id];
-        double weight = exp(static_cast<double>(x) - static_cast<double>(raw_best_));
-        if (raw_best_ == kInfinity) weight = x == kInfinity ? 1 : 0;
-        return static_cast<float>(weight * 0x1p40 / static_cast<double>(sum));
-    }
-
     // ---- greedy ----
 
     __device__ Drawn most_probable() {
@@ -318,10 +83,10 @@ class RowDraw {
             if (lane() == 0) work_.first_best = id;
         }
         Blocks::sync();
-        if (Blocks::rank() != 0) return {};
+        if (Blocks::rank() != 0 || warp() != 0) return {};
         const int from = lane() < Blocks::size() ? lane() : 0;
         id = warp_reduce(*Blocks::of(&work_.first_best, from), lower);
-        return {id, 1.0f, confidence(id, sum_of_blocks(&work_.softmax_sum)), 0};
+        return {id, 1.0f, confidence(id, best_, sum_of_blocks(&work_.softmax_sum)), 0};
     }
 
     // ---- sampling ----
@@ -470,30 +235,28 @@ class RowDraw {
         const u64 weight = there ? weigh(x) : 0;
         const u64 to = block_scan(weight, work_.space);
         work_.sums[thread()] = to;
-        const bool kept_by_min_p = there && !weigh.below(x, row_.min_p);
-        const int by_min_p = __syncthreads_count(kept_by_min_p);
+        const int by_min_p =
+            __syncthreads_count(there && (row_.min_p == 0 || !weigh.below(x, row_.min_p)));
         const u64 wanted = part_of(whole > 0 ? whole : work_.sums[kListed - 1]);
         const int by_top_p = __syncthreads_count(to < wanted) + 1;
         const u64 kept = work_.sums[min(max(min(by_min_p, by_top_p), 1), kListed) - 1];
         const u64 target = target_in(kept);
         const int drawn = __syncthreads_count(to < target);
-        const int id = id_in(work_.sorted[drawn]);
-        const u64 its = weigh(logit_of(key_in(work_.sorted[drawn])));
-        const double probability = static_cast<double>(its) / static_cast<double>(kept);
-        return {id, static_cast<float>(probability), confidence(id, softmax), 0};
+        if (warp() != 0) return {};
+        const u64 its = work_.sums[drawn] - (drawn > 0 ? work_.sums[drawn - 1] : 0);
+        return result(work_.sorted[drawn], its, kept, softmax);
+    }
+
+    __device__ Drawn result(u64 drawn, u64 weight, u64 kept, u64 softmax) const {
+        const double probability = static_cast<double>(weight) / static_cast<double>(kept);
+        return {id_in(drawn), static_cast<float>(probability),
+                confidence(id_in(drawn), logit_of(key_in(drawn)), softmax), 0};
     }
 
     // ---- by descent: any row, however flat ----
 
-    struct Crossing {
-        u64 to;      // the weight up to and with the candidate
-        u64 weight;  // its own
-        int id;      // in the first block, where asked for
-    };
-
     __device__ Drawn by_descent(const Weigher& weigh, bool top_k) {
         u64 kept = work_.weight_to[kTail];
-        Crossing at{};
 #pragma unroll 1
         for (int stage = 0; stage < 3; ++stage) {  // top-k, top-p, the draw: one copy of the code
             if ((stage == 0 && !top_k) || (stage == 1 && row_.top_p >= 1.0f)) continue;
@@ -501,14 +264,13 @@ class RowDraw {
             const u64 want = stage == 0   ? static_cast<u64>(row_.top_k)
                              : stage == 1 ? part_of(kept)
                                           : target_in(kept);
-            at = cross(weigh, stage == 0, want, stage == 2);
-            if (stage < 2) kept = at.to;
+            const u64 to = cross(weigh, stage == 0, want, stage == 2);
+            if (stage < 2) kept = to;
         }
         const u64 softmax = sum_of_blocks(&work_.softmax_sum);
         Blocks::sync();
-        if (Blocks::rank() != 0) return {};
-        const double probability = static_cast<double>(at.weight) / static_cast<double>(kept);
-        return {at.id, static_cast<float>(probability), confidence(at.id, softmax), 0};
+        if (Blocks::rank() != 0 || warp() != 0) return {};
+        return result(work_.crossing, work_.crossing_weight, kept, softmax);
     }
 
     __device__ u64 weight_left_by_min_p(const Weigher& weigh) {
@@ -525,14 +287,16 @@ class RowDraw {
         return team_sum(sum) + (bin > 0 ? work_.weight_to[bin - 1] : 0);
     }
 
-    // The first candidate, in order, with which the count (or the weight) reaches `want`.
-    __device__ Crossing cross(const Weigher& weigh, bool by_count, u64 want, bool want_id) {
+    // The first candidate, in order, with which the count (or the weight) reaches `want`: gives the
+    // weight up to and with it, and leaves it and its own weight in work_. Its id is right in the
+    // first block, where it is wanted.
+    __device__ u64 cross(const Weigher& weigh, bool by_count, u64 want, bool want_id) {
         const u64 reach = by_count ? work_.count_to[thread()] : work_.weight_to[thread()];
         int bin = __syncthreads_count(reach < want);
-        if (bin >= kTail) return {work_.weight_to[kTail], 0, -1};  // the tail weighs nothing
-        u64 count_before = bin > 0 ? work_.count_to[bin - 1] : 0;
+        if (bin >= kTail) return work_.weight_to[kTail];  // the tail weighs nothing
+        u32 count_before = bin > 0 ? work_.count_to[bin - 1] : 0;
         u64 weight_before = bin > 0 ? work_.weight_to[bin - 1] : 0;
-        u64 count = work_.count_to[bin] - count_before;
+        u32 count = work_.count_to[bin] - count_before;
         const Bins bins = row_bins();
         const u32 least = key_of(-kInfinity), most = key_of(best_);
         u32 low = first_key(least, most, [&](u32 key) { return bins(logit_of(key)) <= bin; });
@@ -550,18 +314,25 @@ class RowDraw {
                 work_.sums[thread()] = to;
                 const int by_weight = __syncthreads_count(to < want);
                 const int at = by_count ? static_cast<int>(want - count_before) - 1 : by_weight;
-                const u64 found = work_.sorted[at];
-                const Crossing crossing{work_.sums[at], weigh(logit_of(key_in(found))),
-                                        id_in(found)};
+                const u64 crossed = work_.sums[at];
+                if (thread() == 0) {
+                    work_.crossing = work_.sorted[at];
+                    work_.crossing_weight = crossed - (at > 0 ? work_.sums[at - 1] : weight_before);
+                }
                 __syncthreads();
-                return crossing;
+                return crossed;
             }
             if (low == high) {  // all alike, in the order of their ids
                 const u64 weight = weigh(logit_of(low));
                 const u64 nth =
                     by_count ? want - count_before : (want - weight_before + weight - 1) / weight;
-                const int id = want_id ? nth_alike(low, nth) : -1;
-                return {weight_before + nth * weight, weight, id};
+                const int id = want_id ? nth_alike(low, nth) : 0;
+                if (thread() == 0) {
+                    work_.crossing = candidate(logit_of(low), id);
+                    work_.crossing_weight = weight;
+                }
+                __syncthreads();
+                return weight_before + nth * weight;
             }
             const int shift = max(0, 32 - __clz(static_cast<int>(high - low)) - kBinBits);
             clear_bins();
@@ -575,8 +346,8 @@ class RowDraw {
             work_.sums[thread()] = weights;
             bin = __syncthreads_count(by_count ? count_before + counts < want
                                                : weight_before + weights < want);
-            const u64 skipped = bin > 0 ? work_.sorted[bin - 1] : 0;
-            count = work_.sorted[bin] - skipped;
+            const u32 skipped = bin > 0 ? static_cast<u32>(work_.sorted[bin - 1]) : 0;
+            count = static_cast<u32>(work_.sorted[bin]) - skipped;
             count_before += skipped;
             weight_before += bin > 0 ? work_.sums[bin - 1] : 0;
             __syncthreads();
@@ -608,18 +379,6 @@ class RowDraw {
         Blocks::sync();
         return work_.found;
     }
-
-    Work& work_;
-    const SampleRow& row_;
-    const float* raw_;  // [vocab]
-    float* own_;
-    int vocab_, first_, end_;  // the slice: [first_, end_)
-    bool penalised_ = false;
-    bool nan_ = false;
-    bool changed_ = false;  // this thread changed a logit, from was_ to became_
-    float was_ = 0, became_ = 0;
-    float thread_best_ = 0;  // this thread's, after the penalty
-    float raw_best_ = 0, best_ = 0;
 };
 
 }  // namespace mr::cuda::sampling

@@ -1,0 +1,280 @@
+// One row of logits shared among a team of blocks: each has its slice; what they know together.
+#pragma once
+
+#include "ops/sample/sample_cuda.h"
+#include "ops/sample/sample_team.cuh"
+
+namespace mr::cuda::sampling {
+
+// A block's shared memory, besides its slice of the logits.
+struct Work {
+    // What other blocks of the team read.
+    float raw_best, best;
+    int nan;
+    int first_best;   // greedy: the lowest id of the slice that has the best logit
+    int found;        // in the first block: the id that another block found
+    u32 listed;       // candidates of the slice, of which kListed fit into the list
+    u64 softmax_sum;  // of the slice
+    u64 partial;
+    u64 list[kListed];
+    u32 bin_count[kBins];
+    u32 bin_low[kBins], bin_high[kBins];  // weight, as two words: shared memory adds 32 bits
+    // What only this block uses.
+    u64 space[kWarps];
+    SampleRow row;
+    u64 step;              // of the row
+    u32 count_to[kBins];   // up to and with each bin, the whole row
+    u64 weight_to[kBins];  //
+    u64 sorted[kListed], sums[kListed];
+    u64 crossing, crossing_weight;  // the candidate a descent found
+};
+
+// A filter of the ids the penalty applies to, for blocks that keep no slice.
+constexpr int kFilterBits = 1 << 14;
+
+template <bool kCluster>
+class RowSlice {
+  public:
+    // Logits of one block, in fours.
+    __host__ __device__ static int slice_of(int vocab, int blocks) {
+        return ((vocab + 3) / 4 + blocks - 1) / blocks * 4;
+    }
+
+  protected:
+    using Blocks = Team<kCluster>;
+
+    // `slice`: [slice_of()] in shared memory; without a cluster it is the filter instead.
+    __device__ RowSlice(Work& work, float* slice, const float* logits, int vocab)
+        : work_(work), row_(work.row), raw_(logits), own_(slice), vocab_(vocab) {
+        const int each = slice_of(vocab, Blocks::size());
+        first_ = min(Blocks::rank() * each, vocab);
+        end_ = min(first_ + each, vocab);
+    }
+
+    // ---- the slice ----
+
+    __device__ float penalty(float x) const {
+        return x > 0 ? x / row_.repeat_penalty : x * row_.repeat_penalty;
+    }
+    __device__ u32& filter_word(int id) const {
+        return reinterpret_cast<u32*>(own_)[(id & (kFilterBits - 1)) / 32];
+    }
+    // Logit `id` of the slice after the penalty.
+    __device__ float at(int id) const {
+        if constexpr (kCluster) return own_[id - first_];
+        float x = raw_[id];
+        if (penalised_ && filter_word(id) >> (id % 32) & 1) {
+            for (int i = 0; i < row_.recent_used; ++i) {
+                if (row_.recent[i] == id) return penalty(x);
+            }
+        }
+        return x;
+    }
+    // f(id, logit) for this thread's part of the slice. A slice in shared memory ends with up to
+    // three -inf, whose ids mean nothing.
+    template <typename F>
+    __device__ __forceinline__ void each(F f) const {
+        if constexpr (kCluster) {
+            const float4* quads = reinterpret_cast<const float4*>(own_);
+            const int count = (end_ - first_ + 3) / 4;
+#pragma unroll 1
+            for (int q = thread(); q < count; q += kThreads) {
+                const float4 x = quads[q];
+                const int id = first_ + 4 * q;
+                f(id, x.x);
+                f(id + 1, x.y);
+                f(id + 2, x.z);
+                f(id + 3, x.w);
+            }
+        } else {
+            for (int id = thread(); id < end_; id += kThreads) f(id, at(id));
+        }
+    }
+
+    __device__ void load(const SampleRow& row, const u64* step) {
+        constexpr int kRowWords = static_cast<int>(sizeof(SampleRow) / sizeof(u32));
+        u32 word = 0;  // of the parameters: on its way while the logits are
+        u64 steps = 0;
+        if (thread() < kRowWords) word = reinterpret_cast<const u32*>(&row)[thread()];
+        if (thread() == 0 && step) steps = *step;
+        work_.bin_count[thread()] = 0;
+        if (thread() == 0) work_.listed = 0;
+        thread_best_ = -kInfinity;
+        nan_ = false;
+        const auto see = [&](float x) {
+            thread_best_ = fmaxf(thread_best_, x);
+            nan_ |= x != x;
+        };
+        const float* from = raw_ + first_;
+        const int count = end_ - first_;
+        if constexpr (!kCluster) {
+            for (int i = thread(); i < count; i += kThreads) see(from[i]);
+            for (int i = thread(); i < kFilterBits / 32; i += kThreads) filter_word(32 * i) = 0;
+        } else if (reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {
+            constexpr int kBatch = 5;  // loads in flight per thread
+            const float4* quads = reinterpret_cast<const float4*>(from);
+            for (int q = thread(); q < count / 4; q += kBatch * kThreads) {
+                float4 x[kBatch];
+#pragma unroll
+                for (int b = 0; b < kBatch; ++b) {
+                    if (q + b * kThreads < count / 4) x[b] = __ldcs(quads + q + b * kThreads);
+                }
+#pragma unroll
+                for (int b = 0; b < kBatch; ++b) {
+                    if (q + b * kThreads >= count / 4) break;
+                    reinterpret_cast<float4*>(own_)[q + b * kThreads] = x[b];
+                    see(x[b].x);
+                    see(x[b].y);
+                    see(x[b].z);
+                    see(x[b].w);
+                }
+            }
+            const int i = count / 4 * 4 + thread();
+            if (i < count) see(own_[i] = from[i]);
+        } else {
+#pragma unroll 8
+            for (int i = thread(); i < count; i += kThreads) {
+                const float x = __ldcs(from + i);
+                own_[i] = x;
+                see(x);
+            }
+        }
+        if constexpr (kCluster) {
+            const int i = count + thread();
+            if (i < (count + 3) / 4 * 4) own_[i] = -kInfinity;
+        }
+        raw_best_ = thread_best_;
+        if (thread() < kRowWords) reinterpret_cast<u32*>(&work_.row)[thread()] = word;
+        if (thread() == 0) work_.step = steps;
+        __syncthreads();
+        penalised_ = row_.repeat_penalty != 1.0f && row_.recent_used > 0;
+    }
+
+    // From the raw logit, once per distinct token. Who changes a logit remembers which: the
+    // confidence is on the logits as they came.
+    __device__ void apply_penalty() {
+        changed_ = -1;
+        if (!penalised_) return;
+        const int id = thread() < row_.recent_used ? row_.recent[thread()] : -1;
+        bool first = id >= first_ && id < end_;
+        for (int i = 0; first && i < thread(); ++i) first = row_.recent[i] != id;
+        if (first) {
+            changed_ = id;
+            if constexpr (kCluster) {
+                own_[id - first_] = penalty(raw_[id]);
+            } else {
+                atomicOr(&filter_word(id), 1u << (id % 32));
+            }
+        }
+        __syncthreads();
+        thread_best_ = -kInfinity;
+        each([&](int, float x) { thread_best_ = fmaxf(thread_best_, x); });
+    }
+
+    __device__ void agree_on_best() {
+        const auto greater = [](float a, float b) { return fmaxf(a, b); };
+        const int any_nan = __syncthreads_or(nan_);
+        const float raw = warp_reduce(raw_best_, greater);
+        const float best = warp_reduce(thread_best_, greater);
+        float* space = reinterpret_cast<float*>(work_.space);  // [2, kWarps]
+        if (lane() == 0) {
+            space[warp()] = raw;
+            space[kWarps + warp()] = best;
+        }
+        __syncthreads();
+        if (warp() == 0) {
+            const float a = warp_reduce(space[lane() % kWarps], greater);
+            const float b = warp_reduce(space[kWarps + lane() % kWarps], greater);
+            if (lane() == 0) {
+                work_.raw_best = a;
+                work_.best = b;
+                work_.nan = any_nan;
+            }
+        }
+        Blocks::sync();
+        const int from = lane() < Blocks::size() ? lane() : 0;
+        raw_best_ = warp_reduce(*Blocks::of(&work_.raw_best, from), greater);
+        best_ = warp_reduce(*Blocks::of(&work_.best, from), greater);
+        nan_ = __any_sync(kAllLanes, *Blocks::of(&work_.nan, from));
+    }
+
+    // ---- sums over the team ----
+
+    // One value of each block, added up.
+    __device__ u64 sum_of_blocks(u64* theirs) const {
+        const u64 x = lane() < Blocks::size() ? *Blocks::of(theirs, lane()) : 0;
+        return warp_reduce(x, [](u64 a, u64 b) { return a + b; });
+    }
+    __device__ u64 team_sum(u64 x) {
+        x = block_sum(x, work_.space);
+        Blocks::sync();  // everybody has read the sum before this one
+        if (thread() == 0) work_.partial = x;
+        Blocks::sync();
+        return sum_of_blocks(&work_.partial);
+    }
+    // This thread's bin, added up over the team.
+    __device__ u32 merged_count() const {
+        u32 sum = 0;
+#pragma unroll 8
+        for (int r = 0; r < Blocks::size(); ++r) sum += Blocks::of(work_.bin_count, r)[thread()];
+        return sum;
+    }
+    __device__ u64 merged_weight() const {
+        u64 sum = 0;
+#pragma unroll 4
+        for (int r = 0; r < Blocks::size(); ++r) {
+            sum += u64{Blocks::of(work_.bin_high, r)[thread()]} << 32 |
+                   Blocks::of(work_.bin_low, r)[thread()];
+        }
+        return sum;
+    }
+    __device__ void add_to_bin(int bin, u64 weight) {
+        atomicAdd(&work_.bin_count[bin], 1u);
+        const u32 low = static_cast<u32>(weight);
+        const u32 before = atomicAdd(&work_.bin_low[bin], low);
+        const u32 high = static_cast<u32>(weight >> 32) + (before + low < low ? 1u : 0u);
+        if (high) atomicAdd(&work_.bin_high[bin], high);
+    }
+    __device__ void clear_bins() {
+        Blocks::sync();  // nobody reads the last histogram any more
+        work_.bin_count[thread()] = work_.bin_low[thread()] = work_.bin_high[thread()] = 0;
+        __syncthreads();
+    }
+
+    // ---- the confidence: softmax of the raw logits at temperature 1, in units of 2^-40 ----
+
+    __device__ u64 softmax_weight(float x) const {
+        const float distance =
+            raw_best_ < kInfinity ? fminf(x - raw_best_, 0.0f) : (x == kInfinity ? 0 : -kInfinity);
+        return __float2ull_rn(__expf(distance) * 0x1p40f);
+    }
+    // Given the sum of softmax_weight() over each(), of this thread.
+    __device__ void keep_softmax_sum(u64 sum) {
+        if (changed_ >= 0) {
+            const float was = raw_[changed_];
+            sum += softmax_weight(was) - softmax_weight(penalty(was));
+        }
+        sum = block_sum(sum, work_.space);
+        if (thread() == 0) work_.softmax_sum = sum;
+    }
+    // `x`: the logit of `id` after the penalty.
+    __device__ float confidence(int id, float x, u64 sum) const {
+        if (penalised_) x = raw_[id];
+        double weight = exp(static_cast<double>(x) - static_cast<double>(raw_best_));
+        if (raw_best_ == kInfinity) weight = x == kInfinity ? 1 : 0;
+        return static_cast<float>(weight * 0x1p40 / static_cast<double>(sum));
+    }
+
+    Work& work_;
+    const SampleRow& row_;
+    const float* raw_;  // [vocab]
+    float* own_;
+    int vocab_, first_, end_;  // the slice: [first_, end_)
+    bool penalised_ = false;
+    bool nan_ = false;
+    int changed_ = -1;       // the logit this thread has penalised
+    float thread_best_ = 0;  // this thread's, after the penalty
+    float raw_best_ = 0, best_ = 0;
+};
+
+}  // namespace mr::cuda::sampling
