@@ -176,6 +176,8 @@ void gemm_prepare(const Context& ctx, const GemmShape& shape) {
     }
 }
 
+bool gemm_uses_library(const GemmShape& shape) { return library_algorithm(shape) != nullptr; }
+
 std::string gemm_about(const GemmShape& shape) {
     if (const cublaslt::Algorithm* algorithm = library_algorithm(shape)) {
         return cublaslt::about() + ", " + algorithm->str();

@@ -50,6 +50,8 @@ std::size_t gemm_scratch_bytes(const GemmShape& shape);
 // Chooses the shape's algorithm and runs it once on a small product inside ctx.scratch, so that its
 // code is on the device.
 void gemm_prepare(const Context& ctx, const GemmShape& shape);
+// Whether cuBLASLt computes it: the same for every number of tokens.
+bool gemm_uses_library(const GemmShape& shape);
 // Who computes it, for reports: "cuBLASLt 13.1.0, algorithm 66, tile 31, ...", "own kernel, ...".
 std::string gemm_about(const GemmShape& shape);
 
