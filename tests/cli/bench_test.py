@@ -52,6 +52,8 @@ class Bench(driver.CliTest):
         self.fails(2, "bench", "decode", "random:gpt2:q9_9", says="q9_9")
         self.fails(1, "bench", "decode", MODEL, "--ctx", 8, says="--ctx")
         self.fails(3, "bench", "load", MODEL, "--device", "cuda")
+        self.fails(2, "bench", "gemm", "--n", 64, says="--k")
+        self.fails(2, "bench", "gemm", "--n", 64, "--k", 33, "--type", "q8_0", says="--k")
 
 
 if __name__ == "__main__":

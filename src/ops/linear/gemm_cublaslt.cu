@@ -214,13 +214,6 @@ class Preference {
         set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align);
         set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, out_align);
         set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out_align);
-        // f32 stays f32: nothing that reads its inputs as TF32 or in pieces of bf16.
-        if (key.in == DType::f32) {
-            set(CUBLASLT_MATMUL_PREF_IMPL_MASK,
-                std::uint64_t{CUBLASLT_NUMERICAL_IMPL_FLAGS_FMA |
-                              CUBLASLT_NUMERICAL_IMPL_FLAGS_ACCUMULATOR_32F |
-                              CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_32F});
-        }
     }
     ~Preference() {
         if (preference_) library().cublasLtMatmulPreferenceDestroy(preference_);
@@ -258,12 +251,14 @@ bool whole_sums(const cublasLtMatmulAlgo_t& algo) {
                CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
+// f32 stays f32: nothing that takes its inputs to the tensor cores as TF32 or in pieces of bf16.
+// The type of the product asks for that already; the environment can ask for the contrary.
 bool true_f32(const cublasLtMatmulAlgo_t& algo) {
     std::uint64_t flags = 0;
     std::size_t written = 0;
     return library().cublasLtMatmulAlgoCapGetAttribute(
-               &algo, CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS, &flags, sizeof flags, &written) ==
-               CUBLAS_STATUS_SUCCESS &&
+               &algo, CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS, &flags, sizeof flags, &written) !=
+               CUBLAS_STATUS_SUCCESS ||
            !(flags & CUBLASLT_NUMERICAL_IMPL_FLAGS_TENSOR_OP_MASK);
 }
 

@@ -176,7 +176,8 @@ __device__ __forceinline__ unsigned pair(const T* at) {
 
 template <typename T, typename Out>
 __global__ void __launch_bounds__(kThreads) gemm_mma(const Args args, bool aligned) {
-    __shared__ alignas(16) T xs[kTile][kStride], ws[kTile][kStride];
+    __shared__ __align__(16) T xs[kTile][kStride];
+    __shared__ __align__(16) T ws[kTile][kStride];
     wait_for_previous();
     let_next_start();
     const StageClock clock(args.stamp);

@@ -1,7 +1,11 @@
+#include <bit>
 #include <cmath>
+#include <cstdio>
+#include <utility>
 
 #include "core/cuda/testing.h"
 #include "core/error.h"
+#include "ops/linear/gemm_cublaslt.h"
 #include "ops/linear/gemm_cuda.h"
 #include "ops/linear/tile_layout.h"
 #include "ops/quant/quant.h"
@@ -355,6 +359,27 @@ TEST_F(GemmTest, IsCapturedAfterPreparingAloneAndAllocatesNothing) {
     }
 }
 
+// Falling back to the own kernels is correct and slow, so that nobody would notice.
+TEST_F(GemmTest, TheLibraryServesTheLayersOfModels) {
+    if (!cublaslt::available()) GTEST_SKIP() << cublaslt::about();
+    if (device()->sm < 80) GTEST_SKIP() << "this GPU has no bf16";
+    for (const DType type : {DType::bf16, DType::f16, DType::f32, DType::q8_0x8, DType::q4_0x8}) {
+        const DType compute = ops::is_tiled(type) ? DType::bf16 : type;
+        for (const bool bias : {false, true}) {
+            for (const DType out : {compute, DType::f32}) {
+                for (const auto& [n, k] : {std::pair{12288, 4096}, {4096, 11008}, {2304, 768}}) {
+                    const GemmShape shape{n, k, type, compute, out, bias};
+                    EXPECT_TRUE(gemm_uses_library(shape))
+                        << dtype_name(type) << " -> " << dtype_name(out) << " n " << n << " k " << k
+                        << (bias ? " bias" : "");
+                    if (bias || out != compute || n != 12288) continue;
+                    std::printf("%s: %s\n", dtype_name(type), gemm_about(shape).c_str());
+                }
+            }
+        }
+    }
+}
+
 TEST_F(GemmTest, TheTimelineSeesTheProductAndTheLedgerItsWork) {
     const std::int64_t tokens = 512, n = 2048, k = 1024;
     std::vector<float> x_values = noise(tokens * k);
@@ -411,7 +436,9 @@ TEST_F(GemmTest, DequantisesAsTheHostDoes) {
                 gemm_dequantize(ctx_, all.slice_rows(0, n), w.w);
                 const std::vector<float> got = download(all.slice_rows(0, n));
                 for (std::size_t i = 0; i < got.size(); ++i) {
-                    ASSERT_EQ(got[i], w.values[i]) << i;
+                    ASSERT_EQ(std::bit_cast<std::uint32_t>(got[i]),
+                              std::bit_cast<std::uint32_t>(w.values[i]))
+                        << i << ": " << got[i] << " is not " << w.values[i];
                 }
                 for (const std::byte b : bits(all.slice_rows(n, 1))) {
                     ASSERT_EQ(b, std::byte{0xff}) << "written behind the end";
