@@ -222,6 +222,7 @@ void add_bench(CLI::App& app, Action& action) {
     when_called(add_kind(*bench, options, "load", "Time and memory up to the first token"),
                 load_bench);
     add_bench_gemm(*bench, action);
+    add_bench_norm(*bench, action);
 }
 
 }  // namespace mr::cli

@@ -45,6 +45,17 @@ class Bench(driver.CliTest):
             self.assertLess(got["peak_rss_bytes"],
                             1.1 * (got["weight_bytes"] + got["kv_bytes"]) + 16e6)
 
+    def test_norm(self):
+        got = driver.millrace("bench", "norm", "--hidden", 64, "--tokens", "1,3", "--json")
+        if got.code == 3:  # no GPU: one line says so
+            self.assertEqual(got.out, "")
+            self.assertEqual(len(got.err.splitlines()), 1, got.err)
+        else:
+            self.assertEqual(got.code, 0, got.err)
+            self.assertEqual([size["tokens"] for size in got.json()["sizes"]], [1, 3])
+        self.fails(2, "bench", "norm", "--type", "q8_0", says="--type")
+        self.fails(2, "bench", "norm", "--tokens", "0", says="--tokens")
+
     def test_errors(self):
         self.fails(2, "bench", says="decode")
         self.fails(2, "bench", "decode", MODEL, "--reps", 0, says="--reps")

@@ -1,0 +1,15 @@
+// What a build without CUDA has in place of norm_measure.cu.
+#include "ops/norm/norm_measure.h"
+
+#include "core/cuda/device.h"
+
+#ifndef MR_CUDA
+namespace mr::cuda {
+
+NormMeasurement measure_norm(std::int64_t, std::span<const std::int64_t>, DType, ops::NormKind) {
+    require_device();  // throws, and says why
+    return {};
+}
+
+}  // namespace mr::cuda
+#endif
