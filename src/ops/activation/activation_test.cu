@@ -45,7 +45,8 @@ double tolerance(Activation kind, double x, double want, DType type) {
         error = (14 + 6 * argument) * kRoundoff * std::abs(want) + 100 * 0x1p-126;
     }
     if (type == DType::f32) return error;
-    return error + epsilon(type) * (std::abs(want) + error) + (type == DType::f16 ? 0x1p-25 : 0);
+    const double smallest = type == DType::f16 ? 0x1p-25 : 0x1p-134;  // half a subnormal's step
+    return error + epsilon(type) * (std::abs(want) + error) + smallest;
 }
 
 class ActivationTest : public GpuTest {};
