@@ -223,6 +223,7 @@ void add_bench(CLI::App& app, Action& action) {
                 load_bench);
     add_bench_gemm(*bench, action);
     add_bench_norm(*bench, action);
+    add_bench_sample(*bench, action);
 }
 
 }  // namespace mr::cli

@@ -32,6 +32,15 @@ class Bench(driver.CliTest):
         self.assertEqual(got["weight_bytes"], got["mapped_bytes"] + got["copied_bytes"])
         self.assertIn("peak", self.ok("bench", "load", MODEL).out)
 
+    def test_sample(self):
+        args = ("bench", "sample", "--device", "cpu", "--vocab", 2000, "--rows", "1,3")
+        got = self.ok_json(*args)
+        self.assertEqual([size["rows"] for size in got["sizes"]], [1, 3])
+        for size in got["sizes"]:
+            for key in ("us", "cached_us", "floor_us", "times_floor"):
+                self.assertGreater(size[key], 0, key)
+        self.assertIn("x floor", self.ok(*args).out)
+
     def test_resident_memory_is_about_the_weights(self):
         if os.environ.get("MILLRACE_SANITIZE") == "1":
             self.skipTest("a sanitizer takes memory of its own")

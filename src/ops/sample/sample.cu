@@ -120,9 +120,9 @@ constexpr std::int64_t kSmallVocab = 8192;
 
 bool sample_team_fits(std::int64_t vocab, int team) {
     if (team == 1) return true;
-    if (team < 1 || team > Team<true>::kMost || !has_clusters<false>() || !has_clusters<true>()) {
-        return false;
-    }
+    const bool power_of_two = team > 0 && (team & (team - 1)) == 0;
+    if (!power_of_two || team > Team<true>::kMost) return false;
+    if (!has_clusters<false>() || !has_clusters<true>()) return false;
     if (slice_bytes(vocab, team) + sizeof(Work) + 1024 > this_device().shared_per_block) {
         return false;
     }

@@ -70,8 +70,8 @@ enum class SampleKind {
 
 // Draws one token per row from logits f32 [rows, vocab], by the rules of ops::sample(). The bits of
 // a row do not depend on the other rows, nor on `team`: how many blocks work on a row (a cluster of
-// up to 16 on sm_90, 1 everywhere; 0: what is best). Weights are summed as integers, so that no
-// order of adding changes anything; they agree with the CPU's to 2^-44 of the best one's.
+// 2, 4, 8 or 16 on sm_90, 1 everywhere; 0: what is best). Weights are summed as integers, so that
+// no order of adding changes anything; they agree with the CPU's to 2^-44 of the best one's.
 void sample(const Context& ctx, Tensor logits, const SampleState& state,
             SampleKind kind = SampleKind::any, int team = 0);
 // Whether this device and build can put `team` blocks on a row of that many logits.

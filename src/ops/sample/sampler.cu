@@ -47,6 +47,7 @@ Sampler::Sampler(const Stream& stream, int max_rows, int ring_slots)
     std::memset(ring_.data(), 0, ring_.size());
     std::memset(staging_.data(), 0, staging_.size());
     stream_.fill(memory_.data(), 0, memory_.size());
+    sample_team_fits(1, 8);  // what is asked of the kernels once is not asked while capturing
 }
 
 void Sampler::set_row(int row, const ops::SampleParams& params, std::int64_t position,

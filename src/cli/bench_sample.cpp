@@ -1,0 +1,97 @@
+// millrace bench sample: drawing tokens, against one read of their logits.
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/json.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+#include "core/cuda/device.h"
+#include "ops/sample/sample_measure.h"
+
+namespace mr::cli {
+namespace {
+
+struct Options {
+    SharedOptions shared;
+    ops::SampleMeasureOptions measure;
+};
+
+int sample_bench(const Options& options) {
+    ops::check_sample_params(options.measure.params);
+    const bool gpu = options.shared.device == "cuda" ||
+                     (options.shared.device == "auto" && cuda::device().has_value());
+    ops::SampleMeasurement m;
+    if (gpu) {
+        m = cuda::measure_sample(options.measure);
+    } else {
+        ThreadPool pool(thread_count(options.shared));
+        m = ops::measure_sample(pool, options.measure);
+    }
+    const ops::SampleParams& params = options.measure.params;
+    Json json = {{"bench", "sample"},
+                 {"device", m.device},
+                 {"engine", gpu ? "cuda" : "cpu"},
+                 {"vocab", options.measure.vocab},
+                 {"temperature", params.temperature},
+                 {"top_k", params.top_k},
+                 {"top_p", params.top_p},
+                 {"min_p", params.min_p},
+                 {"read_gb_s", m.read_bandwidth / 1e9},
+                 {"sizes", Json::array()}};
+    std::string text = fmt::format(
+        "sample: vocabulary {}, temperature {}, top-k {}, top-p {}, min-p {}, on {}\n"
+        "  one read of the logits at the measured {:.0f} GB/s is the floor\n"
+        "  {:>5}  {:>10}  {:>12}  {:>9}  {:>7}\n",
+        options.measure.vocab, params.temperature, params.top_k, params.top_p, params.min_p,
+        m.device, m.read_bandwidth / 1e9, "rows", "us", "in cache us", "floor us", "x floor");
+    for (const ops::SampleTiming& t : m.timings) {
+        json["sizes"].push_back({{"rows", t.rows},
+                                 {"us", t.seconds * 1e6},
+                                 {"cached_us", t.cached_seconds * 1e6},
+                                 {"floor_us", t.floor_seconds * 1e6},
+                                 {"times_floor", t.seconds / t.floor_seconds}});
+        text += fmt::format("  {:>5}  {:>10.2f}  {:>12.2f}  {:>9.2f}  {:>7.2f}\n", t.rows,
+                            t.seconds * 1e6, t.cached_seconds * 1e6, t.floor_seconds * 1e6,
+                            t.seconds / t.floor_seconds);
+    }
+    out(options.shared.json ? json_text(json) : text);
+    return 0;
+}
+
+}  // namespace
+
+void add_bench_sample(CLI::App& bench, Action& action) {
+    auto options = std::make_shared<Options>();
+    CLI::App* command = bench.add_subcommand("sample", "Drawing tokens, in microseconds");
+    ops::SampleMeasureOptions& measure = options->measure;
+    command->add_option("--vocab", measure.vocab, "Tokens in the vocabulary")
+        ->check(CLI::Range(1, 1 << 19))
+        ->capture_default_str();
+    command->add_option("--rows", measure.rows, "Rows drawn at once, one measurement each")
+        ->delimiter(',')
+        ->check(CLI::Range(1, 4096))
+        ->capture_default_str();
+    command->add_option("--temp", measure.params.temperature, "0: greedy")->capture_default_str();
+    command->add_option("--top-k", measure.params.top_k, "0: all")->capture_default_str();
+    command->add_option("--top-p", measure.params.top_p, "1: all")->capture_default_str();
+    command->add_option("--min-p", measure.params.min_p, "0: all")->capture_default_str();
+    command
+        ->add_option("--team", measure.team,
+                     "Blocks of the GPU that share a row: 1 to 16; 0: what is best")
+        ->check(CLI::Range(0, 16))
+        ->capture_default_str();
+    add_machine_options(*command, options->shared);
+    add_json_option(*command, options->shared);
+    command->footer(
+        "Examples:\n"
+        "  millrace bench sample\n"
+        "  millrace bench sample --rows 1,32 --top-k 0 --json");
+    command->callback(
+        [options, &action] { action = [options] { return sample_bench(*options); }; });
+}
+
+}  // namespace mr::cli
