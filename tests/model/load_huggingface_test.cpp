@@ -335,8 +335,7 @@ TEST(LoadHuggingFace, SlidingWindowsOfAllLayersOrOfNone) {
 
 TEST(LoadHuggingFace, FoldersThatAreNoModel) {
     TempFolder empty;
-    EXPECT_NE(error_of([&] { load_model(empty.path()); }).find("config.json"),
-              std::string::npos);
+    EXPECT_NE(error_of([&] { load_model(empty.path()); }).find("config.json"), std::string::npos);
     Spoiled model("llama2");
     const std::string path = model.path();
     fs::remove(model.folder() / "model.safetensors");

@@ -5,13 +5,12 @@
 // tiles and columns to whole granules, with zero scales (and quants that mean 0). For tile t and
 // granule g there is one record, at (t * granules + g) * record_bytes:
 //   512 bytes   32 lanes x 16 bytes; lane = row_in_tile * 4 + part, part = 0 .. 3
-//   scales      f16 [8 rows][blocks in the granule]: 32 bytes (q8_0x8) or 64 (q4_0x8), so that a lane
-//               reads those of its row at once
+//   scales      f16 [8 rows][blocks in the granule]: 32 bytes (q8_0x8) or 64 (q4_0x8): a lane reads
+//               those of its row at once
 // q8_0x8: a lane's bytes 0-7 are columns part * 8 .. part * 8 + 7 of the granule's block 0 (blocks
 //   of 32 columns, as in q8_0), bytes 8-15 the same of block 1.
 // q4_0x8: a lane's 4-byte word b belongs to block b. Its byte i holds column part * 4 + i in the
-// low
-//   nibble and column 16 + part * 4 + i in the high one; a nibble n stands for n - 8, as in q4_0.
+//   low nibble and column 16 + part * 4 + i in the high one; a nibble n means n - 8, as in q4_0.
 #pragma once
 
 #include <cstddef>
