@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "cli/bench_load.h"
 #include "cli/commands.h"
 #include "cli/engine.h"
 #include "cli/json.h"
@@ -24,6 +25,8 @@ struct Options {
     SharedOptions shared;
     decode::MeasureOptions measure;
     bool verbose = false;
+    bool through_map = false;  // load to the device: how, and in what pieces
+    int chunk_mib = 8;
 };
 
 Json header(const char* kind, const model::Engine& engine) {
@@ -126,6 +129,12 @@ int prefill_bench(const Options& options) {
 
 // Once: what a second load would find in memory is not what a user waits for.
 int load_bench(const Options& options) {
+    if (options.shared.device == "cuda") {
+        model::DeviceLoadOptions how;
+        how.through_map = options.through_map;
+        how.chunk_bytes = static_cast<std::size_t>(options.chunk_mib) << 20;
+        return device_load_bench(options.shared, how);
+    }
     const auto start = std::chrono::steady_clock::now();
     const LoadedModel loaded = load(options.shared);
     model::Engine engine(loaded.model, engine_options(options.shared));
@@ -219,8 +228,14 @@ void add_bench(CLI::App& app, Action& action) {
     CLI::App* prefill = add_kind(*bench, options, "prefill", "Tokens a second of a prompt");
     add_measure_options(*prefill, *options);
     when_called(prefill, prefill_bench);
-    when_called(add_kind(*bench, options, "load", "Time and memory up to the first token"),
-                load_bench);
+    CLI::App* load = add_kind(*bench, options, "load",
+                              "Time and memory up to the first token; to the device with cuda");
+    load->add_flag("--through-map", options->through_map,
+                   "cuda: copy out of the file's map instead of reading the file");
+    load->add_option("--chunk", options->chunk_mib, "cuda: MiB sent at a time")
+        ->check(CLI::Range(1, 1024))
+        ->capture_default_str();
+    when_called(load, load_bench);
     add_bench_gemm(*bench, action);
     add_bench_norm(*bench, action);
     add_bench_sample(*bench, action);

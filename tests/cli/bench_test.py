@@ -65,13 +65,26 @@ class Bench(driver.CliTest):
         self.fails(2, "bench", "norm", "--type", "q8_0", says="--type")
         self.fails(2, "bench", "norm", "--tokens", "0", says="--tokens")
 
+    def test_load_to_the_device(self):
+        tried = driver.millrace("bench", "load", MODEL, "--device", "cuda", "--json")
+        if tried.code == 3:
+            self.assertIn("--device cpu", tried.err)
+            self.skipTest("no GPU")
+        self.assertEqual(tried.code, 0, tried.err)
+        got = tried.json()
+        self.assertGreater(got["sent_bytes"], 0)
+        self.assertGreaterEqual(got["weight_bytes"], got["sent_bytes"])
+        self.assertGreater(got["percent_of_pinned"], 0)
+        made = self.ok_json("bench", "load", "random:stories-42m:q8_0", "--device", "cuda")
+        self.assertLess(made["sent_bytes"], 1 << 20)
+        self.assertIn("pinned", self.ok("bench", "load", MODEL, "--device", "cuda").out)
+
     def test_errors(self):
         self.fails(2, "bench", says="decode")
         self.fails(2, "bench", "decode", MODEL, "--reps", 0, says="--reps")
         self.fails(2, "bench", "decode", "random:llama-9000b", says="llama-2-7b")
         self.fails(2, "bench", "decode", "random:gpt2:q9_9", says="q9_9")
         self.fails(1, "bench", "decode", MODEL, "--ctx", 8, says="--ctx")
-        self.fails(3, "bench", "load", MODEL, "--device", "cuda")
         self.fails(2, "bench", "gemm", "--n", 64, says="--k")
         self.fails(2, "bench", "gemm", "--n", 64, "--k", 33, "--type", "q8_0", says="--k")
 

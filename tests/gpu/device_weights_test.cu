@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/cuda/copy_speed.h"
 #include "core/cuda/testing.h"
 #include "core/error.h"
 #include "model/convert.h"
@@ -265,6 +266,13 @@ TEST_F(DeviceWeightsTest, AFileThatBecameShorterIsAnError) {
     } catch (const Error& error) {
         EXPECT_EQ(error.kind(), ErrorKind::input) << error.what();
     }
+}
+
+TEST_F(DeviceWeightsTest, CopiesHaveASpeed) {
+    const cuda::CopySpeed speed = cuda::measure_copy_speed();
+    EXPECT_GT(speed.to_device, 1e9);  // PCIe 3.0 x4 has more
+    EXPECT_GT(speed.to_host, 1e9);
+    EXPECT_LT(speed.to_device, 1e12);
 }
 
 TEST_F(DeviceWeightsTest, TheHostsCopyCanGo) {

@@ -299,6 +299,19 @@ TEST(WeightReader, FileAndMapAndMemoryGiveTheSameRows) {
     }
 }
 
+TEST(DeviceLayout, IsKnownBeforeAWeightIsRead) {
+    for (const std::string& source : {test::reference("gpt-neox"), test::reference("llama2"),
+                                      std::string("random:gpt2:q8_0")}) {
+        LoadOptions options;
+        options.defer_random = true;
+        std::uint64_t planned = 0;
+        options.planned = [&](const Model& model) { planned = device_weight_bytes(model); };
+        const Model model = load_model(source, options);
+        EXPECT_GT(planned, 0u);
+        EXPECT_EQ(planned, device_weight_bytes(model)) << source;
+    }
+}
+
 TEST(WeightReader, AFileThatBecameShorterIsAnError) {
     const test::TempFolder folder;
     const std::string path = folder / "model.gguf";

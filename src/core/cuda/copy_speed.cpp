@@ -1,0 +1,14 @@
+#include "core/cuda/copy_speed.h"
+
+#include "core/cuda/device.h"
+
+namespace mr::cuda {
+
+#ifndef MR_CUDA
+CopySpeed measure_copy_speed() {
+    require_device();  // says why there is none
+    return {};
+}
+#endif
+
+}  // namespace mr::cuda

@@ -1,0 +1,14 @@
+// How fast pinned memory of the host goes to the device and back: what loading is held against.
+#pragma once
+
+namespace mr::cuda {
+
+struct CopySpeed {
+    double to_device = 0, to_host = 0;  // bytes a second
+};
+
+// The best of several passes over one pinned buffer of 64 MiB each way, timed by the device. Throws
+// Error (device) where there is none.
+CopySpeed measure_copy_speed();
+
+}  // namespace mr::cuda
