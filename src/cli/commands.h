@@ -11,6 +11,7 @@ using Action = std::function<int()>;  // gives the exit code
 
 void add_run(CLI::App& app, Action& action);
 void add_chat(CLI::App& app, Action& action);
+void add_profile(CLI::App& app, Action& action);
 void add_info(CLI::App& app, Action& action);
 void add_eval(CLI::App& app, Action& action);
 void add_tokenize(CLI::App& app, Action& action);

@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/mapped_file.h"
 #include "model/repack.h"
+#include "observe/recorder.h"
 
 namespace mr::cli {
 namespace {
@@ -47,6 +48,7 @@ std::string read_all(int fd, const std::string& name) {
 
 LoadedModel load(const SharedOptions& options, Use use) {
     check_device(options);
+    const observe::Span span(nullptr, "load");
     const auto start = std::chrono::steady_clock::now();
     ProgressLine line;
     // A command that is given no --ctx may want less than the whole context of the model: one

@@ -95,6 +95,7 @@ int run_main(int argc, char** argv) {
     Action action;
     add_run(app, action);
     add_chat(app, action);
+    add_profile(app, action);
     add_info(app, action);
     add_eval(app, action);
     add_tokenize(app, action);

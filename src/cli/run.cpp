@@ -15,6 +15,8 @@
 #include "decode/prompt.h"
 #include "decode/session.h"
 #include "observe/bandwidth.h"
+#include "observe/recorder.h"
+#include "observe/roofline.h"
 #include "observe/run_report.h"
 
 namespace mr::cli {
@@ -28,6 +30,7 @@ struct RunOptions {
     bool no_echo = false;
     bool quiet = false;
     bool verbose = false;
+    bool roofline = false;
 };
 
 std::string prompt_text(const RunOptions& options) {
@@ -51,7 +54,8 @@ observe::RunReport report_of(const decode::Generated& made, double load_seconds,
 
 void print_json(const decode::Generated& made, const std::string& prompt,
                 std::span<const std::int32_t> prompt_ids, const observe::RunReport& report,
-                const model::Engine& engine, std::uint64_t seed) {
+                std::span<const observe::Roofline> rooflines, const model::Engine& engine,
+                std::uint64_t seed) {
     Json json = {{"model", engine.model().source},
                  {"prompt", prompt},
                  {"prompt_ids", prompt_ids},
@@ -63,6 +67,9 @@ void print_json(const decode::Generated& made, const std::string& prompt,
     json.update(observe::report_json(report));
     json["ledger"] = {{"prefill", observe::ledger_json(report.prefill)},
                       {"decode", observe::ledger_json(report.decode)}};
+    for (const observe::Roofline& r : rooflines) {
+        json["roofline"][r.phase] = observe::roofline_json(r);
+    }
     // A prompt may be any bytes; JSON may not.
     out(json_line(json));
 }
@@ -88,6 +95,8 @@ int run(RunOptions options) {
     decode::Session session(engine);
 
     options.generate.cancelled = [] { return InterruptGuard::pending(); };
+    observe::Recorder recorder;
+    if (options.roofline) options.generate.recorder = &recorder;
     const bool stream = !options.shared.json;
     bool shown = false;
     const decode::Generated made =
@@ -102,10 +111,21 @@ int run(RunOptions options) {
     if (stream && shown) out("\n");
     const bool interrupted = made.reason == decode::StopReason::cancelled;
 
-    if (!options.quiet || options.shared.json) {
+    if (!options.quiet || options.shared.json || options.roofline) {
         const observe::RunReport report = report_of(made, loaded.seconds, engine);
+        std::vector<observe::Roofline> rooflines;
+        for (const char* phase : {"prefill", "decode"}) {
+            if (!options.roofline) break;
+            rooflines.push_back(
+                observe::make_roofline(recorder.steps(), phase, {.read = report.read_bandwidth}));
+        }
         if (options.shared.json) {
-            print_json(made, prompt, ids, report, engine, options.generate.sampling.seed);
+            print_json(made, prompt, ids, report, rooflines, engine,
+                       options.generate.sampling.seed);
+        } else {
+            for (const observe::Roofline& r : rooflines) {
+                fmt::print(stderr, "\n{}", observe::roofline_table(r));
+            }
         }
         if (!options.quiet) {
             fmt::print(stderr, "{}; seed {}\n",
@@ -135,6 +155,8 @@ void add_run(CLI::App& app, Action& action) {
     command->add_flag("-q,--quiet", options->quiet, "No summary after the text");
     command->add_flag("-v,--verbose", options->verbose,
                       "After the text, where the time went by op");
+    command->add_flag("--roofline", options->roofline,
+                      "After the text, every stage beside what this machine can do at most");
     add_engine_options(*command, options->shared);
     add_json_option(*command, options->shared);
     command->footer(

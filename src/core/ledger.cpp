@@ -53,6 +53,12 @@ OpRecord Ledger::total() const {
     return sum;
 }
 
+void Ledger::log_stage(OpKind kind, const char* name, const OpRecord& record,
+                       std::chrono::steady_clock::time_point start) {
+    const std::chrono::duration<double> begin = start - log_->start;
+    log_->stages.push_back({kind, name ? name : op_name(kind), layer_, record, begin.count()});
+}
+
 Ledger Ledger::since(const Ledger& earlier) const {
     Ledger out;
     for (std::size_t i = 0; i < kOps; ++i) out.ops_[i] = ops_[i] - earlier.ops_[i];

@@ -5,6 +5,8 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 namespace mr {
 
@@ -41,11 +43,41 @@ struct CopyRecord {
     std::uint64_t bytes = 0;
 };
 
+// One operation as it happened: a kernel of a step on the device, an op on the CPU.
+struct Stage {
+    OpKind kind;
+    const char* name;  // "qkv", "attention", ... a literal
+    int layer;         // -1: outside of the layers
+    OpRecord work;     // bytes and FLOPs by its contract; seconds once it was timed
+    double begin = 0;  // seconds after the start of its log, or after its step's first stage
+};
+
+// Every operation in its order, for whoever wants more than sums. Off unless a ledger watches().
+struct StageLog {
+    std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+    std::vector<Stage> stages;
+};
+
 class Ledger {
   public:
     static constexpr std::size_t kOps = static_cast<std::size_t>(OpKind::kCount);
 
     void add(OpKind kind, const OpRecord& record) { ops_[index(kind)] += record; }
+    // From now on every LedgerEntry also goes into `log`, until watch(nullptr).
+    void watch(StageLog* log) { log_ = log; }
+    // Says where in the model the next operations are, and what the very next one is called there;
+    // without a name an operation has that of its kind.
+    void at(int layer) { layer_ = layer; }
+    void at(int layer, const char* name) {
+        layer_ = layer;
+        name_ = name;
+    }
+    void add_timed(OpKind kind, const OpRecord& record,
+                   std::chrono::steady_clock::time_point start) {
+        add(kind, record);
+        const char* name = std::exchange(name_, nullptr);
+        if (log_) log_stage(kind, name, record, start);
+    }
     void add_host_to_device(std::uint64_t bytes) { count(to_device_, bytes); }
     void add_device_to_host(std::uint64_t bytes) { count(to_host_, bytes); }
 
@@ -63,8 +95,14 @@ class Ledger {
         record.bytes += bytes;
     }
 
+    void log_stage(OpKind kind, const char* name, const OpRecord& record,
+                   std::chrono::steady_clock::time_point start);
+
     std::array<OpRecord, kOps> ops_{};
     CopyRecord to_device_, to_host_;
+    StageLog* log_ = nullptr;
+    const char* name_ = nullptr;
+    int layer_ = -1;
 };
 
 // Enters one operation in the ledger when it goes out of scope, with the time it took.
@@ -81,7 +119,7 @@ class LedgerEntry {
         if (!ledger_) return;
         record_.seconds =
             std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-        ledger_->add(kind_, record_);
+        ledger_->add_timed(kind_, record_, start_);
     }
     LedgerEntry(const LedgerEntry&) = delete;
     LedgerEntry& operator=(const LedgerEntry&) = delete;

@@ -144,10 +144,17 @@ Generated Session::generate(std::span<const std::int32_t> prompt, const Generate
     Generated out;
     if (options.max_tokens <= 0) return out;
 
+    observe::Recorder* const recorder = options.recorder;
+    const observe::Recording recording(recorder, engine_.ledger());
     Ledger before = engine_.ledger();
     Clock::time_point start = Clock::now();
     out.prompt_tokens = static_cast<std::int64_t>(prompt.size());
-    Tensor logits = prefill(prompt, options.cancelled, out.prefill.tokens);
+    Tensor logits;
+    {
+        const observe::Span span(recorder, "prefill");
+        if (recorder) recorder->begin_step("prefill", out.prompt_tokens);
+        logits = prefill(prompt, options.cancelled, out.prefill.tokens);
+    }
     out.prefill.seconds = seconds_since(start);
     out.prefill.ledger = engine_.ledger().since(before);
     if (!logits) {
@@ -164,6 +171,7 @@ Generated Session::generate(std::span<const std::int32_t> prompt, const Generate
     StopFilter filter(options.stop);
     bool refused = false;  // on_text wants no more
     const auto show = [&](const std::string& text) {
+        const observe::Span span(recorder, "print");
         out.text += text;
         refused = !text.empty() && on_text && !on_text(text);
         return !refused;
@@ -181,7 +189,10 @@ Generated Session::generate(std::span<const std::int32_t> prompt, const Generate
         const std::span<const std::int32_t> recent(history.data() + history.size() - window,
                                                    window);
         // Keyed by position: the draw does not depend on how the prompt reached the cache.
-        const ops::Sampled token = draw(logits, options.sampling, recent, history.size());
+        const ops::Sampled token = [&] {
+            const observe::Span span(recorder, "sample");
+            return draw(logits, options.sampling, recent, history.size());
+        }();
         out.ids.push_back(token.id);
         history.push_back(token.id);
         if (!options.ignore_end && tokenizer->is_end_of_generation(token.id)) {
@@ -206,6 +217,8 @@ Generated Session::generate(std::span<const std::int32_t> prompt, const Generate
             break;
         }
         const model::BatchItem item{seq_, {&token.id, 1}, model::BatchItem::Logits::last};
+        const observe::Span span(recorder, "decode");
+        if (recorder) recorder->begin_step("decode", 1);
         logits = engine_.forward({&item, 1});
         cached_.push_back(token.id);
         ++out.decode.tokens;

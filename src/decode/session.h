@@ -10,6 +10,7 @@
 
 #include "core/ledger.h"
 #include "model/forward.h"
+#include "observe/recorder.h"
 #include "ops/sample/sample.h"
 
 namespace mr::decode {
@@ -22,6 +23,7 @@ struct GenerateOptions {
     bool ignore_end = false;        // go on past the end-of-text token
     // Asked before every token and between parts of a long prompt; true ends the generation.
     std::function<bool()> cancelled;
+    observe::Recorder* recorder = nullptr;  // where steps and their stages are written down
 };
 
 enum class StopReason { length, end_of_text, stop_string, context_full, cancelled };

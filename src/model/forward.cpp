@@ -164,6 +164,7 @@ void Engine::attention_block(const LayerWeights& w, int layer, const Activations
     const std::int64_t tokens = a.x.rows();
     const ops::LinearOut qkv[] = {
         {w.q, a.q, w.q_bias, {}}, {w.k, a.k, w.k_bias, {}}, {w.v, a.v, w.v_bias, {}}};
+    ledger_.at(layer, "qkv");
     ops::linear(ctx_, a.h, qkv);
 
     const auto heads = [&](Tensor t, std::int64_t count) {
@@ -183,12 +184,14 @@ void Engine::attention_block(const LayerWeights& w, int layer, const Activations
     ops::kv_write(ctx_, kv, k, heads(a.v, spec.kv_heads), seqs_);
     ops::attention(ctx_, heads(a.attn, spec.heads), q, kv, seqs_, spec.mask,
                    1.0f / std::sqrt(static_cast<float>(spec.head_dim)));
+    ledger_.at(layer, "out");
     ops::linear(ctx_, a.attn, {w.o, a.x, w.o_bias, a.x});
 }
 
 // x += down(act(gate(input)) * up(input)), or x += down(act(up(input)))
-void Engine::mlp_block(const LayerWeights& w, const Activations& a, Tensor input) {
+void Engine::mlp_block(const LayerWeights& w, int layer, const Activations& a, Tensor input) {
     const ModelSpec& spec = model_->spec;
+    ledger_.at(layer, "up");
     if (spec.gated) {
         const ops::LinearOut both[] = {{w.gate, a.gate, {}, {}}, {w.up, a.up, w.up_bias, {}}};
         ops::linear(ctx_, input, both);
@@ -197,6 +200,7 @@ void Engine::mlp_block(const LayerWeights& w, const Activations& a, Tensor input
         ops::linear(ctx_, input, {w.up, a.up, w.up_bias, {}});
         ops::activation(ctx_, a.up, a.up, spec.activation);
     }
+    ledger_.at(layer, "down");
     ops::linear(ctx_, a.up, {w.down, a.x, w.down_bias, a.x});
 }
 
@@ -251,6 +255,7 @@ Tensor Engine::forward(std::span<const BatchItem> batch) {
 
     for (int i = 0; i < spec.layers; ++i) {
         const LayerWeights& w = weights.layers[static_cast<std::size_t>(i)];
+        ledger_.at(i);
         norm(a.h, a.x, w.attn_norm, w.attn_norm_bias);
         // Parallel residual: both branches read x as it enters the layer, so the MLP's norm is
         // taken before attention adds to x.
@@ -258,9 +263,10 @@ Tensor Engine::forward(std::span<const BatchItem> batch) {
         if (parallel) norm(a.h2, a.x, w.mlp_norm, w.mlp_norm_bias);
         attention_block(w, i, a);
         if (!parallel) norm(a.h, a.x, w.mlp_norm, w.mlp_norm_bias);
-        mlp_block(w, a, parallel ? a.h2 : a.h);
+        mlp_block(w, i, a, parallel ? a.h2 : a.h);
     }
 
+    ledger_.at(-1);
     // Only the rows that were asked for go through the LM head.
     std::int64_t row = 0;
     for (std::size_t s = 0; s < batch.size(); ++s) {
@@ -273,6 +279,7 @@ Tensor Engine::forward(std::span<const BatchItem> batch) {
     }
     if (rows == 0) return a.logits;
     norm(a.last, a.last, weights.final_norm, weights.final_norm_bias);
+    ledger_.at(-1, "head");
     ops::linear(ctx_, a.last, {weights.head, a.logits, weights.head_bias, {}}, OpKind::lm_head);
     return a.logits;
 }

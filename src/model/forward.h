@@ -68,7 +68,7 @@ class Engine {
     static void for_each_activation(const ModelSpec& spec, const EngineOptions& options,
                                     Activations& a, Take&& take);
     void attention_block(const LayerWeights& w, int layer, const Activations& a);
-    void mlp_block(const LayerWeights& w, const Activations& a, Tensor input);
+    void mlp_block(const LayerWeights& w, int layer, const Activations& a, Tensor input);
     void norm(Tensor out, Tensor x, Tensor weight, Tensor bias) const;
     Activations views(std::int64_t tokens, std::int64_t rows) const;
 

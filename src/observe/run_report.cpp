@@ -2,23 +2,13 @@
 
 #include <fmt/format.h>
 
+#include "observe/units.h"
+
 namespace mr::observe {
 namespace {
 
 double ratio(double value, double by) { return by > 0 ? value / by : 0; }
 double as_double(std::uint64_t value) { return static_cast<double>(value); }
-
-// Decimal units, as bandwidths are given.
-std::string short_bytes(double bytes) {
-    if (bytes >= 1e9) return fmt::format("{:.2f} GB", bytes / 1e9);
-    if (bytes >= 1e6) return fmt::format("{:.1f} MB", bytes / 1e6);
-    return fmt::format("{:.1f} kB", bytes / 1e3);
-}
-
-// Three figures; a rate of 2100 needs no decimals, one of 0.42 does.
-std::string rate(double value) {
-    return fmt::format("{:.{}f}", value, value >= 100 ? 0 : value >= 10 ? 1 : 2);
-}
 
 }  // namespace
 
@@ -41,12 +31,12 @@ double RunReport::fraction_of_bandwidth() const {
 std::string summary_line(const RunReport& report, std::uint64_t cache_bytes) {
     std::string line;
     if (report.decode_steps > 0) {
-        line = fmt::format("{} tok/s, {} GB/s", rate(report.tokens_per_second()),
-                           rate(report.bytes_per_second() / 1e9));
+        line = fmt::format("{} tok/s, {} GB/s", figure(report.tokens_per_second()),
+                           figure(report.bytes_per_second() / 1e9));
         if (report.read_bandwidth > 0) {
             line += fmt::format(", {:.0f}% of the {} GB/s this machine reads",
                                 100 * report.fraction_of_bandwidth(),
-                                rate(report.read_bandwidth / 1e9));
+                                figure(report.read_bandwidth / 1e9));
         }
         line += fmt::format(", {} per token", short_bytes(report.bytes_per_token()));
         if (report.bytes_per_token() < as_double(cache_bytes)) line += " (it fits into the cache)";
@@ -54,7 +44,7 @@ std::string summary_line(const RunReport& report, std::uint64_t cache_bytes) {
     }
     if (report.prompt_tokens > 0) {
         line += fmt::format("{}prompt {} tokens at {} tok/s", line.empty() ? "" : "; ",
-                            report.prompt_tokens, rate(report.prefill_tokens_per_second()));
+                            report.prompt_tokens, figure(report.prefill_tokens_per_second()));
     }
     line += fmt::format("{}loaded in {:.2f} s", line.empty() ? "" : "; ", report.load_seconds);
     return line;

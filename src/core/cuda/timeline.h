@@ -17,14 +17,8 @@ struct Stamp {
     unsigned long long begin, end;  // ns on the device's clock
 };
 
-// One kernel of a step.
-struct Stage {
-    OpKind kind;
-    const char* name;  // "qkv", "attention", ... a literal
-    int layer;         // -1: outside of the layers
-    OpRecord work;     // bytes and FLOPs by its contract; seconds once it was read
-    double begin = 0;  // seconds after the first stage's begin
-};
+// One kernel of a step; its begin counts from the begin of the step's first stage.
+using mr::Stage;
 
 class Timeline {
   public:

@@ -1,0 +1,159 @@
+// millrace profile: a generation, written down stage by stage.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/engine.h"
+#include "cli/json.h"
+#include "cli/options.h"
+#include "cli/sampling.h"
+#include "cli/terminal.h"
+#include "decode/prompt.h"
+#include "decode/session.h"
+#include "observe/bandwidth.h"
+#include "observe/recorder.h"
+#include "observe/report_html.h"
+#include "observe/roofline.h"
+#include "observe/run_report.h"
+#include "observe/trace.h"
+
+namespace mr::cli {
+namespace {
+
+struct Options {
+    SharedOptions shared;
+    std::string prompt;
+    decode::GenerateOptions generate;
+    std::string trace, html;
+};
+
+observe::RunReport report_of(const decode::Generated& made, double load_seconds,
+                             const observe::Ceilings& ceilings) {
+    observe::RunReport report;
+    report.load_seconds = load_seconds;
+    report.prompt_tokens = made.prefill.tokens;
+    report.prefill_seconds = made.prefill.seconds;
+    report.prefill = made.prefill.ledger;
+    report.decode_steps = made.decode.tokens;
+    report.decode_seconds = made.decode.seconds;
+    report.decode = made.decode.ledger;
+    report.read_bandwidth = ceilings.read;
+    return report;
+}
+
+int profile(Options options) {
+    const InterruptGuard guard;
+    const std::string prompt = options.prompt == "-" ? read_input("-") : options.prompt;
+    observe::Recorder recorder;
+    const double load_begin = recorder.now();
+    const LoadedModel loaded = load(options.shared);
+    recorder.add_span("load", load_begin, loaded.seconds);
+    const std::vector<std::int32_t> ids = decode::encode_prompt(*loaded.model, prompt);
+
+    model::EngineOptions engine_opts = engine_options(options.shared);
+    const std::int64_t wanted = options.generate.max_tokens < 0
+                                    ? std::numeric_limits<int>::max() - 1
+                                    : options.generate.max_tokens;
+    if (engine_opts.context == 0) {
+        engine_opts.context = std::min<std::int64_t>(
+            loaded.model->spec.context, static_cast<std::int64_t>(ids.size()) + wanted + 1);
+    }
+    options.generate.max_tokens =
+        static_cast<int>(std::min(wanted, std::max<std::int64_t>(engine_opts.context, 1)));
+    model::Engine engine(loaded.model, engine_opts);
+
+    // Measured with the threads of the run, before it.
+    observe::Ceilings ceilings;
+    ceilings.read = observe::measure_read_bandwidth(*engine.context().pool, 0, 0.2).best;
+
+    options.generate.recorder = &recorder;
+    options.generate.cancelled = [] { return InterruptGuard::pending(); };
+    decode::Session session(engine);
+    const decode::Generated made =
+        session.generate(ids, options.generate, [&](std::string_view text) {
+            if (!options.shared.json) out(text);
+            return true;
+        });
+    if (!options.shared.json) out("\n\n");
+
+    const observe::RunReport report = report_of(made, loaded.seconds, ceilings);
+    const observe::RunNames names{engine.model().source, "cpu"};
+    std::vector<observe::Roofline> phases;
+    for (const char* phase : {"decode", "prefill"}) {
+        phases.push_back(observe::make_roofline(recorder.steps(), phase, ceilings));
+        if (phases.back().steps == 0) phases.pop_back();
+    }
+    if (!options.trace.empty()) {
+        observe::write_trace(options.trace, names, recorder.spans(), recorder.steps(), ceilings);
+    }
+    const std::string summary = observe::summary_line(report, observe::last_level_cache_bytes());
+    if (!options.html.empty()) {
+        observe::write_html(options.html,
+                            {names, summary, prompt, made.text, recorder.spans(), recorder.steps(),
+                             phases, model::Engine::plan(engine.model(), engine.options())});
+    }
+
+    if (options.shared.json) {
+        Json json = {{"model", names.model},
+                     {"device", names.device},
+                     {"prompt", prompt},
+                     {"text", made.text},
+                     {"ids", made.ids},
+                     {"stop_reason", decode::stop_reason_name(made.reason)},
+                     {"seed", options.generate.sampling.seed},
+                     {"threads", engine.options().threads}};
+        json.update(observe::report_json(report));
+        for (const observe::Roofline& phase : phases) {
+            json["roofline"][phase.phase] = observe::roofline_json(phase);
+        }
+        if (!options.trace.empty()) json["trace"] = options.trace;
+        if (!options.html.empty()) json["html"] = options.html;
+        out(json_text(json));
+    } else {
+        for (const observe::Roofline& phase : phases) {
+            out(observe::roofline_table(phase) + "\n");
+        }
+        out(summary + "\n");
+        if (!options.trace.empty()) {
+            out(fmt::format("trace: {} (open it in ui.perfetto.dev or chrome://tracing)\n",
+                            options.trace));
+        }
+        if (!options.html.empty()) out(fmt::format("page: {}\n", options.html));
+    }
+    return made.reason == decode::StopReason::cancelled ? InterruptGuard::exit_code() : 0;
+}
+
+}  // namespace
+
+void add_profile(CLI::App& app, Action& action) {
+    auto options = std::make_shared<Options>();
+    options->generate.max_tokens = 32;
+    CLI::App* command = app.add_subcommand(
+        "profile", "Run a prompt and show where the time and the bytes went, stage by stage");
+    add_model_options(*command, options->shared);
+    command->add_option("-p,--prompt", options->prompt,
+                        "What to continue; '-' reads standard input");
+    command->add_option("--trace", options->trace,
+                        "Write a trace for Perfetto or chrome://tracing to this file (JSON)");
+    command->add_option("--html", options->html,
+                        "Write a page with the timeline and the roofline to this file");
+    add_sampling_options(*command, options->generate);
+    add_engine_options(*command, options->shared);
+    add_json_option(*command, options->shared);
+    command->footer(
+        "Examples:\n"
+        "  millrace profile -p \"Once upon a time\" --trace out.json\n"
+        "  millrace profile model.gguf -p \"Hello\" -n 64 --html out.html\n"
+        "How to read the table: docs/observe.md.");
+    command->callback([options, command, &action] {
+        if (command->count("--seed") == 0) options->generate.sampling.seed = fresh_seed();
+        action = [options] { return profile(*options); };
+    });
+}
+
+}  // namespace mr::cli

@@ -1,0 +1,187 @@
+#include "observe/roofline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "observe/units.h"
+
+namespace mr::observe {
+namespace {
+
+double ratio(double value, double by) { return by > 0 ? value / by : 0; }
+
+// Share, roof and distance from it, once the sums are there.
+void judge(StageSum& sum, double phase_seconds, const Ceilings& ceilings) {
+    sum.share = ratio(sum.seconds, phase_seconds);
+    const double memory = ratio(static_cast<double>(sum.bytes), ceilings.read);
+    const double matrix = ratio(static_cast<double>(sum.flops), ceilings.matrix);
+    const double floor = std::max(memory, matrix);  // seconds it takes at the least
+    if (floor <= 0) return;
+    sum.roof = matrix > memory ? Roof::matrix : Roof::memory;
+    sum.of_ceiling = ratio(floor, sum.seconds);
+}
+
+void add(StageSum& sum, const Stage& stage) {
+    sum.calls += std::max<std::uint64_t>(stage.work.calls, 1);
+    sum.seconds += stage.work.seconds;
+    sum.bytes += stage.work.bytes();
+    sum.flops += stage.work.flops;
+}
+
+// Adds the time that no stage of the step covers: between stages, and before and after them.
+void add_gaps(Roofline& out, const Step& step) {
+    double first = 0, last = 0, covered = 0;
+    for (std::size_t i = 0; i < step.stages.size(); ++i) {  // in the order of their begins
+        const double begin = step.stages[i].begin;
+        const double end = begin + step.stages[i].work.seconds;
+        if (i == 0) first = last = begin;
+        covered += std::max(0.0, end - std::max(begin, last));
+        last = std::max(last, end);
+    }
+    const double seconds = std::max(step.seconds, last - first);
+    out.seconds += seconds;
+    out.gaps += (last - first) - covered;
+    out.outside += seconds - (last - first);
+}
+
+std::string percent(double fraction) { return fmt::format("{:.1f}%", 100 * fraction); }
+
+nlohmann::ordered_json sum_json(const StageSum& sum) {
+    return {{"stage", sum.name},
+            {"calls", sum.calls},
+            {"seconds", sum.seconds},
+            {"share", sum.share},
+            {"bytes", sum.bytes},
+            {"flops", sum.flops},
+            {"gb_s", sum.bytes_per_second() / 1e9},
+            {"gflop_s", sum.flops_per_second() / 1e9},
+            {"flops_per_byte", sum.flops_per_byte()},
+            {"roof", roof_name(sum.roof)},
+            {"percent_of_ceiling", 100 * sum.of_ceiling}};
+}
+
+}  // namespace
+
+const char* roof_name(Roof roof) {
+    switch (roof) {
+        case Roof::none:
+            return "";
+        case Roof::memory:
+            return "memory";
+        case Roof::matrix:
+            return "matrix";
+    }
+    return "?";
+}
+
+Roofline make_roofline(std::span<const Step> steps, std::string_view phase,
+                       const Ceilings& ceilings) {
+    Roofline out;
+    out.phase = phase;
+    out.ceilings = ceilings;
+    out.all.name = "all stages";
+    double to_device = 0, to_host = 0;
+    for (const Step& step : steps) {
+        if (step.phase != phase) continue;
+        ++out.steps;
+        out.tokens += step.tokens;
+        to_device += static_cast<double>(step.to_device);
+        to_host += static_cast<double>(step.to_host);
+        for (const Stage& stage : step.stages) {
+            auto row = std::find_if(out.stages.begin(), out.stages.end(),
+                                    [&](const StageSum& sum) { return sum.name == stage.name; });
+            if (row == out.stages.end()) {
+                out.stages.push_back({});
+                row = out.stages.end() - 1;
+                row->name = stage.name;
+            }
+            add(*row, stage);
+            add(out.all, stage);
+        }
+        add_gaps(out, step);
+    }
+    for (StageSum& sum : out.stages) judge(sum, out.seconds, ceilings);
+    judge(out.all, out.seconds, ceilings);
+    out.to_device_per_token = ratio(to_device, static_cast<double>(out.tokens));
+    out.to_host_per_token = ratio(to_host, static_cast<double>(out.tokens));
+    return out;
+}
+
+std::string roofline_table(const Roofline& r) {
+    const auto steps = static_cast<double>(std::max<std::int64_t>(r.steps, 1));
+    std::string text = fmt::format("{}: {} {}, {} {}, {} in all\n", r.phase, r.steps,
+                                   r.steps == 1 ? "step" : "steps", r.tokens,
+                                   r.tokens == 1 ? "token" : "tokens", short_seconds(r.seconds));
+    text += fmt::format("{:<16}{:>8}{:>12}{:>8}{:>12}{:>10}{:>11}{:>9}  {}\n", "stage", "calls",
+                        "time/step", "share", "bytes/step", "GB/s", "GFLOP/s", "ceiling", "roof");
+    const auto row = [&](const StageSum& sum) {
+        text +=
+            fmt::format("{:<16}{:>8}{:>12}{:>8}{:>12}{:>10}{:>11}{:>9}  {}", sum.name, sum.calls,
+                        short_seconds(sum.seconds / steps), percent(sum.share),
+                        short_bytes(static_cast<double>(sum.bytes) / steps),
+                        figure(sum.bytes_per_second() / 1e9), figure(sum.flops_per_second() / 1e9),
+                        sum.roof == Roof::none ? "" : percent(sum.of_ceiling), roof_name(sum.roof));
+        text.erase(text.find_last_not_of(' ') + 1);
+        text += '\n';
+    };
+    const auto rest = [&](const char* name, double seconds) {
+        text += fmt::format("{:<16}{:>8}{:>12}{:>8}\n", name, "", short_seconds(seconds / steps),
+                            percent(ratio(seconds, r.seconds)));
+    };
+    for (const StageSum& sum : r.stages) row(sum);
+    row(r.all);
+    rest("between stages", r.gaps);
+    rest("between steps", r.outside);
+
+    const Ceilings& c = r.ceilings;
+    std::string ceilings;
+    const auto ceiling = [&](double value, double unit, const char* what) {
+        if (value <= 0) return;
+        ceilings +=
+            fmt::format("{}{} {}", ceilings.empty() ? "" : ", ", figure(value / unit), what);
+    };
+    ceiling(c.read, 1e9, "GB/s read");
+    ceiling(c.copy, 1e9, "GB/s copied");
+    ceiling(c.matrix, 1e12, "TFLOP/s");
+    ceiling(c.to_device, 1e9, "GB/s to the device");
+    ceiling(c.to_host, 1e9, "GB/s to the host");
+    if (!ceilings.empty()) text += "ceilings measured here: " + ceilings + "\n";
+    const bool cached = std::any_of(r.stages.begin(), r.stages.end(),
+                                    [](const StageSum& sum) { return sum.of_ceiling > 1; });
+    if (cached) text += "above 100%: its bytes came out of a cache\n";
+    text += fmt::format("host to device {:.0f} B a token, device to host {:.0f} B a token\n",
+                        r.to_device_per_token, r.to_host_per_token);
+    return text;
+}
+
+nlohmann::ordered_json ceilings_json(const Ceilings& ceilings) {
+    nlohmann::ordered_json json = nlohmann::ordered_json::object();
+    const auto put = [&](const char* name, double value) {
+        if (value > 0) json[name] = value / 1e9;
+    };
+    put("read_gb_s", ceilings.read);
+    put("copy_gb_s", ceilings.copy);
+    put("to_device_gb_s", ceilings.to_device);
+    put("to_host_gb_s", ceilings.to_host);
+    put("matrix_gflop_s", ceilings.matrix);
+    return json;
+}
+
+nlohmann::ordered_json roofline_json(const Roofline& r) {
+    nlohmann::ordered_json stages = nlohmann::ordered_json::array();
+    for (const StageSum& sum : r.stages) stages.push_back(sum_json(sum));
+    return {{"phase", r.phase},
+            {"steps", r.steps},
+            {"tokens", r.tokens},
+            {"seconds", r.seconds},
+            {"stages", stages},
+            {"all", sum_json(r.all)},
+            {"gap_seconds", r.gaps},
+            {"outside_seconds", r.outside},
+            {"host_to_device_bytes_per_token", r.to_device_per_token},
+            {"device_to_host_bytes_per_token", r.to_host_per_token},
+            {"ceilings", ceilings_json(r.ceilings)}};
+}
+
+}  // namespace mr::observe

@@ -1,0 +1,73 @@
+// Where the time of a phase went, stage by stage, beside what the machine can do at most.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/ledger.h"
+#include "observe/recorder.h"
+
+namespace mr::observe {
+
+// What the machine reached when nothing else was asked of it. 0: not measured.
+struct Ceilings {
+    double read = 0;                    // bytes a second from memory
+    double copy = 0;                    // ... read and written by a copy within it
+    double to_device = 0, to_host = 0;  // bytes a second between pinned host memory and the device
+    double matrix = 0;                  // FLOP/s of matrix products
+};
+
+enum class Roof { none, memory, matrix };
+const char* roof_name(Roof roof);
+
+// A stage's calls added up, over layers and steps.
+struct StageSum {
+    std::string name;
+    std::uint64_t calls = 0;
+    double seconds = 0;
+    std::uint64_t bytes = 0;  // read and written, by the contracts of the ops
+    std::uint64_t flops = 0;
+
+    double share = 0;  // of the phase's time
+    // The roof that is nearer: whether the bytes or the FLOPs take longer at the ceilings; and that
+    // time over the measured one. Above 1: the bytes came out of a cache.
+    Roof roof = Roof::none;
+    double of_ceiling = 0;
+
+    double bytes_per_second() const { return seconds > 0 ? double(bytes) / seconds : 0; }
+    double flops_per_second() const { return seconds > 0 ? double(flops) / seconds : 0; }
+    double flops_per_byte() const { return bytes > 0 ? double(flops) / double(bytes) : 0; }
+};
+
+struct Roofline {
+    std::string phase;
+    std::int64_t steps = 0, tokens = 0;
+    double seconds = 0;            // of all steps
+    std::vector<StageSum> stages;  // in the order in which they first ran
+    StageSum all;                  // their sum
+    double gaps = 0;               // within steps: seconds in which no stage ran
+    double outside = 0;            // of steps: before the first stage and after the last
+    double to_device_per_token = 0, to_host_per_token = 0;  // bytes
+    Ceilings ceilings;
+};
+
+// Of the steps of that phase.
+Roofline make_roofline(std::span<const Step> steps, std::string_view phase,
+                       const Ceilings& ceilings);
+
+// A table for people: a line a stage, times and bytes a step.
+std::string roofline_table(const Roofline& roofline);
+// {"phase", "steps", "tokens", "seconds", "stages": [{"stage", "calls", "seconds", "share",
+// "bytes",
+//  "flops", "gb_s", "gflop_s", "flops_per_byte", "roof", "percent_of_ceiling"}, ...], "all": {...},
+//  "gap_seconds", "outside_seconds", "host_to_device_bytes_per_token",
+//  "device_to_host_bytes_per_token", "ceilings": {...}}
+nlohmann::ordered_json roofline_json(const Roofline& roofline);
+// {"read_gb_s", "copy_gb_s", "to_device_gb_s", "to_host_gb_s", "matrix_gflop_s"}: those measured
+nlohmann::ordered_json ceilings_json(const Ceilings& ceilings);
+
+}  // namespace mr::observe

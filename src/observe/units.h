@@ -1,0 +1,27 @@
+// Quantities as people read them, in decimal units, as bandwidths are given.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+
+namespace mr::observe {
+
+// Three figures or so; 2100 needs no decimals, 0.42 does.
+inline std::string figure(double value) {
+    return fmt::format("{:.{}f}", value, value >= 100 ? 0 : value >= 10 ? 1 : 2);
+}
+
+inline std::string short_bytes(double bytes) {
+    if (bytes >= 1e9) return fmt::format("{:.2f} GB", bytes / 1e9);
+    if (bytes >= 1e6) return fmt::format("{:.1f} MB", bytes / 1e6);
+    return fmt::format("{:.1f} kB", bytes / 1e3);
+}
+
+inline std::string short_seconds(double seconds) {
+    if (seconds >= 1) return figure(seconds) + " s";
+    if (seconds >= 1e-3) return figure(seconds * 1e3) + " ms";
+    return figure(seconds * 1e6) + " us";
+}
+
+}  // namespace mr::observe
