@@ -67,19 +67,19 @@ int profile(Options options) {
         static_cast<int>(std::min(wanted, std::max<std::int64_t>(engine_opts.context, 1)));
     model::Engine engine(loaded.model, engine_opts);
 
-    // Measured with the threads of the run, before it.
-    observe::Ceilings ceilings;
-    ceilings.read = observe::measure_read_bandwidth(*engine.context().pool, 0, 0.2).best;
-
     options.generate.recorder = &recorder;
     options.generate.cancelled = [] { return InterruptGuard::pending(); };
     decode::Session session(engine);
+    if (!options.shared.json) out(prompt);
     const decode::Generated made =
         session.generate(ids, options.generate, [&](std::string_view text) {
             if (!options.shared.json) out(text);
             return true;
         });
     if (!options.shared.json) out("\n\n");
+
+    observe::Ceilings ceilings;  // with the threads of the run
+    ceilings.read = observe::measure_read_bandwidth(*engine.context().pool, 0, 0.2).best;
 
     const observe::RunReport report = report_of(made, loaded.seconds, ceilings);
     const observe::RunNames names{engine.model().source, "cpu"};

@@ -247,9 +247,11 @@ Tensor Engine::forward(std::span<const BatchItem> batch) {
     }
 
     const Activations a = views(static_cast<std::int64_t>(ids_.size()), rows);
+    ledger_.at(-1);
     ops::embedding(ctx_, a.x, weights.embedding, ids_);
     if (spec.learned_positions) ops::embedding(ctx_, a.x, weights.positions, positions_, true);
     if (a.cos_sin) {
+        ledger_.at(-1, "rope table");
         ops::rope_table(ctx_, a.cos_sin, positions_, rope_.inv_freq, rope_.magnitude);
     }
 
