@@ -13,11 +13,14 @@
 #include "cli/terminal.h"
 #include "core/arena.h"
 #include "core/cpu.h"
+#include "core/cuda/device.h"
 #include "core/error.h"
 #include "core/thread_pool.h"
 #include "millrace/millrace.h"
+#include "model/fits.h"
 #include "model/names.h"
 #include "observe/bandwidth.h"
+#include "observe/device_bandwidth.h"
 
 namespace mr::cli {
 namespace {
@@ -27,22 +30,52 @@ struct Options {
     int batch = 1;
 };
 
-Json machine_json(const SharedOptions& options) {
+// The GPU that a run would use; none where it is not asked for.
+std::optional<cuda::DeviceInfo> find_gpu(const SharedOptions& options) {
+    return options.device == "cpu" ? std::nullopt : cuda::device();
+}
+
+std::string version_name(int number) {
+    return fmt::format("{}.{}", number / 1000, number % 1000 / 10);
+}
+
+Json gpu_json(const cuda::DeviceInfo& gpu) {
+    Json json = {{"name", gpu.name},
+                 {"compute_capability", fmt::format("{}.{}", gpu.sm / 10, gpu.sm % 10)},
+                 {"multiprocessors", gpu.multiprocessors},
+                 {"memory_bytes", gpu.memory_bytes},
+                 {"free_bytes", gpu.free_bytes},
+                 {"l2_bytes", gpu.l2_bytes},
+                 {"driver", version_name(gpu.driver)},
+                 {"runtime", version_name(gpu.runtime)}};
+    json.update(observe::ceilings_json(observe::device_ceilings()));
+    return json;
+}
+
+Json machine_json(const SharedOptions& options, const std::optional<cuda::DeviceInfo>& gpu) {
     const CpuInfo cpu = cpu_info();
     ThreadPool pool(thread_count(options));
     const observe::Bandwidth bandwidth = observe::measure_read_bandwidth(pool, 0, 0.3);
     Json paths = Json::array();
     for (const Isa isa : available_isas()) paths.push_back(isa_name(isa));
-    return {{"version", millrace::version()},
-            {"cpu", cpu.model},
-            {"cores", cpu.cores},
-            {"threads", pool.size()},
-            {"memory_bytes", cpu.memory_bytes},
-            {"cache_bytes", observe::last_level_cache_bytes()},
-            {"isa", isa_name(active_isa())},
-            {"isas", paths},
-            {"read_bandwidth_gb_s", bandwidth.best / 1e9},
-            {"devices", {"cpu"}}};
+    Json json = {{"version", millrace::version()},
+                 {"cpu", cpu.model},
+                 {"cores", cpu.cores},
+                 {"threads", pool.size()},
+                 {"memory_bytes", cpu.memory_bytes},
+                 {"cache_bytes", observe::last_level_cache_bytes()},
+                 {"isa", isa_name(active_isa())},
+                 {"isas", paths},
+                 {"read_bandwidth_gb_s", bandwidth.best / 1e9},
+                 {"devices", Json::array({"cpu"})}};
+    if (gpu) {
+        json["devices"].push_back("cuda");
+        json["gpu"] = gpu_json(*gpu);
+    } else {
+        json["gpu"] = nullptr;
+        if (options.device != "cpu") json["why_no_gpu"] = cuda::why_no_device();
+    }
+    return json;
 }
 
 // Bytes of the matrices by type, as the engine holds them.
@@ -119,13 +152,86 @@ Json plan_json(const MemoryPlan& plan, std::int64_t context, int batch) {
     return {{"ctx", context}, {"batch", batch}, {"items", items}, {"total_bytes", plan.total()}};
 }
 
+// Positions of context for every weight type and KV type that fit into what is free on the GPU,
+// or into the memory of the machine.
+Json fits_json(const model::Model& model, const MemoryPlan& plan,
+               const std::optional<cuda::DeviceInfo>& gpu) {
+    std::uint64_t other = 0;  // activations, scratch
+    for (const MemoryPlan::Item& item : plan.items()) {
+        if (!item.name.starts_with("weights") && item.name != "KV cache") other += item.bytes;
+    }
+    const std::uint64_t memory = gpu ? gpu->free_bytes : cpu_info().memory_bytes;
+    std::vector<DType> kv_types = {DType::f32, DType::f16};
+    if (gpu) kv_types.push_back(DType::bf16);
+    Json rows = Json::array();
+    for (const model::Fit& fit : model::what_fits(model.spec, memory, other, kv_types)) {
+        rows.push_back({{"weights", dtype_name(fit.weights)},
+                        {"weight_bytes", fit.weight_bytes},
+                        {"kv", dtype_name(fit.kv)},
+                        {"ctx", fit.context}});
+    }
+    return {{"device", gpu ? "cuda" : "cpu"}, {"memory_bytes", memory}, {"rows", rows}};
+}
+
+std::string fits_text(const Json& fits, int context) {
+    std::string text =
+        fmt::format("what fits   into {} {}: the largest --ctx; the model was trained for {}\n",
+                    format_bytes(fits["memory_bytes"].get<std::uint64_t>()),
+                    fits["device"] == "cuda" ? "that the GPU has free" : "of memory", context);
+    std::string header = fmt::format("            {:<8}{:>12}", "weights", "");
+    std::string lines, last;
+    for (const Json& row : fits["rows"]) {
+        const auto type = row["weights"].get<std::string>();
+        if (type == fits["rows"][0]["weights"]) {
+            header += fmt::format("{:>14}", "KV " + row["kv"].get<std::string>());
+        }
+        if (type != last) {
+            lines += fmt::format("{}            {:<8}{:>12}", last.empty() ? "" : "\n", type,
+                                 format_bytes(row["weight_bytes"].get<std::uint64_t>()));
+            last = type;
+        }
+        const auto ctx = row["ctx"].get<std::int64_t>();
+        lines += fmt::format("{:>14}", ctx > 0 ? std::to_string(ctx) : "-");
+    }
+    return text + header + "\n" + lines + "\n";
+}
+
+std::string gpu_text(const Json& m) {
+    if (m["gpu"].is_null()) {
+        return m.contains("why_no_gpu")
+                   ? fmt::format("gpu         none: {}\n", m["why_no_gpu"].get<std::string>())
+                   : "";
+    }
+    const Json& gpu = m["gpu"];
+    std::string text = fmt::format(
+        "gpu         {}, compute capability {}, {} multiprocessors\n"
+        "            {} of memory, {} free; driver {}, runtime {}\n",
+        gpu["name"].get<std::string>(), gpu["compute_capability"].get<std::string>(),
+        gpu["multiprocessors"].get<int>(), format_bytes(gpu["memory_bytes"].get<std::uint64_t>()),
+        format_bytes(gpu["free_bytes"].get<std::uint64_t>()), gpu["driver"].get<std::string>(),
+        gpu["runtime"].get<std::string>());
+    std::string rates;
+    const auto rate = [&](const char* key, const char* before, double unit, const char* after) {
+        if (!gpu.contains(key)) return;
+        rates += fmt::format("{}{}{:.1f} {}", rates.empty() ? "" : ", ", before,
+                             gpu[key].get<double>() / unit, after);
+    };
+    rate("read_gb_s", "reads ", 1, "GB/s");
+    rate("copy_gb_s", "copies ", 1, "GB/s");
+    rate("to_device_gb_s", "takes ", 1, "GB/s");
+    rate("to_host_gb_s", "gives ", 1, "GB/s");
+    rate("matrix_gflop_s", "multiplies ", 1e3, "TFLOP/s");
+    return text + fmt::format("            {}\n", rates);
+}
+
 std::string machine_text(const Json& m) {
-    return fmt::format(
-        "machine     {}, {} cores, {} of memory\n"
-        "            kernels {}; reads {:.1f} GB/s with {} threads\n",
-        m["cpu"].get<std::string>(), m["cores"].get<int>(),
-        format_bytes(m["memory_bytes"].get<std::uint64_t>()), m["isa"].get<std::string>(),
-        m["read_bandwidth_gb_s"].get<double>(), m["threads"].get<int>());
+    return gpu_text(m).insert(
+        0, fmt::format("machine     {}, {} cores, {} of memory\n"
+                       "            kernels {}; reads {:.1f} GB/s with {} threads\n",
+                       m["cpu"].get<std::string>(), m["cores"].get<int>(),
+                       format_bytes(m["memory_bytes"].get<std::uint64_t>()),
+                       m["isa"].get<std::string>(), m["read_bandwidth_gb_s"].get<double>(),
+                       m["threads"].get<int>()));
 }
 
 std::string model_text(const model::Model& model, double read_bandwidth) {
@@ -181,7 +287,8 @@ int info(const Options& options) {
     check_device(options.shared);
     std::optional<LoadedModel> loaded;
     if (has_model(options.shared)) loaded = load(options.shared, Use::look);
-    Json json = {{"machine", machine_json(options.shared)}};
+    const std::optional<cuda::DeviceInfo> gpu = find_gpu(options.shared);
+    Json json = {{"machine", machine_json(options.shared, gpu)}};
     std::string text = machine_text(json["machine"]);
     if (loaded) {
         const model::Model& model = *loaded->model;
@@ -192,8 +299,14 @@ int info(const Options& options) {
         const MemoryPlan plan = model::Engine::plan(model, wanted);
         json["model"] = model_json(model);
         json["memory_plan"] = plan_json(plan, context, options.batch);
-        text += model_text(model, json["machine"]["read_bandwidth_gb_s"].get<double>() * 1e9);
+        json["what_fits"] = fits_json(model, plan, gpu);
+        const Json& machine = json["machine"];
+        const Json& reads = gpu && machine["gpu"].contains("read_gb_s")
+                                ? machine["gpu"]["read_gb_s"]
+                                : machine["read_bandwidth_gb_s"];
+        text += model_text(model, reads.get<double>() * 1e9);
         text += plan_text(plan, context, options.batch);
+        text += fits_text(json["what_fits"], model.spec.context);
     }
     out(options.shared.json ? json_text(json) : text);
     return 0;

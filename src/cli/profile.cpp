@@ -13,6 +13,7 @@
 #include "cli/options.h"
 #include "cli/sampling.h"
 #include "cli/terminal.h"
+#include "core/output_file.h"
 #include "decode/prompt.h"
 #include "decode/session.h"
 #include "observe/bandwidth.h"
@@ -49,6 +50,12 @@ observe::RunReport report_of(const decode::Generated& made, double load_seconds,
 int profile(Options options) {
     const InterruptGuard guard;
     const std::string prompt = options.prompt == "-" ? read_input("-") : options.prompt;
+    // What cannot be written is better known before the run than after it.
+    for (const std::string& path : {options.trace, options.html}) {
+        if (!path.empty()) {
+            const OutputFile probe(path);
+        }
+    }
     observe::Recorder recorder;
     const double load_begin = recorder.now();
     const LoadedModel loaded = load(options.shared);

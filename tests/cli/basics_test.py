@@ -64,6 +64,34 @@ class Basics(driver.CliTest):
         self.assertIn(machine["isa"], machine["isas"])
         self.assertIn("machine", self.ok("info").out)
 
+    def test_what_fits(self):
+        got = self.ok_json("info", "--device", "cpu")
+        self.assertIsNone(got["machine"]["gpu"])
+        self.assertEqual(got["machine"]["devices"], ["cpu"])
+        fits = got["what_fits"]
+        self.assertEqual(fits["device"], "cpu")
+        self.assertEqual(fits["memory_bytes"], got["machine"]["memory_bytes"])
+        rows = {(row["weights"], row["kv"]): row for row in fits["rows"]}
+        self.assertEqual(set(rows), {(weights, kv) for kv in ("f32", "f16") for weights in
+                                     ("f32", "f16", "bf16", "q8_0", "q4_0")})
+        # Half the bytes a position, twice the positions; smaller weights leave more room.
+        f32, f16 = rows["f16", "f32"], rows["f16", "f16"]
+        self.assertAlmostEqual(f16["ctx"] / f32["ctx"], 2, places=1)
+        self.assertLess(rows["q8_0", "f32"]["weight_bytes"], f32["weight_bytes"])
+        self.assertGreaterEqual(rows["q4_0", "f32"]["ctx"], rows["f32", "f32"]["ctx"])
+        self.assertIn("what fits", self.ok("info", "--device", "cpu").out)
+
+    def test_the_gpu_or_why_there_is_none(self):
+        machine = self.ok_json("info")["machine"]
+        if machine["gpu"] is None:
+            self.assertGreater(len(machine["why_no_gpu"]), 10)
+            self.assertIn("gpu         none", self.ok("info").out)
+            return
+        self.assertEqual(machine["devices"], ["cpu", "cuda"])
+        for key in ("name", "multiprocessors", "memory_bytes", "free_bytes", "driver", "runtime",
+                    "read_gb_s", "copy_gb_s", "to_device_gb_s", "to_host_gb_s"):
+            self.assertIn(key, machine["gpu"])
+
     def test_a_full_output_is_an_error(self):
         if not os.path.exists("/dev/full"):
             self.skipTest("no /dev/full")

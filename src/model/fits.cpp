@@ -1,0 +1,60 @@
+#include "model/fits.h"
+
+#include <algorithm>
+
+#include "core/arena.h"
+#include "model/kv_cache.h"
+#include "model/names.h"
+
+namespace mr::model {
+namespace {
+
+// The largest context whose cache takes at most `room` bytes.
+std::int64_t largest_context(const ModelSpec& spec, std::uint64_t room, DType kv) {
+    const std::int64_t most =
+        spec.learned_positions ? std::int64_t{spec.context} : std::int64_t{kMostContext};
+    const auto fits = [&](std::int64_t tokens) {
+        return KvCache::bytes(spec, tokens, 1, kv) <= room;
+    };
+    constexpr std::int64_t kPage = KvCache::kPageTokens;
+    std::int64_t low = 0, high = most / kPage + 1;  // pages: low fit, high do not
+    while (high - low > 1) {
+        const std::int64_t middle = low + (high - low) / 2;
+        (fits(middle * kPage) ? low : high) = middle;
+    }
+    // A last page that the model cannot fill.
+    if (low == most / kPage && fits(most)) return most;
+    return low * kPage;
+}
+
+}  // namespace
+
+std::uint64_t weight_bytes(const ModelSpec& spec, DType type) {
+    std::uint64_t bytes = 0;
+    for (const RoleAt at : roles_of(spec)) {
+        const Shape shape = role_shape(spec, at.role);
+        DType stored = DType::f32;
+        if (is_matrix(at.role)) {
+            const std::int64_t row = shape[shape.rank - 1];
+            stored = row % dtype_info(type).block == 0 ? type : DType::f16;
+        }
+        bytes += Arena::tensor_bytes(stored, shape);
+    }
+    return bytes;
+}
+
+std::vector<Fit> what_fits(const ModelSpec& spec, std::uint64_t memory, std::uint64_t other,
+                           std::span<const DType> kv_types) {
+    std::vector<Fit> fits;
+    for (const DType type : {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0}) {
+        const std::uint64_t weights = weight_bytes(spec, type);
+        for (const DType kv : kv_types) {
+            const std::uint64_t taken = weights + other;
+            fits.push_back({type, kv, weights,
+                            taken < memory ? largest_context(spec, memory - taken, kv) : 0});
+        }
+    }
+    return fits;
+}
+
+}  // namespace mr::model

@@ -1,0 +1,32 @@
+// What of a model would fit into so much memory: which weight types, and how much context.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/dtype.h"
+#include "model/spec.h"
+
+namespace mr::model {
+
+// Bytes of the weights of such a model: matrices in `type` (f16 where a row is not a whole number
+// of blocks), norms and biases in f32.
+std::uint64_t weight_bytes(const ModelSpec& spec, DType type);
+
+struct Fit {
+    DType weights, kv;
+    std::uint64_t weight_bytes = 0;
+    // Positions that the cache of one sequence can hold beside the weights, in whole pages; at most
+    // kMostContext, and no more than the model has where its positions are learned. 0: not even the
+    // weights fit.
+    std::int64_t context = 0;
+};
+inline constexpr std::int64_t kMostContext = std::int64_t{1} << 31;
+
+// One for each weight type (f32, f16, bf16, q8_0, q4_0) and each of `kv_types`, in that order.
+// `other` is what a run takes besides weights and cache.
+std::vector<Fit> what_fits(const ModelSpec& spec, std::uint64_t memory, std::uint64_t other,
+                           std::span<const DType> kv_types);
+
+}  // namespace mr::model

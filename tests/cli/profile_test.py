@@ -1,0 +1,90 @@
+"""millrace profile, and run --roofline."""
+import json
+
+import driver
+
+PROMPT = ("-p", "Once upon a time", "--seed", 1)
+
+
+class Profile(driver.CliTest):
+    def test_writes_a_trace_and_a_page(self):
+        trace, page = self.folder / "out.json", self.folder / "out.html"
+        text = self.ok("profile", *PROMPT, "-n", 8, "--trace", trace, "--html", page).out
+        for part in ("decode:", "prefill:", "qkv", "attention", "head", "sample", "all stages",
+                     "between stages", "ceilings measured here", str(trace), str(page)):
+            self.assertIn(part, text)
+        events = json.loads(trace.read_text())["traceEvents"]
+        timed = [event for event in events if event["ph"] != "M"]
+        self.assertEqual(timed, sorted(timed, key=lambda event: event["ts"]))
+        names = {event["name"] for event in timed if event["ph"] == "X"}
+        self.assertLessEqual({"load", "prefill", "decode", "sample", "print", "qkv", "attention",
+                              "out", "up", "down", "head"}, names)
+        host = [event for event in timed if event["ph"] == "X" and event["tid"] == 1]
+        self.assertEqual(sum(event["name"] == "decode" for event in host), 7)
+        html = page.read_text()
+        self.assertIn("<svg", html)
+        self.assertIn("Once upon a time", html)
+        self.assertNotRegex(html, r"https?:|src=|href=")
+
+    def test_stages_add_up(self):
+        got = self.ok_json("profile", *PROMPT, "-n", 8)
+        self.assertEqual(len(got["ids"]), 8)
+        self.assertEqual(got["device"], "cpu")
+        decode = got["roofline"]["decode"]
+        self.assertEqual((decode["steps"], decode["tokens"]), (7, 7))
+        layers = self.ok_json("info")["model"]["layers"]
+        stages = {stage["stage"]: stage for stage in decode["stages"]}
+        for name in ("qkv", "attention", "out", "up", "down"):
+            self.assertEqual(stages[name]["calls"], 7 * layers, name)
+        self.assertEqual(stages["head"]["calls"], 7)
+        for stage in stages.values():
+            self.assertGreaterEqual(stage["seconds"], 0)
+            self.assertGreater(stage["bytes"], 0)
+        total = sum(stage["seconds"] for stage in stages.values())
+        self.assertAlmostEqual(total, decode["all"]["seconds"], places=9)
+        self.assertAlmostEqual(total + decode["gap_seconds"] + decode["outside_seconds"],
+                               decode["seconds"], places=9)
+        self.assertAlmostEqual(sum(stage["share"] for stage in stages.values()),
+                               decode["all"]["share"], places=9)
+        self.assertGreater(decode["ceilings"]["read_gb_s"], 0.1)
+        # On the CPU nothing is copied to a device.
+        self.assertEqual(decode["host_to_device_bytes_per_token"], 0)
+        self.assertEqual(decode["device_to_host_bytes_per_token"], 0)
+
+    def test_watching_changes_nothing(self):
+        plain = self.ok_json("run", *PROMPT, "-n", 12)
+        watched = self.ok_json("run", *PROMPT, "-n", 12, "--roofline")
+        profiled = self.ok_json("profile", *PROMPT, "-n", 12)
+        self.assertEqual(plain["ids"], watched["ids"])
+        self.assertEqual(plain["ids"], profiled["ids"])
+        self.assertNotIn("roofline", plain)
+        # The account by stage is the account by op.
+        for phase in ("prefill", "decode"):
+            ops = watched["ledger"][phase]
+            sums = watched["roofline"][phase]["all"]
+            moved = sum(op["bytes_read"] + op["bytes_written"] for op in ops.values()
+                        if isinstance(op, dict))
+            # The first draw is made after the prompt's step and before the first decode step.
+            draw = watched["ledger"]["decode"]["sample"]
+            one = (draw["bytes_read"] + draw["bytes_written"]) / draw["calls"]
+            self.assertAlmostEqual(moved + (one if phase == "prefill" else -one), sums["bytes"],
+                                   delta=256)
+
+    def test_roofline_of_a_run_is_on_standard_error(self):
+        result = self.ok("run", *PROMPT, "-n", 4, "--roofline")
+        self.assertIn("all stages", result.err)
+        self.assertNotIn("all stages", result.out)
+        quiet = self.ok("run", *PROMPT, "-n", 4, "--roofline", "--quiet")
+        self.assertIn("all stages", quiet.err)
+        self.assertNotIn("seed", quiet.err)
+
+    def test_errors(self):
+        self.fails(1, "profile", "nosuch.gguf", *PROMPT, says="nosuch.gguf")
+        missing = self.folder / "no" / "folder" / "t.json"
+        self.fails(1, "profile", *PROMPT, "-n", 2, "--trace", missing, says=str(missing))
+        self.fails(1, "profile", *PROMPT, "-n", 2, "--html", missing, says=str(missing))
+        self.fails(2, "profile", "--trace", says="--trace")
+
+
+if __name__ == "__main__":
+    driver.main()
