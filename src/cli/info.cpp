@@ -17,6 +17,7 @@
 #include "core/error.h"
 #include "core/thread_pool.h"
 #include "millrace/millrace.h"
+#include "model/device_layout.h"
 #include "model/fits.h"
 #include "model/names.h"
 #include "observe/bandwidth.h"
@@ -164,7 +165,9 @@ Json fits_json(const model::Model& model, const MemoryPlan& plan,
     std::vector<DType> kv_types = {DType::f32, DType::f16};
     if (gpu) kv_types.push_back(DType::bf16);
     Json rows = Json::array();
-    for (const model::Fit& fit : model::what_fits(model.spec, memory, other, kv_types)) {
+    const model::WeightBytes bytes =
+        gpu ? static_cast<model::WeightBytes>(model::device_weight_bytes) : model::weight_bytes;
+    for (const model::Fit& fit : model::what_fits(model.spec, memory, other, kv_types, bytes)) {
         rows.push_back({{"weights", dtype_name(fit.weights)},
                         {"weight_bytes", fit.weight_bytes},
                         {"kv", dtype_name(fit.kv)},

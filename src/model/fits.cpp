@@ -44,10 +44,10 @@ std::uint64_t weight_bytes(const ModelSpec& spec, DType type) {
 }
 
 std::vector<Fit> what_fits(const ModelSpec& spec, std::uint64_t memory, std::uint64_t other,
-                           std::span<const DType> kv_types) {
+                           std::span<const DType> kv_types, WeightBytes bytes) {
     std::vector<Fit> fits;
     for (const DType type : {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0}) {
-        const std::uint64_t weights = weight_bytes(spec, type);
+        const std::uint64_t weights = bytes(spec, type);
         for (const DType kv : kv_types) {
             const std::uint64_t taken = weights + other;
             fits.push_back({type, kv, weights,

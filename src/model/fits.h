@@ -25,8 +25,10 @@ struct Fit {
 inline constexpr std::int64_t kMostContext = std::int64_t{1} << 31;
 
 // One for each weight type (f32, f16, bf16, q8_0, q4_0) and each of `kv_types`, in that order.
-// `other` is what a run takes besides weights and cache.
+// `other` is what a run takes besides weights and cache; `bytes` says what the weights take, for a
+// GPU device_weight_bytes() (device_layout.h).
+using WeightBytes = std::uint64_t (*)(const ModelSpec& spec, DType type);
 std::vector<Fit> what_fits(const ModelSpec& spec, std::uint64_t memory, std::uint64_t other,
-                           std::span<const DType> kv_types);
+                           std::span<const DType> kv_types, WeightBytes bytes = weight_bytes);
 
 }  // namespace mr::model
