@@ -17,6 +17,7 @@
 #include "decode/prompt.h"
 #include "decode/session.h"
 #include "observe/bandwidth.h"
+#include "observe/device_bandwidth.h"
 #include "observe/recorder.h"
 #include "observe/report_html.h"
 #include "observe/roofline.h"
@@ -85,11 +86,11 @@ int profile(Options options) {
         });
     if (!options.shared.json) out("\n\n");
 
-    observe::Ceilings ceilings;  // with the threads of the run
-    ceilings.read = observe::measure_read_bandwidth(*engine.context().pool, 0, 0.2).best;
+    const bool gpu = engine.context().cuda != nullptr;
+    const observe::Ceilings ceilings = observe::ceilings_of(gpu, *engine.context().pool, 0.2);
 
     const observe::RunReport report = report_of(made, loaded.seconds, ceilings);
-    const observe::RunNames names{engine.model().source, "cpu"};
+    const observe::RunNames names{engine.model().source, observe::device_name(gpu)};
     std::vector<observe::Roofline> phases;
     for (const char* phase : {"decode", "prefill"}) {
         phases.push_back(observe::make_roofline(recorder.steps(), phase, ceilings));

@@ -15,6 +15,7 @@
 #include "decode/prompt.h"
 #include "decode/session.h"
 #include "observe/bandwidth.h"
+#include "observe/device_bandwidth.h"
 #include "observe/recorder.h"
 #include "observe/roofline.h"
 #include "observe/run_report.h"
@@ -39,7 +40,7 @@ std::string prompt_text(const RunOptions& options) {
 }
 
 observe::RunReport report_of(const decode::Generated& made, double load_seconds,
-                             model::Engine& engine) {
+                             const observe::Ceilings& ceilings) {
     observe::RunReport report;
     report.load_seconds = load_seconds;
     report.prompt_tokens = made.prefill.tokens;
@@ -48,7 +49,7 @@ observe::RunReport report_of(const decode::Generated& made, double load_seconds,
     report.decode_steps = made.decode.tokens;
     report.decode_seconds = made.decode.seconds;
     report.decode = made.decode.ledger;
-    report.read_bandwidth = observe::measure_read_bandwidth(*engine.context().pool, 0, 0.1).best;
+    report.read_bandwidth = ceilings.read;
     return report;
 }
 
@@ -112,12 +113,13 @@ int run(RunOptions options) {
     const bool interrupted = made.reason == decode::StopReason::cancelled;
 
     if (!options.quiet || options.shared.json || options.roofline) {
-        const observe::RunReport report = report_of(made, loaded.seconds, engine);
+        const observe::Ceilings ceilings =
+            observe::ceilings_of(engine.context().cuda != nullptr, *engine.context().pool, 0.1);
+        const observe::RunReport report = report_of(made, loaded.seconds, ceilings);
         std::vector<observe::Roofline> rooflines;
         for (const char* phase : {"prefill", "decode"}) {
             if (!options.roofline) break;
-            rooflines.push_back(
-                observe::make_roofline(recorder.steps(), phase, {.read = report.read_bandwidth}));
+            rooflines.push_back(observe::make_roofline(recorder.steps(), phase, ceilings));
         }
         if (options.shared.json) {
             print_json(made, prompt, ids, report, rooflines, engine,

@@ -1,6 +1,7 @@
 #include "observe/device_bandwidth.h"
 
 #include "core/cuda/device.h"
+#include "observe/bandwidth.h"
 
 namespace mr::observe {
 
@@ -8,6 +9,13 @@ const Ceilings& device_ceilings() {
     static const Ceilings measured = measure_device();
     return measured;
 }
+
+Ceilings ceilings_of(bool gpu, ThreadPool& pool, double seconds) {
+    if (gpu) return device_ceilings();
+    return {.read = measure_read_bandwidth(pool, 0, seconds).best};
+}
+
+std::string device_name(bool gpu) { return gpu ? cuda::require_device().name : "cpu"; }
 
 #ifndef MR_CUDA
 Ceilings measure_device(std::size_t) {

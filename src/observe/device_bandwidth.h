@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
+#include "core/thread_pool.h"
 #include "observe/roofline.h"
 
 namespace mr::observe {
@@ -16,5 +18,11 @@ Ceilings measure_device(std::size_t bytes = std::size_t{4} << 30);
 // measure_device(), once in the life of the process. Call it before a large model fills the
 // device, or while nothing runs there.
 const Ceilings& device_ceilings();
+
+// The ceilings of where a run computes: those of the GPU, or what the threads of the pool read in
+// about `seconds`.
+Ceilings ceilings_of(bool gpu, ThreadPool& pool, double seconds);
+// "cpu", or the name of the GPU.
+std::string device_name(bool gpu);
 
 }  // namespace mr::observe

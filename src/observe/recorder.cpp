@@ -60,6 +60,11 @@ void Recorder::add_stages(const std::vector<Stage>& stages, double begin) {
     }
 }
 
+void Recorder::add_step(Step step) {
+    end_step();
+    steps_.push_back(std::move(step));
+}
+
 void Recorder::add_span(std::string name, double begin, double seconds) {
     spans_.push_back({std::move(name), begin, seconds});
 }

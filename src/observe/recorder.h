@@ -44,6 +44,8 @@ class Recorder {
     // this clock, the first of them began, as far as the host knows; they are moved later where the
     // device was still busy with those of the last call, since it does one thing after the other.
     void add_stages(const std::vector<Stage>& stages, double begin);
+    // A step that was timed elsewhere, as it is.
+    void add_step(Step step);
     void add_span(std::string name, double begin, double seconds);
 
     const std::vector<Step>& steps() const { return steps_; }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <vector>
 
 #include "observe/report_html.h"
@@ -94,7 +95,18 @@ std::string roofs(const Ceilings& ceilings, const Axis& x, const Axis& y) {
 }  // namespace
 
 int stage_hue(std::string_view name) {
-    std::uint32_t hash = 2166136261u;  // FNV-1a
+    // Those that every model has lie apart; others are spread by a hash (FNV-1a).
+    struct Known {
+        std::string_view name;
+        int hue;
+    };
+    constexpr Known kKnown[] = {{"qkv", 210},    {"attention", 30}, {"out", 150},   {"up", 275},
+                                {"down", 335},   {"head", 5},       {"sample", 55}, {"norm", 185},
+                                {"prefill", 35}, {"decode", 205},   {"print", 120}, {"load", 260}};
+    for (const Known& known : kKnown) {
+        if (known.name == name) return known.hue;
+    }
+    std::uint32_t hash = 2166136261u;
     for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
     return static_cast<int>(hash % 360);
 }

@@ -1,0 +1,124 @@
+#include "observe/roofline.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace mr::observe {
+namespace {
+
+Stage stage(const char* name, int layer, double begin, double seconds, std::uint64_t read,
+            std::uint64_t written, std::uint64_t flops) {
+    return {OpKind::linear, name, layer, {1, read, written, flops, seconds}, begin};
+}
+
+// Two decode steps of two layers on a machine that reads 100 B/s and does 1000 FLOP/s. A step takes
+// 10 s for the host: qkv [0.5, 1.5) and [2, 3), attention [1.5, 2) and [3, 4), head [5, 9).
+std::vector<Step> two_steps() {
+    Step step{"decode", 1, 0, 10, {}, 0, 4};
+    step.stages = {stage("qkv", 0, 0.5, 1, 40, 10, 100), stage("attention", 0, 1.5, 0.5, 5, 5, 450),
+                   stage("qkv", 1, 2, 1, 40, 10, 100), stage("attention", 1, 3, 1, 5, 5, 450),
+                   stage("head", -1, 5, 4, 900, 0, 0)};
+    Step prefill{"prefill", 7, 0, 3, {stage("qkv", 0, 0, 1, 1, 0, 0)}, 28, 0};
+    Step second = step;
+    second.begin = 10;
+    return {prefill, step, second};
+}
+constexpr Ceilings kCeilings{.read = 100, .copy = 90, .matrix = 1000};
+
+TEST(Roofline, AddsUpLayersAndStepsInTheOrderOfTheModel) {
+    const Roofline r = make_roofline(two_steps(), "decode", kCeilings);
+    EXPECT_EQ(r.steps, 2);
+    EXPECT_EQ(r.tokens, 2);
+    EXPECT_DOUBLE_EQ(r.seconds, 20);
+    ASSERT_EQ(r.stages.size(), 3u);
+    EXPECT_EQ(r.stages[0].name, "qkv");
+    EXPECT_EQ(r.stages[1].name, "attention");
+    EXPECT_EQ(r.stages[2].name, "head");
+    EXPECT_EQ(r.stages[0].calls, 4u);
+    EXPECT_DOUBLE_EQ(r.stages[0].seconds, 4);
+    EXPECT_EQ(r.stages[0].bytes, 200u);
+    EXPECT_EQ(r.stages[0].flops, 400u);
+    EXPECT_DOUBLE_EQ(r.stages[0].share, 4.0 / 20);
+    EXPECT_DOUBLE_EQ(r.stages[0].bytes_per_second(), 50);
+    EXPECT_DOUBLE_EQ(r.stages[0].flops_per_second(), 100);
+    EXPECT_DOUBLE_EQ(r.stages[0].flops_per_byte(), 2);
+    EXPECT_EQ(r.all.calls, 10u);
+    EXPECT_DOUBLE_EQ(r.all.seconds, 15);
+}
+
+TEST(Roofline, HoldsEachStageAgainstTheRoofThatBindsIt) {
+    const Roofline r = make_roofline(two_steps(), "decode", kCeilings);
+    // qkv: 200 B are 2 s at the ceiling, 400 FLOPs 0.4 s; it took 4.
+    EXPECT_EQ(r.stages[0].roof, Roof::memory);
+    EXPECT_DOUBLE_EQ(r.stages[0].of_ceiling, 0.5);
+    // attention: 40 B are 0.4 s, 1800 FLOPs 1.8 s; it took 3.
+    EXPECT_EQ(r.stages[1].roof, Roof::matrix);
+    EXPECT_DOUBLE_EQ(r.stages[1].of_ceiling, 0.6);
+    // head: 1800 B are 18 s; it took 8, so a cache had them.
+    EXPECT_DOUBLE_EQ(r.stages[2].of_ceiling, 18.0 / 8);
+    EXPECT_NE(roofline_table(r).find("came out of a cache"), std::string::npos);
+
+    // Nobody measured the matrix roof: memory is the only one.
+    const Roofline memory = make_roofline(two_steps(), "decode", {.read = 100});
+    EXPECT_EQ(memory.stages[1].roof, Roof::memory);
+    EXPECT_NEAR(memory.stages[1].of_ceiling, 0.4 / 3, 1e-15);
+    const Roofline none = make_roofline(two_steps(), "decode", {});
+    EXPECT_EQ(none.stages[0].roof, Roof::none);
+    EXPECT_EQ(none.stages[0].of_ceiling, 0);
+}
+
+TEST(Roofline, TimeThatNoStageTookIsGapsAndOutside) {
+    const Roofline r = make_roofline(two_steps(), "decode", kCeilings);
+    // Within a step 1 s between attention and head; 0.5 s before the first stage, 1 s after.
+    EXPECT_DOUBLE_EQ(r.gaps, 2);
+    EXPECT_DOUBLE_EQ(r.outside, 3);
+    EXPECT_DOUBLE_EQ(r.all.seconds + r.gaps + r.outside, r.seconds);
+}
+
+TEST(Roofline, OverlappingStagesLeaveNoNegativeGap) {
+    Step step{"decode", 1, 0, 0, {}, 0, 0};  // the host did not time it
+    step.stages = {stage("a", 0, 0, 4, 1, 0, 0), stage("b", 0, 1, 1, 1, 0, 0),
+                   stage("c", 0, 6, 1, 1, 0, 0)};
+    const Roofline r = make_roofline({&step, 1}, "decode", kCeilings);
+    EXPECT_DOUBLE_EQ(r.seconds, 7);
+    EXPECT_DOUBLE_EQ(r.gaps, 2);
+    EXPECT_DOUBLE_EQ(r.outside, 0);
+}
+
+TEST(Roofline, CountsHostDeviceBytesAToken) {
+    const Roofline decode = make_roofline(two_steps(), "decode", kCeilings);
+    EXPECT_DOUBLE_EQ(decode.to_device_per_token, 0);
+    EXPECT_DOUBLE_EQ(decode.to_host_per_token, 4);
+    const Roofline prefill = make_roofline(two_steps(), "prefill", kCeilings);
+    EXPECT_DOUBLE_EQ(prefill.to_device_per_token, 4);
+    EXPECT_NE(roofline_table(decode).find("device to host 4 B a token"), std::string::npos);
+}
+
+TEST(Roofline, NothingIsNoDivisionByZero) {
+    const Roofline r = make_roofline({}, "decode", kCeilings);
+    EXPECT_EQ(r.steps, 0);
+    EXPECT_EQ(r.all.share, 0);
+    EXPECT_FALSE(roofline_table(r).empty());
+    EXPECT_EQ(roofline_json(r)["stages"].size(), 0u);
+}
+
+TEST(Roofline, TableAndJsonSayTheSame) {
+    const Roofline r = make_roofline(two_steps(), "decode", kCeilings);
+    const std::string table = roofline_table(r);
+    for (const char* part : {"qkv", "attention", "head", "all stages", "between stages", "50.0%",
+                             "60.0%", "225.0%", "memory", "matrix"}) {
+        EXPECT_NE(table.find(part), std::string::npos) << part << " in\n" << table;
+    }
+    const nlohmann::ordered_json json = roofline_json(r);
+    EXPECT_EQ(json["stages"][0]["stage"], "qkv");
+    EXPECT_DOUBLE_EQ(json["stages"][0]["percent_of_ceiling"].get<double>(), 50);
+    EXPECT_EQ(json["stages"][1]["roof"], "matrix");
+    EXPECT_DOUBLE_EQ(json["gap_seconds"].get<double>(), 2);
+    EXPECT_DOUBLE_EQ(json["ceilings"]["read_gb_s"].get<double>(), 100e-9);
+    EXPECT_FALSE(json["ceilings"].contains("to_host_gb_s"));  // nobody measured it
+}
+
+}  // namespace
+}  // namespace mr::observe
