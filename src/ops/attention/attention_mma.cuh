@@ -31,6 +31,12 @@ __device__ __forceinline__ void mma(float (&c)[4], std::uint32_t a0, std::uint32
 #endif
 }
 
+template <typename T>
+__device__ __forceinline__ void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                    std::uint32_t b1) {
+    mma<T>(c, a[0], a[1], a[2], a[3], b0, b1);
+}
+
 // Two values in one register, x in the low half.
 template <typename T>
 __device__ __forceinline__ std::uint32_t pack(float x, float y) {

@@ -31,13 +31,14 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
     prefill_kernel(const __grid_constant__ Args a) {
     using S = Shape<D>;
     constexpr int kPieces = D / 8;  // of 16 bytes, in a row
+    constexpr int kPagePieces = kPageKeys * kPieces;
+    constexpr int kStrideBytes = S::kStride * 2;
+    constexpr int kWarpRows = 16 * S::kBlocks;
+    // q [kRows, kStride], then k and v [kTileKeys, kStride]
     extern __shared__ __align__(16) unsigned char shared[];
-    T* const shared_q = reinterpret_cast<T*>(shared);       // [kRows, kStride]
-    T* const shared_k = shared_q + S::kRows * S::kStride;   // [kTileKeys, kStride]
-    T* const shared_v = shared_k + kTileKeys * S::kStride;  // [kTileKeys, kStride]
-    const auto address = [](const T* p) {
-        return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
-    };
+    const auto shared_q = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
+    const std::uint32_t shared_k = shared_q + S::kRows * kStrideBytes;
+    const std::uint32_t shared_v = shared_k + kTileKeys * kStrideBytes;
 
     const int tid = static_cast<int>(threadIdx.x), warp = tid / 32, lane = tid % 32;
     const int head = static_cast<int>(blockIdx.x), kv_head = head / a.group;
@@ -58,7 +59,6 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
 
     // What the rows of this warp see: all of them [inner.lo, inner.hi), any of them [outer.lo,
     // outer.hi). The maximum of lo belongs to the last row, and so on.
-    constexpr int kWarpRows = 16 * S::kBlocks;
     const int warp_row = warp * kWarpRows;
     KeyRange inner{0, 0}, outer{0, 0};
     if (warp_row < rows) {
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
     for (int i = 0; i < S::kRows * kPieces / S::kThreads; ++i) {
         const int piece = tid + i * S::kThreads, row = piece / kPieces, d = piece % kPieces * 8;
         const bool on = row < rows;
-        copy_async(address(shared_q + row * S::kStride + d),
+        copy_async(shared_q + row * kStrideBytes + 2 * d,
                    static_cast<const T*>(a.q) + row_at(on ? row : 0) + d, on);
     }
     // The two pages of the tile at key n; a page that is not needed is not looked up.
@@ -83,19 +83,24 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
         return int2{n < all.hi ? pages[n / kPageKeys] : 0,
                     n + kPageKeys < all.hi ? pages[n / kPageKeys + 1] : 0};
     };
-    const auto load_tile = [&](T* to, const void* cache, int n, int2 page) {
+    // A page's keys of one head lie together; in shared memory every row is a piece longer.
+    const auto load_tile = [&](std::uint32_t to, const void* cache, int n, int2 page) {
         const T* low = cache_at<T>(a, cache, page.x, kv_head, 0, D);
-        const T* high = cache_at<T>(a, cache, page.y, kv_head, 0, D);
-        const int thread = computed_here(tid);
+        const T* high = cache_at<T>(a, cache, page.y, kv_head, 0, D) - 8 * kPagePieces;
 #pragma unroll
-        for (int i = 0; i < kTileKeys * kPieces / S::kThreads; ++i) {
-            const int piece = thread + i * S::kThreads, row = piece / kPieces,
-                      d = piece % kPieces * 8;
-            const T* from = row < kPageKeys ? low + row * D : high + (row - kPageKeys) * D;
-            copy_async(address(to + row * S::kStride + d), from + d, n + row < all.hi);
+        for (unsigned i = 0; i < kTileKeys * kPieces / S::kThreads; ++i) {
+            const unsigned piece = threadIdx.x + i * S::kThreads, row = piece / kPieces;
+            copy_async(to + 16 * (piece + row), (piece < kPagePieces ? low : high) + 8 * piece,
+                       n + static_cast<int>(row) < all.hi);
         }
         commit_copies();
     };
+    // Where this lane's row of the four matrices of a load lies.
+    const std::uint32_t q_of_lane =
+        shared_q + (warp_row + lane % 16) * kStrideBytes + lane / 16 * 16;
+    const std::uint32_t k_of_lane =
+        shared_k + (lane % 8 + lane / 16 * 8) * kStrideBytes + lane / 8 % 2 * 16;
+    const std::uint32_t v_of_lane = shared_v + lane % 16 * kStrideBytes + lane / 16 * 16;
 
     float out[S::kBlocks][D / 8][4] = {};
     float top[S::kBlocks][2], weight[S::kBlocks][2];
@@ -110,51 +115,42 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
     load_tile(shared_k, a.keys, begin, page);
     for (int n = begin; n < all.hi; n += kTileKeys) {
         const bool works = n < outer.hi && n + kTileKeys > outer.lo;
-        const int2 next_page = pages_at(n + kTileKeys);
         wait_for_copies();
         __syncthreads();  // K of this tile is there, and nobody reads V of the last any more
         load_tile(shared_v, a.values, n, page);
+        page = pages_at(n + kTileKeys);
 
-        float p[S::kBlocks][kTileKeys / 8][4] = {};  // scores, then weights
+        std::uint32_t w[S::kBlocks][kTileKeys / 16][4];  // the weights, as the second product's A
         if (works) {
+            float p[S::kBlocks][kTileKeys / 8][4] = {};  // scores, then weights
 #pragma unroll
             for (int d = 0; d < D; d += 16) {
                 std::uint32_t q[S::kBlocks][4];
 #pragma unroll
                 for (int b = 0; b < S::kBlocks; ++b) {
-                    load_matrices(
-                        q[b], address(shared_q + (warp_row + 16 * b + lane % 16) * S::kStride + d +
-                                      lane / 16 * 8));
+                    load_matrices(q[b], q_of_lane + 16 * b * kStrideBytes + 2 * d);
                 }
 #pragma unroll
                 for (int k = 0; k < kTileKeys; k += 16) {
                     std::uint32_t m[4];
-                    load_matrices(
-                        m, address(shared_k + (k + lane % 8 + lane / 16 * 8) * S::kStride + d +
-                                   lane / 8 % 2 * 8));
+                    load_matrices(m, k_of_lane + k * kStrideBytes + 2 * d);
 #pragma unroll
                     for (int b = 0; b < S::kBlocks; ++b) {
-                        mma<T>(p[b][k / 8], q[b][0], q[b][1], q[b][2], q[b][3], m[0], m[1]);
-                        mma<T>(p[b][k / 8 + 1], q[b][0], q[b][1], q[b][2], q[b][3], m[2], m[3]);
+                        mma<T>(p[b][k / 8], q[b], m[0], m[1]);
+                        mma<T>(p[b][k / 8 + 1], q[b], m[2], m[3]);
                     }
                 }
             }
             if (n < inner.lo || n + kTileKeys > inner.hi) {
                 const int row_of_lane = computed_here(warp_row + lane / 4);
 #pragma unroll
-                for (int b = 0; b < S::kBlocks; ++b) {
+                for (int i = 0; i < 2 * S::kBlocks; ++i) {
+                    const KeyRange range = sees(min(row_of_lane + 8 * i, rows - 1));
 #pragma unroll
-                    for (int h = 0; h < 2; ++h) {
-                        const KeyRange range = sees(min(row_of_lane + 16 * b + 8 * h, rows - 1));
-#pragma unroll
-                        for (int k = 0; k < kTileKeys / 8; ++k) {
-#pragma unroll
-                            for (int e = 0; e < 2; ++e) {
-                                const int key = n + 8 * k + 2 * (lane % 4) + e;
-                                if (key < range.lo || key >= range.hi) {
-                                    p[b][k][2 * h + e] = -INFINITY;
-                                }
-                            }
+                    for (int k = 0; k < kTileKeys / 4; ++k) {
+                        const int key = n + k / 2 * 8 + 2 * (lane % 4) + k % 2;
+                        if (key < range.lo || key >= range.hi) {
+                            p[i / 2][k / 2][i % 2 * 2 + k % 2] = -INFINITY;
                         }
                     }
                 }
@@ -183,6 +179,7 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
                             x = exp2_fast(fmaf(x, a.scale, -base));
                             sum += x;
                         }
+                        w[b][k / 2][k % 2 * 2 + h] = pack<T>(p[b][k][2 * h], p[b][k][2 * h + 1]);
                     }
                     weight[b][h] = fmaf(weight[b][h], factor, sum);
 #pragma unroll
@@ -195,34 +192,24 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
         }
         wait_for_copies();
         __syncthreads();  // V of this tile is there, and nobody reads its K any more
-        if (n + kTileKeys < all.hi) load_tile(shared_k, a.keys, n + kTileKeys, next_page);
-        page = next_page;
+        if (n + kTileKeys < all.hi) load_tile(shared_k, a.keys, n + kTileKeys, page);
         if (!works) continue;
 #pragma unroll
         for (int k = 0; k < kTileKeys; k += 16) {
-            std::uint32_t w[S::kBlocks][4];
-#pragma unroll
-            for (int b = 0; b < S::kBlocks; ++b) {
-                w[b][0] = pack<T>(p[b][k / 8][0], p[b][k / 8][1]);
-                w[b][1] = pack<T>(p[b][k / 8][2], p[b][k / 8][3]);
-                w[b][2] = pack<T>(p[b][k / 8 + 1][0], p[b][k / 8 + 1][1]);
-                w[b][3] = pack<T>(p[b][k / 8 + 1][2], p[b][k / 8 + 1][3]);
-            }
 #pragma unroll
             for (int d = 0; d < D; d += 16) {
                 std::uint32_t m[4];
-                load_transposed(
-                    m, address(shared_v + (k + lane % 16) * S::kStride + d + lane / 16 * 8));
+                load_transposed(m, v_of_lane + k * kStrideBytes + 2 * d);
 #pragma unroll
                 for (int b = 0; b < S::kBlocks; ++b) {
-                    mma<T>(out[b][d / 8], w[b][0], w[b][1], w[b][2], w[b][3], m[0], m[1]);
-                    mma<T>(out[b][d / 8 + 1], w[b][0], w[b][1], w[b][2], w[b][3], m[2], m[3]);
+                    mma<T>(out[b][d / 8], w[b][k / 16], m[0], m[1]);
+                    mma<T>(out[b][d / 8 + 1], w[b][k / 16], m[2], m[3]);
                 }
             }
         }
     }
 
-    // Through this warp's own rows of shared_q, so that whole rows are written.
+    // Through this warp's own rows of q in shared memory, so that whole rows are written.
     wait_for_copies();
     if (begin >= all.hi) __syncthreads();  // no tile was visited: the copies of q are everybody's
     __syncwarp();
@@ -234,10 +221,11 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
             sum += __shfl_xor_sync(~0u, sum, 1);
             sum += __shfl_xor_sync(~0u, sum, 2);
             const float factor = sum == 0 ? 0.0f : 1.0f / sum;
-            T* to = shared_q + (warp_row + 16 * b + 8 * h + lane / 4) * S::kStride + 2 * (lane % 4);
+            unsigned char* to =
+                shared + (warp_row + 16 * b + 8 * h + lane / 4) * kStrideBytes + 4 * (lane % 4);
 #pragma unroll
             for (int d = 0; d < D / 8; ++d) {
-                *reinterpret_cast<std::uint32_t*>(to + 8 * d) =
+                *reinterpret_cast<std::uint32_t*>(to + 16 * d) =
                     pack<T>(out[b][d][2 * h] * factor, out[b][d][2 * h + 1] * factor);
             }
         }
@@ -247,7 +235,7 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
         const int row = warp_row + piece / kPieces, d = piece % kPieces * 8;
         if (row >= rows) break;
         *reinterpret_cast<uint4*>(static_cast<T*>(a.out) + row_at(row) + d) =
-            *reinterpret_cast<const uint4*>(shared_q + row * S::kStride + d);
+            *reinterpret_cast<const uint4*>(shared + row * kStrideBytes + 2 * d);
     }
 }
 
