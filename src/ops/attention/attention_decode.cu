@@ -49,9 +49,13 @@ __device__ __forceinline__ int value_column(int w, int g) {
 
 template <typename T, int D>
 __global__ void __launch_bounds__(kDecodeThreads) decode_kernel(const __grid_constant__ Args a) {
+    // The loads of the next step are under way while this one is computed, where the registers hold
+    // keys, values, sums and q at the same time.
+    constexpr bool kAhead = D <= 128;
     constexpr int kStride = D + 2;  // floats: lanes of different rows meet in few banks
     __shared__ __align__(16) float shared_sums[kWarps * kTileRows * kStride];
     __shared__ float2 shared_tops[kWarps][kTileRows];
+    __shared__ Tile shared_tile;  // what is needed again only when a part is done
     __shared__ bool shared_last;
 
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -90,13 +94,24 @@ __global__ void __launch_bounds__(kDecodeThreads) decode_kernel(const __grid_con
         sees[e] = 2 * c + e < t.rows ? t.sees(a, 2 * c + e) : KeyRange{0, 0};
     }
 
+    const int key_of_row = 4 * (g / 2) + g % 2;
+
+    if (threadIdx.x == 0) shared_tile = t;
+
     // Long parts first, so that no block begins one when the others end.
-    const int parts = t.end - t.begin;
-    const int long_begin = max(t.begin, kShortParts), long_parts = max(0, t.end - long_begin);
-    for (int i = z; i < parts; i += static_cast<int>(gridDim.z)) {
-        const int part = i < long_parts ? long_begin + i : t.begin + i - long_parts;
+    const auto part_at = [](const Tile& tile, int i) {
+        const int long_begin = max(tile.begin, kShortParts);
+        const int long_parts = max(0, tile.end - long_begin);
+        return i < long_parts ? long_begin + i : tile.begin + i - long_parts;
+    };
+    if (z >= t.end - t.begin) return;
+    int i = z, part = part_at(t, z);
+    const KeyRange range = t.range;
+    const int rows = t.rows;
+#pragma unroll 1
+    while (true) {
         const int from = part_begin(part) + kWarpKeys * warp;  // this warp's keys of the first step
-        const int hi = min(part_begin(part + 1), t.range.hi);
+        const int hi = min(part_begin(part + 1), range.hi);
         const int steps = hi > from ? (hi - from + kStepKeys - 1) / kStepKeys : 0;
         int page = early_page;
         if (i != z || part != z) {
@@ -106,8 +121,7 @@ __global__ void __launch_bounds__(kDecodeThreads) decode_kernel(const __grid_con
         std::uint32_t k[2][D / 8], v[4][D / 16];
         // Row m of the first product's A is key 4 (m / 2 % 4) + 2 (m / 8) + m % 2, so that the
         // keys whose weights a lane gets, 2 c, 2 c + 1, 2 c + 8 and 2 c + 9, are neighbours.
-        const int key_of_row = 4 * (g / 2) + g % 2;
-        const auto may_load = [&](int key) { return key >= t.range.lo && key < hi; };
+        const auto may_load = [&](int key) { return key >= range.lo && key < hi; };
         const auto load_keys = [&](int step) {
             const int key = from + step * kStepKeys;
             const T* at = cache_at<T>(a, a.keys, __shfl_sync(~0u, page, step), kv_head, key, D);
@@ -136,8 +150,9 @@ __global__ void __launch_bounds__(kDecodeThreads) decode_kernel(const __grid_con
         float top[2] = {-INFINITY, -INFINITY}, weight[2] = {0, 0};
         if (steps > 0) {
             load_keys(0);
-            load_values(0);
+            if constexpr (kAhead) load_values(0);
         }
+#pragma unroll 1
         for (int step = 0; step < steps; ++step) {
             float even[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0};  // two chains: half the latency
 #pragma unroll
@@ -145,7 +160,11 @@ __global__ void __launch_bounds__(kDecodeThreads) decode_kernel(const __grid_con
                 mma<T>(i16 % 2 ? odd : even, k[0][2 * i16], k[1][2 * i16], k[0][2 * i16 + 1],
                        k[1][2 * i16 + 1], q[2 * i16], q[2 * i16 + 1]);
             }
-            if (step + 1 < steps) load_keys(step + 1);
+            if constexpr (kAhead) {
+                if (step + 1 < steps) load_keys(step + 1);
+            } else {
+                load_values(step);
+            }
 
             // Weights; lane 4 g + c has rows 2 c and 2 c + 1 of key_of_row and the key two further.
             const int key = from + step * kStepKeys + key_of_row;
@@ -191,14 +210,20 @@ __global__ void __launch_bounds__(kDecodeThreads) decode_kernel(const __grid_con
                        __byte_perm(v[0][w], v[1][w], 0x7632), __byte_perm(v[2][w], v[3][w], 0x5410),
                        __byte_perm(v[2][w], v[3][w], 0x7632), b0, b1);
             }
-            if (step + 1 < steps) load_values(step + 1);
+            if (step + 1 < steps) {
+                if constexpr (kAhead) {
+                    load_values(step + 1);
+                } else {
+                    load_keys(step + 1);
+                }
+            }
         }
 
         // The warps' sums, each for the keys it had, become the block's.
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
             const int row = 2 * c + e;
-            if (row >= t.rows) continue;
+            if (row >= rows) continue;
             float* to = shared_sums + (warp * kTileRows + row) * kStride;
 #pragma unroll
             for (int w = 0; w < D / 16; ++w) {
@@ -207,8 +232,9 @@ __global__ void __launch_bounds__(kDecodeThreads) decode_kernel(const __grid_con
             if (g == 0) shared_tops[warp][row] = {top[e], weight[e]};
         }
         __syncthreads();
-        for (int index = static_cast<int>(threadIdx.x); index < t.rows * D;
-             index += kDecodeThreads) {
+        const Tile& tile = shared_tile;
+        const int parts = tile.end - tile.begin;
+        for (int index = static_cast<int>(threadIdx.x); index < rows * D; index += kDecodeThreads) {
             const int row = index / D, d = index % D;
             float most = -INFINITY;
 #pragma unroll
@@ -222,18 +248,21 @@ __global__ void __launch_bounds__(kDecodeThreads) decode_kernel(const __grid_con
                 value = fmaf(factor, shared_sums[(w * kTileRows + row) * kStride + d], value);
             }
             if (parts == 1) {
-                store_normalised<T>(a, t.at(a, row, kv_head, D) + d, value, total);
+                store_normalised<T>(a, tile.at(a, row, kv_head, D) + d, value, total);
                 continue;
             }
             const std::int64_t at =
-                (t.slot + static_cast<std::int64_t>(row) * a.kv_heads) * a.max_parts + part;
+                (tile.slot + static_cast<std::int64_t>(row) * a.kv_heads) * a.max_parts + part;
             a.sums[at * D + d] = value;
             if (d == 0) a.tops[at] = {most, total};
         }
+        i += static_cast<int>(gridDim.z);
+        if (i >= parts) break;
+        part = part_at(tile, i);
         __syncthreads();  // the next part writes the shared sums again
     }
-    if (z >= parts || parts == 1) return;
-    finish<T>(a, t, kv_head, D, shared_sums, &shared_last);
+    const Tile tile = shared_tile;
+    if (tile.end - tile.begin > 1) finish<T>(a, tile, kv_head, D, shared_sums, &shared_last);
 }
 
 template <typename T>
