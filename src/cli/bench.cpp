@@ -236,6 +236,7 @@ void add_bench(CLI::App& app, Action& action) {
         ->check(CLI::Range(1, 1024))
         ->capture_default_str();
     when_called(load, load_bench);
+    add_bench_attention(*bench, action);
     add_bench_gemm(*bench, action);
     add_bench_norm(*bench, action);
     add_bench_sample(*bench, action);

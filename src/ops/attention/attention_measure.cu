@@ -1,0 +1,183 @@
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "core/cuda/kernel.cuh"
+#include "core/cuda/timer.h"
+#include "ops/attention/attention_cuda.h"
+#include "ops/attention/attention_measure.h"
+
+namespace mr::cuda {
+namespace {
+
+constexpr int kPage = 32;
+constexpr int kMostCalls = 256;
+
+// Values between -1 and 1: constant ones would draw less power than real ones.
+template <typename T>
+__global__ void fill_kernel(T* to, std::int64_t count) {
+    wait_for_previous();
+    const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
+    for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+         i += step) {
+        auto x = static_cast<std::uint32_t>(i) * 2654435761u;
+        x = (x ^ (x >> 15)) * 2246822519u;
+        to[i] = from_f32<T>(static_cast<float>(x ^ (x >> 13)) * 0x1p-31f - 1);
+    }
+}
+
+__global__ void __launch_bounds__(512)
+    read_kernel(const uint4* from, std::int64_t count, unsigned* to) {
+    constexpr int kInFlight = 8;
+    wait_for_previous();
+    let_next_start();
+    const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
+    unsigned mix = 0;
+    for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+         i += step * kInFlight) {
+        uint4 x[kInFlight];
+#pragma unroll
+        for (int j = 0; j < kInFlight; ++j) {
+            x[j] = i + j * step < count ? __ldcs(from + i + j * step) : uint4{0, 0, 0, 0};
+        }
+#pragma unroll
+        for (int j = 0; j < kInFlight; ++j) mix ^= x[j].x ^ x[j].y ^ x[j].z ^ x[j].w;
+    }
+    if (mix == 0x12345678u) *to = mix;  // so that the loads are not for nothing
+}
+
+template <typename T>
+T* upload(const Stream& stream, DeviceArena& memory, const std::vector<T>& values) {
+    T* to = memory.array<T>(values.size());
+    stream.to_device(to, values.data(), values.size() * sizeof(T), nullptr);
+    stream.synchronize();
+    return to;
+}
+
+// A batch of `batch` sequences with `count` rows each, the last at position keys - 1.
+struct Case {
+    ops::DeviceBatch batch;
+    Tensor q, out;
+    std::int64_t pages = 0;
+    std::size_t cache_bytes = 0;  // of keys alone
+};
+
+Case make_case(const Stream& stream, DeviceArena& memory, const AttentionShape& shape, int batch,
+               int count, int keys) {
+    Case c;
+    const int max_pages = (keys + kPage - 1) / kPage;
+    std::vector<std::int32_t> first, positions, sequence,
+        pages(static_cast<std::size_t>(batch) * static_cast<std::size_t>(max_pages));
+    for (int s = 0; s < batch; ++s) {
+        first.push_back(s * count);
+        for (int t = 0; t < count; ++t) {
+            positions.push_back(keys - count + t);
+            sequence.push_back(s);
+        }
+    }
+    first.push_back(batch * count);
+    std::iota(pages.begin(), pages.end(), 0);
+    std::shuffle(pages.begin(), pages.end(), std::mt19937(7));
+    c.pages = static_cast<std::int64_t>(pages.size());
+    c.batch.tokens = batch * count;
+    c.batch.sequences = batch;
+    c.batch.max_count = count;
+    c.batch.max_keys = keys;
+    c.batch.max_pages = max_pages;
+    c.batch.first = upload(stream, memory, first);
+    c.batch.positions = upload(stream, memory, positions);
+    c.batch.sequence = upload(stream, memory, sequence);
+    c.batch.pages = upload(stream, memory, pages);
+    c.q = memory.tensor(shape.dtype, {batch * count, shape.heads, shape.head_dim});
+    c.out = memory.tensor(shape.dtype, {batch * count, shape.heads, shape.head_dim});
+    c.cache_bytes = dtype_bytes(
+        shape.dtype, static_cast<std::size_t>(c.pages * shape.kv_heads * kPage * shape.head_dim));
+    return c;
+}
+
+}  // namespace
+
+AttentionMeasured measure_attention(const AttentionShape& shape, const std::vector<int>& keys,
+                                    const std::vector<int>& prompts) {
+    AttentionMeasured out;
+    out.device = require_device();
+    Stream stream;
+    Context ctx;
+    ctx.cuda = &stream;
+    const float scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
+
+    // One memory for the cache of every measurement; the largest twice, so that a call never finds
+    // what the last one left, and never less than no cache can hold.
+    const auto cache_bytes = [&](int batch, int count) {
+        const std::int64_t pages = std::int64_t{batch} * ((count + kPage - 1) / kPage);
+        return 2 * dtype_bytes(shape.dtype, static_cast<std::size_t>(pages * shape.kv_heads *
+                                                                     kPage * shape.head_dim));
+    };
+    std::size_t most = std::max<std::size_t>(std::size_t{1} << 30, 8 * out.device.l2_bytes);
+    for (const int n : keys) most = std::max(most, 2 * cache_bytes(shape.batch, n));
+    for (const int n : prompts) most = std::max(most, cache_bytes(1, n));
+    const DeviceArena cache("attention benchmark", most);
+    const auto fill = [&](void* data, std::size_t bytes) {
+        with_float_type(shape.dtype, [&](auto type) {
+            using T = decltype(type);
+            launch(ctx, 1024, 256, 0, fill_kernel<T>, static_cast<T*>(data),
+                   static_cast<std::int64_t>(bytes / sizeof(T)));
+        });
+    };
+    fill(cache.data(), cache.size());
+
+    DeviceArena word("attention benchmark", 256);
+    const double read = seconds_per_call(stream, 4, [&](int) {
+        launch(ctx, static_cast<unsigned>(4 * out.device.multiprocessors), 512, 0, read_kernel,
+               reinterpret_cast<const uint4*>(cache.data()),
+               static_cast<std::int64_t>(cache.size() / sizeof(uint4)),
+               reinterpret_cast<unsigned*>(word.data()));
+    });
+    out.read_bandwidth = static_cast<double>(cache.size()) / read;
+
+    const auto measure = [&](int batch, int count, int n) {
+        const std::size_t scratch_bytes =
+            count <= kDecodeRows
+                ? attention_scratch_bytes(batch * count, shape.heads, shape.head_dim, n)
+                : 0;
+        const std::size_t rows = static_cast<std::size_t>(batch) * static_cast<std::size_t>(count);
+        const std::size_t row_bytes =
+            dtype_bytes(shape.dtype, static_cast<std::size_t>(shape.heads) *
+                                         static_cast<std::size_t>(shape.head_dim));
+        const std::size_t tables = 4 * (2 * rows + static_cast<std::size_t>(batch) *
+                                                       static_cast<std::size_t>(n / kPage + 3));
+        DeviceArena memory("attention benchmark",
+                           scratch_bytes + 2 * rows * row_bytes + tables + 16384);
+        const Case c = make_case(stream, memory, shape, batch, count, n);
+        fill(c.q.data, c.q.bytes());
+        if (scratch_bytes > 0) {
+            ctx.scratch = {memory.array<std::byte>(scratch_bytes), scratch_bytes};
+            attention_prepare_scratch(stream, ctx.scratch, batch * count, shape.heads);
+        }
+        const std::size_t places = cache.size() / (2 * c.cache_bytes);
+        const int calls = static_cast<int>(
+            std::clamp<std::size_t>(places, 2, count <= kDecodeRows ? std::size_t{kMostCalls} : 8));
+        const Shape dims{c.pages, shape.kv_heads, kPage, shape.head_dim};
+        return seconds_per_call(stream, calls, [&](int i) {
+            std::byte* at = cache.data() + static_cast<std::size_t>(i) % places * 2 * c.cache_bytes;
+            const ops::PagedKv kv{{at, shape.dtype, dims}, {at + c.cache_bytes, shape.dtype, dims}};
+            attention(ctx, c.out, c.q, kv, c.batch, {}, scale);
+        });
+    };
+    const auto width = static_cast<std::uint64_t>(shape.heads * shape.head_dim);
+    const std::uint64_t element = shape.dtype == DType::f32 ? 4 : 2;
+    for (const int n : keys) {
+        const auto rows = static_cast<std::uint64_t>(shape.batch);
+        const std::uint64_t kv = 2 * static_cast<std::uint64_t>(n) *
+                                 static_cast<std::uint64_t>(shape.kv_heads * shape.head_dim);
+        out.decode.push_back({n, measure(shape.batch, 1, n), rows * (kv + 2 * width) * element});
+    }
+    for (const int n : prompts) {
+        const double pairs = 0.5 * n * (n + 1.0);
+        out.prefill.push_back({n, measure(1, n, n), 4 * pairs * static_cast<double>(width)});
+    }
+    return out;
+}
+
+}  // namespace mr::cuda

@@ -1,0 +1,40 @@
+// How fast attention on the GPU is: decode against the read bandwidth of the same device in the
+// same run, prefill in FLOP/s. Every call reads other memory, so that no cache helps.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/cuda/device.h"
+#include "core/dtype.h"
+
+namespace mr::cuda {
+
+struct AttentionShape {
+    int heads = 32, kv_heads = 32, head_dim = 128;
+    int batch = 1;  // sequences that decode together
+    DType dtype = DType::bf16;
+};
+
+struct AttentionMeasured {
+    DeviceInfo device;
+    double read_bandwidth = 0;  // bytes a second
+    struct Decode {
+        int keys = 0;
+        double seconds = 0;       // of one call, in a graph
+        std::uint64_t bytes = 0;  // q, keys, values and out, each once
+    };
+    std::vector<Decode> decode;
+    struct Prefill {
+        int rows = 0;  // causal, from the first position
+        double seconds = 0;
+        double flops = 0;  // of what the mask leaves
+    };
+    std::vector<Prefill> prefill;
+};
+
+// One row for every number of keys and of prompt rows. Error (device) without a GPU.
+AttentionMeasured measure_attention(const AttentionShape& shape, const std::vector<int>& keys,
+                                    const std::vector<int>& prompts);
+
+}  // namespace mr::cuda
