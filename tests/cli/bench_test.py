@@ -79,6 +79,12 @@ class Bench(driver.CliTest):
         self.assertLess(made["sent_bytes"], 1 << 20)
         self.assertIn("pinned", self.ok("bench", "load", MODEL, "--device", "cuda").out)
 
+    def test_attention(self):
+        self.fails(3, "bench", "attention", env={"CUDA_VISIBLE_DEVICES": ""})
+        self.fails(2, "bench", "attention", "--heads", 6, "--kv-heads", 4, says="--kv-heads")
+        self.fails(2, "bench", "attention", "--head-dim", 36, says="--head-dim")
+        self.fails(2, "bench", "attention", "--keys", "128,0", says="--keys")
+
     def test_errors(self):
         self.fails(2, "bench", says="decode")
         self.fails(2, "bench", "decode", MODEL, "--reps", 0, says="--reps")

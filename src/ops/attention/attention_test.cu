@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <string>
+#include <thread>
 
 #include "core/cuda/testing.h"
 #include "core/error.h"
@@ -210,76 +211,97 @@ class AttentionGpu : public GpuTest {
         if (used > 0) memory_.alloc(used);
     }
 
-    // Rows of every item, at most about `per_item` of them, against f64.
-    void expect_near(const World& w, const std::vector<Item>& items, const AttentionMask& mask,
-                     float scale, const std::vector<float>& got, int per_item = 4) {
+    // What one (row, head) should be, and how far off it may be, for every column.
+    struct Want {
+        std::size_t row;  // of the batch
+        const Item* item;
+        int position, head;
+        std::vector<double> value, tolerance;
+    };
+    static void reference(const World& w, const AttentionMask& mask, float scale, Want& want) {
         const Shapes& s = w.s;
+        const auto seq = static_cast<std::size_t>(want.item->seq);
         const double p_eps = s.q == s.cache && s.q != DType::f32 ? epsilon(s.q) : 0;
         // A weight below the smallest f16 is rounded to a multiple of 2^-24.
         const double p_tiny = s.q == s.cache && s.q == DType::f16 ? 0x1p-25 : 0;
         const double sum_eps = 0x1p-23;  // tensor cores cut off where others round
+        const int kv_head = want.head / (s.heads / s.kv_heads);
+        const float* q =
+            w.q[seq].data() + (std::int64_t{want.position} * s.heads + want.head) * s.dim;
+        std::vector<double> p;
+        std::vector<const float*> v;
+        double score_error = 0, top = -INFINITY, total = 0;
+        for (int key = 0; key < want.item->keys; ++key) {
+            if (!sees(mask, want.position, key)) continue;
+            const std::int64_t at = (std::int64_t{key} * s.kv_heads + kv_head) * s.dim;
+            const float* k = w.k[seq].data() + at;
+            double dot = 0, magnitude = 0;
+            for (int d = 0; d < s.dim; ++d) {
+                dot += double{q[d]} * k[d];
+                magnitude += std::abs(double{q[d]} * k[d]);
+            }
+            p.push_back(dot * scale);
+            v.push_back(w.v[seq].data() + at);
+            score_error = std::max(score_error, (s.dim + 4) * sum_eps * magnitude * scale);
+            top = std::max(top, p.back());
+        }
+        for (double& x : p) total += x = std::exp(x - top);
+        const auto columns = static_cast<std::size_t>(s.dim);
+        std::vector<double> magnitude(columns), most(columns);
+        want.value.assign(columns, 0);
+        want.tolerance.resize(columns);
+        for (std::size_t i = 0; i < p.size(); ++i) {
+            for (std::size_t d = 0; d < columns; ++d) {
+                want.value[d] += p[i] / total * v[i][d];
+                magnitude[d] += p[i] / total * std::abs(v[i][d]);
+                most[d] = std::max(most[d], std::abs(double{v[i][d]}));
+            }
+        }
+        const auto n = static_cast<double>(p.size());
+        const double relative = std::expm1(2 * score_error) + 2 * p_eps + (n + 64) * sum_eps;
+        for (std::size_t d = 0; d < columns; ++d) {
+            want.tolerance[d] = relative * magnitude[d] + 2 * n * p_tiny * most[d] +
+                                1.01 * epsilon(s.q) * std::abs(want.value[d]) + 1e-7;
+        }
+    }
+
+    // Everything is finite, and rows of every item, about `per_item` of them, are near f64.
+    void expect_near(const World& w, const std::vector<Item>& items, const AttentionMask& mask,
+                     float scale, const std::vector<float>& got, int per_item = 4) {
+        const Shapes& s = w.s;
+        std::vector<Want> wants;
         std::size_t row = 0;
         for (const Item& item : items) {
-            const auto seq = static_cast<std::size_t>(item.seq);
             const int step = std::max(1, (item.count - 1) / std::max(1, per_item - 1));
             for (int t = 0; t < item.count; ++t, ++row) {
-                const std::int64_t width = std::int64_t{s.heads} * s.dim;
-                if (t % step != 0 && t != item.count - 1) {
-                    for (std::int64_t i = 0; i < width; ++i) {
-                        ASSERT_TRUE(std::isfinite(got[row * static_cast<std::size_t>(width) +
-                                                      static_cast<std::size_t>(i)]))
-                            << "sequence of " << item.keys << ", row " << t << ", element " << i;
-                    }
-                    continue;
-                }
-                const int position = item.keys - item.count + t;
+                if (t % step != 0 && t != item.count - 1) continue;
                 for (int h = 0; h < s.heads; ++h) {
-                    const int kv_head = h / (s.heads / s.kv_heads);
-                    const float* q =
-                        w.q[seq].data() + (std::int64_t{position} * s.heads + h) * s.dim;
-                    std::vector<double> p;
-                    std::vector<const float*> v;
-                    double score_error = 0, top = -INFINITY;
-                    for (int key = 0; key < item.keys; ++key) {
-                        if (!sees(mask, position, key)) continue;
-                        const std::int64_t at = (std::int64_t{key} * s.kv_heads + kv_head) * s.dim;
-                        const float* k = w.k[seq].data() + at;
-                        double dot = 0, magnitude = 0;
-                        for (int d = 0; d < s.dim; ++d) {
-                            dot += double{q[d]} * k[d];
-                            magnitude += std::abs(double{q[d]} * k[d]);
-                        }
-                        p.push_back(dot * scale);
-                        v.push_back(w.v[seq].data() + at);
-                        score_error =
-                            std::max(score_error, (s.dim + 4) * sum_eps * magnitude * scale);
-                        top = std::max(top, p.back());
-                    }
-                    double total = 0;
-                    for (double& x : p) total += x = std::exp(x - top);
-                    const auto n = static_cast<double>(p.size());
-                    const double relative =
-                        std::expm1(2 * score_error) + 2 * p_eps + (n + 64) * sum_eps;
-                    for (int d = 0; d < s.dim; ++d) {
-                        double want = 0, magnitude = 0, most = 0;
-                        for (std::size_t i = 0; i < p.size(); ++i) {
-                            want += p[i] / total * v[i][d];
-                            magnitude += p[i] / total * std::abs(v[i][d]);
-                            most = std::max(most, std::abs(double{v[i][d]}));
-                        }
-                        const std::size_t at = (row * static_cast<std::size_t>(s.heads) +
-                                                static_cast<std::size_t>(h)) *
-                                                   static_cast<std::size_t>(s.dim) +
-                                               static_cast<std::size_t>(d);
-                        const double tolerance = relative * magnitude + 2 * n * p_tiny * most +
-                                                 1.01 * epsilon(s.q) * std::abs(want) + 1e-7;
-                        ASSERT_NEAR(got[at], want, tolerance)
-                            << s.str() << ", sequence of " << item.keys << ", row " << t
-                            << ", head " << h << ", column " << d << ", mask "
-                            << static_cast<int>(mask.kind) << " block " << mask.block << " window "
-                            << mask.window;
-                    }
+                    wants.push_back({row, &item, item.keys - item.count + t, h, {}, {}});
                 }
+            }
+        }
+        const std::size_t threads = std::max(1u, std::thread::hardware_concurrency());
+        std::vector<std::thread> workers;
+        for (std::size_t first = 0; first < threads; ++first) {
+            workers.emplace_back([&, first] {
+                for (std::size_t i = first; i < wants.size(); i += threads) {
+                    reference(w, mask, scale, wants[i]);
+                }
+            });
+        }
+        for (std::thread& worker : workers) worker.join();
+        ASSERT_EQ(got.size(), row * static_cast<std::size_t>(s.heads * s.dim));
+        for (std::size_t i = 0; i < got.size(); ++i) ASSERT_TRUE(std::isfinite(got[i])) << i;
+        for (const Want& want : wants) {
+            const std::size_t at = (want.row * static_cast<std::size_t>(s.heads) +
+                                    static_cast<std::size_t>(want.head)) *
+                                   static_cast<std::size_t>(s.dim);
+            for (std::size_t d = 0; d < want.value.size(); ++d) {
+                ASSERT_NEAR(got[at + d], want.value[d], want.tolerance[d])
+                    << s.str() << ", sequence of " << want.item->keys << ", position "
+                    << want.position << ", head " << want.head << ", column " << d << ", mask "
+                    << static_cast<int>(mask.kind) << " block " << mask.block << " window "
+                    << mask.window;
             }
         }
     }
@@ -388,6 +410,48 @@ TEST_F(AttentionGpu, PrefillOfLongSequences) {
             const std::vector<float> got = compute(Form::prefill, w, items, mask);
             expect_near(w, items, mask, s.scale(), got, 9);
             if (HasFatalFailure()) return;
+        }
+    }
+}
+
+// One key has all the weight, another one for every head: a key that is skipped, read from a wrong
+// place or read twice shows, which among thousands of equals it would not.
+TEST_F(AttentionGpu, NeedlesAreFound) {
+    constexpr int kNeedles[] = {0,   1,   15,   16,   31,   32,   33,   63,   64,   65,
+                                127, 128, 2047, 2048, 2111, 2303, 2304, 2560, 2698, 2699};
+    constexpr int kHeads = 20, kLength = 2700;
+    for (const int dim : {48, 64, 80, 96, 128, 256}) {
+        for (const DType dtype : {kBf16, kF16, kF32}) {
+            const Shapes s{kHeads, kHeads, dim, dtype, dtype};
+            memory_.reset();
+            World w = make_world(s, {kLength}, 0.1f);
+            const auto row = static_cast<std::size_t>(kHeads * dim);
+            for (std::size_t h = 0; h < kHeads; ++h) {
+                const std::size_t column = h * static_cast<std::size_t>(dim);
+                float* q = w.q[0].data() + (kLength - 1) * row + column;
+                float* k = w.k[0].data() + static_cast<std::size_t>(kNeedles[h]) * row + column;
+                for (int d = 0; d < dim; ++d) {
+                    q[d] = rounded(dtype, normal(1)[0]);
+                    k[d] = rounded(dtype, 16 * q[d]);
+                }
+            }
+            upload_cache(w, 3 + (kLength + 31) / 32);
+            const std::vector<Item> items{{0, kLength, 1}};
+            for (const Form form : {Form::decode, Form::prefill}) {
+                const std::vector<float> got = compute(form, w, items, kCausal);
+                expect_near(w, items, kCausal, s.scale(), got);
+                if (HasFatalFailure()) return;
+                for (std::size_t h = 0; h < kHeads; ++h) {
+                    for (std::size_t d = 0; d < static_cast<std::size_t>(dim); ++d) {
+                        const std::size_t column = h * static_cast<std::size_t>(dim) + d;
+                        const double v =
+                            w.v[0][static_cast<std::size_t>(kNeedles[h]) * row + column];
+                        // The others weigh about exp(-16 sqrt(dim)): nothing.
+                        ASSERT_NEAR(got[column], v, 2 * epsilon(dtype) * std::abs(v) + 1e-6)
+                            << s.str() << ", key " << kNeedles[h] << ", column " << d;
+                    }
+                }
+            }
         }
     }
 }
