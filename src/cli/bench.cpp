@@ -13,6 +13,8 @@
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/cpu.h"
+#include "core/cuda/device.h"
+#include "decode/loop.h"
 #include "decode/measure.h"
 #include "decode/session.h"
 #include "observe/memory.h"
@@ -36,7 +38,8 @@ Json header(const char* kind, const model::Engine& engine) {
             {"parameters", engine.model().spec.parameters()},
             {"cpu", cpu_info().model},
             {"threads", engine.options().threads},
-            {"isa", isa_name(active_isa())}};
+            {"isa", isa_name(active_isa())},
+            {"device", engine.options().cuda ? cuda::device()->name : "cpu"}};
 }
 
 void print(const Options& options, const Json& json, const std::string& text) {
@@ -44,29 +47,65 @@ void print(const Options& options, const Json& json, const std::string& text) {
 }
 
 std::string title(const Json& json) {
-    return fmt::format("{} {}: {} threads, {}\n", json["bench"].get<std::string>(),
-                       json["model"].get<std::string>(), json["threads"].get<int>(),
-                       json["isa"].get<std::string>());
+    const std::string on = json["device"] == "cpu"
+                               ? fmt::format("{} threads, {}", json["threads"].get<int>(),
+                                             json["isa"].get<std::string>())
+                               : json["device"].get<std::string>();
+    return fmt::format("{} {}: {}\n", json["bench"].get<std::string>(),
+                       json["model"].get<std::string>(), on);
 }
 
-model::Engine make_engine(const Options& options, std::shared_ptr<const model::Model> model,
-                          std::int64_t positions) {
+model::Engine bench_engine(const Options& options, const LoadedModel& loaded,
+                           std::int64_t positions) {
     model::EngineOptions opts = engine_options(options.shared);
-    if (opts.context == 0) opts.context = positions;
-    return {std::move(model), opts};
+    opts.max_sequences = options.measure.batch;
+    if (opts.context == 0) opts.context = positions * options.measure.batch;
+    return make_engine(loaded, opts);
+}
+
+// The stages of one step on the GPU, layers added up, with the time that passed before each began.
+std::string stage_table(const decode::Measured& m) {
+    struct Sum {
+        std::string name;
+        int calls = 0;
+        double seconds = 0, gap = 0, bytes = 0;
+    };
+    std::vector<Sum> sums;
+    double end = 0;
+    for (const cuda::Stage& stage : m.stages) {
+        auto at = std::find_if(sums.begin(), sums.end(),
+                               [&](const Sum& sum) { return sum.name == stage.name; });
+        if (at == sums.end()) at = sums.insert(sums.end(), Sum{stage.name});
+        ++at->calls;
+        at->seconds += stage.work.seconds;
+        at->gap += std::max(stage.begin - end, 0.0);
+        at->bytes += static_cast<double>(stage.work.bytes_read);
+        end = std::max(end, stage.begin + stage.work.seconds);
+    }
+    std::string table = fmt::format("  {:<12}{:>6}{:>12}{:>12}{:>12}{:>9}\n", "stage", "calls",
+                                    "us each", "us in all", "us before", "GB/s");
+    for (const Sum& sum : sums) {
+        table += fmt::format("  {:<12}{:>6}{:>12.2f}{:>12.1f}{:>12.1f}{:>9.0f}\n", sum.name,
+                             sum.calls, sum.seconds / sum.calls * 1e6, sum.seconds * 1e6,
+                             sum.gap * 1e6, sum.bytes / sum.seconds / 1e9);
+    }
+    return table + fmt::format("  {:<18}{:>24.1f}\n", "one step", end * 1e6);
 }
 
 int decode_bench(const Options& options) {
     const LoadedModel loaded = load(options.shared);
     model::Engine engine =
-        make_engine(options, loaded.model, options.measure.prompt + options.measure.steps);
+        bench_engine(options, loaded, options.measure.prompt + options.measure.steps);
     ProgressLine line;
     const decode::Measured m = decode::measure_decode(engine, options.measure, line.callback());
     line.remove();
-    const auto percent = [&](double rate) { return 100 * rate / m.read_bandwidth; };
+    const auto percent = [&](double rate) {
+        return m.read_bandwidth > 0 ? 100 * rate / m.read_bandwidth : 0;
+    };
     Json json = header("decode", engine);
     json["prompt"] = options.measure.prompt;
     json["steps"] = options.measure.steps;
+    json["batch"] = options.measure.batch;
     json["repetitions"] = options.measure.repetitions;
     json["tok_s"] = m.tokens_per_second();
     json["tok_s_best"] = m.best_tokens_per_second();
@@ -91,14 +130,15 @@ int decode_bench(const Options& options) {
     text +=
         fmt::format("  {:.2f} MB per token; this machine reads {:.2f} GB/s with these threads\n",
                     m.bytes_per_token() / 1e6, m.read_bandwidth / 1e9);
-    if (options.verbose) text += "\n" + observe::op_table(m.ledger);
+    if (options.verbose)
+        text += "\n" + (m.stages.empty() ? observe::op_table(m.ledger) : stage_table(m));
     print(options, json, text);
     return 0;
 }
 
 int prefill_bench(const Options& options) {
     const LoadedModel loaded = load(options.shared);
-    model::Engine engine = make_engine(options, loaded.model, options.measure.prompt);
+    model::Engine engine = bench_engine(options, loaded, options.measure.prompt);
     ProgressLine line;
     const decode::Measured m = decode::measure_prefill(engine, options.measure, line.callback());
     line.remove();
@@ -129,7 +169,7 @@ int prefill_bench(const Options& options) {
 
 // Once: what a second load would find in memory is not what a user waits for.
 int load_bench(const Options& options) {
-    if (options.shared.device == "cuda") {
+    if (use_cuda(options.shared)) {
         model::DeviceLoadOptions how;
         how.through_map = options.through_map;
         how.chunk_bytes = static_cast<std::size_t>(options.chunk_mib) << 20;
@@ -137,13 +177,14 @@ int load_bench(const Options& options) {
     }
     const auto start = std::chrono::steady_clock::now();
     const LoadedModel loaded = load(options.shared);
-    model::Engine engine(loaded.model, engine_options(options.shared));
+    model::Engine engine = make_engine(loaded, engine_options(options.shared));
     const std::int32_t first = 1 % engine.model().spec.vocab;
     const model::SeqId seq = engine.cache().open();
     const model::BatchItem item{seq, {&first, 1}, model::BatchItem::Logits::last};
-    ops::SampleParams greedy;
-    greedy.temperature = 0;
-    ops::sample(engine.context(), engine.forward({&item, 1}), greedy, {}, 0);
+    model::DecodeRow row;
+    row.seq = seq;
+    row.params.temperature = 0;
+    decode::DecodeLoop(engine, engine.forward({&item, 1}), {row}).next();
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const std::size_t peak = observe::peak_resident_bytes();
@@ -152,7 +193,7 @@ int load_bench(const Options& options) {
     const model::Weights& weights = engine.model().weights;
     const std::uint64_t weight_bytes = weights.mapped_bytes + weights.owned_bytes;
     const std::uint64_t kv = model::KvCache::bytes(engine.model().spec, engine.options().context, 1,
-                                                   engine.options().kv_type);
+                                                   *engine.options().kv_type);
     Json json = header("load", engine);
     json["first_token_s"] = seconds;
     json["load_s"] = loaded.seconds;
@@ -221,7 +262,12 @@ void add_bench(CLI::App& app, Action& action) {
     };
     CLI::App* decode = add_kind(*bench, options, "decode", "Tokens a second, one after the other");
     add_measure_options(*decode, *options);
-    decode->add_option("-n,--tokens", options->measure.steps, "Tokens a repetition makes")
+    decode->add_option("--batch", options->measure.batch, "Sequences that are decoded together")
+        ->check(CLI::Range(1, 4096))
+        ->capture_default_str();
+    decode
+        ->add_option("-n,--tokens", options->measure.steps,
+                     "Tokens a repetition makes, of each sequence")
         ->check(CLI::Range(1, 1 << 24))
         ->capture_default_str();
     when_called(decode, decode_bench);

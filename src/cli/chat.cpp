@@ -85,7 +85,7 @@ void print_answer(const decode::Generated& made, const decode::Conversation& cha
 int chat(Options options) {
     const InterruptGuard guard;
     const LoadedModel loaded = load(options.shared);
-    model::Engine engine(loaded.model, engine_options(options.shared));
+    model::Engine engine = make_engine(loaded, engine_options(options.shared));
     decode::Conversation conversation(engine, options.system);
     if (options.generate.max_tokens < 0) {
         options.generate.max_tokens = static_cast<int>(engine.options().context);

@@ -13,6 +13,8 @@
 #include "cli/terminal.h"
 #include "core/error.h"
 #include "core/mapped_file.h"
+#include "core/thread_pool.h"
+#include "model/device_weights.h"
 #include "model/repack.h"
 #include "observe/recorder.h"
 
@@ -47,9 +49,9 @@ std::string read_all(int fd, const std::string& name) {
 }  // namespace
 
 LoadedModel load(const SharedOptions& options, Use use) {
-    check_device(options);
     const observe::Span span(nullptr, "load");
     const auto start = std::chrono::steady_clock::now();
+    const bool cuda = use_cuda(options);
     ProgressLine line;
     // A command that is given no --ctx may want less than the whole context of the model: one
     // position is the least.
@@ -58,21 +60,46 @@ LoadedModel load(const SharedOptions& options, Use use) {
         least.context = std::max<std::int64_t>(least.context, 1);
         if (use == Use::run) model::Engine::require(planned, least);
     };
-    auto model = std::make_shared<model::Model>(model::load_model(
-        model_source(options), {options.tokenizer, line.callback(), refuse_too_large}));
-    if (!options.no_repack) {
+    LoadedModel loaded;
+    auto model = std::make_shared<model::Model>(
+        model::load_model(model_source(options), {.tokenizer = options.tokenizer,
+                                                  .progress = line.callback(),
+                                                  .planned = refuse_too_large,
+                                                  .defer_random = cuda}));
+    if (cuda && use == Use::run) {
+        ThreadPool pool(thread_count(options));
+        loaded.weights = model::load_to_device(*model, pool, nullptr, line.callback());
+        model::release_host_weights(*model);
+    } else if (!options.no_repack) {
         model::repack_weights(*model, thread_count(options), line.callback());
     }
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    return {std::move(model), seconds.count()};
+    loaded.model = std::move(model);
+    loaded.seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return loaded;
 }
 
 model::EngineOptions engine_options(const SharedOptions& options) {
     model::EngineOptions out;
+    out.cuda = use_cuda(options);
     out.threads = options.threads;
     out.context = options.ctx;
     out.kv_type = options.kv_dtype();
+    if (out.kv_type == DType::bf16 && !out.cuda) {
+        throw Error::usage({.field = "--kv-type",
+                            .value = "bf16",
+                            .problem = "is for the GPU",
+                            .remedy = "use f32 or f16"});
+    }
+    if (out.cuda) out.max_batch = 2048;
+    out.fuse = !options.no_fuse;
+    out.graph = !options.no_graph;
+    out.dependent_launch = !options.no_dependent_launch;
     return out;
+}
+
+model::Engine make_engine(const LoadedModel& loaded, const model::EngineOptions& options) {
+    return {loaded.model, options, loaded.weights};
 }
 
 std::string read_input(const std::string& path) {

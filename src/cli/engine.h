@@ -11,6 +11,7 @@ namespace mr::cli {
 
 struct LoadedModel {
     std::shared_ptr<const model::Model> model;
+    std::shared_ptr<const model::DeviceWeights> weights;  // on the GPU, where that computes
     double seconds = 0;
 };
 
@@ -19,6 +20,7 @@ struct LoadedModel {
 enum class Use { run, look };
 LoadedModel load(const SharedOptions& options, Use use = Use::run);
 model::EngineOptions engine_options(const SharedOptions& options);
+model::Engine make_engine(const LoadedModel& loaded, const model::EngineOptions& options);
 
 // A text named on the command line: a file, a pipe, or standard input for "-".
 std::string read_input(const std::string& path);

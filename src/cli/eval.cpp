@@ -29,7 +29,7 @@ int eval(const Options& options) {
     decode::require_tokenizer(*loaded.model);
     model::EngineOptions engine_opts = engine_options(options.shared);
     engine_opts.max_logits = decode::eval_logit_rows(loaded.model->spec);
-    model::Engine engine(loaded.model, engine_opts);
+    model::Engine engine = make_engine(loaded, engine_opts);
     ProgressLine line;
     const decode::EvalResult result = decode::evaluate(engine, text, options.eval, line.callback());
     line.remove();

@@ -287,7 +287,7 @@ bool has_model(const SharedOptions& options) {
 
 int info(const Options& options) {
     const InterruptGuard guard;
-    check_device(options.shared);
+    use_cuda(options.shared);
     std::optional<LoadedModel> loaded;
     if (has_model(options.shared)) loaded = load(options.shared, Use::look);
     const std::optional<cuda::DeviceInfo> gpu = find_gpu(options.shared);

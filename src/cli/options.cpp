@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/cpu.h"
+#include "core/cuda/device.h"
 #include "core/error.h"
 
 namespace mr::cli {
@@ -25,6 +26,7 @@ void add_model_options(CLI::App& command, SharedOptions& options) {
 
 void add_machine_options(CLI::App& command, SharedOptions& options) {
     command.add_option("--device", options.device, "auto, cpu or cuda")
+        ->envname("MILLRACE_DEVICE")
         ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
         ->capture_default_str();
     command.add_option("--threads", options.threads, "Threads to compute with; 0: all cores")
@@ -35,24 +37,28 @@ void add_engine_options(CLI::App& command, SharedOptions& options) {
     add_machine_options(command, options);
     command.add_option("--ctx", options.ctx, "Positions of context; 0: as many as the model has")
         ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31));
-    command.add_option("--kv-type", options.kv_type, "Type of the KV cache: f32 or f16")
-        ->check(CLI::IsMember({"f32", "f16"}))
+    command
+        .add_option("--kv-type", options.kv_type, "Type of the KV cache: f32, f16, bf16 (on a GPU)")
+        ->check(CLI::IsMember({"auto", "f32", "f16", "bf16"}))
         ->capture_default_str();
     command.add_flag("--no-repack", options.no_repack,
                      "Read quantised weights where the file is mapped: opens at once, decodes "
-                     "slower");
+                     "slower (CPU)");
+    command.add_flag("--no-fuse", options.no_fuse, "Every operation is a kernel of its own (GPU)");
+    command.add_flag("--no-graph", options.no_graph,
+                     "Launch the kernels of a step one by one (GPU)");
+    command.add_flag("--no-dependent-launch", options.no_dependent_launch,
+                     "Kernels start when their predecessors have ended (GPU)");
 }
 
 void add_json_option(CLI::App& command, SharedOptions& options) {
     command.add_flag("--json", options.json, "Print one JSON object instead of text");
 }
 
-void check_device(const SharedOptions& options) {
-    if (options.device != "cuda") return;
-    throw Error::device({.field = "--device",
-                         .value = options.device,
-                         .problem = "this build has no CUDA engine",
-                         .remedy = "use --device cpu"});
+bool use_cuda(const SharedOptions& options) {
+    if (options.device == "cpu") return false;
+    if (options.device == "cuda") cuda::require_device();
+    return cuda::device().has_value();
 }
 
 int thread_count(const SharedOptions& options) {

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "core/dtype.h"
@@ -15,11 +16,12 @@ struct SharedOptions {
     std::string device = "auto";
     int threads = 0;       // 0: all cores
     std::int64_t ctx = 0;  // 0: the model's own
-    std::string kv_type = "f32";
+    std::string kv_type = "auto";
     bool no_repack = false;  // use the weights as the file has them
+    bool no_fuse = false, no_graph = false, no_dependent_launch = false;  // on the GPU
     bool json = false;
 
-    DType kv_dtype() const { return *dtype_from_name(kv_type); }
+    std::optional<DType> kv_dtype() const { return dtype_from_name(kv_type); }  // none: auto
 };
 
 // MODEL, --tokenizer
@@ -30,8 +32,8 @@ void add_engine_options(CLI::App& command, SharedOptions& options);
 void add_machine_options(CLI::App& command, SharedOptions& options);
 void add_json_option(CLI::App& command, SharedOptions& options);
 
-// Throws Error (device) where the device is not to be had.
-void check_device(const SharedOptions& options);
+// Whether to compute on the GPU. Throws Error (device) where it was asked for and is not to be had.
+bool use_cuda(const SharedOptions& options);
 int thread_count(const SharedOptions& options);
 
 // The model that was named, or the bundled one: $MILLRACE_MODEL, else beside the installed program,

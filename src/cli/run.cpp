@@ -12,6 +12,7 @@
 #include "cli/options.h"
 #include "cli/sampling.h"
 #include "cli/terminal.h"
+#include "decode/measure.h"
 #include "decode/prompt.h"
 #include "decode/session.h"
 #include "observe/bandwidth.h"
@@ -92,7 +93,7 @@ int run(RunOptions options) {
     }
     options.generate.max_tokens =
         static_cast<int>(std::min(wanted, std::max<std::int64_t>(engine_opts.context, 1)));
-    model::Engine engine(loaded.model, engine_opts);
+    model::Engine engine = make_engine(loaded, engine_opts);
     decode::Session session(engine);
 
     options.generate.cancelled = [] { return InterruptGuard::pending(); };

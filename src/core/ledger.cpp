@@ -47,6 +47,14 @@ OpRecord OpRecord::operator-(const OpRecord& earlier) const {
             seconds - earlier.seconds};
 }
 
+void Ledger::add(const Ledger& other) {
+    for (std::size_t i = 0; i < kOps; ++i) ops_[i] += other.ops_[i];
+    to_device_.calls += other.to_device_.calls;
+    to_device_.bytes += other.to_device_.bytes;
+    to_host_.calls += other.to_host_.calls;
+    to_host_.bytes += other.to_host_.bytes;
+}
+
 OpRecord Ledger::total() const {
     OpRecord sum;
     for (const OpRecord& record : ops_) sum += record;

@@ -63,6 +63,8 @@ class Ledger {
     static constexpr std::size_t kOps = static_cast<std::size_t>(OpKind::kCount);
 
     void add(OpKind kind, const OpRecord& record) { ops_[index(kind)] += record; }
+    // All of another account: what a replayed graph did, as it was entered when it was captured.
+    void add(const Ledger& other);
     // From now on every LedgerEntry also goes into `log`, until watch(nullptr).
     void watch(StageLog* log) { log_ = log; }
     // Says where in the model the next operations are, and what the very next one is called there;

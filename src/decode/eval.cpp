@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "ops/loss/loss.h"
 #include "text/tokenizer.h"
 
 namespace mr::decode {
@@ -25,8 +24,7 @@ double sequence_nll(model::Engine& engine, std::span<const std::int32_t> tokens)
             const model::BatchItem item{seq, tokens.subspan(i, count),
                                         model::BatchItem::Logits::all};
             const Tensor logits = engine.forward({&item, 1});
-            ops::cross_entropy(engine.context(), {nll.data(), count}, logits,
-                               tokens.subspan(i + 1, count));
+            engine.cross_entropy({nll.data(), count}, logits, tokens.subspan(i + 1, count));
             for (std::size_t j = 0; j < count; ++j) sum += nll[j];
         }
     } catch (...) {

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <string>
 
 #include "core/error.h"
+#include "decode/loop.h"
+#include "model/device_engine.h"
 #include "observe/bandwidth.h"
-#include "ops/sample/sample.h"
 
 namespace mr::decode {
 namespace {
@@ -74,9 +76,7 @@ Measured repeat(model::Engine& engine, const MeasureOptions& options, std::int64
         if (progress) {
             progress("measuring", static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(total));
         }
-        out.read_bandwidth =
-            std::max(out.read_bandwidth,
-                     observe::measure_read_bandwidth(*engine.context().pool, 0, 0.1).best);
+        out.read_bandwidth = std::max(out.read_bandwidth, read_bandwidth(engine));
         const Ledger before = engine.ledger();
         const double seconds = once();
         if (i < options.warmup) continue;
@@ -115,28 +115,51 @@ double Measured::flops_per_second() const {
     return ratio(static_cast<double>(ledger.total().flops), median_seconds());
 }
 
+double read_bandwidth(const model::Engine& engine) {
+    if (engine.options().cuda) return 0;
+    return observe::measure_read_bandwidth(*engine.context().pool, 0, 0.1).best;
+}
+
 Measured measure_decode(model::Engine& engine, const MeasureOptions& options,
                         const Progress& progress) {
-    check(engine, options, std::int64_t{options.prompt} + options.steps);
-    const OpenSequence seq(engine.cache());
+    const std::int64_t positions = std::int64_t{options.prompt} + options.steps;
+    check(engine, options, positions * options.batch);
     const std::vector<std::int32_t> prompt = made_up_prompt(engine, options.prompt);
-    run_prompt(engine, seq.id(), prompt);
-    ops::SampleParams greedy;
-    greedy.temperature = 0;
-    return repeat(engine, options, options.steps, progress, [&] {
-        engine.cache().truncate(seq.id(), options.prompt);
-        std::int32_t token = prompt.back();
-        const auto start = Clock::now();
-        for (int i = 0; i < options.steps; ++i) {
-            const model::BatchItem item{seq.id(), {&token, 1}, model::BatchItem::Logits::last};
-            const Tensor logits = engine.forward({&item, 1});
-            token = ops::sample(
-                        engine.context(), logits, greedy, {},
-                        static_cast<std::uint64_t>(options.prompt) + static_cast<std::uint64_t>(i))
-                        .id;
+    std::vector<std::unique_ptr<OpenSequence>> open;
+    std::vector<model::DecodeRow> rows;
+    for (int i = 0; i < options.batch; ++i) {
+        open.push_back(std::make_unique<OpenSequence>(engine.cache()));
+        model::DecodeRow row;
+        row.seq = open.back()->id();
+        row.params.temperature = 0;
+        row.most = options.steps;
+        rows.push_back(row);
+        run_prompt(engine, row.seq, std::span(prompt).first(prompt.size() - 1));
+    }
+    std::vector<model::BatchItem> last;
+    for (const model::DecodeRow& row : rows) {
+        last.push_back({row.seq, std::span(prompt).last(1), model::BatchItem::Logits::last});
+    }
+    Measured out =
+        repeat(engine, options, std::int64_t{options.steps} * options.batch, progress, [&] {
+            for (const model::DecodeRow& row : rows) {
+                engine.cache().truncate(row.seq, options.prompt - 1);
+            }
+            const auto start = Clock::now();
+            // The prompt's last token is the first step; the last token drawn is not fed back.
+            DecodeLoop loop(engine, engine.forward(last), rows);
+            for (int i = 0; i < options.steps; ++i) loop.next();
+            return std::chrono::duration<double>(Clock::now() - start).count();
+        });
+    if (engine.device()) {
+        for (const model::DecodeRow& row : rows) {
+            engine.cache().truncate(row.seq, options.prompt - 1);
         }
-        return std::chrono::duration<double>(Clock::now() - start).count();
-    });
+        engine.device()->begin(rows, engine.forward(last));
+        engine.device()->step();
+        out.stages = engine.device()->measured_step();
+    }
+    return out;
 }
 
 Measured measure_prefill(model::Engine& engine, const MeasureOptions& options,
@@ -148,6 +171,7 @@ Measured measure_prefill(model::Engine& engine, const MeasureOptions& options,
         engine.cache().truncate(seq.id(), 0);
         const auto start = Clock::now();
         run_prompt(engine, seq.id(), prompt);
+        if (engine.device()) engine.device()->synchronize();
         return std::chrono::duration<double>(Clock::now() - start).count();
     });
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/cuda/timeline.h"
 #include "core/ledger.h"
 #include "core/progress.h"
 #include "model/forward.h"
@@ -16,13 +17,15 @@ struct MeasureOptions {
     int steps = 32;    // decode: tokens a repetition makes
     int repetitions = 5;
     int warmup = 1;  // repetitions that are not counted
+    int batch = 1;   // decode: sequences at a time
 };
 
 struct Measured {
-    std::vector<double> seconds;  // of every repetition
-    std::int64_t tokens = 0;      // of one repetition
-    Ledger ledger;                // of one repetition: all of them are alike
-    double read_bandwidth = 0;    // bytes a second, best of all passes
+    std::vector<double> seconds;      // of every repetition
+    std::int64_t tokens = 0;          // of one repetition
+    Ledger ledger;                    // of one repetition: all of them are alike
+    double read_bandwidth = 0;        // bytes a second, best of all passes
+    std::vector<cuda::Stage> stages;  // on the GPU: of one decode step
 
     double median_seconds() const;
     double best_seconds() const;
@@ -33,6 +36,9 @@ struct Measured {
     double best_bytes_per_second() const;
     double flops_per_second() const;
 };
+
+// What the memory the engine reads its weights from gives at most, bytes a second.
+double read_bandwidth(const model::Engine& engine);
 
 // A token at a time, each the most probable one after the last, as `run --temp 0` does.
 Measured measure_decode(model::Engine& engine, const MeasureOptions& options,

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "core/error.h"
+#include "decode/loop.h"
+#include "model/device_engine.h"
 #include "text/tokenizer.h"
 
 namespace mr::decode {
@@ -125,13 +127,13 @@ Tensor Session::prefill(std::span<const std::int32_t> prompt,
     return logits;
 }
 
-ops::Sampled Session::draw(Tensor logits, const ops::SampleParams& params,
-                           std::span<const std::int32_t> recent, std::uint64_t position) const {
+// The next token; an error about the logits says whose they are.
+std::int32_t Session::draw(DecodeLoop& loop) const {
     try {
-        return ops::sample(engine_.context(), logits, params, recent, position);
+        return loop.next().front().id;
     } catch (const Error& error) {
         if (error.kind() != ErrorKind::input) throw;
-        ErrorInfo info = error.info();  // the sampler knows the logits, not whose they are
+        ErrorInfo info = error.info();
         info.file = engine_.model().source;
         throw Error(error.kind(), info);
     }
@@ -154,6 +156,7 @@ Generated Session::generate(std::span<const std::int32_t> prompt, const Generate
         const observe::Span span(recorder, "prefill");
         if (recorder) recorder->begin_step("prefill", out.prompt_tokens);
         logits = prefill(prompt, options.cancelled, out.prefill.tokens);
+        if (engine_.device()) engine_.device()->synchronize();  // else decode is timed with it
     }
     out.prefill.seconds = seconds_since(start);
     out.prefill.ledger = engine_.ledger().since(before);
@@ -162,9 +165,16 @@ Generated Session::generate(std::span<const std::int32_t> prompt, const Generate
         return out;
     }
 
-    std::vector<std::int32_t> history(prompt.begin(), prompt.end());
-    history.reserve(prompt.size() + static_cast<std::size_t>(std::min<std::int64_t>(
-                                        options.max_tokens, engine_.options().context)));
+    model::DecodeRow row;
+    row.seq = seq_;
+    row.params = options.sampling;
+    row.window = std::max(options.repeat_window, 0);
+    row.recent.assign(prompt.end() - static_cast<std::ptrdiff_t>(std::min(
+                                         prompt.size(), static_cast<std::size_t>(row.window))),
+                      prompt.end());
+    row.most = std::min<std::int64_t>(
+        options.max_tokens,
+        engine_.options().context - static_cast<std::int64_t>(cached_.size()) + 1);
     // After nothing but the beginning-of-text token the answer begins a text of its own.
     const bool at_start = prompt.size() == 1 && tokenizer->bos() == prompt[0];
     text::StreamDecoder stream(*tokenizer, {.skip_special = true, .at_start = at_start});
@@ -179,28 +189,32 @@ Generated Session::generate(std::span<const std::int32_t> prompt, const Generate
 
     before = engine_.ledger();
     start = Clock::now();
+    DecodeLoop loop(engine_, logits, {std::move(row)});
     for (;;) {
         if (options.cancelled && options.cancelled()) {
             out.reason = StopReason::cancelled;
             break;
         }
-        const std::size_t window =
-            std::min(history.size(), static_cast<std::size_t>(std::max(options.repeat_window, 0)));
-        const std::span<const std::int32_t> recent(history.data() + history.size() - window,
-                                                   window);
-        // Keyed by position: the draw does not depend on how the prompt reached the cache.
-        const ops::Sampled token = [&] {
-            const observe::Span span(recorder, "sample");
-            return draw(logits, options.sampling, recent, history.size());
+        if (!out.ids.empty()) {  // the last token is fed back now
+            if (static_cast<std::int64_t>(cached_.size()) >= engine_.options().context) {
+                out.reason = StopReason::context_full;
+                break;
+            }
+            cached_.push_back(out.ids.back());
+            ++out.decode.tokens;
+        }
+        const std::int32_t token = [&] {
+            const observe::Span span(recorder, out.ids.empty() ? "sample" : "decode");
+            if (recorder && !out.ids.empty()) recorder->begin_step("decode", 1);
+            return draw(loop);
         }();
-        out.ids.push_back(token.id);
-        history.push_back(token.id);
-        if (!options.ignore_end && tokenizer->is_end_of_generation(token.id)) {
+        out.ids.push_back(token);
+        if (!options.ignore_end && tokenizer->is_end_of_generation(token)) {
             out.reason = StopReason::end_of_text;
             break;
         }
         bool stopped = false;
-        if (!show(filter.push(stream.push(token.id), stopped))) {
+        if (!show(filter.push(stream.push(token), stopped))) {
             out.reason = StopReason::cancelled;
             break;
         }
@@ -212,16 +226,6 @@ Generated Session::generate(std::span<const std::int32_t> prompt, const Generate
             out.reason = StopReason::length;
             break;
         }
-        if (static_cast<std::int64_t>(cached_.size()) >= engine_.options().context) {
-            out.reason = StopReason::context_full;
-            break;
-        }
-        const model::BatchItem item{seq_, {&token.id, 1}, model::BatchItem::Logits::last};
-        const observe::Span span(recorder, "decode");
-        if (recorder) recorder->begin_step("decode", 1);
-        logits = engine_.forward({&item, 1});
-        cached_.push_back(token.id);
-        ++out.decode.tokens;
     }
     out.decode.seconds = seconds_since(start);
     out.decode.ledger = engine_.ledger().since(before);

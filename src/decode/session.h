@@ -15,6 +15,8 @@
 
 namespace mr::decode {
 
+class DecodeLoop;
+
 struct GenerateOptions {
     int max_tokens = 256;
     ops::SampleParams sampling;
@@ -80,8 +82,7 @@ class Session {
     // Logits of the last token; none where it was cancelled. Counts the tokens it computes.
     Tensor prefill(std::span<const std::int32_t> prompt, const std::function<bool()>& cancelled,
                    std::int64_t& computed);
-    ops::Sampled draw(Tensor logits, const ops::SampleParams& params,
-                      std::span<const std::int32_t> recent, std::uint64_t position) const;
+    std::int32_t draw(DecodeLoop& loop) const;
 
     model::Engine& engine_;
     model::SeqId seq_;

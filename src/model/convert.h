@@ -15,9 +15,9 @@ namespace mr::model {
 struct ConvertOptions {
     // f32, f16, bf16, q8_0 or q4_0 (GGUF only) for the matrices. None: as they are, where the
     // format can hold them (quantised ones become f16 in safetensors).
-    std::optional<DType> type;
-    std::string tokenizer;  // a path; empty: the one in or beside the model
-    Progress progress;
+    std::optional<DType> type{};
+    std::string tokenizer{};  // a path; empty: the one in or beside the model
+    Progress progress{};
 };
 
 struct ConvertResult {

@@ -7,9 +7,11 @@
 
 #include "core/cpu.h"
 #include "core/error.h"
+#include "model/device_engine.h"
 #include "ops/activation/activation.h"
 #include "ops/embedding/embedding.h"
 #include "ops/linear/linear.h"
+#include "ops/loss/loss.h"
 #include "ops/norm/norm.h"
 #include "ops/rope/rope.h"
 #include "ops/sample/sample.h"
@@ -25,6 +27,7 @@ EngineOptions with_defaults(const Model& model, EngineOptions options) {
     options.max_sequences = std::max(options.max_sequences, 1);
     options.max_batch = std::max(options.max_batch, options.max_sequences);
     if (options.max_logits <= 0) options.max_logits = options.max_sequences;
+    if (!options.kv_type) options.kv_type = options.cuda ? device_kv_type(model) : DType::f32;
     return options;
 }
 
@@ -72,13 +75,14 @@ void Engine::for_each_activation(const ModelSpec& spec, const EngineOptions& opt
 
 MemoryPlan Engine::plan(const Model& model, const EngineOptions& wanted) {
     const EngineOptions options = with_defaults(model, wanted);
+    if (options.cuda) return device_plan(model, options);
     MemoryPlan plan;
     if (model.weights.mapped_bytes > 0) {
         plan.add("weights, mapped from the file", model.weights.mapped_bytes, true);
     }
     if (model.weights.owned_bytes > 0) plan.add("weights, in memory", model.weights.owned_bytes);
     plan.add("KV cache",
-             KvCache::bytes(model.spec, options.context, options.max_sequences, options.kv_type));
+             KvCache::bytes(model.spec, options.context, options.max_sequences, *options.kv_type));
     std::uint64_t activations = 0;
     Activations unused;
     for_each_activation(model.spec, options, unused, [&](Tensor&, Shape shape) {
@@ -100,20 +104,31 @@ void Engine::require(const Model& model, const EngineOptions& wanted) {
                                        " learned positions",
                             .remedy = "use at most that"});
     }
+    if (options.cuda) return require_device(model, options);
     plan(model, options)
         .require(cpu_info().memory_bytes,
                  "use a smaller --ctx, --kv-type f16, or a smaller weight type");
 }
 
-Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options)
+Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options,
+               std::shared_ptr<const DeviceWeights> weights)
     : model_(std::move(model)),
       options_(with_defaults(*model_, options)),
       rope_(rope_frequencies(model_->spec.rope)),
       pool_(options_.threads) {
     const ModelSpec& spec = model_->spec;
+    seqs_.reserve(static_cast<std::size_t>(options_.max_sequences));
+    ids_.reserve(static_cast<std::size_t>(options_.max_batch));
+    positions_.reserve(static_cast<std::size_t>(options_.max_batch));
+    if (options_.cuda) {
+        MR_CHECK(weights != nullptr, "an engine on the device is given weights there");
+        device_ = make_device_engine(model_, std::move(weights), options_, ledger_);
+        ctx_ = {&pool_, &ledger_};
+        return;
+    }
     require(*model_, options_);
-    cache_ =
-        std::make_unique<KvCache>(spec, options_.context, options_.max_sequences, options_.kv_type);
+    cache_ = std::make_unique<KvCache>(spec, options_.context, options_.max_sequences,
+                                       *options_.kv_type);
     const std::size_t scratch = scratch_bytes(*model_, options_);
     std::size_t bytes = Arena::padded(scratch);
     for_each_activation(spec, options_, full_, [&](Tensor&, Shape shape) {
@@ -124,9 +139,23 @@ Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options)
         tensor = arena_.tensor(DType::f32, shape);
     });
     ctx_ = {&pool_, &ledger_, {static_cast<std::byte*>(arena_.alloc(scratch)), scratch}};
-    seqs_.reserve(static_cast<std::size_t>(options_.max_sequences));
-    ids_.reserve(static_cast<std::size_t>(options_.max_batch));
-    positions_.reserve(static_cast<std::size_t>(options_.max_batch));
+}
+
+Engine::~Engine() = default;
+
+KvCache& Engine::cache() { return device_ ? device_->cache() : *cache_; }
+
+void Engine::cross_entropy(std::span<double> nll, Tensor logits,
+                           std::span<const std::int32_t> targets) {
+    if (device_) return device_->cross_entropy(nll, logits, targets);
+    ops::cross_entropy(ctx_, nll, logits, targets);
+}
+
+Tensor Engine::to_host(Tensor logits) {
+    if (!device_) return logits;
+    host_logits_.resize(static_cast<std::size_t>(logits.shape.count()));
+    device_->to_host(host_logits_, logits);
+    return {host_logits_.data(), DType::f32, logits.shape};
 }
 
 // The first `tokens` (and `rows`) rows of every buffer.
@@ -218,7 +247,7 @@ Tensor Engine::forward(std::span<const BatchItem> batch) {
         MR_CHECK(count > 0, "every item of a batch has tokens");
         MR_CHECK(static_cast<std::int64_t>(ids_.size()) + count <= options_.max_batch,
                  "a batch has at most max_batch tokens");
-        const std::int64_t position = cache_->length(item.seq);
+        const std::int64_t position = cache().length(item.seq);
         if (spec.learned_positions && position + count > spec.context) {
             throw Error::input({.field = "context",
                                 .value = std::to_string(position + count),
@@ -226,9 +255,9 @@ Tensor Engine::forward(std::span<const BatchItem> batch) {
                                            std::to_string(spec.context) + " tokens only",
                                 .remedy = "use a shorter text"});
         }
-        cache_->reserve(item.seq, position + count);
+        cache().reserve(item.seq, position + count);
         seqs_.push_back({static_cast<std::int32_t>(ids_.size()), static_cast<std::int32_t>(count),
-                         static_cast<std::int32_t>(position), cache_->pages(item.seq)});
+                         static_cast<std::int32_t>(position), cache().pages(item.seq)});
         for (std::int64_t i = 0; i < count; ++i) {
             ids_.push_back(item.tokens[static_cast<std::size_t>(i)]);
             positions_.push_back(static_cast<std::int32_t>(position + i));
@@ -246,6 +275,12 @@ Tensor Engine::forward(std::span<const BatchItem> batch) {
         }
     }
 
+    if (device_) {
+        const Tensor logits = device_->forward(batch, seqs_);
+        for (std::size_t s = 0; s < batch.size(); ++s)
+            cache().advance(batch[s].seq, seqs_[s].count);
+        return logits;
+    }
     const Activations a = views(static_cast<std::int64_t>(ids_.size()), rows);
     ledger_.at(-1);
     ops::embedding(ctx_, a.x, weights.embedding, ids_);
@@ -277,7 +312,7 @@ Tensor Engine::forward(std::span<const BatchItem> batch) {
         std::memcpy(a.last.f32(row), a.x.f32(seq.first + seq.count - count),
                     static_cast<std::size_t>(count) * a.x.row_bytes());
         row += count;
-        cache_->advance(batch[s].seq, seq.count);
+        cache().advance(batch[s].seq, seq.count);
     }
     if (rows == 0) return a.logits;
     norm(a.last, a.last, weights.final_norm, weights.final_norm_bias);

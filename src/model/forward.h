@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -12,16 +13,36 @@
 #include "core/thread_pool.h"
 #include "model/kv_cache.h"
 #include "model/model.h"
+#include "ops/sample/sample.h"
 
 namespace mr::model {
 
+class DeviceEngine;
+struct DeviceWeights;
+
 struct EngineOptions {
+    bool cuda = false;         // compute on the GPU
     int threads = 0;           // 0: all cores
     std::int64_t context = 0;  // positions in the cache, over all sequences; 0: the model's own
     int max_sequences = 1;
     int max_batch = 256;  // tokens in one forward pass; longer prompts are cut into chunks
     int max_logits = 0;   // rows of logits in one pass; 0: max_sequences
-    DType kv_type = DType::f32;
+    std::optional<DType>
+        kv_type{};  // of the cache; none: f32 on the CPU, the compute type on the GPU
+
+    // On the GPU; each can be switched off, to see what it is worth.
+    bool fuse = true;              // norms, rotation, activation inside of the products
+    bool graph = true;             // a decode step is one launch
+    bool dependent_launch = true;  // kernels start while their predecessors end
+};
+
+// A sequence that is to be decoded: what it draws with.
+struct DecodeRow {
+    SeqId seq = 0;
+    ops::SampleParams params;
+    std::vector<std::int32_t> recent;  // the tokens before the first one drawn, for the penalty
+    int window = 64;                   // of them and of what follows, how many count
+    std::int64_t most = 1;             // tokens that will be drawn at most
 };
 
 // One sequence's part in a forward pass: its next tokens, at positions that follow what it has.
@@ -34,7 +55,10 @@ struct BatchItem {
 
 class Engine {
   public:
-    Engine(std::shared_ptr<const Model> model, const EngineOptions& options);
+    // options.cuda: `weights` are the model's on the device (load_to_device()).
+    Engine(std::shared_ptr<const Model> model, const EngineOptions& options,
+           std::shared_ptr<const DeviceWeights> weights = nullptr);
+    ~Engine();
 
     // What such an engine will hold.
     static MemoryPlan plan(const Model& model, const EngineOptions& options);
@@ -44,11 +68,17 @@ class Engine {
 
     // Runs one pass and returns logits f32 [rows, vocab], rows in the order of the items (and of
     // their tokens). Valid until the next call. The bits of a row depend on its sequence alone.
+    // On the GPU they lie there: to_host(), cross_entropy() and device() know what to do with them.
     Tensor forward(std::span<const BatchItem> batch);
+    // nll[t] of targets[t] by row t of such logits.
+    void cross_entropy(std::span<double> nll, Tensor logits, std::span<const std::int32_t> targets);
+    // A row of such logits in host memory, valid until the next call.
+    Tensor to_host(Tensor logits);
 
     const Model& model() const { return *model_; }
     const EngineOptions& options() const { return options_; }
-    KvCache& cache() { return *cache_; }
+    KvCache& cache();
+    DeviceEngine* device() { return device_.get(); }  // null on the CPU
     Ledger& ledger() { return ledger_; }
     const Context& context() const { return ctx_; }
 
@@ -78,6 +108,8 @@ class Engine {
     ThreadPool pool_;
     Ledger ledger_;
     std::unique_ptr<KvCache> cache_;
+    std::unique_ptr<DeviceEngine> device_;
+    std::vector<float> host_logits_;
     Arena arena_;
     Activations full_;  // sized for max_batch tokens and max_logits rows
     Context ctx_;

@@ -30,14 +30,22 @@ std::uint64_t KvCache::bytes(const ModelSpec& spec, std::int64_t tokens, int seq
     return 2 * static_cast<std::uint64_t>(spec.layers) * Arena::tensor_bytes(dtype, shape);
 }
 
-KvCache::KvCache(const ModelSpec& spec, std::int64_t tokens, int sequences, DType dtype)
-    : dtype_(dtype), arena_("KV cache", bytes(spec, tokens, sequences, dtype)) {
-    MR_CHECK(dtype == DType::f32 || dtype == DType::f16, "the KV cache is f32 or f16");
+KvCache::KvCache(const ModelSpec& spec, std::int64_t tokens, int sequences, DType dtype,
+                 std::byte* memory)
+    : dtype_(dtype), arena_("KV cache", memory ? 0 : bytes(spec, tokens, sequences, dtype)) {
+    MR_CHECK(memory || dtype == DType::f32 || dtype == DType::f16, "the KV cache is f32 or f16");
     MR_CHECK(tokens > 0 && sequences > 0, "a cache has room for one token of one sequence");
     const std::int64_t pages = pool_pages(tokens, sequences);
     for (int i = 0; i < spec.layers; ++i) {
         const Shape shape = layer_shape(spec, pages);
-        layers_.push_back({arena_.tensor(dtype, shape), arena_.tensor(dtype, shape)});
+        const auto take = [&]() -> Tensor {
+            if (!memory) return arena_.tensor(dtype, shape);
+            const Tensor tensor(memory, dtype, shape);
+            memory += Arena::tensor_bytes(dtype, shape);
+            return tensor;
+        };
+        const Tensor keys = take();
+        layers_.push_back({keys, take()});
     }
     sequences_.resize(static_cast<std::size_t>(sequences));
     for (Sequence& sequence : sequences_) {

@@ -17,8 +17,10 @@ class KvCache {
   public:
     static constexpr int kPageTokens = 32;
 
-    // Room for `tokens` positions in all; at most `sequences` at a time.
-    KvCache(const ModelSpec& spec, std::int64_t tokens, int sequences, DType dtype);
+    // Room for `tokens` positions in all; at most `sequences` at a time. The pages lie in memory of
+    // its own, or in the bytes() at `memory`, which may be a device's: it never looks into them.
+    KvCache(const ModelSpec& spec, std::int64_t tokens, int sequences, DType dtype,
+            std::byte* memory = nullptr);
 
     static std::uint64_t bytes(const ModelSpec& spec, std::int64_t tokens, int sequences,
                                DType dtype);

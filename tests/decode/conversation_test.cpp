@@ -117,7 +117,7 @@ TEST(Session, CancelledBetweenTokens) {
     EXPECT_EQ(made.ids.size(), 3u);
     const auto read = static_cast<double>(made.decode.ledger.total().bytes_read);
     EXPECT_GT(made.decode.ledger.total().bytes_written, 0u);
-    EXPECT_DOUBLE_EQ(made.decode.bytes_per_token(), read / 3);
+    EXPECT_DOUBLE_EQ(made.decode.bytes_per_token(), read / 2);  // two of the three were fed back
     EXPECT_DOUBLE_EQ(made.decode.bytes_per_second(), read / made.decode.seconds);
 }
 

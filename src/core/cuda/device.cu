@@ -1,10 +1,12 @@
 #include <cuda_runtime.h>
 
+#include <mutex>
 #include <string>
+#include <unordered_set>
 #include <utility>
 
 #include "core/arena.h"
-#include "core/cuda/check.h"
+#include "core/cuda/kernel.cuh"
 #include "core/cuda/device.h"
 #include "core/error.h"
 
@@ -77,6 +79,17 @@ void call_failed(cudaError_t status, const char* call, const char* file, int lin
                          .problem = std::string(cudaGetErrorString(status)) + " (" + call + ", " +
                                     file + ":" + std::to_string(line) + ")",
                          .remedy = remedy_of(status)});
+}
+
+// Two kernels share a multiprocessor only where both see it split the same way between cache and
+// shared memory; a change of the split waits until it is empty. So all of ours ask for the same one.
+void prepare_kernel(const void* kernel) {
+    static std::mutex guard;
+    static std::unordered_set<const void*> prepared;
+    const std::lock_guard lock(guard);
+    if (!prepared.insert(kernel).second) return;
+    MR_CUDA_CALL(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                      cudaSharedmemCarveoutMaxShared));
 }
 
 bool built() { return true; }

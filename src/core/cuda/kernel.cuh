@@ -54,9 +54,12 @@ class StageClock {
 
 // kernel<<<grid, block, shared, ctx's stream>>>(args...), checked, with dependent launch where the
 // context asks for it and the device has it.
+void prepare_kernel(const void* kernel);  // once per kernel; cheap afterwards
+
 template <typename... Params, typename... Args>
 void launch(const Context& ctx, dim3 grid, dim3 block, std::size_t shared,
             void (*kernel)(Params...), Args&&... args) {
+    prepare_kernel(reinterpret_cast<const void*>(kernel));
     cudaLaunchConfig_t config{};
     config.gridDim = grid;
     config.blockDim = block;

@@ -48,8 +48,8 @@ Args checked(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
     MR_CHECK(kv.page_tokens() == attn::kPageKeys, "a page holds 32 tokens");
     const int dim = kv.head_dim(), heads = static_cast<int>(q.dim(1));
     MR_CHECK(q.dim(2) == dim, "q has the head_dim of the cache");
-    MR_CHECK(dim % 8 == 0 && dim >= 32 && dim <= attn::kMaxDim,
-             "head_dim is a multiple of 8 from 32 to 256");
+    MR_CHECK(dim % 8 == 0 && dim >= 8 && dim <= attn::kMaxDim,
+             "head_dim is a multiple of 8, up to 256");
     MR_CHECK(kv.kv_heads() > 0 && heads > 0 && heads % kv.kv_heads() == 0,
              "heads is a multiple of kv_heads");
     MR_CHECK(q.data && out.data && kv.keys.data && kv.values.data, "the tensors have memory");
@@ -123,13 +123,20 @@ std::size_t attention_scratch_bytes(int rows, int heads, int head_dim, int max_k
     const auto slots = static_cast<std::size_t>(rows) * static_cast<std::size_t>(heads);
     const auto parts = static_cast<std::size_t>(attn::parts_of(max_keys));
     return counter_bytes(slots) + padded(slots * parts * sizeof(float2)) +
-           padded(slots * parts * static_cast<std::size_t>(head_dim) * sizeof(float)) + 256;
+           padded(slots * parts * static_cast<std::size_t>(head_dim) * sizeof(float)) + 512;
 }
 
 namespace {
 
 std::byte* begin_of(std::span<std::byte> scratch) {
     return reinterpret_cast<std::byte*>(padded(reinterpret_cast<std::uintptr_t>(scratch.data())));
+}
+
+// The counters are the last things in the scratch: wherever the partial results of a small batch
+// end, they never reach what a large one will count with.
+unsigned* counters_in(std::span<std::byte> scratch, std::size_t slots) {
+    const auto end = reinterpret_cast<std::uintptr_t>(scratch.data() + scratch.size()) / 256 * 256;
+    return reinterpret_cast<unsigned*>(end) - slots;
 }
 
 }  // namespace
@@ -139,7 +146,7 @@ void attention_prepare_scratch(const Stream& stream, std::span<std::byte> scratc
     const auto slots = static_cast<std::size_t>(rows) * static_cast<std::size_t>(heads);
     MR_CHECK(scratch.size() >= counter_bytes(slots) + 256,
              "attention is given attention_scratch_bytes()");
-    stream.fill(begin_of(scratch), 0, counter_bytes(slots));
+    stream.fill(counters_in(scratch, slots), 0, slots * sizeof(unsigned));
 }
 
 void attention_decode(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
@@ -153,8 +160,7 @@ void attention_decode(const Context& ctx, Tensor out, Tensor q, const ops::Paged
              "attention_decode is given attention_scratch_bytes()");
     args.max_parts = attn::parts_of(batch.max_keys);
     std::byte* at = begin_of(ctx.scratch);
-    args.counters = reinterpret_cast<unsigned*>(at);
-    at += counter_bytes(slots);
+    args.counters = counters_in(ctx.scratch, slots);
     args.tops = reinterpret_cast<float2*>(at);
     at += padded(slots * static_cast<std::size_t>(args.max_parts) * sizeof(float2));
     args.sums = reinterpret_cast<float*>(at);

@@ -2,7 +2,7 @@
 // positions and pages are read from the DeviceBatch, so that a captured step can be replayed.
 //
 // q and out are [tokens, heads, head_dim] in f32, f16 or bf16, alike; the cache is f32, f16 or bf16
-// with pages of 32 tokens; heads is a multiple of kv_heads; head_dim is a multiple of 8, 32 to 256.
+// with pages of 32 tokens; heads is a multiple of kv_heads; head_dim is a multiple of 8, 8 to 256.
 // Tensor cores work where q and the cache are both f16 or both bf16, head_dim is 64, 80, 96, 128 or
 // 256 and the device has them (sm_80); plain kernels everywhere else.
 //
@@ -46,7 +46,7 @@ void attention(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
 // Scratch of the decode form for at most `rows` rows in a batch (min(tokens, sequences * max_count)
 // of it counts) over at most `max_keys` keys a sequence.
 std::size_t attention_scratch_bytes(int rows, int heads, int head_dim, int max_keys);
-// Zeroes the counters at the beginning of the scratch, once, before the first attention_decode;
+// Zeroes the counters at the end of the scratch, once, before the first attention_decode;
 // they return to zero by themselves. Nobody else may write to that scratch from then on.
 void attention_prepare_scratch(const Stream& stream, std::span<std::byte> scratch, int rows,
                                int heads);

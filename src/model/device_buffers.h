@@ -1,0 +1,52 @@
+// The memory a device engine works in, beside weights and cache: activations, the arrays that
+// describe a batch, and scratch; planned, then taken in one piece each.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/cuda/device.h"
+#include "core/tensor.h"
+#include "model/forward.h"
+#include "ops/batch/batch.h"
+
+namespace mr::model {
+
+struct DeviceBuffers {
+    // Activations. Rows are max_batch, or max_logits for `last` and `logits`. Elements are 4 bytes
+    // wide, so that a buffer can be viewed in any compute type.
+    Tensor x;        // [tokens, dim]                  the residual stream, f32
+    Tensor h, h2;    // [tokens, dim]                  normed inputs; h2: the MLP's, where parallel
+    Tensor qkv;      // [tokens, q_dim + 2 kv_dim]     before the rotation, where not fused
+    Tensor q, attn;  // [tokens, q_dim]
+    Tensor gate_up;  // [tokens, 2 hidden]             where not fused
+    Tensor up;       // [tokens, hidden]
+    Tensor last;     // [rows, dim]                    what the LM head reads
+    Tensor logits;   // [rows, vocab]
+    Tensor rope;     // [positions, rotary / 2, 2]
+    double* nll = nullptr;  // [rows]
+
+    // A batch on the device, and the same arrays in pinned memory on their way there.
+    struct Arrays {
+        std::int32_t *ids, *positions, *sequence;  // [tokens]
+        std::int32_t* first;                       // [2 (sequences + 1)]: one for each sub-batch
+        std::int32_t* pages;                       // [sequences, max_pages]
+        std::int32_t* rows;                        // [max_logits]: which rows get logits; targets
+    };
+    Arrays pass, decode;  // of forward(), and of the replayed step
+    int max_pages = 0;
+
+    std::span<std::byte> attention_scratch, gemm_scratch;
+
+    static std::uint64_t activation_bytes(const Model& model, const EngineOptions& options);
+    static std::uint64_t scratch_bytes(const Model& model, const EngineOptions& options);
+
+    void take(const Model& model, const EngineOptions& options);
+
+  private:
+    template <typename Take>
+    void each(const Model& model, const EngineOptions& options, Take&& take);
+    cuda::DeviceArena activations_, scratch_;
+};
+
+}  // namespace mr::model

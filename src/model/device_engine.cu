@@ -1,0 +1,613 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "core/cuda/kernel.cuh"
+#include "core/error.h"
+#include "model/device_buffers.h"
+#include "model/device_engine.h"
+#include "ops/activation/activation_cuda.h"
+#include "ops/attention/attention_cuda.h"
+#include "ops/embedding/embedding_cuda.h"
+#include "ops/linear/gemm_cuda.h"
+#include "ops/linear/linear_cuda.h"
+#include "ops/loss/loss_cuda.h"
+#include "ops/norm/norm_cuda.h"
+#include "ops/rope/rope_cuda.h"
+#include "ops/sample/sample_cuda.h"
+
+namespace mr::model {
+namespace {
+
+// Sequences with at most this many rows take the products for few tokens, others those for many:
+// which one a row takes depends on its own sequence alone.
+constexpr int kFewRows = cuda::kDecodeRows;
+
+__global__ void advance_kernel(std::int32_t* positions, int rows) {
+    cuda::wait_for_previous();
+    cuda::let_next_start();
+    const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i < rows) ++positions[i];
+}
+
+Tensor as(Tensor buffer, DType type, std::int64_t first, std::int64_t rows, std::int64_t cols) {
+    std::byte* data =
+        static_cast<std::byte*>(buffer.data) + static_cast<std::size_t>(first) * buffer.row_bytes();
+    return {data, type, {rows, cols}};
+}
+
+class Resident final : public DeviceEngine {
+  public:
+    Resident(std::shared_ptr<const Model> model, std::shared_ptr<const DeviceWeights> weights,
+             const EngineOptions& options, Ledger& ledger);
+    ~Resident() override;
+
+    KvCache& cache() override { return *cache_; }
+    Tensor forward(std::span<const BatchItem> batch, std::span<const ops::BatchSeq> seqs) override;
+    void cross_entropy(std::span<double> nll, Tensor logits,
+                       std::span<const std::int32_t> targets) override;
+    void to_host(std::span<float> values, Tensor tensor) override;
+    void begin(std::span<const DecodeRow> rows, Tensor logits) override;
+    void step() override;
+    ops::Sampled wait(int row, std::uint64_t draw) override {
+        return sampler_.wait(row, first_draw_[static_cast<std::size_t>(row)] + draw);
+    }
+    void synchronize() override { stream_.synchronize(); }
+    std::vector<cuda::Stage> measured_step() override;
+    std::size_t step_nodes() const override { return step_nodes_; }
+
+  private:
+    // Rows [first, first + batch.tokens) of the activations, all with few or all with many rows.
+    struct Part {
+        ops::DeviceBatch batch;
+        std::int64_t first = 0;
+        bool few = true;
+    };
+    ops::DeviceBatch upload(std::span<const BatchItem* const> items,
+                            std::span<const ops::BatchSeq* const> seqs, std::int64_t first_row,
+                            int first_seq, std::int32_t* first);
+    void run(const Part& part);
+    void attention_in(const Part& part, int layer);
+    void mlp_in(const Part& part, int layer);
+    void heads(Tensor logits, Tensor x, bool few);
+    void product(Tensor out, Tensor x, Tensor w, Tensor bias, bool add, bool few, const char* name,
+                 OpKind kind = OpKind::linear);
+    void norm(Tensor out, Tensor x, Tensor weight, Tensor bias, Tensor out2 = {},
+              Tensor weight2 = {}, Tensor bias2 = {});
+    cuda::NormIn norm_in(Tensor weight, Tensor bias) const {
+        return {weight, bias, spec_.norm, spec_.norm_eps};
+    }
+    void launch_step();
+    ops::DeviceBatch decode_batch() const;
+
+    std::shared_ptr<const Model> model_;
+    std::shared_ptr<const DeviceWeights> weights_;
+    const ModelSpec& spec_;
+    EngineOptions options_;
+    Ledger& ledger_;
+    cuda::Stream stream_;
+    cuda::DeviceArena kv_memory_;
+    std::unique_ptr<KvCache> cache_;
+    DeviceBuffers buffers_;
+    cuda::PinnedBuffer staging_;
+    cuda::Event staged_;  // the last upload has left the staging memory
+    std::size_t staging_used_ = 0;
+    cuda::Sampler sampler_;
+    Context ctx_;
+
+    // The step that is replayed: one graph for each shape of it.
+    struct Captured {
+        cuda::Graph graph;
+        Ledger ledger;
+    };
+    using GraphKey = std::tuple<int, int, int>;  // rows, keys (a power of two), kind of sampling
+    std::map<GraphKey, Captured> graphs_;
+    int decode_rows_ = 0;
+    std::int64_t decode_keys_ = 0;  // keys of the longest row after the next step
+    std::vector<std::uint64_t> first_draw_;
+    std::size_t step_nodes_ = 0;
+};
+
+Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const DeviceWeights> weights,
+                   const EngineOptions& options, Ledger& ledger)
+    : model_(std::move(model)),
+      weights_(std::move(weights)),
+      spec_(model_->spec),
+      options_(options),
+      ledger_(ledger),
+      kv_memory_("KV cache",
+                 KvCache::bytes(spec_, options.context, options.max_sequences, *options.kv_type)),
+      sampler_(stream_, options.max_sequences) {
+    for (const DeviceLayer& layer : weights_->layers) {
+        if (layer.qkv && (!spec_.gated || layer.gate_up)) continue;
+        throw Error::input({.file = model_->source,
+                            .field = "weights",
+                            .problem = "the matrices of q, k and v, or of gate and up, are of "
+                                       "different types, which the GPU engine does not take",
+                            .remedy = "convert the model to one type (millrace convert --type), or "
+                                      "use --device cpu"});
+    }
+    cache_ = std::make_unique<KvCache>(spec_, options.context, options.max_sequences,
+                                       *options.kv_type, kv_memory_.data());
+    buffers_.take(*model_, options);
+    first_draw_.resize(static_cast<std::size_t>(options.max_sequences));
+    ctx_.ledger = &ledger_;
+    ctx_.cuda = &stream_;
+    ctx_.dependent_launch = options.dependent_launch;
+
+    const std::size_t ints =
+        3 * static_cast<std::size_t>(options.max_batch) +
+        2 * static_cast<std::size_t>(options.max_sequences + 1) +
+        static_cast<std::size_t>(options.max_sequences) *
+            static_cast<std::size_t>(buffers_.max_pages) +
+        static_cast<std::size_t>(std::max(options.max_batch, options.max_logits));
+    staging_ = cuda::PinnedBuffer(2 * ints * sizeof(std::int32_t));
+    // Pages nobody owns hold no NaN: a masked key may be multiplied with zero.
+    stream_.fill(kv_memory_.data(), 0, kv_memory_.size());
+    cuda::attention_prepare_scratch(
+        stream_, buffers_.attention_scratch,
+        std::min(options.max_batch, options.max_sequences * cuda::kDecodeRows), spec_.heads);
+    if (spec_.rope.rotary > 0) {
+        const RopeFrequencies rope = rope_frequencies(spec_.rope);
+        const cuda::DeviceArena memory("frequencies", rope.inv_freq.size() * sizeof(double));
+        stream_.to_device(memory.data(), rope.inv_freq.data(),
+                          rope.inv_freq.size() * sizeof(double), &ledger_);
+        cuda::rope_table(ctx_, buffers_.rope, reinterpret_cast<const double*>(memory.data()),
+                         rope.magnitude);
+        stream_.synchronize();
+    }
+}
+
+Resident::~Resident() {
+    try {
+        stream_.synchronize();
+    } catch (const std::exception&) {  // a lost device was reported where it was met
+    }
+}
+
+void Resident::norm(Tensor out, Tensor x, Tensor weight, Tensor bias, Tensor out2, Tensor weight2,
+                    Tensor bias2) {
+    cuda::NormPass pass;
+    pass.kind = spec_.norm;
+    pass.eps = spec_.norm_eps;
+    pass.x = x;
+    pass.out = out;
+    pass.weight = weight;
+    pass.bias = bias;
+    pass.out2 = out2;
+    pass.weight2 = weight2;
+    pass.bias2 = bias2;
+    cuda::norm(ctx_, pass);
+}
+
+// out = x · wᵀ (+ bias), or out += : by the kernel that belongs to the number of rows.
+void Resident::product(Tensor out, Tensor x, Tensor w, Tensor bias, bool add, bool few,
+                       const char* name, OpKind kind) {
+    if (!few) {
+        ctx_.scratch = buffers_.gemm_scratch;
+        cuda::gemm(ctx_, out, x, w, bias, add ? out : Tensor{}, {.kind = kind, .name = name});
+    } else if (cuda::linear_small_takes(w.dtype, w.cols())) {
+        cuda::LinearIn in;
+        in.x = x;
+        in.w = w;
+        in.bias = bias;
+        in.finish = add ? cuda::Finish::add : cuda::Finish::store;
+        in.out = out;
+        in.kind = kind;
+        in.name = name;
+        cuda::linear_small(ctx_, in);
+    } else {
+        cuda::linear_plain(ctx_, out, x, w, bias, add, kind, name);
+    }
+}
+
+// q, and k and v in the cache, from x.
+void Resident::attention_in(const Part& part, int layer) {
+    const LayerWeights& w = weights_->weights.layers[static_cast<std::size_t>(layer)];
+    const DeviceLayer& joined = weights_->layers[static_cast<std::size_t>(layer)];
+    const std::int64_t rows = part.batch.tokens;
+    const DType compute = cuda::compute_type(joined.qkv.dtype);
+    const DType attn_type = cuda::compute_type(w.o.dtype);
+    const Tensor x = as(buffers_.x, DType::f32, part.first, rows, spec_.dim);
+    Tensor q = as(buffers_.q, attn_type, part.first, rows, spec_.q_dim());
+    q.shape = {rows, spec_.heads, spec_.head_dim};
+    const ops::PagedKv kv = cache_->layer(layer);
+    if (part.few && options_.fuse && !spec_.qk_norm &&
+        cuda::linear_small_takes(joined.qkv.dtype, spec_.dim)) {
+        cuda::LinearIn in;
+        in.x = x;
+        in.norm = norm_in(w.attn_norm, w.attn_norm_bias);
+        in.w = joined.qkv;
+        in.bias = joined.qkv_bias;
+        in.finish = cuda::Finish::qkv;
+        in.qkv = {q, kv, buffers_.rope, spec_.rope.rotary, spec_.heads};
+        in.batch = &part.batch;
+        in.name = "qkv";
+        return cuda::linear_small(ctx_, in);
+    }
+    const Tensor h = as(buffers_.h, compute, part.first, rows, spec_.dim);
+    norm(h, x, w.attn_norm, w.attn_norm_bias);
+    const Tensor qkv = as(buffers_.qkv, part.few ? DType::f32 : compute, part.first, rows,
+                          spec_.q_dim() + 2 * spec_.kv_dim());
+    product(qkv, h, joined.qkv, {}, false, part.few, "qkv");
+    cuda::QkvFinish finish;
+    finish.q_out = q;
+    finish.kv = kv;
+    finish.qkv = qkv;
+    finish.bias = joined.qkv_bias;
+    if (spec_.qk_norm) {
+        finish.q_norm = w.q_norm;
+        finish.k_norm = w.k_norm;
+        finish.norm_eps = spec_.norm_eps;
+    }
+    finish.rope = buffers_.rope;
+    cuda::qkv_finish(ctx_, finish, part.batch);
+}
+
+// act(gate(norm(x))) * up(norm(x)), or act(up(norm(x))), into `up`.
+void Resident::mlp_in(const Part& part, int layer) {
+    const LayerWeights& w = weights_->weights.layers[static_cast<std::size_t>(layer)];
+    const Tensor matrix =
+        spec_.gated ? weights_->layers[static_cast<std::size_t>(layer)].gate_up : w.up;
+    const std::int64_t rows = part.batch.tokens;
+    const DType compute = cuda::compute_type(matrix.dtype);
+    const DType down_type = cuda::compute_type(w.down.dtype);
+    const Tensor x = as(buffers_.x, DType::f32, part.first, rows, spec_.dim);
+    const Tensor up = as(buffers_.up, down_type, part.first, rows, spec_.hidden);
+    if (part.few && options_.fuse && cuda::linear_small_takes(matrix.dtype, spec_.dim) &&
+        (!spec_.gated || spec_.hidden % 8 == 0) && compute == down_type) {
+        cuda::LinearIn in;
+        in.x = x;
+        in.norm = norm_in(w.mlp_norm, w.mlp_norm_bias);
+        in.w = matrix;
+        in.bias = w.up_bias;
+        in.finish = spec_.gated ? cuda::Finish::gate : cuda::Finish::activate;
+        in.activation = spec_.activation;
+        in.out = up;
+        in.name = "mlp up";
+        return cuda::linear_small(ctx_, in);
+    }
+    const Tensor h = as(buffers_.h, compute, part.first, rows, spec_.dim);
+    norm(h, x, w.mlp_norm, w.mlp_norm_bias);
+    const DType between = part.few ? DType::f32 : compute;
+    if (spec_.gated) {
+        const Tensor both = as(buffers_.gate_up, between, part.first, rows, 2 * spec_.hidden);
+        product(both, h, matrix, {}, false, part.few, "mlp up");
+        cuda::gated_activation(ctx_, up, both, spec_.activation);
+    } else {
+        // The room of gate_up is not there: up's own serves, 4 bytes an element.
+        const Tensor raw =
+            as(buffers_.up, part.few ? DType::f32 : compute, part.first, rows, spec_.hidden);
+        if (raw.dtype == up.dtype) {
+            product(raw, h, matrix, {}, false, part.few, "mlp up");
+            cuda::activation(ctx_, up, raw, w.up_bias, spec_.activation);
+        } else {
+            // Rounded before the activation: the only place for f32 is where the result goes.
+            product(up, h, matrix, w.up_bias, false, part.few, "mlp up");
+            cuda::activation(ctx_, up, up, {}, spec_.activation);
+        }
+    }
+}
+
+void Resident::run(const Part& part) {
+    const Weights& weights = weights_->weights;
+    const std::int64_t rows = part.batch.tokens;
+    const Tensor x = as(buffers_.x, DType::f32, part.first, rows, spec_.dim);
+    cuda::embedding(ctx_, x, weights.embedding, weights.positions, part.batch);
+    for (int i = 0; i < spec_.layers; ++i) {
+        ctx_.layer = i;
+        const LayerWeights& w = weights.layers[static_cast<std::size_t>(i)];
+        const bool parallel = spec_.residual == Residual::parallel;
+        attention_in(part, i);
+        // Parallel residual: the MLP reads x as it enters the layer.
+        if (parallel) mlp_in(part, i);
+        Tensor q = as(buffers_.q, cuda::compute_type(w.o.dtype), part.first, rows, spec_.q_dim());
+        Tensor attn = as(buffers_.attn, q.dtype, part.first, rows, spec_.q_dim());
+        const Tensor flat = attn;
+        q.shape = attn.shape = {rows, spec_.heads, spec_.head_dim};
+        // Attention waits until the products before it have gone: its many small blocks would take
+        // room unevenly, and the next product's blocks would then come to lie two on one
+        // multiprocessor and none on another, layer after layer (docs/cuda-engine.md).
+        ctx_.dependent_launch = false;
+        ctx_.scratch = buffers_.attention_scratch;
+        const float scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim));
+        if (part.few) {
+            cuda::attention_decode(ctx_, attn, q, cache_->layer(i), part.batch, spec_.mask, scale);
+        } else {
+            cuda::attention_prefill(ctx_, attn, q, cache_->layer(i), part.batch, spec_.mask, scale);
+        }
+        ctx_.dependent_launch = options_.dependent_launch;
+        product(x, flat, w.o, w.o_bias, true, part.few, "out");
+        if (!parallel) mlp_in(part, i);
+        const Tensor up =
+            as(buffers_.up, cuda::compute_type(w.down.dtype), part.first, rows, spec_.hidden);
+        product(x, up, w.down, w.down_bias, true, part.few, "down");
+    }
+    ctx_.layer = -1;
+}
+
+// logits = head(norm(x))
+void Resident::heads(Tensor logits, Tensor x, bool few) {
+    const Weights& w = weights_->weights;
+    const DType compute = cuda::compute_type(w.head.dtype);
+    if (few && options_.fuse && cuda::linear_small_takes(w.head.dtype, spec_.dim)) {
+        cuda::LinearIn in;
+        in.x = x;
+        in.norm = norm_in(w.final_norm, w.final_norm_bias);
+        in.w = w.head;
+        in.bias = w.head_bias;
+        in.out = logits;
+        in.kind = OpKind::lm_head;
+        in.name = "head";
+        return cuda::linear_small(ctx_, in);
+    }
+    const Tensor h = as(buffers_.h, compute, 0, x.rows(), spec_.dim);
+    norm(h, x, w.final_norm, w.final_norm_bias);
+    product(logits, h, w.head, w.head_bias, false, few, "head", OpKind::lm_head);
+}
+
+// The arrays of some items, from row `first_row` and sequence `first_seq` on.
+ops::DeviceBatch Resident::upload(std::span<const BatchItem* const> items,
+                                  std::span<const ops::BatchSeq* const> seqs,
+                                  std::int64_t first_row, int first_seq, std::int32_t* first) {
+    const DeviceBuffers::Arrays& to = buffers_.pass;
+    ops::DeviceBatch batch;
+    batch.sequences = static_cast<int>(items.size());
+    batch.max_count = 0;
+    batch.max_pages = buffers_.max_pages;
+    auto* staging = reinterpret_cast<std::int32_t*>(staging_.data()) + staging_used_;
+    const auto send = [&](std::int32_t* device, std::size_t count, auto&& fill) {
+        fill(staging);
+        stream_.to_device(device, staging, count * sizeof *staging, &ledger_);
+        staging += count;
+        staging_used_ += count;
+    };
+    std::size_t tokens = 0;
+    for (const ops::BatchSeq* seq : seqs) {
+        tokens += static_cast<std::size_t>(seq->count);
+        batch.max_count = std::max(batch.max_count, seq->count);
+        batch.max_keys = std::max(batch.max_keys, seq->position + seq->count);
+    }
+    batch.tokens = static_cast<int>(tokens);
+    batch.ids = to.ids + first_row;
+    batch.positions = to.positions + first_row;
+    batch.sequence = to.sequence + first_row;
+    batch.first = first;
+    batch.pages = to.pages + static_cast<std::ptrdiff_t>(first_seq) * buffers_.max_pages;
+    send(to.ids + first_row, tokens, [&](std::int32_t* at) {
+        for (const BatchItem* item : items)
+            at = std::copy(item->tokens.begin(), item->tokens.end(), at);
+    });
+    send(to.positions + first_row, tokens, [&](std::int32_t* at) {
+        for (const ops::BatchSeq* seq : seqs) {
+            for (std::int32_t i = 0; i < seq->count; ++i) *at++ = seq->position + i;
+        }
+    });
+    send(to.sequence + first_row, tokens, [&](std::int32_t* at) {
+        for (std::size_t s = 0; s < seqs.size(); ++s) {
+            at = std::fill_n(at, seqs[s]->count, static_cast<std::int32_t>(s));
+        }
+    });
+    send(first, seqs.size() + 1, [&](std::int32_t* at) {
+        std::int32_t row = 0;
+        for (const ops::BatchSeq* seq : seqs) {
+            *at++ = row;
+            row += seq->count;
+        }
+        *at = row;
+    });
+    for (std::size_t s = 0; s < seqs.size(); ++s) {
+        const std::span<const std::int32_t> pages = seqs[s]->pages;
+        send(to.pages + (static_cast<std::ptrdiff_t>(first_seq) + static_cast<std::ptrdiff_t>(s)) *
+                            buffers_.max_pages,
+             pages.size(), [&](std::int32_t* at) { std::copy(pages.begin(), pages.end(), at); });
+    }
+    return batch;
+}
+
+Tensor Resident::forward(std::span<const BatchItem> batch, std::span<const ops::BatchSeq> seqs) {
+    staged_.synchronize();
+    staging_used_ = 0;
+    // Sequences with few rows first, those with many after them: two parts, each of one kind.
+    std::vector<const BatchItem*> items[2];
+    std::vector<const ops::BatchSeq*> where[2];
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+        const int many = seqs[i].count > kFewRows;
+        items[many].push_back(&batch[i]);
+        where[many].push_back(&seqs[i]);
+    }
+    std::int64_t row = 0;
+    int first_seq = 0;
+    std::map<const BatchItem*, std::int64_t> row_of;
+    for (const int many : {0, 1}) {
+        if (items[many].empty()) continue;
+        Part part;
+        part.first = row;
+        part.few = !many;
+        part.batch = upload(items[many], where[many], row, first_seq,
+                            buffers_.pass.first + many * (options_.max_sequences + 1));
+        for (std::size_t s = 0; s < items[many].size(); ++s) {
+            row_of[items[many][s]] = row;
+            row += where[many][s]->count;
+        }
+        first_seq += part.batch.sequences;
+        run(part);
+    }
+
+    // The rows that get logits, in the order of the items.
+    auto* rows = reinterpret_cast<std::int32_t*>(staging_.data()) + staging_used_;
+    std::int64_t count = 0;
+    std::vector<std::pair<std::int64_t, bool>> runs;  // rows of one kind: how many, and which
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+        const std::int64_t all = seqs[i].count;
+        const std::int64_t wanted = batch[i].logits == BatchItem::Logits::none   ? 0
+                                    : batch[i].logits == BatchItem::Logits::last ? 1
+                                                                                 : all;
+        for (std::int64_t j = all - wanted; j < all; ++j) {
+            rows[count++] = static_cast<std::int32_t>(row_of[&batch[i]] + j);
+        }
+        if (wanted == 0) continue;
+        const bool few = wanted <= kFewRows;
+        if (runs.empty() || runs.back().second != few) runs.emplace_back(0, few);
+        runs.back().first += wanted;
+    }
+    const Tensor logits = as(buffers_.logits, DType::f32, 0, count, spec_.vocab);
+    if (count > 0) {
+        stream_.to_device(buffers_.pass.rows, rows, static_cast<std::size_t>(count) * sizeof *rows,
+                          &ledger_);
+        const Tensor last = as(buffers_.last, DType::f32, 0, count, spec_.dim);
+        cuda::gather_rows(ctx_, last, buffers_.x, buffers_.pass.rows, count);
+        std::int64_t at = 0;
+        for (const auto& [some, few] : runs) {
+            heads(logits.slice_rows(at, some), last.slice_rows(at, some), few);
+            at += some;
+        }
+    }
+    stream_.record(staged_);
+    return logits;
+}
+
+void Resident::cross_entropy(std::span<double> nll, Tensor logits,
+                             std::span<const std::int32_t> targets) {
+    stream_.to_device(buffers_.pass.rows, targets.data(), targets.size_bytes(), &ledger_);
+    cuda::cross_entropy(ctx_, buffers_.nll, logits, buffers_.pass.rows);
+    stream_.to_host(nll.data(), buffers_.nll, nll.size_bytes(), &ledger_);
+    stream_.synchronize();
+}
+
+void Resident::to_host(std::span<float> values, Tensor tensor) {
+    stream_.to_host(values.data(), tensor.data, values.size_bytes(), &ledger_);
+    stream_.synchronize();
+}
+
+void Resident::begin(std::span<const DecodeRow> rows, Tensor logits) {
+    MR_CHECK(logits.rows() == static_cast<std::int64_t>(rows.size()), "every row has its logits");
+    MR_CHECK(rows.size() <= first_draw_.size(), "there are at most max_sequences rows");
+    staged_.synchronize();
+    auto* staging = reinterpret_cast<std::int32_t*>(staging_.data());
+    const DeviceBuffers::Arrays& to = buffers_.decode;
+    const auto send = [&](std::int32_t* device, std::size_t count) {
+        stream_.to_device(device, staging, count * sizeof *staging, &ledger_);
+        staging += count;
+    };
+    decode_rows_ = static_cast<int>(rows.size());
+    decode_keys_ = 0;
+    std::vector<std::int64_t> lengths;
+    for (const DecodeRow& row : rows) {
+        const std::int64_t length = cache_->length(row.seq);
+        lengths.push_back(length);
+        // All the pages it will need: a step asks the host for nothing.
+        cache_->reserve(row.seq, std::min(options_.context, length + row.most));
+        decode_keys_ = std::max(decode_keys_, length + 1);
+    }
+    for (std::size_t r = 0; r < rows.size(); ++r)
+        staging[r] = static_cast<std::int32_t>(lengths[r]);
+    send(to.positions, rows.size());
+    for (std::size_t r = 0; r < rows.size(); ++r) staging[r] = static_cast<std::int32_t>(r);
+    send(to.sequence, rows.size());
+    for (std::size_t r = 0; r <= rows.size(); ++r) staging[r] = static_cast<std::int32_t>(r);
+    send(to.first, rows.size() + 1);
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+        const std::span<const std::int32_t> pages = cache_->pages(rows[r].seq);
+        std::copy(pages.begin(), pages.end(), staging);
+        send(to.pages + r * static_cast<std::size_t>(buffers_.max_pages), pages.size());
+    }
+    stream_.record(staged_);
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+        // The index of the token that is drawn: one past what is in the cache.
+        sampler_.set_row(static_cast<int>(r), rows[r].params, lengths[r], rows[r].recent, &ledger_,
+                         std::min(rows[r].window, cuda::kMostRecent));
+        first_draw_[r] = sampler_.steps(static_cast<int>(r));
+    }
+    for (int r = decode_rows_; r < sampler_.max_rows(); ++r) sampler_.clear_row(r, &ledger_);
+    ctx_.scratch = {};
+    sampler_.sample(ctx_, logits);
+}
+
+ops::DeviceBatch Resident::decode_batch() const {
+    const DeviceBuffers::Arrays& a = buffers_.decode;
+    ops::DeviceBatch batch;
+    batch.tokens = batch.sequences = decode_rows_;
+    batch.max_count = 1;
+    // Grids for a power of two of keys: few graphs, and few blocks with nothing to do.
+    const auto keys =
+        std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(decode_keys_, 256)));
+    batch.max_keys = static_cast<int>(
+        std::min<std::uint64_t>(keys, static_cast<std::uint64_t>(options_.context)));
+    batch.ids = sampler_.next_ids();
+    batch.positions = a.positions;
+    batch.sequence = a.sequence;
+    batch.first = a.first;
+    batch.pages = a.pages;
+    batch.max_pages = buffers_.max_pages;
+    return batch;
+}
+
+// Everything a step is: forward from the drawn ids, the next draw, and on to the next position.
+void Resident::launch_step() {
+    const Part part{decode_batch(), 0, true};
+    run(part);
+    const Tensor logits = as(buffers_.logits, DType::f32, 0, decode_rows_, spec_.vocab);
+    heads(logits, as(buffers_.x, DType::f32, 0, decode_rows_, spec_.dim), true);
+    sampler_.sample(ctx_, logits);
+    cuda::launch(ctx_, dim3(static_cast<unsigned>((decode_rows_ + 255) / 256)), dim3(256), 0,
+                 advance_kernel, buffers_.decode.positions, decode_rows_);
+}
+
+void Resident::step() {
+    MR_CHECK(decode_rows_ > 0, "begin() came first");
+    if (!options_.graph) {
+        launch_step();
+    } else {
+        const ops::DeviceBatch batch = decode_batch();
+        const GraphKey key{decode_rows_, batch.max_keys, static_cast<int>(sampler_.kind())};
+        auto found = graphs_.find(key);
+        if (found == graphs_.end()) {
+            Captured captured;
+            Ledger* const real = ctx_.ledger;
+            ctx_.ledger = &captured.ledger;
+            captured.graph = cuda::Graph::capture(stream_, [&] { launch_step(); });
+            ctx_.ledger = real;
+            found = graphs_.emplace(key, std::move(captured)).first;
+        }
+        found->second.graph.launch(stream_);
+        sampler_.replayed(decode_rows_, &ledger_);
+        ledger_.add(found->second.ledger);
+        step_nodes_ = found->second.graph.nodes();
+    }
+    ++decode_keys_;
+}
+
+std::vector<cuda::Stage> Resident::measured_step() {
+    cuda::Timeline timeline(static_cast<std::size_t>(spec_.layers) * 16 + 64);
+    ctx_.timeline = &timeline;
+    Ledger unused;
+    Ledger* const real = std::exchange(ctx_.ledger, &unused);
+    timeline.reset(stream_);
+    if (options_.graph) {
+        const cuda::Graph graph = cuda::Graph::capture(stream_, [&] { launch_step(); });
+        graph.launch(stream_);
+        sampler_.replayed(decode_rows_, nullptr);
+        stream_.synchronize();
+    } else {
+        launch_step();
+    }
+    ctx_.ledger = real;
+    ctx_.timeline = nullptr;
+    ++decode_keys_;
+    return timeline.read(stream_);
+}
+
+}  // namespace
+
+std::unique_ptr<DeviceEngine> make_device_engine(std::shared_ptr<const Model> model,
+                                                 std::shared_ptr<const DeviceWeights> weights,
+                                                 const EngineOptions& options, Ledger& ledger) {
+    return std::make_unique<Resident>(std::move(model), std::move(weights), options, ledger);
+}
+
+}  // namespace mr::model

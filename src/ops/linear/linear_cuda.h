@@ -1,0 +1,75 @@
+// The product for few tokens, on the GPU: what a decode step is made of.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/context.h"
+#include "core/tensor.h"
+#include "ops/activation/kind.h"
+#include "ops/attention/attention.h"
+#include "ops/batch/batch.h"
+#include "ops/norm/kind.h"
+
+namespace mr::cuda {
+
+// The type in which a product with weights of `type` takes its input: f32 for f32, f16 for f16,
+// bf16 for all others.
+DType compute_type(DType weights);
+
+// A norm taken on the way in. weight f32 [k]; bias f32 [k] or none.
+struct NormIn {
+    Tensor weight = {}, bias = {};
+    ops::NormKind kind = ops::NormKind::rms;
+    float eps = 0;
+};
+
+// What becomes of the sums.
+enum class Finish {
+    store,     // out = sum (+ bias)
+    add,       // out += sum (+ bias): the residual stream, f32
+    activate,  // out = act(sum + bias)
+    gate,      // out = act(sum of gate row i) * (sum of up row i + bias); w = [2 n, k], gate first
+    qkv,       // (+ bias), rotated, queries to qkv.q, keys and values into the cache
+};
+
+struct QkvOut {
+    Tensor q;         // [rows, heads, head_dim] in the compute type or f32
+    ops::PagedKv kv;  // where the keys and values of the rows go
+    Tensor rope;      // f32 [positions, rotary / 2, 2], cos and sin; none: nothing turns
+    int rotary = 0;   // the first elements of a head turn, in pairs (2i, 2i + 1)
+    int heads = 0;    // of q; kv and head_dim say the rest
+};
+
+struct LinearIn {
+    Tensor x;          // [rows, k]: compute type; f32 where there is a norm
+    NormIn norm = {};  // none: x as it is
+    Tensor w;          // [n, k] f16, bf16, q8_0x8, q4_0x8
+    Tensor bias = {};  // f32 [n] or none (gate: of the up rows)
+    Finish finish = Finish::store;
+    ops::Activation activation = ops::Activation::silu;
+    Tensor out = {};                          // [rows, n], f32 or compute type; gate: [rows, n / 2]
+    QkvOut qkv = {};                          // Finish::qkv
+    const ops::DeviceBatch* batch = nullptr;  // Finish::qkv: positions and pages of the rows
+    OpKind kind = OpKind::linear;
+    const char* name = "linear";  // of the stage
+};
+
+// Weights of 8 and 4 bits meet inputs quantised to 8 bits in blocks of 32, as on the CPU; others
+// meet them in the compute type; sums are f32. A norm's output is rounded to the compute type.
+// The bits of a row of the result depend on that row and the weights alone.
+//
+// One kernel: a warp streams the weights of 16 rows and its share of the columns from memory
+// through a ring of its own in shared memory into the tensor cores. The ring is filled before the
+// kernel waits for its predecessor, so that the memory never rests between kernels.
+void linear_small(const Context& ctx, const LinearIn& in);
+
+// Whether linear_small() takes such weights on this device (tensor cores, whole 16-byte pieces).
+bool linear_small_takes(DType weights, std::int64_t k);
+
+// Any f32, f16 or bf16 weights, any k, any device: a warp a row of w. out = x · wᵀ (+ bias), or +=
+// .
+void linear_plain(const Context& ctx, Tensor out, Tensor x, Tensor w, Tensor bias, bool add,
+                  OpKind kind = OpKind::linear, const char* name = "linear");
+
+}  // namespace mr::cuda

@@ -1,0 +1,192 @@
+// linear_small() and linear_plain() against f64, and the fused forms against their parts.
+#include <algorithm>
+#include <cmath>
+
+#include "core/cuda/testing.h"
+#include "core/thread_pool.h"
+#include "ops/linear/linear.h"
+#include "ops/linear/linear_cuda.h"
+#include "ops/linear/tile_layout.h"
+#include "ops/quant/quant.h"
+
+namespace mr::cuda {
+namespace {
+
+struct Matrix {
+    Tensor device;              // as the kernel reads it
+    Tensor host;                // q8_0 or q4_0 blocks, for the CPU's product
+    std::vector<float> values;  // [n, k], what the weights stand for
+    std::vector<std::byte> bytes;
+};
+
+class SmallLinear : public GpuTest {
+  protected:
+    Matrix matrix(DType type, int n, int k) {
+        Matrix m;
+        m.values = normal(static_cast<std::size_t>(n) * k, 1 / std::sqrt(static_cast<float>(k)));
+        if (!ops::is_tiled(type)) {
+            m.device = upload(type, {n, k}, m.values);
+            return m;
+        }
+        const DType plain = type == DType::q8_0x8 ? DType::q8_0 : DType::q4_0;
+        m.bytes.resize(dtype_bytes(plain, m.values.size()));
+        ops::quantize(plain, m.values.data(), m.bytes.data(), n * std::int64_t{k});
+        ops::dequantize(plain, m.bytes.data(), m.values.data(), n * std::int64_t{k});
+        m.host = {m.bytes.data(), plain, {n, k}};
+        std::vector<std::byte> tiles(ops::tile_bytes(type, n, k));
+        ops::pack_tiles(type, m.bytes.data(), n, k, tiles.data());
+        m.device = {upload<std::byte>(std::span<const std::byte>(tiles)), type, {n, k}};
+        return m;
+    }
+
+    // x · wᵀ in f64, or for quantised weights as the CPU does it; and what f32 sums may be off by.
+    struct Reference {
+        std::vector<double> out, slack;
+    };
+    Reference reference(const Matrix& m, std::span<const float> x, int rows, int n, int k) {
+        Reference r;
+        r.out.resize(static_cast<std::size_t>(rows) * n);
+        r.slack.resize(r.out.size());
+        std::vector<float> cpu(r.out.size());
+        if (m.host) {
+            ThreadPool pool(2);
+            std::vector<std::byte> scratch(ops::linear_scratch_bytes(rows, k, 2));
+            Context host;
+            host.pool = &pool;
+            host.scratch = scratch;
+            ops::linear(host, Tensor(const_cast<float*>(x.data()), DType::f32, {rows, k}),
+                        {m.host, Tensor(cpu.data(), DType::f32, {rows, n}), {}, {}});
+        }
+        for (int t = 0; t < rows; ++t) {
+            for (int i = 0; i < n; ++i) {
+                double sum = 0, size = 0;
+                for (int c = 0; c < k; ++c) {
+                    const double product = static_cast<double>(x[t * k + c]) * m.values[i * k + c];
+                    sum += product;
+                    size += std::fabs(product);
+                }
+                const std::size_t at = static_cast<std::size_t>(t) * n + i;
+                r.out[at] = m.host ? cpu[at] : sum;
+                // Tensor cores add with a little less than f32's care: k terms, half an ulp each,
+                // twice.
+                r.slack[at] = size * 0x1p-23 * (2 + std::sqrt(static_cast<double>(k))) + 1e-30;
+            }
+        }
+        return r;
+    }
+};
+
+TEST_F(SmallLinear, EveryTypeAndOddSizesAgreeWithTheReference) {
+    const int shapes[][2] = {{16, 64},  {8, 32},    {24, 96},   {100, 160},  {257, 320},
+                             {64, 768}, {48, 2560}, {40, 4096}, {2200, 128}, {33, 11008}};
+    for (const DType type : {DType::bf16, DType::f16, DType::q8_0x8, DType::q4_0x8}) {
+        for (const auto& [n, k] : shapes) {
+            for (const int rows : {1, 2, 3, 5, 8, 9, 17}) {
+                memory_.reset();
+                const Matrix m = matrix(type, n, k);
+                std::vector<float> xv = normal(static_cast<std::size_t>(rows) * k);
+                const Tensor x = upload(compute_type(type), {rows, k}, xv);
+                std::vector<float> bias = normal(n);
+                const Tensor b = upload(DType::f32, {n}, bias);
+                const Tensor out = poisoned(DType::f32, {rows, n});
+                linear_small(ctx_, {.x = x, .w = m.device, .bias = b, .out = out});
+                const std::vector<float> got = download(out);
+                const Reference want = reference(m, xv, rows, n, k);
+                for (std::size_t i = 0; i < got.size(); ++i) {
+                    const double expected = want.out[i] + bias[i % n];
+                    ASSERT_NEAR(got[i], expected, want.slack[i] + std::fabs(expected) * 0x1p-22)
+                        << dtype_name(type) << " [" << n << ", " << k << "] rows " << rows << " at "
+                        << i;
+                }
+            }
+        }
+    }
+}
+
+TEST_F(SmallLinear, ARowsBitsDoNotDependOnTheOtherRows) {
+    for (const DType type : {DType::bf16, DType::f16, DType::q8_0x8, DType::q4_0x8}) {
+        memory_.reset();
+        const int n = 300, k = 1408, most = 40;
+        const Matrix m = matrix(type, n, k);
+        std::vector<float> xv = normal(std::size_t{most} * k);
+        const Tensor x = upload(compute_type(type), {most, k}, xv);
+        std::vector<float> whole;
+        for (const int rows : {40, 1, 2, 7, 8, 11, 32, 33}) {
+            const Tensor out = poisoned(DType::f32, {rows, n});
+            linear_small(ctx_, {.x = x.slice_rows(0, rows), .w = m.device, .out = out});
+            const std::vector<float> got = download(out);
+            if (whole.empty()) whole = got;
+            for (std::size_t i = 0; i < got.size(); ++i) {
+                ASSERT_EQ(got[i], whole[i]) << dtype_name(type) << " rows " << rows << " at " << i;
+            }
+        }
+    }
+}
+
+TEST_F(SmallLinear, AddActivateAndGateAreTheirParts) {
+    for (const DType type : {DType::bf16, DType::f16, DType::q8_0x8, DType::q4_0x8}) {
+        for (const int rows : {1, 4}) {
+            memory_.reset();
+            const int n = 96, k = 512;
+            const Matrix m = matrix(type, n, k);
+            std::vector<float> xv = normal(static_cast<std::size_t>(rows) * k);
+            const Tensor x = upload(compute_type(type), {rows, k}, xv);
+            const Tensor plain = poisoned(DType::f32, {rows, n});
+            linear_small(ctx_, {.x = x, .w = m.device, .out = plain});
+            const std::vector<float> sums = download(plain);
+
+            std::vector<float> before = normal(static_cast<std::size_t>(rows) * n);
+            const Tensor residual = upload(DType::f32, {rows, n}, before);
+            linear_small(ctx_, {.x = x, .w = m.device, .finish = Finish::add, .out = residual});
+            const std::vector<float> added = download(residual);
+            for (std::size_t i = 0; i < added.size(); ++i) ASSERT_EQ(added[i], before[i] + sums[i]);
+
+            const Tensor gated = poisoned(DType::f32, {rows, n / 2});
+            linear_small(ctx_, {.x = x, .w = m.device, .finish = Finish::gate, .out = gated});
+            const std::vector<float> gates = download(gated);
+            for (int t = 0; t < rows; ++t) {
+                for (int i = 0; i < n / 2; ++i) {
+                    const double g = sums[t * n + i], u = sums[t * n + n / 2 + i];
+                    const double want = g / (1 + std::exp(-g)) * u;
+                    ASSERT_NEAR(gates[t * (n / 2) + i], want, std::fabs(want) * 1e-5 + 1e-7)
+                        << dtype_name(type) << " " << t << " " << i;
+                }
+            }
+
+            const Tensor relu = poisoned(compute_type(type), {rows, n});
+            linear_small(ctx_, {.x = x,
+                                .w = m.device,
+                                .finish = Finish::activate,
+                                .activation = ops::Activation::relu,
+                                .out = relu});
+            const std::vector<float> active = download(relu);
+            for (std::size_t i = 0; i < active.size(); ++i) {
+                const double want = std::max(sums[i], 0.0f);
+                ASSERT_NEAR(active[i], want, std::fabs(want) * epsilon(compute_type(type)) * 1.01);
+            }
+        }
+    }
+}
+
+TEST_F(SmallLinear, PlainAgreesWithTheReference) {
+    for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
+        for (const auto& [n, k] : {std::pair{7, 5}, {64, 172}, {172, 64}, {33, 1001}}) {
+            for (const int rows : {1, 3, 9}) {
+                memory_.reset();
+                const Matrix m = matrix(type, n, k);
+                std::vector<float> xv = normal(static_cast<std::size_t>(rows) * k);
+                const Tensor x = upload(type, {rows, k}, xv);
+                const Tensor out = poisoned(DType::f32, {rows, n});
+                linear_plain(ctx_, out, x, m.device, {}, false);
+                const std::vector<float> got = download(out);
+                const Reference want = reference(m, xv, rows, n, k);
+                for (std::size_t i = 0; i < got.size(); ++i) {
+                    ASSERT_NEAR(got[i], want.out[i], want.slack[i]) << dtype_name(type) << i;
+                }
+            }
+        }
+    }
+}
+
+}  // namespace
+}  // namespace mr::cuda
