@@ -128,7 +128,7 @@ int decode_bench(const Options& options) {
                         m.best_tokens_per_second(), m.best_bytes_per_second() / 1e9,
                         percent(m.best_bytes_per_second()));
     text +=
-        fmt::format("  {:.2f} MB per token; this machine reads {:.2f} GB/s with these threads\n",
+        fmt::format("  {:.2f} MB per token; the memory was read at {:.2f} GB/s in the same run\n",
                     m.bytes_per_token() / 1e6, m.read_bandwidth / 1e9);
     if (options.verbose)
         text += "\n" + (m.stages.empty() ? observe::op_table(m.ledger) : stage_table(m));

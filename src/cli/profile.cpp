@@ -73,7 +73,7 @@ int profile(Options options) {
     }
     options.generate.max_tokens =
         static_cast<int>(std::min(wanted, std::max<std::int64_t>(engine_opts.context, 1)));
-    model::Engine engine(loaded.model, engine_opts);
+    model::Engine engine = make_engine(loaded, engine_opts);
 
     options.generate.recorder = &recorder;
     options.generate.cancelled = [] { return InterruptGuard::pending(); };
@@ -86,7 +86,7 @@ int profile(Options options) {
         });
     if (!options.shared.json) out("\n\n");
 
-    const bool gpu = engine.context().cuda != nullptr;
+    const bool gpu = engine.options().cuda;
     const observe::Ceilings ceilings = observe::ceilings_of(gpu, *engine.context().pool, 0.2);
 
     const observe::RunReport report = report_of(made, loaded.seconds, ceilings);

@@ -12,7 +12,6 @@
 #include "cli/options.h"
 #include "cli/sampling.h"
 #include "cli/terminal.h"
-#include "decode/measure.h"
 #include "decode/prompt.h"
 #include "decode/session.h"
 #include "observe/bandwidth.h"
@@ -115,7 +114,7 @@ int run(RunOptions options) {
 
     if (!options.quiet || options.shared.json || options.roofline) {
         const observe::Ceilings ceilings =
-            observe::ceilings_of(engine.context().cuda != nullptr, *engine.context().pool, 0.1);
+            observe::ceilings_of(engine.options().cuda, *engine.context().pool, 0.1);
         const observe::RunReport report = report_of(made, loaded.seconds, ceilings);
         std::vector<observe::Roofline> rooflines;
         for (const char* phase : {"prefill", "decode"}) {

@@ -65,7 +65,8 @@ void DecodeLoop::next_on_cpu() {
 
 void DecodeLoop::next_on_device() {
     model::DeviceEngine& device = *engine_.device();
-    while (launched_ < most_ && launched_ <= calls_ + kAhead) {
+    const std::int64_t ahead = device.watched() ? 0 : kAhead;
+    while (launched_ < most_ && launched_ <= calls_ + ahead) {
         device.step();
         ++launched_;
     }

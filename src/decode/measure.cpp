@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "decode/loop.h"
 #include "model/device_engine.h"
-#include "observe/bandwidth.h"
+#include "observe/device_bandwidth.h"
 
 namespace mr::decode {
 namespace {
@@ -116,8 +116,7 @@ double Measured::flops_per_second() const {
 }
 
 double read_bandwidth(const model::Engine& engine) {
-    if (engine.options().cuda) return 0;
-    return observe::measure_read_bandwidth(*engine.context().pool, 0, 0.1).best;
+    return observe::ceilings_of(engine.options().cuda, *engine.context().pool, 0.1).read;
 }
 
 Measured measure_decode(model::Engine& engine, const MeasureOptions& options,

@@ -37,7 +37,7 @@ struct Measured {
     double flops_per_second() const;
 };
 
-// What the memory the engine reads its weights from gives at most, bytes a second.
+// What the memory of the machine, or of the GPU where the engine computes there, gives at most.
 double read_bandwidth(const model::Engine& engine);
 
 // A token at a time, each the most probable one after the last, as `run --temp 0` does.

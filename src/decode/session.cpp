@@ -58,6 +58,29 @@ class StopFilter {
     std::string held_;
 };
 
+// While a recorder listens, the device's steps are timed one by one and given to it.
+class DeviceWatch {
+  public:
+    DeviceWatch(observe::Recorder* recorder, model::DeviceEngine* device)
+        : recorder_(recorder), device_(recorder ? device : nullptr) {
+        if (device_) device_->watch(true);
+    }
+    ~DeviceWatch() {
+        if (device_) device_->watch(false);
+    }
+    DeviceWatch(const DeviceWatch&) = delete;
+    DeviceWatch& operator=(const DeviceWatch&) = delete;
+
+    // What the device did since `begin` on the recorder's clock.
+    void take(double begin) const {
+        if (device_) recorder_->add_stages(device_->take_stages(), begin);
+    }
+
+  private:
+    observe::Recorder* recorder_;
+    model::DeviceEngine* device_;
+};
+
 }  // namespace
 
 const char* stop_reason_name(StopReason reason) {
@@ -147,6 +170,7 @@ Generated Session::generate(std::span<const std::int32_t> prompt, const Generate
     if (options.max_tokens <= 0) return out;
 
     observe::Recorder* const recorder = options.recorder;
+    const DeviceWatch watch(recorder, engine_.device());
     const observe::Recording recording(recorder, engine_.ledger());
     Ledger before = engine_.ledger();
     Clock::time_point start = Clock::now();
@@ -157,6 +181,7 @@ Generated Session::generate(std::span<const std::int32_t> prompt, const Generate
         if (recorder) recorder->begin_step("prefill", out.prompt_tokens);
         logits = prefill(prompt, options.cancelled, out.prefill.tokens);
         if (engine_.device()) engine_.device()->synchronize();  // else decode is timed with it
+        watch.take(0);
     }
     out.prefill.seconds = seconds_since(start);
     out.prefill.ledger = engine_.ledger().since(before);
@@ -206,7 +231,10 @@ Generated Session::generate(std::span<const std::int32_t> prompt, const Generate
         const std::int32_t token = [&] {
             const observe::Span span(recorder, out.ids.empty() ? "sample" : "decode");
             if (recorder && !out.ids.empty()) recorder->begin_step("decode", 1);
-            return draw(loop);
+            const double begin = recorder ? recorder->now() : 0;
+            const std::int32_t id = draw(loop);
+            watch.take(begin);
+            return id;
         }();
         out.ids.push_back(token);
         if (!options.ignore_end && tokenizer->is_end_of_generation(token)) {

@@ -59,6 +59,9 @@ class Resident final : public DeviceEngine {
     void synchronize() override { stream_.synchronize(); }
     std::vector<cuda::Stage> measured_step() override;
     std::size_t step_nodes() const override { return step_nodes_; }
+    void watch(bool on) override { watched_ = on; }
+    bool watched() const override { return watched_; }
+    std::vector<cuda::Stage> take_stages() override { return std::exchange(stages_, {}); }
 
   private:
     // Rows [first, first + batch.tokens) of the activations, all with few or all with many rows.
@@ -70,6 +73,7 @@ class Resident final : public DeviceEngine {
     ops::DeviceBatch upload(std::span<const BatchItem* const> items,
                             std::span<const ops::BatchSeq* const> seqs, std::int64_t first_row,
                             int first_seq, std::int32_t* first);
+    Tensor pass(std::span<const BatchItem> batch, std::span<const ops::BatchSeq> seqs);
     void run(const Part& part);
     void attention_in(const Part& part, int layer);
     void mlp_in(const Part& part, int layer);
@@ -110,6 +114,8 @@ class Resident final : public DeviceEngine {
     std::int64_t decode_keys_ = 0;  // keys of the longest row after the next step
     std::vector<std::uint64_t> first_draw_;
     std::size_t step_nodes_ = 0;
+    bool watched_ = false;
+    std::vector<cuda::Stage> stages_;
 };
 
 Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const DeviceWeights> weights,
@@ -410,6 +416,19 @@ ops::DeviceBatch Resident::upload(std::span<const BatchItem* const> items,
 }
 
 Tensor Resident::forward(std::span<const BatchItem> batch, std::span<const ops::BatchSeq> seqs) {
+    if (!watched_) return pass(batch, seqs);
+    // Products of many tokens have stamps of their own before and after the library's kernels.
+    cuda::Timeline timeline(static_cast<std::size_t>(spec_.layers) * 64 + 256);
+    ctx_.timeline = &timeline;
+    timeline.reset(stream_);
+    const Tensor logits = pass(batch, seqs);
+    const std::vector<cuda::Stage> stages = timeline.read(stream_);
+    ctx_.timeline = nullptr;
+    stages_.insert(stages_.end(), stages.begin(), stages.end());
+    return logits;
+}
+
+Tensor Resident::pass(std::span<const BatchItem> batch, std::span<const ops::BatchSeq> seqs) {
     staged_.synchronize();
     staging_used_ = 0;
     // Sequences with few rows first, those with many after them: two parts, each of one kind.
@@ -560,6 +579,11 @@ void Resident::launch_step() {
 
 void Resident::step() {
     MR_CHECK(decode_rows_ > 0, "begin() came first");
+    if (watched_) {
+        const std::vector<cuda::Stage> stages = measured_step();
+        stages_.insert(stages_.end(), stages.begin(), stages.end());
+        return;
+    }
     if (!options_.graph) {
         launch_step();
     } else {
@@ -585,18 +609,15 @@ void Resident::step() {
 std::vector<cuda::Stage> Resident::measured_step() {
     cuda::Timeline timeline(static_cast<std::size_t>(spec_.layers) * 16 + 64);
     ctx_.timeline = &timeline;
-    Ledger unused;
-    Ledger* const real = std::exchange(ctx_.ledger, &unused);
     timeline.reset(stream_);
     if (options_.graph) {
         const cuda::Graph graph = cuda::Graph::capture(stream_, [&] { launch_step(); });
         graph.launch(stream_);
-        sampler_.replayed(decode_rows_, nullptr);
+        sampler_.replayed(decode_rows_, &ledger_);
         stream_.synchronize();
     } else {
         launch_step();
     }
-    ctx_.ledger = real;
     ctx_.timeline = nullptr;
     ++decode_keys_;
     return timeline.read(stream_);

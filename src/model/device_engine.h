@@ -40,6 +40,11 @@ class DeviceEngine {
     virtual void synchronize() = 0;
     // The stages of one more step, as the kernels stamped them.
     virtual std::vector<cuda::Stage> measured_step() = 0;
+    // While watched, every pass and step waits until it is done and keeps its stages for
+    // take_stages().
+    virtual void watch(bool on) = 0;
+    virtual bool watched() const = 0;
+    virtual std::vector<cuda::Stage> take_stages() = 0;
     virtual std::size_t step_nodes() const = 0;  // kernels of the captured step
 };
 

@@ -109,7 +109,6 @@ class Run(driver.CliTest):
         for option, value in (("--temp", "-1"), ("--top-p", "2"), ("--top-k", "x"), ("--tokens", "-5"),
                               ("--kv-type", "q8_0"), ("--ctx", "-3"), ("--seed", "x")):
             self.fails(2, "run", MODEL, option, value, says=[option, "millrace run --help"])
-        self.fails(3, "run", MODEL, "--device", "cuda", says="--device cpu")
 
     def test_f16_cache(self):
         self.assertEqual(len(self.run_json("-p", "Once", "-n", 6, "--ignore-eos", "--kv-type",
