@@ -37,6 +37,7 @@ struct LoadOptions {
     std::string tokenizer{};   // a path, where the model brings none
     int threads = 0;           // 0: all cores
     std::int64_t context = 0;  // positions; 0: as many as the model was trained for
+    bool gpu = false;          // compute on the GPU; Error (device) where there is none
 };
 
 struct GenerateOptions {

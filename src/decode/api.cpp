@@ -5,11 +5,15 @@
 #include <optional>
 #include <utility>
 
+#include "core/cpu.h"
+#include "core/cuda/device.h"
 #include "core/error.h"
+#include "core/thread_pool.h"
 #include "decode/eval.h"
 #include "decode/prompt.h"
 #include "decode/session.h"
 #include "millrace/millrace.h"
+#include "model/device_weights.h"
 #include "model/forward.h"
 #include "model/model.h"
 #include "model/repack.h"
@@ -41,8 +45,9 @@ auto guarded(Body&& body) -> decltype(body()) {
 }  // namespace
 
 struct Model::Impl {
-    Impl(std::shared_ptr<const mr::model::Model> loaded, const mr::model::EngineOptions& options)
-        : model(std::move(loaded)), engine(model, options) {}
+    Impl(std::shared_ptr<const mr::model::Model> loaded, const mr::model::EngineOptions& options,
+         std::shared_ptr<const mr::model::DeviceWeights> weights)
+        : model(std::move(loaded)), engine(model, options, std::move(weights)) {}
 
     std::shared_ptr<const mr::model::Model> model;
     mr::model::Engine engine;
@@ -57,14 +62,23 @@ Model& Model::operator=(Model&&) noexcept = default;
 
 Model Model::load(const std::string& source, const LoadOptions& options) {
     return guarded([&] {
-        auto model = std::make_shared<mr::model::Model>(
-            mr::model::load_model(source, {options.tokenizer, {}}));
-        mr::model::repack_weights(*model, options.threads);
+        if (options.gpu) mr::cuda::require_device();
+        auto model = std::make_shared<mr::model::Model>(mr::model::load_model(
+            source, {.tokenizer = options.tokenizer, .defer_random = options.gpu}));
+        std::shared_ptr<const mr::model::DeviceWeights> weights;
+        if (options.gpu) {
+            mr::ThreadPool pool(options.threads > 0 ? options.threads : mr::cpu_info().cores);
+            weights = mr::model::load_to_device(*model, pool, nullptr);
+            mr::model::release_host_weights(*model);
+        } else {
+            mr::model::repack_weights(*model, options.threads);
+        }
         mr::model::EngineOptions engine;
+        engine.cuda = options.gpu;
         engine.threads = options.threads;
         engine.context = options.context;
         engine.max_logits = mr::decode::eval_logit_rows(model->spec);
-        return Model(std::make_unique<Impl>(std::move(model), engine));
+        return Model(std::make_unique<Impl>(std::move(model), engine, std::move(weights)));
     });
 }
 
