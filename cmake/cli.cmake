@@ -2,6 +2,19 @@
 # The model that runs where none is named. This is the one place that knows its file name.
 set(MILLRACE_BUNDLED_MODEL storyteller.gguf)
 
+# bench/ladder: `millrace bench ladder`.
+file(GLOB ladder_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/ladder/*.cpp)
+list(FILTER ladder_sources EXCLUDE REGEX "_test\\.cpp$")
+add_library(mr_ladder STATIC ${ladder_sources})
+target_include_directories(mr_ladder PUBLIC ${PROJECT_SOURCE_DIR}
+                           PRIVATE ${PROJECT_SOURCE_DIR}/src)
+target_link_libraries(mr_ladder PUBLIC millrace PRIVATE mr_options fmt::fmt)
+if(MILLRACE_HAS_CUDA)
+    target_sources(mr_ladder PRIVATE ${PROJECT_SOURCE_DIR}/bench/ladder/matmul.cu)
+    target_compile_definitions(mr_ladder PRIVATE MR_CUDA=1)
+    target_link_libraries(mr_ladder PRIVATE CUDA::cudart_static)
+endif()
+
 file(GLOB cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cli/*.cpp)
 if(cli_sources)
     find_package(CLI11 REQUIRED)
@@ -9,7 +22,7 @@ if(cli_sources)
     set_target_properties(millrace_cli PROPERTIES OUTPUT_NAME millrace
                           RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
     target_include_directories(millrace_cli PRIVATE ${PROJECT_SOURCE_DIR}/src)
-    target_link_libraries(millrace_cli PRIVATE millrace mr_options CLI11::CLI11 fmt::fmt
+    target_link_libraries(millrace_cli PRIVATE mr_ladder millrace mr_options CLI11::CLI11 fmt::fmt
                           nlohmann_json::nlohmann_json)
     # Parsing and printing: what matters here is the time to compile it. The two slow headers are
     # compiled once instead of once per command.

@@ -17,6 +17,12 @@ foreach(room core observe ops formats text model decode train)
     endif()
 endforeach()
 
+# The parts of bench/ that need no GPU.
+add_executable(test_ladder ${PROJECT_SOURCE_DIR}/bench/ladder/ladder_test.cpp)
+target_include_directories(test_ladder PRIVATE ${PROJECT_SOURCE_DIR}/src)
+target_link_libraries(test_ladder PRIVATE mr_ladder millrace mr_options GTest::gtest_main)
+gtest_discover_tests(test_ladder DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
+
 # What needs a GPU: src/**/*_test.cu and tests/gpu/*_test.cu, in one program labelled `gpu`. Where
 # there is no GPU its tests skip.
 if(MILLRACE_HAS_CUDA)

@@ -284,6 +284,7 @@ void add_bench(CLI::App& app, Action& action) {
     when_called(load, load_bench);
     add_bench_attention(*bench, action);
     add_bench_gemm(*bench, action);
+    add_bench_ladder(*bench, action);
     add_bench_norm(*bench, action);
     add_bench_sample(*bench, action);
 }

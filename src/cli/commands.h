@@ -23,6 +23,7 @@ void add_data(CLI::App& app, Action& action);
 // What `bench` has besides (bench_*.cpp); `bench` is the command they belong to.
 void add_bench_attention(CLI::App& bench, Action& action);
 void add_bench_gemm(CLI::App& bench, Action& action);
+void add_bench_ladder(CLI::App& bench, Action& action);
 void add_bench_norm(CLI::App& bench, Action& action);
 void add_bench_sample(CLI::App& bench, Action& action);
 

@@ -4,17 +4,18 @@ import pathlib
 import re
 import sys
 
-HOUSE = ["core", "observe", "ops", "formats", "text", "model", "decode", "train", "serve", "cli"]
+HOUSE = ["core", "observe", "ops", "formats", "text", "model", "decode", "train", "serve", "bench", "cli"]
 LEVEL = {room: level for level, room in enumerate(HOUSE)}
 
 
 def main() -> int:
-    root = pathlib.Path(sys.argv[1]) / "src"
+    root = pathlib.Path(sys.argv[1])
     wrong, seen = [], 0
-    for path in sorted(root.rglob("*")):
+    for path in sorted([*(root / "src").rglob("*"), *(root / "bench").rglob("*")]):
         if path.suffix not in {".h", ".cpp", ".cu", ".cuh", ".inl"}:
             continue
-        room = path.relative_to(root).parts[0]
+        parts = path.relative_to(root).parts
+        room = parts[1] if parts[0] == "src" else parts[0]
         if room not in LEVEL:
             wrong.append(f"{path}: '{room}' is not a room of the house")
             continue

@@ -1,0 +1,83 @@
+// Greedy decoding after a fixed prompt, the same questions to the plain forward and to the engine:
+// which tokens and logits, and how fast.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "bench/ladder/llama.h"
+#include "bench/ladder/weights.h"
+#include "model/forward.h"
+
+namespace mr::ladder {
+
+using Logits = std::vector<std::vector<float>>;  // [tokens][vocab]
+
+struct Drawn {
+    std::vector<std::int32_t> tokens;
+    Logits logits;           // the row that each was drawn from
+    bool repeatable = true;  // the same tokens whenever they were drawn
+};
+
+struct Timing {
+    int tokens = 0;
+    double seconds = 0;
+    Ledger ledger;               // of these tokens
+    std::optional<Split> split;  // share of the time, 0 to 1, where products are on the device
+};
+
+class Decoder {
+  public:
+    virtual ~Decoder() = default;
+    // The first tokens after the prompt.
+    virtual Drawn draw(int tokens) = 0;
+    // As many more after the first one, timed; fewer (at least 2) where they take long.
+    virtual Timing time(int tokens) = 0;
+};
+
+class PlainDecoder final : public Decoder {
+  public:
+    PlainDecoder(ModelPtr model, std::unique_ptr<Matmul> matmul,
+                 std::span<const std::int32_t> prompt, int positions, bool on_device);
+    Drawn draw(int tokens) override;
+    Timing time(int tokens) override;
+
+  private:
+    // As after the prompt: its logits.
+    const std::vector<float>& restart();
+
+    std::unique_ptr<Matmul> matmul_;
+    PlainLlama llama_;
+    std::vector<std::int32_t> prompt_;
+    bool on_device_;
+};
+
+class EngineDecoder final : public Decoder {
+  public:
+    // options.cuda: `weights` are the model's on the device.
+    EngineDecoder(ModelPtr model, model::EngineOptions options,
+                  std::shared_ptr<const model::DeviceWeights> weights,
+                  std::span<const std::int32_t> prompt);
+    Drawn draw(int tokens) override;
+    Timing time(int tokens) override;
+    // The logits before each of these tokens, whoever drew them.
+    Logits follow(std::span<const std::int32_t> tokens);
+
+  private:
+    Tensor restart();
+    Tensor feed(std::int32_t token);
+    std::vector<float> row_of(Tensor logits);
+    model::DecodeRow greedy(int most) const;
+
+    model::Engine engine_;
+    std::vector<std::int32_t> prompt_;
+    model::SeqId seq_;
+};
+
+// The most probable token; the lowest id where several are.
+std::int32_t best_of(std::span<const float> logits);
+
+}  // namespace mr::ladder

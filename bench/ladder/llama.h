@@ -1,0 +1,77 @@
+// A Llama as plain as it can be written: one sequence, one token at a time, f32, on the host. The
+// ladder's first rungs are this forward pass with another Matmul.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/ledger.h"
+#include "core/thread_pool.h"
+#include "model/model.h"
+
+namespace mr::ladder {
+
+// Where the time of some products went, in seconds.
+struct Split {
+    double copies = 0;
+    double kernels = 0;
+    double memory = 0;  // taking device memory and giving it back
+};
+
+// out[n] = w[n, k] · x[k]; the caller's arrays are f32 in host memory.
+class Matmul {
+  public:
+    virtual ~Matmul() = default;
+    virtual void multiply(float* out, const float* x, const float* w, int n, int k) = 0;
+
+    Ledger ledger;           // every byte that went to the device or came back
+    Split* split = nullptr;  // set: filled, which costs time itself
+};
+
+class HostMatmul final : public Matmul {
+  public:
+    explicit HostMatmul(int threads) : pool_(threads) {}
+    void multiply(float* out, const float* x, const float* w, int n, int k) override;
+
+  private:
+    ThreadPool pool_;
+};
+
+// Throws Error (usage) naming what keeps the model from being a plain Llama: RMSNorm, SiLU-gated
+// MLP, rotary positions, no biases, causal attention over everything.
+void require_plain(const model::Model& model);
+
+class PlainLlama {
+  public:
+    // All weights are f32 in host memory. `positions`: room in the cache.
+    PlainLlama(std::shared_ptr<const model::Model> model, Matmul& matmul, int positions);
+
+    // The logits [vocab] after one more token. Valid until the next call.
+    const std::vector<float>& forward(std::int32_t token);
+    // Forgets all but the first `length` tokens.
+    void truncate(int length);
+
+  private:
+    void attention(int layer);
+    void mlp(int layer);
+    void rotate(float* head) const;
+    void multiply(float* out, const float* x, const Tensor& w);
+
+    std::shared_ptr<const model::Model> model_;
+    const model::ModelSpec& spec_;
+    Matmul& matmul_;
+    model::RopeFrequencies rope_;
+    int positions_;
+    int length_ = 0;
+    std::vector<float> x_;              // [dim]     the residual stream
+    std::vector<float> h_;              // [dim]     normed, or what a block adds to x
+    std::vector<float> q_, attn_;       // [heads, head_dim]
+    std::vector<float> scores_;         // [positions]
+    std::vector<float> gate_, up_;      // [hidden]
+    std::vector<float> cos_, sin_;      // [rotary / 2], of this position
+    std::vector<float> keys_, values_;  // [layers, positions, kv_heads, head_dim]
+    std::vector<float> logits_;         // [vocab]
+};
+
+}  // namespace mr::ladder
