@@ -11,7 +11,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kEnough = 3.0;  // seconds, after which slow rungs are known well enough
+constexpr double kEnough = 1.0;  // seconds, after which slow rungs are known well enough
 constexpr int kWatched = 8;      // tokens with events around every copy
 
 double seconds_since(Clock::time_point start) {
