@@ -19,6 +19,13 @@ std::size_t attention_bytes(const ModelSpec& spec, const EngineOptions& options)
                                          static_cast<int>(options.context));
 }
 
+// Products for few tokens: their inputs, normed or quantised.
+std::size_t linear_bytes(const ModelSpec& spec, const EngineOptions& options) {
+    const int rows = std::min(options.max_batch, options.max_sequences * cuda::kDecodeRows);
+    return cuda::linear_small_scratch_bytes(std::max<std::int64_t>(rows, options.max_logits),
+                                            std::max({spec.dim, spec.q_dim(), spec.hidden}));
+}
+
 // The largest product of the model decides.
 std::size_t gemm_bytes(const Model& model) {
     const ModelSpec& spec = model.spec;
@@ -95,7 +102,8 @@ std::uint64_t DeviceBuffers::activation_bytes(const Model& model, const EngineOp
 
 std::uint64_t DeviceBuffers::scratch_bytes(const Model& model, const EngineOptions& options) {
     return cuda::DeviceArena::padded(attention_bytes(model.spec, options)) +
-           cuda::DeviceArena::padded(gemm_bytes(model));
+           cuda::DeviceArena::padded(gemm_bytes(model)) +
+           cuda::DeviceArena::padded(linear_bytes(model.spec, options));
 }
 
 void DeviceBuffers::take(const Model& model, const EngineOptions& options) {
@@ -107,6 +115,7 @@ void DeviceBuffers::take(const Model& model, const EngineOptions& options) {
     };
     attention_scratch = span(attention_bytes(model.spec, options));
     gemm_scratch = span(gemm_bytes(model));
+    linear_scratch = span(linear_bytes(model.spec, options));
 }
 
 }  // namespace mr::model

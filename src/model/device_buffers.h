@@ -36,7 +36,7 @@ struct DeviceBuffers {
     Arrays pass, decode;  // of forward(), and of the replayed step
     int max_pages = 0;
 
-    std::span<std::byte> attention_scratch, gemm_scratch;
+    std::span<std::byte> attention_scratch, gemm_scratch, linear_scratch;
 
     static std::uint64_t activation_bytes(const Model& model, const EngineOptions& options);
     static std::uint64_t scratch_bytes(const Model& model, const EngineOptions& options);

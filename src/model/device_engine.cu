@@ -80,6 +80,10 @@ class Resident final : public DeviceEngine {
     void heads(Tensor logits, Tensor x, bool few);
     void product(Tensor out, Tensor x, Tensor w, Tensor bias, bool add, bool few, const char* name,
                  OpKind kind = OpKind::linear);
+    void linear(const cuda::LinearIn& in) {
+        ctx_.scratch = buffers_.linear_scratch;
+        cuda::linear_small(ctx_, in);
+    }
     void norm(Tensor out, Tensor x, Tensor weight, Tensor bias, Tensor out2 = {},
               Tensor weight2 = {}, Tensor bias2 = {});
     cuda::NormIn norm_in(Tensor weight, Tensor bias) const {
@@ -205,7 +209,7 @@ void Resident::product(Tensor out, Tensor x, Tensor w, Tensor bias, bool add, bo
         in.out = out;
         in.kind = kind;
         in.name = name;
-        cuda::linear_small(ctx_, in);
+        linear(in);
     } else {
         cuda::linear_plain(ctx_, out, x, w, bias, add, kind, name);
     }
@@ -233,7 +237,7 @@ void Resident::attention_in(const Part& part, int layer) {
         in.qkv = {q, kv, buffers_.rope, spec_.rope.rotary, spec_.heads};
         in.batch = &part.batch;
         in.name = "qkv";
-        return cuda::linear_small(ctx_, in);
+        return linear(in);
     }
     const Tensor h = as(buffers_.h, compute, part.first, rows, spec_.dim);
     norm(h, x, w.attn_norm, w.attn_norm_bias);
@@ -275,7 +279,7 @@ void Resident::mlp_in(const Part& part, int layer) {
         in.activation = spec_.activation;
         in.out = up;
         in.name = "mlp up";
-        return cuda::linear_small(ctx_, in);
+        return linear(in);
     }
     const Tensor h = as(buffers_.h, compute, part.first, rows, spec_.dim);
     norm(h, x, w.mlp_norm, w.mlp_norm_bias);
@@ -349,7 +353,7 @@ void Resident::heads(Tensor logits, Tensor x, bool few) {
         in.out = logits;
         in.kind = OpKind::lm_head;
         in.name = "head";
-        return cuda::linear_small(ctx_, in);
+        return linear(in);
     }
     const Tensor h = as(buffers_.h, compute, 0, x.rows(), spec_.dim);
     norm(h, x, w.final_norm, w.final_norm_bias);

@@ -59,10 +59,17 @@ struct LinearIn {
 // meet them in the compute type; sums are f32. A norm's output is rounded to the compute type.
 // The bits of a row of the result depend on that row and the weights alone.
 //
-// One kernel: a warp streams the weights of 16 rows and its share of the columns from memory
-// through a ring of its own in shared memory into the tensor cores. The ring is filled before the
-// kernel waits for its predecessor, so that the memory never rests between kernels.
+// A warp streams the weights of some rows and its share of the columns from memory through a ring
+// in shared memory into the tensor cores. The ring is filled before the kernel waits for its
+// predecessor, so that the memory never rests between kernels. Up to 8 tokens one kernel does it
+// all; more take another, which reads the weights once for up to 64 tokens, where the device has
+// clusters (sm_90), and passes of 8 where it has not. Norm and quantisation are then a kernel
+// before it, whose results lie in ctx.scratch: linear_small_scratch_bytes().
 void linear_small(const Context& ctx, const LinearIn& in);
+
+// What linear_small() wants of ctx.scratch for up to this many tokens and columns; 0 up to 8
+// tokens.
+std::size_t linear_small_scratch_bytes(std::int64_t max_rows, std::int64_t max_k);
 
 // Whether linear_small() takes such weights on this device (tensor cores, whole 16-byte pieces).
 bool linear_small_takes(DType weights, std::int64_t k);

@@ -19,8 +19,20 @@ struct Matrix {
     std::vector<std::byte> bytes;
 };
 
+constexpr int kMostRows = 300, kMostColumns = 11008;
+
 class SmallLinear : public GpuTest {
   protected:
+    void SetUp() override {
+        GpuTest::SetUp();
+        if (IsSkipped()) return;
+        // NaN, so that what nobody prepared shows.
+        scratch_ = DeviceArena("scratch", linear_small_scratch_bytes(kMostRows, kMostColumns));
+        stream_->fill(scratch_.data(), 0xff, scratch_.size());
+        ctx_.scratch = {static_cast<std::byte*>(scratch_.data()), scratch_.size()};
+    }
+    DeviceArena scratch_;
+
     Matrix matrix(DType type, int n, int k) {
         Matrix m;
         m.values = normal(static_cast<std::size_t>(n) * k, 1 / std::sqrt(static_cast<float>(k)));
@@ -78,10 +90,10 @@ class SmallLinear : public GpuTest {
 
 TEST_F(SmallLinear, EveryTypeAndOddSizesAgreeWithTheReference) {
     const int shapes[][2] = {{16, 64},  {8, 32},    {24, 96},   {100, 160},  {257, 320},
-                             {64, 768}, {48, 2560}, {40, 4096}, {2200, 128}, {33, 11008}};
+                             {64, 768}, {48, 2560}, {40, 4096}, {3181, 192}, {33, 11008}};
     for (const DType type : {DType::bf16, DType::f16, DType::q8_0x8, DType::q4_0x8}) {
         for (const auto& [n, k] : shapes) {
-            for (const int rows : {1, 2, 3, 5, 8, 9, 17}) {
+            for (const int rows : {1, 2, 5, 8, 9, 17, 32, 33, 64, 100}) {
                 memory_.reset();
                 const Matrix m = matrix(type, n, k);
                 std::vector<float> xv = normal(static_cast<std::size_t>(rows) * k);
@@ -103,21 +115,117 @@ TEST_F(SmallLinear, EveryTypeAndOddSizesAgreeWithTheReference) {
     }
 }
 
+// Rows of 1 to 8 go through one kernel, more through another: one result for both.
 TEST_F(SmallLinear, ARowsBitsDoNotDependOnTheOtherRows) {
     for (const DType type : {DType::bf16, DType::f16, DType::q8_0x8, DType::q4_0x8}) {
-        memory_.reset();
-        const int n = 300, k = 1408, most = 40;
-        const Matrix m = matrix(type, n, k);
-        std::vector<float> xv = normal(std::size_t{most} * k);
-        const Tensor x = upload(compute_type(type), {most, k}, xv);
-        std::vector<float> whole;
-        for (const int rows : {40, 1, 2, 7, 8, 11, 32, 33}) {
-            const Tensor out = poisoned(DType::f32, {rows, n});
-            linear_small(ctx_, {.x = x.slice_rows(0, rows), .w = m.device, .out = out});
-            const std::vector<float> got = download(out);
-            if (whole.empty()) whole = got;
-            for (std::size_t i = 0; i < got.size(); ++i) {
-                ASSERT_EQ(got[i], whole[i]) << dtype_name(type) << " rows " << rows << " at " << i;
+        for (const auto& [n, k] : {std::pair{300, 1408}, {3300, 4160}, {40, 64}}) {
+            memory_.reset();
+            const Matrix m = matrix(type, n, k);
+            std::vector<float> xv = normal(std::size_t{kMostRows} * k);
+            const Tensor x = upload(compute_type(type), {kMostRows, k}, xv);
+            const Tensor by_eight = poisoned(DType::f32, {kMostRows, n});
+            for (int row = 0; row < kMostRows; row += 8) {
+                const int rows = std::min(8, kMostRows - row);
+                linear_small(ctx_, {.x = x.slice_rows(row, rows),
+                                    .w = m.device,
+                                    .out = by_eight.slice_rows(row, rows)});
+            }
+            const std::vector<float> whole = download(by_eight);
+            for (const int rows : {1, 2, 7, 9, 11, 16, 31, 32, 33, 40, 63, 64, 65, 100, 256, 300}) {
+                const Tensor out = poisoned(DType::f32, {rows, n});
+                linear_small(ctx_, {.x = x.slice_rows(0, rows), .w = m.device, .out = out});
+                const std::vector<float> got = download(out);
+                for (std::size_t i = 0; i < got.size(); ++i) {
+                    ASSERT_EQ(got[i], whole[i]) << dtype_name(type) << " [" << n << ", " << k
+                                                << "] rows " << rows << " at " << i;
+                }
+            }
+        }
+    }
+}
+
+// Norm, bias, rotation and the way into a paged cache: many tokens at once give what each gives
+// alone, bit for bit, and nothing else is touched.
+TEST_F(SmallLinear, ManyTokensOfQkvAreThoseOfEachAlone) {
+    struct Case {
+        int heads, kv_heads, head_dim, rotary, k;
+        ops::NormKind norm;
+    };
+    const Case cases[] = {{4, 2, 48, 24, 1408, ops::NormKind::rms},
+                          {3, 1, 40, 40, 160, ops::NormKind::layer},
+                          {40, 8, 64, 64, 4224, ops::NormKind::layer}};
+    constexpr int kPageTokens = 16, kSequences = 5, kMaxPages = 4, kRows = 100;
+    constexpr int kPages = kSequences * kMaxPages;
+    std::vector<std::int32_t> positions(kRows), sequence(kRows), pages(kPages);
+    for (int t = 0; t < kRows; ++t) {
+        sequence[t] = t % kSequences;
+        positions[t] = t / kSequences + sequence[t] * 7;
+    }
+    for (int i = 0; i < kPages; ++i) pages[i] = (7 * i + 3) % kPages;
+    for (const DType type : {DType::bf16, DType::f16, DType::q8_0x8, DType::q4_0x8}) {
+        for (const Case& c : cases) {
+            memory_.reset();
+            const int n = (c.heads + 2 * c.kv_heads) * c.head_dim;
+            const Matrix m = matrix(type, n, c.k);
+            std::vector<float> xv = normal(std::size_t{kRows} * c.k), weight = normal(c.k),
+                               norm_bias = normal(c.k), bias = normal(n),
+                               turns = normal(std::size_t{kPageTokens} * kMaxPages * c.rotary);
+            ops::DeviceBatch batch;
+            batch.positions = upload<std::int32_t>(positions);
+            batch.sequence = upload<std::int32_t>(sequence);
+            batch.pages = upload<std::int32_t>(pages);
+            batch.max_pages = kMaxPages;
+            LinearIn in;
+            in.norm = {upload(DType::f32, {c.k}, weight), {}, c.norm, 1e-5f};
+            if (c.norm == ops::NormKind::layer) in.norm.bias = upload(DType::f32, {c.k}, norm_bias);
+            in.w = m.device;
+            in.bias = upload(DType::f32, {n}, bias);
+            in.finish = Finish::qkv;
+            in.batch = &batch;
+            in.qkv.rope = upload(DType::f32, {kPageTokens * kMaxPages, c.rotary / 2, 2}, turns);
+            in.qkv.rotary = c.rotary;
+            in.qkv.heads = c.heads;
+            const Tensor x = upload(DType::f32, {kRows, c.k}, xv);
+            const DType kv_type = type == DType::f16      ? DType::f16
+                                  : type == DType::q8_0x8 ? DType::f32
+                                                          : DType::bf16;
+            for (const int rows : {9, 40, 100}) {
+                std::vector<std::byte> results[2];
+                for (const bool together : {false, true}) {
+                    const Tensor q = poisoned(compute_type(type), {rows, c.heads * c.head_dim});
+                    const Shape cache{kPages, c.kv_heads, kPageTokens, c.head_dim};
+                    in.qkv.kv = {poisoned(kv_type, cache), poisoned(kv_type, cache)};
+                    const ops::DeviceBatch all = batch;
+                    for (int t = 0; t < rows; t += together ? rows : 1) {
+                        const int some = together ? rows : 1;
+                        in.x = x.slice_rows(t, some);
+                        in.qkv.q = q.slice_rows(t, some);
+                        batch.positions = all.positions + t;
+                        batch.sequence = all.sequence + t;
+                        batch.tokens = some;
+                        linear_small(ctx_, in);
+                    }
+                    batch = all;
+                    for (const Tensor& part : {q, in.qkv.kv.keys, in.qkv.kv.values}) {
+                        const auto bytes =
+                            download(static_cast<const std::byte*>(part.data), part.bytes());
+                        results[together].insert(results[together].end(), bytes.begin(),
+                                                 bytes.end());
+                    }
+                }
+                // Poison is 0xff: q is there in full, and of the cache what belongs to the rows.
+                const std::size_t q_bytes =
+                    results[0].size() - 2 * static_cast<std::size_t>(in.qkv.kv.keys.bytes());
+                const auto written = std::count_if(
+                    results[0].begin() + static_cast<std::ptrdiff_t>(q_bytes), results[0].end(),
+                    [](std::byte b) { return b != std::byte{255}; });
+                EXPECT_GT(written, rows * c.kv_heads * c.head_dim);
+                ASSERT_TRUE(results[0] == results[1])
+                    << dtype_name(type) << " k " << c.k << " rows " << rows << " first at byte "
+                    << std::mismatch(results[0].begin(), results[0].end(), results[1].begin())
+                               .first -
+                           results[0].begin()
+                    << ", q has " << q_bytes;
             }
         }
     }
@@ -125,9 +233,10 @@ TEST_F(SmallLinear, ARowsBitsDoNotDependOnTheOtherRows) {
 
 TEST_F(SmallLinear, AddActivateAndGateAreTheirParts) {
     for (const DType type : {DType::bf16, DType::f16, DType::q8_0x8, DType::q4_0x8}) {
-        for (const int rows : {1, 4}) {
+        for (const auto& [rows, n] :
+             {std::pair{1, 96}, {4, 96}, {9, 96}, {40, 96}, {30, 3248}, {70, 3248}}) {
             memory_.reset();
-            const int n = 96, k = 512;
+            const int k = 512;
             const Matrix m = matrix(type, n, k);
             std::vector<float> xv = normal(static_cast<std::size_t>(rows) * k);
             const Tensor x = upload(compute_type(type), {rows, k}, xv);

@@ -1,0 +1,97 @@
+// The boundary of linear_small(): shapes are checked, and one of its two kernels takes over.
+#include "core/error.h"
+#include "ops/linear/linear_cuda.h"
+#include "ops/linear/small_linear.cuh"
+#include "ops/linear/small_params.cuh"
+
+namespace mr::cuda {
+
+bool linear_small_takes(DType weights, std::int64_t k) {
+    const std::optional<DeviceInfo> info = device();
+    if (!info || info->sm < 80) return false;
+    if (weights == DType::q8_0x8 || weights == DType::q4_0x8) return true;
+    return (weights == DType::bf16 || weights == DType::f16) && k % 8 == 0;
+}
+
+DType compute_type(DType weights) {
+    return weights == DType::f32 || weights == DType::f16 ? weights : DType::bf16;
+}
+
+namespace {
+
+using small::Params;
+
+Params params_of(const LinearIn& in) {
+    const DType compute = compute_type(in.w.dtype);
+    const bool gate = in.finish == Finish::gate, qkv = in.finish == Finish::qkv;
+    Params p{};
+    p.w = static_cast<const std::byte*>(in.w.data);
+    p.k = in.w.cols();
+    p.n = static_cast<int>(in.w.rows());
+    p.rows = static_cast<int>(in.x.rows());
+    MR_CHECK(in.x.cols() == p.k, "the input is as wide as the weights");
+    MR_CHECK(in.x.dtype == (in.norm.weight ? DType::f32 : compute),
+             "the input is f32 before a norm, else of the weights' compute type");
+    p.x = in.x.data;
+    p.norm_weight = static_cast<const float*>(in.norm.weight.data);
+    p.norm_bias = static_cast<const float*>(in.norm.bias.data);
+    p.norm = in.norm.kind;
+    p.eps = in.norm.eps;
+    p.bias = static_cast<const float*>(in.bias.data);
+    p.finish = in.finish;
+    p.activation = in.activation;
+    p.out_cols = gate ? p.n / 2 : p.n;
+    MR_CHECK(!gate || (p.n % 16 == 0), "gate and up have whole tiles of 8 rows");
+    p.tiles = gate ? p.out_cols / 8 : (p.n + small::kTileRows - 1) / small::kTileRows;
+    p.lower = gate ? p.out_cols : 8;
+    if (qkv) {
+        MR_CHECK(in.batch != nullptr, "q, k and v go to positions of a batch");
+        p.q = in.qkv.q.data;
+        p.q_f32 = in.qkv.q.dtype == DType::f32;
+        p.keys = in.qkv.kv.keys.data;
+        p.values = in.qkv.kv.values.data;
+        p.kv_type = in.qkv.kv.keys.dtype;
+        p.heads = in.qkv.heads;
+        p.kv_heads = in.qkv.kv.kv_heads();
+        p.head_dim = in.qkv.kv.head_dim();
+        p.page_tokens = in.qkv.kv.page_tokens();
+        p.rope = static_cast<const float*>(in.qkv.rope.data);
+        p.rotary = in.qkv.rope ? in.qkv.rotary : 0;
+        p.positions = in.batch->positions;
+        p.sequence = in.batch->sequence;
+        p.pages = in.batch->pages;
+        p.max_pages = in.batch->max_pages;
+        MR_CHECK(p.n == (p.heads + 2 * p.kv_heads) * p.head_dim && p.head_dim % 2 == 0,
+                 "the weights are those of q, k and v");
+    } else {
+        p.out = in.out.data;
+        p.out_f32 = in.out.dtype == DType::f32;
+        MR_CHECK(in.out.rows() == p.rows && in.out.cols() == p.out_cols, "out is [rows, n]");
+        MR_CHECK(p.out_f32 || in.out.dtype == compute, "out is f32 or of the compute type");
+        MR_CHECK(in.finish != Finish::add || p.out_f32, "what is added to is f32");
+    }
+    return p;
+}
+
+}  // namespace
+
+void linear_small(const Context& ctx, const LinearIn& in) {
+    using namespace small;
+    MR_CHECK(linear_small_takes(in.w.dtype, in.w.cols()), "linear_small() takes these weights");
+    Params all = params_of(in);
+    const std::uint64_t rows = static_cast<std::uint64_t>(all.rows);
+    const std::uint64_t out_bytes =
+        rows * static_cast<std::uint64_t>(all.out_cols) * (all.out_f32 ? 4 : 2);
+    const OpRecord work{1, in.w.bytes() + in.x.bytes() + (in.finish == Finish::add ? out_bytes : 0),
+                        out_bytes, 2 * rows * static_cast<std::uint64_t>(all.n * all.k), 0};
+    all.stamp = account(ctx, in.kind, in.name, work);
+
+    if (all.rows > kTokens && mid_possible()) return run_mid(ctx, in.w.dtype, all);
+    run_small(ctx, in.w.dtype, all);
+}
+
+std::size_t linear_small_scratch_bytes(std::int64_t max_rows, std::int64_t max_k) {
+    return max_rows > small::kTokens ? small::mid_scratch_bytes(max_rows, max_k) : 0;
+}
+
+}  // namespace mr::cuda

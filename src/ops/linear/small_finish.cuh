@@ -1,0 +1,107 @@
+// What becomes of the sums of linear_small().
+#pragma once
+
+#include "ops/activation/activation.cuh"
+#include "ops/linear/small_linear.cuh"
+#include "ops/linear/small_params.cuh"
+#include "ops/rope/rotate.cuh"
+
+namespace mr::cuda::small {
+
+// The 8 warps' sums of one row and token, `step` floats apart, always in this order.
+__device__ __forceinline__ float add_warps(const float* sums, int step) {
+    float v[kWarps];
+#pragma unroll
+    for (int i = 0; i < kWarps; ++i) v[i] = sums[i * step];
+    return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+}
+
+__device__ __forceinline__ float activate_by(float v, ops::Activation kind) {
+    switch (kind) {
+        case ops::Activation::silu:
+            return activate<ops::Activation::silu>(v);
+        case ops::Activation::gelu:
+            return activate<ops::Activation::gelu>(v);
+        case ops::Activation::gelu_tanh:
+            return activate<ops::Activation::gelu_tanh>(v);
+        case ops::Activation::relu:
+            return activate<ops::Activation::relu>(v);
+    }
+    return v;
+}
+
+template <typename T>
+__device__ __forceinline__ void put(void* out, std::int64_t at, float v, bool f32) {
+    if (f32) {
+        static_cast<float*>(out)[at] = v;
+    } else {
+        static_cast<T*>(out)[at] = from_f32<T>(v);
+    }
+}
+__device__ __forceinline__ void put_kv(void* to, std::int64_t at, float v, DType type) {
+    if (type == DType::bf16) {
+        static_cast<bf16*>(to)[at] = __float2bfloat16_rn(v);
+    } else if (type == DType::f16) {
+        static_cast<__half*>(to)[at] = __float2half_rn(v);
+    } else {
+        static_cast<float*>(to)[at] = v;
+    }
+}
+
+// Finish::qkv: position and page of a token of the pass, where its keys and values go.
+__device__ __forceinline__ int2 place_of(const Params& p, int token) {
+    const int at = p.first_row + token, position = p.positions[at];
+    return {position, p.pages[static_cast<std::int64_t>(p.sequence[at]) * p.max_pages +
+                              position / p.page_tokens]};
+}
+
+// Two neighbouring rows of q, k or v for one token: turn them and put them where they belong.
+template <typename T>
+__device__ void finish_pair(const Params& p, int2 where, int row, int token, float a, float b) {
+    if (p.bias) a += p.bias[row], b += p.bias[row + 1];
+    const int q_dim = p.heads * p.head_dim, kv_dim = p.kv_heads * p.head_dim;
+    const int d = row % p.head_dim;
+    const int position = where.x;
+    if (row < q_dim + kv_dim && d < p.rotary) {
+        const float2 turn = *reinterpret_cast<const float2*>(
+            p.rope + (static_cast<std::int64_t>(position) * (p.rotary / 2) + d / 2) * 2);
+        rotate_pair(a, b, turn);
+    }
+    if (row < q_dim) {
+        const std::int64_t at = static_cast<std::int64_t>(token) * q_dim + row;
+        put<T>(p.q, at, a, p.q_f32);
+        put<T>(p.q, at + 1, b, p.q_f32);
+        return;
+    }
+    const int in = row - q_dim;
+    const bool key = in < kv_dim;
+    const int head = (key ? in : in - kv_dim) / p.head_dim;
+    const std::int64_t at =
+        ((std::int64_t{where.y} * p.kv_heads + head) * p.page_tokens + position % p.page_tokens) *
+            p.head_dim +
+        d;
+    put_kv(key ? p.keys : p.values, at, a, p.kv_type);
+    put_kv(key ? p.keys : p.values, at + 1, b, p.kv_type);
+}
+
+// One result of Finish::store, add or activate; `before`: what it is added to.
+template <typename T, typename Before>
+__device__ __forceinline__ void finish_one(const Params& p, int row, int token, float v,
+                                           Before&& before) {
+    if (p.bias) v += p.bias[row];
+    const std::int64_t place = static_cast<std::int64_t>(token) * p.out_cols + row;
+    if (p.finish == Finish::activate) v = activate_by(v, p.activation);
+    if (p.finish == Finish::add) v += before(static_cast<const float*>(p.out) + place);
+    put<T>(p.out, place, v, p.out_f32);
+}
+
+// One result of Finish::gate.
+template <typename T>
+__device__ __forceinline__ void finish_gate(const Params& p, int row, int token, float gate,
+                                            float up) {
+    if (p.bias) up += p.bias[row];
+    put<T>(p.out, static_cast<std::int64_t>(token) * p.out_cols + row,
+           __fmul_rn(activate_by(gate, p.activation), up), p.out_f32);
+}
+
+}  // namespace mr::cuda::small

@@ -1,0 +1,69 @@
+// What the kernels behind linear_small() are given.
+#pragma once
+
+#include <algorithm>
+
+#include "core/cuda/kernel.cuh"
+#include "core/error.h"
+#include "ops/linear/linear_cuda.h"
+
+namespace mr::cuda::small {
+
+struct Params {
+    const std::byte* w;
+    const void* x;             // f32 where normed, else the compute type
+    const float* norm_weight;  // null: no norm
+    const float* norm_bias;
+    const float* bias;
+    void* out;
+    Stamp* stamp;
+    // Finish::qkv
+    void* q;
+    void* keys;
+    void* values;
+    const float* rope;
+    const std::int32_t *positions, *sequence, *pages;
+
+    std::int64_t k;
+    int n, tiles, lower;  // rows of w; 16-row tiles; first row of a tile's lower half in tile 0
+    int rows;             // tokens
+    int pass_tiles;       // tiles whose sums fit into shared memory
+    int x_stride;         // bytes of a token's input there; many tokens: see mid_linear.cuh
+    int out_cols;
+    int first_row;  // which row of the batch token 0 is
+    int heads, kv_heads, head_dim, rotary, page_tokens, max_pages;
+    float eps;
+    bool out_f32, q_f32;
+    ops::NormKind norm;
+    Finish finish;
+    ops::Activation activation;
+    DType kv_type;
+};
+
+// Up to 8 tokens a pass over the weights (small_linear.cu); rows: any number.
+void run_small(const Context& ctx, DType weights, const Params& p);
+
+// Up to 64 tokens a pass (mid_linear.cu), where the device has clusters. The same bits.
+bool mid_possible();
+void run_mid(const Context& ctx, DType weights, const Params& p);
+std::size_t mid_scratch_bytes(std::int64_t rows, std::int64_t k);
+
+// The tokens [first, first + rows) of p.
+inline Params pass_of(const Params& all, int first, int rows) {
+    Params p = all;
+    p.rows = rows;
+    p.first_row = all.first_row + first;
+    const std::int64_t size = all.norm_weight ? 4 : 2;
+    p.x = static_cast<const std::byte*>(all.x) + first * all.k * size;
+    if (p.out) {
+        p.out = static_cast<std::byte*>(all.out) +
+                std::int64_t{first} * all.out_cols * (all.out_f32 ? 4 : 2);
+    }
+    if (p.q) {
+        p.q = static_cast<std::byte*>(all.q) +
+              std::int64_t{first} * all.heads * all.head_dim * (all.q_f32 ? 4 : 2);
+    }
+    return p;
+}
+
+}  // namespace mr::cuda::small
