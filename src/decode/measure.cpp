@@ -136,6 +136,7 @@ Measured measure_decode(model::Engine& engine, const MeasureOptions& options,
         run_prompt(engine, row.seq, std::span(prompt).first(prompt.size() - 1));
     }
     std::vector<model::BatchItem> last;
+    last.reserve(rows.size());
     for (const model::DecodeRow& row : rows) {
         last.push_back({row.seq, std::span(prompt).last(1), model::BatchItem::Logits::last});
     }

@@ -39,12 +39,14 @@ void require_device(const Model& model, const EngineOptions& options) {
 }
 
 #ifndef MR_CUDA
+// NOLINTBEGIN(performance-unnecessary-value-param): the signature is that of device_engine.cu
 std::unique_ptr<DeviceEngine> make_device_engine(std::shared_ptr<const Model>,
                                                  std::shared_ptr<const DeviceWeights>,
                                                  const EngineOptions&, Ledger&) {
     cuda::require_device();  // throws: there is none
     return nullptr;
 }
+// NOLINTEND(performance-unnecessary-value-param)
 std::uint64_t DeviceBuffers::activation_bytes(const Model&, const EngineOptions&) { return 0; }
 std::uint64_t DeviceBuffers::scratch_bytes(const Model&, const EngineOptions&) { return 0; }
 #endif

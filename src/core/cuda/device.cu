@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "core/arena.h"
-#include "core/cuda/kernel.cuh"
 #include "core/cuda/device.h"
+#include "core/cuda/kernel.cuh"
 #include "core/error.h"
 
 namespace mr::cuda {
@@ -82,7 +82,8 @@ void call_failed(cudaError_t status, const char* call, const char* file, int lin
 }
 
 // Two kernels share a multiprocessor only where both see it split the same way between cache and
-// shared memory; a change of the split waits until it is empty. So all of ours ask for the same one.
+// shared memory; a change of the split waits until it is empty. So all of ours ask for the same
+// one.
 void prepare_kernel(const void* kernel) {
     static std::mutex guard;
     static std::unordered_set<const void*> prepared;
