@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <limits>
 
 #include "cli/terminal.h"
 #include "core/error.h"
@@ -100,6 +101,34 @@ model::EngineOptions engine_options(const SharedOptions& options) {
 
 model::Engine make_engine(const LoadedModel& loaded, const model::EngineOptions& options) {
     return {loaded.model, options, loaded.weights};
+}
+
+model::EngineOptions options_for(const SharedOptions& options, const model::Model& model,
+                                 std::size_t prompt_tokens, decode::GenerateOptions& generate) {
+    const std::int64_t wanted =
+        generate.max_tokens < 0 ? std::numeric_limits<int>::max() - 1 : generate.max_tokens;
+    model::EngineOptions out = engine_options(options);
+    if (out.context == 0) {
+        out.context = std::min<std::int64_t>(model.spec.context,
+                                             static_cast<std::int64_t>(prompt_tokens) + wanted + 1);
+    }
+    generate.max_tokens =
+        static_cast<int>(std::min(wanted, std::max<std::int64_t>(out.context, 1)));
+    return out;
+}
+
+observe::RunReport report_of(const decode::Generated& made, double load_seconds,
+                             double read_bandwidth) {
+    observe::RunReport report;
+    report.load_seconds = load_seconds;
+    report.prompt_tokens = made.prefill.tokens;
+    report.prefill_seconds = made.prefill.seconds;
+    report.prefill = made.prefill.ledger;
+    report.decode_steps = made.decode.tokens;
+    report.decode_seconds = made.decode.seconds;
+    report.decode = made.decode.ledger;
+    report.read_bandwidth = read_bandwidth;
+    return report;
 }
 
 std::string read_input(const std::string& path) {

@@ -1,8 +1,6 @@
 // millrace profile: a generation, written down stage by stage.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,20 +32,6 @@ struct Options {
     std::string trace, html;
 };
 
-observe::RunReport report_of(const decode::Generated& made, double load_seconds,
-                             const observe::Ceilings& ceilings) {
-    observe::RunReport report;
-    report.load_seconds = load_seconds;
-    report.prompt_tokens = made.prefill.tokens;
-    report.prefill_seconds = made.prefill.seconds;
-    report.prefill = made.prefill.ledger;
-    report.decode_steps = made.decode.tokens;
-    report.decode_seconds = made.decode.seconds;
-    report.decode = made.decode.ledger;
-    report.read_bandwidth = ceilings.read;
-    return report;
-}
-
 int profile(Options options) {
     const InterruptGuard guard;
     const std::string prompt = options.prompt == "-" ? read_input("-") : options.prompt;
@@ -63,17 +47,8 @@ int profile(Options options) {
     recorder.add_span("load", load_begin, loaded.seconds);
     const std::vector<std::int32_t> ids = decode::encode_prompt(*loaded.model, prompt);
 
-    model::EngineOptions engine_opts = engine_options(options.shared);
-    const std::int64_t wanted = options.generate.max_tokens < 0
-                                    ? std::numeric_limits<int>::max() - 1
-                                    : options.generate.max_tokens;
-    if (engine_opts.context == 0) {
-        engine_opts.context = std::min<std::int64_t>(
-            loaded.model->spec.context, static_cast<std::int64_t>(ids.size()) + wanted + 1);
-    }
-    options.generate.max_tokens =
-        static_cast<int>(std::min(wanted, std::max<std::int64_t>(engine_opts.context, 1)));
-    model::Engine engine = make_engine(loaded, engine_opts);
+    model::Engine engine = make_engine(
+        loaded, options_for(options.shared, *loaded.model, ids.size(), options.generate));
 
     options.generate.recorder = &recorder;
     options.generate.cancelled = [] { return InterruptGuard::pending(); };
@@ -89,7 +64,7 @@ int profile(Options options) {
     const bool gpu = engine.options().cuda;
     const observe::Ceilings ceilings = observe::ceilings_of(gpu, *engine.context().pool, 0.2);
 
-    const observe::RunReport report = report_of(made, loaded.seconds, ceilings);
+    const observe::RunReport report = report_of(made, loaded.seconds, ceilings.read);
     const observe::RunNames names{engine.model().source, observe::device_name(gpu)};
     std::vector<observe::Roofline> phases;
     for (const char* phase : {"decode", "prefill"}) {

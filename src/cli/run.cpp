@@ -1,8 +1,6 @@
 // millrace run: text from a model, as it is made.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <limits>
 #include <memory>
 #include <string>
 
@@ -39,20 +37,6 @@ std::string prompt_text(const RunOptions& options) {
     return options.prompt == "-" ? read_input("-") : options.prompt;
 }
 
-observe::RunReport report_of(const decode::Generated& made, double load_seconds,
-                             const observe::Ceilings& ceilings) {
-    observe::RunReport report;
-    report.load_seconds = load_seconds;
-    report.prompt_tokens = made.prefill.tokens;
-    report.prefill_seconds = made.prefill.seconds;
-    report.prefill = made.prefill.ledger;
-    report.decode_steps = made.decode.tokens;
-    report.decode_seconds = made.decode.seconds;
-    report.decode = made.decode.ledger;
-    report.read_bandwidth = ceilings.read;
-    return report;
-}
-
 void print_json(const decode::Generated& made, const std::string& prompt,
                 std::span<const std::int32_t> prompt_ids, const observe::RunReport& report,
                 std::span<const observe::Roofline> rooflines, const model::Engine& engine,
@@ -81,18 +65,8 @@ int run(RunOptions options) {
     const LoadedModel loaded = load(options.shared);
     const std::vector<std::int32_t> ids = decode::encode_prompt(*loaded.model, prompt);
 
-    // A run knows how much context it can use: no need for all the model has.
-    const std::int64_t most = std::numeric_limits<int>::max() - 1;
-    const std::int64_t wanted =
-        options.generate.max_tokens < 0 ? most : options.generate.max_tokens;
-    model::EngineOptions engine_opts = engine_options(options.shared);
-    if (engine_opts.context == 0) {
-        engine_opts.context = std::min<std::int64_t>(
-            loaded.model->spec.context, static_cast<std::int64_t>(ids.size()) + wanted + 1);
-    }
-    options.generate.max_tokens =
-        static_cast<int>(std::min(wanted, std::max<std::int64_t>(engine_opts.context, 1)));
-    model::Engine engine = make_engine(loaded, engine_opts);
+    model::Engine engine = make_engine(
+        loaded, options_for(options.shared, *loaded.model, ids.size(), options.generate));
     decode::Session session(engine);
 
     options.generate.cancelled = [] { return InterruptGuard::pending(); };
@@ -115,7 +89,7 @@ int run(RunOptions options) {
     if (!options.quiet || options.shared.json || options.roofline) {
         const observe::Ceilings ceilings =
             observe::ceilings_of(engine.options().cuda, *engine.context().pool, 0.1);
-        const observe::RunReport report = report_of(made, loaded.seconds, ceilings);
+        const observe::RunReport report = report_of(made, loaded.seconds, ceilings.read);
         std::vector<observe::Roofline> rooflines;
         for (const char* phase : {"prefill", "decode"}) {
             if (!options.roofline) break;

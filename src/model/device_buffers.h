@@ -15,15 +15,15 @@ namespace mr::model {
 struct DeviceBuffers {
     // Activations. Rows are max_batch, or max_logits for `last` and `logits`. Elements are 4 bytes
     // wide, so that a buffer can be viewed in any compute type.
-    Tensor x;        // [tokens, dim]                  the residual stream, f32
-    Tensor h, h2;    // [tokens, dim]                  normed inputs; h2: the MLP's, where parallel
-    Tensor qkv;      // [tokens, q_dim + 2 kv_dim]     before the rotation, where not fused
-    Tensor q, attn;  // [tokens, q_dim]
-    Tensor gate_up;  // [tokens, 2 hidden]             where not fused
-    Tensor up;       // [tokens, hidden]
-    Tensor last;     // [rows, dim]                    what the LM head reads
-    Tensor logits;   // [rows, vocab]
-    Tensor rope;     // [positions, rotary / 2, 2]
+    Tensor x;               // [tokens, dim]                  the residual stream, f32
+    Tensor h;               // [tokens, dim]                  the normed input, where not fused
+    Tensor qkv;             // [tokens, q_dim + 2 kv_dim]     before the rotation, where not fused
+    Tensor q, attn;         // [tokens, q_dim]
+    Tensor gate_up;         // [tokens, 2 hidden]             where not fused
+    Tensor up;              // [tokens, hidden]
+    Tensor last;            // [rows, dim]                    what the LM head reads
+    Tensor logits;          // [rows, vocab]
+    Tensor rope;            // [positions, rotary / 2, 2]
     double* nll = nullptr;  // [rows]
 
     // A batch on the device, and the same arrays in pinned memory on their way there.

@@ -40,6 +40,20 @@ Tensor as(Tensor buffer, DType type, std::int64_t first, std::int64_t rows, std:
     return {data, type, {rows, cols}};
 }
 
+// Sets a variable for the length of a scope, however that ends.
+template <typename T>
+class Meanwhile {
+  public:
+    Meanwhile(T& at, T value) : at_(at), before_(std::exchange(at, value)) {}
+    ~Meanwhile() { at_ = before_; }
+    Meanwhile(const Meanwhile&) = delete;
+    Meanwhile& operator=(const Meanwhile&) = delete;
+
+  private:
+    T& at_;
+    T before_;
+};
+
 class Resident final : public DeviceEngine {
   public:
     Resident(std::shared_ptr<const Model> model, std::shared_ptr<const DeviceWeights> weights,
@@ -58,7 +72,6 @@ class Resident final : public DeviceEngine {
     }
     void synchronize() override { stream_.synchronize(); }
     std::vector<cuda::Stage> measured_step() override;
-    std::size_t step_nodes() const override { return step_nodes_; }
     void watch(bool on) override { watched_ = on; }
     bool watched() const override { return watched_; }
     std::vector<cuda::Stage> take_stages() override { return std::exchange(stages_, {}); }
@@ -84,8 +97,7 @@ class Resident final : public DeviceEngine {
         ctx_.scratch = buffers_.linear_scratch;
         cuda::linear_small(ctx_, in);
     }
-    void norm(Tensor out, Tensor x, Tensor weight, Tensor bias, Tensor out2 = {},
-              Tensor weight2 = {}, Tensor bias2 = {});
+    void norm(Tensor out, Tensor x, Tensor weight, Tensor bias);
     cuda::NormIn norm_in(Tensor weight, Tensor bias) const {
         return {weight, bias, spec_.norm, spec_.norm_eps};
     }
@@ -117,7 +129,6 @@ class Resident final : public DeviceEngine {
     int decode_rows_ = 0;
     std::int64_t decode_keys_ = 0;  // keys of the longest row after the next step
     std::vector<std::uint64_t> first_draw_;
-    std::size_t step_nodes_ = 0;
     bool watched_ = false;
     std::vector<cuda::Stage> stages_;
 };
@@ -179,8 +190,7 @@ Resident::~Resident() {
     }
 }
 
-void Resident::norm(Tensor out, Tensor x, Tensor weight, Tensor bias, Tensor out2, Tensor weight2,
-                    Tensor bias2) {
+void Resident::norm(Tensor out, Tensor x, Tensor weight, Tensor bias) {
     cuda::NormPass pass;
     pass.kind = spec_.norm;
     pass.eps = spec_.norm_eps;
@@ -188,9 +198,6 @@ void Resident::norm(Tensor out, Tensor x, Tensor weight, Tensor bias, Tensor out
     pass.out = out;
     pass.weight = weight;
     pass.bias = bias;
-    pass.out2 = out2;
-    pass.weight2 = weight2;
-    pass.bias2 = bias2;
     cuda::norm(ctx_, pass);
 }
 
@@ -423,11 +430,10 @@ Tensor Resident::forward(std::span<const BatchItem> batch, std::span<const ops::
     if (!watched_) return pass(batch, seqs);
     // Products of many tokens have stamps of their own before and after the library's kernels.
     cuda::Timeline timeline(static_cast<std::size_t>(spec_.layers) * 64 + 256);
-    ctx_.timeline = &timeline;
+    const Meanwhile watching(ctx_.timeline, &timeline);
     timeline.reset(stream_);
     const Tensor logits = pass(batch, seqs);
     const std::vector<cuda::Stage> stages = timeline.read(stream_);
-    ctx_.timeline = nullptr;
     stages_.insert(stages_.end(), stages.begin(), stages.end());
     return logits;
 }
@@ -596,23 +602,20 @@ void Resident::step() {
         auto found = graphs_.find(key);
         if (found == graphs_.end()) {
             Captured captured;
-            Ledger* const real = ctx_.ledger;
-            ctx_.ledger = &captured.ledger;
+            const Meanwhile account(ctx_.ledger, &captured.ledger);
             captured.graph = cuda::Graph::capture(stream_, [&] { launch_step(); });
-            ctx_.ledger = real;
             found = graphs_.emplace(key, std::move(captured)).first;
         }
         found->second.graph.launch(stream_);
         sampler_.replayed(decode_rows_, &ledger_);
         ledger_.add(found->second.ledger);
-        step_nodes_ = found->second.graph.nodes();
     }
     ++decode_keys_;
 }
 
 std::vector<cuda::Stage> Resident::measured_step() {
     cuda::Timeline timeline(static_cast<std::size_t>(spec_.layers) * 16 + 64);
-    ctx_.timeline = &timeline;
+    const Meanwhile watching(ctx_.timeline, &timeline);
     timeline.reset(stream_);
     if (options_.graph) {
         const cuda::Graph graph = cuda::Graph::capture(stream_, [&] { launch_step(); });
@@ -622,7 +625,6 @@ std::vector<cuda::Stage> Resident::measured_step() {
     } else {
         launch_step();
     }
-    ctx_.timeline = nullptr;
     ++decode_keys_;
     return timeline.read(stream_);
 }

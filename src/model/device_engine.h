@@ -45,7 +45,6 @@ class DeviceEngine {
     virtual void watch(bool on) = 0;
     virtual bool watched() const = 0;
     virtual std::vector<cuda::Stage> take_stages() = 0;
-    virtual std::size_t step_nodes() const = 0;  // kernels of the captured step
 };
 
 // What a device engine holds there. Exact: what is planned is what is taken.
