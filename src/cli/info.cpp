@@ -185,7 +185,7 @@ std::string fits_text(const Json& fits, int context) {
     std::string lines, last;
     for (const Json& row : fits["rows"]) {
         const auto type = row["weights"].get<std::string>();
-        if (type == fits["rows"][0]["weights"]) {
+        if (type == fits["rows"][0]["weights"].get<std::string>()) {
             header += fmt::format("{:>14}", "KV " + row["kv"].get<std::string>());
         }
         if (type != last) {
