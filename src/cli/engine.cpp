@@ -93,6 +93,7 @@ model::EngineOptions engine_options(const SharedOptions& options) {
                             .remedy = "use f32 or f16"});
     }
     if (out.cuda) out.max_batch = 2048;
+    out.check_nan = options.check_nan;
     out.fuse = !options.no_fuse;
     out.graph = !options.no_graph;
     out.dependent_launch = !options.no_dependent_launch;

@@ -41,6 +41,9 @@ void add_engine_options(CLI::App& command, SharedOptions& options) {
         .add_option("--kv-type", options.kv_type, "Type of the KV cache: f32, f16, bf16 (on a GPU)")
         ->check(CLI::IsMember({"auto", "f32", "f16", "bf16"}))
         ->capture_default_str();
+    command.add_flag("--check-nan", options.check_nan,
+                     "Stop at the first NaN or infinity and name the layer where it appeared: to "
+                     "find damaged weights and overflow; slower");
     command.add_flag("--no-repack", options.no_repack,
                      "Read quantised weights where the file is mapped: opens at once, decodes "
                      "slower (CPU)");

@@ -19,6 +19,7 @@ struct SharedOptions {
     std::string kv_type = "auto";
     bool no_repack = false;  // use the weights as the file has them
     bool no_fuse = false, no_graph = false, no_dependent_launch = false;  // on the GPU
+    bool check_nan = false;
     bool json = false;
 
     std::optional<DType> kv_dtype() const { return dtype_from_name(kv_type); }  // none: auto
@@ -26,7 +27,7 @@ struct SharedOptions {
 
 // MODEL, --tokenizer
 void add_model_options(CLI::App& command, SharedOptions& options);
-// --device, --threads, --ctx, --kv-type, --no-repack
+// --device, --threads, --ctx, --kv-type, --check-nan, and the switches
 void add_engine_options(CLI::App& command, SharedOptions& options);
 // --device, --threads alone
 void add_machine_options(CLI::App& command, SharedOptions& options);

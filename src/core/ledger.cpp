@@ -26,6 +26,8 @@ const char* op_name(OpKind kind) {
             return "loss";
         case OpKind::sample:
             return "sample";
+        case OpKind::check:
+            return "check";
         case OpKind::kCount:
             break;
     }

@@ -22,6 +22,7 @@ enum class OpKind : std::uint8_t {
     lm_head,
     loss,
     sample,
+    check,
     kCount,
 };
 const char* op_name(OpKind kind);

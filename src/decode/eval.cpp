@@ -37,7 +37,8 @@ double sequence_nll(model::Engine& engine, std::span<const std::int32_t> tokens)
                             .field = "loss",
                             .value = std::to_string(sum),
                             .problem = "the model's logits are not finite",
-                            .remedy = "the weights are damaged: convert or download them again"});
+                            .remedy = "the weights are damaged: convert or download them again; "
+                                      "--check-nan names the layer where it begins"});
     }
     return sum;
 }

@@ -65,7 +65,9 @@ void DecodeLoop::next_on_cpu() {
 
 void DecodeLoop::next_on_device() {
     model::DeviceEngine& device = *engine_.device();
-    const std::int64_t ahead = device.watched() ? 0 : kAhead;
+    // A step that is checked ends before the next begins: what comes before a NaN is still read.
+    const bool one_by_one = device.watched() || engine_.options().check_nan;
+    const std::int64_t ahead = one_by_one ? 0 : kAhead;
     while (launched_ < most_ && launched_ <= calls_ + ahead) {
         device.step();
         ++launched_;

@@ -220,13 +220,11 @@ Generated Session::generate(std::span<const std::int32_t> prompt, const Generate
             out.reason = StopReason::cancelled;
             break;
         }
-        if (!out.ids.empty()) {  // the last token is fed back now
-            if (static_cast<std::int64_t>(cached_.size()) >= engine_.options().context) {
-                out.reason = StopReason::context_full;
-                break;
-            }
-            cached_.push_back(out.ids.back());
-            ++out.decode.tokens;
+        // The last token is fed back now.
+        if (!out.ids.empty() &&
+            static_cast<std::int64_t>(cached_.size()) >= engine_.options().context) {
+            out.reason = StopReason::context_full;
+            break;
         }
         const std::int32_t token = [&] {
             const observe::Span span(recorder, out.ids.empty() ? "sample" : "decode");
@@ -236,6 +234,10 @@ Generated Session::generate(std::span<const std::int32_t> prompt, const Generate
             watch.take(begin);
             return id;
         }();
+        if (!out.ids.empty()) {
+            cached_.push_back(out.ids.back());  // not before: a step may fail
+            ++out.decode.tokens;
+        }
         out.ids.push_back(token);
         if (!options.ignore_end && tokenizer->is_end_of_generation(token)) {
             out.reason = StopReason::end_of_text;

@@ -78,6 +78,7 @@ void DeviceBuffers::each(const Model& model, const EngineOptions& options, Take&
     tensor(logits, {rows, spec.vocab});
     if (spec.rope.rotary > 0) tensor(rope, {options.context, spec.rope.rotary / 2, 2});
     array(nll, rows);
+    if (options.check_nan) array(not_finite, 1);
     max_pages = static_cast<int>(pages_of(options));
     for (Arrays* a : {&pass, &decode}) {
         array(a->ids, tokens);

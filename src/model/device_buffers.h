@@ -25,6 +25,7 @@ struct DeviceBuffers {
     Tensor logits;          // [rows, vocab]
     Tensor rope;            // [positions, rotary / 2, 2]
     double* nll = nullptr;  // [rows]
+    std::uint64_t* not_finite = nullptr;  // [1], with check_nan: ops::NotFinite, packed
 
     // A batch on the device, and the same arrays in pinned memory on their way there.
     struct Arrays {

@@ -10,8 +10,10 @@
 #include "core/error.h"
 #include "model/device_buffers.h"
 #include "model/device_engine.h"
+#include "model/not_finite.h"
 #include "ops/activation/activation_cuda.h"
 #include "ops/attention/attention_cuda.h"
+#include "ops/check/check_cuda.h"
 #include "ops/embedding/embedding_cuda.h"
 #include "ops/linear/gemm_cuda.h"
 #include "ops/linear/linear_cuda.h"
@@ -101,6 +103,8 @@ class Resident final : public DeviceEngine {
     cuda::NormIn norm_in(Tensor weight, Tensor bias) const {
         return {weight, bias, spec_.norm, spec_.norm_eps};
     }
+    void check(int stage, Tensor x, std::int64_t first_row);
+    void require_finite(const DeviceBuffers::Arrays& arrays, int behind);
     void launch_step();
     ops::DeviceBatch decode_batch() const;
 
@@ -155,6 +159,7 @@ Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const Dev
     cache_ = std::make_unique<KvCache>(spec_, options.context, options.max_sequences,
                                        *options.kv_type, kv_memory_.data());
     buffers_.take(*model_, options);
+    if (options.check_nan) stream_.fill(buffers_.not_finite, 0xff, sizeof *buffers_.not_finite);
     first_draw_.resize(static_cast<std::size_t>(options.max_sequences));
     ctx_.ledger = &ledger_;
     ctx_.cuda = &stream_;
@@ -315,6 +320,7 @@ void Resident::run(const Part& part) {
     const std::int64_t rows = part.batch.tokens;
     const Tensor x = as(buffers_.x, DType::f32, part.first, rows, spec_.dim);
     cuda::embedding(ctx_, x, weights.embedding, weights.positions, part.batch);
+    check(embedding_stage(), x, part.first);
     for (int i = 0; i < spec_.layers; ++i) {
         ctx_.layer = i;
         const LayerWeights& w = weights.layers[static_cast<std::size_t>(i)];
@@ -339,10 +345,12 @@ void Resident::run(const Part& part) {
         }
         ctx_.dependent_launch = options_.dependent_launch;
         product(x, flat, w.o, w.o_bias, true, part.few, "out");
+        check(attention_stage(i), x, part.first);
         if (!parallel) mlp_in(part, i);
         const Tensor up =
             as(buffers_.up, cuda::compute_type(w.down.dtype), part.first, rows, spec_.hidden);
         product(x, up, w.down, w.down_bias, true, part.few, "down");
+        check(mlp_stage(i), x, part.first);
     }
     ctx_.layer = -1;
 }
@@ -365,6 +373,29 @@ void Resident::heads(Tensor logits, Tensor x, bool few) {
     const Tensor h = as(buffers_.h, compute, 0, x.rows(), spec_.dim);
     norm(h, x, w.final_norm, w.final_norm_bias);
     product(logits, h, w.head, w.head_bias, false, few, "head", OpKind::lm_head);
+}
+
+// With check_nan: notes the first row of x that is not finite, where none was noted before it.
+void Resident::check(int stage, Tensor x, std::int64_t first_row) {
+    if (options_.check_nan) cuda::check_finite(ctx_, buffers_.not_finite, x, stage, first_row);
+}
+
+// Waits for what was launched and throws what the checks noted. `behind`: how many positions the
+// rows have moved on since.
+void Resident::require_finite(const DeviceBuffers::Arrays& arrays, int behind) {
+    const auto read = [&](const auto* from) {
+        std::remove_cvref_t<decltype(*from)> value{};
+        stream_.to_host(&value, from, sizeof value, &ledger_);
+        stream_.synchronize();
+        return value;
+    };
+    const std::optional<ops::NotFinite> found = ops::NotFinite::unpacked(read(buffers_.not_finite));
+    if (!found) return;
+    stream_.fill(buffers_.not_finite, 0xff, sizeof *buffers_.not_finite);  // for the next pass
+    // A pass gives logits to some of its rows, a step to all.
+    const bool some = &arrays == &buffers_.pass && found->stage == logits_stage(spec_);
+    const std::int64_t row = some ? read(arrays.rows + found->row) : found->row;
+    throw_not_finite(*model_, options_, *found, read(arrays.positions + row) - behind);
 }
 
 // The arrays of some items, from row `first_row` and sequence `first_seq` on.
@@ -495,8 +526,10 @@ Tensor Resident::pass(std::span<const BatchItem> batch, std::span<const ops::Bat
             heads(logits.slice_rows(at, some), last.slice_rows(at, some), few);
             at += some;
         }
+        check(logits_stage(spec_), logits, 0);
     }
     stream_.record(staged_);
+    if (options_.check_nan) require_finite(buffers_.pass, 0);
     return logits;
 }
 
@@ -582,6 +615,7 @@ void Resident::launch_step() {
     run(part);
     const Tensor logits = as(buffers_.logits, DType::f32, 0, decode_rows_, spec_.vocab);
     heads(logits, as(buffers_.x, DType::f32, 0, decode_rows_, spec_.dim), true);
+    check(logits_stage(spec_), logits, 0);
     sampler_.sample(ctx_, logits);
     cuda::launch(ctx_, dim3(static_cast<unsigned>((decode_rows_ + 255) / 256)), dim3(256), 0,
                  advance_kernel, buffers_.decode.positions, decode_rows_);
@@ -611,6 +645,7 @@ void Resident::step() {
         ledger_.add(found->second.ledger);
     }
     ++decode_keys_;
+    if (options_.check_nan) require_finite(buffers_.decode, 1);
 }
 
 std::vector<cuda::Stage> Resident::measured_step() {
@@ -626,6 +661,7 @@ std::vector<cuda::Stage> Resident::measured_step() {
         launch_step();
     }
     ++decode_keys_;
+    if (options_.check_nan) require_finite(buffers_.decode, 1);
     return timeline.read(stream_);
 }
 

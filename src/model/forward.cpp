@@ -8,6 +8,7 @@
 #include "core/cpu.h"
 #include "core/error.h"
 #include "model/device_engine.h"
+#include "model/not_finite.h"
 #include "ops/activation/activation.h"
 #include "ops/embedding/embedding.h"
 #include "ops/linear/linear.h"
@@ -27,6 +28,8 @@ EngineOptions with_defaults(const Model& model, EngineOptions options) {
     options.max_sequences = std::max(options.max_sequences, 1);
     options.max_batch = std::max(options.max_batch, options.max_sequences);
     if (options.max_logits <= 0) options.max_logits = options.max_sequences;
+    // What a step computed is looked at when it ends: there is nothing to replay.
+    if (options.check_nan) options.graph = false;
     if (!options.kv_type) options.kv_type = options.cuda ? device_kv_type(model) : DType::f32;
     return options;
 }
@@ -233,6 +236,22 @@ void Engine::mlp_block(const LayerWeights& w, int layer, const Activations& a, T
     ops::linear(ctx_, a.up, {w.down, a.x, w.down_bias, a.x});
 }
 
+void Engine::check(int stage, Tensor x, std::span<const BatchItem> batch) const {
+    if (!options_.check_nan) return;
+    const std::optional<ops::NotFinite> found = ops::find_not_finite(ctx_, x, stage);
+    if (!found) return;
+    std::int64_t row = found->row;
+    if (stage != logits_stage(model_->spec)) {
+        throw_not_finite(*model_, options_, *found, positions_[static_cast<std::size_t>(row)]);
+    }
+    // Logits are of the last tokens of every item.
+    std::size_t item = 0;
+    for (; row >= logit_rows(batch[item]); ++item) row -= logit_rows(batch[item]);
+    const ops::BatchSeq& seq = seqs_[item];
+    throw_not_finite(*model_, options_, *found,
+                     seq.position + seq.count - logit_rows(batch[item]) + row);
+}
+
 Tensor Engine::forward(std::span<const BatchItem> batch) {
     const ModelSpec& spec = model_->spec;
     const Weights& weights = model_->weights;
@@ -285,6 +304,7 @@ Tensor Engine::forward(std::span<const BatchItem> batch) {
     ledger_.at(-1);
     ops::embedding(ctx_, a.x, weights.embedding, ids_);
     if (spec.learned_positions) ops::embedding(ctx_, a.x, weights.positions, positions_, true);
+    check(embedding_stage(), a.x, batch);
     if (a.cos_sin) {
         ledger_.at(-1, "rope table");
         ops::rope_table(ctx_, a.cos_sin, positions_, rope_.inv_freq, rope_.magnitude);
@@ -299,8 +319,10 @@ Tensor Engine::forward(std::span<const BatchItem> batch) {
         const bool parallel = spec.residual == Residual::parallel;
         if (parallel) norm(a.h2, a.x, w.mlp_norm, w.mlp_norm_bias);
         attention_block(w, i, a);
+        check(attention_stage(i), a.x, batch);
         if (!parallel) norm(a.h, a.x, w.mlp_norm, w.mlp_norm_bias);
         mlp_block(w, i, a, parallel ? a.h2 : a.h);
+        check(mlp_stage(i), a.x, batch);
     }
 
     ledger_.at(-1);
@@ -318,6 +340,7 @@ Tensor Engine::forward(std::span<const BatchItem> batch) {
     norm(a.last, a.last, weights.final_norm, weights.final_norm_bias);
     ledger_.at(-1, "head");
     ops::linear(ctx_, a.last, {weights.head, a.logits, weights.head_bias, {}}, OpKind::lm_head);
+    check(logits_stage(spec), a.logits, batch);
     return a.logits;
 }
 

@@ -30,6 +30,8 @@ struct EngineOptions {
     std::optional<DType>
         kv_type{};  // of the cache; none: f32 on the CPU, the compute type on the GPU
 
+    bool check_nan = false;  // look for NaN and infinities at every stage; the first is an Error
+
     // On the GPU; each can be switched off, to see what it is worth.
     bool fuse = true;              // norms, rotation, activation inside of the products
     bool graph = true;             // a decode step is one launch
@@ -101,6 +103,9 @@ class Engine {
     void mlp_block(const LayerWeights& w, int layer, const Activations& a, Tensor input);
     void norm(Tensor out, Tensor x, Tensor weight, Tensor bias) const;
     Activations views(std::int64_t tokens, std::int64_t rows) const;
+    // With check_nan: throws Error where `x`, what a stage of the pass over `batch` gave, has a
+    // value that is not finite.
+    void check(int stage, Tensor x, std::span<const BatchItem> batch) const;
 
     std::shared_ptr<const Model> model_;
     EngineOptions options_;

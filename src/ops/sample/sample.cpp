@@ -12,6 +12,9 @@
 namespace mr::ops {
 namespace {
 
+constexpr const char* kRemedy =
+    "the weights may be damaged: check the file; --check-nan names the layer where it begins";
+
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Beyond this many nats below the best a token weighs under 2e-22: less than the rounding of the
@@ -113,15 +116,14 @@ void check_sample_params(const SampleParams& params) {
 }
 
 void nan_in_logits() {
-    throw Error::input({.field = "logits",
-                        .problem = "a logit is not a number",
-                        .remedy = "the weights may be damaged: check the file"});
+    throw Error::input(
+        {.field = "logits", .problem = "a logit is not a number", .remedy = kRemedy});
 }
 
 void no_token_in_logits() {
     throw Error::input({.field = "logits",
                         .problem = "every logit is minus infinity, no token is possible",
-                        .remedy = "the weights may be damaged: check the file"});
+                        .remedy = kRemedy});
 }
 
 std::size_t sample_scratch_bytes(std::int64_t vocab) {

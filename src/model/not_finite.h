@@ -1,0 +1,26 @@
+// --check-nan: the stages of a pass at which the engines look, and what a user is told.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "model/forward.h"
+#include "ops/check/check.h"
+
+namespace mr::model {
+
+// In the order in which a pass comes to them. After the embedding and after either half of a layer
+// it is the residual stream that is looked at.
+constexpr int embedding_stage() { return 0; }
+constexpr int attention_stage(int layer) { return 1 + 2 * layer; }
+constexpr int mlp_stage(int layer) { return 2 + 2 * layer; }
+constexpr int logits_stage(const ModelSpec& spec) { return 1 + 2 * spec.layers; }
+
+// "layer 5, after attention (out)"; layers count from 0, as in the names of tensors.
+std::string stage_name(const ModelSpec& spec, int stage);
+
+// Throws Error (input): what was found, at this position of its sequence.
+[[noreturn]] void throw_not_finite(const Model& model, const EngineOptions& options,
+                                   const ops::NotFinite& found, std::int64_t position);
+
+}  // namespace mr::model
