@@ -1,24 +1,16 @@
 #include "core/cuda/vec4.cuh"
 #include "ops/norm/norm_cuda.h"
+#include "ops/norm/norm_many.cuh"
 #include "ops/norm/norm_row.cuh"
 
 namespace mr::cuda {
 namespace {
 
-struct Args {
-    const void* x;
-    const void* residual;
-    void* sum;
-    void* out;
-    void* out2;
-    const float *weight, *bias, *weight2, *bias2;
-    int rows, cols;
-    float eps;
-    NormKind kind;
-    Stamp* stamp;
-};
+using Args = NormArgs;
 
 constexpr int kWarpsABlock = 4;  // where a warp takes a row
+// Up to here one wave of blocks holds a row each; more rows do better without barriers.
+constexpr int kManyRows = 1024;
 
 // norm(s) of four columns to `to`.
 template <typename Out>
@@ -169,8 +161,6 @@ template <typename X, typename R, typename Out>
 void start(const Context& ctx, const Args& a, bool fours) {
     const auto rows = static_cast<unsigned>(a.rows);
     const dim3 warps((rows + kWarpsABlock - 1) / kWarpsABlock);
-    // Up to here one wave of blocks holds a row each; more rows do better without barriers.
-    constexpr int kManyRows = 1024;
     const bool warp = a.rows > kManyRows || a.cols <= 512;
     if (!fours || a.cols > 8192) {
         launch(ctx, dim3(rows), dim3(256), 0, norm_any_row<X, R, Out>, a);
@@ -241,6 +231,11 @@ void norm(const Context& ctx, const NormPass& p) {
     for (const Tensor& t :
          {p.x, p.residual, p.sum, p.out, p.out2, p.weight, p.bias, p.weight2, p.bias2}) {
         fours = fours && in_fours(t.data, cols);
+    }
+    if (fours && rows > kManyRows &&
+        start_norm_many(ctx, args, p.x.dtype, p.residual ? p.residual.dtype : p.x.dtype,
+                        p.out.dtype)) {
+        return;
     }
     with_float_type(p.x.dtype, [&](auto x) {
         with_float_type(p.out.dtype, [&](auto out) {

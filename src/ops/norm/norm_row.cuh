@@ -4,9 +4,11 @@
 //
 // The order: elements in chunks of 4; chunk c belongs to partial sum c % 256, which adds its chunks
 // one after another; then a tree adds partials p and p + 128, p and p + 64, ... p and p + 1.
-// A group of 32, 64, 128 or 256 threads holds 256 / threads partials each (thread + threads * i),
-// so that the first levels of the tree are its own registers, the next ones go through shared
-// memory and the last five are shuffles.
+// A group of 32, 64, 128 or 256 threads holds 256 / threads partials each, so that the first levels
+// of the tree are its own registers, the next ones go through shared memory and the last five are
+// shuffles. A thread's chunks come one at a time (chunk thread + threads * i), or, where 16 bytes
+// of f16 or bf16 are loaded at once, in neighbouring pairs (kEach = 2): chunks 2 (thread + threads
+// * i) and the next. Either way a partial lies whole in one thread.
 #pragma once
 
 #include "core/cuda/kernel.cuh"
@@ -25,8 +27,21 @@ constexpr int kRowPartials = 256;
 constexpr int kRowChunk = 4;  // elements
 
 // Floats of shared memory that row_stats<kThreads> wants.
+template <int kThreads, int kEach = 1>
+constexpr int kRowShared = kThreads > 32 ? 2 * kThreads* kEach : 0;
+
+// How the threads of a group of several warps wait for one another: the group is the block ...
+struct BlockSync {
+    __device__ __forceinline__ void operator()() const { __syncthreads(); }
+};
+// ... or a part of it; each part has its own barrier, 1 to 15.
 template <int kThreads>
-constexpr int kRowShared = kThreads > 32 ? 2 * kThreads : 0;
+struct PartSync {
+    int barrier;
+    __device__ __forceinline__ void operator()() const {
+        asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+    }
+};
 
 __device__ __forceinline__ float chunk_sum(float a, float b, float c, float d) {
     return __fadd_rn(__fadd_rn(a, b), __fadd_rn(c, d));
@@ -35,35 +50,58 @@ __device__ __forceinline__ float chunk_squares(float a, float b, float c, float 
     return __fadd_rn(__fmaf_rn(b, b, __fmul_rn(a, a)), __fmaf_rn(d, d, __fmul_rn(c, c)));
 }
 
-// The tree. Thread `thread` of the group holds partials thread + kThreads * i; every thread gets
-// the sum. More than one warp: the whole block is the group, and `shared` holds kThreads floats
-// that nobody reads any more.
-template <int kThreads>
+// The tree. Thread `thread` of the group holds, as partial[i * kEach + e], the partials
+// (thread + kThreads * i) * kEach + e; every thread gets the sum. More than one warp: `shared`
+// holds kThreads * kEach floats that nobody reads any more.
+template <int kThreads, int kEach = 1, typename Sync = BlockSync>
 __device__ __forceinline__ float row_reduce(float (&partial)[kRowPartials / kThreads], int thread,
-                                            float* shared) {
+                                            float* shared, Sync sync = {}) {
     static_assert(kThreads == 32 || kThreads == 64 || kThreads == 128 || kThreads == 256);
+    static_assert((kEach == 1 || kEach == 2) && kThreads * kEach <= kRowPartials);
 #pragma unroll
-    for (int n = kRowPartials / kThreads / 2; n > 0; n /= 2) {
+    for (int n = kRowPartials / kThreads / 2; n >= kEach; n /= 2) {
 #pragma unroll
         for (int i = 0; i < n; ++i) partial[i] = __fadd_rn(partial[i], partial[i + n]);
     }
-    float sum = partial[0];
+    float sums[kEach];
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) sums[e] = partial[e];
     if constexpr (kThreads > 32) {
-        shared[thread] = sum;
-        __syncthreads();
-        float warps[kThreads / 32];
 #pragma unroll
-        for (int i = 0; i < kThreads / 32; ++i) warps[i] = shared[(thread & 31) + 32 * i];
+        for (int e = 0; e < kEach; ++e) shared[thread * kEach + e] = sums[e];
+        sync();
+        constexpr int kWarps = kThreads / 32;
+        float warps[kWarps * kEach];
 #pragma unroll
-        for (int n = kThreads / 64; n > 0; n /= 2) {
+        for (int i = 0; i < kWarps * kEach; ++i) {
+            warps[i] = shared[((thread & 31) + 32 * (i / kEach)) * kEach + i % kEach];
+        }
+#pragma unroll
+        for (int n = kWarps * kEach / 2; n >= kEach; n /= 2) {
 #pragma unroll
             for (int i = 0; i < n; ++i) warps[i] = __fadd_rn(warps[i], warps[i + n]);
         }
-        sum = warps[0];
-    }
 #pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) {
-        sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, offset));
+        for (int e = 0; e < kEach; ++e) sums[e] = warps[e];
+    }
+    float sum = sums[0];
+    if constexpr (kEach == 1) {
+#pragma unroll
+        for (int offset = 16; offset > 0; offset /= 2) {
+            sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, offset));
+        }
+    } else {
+        // Lane l has partials 2l and 2l + 1. The lower half of the warp goes on with the even ones,
+        // the upper half with the odd ones, and they meet last.
+        const bool upper = thread & 16;
+        const float given = upper ? sums[0] : sums[1];
+        sum = upper ? sums[1] : sums[0];
+        sum = __fadd_rn(sum, __shfl_xor_sync(~0u, given, 16));
+#pragma unroll
+        for (int offset = 8; offset > 0; offset /= 2) {
+            sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, offset));
+        }
+        sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 16));
     }
     return sum;
 }
@@ -72,12 +110,14 @@ __device__ __forceinline__ float row_rstd(float squares, float inverse_cols, flo
     return rsqrtf(__fmaf_rn(squares, inverse_cols, eps));
 }
 
-// The row as its group holds it in registers: v[k] is chunk thread + kThreads * k, zeros past the
-// end; cols is a multiple of 4. kThreads > 32: all threads of the block call it, `thread` is
-// threadIdx.x; a second call needs a __syncthreads() before it.
-template <int kThreads, int kChunks>
+// The row as its group holds it in registers: v[k * kEach + e] is chunk
+// (thread + kThreads * k) * kEach + e, zeros past the end; cols is a multiple of 4 kEach.
+// kThreads > 32: all threads of the group call it; a second call with the same `shared` needs a
+// sync() before it.
+template <int kThreads, int kChunks, int kEach = 1, typename Sync = BlockSync>
 __device__ __forceinline__ RowStats row_stats(NormKind kind, const float (&v)[kChunks][kRowChunk],
-                                              int cols, float eps, int thread, float* shared) {
+                                              int cols, float eps, int thread, float* shared,
+                                              Sync sync = {}) {
     constexpr int kMine = kRowPartials / kThreads;
     const float inverse_cols = __frcp_rn(static_cast<float>(cols));
     RowStats stats{0.0f, 0.0f};
@@ -88,8 +128,9 @@ __device__ __forceinline__ RowStats row_stats(NormKind kind, const float (&v)[kC
             const float sum = chunk_sum(v[k][0], v[k][1], v[k][2], v[k][3]);
             partial[k % kMine] = __fadd_rn(partial[k % kMine], sum);
         }
-        stats.mean = __fmul_rn(row_reduce<kThreads>(partial, thread, shared), inverse_cols);
-        shared += kThreads > 32 ? kThreads : 0;
+        stats.mean =
+            __fmul_rn(row_reduce<kThreads, kEach>(partial, thread, shared, sync), inverse_cols);
+        shared += kRowShared<kThreads, kEach> / 2;
     }
     // The variance from the centred values: a large mean must not swallow it.
     float partial[kMine] = {};
@@ -98,10 +139,12 @@ __device__ __forceinline__ RowStats row_stats(NormKind kind, const float (&v)[kC
         const float sum =
             chunk_squares(__fsub_rn(v[k][0], stats.mean), __fsub_rn(v[k][1], stats.mean),
                           __fsub_rn(v[k][2], stats.mean), __fsub_rn(v[k][3], stats.mean));
-        const bool inside = (thread + kThreads * k) * kRowChunk < cols;
+        const int chunk = (thread + kThreads * (k / kEach)) * kEach + k % kEach;
+        const bool inside = chunk * kRowChunk < cols;
         partial[k % kMine] = inside ? __fadd_rn(partial[k % kMine], sum) : partial[k % kMine];
     }
-    stats.rstd = row_rstd(row_reduce<kThreads>(partial, thread, shared), inverse_cols, eps);
+    stats.rstd =
+        row_rstd(row_reduce<kThreads, kEach>(partial, thread, shared, sync), inverse_cols, eps);
     return stats;
 }
 

@@ -1,0 +1,71 @@
+// How bytes come in without a detour: from memory to shared memory behind the threads' back
+// (cp.async, sm_80 and up), and past L1 where they are read once.
+#pragma once
+
+#include "core/cuda/kernel.cuh"
+
+namespace mr::cuda {
+
+__device__ __forceinline__ unsigned shared_address(const void* p) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
+
+// 16 bytes from memory to shared memory, there after commit_copies() and wait_for_copies(); zeros
+// where !on, and then `from` is not read. Before sm_80 it is there at once.
+__device__ __forceinline__ void copy16(unsigned to, const void* from, bool on = true) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    const int bytes = on ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(bytes)
+                 : "memory");
+#else
+    const uint4 v = on ? *static_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z),
+                 "r"(v.w)
+                 : "memory");
+#endif
+}
+// Ends a group of this thread's copies.
+__device__ __forceinline__ void commit_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+// Until all of this thread's groups but the last kPending are there.
+template <int kPending = 0>
+__device__ __forceinline__ void wait_for_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+#endif
+}
+
+// Reads of what is read once, so past L1; zeros where `on` is false. Not the .nc kind: a kernel
+// that was started early must see what its predecessor wrote.
+template <int kWords>
+__device__ __forceinline__ void load_words(std::uint32_t* to, const void* from, bool on) {
+    static_assert(kWords == 1 || kWords == 2 || kWords == 4);
+    if constexpr (kWords == 4) {
+        asm volatile(
+            "{ .reg .pred p; setp.ne.b32 p, %5, 0;\n"
+            "mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;\n"
+            "@p ld.global.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4]; }"
+            : "=&r"(to[0]), "=&r"(to[1]), "=&r"(to[2]), "=&r"(to[3])
+            : "l"(from), "r"(static_cast<int>(on)));
+    } else if constexpr (kWords == 2) {
+        asm volatile(
+            "{ .reg .pred p; setp.ne.b32 p, %3, 0;\n"
+            "mov.b32 %0, 0; mov.b32 %1, 0;\n"
+            "@p ld.global.L1::no_allocate.L2::128B.v2.u32 {%0,%1}, [%2]; }"
+            : "=&r"(to[0]), "=&r"(to[1])
+            : "l"(from), "r"(static_cast<int>(on)));
+    } else {
+        asm volatile(
+            "{ .reg .pred p; setp.ne.b32 p, %2, 0;\n"
+            "mov.b32 %0, 0;\n"
+            "@p ld.global.L1::no_allocate.L2::128B.u32 %0, [%1]; }"
+            : "=&r"(to[0])
+            : "l"(from), "r"(static_cast<int>(on)));
+    }
+}
+
+}  // namespace mr::cuda
