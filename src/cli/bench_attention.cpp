@@ -9,6 +9,7 @@
 #include "cli/json.h"
 #include "cli/terminal.h"
 #include "core/error.h"
+#include "observe/device_bandwidth.h"
 #include "ops/attention/attention_measure.h"
 
 namespace mr::cli {
@@ -35,27 +36,28 @@ int bench(Options options) {
                             .value = std::to_string(shape.head_dim),
                             .problem = "is not a multiple of 8"});
     }
+    const double read = observe::device_ceilings().read;
     const cuda::AttentionMeasured m = cuda::measure_attention(shape, options.keys, options.prompts);
     Json json{{"bench", "attention"},       {"gpu", m.device.name},
               {"heads", shape.heads},       {"kv_heads", shape.kv_heads},
               {"head_dim", shape.head_dim}, {"batch", shape.batch},
-              {"type", options.type},       {"read_bandwidth_gb_s", m.read_bandwidth / 1e9},
+              {"type", options.type},       {"read_bandwidth_gb_s", read / 1e9},
               {"decode", Json::array()},    {"prefill", Json::array()}};
     std::string text = fmt::format(
         "attention on {}: {} heads, {} kv heads of {}, batch {}, {}\n"
         "  reads {:.0f} GB/s\n  {:>9} {:>11} {:>9} {:>9} {:>6}\n",
         m.device.name, shape.heads, shape.kv_heads, shape.head_dim, shape.batch, options.type,
-        m.read_bandwidth / 1e9, "keys", "us a call", "MB", "GB/s", "%");
+        read / 1e9, "keys", "us a call", "MB", "GB/s", "%");
     for (const auto& row : m.decode) {
         const double rate = static_cast<double>(row.bytes) / row.seconds;
         json["decode"].push_back({{"keys", row.keys},
                                   {"us", row.seconds * 1e6},
                                   {"bytes", row.bytes},
                                   {"gb_s", rate / 1e9},
-                                  {"percent_of_bandwidth", 100 * rate / m.read_bandwidth}});
+                                  {"percent_of_bandwidth", 100 * rate / read}});
         text += fmt::format("  {:>9} {:>11.2f} {:>9.2f} {:>9.0f} {:>6.1f}\n", row.keys,
                             row.seconds * 1e6, static_cast<double>(row.bytes) / 1e6, rate / 1e9,
-                            100 * rate / m.read_bandwidth);
+                            100 * rate / read);
     }
     for (const auto& row : m.prefill) {
         json["prefill"].push_back({{"tokens", row.rows},

@@ -14,9 +14,8 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
 // where !on, and then `from` is not read. Before sm_80 it is there at once.
 __device__ __forceinline__ void copy16(unsigned to, const void* from, bool on = true) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    const int bytes = on ? 16 : 0;
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                 "r"(bytes)
+                 "r"(on ? 16 : 0)
                  : "memory");
 #else
     const uint4 v = on ? *static_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
@@ -32,10 +31,16 @@ __device__ __forceinline__ void commit_copies() {
 #endif
 }
 // Until all of this thread's groups but the last kPending are there.
-template <int kPending = 0>
+template <int kPending>
 __device__ __forceinline__ void wait_for_copies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+#endif
+}
+
+__device__ __forceinline__ void wait_for_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
 #endif
 }
 

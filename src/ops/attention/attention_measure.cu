@@ -27,26 +27,6 @@ __global__ void fill_kernel(T* to, std::int64_t count) {
     }
 }
 
-__global__ void __launch_bounds__(512)
-    read_kernel(const uint4* from, std::int64_t count, unsigned* to) {
-    constexpr int kInFlight = 8;
-    wait_for_previous();
-    let_next_start();
-    const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
-    unsigned mix = 0;
-    for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
-         i += step * kInFlight) {
-        uint4 x[kInFlight];
-#pragma unroll
-        for (int j = 0; j < kInFlight; ++j) {
-            x[j] = i + j * step < count ? __ldcs(from + i + j * step) : uint4{0, 0, 0, 0};
-        }
-#pragma unroll
-        for (int j = 0; j < kInFlight; ++j) mix ^= x[j].x ^ x[j].y ^ x[j].z ^ x[j].w;
-    }
-    if (mix == 0x12345678u) *to = mix;  // so that the loads are not for nothing
-}
-
 template <typename T>
 T* upload(const Stream& stream, DeviceArena& memory, const std::vector<T>& values) {
     T* to = memory.array<T>(values.size());
@@ -126,15 +106,6 @@ AttentionMeasured measure_attention(const AttentionShape& shape, const std::vect
         });
     };
     fill(cache.data(), cache.size());
-
-    DeviceArena word("attention benchmark", 256);
-    const double read = seconds_per_call(stream, 4, [&](int) {
-        launch(ctx, static_cast<unsigned>(4 * out.device.multiprocessors), 512, 0, read_kernel,
-               reinterpret_cast<const uint4*>(cache.data()),
-               static_cast<std::int64_t>(cache.size() / sizeof(uint4)),
-               reinterpret_cast<unsigned*>(word.data()));
-    });
-    out.read_bandwidth = static_cast<double>(cache.size()) / read;
 
     const auto measure = [&](int batch, int count, int n) {
         const std::size_t scratch_bytes =

@@ -1,5 +1,5 @@
-// How fast attention on the GPU is: decode against the read bandwidth of the same device in the
-// same run, prefill in FLOP/s. Every call reads other memory, so that no cache helps.
+// How fast attention on the GPU is: decode in bytes a second, prefill in FLOP/s. Every call reads
+// other memory, so that no cache helps.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,6 @@ struct AttentionShape {
 
 struct AttentionMeasured {
     DeviceInfo device;
-    double read_bandwidth = 0;  // bytes a second
     struct Decode {
         int keys = 0;
         double seconds = 0;       // of one call, in a graph

@@ -75,8 +75,8 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
     for (int i = 0; i < S::kRows * kPieces / S::kThreads; ++i) {
         const int piece = tid + i * S::kThreads, row = piece / kPieces, d = piece % kPieces * 8;
         const bool on = row < rows;
-        copy_async(shared_q + row * kStrideBytes + 2 * d,
-                   static_cast<const T*>(a.q) + row_at(on ? row : 0) + d, on);
+        copy16(shared_q + row * kStrideBytes + 2 * d,
+               static_cast<const T*>(a.q) + row_at(on ? row : 0) + d, on);
     }
     // The two pages of the tile at key n; a page that is not needed is not looked up.
     const auto pages_at = [&](int n) {
@@ -90,8 +90,8 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
 #pragma unroll
         for (unsigned i = 0; i < kTileKeys * kPieces / S::kThreads; ++i) {
             const unsigned piece = threadIdx.x + i * S::kThreads, row = piece / kPieces;
-            copy_async(to + 16 * (piece + row), (piece < kPagePieces ? low : high) + 8 * piece,
-                       n + static_cast<int>(row) < all.hi);
+            copy16(to + 16 * (piece + row), (piece < kPagePieces ? low : high) + 8 * piece,
+                   n + static_cast<int>(row) < all.hi);
         }
         commit_copies();
     };

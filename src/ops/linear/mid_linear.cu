@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kMidThreads, MidShape<W, kR, kNT>::kBlocks)
 #pragma unroll 1
     for (int i = 0; i < kStages - 1; ++i) {
         if (i < count) fetch_weights(i * S::kStageBytes);
-        copies_commit();
+        commit_copies();
     }
 
     wait_for_previous();
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kMidThreads, MidShape<W, kR, kNT>::kBlocks)
 #pragma unroll 1
     for (int i = 0; i < kStages - 1; ++i) {
         if (i < count) fetch_input(i * S::kStageBytes, i);
-        copies_commit();
+        commit_copies();
     }
     if (p.finish == Finish::qkv && static_cast<int>(threadIdx.x) < p.rows) {
         where[threadIdx.x] = place_of(p, static_cast<int>(threadIdx.x));
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kMidThreads, MidShape<W, kR, kNT>::kBlocks)
     unsigned slot = 0, next = (kStages - 1) * S::kStageBytes;
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
-        copies_wait<kStages - 2>();
+        wait_for_copies<kStages - 2>();
         // The warps of this part: all their copies of the stage have come, and all have done with
         // the stage before, whose place is filled anew.
         asm volatile("bar.sync %0, %1;" ::"r"(local + 1), "n"(32 * kCluster) : "memory");
@@ -168,12 +168,12 @@ __global__ void __launch_bounds__(kMidThreads, MidShape<W, kR, kNT>::kBlocks)
             fetch_weights(next);
             fetch_input(next, i + kStages - 1);
         }
-        copies_commit();
+        commit_copies();
         Mid<W>::template multiply<kR, kNT>(acc, my_weights + slot, my_input + slot, lane);
         slot = slot + S::kStageBytes == kRing ? 0 : slot + S::kStageBytes;
         next = next + S::kStageBytes == kRing ? 0 : next + S::kStageBytes;
     }
-    copies_wait<0>();
+    wait_for_copies<0>();
 
     cluster_barrier();  // nobody reads a ring any more
     const unsigned to = cluster_address(ring, strip) +

@@ -74,11 +74,11 @@ struct Mid<HalfWeights<T>> {
                 const uint4 b = load16(x + nt * kGroupBytes + j * 512);
 #pragma unroll
                 for (int r = 0; r < kR; ++r) {
-                    mma_half<T>(acc[r][nt], u[r].x, l[r].x, u[r].y, l[r].y, b.x, b.y);
+                    mma<T>(acc[r][nt], u[r].x, l[r].x, u[r].y, l[r].y, b.x, b.y);
                 }
 #pragma unroll
                 for (int r = 0; r < kR; ++r) {
-                    mma_half<T>(acc[r][nt], u[r].z, l[r].z, u[r].w, l[r].w, b.z, b.w);
+                    mma<T>(acc[r][nt], u[r].z, l[r].z, u[r].w, l[r].w, b.z, b.w);
                 }
             }
         }

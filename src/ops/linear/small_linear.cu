@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kThreads<W>, 2) kernel(const Params p) {
             fetch.step();
             fetch_to = fetch_to + W::kStageBytes == kRing ? 0 : fetch_to + W::kStageBytes;
         }
-        copies_commit();
+        commit_copies();
     };
 #pragma unroll 1
     for (int i = 0; i < kStages - 1; ++i) fetch_one();
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kThreads<W>, 2) kernel(const Params p) {
             unsigned x = x0;
             const float *a = a0, *b = b0;
             for (int i = 0; i < share; ++i) {
-                copies_wait<kStages - 2>();
+                wait_for_copies<kStages - 2>();
                 if constexpr (W::kQuantised) __syncwarp();  // the scales come from other lanes
                 // Into the stage before this one, which every lane has done with.
                 fetch_one();
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kThreads<W>, 2) kernel(const Params p) {
         finish<kThreads<W>, T>(p, where, sums, first, count, residual);
         if (first + p.pass_tiles < tiles) __syncthreads();
     }
-    copies_wait<0>();
+    wait_for_copies<0>();
 }
 
 struct Shared {

@@ -12,7 +12,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "core/cuda/kernel.cuh"
+#include "core/cuda/copy.cuh"
+#include "core/cuda/mma.cuh"
 #include "ops/linear/tile_layout.h"
 
 namespace mr::cuda::small {
@@ -21,30 +22,6 @@ constexpr int kWarps = 8;   // that share the columns of a tile
 constexpr int kTokens = 8;  // in one pass over the weights
 constexpr int kTileRows = 16;
 
-__device__ __forceinline__ unsigned shared_address(const void* p) {
-    return static_cast<unsigned>(__cvta_generic_to_shared(p));
-}
-
-// 16 bytes from memory to shared memory, behind our back; zeros where !valid.
-__device__ __forceinline__ void copy16(unsigned to, const void* from, bool valid = true) {
-#if __CUDA_ARCH__ >= 800
-    const int bytes = valid ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                 "r"(bytes)
-                 : "memory");
-#endif
-}
-__device__ __forceinline__ void copies_commit() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-template <int kPending>
-__device__ __forceinline__ void copies_wait() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-#endif
-}
 __device__ __forceinline__ uint4 load16(unsigned from) {
     uint4 v;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -53,23 +30,6 @@ __device__ __forceinline__ uint4 load16(unsigned from) {
     return v;
 }
 
-template <typename T>
-__device__ __forceinline__ void mma_half(float (&c)[4], unsigned a0, unsigned a1, unsigned a2,
-                                         unsigned a3, unsigned b0, unsigned b1) {
-#if __CUDA_ARCH__ >= 800
-    if constexpr (std::is_same_v<T, bf16>) {
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-            "{%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-    } else {
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-            "{%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-    }
-#endif
-}
 // 32 columns of 8-bit numbers; the sums are exact.
 __device__ __forceinline__ void mma_bytes(int (&c)[4], unsigned a0, unsigned a1, unsigned a2,
                                           unsigned a3, unsigned b0, unsigned b1) {
@@ -136,8 +96,8 @@ struct HalfWeights {
             const uint4 u = load16(from + j * 512);
             const uint4 l = load16(from + 1024 + j * 512);
             const uint4 b = load16(x + j * 64);
-            mma_half<T>(acc, u.x, l.x, u.y, l.y, b.x, b.y);
-            mma_half<T>(acc, u.z, l.z, u.w, l.w, b.z, b.w);
+            mma<T>(acc, u.x, l.x, u.y, l.y, b.x, b.y);
+            mma<T>(acc, u.z, l.z, u.w, l.w, b.z, b.w);
         }
     }
 };

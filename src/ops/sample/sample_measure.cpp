@@ -32,7 +32,6 @@ std::vector<float> plausible_logits(std::int64_t vocab, std::uint32_t seed) {
 SampleMeasurement measure_sample(ThreadPool& pool, const SampleMeasureOptions& options) {
     SampleMeasurement out;
     out.device = cpu_info().model;
-    out.read_bandwidth = observe::measure_read_bandwidth(pool).best;
     std::vector<std::byte> scratch(sample_scratch_bytes(options.vocab));
     Context ctx;
     ctx.pool = &pool;
@@ -63,8 +62,8 @@ SampleMeasurement measure_sample(ThreadPool& pool, const SampleMeasureOptions& o
             }
             return median(seconds);
         };
-        out.timings.push_back(
-            {rows, seconds_of(false), seconds_of(true), rows * row_bytes / out.read_bandwidth});
+        out.timings.push_back({rows, seconds_of(false), seconds_of(true),
+                               static_cast<std::uint64_t>(rows * row_bytes)});
     }
     return out;
 }

@@ -22,12 +22,11 @@ struct SampleTiming {
     int rows = 0;
     double seconds = 0;         // of all rows, the logits in no cache
     double cached_seconds = 0;  // the same logits again and again: as after the step that made them
-    double floor_seconds = 0;   // one read of the logits at the device's measured rate
+    std::uint64_t bytes = 0;    // of the logits, which must be read once
 };
 
 struct SampleMeasurement {
     std::string device;
-    double read_bandwidth = 0;  // bytes a second, measured
     std::vector<SampleTiming> timings;
 };
 
