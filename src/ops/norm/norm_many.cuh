@@ -19,9 +19,9 @@ struct NormArgs {
     Stamp* stamp;
 };
 
-// Starts the kernel for many rows where it can take them; else false, and nothing has happened.
-// All pointers are 16-byte aligned, cols is a multiple of 4; `residual` is x's type where there is
-// none.
+// Starts the kernel for many rows where it takes them, else gives false, and nothing has happened:
+// 2048 rows and more, 1024 to 8192 columns in eights, all f16 or all bf16, code for sm_90. All
+// pointers are 16-byte aligned; `residual` is x's type where there is none.
 bool start_norm_many(const Context& ctx, const NormArgs& args, DType x, DType residual, DType out);
 
 }  // namespace mr::cuda
