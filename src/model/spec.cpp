@@ -155,6 +155,9 @@ void ModelSpec::validate(const std::string& file) const {
     if (mask.window < 0) {
         reject(file, "sliding window", fmt::format("{}", mask.window), "must not be negative");
     }
+    if (mask.sinks != 0) {  // no file format names them, and the GPU's attention has none
+        reject(file, "attention sinks", fmt::format("{}", mask.sinks), "are not supported");
+    }
     if (gated && mlp_bias) {
         reject(file, "mlp bias", "true", "biases in a gated MLP are not supported");
     }

@@ -134,6 +134,7 @@ TEST(Spec, RejectsContradictions) {
         {"norm epsilon", [](ModelSpec& s) { s.norm_eps = -1e-5f; }},
         {"norm epsilon", [](ModelSpec& s) { s.norm_eps = std::nanf(""); }},
         {"sliding window", [](ModelSpec& s) { s.mask.window = -1; }},
+        {"attention sinks", [](ModelSpec& s) { s.mask.sinks = 4; }},
         {"mlp bias", [](ModelSpec& s) { s.mlp_bias = true; }},
         {"rotary dimensions", [](ModelSpec& s) { s.rope.rotary = 15; }},
         {"rotary dimensions", [](ModelSpec& s) { s.rope.rotary = 18; }},

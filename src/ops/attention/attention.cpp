@@ -2,26 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
 #include "core/half.h"
-#include "ops/attention/attention_kernels.h"
+#include "ops/attention/attention_rows.h"
 #include "ops/simd/pieces.h"
 
 namespace mr::ops {
 namespace {
-
-constexpr int kRows = 64;     // query rows (token, head) a task takes through the keys together
-constexpr int kPadding = 16;  // floats: the widest vector
-
-int padded_dim(int head_dim) { return (head_dim + kPadding - 1) / kPadding * kPadding; }
-
-std::size_t scratch_per_thread(int head_dim) {
-    // q and out [kRows, padded], max and sum [kRows]
-    const auto floats =
-        static_cast<std::size_t>(kRows) * (2 * static_cast<std::size_t>(padded_dim(head_dim)) + 2);
-    return (floats * sizeof(float) + 63) / 64 * 64;
-}
 
 void check_cache(const Context& ctx, const PagedKv& kv, std::int64_t tokens,
                  std::span<const BatchSeq> seqs) {
@@ -47,24 +34,6 @@ void check_cache(const Context& ctx, const PagedKv& kv, std::int64_t tokens,
     }
 }
 
-struct KeyRange {
-    std::int32_t lo = 0, hi = 0;
-};
-
-// The keys that the query at `position` sees.
-KeyRange visible(const AttentionMask& mask, const BatchSeq& seq, std::int32_t position) {
-    const std::int32_t end = seq.position + seq.count;
-    KeyRange range{0, end};
-    if (mask.kind == AttentionMask::Kind::causal) {
-        range.hi = position + 1;
-    } else if (mask.kind == AttentionMask::Kind::block_causal) {
-        const std::int64_t block_end = (std::int64_t{position} / mask.block + 1) * mask.block;
-        range.hi = static_cast<std::int32_t>(std::min<std::int64_t>(end, block_end));
-    }
-    if (mask.window > 0) range.lo = std::max(0, position - mask.window + 1);
-    return range;
-}
-
 // One task: rows [begin, end) of one sequence and one kv head, a row being (token, head of the
 // group), tokens outermost.
 struct Task {
@@ -76,7 +45,7 @@ struct Task {
 }  // namespace
 
 std::size_t attention_scratch_bytes(int head_dim, int threads) {
-    return scratch_per_thread(head_dim) * static_cast<std::size_t>(threads) + 64;
+    return RowBlock::scratch_bytes(head_dim) * static_cast<std::size_t>(threads) + 64;
 }
 
 void kv_write(const Context& ctx, const PagedKv& kv, Tensor k, Tensor v,
@@ -134,9 +103,10 @@ void attention(const Context& ctx, Tensor out, Tensor q, const PagedKv& kv,
     const std::int64_t heads = q.dim(1), dim = q.dim(2), kv_heads = kv.kv_heads();
     MR_CHECK(dim == kv.head_dim(), "q has the head_dim of the cache");
     MR_CHECK(heads > 0 && heads % kv_heads == 0, "heads is a multiple of kv_heads");
-    MR_CHECK(mask.block >= 1 && mask.window >= 0, "the mask has a block and a window");
+    MR_CHECK(mask.block >= 1 && mask.window >= 0 && mask.sinks >= 0,
+             "the mask has a block, a window and sinks");
     const int head_dim = static_cast<int>(dim);
-    const std::size_t per_thread = scratch_per_thread(head_dim);
+    const std::size_t per_thread = RowBlock::scratch_bytes(head_dim);
     MR_CHECK(ctx.scratch.size() >= attention_scratch_bytes(head_dim, ctx.pool->size()),
              "attention is given attention_scratch_bytes()");
 
@@ -145,13 +115,16 @@ void attention(const Context& ctx, Tensor out, Tensor q, const PagedKv& kv,
     std::uint64_t pairs = 0, keys_read = 0, tokens = 0;
     std::int64_t total_rows = 0;
     for (const BatchSeq& seq : seqs) {
-        KeyRange all{std::numeric_limits<std::int32_t>::max(), 0};
+        const std::int32_t end = seq.position + seq.count;
+        VisibleKeys all{0, end, 0};
         for (std::int32_t t = 0; t < seq.count; ++t) {
-            const KeyRange range = visible(mask, seq, seq.position + t);
-            pairs += static_cast<std::uint64_t>(std::max(0, range.hi - range.lo));
-            all = {std::min(all.lo, range.lo), std::max(all.hi, range.hi)};
+            const VisibleKeys keys = visible_keys(mask, seq.position + t, end);
+            pairs += static_cast<std::uint64_t>(keys.count());
+            all = {std::max(all.sinks, keys.sinks), std::min(all.lo, keys.lo),
+                   std::max(all.hi, keys.hi)};
         }
-        keys_read += static_cast<std::uint64_t>(std::max(0, all.hi - all.lo));
+        all.sinks = std::min(all.sinks, all.lo);
+        keys_read += static_cast<std::uint64_t>(std::max(0, all.count()));
         tokens += static_cast<std::uint64_t>(seq.count);
         total_rows += seq.count * group;
     }
@@ -164,7 +137,7 @@ void attention(const Context& ctx, Tensor out, Tensor q, const PagedKv& kv,
 
     // Few rows (decode): smaller tasks, so that every thread has one, down to the rows that share
     // their loads of keys and values.
-    std::int64_t rows_per_task = kRows;
+    std::int64_t rows_per_task = kBlockRows;
     while (rows_per_task > 4 &&
            (total_rows + rows_per_task - 1) / rows_per_task * kv_heads < 2 * ctx.pool->size()) {
         rows_per_task /= 2;
@@ -178,63 +151,36 @@ void attention(const Context& ctx, Tensor out, Tensor q, const PagedKv& kv,
     const auto kernel =
         element == 2 ? MR_DISPATCH(attention_tile_f16) : MR_DISPATCH(attention_tile_f32);
     const std::int64_t page_tokens = kv.page_tokens();
-    const int stride = padded_dim(head_dim);
     auto* scratch_base = reinterpret_cast<std::byte*>(
         (reinterpret_cast<std::uintptr_t>(ctx.scratch.data()) + 63) / 64 * 64);
 
     const auto run_task = [&](const Task& task, int thread) {
         const BatchSeq& seq = *task.seq;
-        const int rows = static_cast<int>(task.end - task.begin);
-        auto* q_rows =
-            reinterpret_cast<float*>(scratch_base + static_cast<std::size_t>(thread) * per_thread);
-        float* acc = q_rows + std::ptrdiff_t{kRows} * stride;
-        float* max = acc + std::ptrdiff_t{kRows} * stride;
-        float* sum = max + kRows;
-        KeyRange ranges[kRows];
-        std::int32_t lo[kRows], hi[kRows];
-        KeyRange all{std::numeric_limits<std::int32_t>::max(), 0};
-        for (int r = 0; r < rows; ++r) {
-            const std::int64_t t = (task.begin + r) / group;
-            const std::int64_t head = task.kv_head * group + (task.begin + r) % group;
-            const float* from = q.f32() + ((seq.first + t) * heads + head) * dim;
-            float* to = q_rows + std::ptrdiff_t{r} * stride;
-            for (int d = 0; d < head_dim; ++d) to[d] = from[d] * scale;
-            std::fill(to + head_dim, to + stride, 0.0f);
-            std::fill_n(acc + std::ptrdiff_t{r} * stride, stride, 0.0f);
-            max[r] = -std::numeric_limits<float>::infinity();
-            sum[r] = 0;
-            ranges[r] = visible(mask, seq, seq.position + static_cast<std::int32_t>(t));
-            all = {std::min(all.lo, ranges[r].lo), std::max(all.hi, ranges[r].hi)};
+        const auto row_of = [&](const Tensor& x, std::int64_t row) {
+            const std::int64_t head = task.kv_head * group + row % group;
+            return x.f32() + ((seq.first + row / group) * heads + head) * dim;
+        };
+        RowBlock block(scratch_base + static_cast<std::size_t>(thread) * per_thread, head_dim);
+        for (std::int64_t row = task.begin; row < task.end; ++row) {
+            const auto position = static_cast<std::int32_t>(seq.position + row / group);
+            block.add(row_of(q, row), scale,
+                      visible_keys(mask, position, seq.position + seq.count));
         }
-        AttentionTile tile{rows, head_dim, stride, q_rows, nullptr, nullptr, lo, hi, max, sum, acc};
-        std::int64_t start = all.lo;  // to the start of its tile
-        start -= start % page_tokens % kTileKeys;
-        while (start < all.hi) {
-            const std::int64_t offset = start % page_tokens;
-            const std::int64_t stop =
-                start + std::min<std::int64_t>(kTileKeys, page_tokens - offset);
-            for (int r = 0; r < rows; ++r) {
-                lo[r] = static_cast<std::int32_t>(std::max<std::int64_t>(0, ranges[r].lo - start));
-                hi[r] =
-                    static_cast<std::int32_t>(std::min<std::int64_t>(stop, ranges[r].hi) - start);
-            }
-            const std::int64_t page = seq.pages[static_cast<std::size_t>(start / page_tokens)];
+        // A tile begins at a multiple of kTileKeys inside its page.
+        block.attend(kernel, dim, dim, [&](std::int64_t key) {
+            const std::int64_t offset = key % page_tokens / kTileKeys * kTileKeys;
+            const std::int64_t first = key - key % page_tokens + offset;
+            const std::int64_t page = seq.pages[static_cast<std::size_t>(key / page_tokens)];
             const std::size_t at =
                 static_cast<std::size_t>(((page * kv_heads + task.kv_head) * page_tokens + offset) *
                                          dim) *
                 element;
-            tile.keys = static_cast<const std::byte*>(kv.keys.data) + at;
-            tile.values = static_cast<const std::byte*>(kv.values.data) + at;
-            kernel(tile);
-            start = stop;
-        }
-        for (int r = 0; r < rows; ++r) {
-            const std::int64_t t = (task.begin + r) / group;
-            const std::int64_t head = task.kv_head * group + (task.begin + r) % group;
-            float* to = out.f32() + ((seq.first + t) * heads + head) * dim;
-            const float* from = acc + std::ptrdiff_t{r} * stride;
-            const float factor = sum[r] == 0 ? 0.0f : 1.0f / sum[r];
-            for (int d = 0; d < head_dim; ++d) to[d] = from[d] * factor;
+            return KeyTile{first, first + std::min<std::int64_t>(kTileKeys, page_tokens - offset),
+                           static_cast<const std::byte*>(kv.keys.data) + at,
+                           static_cast<const std::byte*>(kv.values.data) + at};
+        });
+        for (std::int64_t row = task.begin; row < task.end; ++row) {
+            block.store(static_cast<int>(row - task.begin), row_of(out, row));
         }
     };
 

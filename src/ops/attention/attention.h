@@ -5,6 +5,7 @@
 
 #include "core/context.h"
 #include "core/tensor.h"
+#include "ops/attention/attention_mask.h"
 
 namespace mr::ops {
 
@@ -27,17 +28,6 @@ struct BatchSeq {
     std::int32_t count = 0;
     std::int32_t position = 0;
     std::span<const std::int32_t> pages;  // page of positions [i * page_tokens, ...)
-};
-
-struct AttentionMask {
-    enum class Kind {
-        causal,        // key <= query
-        block_causal,  // key's block <= query's block, blocks of `block` positions
-        full,          // all keys of the sequence so far, position + count
-    };
-    Kind kind = Kind::causal;
-    std::int32_t block = 1;
-    std::int32_t window = 0;  // > 0: only keys with query - key < window
 };
 
 // Stores k and v [tokens, kv_heads, head_dim] f32 of each sequence at its positions.

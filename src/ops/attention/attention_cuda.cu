@@ -66,6 +66,7 @@ Args checked(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
                                  std::int64_t{batch.max_pages} * attn::kPageKeys >= batch.max_keys),
         "the page tables have room for max_keys");
     MR_CHECK(mask.block >= 1 && mask.window >= 0, "the mask has a block and a window");
+    MR_CHECK(mask.sinks == 0, "attention on the GPU has no sinks yet: mask.sinks is 0");
     MR_CHECK(scale > 0, "the scale is positive");
 
     Args args{};

@@ -1,70 +1,9 @@
 #include "ops/attention/attention_kernels.h"
 
-#include "ops/simd/vec.h"
+#include "ops/attention/attention_tiles.inl"
 
 namespace mr::ops::MR_ISA {
 namespace {
-
-// Rows that share the loads of keys and values, and vectors of the output held meanwhile: as many
-// as the registers take. Neither changes any bit: every (row, key) and (row, column) has its own
-// accumulator and its own order.
-#if defined(MR_VEC_AVX2)
-constexpr int kRowBlock = 2;
-constexpr int kColumns = 4;
-#else
-constexpr int kRowBlock = 4;
-constexpr int kColumns = 4;
-#endif
-
-// scores[r][j] = q[r] · k[j] for R rows and K keys from j on: one vector of partial sums over
-// head_dim each, then the one tree of sum() and sum4().
-template <int R, int K, typename T>
-MR_INLINE void score_block(const AttentionTile& tile, int row, const T* keys, int j,
-                           float (*scores)[kTileKeys]) {
-    const int dim = tile.head_dim;
-    Vec acc[R][K];
-    for (int r = 0; r < R; ++r) {
-        for (int k = 0; k < K; ++k) acc[r][k] = set(0);
-    }
-    const T* key = keys + static_cast<std::int64_t>(j) * dim;
-    const float* q = tile.q + static_cast<std::int64_t>(row) * tile.stride;
-    int d = 0;
-    for (; d + kLanes <= dim; d += kLanes) {
-        Vec kv[K];
-        for (int k = 0; k < K; ++k) kv[k] = load(key + static_cast<std::int64_t>(k) * dim + d);
-        for (int r = 0; r < R; ++r) {
-            const Vec qv = load(q + static_cast<std::int64_t>(r) * tile.stride + d);
-            for (int k = 0; k < K; ++k) acc[r][k] = fma(qv, kv[k], acc[r][k]);
-        }
-    }
-    if (d < dim) {
-        for (int k = 0; k < K; ++k) {
-            const Vec kv = load_part(key + static_cast<std::int64_t>(k) * dim + d, dim - d);
-            for (int r = 0; r < R; ++r) {
-                const Vec qv = load(q + static_cast<std::int64_t>(r) * tile.stride + d);
-                acc[r][k] = fma(qv, kv, acc[r][k]);
-            }
-        }
-    }
-    for (int r = 0; r < R; ++r) {
-        if constexpr (K % 4 == 0) {
-            for (int k = 0; k < K; k += 4) {
-                sum4(acc[r][k], acc[r][k + 1], acc[r][k + 2], acc[r][k + 3], &scores[r][j + k]);
-            }
-        } else {
-            for (int k = 0; k < K; ++k) scores[r][j + k] = sum(acc[r][k]);
-        }
-    }
-}
-
-template <int R, typename T>
-MR_INLINE void score_rows(const AttentionTile& tile, int row, const T* keys, int lo, int hi,
-                          float (*scores)[kTileKeys]) {
-    constexpr int kKeys = R == 1 ? 8 : 4;
-    int j = lo;
-    for (; j + kKeys <= hi; j += kKeys) score_block<R, kKeys>(tile, row, keys, j, scores);
-    for (; j < hi; ++j) score_block<R, 1>(tile, row, keys, j, scores);
-}
 
 // Turns the scores of one row into weights relative to the new maximum and rescales what the row
 // has so far. Returns false where the row sees nothing here.
@@ -105,50 +44,11 @@ MR_INLINE bool softmax_row(const AttentionTile& tile, int row, float* scores) {
     return true;
 }
 
-// out[r] += sum of weights[r][j] * v[j] over keys [lo, hi), in order of j.
 template <int R, typename T>
 MR_INLINE void add_values(const AttentionTile& tile, int row, const T* values, int lo, int hi,
                           const float (*weights)[kTileKeys]) {
-    const int dim = tile.head_dim;
-    float* out = tile.out + static_cast<std::int64_t>(row) * tile.stride;
-    int d = 0;
-    for (; d + kColumns * kLanes <= dim; d += kColumns * kLanes) {
-        Vec acc[R][kColumns];
-        for (int r = 0; r < R; ++r) {
-            for (int c = 0; c < kColumns; ++c) {
-                acc[r][c] = load(out + static_cast<std::int64_t>(r) * tile.stride + d + c * kLanes);
-            }
-        }
-        for (int j = lo; j < hi; ++j) {
-            const T* value = values + static_cast<std::int64_t>(j) * dim + d;
-            Vec vv[kColumns];
-            for (int c = 0; c < kColumns; ++c) vv[c] = load(value + c * kLanes);
-            for (int r = 0; r < R; ++r) {
-                const Vec weight = set(weights[r][j]);
-                for (int c = 0; c < kColumns; ++c) acc[r][c] = fma(weight, vv[c], acc[r][c]);
-            }
-        }
-        for (int r = 0; r < R; ++r) {
-            for (int c = 0; c < kColumns; ++c) {
-                store(out + static_cast<std::int64_t>(r) * tile.stride + d + c * kLanes, acc[r][c]);
-            }
-        }
-    }
-    for (; d < dim; d += kLanes) {
-        const int left = dim - d;
-        Vec acc[R];
-        for (int r = 0; r < R; ++r) {
-            acc[r] = load(out + static_cast<std::int64_t>(r) * tile.stride + d);
-        }
-        for (int j = lo; j < hi; ++j) {
-            const T* value = values + static_cast<std::int64_t>(j) * dim + d;
-            const Vec vv = left >= kLanes ? load(value) : load_part(value, left);
-            for (int r = 0; r < R; ++r) acc[r] = fma(set(weights[r][j]), vv, acc[r]);
-        }
-        for (int r = 0; r < R; ++r) {
-            store(out + static_cast<std::int64_t>(r) * tile.stride + d, acc[r]);
-        }
-    }
+    add_weighted<R>(tile.out + static_cast<std::int64_t>(row) * tile.stride, tile.stride, values,
+                    tile.value_stride, tile.head_dim, lo, hi, weights);
 }
 
 template <int R, typename T>
@@ -165,7 +65,8 @@ MR_INLINE void row_block(const AttentionTile& tile, int row, const T* keys, cons
         any_hi = any_hi > hi ? any_hi : hi;
     }
     if (any_lo >= any_hi) return;
-    score_rows<R>(tile, row, keys, any_lo, any_hi, scores);
+    const float* q = tile.q + static_cast<std::int64_t>(row) * tile.stride;
+    dot_rows<R>(q, tile.stride, keys, tile.key_stride, tile.head_dim, any_lo, any_hi, scores);
     bool together = all_lo < all_hi;
     bool live[R];
     for (int r = 0; r < R; ++r) {

@@ -9,15 +9,18 @@ namespace mr::ops {
 // Keys that are scored together. A tile starts at a multiple of this inside a page, so that where
 // tiles begin is a property of the sequence alone.
 inline constexpr int kTileKeys = 64;
+inline constexpr int kBlockRows = 64;  // query rows (token, head) that a task takes along at most
 
 // One tile of keys against a block of query rows, whose running softmax it carries on.
 struct AttentionTile {
     int rows = 0;
     int head_dim = 0;
-    int stride = 0;                    // of q and out, in floats: head_dim padded with zeros
-    const float* q = nullptr;          // [rows, stride], already multiplied by the scale
-    const void* keys = nullptr;        // [kTileKeys, head_dim], f32 or f16
-    const void* values = nullptr;      // as keys
+    int stride = 0;                // of q and out, in floats: head_dim padded with zeros
+    const float* q = nullptr;      // [rows, stride], already multiplied by the scale
+    const void* keys = nullptr;    // [kTileKeys, head_dim], f32 or f16
+    std::int64_t key_stride = 0;   // in elements, from one key to the next
+    const void* values = nullptr;  // as keys
+    std::int64_t value_stride = 0;
     const std::int32_t* lo = nullptr;  // [rows] row r sees keys [lo[r], hi[r]) of the tile
     const std::int32_t* hi = nullptr;
     float* max = nullptr;  // [rows] greatest score so far

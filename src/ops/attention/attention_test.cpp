@@ -55,7 +55,7 @@ class Cache {
 
 bool sees(const AttentionMask& mask, int query, int key, int end) {
     if (key >= end) return false;
-    if (mask.window > 0 && query - key >= mask.window) return false;
+    if (mask.window > 0 && query - key >= mask.window && key >= mask.sinks) return false;
     switch (mask.kind) {
         case AttentionMask::Kind::causal:
             return key <= query;
@@ -164,6 +164,9 @@ constexpr AttentionMask kFull{AttentionMask::Kind::full, 1, 0};
 constexpr AttentionMask kFullWindow{AttentionMask::Kind::full, 1, 5};
 constexpr AttentionMask kBlocksWindow{AttentionMask::Kind::block_causal, 7, 20};
 
+constexpr AttentionMask kSinks{AttentionMask::Kind::causal, 1, 30, 4};
+constexpr AttentionMask kManySinks{AttentionMask::Kind::block_causal, 7, 20, 67};
+
 constexpr Shapes kShapes[] = {
     {4, 4, 64, 16},    // as many kv heads as heads
     {8, 2, 16, 32},    // groups of 4
@@ -179,8 +182,8 @@ TEST(Attention, MatchesF64) {
             for (int length : {1, 2, 131}) {
                 Sequence seq(s, length, 11);
                 const float scale = 1 / std::sqrt(static_cast<float>(s.head_dim));
-                for (const AttentionMask& mask :
-                     {kCausal, kWindow, kBlocks, kFull, kFullWindow, kBlocksWindow}) {
+                for (const AttentionMask& mask : {kCausal, kWindow, kBlocks, kFull, kFullWindow,
+                                                  kBlocksWindow, kSinks, kManySinks}) {
                     SCOPED_TRACE(::testing::Message()
                                  << "heads " << s.heads << " dim " << s.head_dim << " length "
                                  << length << " " << dtype_name(dtype) << " mask "
@@ -210,7 +213,7 @@ TEST(Attention, BitsDoNotDependOnHowTheSequenceIsCut) {
     for_each_isa([] {
         for (const Shapes& s : kShapes) {
             for (DType dtype : {DType::f32, DType::f16}) {
-                for (const AttentionMask& mask : {kCausal, kWindow}) {
+                for (const AttentionMask& mask : {kCausal, kWindow, kSinks}) {
                     const int length = 135;
                     Sequence seq(s, length, 3);
                     const std::vector<float> whole =
@@ -376,6 +379,11 @@ TEST(Attention, LedgerCountsWhatTheMaskLeaves) {
     expect_record(bench.ledger.op(OpKind::attention), 2,
                   rows_bytes + cache_bytes + 128 + 2 * 3 * 2 * 8 * 2, rows_bytes + 128,
                   (55 + 3) * 4 * 4 * 8);
+    attention(bench, rows(out, 4, 8, 0, 1), rows(seq.q, 4, 8, 9, 1), cache.kv, {&last, 1},
+              AttentionMask{AttentionMask::Kind::causal, 1, 3, 2}, 1);
+    expect_record(bench.ledger.op(OpKind::attention), 3,
+                  rows_bytes + cache_bytes + 2 * 128 + 2 * (3 + 5) * 2 * 8 * 2,
+                  rows_bytes + 2 * 128, (55 + 3 + 5) * 4 * 4 * 8);
 }
 
 TEST(Attention, BrokenContractsAreNamed) {
