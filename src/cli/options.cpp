@@ -52,6 +52,14 @@ void add_engine_options(CLI::App& command, SharedOptions& options) {
                      "Launch the kernels of a step one by one (GPU)");
     command.add_flag("--no-dependent-launch", options.no_dependent_launch,
                      "Kernels start when their predecessors have ended (GPU)");
+    command.add_flag("--no-batch-products", options.no_batch_products,
+                     "Products of 9 to 64 tokens read the weights once for every 8 of them (GPU)");
+    command
+        .add_option("--persistent", options.persistent,
+                    "A decode step is one kernel for all layers (GPU): on, off, or auto: where "
+                    "that is faster")
+        ->check(CLI::IsMember({"auto", "on", "off"}))
+        ->capture_default_str();
 }
 
 void add_json_option(CLI::App& command, SharedOptions& options) {

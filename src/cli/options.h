@@ -18,7 +18,9 @@ struct SharedOptions {
     std::int64_t ctx = 0;  // 0: the model's own
     std::string kv_type = "auto";
     bool no_repack = false;  // use the weights as the file has them
-    bool no_fuse = false, no_graph = false, no_dependent_launch = false;  // on the GPU
+    // On the GPU.
+    bool no_fuse = false, no_graph = false, no_dependent_launch = false, no_batch_products = false;
+    std::string persistent = "auto";
     bool check_nan = false;
     bool json = false;
 

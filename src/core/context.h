@@ -24,6 +24,7 @@ struct Context {
     cuda::Timeline* timeline = nullptr;  // where kernels stamp their times; may be null
     int layer = -1;                      // which layer of the model is running, for the timeline
     bool dependent_launch = true;        // kernels may start while their predecessors end
+    bool batch_products = true;          // products of 9 to 64 tokens read the weights once
 };
 
 }  // namespace mr

@@ -4,6 +4,7 @@
 #include "ops/attention/attention_cuda.h"
 #include "ops/linear/gemm_cuda.h"
 #include "ops/linear/linear_cuda.h"
+#include "ops/step/step_cuda.h"
 
 namespace mr::model {
 namespace {
@@ -24,6 +25,11 @@ std::size_t linear_bytes(const ModelSpec& spec, const EngineOptions& options) {
     const int rows = std::min(options.max_batch, options.max_sequences * cuda::kDecodeRows);
     return cuda::linear_small_scratch_bytes(std::max<std::int64_t>(rows, options.max_logits),
                                             std::max({spec.dim, spec.q_dim(), spec.hidden}));
+}
+
+std::size_t step_bytes(const ModelSpec& spec, const EngineOptions& options) {
+    return static_cast<std::size_t>(std::min(options.max_sequences, cuda::kStepRows)) *
+           cuda::StepProgram::bytes(spec.layers);
 }
 
 // The largest product of the model decides.
@@ -103,7 +109,8 @@ std::uint64_t DeviceBuffers::activation_bytes(const Model& model, const EngineOp
 std::uint64_t DeviceBuffers::scratch_bytes(const Model& model, const EngineOptions& options) {
     return cuda::DeviceArena::padded(attention_bytes(model.spec, options)) +
            cuda::DeviceArena::padded(gemm_bytes(model)) +
-           cuda::DeviceArena::padded(linear_bytes(model.spec, options));
+           cuda::DeviceArena::padded(linear_bytes(model.spec, options)) +
+           cuda::DeviceArena::padded(step_bytes(model.spec, options));
 }
 
 void DeviceBuffers::take(const Model& model, const EngineOptions& options) {
@@ -116,6 +123,7 @@ void DeviceBuffers::take(const Model& model, const EngineOptions& options) {
     attention_scratch = span(attention_bytes(model.spec, options));
     gemm_scratch = span(gemm_bytes(model));
     linear_scratch = span(linear_bytes(model.spec, options));
+    step_programs = span(step_bytes(model.spec, options));
 }
 
 }  // namespace mr::model

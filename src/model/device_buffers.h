@@ -38,6 +38,7 @@ struct DeviceBuffers {
     int max_pages = 0;
 
     std::span<std::byte> attention_scratch, gemm_scratch, linear_scratch;
+    std::span<std::byte> step_programs;  // one for each number of rows, up to kStepRows
 
     static std::uint64_t activation_bytes(const Model& model, const EngineOptions& options);
     static std::uint64_t scratch_bytes(const Model& model, const EngineOptions& options);

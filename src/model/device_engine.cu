@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -10,6 +12,7 @@
 #include "core/error.h"
 #include "model/device_buffers.h"
 #include "model/device_engine.h"
+#include "model/device_products.h"
 #include "model/not_finite.h"
 #include "ops/activation/activation_cuda.h"
 #include "ops/attention/attention_cuda.h"
@@ -17,10 +20,12 @@
 #include "ops/embedding/embedding_cuda.h"
 #include "ops/linear/gemm_cuda.h"
 #include "ops/linear/linear_cuda.h"
+#include "ops/linear/tile_layout.h"
 #include "ops/loss/loss_cuda.h"
 #include "ops/norm/norm_cuda.h"
 #include "ops/rope/rope_cuda.h"
 #include "ops/sample/sample_cuda.h"
+#include "ops/step/step_cuda.h"
 
 namespace mr::model {
 namespace {
@@ -34,12 +39,6 @@ __global__ void advance_kernel(std::int32_t* positions, int rows) {
     cuda::let_next_start();
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i < rows) ++positions[i];
-}
-
-Tensor as(Tensor buffer, DType type, std::int64_t first, std::int64_t rows, std::int64_t cols) {
-    std::byte* data =
-        static_cast<std::byte*>(buffer.data) + static_cast<std::size_t>(first) * buffer.row_bytes();
-    return {data, type, {rows, cols}};
 }
 
 // Sets a variable for the length of a scope, however that ends.
@@ -72,6 +71,7 @@ class Resident final : public DeviceEngine {
     ops::Sampled wait(int row, std::uint64_t draw) override {
         return sampler_.wait(row, first_draw_[static_cast<std::size_t>(row)] + draw);
     }
+    bool persistent() const override { return program() != nullptr; }
     void synchronize() override { stream_.synchronize(); }
     std::vector<cuda::Stage> measured_step() override;
     void watch(bool on) override { watched_ = on; }
@@ -93,20 +93,20 @@ class Resident final : public DeviceEngine {
     void attention_in(const Part& part, int layer);
     void mlp_in(const Part& part, int layer);
     void heads(Tensor logits, Tensor x, bool few);
-    void product(Tensor out, Tensor x, Tensor w, Tensor bias, bool add, bool few, const char* name,
+    void product(const cuda::LinearIn& in, bool few);
+    void product(Tensor out, Tensor x, Tensor w, Tensor bias, bool few, const char* name,
                  OpKind kind = OpKind::linear);
     void linear(const cuda::LinearIn& in) {
         ctx_.scratch = buffers_.linear_scratch;
         cuda::linear_small(ctx_, in);
     }
     void norm(Tensor out, Tensor x, Tensor weight, Tensor bias);
-    cuda::NormIn norm_in(Tensor weight, Tensor bias) const {
-        return {weight, bias, spec_.norm, spec_.norm_eps};
-    }
     void check(int stage, Tensor x, std::int64_t first_row);
     void require_finite(const DeviceBuffers::Arrays& arrays, int behind);
+    void prepare_steps();
+    const cuda::StepProgram* program() const;
     void launch_step();
-    ops::DeviceBatch decode_batch() const;
+    ops::DeviceBatch decode_batch(int rows) const;
 
     std::shared_ptr<const Model> model_;
     std::shared_ptr<const DeviceWeights> weights_;
@@ -117,6 +117,7 @@ class Resident final : public DeviceEngine {
     cuda::DeviceArena kv_memory_;
     std::unique_ptr<KvCache> cache_;
     DeviceBuffers buffers_;
+    DeviceProducts products_;
     cuda::PinnedBuffer staging_;
     cuda::Event staged_;  // the last upload has left the staging memory
     std::size_t staging_used_ = 0;
@@ -130,6 +131,14 @@ class Resident final : public DeviceEngine {
     };
     using GraphKey = std::tuple<int, int, int>;  // rows, keys (a power of two), kind of sampling
     std::map<GraphKey, Captured> graphs_;
+    // The same with stamps.
+    struct Watched {
+        std::unique_ptr<cuda::Timeline> timeline;
+        Captured captured;
+    };
+    std::map<GraphKey, Watched> watched_graphs_;
+    // The layers of a step as one kernel, by rows; none where there is no such kernel.
+    std::array<std::optional<cuda::StepProgram>, cuda::kStepRows + 1> programs_;
     int decode_rows_ = 0;
     std::int64_t decode_keys_ = 0;  // keys of the longest row after the next step
     std::vector<std::uint64_t> first_draw_;
@@ -146,6 +155,7 @@ Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const Dev
       ledger_(ledger),
       kv_memory_("KV cache",
                  KvCache::bytes(spec_, options.context, options.max_sequences, *options.kv_type)),
+      products_(spec_, *weights_, buffers_),
       sampler_(stream_, options.max_sequences) {
     for (const DeviceLayer& layer : weights_->layers) {
         if (layer.qkv && (!spec_.gated || layer.gate_up)) continue;
@@ -164,6 +174,7 @@ Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const Dev
     ctx_.ledger = &ledger_;
     ctx_.cuda = &stream_;
     ctx_.dependent_launch = options.dependent_launch;
+    ctx_.batch_products = options.batch_products;
 
     const std::size_t ints =
         3 * static_cast<std::size_t>(options.max_batch) +
@@ -186,6 +197,7 @@ Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const Dev
                          rope.magnitude);
         stream_.synchronize();
     }
+    prepare_steps();
 }
 
 Resident::~Resident() {
@@ -207,24 +219,28 @@ void Resident::norm(Tensor out, Tensor x, Tensor weight, Tensor bias) {
 }
 
 // out = x · wᵀ (+ bias), or out += : by the kernel that belongs to the number of rows.
-void Resident::product(Tensor out, Tensor x, Tensor w, Tensor bias, bool add, bool few,
-                       const char* name, OpKind kind) {
+void Resident::product(const cuda::LinearIn& in, bool few) {
+    const bool add = in.finish == cuda::Finish::add;
     if (!few) {
         ctx_.scratch = buffers_.gemm_scratch;
-        cuda::gemm(ctx_, out, x, w, bias, add ? out : Tensor{}, {.kind = kind, .name = name});
-    } else if (cuda::linear_small_takes(w.dtype, w.cols())) {
-        cuda::LinearIn in;
-        in.x = x;
-        in.w = w;
-        in.bias = bias;
-        in.finish = add ? cuda::Finish::add : cuda::Finish::store;
-        in.out = out;
-        in.kind = kind;
-        in.name = name;
+        cuda::gemm(ctx_, in.out, in.x, in.w, in.bias, add ? in.out : Tensor{},
+                   {.kind = in.kind, .name = in.name});
+    } else if (cuda::linear_small_takes(in.w.dtype, in.w.cols())) {
         linear(in);
     } else {
-        cuda::linear_plain(ctx_, out, x, w, bias, add, kind, name);
+        cuda::linear_plain(ctx_, in.out, in.x, in.w, in.bias, add, in.kind, in.name);
     }
+}
+void Resident::product(Tensor out, Tensor x, Tensor w, Tensor bias, bool few, const char* name,
+                       OpKind kind) {
+    cuda::LinearIn in;
+    in.x = x;
+    in.w = w;
+    in.bias = bias;
+    in.out = out;
+    in.kind = kind;
+    in.name = name;
+    product(in, few);
 }
 
 // q, and k and v in the cache, from x.
@@ -234,28 +250,19 @@ void Resident::attention_in(const Part& part, int layer) {
     const std::int64_t rows = part.batch.tokens;
     const DType compute = cuda::compute_type(joined.qkv.dtype);
     const DType attn_type = cuda::compute_type(w.o.dtype);
-    const Tensor x = as(buffers_.x, DType::f32, part.first, rows, spec_.dim);
-    Tensor q = as(buffers_.q, attn_type, part.first, rows, spec_.q_dim());
+    const Tensor x = rows_as(buffers_.x, DType::f32, part.first, rows, spec_.dim);
+    Tensor q = rows_as(buffers_.q, attn_type, part.first, rows, spec_.q_dim());
     q.shape = {rows, spec_.heads, spec_.head_dim};
     const ops::PagedKv kv = cache_->layer(layer);
     if (part.few && options_.fuse && !spec_.qk_norm &&
         cuda::linear_small_takes(joined.qkv.dtype, spec_.dim)) {
-        cuda::LinearIn in;
-        in.x = x;
-        in.norm = norm_in(w.attn_norm, w.attn_norm_bias);
-        in.w = joined.qkv;
-        in.bias = joined.qkv_bias;
-        in.finish = cuda::Finish::qkv;
-        in.qkv = {q, kv, buffers_.rope, spec_.rope.rotary, spec_.heads};
-        in.batch = &part.batch;
-        in.name = "qkv";
-        return linear(in);
+        return linear(products_.qkv(part.batch, part.first, layer, kv));
     }
-    const Tensor h = as(buffers_.h, compute, part.first, rows, spec_.dim);
+    const Tensor h = rows_as(buffers_.h, compute, part.first, rows, spec_.dim);
     norm(h, x, w.attn_norm, w.attn_norm_bias);
-    const Tensor qkv = as(buffers_.qkv, part.few ? DType::f32 : compute, part.first, rows,
-                          spec_.q_dim() + 2 * spec_.kv_dim());
-    product(qkv, h, joined.qkv, {}, false, part.few, "qkv");
+    const Tensor qkv = rows_as(buffers_.qkv, part.few ? DType::f32 : compute, part.first, rows,
+                               spec_.q_dim() + 2 * spec_.kv_dim());
+    product(qkv, h, joined.qkv, {}, part.few, "qkv");
     cuda::QkvFinish finish;
     finish.q_out = q;
     finish.kv = kv;
@@ -278,38 +285,29 @@ void Resident::mlp_in(const Part& part, int layer) {
     const std::int64_t rows = part.batch.tokens;
     const DType compute = cuda::compute_type(matrix.dtype);
     const DType down_type = cuda::compute_type(w.down.dtype);
-    const Tensor x = as(buffers_.x, DType::f32, part.first, rows, spec_.dim);
-    const Tensor up = as(buffers_.up, down_type, part.first, rows, spec_.hidden);
+    const Tensor x = rows_as(buffers_.x, DType::f32, part.first, rows, spec_.dim);
+    const Tensor up = rows_as(buffers_.up, down_type, part.first, rows, spec_.hidden);
     if (part.few && options_.fuse && cuda::linear_small_takes(matrix.dtype, spec_.dim) &&
         (!spec_.gated || spec_.hidden % 8 == 0) && compute == down_type) {
-        cuda::LinearIn in;
-        in.x = x;
-        in.norm = norm_in(w.mlp_norm, w.mlp_norm_bias);
-        in.w = matrix;
-        in.bias = w.up_bias;
-        in.finish = spec_.gated ? cuda::Finish::gate : cuda::Finish::activate;
-        in.activation = spec_.activation;
-        in.out = up;
-        in.name = "mlp up";
-        return linear(in);
+        return linear(products_.up(rows, part.first, layer));
     }
-    const Tensor h = as(buffers_.h, compute, part.first, rows, spec_.dim);
+    const Tensor h = rows_as(buffers_.h, compute, part.first, rows, spec_.dim);
     norm(h, x, w.mlp_norm, w.mlp_norm_bias);
     const DType between = part.few ? DType::f32 : compute;
     if (spec_.gated) {
-        const Tensor both = as(buffers_.gate_up, between, part.first, rows, 2 * spec_.hidden);
-        product(both, h, matrix, {}, false, part.few, "mlp up");
+        const Tensor both = rows_as(buffers_.gate_up, between, part.first, rows, 2 * spec_.hidden);
+        product(both, h, matrix, {}, part.few, "mlp up");
         cuda::gated_activation(ctx_, up, both, spec_.activation);
     } else {
         // The room of gate_up is not there: up's own serves, 4 bytes an element.
         const Tensor raw =
-            as(buffers_.up, part.few ? DType::f32 : compute, part.first, rows, spec_.hidden);
+            rows_as(buffers_.up, part.few ? DType::f32 : compute, part.first, rows, spec_.hidden);
         if (raw.dtype == up.dtype) {
-            product(raw, h, matrix, {}, false, part.few, "mlp up");
+            product(raw, h, matrix, {}, part.few, "mlp up");
             cuda::activation(ctx_, up, raw, w.up_bias, spec_.activation);
         } else {
             // Rounded before the activation: the only place for f32 is where the result goes.
-            product(up, h, matrix, w.up_bias, false, part.few, "mlp up");
+            product(up, h, matrix, w.up_bias, part.few, "mlp up");
             cuda::activation(ctx_, up, up, {}, spec_.activation);
         }
     }
@@ -318,7 +316,7 @@ void Resident::mlp_in(const Part& part, int layer) {
 void Resident::run(const Part& part) {
     const Weights& weights = weights_->weights;
     const std::int64_t rows = part.batch.tokens;
-    const Tensor x = as(buffers_.x, DType::f32, part.first, rows, spec_.dim);
+    const Tensor x = rows_as(buffers_.x, DType::f32, part.first, rows, spec_.dim);
     cuda::embedding(ctx_, x, weights.embedding, weights.positions, part.batch);
     check(embedding_stage(), x, part.first);
     for (int i = 0; i < spec_.layers; ++i) {
@@ -328,9 +326,9 @@ void Resident::run(const Part& part) {
         attention_in(part, i);
         // Parallel residual: the MLP reads x as it enters the layer.
         if (parallel) mlp_in(part, i);
-        Tensor q = as(buffers_.q, cuda::compute_type(w.o.dtype), part.first, rows, spec_.q_dim());
-        Tensor attn = as(buffers_.attn, q.dtype, part.first, rows, spec_.q_dim());
-        const Tensor flat = attn;
+        Tensor q =
+            rows_as(buffers_.q, cuda::compute_type(w.o.dtype), part.first, rows, spec_.q_dim());
+        Tensor attn = rows_as(buffers_.attn, q.dtype, part.first, rows, spec_.q_dim());
         q.shape = attn.shape = {rows, spec_.heads, spec_.head_dim};
         // Attention waits until the products before it have gone: its many small blocks would take
         // room unevenly, and the next product's blocks would then come to lie two on one
@@ -344,12 +342,10 @@ void Resident::run(const Part& part) {
             cuda::attention_prefill(ctx_, attn, q, cache_->layer(i), part.batch, spec_.mask, scale);
         }
         ctx_.dependent_launch = options_.dependent_launch;
-        product(x, flat, w.o, w.o_bias, true, part.few, "out");
+        product(products_.out(rows, part.first, i), part.few);
         check(attention_stage(i), x, part.first);
         if (!parallel) mlp_in(part, i);
-        const Tensor up =
-            as(buffers_.up, cuda::compute_type(w.down.dtype), part.first, rows, spec_.hidden);
-        product(x, up, w.down, w.down_bias, true, part.few, "down");
+        product(products_.down(rows, part.first, i), part.few);
         check(mlp_stage(i), x, part.first);
     }
     ctx_.layer = -1;
@@ -360,19 +356,11 @@ void Resident::heads(Tensor logits, Tensor x, bool few) {
     const Weights& w = weights_->weights;
     const DType compute = cuda::compute_type(w.head.dtype);
     if (few && options_.fuse && cuda::linear_small_takes(w.head.dtype, spec_.dim)) {
-        cuda::LinearIn in;
-        in.x = x;
-        in.norm = norm_in(w.final_norm, w.final_norm_bias);
-        in.w = w.head;
-        in.bias = w.head_bias;
-        in.out = logits;
-        in.kind = OpKind::lm_head;
-        in.name = "head";
-        return linear(in);
+        return linear(products_.head(x, logits));
     }
-    const Tensor h = as(buffers_.h, compute, 0, x.rows(), spec_.dim);
+    const Tensor h = rows_as(buffers_.h, compute, 0, x.rows(), spec_.dim);
     norm(h, x, w.final_norm, w.final_norm_bias);
-    product(logits, h, w.head, w.head_bias, false, few, "head", OpKind::lm_head);
+    product(logits, h, w.head, w.head_bias, few, "head", OpKind::lm_head);
 }
 
 // With check_nan: notes the first row of x that is not finite, where none was noted before it.
@@ -515,11 +503,11 @@ Tensor Resident::pass(std::span<const BatchItem> batch, std::span<const ops::Bat
         if (runs.empty() || runs.back().second != few) runs.emplace_back(0, few);
         runs.back().first += wanted;
     }
-    const Tensor logits = as(buffers_.logits, DType::f32, 0, count, spec_.vocab);
+    const Tensor logits = rows_as(buffers_.logits, DType::f32, 0, count, spec_.vocab);
     if (count > 0) {
         stream_.to_device(buffers_.pass.rows, rows, static_cast<std::size_t>(count) * sizeof *rows,
                           &ledger_);
-        const Tensor last = as(buffers_.last, DType::f32, 0, count, spec_.dim);
+        const Tensor last = rows_as(buffers_.last, DType::f32, 0, count, spec_.dim);
         cuda::gather_rows(ctx_, last, buffers_.x, buffers_.pass.rows, count);
         std::int64_t at = 0;
         for (const auto& [some, few] : runs) {
@@ -590,10 +578,34 @@ void Resident::begin(std::span<const DecodeRow> rows, Tensor logits) {
     sampler_.sample(ctx_, logits);
 }
 
-ops::DeviceBatch Resident::decode_batch() const {
+// A program for every number of rows, where there can be one.
+void Resident::prepare_steps() {
+    using Persistent = EngineOptions::Persistent;
+    const bool wanted = options_.persistent == Persistent::automatic
+                            ? ops::is_tiled(weights_->layers.front().qkv.dtype)
+                            : options_.persistent == Persistent::always;
+    if (!wanted || !options_.fuse || options_.check_nan || spec_.qk_norm) return;
+    const std::size_t bytes = cuda::StepProgram::bytes(spec_.layers);
+    std::span<std::byte> memory = buffers_.step_programs;
+    for (int rows = 1; rows <= std::min(options_.max_sequences, cuda::kStepRows); ++rows) {
+        const ops::DeviceBatch batch = decode_batch(rows);
+        const cuda::StepModel model = products_.step(batch, *cache_, buffers_.logits);
+        if (!cuda::step_takes(model)) return;
+        programs_[static_cast<std::size_t>(rows)].emplace(model, memory.first(bytes), stream_,
+                                                          &ledger_);
+        memory = memory.subspan(bytes);
+    }
+}
+
+const cuda::StepProgram* Resident::program() const {
+    const auto rows = static_cast<std::size_t>(decode_rows_);
+    return rows < programs_.size() && programs_[rows] ? &*programs_[rows] : nullptr;
+}
+
+ops::DeviceBatch Resident::decode_batch(int rows) const {
     const DeviceBuffers::Arrays& a = buffers_.decode;
     ops::DeviceBatch batch;
-    batch.tokens = batch.sequences = decode_rows_;
+    batch.tokens = batch.sequences = rows;
     batch.max_count = 1;
     // Grids for a power of two of keys: few graphs, and few blocks with nothing to do.
     const auto keys =
@@ -611,10 +623,19 @@ ops::DeviceBatch Resident::decode_batch() const {
 
 // Everything a step is: forward from the drawn ids, the next draw, and on to the next position.
 void Resident::launch_step() {
-    const Part part{decode_batch(), 0, true};
-    run(part);
-    const Tensor logits = as(buffers_.logits, DType::f32, 0, decode_rows_, spec_.vocab);
-    heads(logits, as(buffers_.x, DType::f32, 0, decode_rows_, spec_.dim), true);
+    const Part part{decode_batch(decode_rows_), 0, true};
+    const Tensor x = rows_as(buffers_.x, DType::f32, 0, decode_rows_, spec_.dim);
+    const Tensor logits = rows_as(buffers_.logits, DType::f32, 0, decode_rows_, spec_.vocab);
+    const cuda::StepProgram* whole = program();
+    if (whole) {
+        const Weights& w = weights_->weights;
+        cuda::embedding(ctx_, x, w.embedding, w.positions, part.batch);
+        ctx_.scratch = buffers_.attention_scratch;
+        whole->run(ctx_, part.batch);
+    } else {
+        run(part);
+    }
+    if (!whole || !whole->has_head()) heads(logits, x, true);
     check(logits_stage(spec_), logits, 0);
     sampler_.sample(ctx_, logits);
     cuda::launch(ctx_, dim3(static_cast<unsigned>((decode_rows_ + 255) / 256)), dim3(256), 0,
@@ -631,7 +652,7 @@ void Resident::step() {
     if (!options_.graph) {
         launch_step();
     } else {
-        const ops::DeviceBatch batch = decode_batch();
+        const ops::DeviceBatch batch = decode_batch(decode_rows_);
         const GraphKey key{decode_rows_, batch.max_keys, static_cast<int>(sampler_.kind())};
         auto found = graphs_.find(key);
         if (found == graphs_.end()) {
@@ -649,20 +670,33 @@ void Resident::step() {
 }
 
 std::vector<cuda::Stage> Resident::measured_step() {
-    cuda::Timeline timeline(static_cast<std::size_t>(spec_.layers) * 16 + 64);
-    const Meanwhile watching(ctx_.timeline, &timeline);
-    timeline.reset(stream_);
+    std::vector<cuda::Stage> stages;
+    const std::size_t most = static_cast<std::size_t>(spec_.layers) * 16 + 64;
     if (options_.graph) {
-        const cuda::Graph graph = cuda::Graph::capture(stream_, [&] { launch_step(); });
-        graph.launch(stream_);
+        const ops::DeviceBatch batch = decode_batch(decode_rows_);
+        const GraphKey key{decode_rows_, batch.max_keys, static_cast<int>(sampler_.kind())};
+        Watched& step = watched_graphs_[key];
+        if (!step.timeline) {
+            step.timeline = std::make_unique<cuda::Timeline>(most);
+            const Meanwhile watching(ctx_.timeline, step.timeline.get());
+            const Meanwhile account(ctx_.ledger, &step.captured.ledger);
+            step.captured.graph = cuda::Graph::capture(stream_, [&] { launch_step(); });
+        }
+        step.timeline->reset(stream_);
+        step.captured.graph.launch(stream_);
         sampler_.replayed(decode_rows_, &ledger_);
-        stream_.synchronize();
+        ledger_.add(step.captured.ledger);
+        stages = step.timeline->read(stream_);
     } else {
+        cuda::Timeline timeline(most);
+        const Meanwhile watching(ctx_.timeline, &timeline);
+        timeline.reset(stream_);
         launch_step();
+        stages = timeline.read(stream_);
     }
     ++decode_keys_;
     if (options_.check_nan) require_finite(buffers_.decode, 1);
-    return timeline.read(stream_);
+    return stages;
 }
 
 }  // namespace

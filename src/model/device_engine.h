@@ -37,6 +37,8 @@ class DeviceEngine {
     virtual void begin(std::span<const DecodeRow> rows, Tensor logits) = 0;
     virtual void step() = 0;
     virtual ops::Sampled wait(int row, std::uint64_t draw) = 0;
+    // Whether the layers of such a step are one kernel.
+    virtual bool persistent() const = 0;
     virtual void synchronize() = 0;
     // The stages of one more step, as the kernels stamped them.
     virtual std::vector<cuda::Stage> measured_step() = 0;

@@ -36,6 +36,11 @@ struct EngineOptions {
     bool fuse = true;              // norms, rotation, activation inside of the products
     bool graph = true;             // a decode step is one launch
     bool dependent_launch = true;  // kernels start while their predecessors end
+    bool batch_products = true;    // products of 9 to 64 tokens read the weights once
+    // The layers of a decode step are one kernel, where there is one; automatic: for quantised
+    // weights, with which that was measured to be faster (docs/cuda-engine.md).
+    enum class Persistent { automatic, always, never };
+    Persistent persistent = Persistent::automatic;
 };
 
 // A sequence that is to be decoded: what it draws with.

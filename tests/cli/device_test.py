@@ -37,7 +37,8 @@ class Device(unittest.TestCase):
     def test_switches_change_nothing(self):
         args = ("run", "-p", "Once upon a time", "-n", "60", "--temp", "0", "-q", "--device", "cuda")
         text = millrace(*args).stdout
-        for switch in ("--no-graph", "--no-dependent-launch", "--check-nan"):
+        for switch in ("--no-graph", "--no-dependent-launch", "--check-nan",
+                       "--no-batch-products", "--persistent=on", "--persistent=off"):
             self.assertEqual(millrace(*args, switch).stdout, text, switch)
 
     def test_a_token_moves_nothing_to_the_device(self):

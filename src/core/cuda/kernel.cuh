@@ -37,6 +37,22 @@ __device__ __forceinline__ unsigned long long device_clock() {
     return now;
 }
 
+// The threads that work on one thing together: a block, or some warps of one. Barrier 0 is the
+// block's.
+struct BlockTeam {
+    __device__ __forceinline__ int thread() const { return static_cast<int>(threadIdx.x); }
+    __device__ __forceinline__ void sync() const { __syncthreads(); }
+};
+template <int kThreads>
+struct WarpsTeam {
+    int first;    // thread of the block, at a warp's begin
+    int barrier;  // 1 to 15, of its own
+    __device__ __forceinline__ int thread() const { return static_cast<int>(threadIdx.x) - first; }
+    __device__ __forceinline__ void sync() const {
+        asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+    }
+};
+
 // Stamps a stage from one thread of every block: construct after wait_for_previous().
 class StageClock {
   public:

@@ -39,4 +39,28 @@ __device__ __forceinline__ void mma(float (&c)[4], const std::uint32_t (&a)[4], 
     mma<T>(c, a[0], a[1], a[2], a[3], b0, b1);
 }
 
+// Two values in one register, x in the low half.
+template <typename T>
+__device__ __forceinline__ std::uint32_t pack(float x, float y) {
+    std::uint32_t bits;
+    if constexpr (std::is_same_v<T, bf16>) {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
+        memcpy(&bits, &pair, 4);
+    } else {
+        const __half2 pair = __floats2half2_rn(x, y);
+        memcpy(&bits, &pair, 4);
+    }
+    return bits;
+}
+template <typename T>
+__device__ __forceinline__ float2 unpack(std::uint32_t bits) {
+    if constexpr (std::is_same_v<T, bf16>) {
+        return {__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u)};
+    } else {
+        __half2 pair;
+        memcpy(&pair, &bits, 4);
+        return __half22float2(pair);
+    }
+}
+
 }  // namespace mr::cuda

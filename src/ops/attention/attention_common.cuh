@@ -2,7 +2,10 @@
 // the parts are put together again.
 #pragma once
 
+#include <algorithm>
+
 #include "core/cuda/kernel.cuh"
+#include "core/tensor.h"
 #include "ops/attention/attention.h"
 #include "ops/batch/batch.h"
 
@@ -140,20 +143,22 @@ __device__ __forceinline__ float exp2_fast(float x) {
 // What to subtract before taking powers: a row without a finite score has weights of zero.
 __device__ __forceinline__ float base_of(float top) { return top == -INFINITY ? 0.0f : top; }
 
-// True in every thread of the last of `blocks` blocks that come to this counter, which is zero
+// True in every thread of the last of `teams` teams that come to this counter, which is zero
 // again; what the others wrote before they came can then be read from L2. `flag` is shared.
-__device__ __forceinline__ bool last_to_arrive(unsigned* counter, unsigned blocks, bool* flag) {
-    __syncthreads();
-    if (threadIdx.x == 0) {
+template <typename Team>
+__device__ __forceinline__ bool last_to_arrive(unsigned* counter, unsigned teams, bool* flag,
+                                               Team team) {
+    team.sync();
+    if (team.thread() == 0) {
         unsigned before;
         asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
                      : "=r"(before)
                      : "l"(counter)
                      : "memory");
-        *flag = before + 1 == blocks;
+        *flag = before + 1 == teams;
         if (*flag) *counter = 0;
     }
-    __syncthreads();
+    team.sync();
     return *flag;
 }
 
@@ -166,11 +171,11 @@ __device__ __forceinline__ void store_normalised(const Args& a, std::int64_t at,
 // Puts the parts of a tile's rows together, in an order that is a property of the part's number
 // alone: part p is added by warp p % 4, and the warps' sums are added in one tree. `shared` holds
 // 4 * (dim + 2) floats. A part in which a row sees nothing adds exact zeros.
-template <typename T>
+template <typename T, typename Team>
 __device__ __forceinline__ void combine(const Args& a, const Tile& t, int kv_head, int dim,
-                                        float* shared) {
+                                        float* shared, Team team) {
     constexpr int kInFlight = 8;
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const int warp = team.thread() / 32, lane = team.thread() % 32;
     float* sums = shared;             // [4, dim]
     float* weights = sums + 4 * dim;  // [4]
     float* tops = weights + 4;        // [4]
@@ -179,12 +184,12 @@ __device__ __forceinline__ void combine(const Args& a, const Tile& t, int kv_hea
         const float2* part_tops = a.tops + slot * a.max_parts;
         const float* part_sums = a.sums + slot * a.max_parts * dim;
         float top = -INFINITY;
-        for (int p = t.begin + static_cast<int>(threadIdx.x); p < t.end; p += kDecodeThreads) {
+        for (int p = t.begin + team.thread(); p < t.end; p += kDecodeThreads) {
             top = fmaxf(top, __ldcg(part_tops + p).x);
         }
         top = warp_max(top);
         if (lane == 0) tops[warp] = top;
-        __syncthreads();
+        team.sync();
         const float base = base_of(fmaxf(fmaxf(tops[0], tops[1]), fmaxf(tops[2], tops[3])));
         for (int column = 4 * lane; column < dim; column += 128) {
             float4 sum{0, 0, 0, 0};
@@ -214,30 +219,46 @@ __device__ __forceinline__ void combine(const Args& a, const Tile& t, int kv_hea
             *reinterpret_cast<float4*>(sums + warp * dim + column) = sum;
             if (column == 0) weights[warp] = weight;
         }
-        __syncthreads();
+        team.sync();
         const float weight = (weights[0] + weights[1]) + (weights[2] + weights[3]);
         const std::int64_t at = t.at(a, r, kv_head, dim);
-        for (int d = static_cast<int>(threadIdx.x); d < dim; d += kDecodeThreads) {
+        for (int d = team.thread(); d < dim; d += kDecodeThreads) {
             const float sum = (sums[d] + sums[dim + d]) + (sums[2 * dim + d] + sums[3 * dim + d]);
             store_normalised<T>(a, at + d, sum, weight);
         }
-        __syncthreads();  // the next row writes the shared sums again
+        team.sync();  // the next row writes the shared sums again
     }
 }
 
-// The end of a decode block that has written its parts: whoever comes last combines. `flag` and
-// `shared` are shared memory that nobody reads any more.
-template <typename T>
-__device__ __forceinline__ void finish(const Args& a, const Tile& t, int kv_head, int dim,
-                                       float* shared, bool* flag) {
-    const int blocks = min(static_cast<int>(gridDim.z), t.end - t.begin);
-    if (blocks > 1) {
-        if (!last_to_arrive(a.counters + t.slot, static_cast<unsigned>(blocks), flag)) return;
+// The end of a decode team that has written its parts, one of `most` or fewer on the same rows:
+// whoever comes last combines. `flag` and `shared` are shared memory that nobody reads any more.
+template <typename T, typename Team>
+__device__ __forceinline__ void finish(const Args& a, const Tile& t, int kv_head, int dim, int most,
+                                       float* shared, bool* flag, Team team) {
+    const int teams = min(most, t.end - t.begin);
+    if (teams > 1) {
+        if (!last_to_arrive(a.counters + t.slot, static_cast<unsigned>(teams), flag, team)) return;
     } else {
-        __syncthreads();
+        team.sync();
     }
-    combine<T>(a, t, kv_head, dim, shared);
+    combine<T>(a, t, kv_head, dim, shared, team);
 }
+
+// attention_decode() as arguments for whoever runs it: args without a stamp, tiles = 0 where there
+// is nothing to do.
+struct Decode {
+    Args args{};
+    std::int64_t tiles = 0;  // of rows, in all sequences
+    OpRecord work{};
+    // Parts of a tile to work on at once, where about `teams` find room.
+    int parts_at_once(std::int64_t teams) const {
+        const std::int64_t enough = teams / (tiles * args.kv_heads);
+        return static_cast<int>(
+            std::clamp<std::int64_t>(enough, 1, std::min(args.max_parts, 65535)));
+    }
+};
+Decode decode_of(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
+                 const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale);
 
 // The host's side: attention_cuda.cu, attention_decode.cu, attention_prefill.cu,
 // attention_plain.cu.

@@ -150,10 +150,13 @@ void attention_prepare_scratch(const Stream& stream, std::span<std::byte> scratc
     stream.fill(counters_in(scratch, slots), 0, slots * sizeof(unsigned));
 }
 
-void attention_decode(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
-                      const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale) {
-    Args args = checked(ctx, out, q, kv, batch, mask, scale);
-    if (batch.sequences == 0 || batch.tokens == 0) return;
+attn::Decode attn::decode_of(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
+                             const ops::DeviceBatch& batch, const ops::AttentionMask& mask,
+                             float scale) {
+    attn::Decode decode;
+    Args& args = decode.args;
+    args = checked(ctx, out, q, kv, batch, mask, scale);
+    if (batch.sequences == 0 || batch.tokens == 0) return decode;
     const auto slots =
         static_cast<std::size_t>(rows_of(batch)) * static_cast<std::size_t>(args.heads);
     MR_CHECK(ctx.scratch.size() >=
@@ -165,21 +168,27 @@ void attention_decode(const Context& ctx, Tensor out, Tensor q, const ops::Paged
     args.tops = reinterpret_cast<float2*>(at);
     at += padded(slots * static_cast<std::size_t>(args.max_parts) * sizeof(float2));
     args.sums = reinterpret_cast<float*>(at);
+    decode.tiles = std::int64_t{batch.sequences} * args.row_tiles;
+    MR_CHECK(decode.tiles <= 65535, "a batch has at most 65535 tiles of rows");
+    decode.work = work_of(q, kv, batch, mask);
+    return decode;
+}
 
+void attention_decode(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
+                      const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale) {
+    attn::Decode decode = attn::decode_of(ctx, out, q, kv, batch, mask, scale);
+    if (decode.tiles == 0) return;
     // A block takes every grid.z-th part. Parts beyond a sequence's end cost a block that looks and
     // leaves, so there are not more blocks than keep the device busy.
-    const std::int64_t y = std::int64_t{batch.sequences} * args.row_tiles;
-    MR_CHECK(y <= 65535, "a batch has at most 65535 tiles of rows");
-    const std::int64_t enough = std::int64_t{16} * gpu().multiprocessors / (y * args.kv_heads);
-    const auto z = std::clamp<std::int64_t>(enough, 1, std::min(args.max_parts, 65535));
-    const dim3 grid(static_cast<unsigned>(args.kv_heads), static_cast<unsigned>(y),
-                    static_cast<unsigned>(z));
-    args.stamp = account(ctx, OpKind::attention, "attention", work_of(q, kv, batch, mask));
+    const int z = decode.parts_at_once(std::int64_t{16} * gpu().multiprocessors);
+    const dim3 grid(static_cast<unsigned>(decode.args.kv_heads),
+                    static_cast<unsigned>(decode.tiles), static_cast<unsigned>(z));
+    decode.args.stamp = account(ctx, OpKind::attention, "attention", decode.work);
     if (tensor_cores(q.dtype, kv.keys.dtype) &&
-        attn::decode_on_tensor_cores(ctx, q.dtype, grid, args)) {
+        attn::decode_on_tensor_cores(ctx, q.dtype, grid, decode.args)) {
         return;
     }
-    attn::decode_plain(ctx, q.dtype, kv.keys.dtype, grid, args);
+    attn::decode_plain(ctx, q.dtype, kv.keys.dtype, grid, decode.args);
 }
 
 void attention_prefill(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,

@@ -7,30 +7,6 @@
 
 namespace mr::cuda::attn {
 
-// Two values in one register, x in the low half.
-template <typename T>
-__device__ __forceinline__ std::uint32_t pack(float x, float y) {
-    std::uint32_t bits;
-    if constexpr (std::is_same_v<T, bf16>) {
-        const __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
-        memcpy(&bits, &pair, 4);
-    } else {
-        const __half2 pair = __floats2half2_rn(x, y);
-        memcpy(&bits, &pair, 4);
-    }
-    return bits;
-}
-template <typename T>
-__device__ __forceinline__ float2 unpack(std::uint32_t bits) {
-    if constexpr (std::is_same_v<T, bf16>) {
-        return {__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u)};
-    } else {
-        __half2 pair;
-        memcpy(&pair, &bits, 4);
-        return __half22float2(pair);
-    }
-}
-
 // An 8 x 8 matrix, spread over the warp as one 8 x 8 quarter of `a` above, transposed.
 __device__ __forceinline__ std::uint32_t transpose(std::uint32_t x) {
     std::uint32_t y;

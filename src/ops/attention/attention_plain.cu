@@ -179,7 +179,8 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(const __grid_constant__
         }
     }
     if constexpr (kSplit) {
-        if (parts > 1) finish<T>(a, t, kv_head, dim, merge, &last);
+        if (parts > 1)
+            finish<T>(a, t, kv_head, dim, static_cast<int>(gridDim.z), merge, &last, BlockTeam{});
     }
 }
 

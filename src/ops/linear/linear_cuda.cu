@@ -17,11 +17,7 @@ DType compute_type(DType weights) {
     return weights == DType::f32 || weights == DType::f16 ? weights : DType::bf16;
 }
 
-namespace {
-
-using small::Params;
-
-Params params_of(const LinearIn& in) {
+small::Params small::params_of(const LinearIn& in) {
     const DType compute = compute_type(in.w.dtype);
     const bool gate = in.finish == Finish::gate, qkv = in.finish == Finish::qkv;
     Params p{};
@@ -73,20 +69,22 @@ Params params_of(const LinearIn& in) {
     return p;
 }
 
-}  // namespace
+OpRecord small::work_of(const LinearIn& in, const Params& p) {
+    const auto rows = static_cast<std::uint64_t>(p.rows);
+    const std::uint64_t out_bytes =
+        rows * static_cast<std::uint64_t>(p.out_cols) * (p.out_f32 ? 4 : 2);
+    return {1, in.w.bytes() + in.x.bytes() + (in.finish == Finish::add ? out_bytes : 0), out_bytes,
+            2 * rows * static_cast<std::uint64_t>(p.n * p.k), 0};
+}
 
 void linear_small(const Context& ctx, const LinearIn& in) {
     using namespace small;
     MR_CHECK(linear_small_takes(in.w.dtype, in.w.cols()), "linear_small() takes these weights");
     Params all = params_of(in);
-    const std::uint64_t rows = static_cast<std::uint64_t>(all.rows);
-    const std::uint64_t out_bytes =
-        rows * static_cast<std::uint64_t>(all.out_cols) * (all.out_f32 ? 4 : 2);
-    const OpRecord work{1, in.w.bytes() + in.x.bytes() + (in.finish == Finish::add ? out_bytes : 0),
-                        out_bytes, 2 * rows * static_cast<std::uint64_t>(all.n * all.k), 0};
-    all.stamp = account(ctx, in.kind, in.name, work);
+    all.stamp = account(ctx, in.kind, in.name, work_of(in, all));
 
-    if (all.rows > kTokens && mid_possible()) return run_mid(ctx, in.w.dtype, all);
+    if (all.rows > kTokens && ctx.batch_products && mid_possible())
+        return run_mid(ctx, in.w.dtype, all);
     run_small(ctx, in.w.dtype, all);
 }
 

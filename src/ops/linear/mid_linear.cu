@@ -15,8 +15,6 @@
 // Mostly two blocks fit on a multiprocessor: while one ends, the other streams, be it of this
 // kernel or of the next one.
 #include <algorithm>
-#include <cstdlib>
-#include <string_view>
 
 #include "core/cuda/cluster.cuh"
 #include "ops/linear/mid_linear.cuh"
@@ -59,7 +57,7 @@ __global__ void __launch_bounds__(kMidThreads)
     if (HeldNorm<W>::possible(p)) held.load(p);
     wait_for_previous();
     const StageClock clock(p.stamp);
-    __shared__ float shared[kRowShared<kGroupThreads>];
+    __shared__ float shared[kRowShared<kInputThreads>];
     const int columns = static_cast<int>((p.k + W::kGranule - 1) / W::kGranule) * W::kGranule;
     const int row = static_cast<int>(blockIdx.x);
     load_row<W, T>(p, held, row, typename Mid<W>::Row(to, row, stride), columns, shared);
@@ -239,12 +237,8 @@ void run(const Context& ctx, const Params& all) {
 
 }  // namespace
 
-// Off unless MILLRACE_MID_LINEAR=1 asks for it: no device has run or measured it yet, and passes of
-// 8 tokens give the same bits.
 bool mid_possible() {
     static const bool possible = [] {
-        const char* wanted = std::getenv("MILLRACE_MID_LINEAR");
-        if (!wanted || std::string_view(wanted) != "1") return false;
         const std::optional<DeviceInfo> info = device();
         return info && info->sm >= 90 && info->shared_per_block >= 201 * 1024;
     }();

@@ -104,4 +104,42 @@ __device__ __forceinline__ void finish_gate(const Params& p, int row, int token,
            __fmul_rn(activate_by(gate, p.activation), up), p.out_f32);
 }
 
+// `sums` [tiles of the pass][warps][16 rows][tokens] -> what the caller wanted.
+// The tiles are first_tile, first_tile + tile_step, ...; `residual` is what this thread's first
+// result is added to, where first_held. kOne: one token.
+template <int kAll, bool kOne, typename T>
+__device__ __forceinline__ void finish_tiles(const Params& p, const int2* where, const float* sums,
+                                             int first_tile, int tile_step, int count,
+                                             float residual, bool first_held) {
+    const int rows = kOne ? 1 : p.rows;
+    const int tile_sums = kWarps * kTileRows * rows, step = kTileRows * rows;
+    const bool pairs = p.finish == Finish::gate || p.finish == Finish::qkv;
+    const int per_tile = (pairs ? kTileRows / 2 : kTileRows) * rows;
+    for (int i = static_cast<int>(threadIdx.x); i < count * per_tile; i += kAll) {
+        const int local = i / per_tile, in = i % per_tile;
+        const int row_in = in / rows, token = in % rows;
+        const int tile = first_tile + local * tile_step;
+        const float* at = sums + local * tile_sums + token;
+        if (p.finish == Finish::qkv) {
+            const int row = tile * kTileRows + 2 * row_in;
+            if (row >= p.n) continue;
+            const float a = add_warps(at + 2 * row_in * rows, step);
+            const float b = add_warps(at + (2 * row_in + 1) * rows, step);
+            finish_pair<T>(p, where[token], row, token, a, b);
+        } else if (p.finish == Finish::gate) {
+            const int row = tile * (kTileRows / 2) + row_in;
+            if (row >= p.out_cols) continue;
+            const float gate = add_warps(at + row_in * rows, step);
+            const float up = add_warps(at + (row_in + kTileRows / 2) * rows, step);
+            finish_gate<T>(p, row, token, gate, up);
+        } else {
+            const int row = tile * kTileRows + row_in;
+            if (row >= p.n) continue;
+            const bool held = first_held && i == static_cast<int>(threadIdx.x);
+            finish_one<T>(p, row, token, add_warps(at + row_in * rows, step),
+                          [&](const float* out) { return held ? residual : *out; });
+        }
+    }
+}
+
 }  // namespace mr::cuda::small

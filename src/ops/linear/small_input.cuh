@@ -3,6 +3,7 @@
 // same bits.
 #pragma once
 
+#include "core/cuda/mma.cuh"
 #include "ops/linear/small_linear.cuh"
 #include "ops/linear/small_params.cuh"
 #include "ops/norm/norm_row.cuh"
@@ -10,25 +11,22 @@
 namespace mr::cuda::small {
 
 // The 32 columns of a block become 8-bit numbers times a scale, as on the CPU
-// (linear_kernels.cpp), bit for bit; 8 lanes hold 4 columns each. Every block of the grid does this
-// for the same input, so it is made of few instructions: rounding is an addition.
-__device__ __forceinline__ unsigned quantise4(const float (&v)[4], float* scale) {
-    const auto magnitude = [](float x) { return __float_as_uint(x) & 0x7fffffffu; };
-    unsigned top =
-        max(max(magnitude(v[0]), magnitude(v[1])), max(magnitude(v[2]), magnitude(v[3])));
-#if __CUDA_ARCH__ >= 800
-    top = __reduce_max_sync(0xffu << (threadIdx.x & 24), top);
-#endif
+// (linear_kernels.cpp), bit for bit. Every block of the grid does this for the same input, so it is
+// made of few instructions: rounding is an addition.
+struct QuantScale {
+    float d, inverse;
+};
+// `top`: the bits of the greatest magnitude.
+__device__ __forceinline__ QuantScale quant_scale(unsigned top) {
     const float steps = __fdiv_rn(__uint_as_float(top), 127.0f);
-    float d = __uint_as_float((__float_as_uint(steps) + 2u) & ~3u);
-    float inverse = __frcp_rn(d);
+    const float d = __uint_as_float((__float_as_uint(steps) + 2u) & ~3u);
     if (top >= 0x71800000u) {  // 2^100 and more, infinities, NaN: the result is to be NaN
-        d = __int_as_float(0x7fc00000);
-        inverse = 0;
-    } else if (steps < 0x1p-126f) {
-        d = inverse = 0;
+        return {__int_as_float(0x7fc00000), 0};
     }
-    *scale = d;
+    if (steps < 0x1p-126f) return {0, 0};
+    return {d, __frcp_rn(d)};
+}
+__device__ __forceinline__ unsigned quantise4(const float (&v)[4], float inverse) {
     unsigned q[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -37,6 +35,25 @@ __device__ __forceinline__ unsigned quantise4(const float (&v)[4], float* scale)
     }
     if (inverse == 0) return 0;  // also where v is not a number
     return __byte_perm(__byte_perm(q[0], q[1], 0x0040), __byte_perm(q[2], q[3], 0x0040), 0x5410);
+}
+// 8 lanes hold 4 columns each.
+__device__ __forceinline__ QuantScale scale_of_four(const float (&v)[4]) {
+    const auto magnitude = [](float x) { return __float_as_uint(x) & 0x7fffffffu; };
+    unsigned top =
+        max(max(magnitude(v[0]), magnitude(v[1])), max(magnitude(v[2]), magnitude(v[3])));
+#if __CUDA_ARCH__ >= 800
+    top = __reduce_max_sync(0xffu << (threadIdx.x & 24), top);
+#endif
+    return quant_scale(top);
+}
+// Two neighbouring lanes hold 16 columns each, two bf16 a word.
+__device__ __forceinline__ QuantScale scale_of_sixteen(const unsigned (&words)[8]) {
+    unsigned top = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) top = __vmaxu2(top, words[i] & 0x7fff7fffu);
+    top = max(top & 0xffffu, top >> 16);
+    top = max(top, __shfl_xor_sync(~0u, top, 1));
+    return quant_scale(top << 16);
 }
 
 // Where a token's input lies in the shared memory of the kernel for few tokens.
@@ -63,11 +80,10 @@ __device__ __forceinline__ void store_input(const Row& to, int chunk, int column
                                             const float (&v)[4]) {
     const int c = chunk * 4;
     if constexpr (W::kQuantised) {
-        float scale;
-        const unsigned word = quantise4(v, &scale);
+        const QuantScale scale = scale_of_four(v);
         if (c >= columns) return;
-        *reinterpret_cast<unsigned*>(to.at(c)) = word;
-        if (c % 32 == 0) *to.scale(c) = __fmul_rn(scale, W::LayoutType::kUnit);
+        *reinterpret_cast<unsigned*>(to.at(c)) = quantise4(v, scale.inverse);
+        if (c % 32 == 0) *to.scale(c) = __fmul_rn(scale.d, W::LayoutType::kUnit);
     } else {
         if (c >= columns) return;
         const T four[4] = {from_f32<T>(v[0]), from_f32<T>(v[1]), from_f32<T>(v[2]),
@@ -76,29 +92,44 @@ __device__ __forceinline__ void store_input(const Row& to, int chunk, int column
     }
 }
 
-// A group of 8 warps takes a row's statistics; with two groups both do, and share the rest.
-constexpr int kGroupThreads = 32 * kWarps;
-constexpr int kHeld = 4;  // chunks of a row that a thread of a group holds: k up to 4096
-template <typename W>
-constexpr int kThreads = kGroupThreads* W::kGroups;
+// Sixteen columns from c on, two bf16 a word: a quarter of the instructions that four calls of
+// store_input() take.
+template <typename W, typename Row>
+__device__ __forceinline__ void store_sixteen(const Row& to, int c, int columns,
+                                              const unsigned (&words)[8]) {
+    const QuantScale scale = scale_of_sixteen(words);
+    if (c >= columns) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const unsigned a = words[2 * i], b = words[2 * i + 1];
+        const float v[4] = {__uint_as_float(a << 16), __uint_as_float(a & 0xffff0000u),
+                            __uint_as_float(b << 16), __uint_as_float(b & 0xffff0000u)};
+        *reinterpret_cast<unsigned*>(to.at(c + 4 * i)) = quantise4(v, scale.inverse);
+    }
+    if (c % 32 == 0) *to.scale(c) = __fmul_rn(scale.d, W::LayoutType::kUnit);
+}
+
+constexpr int kInputThreads = 32 * kWarps;  // that prepare a row
+constexpr int kHeld = 4;                    // chunks of a row that a thread holds: k up to 4096
 
 // The norm's weights of the chunks this thread will write, on their way before the input is there.
+// Quantised: four neighbouring chunks, sixteen columns.
 template <typename W>
 struct HeldNorm {
-    static constexpr int kMine = kHeld / W::kGroups;
-    float4 weight[kMine], bias[kMine];
+    float4 weight[kHeld], bias[kHeld];
 
     static __device__ bool possible(const Params& p) {
-        return p.norm_weight && p.k % 4 == 0 && p.k <= kHeld * 4 * kGroupThreads;
+        return p.norm_weight && p.k % (W::kQuantised ? 16 : 4) == 0 &&
+               p.k <= kHeld * 4 * kInputThreads;
     }
     // The chunk that is this thread's j-th.
     static __device__ int chunk(int j) {
         const int thread = static_cast<int>(threadIdx.x);
-        return thread % kGroupThreads + kGroupThreads * (thread / kGroupThreads + W::kGroups * j);
+        return W::kQuantised ? thread * kHeld + j : thread + kInputThreads * j;
     }
     __device__ void load(const Params& p) {
 #pragma unroll
-        for (int j = 0; j < kMine; ++j) {
+        for (int j = 0; j < kHeld; ++j) {
             const int c = chunk(j) * 4;
             weight[j] = bias[j] = float4{};
             if (c >= p.k) continue;
@@ -109,46 +140,65 @@ struct HeldNorm {
 };
 
 // A normed row, the raw values in registers.
-template <typename W, typename T, typename Row>
+template <typename W, typename T, typename Row, typename Team>
 __device__ void load_normed(const Params& p, const HeldNorm<W>& held, const float* raw,
-                            const Row& to, int columns, float* shared) {
-    const int k = static_cast<int>(p.k);
-    const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
-    const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
-    float v[kHeld][4];
+                            const Row& to, int columns, float* shared, Team team) {
+    const int k = static_cast<int>(p.k), thread = static_cast<int>(threadIdx.x);
+    const auto load = [&](int chunk) {
+        return chunk * 4 < k ? reinterpret_cast<const float4*>(raw)[chunk] : float4{};
+    };
+    float v[kHeld][4];  // as the statistics want them
+    float4 mine[kHeld];
 #pragma unroll
     for (int j = 0; j < kHeld; ++j) {
-        const int chunk = thread + kGroupThreads * j;
-        const float4 x = chunk * 4 < k ? reinterpret_cast<const float4*>(raw)[chunk] : float4{};
+        const float4 x = load(thread + kInputThreads * j);
         v[j][0] = x.x, v[j][1] = x.y, v[j][2] = x.z, v[j][3] = x.w;
+        mine[j] = x;
     }
-    const RowStats stats = row_stats<kGroupThreads, kHeld>(
-        p.norm, v, k, p.eps, thread, shared + group * kRowShared<kGroupThreads>);
+    if constexpr (W::kQuantised) {
 #pragma unroll
-    for (int j = 0; j < kHeld; ++j) {
-        if (W::kGroups > 1 && j % W::kGroups != group) continue;
-        if ((thread / 32 * 32 + kGroupThreads * j) * 4 >= columns) break;
-        const int chunk = thread + kGroupThreads * j;
-        const float4 w = held.weight[j / W::kGroups], b = held.bias[j / W::kGroups];
-        const float n[4] = {normed(v[j][0], stats, w.x, b.x), normed(v[j][1], stats, w.y, b.y),
-                            normed(v[j][2], stats, w.z, b.z), normed(v[j][3], stats, w.w, b.w)};
-        float r[4];
+        for (int j = 0; j < kHeld; ++j) mine[j] = load(HeldNorm<W>::chunk(j));
+    }
+    const RowStats stats =
+        row_stats<kInputThreads, kHeld>(p.norm, v, k, p.eps, thread, shared, team);
+    const auto normed_chunk = [&](int j, float(&r)[4]) {
+        const float4 x = mine[j], w = held.weight[j], b = held.bias[j];
+        const float n[4] = {normed(x.x, stats, w.x, b.x), normed(x.y, stats, w.y, b.y),
+                            normed(x.z, stats, w.z, b.z), normed(x.w, stats, w.w, b.w)};
+        const bool inside = HeldNorm<W>::chunk(j) * 4 < k;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) r[i] = chunk * 4 < k ? to_f32(from_f32<T>(n[i])) : 0.0f;
-        store_input<W, T>(to, chunk, columns, r);
+        for (int i = 0; i < 4; ++i) r[i] = inside ? n[i] : 0.0f;
+    };
+    if constexpr (W::kQuantised) {
+        if (thread / 32 * 32 * 16 >= columns) return;
+        unsigned words[8];
+#pragma unroll
+        for (int j = 0; j < kHeld; ++j) {
+            float r[4];
+            normed_chunk(j, r);
+            words[2 * j] = pack<bf16>(r[0], r[1]);
+            words[2 * j + 1] = pack<bf16>(r[2], r[3]);
+        }
+        store_sixteen<W>(to, thread * 16, columns, words);
+    } else {
+#pragma unroll
+        for (int j = 0; j < kHeld; ++j) {
+            if ((thread / 32 * 32 + kInputThreads * j) * 4 >= columns) break;
+            float r[4];
+            normed_chunk(j, r);
+            store_input<W, T>(to, HeldNorm<W>::chunk(j), columns, r);
+        }
     }
 }
 
 // A normed row that is too wide to hold, or odd.
-template <typename W, typename T, typename Row>
+template <typename W, typename T, typename Row, typename Team>
 __device__ void load_normed_wide(const Params& p, const float* raw, const Row& to, int columns,
-                                 float* shared) {
+                                 float* shared, Team team) {
     const int k = static_cast<int>(p.k);
     const int thread = static_cast<int>(threadIdx.x);
-    const int group = thread / kGroupThreads;
-    const RowStats stats = row_stats<kGroupThreads>(p.norm, raw, k, p.eps, thread % kGroupThreads,
-                                                    shared + group * kRowShared<kGroupThreads>);
-    for (int first = thread / 32 * 32; first * 4 < columns; first += kThreads<W>) {
+    const RowStats stats = row_stats<kInputThreads>(p.norm, raw, k, p.eps, thread, shared, team);
+    for (int first = thread / 32 * 32; first * 4 < columns; first += kInputThreads) {
         const int chunk = first + thread % 32;
         float r[4];
 #pragma unroll
@@ -161,24 +211,53 @@ __device__ void load_normed_wide(const Params& p, const float* raw, const Row& t
     }
 }
 
+// A row that is ready, quantised
+// ... in units of sixteen columns; k is a multiple of 16.
+template <typename W, typename T, typename Row>
+__device__ void load_ready_quantised(int k, const T* ready, const Row& to, int columns) {
+    const int thread = static_cast<int>(threadIdx.x);
+    constexpr int kBatch = 3;
+    for (int first = thread / 32 * 32; first * 16 < columns; first += kInputThreads * kBatch) {
+        uint4 words[kBatch][2];
+#pragma unroll
+        for (int j = 0; j < kBatch; ++j) {
+            const int c = (first + thread % 32 + kInputThreads * j) * 16;
+            words[j][0] = words[j][1] = uint4{};
+            if (c >= k) continue;
+            words[j][0] = reinterpret_cast<const uint4*>(ready + c)[0];
+            words[j][1] = reinterpret_cast<const uint4*>(ready + c)[1];
+        }
+#pragma unroll
+        for (int j = 0; j < kBatch; ++j) {
+            if ((first + kInputThreads * j) * 16 >= columns) break;
+            const uint4 a = words[j][0], b = words[j][1];
+            const unsigned eight[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+            store_sixteen<W>(to, (first + thread % 32 + kInputThreads * j) * 16, columns, eight);
+        }
+    }
+}
+
 // A row that is ready.
 template <typename W, typename T, typename Row>
 __device__ void load_ready(const Params& p, const T* ready, const Row& to, int columns) {
     const int k = static_cast<int>(p.k), thread = static_cast<int>(threadIdx.x);
+    if constexpr (W::kQuantised) {
+        if (k % 16 == 0) return load_ready_quantised<W>(k, ready, to, columns);
+    }
     const bool whole = k % 4 == 0;
     constexpr int kBatch = 11;  // loads in flight
-    for (int first = thread / 32 * 32; first * 4 < columns; first += kThreads<W> * kBatch) {
+    for (int first = thread / 32 * 32; first * 4 < columns; first += kInputThreads * kBatch) {
         uint2 four[kBatch];
 #pragma unroll
         for (int j = 0; j < kBatch; ++j) {
-            const int c = (first + thread % 32 + kThreads<W> * j) * 4;
+            const int c = (first + thread % 32 + kInputThreads * j) * 4;
             four[j] = uint2{};
             if (whole && c < k) four[j] = *reinterpret_cast<const uint2*>(ready + c);
         }
 #pragma unroll
         for (int j = 0; j < kBatch; ++j) {
-            if ((first + kThreads<W> * j) * 4 >= columns) break;
-            const int chunk = first + thread % 32 + kThreads<W> * j;
+            if ((first + kInputThreads * j) * 4 >= columns) break;
+            const int chunk = first + thread % 32 + kInputThreads * j;
             float v[4];
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
@@ -192,16 +271,18 @@ __device__ void load_ready(const Params& p, const T* ready, const Row& to, int c
 }
 
 // Token `row` of p.x, normed and rounded to T or quantised, with zeros up to a whole granule. Loads
-// are issued in batches: the latency of one is what all of them take. The whole block calls it;
-// `shared` is the norm's, kRowShared<kGroupThreads> floats a group.
-template <typename W, typename T, typename Row>
+// are issued in batches: the latency of one is what all of them take. The team's kInputThreads
+// threads call it, from the block's first on; `shared` is the norm's, kRowShared<kGroupThreads>
+// floats a group.
+template <typename W, typename T, typename Row, typename Team = BlockTeam>
 __device__ __forceinline__ void load_row(const Params& p, const HeldNorm<W>& held, int row,
-                                         const Row& to, int columns, float* shared) {
+                                         const Row& to, int columns, float* shared,
+                                         Team team = {}) {
     const float* raw = static_cast<const float*>(p.x) + row * p.k;
     if (HeldNorm<W>::possible(p)) {
-        load_normed<W, T>(p, held, raw, to, columns, shared);
+        load_normed<W, T>(p, held, raw, to, columns, shared, team);
     } else if (p.norm_weight) {
-        load_normed_wide<W, T>(p, raw, to, columns, shared);
+        load_normed_wide<W, T>(p, raw, to, columns, shared, team);
     } else {
         load_ready<W, T>(p, static_cast<const T*>(p.x) + row * p.k, to, columns);
     }

@@ -17,41 +17,6 @@
 namespace mr::cuda::small {
 namespace {
 
-// `sums` [tiles of the pass][warps][16 rows][tokens] -> what the caller wanted.
-template <int kAll, typename T>
-__device__ void finish(const Params& p, const int2* where, const float* sums, int first, int count,
-                       float residual) {
-    const int tile_sums = kWarps * kTileRows * p.rows, step = kTileRows * p.rows;
-    const bool pairs = p.finish == Finish::gate || p.finish == Finish::qkv;
-    const int per_tile = (pairs ? kTileRows / 2 : kTileRows) * p.rows;
-    for (int i = static_cast<int>(threadIdx.x); i < count * per_tile; i += kAll) {
-        const int local = i / per_tile, in = i % per_tile;
-        const int row_in = in / p.rows, token = in % p.rows;
-        const int tile =
-            static_cast<int>(blockIdx.x) + (first + local) * static_cast<int>(gridDim.x);
-        const float* at = sums + local * tile_sums + token;
-        if (p.finish == Finish::qkv) {
-            const int row = tile * kTileRows + 2 * row_in;
-            if (row >= p.n) continue;
-            const float a = add_warps(at + 2 * row_in * p.rows, step);
-            const float b = add_warps(at + (2 * row_in + 1) * p.rows, step);
-            finish_pair<T>(p, where[token], row, token, a, b);
-        } else if (p.finish == Finish::gate) {
-            const int row = tile * (kTileRows / 2) + row_in;
-            if (row >= p.out_cols) continue;
-            const float gate = add_warps(at + row_in * p.rows, step);
-            const float up = add_warps(at + (row_in + kTileRows / 2) * p.rows, step);
-            finish_gate<T>(p, row, token, gate, up);
-        } else {
-            const int row = tile * kTileRows + row_in;
-            if (row >= p.n) continue;
-            const bool held = i == static_cast<int>(threadIdx.x) && first == 0;
-            finish_one<T>(p, row, token, add_warps(at + row_in * p.rows, step),
-                          [&](const float* out) { return held ? residual : *out; });
-        }
-    }
-}
-
 // Where a warp is in its stream of weights: granule after granule of its tiles.
 template <typename W>
 struct Cursor {
@@ -72,7 +37,7 @@ struct Cursor {
         from.lower += part * W::kStep;
         left = share;
         columns = static_cast<int>(p.k) - part * W::kGranule;
-        tile += tile_step * W::kGroups;
+        tile += tile_step;
     }
     __device__ __forceinline__ void step() {
         --stages;
@@ -85,15 +50,15 @@ struct Cursor {
 
 // W: how the weights lie; T: the compute type; kStages: depth of a warp's ring; kOne: one token.
 template <typename W, typename T, int kStages, bool kOne>
-__global__ void __launch_bounds__(kThreads<W>, 2) kernel(const Params p) {
+__global__ void __launch_bounds__(kInputThreads, 2) kernel(const Params p) {
     // At once: the next kernel's blocks wait for room, and take that of the previous one's as they
     // end, one to a multiprocessor, and fill their rings while this kernel is still busy.
     let_next_start();
     extern __shared__ __align__(128) std::byte shared[];
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const int group = warp / kWarps, part = warp % kWarps;
+    const int part = warp;
     const int granules = static_cast<int>((p.k + W::kGranule - 1) / W::kGranule);
-    std::byte* input = shared + kWarps * W::kGroups * kStages * W::kStageBytes;
+    std::byte* input = shared + kWarps * kStages * W::kStageBytes;
     float* scales = reinterpret_cast<float*>(input + p.rows * p.x_stride);
     float* sums = scales + (W::kQuantised ? p.rows * granules * (W::kGranule / 32) : 0);
 
@@ -105,8 +70,7 @@ __global__ void __launch_bounds__(kThreads<W>, 2) kernel(const Params p) {
     constexpr unsigned kRing = kStages * W::kStageBytes;
 
     // Fetching runs ahead of multiplying, across tiles.
-    Cursor<W> fetch(block + group * blocks, blocks, part, share,
-                    (tiles - group + W::kGroups - 1) / W::kGroups * share);
+    Cursor<W> fetch(block, blocks, part, share, tiles * share);
     unsigned fetch_to = 0;  // in the ring
     const auto fetch_one = [&] {
         if (fetch.stages > 0) {
@@ -159,7 +123,7 @@ __global__ void __launch_bounds__(kThreads<W>, 2) kernel(const Params p) {
     unsigned slot = 0;
     for (int first = 0; first < tiles; first += p.pass_tiles) {
         const int count = min(p.pass_tiles, tiles - first);
-        for (int local = group; local < count; local += W::kGroups) {
+        for (int local = 0; local < count; ++local) {
             float acc[4] = {};
             unsigned x = x0;
             const float *a = a0, *b = b0;
@@ -185,7 +149,8 @@ __global__ void __launch_bounds__(kThreads<W>, 2) kernel(const Params p) {
             }
         }
         __syncthreads();
-        finish<kThreads<W>, T>(p, where, sums, first, count, residual);
+        finish_tiles<kInputThreads, kOne, T>(p, where, sums, block + first * blocks, blocks, count,
+                                             residual, first == 0);
         if (first + p.pass_tiles < tiles) __syncthreads();
     }
     wait_for_copies<0>();
@@ -204,18 +169,15 @@ Shared shared_layout(int stages, std::int64_t k, int rows, int tiles_a_block) {
     // Tokens' rows start in different banks.
     const std::int64_t row = granules * W::kGranule * static_cast<int>(sizeof(typename W::Input));
     s.x_stride = static_cast<int>((row + 127) / 128 * 128) + (rows == 1 ? 0 : W::kInputPad);
-    std::size_t bytes = static_cast<std::size_t>(kWarps * W::kGroups * stages) * W::kStageBytes;
+    std::size_t bytes = static_cast<std::size_t>(kWarps * stages) * W::kStageBytes;
     bytes += static_cast<std::size_t>(rows) * s.x_stride;
     if (W::kQuantised) bytes += static_cast<std::size_t>(rows * granules * (W::kGranule / 32)) * 4;
     const std::size_t tile_sums = sizeof(float) * kWarps * kTileRows * rows;
     // The norm borrows this room before the first sums are there.
     const std::size_t most = std::max<std::size_t>(16 * 1024, tile_sums);
     s.pass_tiles = std::min<int>(tiles_a_block, static_cast<int>(most / tile_sums));
-    // Whole rounds of the groups: the ring is fetched in the order in which tiles are worked on.
-    if (s.pass_tiles < tiles_a_block)
-        s.pass_tiles = std::max(s.pass_tiles / W::kGroups, 1) * W::kGroups;
     s.bytes = bytes + std::max<std::size_t>(s.pass_tiles * tile_sums,
-                                            sizeof(float) * W::kGroups * kRowShared<kGroupThreads>);
+                                            sizeof(float) * kRowShared<kInputThreads>);
     return s;
 }
 
@@ -240,7 +202,7 @@ void start(const Context& ctx, Params& p, int blocks, const Shared& s) {
         return true;
     }();
     (void)allowed;
-    launch(ctx, dim3(static_cast<unsigned>(blocks)), dim3(kThreads<W>), s.bytes,
+    launch(ctx, dim3(static_cast<unsigned>(blocks)), dim3(kInputThreads), s.bytes,
            kernel<W, T, kStages, kOne>, p);
 }
 

@@ -53,7 +53,6 @@ template <typename T>
 struct HalfWeights {
     using Input = T;  // how the input lies in shared memory
     static constexpr bool kQuantised = false;
-    static constexpr int kGroups = 1;  // of kWarps, each with tiles of its own
     static constexpr int kGranule = 64;
     static constexpr int kStageBytes = 2 * 2 * 32 * 16;
 
@@ -109,7 +108,6 @@ struct QuantWeights {
     using LayoutType = Layout;
     using Input = std::int8_t;
     static constexpr bool kQuantised = true;
-    static constexpr int kGroups = 1;
     static constexpr int kRecords = Layout::kRecords;
     static constexpr int kColumns = Layout::kColumns;  // of a record
     static constexpr int kGranule = kRecords * kColumns;
@@ -151,53 +149,73 @@ struct QuantWeights {
     static __device__ unsigned input(unsigned row, int lane) {
         return row + lane % 4 * (8 * kBlocks);
     }
-    // scales_a, scales_b: of tokens 2t and 2t + 1, one a block of 32 columns.
-    template <bool kOne>
-    static __device__ void multiply(float (&acc)[4], unsigned from, unsigned x,
-                                    const float* scales_a, const float* scales_b, int lane) {
+    // kCount granules, each kApart after the one before, in their order: acc += ... scales_a,
+    // scales_b: of tokens 2t and 2t + 1, one a block of 32 columns. kLower: bytes from the upper
+    // half's granule to the lower half's.
+    template <bool kOne, int kCount = 1, int kApart = 1, int kLower = kHalf>
+    static __device__ __forceinline__ void multiply(float (&acc)[4], unsigned from, unsigned x,
+                                                    const float* scales_a, const float* scales_b,
+                                                    int lane) {
+        constexpr int kAll = kCount * kRecords;
+        // All of a record's loads are issued before the products of the one before.
+        Record<kOne> record[2];
+        const auto load = [&](int i) {
+            const int granule = i / kRecords * kApart * kRecords + i % kRecords;
+            record[i % 2].template load<kLower>(from + granule * kRecord, x + granule * kColumns,
+                                                scales_a + granule * kBlocks,
+                                                scales_b + granule * kBlocks, lane);
+        };
+        load(0);
 #pragma unroll
-        for (int i = 0; i < kRecords; ++i) {
-            multiply_record<kOne>(acc, from + i * kRecord, x + i * kColumns, scales_a + i * kBlocks,
-                                  scales_b + i * kBlocks, lane);
+        for (int i = 0; i < kAll; ++i) {
+            if (i + 1 < kAll) load(i + 1);
+            record[i % 2].multiply(acc);
         }
     }
 
   private:
+    // What a lane needs of a record: its weights and their scales, its input and its scales.
     template <bool kOne>
-    static __device__ __forceinline__ void multiply_record(float (&acc)[4], unsigned from,
-                                                           unsigned x, const float* scales_a,
-                                                           const float* scales_b, int lane) {
-        const uint4 u = load16(from + lane * 16);
-        const uint4 l = load16(from + kHalf + lane * 16);
+    struct Record {
+        unsigned u[4], l[4], b[2 * kBlocks];
         __half su[kBlocks], sl[kBlocks];
-        load_scales(su, from + 512 + lane / 4 * (2 * kBlocks));
-        load_scales(sl, from + kHalf + 512 + lane / 4 * (2 * kBlocks));
-        const unsigned uw[4] = {u.x, u.y, u.z, u.w}, lw[4] = {l.x, l.y, l.z, l.w};
-        unsigned b[2 * kBlocks];
-#pragma unroll
-        for (int i = 0; i < kBlocks / 2; ++i) {
-            const uint4 v = load16(x + i * 16);
-            b[4 * i] = v.x, b[4 * i + 1] = v.y, b[4 * i + 2] = v.z, b[4 * i + 3] = v.w;
-        }
         float da[kBlocks], db[kBlocks];
-        load_input_scales(da, scales_a);
-        if constexpr (!kOne) load_input_scales(db, scales_b);
+
+        template <int kLower>
+        __device__ __forceinline__ void load(unsigned from, unsigned x, const float* scales_a,
+                                             const float* scales_b, int lane) {
+            const uint4 upper = load16(from + lane * 16);
+            const uint4 lower = load16(from + kLower + lane * 16);
+            u[0] = upper.x, u[1] = upper.y, u[2] = upper.z, u[3] = upper.w;
+            l[0] = lower.x, l[1] = lower.y, l[2] = lower.z, l[3] = lower.w;
 #pragma unroll
-        for (int block = 0; block < kBlocks; ++block) {
-            unsigned u0, u1, l0, l1;
-            Layout::unpack(uw, block, u0, u1);
-            Layout::unpack(lw, block, l0, l1);
-            int c[4];
-            mma_bytes(c, u0, l0, u1, l1, b[2 * block], b[2 * block + 1]);
-            const float du = __half2float(su[block]), dl = __half2float(sl[block]);
-            acc[0] = __fmaf_rn(static_cast<float>(c[0]), __fmul_rn(du, da[block]), acc[0]);
-            acc[2] = __fmaf_rn(static_cast<float>(c[2]), __fmul_rn(dl, da[block]), acc[2]);
-            if constexpr (!kOne) {
-                acc[1] = __fmaf_rn(static_cast<float>(c[1]), __fmul_rn(du, db[block]), acc[1]);
-                acc[3] = __fmaf_rn(static_cast<float>(c[3]), __fmul_rn(dl, db[block]), acc[3]);
+            for (int i = 0; i < kBlocks / 2; ++i) {
+                const uint4 v = load16(x + i * 16);
+                b[4 * i] = v.x, b[4 * i + 1] = v.y, b[4 * i + 2] = v.z, b[4 * i + 3] = v.w;
+            }
+            load_scales(su, from + 512 + lane / 4 * (2 * kBlocks));
+            load_scales(sl, from + kLower + 512 + lane / 4 * (2 * kBlocks));
+            load_input_scales(da, scales_a);
+            if constexpr (!kOne) load_input_scales(db, scales_b);
+        }
+        __device__ __forceinline__ void multiply(float (&acc)[4]) const {
+#pragma unroll
+            for (int block = 0; block < kBlocks; ++block) {
+                unsigned u0, u1, l0, l1;
+                Layout::unpack(u, block, u0, u1);
+                Layout::unpack(l, block, l0, l1);
+                int c[4];
+                mma_bytes(c, u0, l0, u1, l1, b[2 * block], b[2 * block + 1]);
+                const float du = __half2float(su[block]), dl = __half2float(sl[block]);
+                acc[0] = __fmaf_rn(static_cast<float>(c[0]), __fmul_rn(du, da[block]), acc[0]);
+                acc[2] = __fmaf_rn(static_cast<float>(c[2]), __fmul_rn(dl, da[block]), acc[2]);
+                if constexpr (!kOne) {
+                    acc[1] = __fmaf_rn(static_cast<float>(c[1]), __fmul_rn(du, db[block]), acc[1]);
+                    acc[3] = __fmaf_rn(static_cast<float>(c[3]), __fmul_rn(dl, db[block]), acc[3]);
+                }
             }
         }
-    }
+    };
     static __device__ void load_input_scales(float (&to)[kBlocks], const float* from) {
         if constexpr (kBlocks == 2) {
             const float2 v = *reinterpret_cast<const float2*>(from);
@@ -243,8 +261,11 @@ struct Q4Layout {
     // for it.
     static constexpr float kUnit = 1.0f / 16;
     static __device__ void unpack(const unsigned (&w)[4], int block, unsigned& a0, unsigned& a1) {
-        a0 = ((w[block] << 4) ^ 0x80808080u) & 0xf0f0f0f0u;
-        a1 = (w[block] ^ 0x80808080u) & 0xf0f0f0f0u;
+        // One instruction each: (w ^ eights) & upper, of three registers.
+        unsigned eights = 0x80808080u, upper = 0xf0f0f0f0u;
+        asm("" : "+r"(eights), "+r"(upper));
+        a0 = ((w[block] << 4) ^ eights) & upper;
+        a1 = (w[block] ^ eights) & upper;
     }
     // [quarter][block][low 4 columns, high 4 columns]
     static __host__ __device__ int input_place(int c) {

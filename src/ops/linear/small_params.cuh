@@ -40,6 +40,10 @@ struct Params {
     DType kv_type;
 };
 
+// The boundary: shapes and types are checked. rows is what in.x has.
+Params params_of(const LinearIn& in);
+OpRecord work_of(const LinearIn& in, const Params& p);
+
 // Up to 8 tokens a pass over the weights (small_linear.cu); rows: any number.
 void run_small(const Context& ctx, DType weights, const Params& p);
 

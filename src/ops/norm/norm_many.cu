@@ -45,7 +45,7 @@ struct Layout {
         if constexpr (kThreads == 32) {
             __syncwarp();
         } else {
-            PartSync<kThreads>{1 + group}();
+            WarpsTeam<kThreads>{group * kThreads, 1 + group}.sync();
         }
     }
 };
@@ -262,7 +262,7 @@ __global__ void __launch_bounds__(kMostThreads, 1) norm_bulk(const NormArgs a) {
         }
         const RowStats stats = row_stats<L::kThreads, L::kChunks, kEach>(
             a.kind, s, a.cols, a.eps, thread, space + group * kSpace,
-            PartSync<L::kThreads>{1 + group});
+            WarpsTeam<L::kThreads>{group * L::kThreads, 1 + group});
         put_row<L>(static_cast<T*>(a.out) + first, s, stats, weights, b, a.cols, thread, mine);
         if (!a.out2) continue;
         put_row<L>(static_cast<T*>(a.out2) + first, s, stats, w2, a.bias2 ? w2 + array : nullptr,

@@ -30,19 +30,6 @@ constexpr int kRowChunk = 4;  // elements
 template <int kThreads, int kEach = 1>
 constexpr int kRowShared = kThreads > 32 ? 2 * kThreads* kEach : 0;
 
-// How the threads of a group of several warps wait for one another: the group is the block ...
-struct BlockSync {
-    __device__ __forceinline__ void operator()() const { __syncthreads(); }
-};
-// ... or a part of it; each part has its own barrier, 1 to 15.
-template <int kThreads>
-struct PartSync {
-    int barrier;
-    __device__ __forceinline__ void operator()() const {
-        asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
-    }
-};
-
 __device__ __forceinline__ float chunk_sum(float a, float b, float c, float d) {
     return __fadd_rn(__fadd_rn(a, b), __fadd_rn(c, d));
 }
@@ -53,9 +40,9 @@ __device__ __forceinline__ float chunk_squares(float a, float b, float c, float 
 // The tree. Thread `thread` of the group holds, as partial[i * kEach + e], the partials
 // (thread + kThreads * i) * kEach + e; every thread gets the sum. More than one warp: `shared`
 // holds kThreads * kEach floats that nobody reads any more.
-template <int kThreads, int kEach = 1, typename Sync = BlockSync>
+template <int kThreads, int kEach = 1, typename Team = BlockTeam>
 __device__ __forceinline__ float row_reduce(float (&partial)[kRowPartials / kThreads], int thread,
-                                            float* shared, Sync sync = {}) {
+                                            float* shared, Team team = {}) {
     static_assert(kThreads == 32 || kThreads == 64 || kThreads == 128 || kThreads == 256);
     static_assert((kEach == 1 || kEach == 2) && kThreads * kEach <= kRowPartials);
 #pragma unroll
@@ -69,7 +56,7 @@ __device__ __forceinline__ float row_reduce(float (&partial)[kRowPartials / kThr
     if constexpr (kThreads > 32) {
 #pragma unroll
         for (int e = 0; e < kEach; ++e) shared[thread * kEach + e] = sums[e];
-        sync();
+        team.sync();
         constexpr int kWarps = kThreads / 32;
         float warps[kWarps * kEach];
 #pragma unroll
@@ -113,11 +100,11 @@ __device__ __forceinline__ float row_rstd(float squares, float inverse_cols, flo
 // The row as its group holds it in registers: v[k * kEach + e] is chunk
 // (thread + kThreads * k) * kEach + e, zeros past the end; cols is a multiple of 4 kEach.
 // kThreads > 32: all threads of the group call it; a second call with the same `shared` needs a
-// sync() before it.
-template <int kThreads, int kChunks, int kEach = 1, typename Sync = BlockSync>
+// team.sync() before it.
+template <int kThreads, int kChunks, int kEach = 1, typename Team = BlockTeam>
 __device__ __forceinline__ RowStats row_stats(NormKind kind, const float (&v)[kChunks][kRowChunk],
                                               int cols, float eps, int thread, float* shared,
-                                              Sync sync = {}) {
+                                              Team team = {}) {
     constexpr int kMine = kRowPartials / kThreads;
     const float inverse_cols = __frcp_rn(static_cast<float>(cols));
     RowStats stats{0.0f, 0.0f};
@@ -129,7 +116,7 @@ __device__ __forceinline__ RowStats row_stats(NormKind kind, const float (&v)[kC
             partial[k % kMine] = __fadd_rn(partial[k % kMine], sum);
         }
         stats.mean =
-            __fmul_rn(row_reduce<kThreads, kEach>(partial, thread, shared, sync), inverse_cols);
+            __fmul_rn(row_reduce<kThreads, kEach>(partial, thread, shared, team), inverse_cols);
         shared += kRowShared<kThreads, kEach> / 2;
     }
     // The variance from the centred values: a large mean must not swallow it.
@@ -144,15 +131,15 @@ __device__ __forceinline__ RowStats row_stats(NormKind kind, const float (&v)[kC
         partial[k % kMine] = inside ? __fadd_rn(partial[k % kMine], sum) : partial[k % kMine];
     }
     stats.rstd =
-        row_rstd(row_reduce<kThreads, kEach>(partial, thread, shared, sync), inverse_cols, eps);
+        row_rstd(row_reduce<kThreads, kEach>(partial, thread, shared, team), inverse_cols, eps);
     return stats;
 }
 
 // The row through a function: value(i) is element i, called once for rms and twice for layer, only
 // for i < cols. For rows of any length and alignment; else as above.
-template <int kThreads, typename Value>
+template <int kThreads, typename Value, typename Team = BlockTeam>
 __device__ __forceinline__ RowStats row_stats_of(NormKind kind, Value&& value, int cols, float eps,
-                                                 int thread, float* shared) {
+                                                 int thread, float* shared, Team team = {}) {
     constexpr int kMine = kRowPartials / kThreads;
     const float inverse_cols = __frcp_rn(static_cast<float>(cols));
     RowStats stats{0.0f, 0.0f};
@@ -174,7 +161,7 @@ __device__ __forceinline__ RowStats row_stats_of(NormKind kind, Value&& value, i
                 partial[i] = __fadd_rn(partial[i], term(d[0], d[1], d[2], d[3]));
             }
         }
-        return row_reduce<kThreads>(partial, thread, space);
+        return row_reduce<kThreads, 1>(partial, thread, space, team);
     };
     if (kind == NormKind::layer) {
         stats.mean = __fmul_rn(sum_of(chunk_sum, 0.0f, shared), inverse_cols);
@@ -186,12 +173,12 @@ __device__ __forceinline__ RowStats row_stats_of(NormKind kind, Value&& value, i
 
 // The row in f32 memory (global or shared), 16-byte aligned where cols is a multiple of 4; read
 // once for rms, twice for layer.
-template <int kThreads>
+template <int kThreads, typename Team = BlockTeam>
 __device__ __forceinline__ RowStats row_stats(NormKind kind, const float* x, int cols, float eps,
-                                              int thread, float* shared) {
+                                              int thread, float* shared, Team team = {}) {
     if (cols % kRowChunk != 0) {
         return row_stats_of<kThreads>(
-            kind, [x](int i) { return x[i]; }, cols, eps, thread, shared);
+            kind, [x](int i) { return x[i]; }, cols, eps, thread, shared, team);
     }
     constexpr int kMine = kRowPartials / kThreads;
     const float inverse_cols = __frcp_rn(static_cast<float>(cols));
@@ -215,7 +202,7 @@ __device__ __forceinline__ RowStats row_stats(NormKind kind, const float* x, int
                                              __fsub_rn(v[i].z, mean), __fsub_rn(v[i].w, mean)));
             }
         }
-        return row_reduce<kThreads>(partial, thread, space);
+        return row_reduce<kThreads, 1>(partial, thread, space, team);
     };
     if (kind == NormKind::layer) {
         stats.mean = __fmul_rn(sum_of(chunk_sum, 0.0f, shared), inverse_cols);

@@ -1,0 +1,77 @@
+// The layers of a decode step as one kernel that stays on the device from the first product to the
+// last.
+//
+// A decode step reads every weight once and computes little with it, so it is as fast as the
+// weights flow. Kernel after kernel, the flow stops at each boundary: the last block ends, the next
+// kernel starts, norms its input, asks for its first weights. Weights depend on nothing, though:
+// here one warp of every block does nothing but ask for them, in the order in which they will be
+// needed, through a ring in shared memory and across all boundaries. The other warps multiply, and
+// meet at a barrier of the whole grid where a product needs what another one made; while they wait,
+// the ring fills.
+//
+// The results have the bits of linear_small() and attention_decode(): the instructions and their
+// order are the same, and so are the functions (small_input.cuh, small_finish.cuh,
+// attention_decode.cuh).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/context.h"
+#include "ops/attention/attention.h"
+#include "ops/batch/batch.h"
+#include "ops/linear/linear_cuda.h"
+
+namespace mr::cuda {
+
+inline constexpr int kStepRows = 8;  // tokens in one step, at most
+
+struct StepLayer {
+    LinearIn qkv, out, up, down;  // as they would go to linear_small(); rows are those of the step
+    ops::PagedKv kv;
+};
+struct StepModel {
+    std::vector<StepLayer> layers;
+    LinearIn head = {};     // w none: the caller's
+    bool parallel = false;  // `up` reads what `qkv` reads, not what `out` has made of it
+    Tensor q, attn;         // [rows, heads, head_dim]
+    ops::AttentionMask mask;
+    float scale = 0;
+};
+
+// Whether there is a kernel for this model on this device: products of one type, attention on
+// tensor cores over a cache of the compute type, inputs that fit into shared memory.
+bool step_takes(const StepModel& model);
+
+// What is constant about a step of so many rows: everything but lengths.
+class StepProgram {
+  public:
+    // Device memory for the program of a model with so many layers.
+    static std::size_t bytes(int layers);
+    // `memory` stays the program's. Copies once, and waits for it.
+    StepProgram(const StepModel& model, std::span<std::byte> memory, const Stream& stream,
+                Ledger* ledger);
+
+    // x, in place, through all layers; then the head, if it has one. batch: that of the model's
+    // qkv, with the keys of now. ctx.scratch: attention's.
+    void run(const Context& ctx, const ops::DeviceBatch& batch) const;
+    bool has_head() const { return model_.head.w.data != nullptr; }
+
+  private:
+    struct Product {
+        OpKind kind;
+        const char* name;
+        OpRecord work;
+    };
+    StepModel model_;
+    std::vector<Product> products_;  // in the order of the phases, for the account
+    std::span<std::byte> memory_;
+    int rows_ = 0, phases_ = 0;
+    int blocks_ = 0, stages_ = 0;  // of the grid; of the ring
+    bool clear_ = false;           // the ring, before anything else
+    std::size_t ring_bytes_ = 0, shared_bytes_ = 0;
+};
+
+}  // namespace mr::cuda

@@ -1,0 +1,7 @@
+#include "ops/step/step_kernel.cuh"
+
+namespace mr::cuda::step {
+
+template void start<QuantRing<small::Q4Layout>, bf16>(const Context&, const Start&, const Args&);
+
+}  // namespace mr::cuda::step

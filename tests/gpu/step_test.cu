@@ -1,0 +1,191 @@
+// A decode step in one kernel against the same step in five kernels a layer: the same bits.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/cuda/device.h"
+#include "core/thread_pool.h"
+#include "decode/loop.h"
+#include "model/device_engine.h"
+#include "model/device_weights.h"
+#include "model/forward.h"
+
+namespace mr::model {
+namespace {
+
+class GpuStep : public testing::Test {
+  protected:
+    void SetUp() override {
+        if (!cuda::device()) GTEST_SKIP() << "no GPU: " << cuda::why_no_device();
+        if (cuda::device()->sm < 90) GTEST_SKIP() << "steps in one kernel need sm_90";
+    }
+};
+
+struct Loaded {
+    std::shared_ptr<Model> model;
+    std::shared_ptr<const DeviceWeights> weights;
+};
+Loaded open(const std::string& source) {
+    Loaded out;
+    out.model = std::make_shared<Model>(load_model(source, {.defer_random = true}));
+    ThreadPool pool(4);
+    out.weights = load_to_device(*out.model, pool, nullptr);
+    return out;
+}
+
+struct Drawn {
+    bool persistent = false;
+    std::vector<std::int32_t> ids;
+    std::vector<float> numbers;  // probability and confidence: they see every logit
+    bool operator==(const Drawn& other) const {
+        return ids == other.ids && numbers == other.numbers;
+    }
+};
+
+// Sequences with prompts of these lengths, decoded together.
+Drawn decode(const Loaded& from, EngineOptions options, const std::vector<int>& prompts,
+             int tokens) {
+    options.cuda = true;
+    options.context = 2048;
+    options.max_batch = 1024;
+    options.max_sequences = static_cast<int>(prompts.size());
+    Engine engine(from.model, options, from.weights);
+    std::vector<std::vector<std::int32_t>> ids;
+    std::vector<BatchItem> batch;
+    std::vector<DecodeRow> rows;
+    for (std::size_t s = 0; s < prompts.size(); ++s) {
+        const SeqId seq = engine.cache().open();
+        std::vector<std::int32_t>& prompt = ids.emplace_back();
+        for (int i = 0; i < prompts[s]; ++i) {
+            prompt.push_back(static_cast<std::int32_t>((i * 7919 + 13 * (s + 1)) % 30000));
+        }
+        DecodeRow row;
+        row.seq = seq;
+        row.most = tokens;
+        row.params.seed = 5 + s;
+        rows.push_back(row);
+        batch.push_back({seq, {}, BatchItem::Logits::last});
+    }
+    for (std::size_t s = 0; s < ids.size(); ++s) batch[s].tokens = ids[s];
+    decode::DecodeLoop loop(engine, engine.forward(batch), rows);
+    Drawn drawn;
+    for (int i = 0; i < tokens; ++i) {
+        for (const ops::Sampled& s : loop.next()) {
+            drawn.ids.push_back(s.id);
+            drawn.numbers.push_back(s.probability);
+            drawn.numbers.push_back(s.confidence);
+        }
+    }
+    drawn.persistent = engine.device()->persistent();
+    return drawn;
+}
+
+void expect_same_bits(const std::string& source, const std::vector<std::vector<int>>& batches,
+                      int tokens) {
+    SCOPED_TRACE(source);
+    const Loaded from = open(source);
+    for (const std::vector<int>& prompts : batches) {
+        SCOPED_TRACE(prompts.size());
+        EngineOptions parts;
+        parts.persistent = EngineOptions::Persistent::never;
+        const Drawn want = decode(from, parts, prompts, tokens);
+        EXPECT_FALSE(want.persistent);
+        for (const bool graph : {true, false}) {
+            EngineOptions one;
+            one.graph = graph;
+            one.persistent = EngineOptions::Persistent::always;
+            const Drawn got = decode(from, one, prompts, tokens);
+            EXPECT_TRUE(got.persistent);
+            EXPECT_EQ(got.ids, want.ids) << "graph " << graph;
+            EXPECT_TRUE(got == want) << "graph " << graph;
+        }
+    }
+}
+
+// Rows that end inside of a granule (hidden 1376), all types; keys that cross a bucket (256).
+TEST_F(GpuStep, HasTheBitsOfItsPartsInEveryType) {
+    for (const char* type : {"bf16", "f16", "q8_0", "q4_0"}) {
+        expect_same_bits(std::string("random:stories-42m:") + type,
+                         {{5}, {240}, {1, 30, 65}, {3, 100, 64, 1, 7, 33, 200, 2}}, 40);
+    }
+}
+// Grouped heads; biases and learned positions; the parallel residual and heads of 80; heads of 128.
+TEST_F(GpuStep, HasTheBitsOfItsPartsInEveryFamily) {
+    expect_same_bits("random:tinyllama-1.1b:q8_0", {{130}, {1, 30, 65, 9}}, 20);
+    expect_same_bits("random:gpt2:bf16", {{130}, {1, 30, 65}}, 20);
+    expect_same_bits("random:pythia-2.8b:bf16", {{130}, {1, 30, 65, 9}}, 20);
+    expect_same_bits("random:llama-2-7b:q4_0", {{130}, {1, 30}}, 20);
+    expect_same_bits("random:llama-2-7b:bf16", {{1000}}, 40);
+}
+
+// Twenty rows in one pass over the weights or in three: the same bits.
+TEST_F(GpuStep, BatchesHaveTheBitsOfPassesOfEight) {
+    std::vector<int> prompts;
+    for (int i = 0; i < 20; ++i) prompts.push_back(1 + 13 * i % 50);
+    for (const char* type : {"bf16", "f16", "q8_0", "q4_0"}) {
+        SCOPED_TRACE(type);
+        const Loaded from = open(std::string("random:stories-42m:") + type);
+        EngineOptions passes;
+        passes.batch_products = false;
+        const Drawn want = decode(from, passes, prompts, 20);
+        const Drawn got = decode(from, {}, prompts, 20);
+        EXPECT_EQ(got.ids, want.ids);
+        EXPECT_TRUE(got == want);
+    }
+}
+
+TEST_F(GpuStep, IsNotTakenWhereItCannotBe) {
+    EngineOptions always;
+    always.persistent = EngineOptions::Persistent::always;
+    const Loaded floats = open("random:stories-42m:f32");
+    EXPECT_FALSE(decode(floats, always, {5}, 2).persistent);
+    const Loaded from = open("random:stories-42m:bf16");
+    EXPECT_TRUE(decode(from, always, {5}, 2).persistent);
+    EXPECT_FALSE(decode(from, always, std::vector<int>(9, 4), 2).persistent);  // nine rows
+    EngineOptions other = always;
+    other.kv_type = DType::f32;
+    EXPECT_FALSE(decode(from, other, {5}, 2).persistent);
+    other = always;
+    other.check_nan = true;
+    EXPECT_FALSE(decode(from, other, {5}, 2).persistent);
+    other = always;
+    other.fuse = false;
+    EXPECT_FALSE(decode(from, other, {5}, 2).persistent);
+}
+TEST_F(GpuStep, IsTakenByItselfWhereItIsFaster) {
+    EXPECT_TRUE(decode(open("random:stories-42m:q8_0"), {}, {5}, 2).persistent);
+    EXPECT_FALSE(decode(open("random:stories-42m:bf16"), {}, {5}, 2).persistent);
+}
+
+// A watched step is the same step, and replayed like one.
+TEST_F(GpuStep, StagesOfAllProductsAreStamped) {
+    const Loaded from = open("random:stories-42m:q8_0");
+    EngineOptions options;
+    options.cuda = true;
+    options.context = 512;
+    Engine engine(from.model, options, from.weights);
+    const SeqId seq = engine.cache().open();
+    const std::vector<std::int32_t> prompt{1, 2, 3};
+    const BatchItem item{seq, prompt, BatchItem::Logits::last};
+    DecodeRow row;
+    row.seq = seq;
+    row.most = 50;
+    engine.device()->begin({&row, 1}, engine.forward({&item, 1}));
+    EXPECT_TRUE(engine.device()->persistent());
+    for (int i = 0; i < 3; ++i) {
+        const std::vector<cuda::Stage> stages = engine.device()->measured_step();
+        // Embedding, five a layer, head, sampler.
+        EXPECT_EQ(stages.size(), 5u * static_cast<std::size_t>(from.model->spec.layers) + 3);
+        double last = 0;
+        for (const cuda::Stage& stage : stages) {
+            EXPECT_GT(stage.work.seconds, 0) << stage.name;
+            EXPECT_GE(stage.begin, last) << stage.name;
+            last = stage.begin;
+        }
+    }
+}
+
+}  // namespace
+}  // namespace mr::model
