@@ -83,6 +83,16 @@ __device__ __forceinline__ std::uint64_t read_once_policy() {
 }
 // `bytes` and both addresses are multiples of 16. One thread's call copies all of it.
 __device__ __forceinline__ void copy_bulk(unsigned to, const void* from, int bytes,
+                                          unsigned barrier) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+        "[%3];" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(barrier)
+        : "memory");
+#endif
+}
+__device__ __forceinline__ void copy_bulk(unsigned to, const void* from, int bytes,
                                           unsigned barrier, std::uint64_t policy) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile(

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "core/cuda/bulk.cuh"
 #include "core/cuda/copy.cuh"
 #include "core/cuda/vec4.cuh"
 #include "ops/norm/norm_many.cuh"
@@ -49,47 +50,6 @@ struct Layout {
         }
     }
 };
-
-// Elsewhere than on sm_90 it compiles, and is never launched.
-__device__ __forceinline__ void barrier_init(unsigned barrier) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
-#endif
-}
-// After all barrier_init(), and before a bulk copy.
-__device__ __forceinline__ void barriers_ready() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-// Arrives, and announces copies.
-__device__ __forceinline__ void barrier_expect(unsigned barrier, unsigned bytes) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-                 : "memory");
-#endif
-}
-// Until the phase of this parity is over.
-__device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile(
-        "{ .reg .pred p;\n"
-        "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-        "@!p bra again; }" ::"r"(barrier),
-        "r"(parity)
-        : "memory");
-#endif
-}
-__device__ __forceinline__ void copy_bulk(unsigned to, const void* from, unsigned bytes,
-                                          unsigned barrier) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-        "[%3];" ::"r"(to),
-        "l"(from), "r"(bytes), "r"(barrier)
-        : "memory");
-#endif
-}
 
 // A vector of shared memory; zeros where !on.
 __device__ __forceinline__ uint4 load_shared(unsigned at, bool on) {
@@ -216,7 +176,7 @@ __global__ void __launch_bounds__(kMostThreads, 1) norm_bulk(const NormArgs a) {
     const unsigned barrier = shared_address(barriers[group]);
     bring_weights(weights, a);
     if (thread == 0) {
-        for (int i = 0; i < kStages; ++i) barrier_init(barrier + 8 * i);
+        for (int i = 0; i < kStages; ++i) barrier_init(barrier + 8 * i, 1);
         barriers_ready();
     }
     __syncwarp();
