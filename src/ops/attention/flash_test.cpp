@@ -1,5 +1,9 @@
 #include "ops/attention/flash.h"
 
+#include <algorithm>
+#include <functional>
+#include <string>
+
 #include "ops/attention/flash_bounds.h"
 #include "ops/simd/testing.h"
 
