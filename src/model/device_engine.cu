@@ -107,6 +107,9 @@ class Resident final : public DeviceEngine {
     const cuda::StepProgram* program() const;
     void launch_step();
     ops::DeviceBatch decode_batch(int rows) const;
+    std::int64_t decode_keys_read() const;
+    OpRecord keys_work() const;
+    void stepped();
 
     std::shared_ptr<const Model> model_;
     std::shared_ptr<const DeviceWeights> weights_;
@@ -140,7 +143,8 @@ class Resident final : public DeviceEngine {
     // The layers of a step as one kernel, by rows; none where there is no such kernel.
     std::array<std::optional<cuda::StepProgram>, cuda::kStepRows + 1> programs_;
     int decode_rows_ = 0;
-    std::int64_t decode_keys_ = 0;  // keys of the longest row after the next step
+    std::int64_t decode_keys_ = 0;              // keys of the longest row after the next step
+    std::vector<std::int64_t> decode_lengths_;  // ... of every row
     std::vector<std::uint64_t> first_draw_;
     bool watched_ = false;
     std::vector<cuda::Stage> stages_;
@@ -546,6 +550,7 @@ void Resident::begin(std::span<const DecodeRow> rows, Tensor logits) {
     };
     decode_rows_ = static_cast<int>(rows.size());
     decode_keys_ = 0;
+    decode_lengths_.clear();
     std::vector<std::int64_t> lengths;
     for (const DecodeRow& row : rows) {
         const std::int64_t length = cache_->length(row.seq);
@@ -553,6 +558,7 @@ void Resident::begin(std::span<const DecodeRow> rows, Tensor logits) {
         // All the pages it will need: a step asks the host for nothing.
         cache_->reserve(row.seq, std::min(options_.context, length + row.most));
         decode_keys_ = std::max(decode_keys_, length + 1);
+        decode_lengths_.push_back(length + 1);
     }
     for (std::size_t r = 0; r < rows.size(); ++r)
         staging[r] = static_cast<std::int32_t>(lengths[r]);
@@ -602,6 +608,27 @@ const cuda::StepProgram* Resident::program() const {
     return rows < programs_.size() && programs_[rows] ? &*programs_[rows] : nullptr;
 }
 
+// The keys that the next step reads in a layer, over all rows.
+std::int64_t Resident::decode_keys_read() const {
+    std::int64_t keys = 0;
+    for (const std::int64_t length : decode_lengths_) {
+        keys += spec_.mask.window > 0 ? std::min<std::int64_t>(length, spec_.mask.window) : length;
+    }
+    return keys;
+}
+// What they are worth in a layer's attention.
+OpRecord Resident::keys_work() const {
+    const auto keys = static_cast<std::uint64_t>(decode_keys_read());
+    const std::uint64_t element = cache_->layer(0).keys.dtype == DType::f32 ? 4 : 2;
+    return {0, 2 * keys * static_cast<std::uint64_t>(spec_.kv_dim()) * element, 0,
+            4 * keys * static_cast<std::uint64_t>(spec_.q_dim()), 0};
+}
+void Resident::stepped() {
+    ++decode_keys_;
+    for (std::int64_t& length : decode_lengths_) ++length;
+    if (options_.check_nan) require_finite(buffers_.decode, 1);
+}
+
 ops::DeviceBatch Resident::decode_batch(int rows) const {
     const DeviceBuffers::Arrays& a = buffers_.decode;
     ops::DeviceBatch batch;
@@ -612,6 +639,9 @@ ops::DeviceBatch Resident::decode_batch(int rows) const {
         std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(decode_keys_, 256)));
     batch.max_keys = static_cast<int>(
         std::min<std::uint64_t>(keys, static_cast<std::uint64_t>(options_.context)));
+    // A captured step is replayed with other lengths: its account has no keys, and every replay
+    // adds its own.
+    batch.total_keys = options_.graph ? 0 : decode_keys_read();
     batch.ids = sampler_.next_ids();
     batch.positions = a.positions;
     batch.sequence = a.sequence;
@@ -664,9 +694,9 @@ void Resident::step() {
         found->second.graph.launch(stream_);
         sampler_.replayed(decode_rows_, &ledger_);
         ledger_.add(found->second.ledger);
+        for (int i = 0; i < spec_.layers; ++i) ledger_.add(OpKind::attention, keys_work());
     }
-    ++decode_keys_;
-    if (options_.check_nan) require_finite(buffers_.decode, 1);
+    stepped();
 }
 
 std::vector<cuda::Stage> Resident::measured_step() {
@@ -687,6 +717,13 @@ std::vector<cuda::Stage> Resident::measured_step() {
         sampler_.replayed(decode_rows_, &ledger_);
         ledger_.add(step.captured.ledger);
         stages = step.timeline->read(stream_);
+        const OpRecord keys = keys_work();
+        for (cuda::Stage& stage : stages) {
+            if (stage.kind != OpKind::attention) continue;
+            ledger_.add(OpKind::attention, keys);
+            stage.work.bytes_read += keys.bytes_read;
+            stage.work.flops += keys.flops;
+        }
     } else {
         cuda::Timeline timeline(most);
         const Meanwhile watching(ctx_.timeline, &timeline);
@@ -694,8 +731,7 @@ std::vector<cuda::Stage> Resident::measured_step() {
         launch_step();
         stages = timeline.read(stream_);
     }
-    ++decode_keys_;
-    if (options_.check_nan) require_finite(buffers_.decode, 1);
+    stepped();
     return stages;
 }
 

@@ -293,6 +293,38 @@ TEST_F(GpuEngine, ATokenCostsNothingToTheDeviceAndOneIdBack) {
     EXPECT_EQ(engine->cache().length(seq), 200);
 }
 
+// The cache's bytes in the account are those of the keys there are, replayed or not.
+TEST_F(GpuEngine, TheAccountCountsTheKeysThereAre) {
+    for (const bool graph : {true, false}) {
+        EngineOptions options;
+        options.context = 1024;
+        options.graph = graph;
+        const auto engine = open_on_gpu("random:stories-42m:bf16", options);
+        const ModelSpec& spec = engine->model().spec;
+        const SeqId seq = engine->cache().open();
+        const std::vector<std::int32_t> prompt = some_ids(300, spec.vocab);
+        const BatchItem item{seq, prompt, BatchItem::Logits::last};
+        DecodeRow row;
+        row.seq = seq;
+        row.most = 20;
+        engine->device()->begin({&row, 1}, engine->forward({&item, 1}));
+        engine->device()->synchronize();
+        const Ledger before = engine->ledger();
+        std::uint64_t keys = 0;
+        for (int i = 0; i < 5; ++i) {
+            engine->device()->step();
+            keys += 301 + static_cast<std::uint64_t>(i);
+        }
+        engine->device()->synchronize();
+        const auto heads = static_cast<std::uint64_t>(spec.q_dim());
+        const auto layers = static_cast<std::uint64_t>(spec.layers);
+        // Keys and values of 2 bytes, and q.
+        const std::uint64_t want =
+            layers * (2 * keys * static_cast<std::uint64_t>(spec.kv_dim()) + 5 * heads) * 2;
+        EXPECT_EQ(engine->ledger().since(before).op(OpKind::attention).bytes_read, want) << graph;
+    }
+}
+
 TEST_F(GpuEngine, WhatIsPlannedIsWhatIsTakenAndTooMuchIsRefusedBefore) {
     const std::uint64_t before = cuda::device()->free_bytes;
     EngineOptions options;

@@ -90,7 +90,7 @@ Args checked(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
 }
 
 // Bytes and FLOPs if every sequence had max_count rows (but all together no more than there are)
-// and max_keys keys: the host knows no more.
+// and max_keys keys, where the host knows no more (batch.total_keys).
 OpRecord work_of(Tensor q, const ops::PagedKv& kv, const ops::DeviceBatch& batch,
                  const ops::AttentionMask& mask) {
     const auto element = [](DType dtype) { return std::uint64_t{dtype == DType::f32 ? 4u : 2u}; };
@@ -106,10 +106,14 @@ OpRecord work_of(Tensor q, const ops::PagedKv& kv, const ops::DeviceBatch& batch
         seen = std::min(seen, window);
         keys = std::min(keys, window + static_cast<std::uint64_t>(batch.max_count) - 1);
     }
-    const std::uint64_t cache = 2 * static_cast<std::uint64_t>(batch.sequences) * keys *
-                                static_cast<std::uint64_t>(kv.kv_heads() * kv.head_dim());
+    std::uint64_t all = static_cast<std::uint64_t>(batch.sequences) * keys, pairs = rows * seen;
+    if (batch.total_keys >= 0) {
+        all = static_cast<std::uint64_t>(batch.total_keys);
+        pairs = all * static_cast<std::uint64_t>(batch.max_count);
+    }
+    const std::uint64_t cache = 2 * all * static_cast<std::uint64_t>(kv.kv_heads() * kv.head_dim());
     return {1, rows * width * element(q.dtype) + cache * element(kv.keys.dtype),
-            rows * width * element(q.dtype), 4 * rows * seen * width, 0};
+            rows * width * element(q.dtype), 4 * pairs * width, 0};
 }
 
 std::size_t padded(std::size_t bytes) { return (bytes + 255) / 256 * 256; }

@@ -11,6 +11,8 @@ struct DeviceBatch {
     int sequences = 0;  // each a run of rows: those of sequence s are [first[s], first[s + 1])
     int max_count = 1;  // no sequence has more rows than this: what grids are sized for
     int max_keys = 0;   // no sequence has more keys than this after the pass
+    // Keys of all sequences together, for the account alone; -1: as if all had max_keys.
+    std::int64_t total_keys = -1;
 
     // All in device memory. A sub-batch shares the rows' arrays and moves `first` and `pages`.
     const std::int32_t* ids = nullptr;        // [tokens]
