@@ -63,8 +63,9 @@ struct LinearIn {
 // in shared memory into the tensor cores. The ring is filled before the kernel waits for its
 // predecessor, so that the memory never rests between kernels. Up to 8 tokens one kernel does it
 // all; more take another, which reads the weights once for up to 64 tokens, where the device has
-// clusters (sm_90) and ctx.batch_products is set, and passes of 8 where not: the same bits. Norm and quantisation are then a kernel
-// before it, whose results lie in ctx.scratch: linear_small_scratch_bytes().
+// clusters (sm_90) and ctx.batch_products is set, and passes of 8 where not: the same bits. Norm
+// and quantisation are then a kernel before it, whose results lie in ctx.scratch:
+// linear_small_scratch_bytes().
 void linear_small(const Context& ctx, const LinearIn& in);
 
 // What linear_small() wants of ctx.scratch for up to this many tokens and columns; 0 up to 8
