@@ -98,10 +98,7 @@ model::EngineOptions engine_options(const SharedOptions& options) {
     out.graph = !options.no_graph;
     out.dependent_launch = !options.no_dependent_launch;
     out.batch_products = !options.no_batch_products;
-    using Persistent = model::EngineOptions::Persistent;
-    out.persistent = options.persistent == "on"    ? Persistent::always
-                     : options.persistent == "off" ? Persistent::never
-                                                   : Persistent::automatic;
+    out.persistent = options.persistent;
     return out;
 }
 

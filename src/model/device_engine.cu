@@ -20,7 +20,6 @@
 #include "ops/embedding/embedding_cuda.h"
 #include "ops/linear/gemm_cuda.h"
 #include "ops/linear/linear_cuda.h"
-#include "ops/linear/tile_layout.h"
 #include "ops/loss/loss_cuda.h"
 #include "ops/norm/norm_cuda.h"
 #include "ops/rope/rope_cuda.h"
@@ -142,6 +141,7 @@ class Resident final : public DeviceEngine {
     std::map<GraphKey, Watched> watched_graphs_;
     // The layers of a step as one kernel, by rows; none where there is no such kernel.
     std::array<std::optional<cuda::StepProgram>, cuda::kStepRows + 1> programs_;
+    cuda::StepTurn step_turn_;
     int decode_rows_ = 0;
     std::int64_t decode_keys_ = 0;              // keys of the longest row after the next step
     std::vector<std::int64_t> decode_lengths_;  // ... of every row
@@ -586,17 +586,13 @@ void Resident::begin(std::span<const DecodeRow> rows, Tensor logits) {
 
 // A program for every number of rows, where there can be one.
 void Resident::prepare_steps() {
-    using Persistent = EngineOptions::Persistent;
-    const bool wanted = options_.persistent == Persistent::automatic
-                            ? ops::is_tiled(weights_->layers.front().qkv.dtype)
-                            : options_.persistent == Persistent::always;
-    if (!wanted || !options_.fuse || options_.check_nan || spec_.qk_norm) return;
+    if (!options_.persistent || !options_.fuse || options_.check_nan || spec_.qk_norm) return;
     const std::size_t bytes = cuda::StepProgram::bytes(spec_.layers);
     std::span<std::byte> memory = buffers_.step_programs;
     for (int rows = 1; rows <= std::min(options_.max_sequences, cuda::kStepRows); ++rows) {
         const ops::DeviceBatch batch = decode_batch(rows);
         const cuda::StepModel model = products_.step(batch, *cache_, buffers_.logits);
-        if (!cuda::step_takes(model)) return;
+        if (!cuda::step_takes(model) || !step_turn_.take()) return;
         programs_[static_cast<std::size_t>(rows)].emplace(model, memory.first(bytes), stream_,
                                                           &ledger_);
         memory = memory.subspan(bytes);
@@ -705,13 +701,16 @@ std::vector<cuda::Stage> Resident::measured_step() {
     if (options_.graph) {
         const ops::DeviceBatch batch = decode_batch(decode_rows_);
         const GraphKey key{decode_rows_, batch.max_keys, static_cast<int>(sampler_.kind())};
-        Watched& step = watched_graphs_[key];
-        if (!step.timeline) {
-            step.timeline = std::make_unique<cuda::Timeline>(most);
-            const Meanwhile watching(ctx_.timeline, step.timeline.get());
-            const Meanwhile account(ctx_.ledger, &step.captured.ledger);
-            step.captured.graph = cuda::Graph::capture(stream_, [&] { launch_step(); });
+        auto found = watched_graphs_.find(key);
+        if (found == watched_graphs_.end()) {
+            Watched made;
+            made.timeline = std::make_unique<cuda::Timeline>(most);
+            const Meanwhile watching(ctx_.timeline, made.timeline.get());
+            const Meanwhile account(ctx_.ledger, &made.captured.ledger);
+            made.captured.graph = cuda::Graph::capture(stream_, [&] { launch_step(); });
+            found = watched_graphs_.emplace(key, std::move(made)).first;
         }
+        const Watched& step = found->second;
         step.timeline->reset(stream_);
         step.captured.graph.launch(stream_);
         sampler_.replayed(decode_rows_, &ledger_);

@@ -37,10 +37,9 @@ struct EngineOptions {
     bool graph = true;             // a decode step is one launch
     bool dependent_launch = true;  // kernels start while their predecessors end
     bool batch_products = true;    // products of 9 to 64 tokens read the weights once
-    // The layers of a decode step are one kernel, where there is one; automatic: for quantised
-    // weights, with which that was measured to be faster (docs/cuda-engine.md).
-    enum class Persistent { automatic, always, never };
-    Persistent persistent = Persistent::automatic;
+    // The layers of a decode step are one kernel, where there is one (docs/cuda-engine.md). One
+    // engine of a process at a time has it.
+    bool persistent = false;
 };
 
 // A sequence that is to be decoded: what it draws with.

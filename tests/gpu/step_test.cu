@@ -89,13 +89,12 @@ void expect_same_bits(const std::string& source, const std::vector<std::vector<i
     for (const std::vector<int>& prompts : batches) {
         SCOPED_TRACE(prompts.size());
         EngineOptions parts;
-        parts.persistent = EngineOptions::Persistent::never;
         const Drawn want = decode(from, parts, prompts, tokens);
         EXPECT_FALSE(want.persistent);
         for (const bool graph : {true, false}) {
             EngineOptions one;
-            one.graph = graph;
-            one.persistent = EngineOptions::Persistent::always;
+            one.graph = one.dependent_launch = graph;
+            one.persistent = true;
             const Drawn got = decode(from, one, prompts, tokens);
             EXPECT_TRUE(got.persistent);
             EXPECT_EQ(got.ids, want.ids) << "graph " << graph;
@@ -138,7 +137,7 @@ TEST_F(GpuStep, BatchesHaveTheBitsOfPassesOfEight) {
 
 TEST_F(GpuStep, IsNotTakenWhereItCannotBe) {
     EngineOptions always;
-    always.persistent = EngineOptions::Persistent::always;
+    always.persistent = true;
     const Loaded floats = open("random:stories-42m:f32");
     EXPECT_FALSE(decode(floats, always, {5}, 2).persistent);
     const Loaded from = open("random:stories-42m:bf16");
@@ -154,16 +153,35 @@ TEST_F(GpuStep, IsNotTakenWhereItCannotBe) {
     other.fuse = false;
     EXPECT_FALSE(decode(from, other, {5}, 2).persistent);
 }
-TEST_F(GpuStep, IsTakenByItselfWhereItIsFaster) {
-    EXPECT_TRUE(decode(open("random:stories-42m:q8_0"), {}, {5}, 2).persistent);
-    EXPECT_FALSE(decode(open("random:stories-42m:bf16"), {}, {5}, 2).persistent);
+TEST_F(GpuStep, OneEngineAtATimeHasIt) {
+    const Loaded from = open("random:stories-42m:q8_0");
+    EngineOptions options;
+    options.cuda = options.persistent = true;
+    options.context = 512;
+    const std::vector<std::int32_t> prompt{1, 2, 3};
+    const auto is_persistent = [&](Engine& engine) {
+        const SeqId seq = engine.cache().open();
+        const BatchItem item{seq, prompt, BatchItem::Logits::last};
+        DecodeRow row;
+        row.seq = seq;
+        engine.device()->begin({&row, 1}, engine.forward({&item, 1}));
+        return engine.device()->persistent();
+    };
+    {
+        Engine first(from.model, options, from.weights);
+        Engine second(from.model, options, from.weights);
+        EXPECT_TRUE(is_persistent(first));
+        EXPECT_FALSE(is_persistent(second));
+    }
+    Engine third(from.model, options, from.weights);
+    EXPECT_TRUE(is_persistent(third));
 }
 
 // A watched step is the same step, and replayed like one.
 TEST_F(GpuStep, StagesOfAllProductsAreStamped) {
     const Loaded from = open("random:stories-42m:q8_0");
     EngineOptions options;
-    options.cuda = true;
+    options.cuda = options.persistent = true;
     options.context = 512;
     Engine engine(from.model, options, from.weights);
     const SeqId seq = engine.cache().open();

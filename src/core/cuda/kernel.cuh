@@ -18,7 +18,8 @@ using bf16 = __nv_bfloat16;
 // Dependent launch (sm_90): a kernel may start while its predecessor in the stream still runs.
 // The rule that keeps it correct: EVERY kernel that is launched through launch() calls
 // wait_for_previous() in every thread before it touches anything another kernel writes (reads and
-// writes alike), also where it has nothing to do. Only weights may be touched before.
+// writes alike), also where it has nothing to do. Only weights may be touched before, and warps
+// that touch nothing else need not wait.
 __device__ __forceinline__ void wait_for_previous() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -211,8 +211,7 @@ __device__ void load_normed_wide(const Params& p, const float* raw, const Row& t
     }
 }
 
-// A row that is ready, quantised
-// ... in units of sixteen columns; k is a multiple of 16.
+// A row that is ready, quantised in units of sixteen columns; k is a multiple of 16.
 template <typename W, typename T, typename Row>
 __device__ void load_ready_quantised(int k, const T* ready, const Row& to, int columns) {
     const int thread = static_cast<int>(threadIdx.x);
@@ -272,7 +271,7 @@ __device__ void load_ready(const Params& p, const T* ready, const Row& to, int c
 
 // Token `row` of p.x, normed and rounded to T or quantised, with zeros up to a whole granule. Loads
 // are issued in batches: the latency of one is what all of them take. The team's kInputThreads
-// threads call it, from the block's first on; `shared` is the norm's, kRowShared<kGroupThreads>
+// threads call it, from the block's first on; `shared` is the norm's, kRowShared<kInputThreads>
 // floats a group.
 template <typename W, typename T, typename Row, typename Team = BlockTeam>
 __device__ __forceinline__ void load_row(const Params& p, const HeldNorm<W>& held, int row,

@@ -1,6 +1,7 @@
 // The host's side of a step: which products in which order, and how much of the ring there is room
 // for.
 #include <algorithm>
+#include <atomic>
 
 #include "core/error.h"
 #include "ops/linear/small_input.cuh"
@@ -137,6 +138,17 @@ constexpr std::size_t kBarrierBytes = 256;
 }  // namespace
 }  // namespace step
 
+namespace {
+std::atomic<bool> turn_taken{false};
+}
+bool StepTurn::take() {
+    if (!taken_) taken_ = !turn_taken.exchange(true);
+    return taken_;
+}
+StepTurn::~StepTurn() {
+    if (taken_) turn_taken = false;
+}
+
 bool step_takes(const StepModel& model) {
     const std::optional<DeviceInfo> info = device();
     if (!info || info->sm < 90 || model.layers.empty()) return false;
@@ -172,6 +184,8 @@ StepProgram::StepProgram(const StepModel& model, std::span<std::byte> memory, co
     step::Fit fit;
     const std::vector<step::Phase> phases = step::phases_of(model, fit);
     rows_ = static_cast<int>(model.layers.front().qkv.x.rows());
+    for (StepLayer& layer : model_.layers)
+        layer.qkv.batch = nullptr;  // the caller's, and in phases
     phases_ = static_cast<int>(phases.size());
     blocks_ = step::limits().multiprocessors;
     stages_ = fit.stages;

@@ -4,7 +4,7 @@
 // A decode step reads every weight once and computes little with it, so it is as fast as the
 // weights flow. Kernel after kernel, the flow stops at each boundary: the last block ends, the next
 // kernel starts, norms its input, asks for its first weights. Weights depend on nothing, though:
-// here one warp of every block does nothing but ask for them, in the order in which they will be
+// here some warps of every block do nothing but ask for them, in the order in which they will be
 // needed, through a ring in shared memory and across all boundaries. The other warps multiply, and
 // meet at a barrier of the whole grid where a product needs what another one made; while they wait,
 // the ring fills.
@@ -44,6 +44,21 @@ struct StepModel {
 // Whether there is a kernel for this model on this device: products of one type, attention on
 // tensor cores over a cache of the compute type, inputs that fit into shared memory.
 bool step_takes(const StepModel& model);
+
+// The blocks of a step wait for one another, so all must be on the device at once: two steps of one
+// process, in two streams, could each have half of it and wait forever. Whoever has the turn may
+// run steps; it is given back at the end.
+class StepTurn {
+  public:
+    StepTurn() = default;
+    ~StepTurn();
+    StepTurn(const StepTurn&) = delete;
+    StepTurn& operator=(const StepTurn&) = delete;
+    bool take();  // false: another has it
+
+  private:
+    bool taken_ = false;
+};
 
 // What is constant about a step of so many rows: everything but lengths.
 class StepProgram {

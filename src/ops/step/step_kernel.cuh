@@ -24,8 +24,12 @@ class GridBarrier {
         asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter_), "r"(step)
                      : "memory");
     }
+    // A block that never comes (it found no room) ends the kernel after a minute: an error instead
+    // of silence.
     __device__ void wait() {
+        const long long begin = clock64();
         while (((top() ^ turned_) & 0x80000000u) != 0) {
+            if (clock64() - begin > (1ll << 37)) __trap();
         }
         turned_ = ~turned_;
     }
@@ -286,8 +290,9 @@ __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant
         if (thread < kPhasePieces) {
             reinterpret_cast<uint4*>(common.phases + (i + 1) % 2)[thread] = next;
         }
+        const bool arrive = phase.arrive;
         team.sync();  // the room, and the place of the phase, are free
-        if (phase.arrive && thread == 0) grid.arrive();
+        if (arrive && thread == 0) grid.arrive();
     }
 }
 

@@ -1,4 +1,4 @@
-// How weights pass through the ring of a step: what the warp that fetches asks for, and how the
+// How weights pass through the ring of a step: what the warps that fetch ask for, and how the
 // others find it.
 //
 // A stage is a tile of 16 rows by kWarps * kEach granules of columns: kEach for each of the warps
@@ -17,7 +17,7 @@ using small::kTileRows;
 using small::kWarps;
 using small::Params;
 
-// What the fetching warp needs to know of a product.
+// What the fetching warps need to know of a product.
 struct Source {
     const std::byte* w;
     int k, n, tiles, lower;
