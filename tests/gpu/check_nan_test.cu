@@ -11,6 +11,7 @@
 #include "core/cuda/device.h"
 #include "core/thread_pool.h"
 #include "decode/session.h"
+#include "families.h"
 #include "model/convert.h"
 #include "model/device_engine.h"
 #include "model/device_weights.h"
@@ -108,12 +109,8 @@ void expect_traced(const std::string& path, RoleAt at, float value, bool fuse) {
     }
 }
 
-constexpr const char* kFamilies[] = {"llama2",  "llama3",   "llama-linear", "llama-yarn",
-                                     "mistral", "qwen2",    "qwen2-yarn",   "qwen3",
-                                     "gpt2",    "gpt2-hub", "gpt-neox",     "gpt-neox-seq"};
-
 TEST_F(GpuCheckNan, EveryTensorOfEveryFamilyIsTracedToItsStage) {
-    for (const char* family : kFamilies) {
+    for (const char* family : test::kFamilies) {
         const std::string folder = test::reference(family);
         const ModelSpec spec = load_model(folder).spec;
         for (const RoleAt at : roles_of(spec)) {

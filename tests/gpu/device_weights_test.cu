@@ -7,6 +7,7 @@
 #include "core/cuda/copy_speed.h"
 #include "core/cuda/testing.h"
 #include "core/error.h"
+#include "families.h"
 #include "model/convert.h"
 #include "model/device_layout.h"
 #include "model/device_weights.h"
@@ -132,15 +133,8 @@ TEST_P(DeviceWeightsOf, EveryTypeArrivesAsItIs) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, DeviceWeightsOf,
-                         ::testing::Values("llama2", "llama3", "llama-linear", "llama-yarn",
-                                           "mistral", "qwen2", "qwen2-yarn", "qwen3", "gpt2",
-                                           "gpt2-hub", "gpt-neox", "gpt-neox-seq"),
-                         [](const auto& info) {
-                             std::string name = info.param;
-                             std::replace(name.begin(), name.end(), '-', '_');
-                             return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Families, DeviceWeightsOf, ::testing::ValuesIn(test::kFamilies),
+                         test::family_name);
 
 // dim 64, hidden 172 (no whole blocks or tiles), heads that turn in part, everything with a bias.
 ModelSpec odd(ops::RopeStyle style, int rotary) {

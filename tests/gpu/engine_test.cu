@@ -15,7 +15,7 @@
 #include "decode/eval.h"
 #include "decode/loop.h"
 #include "decode/session.h"
-#include "formats/safetensors.h"
+#include "families.h"
 #include "model/convert.h"
 #include "model/device_engine.h"
 #include "model/device_weights.h"
@@ -74,45 +74,11 @@ std::vector<std::int32_t> some_ids(std::size_t count, int vocab) {
     return ids;
 }
 
-double relative_rms(const std::vector<float>& a, const std::vector<float>& b) {
-    EXPECT_EQ(a.size(), b.size());
-    double error = 0, total = 0;
-    for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-        error += std::pow(static_cast<double>(a[i]) - b[i], 2);
-        total += std::pow(static_cast<double>(b[i]), 2);
-    }
-    return std::sqrt(error / total);
-}
-
-struct Expected {
-    std::vector<std::int32_t> ids;
-    std::vector<float> logits;
-};
-
-Expected read_expected(const std::string& folder) {
-    const auto file = formats::SafetensorsFile::open(folder + "/expected.safetensors");
-    const Tensor ids = file.find_tensor("input_ids")->view;
-    const Tensor logits = file.find_tensor("logits")->view;
-    Expected out;
-    for (std::int64_t i = 0; i < ids.shape.count(); ++i) {
-        std::int64_t id = 0;
-        std::memcpy(&id, static_cast<const std::byte*>(ids.data) + 8 * i, 8);
-        out.ids.push_back(static_cast<std::int32_t>(id));
-    }
-    out.logits.resize(static_cast<std::size_t>(logits.shape.count()));
-    std::memcpy(out.logits.data(), logits.data, out.logits.size() * sizeof(float));
-    return out;
-}
-
-constexpr const char* kFamilies[] = {"llama2",  "llama3",   "llama-linear", "llama-yarn",
-                                     "mistral", "qwen2",    "qwen2-yarn",   "qwen3",
-                                     "gpt2",    "gpt2-hub", "gpt-neox",     "gpt-neox-seq"};
-
 TEST_F(GpuEngine, EveryFamilyHasTheRecordedLogits) {
-    for (const char* family : kFamilies) {
+    for (const char* family : test::kFamilies) {
         SCOPED_TRACE(family);
         const std::string folder = test::reference(family);
-        const Expected expected = read_expected(folder);
+        const test::Expected expected = test::read_expected(folder);
         EngineOptions options;
         options.max_logits = 256;
         for (const bool fuse : {true, false}) {
@@ -130,7 +96,7 @@ TEST_F(GpuEngine, EveryFamilyHasTheRecordedLogits) {
                 const std::vector<float> got = logits_of(*engine, expected.ids, chunk);
                 ASSERT_EQ(got.size(), expected.logits.size());
                 if (type != DType::f32) {  // activations of 8 bits through a few layers
-                    EXPECT_LT(relative_rms(got, expected.logits), 0.02) << "chunk " << chunk;
+                    EXPECT_LT(test::relative_rms(got, expected.logits), 0.02) << "chunk " << chunk;
                     continue;
                 }
                 for (std::size_t i = 0; i < got.size(); ++i) {
@@ -145,7 +111,7 @@ TEST_F(GpuEngine, EveryFamilyHasTheRecordedLogits) {
 // 16-bit and quantised weights: the GPU rounds activations, so it is held to a share of the logits.
 TEST_F(GpuEngine, EveryFamilyInEveryTypeIsCloseToTheCpu) {
     const test::TempFolder folder;
-    for (const char* family : kFamilies) {
+    for (const char* family : test::kFamilies) {
         for (const DType type : {DType::f16, DType::bf16, DType::q8_0, DType::q4_0}) {
             SCOPED_TRACE(std::string(family) + " " + dtype_name(type));
             const std::string path = folder / (std::string(family) + dtype_name(type) + ".gguf");
@@ -167,10 +133,10 @@ TEST_F(GpuEngine, EveryFamilyInEveryTypeIsCloseToTheCpu) {
                 // Activations of 11 or 8 bits through a few layers; prefill of quantised weights
                 // keeps 16 bits where the CPU has 8.
                 const double limit = type == DType::f16 ? 0.01 : type == DType::bf16 ? 0.04 : 0.06;
-                EXPECT_LT(relative_rms(few, want), limit) << "fuse " << fuse;
-                EXPECT_LT(relative_rms(many, want), limit) << "fuse " << fuse;
+                EXPECT_LT(test::relative_rms(few, want), limit) << "fuse " << fuse;
+                EXPECT_LT(test::relative_rms(many, want), limit) << "fuse " << fuse;
                 if (fuse) fused = few;
-                EXPECT_LT(relative_rms(few, fused), limit / 2);
+                EXPECT_LT(test::relative_rms(few, fused), limit / 2);
             }
         }
     }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "families.h"
 #include "model/forward.h"
 #include "model_files.h"
 #include "plant.h"
@@ -108,15 +109,7 @@ TEST_P(CheckNan, AHealthyModelHasTheSameBits) {
               3u * (1 + 2 * static_cast<unsigned>(spec.layers)) + 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, CheckNan,
-                         testing::Values("llama2", "llama3", "llama-linear", "llama-yarn",
-                                         "mistral", "qwen2", "qwen2-yarn", "qwen3", "gpt2",
-                                         "gpt2-hub", "gpt-neox", "gpt-neox-seq"),
-                         [](const auto& info) {
-                             std::string name = info.param;
-                             std::replace(name.begin(), name.end(), '-', '_');
-                             return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Families, CheckNan, testing::ValuesIn(test::kFamilies), test::family_name);
 
 TEST(CheckNanMessage, TheRowsOfABatchHavePositionsOfTheirOwn) {
     Model model = load_model(reference("llama3"));

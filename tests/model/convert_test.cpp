@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "families.h"
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "model/model.h"
@@ -20,10 +21,6 @@
 
 namespace mr::model {
 namespace {
-
-const std::vector<std::string> kReferences = {
-    "llama2", "llama3",     "llama-linear", "llama-yarn", "mistral",  "qwen2",
-    "qwen3",  "qwen2-yarn", "gpt2",         "gpt2-hub",   "gpt-neox", "gpt-neox-seq"};
 
 ConvertOptions to_type(DType type) {
     ConvertOptions options;
@@ -84,7 +81,7 @@ void expect_same_spec(const ModelSpec& a, const ModelSpec& b) {
 }
 
 TEST(Convert, ThereAndBackGivesTheSameBits) {
-    for (const std::string& name : kReferences) {
+    for (const std::string name : test::kFamilies) {
         SCOPED_TRACE(name);
         TempFolder folder;
         const Model original = load_model(reference(name));
@@ -143,7 +140,7 @@ TEST(Convert, LlamaRowsAreReorderedForGguf) {
 
 // The weights of the reference models are exact in all of these types.
 TEST(Convert, TypesThatHoldTheReferenceWeightsExactly) {
-    for (const std::string& name : kReferences) {
+    for (const std::string name : test::kFamilies) {
         for (DType type : {DType::f16, DType::bf16, DType::q8_0}) {
             SCOPED_TRACE(name + " " + dtype_name(type));
             TempFolder folder;

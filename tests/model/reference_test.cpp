@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "formats/safetensors.h"
+#include "families.h"
 #include "model/convert.h"
 #include "model/forward.h"
 #include "model/model.h"
@@ -17,27 +17,6 @@
 
 namespace mr::model {
 namespace {
-
-struct Expected {
-    std::vector<std::int32_t> ids;
-    std::vector<float> logits;  // [ids, vocab]
-};
-
-Expected read_expected(const std::string& folder) {
-    const auto file = formats::SafetensorsFile::open(folder + "/expected.safetensors");
-    const formats::FileTensor* ids = file.find_tensor("input_ids");
-    const formats::FileTensor* logits = file.find_tensor("logits");
-    Expected out;
-    out.ids.resize(static_cast<std::size_t>(ids->view.shape.count()));
-    for (std::size_t i = 0; i < out.ids.size(); ++i) {
-        std::int64_t id = 0;
-        std::memcpy(&id, static_cast<const std::byte*>(ids->view.data) + 8 * i, 8);
-        out.ids[i] = static_cast<std::int32_t>(id);
-    }
-    out.logits.resize(static_cast<std::size_t>(logits->view.shape.count()));
-    std::memcpy(out.logits.data(), logits->view.data, out.logits.size() * sizeof(float));
-    return out;
-}
 
 std::vector<float> run(const std::string& path, const std::vector<std::int32_t>& ids, int chunk) {
     auto model = std::make_shared<const Model>(load_model(path));
@@ -74,17 +53,6 @@ float largest_difference(const std::vector<float>& a, const std::vector<float>& 
     return most;
 }
 
-// Root mean square of a - b, relative to that of b.
-double relative_rms(const std::vector<float>& a, const std::vector<float>& b) {
-    EXPECT_EQ(a.size(), b.size());
-    double error = 0, total = 0;
-    for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-        error += std::pow(static_cast<double>(a[i]) - b[i], 2);
-        total += std::pow(static_cast<double>(b[i]), 2);
-    }
-    return std::sqrt(error / total);
-}
-
 // Each layer rounds in reductions of dim, hidden and the sequence's length; errors of one layer
 // reach the logits amplified by no more than the logits' own size, and add up over layers.
 float f32_tolerance(const ModelSpec& spec, std::size_t length, float scale) {
@@ -98,7 +66,7 @@ class Reference : public testing::TestWithParam<const char*> {};
 
 TEST_P(Reference, LogitsOfTheFolder) {
     const std::string folder = test::reference(GetParam());
-    const Expected expected = read_expected(folder);
+    const test::Expected expected = test::read_expected(folder);
     const float tolerance =
         f32_tolerance(load_model(folder).spec, expected.ids.size(), largest(expected.logits));
     const std::vector<float> whole = run(folder, expected.ids, 64);
@@ -110,7 +78,7 @@ TEST_P(Reference, LogitsOfTheFolder) {
 
 TEST_P(Reference, SameLogitsThroughGguf) {
     const std::string folder = test::reference(GetParam());
-    const Expected expected = read_expected(folder);
+    const test::Expected expected = test::read_expected(folder);
     const ModelSpec spec = load_model(folder).spec;
     const test::TempFolder temp;
     const float scale = largest(expected.logits);
@@ -131,14 +99,14 @@ TEST_P(Reference, SameLogitsThroughGguf) {
     convert_model(folder, file, {.type = DType::q8_0, .tokenizer = {}, .progress = {}});
     const std::vector<float> logits = run(file, expected.ids, 64);
     const double products = 7.0 * spec.layers + 1;
-    EXPECT_LE(relative_rms(logits, expected.logits),
+    EXPECT_LE(test::relative_rms(logits, expected.logits),
               3 * 2.1 / 127 / std::sqrt(12.0) * std::sqrt(products));
     EXPECT_EQ(run(file, expected.ids, 1), logits);
 }
 
 TEST_P(Reference, SameLogitsThroughSafetensorsAgain) {
     const std::string folder = test::reference(GetParam());
-    const Expected expected = read_expected(folder);
+    const test::Expected expected = test::read_expected(folder);
     const test::TempFolder temp;
     convert_model(folder, temp / "a.gguf", {.type = DType::f32, .tokenizer = {}, .progress = {}});
     convert_model(temp / "a.gguf", temp / "back",
@@ -148,15 +116,8 @@ TEST_P(Reference, SameLogitsThroughSafetensorsAgain) {
         f32_tolerance(load_model(folder).spec, expected.ids.size(), largest(expected.logits)));
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Reference,
-                         testing::Values("llama2", "llama3", "llama-linear", "llama-yarn",
-                                         "mistral", "qwen2", "qwen2-yarn", "qwen3", "gpt2",
-                                         "gpt2-hub", "gpt-neox", "gpt-neox-seq"),
-                         [](const auto& info) {
-                             std::string name = info.param;
-                             std::replace(name.begin(), name.end(), '-', '_');
-                             return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Families, Reference, testing::ValuesIn(test::kFamilies),
+                         test::family_name);
 
 }  // namespace
 }  // namespace mr::model

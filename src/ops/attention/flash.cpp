@@ -116,20 +116,25 @@ Problem checked(const Context& ctx, const HeadRows& q, const HeadRows& k, const 
 // What the ledger is told: tokens that belong to a sequence, and (query, key) pairs that the mask
 // leaves, of one head.
 struct Amount {
-    std::uint64_t queries = 0, keys = 0, pairs = 0;
+    std::uint64_t q_bytes, k_bytes, lse_bytes;  // of q or out, of k or v, of lse
+    std::uint64_t product_flops;                // of one product over all pairs of query and key
 };
 
 Amount amount_of(const Problem& p) {
-    Amount out;
+    std::uint64_t queries = 0, keys = 0, pairs = 0;
     for (std::size_t i = 0; i < p.sequences(); ++i) {
         const Sequence seq = p.sequence(i);
-        out.queries += static_cast<std::uint64_t>(seq.queries);
-        out.keys += static_cast<std::uint64_t>(seq.keys);
+        queries += static_cast<std::uint64_t>(seq.queries);
+        keys += static_cast<std::uint64_t>(seq.keys);
         for (std::int32_t t = 0; t < seq.queries; ++t) {
-            out.pairs += static_cast<std::uint64_t>(p.visible(seq, t).count());
+            pairs += static_cast<std::uint64_t>(p.visible(seq, t).count());
         }
     }
-    return out;
+    const auto heads = static_cast<std::uint64_t>(p.heads);
+    const auto kv_heads = static_cast<std::uint64_t>(p.kv_heads);
+    const auto dim = static_cast<std::uint64_t>(p.head_dim);
+    return {queries * heads * dim * 4, keys * kv_heads * dim * 4, queries * heads * 4,
+            2 * pairs * heads * dim};
 }
 
 std::byte* aligned_begin(std::span<std::byte> scratch) {
@@ -264,15 +269,10 @@ void flash_forward(const Context& ctx, const HeadRows& out, Tensor lse, const He
     check_like(out, q);
     MR_CHECK(ctx.scratch.size() >= flash_forward_scratch_bytes(p.head_dim, ctx.pool->size()),
              "attention is given flash_forward_scratch_bytes()");
-    // Two products of 2 * head_dim operations per pair and head; every operand once.
-    const Amount amount = amount_of(p);
-    const auto heads = static_cast<std::uint64_t>(p.heads);
-    const auto kv_heads = static_cast<std::uint64_t>(p.kv_heads);
-    const auto dim = static_cast<std::uint64_t>(p.head_dim);
-    const std::uint64_t q_bytes = amount.queries * heads * dim * 4;
-    const std::uint64_t k_bytes = amount.keys * kv_heads * dim * 4;
-    const LedgerEntry entry(ctx.ledger, OpKind::attention, q_bytes + 2 * k_bytes,
-                            q_bytes + amount.queries * heads * 4, 4 * amount.pairs * heads * dim);
+    // Two products; every operand once.
+    const Amount a = amount_of(p);
+    const LedgerEntry entry(ctx.ledger, OpKind::attention, a.q_bytes + 2 * a.k_bytes,
+                            a.q_bytes + a.lse_bytes, 2 * a.product_flops);
 
     std::byte* scratch = aligned_begin(ctx.scratch);
     const std::size_t per_thread = RowBlock::scratch_bytes(p.head_dim);
@@ -303,16 +303,11 @@ void flash_backward(const Context& ctx, const FlashGradients& gradients, const H
     check_like(gradients.dv, k);
     MR_CHECK(ctx.scratch.size() >= flash_backward_scratch_bytes(p.head_dim, ctx.pool->size()),
              "attention's backward is given flash_backward_scratch_bytes()");
-    // Five products per pair and head: scores again, dP, dQ, dK and dV.
-    const Amount amount = amount_of(p);
-    const auto heads = static_cast<std::uint64_t>(p.heads);
-    const auto kv_heads = static_cast<std::uint64_t>(p.kv_heads);
-    const auto dim = static_cast<std::uint64_t>(p.head_dim);
-    const std::uint64_t q_bytes = amount.queries * heads * dim * 4;
-    const std::uint64_t k_bytes = amount.keys * kv_heads * dim * 4;
+    // Five products: scores again, dP, dQ, dK and dV.
+    const Amount a = amount_of(p);
     const LedgerEntry entry(ctx.ledger, OpKind::attention,
-                            3 * q_bytes + 2 * k_bytes + amount.queries * heads * 4,
-                            q_bytes + 2 * k_bytes, 10 * amount.pairs * heads * dim);
+                            3 * a.q_bytes + 2 * a.k_bytes + a.lse_bytes, a.q_bytes + 2 * a.k_bytes,
+                            5 * a.product_flops);
 
     const BackwardTensors tensors{gradients, dout, out, lse};
     std::byte* scratch = aligned_begin(ctx.scratch);

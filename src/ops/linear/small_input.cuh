@@ -3,6 +3,8 @@
 // same bits.
 #pragma once
 
+#include <algorithm>
+
 #include "core/cuda/mma.cuh"
 #include "ops/linear/small_linear.cuh"
 #include "ops/linear/small_params.cuh"
@@ -285,6 +287,32 @@ __device__ __forceinline__ void load_row(const Params& p, const HeldNorm<W>& hel
     } else {
         load_ready<W, T>(p, static_cast<const T*>(p.x) + row * p.k, to, columns);
     }
+}
+
+// How inputs and sums lie in shared memory: the tokens' inputs, their scales (quantised), then the
+// sums of up to pass_tiles tiles, whose room the norm borrows before the first of them is there.
+struct RoomLayout {
+    int x_stride = 0;
+    int pass_tiles = 0;
+    std::size_t bytes = 0;
+};
+template <typename W>
+RoomLayout room_layout(std::int64_t k, int rows, int tiles_a_block, std::size_t most_sums) {
+    const std::int64_t granules = (k + W::kGranule - 1) / W::kGranule;
+    RoomLayout out;
+    // Tokens' rows start in different banks.
+    const std::int64_t row = granules * W::kGranule * static_cast<int>(sizeof(typename W::Input));
+    out.x_stride = static_cast<int>((row + 127) / 128 * 128) + (rows == 1 ? 0 : W::kInputPad);
+    out.bytes = static_cast<std::size_t>(rows) * out.x_stride;
+    if (W::kQuantised) {
+        out.bytes += static_cast<std::size_t>(rows * granules * (W::kGranule / 32)) * 4;
+    }
+    const std::size_t tile_sums = sizeof(float) * kWarps * kTileRows * rows;
+    const std::size_t most = std::max(most_sums, tile_sums);
+    out.pass_tiles = std::min<int>(tiles_a_block, static_cast<int>(most / tile_sums));
+    out.bytes += std::max<std::size_t>(out.pass_tiles * tile_sums,
+                                       sizeof(float) * kRowShared<kInputThreads>);
+    return out;
 }
 
 }  // namespace mr::cuda::small

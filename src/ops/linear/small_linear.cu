@@ -156,28 +156,10 @@ __global__ void __launch_bounds__(kInputThreads, 2) kernel(const Params p) {
     wait_for_copies<0>();
 }
 
-struct Shared {
-    int x_stride = 0;
-    int pass_tiles = 0;
-    std::size_t bytes = 0;
-};
-
 template <typename W>
-Shared shared_layout(int stages, std::int64_t k, int rows, int tiles_a_block) {
-    const std::int64_t granules = (k + W::kGranule - 1) / W::kGranule;
-    Shared s;
-    // Tokens' rows start in different banks.
-    const std::int64_t row = granules * W::kGranule * static_cast<int>(sizeof(typename W::Input));
-    s.x_stride = static_cast<int>((row + 127) / 128 * 128) + (rows == 1 ? 0 : W::kInputPad);
-    std::size_t bytes = static_cast<std::size_t>(kWarps * stages) * W::kStageBytes;
-    bytes += static_cast<std::size_t>(rows) * s.x_stride;
-    if (W::kQuantised) bytes += static_cast<std::size_t>(rows * granules * (W::kGranule / 32)) * 4;
-    const std::size_t tile_sums = sizeof(float) * kWarps * kTileRows * rows;
-    // The norm borrows this room before the first sums are there.
-    const std::size_t most = std::max<std::size_t>(16 * 1024, tile_sums);
-    s.pass_tiles = std::min<int>(tiles_a_block, static_cast<int>(most / tile_sums));
-    s.bytes = bytes + std::max<std::size_t>(s.pass_tiles * tile_sums,
-                                            sizeof(float) * kRowShared<kInputThreads>);
+RoomLayout shared_layout(int stages, std::int64_t k, int rows, int tiles_a_block) {
+    RoomLayout s = room_layout<W>(k, rows, tiles_a_block, 16 * 1024);
+    s.bytes += static_cast<std::size_t>(kWarps * stages) * W::kStageBytes;
     return s;
 }
 
@@ -194,7 +176,7 @@ const Limits& limits() {
 }
 
 template <typename W, typename T, int kStages, bool kOne>
-void start(const Context& ctx, Params& p, int blocks, const Shared& s) {
+void start(const Context& ctx, Params& p, int blocks, const RoomLayout& s) {
     p.x_stride = s.x_stride;
     p.pass_tiles = s.pass_tiles;
     static const bool allowed = [] {
@@ -219,7 +201,7 @@ void start_any(const Context& ctx, Params p) {
         const auto consider = [&](auto depth) {
             constexpr int kDepth = decltype(depth)::value;
             if (started || (most == half && kDepth < 4)) return;
-            const Shared s = shared_layout<W>(kDepth, p.k, p.rows, tiles_a_block);
+            const RoomLayout s = shared_layout<W>(kDepth, p.k, p.rows, tiles_a_block);
             if (s.bytes > most) return;
             started = true;
             if (p.rows == 1) {

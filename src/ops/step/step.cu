@@ -26,23 +26,6 @@ const Limits& limits() {
 
 std::size_t padded(std::size_t bytes) { return (bytes + 127) / 128 * 128; }
 
-// Fills in what depends on where things lie in shared memory; the bytes that the product needs.
-template <typename W>
-std::size_t place_product(Params& p, int blocks) {
-    const std::int64_t granules = (p.k + W::kGranule - 1) / W::kGranule;
-    const std::int64_t row = granules * W::kGranule * static_cast<int>(sizeof(typename W::Input));
-    p.x_stride = static_cast<int>((row + 127) / 128 * 128) + (p.rows == 1 ? 0 : W::kInputPad);
-    std::size_t bytes = static_cast<std::size_t>(p.rows) * p.x_stride;
-    if (W::kQuantised)
-        bytes += static_cast<std::size_t>(p.rows * granules * (W::kGranule / 32)) * 4;
-    const std::size_t tile_sums = sizeof(float) * kWarps * kTileRows * p.rows;
-    const std::size_t most = std::max<std::size_t>(8 * 1024, tile_sums);
-    p.pass_tiles =
-        std::min<int>((p.tiles + blocks - 1) / blocks, static_cast<int>(most / tile_sums));
-    return bytes + std::max<std::size_t>(p.pass_tiles * tile_sums,
-                                         sizeof(float) * kRowShared<small::kInputThreads>);
-}
-
 template <typename R>
 struct Ring {};
 
@@ -107,7 +90,11 @@ std::vector<Phase> phases_of(const StepModel& model, Fit& fit) {
             Phase phase{};
             phase.p = small::params_of(in);
             with_ring(in.w.dtype, [&]<typename R>(Ring<R>, auto) {
-                room = std::max(room, place_product<typename R::Weights>(phase.p, blocks));
+                const small::RoomLayout layout = small::room_layout<typename R::Weights>(
+                    phase.p.k, phase.p.rows, (phase.p.tiles + blocks - 1) / blocks, 8 * 1024);
+                phase.p.x_stride = layout.x_stride;
+                phase.p.pass_tiles = layout.pass_tiles;
+                room = std::max(room, layout.bytes);
                 fit.stage_bytes = R::kStageBytes;
                 fit.clear = fit.clear || phase.p.k % R::Weights::kGranule != 0;
             });
