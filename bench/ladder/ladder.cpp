@@ -22,7 +22,7 @@ struct Step {
     const char* name;
     How how;
     DType weights = DType::f32;
-    bool fuse = false, graph = false, dependent_launch = false;
+    bool fuse = false, graph = false, dependent_launch = false, persistent = false;
 
     bool on_device() const { return how != How::cpu && how != How::host; }
 };
@@ -39,16 +39,17 @@ constexpr Step kSteps[] = {
     {"5", "fused", How::engine, DType::bf16, true},
     {"6", "graph", How::engine, DType::bf16, true, true},
     {"7", "dependent launch", How::engine, DType::bf16, true, true, true},
-    {"8", "quantised, q8_0", How::engine, DType::q8_0, true, true, true},
-    {"8", "quantised, q4_0", How::engine, DType::q4_0, true, true, true},
+    {"8", "one kernel", How::engine, DType::bf16, true, true, true, true},
+    {"9", "quantised, q8_0", How::engine, DType::q8_0, true, true, true, true},
+    {"9", "quantised, q4_0", How::engine, DType::q4_0, true, true, true, true},
 };
-constexpr int kLast = 8;
+constexpr int kLast = 9;
 
 [[noreturn]] void reject_rungs(const std::string& rungs) {
     throw Error::usage({.field = "--rungs",
                         .value = rungs,
                         .problem = "is not a list of rungs",
-                        .remedy = "rungs are 0 to 8 and host; as in 0,host,4-8"});
+                        .remedy = "rungs are 0 to 9 and host; as in 0,host,4-9"});
 }
 
 // Whether `rungs` has the rung. Throws where it has what is none.
@@ -185,6 +186,7 @@ std::unique_ptr<Decoder> Climb::decoder(const Step& step) {
     options.fuse = step.fuse;
     options.graph = step.graph;
     options.dependent_launch = step.dependent_launch;
+    options.persistent = step.persistent;
     return std::make_unique<EngineDecoder>(type.model, options, type.on_device, prompt_);
 }
 

@@ -13,7 +13,7 @@
 namespace mr::ladder {
 
 struct Options {
-    std::string rungs = "all";  // "0,host,4-8"
+    std::string rungs = "all";  // "0,host,4-9"
     int prompt = 8;             // tokens before the first that is drawn
     int tokens = 64;            // ... that a repetition makes
     int repetitions = 5;        // the median counts

@@ -136,7 +136,7 @@ void add_bench_ladder(CLI::App& bench, Action& action) {
     add_model_options(*command, options->shared);
     add_machine_options(*command, options->shared);
     ladder::Options& ladder = options->ladder;
-    command->add_option("--rungs", ladder.rungs, "Which of 0 to 8 and host, as in 0,host,4-8")
+    command->add_option("--rungs", ladder.rungs, "Which of 0 to 9 and host, as in 0,host,4-9")
         ->capture_default_str();
     command->add_option("--prompt", ladder.prompt, "Tokens of the prompt")
         ->check(CLI::Range(1, 1 << 16))
@@ -157,7 +157,7 @@ void add_bench_ladder(CLI::App& bench, Action& action) {
         "Exits with 1 where a rung's logits are not the CPU's. docs/ladder.md explains the rungs.\n"
         "Examples:\n"
         "  millrace bench ladder random:stories-42m\n"
-        "  millrace bench ladder random:stories-110m --rungs 0,4-8 --json");
+        "  millrace bench ladder random:stories-110m --rungs 0,4-9 --json");
     command->callback(
         [options, &action] { action = [options] { return ladder_bench(*options); }; });
 }

@@ -98,7 +98,7 @@ model::EngineOptions engine_options(const SharedOptions& options) {
     out.graph = !options.no_graph;
     out.dependent_launch = !options.no_dependent_launch;
     out.batch_products = !options.no_batch_products;
-    out.persistent = options.persistent;
+    out.persistent = !options.no_persistent;
     return out;
 }
 

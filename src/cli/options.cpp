@@ -54,9 +54,10 @@ void add_engine_options(CLI::App& command, SharedOptions& options) {
                      "Kernels start when their predecessors have ended (GPU)");
     command.add_flag("--no-batch-products", options.no_batch_products,
                      "Products of 9 to 64 tokens read the weights once for every 8 of them (GPU)");
-    command.add_flag("--persistent", options.persistent,
-                     "All layers of a decode step are one kernel: faster for q8_0, q4_0 and "
-                     "GPT-NeoX (GPU; not for a device shared through MPS)");
+    command.add_flag(
+        "--no-persistent", options.no_persistent,
+        "A decode step is five kernels a layer instead of one for all (GPU; also where "
+        "the device is shared through MPS)");
 }
 
 void add_json_option(CLI::App& command, SharedOptions& options) {

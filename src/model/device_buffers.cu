@@ -28,8 +28,11 @@ std::size_t linear_bytes(const ModelSpec& spec, const EngineOptions& options) {
 }
 
 std::size_t step_bytes(const ModelSpec& spec, const EngineOptions& options) {
-    return static_cast<std::size_t>(std::min(options.max_sequences, cuda::kStepRows)) *
-           cuda::StepProgram::bytes(spec.layers);
+    std::size_t bytes = 0;
+    for (int rows = 1; rows <= std::min(options.max_sequences, cuda::kStepRows); ++rows) {
+        bytes += cuda::DeviceArena::padded(cuda::StepProgram::bytes(step_shape(spec, rows)));
+    }
+    return bytes;
 }
 
 // The largest product of the model decides.

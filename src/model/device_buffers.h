@@ -9,8 +9,14 @@
 #include "core/tensor.h"
 #include "model/forward.h"
 #include "ops/batch/batch.h"
+#include "ops/step/step_cuda.h"
 
 namespace mr::model {
+
+// What a step in one kernel needs to know of a model.
+inline cuda::StepShape step_shape(const ModelSpec& spec, int rows) {
+    return {spec.layers, spec.dim, spec.hidden, spec.heads, spec.kv_heads, spec.head_dim, rows};
+}
 
 struct DeviceBuffers {
     // Activations. Rows are max_batch, or max_logits for `last` and `logits`. Elements are 4 bytes

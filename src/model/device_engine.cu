@@ -587,12 +587,13 @@ void Resident::begin(std::span<const DecodeRow> rows, Tensor logits) {
 // A program for every number of rows, where there can be one.
 void Resident::prepare_steps() {
     if (!options_.persistent || !options_.fuse || options_.check_nan || spec_.qk_norm) return;
-    const std::size_t bytes = cuda::StepProgram::bytes(spec_.layers);
     std::span<std::byte> memory = buffers_.step_programs;
     for (int rows = 1; rows <= std::min(options_.max_sequences, cuda::kStepRows); ++rows) {
         const ops::DeviceBatch batch = decode_batch(rows);
         const cuda::StepModel model = products_.step(batch, *cache_, buffers_.logits);
         if (!cuda::step_takes(model) || !step_turn_.take()) return;
+        const std::size_t bytes =
+            cuda::DeviceArena::padded(cuda::StepProgram::bytes(step_shape(spec_, rows)));
         programs_[static_cast<std::size_t>(rows)].emplace(model, memory.first(bytes), stream_,
                                                           &ledger_);
         memory = memory.subspan(bytes);

@@ -39,7 +39,7 @@ struct EngineOptions {
     bool batch_products = true;    // products of 9 to 64 tokens read the weights once
     // The layers of a decode step are one kernel, where there is one (docs/cuda-engine.md). One
     // engine of a process at a time has it.
-    bool persistent = false;
+    bool persistent = true;
 };
 
 // A sequence that is to be decoded: what it draws with.

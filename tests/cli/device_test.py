@@ -38,7 +38,7 @@ class Device(unittest.TestCase):
         args = ("run", "-p", "Once upon a time", "-n", "60", "--temp", "0", "-q", "--device", "cuda")
         text = millrace(*args).stdout
         for switch in ("--no-graph", "--no-dependent-launch", "--check-nan",
-                       "--no-batch-products"):
+                       "--no-batch-products", "--no-persistent"):
             self.assertEqual(millrace(*args, switch).stdout, text, switch)
 
     def test_a_token_moves_nothing_to_the_device(self):

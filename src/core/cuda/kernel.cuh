@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <cstring>
 
 #include "core/context.h"
 #include "core/cuda/check.h"
@@ -38,6 +39,26 @@ __device__ __forceinline__ unsigned long long device_clock() {
     return now;
 }
 
+// threadIdx.x, of which the compiler knows nothing: what a long kernel computes from it is computed
+// where it is needed, instead of once before everything and kept in registers that others need.
+__device__ __forceinline__ int thread_here() {
+    int x = static_cast<int>(threadIdx.x);
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+// Zeros that the compiler takes for a result. Registers that are not written on every way to where
+// they are read count as in use from the kernel's beginning on, everywhere: in a long kernel this
+// is the difference between spilling hundreds of bytes and none.
+template <typename T>
+__device__ __forceinline__ void define(T& x) {
+    static_assert(sizeof(T) % 4 == 0);
+    std::uint32_t words[sizeof(T) / 4];
+#pragma unroll
+    for (std::uint32_t& word : words) asm volatile("mov.b32 %0, 0;" : "=r"(word));
+    memcpy(&x, words, sizeof(T));
+}
+
 // The threads that work on one thing together: a block, or some warps of one. Barrier 0 is the
 // block's.
 struct BlockTeam {
@@ -48,21 +69,24 @@ template <int kThreads>
 struct WarpsTeam {
     int first;    // thread of the block, at a warp's begin
     int barrier;  // 1 to 15, of its own
-    __device__ __forceinline__ int thread() const { return static_cast<int>(threadIdx.x) - first; }
+    __device__ __forceinline__ int thread() const { return thread_here() - first; }
     __device__ __forceinline__ void sync() const {
         asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
     }
 };
 
-// Stamps a stage from one thread of every block: construct after wait_for_previous().
+// Stamps a stage, null for none, from one thread of every block: its begin is that of the first.
+__device__ __forceinline__ void stamp_begin(Stamp* stamp) {
+    if (stamp && threadIdx.x == 0) atomicMin(&stamp->begin, device_clock());
+}
+__device__ __forceinline__ void stamp_end(Stamp* stamp) {
+    if (stamp && threadIdx.x == 0) atomicMax(&stamp->end, device_clock());
+}
+// Both: construct after wait_for_previous().
 class StageClock {
   public:
-    __device__ explicit StageClock(Stamp* stamp) : stamp_(threadIdx.x == 0 ? stamp : nullptr) {
-        if (stamp_) atomicMin(&stamp_->begin, device_clock());
-    }
-    __device__ ~StageClock() {
-        if (stamp_) atomicMax(&stamp_->end, device_clock());
-    }
+    __device__ explicit StageClock(Stamp* stamp) : stamp_(stamp) { stamp_begin(stamp_); }
+    __device__ ~StageClock() { stamp_end(stamp_); }
     StageClock(const StageClock&) = delete;
 
   private:

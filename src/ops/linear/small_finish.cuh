@@ -55,33 +55,44 @@ __device__ __forceinline__ int2 place_of(const Params& p, int token) {
                               position / p.page_tokens]};
 }
 
+// How far rows `row` and the next one are turned, at `position`; only for those that are.
+__device__ __forceinline__ bool is_turned(const Params& p, int row) {
+    return row < (p.heads + p.kv_heads) * p.head_dim && row % p.head_dim < p.rotary;
+}
+__device__ __forceinline__ float2 turn_of(const Params& p, int row, int position) {
+    return *reinterpret_cast<const float2*>(
+        p.rope + (static_cast<std::int64_t>(position) * (p.rotary / 2) + row % p.head_dim / 2) * 2);
+}
+// Where row `row` of k or v (q's rows come first) lies in the cache, in elements.
+struct CachePlace {
+    void* cache;
+    std::int64_t at;
+};
+__device__ __forceinline__ CachePlace cache_place(const Params& p, int2 where, int row) {
+    const int kv_dim = p.kv_heads * p.head_dim, in = row - p.heads * p.head_dim;
+    const bool key = in < kv_dim;
+    const int head = (key ? in : in - kv_dim) / p.head_dim;
+    return {key ? p.keys : p.values, ((std::int64_t{where.y} * p.kv_heads + head) * p.page_tokens +
+                                      where.x % p.page_tokens) *
+                                             p.head_dim +
+                                         row % p.head_dim};
+}
+
 // Two neighbouring rows of q, k or v for one token: turn them and put them where they belong.
 template <typename T>
 __device__ void finish_pair(const Params& p, int2 where, int row, int token, float a, float b) {
     if (p.bias) a += p.bias[row], b += p.bias[row + 1];
-    const int q_dim = p.heads * p.head_dim, kv_dim = p.kv_heads * p.head_dim;
-    const int d = row % p.head_dim;
-    const int position = where.x;
-    if (row < q_dim + kv_dim && d < p.rotary) {
-        const float2 turn = *reinterpret_cast<const float2*>(
-            p.rope + (static_cast<std::int64_t>(position) * (p.rotary / 2) + d / 2) * 2);
-        rotate_pair(a, b, turn);
-    }
+    if (is_turned(p, row)) rotate_pair(a, b, turn_of(p, row, where.x));
+    const int q_dim = p.heads * p.head_dim;
     if (row < q_dim) {
         const std::int64_t at = static_cast<std::int64_t>(token) * q_dim + row;
         put<T>(p.q, at, a, p.q_f32);
         put<T>(p.q, at + 1, b, p.q_f32);
         return;
     }
-    const int in = row - q_dim;
-    const bool key = in < kv_dim;
-    const int head = (key ? in : in - kv_dim) / p.head_dim;
-    const std::int64_t at =
-        ((std::int64_t{where.y} * p.kv_heads + head) * p.page_tokens + position % p.page_tokens) *
-            p.head_dim +
-        d;
-    put_kv(key ? p.keys : p.values, at, a, p.kv_type);
-    put_kv(key ? p.keys : p.values, at + 1, b, p.kv_type);
+    const CachePlace to = cache_place(p, where, row);
+    put_kv(to.cache, to.at, a, p.kv_type);
+    put_kv(to.cache, to.at + 1, b, p.kv_type);
 }
 
 // One result of Finish::store, add or activate; `before`: what it is added to.

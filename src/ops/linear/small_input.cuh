@@ -126,7 +126,7 @@ struct HeldNorm {
     }
     // The chunk that is this thread's j-th.
     static __device__ int chunk(int j) {
-        const int thread = static_cast<int>(threadIdx.x);
+        const int thread = thread_here();
         return W::kQuantised ? thread * kHeld + j : thread + kInputThreads * j;
     }
     __device__ void load(const Params& p) {
@@ -141,28 +141,71 @@ struct HeldNorm {
     }
 };
 
+// Where a row is read from: here, memory that a kernel before this one has written. The functions
+// read kCount pieces at once, with zeros from column k on; column(j) is where piece j begins.
+struct MemoryRow {
+    const void* x;
+
+    static constexpr bool kTwice = true;  // may be read again, in another order
+    template <int kCount, typename Column>
+    __device__ __forceinline__ void floats(float4 (&v)[kCount], int k, Column&& column) const {
+#pragma unroll
+        for (int j = 0; j < kCount; ++j) {
+            const int c = column(j);
+            v[j] = c < k ? *reinterpret_cast<const float4*>(static_cast<const float*>(x) + c)
+                         : float4{};
+        }
+    }
+    // Of 16-bit numbers: four, and sixteen.
+    template <int kCount, typename Column>
+    __device__ __forceinline__ void fours(uint2 (&v)[kCount], int k, Column&& column) const {
+#pragma unroll
+        for (int j = 0; j < kCount; ++j) {
+            const int c = column(j);
+            v[j] = uint2{};
+            if (c < k) v[j] = *reinterpret_cast<const uint2*>(static_cast<const short*>(x) + c);
+        }
+    }
+    template <int kCount, typename Column>
+    __device__ __forceinline__ void sixteens(uint4 (&v)[kCount][2], int k, Column&& column) const {
+#pragma unroll
+        for (int j = 0; j < kCount; ++j) {
+            const int c = column(j);
+            v[j][0] = v[j][1] = uint4{};
+            if (c >= k) continue;
+            const uint4* from = reinterpret_cast<const uint4*>(static_cast<const short*>(x) + c);
+            v[j][0] = from[0];
+            v[j][1] = from[1];
+        }
+    }
+};
+
 // A normed row, the raw values in registers.
-template <typename W, typename T, typename Row, typename Team>
-__device__ void load_normed(const Params& p, const HeldNorm<W>& held, const float* raw,
+template <typename W, typename T, typename Source, typename Row, typename Team>
+__device__ void load_normed(const Params& p, const HeldNorm<W>& held, const Source& source,
                             const Row& to, int columns, float* shared, Team team) {
-    const int k = static_cast<int>(p.k), thread = static_cast<int>(threadIdx.x);
-    const auto load = [&](int chunk) {
-        return chunk * 4 < k ? reinterpret_cast<const float4*>(raw)[chunk] : float4{};
-    };
+    const int k = static_cast<int>(p.k), thread = thread_here();
     float v[kHeld][4];  // as the statistics want them
     float4 mine[kHeld];
+    source.floats(mine, k, [&](int j) { return 4 * (thread + kInputThreads * j); });
 #pragma unroll
     for (int j = 0; j < kHeld; ++j) {
-        const float4 x = load(thread + kInputThreads * j);
-        v[j][0] = x.x, v[j][1] = x.y, v[j][2] = x.z, v[j][3] = x.w;
-        mine[j] = x;
+        v[j][0] = mine[j].x, v[j][1] = mine[j].y, v[j][2] = mine[j].z, v[j][3] = mine[j].w;
     }
-    if constexpr (W::kQuantised) {
+    // As HeldNorm wants them: from the source again, or through shared memory.
+    [[maybe_unused]] const auto mine_at = [](int j) { return 4 * HeldNorm<W>::chunk(j); };
+    if constexpr (W::kQuantised && Source::kTwice) {
+        source.floats(mine, k, mine_at);
+    } else if constexpr (W::kQuantised) {
 #pragma unroll
-        for (int j = 0; j < kHeld; ++j) mine[j] = load(HeldNorm<W>::chunk(j));
+        for (int j = 0; j < kHeld; ++j) source.keep(thread + kInputThreads * j, mine[j]);
     }
     const RowStats stats =
         row_stats<kInputThreads, kHeld>(p.norm, v, k, p.eps, thread, shared, team);
+    if constexpr (W::kQuantised && !Source::kTwice) {  // the statistics have met at a barrier
+#pragma unroll
+        for (int j = 0; j < kHeld; ++j) mine[j] = source.kept(HeldNorm<W>::chunk(j));
+    }
     const auto normed_chunk = [&](int j, float(&r)[4]) {
         const float4 x = mine[j], w = held.weight[j], b = held.bias[j];
         const float n[4] = {normed(x.x, stats, w.x, b.x), normed(x.y, stats, w.y, b.y),
@@ -198,7 +241,7 @@ template <typename W, typename T, typename Row, typename Team>
 __device__ void load_normed_wide(const Params& p, const float* raw, const Row& to, int columns,
                                  float* shared, Team team) {
     const int k = static_cast<int>(p.k);
-    const int thread = static_cast<int>(threadIdx.x);
+    const int thread = thread_here();
     const RowStats stats = row_stats<kInputThreads>(p.norm, raw, k, p.eps, thread, shared, team);
     for (int first = thread / 32 * 32; first * 4 < columns; first += kInputThreads) {
         const int chunk = first + thread % 32;
@@ -214,60 +257,59 @@ __device__ void load_normed_wide(const Params& p, const float* raw, const Row& t
 }
 
 // A row that is ready, quantised in units of sixteen columns; k is a multiple of 16.
-template <typename W, typename T, typename Row>
-__device__ void load_ready_quantised(int k, const T* ready, const Row& to, int columns) {
-    const int thread = static_cast<int>(threadIdx.x);
+template <typename W, typename Source, typename Row>
+__device__ void load_ready_quantised(int k, const Source& source, const Row& to, int columns) {
+    const int thread = thread_here();
     constexpr int kBatch = 3;
     for (int first = thread / 32 * 32; first * 16 < columns; first += kInputThreads * kBatch) {
+        const auto column = [&](int j) { return (first + thread % 32 + kInputThreads * j) * 16; };
         uint4 words[kBatch][2];
-#pragma unroll
-        for (int j = 0; j < kBatch; ++j) {
-            const int c = (first + thread % 32 + kInputThreads * j) * 16;
-            words[j][0] = words[j][1] = uint4{};
-            if (c >= k) continue;
-            words[j][0] = reinterpret_cast<const uint4*>(ready + c)[0];
-            words[j][1] = reinterpret_cast<const uint4*>(ready + c)[1];
-        }
+        source.sixteens(words, k, column);
 #pragma unroll
         for (int j = 0; j < kBatch; ++j) {
             if ((first + kInputThreads * j) * 16 >= columns) break;
             const uint4 a = words[j][0], b = words[j][1];
             const unsigned eight[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-            store_sixteen<W>(to, (first + thread % 32 + kInputThreads * j) * 16, columns, eight);
+            store_sixteen<W>(to, column(j), columns, eight);
         }
     }
 }
 
-// A row that is ready.
-template <typename W, typename T, typename Row>
-__device__ void load_ready(const Params& p, const T* ready, const Row& to, int columns) {
-    const int k = static_cast<int>(p.k), thread = static_cast<int>(threadIdx.x);
+// A row that is ready; k is a multiple of 4.
+template <typename W, typename T, typename Source, typename Row>
+__device__ void load_ready(int k, const Source& source, const Row& to, int columns) {
+    const int thread = thread_here();
     if constexpr (W::kQuantised) {
-        if (k % 16 == 0) return load_ready_quantised<W>(k, ready, to, columns);
+        if (k % 16 == 0) return load_ready_quantised<W>(k, source, to, columns);
+        if constexpr (!Source::kTwice) return;  // never asked for
     }
-    const bool whole = k % 4 == 0;
     constexpr int kBatch = 11;  // loads in flight
     for (int first = thread / 32 * 32; first * 4 < columns; first += kInputThreads * kBatch) {
+        const auto column = [&](int j) { return (first + thread % 32 + kInputThreads * j) * 4; };
         uint2 four[kBatch];
-#pragma unroll
-        for (int j = 0; j < kBatch; ++j) {
-            const int c = (first + thread % 32 + kInputThreads * j) * 4;
-            four[j] = uint2{};
-            if (whole && c < k) four[j] = *reinterpret_cast<const uint2*>(ready + c);
-        }
+        source.fours(four, k, column);
 #pragma unroll
         for (int j = 0; j < kBatch; ++j) {
             if ((first + kInputThreads * j) * 4 >= columns) break;
-            const int chunk = first + thread % 32 + kInputThreads * j;
             float v[4];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const bool odd = !whole && chunk * 4 + i < k;
-                v[i] = odd ? to_f32(ready[chunk * 4 + i])
-                           : to_f32(reinterpret_cast<const T*>(&four[j])[i]);
-            }
-            store_input<W, T>(to, chunk, columns, v);
+            for (int i = 0; i < 4; ++i) v[i] = to_f32(reinterpret_cast<const T*>(&four[j])[i]);
+            store_input<W, T>(to, column(j) / 4, columns, v);
         }
+    }
+}
+// One of any width.
+template <typename W, typename T, typename Row>
+__device__ void load_ready_odd(int k, const T* ready, const Row& to, int columns) {
+    const int thread = thread_here();
+    for (int first = thread / 32 * 32; first * 4 < columns; first += kInputThreads) {
+        const int chunk = first + thread % 32;
+        float v[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            v[i] = chunk * 4 + i < k ? to_f32(ready[chunk * 4 + i]) : 0.0f;
+        }
+        store_input<W, T>(to, chunk, columns, v);
     }
 }
 
@@ -280,12 +322,16 @@ __device__ __forceinline__ void load_row(const Params& p, const HeldNorm<W>& hel
                                          const Row& to, int columns, float* shared,
                                          Team team = {}) {
     const float* raw = static_cast<const float*>(p.x) + row * p.k;
+    const T* ready = static_cast<const T*>(p.x) + row * p.k;
+    const int k = static_cast<int>(p.k);
     if (HeldNorm<W>::possible(p)) {
-        load_normed<W, T>(p, held, raw, to, columns, shared, team);
+        load_normed<W, T>(p, held, MemoryRow{raw}, to, columns, shared, team);
     } else if (p.norm_weight) {
         load_normed_wide<W, T>(p, raw, to, columns, shared, team);
+    } else if (k % 4 == 0) {
+        load_ready<W, T>(k, MemoryRow{ready}, to, columns);
     } else {
-        load_ready<W, T>(p, static_cast<const T*>(p.x) + row * p.k, to, columns);
+        load_ready_odd<W>(k, ready, to, columns);
     }
 }
 
@@ -294,6 +340,7 @@ __device__ __forceinline__ void load_row(const Params& p, const HeldNorm<W>& hel
 struct RoomLayout {
     int x_stride = 0;
     int pass_tiles = 0;
+    std::size_t inputs = 0;  // bytes before the sums
     std::size_t bytes = 0;
 };
 template <typename W>
@@ -307,6 +354,7 @@ RoomLayout room_layout(std::int64_t k, int rows, int tiles_a_block, std::size_t 
     if (W::kQuantised) {
         out.bytes += static_cast<std::size_t>(rows * granules * (W::kGranule / 32)) * 4;
     }
+    out.inputs = out.bytes;
     const std::size_t tile_sums = sizeof(float) * kWarps * kTileRows * rows;
     const std::size_t most = std::max(most_sums, tile_sums);
     out.pass_tiles = std::min<int>(tiles_a_block, static_cast<int>(most / tile_sums));

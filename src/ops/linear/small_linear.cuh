@@ -149,36 +149,28 @@ struct QuantWeights {
     static __device__ unsigned input(unsigned row, int lane) {
         return row + lane % 4 * (8 * kBlocks);
     }
-    // kCount granules, each kApart after the one before, in their order: acc += ... scales_a,
-    // scales_b: of tokens 2t and 2t + 1, one a block of 32 columns. kLower: bytes from the upper
-    // half's granule to the lower half's.
-    template <bool kOne, int kCount = 1, int kApart = 1, int kLower = kHalf>
+    // acc += a granule. scales_a, scales_b: of tokens 2t and 2t + 1, one a block of 32 columns.
+    template <bool kOne>
     static __device__ __forceinline__ void multiply(float (&acc)[4], unsigned from, unsigned x,
                                                     const float* scales_a, const float* scales_b,
                                                     int lane) {
-        constexpr int kAll = kCount * kRecords;
         // All of a record's loads are issued before the products of the one before.
-        Record<kOne> record[2];
-        const auto load = [&](int i) {
-            const int granule = i / kRecords * kApart * kRecords + i % kRecords;
-            record[i % 2].template load<kLower>(from + granule * kRecord, x + granule * kColumns,
-                                                scales_a + granule * kBlocks,
-                                                scales_b + granule * kBlocks, lane);
-        };
-        load(0);
+        Record<kOne> record[kRecords];
 #pragma unroll
-        for (int i = 0; i < kAll; ++i) {
-            if (i + 1 < kAll) load(i + 1);
-            record[i % 2].multiply(acc);
+        for (int i = 0; i < kRecords; ++i) {
+            record[i].template load<kHalf>(from + i * kRecord, x + i * kColumns,
+                                           scales_a + i * kBlocks, scales_b + i * kBlocks, lane);
         }
+#pragma unroll
+        for (int i = 0; i < kRecords; ++i) record[i].multiply(acc);
     }
 
-  private:
     // What a lane needs of a record: its weights and their scales, its input and its scales.
+    // kLower: bytes from the upper half's record to the lower half's.
     template <bool kOne>
     struct Record {
         unsigned u[4], l[4], b[2 * kBlocks];
-        __half su[kBlocks], sl[kBlocks];
+        unsigned su[kBlocks / 2], sl[kBlocks / 2];  // two f16 each
         float da[kBlocks], db[kBlocks];
 
         template <int kLower>
@@ -206,7 +198,7 @@ struct QuantWeights {
                 Layout::unpack(l, block, l0, l1);
                 int c[4];
                 mma_bytes(c, u0, l0, u1, l1, b[2 * block], b[2 * block + 1]);
-                const float du = __half2float(su[block]), dl = __half2float(sl[block]);
+                const float du = scale_of(su, block), dl = scale_of(sl, block);
                 acc[0] = __fmaf_rn(static_cast<float>(c[0]), __fmul_rn(du, da[block]), acc[0]);
                 acc[2] = __fmaf_rn(static_cast<float>(c[2]), __fmul_rn(dl, da[block]), acc[2]);
                 if constexpr (!kOne) {
@@ -216,6 +208,8 @@ struct QuantWeights {
             }
         }
     };
+
+  private:
     static __device__ void load_input_scales(float (&to)[kBlocks], const float* from) {
         if constexpr (kBlocks == 2) {
             const float2 v = *reinterpret_cast<const float2*>(from);
@@ -225,16 +219,17 @@ struct QuantWeights {
             to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
         }
     }
-    static __device__ void load_scales(__half (&to)[kBlocks], unsigned from) {
+    static __device__ void load_scales(unsigned (&to)[kBlocks / 2], unsigned from) {
         if constexpr (kBlocks == 2) {
-            unsigned v;
-            asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from));
-            memcpy(to, &v, 4);
+            asm volatile("ld.shared.u32 %0, [%1];" : "=r"(to[0]) : "r"(from));
         } else {
-            uint2 v;
-            asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from));
-            memcpy(to, &v, 8);
+            asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "r"(from));
         }
+    }
+    static __device__ float scale_of(const unsigned (&scales)[kBlocks / 2], int block) {
+        __half2 pair;
+        memcpy(&pair, &scales[block / 2], 4);
+        return block % 2 ? __high2float(pair) : __low2float(pair);
     }
 };
 
@@ -261,11 +256,16 @@ struct Q4Layout {
     // for it.
     static constexpr float kUnit = 1.0f / 16;
     static __device__ void unpack(const unsigned (&w)[4], int block, unsigned& a0, unsigned& a1) {
-        // One instruction each: (w ^ eights) & upper, of three registers.
-        unsigned eights = 0x80808080u, upper = 0xf0f0f0f0u;
-        asm("" : "+r"(eights), "+r"(upper));
-        a0 = ((w[block] << 4) ^ eights) & upper;
-        a1 = (w[block] ^ eights) & upper;
+        a0 = flipped(w[block] << 4);
+        a1 = flipped(w[block]);
+    }
+    // (x ^ 0x80808080) & 0xf0f0f0f0, one instruction: the compiler would make two of it.
+    static __device__ unsigned flipped(unsigned x) {
+        unsigned y;
+        asm("lop3.b32 %0, %1, %2, %3, 0x28;"
+            : "=r"(y)
+            : "r"(x), "r"(0x80808080u), "r"(0xf0f0f0f0u));
+        return y;
     }
     // [quarter][block][low 4 columns, high 4 columns]
     static __host__ __device__ int input_place(int c) {

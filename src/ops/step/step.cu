@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "ops/linear/small_input.cuh"
 #include "ops/step/step_cuda.h"
+#include "ops/step/step_link.cuh"
 #include "ops/step/step_params.cuh"
 
 namespace mr::cuda {
@@ -23,6 +24,11 @@ const Limits& limits() {
     }();
     return l;
 }
+
+int multiprocessors() { return device() ? device()->multiprocessors : 0; }
+
+using small::kHeld;
+using small::kInputThreads;
 
 std::size_t padded(std::size_t bytes) { return (bytes + 127) / 128 * 128; }
 
@@ -49,7 +55,7 @@ bool with_ring(DType type, F&& f) {
 std::size_t attention_room(int head_dim) {
     std::size_t bytes = 0;
     with_head_dim(head_dim, [&](auto dim) {
-        bytes = kTeams * sizeof(attn::DecodeShared<decltype(dim)::value>);
+        bytes = kTeams * sizeof(AttendShared<bf16, decltype(dim)::value>);
     });
     return bytes;
 }
@@ -58,8 +64,20 @@ struct Fit {
     std::size_t room = 0;
     int stages = 0;
     int stage_bytes = 0;
+    int flight = 0;
     bool clear = false;
 };
+
+// Tiles of 8 rows, where the block that has most then has fewer.
+bool halves(DType type, const LinearIn& in, int blocks) {
+    bool can =
+        in.finish == Finish::qkv || in.finish == Finish::add || in.finish == Finish::activate;
+    with_ring(type, [&]<typename R>(Ring<R>, auto) { can = can && R::kHalves; });
+    const auto most = [&](std::int64_t rows) {
+        return ((in.w.rows() + rows - 1) / rows + blocks - 1) / blocks * rows;
+    };
+    return can && most(kTileRows / 2) < most(kTileRows);
+}
 
 // All phases of a model, in order, as Phase or as what is accounted for.
 template <typename Product, typename Attention>
@@ -79,8 +97,95 @@ void each_phase(const StepModel& model, Product&& product, Attention&& attention
     if (model.head.w) product(-1, model.head, true, false);
 }
 
+// The words that the phases of one token hand on, in the order of their memory.
+struct Words {
+    explicit Words(const StepShape& shape) {
+        const std::int64_t row_tiles =
+            (shape.heads / shape.kv_heads + attn::kTileRows - 1) / attn::kTileRows;
+        const std::int64_t parts =
+            std::max<std::int64_t>(1, kTeams * multiprocessors() / (shape.kv_heads * row_tiles));
+        const std::int64_t q_dim = shape.heads * shape.head_dim;
+        qkv = x + shape.dim;
+        attn = qkv + (q_dim + 2 * shape.kv_heads * shape.head_dim) / 2;
+        up = attn + q_dim / 2;
+        part = up + shape.hidden / 2;
+        all = part + shape.heads * parts * (shape.head_dim + 2);
+    }
+    std::int64_t x = 0, qkv, attn, up, part, all;  // where each begins
+};
+
+// Whether a step of one token can hand its results on as words: rows that a thread's registers
+// hold, whole pieces of them, results that one pass ends.
+bool with_words(const StepModel& model) {
+    const int blocks = limits().multiprocessors;
+    bool can = model.layers.front().qkv.x.rows() == 1;
+    const auto look = [&](const LinearIn& in) {
+        const std::int64_t k = in.w.cols(), n = in.w.rows();
+        const bool normed = in.norm.weight.data != nullptr;
+        const bool first = in.finish == Finish::qkv || in.finish == Finish::gate ||
+                           in.finish == Finish::activate || in.finish == Finish::store;
+        can = can && k % 16 == 0 && normed == first && (in.finish == Finish::store || n % 4 == 0);
+        can = can && (!normed || k <= kHeld * 4 * small::kInputThreads);
+        can = can && (in.finish != Finish::add || n <= std::int64_t{16} * kTileRows * blocks);
+    };
+    each_phase(
+        model, [&](int, const LinearIn& in, bool, bool) { look(in); },
+        [](int, const ops::PagedKv&) {});
+    return can;
+}
+
+StepShape shape_of(const StepModel& model) {
+    const StepLayer& layer = model.layers.front();
+    return {static_cast<int>(model.layers.size()),
+            layer.qkv.x.cols(),
+            layer.down.w.cols(),
+            model.q.dim(1),
+            layer.kv.kv_heads(),
+            layer.kv.head_dim(),
+            1};
+}
+
+// Who sends what to whom. A phase's tag is its place in the order, from 1; 0 is what the step
+// begins with.
+void link(const StepModel& model, std::vector<Phase>& phases, Word* memory) {
+    const Words words(shape_of(model));
+    int number = 0, x_tag = 0, qkv_tag = 0, up_tag = 0, attn_tag = 0;
+    each_phase(
+        model,
+        [&](int, const LinearIn& in, bool, bool arrive) {
+            Phase& phase = phases[static_cast<std::size_t>(number++)];
+            if (in.norm.weight.data) {
+                phase.in = memory + words.x, phase.in_tag = x_tag;
+            } else if (attn_tag > 0) {
+                phase.in = memory + words.attn, phase.in_tag = attn_tag;
+                attn_tag = 0;
+            } else {
+                phase.in = memory + words.up, phase.in_tag = up_tag;
+            }
+            if (in.finish == Finish::qkv) {
+                phase.out = memory + words.qkv, qkv_tag = number;
+            } else if (in.finish == Finish::gate || in.finish == Finish::activate) {
+                phase.out = memory + words.up, up_tag = number;
+            } else if (in.finish == Finish::add) {
+                // Two sums on the same rows without a barrier between: the first is in memory, its
+                // block's own, and only the second goes on.
+                const bool second =
+                    phases[static_cast<std::size_t>(number) - 2].p.finish == Finish::add &&
+                    phases[static_cast<std::size_t>(number) - 2].keys == nullptr;
+                if (!second) phase.residual = memory + words.x, phase.residual_tag = x_tag;
+                if (arrive) phase.out = memory + words.x, x_tag = number;
+            }
+        },
+        [&](int, const ops::PagedKv&) {
+            Phase& phase = phases[static_cast<std::size_t>(number++)];
+            phase.in = memory + words.qkv, phase.in_tag = qkv_tag;
+            phase.out = memory + words.attn, attn_tag = number;
+        });
+}
+
 std::vector<Phase> phases_of(const StepModel& model, Fit& fit) {
     const int blocks = limits().multiprocessors;
+    const bool words = with_words(model);
     std::vector<Phase> phases;
     std::size_t room = attention_room(model.layers.front().kv.head_dim());
     int next = 0;
@@ -89,13 +194,21 @@ std::vector<Phase> phases_of(const StepModel& model, Fit& fit) {
         [&](int, const LinearIn& in, bool wait, bool arrive) {
             Phase phase{};
             phase.p = small::params_of(in);
+            phase.half = words && halves(in.w.dtype, in, blocks);
+            if (phase.half) phase.p.tiles = (phase.p.n + kTileRows / 2 - 1) / (kTileRows / 2);
             with_ring(in.w.dtype, [&]<typename R>(Ring<R>, auto) {
                 const small::RoomLayout layout = small::room_layout<typename R::Weights>(
                     phase.p.k, phase.p.rows, (phase.p.tiles + blocks - 1) / blocks, 8 * 1024);
                 phase.p.x_stride = layout.x_stride;
                 phase.p.pass_tiles = layout.pass_tiles;
                 room = std::max(room, layout.bytes);
+                if (words && R::Weights::kQuantised && phase.p.norm_weight) {
+                    room =
+                        std::max(room, layout.inputs + sizeof(float) * kRowShared<kInputThreads> +
+                                           TaggedRow::kRoomBytes);
+                }
                 fit.stage_bytes = R::kStageBytes;
+                fit.flight = R::kFlight;
                 fit.clear = fit.clear || phase.p.k % R::Weights::kGranule != 0;
             });
             // The tiles of all products go round the blocks, so that all get as many. What is added
@@ -121,6 +234,9 @@ std::vector<Phase> phases_of(const StepModel& model, Fit& fit) {
 }
 
 constexpr std::size_t kBarrierBytes = 256;
+std::size_t phase_bytes(int layers) {
+    return padded((static_cast<std::size_t>(layers) * 5 + 1) * sizeof(Phase));
+}
 
 }  // namespace
 }  // namespace step
@@ -159,23 +275,33 @@ bool step_takes(const StepModel& model) {
     return fit.stages >= 3;
 }
 
-std::size_t StepProgram::bytes(int layers) {
-    return step::kBarrierBytes + (static_cast<std::size_t>(layers) * 5 + 1) * sizeof(step::Phase);
+std::size_t StepProgram::bytes(const StepShape& shape) {
+    const std::size_t words =
+        shape.rows == 1 ? static_cast<std::size_t>(step::Words(shape).all) * sizeof(Word) : 0;
+    return step::kBarrierBytes + step::phase_bytes(shape.layers) + words;
 }
 
 StepProgram::StepProgram(const StepModel& model, std::span<std::byte> memory, const Stream& stream,
                          Ledger* ledger)
     : model_(model), memory_(memory) {
-    MR_CHECK(memory.size() >= bytes(static_cast<int>(model.layers.size())),
-             "a program has StepProgram::bytes()");
-    step::Fit fit;
-    const std::vector<step::Phase> phases = step::phases_of(model, fit);
     rows_ = static_cast<int>(model.layers.front().qkv.x.rows());
+    StepShape shape = step::shape_of(model);
+    shape.rows = rows_;
+    MR_CHECK(memory.size() >= bytes(shape), "a program has StepProgram::bytes()");
+    step::Fit fit;
+    std::vector<step::Phase> phases = step::phases_of(model, fit);
+    words_ = step::with_words(model);
+    std::byte* words = memory.data() + step::kBarrierBytes + step::phase_bytes(shape.layers);
+    if (words_) {
+        step::link(model, phases, reinterpret_cast<Word*>(words));
+        part_words_ = words + step::Words(shape).part * static_cast<std::int64_t>(sizeof(Word));
+    }
     for (StepLayer& layer : model_.layers)
         layer.qkv.batch = nullptr;  // the caller's, and in phases
     phases_ = static_cast<int>(phases.size());
     blocks_ = step::limits().multiprocessors;
     stages_ = fit.stages;
+    flight_ = std::min(fit.stages, fit.flight);
     clear_ = fit.clear;
     ring_bytes_ = step::padded(static_cast<std::size_t>(fit.stages * fit.stage_bytes));
     shared_bytes_ = ring_bytes_ + fit.room;
@@ -185,7 +311,7 @@ StepProgram::StepProgram(const StepModel& model, std::span<std::byte> memory, co
             products_.push_back({in.kind, in.name, small::work_of(in, small::params_of(in))});
         },
         [](int, const ops::PagedKv&) {});
-    stream.fill(memory.data(), 0, step::kBarrierBytes);
+    stream.fill(memory.data(), 0, memory.size());  // no word has a tag yet
     stream.to_device(memory.data() + step::kBarrierBytes, phases.data(),
                      phases.size() * sizeof(step::Phase), ledger);
     stream.synchronize();
@@ -199,7 +325,7 @@ void StepProgram::run(const Context& ctx, const ops::DeviceBatch& batch) const {
     args.phases = reinterpret_cast<const Phase*>(memory_.data() + kBarrierBytes);
     args.count = phases_;
     args.stages = stages_;
-    args.flight = std::min(stages_, 3);  // 52 to 55 KB: more makes all else slower, less this
+    args.flight = flight_;
     args.room = static_cast<int>(ring_bytes_);
     args.clear = clear_;
 
@@ -227,7 +353,14 @@ void StepProgram::run(const Context& ctx, const ops::DeviceBatch& batch) const {
     args.parts = decode.parts_at_once(std::int64_t{kTeams} * blocks_);
 
     const StepLayer& first = model_.layers.front();
-    const Start how{blocks_, first.kv.head_dim(), rows_, shared_bytes_};
+    if (words_) {
+        args.x = static_cast<const float*>(first.qkv.x.data);
+        args.columns = static_cast<int>(first.qkv.x.cols());
+        args.x_words = reinterpret_cast<Word*>(memory_.data() + kBarrierBytes +
+                                               phase_bytes(static_cast<int>(model_.layers.size())));
+        args.part_words = reinterpret_cast<Word*>(part_words_);
+    }
+    const Start how{blocks_, first.kv.head_dim(), words_, shared_bytes_};
     with_ring(first.qkv.w.dtype,
               [&]<typename R, typename T>(Ring<R>, T) { step::start<R, T>(ctx, how, args); });
 }

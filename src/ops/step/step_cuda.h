@@ -26,7 +26,8 @@
 
 namespace mr::cuda {
 
-inline constexpr int kStepRows = 8;  // tokens in one step, at most
+// Tokens in one step, at most: with 8, the kernels one by one are faster.
+inline constexpr int kStepRows = 4;
 
 struct StepLayer {
     LinearIn qkv, out, up, down;  // as they would go to linear_small(); rows are those of the step
@@ -60,11 +61,19 @@ class StepTurn {
     bool taken_ = false;
 };
 
+// What decides how much memory a program needs.
+struct StepShape {
+    int layers = 0;
+    std::int64_t dim = 0, hidden = 0;
+    std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+    int rows = 1;
+};
+
 // What is constant about a step of so many rows: everything but lengths.
 class StepProgram {
   public:
-    // Device memory for the program of a model with so many layers.
-    static std::size_t bytes(int layers);
+    // Device memory for a program.
+    static std::size_t bytes(const StepShape& shape);
     // `memory` stays the program's. Copies once, and waits for it.
     StepProgram(const StepModel& model, std::span<std::byte> memory, const Stream& stream,
                 Ledger* ledger);
@@ -85,7 +94,10 @@ class StepProgram {
     std::span<std::byte> memory_;
     int rows_ = 0, phases_ = 0;
     int blocks_ = 0, stages_ = 0;  // of the grid; of the ring
-    bool clear_ = false;           // the ring, before anything else
+    int flight_ = 0;
+    bool clear_ = false;  // the ring, before anything else
+    bool words_ = false;  // one token, whose phases hand on words (step_link.cuh)
+    std::byte* part_words_ = nullptr;
     std::size_t ring_bytes_ = 0, shared_bytes_ = 0;
 };
 

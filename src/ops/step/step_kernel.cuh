@@ -5,6 +5,8 @@
 #include "ops/linear/small_finish.cuh"
 #include "ops/linear/small_input.cuh"
 #include "ops/step/step_cuda.h"
+#include "ops/step/step_finish.cuh"
+#include "ops/step/step_link.cuh"
 #include "ops/step/step_params.cuh"
 
 namespace mr::cuda::step {
@@ -44,6 +46,12 @@ class GridBarrier {
     unsigned turned_;  // its top bit: what the counter's will be when all have come
 };
 
+// All threads that multiply.
+__device__ __forceinline__ void meet(GridBarrier& grid) {
+    if (threadIdx.x == 0) grid.wait();
+    WarpsTeam<kMultiplying>{0, 1}.sync();
+}
+
 // Where a warp is in the ring: which stage comes next, and for the how-manieth time.
 struct Place {
     int stage = 0;
@@ -72,8 +80,9 @@ __device__ __forceinline__ Source source_of(const Phase& phase) {
             p.n,
             phase.keys ? 0 : p.tiles,
             p.lower,
-            p.finish == Finish::gate ? kTileRows / 2 : kTileRows,
-            phase.first_block};
+            p.finish == Finish::gate || phase.half ? kTileRows / 2 : kTileRows,
+            phase.first_block,
+            phase.half};
 }
 
 // The warps that fetch: all weights of this block's tiles, as fast as the ring is emptied.
@@ -115,42 +124,79 @@ struct Common {
     Phase phases[2];  // this one and the next
     Barriers barriers;
     int2 where[kStepRows];
+    unsigned tags;  // one token: a phase's tag is its number and this
 };
 static_assert(sizeof(Common) <= kCommonBytes);
 
+// What a thread takes from phase to phase.
+struct Going {
+    Place place;
+    GridBarrier grid;
+};
 // One product: its input into the room, this block's tiles through the ring, what becomes of them.
+// `number` is the phase's.
 template <typename R, typename T, bool kOne>
-__device__ __forceinline__ void product(const Args& a, const Params& p, int first_block,
-                                        unsigned ring, std::byte* room, Common& common,
-                                        Place& place, const HeldNorm<typename R::Weights>& held) {
+__device__ __forceinline__ Going product(const Args& a, const Phase& phase, int number,
+                                         unsigned ring, std::byte* room, Common& common,
+                                         Going going) {
     using W = typename R::Weights;
+    const Params& p = phase.p;
+    Place& place = going.place;
+    HeldNorm<W> norm;  // on its way while others end
+    define(norm);
+    if (HeldNorm<W>::possible(p)) norm.load(p);
+    if (!kOne && phase.wait) meet(going.grid);
     const WarpsTeam<kMultiplying> team{0, 1};
     const int part = team.thread() / 32, lane = team.thread() % 32, rows = kOne ? 1 : p.rows;
-    const int blocks = static_cast<int>(gridDim.x), first = first_tile(first_block);
+    const int blocks = static_cast<int>(gridDim.x), first = first_tile(phase.first_block);
     const int tiles = first < p.tiles ? (p.tiles - first + blocks - 1) / blocks : 0;
+    if (tiles == 0) return going;
+    Stamp* stamp = a.stamps ? a.stamps + number - 1 : nullptr;
+    if (!kOne) stamp_begin(stamp);
     const int granules = static_cast<int>((p.k + W::kGranule - 1) / W::kGranule);
     const int share = (granules - part + kWarps - 1) / kWarps;
-    const int tile_stages = (granules + kWarps * R::kEach - 1) / (kWarps * R::kEach);
+    const bool half = kOne && phase.half;
+    const int each = R::each(half);  // granules of a stage that are this warp's
+    const int tile_stages = (granules + kWarps * each - 1) / (kWarps * each);
     std::byte* input = room;
     float* scales = reinterpret_cast<float*>(input + rows * p.x_stride);
     float* sums = scales + (W::kQuantised ? rows * granules * (W::kGranule / 32) : 0);
 
+    const int columns = granules * W::kGranule;
     float residual = 0;
-    if (p.finish == Finish::add) {
-        const int i = team.thread(), per_tile = kTileRows * rows;
-        const int row = (first + i / per_tile * blocks) * kTileRows + i % per_tile / rows;
-        if (row < p.n && i / per_tile < min(tiles, p.pass_tiles)) {
-            residual = static_cast<const float*>(
-                p.out)[static_cast<std::int64_t>(i % rows) * p.out_cols + row];
+    HeldFinish finish;
+    const Results results{phase, first, blocks};
+    const unsigned residual_tag = common.tags + phase.residual_tag;
+    if constexpr (kOne) {
+        const int i = team.thread();
+        if (i < min(tiles, p.pass_tiles) << results.log_each()) {
+            finish = held_finish<T>(results, results.row(i), common.where[0], residual_tag);
+        }
+        const TaggedRow from{phase.in, common.tags + phase.in_tag,
+                             reinterpret_cast<float4*>(sums + kRowShared<small::kInputThreads>)};
+        const small::SharedRow<W> to{input, scales};
+        if (p.norm_weight) {
+            small::load_normed<W, T>(p, norm, from, to, columns, sums, team);
+        } else {
+            small::load_ready<W, T>(static_cast<int>(p.k), from, to, columns);
+        }
+    } else {
+        if (p.finish == Finish::add) {
+            const int i = team.thread(), per_tile = kTileRows * rows;
+            const int row = (first + i / per_tile * blocks) * kTileRows + i % per_tile / rows;
+            if (row < p.n && i / per_tile < min(tiles, p.pass_tiles)) {
+                residual = static_cast<const float*>(
+                    p.out)[static_cast<std::int64_t>(i % rows) * p.out_cols + row];
+            }
+        }
+        for (int row = 0; row < rows; ++row) {
+            if (p.norm_weight && row > 0) team.sync();  // the statistics' room is used again
+            const small::SharedRow<W> to{input + row * p.x_stride, scales + row * (columns / 32)};
+            small::load_row<W, T>(p, norm, row, to, columns, sums, team);
         }
     }
-    const int columns = granules * W::kGranule;
-    for (int row = 0; row < rows; ++row) {
-        if (p.norm_weight && row > 0) team.sync();  // the statistics' room is used again
-        const small::SharedRow<W> to{input + row * p.x_stride, scales + row * (columns / 32)};
-        small::load_row<W, T>(p, held, row, to, columns, sums, team);
-    }
     team.sync();
+    if (kOne) stamp_begin(stamp);  // whoever waits for others is not at work yet
 
     const int token = kOne ? 0 : min(lane / 4, rows - 1);
     const unsigned x0 =
@@ -165,27 +211,31 @@ __device__ __forceinline__ void product(const Args& a, const Params& p, int firs
 
     for (int done = 0; done < tiles; done += p.pass_tiles) {
         const int count = min(p.pass_tiles, tiles - done);
-        for (int local = 0; local < count; ++local) {
-            float acc[4] = {};
-            unsigned x = x0;
-            const float *sa = a0, *sb = b0;
-            int left = share;
-            for (int s = 0; s < tile_stages; ++s) {
-                barrier_wait(full + place.stage * 8, place.parity);
-                const unsigned stage = ring + place.stage * R::kStageBytes;
-                if (left >= R::kEach) {
-                    R::template multiply<R::kEach, kOne>(acc, stage, part, x, sa, sb, lane);
-                } else if (left > 0) {  // kEach is 1 or 2
-                    R::template multiply<1, kOne>(acc, stage, part, x, sa, sb, lane);
-                }
-                x += R::kEach * kWarps * W::kInputStep;
-                sa += R::kEach * kWarps * kBlocks, sb += R::kEach * kWarps * kBlocks;
-                left -= R::kEach;
-                __syncwarp();
-                if (lane == 0) barrier_arrive(empty + place.stage * 8);
-                place.next(a.stages);
+        // What a stage needs is on its way to the registers while the one before is multiplied, and
+        // the stage itself is free again.
+        typename R::template Held<kOne> held[2];
+        define(held);
+        int loading = 0;  // stage of its tile
+        const auto granules_of = [&](int s) { return min(share - s * each, each); };
+        const auto load = [&](auto& to) {
+            barrier_wait(full + place.stage * 8, place.parity);
+            if (granules_of(loading) > 0) {
+                const int n = loading * each * kWarps;
+                to.load(granules_of(loading), half, ring + place.stage * R::kStageBytes, part,
+                        x0 + n * W::kInputStep, a0 + n * kBlocks, b0 + n * kBlocks, lane);
             }
-            float* to = sums + (local * kWarps + part) * kTileRows * rows;
+            __syncwarp();
+            if (lane == 0) barrier_arrive(empty + place.stage * 8);
+            place.next(a.stages);
+            loading = loading + 1 == tile_stages ? 0 : loading + 1;
+        };
+        float acc[4] = {};
+        int stage = 0;  // of its tile, being multiplied
+        float* to = sums + part * kTileRows * rows;
+        const auto multiply = [&](const auto& from) {
+            if (granules_of(stage) > 0) from.multiply(granules_of(stage), half, acc);
+            if (++stage < tile_stages) return;
+            stage = 0;
             const int g = lane / 4, even = lane % 4 * 2;
             if (even < rows) {
                 to[g * rows + even] = acc[0];
@@ -195,32 +245,66 @@ __device__ __forceinline__ void product(const Args& a, const Params& p, int firs
                 to[g * rows + even + 1] = acc[1];
                 to[(g + 8) * rows + even + 1] = acc[3];
             }
+            to += kWarps * kTileRows * rows;
+#pragma unroll
+            for (float& x : acc) x = 0;
+        };
+        load(held[0]);
+#pragma unroll 1
+        for (int left = count * tile_stages; left > 0; left -= 2) {
+            if (left > 1) load(held[1]);
+            multiply(held[0]);
+            if (left == 1) break;
+            if (left > 2) load(held[0]);
+            multiply(held[1]);
         }
         team.sync();
-        small::finish_tiles<kMultiplying, kOne, T>(p, common.where, sums, first + done * blocks,
-                                                   blocks, count, residual, done == 0);
+        if constexpr (kOne) {
+            send_tiles<kMultiplying, T>({phase, first + done * blocks, blocks}, common.where[0],
+                                        sums, count, finish, done == 0, residual_tag,
+                                        common.tags + number);
+        } else {
+            small::finish_tiles<kMultiplying, kOne, T>(p, common.where, sums, first + done * blocks,
+                                                       blocks, count, residual, done == 0);
+        }
         if (done + p.pass_tiles < tiles) team.sync();
     }
+    stamp_end(stamp);
+    return going;
 }
 
 // Attention of one layer: teams of four warps, two a block, take what would be blocks elsewhere.
-template <typename T, int D>
-__device__ __forceinline__ void attend(const attn::Args& args, const void* keys, const void* values,
-                                       int tiles, int parts, std::byte* room) {
-    const int index = static_cast<int>(threadIdx.x) / attn::kDecodeThreads;
+template <typename T, int D, bool kOne>
+__device__ __forceinline__ Going attend(const Args& a, const Phase& phase, int number,
+                                        unsigned tags, std::byte* room, Going going) {
+    if (!kOne) meet(going.grid);
+    Stamp* stamp = a.stamps ? a.stamps + number - 1 : nullptr;
+    if (!kOne) stamp_begin(stamp);
+    const attn::Args& args = a.attention;
+    const int index = thread_here() / attn::kDecodeThreads;
     const WarpsTeam<attn::kDecodeThreads> team{index * attn::kDecodeThreads, 2 + index};
-    auto& shared = reinterpret_cast<attn::DecodeShared<D>*>(room)[index];
-    const int all = args.kv_heads * tiles * parts;
+    auto& shared = reinterpret_cast<AttendShared<T, D>*>(room)[index];
+    const int all = args.kv_heads * a.tiles * a.parts;
     const int teams = static_cast<int>(gridDim.x) * kTeams;
     for (int i = static_cast<int>(blockIdx.x) + index * static_cast<int>(gridDim.x); i < all;
          i += teams) {
         const int rest = i / args.kv_heads;
-        attn::decode_parts<T, D>(args, keys, values,
-                                 {i % args.kv_heads, rest % tiles, rest / tiles, parts}, shared,
-                                 team);
+        const attn::DecodePlace place{i % args.kv_heads, rest % a.tiles, rest / a.tiles, a.parts};
+        if constexpr (kOne) {
+            const TaggedLink link{
+                phase.in, tags + phase.in_tag, phase.out, a.part_words, tags + number,
+                a.parts,  shared.rows,         stamp};
+            attn::decode_parts<T, D>(args, phase.keys, phase.values, place, shared.decode, team,
+                                     link);
+        } else {
+            attn::decode_parts<T, D>(args, phase.keys, phase.values, place, shared.decode, team);
+        }
         team.sync();
+        stamp_end(stamp);
     }
+    return going;
 }
+
 // R: how weights pass through the ring; T: the compute type; D: the head's width; kOne: one token.
 template <typename R, typename T, int D, bool kOne>
 __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant__ Args a) {
@@ -256,43 +340,39 @@ __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant
     }
     take_registers<kMultiplyRegisters>();
 
-    using W = typename R::Weights;
     const WarpsTeam<kMultiplying> team{0, 1};
     std::byte* room = shared + a.room;
-    Place place{0, 0};
     wait_for_previous();
-    GridBarrier grid(a.barrier);
+    Going going{{0, 0}, GridBarrier(a.barrier)};
+    if (kOne && thread == 0) common.tags = *a.barrier;
     // Positions and pages stay as they are during a step; its first product is that of q, k and v.
     if (thread < common.phases[0].p.rows) {
         common.where[thread] = small::place_of(common.phases[0].p, thread);
     }
+    if constexpr (kOne) {
+        team.sync();
+        const int i = static_cast<int>(blockIdx.x) * kMultiplying + thread;
+        if (i < a.columns) send(a.x_words + i, a.x[i], common.tags);
+    }
 #pragma unroll 1
     for (int i = 0; i < a.count; ++i) {
         const Phase& phase = common.phases[i % 2];
-        HeldNorm<W> held;
-        if (!phase.keys && HeldNorm<W>::possible(phase.p)) held.load(phase.p);
-        uint4 next{};
         if (thread < kPhasePieces && i + 1 < a.count) {
-            next = reinterpret_cast<const uint4*>(a.phases + i + 1)[thread];
+            copy16(shared_address(common.phases + (i + 1) % 2) + thread * 16,
+                   reinterpret_cast<const uint4*>(a.phases + i + 1) + thread);
         }
-        if (phase.wait) {
-            if (thread == 0) grid.wait();
-            team.sync();
-        }
-        {
-            const StageClock clock(a.stamps ? a.stamps + i : nullptr);
-            if (phase.keys) {
-                attend<T, D>(a.attention, phase.keys, phase.values, a.tiles, a.parts, room);
-            } else {
-                product<R, T, kOne>(a, phase.p, phase.first_block, ring, room, common, place, held);
-            }
-        }
-        if (thread < kPhasePieces) {
-            reinterpret_cast<uint4*>(common.phases + (i + 1) % 2)[thread] = next;
-        }
-        const bool arrive = phase.arrive;
+        commit_copies();
+        going = phase.keys ? attend<T, D, kOne>(a, phase, i + 1, common.tags, room, going)
+                           : product<R, T, kOne>(a, phase, i + 1, ring, room, common, going);
+        wait_for_copies();
+        const bool arrive = !kOne && phase.arrive;
         team.sync();  // the room, and the place of the phase, are free
-        if (arrive && thread == 0) grid.arrive();
+        if (arrive && thread == 0) going.grid.arrive();
+    }
+    // The next step's tags begin where this one's end; whoever is last says so.
+    if (kOne && thread == 0 && atomicAdd(a.barrier + 1, 1u) + 1 == gridDim.x) {
+        a.barrier[1] = 0;
+        a.barrier[0] = common.tags + a.count + 1;
     }
 }
 
@@ -305,8 +385,8 @@ void start(const Context& ctx, const Start& s, const Args& args) {
     };
     with_head_dim(s.head_dim, [&](auto dim) {
         constexpr int kDim = decltype(dim)::value;
-        s.rows == 1 ? start_kernel(step_kernel<R, T, kDim, true>)
-                    : start_kernel(step_kernel<R, T, kDim, false>);
+        s.one ? start_kernel(step_kernel<R, T, kDim, true>)
+              : start_kernel(step_kernel<R, T, kDim, false>);
     });
 }
 

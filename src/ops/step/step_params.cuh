@@ -1,6 +1,7 @@
 // What the kernel of a step is given, and who starts it.
 #pragma once
 
+#include "core/cuda/signal.cuh"
 #include "ops/attention/attention_decode.cuh"
 #include "ops/linear/small_params.cuh"
 #include "ops/step/step_ring.cuh"
@@ -21,8 +22,16 @@ struct alignas(16) Phase {
     const void* keys;  // attention: of the layer; products: null
     const void* values;
     int first_block;  // the product's tile t belongs to block (first_block + t) % blocks
-    bool wait;        // for all blocks' last arrival before anything is read that they wrote
-    bool arrive;      // when done
+    // Several tokens: blocks meet at a barrier of the grid.
+    bool wait;    // for all blocks' last arrival before anything is read that they wrote
+    bool arrive;  // when done
+    // One token: the row comes as words of the phase whose number is in_tag, and goes on as words;
+    // what it is added to likewise. null: memory.
+    const Word* in;
+    const Word* residual;
+    Word* out;
+    int in_tag, residual_tag;
+    bool half;  // a tile is 8 rows, and a stage twice as many of their columns
 };
 constexpr int kPhasePieces = sizeof(Phase) / 16;
 static_assert(kPhasePieces <= kMultiplying);
@@ -30,11 +39,15 @@ static_assert(kPhasePieces <= kMultiplying);
 struct Args {
     const Phase* phases;
     int count;
-    int stages;            // of the ring
-    int flight;            // stages of it that may be on their way at once
-    int room;              // where the ring ends and the room of inputs and sums begins
-    bool clear;            // some rows end inside of a granule: the ring must hold numbers
-    unsigned* barrier;     // of the grid
+    int stages;         // of the ring
+    int flight;         // stages of it that may be on their way at once
+    int room;           // where the ring ends and the room of inputs and sums begins
+    bool clear;         // some rows end inside of a granule: the ring must hold numbers
+    unsigned* barrier;  // of the grid; one token: the tags' beginning, then who has ended
+    const float* x;     // one token: what the step begins with, f32 [columns]
+    Word* x_words;
+    int columns;
+    Word* part_words;      // TaggedLink
     Stamp* stamps;         // [count] or null
     attn::Args attention;  // keys and values: the phase's
     int tiles, parts;      // of rows; of keys, worked on at once
@@ -42,7 +55,8 @@ struct Args {
 
 // blocks: one a multiprocessor.
 struct Start {
-    int blocks, head_dim, rows;
+    int blocks, head_dim;
+    bool one;  // token, and words between its phases
     std::size_t shared_bytes;
 };
 // R: how weights pass through the ring; T: the compute type. step_bf16.cu, step_f16.cu, step_q8.cu,

@@ -1,8 +1,9 @@
 // How weights pass through the ring of a step: what the warps that fetch ask for, and how the
 // others find it.
 //
-// A stage is a tile of 16 rows by kWarps * kEach granules of columns: kEach for each of the warps
-// that multiply. Granule i of a row belongs to warp i % kWarps, as in small_linear.cuh.
+// A stage is a tile of 16 rows by kWarps * each() granules of columns, each() for each of the warps
+// that multiply; or 8 rows and twice the columns, where that spreads a product better. Granule i of
+// a row belongs to warp i % kWarps, as in small_linear.cuh.
 #pragma once
 
 #include "core/cuda/bulk.cuh"
@@ -23,6 +24,7 @@ struct Source {
     int k, n, tiles, lower;
     int upper_step;  // rows from one tile's upper half to the next one's
     int first_block;
+    bool half;  // tiles of 8 rows: what would be the lower half are the next columns
 };
 
 // The layout of f16 and bf16: a row's piece of a stage lies together, rows kPitch apart, so that
@@ -30,66 +32,101 @@ struct Source {
 template <typename T>
 struct HalfRing {
     using Weights = small::HalfWeights<T>;
-    static constexpr int kEach = 1;
-    static constexpr int kRowBytes = kWarps * kEach * Weights::kGranule * 2;
+    static constexpr bool kHalves = true;  // tiles of 8 rows are possible
+    static constexpr int kRowBytes = kWarps * Weights::kGranule * 2;
     static constexpr int kPitch = kRowBytes + 64;
     static constexpr int kStageBytes = kTileRows * kPitch;
 
     static constexpr int kFetching = 128, kArrivals = 128;  // threads; on the barrier `full`
 
+    static constexpr int kFlight = 4;  // stages on their way at once, at most
+
     // Copies of 16 bytes: bulk copies of the kilobyte that a row has in a stage are slower. Thread
     // 8 r + i has every eighth piece of row r.
     struct Fetch {
         const std::byte* from;
-        int left;  // bytes of a row
+        int left;   // bytes of a row
+        int ahead;  // of them, what others have before this thread's
+        int step;
     };
     static __device__ __forceinline__ Fetch begin(const Source& s, int tile, int thread) {
         const int upper = tile * s.upper_step, r = thread / 8;
+        const bool ahead = s.half && r >= 8;
         // Rows past the last are read as the last; their results go nowhere.
-        const int row = min(r < 8 ? upper + r : upper + s.lower + r - 8, s.n - 1);
-        return {s.w + static_cast<std::int64_t>(row) * s.k * 2 + thread % 8 * 16, s.k * 2};
+        const int row = min(r < 8 ? upper + r : upper + (s.half ? 0 : s.lower) + r - 8, s.n - 1);
+        const int at = thread % 8 * 16 + (ahead ? kRowBytes : 0);
+        return {s.w + static_cast<std::int64_t>(row) * s.k * 2 + at, s.k * 2, at,
+                s.half ? 2 * kRowBytes : kRowBytes};
     }
     static __device__ __forceinline__ void stage(Fetch& f, unsigned to, unsigned full,
                                                  std::uint64_t, int thread) {
-        const int at = thread % 8 * 16;
-        to += thread / 8 * kPitch + at;
+        to += thread / 8 * kPitch + thread % 8 * 16;
 #pragma unroll
         for (int i = 0; i < kRowBytes / 128; ++i) {
-            const bool valid = at + i * 128 < f.left;
-            copy16(to + i * 128, f.from + (valid ? i * 128 : 0), valid);
+            const bool valid = f.ahead + i * 128 < f.left;
+            copy16(to + i * 128, f.from + (valid ? i * 128 : -f.ahead), valid);
         }
         barrier_arrive_after_copies(full);
-        f.from += kRowBytes;
-        f.left -= kRowBytes;
+        f.from += f.step;
+        f.left -= f.step;
     }
+    static __device__ __forceinline__ int each(bool half) { return half ? 2 : 1; }
 
-    // acc += kCount granules of the stage, every kWarps-th from `at` on.
-    template <int kCount, bool kOne>
-    static __device__ __forceinline__ void multiply(float (&acc)[4], unsigned stage, int at,
-                                                    unsigned x, const float*, const float*,
-                                                    int lane) {
-        static_assert(kCount == 1);
-        const unsigned from =
-            stage + lane / 4 * kPitch + lane % 4 * 16 + at * (Weights::kGranule * 2);
+    // What a lane needs of a warp's granules of a stage.
+    template <bool kOne>
+    struct Held {
+        uint4 u[2], l[2], b[2];
+        uint4 ahead[kOne ? 2 : 1];  // half: the input of the lower rows' columns
+        // `count` granules of the stage, at most each(), every kWarps-th from `at` on.
+        __device__ __forceinline__ void load(int, bool half, unsigned stage, int at, unsigned x,
+                                             const float*, const float*, int lane) {
+            const unsigned from =
+                stage + lane / 4 * kPitch + lane % 4 * 16 + at * (Weights::kGranule * 2);
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-            const uint4 u = small::load16(from + j * 64);
-            const uint4 l = small::load16(from + 8 * kPitch + j * 64);
-            const uint4 b = small::load16(x + j * 64);
-            mma<T>(acc, u.x, l.x, u.y, l.y, b.x, b.y);
-            mma<T>(acc, u.z, l.z, u.w, l.w, b.z, b.w);
+            for (int j = 0; j < 2; ++j) {
+                u[j] = small::load16(from + j * 64);
+                l[j] = small::load16(from + 8 * kPitch + j * 64);
+                b[j] = small::load16(x + j * 64);
+                if constexpr (kOne) {
+                    if (half) ahead[j] = small::load16(x + kWarps * Weights::kInputStep + j * 64);
+                }
+            }
         }
-    }
+        __device__ __forceinline__ void multiply(int count, bool half, float (&acc)[4]) const {
+            if (kOne && half) {
+#pragma unroll
+                for (int j = 0; j < 2; ++j) {
+                    mma<T>(acc, u[j].x, 0, u[j].y, 0, b[j].x, b[j].y);
+                    mma<T>(acc, u[j].z, 0, u[j].w, 0, b[j].z, b[j].w);
+                }
+                if (count == 1) return;
+#pragma unroll
+                for (int j = 0; j < (kOne ? 2 : 0); ++j) {
+                    mma<T>(acc, l[j].x, 0, l[j].y, 0, ahead[j].x, ahead[j].y);
+                    mma<T>(acc, l[j].z, 0, l[j].w, 0, ahead[j].z, ahead[j].w);
+                }
+                return;
+            }
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+                mma<T>(acc, u[j].x, l[j].x, u[j].y, l[j].y, b[j].x, b[j].y);
+                mma<T>(acc, u[j].z, l[j].z, u[j].w, l[j].w, b[j].z, b[j].w);
+            }
+        }
+    };
 };
 
 // q8_0x8 and q4_0x8: a half tile's records lie together in memory, so a stage is two copies.
 template <typename Layout>
 struct QuantRing {
     using Weights = small::QuantWeights<Layout>;
+    static constexpr bool kHalves = false;
     static constexpr int kEach = Layout::kRecords == 1 ? 2 : 1;  // 1 or 2
     static constexpr int kHalfBytes = kWarps * kEach * Weights::kHalf;
     static constexpr int kStageBytes = 2 * kHalfBytes;
     static constexpr int kFetching = 32, kArrivals = 1;
+    static constexpr int kFlight = 3;
+    static __device__ __forceinline__ int each(bool) { return kEach; }
 
     // Lanes 0 and 1 have the halves.
     struct Fetch {
@@ -118,13 +155,30 @@ struct QuantRing {
         f.left -= bytes;
     }
 
-    template <int kCount, bool kOne>
-    static __device__ __forceinline__ void multiply(float (&acc)[4], unsigned stage, int at,
-                                                    unsigned x, const float* scales_a,
-                                                    const float* scales_b, int lane) {
-        Weights::template multiply<kOne, kCount, kWarps, kHalfBytes>(
-            acc, stage + at * Weights::kHalf, x, scales_a, scales_b, lane);
-    }
+    template <bool kOne>
+    struct Held {
+        typename Weights::template Record<kOne> record[kEach * Weights::kRecords];
+        __device__ __forceinline__ void load(int count, bool, unsigned stage, int at, unsigned x,
+                                             const float* scales_a, const float* scales_b,
+                                             int lane) {
+            stage += at * Weights::kHalf;
+#pragma unroll
+            for (int i = 0; i < kEach * Weights::kRecords; ++i) {
+                if (i / Weights::kRecords >= count) break;
+                const int n =
+                    i / Weights::kRecords * kWarps * Weights::kRecords + i % Weights::kRecords;
+                record[i].template load<kHalfBytes>(
+                    stage + n * Weights::kRecord, x + n * Weights::kColumns,
+                    scales_a + n * Weights::kBlocks, scales_b + n * Weights::kBlocks, lane);
+            }
+        }
+        __device__ __forceinline__ void multiply(int count, bool, float (&acc)[4]) const {
+#pragma unroll
+            for (int i = 0; i < kEach * Weights::kRecords; ++i) {
+                if (i / Weights::kRecords < count) record[i].multiply(acc);
+            }
+        }
+    };
 };
 
 }  // namespace mr::cuda::step

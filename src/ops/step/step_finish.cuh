@@ -1,0 +1,118 @@
+// What becomes of a product's sums in a step of one token: small_finish.cuh's arithmetic, with
+// everything that does not need the sums done before they are there, and the results sent on.
+#pragma once
+
+#include "core/cuda/mma.cuh"
+#include "core/cuda/signal.cuh"
+#include "ops/linear/small_finish.cuh"
+#include "ops/step/step_params.cuh"
+
+namespace mr::cuda::step {
+
+// The results of a block's tiles first, first + step, ... go round the threads: result i is one row
+// of the output, or two neighbours that make one word.
+struct Results {
+    const Phase& phase;
+    int first, step;
+
+    __device__ __forceinline__ const Params& p() const { return phase.p; }
+    __device__ __forceinline__ int pairs() const {
+        return p().finish != Finish::add && p().finish != Finish::store;
+    }
+    __device__ __forceinline__ int log_rows() const {  // of a tile, of the output
+        return p().finish == Finish::gate || phase.half ? 3 : 4;
+    }
+    __device__ __forceinline__ int log_each() const { return log_rows() - pairs(); }
+    __device__ __forceinline__ int tile(int i) const { return i >> log_each(); }
+    __device__ __forceinline__ int row_in(int i) const {
+        return (i & ((1 << log_each()) - 1)) << pairs();
+    }
+    __device__ __forceinline__ int row(int i) const {
+        return ((first + tile(i) * step) << log_rows()) + row_in(i);
+    }
+    __device__ __forceinline__ int rows() const {
+        return p().finish == Finish::gate ? p().out_cols : p().n;
+    }
+};
+
+// What a thread will need for a result besides the sums.
+struct HeldFinish {
+    float residual = 0;
+    float2 bias{0, 0};
+    float2 turn{1, 0};
+    unsigned* cache = nullptr;  // where the pair goes besides, of keys and values
+    bool turned = false;
+};
+template <typename T>
+__device__ __forceinline__ HeldFinish held_finish(const Results& results, int row, int2 where,
+                                                  unsigned residual_tag) {
+    const Params& p = results.p();
+    HeldFinish held;
+    if (row >= results.rows()) return held;
+    if (p.bias) {
+        held.bias.x = p.bias[row];
+        if (results.pairs()) held.bias.y = p.bias[row + 1];
+    }
+    if (p.finish == Finish::qkv) {
+        held.turned = small::is_turned(p, row);
+        if (held.turned) held.turn = small::turn_of(p, row, where.x);
+        if (row >= p.heads * p.head_dim) {
+            const small::CachePlace to = small::cache_place(p, where, row);
+            held.cache = reinterpret_cast<unsigned*>(static_cast<T*>(to.cache) + to.at);
+        }
+    } else if (p.finish == Finish::add) {
+        const Word* residual = results.phase.residual;
+        held.residual = residual ? __uint_as_float(receive_one(residual + row, residual_tag))
+                                 : static_cast<const float*>(p.out)[row];
+    }
+    return held;
+}
+
+// `sums` [count tiles][warps][16 rows] -> words, memory or both. `held` belongs to this thread's
+// first result where is_held; only sums onto memory that nobody sends may have others.
+template <int kAll, typename T>
+__device__ __forceinline__ void send_tiles(const Results& results, int2 where, const float* sums,
+                                           int count, const HeldFinish& first_held, bool is_held,
+                                           unsigned residual_tag, unsigned tag) {
+    using small::add_warps;
+    using small::kTileRows;
+    const Params& p = results.p();
+    Word* out = results.phase.out;
+    const int thread = thread_here();
+    for (int i = thread; i < count << results.log_each(); i += kAll) {
+        const int row = results.row(i);
+        if (row >= results.rows()) continue;
+        const HeldFinish held =
+            is_held && i == thread ? first_held : held_finish<T>(results, row, where, residual_tag);
+        const float* at = sums + results.tile(i) * (kWarps * kTileRows) + results.row_in(i);
+        float a = add_warps(at, kTileRows);
+        if (!results.pairs()) {
+            if (p.bias) a += held.bias.x;
+            if (p.finish == Finish::add) a += held.residual;
+            if (out) send(out + row, a, tag);
+            small::put<T>(p.out, row, a, p.out_f32);
+            continue;
+        }
+        float b = add_warps(at + 1, kTileRows);
+        if (p.finish == Finish::gate) {
+            float up_a = add_warps(at + kTileRows / 2, kTileRows);
+            float up_b = add_warps(at + 1 + kTileRows / 2, kTileRows);
+            if (p.bias) up_a += held.bias.x, up_b += held.bias.y;
+            a = __fmul_rn(small::activate_by(a, p.activation), up_a);
+            b = __fmul_rn(small::activate_by(b, p.activation), up_b);
+        } else {
+            if (p.bias) a += held.bias.x, b += held.bias.y;
+            if (p.finish == Finish::activate) {
+                a = small::activate_by(a, p.activation);
+                b = small::activate_by(b, p.activation);
+            } else if (held.turned) {
+                rotate_pair(a, b, held.turn);
+            }
+        }
+        const unsigned pair = pack<T>(a, b);
+        send(out + row / 2, pair, tag);
+        if (held.cache) *held.cache = pair;
+    }
+}
+
+}  // namespace mr::cuda::step

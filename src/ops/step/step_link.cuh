@@ -1,0 +1,157 @@
+// How the products and the attention of a step of one token hand their results on: as words that
+// say themselves that they have come (core/cuda/signal.cuh), from the block that has made one to
+// every block that needs it. The functions that read and compute are those of the kernels that a
+// step replaces; these are their other ends.
+#pragma once
+
+#include "core/cuda/mma.cuh"
+#include "core/cuda/signal.cuh"
+#include "ops/attention/attention_decode.cuh"
+#include "ops/linear/small_input.cuh"
+
+namespace mr::cuda::step {
+
+// A row on its way: a word for every f32, or for two 16-bit numbers.
+struct TaggedRow {
+    const Word* words;
+    unsigned tag;
+    float4* room;  // shared memory, kRoomBytes: for a row that is needed in two orders
+
+    static constexpr bool kTwice = false;
+    static constexpr int kChunks = small::kHeld * small::kInputThreads;
+    static constexpr int kRoomBytes = (kChunks + kChunks / 8) * 16;
+
+    template <int kCount, typename Column>
+    __device__ __forceinline__ void floats(float4 (&v)[kCount], int k, Column&& column) const {
+        uint4 w[2 * kCount];
+        receive(w, tag, [&](int i) {
+            const int c = column(i / 2);
+            return c < k ? words + c + i % 2 * 2 : nullptr;
+        });
+#pragma unroll
+        for (int j = 0; j < kCount; ++j) {
+            v[j] = {__uint_as_float(w[2 * j].x), __uint_as_float(w[2 * j].z),
+                    __uint_as_float(w[2 * j + 1].x), __uint_as_float(w[2 * j + 1].z)};
+        }
+    }
+    template <int kCount, typename Column>
+    __device__ __forceinline__ void fours(uint2 (&v)[kCount], int k, Column&& column) const {
+        uint4 w[kCount];
+        receive(w, tag, [&](int j) {
+            const int c = column(j);
+            return c < k ? words + c / 2 : nullptr;
+        });
+#pragma unroll
+        for (int j = 0; j < kCount; ++j) v[j] = {w[j].x, w[j].z};
+    }
+    template <int kCount, typename Column>
+    __device__ __forceinline__ void sixteens(uint4 (&v)[kCount][2], int k, Column&& column) const {
+        uint4 w[4 * kCount];
+        receive(w, tag, [&](int i) {
+            const int c = column(i / 4);
+            return c < k ? words + c / 2 + i % 4 * 2 : nullptr;
+        });
+#pragma unroll
+        for (int j = 0; j < kCount; ++j) {
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const uint4 a = w[4 * j + 2 * h], b = w[4 * j + 2 * h + 1];
+                v[j][h] = {a.x, a.z, b.x, b.z};
+            }
+        }
+    }
+    // Eight chunks and a gap, so that threads which read four neighbours each meet all banks.
+    __device__ __forceinline__ void keep(int chunk, const float4& v) const {
+        room[chunk + chunk / 8] = v;
+    }
+    __device__ __forceinline__ float4 kept(int chunk) const { return room[chunk + chunk / 8]; }
+};
+
+// A team's shared memory.
+template <typename T, int D>
+struct AttendShared {
+    attn::DecodeShared<D> decode;
+    alignas(16) T rows[(2 + attn::kTileRows) * D];  // the newest key and value; q
+};
+
+// The links of one layer's attention.
+struct TaggedLink {
+    const Word* qkv;  // a word for two numbers: q, then the newest key, then its value
+    unsigned qkv_tag;
+    Word* out;         // likewise
+    Word* part_words;  // [heads, at_once, head_dim + 2]: greatest score, sum of weights, sums
+    unsigned tag;      // of out and parts
+    int at_once;
+    void* rows;  // AttendShared::rows
+    Stamp* stamp;
+
+    static constexpr bool kTagged = true;
+
+    template <typename T, int D, typename Team>
+    __device__ __forceinline__ void receive(const attn::Args& a, const attn::Tile& t, int kv_head,
+                                            Team team) const {
+        const int q_dim = a.heads * D, kv_dim = a.kv_heads * D;
+        constexpr int kPieces = D / 4;  // of a row: two words
+        for (int i = team.thread(); i < (2 + t.rows) * kPieces; i += attn::kDecodeThreads) {
+            const int row = i / kPieces, d = i % kPieces * 4;
+            const int begin = row < 2 ? q_dim + row * kv_dim + kv_head * D
+                                      : static_cast<int>(t.at(a, row - 2, kv_head, D));
+            const uint4 v = cuda::receive(qkv + (begin + d) / 2, qkv_tag);
+            *reinterpret_cast<uint2*>(static_cast<T*>(rows) + row * D + d) = {v.x, v.z};
+        }
+        team.sync();
+        stamp_begin(stamp);
+    }
+    template <typename T, int D>
+    __device__ __forceinline__ const T* key() const {
+        return static_cast<const T*>(rows);
+    }
+    template <typename T, int D>
+    __device__ __forceinline__ const T* value() const {
+        return key<T, D>() + D;
+    }
+    template <typename T, int D>
+    __device__ __forceinline__ const T* q(int row) const {
+        return key<T, D>() + (2 + row) * D;
+    }
+
+    template <typename T>
+    __device__ __forceinline__ void store(const attn::Args&, std::int64_t at, const float2& sums,
+                                          float weight) const {
+        const unsigned bits =
+            pack<T>(attn::normalised(sums.x, weight), attn::normalised(sums.y, weight));
+        send(out + at / 2, bits, tag);
+    }
+
+    template <int D>
+    __device__ __forceinline__ void send_part(std::int64_t slot, int part, int d,
+                                              const float2& value, const float2& top) const {
+        Word* to = part_words + (slot * at_once + part) * (D + 2);
+        send(to + 2 + d, value.x, value.y, tag);
+        if (d == 0) send(to, top.x, top.y, tag);
+    }
+    template <int D>
+    struct Parts {
+        const Word* words;
+        unsigned tag;
+        int begin;
+        __device__ __forceinline__ float2 top(int p) const {
+            const uint4 v = cuda::receive(words + (p - begin) * (D + 2), tag);
+            return {__uint_as_float(v.x), __uint_as_float(v.z)};
+        }
+        __device__ __forceinline__ void part(int p, int column, float2& of, float4& x) const {
+            uint4 v[3];
+            const Word* from = words + (p - begin) * (D + 2);
+            cuda::receive(v, tag, [&](int i) { return i == 0 ? from : from + column + 2 * i; });
+            of = {__uint_as_float(v[0].x), __uint_as_float(v[0].z)};
+            x = {__uint_as_float(v[1].x), __uint_as_float(v[1].z), __uint_as_float(v[2].x),
+                 __uint_as_float(v[2].z)};
+        }
+    };
+    template <int D>
+    __device__ __forceinline__ Parts<D> parts(std::int64_t slot, int begin) const {
+        return {part_words + slot * at_once * (D + 2), tag, begin};
+    }
+};
+
+}  // namespace mr::cuda::step
