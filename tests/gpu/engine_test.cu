@@ -264,6 +264,7 @@ TEST_F(GpuEngine, TheAccountCountsTheKeysThereAre) {
     for (const bool graph : {true, false}) {
         EngineOptions options;
         options.context = 1024;
+        options.max_batch = 512;
         options.graph = graph;
         const auto engine = open_on_gpu("random:stories-42m:bf16", options);
         const ModelSpec& spec = engine->model().spec;
