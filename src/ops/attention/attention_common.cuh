@@ -307,8 +307,10 @@ struct Decode {
 Decode decode_of(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
                  const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale);
 
-// The host's side: attention_cuda.cu, attention_decode.cu, attention_prefill.cu,
-// attention_plain.cu.
+// The host's side: attention_cuda.cu, attention_decode.cu, attention_many.cu, attention_prefill.cu,
+// attention_plain.cu. Each says whether it took the work.
+bool decode_many_on_tensor_cores(const Context& ctx, DType dtype, int multiprocessors,
+                                 std::int64_t tiles, const Args& args);
 bool decode_on_tensor_cores(const Context& ctx, DType dtype, dim3 grid, const Args& args);
 bool prefill_on_tensor_cores(const Context& ctx, DType dtype, int sequences, int max_count,
                              const Args& args);

@@ -182,14 +182,18 @@ void attention_decode(const Context& ctx, Tensor out, Tensor q, const ops::Paged
                       const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale) {
     attn::Decode decode = attn::decode_of(ctx, out, q, kv, batch, mask, scale);
     if (decode.tiles == 0) return;
+    decode.args.stamp = account(ctx, OpKind::attention, "attention", decode.work);
+    const bool on_tensor_cores = tensor_cores(q.dtype, kv.keys.dtype);
+    if (on_tensor_cores && attn::decode_many_on_tensor_cores(ctx, q.dtype, gpu().multiprocessors,
+                                                             decode.tiles, decode.args)) {
+        return;
+    }
     // A block takes every grid.z-th part. Parts beyond a sequence's end cost a block that looks and
     // leaves, so there are not more blocks than keep the device busy.
     const int z = decode.parts_at_once(std::int64_t{16} * gpu().multiprocessors);
     const dim3 grid(static_cast<unsigned>(decode.args.kv_heads),
                     static_cast<unsigned>(decode.tiles), static_cast<unsigned>(z));
-    decode.args.stamp = account(ctx, OpKind::attention, "attention", decode.work);
-    if (tensor_cores(q.dtype, kv.keys.dtype) &&
-        attn::decode_on_tensor_cores(ctx, q.dtype, grid, decode.args)) {
+    if (on_tensor_cores && attn::decode_on_tensor_cores(ctx, q.dtype, grid, decode.args)) {
         return;
     }
     attn::decode_plain(ctx, q.dtype, kv.keys.dtype, grid, decode.args);

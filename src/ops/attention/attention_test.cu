@@ -522,6 +522,36 @@ TEST_F(AttentionGpu, ARaggedBatchGivesTheBitsOfEachAlone) {
     }
 }
 
+// Enough sequences and heads for the kernel whose blocks stay (attention_many.cu); alone, a
+// sequence goes the other way. Some have several rows, some none of the last page's keys.
+TEST_F(AttentionGpu, ManySequencesGiveTheBitsOfEachAlone) {
+    std::vector<int> lengths;
+    for (int i = 0; i < 40; ++i) lengths.push_back(1 + i * 137 % 700);
+    lengths[7] = 2048, lengths[8] = 64, lengths[9] = 16;
+    for (const int dim : {64, 128}) {
+        for (const DType dtype : {kBf16, kF16}) {
+            for (const int heads : {16, 32}) {
+                const Shapes s{heads, 16, dim, dtype, dtype};
+                memory_.reset();
+                const World w = make_world(s, lengths);
+                std::vector<Item> items;
+                for (int i = 0; i < 40; ++i) {
+                    const int keys = lengths[static_cast<std::size_t>(i)];
+                    items.push_back({i, keys, i % 3 == 0 ? std::min(keys, 1 + i % 11) : 1});
+                }
+                for (const AttentionMask& mask : {kCausal, kWindow, kBlocks}) {
+                    const std::vector<float> all = compute(Form::decode, w, items, mask);
+                    for (std::size_t i = 0; i < items.size(); ++i) {
+                        const std::vector<float> alone = compute(Form::decode, w, {items[i]}, mask);
+                        ASSERT_TRUE(same_bits(rows_of(w, items, all, i), alone))
+                            << s.str() << ", item " << i;
+                    }
+                }
+            }
+        }
+    }
+}
+
 // A causal row has the bits it would have as the last row of its sequence.
 TEST_F(AttentionGpu, BitsDoNotDependOnTheOtherRowsOfTheSequence) {
     for (const int dim : {40, 64, 128}) {
