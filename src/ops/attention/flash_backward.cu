@@ -1,0 +1,98 @@
+// The backward on the GPU: scratch, and the kernels in their order.
+#include "ops/attention/flash_backward.cuh"
+
+namespace mr::cuda {
+namespace {
+
+using namespace flash;
+
+std::size_t padded(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+struct Gpu {
+    int sm = 0, multiprocessors = 0;
+};
+const Gpu& this_gpu() {
+    static const Gpu found = [] {
+        int device = 0, major = 0, minor = 0, count = 0;
+        MR_CUDA_CALL(cudaGetDevice(&device));
+        MR_CUDA_CALL(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+        MR_CUDA_CALL(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+        MR_CUDA_CALL(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+        return Gpu{major * 10 + minor, count};
+    }();
+    return found;
+}
+
+// The parts of the scratch, in order.
+struct Parts {
+    std::size_t lse2, delta, dq, turns, end;
+    Parts(std::int64_t heads, std::int64_t tiles, int head_dim) {
+        const auto all = static_cast<std::size_t>(tiles * heads);
+        const auto numbers = all * static_cast<std::size_t>(backward_rows(head_dim));
+        lse2 = 0;
+        delta = lse2 + padded(numbers * sizeof(float));
+        dq = delta + padded(numbers * sizeof(float));
+        turns =
+            dq + padded(numbers * static_cast<std::size_t>(backward_dim(head_dim)) * sizeof(float));
+        end = turns + padded((all + 1) * sizeof(unsigned));
+    }
+};
+
+}  // namespace
+
+std::size_t flash_backward_scratch_bytes(const ops::HeadRows& q, const ops::HeadRows& k,
+                                         const FlashBatch& batch) {
+    (void)k;
+    const int dim = static_cast<int>(q.head_dim());
+    const int sequences = !batch.cu_q && batch.sequences == 0 ? 1 : batch.sequences;
+    return Parts(q.heads(), row_tiles(q.tokens(), sequences, backward_rows(dim)), dim).end + 256;
+}
+
+BackwardArgs flash::backward_args(const Context& ctx, const Problem& p, const BackwardViews& views,
+                                  int gang) {
+    BackwardArgs args;
+    args.p = p;
+    args.views = views;
+    args.tiles = row_tiles(p.tokens_q, p.sequences, backward_rows(p.head_dim));
+    args.order = BackwardWorkOrder(p.sequences * p.kv_heads,
+                                   (p.max_keys + kBackwardKeys - 1) / kBackwardKeys, gang);
+    const Parts parts(p.heads, args.tiles, p.head_dim);
+    auto* begin =
+        reinterpret_cast<std::byte*>(padded(reinterpret_cast<std::uintptr_t>(ctx.scratch.data())));
+    args.lse2 = reinterpret_cast<float*>(begin + parts.lse2);
+    args.delta = reinterpret_cast<float*>(begin + parts.delta);
+    args.dq = reinterpret_cast<float*>(begin + parts.dq);
+    args.turns = reinterpret_cast<unsigned*>(begin + parts.turns);
+    args.started = args.turns + args.tiles * p.heads;
+    return args;
+}
+
+void flash_backward(const Context& ctx, const ops::FlashGradients& gradients,
+                    const ops::HeadRows& dout, const ops::HeadRows& q, const ops::HeadRows& k,
+                    const ops::HeadRows& v, const ops::HeadRows& out, Tensor lse,
+                    const FlashBatch& batch, const ops::AttentionMask& mask, float scale) {
+    BackwardViews views;
+    const Problem p = checked_backward(ctx, gradients, dout, q, k, v, out, lse, batch, mask, scale,
+                                       flash_backward_scratch_bytes(q, k, batch), views);
+    MR_CHECK(p.dtype != DType::f32 && this_gpu().sm == 90,
+             "attention's backward on the GPU is for f16 and bf16 on sm_90 so far");
+    if (p.sequences == 0) return;
+    // Five products; every operand and result once.
+    const Amount a = amount_of(p);
+    Stamp* stamp = account(ctx, OpKind::attention, "attention backward",
+                           {1, 3 * a.q_bytes + 2 * a.k_bytes + a.lse_bytes,
+                            a.q_bytes + 2 * a.k_bytes, 5 * a.product_flops, 0});
+    // A gang has to run at once, one block a multiprocessor. Bits depend on its size, so it does
+    // not follow the device's.
+    BackwardArgs args =
+        backward_args(ctx, p, views, this_gpu().multiprocessors >= kGang ? kGang : 1);
+    args.stamp = stamp;
+    prepare_backward(ctx, args);
+    if (p.max_keys > 0) {
+        p.dtype == DType::bf16 ? backward_on_warp_groups_bf16(ctx, args)
+                               : backward_on_warp_groups_f16(ctx, args);
+    }
+    finish_backward(ctx, args);
+}
+
+}  // namespace mr::cuda

@@ -1,0 +1,137 @@
+// The shared memory of the one-pass backward, its barriers, and the instructions it needs besides
+// those of core/cuda. For sm_90a; elsewhere it compiles, and is never launched.
+#pragma once
+
+#include "core/cuda/bulk.cuh"
+#include "ops/attention/flash_backward.cuh"
+
+namespace mr::cuda::flash {
+
+// Bytes of shared memory. A matrix [rows, kDim] is kPanels panels [rows, 64] of 128-byte rows.
+template <int kDim, int kRows>
+struct BackwardLayout {
+    static constexpr int kKeys = kBackwardKeys;
+    static constexpr int kPanels = (kDim + 63) / 64;
+    static constexpr int kKeyPanel = kKeys * 128, kRowPanel = kRows * 128;
+    static constexpr int kKeyTile = kPanels * kKeyPanel, kRowTile = kPanels * kRowPanel;
+    static constexpr int kDsPanel = kRows * 128;  // [kRows, 64 keys]: of one warp group
+    static constexpr int kDsTile = 2 * kDsPanel;
+    static constexpr int kStages = 2;
+
+    static constexpr int kK = 0;
+    static constexpr int kV = kK + kKeyTile;
+    static constexpr int kQ = kV + kKeyTile;
+    static constexpr int kDo = kQ + kStages * kRowTile;
+    static constexpr int kDs = kDo + kStages * kRowTile;
+    static constexpr int kDq = kDs + 2 * kDsTile;  // f32, as DqTile
+    static constexpr int kLse = kDq + DqTile<kDim, kRows>::kFloats * 4;
+    static constexpr int kDelta = kLse + kStages * kRows * 4;
+    static constexpr int kBarriers = kDelta + kStages * kRows * 4;
+    static constexpr int kSteps = kBarriers + 128;     // what the loading warp says of each stage
+    static constexpr int kBytes = kSteps + 16 + 1024;  // the last: to begin at 1024
+};
+
+// Registers a thread: what a block of 384 threads with 168 each has, shared out anew.
+constexpr int load_registers(int head_dim) { return head_dim == 64 ? 24 : 40; }
+constexpr int compute_registers(int head_dim) { return (168 * 3 - load_registers(head_dim)) / 2; }
+
+struct BackwardBarriers {
+    unsigned at;
+    __device__ __forceinline__ unsigned k_full() const { return at; }
+    __device__ __forceinline__ unsigned v_full() const { return at + 8; }
+    __device__ __forceinline__ unsigned q_full(int stage) const { return at + 16 + 8 * stage; }
+    __device__ __forceinline__ unsigned q_empty(int stage) const { return at + 32 + 8 * stage; }
+    __device__ __forceinline__ unsigned do_full(int stage) const { return at + 48 + 8 * stage; }
+    __device__ __forceinline__ unsigned do_empty(int stage) const { return at + 64 + 8 * stage; }
+    __device__ __forceinline__ unsigned dq_full(int group) const { return at + 80 + 8 * group; }
+    __device__ __forceinline__ unsigned dq_empty(int group) const { return at + 96 + 8 * group; }
+    __device__ __forceinline__ unsigned work() const { return at + 112; }
+};
+
+// Two warp groups, or one of them, meet.
+template <int kBarrier, int kThreads>
+__device__ __forceinline__ void meet() {
+    asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
+}
+
+__device__ __forceinline__ unsigned read_turn(const unsigned* at) {
+    unsigned turn = 0;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(turn) : "l"(at) : "memory");
+#endif
+    return turn;
+}
+__device__ __forceinline__ void write_turn(unsigned* at, unsigned turn) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(turn) : "memory");
+#endif
+}
+__device__ __forceinline__ void fence_async_proxy() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async;" ::: "memory");
+#endif
+}
+// From shared memory to memory: copied, or added as f32.
+__device__ __forceinline__ void bulk_store(float* to, unsigned from, int bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
+                 "r"(bytes)
+                 : "memory");
+#endif
+}
+__device__ __forceinline__ void bulk_add(float* to, unsigned from, int bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile(
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+        "r"(from), "r"(bytes)
+        : "memory");
+#endif
+}
+__device__ __forceinline__ void bulk_commit() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+#endif
+}
+// Until shared memory was read, or all is in memory.
+__device__ __forceinline__ void bulk_wait_read() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void bulk_wait() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void store_matrices(unsigned at, const std::uint32_t (&m)[4]) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
+                 "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3])
+                 : "memory");
+#endif
+}
+__device__ __forceinline__ void store_transposed(unsigned at, const std::uint32_t (&m)[4]) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
+                 "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3])
+                 : "memory");
+#endif
+}
+// What was in these registers is not needed any more: a product that only writes them follows.
+template <int kCount>
+__device__ __forceinline__ void forget(float (&d)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) asm volatile("" : "=f"(d[i]));
+}
+__device__ __forceinline__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ float2 read_pair(unsigned at) {
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at) : "memory");
+    return v;
+}
+
+}  // namespace mr::cuda::flash
