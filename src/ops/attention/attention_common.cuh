@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/cuda/kernel.cuh"
+#include "core/cuda/mma.cuh"
 #include "core/tensor.h"
 #include "ops/attention/attention.h"
 #include "ops/batch/batch.h"
@@ -162,30 +163,82 @@ __device__ __forceinline__ bool last_to_arrive(unsigned* counter, unsigned teams
     return *flag;
 }
 
+__device__ __forceinline__ float normalised(float sum, float weight) {
+    return weight == 0 ? 0.0f : sum / weight;
+}
 template <typename T>
 __device__ __forceinline__ void store_normalised(const Args& a, std::int64_t at, float sum,
                                                  float weight) {
-    static_cast<T*>(a.out)[at] = from_f32<T>(weight == 0 ? 0.0f : sum / weight);
+    static_cast<T*>(a.out)[at] = from_f32<T>(normalised(sum, weight));
 }
+
+// How a decode team is linked to what comes before and after it: here by memory, between kernels.
+// step_link.cuh has another one.
+struct MemoryLink {
+    static constexpr bool kTagged = false;
+    // Elements `at` and at + 1 of out; at is even.
+    template <typename T>
+    __device__ __forceinline__ void store(const Args& a, std::int64_t at, const float2& sums,
+                                          float weight) const {
+        const float2 pair{normalised(sums.x, weight), normalised(sums.y, weight)};
+        T* to = static_cast<T*>(a.out) + at;
+        if constexpr (sizeof(T) == 2) {
+            *reinterpret_cast<std::uint32_t*>(to) = pack<T>(pair.x, pair.y);
+        } else {
+            *reinterpret_cast<float2*>(to) = pair;
+        }
+    }
+};
+// The parts of one row, as memory has them.
+struct MemoryParts {
+    const float2* tops;
+    const float* sums;
+    int dim;
+    __device__ MemoryParts(const Args& a, std::int64_t slot, int dim_)
+        : tops(a.tops + slot * a.max_parts), sums(a.sums + slot * a.max_parts * dim_), dim(dim_) {}
+    // Greatest score and sum of weights; four columns of the sums.
+    __device__ __forceinline__ float2 top(int p) const { return __ldcg(tops + p); }
+    __device__ __forceinline__ void part(int p, int column, float2& of, float4& x) const {
+        of = top(p);
+        x = __ldcg(
+            reinterpret_cast<const float4*>(sums + static_cast<std::int64_t>(p) * dim + column));
+    }
+};
 
 // Puts the parts of a tile's rows together, in an order that is a property of the part's number
 // alone: part p is added by warp p % 4, and the warps' sums are added in one tree. `shared` holds
-// 4 * (dim + 2) floats. A part in which a row sees nothing adds exact zeros.
-template <typename T, typename Team>
+// 4 * (dim + 2) floats. A part in which a row sees nothing adds exact zeros. parts_of_slot(slot):
+// where a row's are.
+template <typename T, typename Team, typename Link, typename PartsOf>
 __device__ __forceinline__ void combine(const Args& a, const Tile& t, int kv_head, int dim,
-                                        float* shared, Team team) {
+                                        float* shared, Team team, const Link& link,
+                                        PartsOf&& parts_of_slot) {
     constexpr int kInFlight = 8;
     const int warp = team.thread() / 32, lane = team.thread() % 32;
+    const int first = t.begin / 4 * 4 + warp;
     float* sums = shared;             // [4, dim]
     float* weights = sums + 4 * dim;  // [4]
     float* tops = weights + 4;        // [4]
     for (int r = 0; r < t.rows; ++r) {
-        const std::int64_t slot = t.slot + static_cast<std::int64_t>(r) * a.kv_heads;
-        const float2* part_tops = a.tops + slot * a.max_parts;
-        const float* part_sums = a.sums + slot * a.max_parts * dim;
+        const auto parts = parts_of_slot(t.slot + static_cast<std::int64_t>(r) * a.kv_heads);
+        float2 of[kInFlight];
+        float4 x[kInFlight];
+        const auto load = [&](int p0, int column) {
+#pragma unroll
+            for (int i = 0; i < kInFlight; ++i) {
+                const int p = p0 + 4 * i;
+                of[i] = float2{-INFINITY, 0};
+                x[i] = float4{0, 0, 0, 0};
+                if (p >= t.begin && p < t.end) parts.part(p, min(column, dim - 4), of[i], x[i]);
+            }
+        };
+        // The first parts' sums are under way together with all parts' tops.
+        load(first, 4 * lane);
         float top = -INFINITY;
-        for (int p = t.begin + team.thread(); p < t.end; p += kDecodeThreads) {
-            top = fmaxf(top, __ldcg(part_tops + p).x);
+#pragma unroll
+        for (int i = 0; i < kInFlight; ++i) top = fmaxf(top, of[i].x);
+        for (int p = first + 4 * (kInFlight + lane); p < t.end; p += 128) {
+            top = fmaxf(top, parts.top(p).x);
         }
         top = warp_max(top);
         if (lane == 0) tops[warp] = top;
@@ -194,18 +247,8 @@ __device__ __forceinline__ void combine(const Args& a, const Tile& t, int kv_hea
         for (int column = 4 * lane; column < dim; column += 128) {
             float4 sum{0, 0, 0, 0};
             float weight = 0;
-            for (int p0 = t.begin / 4 * 4 + warp; p0 < t.end; p0 += 4 * kInFlight) {
-                float2 of[kInFlight];
-                float4 x[kInFlight];
-#pragma unroll
-                for (int i = 0; i < kInFlight; ++i) {
-                    const int p = p0 + 4 * i;
-                    const bool on = p >= t.begin && p < t.end;
-                    of[i] = on ? __ldcg(part_tops + p) : float2{-INFINITY, 0};
-                    x[i] = on ? __ldcg(reinterpret_cast<const float4*>(
-                                    part_sums + static_cast<std::int64_t>(p) * dim + column))
-                              : float4{0, 0, 0, 0};
-                }
+            for (int p0 = first; p0 < t.end; p0 += 4 * kInFlight) {
+                if (p0 != first || column >= 128) load(p0, column);
 #pragma unroll
                 for (int i = 0; i < kInFlight; ++i) {
                     const float w = exp2_fast(of[i].x - base);
@@ -222,9 +265,11 @@ __device__ __forceinline__ void combine(const Args& a, const Tile& t, int kv_hea
         team.sync();
         const float weight = (weights[0] + weights[1]) + (weights[2] + weights[3]);
         const std::int64_t at = t.at(a, r, kv_head, dim);
-        for (int d = team.thread(); d < dim; d += kDecodeThreads) {
-            const float sum = (sums[d] + sums[dim + d]) + (sums[2 * dim + d] + sums[3 * dim + d]);
-            store_normalised<T>(a, at + d, sum, weight);
+        for (int d = 2 * team.thread(); d < dim; d += 2 * kDecodeThreads) {
+            const auto sum = [&](int i) {
+                return (sums[i] + sums[dim + i]) + (sums[2 * dim + i] + sums[3 * dim + i]);
+            };
+            link.template store<T>(a, at + d, {sum(d), sum(d + 1)}, weight);
         }
         team.sync();  // the next row writes the shared sums again
     }
@@ -232,16 +277,18 @@ __device__ __forceinline__ void combine(const Args& a, const Tile& t, int kv_hea
 
 // The end of a decode team that has written its parts, one of `most` or fewer on the same rows:
 // whoever comes last combines. `flag` and `shared` are shared memory that nobody reads any more.
-template <typename T, typename Team>
+template <typename T, typename Team, typename Link = MemoryLink>
 __device__ __forceinline__ void finish(const Args& a, const Tile& t, int kv_head, int dim, int most,
-                                       float* shared, bool* flag, Team team) {
+                                       float* shared, bool* flag, Team team,
+                                       const Link& link = {}) {
     const int teams = min(most, t.end - t.begin);
     if (teams > 1) {
         if (!last_to_arrive(a.counters + t.slot, static_cast<unsigned>(teams), flag, team)) return;
     } else {
         team.sync();
     }
-    combine<T>(a, t, kv_head, dim, shared, team);
+    combine<T>(a, t, kv_head, dim, shared, team, link,
+               [&](std::int64_t slot) { return MemoryParts(a, slot, dim); });
 }
 
 // attention_decode() as arguments for whoever runs it: args without a stamp, tiles = 0 where there

@@ -19,26 +19,58 @@ constexpr int kDecodeWarps = kDecodeThreads / 32;
 constexpr int kWarpKeys = kStepKeys / kDecodeWarps;  // 16: the K of the second product
 static_assert(kWarpKeys == 16);
 
+// How a lane reads a row: from memory, or from what its team has put into shared memory.
+struct FromMemory {
+    template <int kWords>
+    static __device__ __forceinline__ void words(std::uint32_t* to, const void* from, bool on) {
+        load_words<kWords>(to, from, on);
+    }
+};
+struct FromShared {
+    template <int kWords>
+    static __device__ __forceinline__ void words(std::uint32_t* to, const void* from, bool on) {
+        if (!on) {
+#pragma unroll
+            for (int i = 0; i < kWords; ++i) to[i] = 0;
+        } else {
+            using Vector = std::conditional_t<kWords == 4, uint4,
+                                              std::conditional_t<kWords == 2, uint2, uint1>>;
+            const Vector v = *static_cast<const Vector*>(from);
+            memcpy(to, &v, sizeof v);
+        }
+    }
+};
+
 // What lane 4 g + c holds of one row along head_dim for the first product: 16 bytes from every 32
 // elements (two k16 steps), 8 bytes from a last 16. Words 2 i and 2 i + 1 belong to k16 step i.
-template <typename T, int D>
+template <typename T, int D, typename From = FromMemory>
 __device__ __forceinline__ void load_row(std::uint32_t (&words)[D / 8], const T* row, int c,
                                          bool on) {
 #pragma unroll
-    for (int i = 0; i < D / 32; ++i) load_words<4>(words + 4 * i, row + 32 * i + 8 * c, on);
-    if constexpr (D % 32 != 0) load_words<2>(words + D / 32 * 4, row + D / 32 * 32 + 4 * c, on);
+    for (int i = 0; i < D / 32; ++i) {
+        From::template words<4>(words + 4 * i, row + 32 * i + 8 * c, on);
+    }
+    if constexpr (D % 32 != 0) {
+        From::template words<2>(words + D / 32 * 4, row + D / 32 * 32 + 4 * c, on);
+    }
 }
 
 // What lane 4 g + c holds of one value for the second product: word w has two neighbours of
 // head_dim, beginning at value_column(w, g), which are rows g and g + 8 of m16 tile w.
-template <typename T, int D>
+template <typename T, int D, typename From = FromMemory>
 __device__ __forceinline__ void load_value(std::uint32_t (&words)[D / 16], const T* row, int g,
                                            bool on) {
 #pragma unroll
-    for (int i = 0; i < D / 64; ++i) load_words<4>(words + 4 * i, row + 64 * i + 8 * g, on);
+    for (int i = 0; i < D / 64; ++i) {
+        From::template words<4>(words + 4 * i, row + 64 * i + 8 * g, on);
+    }
     constexpr int kRest = D / 64 * 64;
-    if constexpr (D % 64 >= 32) load_words<2>(words + kRest / 16, row + kRest + 4 * g, on);
-    if constexpr (D % 32 != 0) load_words<1>(words + D / 32 * 2, row + D / 32 * 32 + 2 * g, on);
+    if constexpr (D % 64 >= 32) {
+        From::template words<2>(words + kRest / 16, row + kRest + 4 * g, on);
+    }
+    if constexpr (D % 32 != 0) {
+        From::template words<1>(words + D / 32 * 2, row + D / 32 * 32 + 2 * g, on);
+    }
 }
 template <int D>
 __device__ __forceinline__ int value_column(int w, int g) {
@@ -66,10 +98,13 @@ struct DecodePlace {
 
 // A team of kDecodeThreads takes its parts; whoever is the last of a tile's teams puts the parts
 // together. `keys` and `values` are the cache's, instead of those of `a`.
-template <typename T, int D, typename Team>
+// A tagged link (one token, whose q, key and value are on their way from other blocks): everything
+// that is in the cache already is asked for before they have come.
+template <typename T, int D, typename Team, typename Link = MemoryLink>
 __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, const void* values,
                                              const DecodePlace& place, DecodeShared<D>& shared,
-                                             Team team) {
+                                             Team team, const Link& link = {}) {
+    static_assert(!Link::kTagged || D <= 128);
     // The loads of the next step are under way while this one is computed, where the registers hold
     // keys, values, sums and q at the same time.
     constexpr bool kAhead = D <= 128;
@@ -90,13 +125,17 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
     if (t.rows <= 0) return;
     const int position = last_position(a, t);
     std::uint32_t q[D / 8];
-    load_row<T, D>(q, static_cast<const T*>(a.q) + t.at(a, min(g, t.rows - 1), kv_head, D), c,
-                   g < t.rows);
+    if constexpr (Link::kTagged) {
+        define(q);
+    } else {
+        load_row<T, D>(q, static_cast<const T*>(a.q) + t.at(a, min(g, t.rows - 1), kv_head, D), c,
+                       g < t.rows);
+    }
     t.see(a, position);
 
     if (t.begin == t.end) {
-        for (int i = team.thread(); i < t.rows * D && z == 0; i += kDecodeThreads) {
-            store_normalised<T>(a, t.at(a, i / D, kv_head, D) + i % D, 0, 0);
+        for (int i = 2 * team.thread(); i < t.rows * D && z == 0; i += 2 * kDecodeThreads) {
+            link.template store<T>(a, t.at(a, i / D, kv_head, D) + i % D, {0, 0}, 0);
         }
         return;
     }
@@ -133,7 +172,9 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
         std::uint32_t k[2][D / 8], v[4][D / 16];
         // Row m of the first product's A is key 4 (m / 2 % 4) + 2 (m / 8) + m % 2, so that the
         // keys whose weights a lane gets, 2 c, 2 c + 1, 2 c + 8 and 2 c + 9, are neighbours.
-        const auto may_load = [&](int key) { return key >= range.lo && key < hi; };
+        const auto may_load = [&](int key) {
+            return key >= range.lo && key < hi && !(Link::kTagged && key == position);
+        };
         const auto load_keys = [&](int step) {
             const int key = from + step * kStepKeys;
             const T* at = cache_at<T>(a, keys, __shfl_sync(~0u, page, step), kv_head, key, D);
@@ -160,12 +201,33 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
             for (int e = 0; e < 4; ++e) out[w][e] = 0;
         }
         float top[2] = {-INFINITY, -INFINITY}, weight[2] = {0, 0};
-        if (steps > 0) {
-            load_keys(0);
-            if constexpr (kAhead) load_values(0);
+        // Also where there are no steps, and then nothing is read: registers that are not written
+        // on every path count as in use from the kernel's first instruction on.
+        load_keys(0);
+        if constexpr (kAhead) load_values(0);
+        if constexpr (Link::kTagged) {
+            if (i == z) {
+                link.template receive<T, D>(a, t, kv_head, team);
+                load_row<T, D, FromShared>(q, link.template q<T, D>(min(g, rows - 1)), c, g < rows);
+            }
         }
 #pragma unroll 1
         for (int step = 0; step < steps; ++step) {
+            if constexpr (Link::kTagged) {  // the newest key and value are not in the cache yet
+                const int key = from + step * kStepKeys;
+                if (position >= key && position < key + kWarpKeys) {
+#pragma unroll
+                    for (int h = 0; h < 2; ++h) {
+                        if (key + key_of_row + 2 * h != position) continue;
+                        load_row<T, D, FromShared>(k[h], link.template key<T, D>(), c, true);
+                    }
+#pragma unroll
+                    for (int h = 0; h < 4; ++h) {
+                        if (key + 4 * c + h != position) continue;
+                        load_value<T, D, FromShared>(v[h], link.template value<T, D>(), g, true);
+                    }
+                }
+            }
             float even[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0};  // two chains: half the latency
 #pragma unroll
             for (int i16 = 0; i16 < D / 16; ++i16) {
@@ -246,26 +308,37 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
         team.sync();
         const Tile& tile = shared.tile;
         const int parts = tile.end - tile.begin;
-        for (int index = team.thread(); index < rows * D; index += kDecodeThreads) {
+        const bool sends = Link::kTagged && parts <= place.count;
+        for (int index = 2 * team.thread(); index < rows * D; index += 2 * kDecodeThreads) {
             const int row = index / D, d = index % D;
             float most = -INFINITY;
 #pragma unroll
             for (int w = 0; w < kDecodeWarps; ++w) most = fmaxf(most, shared.tops[w][row].x);
             const float base = base_of(most);
-            float value = 0, total = 0;
+            float2 value{0, 0};
+            float total = 0;
 #pragma unroll
             for (int w = 0; w < kDecodeWarps; ++w) {
                 const float factor = exp2_fast(shared.tops[w][row].x - base);
                 total = fmaf(factor, shared.tops[w][row].y, total);
-                value = fmaf(factor, shared.sums[(w * kTileRows + row) * kStride + d], value);
+                const float2 sum = *reinterpret_cast<const float2*>(
+                    shared.sums + (w * kTileRows + row) * kStride + d);
+                value.x = fmaf(factor, sum.x, value.x);
+                value.y = fmaf(factor, sum.y, value.y);
             }
             if (parts == 1) {
-                store_normalised<T>(a, tile.at(a, row, kv_head, D) + d, value, total);
+                link.template store<T>(a, tile.at(a, row, kv_head, D) + d, value, total);
                 continue;
             }
-            const std::int64_t at =
-                (tile.slot + static_cast<std::int64_t>(row) * a.kv_heads) * a.max_parts + part;
-            a.sums[at * D + d] = value;
+            const std::int64_t slot = tile.slot + static_cast<std::int64_t>(row) * a.kv_heads;
+            if constexpr (Link::kTagged) {
+                if (sends) {
+                    link.template send_part<D>(slot, part - tile.begin, d, value, {most, total});
+                    continue;
+                }
+            }
+            const std::int64_t at = slot * a.max_parts + part;
+            *reinterpret_cast<float2*>(a.sums + at * D + d) = value;
             if (d == 0) a.tops[at] = {most, total};
         }
         i += place.count;
@@ -274,9 +347,18 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
         team.sync();  // the next part writes the shared sums again
     }
     const Tile tile = shared.tile;
-    if (tile.end - tile.begin > 1) {
-        finish<T>(a, tile, kv_head, D, place.count, shared.sums, &shared.last, team);
+    const int parts = tile.end - tile.begin;
+    if (parts <= 1) return;
+    if constexpr (Link::kTagged) {
+        if (parts <= place.count) {
+            if (z > 0) return;
+            team.sync();
+            combine<T>(a, tile, kv_head, D, shared.sums, team, link,
+                       [&](std::int64_t slot) { return link.template parts<D>(slot, tile.begin); });
+            return;
+        }
     }
+    finish<T>(a, tile, kv_head, D, place.count, shared.sums, &shared.last, team, link);
 }
 
 }  // namespace mr::cuda::attn
