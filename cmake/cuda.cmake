@@ -23,10 +23,12 @@ if(MILLRACE_HAS_CUDA)
                         OUTPUT_VARIABLE caps OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
         string(REGEX MATCH "^[0-9]+\\.[0-9]+" cap "${caps}")
         string(REPLACE "." "" arch "${cap}")
-        if(NOT arch OR arch STREQUAL "90")
+        if(NOT arch)
             set(arch 90a)
         endif()
     endif()
+    # Warp-group products and the like belong to exactly this architecture: "90" alone has none.
+    list(TRANSFORM arch REPLACE "^90$" "90a")
     # "-real": machine code for exactly these; no second compile at the first run.
     list(TRANSFORM arch APPEND "-real")
     set(CMAKE_CUDA_ARCHITECTURES ${arch})

@@ -34,9 +34,10 @@ __device__ __forceinline__ std::uint64_t columns_descriptor(unsigned address, un
     return std::uint64_t{(address & 0x3ffff) >> 4} | (std::uint64_t{panel >> 4} << 16) |
            (std::uint64_t{1024 >> 4} << 32) | (std::uint64_t{1} << 62);
 }
-// A descriptor of what lies `bytes` (% 16 == 0) further.
+// A descriptor of what lies `bytes` (% 16 == 0) further. The address is in the low half.
 __device__ __forceinline__ std::uint64_t further(std::uint64_t descriptor, int bytes) {
-    return descriptor + static_cast<std::uint64_t>(bytes >> 4);
+    const auto low = static_cast<std::uint32_t>(descriptor) + static_cast<std::uint32_t>(bytes >> 4);
+    return (descriptor & 0xffffffff00000000u) | low;
 }
 
 // Before the first product after registers of D or A were written.
@@ -58,9 +59,10 @@ __device__ __forceinline__ void multiply_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 #endif
 }
-// After multiply_wait(): the compiler may not read these registers any earlier.
+// After multiply_wait(): the compiler may not read these registers any earlier. And before it: what
+// is computed in them may not be put off until the wait is over.
 template <int kCount>
-__device__ __forceinline__ void multiply_done(float (&d)[kCount]) {
+__device__ __forceinline__ void keep_order(float (&d)[kCount]) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }

@@ -13,7 +13,8 @@ struct Roundoff {
     double outputs = 0x1p-24;   // out, dq, dk, dv as they are stored
 };
 
-// An absolute bound for every element of a Result. `r` is the reference's.
+// An absolute bound for every element of a Result. `r` is the reference's, of the forward alone or
+// of both.
 inline Result error_bounds(const Problem& p, const Result& r, const Roundoff& u) {
     constexpr double kTiny = 0x1p-126;  // what may be lost by flushing to zero
     Result e;
@@ -70,6 +71,7 @@ inline Result error_bounds(const Problem& p, const Result& r, const Roundoff& u)
                     delta += dout[d] * out;
                     delta_error += std::abs(dout[d]) * (out_error + dot_error * std::abs(out));
                 }
+                if (r.dq.empty()) continue;
                 for (std::size_t x = 0; x < n; ++x) {
                     const std::size_t k_at = p.k_at(seq, row.keys[x], head);
                     const double weight = row.p[x], ds = weight * (dp[x] - delta);

@@ -75,7 +75,7 @@ struct KeyTiles {
     }
     // Whether some query does not see some key of the tile at key n.
     constexpr bool cut(int n) const {
-        return n + kTile > all_hi || (n < all_lo && n + kTile > std::min(sinks, all_hi));
+        return n + kTile > all_hi || (n < all_lo && n + kTile > sinks);
     }
 };
 

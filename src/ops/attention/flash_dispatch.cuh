@@ -1,0 +1,26 @@
+// The kernels that flash_forward() chooses between (flash_cuda.cu). All take a checked Problem with
+// at least one query, and do nothing about the ledger.
+#pragma once
+
+#include "core/cuda/kernel.cuh"
+#include "ops/attention/flash_problem.h"
+
+namespace mr::cuda::flash {
+
+inline constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+// What a device is, asked once.
+struct Gpu {
+    int sm = 0, multiprocessors = 0;
+    std::size_t l2_bytes = 0;
+};
+const Gpu& gpu();
+
+// sm_90a, f16 and bf16: wgmma and TMA. flash_forward_hopper.cu
+void forward_hopper(const Context& ctx, const Problem& p, Stamp* stamp);
+// sm_80 and up, f16 and bf16: mma.sync and cp.async. flash_forward_mma.cu
+void forward_mma(const Context& ctx, const Problem& p, Stamp* stamp);
+// Everything, everywhere. flash_forward_plain.cu
+void forward_plain(const Context& ctx, const Problem& p, Stamp* stamp);
+
+}  // namespace mr::cuda::flash

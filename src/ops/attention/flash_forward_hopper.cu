@@ -1,0 +1,40 @@
+#include "core/cuda/tensor_map.h"
+#include "ops/attention/flash_dispatch.cuh"
+#include "ops/attention/flash_forward_hopper.cuh"
+
+namespace mr::cuda::flash {
+namespace {
+
+template <typename T, typename S>
+void launch_forward(const Context& ctx, const Problem& p, Stamp* stamp) {
+    const CUtensorMap q =
+        head_rows_map(p.q.data, p.dtype, p.tokens_q, p.heads, p.head_dim, p.q.stride, S::kRows);
+    const auto keys_map = [&](const View& view) {
+        if (p.tokens_k == 0) return q;  // never read
+        return head_rows_map(view.data, p.dtype, p.tokens_k, p.kv_heads, p.head_dim, view.stride,
+                             S::kKeys);
+    };
+    const ForwardPlan plan = plan_forward(p, S::kRows, gpu().l2_bytes, stamp);
+    const auto kernel = forward::forward_kernel<T, S>;
+    allow_shared(kernel, S::kBytes);
+    launch(ctx, static_cast<unsigned>(std::min(gpu().multiprocessors, plan.tiles)), S::kThreads,
+           S::kBytes, kernel, p, plan, q, keys_map(p.k), keys_map(p.v));
+}
+
+template <typename T>
+void launch_forward(const Context& ctx, const Problem& p, Stamp* stamp) {
+    if (p.head_dim <= 64) return launch_forward<T, ForwardShape<64, 3, 128, 2>>(ctx, p, stamp);
+    if (p.head_dim <= 80) return launch_forward<T, ForwardShape<80, 2, 128, 2>>(ctx, p, stamp);
+    if (p.head_dim <= 96) return launch_forward<T, ForwardShape<96, 2, 128, 2>>(ctx, p, stamp);
+    if (p.head_dim <= 128) return launch_forward<T, ForwardShape<128, 2, 128, 2>>(ctx, p, stamp);
+    launch_forward<T, ForwardShape<256, 2, 80, 2>>(ctx, p, stamp);
+}
+
+}  // namespace
+
+void forward_hopper(const Context& ctx, const Problem& p, Stamp* stamp) {
+    if (p.dtype == DType::bf16) return launch_forward<bf16>(ctx, p, stamp);
+    launch_forward<__half>(ctx, p, stamp);
+}
+
+}  // namespace mr::cuda::flash

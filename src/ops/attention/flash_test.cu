@@ -1,0 +1,399 @@
+// The forward of attention on plain tensors, every path that this device can run, against the
+// reference in f64 with bounds for every element.
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "core/cuda/testing.h"
+#include "ops/attention/flash_bounds.h"
+#include "ops/attention/flash_cuda.h"
+#include "ops/attention/flash_dispatch.cuh"
+
+namespace mr::cuda {
+namespace {
+
+namespace reference = ops::reference;
+using ops::AttentionMask;
+using ops::HeadRows;
+using Kind = AttentionMask::Kind;
+using reference::Problem;
+
+enum class Path { chosen, hopper, mma, plain };
+
+const char* name(Path path) {
+    constexpr const char* kNames[] = {"chosen", "hopper", "mma", "plain"};
+    return kNames[static_cast<int>(path)];
+}
+
+class FlashTest : public GpuTest {
+  protected:
+    // The paths that this device has for the type.
+    static std::vector<Path> paths(DType dtype) {
+        if (dtype == DType::f32) return {Path::plain};
+        std::vector<Path> all{Path::plain};
+        if (flash::gpu().sm >= 80) all.push_back(Path::mma);
+        if (flash::gpu().sm == 90) all.push_back(Path::hopper);
+        return all;
+    }
+    static std::function<float(float)> rounding(DType dtype) {
+        return [dtype](float x) {
+            return dtype == DType::bf16  ? bf16_to_f32(f32_to_bf16(x))
+                   : dtype == DType::f16 ? f16_to_f32(f32_to_f16(x))
+                                         : x;
+        };
+    }
+    static Problem random(int heads, int kv_heads, int dim, const std::vector<int>& q,
+                          const std::vector<int>& k, const AttentionMask& mask, DType dtype,
+                          float deviation = 1) {
+        return reference::random_problem(heads, kv_heads, dim, q, k, mask, 11, deviation,
+                                         rounding(dtype));
+    }
+
+    struct Device {
+        Tensor q, k, v, out, lse;
+        FlashBatch batch;
+    };
+    Device device_copy(const Problem& p, DType dtype) {
+        const auto put = [&](const std::vector<double>& x, int tokens, int heads) {
+            std::vector<float> values(x.begin(), x.end());
+            return upload(dtype, {tokens, heads, p.head_dim}, values);
+        };
+        Device d;
+        d.q = put(p.q, p.tokens_q(), p.heads);
+        d.k = put(p.k, p.tokens_k(), p.kv_heads);
+        d.v = put(p.v, p.tokens_k(), p.kv_heads);
+        d.out = poisoned(dtype, d.q.shape);
+        d.lse = poisoned(DType::f32, {p.heads, p.tokens_q()});
+        d.batch.cu_q = upload<std::int32_t>(p.cu_q);
+        d.batch.cu_k = upload<std::int32_t>(p.cu_k);
+        d.batch.sequences = p.sequences();
+        for (int i = 0; i < p.sequences(); ++i) {
+            d.batch.max_queries = std::max(d.batch.max_queries, p.queries(i));
+            d.batch.max_keys = std::max(d.batch.max_keys, p.keys(i));
+        }
+        return d;
+    }
+    void forward(Path path, const HeadRows& out, const Tensor& lse, const HeadRows& q,
+                 const HeadRows& k, const HeadRows& v, const FlashBatch& batch,
+                 const AttentionMask& mask, double scale) {
+        const auto f = static_cast<float>(scale);
+        if (path == Path::chosen) {
+            return flash_forward(ctx_, out, lse, q, k, v, batch, mask, f);
+        }
+        const flash::Problem p = flash::checked_forward(ctx_, out, lse, q, k, v, batch, mask, f);
+        if (path == Path::hopper) flash::forward_hopper(ctx_, p, nullptr);
+        if (path == Path::mma) flash::forward_mma(ctx_, p, nullptr);
+        if (path == Path::plain) flash::forward_plain(ctx_, p, nullptr);
+    }
+    void forward(Path path, const Device& d, const Problem& p) {
+        forward(path, d.out, d.lse, d.q, d.k, d.v, d.batch, p.mask, p.scale);
+    }
+
+    static std::string where(const Problem& p, std::size_t at) {
+        const auto dim = static_cast<std::size_t>(p.head_dim), heads = std::size_t(p.heads);
+        return "token " + std::to_string(at / dim / heads) + " head " +
+               std::to_string(at / dim % heads) + " number " + std::to_string(at % dim);
+    }
+    struct Wanted {
+        reference::Result value, bound;
+    };
+    static Wanted wanted(const Problem& p, DType dtype) {
+        const double u = epsilon(dtype);
+        Wanted w{reference::forward(p), {}};
+        // 2^-22: what the exponential of the hardware may be off.
+        w.bound =
+            reference::error_bounds(p, w.value, {0x1p-22, dtype == DType::f32 ? 0x1p-24 : u, u});
+        return w;
+    }
+    // Every element within its bound; the first that is not is told.
+    void expect_close(const Problem& p, const Device& d, const Wanted& want,
+                      const std::string& what) {
+        const std::vector<float> out = download(d.out), lse = download(d.lse);
+        for (std::size_t i = 0; i < out.size(); ++i) {
+            ASSERT_LE(std::abs(out[i] - want.value.out[i]), want.bound.out[i] + 0x1p-126)
+                << what << ": out " << out[i] << ", is " << want.value.out[i] << ", at "
+                << where(p, i);
+        }
+        for (std::size_t i = 0; i < lse.size(); ++i) {
+            if (std::isinf(want.value.lse[i])) {
+                ASSERT_EQ(lse[i], -std::numeric_limits<float>::infinity()) << what << ": lse " << i;
+            } else {
+                ASSERT_LE(std::abs(lse[i] - want.value.lse[i]), want.bound.lse[i])
+                    << what << ": lse " << lse[i] << ", is " << want.value.lse[i] << ", at " << i;
+            }
+        }
+    }
+    void expect_all_paths(const Problem& p, DType dtype, const std::string& what) {
+        const Wanted want = wanted(p, dtype);
+        for (const Path path : paths(dtype)) {
+            memory_.reset();
+            const Device d = device_copy(p, dtype);
+            forward(path, d, p);
+            expect_close(p, d, want, what + ", " + name(path));
+        }
+        memory_.reset();
+    }
+};
+
+std::vector<AttentionMask> masks() {
+    return {{Kind::full},
+            {Kind::causal},
+            {Kind::block_causal, 48},
+            {Kind::block_causal, 7},
+            {Kind::causal, 1, 50},
+            {Kind::causal, 1, 100, 5},
+            {Kind::full, 1, 33, 2},
+            {Kind::block_causal, 32, 70, 3}};
+}
+
+TEST_F(FlashTest, EveryMaskAndType) {
+    for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+        for (const AttentionMask& mask : masks()) {
+            const Problem p = random(2, 1, 64, {150, 1, 63, 200}, {150, 64, 65, 131}, mask, dtype);
+            expect_all_paths(p, dtype,
+                             std::string(dtype_name(dtype)) + " mask " +
+                                 std::to_string(static_cast<int>(mask.kind)) + " window " +
+                                 std::to_string(mask.window));
+        }
+    }
+}
+
+TEST_F(FlashTest, EveryHeadSize) {
+    for (const int dim : {8, 16, 32, 40, 64, 72, 80, 96, 104, 128, 136, 192, 256}) {
+        for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+            const Problem p = random(2, 2, dim, {190, 5}, {200, 300}, {Kind::causal}, dtype);
+            expect_all_paths(p, dtype, "head_dim " + std::to_string(dim));
+        }
+    }
+}
+
+TEST_F(FlashTest, EveryLength) {
+    for (const int n : {1,   2,   15,  16,  17,  63,  64,  65,  79,  81,
+                        127, 128, 129, 175, 177, 191, 193, 257, 385, 1000}) {
+        for (const int dim : {64, 128}) {
+            const Problem p = random(1, 1, dim, {n}, {n}, {Kind::causal}, DType::bf16);
+            expect_all_paths(p, DType::bf16, "length " + std::to_string(n));
+            if (n > 400) continue;
+            const Problem full = random(1, 1, dim, {n}, {n}, {Kind::full}, DType::f16);
+            expect_all_paths(full, DType::f16, "full length " + std::to_string(n));
+        }
+    }
+}
+
+TEST_F(FlashTest, QueriesAndKeysDiffer) {
+    for (const auto& [queries, keys] :
+         {std::pair{1, 500}, {17, 500}, {130, 131}, {300, 40}, {129, 1}, {200, 0}, {64, 1000}}) {
+        for (const AttentionMask& mask :
+             {AttentionMask{Kind::full}, AttentionMask{Kind::causal},
+              AttentionMask{Kind::block_causal, 16}, AttentionMask{Kind::causal, 1, 64, 4}}) {
+            const Problem p = random(2, 2, 128, {queries}, {keys}, mask, DType::bf16);
+            if (keys > 0)
+                expect_all_paths(p, DType::bf16,
+                                 std::to_string(queries) + " x " + std::to_string(keys));
+        }
+    }
+    // No key at all in one of the sequences.
+    const Problem p = random(2, 1, 128, {200, 70, 0}, {0, 70, 9}, {Kind::full}, DType::bf16);
+    expect_all_paths(p, DType::bf16, "no keys");
+}
+
+TEST_F(FlashTest, GroupsOfHeads) {
+    for (const auto& [heads, kv_heads] : {std::pair{8, 8}, {8, 4}, {6, 2}, {8, 1}, {5, 1}}) {
+        for (const int dim : {64, 128}) {
+            const Problem p = random(heads, kv_heads, dim, {70, 33}, {70, 90}, {}, DType::bf16);
+            expect_all_paths(p, DType::bf16, "heads " + std::to_string(heads));
+        }
+    }
+}
+
+TEST_F(FlashTest, ExtremeScores) {
+    for (const float deviation : {10.0f, 40.0f}) {  // scores in the thousands
+        for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+            const Problem p = random(2, 2, 128, {130}, {300}, {Kind::causal}, dtype, deviation);
+            expect_all_paths(p, dtype, "deviation " + std::to_string(deviation));
+        }
+    }
+    // A maximum that keeps growing, by little and by much, and one that falls.
+    for (const double step : {0.02, 0.2, 3.0, -0.2}) {
+        Problem p = random(1, 1, 64, {64}, {600}, {Kind::full}, DType::bf16);
+        for (int i = 0; i < 64; ++i) {
+            for (int d = 0; d < 64; ++d) p.q[p.q_at(0, i, 0) + Problem::at(d)] = d == 0 ? 8 : 0;
+        }
+        for (int j = 0; j < 600; ++j) {
+            p.k[p.k_at(0, j, 0)] = rounding(DType::bf16)(static_cast<float>(j * step));
+        }
+        expect_all_paths(p, DType::bf16, "growing by " + std::to_string(step));
+    }
+}
+
+TEST_F(FlashTest, RowsWithoutWeight) {
+    // Every score of some rows is -infinity; others see no key.
+    Problem p = random(2, 2, 64, {100}, {100}, {Kind::causal}, DType::bf16);
+    for (double& x : p.k) x = std::abs(x) + 0.5;
+    for (const int i : {0, 3, 64, 99}) {
+        for (int h = 0; h < 2; ++h) {
+            for (int d = 0; d < 64; ++d) {
+                p.q[p.q_at(0, i, h) + Problem::at(d)] = -std::numeric_limits<double>::infinity();
+            }
+        }
+    }
+    for (double& x : p.k) x = rounding(DType::bf16)(static_cast<float>(x));
+    expect_all_paths(p, DType::bf16, "-infinity");
+    const Problem before =
+        random(2, 1, 128, {400, 3}, {100, 3}, {Kind::causal, 1, 20}, DType::bf16);
+    expect_all_paths(before, DType::bf16, "queries before every key");
+}
+
+TEST_F(FlashTest, ASequenceIsItsOwn) {
+    // The bits of a sequence alone, and between others whose values are NaN.
+    for (const int dim : {64, 80, 128, 256}) {
+        const Problem p = random(4, 2, dim, {77}, {133}, {Kind::full}, DType::bf16);
+        for (const Path path : paths(DType::bf16)) {
+            memory_.reset();
+            const Device alone = device_copy(p, DType::bf16);
+            forward(path, alone, p);
+            const std::vector<float> want = download(alone.out), want_lse = download(alone.lse);
+
+            Problem wide =
+                random(4, 2, dim, {50, 77, 90}, {61, 133, 200}, {Kind::full}, DType::bf16);
+            const double nan = std::numeric_limits<double>::quiet_NaN();
+            for (std::vector<double>* x : {&wide.q, &wide.k, &wide.v}) x->assign(x->size(), nan);
+            std::copy(p.q.begin(), p.q.end(),
+                      wide.q.begin() + static_cast<std::ptrdiff_t>(wide.q_at(1, 0, 0)));
+            const auto k_begin = static_cast<std::ptrdiff_t>(wide.k_at(1, 0, 0));
+            std::copy(p.k.begin(), p.k.end(), wide.k.begin() + k_begin);
+            std::copy(p.v.begin(), p.v.end(), wide.v.begin() + k_begin);
+            const Device d = device_copy(wide, DType::bf16);
+            forward(path, d, wide);
+            const std::vector<float> out = download(d.out), lse = download(d.lse);
+            for (std::size_t i = 0; i < want.size(); ++i) {
+                ASSERT_EQ(out[wide.q_at(1, 0, 0) + i], want[i]) << name(path) << ' ' << i;
+            }
+            for (int h = 0; h < 4; ++h) {
+                for (int i = 0; i < 77; ++i) {
+                    ASSERT_EQ(lse[wide.lse_at(1, i, h)], want_lse[p.lse_at(0, i, h)]);
+                }
+            }
+        }
+    }
+}
+
+TEST_F(FlashTest, TheSameBitsEveryTime) {
+    for (const int dim : {64, 128}) {
+        const Problem p =
+            random(8, 4, dim, {700, 1, 300}, {700, 50, 350}, {Kind::causal}, DType::bf16);
+        for (const Path path : paths(DType::bf16)) {
+            memory_.reset();
+            const Device d = device_copy(p, DType::bf16);
+            forward(path, d, p);
+            const std::vector<float> out = download(d.out), lse = download(d.lse);
+            for (int run = 0; run < 100; ++run) {
+                stream_->fill(d.out.data, 0xff, d.out.bytes());
+                forward(path, d, p);
+                ASSERT_EQ(download(d.out), out) << name(path) << " run " << run;
+                ASSERT_EQ(download(d.lse), lse) << name(path) << " run " << run;
+            }
+        }
+    }
+}
+
+TEST_F(FlashTest, PartsOfAFusedProjection) {
+    // q, k and v in one tensor of rows q | k | v, out in rows with a gap that stays as it is.
+    const int heads = 4, kv_heads = 2, dim = 80, tokens = 150, width = (heads + 2 * kv_heads) * dim;
+    const Problem p = random(heads, kv_heads, dim, {tokens}, {tokens}, {}, DType::bf16);
+    std::vector<float> fused;
+    for (int t = 0; t < tokens; ++t) {
+        const auto row = [&](const std::vector<double>& x, int count) {
+            for (int i = 0; i < count * dim; ++i) {
+                fused.push_back(static_cast<float>(x[Problem::at(t * count * dim + i)]));
+            }
+        };
+        row(p.q, heads);
+        row(p.k, kv_heads);
+        row(p.v, kv_heads);
+    }
+    for (const Path path : paths(DType::bf16)) {
+        memory_.reset();
+        const Tensor all = upload(DType::bf16, {tokens, 1, width}, fused);
+        const auto part = [&](int first, int count) {
+            return HeadRows({static_cast<std::byte*>(all.data) + 2 * first * dim,
+                             DType::bf16,
+                             {tokens, count, dim}},
+                            width);
+        };
+        const int gap = 16;
+        const Tensor wide = poisoned(DType::bf16, {tokens, 1, heads * dim + gap});
+        const Tensor lse = poisoned(DType::f32, {heads, tokens});
+        forward(path, HeadRows({wide.data, DType::bf16, {tokens, heads, dim}}, heads * dim + gap),
+                lse, part(0, heads), part(heads, kv_heads), part(heads + kv_heads, kv_heads), {},
+                p.mask, p.scale);
+        const reference::Result want = reference::forward(p);
+        const reference::Result bound = reference::error_bounds(p, want, {0x1p-22, 0x1p-8, 0x1p-8});
+        const std::vector<float> out = download(wide);
+        for (int t = 0; t < tokens; ++t) {
+            for (int i = 0; i < heads * dim + gap; ++i) {
+                const float x = out[Problem::at(t * (heads * dim + gap) + i)];
+                const std::size_t at = Problem::at(t * heads * dim + i);
+                if (i >= heads * dim) {
+                    ASSERT_TRUE(std::isnan(x)) << "the gap is not attention's";
+                } else {
+                    ASSERT_LE(std::abs(x - want.out[at]), bound.out[at]) << name(path);
+                }
+            }
+        }
+    }
+}
+
+TEST_F(FlashTest, EqualSequencesNeedNoLengths) {
+    const Problem p =
+        random(4, 4, 128, {100, 100, 100}, {120, 120, 120}, {Kind::causal}, DType::f16);
+    for (const Path path : paths(DType::f16)) {
+        memory_.reset();
+        Device d = device_copy(p, DType::f16);
+        d.batch = {nullptr, nullptr, 3, 100, 120};
+        forward(path, d, p);
+        expect_close(p, d, wanted(p, DType::f16), name(path));
+    }
+}
+
+TEST_F(FlashTest, TokensOfNoSequenceStayAsTheyAre) {
+    const Problem p = random(2, 2, 64, {70, 30}, {70, 30}, {}, DType::bf16);
+    for (const Path path : paths(DType::bf16)) {
+        memory_.reset();
+        Device d = device_copy(p, DType::bf16);
+        d.batch.sequences = 1;
+        forward(path, d, p);
+        const std::vector<float> out = download(d.out);
+        for (std::size_t i = 0; i < out.size(); ++i) {
+            ASSERT_EQ(std::isnan(out[i]), i >= p.q_at(1, 0, 0)) << name(path) << ' ' << i;
+        }
+    }
+}
+
+TEST_F(FlashTest, ChoosesAPathAndCanBeCaptured) {
+    const Problem p = random(4, 2, 128, {300}, {300}, {}, DType::bf16);
+    const Device d = device_copy(p, DType::bf16);
+    forward(Path::chosen, d, p);
+    expect_close(p, d, wanted(p, DType::bf16), "chosen");
+    const std::vector<float> want = download(d.out);
+    stream_->fill(d.out.data, 0xff, d.out.bytes());
+    stream_->synchronize();
+    const Graph graph = Graph::capture(*stream_, [&] { forward(Path::chosen, d, p); });
+    for (int i = 0; i < 3; ++i) {
+        stream_->fill(d.out.data, 0xff, d.out.bytes());
+        graph.launch(*stream_);
+        ASSERT_EQ(download(d.out), want);
+    }
+    const OpRecord& record = ledger_.op(OpKind::attention);
+    EXPECT_EQ(record.flops, 2u * 4 * (300 * 301 / 2) * 4 * 128);
+}
+
+TEST_F(FlashTest, NothingToDo) {
+    const Tensor q = memory_.tensor(DType::bf16, {0, 2, 64}),
+                 k = memory_.tensor(DType::bf16, {5, 2, 64});
+    EXPECT_NO_THROW(flash_forward(ctx_, q, {nullptr, DType::f32, {2, 0}}, q, k, k, {}, {}, 1));
+    stream_->synchronize();
+}
+
+}  // namespace
+}  // namespace mr::cuda
