@@ -14,8 +14,15 @@
 namespace mr::model {
 
 // What a step in one kernel needs to know of a model.
-inline cuda::StepShape step_shape(const ModelSpec& spec, int rows) {
-    return {spec.layers, spec.dim, spec.hidden, spec.heads, spec.kv_heads, spec.head_dim, rows};
+inline cuda::StepShape step_shape(const ModelSpec& spec, const EngineOptions& options, int rows) {
+    return {.layers = spec.layers,
+            .dim = spec.dim,
+            .hidden = spec.hidden,
+            .heads = spec.heads,
+            .kv_heads = spec.kv_heads,
+            .head_dim = spec.head_dim,
+            .keys = static_cast<int>(options.context),
+            .rows = rows};
 }
 
 struct DeviceBuffers {

@@ -590,10 +590,11 @@ void Resident::prepare_steps() {
     std::span<std::byte> memory = buffers_.step_programs;
     for (int rows = 1; rows <= std::min(options_.max_sequences, cuda::kStepRows); ++rows) {
         const ops::DeviceBatch batch = decode_batch(rows);
-        const cuda::StepModel model = products_.step(batch, *cache_, buffers_.logits);
+        cuda::StepModel model = products_.step(batch, *cache_, buffers_.logits);
+        model.keys = static_cast<int>(options_.context);
         if (!cuda::step_takes(model) || !step_turn_.take()) return;
         const std::size_t bytes =
-            cuda::DeviceArena::padded(cuda::StepProgram::bytes(step_shape(spec_, rows)));
+            cuda::DeviceArena::padded(cuda::StepProgram::bytes(step_shape(spec_, options_, rows)));
         programs_[static_cast<std::size_t>(rows)].emplace(model, memory.first(bytes), stream_,
                                                           &ledger_);
         memory = memory.subspan(bytes);

@@ -196,12 +196,21 @@ struct MemoryParts {
     int dim;
     __device__ MemoryParts(const Args& a, std::int64_t slot, int dim_)
         : tops(a.tops + slot * a.max_parts), sums(a.sums + slot * a.max_parts * dim_), dim(dim_) {}
-    // Greatest score and sum of weights; four columns of the sums.
+    static constexpr int kInFlight = 8;
+    // A part's greatest score and sum of weights.
     __device__ __forceinline__ float2 top(int p) const { return __ldcg(tops + p); }
-    __device__ __forceinline__ void part(int p, int column, float2& of, float4& x) const {
-        of = top(p);
-        x = __ldcg(
-            reinterpret_cast<const float4*>(sums + static_cast<std::int64_t>(p) * dim + column));
+    // The same, and four columns of the sums, of every fourth part from p on.
+    __device__ __forceinline__ void load(int p, int begin, int end, int column,
+                                         float2 (&of)[kInFlight], float4 (&x)[kInFlight]) const {
+#pragma unroll
+        for (int i = 0; i < kInFlight; ++i, p += 4) {
+            of[i] = float2{-INFINITY, 0};
+            x[i] = float4{0, 0, 0, 0};
+            if (p < begin || p >= end) continue;
+            of[i] = top(p);
+            x[i] = __ldcg(reinterpret_cast<const float4*>(
+                sums + static_cast<std::int64_t>(p) * dim + column));
+        }
     }
 };
 
@@ -213,7 +222,6 @@ template <typename T, typename Team, typename Link, typename PartsOf>
 __device__ __forceinline__ void combine(const Args& a, const Tile& t, int kv_head, int dim,
                                         float* shared, Team team, const Link& link,
                                         PartsOf&& parts_of_slot) {
-    constexpr int kInFlight = 8;
     const int warp = team.thread() / 32, lane = team.thread() % 32;
     const int first = t.begin / 4 * 4 + warp;
     float* sums = shared;             // [4, dim]
@@ -221,19 +229,11 @@ __device__ __forceinline__ void combine(const Args& a, const Tile& t, int kv_hea
     float* tops = weights + 4;        // [4]
     for (int r = 0; r < t.rows; ++r) {
         const auto parts = parts_of_slot(t.slot + static_cast<std::int64_t>(r) * a.kv_heads);
+        constexpr int kInFlight = decltype(parts)::kInFlight;
         float2 of[kInFlight];
         float4 x[kInFlight];
-        const auto load = [&](int p0, int column) {
-#pragma unroll
-            for (int i = 0; i < kInFlight; ++i) {
-                const int p = p0 + 4 * i;
-                of[i] = float2{-INFINITY, 0};
-                x[i] = float4{0, 0, 0, 0};
-                if (p >= t.begin && p < t.end) parts.part(p, min(column, dim - 4), of[i], x[i]);
-            }
-        };
         // The first parts' sums are under way together with all parts' tops.
-        load(first, 4 * lane);
+        parts.load(first, t.begin, t.end, min(4 * lane, dim - 4), of, x);
         float top = -INFINITY;
 #pragma unroll
         for (int i = 0; i < kInFlight; ++i) top = fmaxf(top, of[i].x);
@@ -248,7 +248,9 @@ __device__ __forceinline__ void combine(const Args& a, const Tile& t, int kv_hea
             float4 sum{0, 0, 0, 0};
             float weight = 0;
             for (int p0 = first; p0 < t.end; p0 += 4 * kInFlight) {
-                if (p0 != first || column >= 128) load(p0, column);
+                if (p0 != first || column >= 128) {
+                    parts.load(p0, t.begin, t.end, column, of, x);
+                }
 #pragma unroll
                 for (int i = 0; i < kInFlight; ++i) {
                     const float w = exp2_fast(of[i].x - base);
@@ -277,17 +279,16 @@ __device__ __forceinline__ void combine(const Args& a, const Tile& t, int kv_hea
 
 // The end of a decode team that has written its parts, one of `most` or fewer on the same rows:
 // whoever comes last combines. `flag` and `shared` are shared memory that nobody reads any more.
-template <typename T, typename Team, typename Link = MemoryLink>
+template <typename T, typename Team>
 __device__ __forceinline__ void finish(const Args& a, const Tile& t, int kv_head, int dim, int most,
-                                       float* shared, bool* flag, Team team,
-                                       const Link& link = {}) {
+                                       float* shared, bool* flag, Team team) {
     const int teams = min(most, t.end - t.begin);
     if (teams > 1) {
         if (!last_to_arrive(a.counters + t.slot, static_cast<unsigned>(teams), flag, team)) return;
     } else {
         team.sync();
     }
-    combine<T>(a, t, kv_head, dim, shared, team, link,
+    combine<T>(a, t, kv_head, dim, shared, team, MemoryLink{},
                [&](std::int64_t slot) { return MemoryParts(a, slot, dim); });
 }
 

@@ -308,7 +308,6 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
         team.sync();
         const Tile& tile = shared.tile;
         const int parts = tile.end - tile.begin;
-        const bool sends = Link::kTagged && parts <= place.count;
         for (int index = 2 * team.thread(); index < rows * D; index += 2 * kDecodeThreads) {
             const int row = index / D, d = index % D;
             float most = -INFINITY;
@@ -332,14 +331,12 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
             }
             const std::int64_t slot = tile.slot + static_cast<std::int64_t>(row) * a.kv_heads;
             if constexpr (Link::kTagged) {
-                if (sends) {
-                    link.template send_part<D>(slot, part - tile.begin, d, value, {most, total});
-                    continue;
-                }
+                link.template send_part<D>(slot, part, d, value, {most, total});
+            } else {
+                const std::int64_t at = slot * a.max_parts + part;
+                *reinterpret_cast<float2*>(a.sums + at * D + d) = value;
+                if (d == 0) a.tops[at] = {most, total};
             }
-            const std::int64_t at = slot * a.max_parts + part;
-            *reinterpret_cast<float2*>(a.sums + at * D + d) = value;
-            if (d == 0) a.tops[at] = {most, total};
         }
         i += place.count;
         if (i >= parts) break;
@@ -350,15 +347,13 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
     const int parts = tile.end - tile.begin;
     if (parts <= 1) return;
     if constexpr (Link::kTagged) {
-        if (parts <= place.count) {
-            if (z > 0) return;
-            team.sync();
-            combine<T>(a, tile, kv_head, D, shared.sums, team, link,
-                       [&](std::int64_t slot) { return link.template parts<D>(slot, tile.begin); });
-            return;
-        }
+        if (z > 0) return;
+        team.sync();
+        combine<T>(a, tile, kv_head, D, shared.sums, team, link,
+                   [&](std::int64_t slot) { return link.template parts<D>(slot); });
+    } else {
+        finish<T>(a, tile, kv_head, D, place.count, shared.sums, &shared.last, team);
     }
-    finish<T>(a, tile, kv_head, D, place.count, shared.sums, &shared.last, team, link);
 }
 
 }  // namespace mr::cuda::attn

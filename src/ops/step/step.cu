@@ -25,8 +25,6 @@ const Limits& limits() {
     return l;
 }
 
-int multiprocessors() { return device() ? device()->multiprocessors : 0; }
-
 using small::kHeld;
 using small::kInputThreads;
 
@@ -100,16 +98,12 @@ void each_phase(const StepModel& model, Product&& product, Attention&& attention
 // The words that the phases of one token hand on, in the order of their memory.
 struct Words {
     explicit Words(const StepShape& shape) {
-        const std::int64_t row_tiles =
-            (shape.heads / shape.kv_heads + attn::kTileRows - 1) / attn::kTileRows;
-        const std::int64_t parts =
-            std::max<std::int64_t>(1, kTeams * multiprocessors() / (shape.kv_heads * row_tiles));
         const std::int64_t q_dim = shape.heads * shape.head_dim;
         qkv = x + shape.dim;
         attn = qkv + (q_dim + 2 * shape.kv_heads * shape.head_dim) / 2;
         up = attn + q_dim / 2;
         part = up + shape.hidden / 2;
-        all = part + shape.heads * parts * (shape.head_dim + 2);
+        all = part + shape.heads * attn::parts_of(shape.keys) * (shape.head_dim + 2);
     }
     std::int64_t x = 0, qkv, attn, up, part, all;  // where each begins
 };
@@ -126,7 +120,7 @@ bool with_words(const StepModel& model) {
                            in.finish == Finish::activate || in.finish == Finish::store;
         can = can && k % 16 == 0 && normed == first && (in.finish == Finish::store || n % 4 == 0);
         can = can && (!normed || k <= kHeld * 4 * small::kInputThreads);
-        can = can && (in.finish != Finish::add || n <= std::int64_t{16} * kTileRows * blocks);
+        can = can && (in.finish == Finish::store || n <= std::int64_t{16} * kTileRows * blocks);
     };
     each_phase(
         model, [&](int, const LinearIn& in, bool, bool) { look(in); },
@@ -136,13 +130,14 @@ bool with_words(const StepModel& model) {
 
 StepShape shape_of(const StepModel& model) {
     const StepLayer& layer = model.layers.front();
-    return {static_cast<int>(model.layers.size()),
-            layer.qkv.x.cols(),
-            layer.down.w.cols(),
-            model.q.dim(1),
-            layer.kv.kv_heads(),
-            layer.kv.head_dim(),
-            1};
+    return {.layers = static_cast<int>(model.layers.size()),
+            .dim = layer.qkv.x.cols(),
+            .hidden = layer.down.w.cols(),
+            .heads = model.q.dim(1),
+            .kv_heads = layer.kv.kv_heads(),
+            .head_dim = layer.kv.head_dim(),
+            .keys = model.keys,
+            .rows = static_cast<int>(layer.qkv.x.rows())};
 }
 
 // Who sends what to whom. A phase's tag is its place in the order, from 1; 0 is what the step
@@ -285,8 +280,7 @@ StepProgram::StepProgram(const StepModel& model, std::span<std::byte> memory, co
                          Ledger* ledger)
     : model_(model), memory_(memory) {
     rows_ = static_cast<int>(model.layers.front().qkv.x.rows());
-    StepShape shape = step::shape_of(model);
-    shape.rows = rows_;
+    const StepShape shape = step::shape_of(model);
     MR_CHECK(memory.size() >= bytes(shape), "a program has StepProgram::bytes()");
     step::Fit fit;
     std::vector<step::Phase> phases = step::phases_of(model, fit);
@@ -359,6 +353,7 @@ void StepProgram::run(const Context& ctx, const ops::DeviceBatch& batch) const {
         args.x_words = reinterpret_cast<Word*>(memory_.data() + kBarrierBytes +
                                                phase_bytes(static_cast<int>(model_.layers.size())));
         args.part_words = reinterpret_cast<Word*>(part_words_);
+        args.most_parts = attn::parts_of(model_.keys);
     }
     const Start how{blocks_, first.kv.head_dim(), words_, shared_bytes_};
     with_ring(first.qkv.w.dtype,

@@ -40,6 +40,7 @@ struct StepModel {
     Tensor q, attn;         // [rows, heads, head_dim]
     ops::AttentionMask mask;
     float scale = 0;
+    int keys = 0;  // that a sequence may have, at most
 };
 
 // Whether there is a kernel for this model on this device: products of one type, attention on
@@ -66,6 +67,7 @@ struct StepShape {
     int layers = 0;
     std::int64_t dim = 0, hidden = 0;
     std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+    int keys = 0;  // of a sequence, at most
     int rows = 1;
 };
 

@@ -68,12 +68,12 @@ __device__ __forceinline__ HeldFinish held_finish(const Results& results, int ro
     return held;
 }
 
-// `sums` [count tiles][warps][16 rows] -> words, memory or both. `held` belongs to this thread's
-// first result where is_held; only sums onto memory that nobody sends may have others.
+// `sums` [count tiles][warps][16 rows] -> words, memory or both. `first_held` belongs to this
+// thread's first result where is_held; only Finish::store has others.
 template <int kAll, typename T>
-__device__ __forceinline__ void send_tiles(const Results& results, int2 where, const float* sums,
-                                           int count, const HeldFinish& first_held, bool is_held,
-                                           unsigned residual_tag, unsigned tag) {
+__device__ __forceinline__ void send_tiles(const Results& results, const float* sums, int count,
+                                           const HeldFinish& first_held, bool is_held,
+                                           unsigned tag) {
     using small::add_warps;
     using small::kTileRows;
     const Params& p = results.p();
@@ -82,8 +82,11 @@ __device__ __forceinline__ void send_tiles(const Results& results, int2 where, c
     for (int i = thread; i < count << results.log_each(); i += kAll) {
         const int row = results.row(i);
         if (row >= results.rows()) continue;
-        const HeldFinish held =
-            is_held && i == thread ? first_held : held_finish<T>(results, row, where, residual_tag);
+        HeldFinish held = first_held;
+        if (!is_held || i != thread) {  // the head of a large vocabulary: nothing but a bias
+            held = {};
+            if (p.bias) held.bias.x = p.bias[row];
+        }
         const float* at = sums + results.tile(i) * (kWarps * kTileRows) + results.row_in(i);
         float a = add_warps(at, kTileRows);
         if (!results.pairs()) {
@@ -94,20 +97,24 @@ __device__ __forceinline__ void send_tiles(const Results& results, int2 where, c
             continue;
         }
         float b = add_warps(at + 1, kTileRows);
-        if (p.finish == Finish::gate) {
+        const bool gate = p.finish == Finish::gate;
+        if (p.bias && !gate) a += held.bias.x, b += held.bias.y;
+        if (gate || p.finish == Finish::activate) {
+#pragma unroll 1
+            for (int j = 0; j < 2; ++j) {  // one copy of the code: there is much of it
+                const float first = small::activate_by(a, p.activation);
+                a = b;
+                b = first;
+            }
+        } else if (held.turned) {
+            rotate_pair(a, b, held.turn);
+        }
+        if (gate) {
             float up_a = add_warps(at + kTileRows / 2, kTileRows);
             float up_b = add_warps(at + 1 + kTileRows / 2, kTileRows);
             if (p.bias) up_a += held.bias.x, up_b += held.bias.y;
-            a = __fmul_rn(small::activate_by(a, p.activation), up_a);
-            b = __fmul_rn(small::activate_by(b, p.activation), up_b);
-        } else {
-            if (p.bias) a += held.bias.x, b += held.bias.y;
-            if (p.finish == Finish::activate) {
-                a = small::activate_by(a, p.activation);
-                b = small::activate_by(b, p.activation);
-            } else if (held.turned) {
-                rotate_pair(a, b, held.turn);
-            }
+            a = __fmul_rn(a, up_a);
+            b = __fmul_rn(b, up_b);
         }
         const unsigned pair = pack<T>(a, b);
         send(out + row / 2, pair, tag);

@@ -260,9 +260,8 @@ __device__ __forceinline__ Going product(const Args& a, const Phase& phase, int 
         }
         team.sync();
         if constexpr (kOne) {
-            send_tiles<kMultiplying, T>({phase, first + done * blocks, blocks}, common.where[0],
-                                        sums, count, finish, done == 0, residual_tag,
-                                        common.tags + number);
+            send_tiles<kMultiplying, T>({phase, first + done * blocks, blocks}, sums, count, finish,
+                                        done == 0, common.tags + number);
         } else {
             small::finish_tiles<kMultiplying, kOne, T>(p, common.where, sums, first + done * blocks,
                                                        blocks, count, residual, done == 0);
@@ -291,9 +290,8 @@ __device__ __forceinline__ Going attend(const Args& a, const Phase& phase, int n
         const int rest = i / args.kv_heads;
         const attn::DecodePlace place{i % args.kv_heads, rest % a.tiles, rest / a.tiles, a.parts};
         if constexpr (kOne) {
-            const TaggedLink link{
-                phase.in, tags + phase.in_tag, phase.out, a.part_words, tags + number,
-                a.parts,  shared.rows,         stamp};
+            const TaggedLink link{phase.in,      tags + phase.in_tag, phase.out,   a.part_words,
+                                  tags + number, a.most_parts,        shared.rows, stamp};
             attn::decode_parts<T, D>(args, phase.keys, phase.values, place, shared.decode, team,
                                      link);
         } else {

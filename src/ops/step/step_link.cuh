@@ -79,9 +79,9 @@ struct TaggedLink {
     const Word* qkv;  // a word for two numbers: q, then the newest key, then its value
     unsigned qkv_tag;
     Word* out;         // likewise
-    Word* part_words;  // [heads, at_once, head_dim + 2]: greatest score, sum of weights, sums
+    Word* part_words;  // [heads, most_parts, head_dim + 2]: greatest score, sum of weights, sums
     unsigned tag;      // of out and parts
-    int at_once;
+    int most_parts;
     void* rows;  // AttendShared::rows
     Stamp* stamp;
 
@@ -126,7 +126,7 @@ struct TaggedLink {
     template <int D>
     __device__ __forceinline__ void send_part(std::int64_t slot, int part, int d,
                                               const float2& value, const float2& top) const {
-        Word* to = part_words + (slot * at_once + part) * (D + 2);
+        Word* to = part_words + (slot * most_parts + part) * (D + 2);
         send(to + 2 + d, value.x, value.y, tag);
         if (d == 0) send(to, top.x, top.y, tag);
     }
@@ -134,23 +134,34 @@ struct TaggedLink {
     struct Parts {
         const Word* words;
         unsigned tag;
-        int begin;
+        static constexpr int kInFlight = 4;
         __device__ __forceinline__ float2 top(int p) const {
-            const uint4 v = cuda::receive(words + (p - begin) * (D + 2), tag);
+            const uint4 v = cuda::receive(words + p * (D + 2), tag);
             return {__uint_as_float(v.x), __uint_as_float(v.z)};
         }
-        __device__ __forceinline__ void part(int p, int column, float2& of, float4& x) const {
-            uint4 v[3];
-            const Word* from = words + (p - begin) * (D + 2);
-            cuda::receive(v, tag, [&](int i) { return i == 0 ? from : from + column + 2 * i; });
-            of = {__uint_as_float(v[0].x), __uint_as_float(v[0].z)};
-            x = {__uint_as_float(v[1].x), __uint_as_float(v[1].z), __uint_as_float(v[2].x),
-                 __uint_as_float(v[2].z)};
+        __device__ __forceinline__ void load(int p, int begin, int end, int column,
+                                             float2 (&of)[kInFlight],
+                                             float4 (&x)[kInFlight]) const {
+            uint4 v[3 * kInFlight];
+            cuda::receive(v, tag, [&](int i) -> const Word* {
+                const int at = p + i / 3 * 4;
+                if (at < begin || at >= end) return nullptr;
+                return words + at * (D + 2) + (i % 3 == 0 ? 0 : column + i % 3 * 2);
+            });
+#pragma unroll
+            for (int i = 0; i < kInFlight; ++i) {
+                const int at = p + i * 4;
+                const uint4 top = v[3 * i], low = v[3 * i + 1], high = v[3 * i + 2];
+                of[i] = {__uint_as_float(top.x), __uint_as_float(top.z)};
+                if (at < begin || at >= end) of[i].x = -INFINITY;
+                x[i] = {__uint_as_float(low.x), __uint_as_float(low.z), __uint_as_float(high.x),
+                        __uint_as_float(high.z)};
+            }
         }
     };
     template <int D>
-    __device__ __forceinline__ Parts<D> parts(std::int64_t slot, int begin) const {
-        return {part_words + slot * at_once * (D + 2), tag, begin};
+    __device__ __forceinline__ Parts<D> parts(std::int64_t slot) const {
+        return {part_words + slot * most_parts * (D + 2), tag};
     }
 };
 

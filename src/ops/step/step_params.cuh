@@ -51,6 +51,7 @@ struct Args {
     Stamp* stamps;         // [count] or null
     attn::Args attention;  // keys and values: the phase's
     int tiles, parts;      // of rows; of keys, worked on at once
+    int most_parts;        // that any sequence can have
 };
 
 // blocks: one a multiprocessor.
