@@ -49,7 +49,8 @@ inline int stage_of(const model::ModelSpec& spec, model::RoleAt at) {
     using model::Role;
     if (at.role == Role::embedding || at.role == Role::positions) return model::embedding_stage();
     if (at.layer < 0) return model::logits_stage(spec);
-    return at.role < Role::mlp_norm ? model::attention_stage(at.layer) : model::mlp_stage(at.layer);
+    return at.role < Role::mlp_norm ? model::attention_stage(spec, at.layer)
+                                    : model::mlp_stage(spec, at.layer);
 }
 
 // What the error of a pass begins with after the file: "STAGE = VALUE: ... position N".

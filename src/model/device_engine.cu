@@ -222,11 +222,17 @@ void Resident::run(const Part& part) {
             cuda::attention_prefill(ctx_, attn, q, cache_->layer(i), part.batch, spec_.mask, scale);
         }
         ctx_.dependent_launch = options_.dependent_launch;
+        const auto mlp_out = [&] {
+            product(products_.down(rows, part.first, i), part.few);
+            check(mlp_stage(spec_, i), x, part.first);
+        };
+        if (parallel) mlp_out();  // first, as in a step of one kernel (ops/step)
         product(products_.out(rows, part.first, i), part.few);
-        check(attention_stage(i), x, part.first);
-        if (!parallel) mlp_in(part, i);
-        product(products_.down(rows, part.first, i), part.few);
-        check(mlp_stage(i), x, part.first);
+        check(attention_stage(spec_, i), x, part.first);
+        if (!parallel) {
+            mlp_in(part, i);
+            mlp_out();
+        }
     }
     ctx_.layer = -1;
 }

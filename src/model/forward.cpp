@@ -314,15 +314,18 @@ Tensor Engine::forward(std::span<const BatchItem> batch) {
         const LayerWeights& w = weights.layers[static_cast<std::size_t>(i)];
         ledger_.at(i);
         norm(a.h, a.x, w.attn_norm, w.attn_norm_bias);
-        // Parallel residual: both branches read x as it enters the layer, so the MLP's norm is
-        // taken before attention adds to x.
+        // Parallel residual: both branches read x as it enters the layer, so both norms are taken
+        // before either adds to x. The MLP's is added first, as on the GPU.
         const bool parallel = spec.residual == Residual::parallel;
-        if (parallel) norm(a.h2, a.x, w.mlp_norm, w.mlp_norm_bias);
+        const auto mlp = [&](Tensor h) {
+            norm(h, a.x, w.mlp_norm, w.mlp_norm_bias);
+            mlp_block(w, i, a, h);
+            check(mlp_stage(spec, i), a.x, batch);
+        };
+        if (parallel) mlp(a.h2);
         attention_block(w, i, a);
-        check(attention_stage(i), a.x, batch);
-        if (!parallel) norm(a.h, a.x, w.mlp_norm, w.mlp_norm_bias);
-        mlp_block(w, i, a, parallel ? a.h2 : a.h);
-        check(mlp_stage(i), a.x, batch);
+        check(attention_stage(spec, i), a.x, batch);
+        if (!parallel) mlp(a.h);
     }
 
     ledger_.at(-1);

@@ -9,11 +9,15 @@
 
 namespace mr::model {
 
-// In the order in which a pass comes to them. After the embedding and after either half of a layer
-// it is the residual stream that is looked at.
+// In the order in which a pass comes to them: a parallel residual has the MLP's half added first.
+// After the embedding and after either half of a layer it is the residual stream that is looked at.
 constexpr int embedding_stage() { return 0; }
-constexpr int attention_stage(int layer) { return 1 + 2 * layer; }
-constexpr int mlp_stage(int layer) { return 2 + 2 * layer; }
+inline int attention_stage(const ModelSpec& spec, int layer) {
+    return (spec.residual == Residual::parallel ? 2 : 1) + 2 * layer;
+}
+inline int mlp_stage(const ModelSpec& spec, int layer) {
+    return (spec.residual == Residual::parallel ? 1 : 2) + 2 * layer;
+}
 constexpr int logits_stage(const ModelSpec& spec) { return 1 + 2 * spec.layers; }
 
 // "layer 5, after attention (out)"; layers count from 0, as in the names of tensors.

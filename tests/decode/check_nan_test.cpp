@@ -116,7 +116,7 @@ TEST(CheckNan, WithoutItErrorsNameTheSwitch) {
         Session session(*plain);
         EXPECT_NE(error_of(session, kPrompt, greedy(4)).find("--check-nan"), std::string::npos);
     }
-    const std::string place = test::finding(spec, model::mlp_stage(1), kNan, 0);
+    const std::string place = test::finding(spec, model::mlp_stage(spec, 1), kNan, 0);
     for (const auto& [engine, says] :
          {std::pair{plain.get(), std::string("--check-nan")}, {checked.get(), place}}) {
         try {

@@ -83,14 +83,20 @@ void each_phase(const StepModel& model, Product&& product, Attention&& attention
     const auto layers = static_cast<int>(model.layers.size());
     for (int i = 0; i < layers; ++i) {
         const StepLayer& layer = model.layers[static_cast<std::size_t>(i)];
-        // Parallel: `up` needs what `qkv` needs, so it is done while other blocks end that; and the
-        // blocks add `down` to what they added `out` to.
         product(i, layer.qkv, true, true);
-        if (model.parallel) product(i, layer.up, false, false);
+        if (model.parallel) {
+            // `up` needs what `qkv` needs, so it is done while other blocks end that; `down` while
+            // attention's results are on their way; and blocks add `out` to what they added `down`.
+            product(i, layer.up, false, false);
+            attention(i, layer.kv);
+            product(i, layer.down, true, false);
+            product(i, layer.out, false, true);
+            continue;
+        }
         attention(i, layer.kv);
-        product(i, layer.out, true, !model.parallel);
-        if (!model.parallel) product(i, layer.up, true, true);
-        product(i, layer.down, !model.parallel, true);
+        product(i, layer.out, true, true);
+        product(i, layer.up, true, true);
+        product(i, layer.down, true, true);
     }
     if (model.head.w) product(-1, model.head, true, false);
 }
@@ -151,9 +157,8 @@ void link(const StepModel& model, std::vector<Phase>& phases, Word* memory) {
             Phase& phase = phases[static_cast<std::size_t>(number++)];
             if (in.norm.weight.data) {
                 phase.in = memory + words.x, phase.in_tag = x_tag;
-            } else if (attn_tag > 0) {
+            } else if (in.x.data == model.attn.data) {
                 phase.in = memory + words.attn, phase.in_tag = attn_tag;
-                attn_tag = 0;
             } else {
                 phase.in = memory + words.up, phase.in_tag = up_tag;
             }
