@@ -97,7 +97,7 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, const
         barrier_wait(barriers.do_full(stage), (i >> 1) & 1);
         clear_stage(stage);
         multiply_wait<0>();
-        multiply_done(s);
+        keep_order(s);
         start_scores(dp, v_rows, do_at);
         multiply_commit();
         if (const int what = read_word(base + L::kSteps + stage * 4); what & kMasked) {
@@ -134,7 +134,7 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, const
             s[4 * n + 3] = exp2_fast(fmaf(s[4 * n + 3], scale2, -lse.y));
         }
         multiply_wait<0>();
-        multiply_done(dp);
+        keep_order(dp);
         const unsigned delta_at = base + L::kDelta + stage * kRows * 4 + lane % 4 * 8;
 #pragma unroll
         for (int n = 0; n < kBlocks; ++n) {
@@ -189,7 +189,7 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, const
         }
 
         multiply_wait<more ? 1 : 0>();  // dQ is there
-        multiply_done(dq);
+        keep_order(dq);
         barrier_wait(barriers.dq_empty(group), (i & 1) ^ 1);
         {
             const unsigned at = base + L::kDq + Tile::begin(group) * 4 + thread * 16;
@@ -224,8 +224,8 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, const
         for (int i = 0; i + 1 < steps; ++i) take_step(i, std::true_type{});
         take_step(steps - 1, std::false_type{});
         multiply_wait<0>();
-        multiply_done(dk);
-        multiply_done(dv);
+        keep_order(dk);
+        keep_order(dv);
     }
 
     // Out through the shared memory of K and V, which nobody reads any more, so that rows are
