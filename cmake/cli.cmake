@@ -30,7 +30,8 @@ if(cli_sources)
     target_precompile_headers(millrace_cli PRIVATE <CLI/CLI.hpp> <nlohmann/json.hpp>)
     target_compile_definitions(millrace_cli PRIVATE
         MR_BUNDLED_MODEL="${MILLRACE_BUNDLED_MODEL}"
-        MR_SOURCE_MODELS="${PROJECT_SOURCE_DIR}/models")
+        MR_SOURCE_MODELS="${PROJECT_SOURCE_DIR}/models"
+        MR_SOURCE_PEERS="${PROJECT_SOURCE_DIR}/bench/peers")
 endif()
 
 set_source_files_properties(${PROJECT_SOURCE_DIR}/src/decode/api.cpp PROPERTIES

@@ -1,10 +1,12 @@
-// millrace bench attention: the attention kernels of the GPU alone.
+// millrace bench attention: the attention kernels of the GPU alone, over the paged cache (decode
+// and prefill of the engine) and over plain tensors (training).
 #include <fmt/format.h>
 
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "cli/bench_flash.h"
 #include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/terminal.h"
@@ -20,34 +22,27 @@ struct Options {
     std::string type = "bf16";
     std::vector<int> keys{128, 512, 4096, 32768};
     std::vector<int> prompts{2048};
+    FlashTables plain;
+    std::string only, grid, peer;
     bool json = false;
 };
 
-int bench(Options options) {
-    cuda::AttentionShape& shape = options.shape;
-    shape.dtype = *dtype_from_name(options.type);
-    if (shape.heads % shape.kv_heads != 0) {
-        throw Error::usage({.field = "--kv-heads",
-                            .value = std::to_string(shape.kv_heads),
-                            .problem = "does not divide --heads " + std::to_string(shape.heads)});
-    }
-    if (shape.head_dim % 8 != 0) {
-        throw Error::usage({.field = "--head-dim",
-                            .value = std::to_string(shape.head_dim),
-                            .problem = "is not a multiple of 8"});
-    }
-    const double read = observe::device_ceilings().read;
+// Decode and prefill over the paged cache.
+std::string paged_table(const Options& options, double read, Json& json) {
+    const cuda::AttentionShape& shape = options.shape;
     const cuda::AttentionMeasured m = cuda::measure_attention(shape, options.keys, options.prompts);
-    Json json{{"bench", "attention"},       {"gpu", m.device.name},
-              {"heads", shape.heads},       {"kv_heads", shape.kv_heads},
-              {"head_dim", shape.head_dim}, {"batch", shape.batch},
-              {"type", options.type},       {"read_bandwidth_gb_s", read / 1e9},
-              {"decode", Json::array()},    {"prefill", Json::array()}};
+    json.update(Json{{"heads", shape.heads},
+                     {"kv_heads", shape.kv_heads},
+                     {"head_dim", shape.head_dim},
+                     {"batch", shape.batch},
+                     {"type", options.type},
+                     {"decode", Json::array()},
+                     {"prefill", Json::array()}});
     std::string text = fmt::format(
-        "attention on {}: {} heads, {} kv heads of {}, batch {}, {}\n"
+        "paged cache: {} heads, {} kv heads of {}, batch {}, {}\n"
         "  reads {:.0f} GB/s\n  {:>9} {:>11} {:>9} {:>9} {:>6}\n",
-        m.device.name, shape.heads, shape.kv_heads, shape.head_dim, shape.batch, options.type,
-        read / 1e9, "keys", "us a call", "MB", "GB/s", "%");
+        shape.heads, shape.kv_heads, shape.head_dim, shape.batch, options.type, read / 1e9, "keys",
+        "us a call", "MB", "GB/s", "%");
     for (const auto& row : m.decode) {
         const double rate = static_cast<double>(row.bytes) / row.seconds;
         json["decode"].push_back({{"keys", row.keys},
@@ -66,6 +61,40 @@ int bench(Options options) {
         text += fmt::format("  prefill of {}, causal: {:.1f} us, {:.1f} TFLOP/s\n", row.rows,
                             row.seconds * 1e6, row.flops / row.seconds / 1e12);
     }
+    return text;
+}
+
+void check(const Options& options) {
+    const cuda::AttentionShape& shape = options.shape;
+    if (shape.heads % shape.kv_heads != 0) {
+        throw Error::usage({.field = "--kv-heads",
+                            .value = std::to_string(shape.kv_heads),
+                            .problem = "does not divide --heads " + std::to_string(shape.heads)});
+    }
+    if (shape.head_dim % 8 != 0) {
+        throw Error::usage({.field = "--head-dim",
+                            .value = std::to_string(shape.head_dim),
+                            .problem = "is not a multiple of 8"});
+    }
+}
+
+int bench(Options options) {
+    check(options);
+    options.shape.dtype = *dtype_from_name(options.type);
+    options.plain.torch = options.peer == "torch";
+    const std::string gpu = cuda::require_device().name;
+    const observe::Ceilings& ceilings = observe::device_ceilings();
+    Json json{{"bench", "attention"},
+              {"gpu", gpu},
+              {"read_bandwidth_gb_s", ceilings.read / 1e9},
+              {"matrix_tflop_s", ceilings.matrix / 1e12}};
+    std::string text = fmt::format("attention on {}\n", gpu);
+    if (options.grid == "cs336") {
+        text += cs336_table(ceilings.matrix, json);
+    } else {
+        if (options.only != "paged") text += flash_table(options.plain, ceilings.matrix, json);
+        if (options.only != "plain") text += paged_table(options, ceilings.read, json);
+    }
     out(options.json ? json_text(json) : text);
     return 0;
 }
@@ -74,8 +103,22 @@ int bench(Options options) {
 
 void add_bench_attention(CLI::App& bench_app, Action& action) {
     auto options = std::make_shared<Options>();
-    CLI::App* command =
-        bench_app.add_subcommand("attention", "The GPU's attention alone, decode and prefill");
+    CLI::App* command = bench_app.add_subcommand("attention", "The GPU's attention alone");
+    command->add_option("--only", options->only, "One of the tables: plain tensors, paged cache")
+        ->check(CLI::IsMember({"plain", "paged"}));
+    command
+        ->add_option("--tokens", options->plain.tokens,
+                     "Plain tensors: lengths of sequences, as many as make 16384 tokens")
+        ->delimiter(',')
+        ->check(CLI::Range(1, 1 << 20))
+        ->capture_default_str();
+    command->add_flag("!--no-backward", options->plain.backward, "Plain tensors: forward alone");
+    command->add_option("--peer", options->peer, "Plain tensors: also PyTorch's kernels")
+        ->check(CLI::IsMember({"torch"}));
+    command
+        ->add_option("--grid", options->grid,
+                     "cs336: one head, 128 to 65536 tokens, against the unfused version")
+        ->check(CLI::IsMember({"cs336"}));
     command->add_option("--keys", options->keys, "Keys a decoded token sees")
         ->delimiter(',')
         ->check(CLI::Range(1, 1 << 22))
@@ -100,7 +143,9 @@ void add_bench_attention(CLI::App& bench_app, Action& action) {
         ->check(CLI::IsMember({"f32", "f16", "bf16"}))
         ->capture_default_str();
     command->add_flag("--json", options->json, "Print JSON");
-    command->footer("Example:\n  millrace bench attention --keys 128,4096 --heads 32 --batch 8");
+    command->footer(
+        "Examples:\n  millrace bench attention --only plain --peer torch\n"
+        "  millrace bench attention --only paged --keys 128,4096 --heads 32 --batch 8");
     command->callback([options, &action] {
         action = [options] {
             std::erase(options->prompts, 0);

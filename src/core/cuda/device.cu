@@ -194,7 +194,7 @@ Stream::Stream(Priority priority) {
                                               priority == Priority::high ? greatest : least));
 }
 Stream::~Stream() {
-    if (stream_) cudaStreamDestroy(stream_);
+    if (stream_ && owned_) cudaStreamDestroy(stream_);
 }
 void Stream::synchronize() const { MR_CUDA_CALL(cudaStreamSynchronize(stream_)); }
 void Stream::record(const Event& event) const {

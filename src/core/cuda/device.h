@@ -113,6 +113,7 @@ class Stream {
   public:
     enum class Priority { normal, high };
     explicit Stream(Priority priority = Priority::normal);
+    explicit Stream(CUstream_st* borrowed) : stream_(borrowed), owned_(false) {}
     ~Stream();
     Stream(const Stream&) = delete;
     Stream& operator=(const Stream&) = delete;
@@ -129,6 +130,7 @@ class Stream {
 
   private:
     CUstream_st* stream_ = nullptr;
+    bool owned_ = true;
 };
 
 // Work captured once from a stream and replayed with one launch.

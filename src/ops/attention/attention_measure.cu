@@ -6,6 +6,7 @@
 #include "core/cuda/kernel.cuh"
 #include "core/cuda/timer.h"
 #include "ops/attention/attention_cuda.h"
+#include "ops/attention/attention_fill.cuh"
 #include "ops/attention/attention_measure.h"
 
 namespace mr::cuda {
@@ -13,19 +14,6 @@ namespace {
 
 constexpr int kPage = 32;
 constexpr int kMostCalls = 256;
-
-// Values between -1 and 1: constant ones would draw less power than real ones.
-template <typename T>
-__global__ void fill_kernel(T* to, std::int64_t count) {
-    wait_for_previous();
-    const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
-    for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
-         i += step) {
-        auto x = static_cast<std::uint32_t>(i) * 2654435761u;
-        x = (x ^ (x >> 15)) * 2246822519u;
-        to[i] = from_f32<T>(static_cast<float>(x ^ (x >> 13)) * 0x1p-31f - 1);
-    }
-}
 
 template <typename T>
 T* upload(const Stream& stream, DeviceArena& memory, const std::vector<T>& values) {
@@ -98,14 +86,10 @@ AttentionMeasured measure_attention(const AttentionShape& shape, const std::vect
     for (const int n : keys) most = std::max(most, 2 * cache_bytes(shape.batch, n));
     for (const int n : prompts) most = std::max(most, cache_bytes(1, n));
     const DeviceArena cache("attention benchmark", most);
-    const auto fill = [&](void* data, std::size_t bytes) {
-        with_float_type(shape.dtype, [&](auto type) {
-            using T = decltype(type);
-            launch(ctx, 1024, 256, 0, fill_kernel<T>, static_cast<T*>(data),
-                   static_cast<std::int64_t>(bytes / sizeof(T)));
-        });
-    };
-    fill(cache.data(), cache.size());
+    fill_between_ones(ctx,
+                      {cache.data(),
+                       shape.dtype,
+                       {static_cast<std::int64_t>(cache.size() / dtype_bytes(shape.dtype, 1))}});
 
     const auto measure = [&](int batch, int count, int n) {
         const std::size_t scratch_bytes =
@@ -121,7 +105,7 @@ AttentionMeasured measure_attention(const AttentionShape& shape, const std::vect
         DeviceArena memory("attention benchmark",
                            scratch_bytes + 2 * rows * row_bytes + tables + 16384);
         const Case c = make_case(stream, memory, shape, batch, count, n);
-        fill(c.q.data, c.q.bytes());
+        fill_between_ones(ctx, c.q);
         if (scratch_bytes > 0) {
             ctx.scratch = {memory.array<std::byte>(scratch_bytes), scratch_bytes};
             attention_prepare_scratch(stream, ctx.scratch, batch * count, shape.heads);

@@ -1,0 +1,67 @@
+// Attention on raw device pointers and a stream: forward and backward, without an engine, a model
+// or a framework around it. Exact, deterministic, and no more memory than a number a row.
+//
+//   s[i, j]   = scale * q[i, h] · k[j, g]       for the keys j that query i sees; g = h / (heads /
+//   kv_heads) lse[h, i] = log(sum over j of exp(s[i, j])) out[i, h] = sum over j of exp(s[i, j] -
+//   lse[h, i]) * v[j, g]
+//
+// Everything lies in the memory of the current device; calls return at once and can be captured in
+// a graph. Every function throws std::exception with the sentence of this contract that was broken.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace millrace {
+
+enum class AttentionType { f32, f16, bf16 };
+
+// With key j and a query at position p of its sequence (the last query stands at the last key):
+enum class AttentionMask {
+    full,          // always
+    causal,        // j <= p
+    block_causal,  // j / block <= p / block
+};
+
+struct Attention {
+    AttentionType type = AttentionType::bf16;  // of all tensors but lse
+    int heads = 1, kv_heads = 1;               // heads is a multiple of kv_heads
+    int head_dim = 64;                         // a multiple of 8, up to 256 (backward 128)
+    float scale = 0;                           // 0: 1 / sqrt(head_dim)
+
+    // [tokens, heads, head_dim]: q, out [tokens_q, heads, ...]; k, v [tokens_k, kv_heads, ...].
+    // From token to token are `*_stride` elements (0: heads * head_dim). Pointers and strides are
+    // multiples of 16 bytes.
+    std::int64_t tokens_q = 0, tokens_k = 0;
+    const void *q = nullptr, *k = nullptr, *v = nullptr;
+    void* out = nullptr;
+    float* lse = nullptr;  // [heads, tokens_q]
+    std::int64_t q_stride = 0, k_stride = 0, v_stride = 0, out_stride = 0;
+
+    // Sequence i has queries [cu_q[i], cu_q[i + 1]) and keys [cu_k[i], cu_k[i + 1]); both arrays
+    // lie on the device, and no sequence is longer than the maxima. Both null: `sequences` of
+    // max_queries queries and max_keys keys one after the other (0: one sequence, everything).
+    const std::int32_t *cu_q = nullptr, *cu_k = nullptr;
+    int sequences = 0, max_queries = 0, max_keys = 0;
+
+    AttentionMask mask = AttentionMask::causal;
+    int block = 1;   // of block_causal
+    int window = 0;  // > 0: only keys with p - j < window
+    int sinks = 0;   // the first keys, which a window leaves visible
+};
+
+// Writes out and lse. `stream` is a cudaStream_t.
+void attention_forward(const Attention& call, void* stream);
+
+// The gradients by q, k and v of a loss whose gradient by out is `dout`, from the forward's q, k,
+// v, out and lse. Tensors as those they belong to, without gaps between tokens.
+struct AttentionGradients {
+    const void* dout = nullptr;
+    void *dq = nullptr, *dk = nullptr, *dv = nullptr;
+    void* scratch = nullptr;  // attention_backward_scratch_bytes(), on the device
+    std::size_t scratch_bytes = 0;
+};
+std::size_t attention_backward_scratch_bytes(const Attention& call);
+void attention_backward(const Attention& call, const AttentionGradients& gradients, void* stream);
+
+}  // namespace millrace

@@ -1,0 +1,21 @@
+// The tables of `bench attention` for plain tensors (bench_flash.cpp).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/json.h"
+
+namespace mr::cli {
+
+struct FlashTables {
+    std::vector<int> tokens{512, 2048, 8192, 16384};
+    bool backward = true;
+    bool torch = false;  // beside PyTorch
+};
+
+// Both add what they measured to `json` and give it as text. `matrix`: FLOP/s of the device.
+std::string flash_table(const FlashTables& options, double matrix, Json& json);
+std::string cs336_table(double matrix, Json& json);
+
+}  // namespace mr::cli

@@ -1,0 +1,70 @@
+// The shapes of the Hopper forward's tiles, and the order in which they are worked on.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "core/cuda/timeline.h"
+#include "ops/attention/flash_problem.h"
+
+namespace mr::cuda::flash {
+
+// D: numbers of a head, padded to what the products are made for (zeros cost time, nothing else).
+template <int D, int kGroups_, int kKeys_, int kStages_>
+struct ForwardShape {
+    static constexpr int kDim = D;
+    static constexpr int kGroups = kGroups_;  // consumers
+    static constexpr int kRows = 64 * kGroups;
+    static constexpr int kKeys = kKeys_;      // of a tile
+    static constexpr int kStages = kStages_;  // tiles of K, and of V, on their way or in use
+    static constexpr int kThreads = 128 * (kGroups + 1);
+    static constexpr int kPanels = (D + 63) / 64;  // of 64 numbers, 128 bytes
+    static constexpr int kQueryBytes = kPanels * kRows * 128;
+    static constexpr int kTileBytes = kPanels * kKeys * 128;
+    static constexpr int kBytes = kQueryBytes + 2 * kStages * kTileBytes + 1024 + 384;
+    static constexpr int kProducerRegisters = kGroups == 2 ? 40 : 32;
+    static constexpr int kConsumerRegisters = kGroups == 2 ? 232 : 160;
+    static_assert(D % 16 == 0 && kKeys % 16 == 0 && kBytes <= 227 * 1024);
+};
+
+// How tiles of queries follow each other: sections of `section` (sequence, head) pairs; in a
+// section the last queries of all pairs first, which see most keys, so that what comes last is
+// short.
+struct ForwardPlan {
+    int row_tiles = 0;     // of the longest sequence
+    int pairs = 0;         // sequences * heads
+    int section = 1;       // pairs that are worked on together
+    int tiles = 0;         // row_tiles * pairs
+    int counter = -1;      // whose turn it is (tile_counters); -1: every block has its own tiles
+    float scale_log2 = 1;  // scale * log2(e): weights are powers of two
+    Stamp* stamp = nullptr;
+
+    struct Tile {
+        int pair, row;
+    };
+    constexpr Tile tile(int t) const {
+        const int whole = section * row_tiles, first = t / whole * section;
+        const int width = std::min(section, pairs - first), rest = t - first * row_tiles;
+        return {first + rest % width, row_tiles - 1 - rest / width};
+    }
+};
+
+// Blocks on the same keys at the same time find them in L2. Many pairs at once spread the blocks so
+// thin that none does; few leave long tiles for the end. So: at least four blocks a pair, or as
+// many pairs as fit in a third of L2 (queries and results pass through it as well).
+inline ForwardPlan plan_forward(const Problem& p, int rows, int multiprocessors,
+                                std::size_t l2_bytes) {
+    ForwardPlan plan;
+    plan.row_tiles = (p.max_queries + rows - 1) / rows;
+    plan.pairs = p.sequences * p.heads;
+    plan.tiles = plan.row_tiles * plan.pairs;
+    const double bytes_of_pair = 4.0 * p.max_keys * p.head_dim / p.group;
+    const double fit = static_cast<double>(l2_bytes) / 3 / std::max(1.0, bytes_of_pair);
+    const int most = std::max(static_cast<int>(std::min(fit, 1e6)), multiprocessors / 4);
+    const int sections = (plan.pairs + most - 1) / most;
+    plan.section = (plan.pairs + sections - 1) / sections;
+    plan.scale_log2 = p.scale * 1.4426950408889634f;
+    return plan;
+}
+
+}  // namespace mr::cuda::flash

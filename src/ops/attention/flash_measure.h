@@ -1,0 +1,37 @@
+// How fast attention on plain tensors is on the GPU, forward and backward, and how much memory it
+// takes; fused and, for comparison, with the matrix of weights in memory.
+#pragma once
+
+#include <cstddef>
+
+#include "core/dtype.h"
+
+namespace mr::cuda {
+
+struct FlashShape {
+    int batch = 1, tokens = 2048;  // sequences of so many queries and keys
+    int heads = 16, kv_heads = 16, head_dim = 128;
+    bool causal = true;
+    DType dtype = DType::bf16;
+
+    // As everybody counts: two products over all pairs, half of them where causal; the backward is
+    // five products.
+    double forward_flops() const {
+        const double pairs = 1.0 * tokens * tokens * (causal ? 0.5 : 1.0);
+        return 4.0 * batch * heads * head_dim * pairs;
+    }
+    double backward_flops() const { return 2.5 * forward_flops(); }
+};
+
+struct FlashMeasured {
+    double forward = 0, backward = 0;  // seconds a call, in a graph; backward 0: not measured
+    std::size_t tensors = 0;           // bytes of q, k, v, out and their gradients
+    std::size_t extra = 0;             // bytes besides: log-sum-exp and scratch, or the matrices
+};
+
+// Error (device) without a GPU, or where memory does not suffice.
+FlashMeasured measure_flash(const FlashShape& shape, bool backward);
+// One sequence and one head, causal.
+FlashMeasured measure_unfused(const FlashShape& shape, bool backward);
+
+}  // namespace mr::cuda

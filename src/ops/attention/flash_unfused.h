@@ -1,0 +1,23 @@
+// Attention as it is written: the matrix of weights in memory, made by one product, read by the
+// next. Nothing calls it but benchmarks, which show what the fused one saves.
+#pragma once
+
+#include <cstddef>
+
+#include "core/context.h"
+#include "core/tensor.h"
+
+namespace mr::cuda {
+
+// One sequence, one head, causal: q, k, v, out and the gradients are [tokens, head_dim], all f32,
+// f16 or bf16. `memory` is given unfused_bytes(); the backward reads what the forward left there.
+struct UnfusedTensors {
+    Tensor q, k, v, out;
+    Tensor dout = {}, dq = {}, dk = {}, dv = {};  // backward alone
+};
+
+std::size_t unfused_bytes(std::int64_t tokens, std::int64_t head_dim, DType dtype, bool backward);
+void unfused_forward(const Context& ctx, const UnfusedTensors& tensors, void* memory, float scale);
+void unfused_backward(const Context& ctx, const UnfusedTensors& tensors, void* memory, float scale);
+
+}  // namespace mr::cuda
