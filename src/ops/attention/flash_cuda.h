@@ -7,7 +7,7 @@
 // ContractError with the sentence it broke.
 //
 // Fast on tensor cores for f16 and bf16: wgmma and TMA on sm_90a, mma.sync on sm_80; plain kernels
-// for f32 and before sm_80.
+// for f32 and before sm_80. The backward has only the first of these so far, and says so.
 //
 // Nothing is allocated, copied to the host or waited for: calls can be captured in a graph.
 #pragma once
