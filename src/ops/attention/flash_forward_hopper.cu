@@ -1,24 +1,9 @@
-#include <atomic>
-
-#include "core/cuda/device.h"
 #include "core/cuda/tensor_map.h"
 #include "ops/attention/flash_dispatch.cuh"
 #include "ops/attention/flash_forward_hopper.cuh"
 
 namespace mr::cuda::flash {
 namespace {
-
-// A counter for one launch. A captured launch keeps its counter: it may run at any time, but never
-// beside itself. Others share a ring of so many that the one before is long done.
-int take_counter(const Context& ctx) {
-    constexpr unsigned kHalf = kTileCounters / 2;
-    static std::atomic<unsigned> launched{0}, captured{0};
-    cudaStreamCaptureStatus status{};
-    MR_CUDA_CALL(cudaStreamIsCapturing(ctx.cuda->raw(), &status));
-    if (status == cudaStreamCaptureStatusNone) return static_cast<int>(launched++ % kHalf);
-    const unsigned taken = captured.load() < kHalf ? captured++ : kHalf;
-    return taken < kHalf ? static_cast<int>(kHalf + taken) : -1;
-}
 
 template <typename T, typename S>
 void launch_forward(const Context& ctx, const Problem& p, Stamp* stamp) {
@@ -29,11 +14,7 @@ void launch_forward(const Context& ctx, const Problem& p, Stamp* stamp) {
         return head_rows_map(view.data, p.dtype, p.tokens_k, p.kv_heads, p.head_dim, view.stride,
                              S::kKeys);
     };
-    ForwardPlan plan = plan_forward(p, S::kRows, gpu().multiprocessors, gpu().l2_bytes);
-    plan.stamp = stamp;
-    MR_CHECK(std::int64_t{plan.row_tiles} * plan.pairs < Mask::kNever,
-             "a batch has less than 2^30 tiles of queries");
-    if (plan.tiles > gpu().multiprocessors) plan.counter = take_counter(ctx);
+    const ForwardPlan plan = plan_forward(p, S::kRows, gpu().l2_bytes, stamp);
     const auto kernel = forward::forward_kernel<T, S>;
     allow_shared(kernel, S::kBytes);
     launch(ctx, static_cast<unsigned>(std::min(gpu().multiprocessors, plan.tiles)), S::kThreads,
@@ -42,7 +23,7 @@ void launch_forward(const Context& ctx, const Problem& p, Stamp* stamp) {
 
 template <typename T>
 void launch_forward(const Context& ctx, const Problem& p, Stamp* stamp) {
-    if (p.head_dim <= 64) return launch_forward<T, ForwardShape<64, 3, 128, 4>>(ctx, p, stamp);
+    if (p.head_dim <= 64) return launch_forward<T, ForwardShape<64, 3, 128, 2>>(ctx, p, stamp);
     if (p.head_dim <= 80) return launch_forward<T, ForwardShape<80, 2, 128, 2>>(ctx, p, stamp);
     if (p.head_dim <= 96) return launch_forward<T, ForwardShape<96, 2, 128, 2>>(ctx, p, stamp);
     if (p.head_dim <= 128) return launch_forward<T, ForwardShape<128, 2, 128, 2>>(ctx, p, stamp);
