@@ -45,11 +45,11 @@ struct Drawn {
 };
 
 // Sequences with prompts of these lengths, decoded together.
-Drawn decode(const Loaded& from, EngineOptions options, const std::vector<int>& prompts,
-             int tokens) {
+Drawn decode(const Loaded& from, EngineOptions options, const std::vector<int>& prompts, int tokens,
+             int context = 2048) {
     options.cuda = true;
-    options.context = 2048;
-    options.max_batch = 1024;
+    options.context = context;
+    options.max_batch = context / 2;
     options.max_sequences = static_cast<int>(prompts.size());
     Engine engine(from.model, options, from.weights);
     std::vector<std::vector<std::int32_t>> ids;
@@ -117,6 +117,62 @@ TEST_F(GpuStep, HasTheBitsOfItsPartsInEveryFamily) {
     expect_same_bits("random:pythia-2.8b:bf16", {{130}, {1, 30, 65, 9}}, 20);
     expect_same_bits("random:llama-2-7b:q4_0", {{130}, {1, 30}}, 20);
     expect_same_bits("random:llama-2-7b:bf16", {{1000}}, 40);
+}
+
+// Keys in long parts, of which the newest is in the last step; more parts than teams; a window.
+TEST_F(GpuStep, HasTheBitsOfItsPartsWithManyKeys) {
+    Loaded from = open("random:stories-42m:bf16");
+    EngineOptions parts;
+    parts.persistent = false;
+    for (const int window : {0, 300}) {
+        from.model->spec.mask.window = window;
+        const Drawn want = decode(from, parts, {3000}, 70, 8192);
+        const Drawn got = decode(from, {}, {3000}, 70, 8192);
+        EXPECT_TRUE(got.persistent);
+        EXPECT_TRUE(got == want) << "window " << window;
+    }
+}
+
+// Nothing of an engine's first step may be taken for something that has come already, and nothing
+// of an earlier sequence for something of a later one.
+TEST_F(GpuStep, TheFirstStepOfEveryEngineIsRight) {
+    const Loaded from = open("random:stories-42m:q4_0");
+    EngineOptions parts;
+    parts.persistent = false;
+    const Drawn want = decode(from, parts, {70}, 2);
+    for (int i = 0; i < 100; ++i) {
+        const Drawn got = decode(from, {}, {70}, 2);
+        EXPECT_TRUE(got.persistent);
+        ASSERT_TRUE(got == want) << "engine " << i;
+    }
+}
+TEST_F(GpuStep, SequencesOfAnyLengthFollowOneAnother) {
+    const Loaded from = open("random:stories-42m:q8_0");
+    const auto draw = [&](bool persistent) {
+        EngineOptions options;
+        options.cuda = true;
+        options.context = 2048;
+        options.max_batch = 1024;
+        options.max_sequences = 8;
+        options.persistent = persistent;
+        Engine engine(from.model, options, from.weights);
+        std::vector<float> numbers;
+        for (const int length : {900, 3, 500, 1, 1000, 64}) {
+            const SeqId seq = engine.cache().open();
+            const std::vector<std::int32_t> prompt(static_cast<std::size_t>(length), 7 + length);
+            const BatchItem item{seq, prompt, BatchItem::Logits::last};
+            DecodeRow row;
+            row.seq = seq;
+            row.most = 5;
+            decode::DecodeLoop loop(engine, engine.forward({&item, 1}), {row});
+            for (int i = 0; i < 5; ++i) {
+                for (const ops::Sampled& s : loop.next()) numbers.push_back(s.confidence);
+            }
+            EXPECT_EQ(engine.device()->persistent(), persistent);
+        }
+        return numbers;
+    };
+    EXPECT_EQ(draw(true), draw(false));
 }
 
 // Twenty rows in one pass over the weights or in three: the same bits.

@@ -39,12 +39,16 @@ __device__ __forceinline__ unsigned long long device_clock() {
     return now;
 }
 
-// threadIdx.x, of which the compiler knows nothing: what a long kernel computes from it is computed
-// where it is needed, instead of once before everything and kept in registers that others need.
-__device__ __forceinline__ int thread_here() {
-    int x = static_cast<int>(threadIdx.x);
+// The same value, of which the compiler knows nothing: what is computed from it inside a loop is
+// computed there, and not kept in registers from before the loop.
+__device__ __forceinline__ int computed_here(int x) {
     asm volatile("" : "+r"(x));
     return x;
+}
+// threadIdx.x, likewise: for kernels so long that what is kept of it would take the registers that
+// others need.
+__device__ __forceinline__ int thread_here() {
+    return computed_here(static_cast<int>(threadIdx.x));
 }
 
 // Zeros that the compiler takes for a result. Registers that are not written on every way to where

@@ -129,13 +129,6 @@ __device__ __forceinline__ const T* cache_at(const Args& a, const void* cache, i
     return static_cast<const T*>(cache) + row * dim;
 }
 
-// The same value, of which the compiler knows nothing: what is computed from it inside a loop is
-// computed there, and not kept in registers from before the loop.
-__device__ __forceinline__ int computed_here(int x) {
-    asm volatile("" : "+r"(x));
-    return x;
-}
-
 __device__ __forceinline__ float exp2_fast(float x) {
     float y;
     asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));

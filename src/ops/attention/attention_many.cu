@@ -350,8 +350,8 @@ bool start_for(const Context& ctx, int blocks, int tiles, const Args& args) {
 
 }  // namespace
 
-// Where there is much to do: so many tiles and heads that every warp has a part of one at least, of
-// keys that lie in short parts. With less, more warps on one part are faster.
+// Where there is much to do: four tiles and heads for every multiprocessor, of keys that lie in
+// short parts. With less, more warps on one part are faster.
 bool decode_many_on_tensor_cores(const Context& ctx, DType dtype, int multiprocessors,
                                  std::int64_t tiles, const Args& args) {
     if (tiles > kMostTiles || args.max_keys > kShortKeys) return false;

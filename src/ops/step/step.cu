@@ -66,6 +66,9 @@ struct Fit {
     bool clear = false;
 };
 
+// The results of so many tiles of a block end together (8 KB of sums, one token).
+constexpr int kMostTiles = 16;
+
 // Tiles of 8 rows, where the block that has most then has fewer.
 bool halves(DType type, const LinearIn& in, int blocks) {
     bool can =
@@ -74,7 +77,8 @@ bool halves(DType type, const LinearIn& in, int blocks) {
     const auto most = [&](std::int64_t rows) {
         return ((in.w.rows() + rows - 1) / rows + blocks - 1) / blocks * rows;
     };
-    return can && most(kTileRows / 2) < most(kTileRows);
+    return can && most(kTileRows / 2) < most(kTileRows) &&
+           most(kTileRows / 2) <= kMostTiles * kTileRows / 2;
 }
 
 // All phases of a model, in order, as Phase or as what is accounted for.
@@ -118,7 +122,8 @@ struct Words {
 // hold, whole pieces of them, results that one pass ends.
 bool with_words(const StepModel& model) {
     const int blocks = limits().multiprocessors;
-    bool can = model.layers.front().qkv.x.rows() == 1;
+    const Tensor& x = model.layers.front().qkv.x;
+    bool can = x.rows() == 1 && x.cols() <= std::int64_t{kMultiplying} * blocks;
     const auto look = [&](const LinearIn& in) {
         const std::int64_t k = in.w.cols(), n = in.w.rows();
         const bool normed = in.norm.weight.data != nullptr;
@@ -126,7 +131,8 @@ bool with_words(const StepModel& model) {
                            in.finish == Finish::activate || in.finish == Finish::store;
         can = can && k % 16 == 0 && normed == first && (in.finish == Finish::store || n % 4 == 0);
         can = can && (!normed || k <= kHeld * 4 * small::kInputThreads);
-        can = can && (in.finish == Finish::store || n <= std::int64_t{16} * kTileRows * blocks);
+        can = can &&
+              (in.finish == Finish::store || n <= std::int64_t{kMostTiles} * kTileRows * blocks);
     };
     each_phase(
         model, [&](int, const LinearIn& in, bool, bool) { look(in); },
@@ -201,6 +207,9 @@ std::vector<Phase> phases_of(const StepModel& model, Fit& fit) {
                     phase.p.k, phase.p.rows, (phase.p.tiles + blocks - 1) / blocks, 8 * 1024);
                 phase.p.x_stride = layout.x_stride;
                 phase.p.pass_tiles = layout.pass_tiles;
+                MR_CHECK(!words || in.finish == Finish::store ||
+                             phase.p.tiles <= layout.pass_tiles * blocks,
+                         "words are sent in one pass");
                 room = std::max(room, layout.bytes);
                 if (words && R::Weights::kQuantised && phase.p.norm_weight) {
                     room =
@@ -310,7 +319,10 @@ StepProgram::StepProgram(const StepModel& model, std::span<std::byte> memory, co
             products_.push_back({in.kind, in.name, small::work_of(in, small::params_of(in))});
         },
         [](int, const ops::PagedKv&) {});
-    stream.fill(memory.data(), 0, memory.size());  // no word has a tag yet
+    stream.fill(memory.data(), 0, step::kBarrierBytes);
+    // Tags begin with 0: no word may have one of them yet.
+    const auto words_bytes = static_cast<std::size_t>(memory.data() + memory.size() - words);
+    if (words_) stream.fill(words, 0xff, words_bytes);
     stream.to_device(memory.data() + step::kBarrierBytes, phases.data(),
                      phases.size() * sizeof(step::Phase), ledger);
     stream.synchronize();

@@ -5,13 +5,14 @@
 // weights flow. Kernel after kernel, the flow stops at each boundary: the last block ends, the next
 // kernel starts, norms its input, asks for its first weights. Weights depend on nothing, though:
 // here some warps of every block do nothing but ask for them, in the order in which they will be
-// needed, through a ring in shared memory and across all boundaries. The other warps multiply, and
-// meet at a barrier of the whole grid where a product needs what another one made; while they wait,
-// the ring fills.
+// needed, through a ring in shared memory and across all boundaries. The other warps multiply.
+// Where a product needs what another one made, the results of one token come as words that say
+// themselves that they have come (step_link.cuh), and several tokens' blocks meet at a barrier of
+// the whole grid; while they wait, the ring fills.
 //
 // The results have the bits of linear_small() and attention_decode(): the instructions and their
 // order are the same, and so are the functions (small_input.cuh, small_finish.cuh,
-// attention_decode.cuh).
+// attention_decode.cuh; step_finish.cuh has one token's results in the order that suits it).
 #pragma once
 
 #include <cstddef>

@@ -20,6 +20,7 @@ class GridBarrier {
   public:
     // Before this block's first arrival, and after the kernels before this one.
     __device__ explicit GridBarrier(unsigned* counter) : counter_(counter), turned_(~top()) {}
+    GridBarrier() = default;  // none
     // What the block wrote before a barrier of its own can be read by whoever has waited.
     __device__ void arrive() const {
         const unsigned step = blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1u;
@@ -42,8 +43,8 @@ class GridBarrier {
         asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter_) : "memory");
         return now;
     }
-    unsigned* counter_;
-    unsigned turned_;  // its top bit: what the counter's will be when all have come
+    unsigned* counter_ = nullptr;
+    unsigned turned_ = 0;  // its top bit: what the counter's will be when all have come
 };
 
 // All threads that multiply.
@@ -341,7 +342,8 @@ __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant
     const WarpsTeam<kMultiplying> team{0, 1};
     std::byte* room = shared + a.room;
     wait_for_previous();
-    Going going{{0, 0}, GridBarrier(a.barrier)};
+    Going going{{0, 0}, {}};
+    if constexpr (!kOne) going.grid = GridBarrier(a.barrier);
     if (kOne && thread == 0) common.tags = *a.barrier;
     // Positions and pages stay as they are during a step; its first product is that of q, k and v.
     if (thread < common.phases[0].p.rows) {
