@@ -30,7 +30,8 @@ std::size_t linear_bytes(const ModelSpec& spec, const EngineOptions& options) {
 std::size_t step_bytes(const ModelSpec& spec, const EngineOptions& options) {
     std::size_t bytes = 0;
     for (int rows = 1; rows <= std::min(options.max_sequences, cuda::kStepRows); ++rows) {
-        bytes += cuda::DeviceArena::padded(cuda::StepProgram::bytes(step_shape(spec, options, rows)));
+        bytes +=
+            cuda::DeviceArena::padded(cuda::StepProgram::bytes(step_shape(spec, options, rows)));
     }
     return bytes;
 }

@@ -20,7 +20,8 @@ std::string stage_name(const ModelSpec& spec, int stage) {
     if (stage == logits_stage(spec)) return "logits (final norm and head)";
     const int layer = (stage - 1) / 2;
     return "layer " + std::to_string(layer) +
-           (stage == attention_stage(spec, layer) ? ", after attention (out)" : ", after mlp (down)");
+           (stage == attention_stage(spec, layer) ? ", after attention (out)"
+                                                  : ", after mlp (down)");
 }
 
 void throw_not_finite(const Model& model, const EngineOptions& options, const ops::NotFinite& found,

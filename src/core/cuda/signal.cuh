@@ -3,8 +3,8 @@
 // A word is four bytes of a result and a tag, eight bytes that are written whole and read whole. A
 // reader that knows the tag reads until it finds it, and has the result in the same moment: one way
 // to L2 and one way back, where a counter costs a fence, an addition, reads of the counter and then
-// of the results, one after the other. The price is twice the bytes, and tags: a place must not have
-// the one that is waited for from before.
+// of the results, one after the other. The price is twice the bytes, and tags: a place must not
+// have the one that is waited for from before.
 #pragma once
 
 #include "core/cuda/kernel.cuh"

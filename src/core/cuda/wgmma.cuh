@@ -36,7 +36,8 @@ __device__ __forceinline__ std::uint64_t columns_descriptor(unsigned address, un
 }
 // A descriptor of what lies `bytes` (% 16 == 0) further. The address is in the low half.
 __device__ __forceinline__ std::uint64_t further(std::uint64_t descriptor, int bytes) {
-    const auto low = static_cast<std::uint32_t>(descriptor) + static_cast<std::uint32_t>(bytes >> 4);
+    const auto low =
+        static_cast<std::uint32_t>(descriptor) + static_cast<std::uint32_t>(bytes >> 4);
     return (descriptor & 0xffffffff00000000u) | low;
 }
 
@@ -73,64 +74,64 @@ __device__ __forceinline__ void keep_order(float (&d)[kCount]) {
 #define MR_WG_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define MR_WG_NAMES_16 \
     MR_WG_NAMES_8      \
-        ", "           \
-        "%8, %9, %10, %11, %12, %13, %14, %15"
+    ", "               \
+    "%8, %9, %10, %11, %12, %13, %14, %15"
 #define MR_WG_NAMES_24 \
     MR_WG_NAMES_16     \
-        ", "           \
-        "%16, %17, %18, %19, %20, %21, %22, %23"
+    ", "               \
+    "%16, %17, %18, %19, %20, %21, %22, %23"
 #define MR_WG_NAMES_32 \
     MR_WG_NAMES_24     \
-        ", "           \
-        "%24, %25, %26, %27, %28, %29, %30, %31"
+    ", "               \
+    "%24, %25, %26, %27, %28, %29, %30, %31"
 #define MR_WG_NAMES_40 \
     MR_WG_NAMES_32     \
-        ", "           \
-        "%32, %33, %34, %35, %36, %37, %38, %39"
+    ", "               \
+    "%32, %33, %34, %35, %36, %37, %38, %39"
 #define MR_WG_NAMES_48 \
     MR_WG_NAMES_40     \
-        ", "           \
-        "%40, %41, %42, %43, %44, %45, %46, %47"
+    ", "               \
+    "%40, %41, %42, %43, %44, %45, %46, %47"
 #define MR_WG_NAMES_56 \
     MR_WG_NAMES_48     \
-        ", "           \
-        "%48, %49, %50, %51, %52, %53, %54, %55"
+    ", "               \
+    "%48, %49, %50, %51, %52, %53, %54, %55"
 #define MR_WG_NAMES_64 \
     MR_WG_NAMES_56     \
-        ", "           \
-        "%56, %57, %58, %59, %60, %61, %62, %63"
+    ", "               \
+    "%56, %57, %58, %59, %60, %61, %62, %63"
 #define MR_WG_NAMES_72 \
     MR_WG_NAMES_64     \
-        ", "           \
-        "%64, %65, %66, %67, %68, %69, %70, %71"
+    ", "               \
+    "%64, %65, %66, %67, %68, %69, %70, %71"
 #define MR_WG_NAMES_80 \
     MR_WG_NAMES_72     \
-        ", "           \
-        "%72, %73, %74, %75, %76, %77, %78, %79"
+    ", "               \
+    "%72, %73, %74, %75, %76, %77, %78, %79"
 #define MR_WG_NAMES_88 \
     MR_WG_NAMES_80     \
-        ", "           \
-        "%80, %81, %82, %83, %84, %85, %86, %87"
+    ", "               \
+    "%80, %81, %82, %83, %84, %85, %86, %87"
 #define MR_WG_NAMES_96 \
     MR_WG_NAMES_88     \
-        ", "           \
-        "%88, %89, %90, %91, %92, %93, %94, %95"
+    ", "               \
+    "%88, %89, %90, %91, %92, %93, %94, %95"
 #define MR_WG_NAMES_104 \
     MR_WG_NAMES_96      \
-        ", "            \
-        "%96, %97, %98, %99, %100, %101, %102, %103"
+    ", "                \
+    "%96, %97, %98, %99, %100, %101, %102, %103"
 #define MR_WG_NAMES_112 \
     MR_WG_NAMES_104     \
-        ", "            \
-        "%104, %105, %106, %107, %108, %109, %110, %111"
+    ", "                \
+    "%104, %105, %106, %107, %108, %109, %110, %111"
 #define MR_WG_NAMES_120 \
     MR_WG_NAMES_112     \
-        ", "            \
-        "%112, %113, %114, %115, %116, %117, %118, %119"
+    ", "                \
+    "%112, %113, %114, %115, %116, %117, %118, %119"
 #define MR_WG_NAMES_128 \
     MR_WG_NAMES_120     \
-        ", "            \
-        "%120, %121, %122, %123, %124, %125, %126, %127"
+    ", "                \
+    "%120, %121, %122, %123, %124, %125, %126, %127"
 #define MR_WG_REGS_8 \
     "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
 #define MR_WG_REGS_16                                                                         \
