@@ -1,10 +1,15 @@
 // Attention on raw device pointers and a stream: forward and backward, without an engine, a model
-// or a framework around it. Exact, deterministic, and no more memory than a number a row.
+// or a framework around it. Exact, deterministic, and never the matrix of all scores: forward takes
+// one number a row and head besides its results, backward head_dim + 2 more.
 //
-//   s[i, j]   = scale * q[i, h] · k[j, g]       for the keys j that query i sees; g = h / (heads /
-//   kv_heads) lse[h, i] = log(sum over j of exp(s[i, j])) out[i, h] = sum over j of exp(s[i, j] -
-//   lse[h, i]) * v[j, g]
+// clang-format off
+//   s[i, j]   = scale * q[i, h] · k[j, g]        for the keys j that query i sees; g = h / (heads / kv_heads)
+//   lse[h, i] = log(sum over j of exp(s[i, j]))
+//   out[i, h] = sum over j of exp(s[i, j] - lse[h, i]) * v[j, g]
+// clang-format on
 //
+// One backward at a time on a device: its blocks wait for one another, and must be able to run at
+// once.
 // Everything lies in the memory of the current device; calls return at once and can be captured in
 // a graph. Every function throws std::exception with the sentence of this contract that was broken.
 #pragma once

@@ -43,13 +43,16 @@ void flash_forward(const Context& ctx, const ops::HeadRows& out, Tensor lse, con
                    const ops::AttentionMask& mask, float scale);
 
 // dq, dk and dv as ops::flash_backward, in the tensors' own type. Deterministic: bits depend on a
-// sequence's own tensors alone. ctx.scratch: flash_backward_scratch_bytes().
+// sequence's own tensors alone. ctx.scratch: flash_backward_scratch_bytes(). One at a time on a
+// device: blocks add to dq in turns, so up to 64 of them must be able to run at once, which two of
+// these in different streams could keep each other from.
 void flash_backward(const Context& ctx, const ops::FlashGradients& gradients,
                     const ops::HeadRows& dout, const ops::HeadRows& q, const ops::HeadRows& k,
                     const ops::HeadRows& v, const ops::HeadRows& out, Tensor lse,
                     const FlashBatch& batch, const ops::AttentionMask& mask, float scale);
 
-// Of these shapes; `batch` for its number of sequences and its maxima. O(tokens).
+// Of these shapes; `batch` for its number of sequences and its maxima. O(tokens), and
+// a tile for every sequence and head.
 std::size_t flash_backward_scratch_bytes(const ops::HeadRows& q, const ops::HeadRows& k,
                                          const FlashBatch& batch);
 
