@@ -72,6 +72,19 @@ const std::optional<DeviceInfo>& found() {
 
 }  // namespace
 
+const Gpu& this_gpu() {
+    static const Gpu found = [] {
+        int device = 0, major = 0, minor = 0, count = 0, l2 = 0;
+        MR_CUDA_CALL(cudaGetDevice(&device));
+        MR_CUDA_CALL(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+        MR_CUDA_CALL(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+        MR_CUDA_CALL(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+        MR_CUDA_CALL(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, device));
+        return Gpu{major * 10 + minor, count, static_cast<std::size_t>(l2)};
+    }();
+    return found;
+}
+
 void call_failed(cudaError_t status, const char* call, const char* file, int line) {
     cudaGetLastError();  // so that it does not appear again where it does not belong
     throw Error::device({.field = "CUDA",

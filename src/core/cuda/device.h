@@ -37,6 +37,14 @@ std::string why_no_device();
 // The GPU, or Error (device) with why_no_device().
 DeviceInfo require_device();
 
+// What kernels are chosen by. Of the device that is current at the first call, which is asked for
+// nothing else: no probe, no free memory, so that it may be called while a stream is captured.
+struct Gpu {
+    int sm = 0, multiprocessors = 0;
+    std::size_t l2_bytes = 0;
+};
+const Gpu& this_gpu();
+
 // Device memory, taken once and handed out front to back, as core/arena.h does for the host.
 class DeviceArena {
   public:

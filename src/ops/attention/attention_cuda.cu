@@ -10,21 +10,6 @@ namespace {
 
 using attn::Args;
 
-struct Gpu {
-    int sm, multiprocessors;
-};
-const Gpu& gpu() {
-    static const Gpu found = [] {
-        int device = 0, major = 0, minor = 0, count = 0;
-        MR_CUDA_CALL(cudaGetDevice(&device));
-        MR_CUDA_CALL(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-        MR_CUDA_CALL(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-        MR_CUDA_CALL(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-        return Gpu{major * 10 + minor, count};
-    }();
-    return found;
-}
-
 bool aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; }
 
 bool is_float(DType dtype) {
@@ -120,7 +105,9 @@ std::size_t padded(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 std::size_t counter_bytes(std::size_t slots) { return padded(slots * sizeof(unsigned)); }
 
-bool tensor_cores(DType q, DType cache) { return q == cache && q != DType::f32 && gpu().sm >= 80; }
+bool tensor_cores(DType q, DType cache) {
+    return q == cache && q != DType::f32 && this_gpu().sm >= 80;
+}
 
 }  // namespace
 
@@ -184,13 +171,14 @@ void attention_decode(const Context& ctx, Tensor out, Tensor q, const ops::Paged
     if (decode.tiles == 0) return;
     decode.args.stamp = account(ctx, OpKind::attention, "attention", decode.work);
     const bool on_tensor_cores = tensor_cores(q.dtype, kv.keys.dtype);
-    if (on_tensor_cores && attn::decode_many_on_tensor_cores(ctx, q.dtype, gpu().multiprocessors,
-                                                             decode.tiles, decode.args)) {
+    if (on_tensor_cores &&
+        attn::decode_many_on_tensor_cores(ctx, q.dtype, this_gpu().multiprocessors, decode.tiles,
+                                          decode.args)) {
         return;
     }
     // A block takes every grid.z-th part. Parts beyond a sequence's end cost a block that looks and
     // leaves, so there are not more blocks than keep the device busy.
-    const int z = decode.parts_at_once(std::int64_t{16} * gpu().multiprocessors);
+    const int z = decode.parts_at_once(std::int64_t{16} * this_gpu().multiprocessors);
     const dim3 grid(static_cast<unsigned>(decode.args.kv_heads),
                     static_cast<unsigned>(decode.tiles), static_cast<unsigned>(z));
     if (on_tensor_cores && attn::decode_on_tensor_cores(ctx, q.dtype, grid, decode.args)) {

@@ -1,4 +1,5 @@
 // The backward on the GPU: scratch, and the kernels in their order.
+#include "core/cuda/device.h"
 #include "ops/attention/flash_backward.cuh"
 
 namespace mr::cuda {
@@ -7,21 +8,6 @@ namespace {
 using namespace flash;
 
 std::size_t padded(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
-
-struct Gpu {
-    int sm = 0, multiprocessors = 0;
-};
-const Gpu& this_gpu() {
-    static const Gpu found = [] {
-        int device = 0, major = 0, minor = 0, count = 0;
-        MR_CUDA_CALL(cudaGetDevice(&device));
-        MR_CUDA_CALL(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-        MR_CUDA_CALL(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-        MR_CUDA_CALL(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-        return Gpu{major * 10 + minor, count};
-    }();
-    return found;
-}
 
 // The parts of the scratch, in order.
 struct Parts {

@@ -4,9 +4,8 @@
 #include <limits>
 #include <string>
 
-#include "core/cuda/testing.h"
-#include "ops/attention/flash_bounds.h"
 #include "ops/attention/flash_cuda.h"
+#include "ops/attention/flash_testing.h"
 
 namespace mr::cuda {
 namespace {
@@ -28,22 +27,16 @@ const std::vector<AttentionMask> kMasks{
     {Kind::full, 1, 50, 20},
 };
 
-class FlashBackwardTest : public GpuTest {
+class FlashBackwardTest : public FlashGpuTest {
   protected:
     void SetUp() override {
         GpuTest::SetUp();
         if (IsSkipped()) return;
         if (device()->sm != 90) GTEST_SKIP() << "there is no kernel for this device yet";
     }
-    static float rounded(DType dtype, float x) {
-        return dtype == DType::bf16  ? bf16_to_f32(f32_to_bf16(x))
-               : dtype == DType::f16 ? f16_to_f32(f32_to_f16(x))
-                                     : x;
-    }
     static Problem random(int heads, int kv_heads, int dim, const std::vector<int>& q,
                           const std::vector<int>& k, const AttentionMask& mask, DType dtype) {
-        return reference::random_problem(heads, kv_heads, dim, q, k, mask, 41, 1,
-                                         [dtype](float x) { return rounded(dtype, x); });
+        return reference::random_problem(heads, kv_heads, dim, q, k, mask, 41, 1, rounding(dtype));
     }
 
     // The tensors, `spare` tokens more than there are in sequences, NaN in those; gradients NaN.
@@ -78,13 +71,7 @@ class FlashBackwardTest : public GpuTest {
         d.dq = poisoned(dtype, d.q.shape);
         d.dk = poisoned(dtype, d.k.shape);
         d.dv = poisoned(dtype, d.k.shape);
-        d.batch.cu_q = upload<std::int32_t>(p.cu_q);
-        d.batch.cu_k = upload<std::int32_t>(p.cu_k);
-        d.batch.sequences = p.sequences();
-        for (int i = 0; i < p.sequences(); ++i) {
-            d.batch.max_queries = std::max(d.batch.max_queries, p.queries(i));
-            d.batch.max_keys = std::max(d.batch.max_keys, p.keys(i));
-        }
+        d.batch = device_batch(p);
         return d;
     }
     void backward(const ops::FlashGradients& to, const HeadRows& dout, const HeadRows& q,
@@ -108,16 +95,8 @@ class FlashBackwardTest : public GpuTest {
         return all;
     }
 
-    struct Wanted {
-        reference::Result value, bound;
-    };
     static Wanted wanted(const Problem& p, DType dtype) {
-        const double u = epsilon(dtype);
-        Wanted w{reference::forward_backward(p), {}};
-        // 2^-22: what the exponential of the hardware may be off.
-        w.bound =
-            reference::error_bounds(p, w.value, {0x1p-22, dtype == DType::f32 ? 0x1p-24 : u, u});
-        return w;
+        return with_bounds(p, reference::forward_backward(p), dtype);
     }
     // Every element within its bound; the first that is not is told. Tokens of no sequence: left.
     void expect_close(const Device& d, const Wanted& want, const std::string& what) {

@@ -5,19 +5,6 @@
 
 namespace mr::cuda {
 
-const flash::Gpu& flash::gpu() {
-    static const Gpu found = [] {
-        int device = 0, major = 0, minor = 0, count = 0, l2 = 0;
-        MR_CUDA_CALL(cudaGetDevice(&device));
-        MR_CUDA_CALL(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-        MR_CUDA_CALL(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-        MR_CUDA_CALL(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-        MR_CUDA_CALL(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, device));
-        return Gpu{major * 10 + minor, count, static_cast<std::size_t>(l2)};
-    }();
-    return found;
-}
-
 void flash_forward(const Context& ctx, const ops::HeadRows& out, Tensor lse, const ops::HeadRows& q,
                    const ops::HeadRows& k, const ops::HeadRows& v, const FlashBatch& batch,
                    const ops::AttentionMask& mask, float scale) {
@@ -28,7 +15,7 @@ void flash_forward(const Context& ctx, const ops::HeadRows& out, Tensor lse, con
     Stamp* stamp =
         account(ctx, OpKind::attention, "attention",
                 {1, a.q_bytes + 2 * a.k_bytes, a.q_bytes + a.lse_bytes, 2 * a.product_flops, 0});
-    const int sm = flash::gpu().sm;
+    const int sm = this_gpu().sm;
     if (p.dtype == DType::f32 || sm < 80) return flash::forward_plain(ctx, p, stamp);
     if (sm == 90) return flash::forward_hopper(ctx, p, stamp);
     flash::forward_mma(ctx, p, stamp);

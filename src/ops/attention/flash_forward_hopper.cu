@@ -1,3 +1,4 @@
+#include "core/cuda/device.h"
 #include "core/cuda/tensor_map.h"
 #include "ops/attention/flash_dispatch.cuh"
 #include "ops/attention/flash_forward_hopper.cuh"
@@ -14,11 +15,11 @@ void launch_forward(const Context& ctx, const Problem& p, Stamp* stamp) {
         return head_rows_map(view.data, p.dtype, p.tokens_k, p.kv_heads, p.head_dim, view.stride,
                              S::kKeys);
     };
-    const ForwardPlan plan = plan_forward(p, S::kRows, gpu().l2_bytes, stamp);
+    const ForwardPlan plan = plan_forward(p, S::kRows, this_gpu().l2_bytes, stamp);
     const auto kernel = forward::forward_kernel<T, S>;
     allow_shared(kernel, S::kBytes);
-    launch(ctx, static_cast<unsigned>(std::min(gpu().multiprocessors, plan.tiles)), S::kThreads,
-           S::kBytes, kernel, p, plan, q, keys_map(p.k), keys_map(p.v));
+    launch(ctx, static_cast<unsigned>(std::min(this_gpu().multiprocessors, plan.units())),
+           S::kThreads, S::kBytes, kernel, p, plan, q, keys_map(p.k), keys_map(p.v));
 }
 
 template <typename T>

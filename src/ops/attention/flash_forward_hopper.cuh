@@ -12,19 +12,19 @@
 #include "core/cuda/mma.cuh"
 #include "core/cuda/tma.cuh"
 #include "core/cuda/wgmma.cuh"
-#include "ops/attention/flash_problem.h"
+#include "ops/attention/flash_forward_plan.h"
+#include "ops/attention/flash_forward_softmax.cuh"
 
 namespace mr::cuda::flash {
 
 // D: numbers of a head, padded to what the products are made for (zeros cost time, nothing else).
-template <int D, int kGroups_, int kKeys_, int kStages_, bool kOrdered_ = true>
+template <int D, int kGroups_, int kKeys_, int kStages_>
 struct ForwardShape {
     static constexpr int kDim = D;
     static constexpr int kGroups = kGroups_;  // consumers
     static constexpr int kRows = 64 * kGroups;
     static constexpr int kKeys = kKeys_;      // of a tile
     static constexpr int kStages = kStages_;  // tiles of K, and of V, on their way or in use
-    static constexpr bool kOrdered = kOrdered_;
     static constexpr int kThreads = 128 * (kGroups + 1);
     static constexpr int kPanels = (D + 63) / 64;  // of 64 numbers, 128 bytes
     static constexpr int kQueryBytes = kPanels * kRows * 128;
@@ -35,62 +35,15 @@ struct ForwardShape {
     static_assert(D % 16 == 0 && kKeys % 16 == 0 && kBytes <= 227 * 1024);
 };
 
-// How tiles of queries follow each other: sections of `section` (sequence, head) pairs whose keys
-// and values fit in L2 together; in a section the last queries first, which see most keys.
-struct ForwardPlan {
-    int row_tiles = 0;  // of the longest sequence
-    int pairs = 0;      // sequences * heads
-    int section = 1;
-    int tiles = 0;                // row_tiles * pairs
-    unsigned* counter = nullptr;  // zero, and zero again afterwards; null: blocks take turns
-    float scale_log2 = 1;         // scale * log2(e): weights are powers of two
-    Stamp* stamp = nullptr;
-
-    bool fold = false;
-    struct Tile {
-        int pair, row;  // row < 0: none
-    };
-    // The step-th tile of a block that takes turns with others.
-    constexpr Tile tile(int t) const {
-        const int whole = section * row_tiles, first = t / whole * section;
-        const int width = std::min(section, pairs - first), rest = t - first * row_tiles;
-        return {first + rest % width, row_tiles - 1 - rest / width};
-    }
-    constexpr int units() const { return (row_tiles + 1) / 2 * pairs; }
-    constexpr Tile folded(int u, int half) const {
-        const int rows = (row_tiles + 1) / 2, whole = section * rows, first = u / whole * section;
-        const int width = std::min(section, pairs - first), rest = u - first * rows;
-        const int j = rest / width, row = half ? j : row_tiles - 1 - j;
-        return {first + rest % width, half && j == row_tiles - 1 - j ? -1 : row};
-    }
-};
-
-inline ForwardPlan plan_forward(const Problem& p, int rows, std::size_t l2_bytes, Stamp* stamp) {
-    ForwardPlan plan;
-    plan.row_tiles = (p.max_queries + rows - 1) / rows;
-    plan.pairs = p.sequences * p.heads;
-    plan.tiles = plan.row_tiles * plan.pairs;
-    // A third of L2 for keys and values: queries and results pass through it as well.
-    const double bytes_of_pair = 4.0 * p.max_keys * p.head_dim / p.group;
-    const double most = static_cast<double>(l2_bytes) / 3 / std::max(1.0, bytes_of_pair);
-    plan.section = std::clamp(static_cast<int>(std::min(most, 1e9)), 1, plan.pairs);
-    plan.scale_log2 = p.scale * 1.4426950408889634f;
-    plan.stamp = stamp;
-    plan.fold = true;
-    return plan;
-}
-
 // What the producer tells the consumers about a tile.
 struct ForwardTile {
     int row0, head, q, queries, keys, key0;
-    int pad0, pad1;
 };
 
 namespace forward {
 
 constexpr int kTurn = 1;  // barriers kTurn + consumer, and one of all consumers
 constexpr int kAll = 4;
-constexpr float kSlack = 8;  // a maximum may grow by 2^8 before what was summed is scaled again
 
 __device__ __forceinline__ void named_sync(int barrier, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
@@ -98,12 +51,6 @@ __device__ __forceinline__ void named_sync(int barrier, int threads) {
 __device__ __forceinline__ void named_arrive(int barrier, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
-__device__ __forceinline__ float exp2_fast(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 // The slots of a ring of tiles in shared memory, by how many tiles came before.
 template <int kStages>
 __device__ __forceinline__ int slot_of(unsigned tile) {
@@ -161,19 +108,11 @@ __device__ __forceinline__ void produce(const Problem& p, const ForwardPlan& pla
                      "r"(tile.keys), "r"(tile.key0)
                      : "memory");
     };
-    const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+    const int blocks = static_cast<int>(gridDim.x), end = 2 * plan.units();
     int next = 0;
-    const int end = plan.fold ? 2 * plan.units() : plan.tiles;
-    for (int t = plan.fold ? 2 * block : block, round = 1; t < end; t = next, ++round) {
-        if (plan.counter) {
-            next = blocks +
-                   static_cast<int>(atomicInc(plan.counter, static_cast<unsigned>(plan.tiles - 1)));
-        } else if (plan.fold) {
-            next = t % 2 == 0 ? t + 1 : t - 1 + 2 * blocks;
-        } else {  // there and back again: who got a long tile gets a short one
-            next = round * blocks + (round % 2 ? blocks - 1 - block : block);
-        }
-        const auto [pair, row] = plan.fold ? plan.folded(t / 2, t % 2) : plan.tile(t);
+    for (int t = 2 * static_cast<int>(blockIdx.x); t < end; t = next) {
+        next = t % 2 == 0 ? t + 1 : t - 1 + 2 * blocks;
+        const auto [pair, row] = plan.tile(t / 2, t % 2);
         if (row < 0) continue;
         const Sequence s = p.sequence(pair / p.heads);
         const int head = pair % p.heads, kv_head = head / p.group, row0 = row * S::kRows;
@@ -181,7 +120,7 @@ __device__ __forceinline__ void produce(const Problem& p, const ForwardPlan& pla
         const KeyTiles<S::kKeys> tiles(p.mask, s.position(row0),
                                        s.position(min(row0 + S::kRows, s.queries) - 1), s.keys);
         barrier_wait(shared.q_empty(), q_phase ^ 1);
-        publish({row0, head, s.q, s.queries, s.keys, s.k, 0, 0});
+        publish({row0, head, s.q, s.queries, s.keys, s.k});
         barrier_expect(shared.q_full(), S::kQueryBytes);
         q_phase ^= 1;
 #pragma unroll
@@ -210,127 +149,8 @@ __device__ __forceinline__ void produce(const Problem& p, const ForwardPlan& pla
         }
     }
     barrier_wait(shared.q_empty(), q_phase ^ 1);
-    publish({-1, 0, 0, 0, 0, 0, 0, 0});  // no more
+    publish({-1, 0, 0, 0, 0, 0});  // no more
     barrier_arrive(shared.q_full());
-}
-
-// The running softmax of two rows a thread, g and g + 8 of its warp's 16.
-struct Softmax {
-    float top[2];     // what weights are relative to, times scale_log2
-    float factor[2];  // by which what was summed before is to be multiplied
-    float sum[2];     // of this thread's weights
-
-    __device__ __forceinline__ void reset() {
-        top[0] = top[1] = -INFINITY;
-        sum[0] = sum[1] = 0;
-    }
-    template <int kCount>
-    __device__ __forceinline__ void weigh(float (&s)[kCount], float scale) {
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            float most = fmaxf(s[2 * h], s[2 * h + 1]);
-#pragma unroll
-            for (int i = 4; i < kCount; i += 4) {
-                most = fmaxf(most, fmaxf(s[i + 2 * h], s[i + 2 * h + 1]));
-            }
-            most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-            most = fmaxf(most, __shfl_xor_sync(~0u, most, 2)) * scale;
-            // A row decides for itself, so that its bits are its own.
-            const float before = top[h];
-            if (most > before + kSlack || before == -INFINITY) top[h] = most;
-            const float base = top[h] == -INFINITY ? 0.0f : top[h];
-            factor[h] = top[h] == before ? 1.0f : exp2_fast(before - base);
-            float added[2] = {0, 0};
-#pragma unroll
-            for (int i = 0; i < kCount; i += 4) {
-#pragma unroll
-                for (int e = 0; e < 2; ++e) {
-                    float& x = s[i + 2 * h + e];
-                    x = exp2_fast(fmaf(x, scale, -base));
-                    added[e] += x;
-                }
-            }
-            sum[h] = fmaf(sum[h], factor[h], added[0] + added[1]);
-        }
-    }
-    // Never traps. The assembler cannot know, and so takes the exponentials before what comes next:
-    // otherwise it puts them off until V's product, which they are to run beside, is waited for.
-    __device__ __forceinline__ void finish() const {
-        asm volatile(
-            "{ .reg .pred p; setp.gt.f32 p, %0, 0f7F800000; @p trap; }" ::"f"(sum[0] + sum[1]));
-    }
-    template <int kCount>
-    __device__ __forceinline__ void rescale(float (&o)[kCount]) const {
-        if (__any_sync(~0u, factor[0] != 1.0f || factor[1] != 1.0f)) {
-#pragma unroll
-            for (int i = 0; i < kCount; i += 4) {
-                o[i] *= factor[0];
-                o[i + 1] *= factor[0];
-                o[i + 2] *= factor[1];
-                o[i + 3] *= factor[1];
-            }
-        }
-    }
-};
-
-// Scores that a row does not see become -infinity. `position` is that of row g, `column` 2 c.
-template <int kCount>
-__device__ __forceinline__ void hide(float (&s)[kCount], const Mask& mask, int position, int keys,
-                                     int n, int column) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        const int hi = mask.hi(position + 8 * h, keys) - n - column;
-#pragma unroll
-        for (int i = 0; i < kCount / 4; ++i) {
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
-                if (8 * i + e >= hi) s[4 * i + 2 * h + e] = -INFINITY;
-            }
-        }
-        if (mask.window == Mask::kNever) continue;
-        const int lo = mask.lo(position + 8 * h) - n - column, sinks = mask.sinks - n - column;
-#pragma unroll
-        for (int i = 0; i < kCount / 4; ++i) {
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
-                const int key = 8 * i + e;
-                if (key < lo && key >= sinks) s[4 * i + 2 * h + e] = -INFINITY;
-            }
-        }
-    }
-}
-
-template <typename T, int kCount>
-__device__ __forceinline__ void pack_weights(std::uint32_t (&w)[kCount / 8][4],
-                                             const float (&s)[kCount]) {
-#pragma unroll
-    for (int i = 0; i < kCount / 8; ++i) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) w[i][j] = pack<T>(s[8 * i + 2 * j], s[8 * i + 2 * j + 1]);
-    }
-}
-
-// Four lanes of a quad hold four words each of a row, 8 columns apart; afterwards each has the four
-// words of one 16-byte piece: lane c the c-th.
-__device__ __forceinline__ uint4 gather_quad(const std::uint32_t (&w)[4], int c) {
-    const bool odd = c & 1, high = c & 2;
-    std::uint32_t x[2][2];
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-        const std::uint32_t mine = odd ? w[2 * j + 1] : w[2 * j];
-        const std::uint32_t theirs = __shfl_xor_sync(~0u, odd ? w[2 * j] : w[2 * j + 1], 1);
-        x[j][0] = odd ? theirs : mine;
-        x[j][1] = odd ? mine : theirs;
-    }
-    std::uint32_t y[4];
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-        const std::uint32_t mine = high ? x[1][k] : x[0][k];
-        const std::uint32_t theirs = __shfl_xor_sync(~0u, high ? x[0][k] : x[1][k], 2);
-        y[k] = high ? theirs : mine;
-        y[2 + k] = high ? mine : theirs;
-    }
-    return {y[0], y[1], y[2], y[3]};
 }
 
 template <typename T, typename S>
@@ -346,9 +166,7 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
     const auto release = [&](unsigned barrier) {
         if (lane == 0) barrier_arrive(barrier);
     };
-    if constexpr (S::kOrdered) {  // the first turn is the first group's
-        if (group == S::kGroups - 1) named_arrive(kTurn, 256);
-    }
+    if (group == S::kGroups - 1) named_arrive(kTurn, 256);  // the first turn is the first group's
 
     unsigned used = 0;  // tiles of keys; V is one behind
     unsigned q_phase = 0;
@@ -422,7 +240,7 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
             release(shared.k_empty(slot_of<S::kStages>(used)));
             wait_for_values(used);
             release(shared.v_empty(slot_of<S::kStages>(used)));
-            if (S::kOrdered && i + 1 < count) {
+            if (i + 1 < count) {
                 named_sync(kTurn + group, 256);
                 named_arrive(kTurn + (group + 1) % S::kGroups, 256);
             }
@@ -443,15 +261,13 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
             pack_weights<T>(w, s);
             for (n = next(n); n >= 0; n = next(n)) {
                 wait_for_keys();
-                if constexpr (S::kOrdered) named_sync(kTurn + group, 256);
+                named_sync(kTurn + group, 256);
                 multiply_begin();
                 start_scores();
                 wait_for_values(used - 1);
                 multiply_begin();
                 start_sums();
-                if constexpr (S::kOrdered) {
-                    named_arrive(kTurn + (group + 1) % S::kGroups, 256);
-                }
+                named_arrive(kTurn + (group + 1) % S::kGroups, 256);
                 multiply_wait<1>();
                 keep_order(s);
                 release(shared.k_empty(slot_of<S::kStages>(used)));

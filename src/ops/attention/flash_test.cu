@@ -4,10 +4,9 @@
 #include <limits>
 #include <string>
 
-#include "core/cuda/testing.h"
-#include "ops/attention/flash_bounds.h"
 #include "ops/attention/flash_cuda.h"
 #include "ops/attention/flash_dispatch.cuh"
+#include "ops/attention/flash_testing.h"
 
 namespace mr::cuda {
 namespace {
@@ -25,22 +24,15 @@ const char* name(Path path) {
     return kNames[static_cast<int>(path)];
 }
 
-class FlashTest : public GpuTest {
+class FlashTest : public FlashGpuTest {
   protected:
     // The paths that this device has for the type.
     static std::vector<Path> paths(DType dtype) {
         if (dtype == DType::f32) return {Path::plain};
         std::vector<Path> all{Path::plain};
-        if (flash::gpu().sm >= 80) all.push_back(Path::mma);
-        if (flash::gpu().sm == 90) all.push_back(Path::hopper);
+        if (this_gpu().sm >= 80) all.push_back(Path::mma);
+        if (this_gpu().sm == 90) all.push_back(Path::hopper);
         return all;
-    }
-    static std::function<float(float)> rounding(DType dtype) {
-        return [dtype](float x) {
-            return dtype == DType::bf16  ? bf16_to_f32(f32_to_bf16(x))
-                   : dtype == DType::f16 ? f16_to_f32(f32_to_f16(x))
-                                         : x;
-        };
     }
     static Problem random(int heads, int kv_heads, int dim, const std::vector<int>& q,
                           const std::vector<int>& k, const AttentionMask& mask, DType dtype,
@@ -64,13 +56,7 @@ class FlashTest : public GpuTest {
         d.v = put(p.v, p.tokens_k(), p.kv_heads);
         d.out = poisoned(dtype, d.q.shape);
         d.lse = poisoned(DType::f32, {p.heads, p.tokens_q()});
-        d.batch.cu_q = upload<std::int32_t>(p.cu_q);
-        d.batch.cu_k = upload<std::int32_t>(p.cu_k);
-        d.batch.sequences = p.sequences();
-        for (int i = 0; i < p.sequences(); ++i) {
-            d.batch.max_queries = std::max(d.batch.max_queries, p.queries(i));
-            d.batch.max_keys = std::max(d.batch.max_keys, p.keys(i));
-        }
+        d.batch = device_batch(p);
         return d;
     }
     void forward(Path path, const HeadRows& out, const Tensor& lse, const HeadRows& q,
@@ -94,16 +80,8 @@ class FlashTest : public GpuTest {
         return "token " + std::to_string(at / dim / heads) + " head " +
                std::to_string(at / dim % heads) + " number " + std::to_string(at % dim);
     }
-    struct Wanted {
-        reference::Result value, bound;
-    };
     static Wanted wanted(const Problem& p, DType dtype) {
-        const double u = epsilon(dtype);
-        Wanted w{reference::forward(p), {}};
-        // 2^-22: what the exponential of the hardware may be off.
-        w.bound =
-            reference::error_bounds(p, w.value, {0x1p-22, dtype == DType::f32 ? 0x1p-24 : u, u});
-        return w;
+        return with_bounds(p, reference::forward(p), dtype);
     }
     // Every element within its bound; the first that is not is told.
     void expect_close(const Problem& p, const Device& d, const Wanted& want,

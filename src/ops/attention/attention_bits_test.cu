@@ -1,0 +1,201 @@
+// What attention's bits may not depend on, how it is launched, and what it refuses.
+#include "ops/attention/attention_testing.h"
+
+namespace mr::cuda::paged {
+namespace {
+
+TEST_F(AttentionGpu, ARaggedBatchGivesTheBitsOfEachAlone) {
+    for (const int dim : {48, 64, 80, 96, 128, 256}) {
+        for (const auto& types : kTypes) {
+            const Shapes s{4, 2, dim, types.q, types.cache};
+            memory_.reset();
+            const World w = make_world(s, {300, 2700, 65, 1, 190, 64});
+            const std::vector<Item> items{{0, 300, 2}, {1, 2700, 1}, {2, 65, 65},
+                                          {3, 1, 1},   {4, 190, 64}, {5, 64, 1}};
+            for (const AttentionMask& mask : {kCausal, kWindow, kWideWindow, kBlocks}) {
+                for (const Form form : {Form::decode, Form::prefill}) {
+                    const std::vector<float> all = compute(form, w, items, mask);
+                    for (std::size_t i = 0; i < items.size(); ++i) {
+                        const std::vector<float> alone = compute(form, w, {items[i]}, mask);
+                        ASSERT_TRUE(same_bits(rows_of(w, items, all, i), alone))
+                            << s.str() << ", item " << i << ", form " << static_cast<int>(form);
+                    }
+                }
+            }
+        }
+    }
+}
+
+// Enough sequences and heads for the kernel whose blocks stay (attention_many.cu); alone, a
+// sequence goes the other way. Some have several rows, some none of the last page's keys.
+TEST_F(AttentionGpu, ManySequencesGiveTheBitsOfEachAlone) {
+    ASSERT_GE(40 * 16, 4 * this_gpu().multiprocessors) << "the other kernel would be compared";
+    std::vector<int> lengths;
+    for (int i = 0; i < 40; ++i) lengths.push_back(1 + i * 137 % 700);
+    lengths[7] = 2048, lengths[8] = 64, lengths[9] = 16;
+    for (const int dim : {64, 128}) {
+        for (const DType dtype : {kBf16, kF16}) {
+            for (const int heads : {16, 32}) {
+                const Shapes s{heads, 16, dim, dtype, dtype};
+                memory_.reset();
+                const World w = make_world(s, lengths);
+                std::vector<Item> items;
+                for (int i = 0; i < 40; ++i) {
+                    const int keys = lengths[static_cast<std::size_t>(i)];
+                    items.push_back({i, keys, i % 3 == 0 ? std::min(keys, 1 + i % 11) : 1});
+                }
+                for (const AttentionMask& mask : {kCausal, kWindow, kBlocks}) {
+                    const std::vector<float> all = compute(Form::decode, w, items, mask);
+                    for (std::size_t i = 0; i < items.size(); ++i) {
+                        const std::vector<float> alone = compute(Form::decode, w, {items[i]}, mask);
+                        ASSERT_TRUE(same_bits(rows_of(w, items, all, i), alone))
+                            << s.str() << ", item " << i;
+                    }
+                }
+            }
+        }
+    }
+}
+
+// A causal row has the bits it would have as the last row of its sequence.
+TEST_F(AttentionGpu, BitsDoNotDependOnTheOtherRowsOfTheSequence) {
+    for (const int dim : {40, 64, 128}) {
+        for (const DType dtype : {kBf16, kF32}) {
+            const Shapes s{8, 2, dim, dtype, dtype};
+            memory_.reset();
+            const World w = make_world(s, {2200});
+            for (const Form form : {Form::decode, Form::prefill}) {
+                for (const AttentionMask& mask : {kCausal, kWindow}) {
+                    const std::vector<Item> many{{0, 2100, 60}};
+                    const std::vector<float> all = compute(form, w, many, mask);
+                    const std::int64_t width = std::int64_t{s.heads} * dim;
+                    for (const int t : {0, 1, 7, 8, 11, 40, 59}) {
+                        const std::vector<float> alone = compute(form, w, {{0, 2041 + t, 1}}, mask);
+                        const std::vector<float> row(all.begin() + t * width,
+                                                     all.begin() + (t + 1) * width);
+                        ASSERT_TRUE(same_bits(row, alone)) << s.str() << ", row " << t;
+                    }
+                }
+            }
+        }
+    }
+}
+
+TEST_F(AttentionGpu, DecodeBitsDoNotDependOnTheGrid) {
+    for (const int dim : {56, 64, 128}) {
+        const Shapes s{4, 4, dim, kF16, kF16};
+        memory_.reset();
+        const World w = make_world(s, {2900, 130, 64});
+        const std::vector<Item> items{{0, 2900, 1}, {1, 130, 1}, {2, 64, 1}};
+        const std::vector<float> want = compute(Form::decode, w, items, kCausal);
+        for (const int max_keys : {2901, 4096, 20000, 500000}) {
+            ASSERT_TRUE(same_bits(want, compute(Form::decode, w, items, kCausal, max_keys)))
+                << max_keys;
+        }
+    }
+}
+
+TEST_F(AttentionGpu, TwentyRunsGiveTheSameBits) {
+    for (const int dim : {64, 72, 128}) {
+        const Shapes s{8, 2, dim, kBf16, kBf16};
+        memory_.reset();
+        const World w = make_world(s, {3000, 500, 129});
+        const std::vector<Item> items{{0, 3000, 1}, {1, 500, 3}, {2, 129, 129}};
+        for (const Form form : {Form::decode, Form::prefill}) {
+            const Run run = prepare(w, items);
+            give_scratch(s, run.rows, run.batch.max_keys);
+            launch_form(form, w, run, kCausal);
+            const std::vector<float> want = download(run.out);
+            for (int i = 0; i < 20; ++i) {
+                stream_->fill(run.out.data, 0xff, run.out.bytes());
+                launch_form(form, w, run, kCausal);
+                ASSERT_TRUE(same_bits(want, download(run.out))) << i;
+            }
+        }
+    }
+}
+
+// One captured step is replayed while the sequences grow: everything is read from the device.
+TEST_F(AttentionGpu, AGraphFollowsThePositions) {
+    const Shapes s{4, 2, 128, kBf16, kBf16};
+    const World w = make_world(s, {2300, 200});
+    const std::vector<Item> start{{0, 2100, 1}, {1, 60, 1}};
+    const Run run = prepare(w, {{0, 2300, 1}, {1, 200, 1}}, 2304);  // pages for all of it
+    give_scratch(s, run.rows, 2304);
+    Tensor q = run.q;
+    const Graph graph = Graph::capture(*stream_, [&] {
+        for (int i = 0; i < 3; ++i) launch_form(Form::decode, w, run, kCausal);
+    });
+    for (int step = 0; step < 8; ++step) {
+        const std::vector<Item> now{{0, start[0].keys + 25 * step, 1},
+                                    {1, start[1].keys + step, 1}};
+        const Run direct = prepare(w, now);
+        stream_->on_device(q.data, direct.q.data, q.bytes());
+        stream_->on_device(run.positions, direct.positions, 8);
+        stream_->fill(run.out.data, 0xff, run.out.bytes());
+        graph.launch(*stream_);
+        const std::vector<float> got = download(run.out);
+        expect_near(w, now, kCausal, s.scale(), got);
+        ASSERT_TRUE(same_bits(got, compute_from(w, now))) << step;
+    }
+}
+
+TEST_F(AttentionGpu, ASubBatchTouchesItsOwnRowsAlone) {
+    for (const Form form : {Form::decode, Form::prefill}) {
+        const Shapes s{4, 2, 64, kF16, kF16};
+        memory_.reset();
+        const World w = make_world(s, {100, 70, 2200});
+        const std::vector<Item> items{{0, 100, 3}, {1, 70, 1}, {2, 2200, 2}};
+        const Run run = prepare(w, items, 0, 50);  // 50 rows of somebody else come first
+        give_scratch(s, static_cast<int>(items.size()) * 3, run.batch.max_keys);
+        launch_form(form, w, run, kCausal);
+        const std::vector<float> got = download(run.out);
+        const std::size_t before = std::size_t{50} * 4 * 64;
+        for (std::size_t i = 0; i < before; ++i) ASSERT_TRUE(std::isnan(got[i])) << i;
+        expect_near(w, items, kCausal, s.scale(), {got.begin() + before, got.end()});
+    }
+}
+
+TEST_F(AttentionGpu, TheFormIsChosenByTheRows) {
+    const Shapes s{2, 2, 64, kBf16, kBf16};
+    const World w = make_world(s, {200});
+    for (const int count : {1, 64, 65, 200}) {
+        const std::vector<Item> items{{0, 200, count}};
+        const Form form = count <= kDecodeRows ? Form::decode : Form::prefill;
+        EXPECT_TRUE(
+            same_bits(compute(Form::chosen, w, items, kCausal), compute(form, w, items, kCausal)));
+    }
+}
+
+TEST_F(AttentionGpu, BrokenContractsAreNamed) {
+    const Shapes s{4, 2, 64, kBf16, kBf16};
+    const World w = make_world(s, {100});
+    const Run run = prepare(w, {{0, 100, 1}});
+    const auto go = [&](const Tensor& q, const PagedKv& kv, const DeviceBatch& batch, float scale) {
+        attention(ctx_, q, q, kv, batch, kCausal, scale);
+    };
+    EXPECT_THROW(go(run.q, w.kv, run.batch, 1), ContractError) << "no scratch";
+    give_scratch(s, 1, 100);
+    EXPECT_NO_THROW(go(run.q, w.kv, run.batch, 1));
+    EXPECT_THROW(go(run.q, w.kv, run.batch, 0), ContractError);
+    const auto with = [&](void* data, DType dtype, Shape shape) {
+        go({data, dtype, shape}, w.kv, run.batch, 1);
+    };
+    EXPECT_THROW(with(run.q.data, kBf16, {1, 3, 64}), ContractError);
+    EXPECT_THROW(with(run.q.data, kBf16, {1, 4, 32}), ContractError);
+    EXPECT_THROW(with(nullptr, kBf16, {1, 4, 64}), ContractError);
+    EXPECT_THROW(with(static_cast<std::byte*>(run.q.data) + 2, kBf16, {1, 4, 64}), ContractError);
+    DeviceBatch batch = run.batch;
+    batch.max_pages = 3;
+    EXPECT_THROW(go(run.q, w.kv, batch, 1), ContractError);
+    batch = run.batch;
+    batch.max_keys = 1 << 20;
+    batch.max_pages = 1 << 15;
+    EXPECT_THROW(go(run.q, w.kv, batch, 1), ContractError) << "scratch for fewer keys";
+    PagedKv pages_of_16 = w.kv;
+    pages_of_16.keys.shape = pages_of_16.values.shape = {6, 2, 16, 64};
+    EXPECT_THROW(go(run.q, pages_of_16, run.batch, 1), ContractError);
+}
+
+}  // namespace
+}  // namespace mr::cuda::paged

@@ -1,0 +1,137 @@
+// What the forward on Hopper does with scores in registers, as wgmma leaves them: the running
+// softmax, the mask, weights for the next product, rows for memory.
+#pragma once
+
+#include "core/cuda/mma.cuh"
+#include "ops/attention/flash_problem.h"
+
+namespace mr::cuda::flash::forward {
+
+constexpr float kSlack = 8;  // a maximum may grow by 2^8 before what was summed is scaled again
+
+__device__ __forceinline__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// The running softmax of two rows a thread, g and g + 8 of its warp's 16.
+struct Softmax {
+    float top[2];     // what weights are relative to, times scale_log2
+    float factor[2];  // by which what was summed before is to be multiplied
+    float sum[2];     // of this thread's weights
+
+    __device__ __forceinline__ void reset() {
+        top[0] = top[1] = -INFINITY;
+        sum[0] = sum[1] = 0;
+    }
+    template <int kCount>
+    __device__ __forceinline__ void weigh(float (&s)[kCount], float scale) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float most = fmaxf(s[2 * h], s[2 * h + 1]);
+#pragma unroll
+            for (int i = 4; i < kCount; i += 4) {
+                most = fmaxf(most, fmaxf(s[i + 2 * h], s[i + 2 * h + 1]));
+            }
+            most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+            most = fmaxf(most, __shfl_xor_sync(~0u, most, 2)) * scale;
+            // A row decides for itself, so that its bits are its own.
+            const float before = top[h];
+            if (most > before + kSlack || before == -INFINITY) top[h] = most;
+            const float base = top[h] == -INFINITY ? 0.0f : top[h];
+            factor[h] = top[h] == before ? 1.0f : exp2_fast(before - base);
+            float added[2] = {0, 0};
+#pragma unroll
+            for (int i = 0; i < kCount; i += 4) {
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    float& x = s[i + 2 * h + e];
+                    x = exp2_fast(fmaf(x, scale, -base));
+                    added[e] += x;
+                }
+            }
+            sum[h] = fmaf(sum[h], factor[h], added[0] + added[1]);
+        }
+    }
+    // Never traps. The assembler cannot know, and so takes the exponentials before what comes next:
+    // otherwise it puts them off until V's product, which they are to run beside, is waited for.
+    __device__ __forceinline__ void finish() const {
+        asm volatile(
+            "{ .reg .pred p; setp.gt.f32 p, %0, 0f7F800000; @p trap; }" ::"f"(sum[0] + sum[1]));
+    }
+    template <int kCount>
+    __device__ __forceinline__ void rescale(float (&o)[kCount]) const {
+        if (__any_sync(~0u, factor[0] != 1.0f || factor[1] != 1.0f)) {
+#pragma unroll
+            for (int i = 0; i < kCount; i += 4) {
+                o[i] *= factor[0];
+                o[i + 1] *= factor[0];
+                o[i + 2] *= factor[1];
+                o[i + 3] *= factor[1];
+            }
+        }
+    }
+};
+
+// Scores that a row does not see become -infinity. `position` is that of row g, `column` 2 c.
+template <int kCount>
+__device__ __forceinline__ void hide(float (&s)[kCount], const Mask& mask, int position, int keys,
+                                     int n, int column) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        const int hi = mask.hi(position + 8 * h, keys) - n - column;
+#pragma unroll
+        for (int i = 0; i < kCount / 4; ++i) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                if (8 * i + e >= hi) s[4 * i + 2 * h + e] = -INFINITY;
+            }
+        }
+        if (mask.window == Mask::kNever) continue;
+        const int lo = mask.lo(position + 8 * h) - n - column, sinks = mask.sinks - n - column;
+#pragma unroll
+        for (int i = 0; i < kCount / 4; ++i) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const int key = 8 * i + e;
+                if (key < lo && key >= sinks) s[4 * i + 2 * h + e] = -INFINITY;
+            }
+        }
+    }
+}
+
+template <typename T, int kCount>
+__device__ __forceinline__ void pack_weights(std::uint32_t (&w)[kCount / 8][4],
+                                             const float (&s)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kCount / 8; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) w[i][j] = pack<T>(s[8 * i + 2 * j], s[8 * i + 2 * j + 1]);
+    }
+}
+
+// Four lanes of a quad hold four words each of a row, 8 columns apart; afterwards each has the four
+// words of one 16-byte piece: lane c the c-th.
+__device__ __forceinline__ uint4 gather_quad(const std::uint32_t (&w)[4], int c) {
+    const bool odd = c & 1, high = c & 2;
+    std::uint32_t x[2][2];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+        const std::uint32_t mine = odd ? w[2 * j + 1] : w[2 * j];
+        const std::uint32_t theirs = __shfl_xor_sync(~0u, odd ? w[2 * j] : w[2 * j + 1], 1);
+        x[j][0] = odd ? theirs : mine;
+        x[j][1] = odd ? mine : theirs;
+    }
+    std::uint32_t y[4];
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+        const std::uint32_t mine = high ? x[1][k] : x[0][k];
+        const std::uint32_t theirs = __shfl_xor_sync(~0u, high ? x[0][k] : x[1][k], 2);
+        y[k] = high ? theirs : mine;
+        y[2 + k] = high ? mine : theirs;
+    }
+    return {y[0], y[1], y[2], y[3]};
+}
+
+}  // namespace mr::cuda::flash::forward
