@@ -1,6 +1,8 @@
 # CUDA is found, never required: without nvcc the same commands build the CPU engine.
 #   MILLRACE_CUDA          AUTO (use it where nvcc is), ON (fail without), OFF
-#   MILLRACE_CUDA_ARCH     e.g. 90a, 80, "75;86"; empty: this machine's GPU, or 90a where it has none
+#   MILLRACE_CUDA_ARCH     e.g. 90a, 80, "75;86"; empty: this machine's GPU, or 90a where it has none;
+#                          "75:90": what a 7.5 would run, as machine code of a 9.0, so that the
+#                          kernels for older GPUs can be tested on a newer one
 set(MILLRACE_CUDA AUTO CACHE STRING "Build the CUDA engine: AUTO, ON or OFF")
 set_property(CACHE MILLRACE_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(MILLRACE_CUDA_ARCH "" CACHE STRING "GPU architectures to compile for; empty: this machine's")
@@ -27,6 +29,11 @@ if(MILLRACE_HAS_CUDA)
             set(arch 90a)
         endif()
     endif()
+    set(code "")
+    if(arch MATCHES "^([0-9]+):([0-9]+)$")
+        set(code "-gencode=arch=compute_${CMAKE_MATCH_1},code=sm_${CMAKE_MATCH_2}")
+        set(arch ${CMAKE_MATCH_2})
+    endif()
     # Warp-group products and the like belong to exactly this architecture: "90" alone has none.
     list(TRANSFORM arch REPLACE "^90$" "90a")
     # "-real": machine code for exactly these; no second compile at the first run.
@@ -39,6 +46,11 @@ if(MILLRACE_HAS_CUDA)
         set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
     endif()
     enable_language(CUDA)
+    if(code)
+        set(CMAKE_CUDA_ARCHITECTURES OFF)
+        add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:${code}>")
+        set(arch "${MILLRACE_CUDA_ARCH}")
+    endif()
     # CMake 3.25 does not know what nvcc 13 can; this is what it would know.
     if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
         set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")

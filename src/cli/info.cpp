@@ -40,9 +40,14 @@ std::string version_name(int number) {
     return fmt::format("{}.{}", number / 1000, number % 1000 / 10);
 }
 
+std::string dotted(int capability) {
+    return fmt::format("{}.{}", capability / 10, capability % 10);
+}
+
 Json gpu_json(const cuda::DeviceInfo& gpu) {
     Json json = {{"name", gpu.name},
-                 {"compute_capability", fmt::format("{}.{}", gpu.sm / 10, gpu.sm % 10)},
+                 {"compute_capability", dotted(gpu.capability)},
+                 {"code_for", dotted(gpu.sm)},
                  {"multiprocessors", gpu.multiprocessors},
                  {"memory_bytes", gpu.memory_bytes},
                  {"free_bytes", gpu.free_bytes},
@@ -206,10 +211,13 @@ std::string gpu_text(const Json& m) {
                    : "";
     }
     const Json& gpu = m["gpu"];
+    const auto capability = gpu["compute_capability"].get<std::string>();
+    const auto code = gpu["code_for"].get<std::string>();
     std::string text = fmt::format(
-        "gpu         {}, compute capability {}, {} multiprocessors\n"
+        "gpu         {}, compute capability {}{}, {} multiprocessors\n"
         "            {} of memory, {} free; driver {}, runtime {}\n",
-        gpu["name"].get<std::string>(), gpu["compute_capability"].get<std::string>(),
+        gpu["name"].get<std::string>(), capability,
+        code == capability ? "" : fmt::format(" (this build has code for {})", code),
         gpu["multiprocessors"].get<int>(), format_bytes(gpu["memory_bytes"].get<std::uint64_t>()),
         format_bytes(gpu["free_bytes"].get<std::uint64_t>()), gpu["driver"].get<std::string>(),
         gpu["runtime"].get<std::string>());

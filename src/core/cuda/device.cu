@@ -1,5 +1,6 @@
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <mutex>
 #include <string>
 #include <unordered_set>
@@ -14,6 +15,13 @@ namespace mr::cuda {
 namespace {
 
 __global__ void probe() {}
+
+// DeviceInfo::sm.
+int code_of(int capability) {
+    cudaFuncAttributes attributes{};
+    MR_CUDA_CALL(cudaFuncGetAttributes(&attributes, probe));
+    return std::min(capability, attributes.ptxVersion);
+}
 
 std::string last_problem;  // of probe_device(), which runs once
 
@@ -37,7 +45,8 @@ DeviceInfo describe() {
     MR_CUDA_CALL(cudaGetDeviceProperties(&prop, 0));
     DeviceInfo info;
     info.name = prop.name;
-    info.sm = prop.major * 10 + prop.minor;
+    info.capability = prop.major * 10 + prop.minor;
+    info.sm = code_of(info.capability);
     info.multiprocessors = prop.multiProcessorCount;
     info.memory_bytes = prop.totalGlobalMem;
     info.l2_bytes = static_cast<std::uint64_t>(prop.l2CacheSize);
@@ -80,7 +89,7 @@ const Gpu& this_gpu() {
         MR_CUDA_CALL(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
         MR_CUDA_CALL(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
         MR_CUDA_CALL(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, device));
-        return Gpu{major * 10 + minor, count, static_cast<std::size_t>(l2)};
+        return Gpu{code_of(major * 10 + minor), count, static_cast<std::size_t>(l2)};
     }();
     return found;
 }

@@ -19,7 +19,10 @@ namespace mr::cuda {
 
 struct DeviceInfo {
     std::string name;
-    int sm = 0;  // compute capability: 90 is 9.0
+    int capability = 0;  // of the GPU: 90 is 9.0
+    // What kernels are chosen by: the capability that the code this GPU was given was written for.
+    // A build for older GPUs has, on a newer one, the older kernels and no others.
+    int sm = 0;
     int multiprocessors = 0;
     std::uint64_t memory_bytes = 0;
     std::uint64_t free_bytes = 0;  // when asked
@@ -37,8 +40,9 @@ std::string why_no_device();
 // The GPU, or Error (device) with why_no_device().
 DeviceInfo require_device();
 
-// What kernels are chosen by. Of the device that is current at the first call, which is asked for
-// nothing else: no probe, no free memory, so that it may be called while a stream is captured.
+// What kernels are chosen by, `sm` as above. Of the device that is current at the first call, which
+// is asked for nothing else: no probe, no free memory, so that it may be called while a stream is
+// captured.
 struct Gpu {
     int sm = 0, multiprocessors = 0;
     std::size_t l2_bytes = 0;

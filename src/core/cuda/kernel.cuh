@@ -10,6 +10,7 @@
 
 #include "core/context.h"
 #include "core/cuda/check.h"
+#include "core/cuda/device.h"
 #include "core/cuda/timeline.h"
 
 namespace mr::cuda {
@@ -97,6 +98,12 @@ class StageClock {
     Stamp* stamp_;
 };
 
+// Whether a kernel may start while its predecessor runs: the context asks for it, and kernels here
+// have wait_for_previous().
+inline bool launches_dependent(const Context& ctx) {
+    return ctx.dependent_launch && this_gpu().sm >= 90;
+}
+
 // kernel<<<grid, block, shared, ctx's stream>>>(args...), checked, with dependent launch where the
 // context asks for it and the device has it.
 void prepare_kernel(const void* kernel);  // once per kernel; cheap afterwards
@@ -114,7 +121,7 @@ void launch(const Context& ctx, dim3 grid, dim3 block, std::size_t shared,
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
     config.attrs = &attribute;
-    config.numAttrs = ctx.dependent_launch ? 1 : 0;
+    config.numAttrs = launches_dependent(ctx) ? 1 : 0;
     MR_CUDA_CALL(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
 }
 

@@ -250,9 +250,7 @@ bool start(const Context& ctx, const NormArgs& a) {
         MR_CUDA_CALL(cudaFuncGetAttributes(&attributes, kernel));
         return attributes;
     }();
-    // What __CUDA_ARCH__ was for the code that the device was given: where older code was
-    // translated for a newer device, nothing is copied.
-    if (compiled.ptxVersion < 90) return false;
+    if (this_gpu().sm < 90) return false;
 
     const int arrays = 1 + (a.bias != nullptr) + (a.weight2 != nullptr) + (a.bias2 != nullptr);
     const auto cols = static_cast<std::size_t>(a.cols);

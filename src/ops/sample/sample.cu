@@ -70,12 +70,12 @@ const DeviceInfo& this_device() {
     return info;
 }
 
-// What a kernel may use, raised once; also whether it was compiled for clusters.
+// What a kernel may use, raised once; also whether there are clusters.
 template <typename Kernel>
 bool prepare_clusters(Kernel* kernel) {
     cudaFuncAttributes attributes{};
     MR_CUDA_CALL(cudaFuncGetAttributes(&attributes, kernel));
-    if (this_device().sm < 90 || attributes.ptxVersion < 90) return false;
+    if (this_device().sm < 90) return false;
     const std::size_t room = this_device().shared_per_block - attributes.sharedSizeBytes;
     MR_CUDA_CALL(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(room)));
@@ -103,7 +103,7 @@ void launch_rows(const Context& ctx, int rows, int team, const float* logits, in
         cluster.id = cudaLaunchAttributeClusterDimension;
         cluster.val.clusterDim = {static_cast<unsigned>(team), 1, 1};
     }
-    if (ctx.dependent_launch) {
+    if (launches_dependent(ctx)) {
         cudaLaunchAttribute& dependent = attributes[config.numAttrs++];
         dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
         dependent.val.programmaticStreamSerializationAllowed = 1;
