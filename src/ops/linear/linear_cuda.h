@@ -75,8 +75,8 @@ std::size_t linear_small_scratch_bytes(std::int64_t max_rows, std::int64_t max_k
 // Whether linear_small() takes such weights on this device (tensor cores, whole 16-byte pieces).
 bool linear_small_takes(DType weights, std::int64_t k);
 
-// Any f32, f16 or bf16 weights, any k, any device: a warp a row of w. out = x · wᵀ (+ bias), or +=
-// .
+// Any weights, any k, any device: a warp a row of w. x is of the weights' compute type.
+// out = x · wᵀ (+ bias), or +=.
 void linear_plain(const Context& ctx, Tensor out, Tensor x, Tensor w, Tensor bias, bool add,
                   OpKind kind = OpKind::linear, const char* name = "linear");
 
