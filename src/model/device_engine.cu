@@ -14,7 +14,6 @@
 #include "ops/linear/gemm_cuda.h"
 #include "ops/linear/linear_cuda.h"
 #include "ops/loss/loss_cuda.h"
-#include "ops/norm/norm_cuda.h"
 #include "ops/rope/rope_cuda.h"
 
 namespace mr::model {
@@ -87,7 +86,7 @@ Resident::~Resident() {
     }
 }
 
-void Resident::norm(Tensor out, Tensor x, Tensor weight, Tensor bias) {
+cuda::NormPass Resident::norm_of(Tensor x, Tensor out, Tensor weight, Tensor bias) const {
     cuda::NormPass pass;
     pass.kind = spec_.norm;
     pass.eps = spec_.norm_eps;
@@ -95,7 +94,7 @@ void Resident::norm(Tensor out, Tensor x, Tensor weight, Tensor bias) {
     pass.out = out;
     pass.weight = weight;
     pass.bias = bias;
-    cuda::norm(ctx_, pass);
+    return pass;
 }
 
 // out = x · wᵀ (+ bias), or out += : by the kernel that belongs to the number of rows.
@@ -123,10 +122,29 @@ void Resident::product(Tensor out, Tensor x, Tensor w, Tensor bias, bool few, co
     product(in, few);
 }
 
+// Whether norm, product and what follows are one kernel.
+bool Resident::attention_fused(const Part& part, int layer) const {
+    return part.few && options_.fuse && !spec_.qk_norm &&
+           cuda::linear_small_takes(joined(layer).qkv.dtype, spec_.dim);
+}
+bool Resident::mlp_fused(const Part& part, int layer) const {
+    const DType matrix = mlp_matrix(layer).dtype;
+    return part.few && options_.fuse && cuda::linear_small_takes(matrix, spec_.dim) &&
+           (!spec_.gated || spec_.hidden % 8 == 0) &&
+           cuda::compute_type(matrix) == cuda::compute_type(weights_of(layer).down.dtype);
+}
+// Parallel residual: attention and MLP norm the same x, in one pass where neither norms for itself.
+bool Resident::norms_together(const Part& part, int layer) const {
+    return spec_.residual == Residual::parallel && !attention_fused(part, layer) &&
+           !mlp_fused(part, layer) &&
+           cuda::compute_type(joined(layer).qkv.dtype) ==
+               cuda::compute_type(mlp_matrix(layer).dtype);
+}
+
 // q, and k and v in the cache, from x.
 void Resident::attention_in(const Part& part, int layer) {
-    const LayerWeights& w = weights_->weights.layers[static_cast<std::size_t>(layer)];
-    const DeviceLayer& joined = weights_->layers[static_cast<std::size_t>(layer)];
+    const LayerWeights& w = weights_of(layer);
+    const DeviceLayer& joined = this->joined(layer);
     const std::int64_t rows = part.batch.tokens;
     const DType compute = cuda::compute_type(joined.qkv.dtype);
     const DType attn_type = cuda::compute_type(w.o.dtype);
@@ -134,12 +152,17 @@ void Resident::attention_in(const Part& part, int layer) {
     Tensor q = rows_as(buffers_.q, attn_type, part.first, rows, spec_.q_dim());
     q.shape = {rows, spec_.heads, spec_.head_dim};
     const ops::PagedKv kv = cache_->layer(layer);
-    if (part.few && options_.fuse && !spec_.qk_norm &&
-        cuda::linear_small_takes(joined.qkv.dtype, spec_.dim)) {
+    if (attention_fused(part, layer)) {
         return linear(products_.qkv(part.batch, part.first, layer, kv));
     }
     const Tensor h = rows_as(buffers_.h, compute, part.first, rows, spec_.dim);
-    norm(h, x, w.attn_norm, w.attn_norm_bias);
+    cuda::NormPass pass = norm_of(x, h, w.attn_norm, w.attn_norm_bias);
+    if (norms_together(part, layer)) {
+        pass.out2 = rows_as(buffers_.h2, compute, part.first, rows, spec_.dim);
+        pass.weight2 = w.mlp_norm;
+        pass.bias2 = w.mlp_norm_bias;
+    }
+    cuda::norm(ctx_, pass);
     const Tensor qkv = rows_as(buffers_.qkv, part.few ? DType::f32 : compute, part.first, rows,
                                spec_.q_dim() + 2 * spec_.kv_dim());
     product(qkv, h, joined.qkv, {}, part.few, "qkv");
@@ -159,20 +182,18 @@ void Resident::attention_in(const Part& part, int layer) {
 
 // act(gate(norm(x))) * up(norm(x)), or act(up(norm(x))), into `up`.
 void Resident::mlp_in(const Part& part, int layer) {
-    const LayerWeights& w = weights_->weights.layers[static_cast<std::size_t>(layer)];
-    const Tensor matrix =
-        spec_.gated ? weights_->layers[static_cast<std::size_t>(layer)].gate_up : w.up;
+    const LayerWeights& w = weights_of(layer);
+    const Tensor matrix = mlp_matrix(layer);
     const std::int64_t rows = part.batch.tokens;
     const DType compute = cuda::compute_type(matrix.dtype);
     const DType down_type = cuda::compute_type(w.down.dtype);
     const Tensor x = rows_as(buffers_.x, DType::f32, part.first, rows, spec_.dim);
     const Tensor up = rows_as(buffers_.up, down_type, part.first, rows, spec_.hidden);
-    if (part.few && options_.fuse && cuda::linear_small_takes(matrix.dtype, spec_.dim) &&
-        (!spec_.gated || spec_.hidden % 8 == 0) && compute == down_type) {
-        return linear(products_.up(rows, part.first, layer));
-    }
-    const Tensor h = rows_as(buffers_.h, compute, part.first, rows, spec_.dim);
-    norm(h, x, w.mlp_norm, w.mlp_norm_bias);
+    if (mlp_fused(part, layer)) return linear(products_.up(rows, part.first, layer));
+    const bool together = norms_together(part, layer);
+    const Tensor h =
+        rows_as(together ? buffers_.h2 : buffers_.h, compute, part.first, rows, spec_.dim);
+    if (!together) cuda::norm(ctx_, norm_of(x, h, w.mlp_norm, w.mlp_norm_bias));
     const DType between = part.few ? DType::f32 : compute;
     if (spec_.gated) {
         const Tensor both = rows_as(buffers_.gate_up, between, part.first, rows, 2 * spec_.hidden);
@@ -201,7 +222,7 @@ void Resident::run(const Part& part) {
     check(embedding_stage(), x, part.first);
     for (int i = 0; i < spec_.layers; ++i) {
         ctx_.layer = i;
-        const LayerWeights& w = weights.layers[static_cast<std::size_t>(i)];
+        const LayerWeights& w = weights_of(i);
         const bool parallel = spec_.residual == Residual::parallel;
         attention_in(part, i);
         // Parallel residual: the MLP reads x as it enters the layer.
@@ -245,7 +266,7 @@ void Resident::heads(Tensor logits, Tensor x, bool few) {
         return linear(products_.head(x, logits));
     }
     const Tensor h = rows_as(buffers_.h, compute, 0, x.rows(), spec_.dim);
-    norm(h, x, w.final_norm, w.final_norm_bias);
+    cuda::norm(ctx_, norm_of(x, h, w.final_norm, w.final_norm_bias));
     product(logits, h, w.head, w.head_bias, few, "head", OpKind::lm_head);
 }
 

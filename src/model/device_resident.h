@@ -16,6 +16,7 @@
 #include "model/device_engine.h"
 #include "model/device_products.h"
 #include "ops/linear/linear_cuda.h"
+#include "ops/norm/norm_cuda.h"
 #include "ops/sample/sample_cuda.h"
 #include "ops/step/step_cuda.h"
 
@@ -80,7 +81,19 @@ class Resident final : public DeviceEngine {
         ctx_.scratch = buffers_.linear_scratch;
         cuda::linear_small(ctx_, in);
     }
-    void norm(Tensor out, Tensor x, Tensor weight, Tensor bias);
+    const LayerWeights& weights_of(int layer) const {
+        return weights_->weights.layers[static_cast<std::size_t>(layer)];
+    }
+    const DeviceLayer& joined(int layer) const {
+        return weights_->layers[static_cast<std::size_t>(layer)];
+    }
+    Tensor mlp_matrix(int layer) const {
+        return spec_.gated ? joined(layer).gate_up : weights_of(layer).up;
+    }
+    bool attention_fused(const Part& part, int layer) const;
+    bool mlp_fused(const Part& part, int layer) const;
+    bool norms_together(const Part& part, int layer) const;
+    cuda::NormPass norm_of(Tensor x, Tensor out, Tensor weight, Tensor bias) const;
     void check(int stage, Tensor x, std::int64_t first_row);
     void require_finite(const DeviceBuffers::Arrays& arrays, int behind);
     void prepare_steps();
