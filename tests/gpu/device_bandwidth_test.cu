@@ -45,6 +45,8 @@ TEST_F(DeviceBandwidth, IsUnderTheDatasheetsOfKnownChips) {
         EXPECT_GE(c.read, 0.8 * known.bytes) << name;  // below that the measurement is the limit
         EXPECT_GE(c.copy, 0.7 * known.bytes) << name;
         EXPECT_LE(c.matrix, 1.02 * known.flops) << name;  // clocks may boost a little
+        // Code for older GPUs has their products only, half as fast on this one.
+        if (cuda::device()->sm < cuda::device()->capability) return;
         EXPECT_GE(c.matrix, 0.5 * known.flops) << name;
         return;
     }
