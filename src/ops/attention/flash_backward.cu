@@ -1,6 +1,7 @@
-// The backward on the GPU: scratch, and the kernels in their order.
+// The backward on the GPU: scratch, which kernels, and those of the one pass in their order.
 #include "core/cuda/device.h"
 #include "ops/attention/flash_backward.cuh"
+#include "ops/attention/flash_backward_dispatch.cuh"
 
 namespace mr::cuda {
 namespace {
@@ -30,18 +31,28 @@ std::size_t flash_backward_scratch_bytes(const ops::HeadRows& q, const ops::Head
                                          const FlashBatch& batch) {
     (void)k;
     const int dim = static_cast<int>(q.head_dim());
+    // In two passes: delta alone.
+    if (q.tensor.dtype == DType::f32) {
+        return static_cast<std::size_t>(q.heads() * q.tokens()) * sizeof(float) + 256;
+    }
     const int sequences = !batch.cu_q && batch.sequences == 0 ? 1 : batch.sequences;
     return Parts(q.heads(), row_tiles(q.tokens(), sequences, backward_rows(dim)), dim).end + 256;
 }
 
-BackwardArgs flash::backward_args(const Context& ctx, const Problem& p, const BackwardViews& views,
-                                  int gang) {
+BackwardArgs flash::backward_args(const Context& ctx, const Problem& p,
+                                  const BackwardViews& views) {
     BackwardArgs args;
     args.p = p;
     args.views = views;
     args.tiles = row_tiles(p.tokens_q, p.sequences, backward_rows(p.head_dim));
+    // How many blocks follow one another along the queries of a pair: each of them finds these in
+    // L2, but starts a step after the last, which short causal walks have no time for. Measured.
+    const bool causal = p.mask.kind != Mask::Kind::full;
+    const int walk = (p.max_queries + backward_rows(p.head_dim) - 1) / backward_rows(p.head_dim);
+    const int chain = causal ? std::clamp(walk / 16, 4, 8) : 8;
     args.order = BackwardWorkOrder(p.sequences * p.kv_heads,
-                                   (p.max_keys + kBackwardKeys - 1) / kBackwardKeys, gang);
+                                   (p.max_keys + kBackwardKeys - 1) / kBackwardKeys,
+                                   std::max(1, this_gpu().multiprocessors / chain));
     const Parts parts(p.heads, args.tiles, p.head_dim);
     auto* begin =
         reinterpret_cast<std::byte*>(padded(reinterpret_cast<std::uintptr_t>(ctx.scratch.data())));
@@ -49,7 +60,7 @@ BackwardArgs flash::backward_args(const Context& ctx, const Problem& p, const Ba
     args.delta = reinterpret_cast<float*>(begin + parts.delta);
     args.dq = reinterpret_cast<float*>(begin + parts.dq);
     args.turns = reinterpret_cast<unsigned*>(begin + parts.turns);
-    args.started = args.turns + args.tiles * p.heads;
+    args.tickets = args.turns + args.tiles * p.heads;
     return args;
 }
 
@@ -60,18 +71,23 @@ void flash_backward(const Context& ctx, const ops::FlashGradients& gradients,
     BackwardViews views;
     const Problem p = checked_backward(ctx, gradients, dout, q, k, v, out, lse, batch, mask, scale,
                                        flash_backward_scratch_bytes(q, k, batch), views);
-    MR_CHECK(p.dtype != DType::f32 && this_gpu().sm == 90,
-             "attention's backward on the GPU is for f16 and bf16 on sm_90 so far");
     if (p.sequences == 0) return;
     // Five products; every operand and result once.
     const Amount a = amount_of(p);
     Stamp* stamp = account(ctx, OpKind::attention, "attention backward",
                            {1, 3 * a.q_bytes + 2 * a.k_bytes + a.lse_bytes,
                             a.q_bytes + 2 * a.k_bytes, 5 * a.product_flops, 0});
-    // A gang has to run at once, one block a multiprocessor. Bits depend on its size, so it does
-    // not follow the device's.
-    BackwardArgs args =
-        backward_args(ctx, p, views, this_gpu().multiprocessors >= kGang ? kGang : 1);
+    const int sm = this_gpu().sm;
+    if (p.dtype == DType::f32 || sm < 80) return backward_plain(ctx, p, views, stamp);
+    if (sm == 90) return backward_hopper(ctx, p, views, stamp);
+    backward_mma(ctx, p, views, stamp);
+}
+
+void flash::backward_hopper(const Context& ctx, const Problem& p, const BackwardViews& views,
+                            Stamp* stamp) {
+    BackwardArgs args = backward_args(ctx, p, views);
+    MR_CHECK(args.order.blocks() < (std::int64_t{1} << 31),
+             "attention's backward takes less than 2^31 tiles of 128 keys, of all kv heads");
     args.stamp = stamp;
     prepare_backward(ctx, args);
     if (p.max_keys > 0) {

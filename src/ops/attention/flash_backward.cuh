@@ -17,7 +17,7 @@ struct BackwardArgs {
     float* delta = nullptr;       // [heads, tiles, rows] dout . out
     float* dq = nullptr;          // [heads, tiles, rows * head_dim] sums, in the order of DqTile
     unsigned* turns = nullptr;    // [heads, tiles] how many have added to the tile
-    unsigned* started = nullptr;  // blocks that have started
+    unsigned* tickets = nullptr;  // how many were given out: flash_backward_order.h
     Stamp* stamp = nullptr;
 
     __device__ __forceinline__ std::int64_t tile(int head, int row_tile) const {
@@ -26,7 +26,6 @@ struct BackwardArgs {
 };
 
 inline constexpr int kBackwardKeys = 128;  // of a tile of keys
-inline constexpr int kGang = 64;           // of tiles of keys: flash_backward_order.h
 // The kernels' head_dim: what is beyond the tensors' own counts as zeros.
 constexpr int backward_dim(int head_dim) {
     return head_dim <= 64 ? 64 : head_dim <= 80 ? 80 : head_dim <= 96 ? 96 : 128;
@@ -51,11 +50,10 @@ struct DqTile {
     static constexpr int kFloats = kRows * kDim;
 };
 
-// ctx.scratch is laid out for it. `gang`: flash_backward_order.h.
-BackwardArgs backward_args(const Context& ctx, const Problem& p, const BackwardViews& views,
-                           int gang);
+// ctx.scratch is laid out for it.
+BackwardArgs backward_args(const Context& ctx, const Problem& p, const BackwardViews& views);
 
-// lse2 and delta of every row, and zeros in turns and started.
+// lse2 and delta of every row, and zeros in turns and tickets.
 void prepare_backward(const Context& ctx, const BackwardArgs& args);
 // dk, dv and the sums of dq.
 void backward_on_warp_groups_bf16(const Context& ctx, const BackwardArgs& args);

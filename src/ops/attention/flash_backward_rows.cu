@@ -1,4 +1,5 @@
-// What is done once per query before and after the one-pass backward.
+// What is done once per query before and after the one-pass backward. Both kernels only move
+// memory: a block has one tile of rows of one head, and asks for all of it before it uses any.
 #include "core/cuda/copy.cuh"
 #include "core/cuda/mma.cuh"
 #include "ops/attention/flash_backward.cuh"
@@ -31,8 +32,8 @@ __device__ RowTile row_tile_of(const Problem& p, int tile, int rows) {
 }
 
 // Sixteen lanes a row, eight numbers each. Grid: tiles, heads.
-template <typename T>
-__global__ void __launch_bounds__(kThreads) prepare_rows(BackwardArgs args, int rows) {
+template <typename T, int kRows>
+__global__ void __launch_bounds__(kThreads) prepare_rows(BackwardArgs args) {
     wait_for_previous();
     let_next_start();
     const StageClock clock(args.stamp);
@@ -41,84 +42,94 @@ __global__ void __launch_bounds__(kThreads) prepare_rows(BackwardArgs args, int 
     const std::int64_t tile = args.tile(head, static_cast<int>(blockIdx.x));
     if (threadIdx.x == 0) {
         args.turns[tile] = 0;
-        if (tile == 0) *args.started = 0;
+        if (tile == 0) *args.tickets = 0;
     }
-    const RowTile t = row_tile_of(p, static_cast<int>(blockIdx.x), rows);
+    const RowTile t = row_tile_of(p, static_cast<int>(blockIdx.x), kRows);
     const int lane = static_cast<int>(threadIdx.x) % 16;
-    for (int r = static_cast<int>(threadIdx.x) / 16; r < rows; r += kThreads / 16) {
-        const int query = t.first + r;
-        float sum = 0, lse2 = __int_as_float(0x7f800000);
-        if (query < t.s.queries) {
-            const std::int64_t token = t.s.q + query;
-            if (8 * lane < p.head_dim) {
-                std::uint32_t out[4], dout[4];
-                load_words<4>(out, p.out.row<T>(token, head, p.head_dim) + 8 * lane, true);
-                load_words<4>(dout, args.views.dout.row<T>(token, head, p.head_dim) + 8 * lane,
-                              true);
+    constexpr int kEach = kRows * 16 / kThreads;
+    std::uint32_t out[kEach][4], dout[kEach][4];
+    float lse[kEach];
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const float2 x = unpack<T>(out[i]), y = unpack<T>(dout[i]);
-                    sum = fmaf(x.x, y.x, sum);
-                    sum = fmaf(x.y, y.y, sum);
-                }
-            }
-            const float lse = p.lse[head * static_cast<std::int64_t>(p.tokens_q) + token];
-            if (lse > -__int_as_float(0x7f800000)) lse2 = lse * kLog2E;
+    for (int i = 0; i < kEach; ++i) {
+        const int query = t.first + static_cast<int>(threadIdx.x) / 16 + i * kThreads / 16;
+        const bool row = query < t.s.queries, on = row && 8 * lane < p.head_dim;
+        const std::int64_t token = t.s.q + (row ? query : 0);
+        const int column = on ? 8 * lane : 0;
+        load_words<4>(out[i], p.out.row<T>(token, head, p.head_dim) + column, on);
+        load_words<4>(dout[i], args.views.dout.row<T>(token, head, p.head_dim) + column, on);
+        lse[i] = row ? p.lse[head * static_cast<std::int64_t>(p.tokens_q) + token]
+                     : -__int_as_float(0x7f800000);
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+        float sum = 0;
+#pragma unroll
+        for (int w = 0; w < 4; ++w) {
+            const float2 x = unpack<T>(out[i][w]), y = unpack<T>(dout[i][w]);
+            sum = fmaf(x.x, y.x, sum);
+            sum = fmaf(x.y, y.y, sum);
         }
 #pragma unroll
         for (int offset = 8; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
         if (lane == 0) {
-            args.lse2[tile * rows + r] = lse2;
-            args.delta[tile * rows + r] = sum;
+            const std::int64_t at =
+                tile * kRows + static_cast<int>(threadIdx.x) / 16 + i * kThreads / 16;
+            // A row without weight: exp2(anything - infinity) is 0.
+            args.lse2[at] =
+                lse[i] > -__int_as_float(0x7f800000) ? lse[i] * kLog2E : __int_as_float(0x7f800000);
+            args.delta[at] = sum;
         }
     }
 }
 
-// Grid: tiles, heads. A thread takes eight columns of two rows, g and g + 8 of a warp's sixteen.
+// Grid: tiles, heads. From the order of DqTile to rows through shared memory.
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kThreads) finish_rows(BackwardArgs args) {
+    constexpr int kRows = backward_rows(kDim);
+    using Tile = DqTile<kDim, kRows>;
+    constexpr int kStride = kDim / 2 + 4;  // words; rows 8 apart in banks of their own
+    __shared__ __align__(16) std::uint32_t rows[kRows * kStride];
     wait_for_previous();
     let_next_start();
     const StageClock clock(args.stamp);
-    constexpr int kRows = backward_rows(kDim);
-    using Tile = DqTile<kDim, kRows>;
     const Problem& p = args.p;
-    const int head = static_cast<int>(blockIdx.y);
+    const int head = static_cast<int>(blockIdx.y), thread = static_cast<int>(threadIdx.x);
     const std::int64_t tile = args.tile(head, static_cast<int>(blockIdx.x));
+    constexpr int kEach = Tile::kFloats / 4 / kThreads;
+    const auto* sums = reinterpret_cast<const float4*>(args.dq + tile * Tile::kFloats);
+    float4 v[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) v[i] = __ldcs(sums + i * kThreads + thread);
+    const bool any = args.turns[tile] > 0;  // or nobody has written: there is no gradient
     const RowTile t = row_tile_of(p, static_cast<int>(blockIdx.x), kRows);
-    if (t.first >= t.s.queries) return;
-    const bool any = args.turns[tile] > 0;  // or nobody has written
-    const float* sums = args.dq + tile * Tile::kFloats;
-    for (int group = 0; group < 2; ++group) {
-        const int blocks = Tile::width(group) / 8;
-        for (int i = static_cast<int>(threadIdx.x); i < blocks * 32; i += kThreads) {
-            const int n = i % blocks, warp = i / blocks / 8, g = i / blocks % 8;
-            const auto* from = reinterpret_cast<const float4*>(sums + Tile::begin(group)) +
-                               n * 128 + warp * 32 + g * 4;
-            float4 v[4];
 #pragma unroll
-            for (int c = 0; c < 4; ++c) v[c] = any ? from[c] : make_float4(0, 0, 0, 0);
-            std::uint32_t low[4], high[4];
-#pragma unroll
-            for (int c = 0; c < 4; ++c) {
-                low[c] = pack<T>(v[c].x * p.scale, v[c].y * p.scale);
-                high[c] = pack<T>(v[c].z * p.scale, v[c].w * p.scale);
-            }
-            const int query = t.first + Tile::row(group) + 16 * warp + g;
-            const int column = Tile::column(group) + 8 * n;
-            const auto store = [&](int at, const std::uint32_t(&x)[4]) {
-                if (at >= t.s.queries || column >= p.head_dim) return;
-                *reinterpret_cast<uint4*>(args.views.dq.row<T>(t.s.q + at, head, p.head_dim) +
-                                          column) = make_uint4(x[0], x[1], x[2], x[3]);
-            };
-            store(query, low);
-            store(query + 8, high);
-        }
+    for (int i = 0; i < kEach; ++i) {
+        const int at = i * kThreads + thread, first = Tile::begin(1) / 4;
+        const int group = at >= first, n = (at - group * first) / 128, of = at % 128;
+        const int row = Tile::row(group) + of / 32 * 16 + of % 32 / 4;
+        const int word = Tile::column(group) / 2 + 4 * n + of % 4;
+        rows[row * kStride + word] = any ? pack<T>(v[i].x * p.scale, v[i].y * p.scale) : 0;
+        rows[(row + 8) * kStride + word] = any ? pack<T>(v[i].z * p.scale, v[i].w * p.scale) : 0;
+    }
+    __syncthreads();
+    for (int i = thread; i < kRows * (kDim / 8); i += kThreads) {
+        const int row = i / (kDim / 8), chunk = i % (kDim / 8);
+        if (t.first + row >= t.s.queries || 8 * chunk >= p.head_dim) continue;
+        *reinterpret_cast<uint4*>(args.views.dq.row<T>(t.s.q + t.first + row, head, p.head_dim) +
+                                  8 * chunk) =
+            *reinterpret_cast<const uint4*>(&rows[row * kStride + 4 * chunk]);
     }
 }
 
 dim3 grid_of(const BackwardArgs& args) {
     return {static_cast<unsigned>(args.tiles), static_cast<unsigned>(args.p.heads)};
+}
+
+template <typename T>
+void prepare(const Context& ctx, const BackwardArgs& args) {
+    auto* kernel =
+        backward_rows(args.p.head_dim) == 64 ? prepare_rows<T, 64> : prepare_rows<T, 128>;
+    launch(ctx, grid_of(args), dim3(kThreads), 0, kernel, args);
 }
 
 template <typename T>
@@ -141,8 +152,7 @@ void finish(const Context& ctx, const BackwardArgs& args) {
 }  // namespace
 
 void prepare_backward(const Context& ctx, const BackwardArgs& args) {
-    auto* kernel = args.p.dtype == DType::bf16 ? prepare_rows<bf16> : prepare_rows<__half>;
-    launch(ctx, grid_of(args), dim3(kThreads), 0, kernel, args, backward_rows(args.p.head_dim));
+    args.p.dtype == DType::bf16 ? prepare<bf16>(ctx, args) : prepare<__half>(ctx, args);
 }
 
 void finish_backward(const Context& ctx, const BackwardArgs& args) {

@@ -23,17 +23,18 @@ struct BackwardLayout {
     static constexpr int kQ = kV + kKeyTile;
     static constexpr int kDo = kQ + kStages * kRowTile;
     static constexpr int kDs = kDo + kStages * kRowTile;
-    static constexpr int kDq = kDs + 2 * kDsTile;  // f32, as DqTile
-    static constexpr int kLse = kDq + DqTile<kDim, kRows>::kFloats * 4;
+    static constexpr int kDq = kDs + 2 * kDsTile;  // f32, as DqTile, two of them
+    static constexpr int kDqTile = DqTile<kDim, kRows>::kFloats * 4;
+    static constexpr int kLse = kDq + 2 * kDqTile;
     static constexpr int kDelta = kLse + kStages * kRows * 4;
     static constexpr int kBarriers = kDelta + kStages * kRows * 4;
-    static constexpr int kSteps = kBarriers + 128;     // what the loading warp says of each stage
-    static constexpr int kBytes = kSteps + 16 + 1024;  // the last: to begin at 1024
+    static constexpr int kSteps = kBarriers + 144;  // what the loading warp says of each stage
+    static constexpr int kBytes = kSteps + 16;
+    static_assert(kBytes <= 227 * 1024);
 };
 
 // Registers a thread: what a block of 384 threads with 168 each has, shared out anew.
-constexpr int load_registers(int head_dim) { return head_dim == 64 ? 24 : 40; }
-constexpr int compute_registers(int head_dim) { return (168 * 3 - load_registers(head_dim)) / 2; }
+inline constexpr int kLoadRegisters = 40, kComputeRegisters = (168 * 3 - kLoadRegisters) / 2;
 
 struct BackwardBarriers {
     unsigned at;
@@ -43,10 +44,14 @@ struct BackwardBarriers {
     __device__ __forceinline__ unsigned q_empty(int stage) const { return at + 32 + 8 * stage; }
     __device__ __forceinline__ unsigned do_full(int stage) const { return at + 48 + 8 * stage; }
     __device__ __forceinline__ unsigned do_empty(int stage) const { return at + 64 + 8 * stage; }
-    __device__ __forceinline__ unsigned dq_full(int group) const { return at + 80 + 8 * group; }
-    __device__ __forceinline__ unsigned dq_empty(int group) const { return at + 96 + 8 * group; }
-    __device__ __forceinline__ unsigned work() const { return at + 112; }
+    __device__ __forceinline__ unsigned dq_full(int stage, int group) const {
+        return at + 80 + 16 * stage + 8 * group;
+    }
+    __device__ __forceinline__ unsigned dq_empty(int stage) const { return at + 112 + 8 * stage; }
+    __device__ __forceinline__ unsigned work() const { return at + 128; }
 };
+
+inline constexpr long long kTurnLimit = 1ll << 37;  // cycles: a minute
 
 // Two warp groups, or one of them, meet.
 template <int kBarrier, int kThreads>
@@ -60,6 +65,14 @@ __device__ __forceinline__ unsigned read_turn(const unsigned* at) {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(turn) : "l"(at) : "memory");
 #endif
     return turn;
+}
+// Turns come (flash_backward_order.h). Should one not, because scratch was written to by somebody
+// else, the kernel ends after a minute: an error instead of silence.
+__device__ __forceinline__ void wait_for_turn(const unsigned* at, unsigned turn) {
+    const long long begin = clock64();
+    while (read_turn(at) != turn) {
+        if (clock64() - begin > kTurnLimit) __trap();
+    }
 }
 __device__ __forceinline__ void write_turn(unsigned* at, unsigned turn) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700

@@ -1,4 +1,4 @@
-// The warps of the one-pass backward that do not compute: one loads tiles, one adds dQ to memory.
+// The warps of the one-pass backward that do not compute: one loads tiles, two add dQ to memory.
 #pragma once
 
 #include "core/cuda/tma.cuh"
@@ -22,9 +22,9 @@ template <int kRows>
 struct BackwardWalk {
     Sequence s;
     int sequence, kv_head, key_tile;
-    int first_tile;           // of the sequence, in scratch
-    int begin, count, start;  // tiles of queries
-    int steps;                // count, for every head of the group
+    int first_tile;  // of the sequence, in scratch
+    int count;       // tiles of queries
+    int steps;       // count, for every head of the group
     BackwardWalks<kRows, kBackwardKeys> walks;
     QueryTiles<kRows> seen;
 
@@ -34,11 +34,9 @@ struct BackwardWalk {
           kv_head(work.pair % args.p.kv_heads),
           key_tile(work.key_tile),
           first_tile(first_row_tile(s_.q, sequence, kRows)),
-          walks(args.p.mask, s_, args.order.gang),
+          walks(args.p.mask, s_),
           seen(walks.seen_by(work.key_tile)) {
-        begin = seen.begin;
         count = seen.count();
-        start = walks.start(key_tile);
         steps = count * args.p.group;
     }
     struct Step {
@@ -46,13 +44,12 @@ struct BackwardWalk {
     };
     // Steps one after the other.
     __device__ __forceinline__ Step first(int group) const {
-        return {kv_head * group, begin + start};
+        return {kv_head * group, walks.direction() > 0 ? seen.begin : seen.end - 1};
     }
-    __device__ __forceinline__ void advance(Step& step, int& done_of_head) const {
-        ++step.tile;
-        if (step.tile == begin + count) step.tile = begin;
-        if (++done_of_head == count) {
-            done_of_head = 0;
+    __device__ __forceinline__ void advance(Step& step) const {
+        step.tile += walks.direction();
+        if (step.tile == (walks.direction() > 0 ? seen.end : seen.begin - 1)) {
+            step.tile = walks.direction() > 0 ? seen.begin : seen.end - 1;
             ++step.head;
         }
     }
@@ -78,7 +75,6 @@ __device__ __forceinline__ void backward_load(const CUtensorMap& q_map, const CU
     if (walk.steps == 0) return;
     load_keys(k_map, base + L::kK, barriers.k_full());
     auto step = walk.first(args.p.group);
-    int done = 0;
     for (int i = 0; i < walk.steps; ++i) {
         const int stage = i & 1;
         const unsigned free = ((i >> 1) & 1) ^ 1;
@@ -104,46 +100,45 @@ __device__ __forceinline__ void backward_load(const CUtensorMap& q_map, const CU
         if (i == 0) load_keys(v_map, base + L::kV, barriers.v_full());
         load_rows(do_map, args.delta, base + L::kDo, base + L::kDelta, barriers.do_full(stage),
                   barriers.do_empty(stage));
-        walk.advance(step, done);
+        walk.advance(step);
     }
 }
 
-// The warp that adds dQ to memory: one thread.
+// A warp that adds dQ to memory: one thread. There are two, for even and odd steps: an addition has
+// to be in memory before the next block is told, and that takes longer than it should.
 template <int kDim, int kRows>
 __device__ __forceinline__ void backward_add(const BackwardArgs& args,
                                              const BackwardWalk<kRows>& walk, unsigned base,
-                                             const BackwardBarriers& barriers) {
+                                             const BackwardBarriers& barriers, int stage) {
     using L = BackwardLayout<kDim, kRows>;
     using Tile = DqTile<kDim, kRows>;
     auto step = walk.first(args.p.group);
-    int done = 0;
     for (int i = 0; i < walk.steps; ++i) {
-        const unsigned turn = static_cast<unsigned>(walk.walks.turn(step.tile, walk.key_tile));
-        const std::int64_t tile = args.tile(step.head, walk.first_tile + step.tile);
-        while (read_turn(args.turns + tile) != turn) {
-        }
-        fence_async_proxy();
-        float* to = args.dq + tile * Tile::kFloats;
+        if ((i & 1) == stage) {
+            const unsigned turn = static_cast<unsigned>(walk.walks.turn(step.tile, walk.key_tile));
+            const std::int64_t tile = args.tile(step.head, walk.first_tile + step.tile);
+            wait_for_turn(args.turns + tile, turn);
+            fence_async_proxy();
+            float* to = args.dq + tile * Tile::kFloats;
 #pragma unroll
-        for (int group = 0; group < 2; ++group) {
-            barrier_wait(barriers.dq_full(group), i & 1);
-            const unsigned from = base + L::kDq + Tile::begin(group) * 4;
-            constexpr int kBytes[2] = {64 * Tile::width(0) * 4, 64 * Tile::width(1) * 4};
-            if (turn == 0) {  // nobody before: there is nothing to add to
-                bulk_store(to + Tile::begin(group), from, kBytes[group]);
-            } else {
-                bulk_add(to + Tile::begin(group), from, kBytes[group]);
+            for (int group = 0; group < 2; ++group) {
+                barrier_wait(barriers.dq_full(stage, group), (i >> 1) & 1);
+                const unsigned from = base + L::kDq + stage * L::kDqTile + Tile::begin(group) * 4;
+                constexpr int kBytes[2] = {64 * Tile::width(0) * 4, 64 * Tile::width(1) * 4};
+                if (turn == 0) {  // nobody before: there is nothing to add to
+                    bulk_store(to + Tile::begin(group), from, kBytes[group]);
+                } else {
+                    bulk_add(to + Tile::begin(group), from, kBytes[group]);
+                }
             }
+            bulk_commit();
+            bulk_wait_read();
+            barrier_arrive(barriers.dq_empty(stage));
+            bulk_wait();
+            fence_async_proxy();
+            write_turn(args.turns + tile, turn + 1);
         }
-        bulk_commit();
-        bulk_wait_read();
-        barrier_arrive(barriers.dq_empty(0));
-        barrier_arrive(barriers.dq_empty(1));
-        bulk_wait();
-        fence_async_proxy();
-        __threadfence();
-        write_turn(args.turns + tile, turn + 1);
-        walk.advance(step, done);
+        walk.advance(step);
     }
 }
 

@@ -45,6 +45,9 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, const
     using Tile = DqTile<kDim, kRows>;
     constexpr int kBlocks = kRows / 8;  // of eight queries
     constexpr int kDqWidth = Tile::kFirstWidth;
+    // dV is started before dP has come: its weights have to be packed for that, so the exponentials
+    // cannot be put off until then. At head size 64 there are too many of them for the registers.
+    constexpr bool kEarly = kDim > 64;
     const int thread = static_cast<int>(threadIdx.x) % 128, warp = thread / 32, lane = thread % 32;
 
     float dk[kDim / 2], dv[kDim / 2];
@@ -133,21 +136,34 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, const
             s[4 * n + 2] = exp2_fast(fmaf(s[4 * n + 2], scale2, -lse.x));
             s[4 * n + 3] = exp2_fast(fmaf(s[4 * n + 3], scale2, -lse.y));
         }
-        multiply_wait<0>();
+        const auto pack_p = [&](int n) {
+            p16[n / 2][n % 2 * 2] = pack<T>(s[4 * n], s[4 * n + 1]);
+            p16[n / 2][n % 2 * 2 + 1] = pack<T>(s[4 * n + 2], s[4 * n + 3]);
+        };
+        if constexpr (kEarly) {
+#pragma unroll
+            for (int n = 0; n < kBlocks; ++n) pack_p(n);
+            start_sums(dv, p16, do_at);
+            multiply_commit();
+            multiply_wait<1>();
+        } else {
+            multiply_wait<0>();
+        }
         keep_order(dp);
         const unsigned delta_at = base + L::kDelta + stage * kRows * 4 + lane % 4 * 8;
 #pragma unroll
         for (int n = 0; n < kBlocks; ++n) {
             const float2 delta = read_pair(delta_at + n * 32);
-            p16[n / 2][n % 2 * 2] = pack<T>(s[4 * n], s[4 * n + 1]);
-            p16[n / 2][n % 2 * 2 + 1] = pack<T>(s[4 * n + 2], s[4 * n + 3]);
+            if (!kEarly) pack_p(n);
             ds16[n / 2][n % 2 * 2] =
                 pack<T>(s[4 * n] * (dp[4 * n] - delta.x), s[4 * n + 1] * (dp[4 * n + 1] - delta.y));
             ds16[n / 2][n % 2 * 2 + 1] = pack<T>(s[4 * n + 2] * (dp[4 * n + 2] - delta.x),
                                                  s[4 * n + 3] * (dp[4 * n + 3] - delta.y));
         }
-        start_sums(dv, p16, do_at);
-        multiply_commit();
+        if constexpr (!kEarly) {
+            start_sums(dv, p16, do_at);
+            multiply_commit();
+        }
         // Matrices of 8 keys by 8 queries, stored as 8 queries by 8 keys: lane l names row l % 8 of
         // matrix l / 8.
         {
@@ -190,9 +206,10 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, const
 
         multiply_wait<more ? 1 : 0>();  // dQ is there
         keep_order(dq);
-        barrier_wait(barriers.dq_empty(group), (i & 1) ^ 1);
+        barrier_wait(barriers.dq_empty(stage), ((i >> 1) & 1) ^ 1);
         {
-            const unsigned at = base + L::kDq + Tile::begin(group) * 4 + thread * 16;
+            const unsigned at =
+                base + L::kDq + stage * L::kDqTile + Tile::begin(group) * 4 + thread * 16;
 #pragma unroll
             for (int n = 0; n < kDqWidth / 8; ++n) {
                 if (Tile::width(0) == Tile::width(1) || 8 * n < Tile::width(group)) {
@@ -205,7 +222,7 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, const
         }
         stores_before_products();
         __syncwarp();
-        if (lane == 0) barrier_arrive(barriers.dq_full(group));
+        if (lane == 0) barrier_arrive(barriers.dq_full(stage, group));
     };
     if (steps > 0) {
         barrier_wait(barriers.k_full(), 0);
@@ -279,8 +296,8 @@ __global__ void __launch_bounds__(384, 1)
                           const __grid_constant__ CUtensorMap do_map,
                           const __grid_constant__ BackwardArgs args) {
     using L = BackwardLayout<kDim, kRows>;
-    extern __shared__ std::byte shared[];
-    const unsigned base = (shared_address(shared) + 1023) / 1024 * 1024;
+    extern __shared__ __align__(1024) std::byte shared[];
+    const unsigned base = shared_address(shared);
     const BackwardBarriers barriers{base + L::kBarriers};
     if (threadIdx.x == 0) {
         prefetch_map(q_map);
@@ -294,7 +311,8 @@ __global__ void __launch_bounds__(384, 1)
             barrier_init(barriers.do_full(i), 1);
             barrier_init(barriers.q_empty(i), 8);  // a thread of every computing warp
             barrier_init(barriers.do_empty(i), 8);
-            barrier_init(barriers.dq_full(i), 4);
+            barrier_init(barriers.dq_full(i, 0), 4);
+            barrier_init(barriers.dq_full(i, 1), 4);
             barrier_init(barriers.dq_empty(i), 1);
         }
         barriers_ready();
@@ -303,29 +321,32 @@ __global__ void __launch_bounds__(384, 1)
     let_next_start();
     const StageClock clock(args.stamp);
     if (threadIdx.x == 0) {
-        const unsigned n = atomicAdd(args.started, 1u);
+        const unsigned n = atomicAdd(args.tickets, 1u);
+        // More tickets than blocks: tickets were not put back, and nobody's turn would come.
+        if (n >= gridDim.x) __trap();
         asm volatile("st.shared.u32 [%0], %1;" ::"r"(barriers.work()), "r"(n) : "memory");
     }
     __syncthreads();
-    unsigned started;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(started) : "r"(barriers.work()) : "memory");
-    const BackwardWork work = args.order.at(started);
+    unsigned ticket;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(ticket) : "r"(barriers.work()) : "memory");
+    const BackwardWork work = args.order.at(ticket);
     const Sequence s = args.p.sequence(work.pair / args.p.kv_heads);
     if (work.key_tile * L::kKeys >= s.keys) return;
     // Told to be the same for the whole warp, which products ask for.
     const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
     if (group == 0) {
-        give_registers<load_registers(kDim)>();
+        give_registers<kLoadRegisters>();
         if (threadIdx.x == 0) {
             const BackwardWalk<kRows> walk(args, work, s);
             backward_load<kDim, kRows>(q_map, k_map, v_map, do_map, args, walk, base, barriers);
         }
-        if (threadIdx.x == 32) {
+        if (threadIdx.x == 32 || threadIdx.x == 64) {
             const BackwardWalk<kRows> walk(args, work, s);
-            backward_add<kDim, kRows>(args, walk, base, barriers);
+            backward_add<kDim, kRows>(args, walk, base, barriers,
+                                      static_cast<int>(threadIdx.x) / 64);
         }
     } else {
-        take_registers<compute_registers(kDim)>();
+        take_registers<kComputeRegisters>();
         const int steps = __shfl_sync(~0u, BackwardWalk<kRows>(args, work, s).steps, 0);
         backward_compute<T, kDim, kRows>(args, s, work.pair % args.p.kv_heads,
                                          work.key_tile * L::kKeys, steps, base, barriers,

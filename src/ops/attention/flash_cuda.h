@@ -6,8 +6,8 @@
 // bytes and its tokens lie a multiple of 16 bytes apart. A call that breaks this throws
 // ContractError with the sentence it broke.
 //
-// Fast on tensor cores for f16 and bf16: wgmma and TMA on sm_90a, mma.sync on sm_80; plain kernels
-// for f32 and before sm_80. The backward has only the first of these so far, and says so.
+// Fast on tensor cores for f16 and bf16: wgmma and TMA on sm_90a, mma.sync from sm_80 on; plain
+// kernels for f32 and before sm_80.
 //
 // Nothing is allocated, copied to the host or waited for: calls can be captured in a graph.
 #pragma once
@@ -43,9 +43,8 @@ void flash_forward(const Context& ctx, const ops::HeadRows& out, Tensor lse, con
                    const ops::AttentionMask& mask, float scale);
 
 // dq, dk and dv as ops::flash_backward, in the tensors' own type. Deterministic: bits depend on a
-// sequence's own tensors alone. ctx.scratch: flash_backward_scratch_bytes(). One at a time on a
-// device: blocks add to dq in turns, so up to 64 of them must be able to run at once, which two of
-// these in different streams could keep each other from.
+// sequence's own tensors alone. ctx.scratch: flash_backward_scratch_bytes(), of this call alone
+// while it runs.
 void flash_backward(const Context& ctx, const ops::FlashGradients& gradients,
                     const ops::HeadRows& dout, const ops::HeadRows& q, const ops::HeadRows& k,
                     const ops::HeadRows& v, const ops::HeadRows& out, Tensor lse,
