@@ -69,7 +69,18 @@ function(millrace_cuda)
     endif()
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cu)
     list(FILTER sources EXCLUDE REGEX "_(test|bench)\\.cu$")
-    target_sources(millrace PRIVATE ${sources})
+    # What cmake/kernels.cmake also makes a library of is compiled once.
+    set(attention ${sources})
+    list(FILTER attention INCLUDE REGEX
+         "/ops/attention/flash_[a-z0-9_]+\\.cu$|/core/cuda/(device|tensor_map|timeline)\\.cu$")
+    list(FILTER attention EXCLUDE REGEX "_(measure|unfused)\\.cu$")
+    list(REMOVE_ITEM sources ${attention})
+    add_library(mr_attention OBJECT ${attention})
+    target_include_directories(mr_attention PRIVATE ${PROJECT_SOURCE_DIR}/include
+                               ${PROJECT_SOURCE_DIR}/src)
+    target_compile_definitions(mr_attention PRIVATE MR_CUDA=1)
+    target_link_libraries(mr_attention PRIVATE mr_options)
+    target_sources(millrace PRIVATE ${sources} $<TARGET_OBJECTS:mr_attention>)
     target_compile_definitions(millrace PRIVATE MR_CUDA=1)
     # The runtime is linked statically and finds the driver by itself: the program starts on
     # machines that have none. cuBLASLt is opened when it is first needed (ops/linear).

@@ -40,6 +40,16 @@ if(MILLRACE_HAS_CUDA)
     endif()
 endif()
 
+# examples/attention.cpp checks a row of its results itself.
+if(TARGET example_attention)
+    foreach(shape "1000;4;64" "333;2;128")
+        list(JOIN shape x name)
+        add_test(NAME example.attention.${name} COMMAND example_attention ${shape})
+        set_tests_properties(example.attention.${name} PROPERTIES LABELS gpu TIMEOUT 60
+            SKIP_REGULAR_EXPRESSION "no CUDA-capable device;driver version is insufficient")
+    endforeach()
+endif()
+
 find_package(Python3 COMPONENTS Interpreter)
 if(Python3_FOUND)
     add_test(NAME house.arrows COMMAND ${Python3_EXECUTABLE}

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "core/cuda/device.h"
 #include "core/error.h"
@@ -75,19 +76,20 @@ std::string share(double flops, double seconds, double peak) {
     return seconds > 0 && peak > 0 ? fmt::format("{:.0f}%", 100 * flops / seconds / peak) : "-";
 }
 
+Json shape_json(const FlashShape& s) {
+    return {{"batch", s.batch},           {"tokens", s.tokens},
+            {"heads", s.heads},           {"kv_heads", s.kv_heads},
+            {"head_dim", s.head_dim},     {"mask", s.causal ? "causal" : "full"},
+            {"type", dtype_name(s.dtype)}};
+}
+
 Json as_json(const FlashShape& s, const FlashMeasured& m, double matrix) {
-    Json row{{"batch", s.batch},
-             {"tokens", s.tokens},
-             {"heads", s.heads},
-             {"kv_heads", s.kv_heads},
-             {"head_dim", s.head_dim},
-             {"mask", s.causal ? "causal" : "full"},
-             {"type", dtype_name(s.dtype)},
-             {"forward_us", m.forward * 1e6},
-             {"forward_tflop_s", s.forward_flops() / m.forward / 1e12},
-             {"forward_percent_of_matrix_peak", 100 * s.forward_flops() / m.forward / matrix},
-             {"tensor_bytes", m.tensors},
-             {"extra_bytes", m.extra}};
+    Json row = shape_json(s);
+    row["forward_us"] = m.forward * 1e6;
+    row["forward_tflop_s"] = s.forward_flops() / m.forward / 1e12;
+    row["forward_percent_of_matrix_peak"] = 100 * s.forward_flops() / m.forward / matrix;
+    row["tensor_bytes"] = m.tensors;
+    row["extra_bytes"] = m.extra;
     if (m.backward > 0) {
         row["backward_us"] = m.backward * 1e6;
         row["backward_tflop_s"] = s.backward_flops() / m.backward / 1e12;
@@ -99,10 +101,12 @@ Json as_json(const FlashShape& s, const FlashMeasured& m, double matrix) {
 }  // namespace
 
 std::string flash_table(const FlashTables& options, double matrix, Json& json) {
+    std::vector<int> lengths = options.tokens;
+    if (lengths.empty()) lengths = {512, 2048, 8192, 16384};
     std::vector<FlashShape> shapes;
     for (const auto& [dim, heads] : {std::pair{128, 16}, {64, 32}}) {
         for (const bool causal : {false, true}) {
-            for (const int tokens : options.tokens) {
+            for (const int tokens : lengths) {
                 const int batch = std::max(1, 16384 / std::max(1, tokens));
                 shapes.push_back({batch, tokens, heads, heads, dim, causal, DType::bf16});
             }
@@ -149,63 +153,79 @@ std::string flash_table(const FlashTables& options, double matrix, Json& json) {
     return text;
 }
 
-std::string cs336_table(double matrix, Json& json) {
+namespace {
+
+constexpr const char* kNoMemory = "no memory";
+
+// A cell of the grid: fused beside unfused; none: there was no memory for it.
+Json cell_json(const FlashShape& s, const std::optional<FlashMeasured>& m,
+               const std::optional<FlashMeasured>& u, double matrix) {
+    Json row = m ? as_json(s, *m, matrix) : shape_json(s);
+    if (!m) row["error"] = kNoMemory;
+    if (u) {
+        row["unfused"] = {{"forward_us", u->forward * 1e6}, {"extra_bytes", u->extra}};
+        if (u->backward > 0) row["unfused"]["backward_us"] = u->backward * 1e6;
+    } else {
+        row["unfused"] = {{"error", kNoMemory}};
+    }
+    return row;
+}
+
+std::string cell_text(const FlashShape& s, const std::optional<FlashMeasured>& m,
+                      const std::optional<FlashMeasured>& u) {
+    const auto ms = [](const std::optional<FlashMeasured>& x, double FlashMeasured::*time) {
+        if (!x) return std::string(kNoMemory);
+        return (*x).*time > 0 ? fmt::format("{:.3f}", (*x).*time * 1e3) : std::string("-");
+    };
+    const auto mb = [](const std::optional<FlashMeasured>& x) {
+        return x ? fmt::format("{:.2f}", static_cast<double>(x->extra) / 1e6) : std::string("-");
+    };
+    std::string speed = "-", times = "-";
+    if (m) {
+        const bool both = m->backward > 0;
+        const double flops = s.forward_flops() + (both ? s.backward_flops() : 0.0);
+        speed = rate(flops, m->forward + m->backward);
+        if (u) {
+            const double unfused = u->forward + (both ? u->backward : 0.0);
+            times = fmt::format("{:.1f}", unfused / (m->forward + m->backward));
+        }
+    }
+    return fmt::format(
+        "  {:>5} {:>4} {:>7} {:>10} {:>10} {:>9} {:>10} {:>12} {:>12} {:>10} {:>8}\n",
+        dtype_name(s.dtype), s.head_dim, s.tokens, ms(m, &FlashMeasured::forward),
+        ms(m, &FlashMeasured::backward), speed, mb(m), ms(u, &FlashMeasured::forward),
+        ms(u, &FlashMeasured::backward), mb(u), times);
+}
+
+}  // namespace
+
+std::string cs336_table(const FlashTables& options, double matrix, Json& json) {
     std::string text = fmt::format(
         "one sequence, one head, causal, forward and backward; ms, and MB besides the tensors\n"
         "  {:>5} {:>4} {:>7} {:>10} {:>10} {:>9} {:>10} {:>12} {:>12} {:>10} {:>8}\n",
         "type", "dim", "tokens", "fwd", "bwd", "TFLOP/s", "MB", "unfused fwd", "unfused bwd", "MB",
         "x");
     json["cs336"] = Json::array();
-    // What there is no memory (or no kernel) for is said, and the next cell measured.
-    const auto tried = [](auto&& measure, std::string& why) {
-        FlashMeasured m;
+    // What there is no memory for is said, and the next cell measured. Every other error is one.
+    const auto tried = [](auto&& measure) -> std::optional<FlashMeasured> {
         try {
-            m = measure();
-        } catch (const Error&) {
-            why = "no memory";
-        } catch (const ContractError& error) {
-            why = error.what();
+            return measure();
+        } catch (const cuda::OutOfMemory&) {
+            return std::nullopt;
         }
-        return m;
     };
+    std::vector<int> lengths = options.tokens;
+    for (int tokens = 128; options.tokens.empty() && tokens <= 65536; tokens *= 2) {
+        lengths.push_back(tokens);
+    }
     for (const DType dtype : {DType::bf16, DType::f32}) {
         for (const int dim : {16, 32, 64, 128}) {
-            for (int tokens = 128; tokens <= 65536; tokens *= 2) {
+            for (const int tokens : lengths) {
                 const FlashShape s{1, tokens, 1, 1, dim, true, dtype};
-                std::string why, why_unfused;
-                FlashMeasured m = tried([&] { return cuda::measure_flash(s, true); }, why);
-                if (!why.empty() && why != "no memory") {  // the forward alone
-                    why.clear();
-                    m = tried([&] { return cuda::measure_flash(s, false); }, why);
-                }
-                const FlashMeasured u =
-                    tried([&] { return cuda::measure_unfused(s, true); }, why_unfused);
-                Json row = why.empty() ? as_json(s, m, matrix) : Json{{"error", why}};
-                if (why_unfused.empty()) {
-                    row["unfused"] = {{"forward_us", u.forward * 1e6},
-                                      {"backward_us", u.backward * 1e6},
-                                      {"extra_bytes", u.extra}};
-                } else {
-                    row["unfused"] = {{"error", why_unfused}};
-                }
-                json["cs336"].push_back(row);
-                const auto cell = [](double x, const std::string& problem) {
-                    if (!problem.empty()) return std::string("no memory");
-                    return x > 0 ? fmt::format("{:.3f}", x) : std::string("-");
-                };
-                const double flops =
-                    s.forward_flops() + (m.backward > 0 ? s.backward_flops() : 0.0);
-                const double all = m.forward + m.backward;
-                const double unfused = u.forward + (m.backward > 0 ? u.backward : 0.0);
-                text += fmt::format(
-                    "  {:>5} {:>4} {:>7} {:>10} {:>10} {:>9} {:>10.2f} {:>12} {:>12} {:>10.2f} "
-                    "{:>8}\n",
-                    dtype_name(dtype), dim, tokens, cell(m.forward * 1e3, why),
-                    cell(m.backward * 1e3, why), rate(flops, all),
-                    static_cast<double>(m.extra) / 1e6, cell(u.forward * 1e3, why_unfused),
-                    cell(u.backward * 1e3, why_unfused), static_cast<double>(u.extra) / 1e6,
-                    why.empty() && why_unfused.empty() ? fmt::format("{:.1f}", unfused / all)
-                                                       : "-");
+                const auto m = tried([&] { return cuda::measure_flash(s, options.backward); });
+                const auto u = tried([&] { return cuda::measure_unfused(s, options.backward); });
+                json["cs336"].push_back(cell_json(s, m, u, matrix));
+                text += cell_text(s, m, u);
             }
         }
     }

@@ -9,13 +9,13 @@
 namespace mr::cli {
 
 struct FlashTables {
-    std::vector<int> tokens{512, 2048, 8192, 16384};
+    std::vector<int> tokens;  // lengths of sequences; none: those of the table
     bool backward = true;
     bool torch = false;  // beside PyTorch
 };
 
 // Both add what they measured to `json` and give it as text. `matrix`: FLOP/s of the device.
 std::string flash_table(const FlashTables& options, double matrix, Json& json);
-std::string cs336_table(double matrix, Json& json);
+std::string cs336_table(const FlashTables& options, double matrix, Json& json);
 
 }  // namespace mr::cli

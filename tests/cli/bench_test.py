@@ -84,6 +84,14 @@ class Bench(driver.CliTest):
         self.fails(2, "bench", "attention", "--heads", 6, "--kv-heads", 4, says="--kv-heads")
         self.fails(2, "bench", "attention", "--head-dim", 36, says="--head-dim")
         self.fails(2, "bench", "attention", "--keys", "128,0", says="--keys")
+        self.fails(2, "bench", "attention", "--tokens", "512,0", says="--tokens")
+        self.fails(2, "bench", "attention", "--only", "half", says="--only")
+        self.fails(2, "bench", "attention", "--peer", "nobody", says="--peer")
+        self.fails(2, "bench", "attention", "--grid", "cs337", says="--grid")
+        for part in (("--grid", "cs336"), ("--only", "plain"), ("--only", "plain", "--peer", "torch"),
+                     ("--only", "paged"), ("--json",)):
+            self.fails(3, "bench", "attention", *part, env={"CUDA_VISIBLE_DEVICES": ""},
+                       says="--device cpu")
 
     def test_errors(self):
         self.fails(2, "bench", says="decode")

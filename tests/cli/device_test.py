@@ -61,6 +61,48 @@ class Device(unittest.TestCase):
         self.assertEqual(done.returncode, 3, done.stderr)
         self.assertIn("--ctx", done.stderr)
 
+    def attention(self, *arguments):
+        done = millrace("bench", "attention", *arguments, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        got = json.loads(done.stdout)
+        self.assertEqual(got["bench"], "attention")
+        self.assertGreater(got["matrix_tflop_s"], 0)
+        return got
+
+    def test_bench_attention_of_plain_tensors(self):
+        rows = self.attention("--only", "plain", "--tokens", "256,512")["plain"]
+        self.assertEqual(
+            [(r["head_dim"], r["mask"], r["tokens"], r["batch"], r["heads"]) for r in rows],
+            [(dim, mask, tokens, 16384 // tokens, 2048 // dim) for dim in (128, 64)
+             for mask in ("full", "causal") for tokens in (256, 512)])
+        for r in rows:
+            for key in ("forward_us", "forward_tflop_s", "forward_percent_of_matrix_peak"):
+                self.assertGreater(r[key], 0, r)
+            pairs = r["tokens"] ** 2 * (0.5 if r["mask"] == "causal" else 1)
+            flops = 4 * r["batch"] * r["heads"] * r["head_dim"] * pairs
+            self.assertAlmostEqual(r["forward_tflop_s"] * r["forward_us"] * 1e6 / flops, 1, 6)
+        forward = self.attention("--only", "plain", "--tokens", "512", "--no-backward")["plain"]
+        for r in forward:
+            self.assertNotIn("backward_us", r)
+            # The log-sum-exp and nothing else.
+            self.assertEqual(r["extra_bytes"], 4 * r["heads"] * r["batch"] * r["tokens"])
+
+    def test_bench_attention_over_the_grid(self):
+        rows = self.attention("--grid", "cs336", "--tokens", "128,1024")["cs336"]
+        self.assertEqual([(r["type"], r["head_dim"], r["tokens"]) for r in rows],
+                         [(kind, dim, tokens) for kind in ("bf16", "f32")
+                          for dim in (16, 32, 64, 128) for tokens in (128, 1024)])
+        for r in rows:
+            self.assertEqual((r["batch"], r["heads"], r["mask"]), (1, 1, "causal"))
+            self.assertGreater(r["forward_us"], 0)
+            self.assertGreater(r["unfused"]["forward_us"], 0)
+            self.assertGreater(r["unfused"]["backward_us"], 0)
+            size = 2 if r["type"] == "bf16" else 4
+            self.assertGreaterEqual(r["unfused"]["extra_bytes"], 3 * size * r["tokens"] ** 2)
+        text = millrace("bench", "attention", "--grid", "cs336", "--tokens", "128")
+        self.assertEqual(text.returncode, 0, text.stderr)
+        self.assertIn("unfused fwd", text.stdout)
+
 
 if __name__ == "__main__":
     unittest.main()

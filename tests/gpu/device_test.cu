@@ -70,9 +70,23 @@ TEST_F(DeviceTest, MemoryThatIsNotThereIsOneClearError) {
     try {
         const DeviceArena arena("KV cache", std::size_t{1} << 50);
         FAIL() << "a petabyte was given";
-    } catch (const Error& error) {
+    } catch (const OutOfMemory& error) {
         EXPECT_EQ(error.kind(), ErrorKind::device);
         EXPECT_NE(std::string(error.what()).find("KV cache"), std::string::npos) << error.what();
+    }
+}
+
+TEST_F(DeviceTest, OnlyWantOfMemoryIsOutOfMemory) {
+    EXPECT_THROW(call_failed(cudaErrorMemoryAllocation, "call", "file", 1), OutOfMemory);
+    for (const cudaError_t status : {cudaErrorInvalidValue, cudaErrorLaunchFailure}) {
+        try {
+            call_failed(status, "call", "file", 1);
+        } catch (const OutOfMemory&) {
+            FAIL() << cudaGetErrorName(status);
+        } catch (const Error& error) {
+            EXPECT_EQ(error.exit_code(), 3);
+            EXPECT_NE(std::string(error.what()).find(cudaGetErrorName(status)), std::string::npos);
+        }
     }
 }
 

@@ -96,11 +96,13 @@ const Gpu& this_gpu() {
 
 void call_failed(cudaError_t status, const char* call, const char* file, int line) {
     cudaGetLastError();  // so that it does not appear again where it does not belong
-    throw Error::device({.field = "CUDA",
-                         .value = cudaGetErrorName(status),
-                         .problem = std::string(cudaGetErrorString(status)) + " (" + call + ", " +
-                                    file + ":" + std::to_string(line) + ")",
-                         .remedy = remedy_of(status)});
+    ErrorInfo info{.field = "CUDA",
+                   .value = cudaGetErrorName(status),
+                   .problem = std::string(cudaGetErrorString(status)) + " (" + call + ", " + file +
+                              ":" + std::to_string(line) + ")",
+                   .remedy = remedy_of(status)};
+    if (status == cudaErrorMemoryAllocation) throw OutOfMemory(std::move(info));
+    throw Error::device(std::move(info));
 }
 
 // Two kernels share a multiprocessor only where both see it split the same way between cache and
@@ -136,11 +138,11 @@ DeviceArena::DeviceArena(std::string purpose, std::size_t bytes)
     const cudaError_t status = cudaMalloc(&data, size_);
     if (status == cudaErrorMemoryAllocation) {
         cudaGetLastError();
-        throw Error::device({.field = purpose_,
-                             .value = format_bytes(size_),
-                             .problem = "the GPU has no room for it (" +
-                                        format_bytes(device()->free_bytes) + " free)",
-                             .remedy = remedy_of(status)});
+        throw OutOfMemory({.field = purpose_,
+                           .value = format_bytes(size_),
+                           .problem = "the GPU has no room for it (" +
+                                      format_bytes(device()->free_bytes) + " free)",
+                           .remedy = remedy_of(status)});
     }
     MR_CUDA_CALL(status);
     data_ = static_cast<std::byte*>(data);

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "core/error.h"
 #include "core/ledger.h"
 #include "core/tensor.h"
 
@@ -40,6 +42,12 @@ std::string why_no_device();
 // The GPU, or Error (device) with why_no_device().
 DeviceInfo require_device();
 
+// Error (device) where the GPU's memory does not suffice: the one a caller may live with.
+class OutOfMemory : public Error {
+  public:
+    explicit OutOfMemory(ErrorInfo info) : Error(ErrorKind::device, std::move(info)) {}
+};
+
 // What kernels are chosen by, `sm` as above. Of the device that is current at the first call, which
 // is asked for nothing else: no probe, no free memory, so that it may be called while a stream is
 // captured.
@@ -53,7 +61,7 @@ const Gpu& this_gpu();
 class DeviceArena {
   public:
     DeviceArena() = default;
-    DeviceArena(std::string purpose, std::size_t bytes);  // Error (device) where it is not free
+    DeviceArena(std::string purpose, std::size_t bytes);  // OutOfMemory where it is not free
     ~DeviceArena();
     DeviceArena(DeviceArena&& other) noexcept;
     DeviceArena& operator=(DeviceArena&& other) noexcept;

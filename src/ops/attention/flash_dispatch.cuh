@@ -7,8 +7,6 @@
 
 namespace mr::cuda::flash {
 
-inline constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
-
 // sm_90a, f16 and bf16: wgmma and TMA. flash_forward_hopper.cu
 void forward_hopper(const Context& ctx, const Problem& p, Stamp* stamp);
 // sm_80 and up, f16 and bf16: mma.sync and cp.async. flash_forward_mma.cu

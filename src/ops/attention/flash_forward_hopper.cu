@@ -1,3 +1,5 @@
+#include <atomic>
+
 #include "core/cuda/device.h"
 #include "core/cuda/tensor_map.h"
 #include "ops/attention/flash_dispatch.cuh"
@@ -5,6 +7,19 @@
 
 namespace mr::cuda::flash {
 namespace {
+
+// A counter that no other launch uses at the same time. A captured launch keeps its own: it may run
+// at any time, but not beside itself, since it would write the same tensors. Others share a ring of
+// so many that whoever had it before is long done. -1: every counter is kept.
+int take_counter(const Context& ctx) {
+    constexpr unsigned kHalf = kTileCounters / 2;
+    static std::atomic<unsigned> launched{0}, captured{0};
+    cudaStreamCaptureStatus status{};
+    MR_CUDA_CALL(cudaStreamIsCapturing(ctx.cuda->raw(), &status));
+    if (status == cudaStreamCaptureStatusNone) return static_cast<int>(launched++ % kHalf);
+    const unsigned taken = captured.load() < kHalf ? captured++ : kHalf;
+    return taken < kHalf ? static_cast<int>(kHalf + taken) : -1;
+}
 
 template <typename T, typename S>
 void launch_forward(const Context& ctx, const Problem& p, Stamp* stamp) {
@@ -15,20 +30,22 @@ void launch_forward(const Context& ctx, const Problem& p, Stamp* stamp) {
         return head_rows_map(view.data, p.dtype, p.tokens_k, p.kv_heads, p.head_dim, view.stride,
                              S::kKeys);
     };
-    const ForwardPlan plan = plan_forward(p, S::kRows, this_gpu().l2_bytes, stamp);
+    const int blocks = this_gpu().multiprocessors;
+    ForwardPlan plan = plan_forward(p, S::kRows, blocks, this_gpu().l2_bytes, stamp);
+    if (plan.tiles > blocks) plan.counter = take_counter(ctx);
     const auto kernel = forward::forward_kernel<T, S>;
     allow_shared(kernel, S::kBytes);
-    launch(ctx, static_cast<unsigned>(std::min(this_gpu().multiprocessors, plan.units())),
-           S::kThreads, S::kBytes, kernel, p, plan, q, keys_map(p.k), keys_map(p.v));
+    launch(ctx, static_cast<unsigned>(std::min(blocks, plan.tiles)), S::kThreads, S::kBytes, kernel,
+           p, plan, q, keys_map(p.k), keys_map(p.v));
 }
 
 template <typename T>
 void launch_forward(const Context& ctx, const Problem& p, Stamp* stamp) {
-    if (p.head_dim <= 64) return launch_forward<T, ForwardShape<64, 3, 128, 2>>(ctx, p, stamp);
+    if (p.head_dim <= 64) return launch_forward<T, ForwardShape<64, 3, 128, 4, 1>>(ctx, p, stamp);
     if (p.head_dim <= 80) return launch_forward<T, ForwardShape<80, 2, 128, 2>>(ctx, p, stamp);
     if (p.head_dim <= 96) return launch_forward<T, ForwardShape<96, 2, 128, 2>>(ctx, p, stamp);
-    if (p.head_dim <= 128) return launch_forward<T, ForwardShape<128, 2, 128, 2>>(ctx, p, stamp);
-    launch_forward<T, ForwardShape<256, 2, 80, 2>>(ctx, p, stamp);
+    if (p.head_dim <= 128) return launch_forward<T, ForwardShape<128, 2, 128, 2, 1>>(ctx, p, stamp);
+    launch_forward<T, ForwardShape<256, 2, 80, 2, 1>>(ctx, p, stamp);
 }
 
 }  // namespace

@@ -5,11 +5,11 @@
 //    with V, both behind its back, and while they run takes the softmax of the scores;
 //  - consumers take turns in starting their products, so that one's softmax falls into the other's;
 //  - the queries' sums never leave registers; weights go from scores to the second product there.
-// Blocks stay and take tile after tile of queries, the ones with most keys first; while one is
-// written, the next one's Q, K and V are already on their way.
+// Blocks stay and take tile after tile of queries, the ones with most keys first. From one to the
+// next is like from keys to keys: the next queries' first scores are started together with the last
+// product with V, and their softmax is taken beside it, before the old rows are written.
 #pragma once
 
-#include "core/cuda/mma.cuh"
 #include "core/cuda/tma.cuh"
 #include "core/cuda/wgmma.cuh"
 #include "ops/attention/flash_forward_plan.h"
@@ -17,28 +17,10 @@
 
 namespace mr::cuda::flash {
 
-// D: numbers of a head, padded to what the products are made for (zeros cost time, nothing else).
-template <int D, int kGroups_, int kKeys_, int kStages_>
-struct ForwardShape {
-    static constexpr int kDim = D;
-    static constexpr int kGroups = kGroups_;  // consumers
-    static constexpr int kRows = 64 * kGroups;
-    static constexpr int kKeys = kKeys_;      // of a tile
-    static constexpr int kStages = kStages_;  // tiles of K, and of V, on their way or in use
-    static constexpr int kThreads = 128 * (kGroups + 1);
-    static constexpr int kPanels = (D + 63) / 64;  // of 64 numbers, 128 bytes
-    static constexpr int kQueryBytes = kPanels * kRows * 128;
-    static constexpr int kTileBytes = kPanels * kKeys * 128;
-    static constexpr int kBytes = kQueryBytes + 2 * kStages * kTileBytes + 1024 + 256;
-    static constexpr int kProducerRegisters = kGroups == 2 ? 40 : 32;
-    static constexpr int kConsumerRegisters = kGroups == 2 ? 232 : 160;
-    static_assert(D % 16 == 0 && kKeys % 16 == 0 && kBytes <= 227 * 1024);
-};
-
-// What the producer tells the consumers about a tile.
-struct ForwardTile {
-    int row0, head, q, queries, keys, key0;
-};
+// Tiles are unequal and so are their blocks' times: whoever is free takes the next. A launch counts
+// to `tiles` in a counter of its own (atomicInc), which is then zero again for another.
+inline constexpr int kTileCounters = 1 << 16;
+static __device__ unsigned tile_counters[kTileCounters];
 
 namespace forward {
 
@@ -68,19 +50,20 @@ struct Layout {
     unsigned q, k, v, barriers;
     __device__ explicit Layout(unsigned base) {
         q = (base + 1023) / 1024 * 1024;
-        k = q + S::kQueryBytes;
+        k = q + S::kQueries * S::kQueryBytes;
         v = k + S::kStages * S::kTileBytes;
         barriers = v + S::kStages * S::kTileBytes;
     }
-    __device__ unsigned q_full() const { return barriers; }
-    __device__ unsigned q_empty() const { return barriers + 8; }
-    __device__ unsigned k_full(int i) const { return barriers + 16 + 8 * i; }
-    __device__ unsigned k_empty(int i) const { return barriers + 16 + 8 * (S::kStages + i); }
-    __device__ unsigned v_full(int i) const { return barriers + 16 + 8 * (2 * S::kStages + i); }
-    __device__ unsigned v_empty(int i) const { return barriers + 16 + 8 * (3 * S::kStages + i); }
-    // Of this tile of queries and the next: one is published while the other is written out.
-    __device__ unsigned tile(unsigned phase) const { return barriers + 192 + 32 * phase; }
-    static_assert(16 + 32 * S::kStages <= 192);
+    __device__ unsigned q_full(int i) const { return barriers + 8 * i; }
+    __device__ unsigned q_empty(int i) const { return barriers + 16 + 8 * i; }
+    __device__ unsigned k_full(int i) const { return barriers + 32 + 8 * i; }
+    __device__ unsigned k_empty(int i) const { return barriers + 32 + 8 * (S::kStages + i); }
+    __device__ unsigned v_full(int i) const { return barriers + 32 + 8 * (2 * S::kStages + i); }
+    __device__ unsigned v_empty(int i) const { return barriers + 32 + 8 * (3 * S::kStages + i); }
+    // What is known of a tile of queries: of the one that is written, the one that is worked on,
+    // and two that may be on their way.
+    __device__ unsigned tile(unsigned number) const { return barriers + 192 + 32 * (number % 4); }
+    static_assert(32 + 32 * S::kStages <= 192 && S::kQueries <= 2);
 };
 
 __device__ __forceinline__ ForwardTile read_tile(unsigned address) {
@@ -99,34 +82,39 @@ __device__ __forceinline__ void produce(const Problem& p, const ForwardPlan& pla
                                         const Layout<S>& shared, const CUtensorMap& q_map,
                                         const CUtensorMap& k_map, const CUtensorMap& v_map) {
     unsigned loaded = 0;  // tiles of keys
-    unsigned q_phase = 0;
+    unsigned number = 0;  // tiles of queries
+    // Waits for a place for the next queries, and says what they are; gives the place.
     const auto publish = [&](const ForwardTile& tile) {
-        asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(shared.tile(q_phase)),
-                     "r"(tile.row0), "r"(tile.head), "r"(tile.q), "r"(tile.queries)
+        const int slot = slot_of<S::kQueries>(number);
+        barrier_wait(shared.q_empty(slot), phase_of<S::kQueries>(number) ^ 1);
+        const unsigned at = shared.tile(number++);
+        asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(tile.row0),
+                     "r"(tile.head), "r"(tile.q), "r"(tile.queries)
                      : "memory");
-        asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(shared.tile(q_phase) + 16),
-                     "r"(tile.keys), "r"(tile.key0)
+        asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(at + 16), "r"(tile.keys),
+                     "r"(tile.key0)
                      : "memory");
+        return slot;
     };
-    const int blocks = static_cast<int>(gridDim.x), end = 2 * plan.units();
+    const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
     int next = 0;
-    for (int t = 2 * static_cast<int>(blockIdx.x); t < end; t = next) {
-        next = t % 2 == 0 ? t + 1 : t - 1 + 2 * blocks;
-        const auto [pair, row] = plan.tile(t / 2, t % 2);
-        if (row < 0) continue;
+    for (int t = block, round = 1; t < plan.tiles; t = next, ++round) {
+        next = plan.counter < 0
+                   ? ForwardPlan::own(block, blocks, round)
+                   : ForwardPlan::after_ticket(
+                         blocks, atomicInc(&tile_counters[plan.counter], unsigned(plan.tiles) - 1));
+        const auto [pair, row] = plan.tile(t);
         const Sequence s = p.sequence(pair / p.heads);
         const int head = pair % p.heads, kv_head = head / p.group, row0 = row * S::kRows;
         if (row0 >= s.queries) continue;
         const KeyTiles<S::kKeys> tiles(p.mask, s.position(row0),
                                        s.position(min(row0 + S::kRows, s.queries) - 1), s.keys);
-        barrier_wait(shared.q_empty(), q_phase ^ 1);
-        publish({row0, head, s.q, s.queries, s.keys, s.k});
-        barrier_expect(shared.q_full(), S::kQueryBytes);
-        q_phase ^= 1;
+        const int q_slot = publish({row0, head, s.q, s.queries, s.keys, s.k});
+        barrier_expect(shared.q_full(q_slot), S::kQueryBytes);
 #pragma unroll
         for (int i = 0; i < S::kPanels; ++i) {
-            copy_box(shared.q + i * S::kRows * 128, q_map, 64 * i, head, s.q + row0,
-                     shared.q_full());
+            copy_box(shared.q + q_slot * S::kQueryBytes + i * S::kRows * 128, q_map, 64 * i, head,
+                     s.q + row0, shared.q_full(q_slot));
         }
         for (int i = 0; i < tiles.count(); ++i) {
             const int token = s.k + tiles.at(i), slot = slot_of<S::kStages>(loaded);
@@ -148,37 +136,89 @@ __device__ __forceinline__ void produce(const Problem& p, const ForwardPlan& pla
             ++loaded;
         }
     }
-    barrier_wait(shared.q_empty(), q_phase ^ 1);
-    publish({-1, 0, 0, 0, 0, 0});  // no more
-    barrier_arrive(shared.q_full());
+    barrier_arrive(shared.q_full(publish({-1, 0, 0, 0, 0, 0})));  // no more
 }
 
 template <typename T, typename S>
 __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& plan,
                                         const Layout<S>& shared, int group) {
     constexpr int D = S::kDim;
-    const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32;
-    const int row_of_thread = 64 * group + thread / 32 * 16 + lane / 4, c = lane % 4;
+    // Asked for anew where it is needed between tiles of queries: registers are scarce.
+    const auto row_of_thread = [&] {
+        const int thread = thread_here() % 128;
+        return 64 * group + thread / 32 * 16 + thread % 32 / 4;
+    };
+    const int lane = static_cast<int>(threadIdx.x) % 32, c = lane % 4;
     const float scale = plan.scale_log2;
     const std::uint64_t q_at = rows_descriptor(shared.q + group * 64 * 128);
     const std::uint64_t k_at = rows_descriptor(shared.k);
     const std::uint64_t v_at = columns_descriptor(shared.v, S::kKeys * 128);
+
+    unsigned used = 0;     // tiles of keys so far; their values are used one tile later
+    unsigned number = 0;   // tiles of queries so far
+    bool pending = false;  // of the last one: its last weights have not met their values yet
+    Softmax softmax;
+    float s[S::kKeys / 2];              // scores, then weights
+    float o[D / 2];                     // sums
+    std::uint32_t w[S::kKeys / 16][4];  // the weights as the second product takes them
+
     const auto release = [&](unsigned barrier) {
         if (lane == 0) barrier_arrive(barrier);
     };
-    if (group == S::kGroups - 1) named_arrive(kTurn, 256);  // the first turn is the first group's
+    const auto wait_for_keys = [&] {
+        barrier_wait(shared.k_full(slot_of<S::kStages>(used)), phase_of<S::kStages>(used));
+    };
+    const auto wait_for_values = [&](unsigned which) {
+        barrier_wait(shared.v_full(slot_of<S::kStages>(which)), phase_of<S::kStages>(which));
+    };
+    // Consumers start their products in turns, every one as often as there are tiles of keys.
+    const auto begin_turn = [&] { named_sync(kTurn + group, 256); };
+    const auto end_turn = [&] { named_arrive(kTurn + (group + 1) % S::kGroups, 256); };
+    if (group == S::kGroups - 1) end_turn();  // the first turn is the first group's
+    const auto start_scores = [&] {
+        const std::uint64_t q = further(q_at, slot_of<S::kQueries>(number) * S::kQueryBytes);
+        const std::uint64_t k = further(k_at, slot_of<S::kStages>(used) * S::kTileBytes);
+        multiply_begin();
+#pragma unroll
+        for (int d = 0; d < D / 16; ++d) {
+            multiply<T>(s, further(q, d / 4 * S::kRows * 128 + d % 4 * 32),
+                        further(k, d / 4 * S::kKeys * 128 + d % 4 * 32), d > 0);
+        }
+        multiply_commit();
+    };
+    const auto start_sums = [&] {  // with the values of the tile before `used`
+        wait_for_values(used - 1);
+        const std::uint64_t v = further(v_at, slot_of<S::kStages>(used - 1) * S::kTileBytes);
+        multiply_begin();
+#pragma unroll
+        for (int i = 0; i < S::kKeys / 16; ++i) {
+            multiply<T, 1>(o, w[i], further(v, i * 2048), 1);
+        }
+        multiply_commit();
+    };
+    const auto sums_done = [&] {
+        multiply_wait<0>();
+        keep_order(o);
+        release(shared.v_empty(slot_of<S::kStages>(used - 1)));
+    };
+    // What the last tile of queries still owes.
+    const auto write_last = [&] {
+        write_rows<T, D>(p, read_tile(shared.tile(number - 1)), row_of_thread(), c, softmax, o);
+        pending = false;
+    };
+    const auto finish_last = [&] {
+        start_sums();
+        sums_done();
+        write_last();
+    };
 
-    unsigned used = 0;  // tiles of keys; V is one behind
-    unsigned q_phase = 0;
-    float s[S::kKeys / 2];
-    float o[D / 2];
-    std::uint32_t w[S::kKeys / 16][4];
     while (true) {
-        barrier_wait(shared.q_full(), q_phase);
-        const ForwardTile tile = read_tile(shared.tile(q_phase));
+        const int q_slot = slot_of<S::kQueries>(number);
+        barrier_wait(shared.q_full(q_slot), phase_of<S::kQueries>(number));
+        const ForwardTile tile = read_tile(shared.tile(number));
         if (tile.row0 < 0) break;
         const int shift = tile.keys - tile.queries;  // position of a query minus its number
-        const int keys = tile.keys, position = shift + tile.row0 + row_of_thread;
+        const int keys = tile.keys, position = shift + tile.row0 + row_of_thread();
         const KeyTiles<S::kKeys> tiles(p.mask, shift + tile.row0,
                                        shift + min(tile.row0 + S::kRows, tile.queries) - 1, keys);
         const int count = tiles.count();
@@ -188,35 +228,6 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
         const int skipped = last < mine || seen.count() == 0
                                 ? count
                                 : min(max(tiles.end - seen.end, 0), tiles.end - tiles.begin);
-        Softmax softmax;
-        softmax.reset();
-#pragma unroll
-        for (int i = 0; i < D / 2; ++i) o[i] = 0;
-
-        const auto wait_for_keys = [&] {
-            barrier_wait(shared.k_full(slot_of<S::kStages>(used)), phase_of<S::kStages>(used));
-        };
-        const auto wait_for_values = [&](unsigned which) {
-            barrier_wait(shared.v_full(slot_of<S::kStages>(which)), phase_of<S::kStages>(which));
-        };
-        const auto start_scores = [&] {
-            const std::uint64_t k = further(k_at, slot_of<S::kStages>(used) * S::kTileBytes);
-#pragma unroll
-            for (int d = 0; d < D / 16; ++d) {
-                multiply<T>(s, further(q_at, d / 4 * S::kRows * 128 + d % 4 * 32),
-                            further(k, d / 4 * S::kKeys * 128 + d % 4 * 32), d > 0);
-            }
-            multiply_commit();
-        };
-        const auto start_sums = [&] {  // with the values of the tile before `used`
-            const std::uint64_t v = further(v_at, slot_of<S::kStages>(used - 1) * S::kTileBytes);
-#pragma unroll
-            for (int i = 0; i < S::kKeys / 16; ++i) {
-                multiply<T, 1>(o, w[i], further(v, i * 2048), 1);
-            }
-            multiply_commit();
-        };
-
         if (count > 0 && tiles.at(0) + S::kKeys > keys && tile.key0 + keys < p.tokens_k) {
             // Values behind the end are another sequence's: 0 times whatever they are is 0 only
             // if they are.
@@ -225,7 +236,7 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
             const int from = (keys - tiles.at(0)) * 8;  // in pieces of 16 bytes
 #pragma unroll
             for (int j = 0; j < S::kPanels; ++j) {
-                for (int i = from + thread + 128 * group; i < S::kKeys * 8; i += 128 * S::kGroups) {
+                for (int i = from + thread_here(); i < S::kKeys * 8; i += 128 * S::kGroups) {
                     asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(
                                      v + j * S::kKeys * 128 + i * 16),
                                  "r"(0)
@@ -235,39 +246,64 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
             stores_before_products();
             named_sync(kAll, 128 * S::kGroups);
         }
-        for (int i = 0; i < skipped; ++i, ++used) {
+
+        // Tiles from the last to the one at `begin`, then those of the sinks.
+        const int begin = tiles.begin * S::kKeys, sink_end = tiles.sink_end * S::kKeys;
+        const auto next = [&](int n) { return (n == begin ? sink_end : n) - S::kKeys; };
+        int n = skipped < count ? tiles.at(skipped) : -1;
+        Softmax first;
+        first.reset();
+        if (S::kQueries > 1 && pending && skipped == 0 && n >= 0) {
             wait_for_keys();
+            begin_turn();
+            start_scores();
+            start_sums();
+            end_turn();
+            multiply_wait<1>();
+            keep_order(s);
             release(shared.k_empty(slot_of<S::kStages>(used)));
-            wait_for_values(used);
-            release(shared.v_empty(slot_of<S::kStages>(used)));
-            if (i + 1 < count) {
-                named_sync(kTurn + group, 256);
-                named_arrive(kTurn + (group + 1) % S::kGroups, 256);
+            if (seen.cut(n)) hide(s, p.mask, position, keys, n, 2 * c);
+            first.weigh(s, scale);
+            keep_order(s);
+            first.finish();
+            sums_done();
+            ++used;
+            pack_weights<T>(w, s);
+            write_last();
+        } else {
+            if (S::kQueries > 1 && pending) finish_last();
+            for (int i = 0; i < skipped; ++i, ++used) {
+                wait_for_keys();
+                release(shared.k_empty(slot_of<S::kStages>(used)));
+                wait_for_values(used);
+                release(shared.v_empty(slot_of<S::kStages>(used)));
+                begin_turn();
+                end_turn();
+            }
+            if (n >= 0) {
+                wait_for_keys();
+                begin_turn();
+                start_scores();
+                end_turn();
+                multiply_wait<0>();
+                keep_order(s);
+                release(shared.k_empty(slot_of<S::kStages>(used++)));
+                if (seen.cut(n)) hide(s, p.mask, position, keys, n, 2 * c);
+                first.weigh(s, scale);
+                pack_weights<T>(w, s);
             }
         }
-        if (skipped < count) {
-            // Tiles from the last to the one at `begin`, then those of the sinks.
-            const int begin = tiles.begin * S::kKeys, sink_end = tiles.sink_end * S::kKeys;
-            const auto next = [&](int n) { return (n == begin ? sink_end : n) - S::kKeys; };
-            int n = tiles.at(skipped);
-            wait_for_keys();
-            multiply_begin();
-            start_scores();
-            multiply_wait<0>();
-            keep_order(s);
-            release(shared.k_empty(slot_of<S::kStages>(used++)));
-            if (seen.cut(n)) hide(s, p.mask, position, keys, n, 2 * c);
-            softmax.weigh(s, scale);
-            pack_weights<T>(w, s);
+        softmax = first;
+#pragma unroll
+        for (int i = 0; i < D / 2; ++i) o[i] = 0;
+        if (n >= 0) {
+            pending = true;
             for (n = next(n); n >= 0; n = next(n)) {
                 wait_for_keys();
-                named_sync(kTurn + group, 256);
-                multiply_begin();
+                begin_turn();
                 start_scores();
-                wait_for_values(used - 1);
-                multiply_begin();
                 start_sums();
-                named_arrive(kTurn + (group + 1) % S::kGroups, 256);
+                end_turn();
                 multiply_wait<1>();
                 keep_order(s);
                 release(shared.k_empty(slot_of<S::kStages>(used)));
@@ -275,57 +311,21 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
                 softmax.weigh(s, scale);
                 keep_order(s);
                 softmax.finish();
-                multiply_wait<0>();
-                keep_order(o);
-                release(shared.v_empty(slot_of<S::kStages>(used - 1)));
+                sums_done();
                 ++used;
                 softmax.rescale(o);
                 pack_weights<T>(w, s);
             }
         }
-        release(shared.q_empty());
-        if (skipped < count) {
-            wait_for_values(used - 1);
-            multiply_begin();
-            start_sums();
-            multiply_wait<0>();
-            keep_order(o);
-            release(shared.v_empty(slot_of<S::kStages>(used - 1)));
-        }
-
-        // Read again: registers are scarce in the loop.
-        const ForwardTile to_write = read_tile(shared.tile(q_phase));
-        q_phase ^= 1;
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            float sum = softmax.sum[h];
-            sum += __shfl_xor_sync(~0u, sum, 1);
-            sum += __shfl_xor_sync(~0u, sum, 2);
-            const bool any = softmax.top[h] != -INFINITY;
-            const float factor = any ? 1.0f / sum : 0.0f;
-            const int query = to_write.row0 + row_of_thread + 8 * h;
-            const bool there = query < to_write.queries;
-            T* to = p.out.row<T>(to_write.q + query, to_write.head, p.head_dim);
-#pragma unroll
-            for (int i = 0; i < (D + 31) / 32; ++i) {
-                std::uint32_t words[4];
-#pragma unroll
-                for (int j = 0; j < 4; ++j) {
-                    const int at = 4 * (4 * i + j) + 2 * h;
-                    words[j] = at < D / 2 ? pack<T>(o[at % (D / 2)] * factor,
-                                                    o[(at + 1) % (D / 2)] * factor)
-                                          : 0;
-                }
-                const uint4 piece = gather_quad(words, c);
-                const int d = 32 * i + 8 * c;
-                if (there && d < p.head_dim) *reinterpret_cast<uint4*>(to + d) = piece;
-            }
-            if (there && c == 0) {
-                p.lse[static_cast<std::int64_t>(to_write.head) * p.tokens_q + to_write.q + query] =
-                    any ? (softmax.top[h] + log2f(sum)) * 0.6931471805599453f : -INFINITY;
-            }
+        release(shared.q_empty(q_slot));
+        ++number;
+        if (!pending) {
+            write_last();  // zeros
+        } else if (S::kQueries == 1) {
+            finish_last();
         }
     }
+    if (S::kQueries > 1 && pending) finish_last();
 }
 
 template <typename T, typename S>
@@ -342,8 +342,10 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         prefetch_map(q_map);
         prefetch_map(k_map);
         prefetch_map(v_map);
-        barrier_init(shared.q_full(), 1);
-        barrier_init(shared.q_empty(), 4 * S::kGroups);  // a warp arrives once
+        for (int i = 0; i < S::kQueries; ++i) {
+            barrier_init(shared.q_full(i), 1);
+            barrier_init(shared.q_empty(i), 4 * S::kGroups);  // a warp arrives once
+        }
         for (int i = 0; i < S::kStages; ++i) {
             barrier_init(shared.k_full(i), 1);
             barrier_init(shared.v_full(i), 1);

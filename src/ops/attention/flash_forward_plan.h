@@ -1,4 +1,4 @@
-// In which order the blocks of the forward on Hopper take tiles of queries.
+// The shapes of the Hopper forward's tiles, and the order in which they are worked on.
 #pragma once
 
 #include <algorithm>
@@ -9,40 +9,82 @@
 
 namespace mr::cuda::flash {
 
-// Sections of `section` (sequence, head) pairs whose keys and values fit in L2 together. In a
-// section, a unit is a tile of late queries and one of early ones of the same pair, the last and
-// the first, the last but one and the second: with a causal mask all units are as long. A block
-// takes every so-manieth unit.
+// D: numbers of a head, padded to what the products are made for (zeros cost time, nothing else).
+template <int D, int kGroups_, int kKeys_, int kStages_, int kQueries_ = 2>
+struct ForwardShape {
+    static constexpr int kDim = D;
+    static constexpr int kGroups = kGroups_;  // consumers
+    static constexpr int kRows = 64 * kGroups;
+    static constexpr int kKeys = kKeys_;        // of a tile
+    static constexpr int kStages = kStages_;    // tiles of K, and of V, on their way or in use
+    static constexpr int kQueries = kQueries_;  // tiles of Q: two where there is room, so that the
+                                                // next one is there when a tile ends
+    static constexpr int kThreads = 128 * (kGroups + 1);
+    static constexpr int kPanels = (D + 63) / 64;  // of 64 numbers, 128 bytes
+    static constexpr int kQueryBytes = kPanels * kRows * 128;
+    static constexpr int kTileBytes = kPanels * kKeys * 128;
+    static constexpr int kBytes = kQueries * kQueryBytes + 2 * kStages * kTileBytes + 1024 + 384;
+    static constexpr int kProducerRegisters = kGroups == 2 ? 40 : 32;
+    static constexpr int kConsumerRegisters = kGroups == 2 ? 232 : 160;
+    static_assert(D % 16 == 0 && kKeys % 16 == 0 && kBytes <= 227 * 1024);
+};
+
+// What the producer tells the consumers about a tile.
+struct ForwardTile {
+    int row0, head;  // first query, of its sequence; -1: there are no more tiles
+    int q, queries;  // the sequence: first query as a token of q, and how many
+    int keys, key0;  // how many keys, and the first as a token of k
+};
+
+// How tiles of queries follow each other: sections of `section` (sequence, head) pairs; in a
+// section the last queries of all pairs first, which see most keys, so that what comes last is
+// short.
 struct ForwardPlan {
-    int row_tiles = 0;  // of the longest sequence
-    int pairs = 0;      // sequences * heads
-    int section = 1;
+    int row_tiles = 0;     // of the longest sequence
+    int pairs = 0;         // sequences * heads
+    int section = 1;       // pairs that are worked on together
+    int tiles = 0;         // row_tiles * pairs
+    int counter = -1;      // whose turn it is (tile_counters); -1: every block has its own tiles
     float scale_log2 = 1;  // scale * log2(e): weights are powers of two
     Stamp* stamp = nullptr;
 
-    constexpr int units() const { return (row_tiles + 1) / 2 * pairs; }
     struct Tile {
-        int pair, row;  // row < 0: none
+        int pair, row;
     };
-    // half: 0 is the late one, 1 the early one; the tile in the middle has no other.
-    constexpr Tile tile(int unit, int half) const {
-        const int rows = (row_tiles + 1) / 2, whole = section * rows,
-                  first = unit / whole * section;
-        const int width = std::min(section, pairs - first), rest = unit - first * rows;
-        const int j = rest / width, late = row_tiles - 1 - j;
-        return {first + rest % width, half == 0 ? late : j == late ? -1 : j};
+    constexpr Tile tile(int t) const {
+        const int whole = section * row_tiles, first = t / whole * section;
+        const int width = std::min(section, pairs - first), rest = t - first * row_tiles;
+        return {first + rest % width, row_tiles - 1 - rest / width};
+    }
+    // Which tile a block takes after another; its first is that of its own number. `ticket` counts
+    // the tiles that were taken before by anyone: every one taken asks for one more, so that a
+    // launch counts to `tiles` exactly, where atomicInc() begins at 0 again.
+    static constexpr int after_ticket(int blocks, unsigned ticket) {
+        return blocks + static_cast<int>(ticket);
+    }
+    // The same without a counter: there and back again, so that who got a long tile gets a short
+    // one. round = 1, 2, ...
+    static constexpr int own(int block, int blocks, int round) {
+        return round * blocks + (round % 2 ? blocks - 1 - block : block);
     }
 };
 
-inline ForwardPlan plan_forward(const Problem& p, int rows, std::size_t l2_bytes, Stamp* stamp) {
+// Blocks on the same keys at the same time find them in L2. Many pairs at once spread the blocks so
+// thin that none does; few leave long tiles for the end. So: at least four blocks a pair, or as
+// many pairs as fit in a third of L2 (queries and results pass through it as well).
+inline ForwardPlan plan_forward(const Problem& p, int rows, int multiprocessors,
+                                std::size_t l2_bytes, Stamp* stamp) {
     ForwardPlan plan;
     plan.row_tiles = (p.max_queries + rows - 1) / rows;
     plan.pairs = p.sequences * p.heads;
-    // A third of L2 for keys and values: queries and results pass through it as well.
+    plan.tiles = plan.row_tiles * plan.pairs;
     const double bytes_of_pair = 4.0 * p.max_keys * p.head_dim / p.group;
-    const double most = static_cast<double>(l2_bytes) / 3 / std::max(1.0, bytes_of_pair);
-    plan.section = std::clamp(static_cast<int>(std::min(most, 1e9)), 1, plan.pairs);
-    plan.scale_log2 = p.scale * 1.4426950408889634f;
+    const double fit = static_cast<double>(l2_bytes) / 3 / std::max(1.0, bytes_of_pair);
+    const int most =
+        std::max(static_cast<int>(std::min(fit, 1e6)), std::max(multiprocessors / 4, 1));
+    const int sections = (plan.pairs + most - 1) / most;
+    plan.section = (plan.pairs + sections - 1) / sections;
+    plan.scale_log2 = p.scale * kLog2e;
     plan.stamp = stamp;
     return plan;
 }

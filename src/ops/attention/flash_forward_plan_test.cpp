@@ -1,29 +1,32 @@
-// Every tile of queries is taken exactly once, whatever the sections and however many blocks.
+// In which order tiles of queries are taken: every one once, whoever takes it.
 #include "ops/attention/flash_forward_plan.h"
 
 #include <gtest/gtest.h>
 
+#include <random>
 #include <vector>
 
 namespace mr::cuda::flash {
 namespace {
 
-TEST(ForwardPlan, TakesEveryTileOnce) {
+ForwardPlan plan_of(int row_tiles, int pairs, int section) {
+    ForwardPlan plan;
+    plan.row_tiles = row_tiles, plan.pairs = pairs, plan.section = std::min(section, pairs);
+    plan.tiles = row_tiles * pairs;
+    return plan;
+}
+
+TEST(ForwardPlan, HasEveryTileOnce) {
     for (const int row_tiles : {1, 2, 3, 8, 17}) {
         for (const int pairs : {1, 2, 5, 33}) {
             for (const int section : {1, 2, 4, 33}) {
-                ForwardPlan plan;
-                plan.row_tiles = row_tiles, plan.pairs = pairs;
-                plan.section = std::min(section, pairs);
-                std::vector<int> taken(static_cast<std::size_t>(row_tiles * pairs), 0);
-                for (int u = 0; u < plan.units(); ++u) {
-                    for (int half = 0; half < 2; ++half) {
-                        const auto [pair, row] = plan.tile(u, half);
-                        if (row < 0) continue;
-                        ASSERT_LT(row, row_tiles);
-                        ASSERT_TRUE(pair >= 0 && pair < pairs);
-                        ++taken[static_cast<std::size_t>(pair * row_tiles + row)];
-                    }
+                const ForwardPlan plan = plan_of(row_tiles, pairs, section);
+                std::vector<int> taken(static_cast<std::size_t>(plan.tiles), 0);
+                for (int t = 0; t < plan.tiles; ++t) {
+                    const auto [pair, row] = plan.tile(t);
+                    ASSERT_TRUE(row >= 0 && row < row_tiles);
+                    ASSERT_TRUE(pair >= 0 && pair < pairs);
+                    ++taken[static_cast<std::size_t>(pair * row_tiles + row)];
                 }
                 EXPECT_EQ(taken, std::vector<int>(taken.size(), 1))
                     << row_tiles << " tiles, " << pairs << " pairs, section " << section;
@@ -32,27 +35,65 @@ TEST(ForwardPlan, TakesEveryTileOnce) {
     }
 }
 
-// With a diagonal, a tile of rows r has about r + 1 tiles of keys: two of a unit have as many as
-// any.
-TEST(ForwardPlan, UnitsAreAsLong) {
-    ForwardPlan plan;
-    plan.row_tiles = 16, plan.pairs = 3, plan.section = 2;
-    for (int u = 0; u < plan.units(); ++u) {
-        EXPECT_EQ(plan.tile(u, 0).row + plan.tile(u, 1).row, 15);
-        EXPECT_EQ(plan.tile(u, 0).pair, plan.tile(u, 1).pair);
+// Blocks as the kernel's producers: the first tile is the block's number, and for every tile taken
+// another one is asked for. Whatever their speed, all tiles are taken once and the counter is zero
+// again. Without a counter every block has its own.
+TEST(ForwardPlan, IsTakenOnceByBlocksOfAnySpeed) {
+    std::mt19937 random(1);
+    for (const int tiles : {1, 2, 7, 132, 133, 500}) {
+        for (const int most : {1, 3, 132}) {
+            const int blocks = std::min(most, tiles);
+            for (const bool counted : {true, false}) {
+                unsigned counter = 0;
+                std::vector<int> taken(static_cast<std::size_t>(tiles), 0);
+                struct Block {
+                    int number, tile, round = 1;
+                };
+                std::vector<Block> busy;
+                for (int b = 0; b < blocks; ++b) busy.push_back({b, b});
+                while (!busy.empty()) {
+                    const std::size_t who = random() % busy.size();
+                    Block& block = busy[who];
+                    if (block.tile >= tiles) {
+                        busy.erase(busy.begin() + static_cast<std::ptrdiff_t>(who));
+                        continue;
+                    }
+                    ++taken[static_cast<std::size_t>(block.tile)];
+                    const unsigned ticket = counter;
+                    if (counted) counter = counter >= unsigned(tiles) - 1 ? 0 : counter + 1;
+                    block.tile = counted ? ForwardPlan::after_ticket(blocks, ticket)
+                                         : ForwardPlan::own(block.number, blocks, block.round++);
+                }
+                EXPECT_EQ(taken, std::vector<int>(taken.size(), 1)) << tiles << ' ' << blocks;
+                EXPECT_EQ(counter, 0u) << tiles << ' ' << blocks;
+            }
+        }
     }
 }
 
-TEST(ForwardPlan, SectionsAreWhatFitsIntoL2) {
+// Long tiles first: what comes last is short, so that no block works alone at the end.
+TEST(ForwardPlan, ASectionEndsWithTheFirstQueries) {
+    const ForwardPlan plan = plan_of(16, 4, 2);
+    for (int t = 0; t < plan.tiles; ++t) {
+        EXPECT_EQ(plan.tile(t).row, 15 - t % 32 / 2);
+        EXPECT_EQ(plan.tile(t).pair, t / 32 * 2 + t % 2);
+    }
+}
+
+TEST(ForwardPlan, SectionsAreWhatFitsIntoL2OrKeepsBlocksBusy) {
     Problem p;
     p.sequences = 2, p.heads = 8, p.group = 2, p.head_dim = 128;
     p.max_queries = 1000, p.max_keys = 4096, p.scale = 1;
-    const ForwardPlan plan = plan_forward(p, 128, 24u << 20, nullptr);
+    const ForwardPlan plan = plan_forward(p, 128, 4, 24u << 20, nullptr);
     EXPECT_EQ(plan.row_tiles, 8);
     EXPECT_EQ(plan.pairs, 16);
+    EXPECT_EQ(plan.tiles, 128);
+    EXPECT_EQ(plan.counter, -1);
     EXPECT_EQ(plan.section, 8);  // 8 MiB, of 1 MiB each
-    EXPECT_EQ(plan_forward(p, 128, 1, nullptr).section, 1);
-    EXPECT_EQ(plan_forward(p, 128, std::size_t{1} << 40, nullptr).section, 16);
+    EXPECT_EQ(plan_forward(p, 128, 4, 1, nullptr).section, 1);
+    EXPECT_EQ(plan_forward(p, 128, 24, 1, nullptr).section, 6);  // 16 in three sections
+    EXPECT_EQ(plan_forward(p, 128, 1, 1, nullptr).section, 1);
+    EXPECT_EQ(plan_forward(p, 128, 4, std::size_t{1} << 40, nullptr).section, 16);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/cuda/mma.cuh"
-#include "ops/attention/flash_problem.h"
+#include "ops/attention/flash_forward_plan.h"
 
 namespace mr::cuda::flash::forward {
 
@@ -132,6 +132,41 @@ __device__ __forceinline__ uint4 gather_quad(const std::uint32_t (&w)[4], int c)
         y[2 + k] = high ? mine : theirs;
     }
     return {y[0], y[1], y[2], y[3]};
+}
+
+// Divides the sums of two rows by their weights and writes them, and their log-sum-exp.
+template <typename T, int D>
+__device__ __forceinline__ void write_rows(const Problem& p, const ForwardTile& tile, int row,
+                                           int c, const Softmax& softmax, const float (&o)[D / 2]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        float sum = softmax.sum[h];
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2);
+        const bool any = softmax.top[h] != -INFINITY;
+        const float factor = any ? 1.0f / sum : 0.0f;
+        const int query = tile.row0 + row + 8 * h;
+        const bool there = query < tile.queries;
+        T* to = p.out.row<T>(tile.q + query, tile.head, p.head_dim);
+#pragma unroll
+        for (int i = 0; i < (D + 31) / 32; ++i) {
+            std::uint32_t words[4];
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                const int at = 4 * (4 * i + j) + 2 * h;
+                words[j] = at < D / 2
+                               ? pack<T>(o[at % (D / 2)] * factor, o[(at + 1) % (D / 2)] * factor)
+                               : 0;
+            }
+            const uint4 piece = gather_quad(words, c);
+            const int d = 32 * i + 8 * c;
+            if (there && d < p.head_dim) *reinterpret_cast<uint4*>(to + d) = piece;
+        }
+        if (there && c == 0) {
+            p.lse[static_cast<std::int64_t>(tile.head) * p.tokens_q + tile.q + query] =
+                any ? (softmax.top[h] + log2f(sum)) * kLn2 : -INFINITY;
+        }
+    }
 }
 
 }  // namespace mr::cuda::flash::forward

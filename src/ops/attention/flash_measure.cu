@@ -12,8 +12,6 @@
 namespace mr::cuda {
 namespace {
 
-constexpr std::size_t kGemmScratch = std::size_t{64} << 20;  // whatever a product may ask for
-
 // q, k, v, out, and with a backward the gradients, filled with values between -1 and 1.
 struct Tensors {
     ops::HeadRows q, k, v, out, dout, dq, dk, dv;
@@ -47,10 +45,11 @@ struct Tensors {
 
 // A graph of some 10 ms, and few replays of what takes long.
 template <typename Body>
-double seconds_of(const Stream& stream, double flops, Body&& body) {
-    const int calls = static_cast<int>(std::clamp(10e-3 * 4e14 / flops, 1.0, 32.0));
+double seconds_of(const Stream& stream, DType dtype, double flops, Body&& body) {
+    const double expected = flops / (dtype == DType::f32 ? 1e13 : 4e14);
+    const int calls = static_cast<int>(std::clamp(10e-3 / expected, 1.0, 32.0));
     return seconds_per_call(
-        stream, calls, [&](int) { body(); }, flops > 1e12 ? 3 : 7);
+        stream, calls, [&](int) { body(); }, expected > 3e-3 ? 3 : 7);
 }
 
 }  // namespace
@@ -75,11 +74,11 @@ FlashMeasured measure_flash(const FlashShape& shape, bool backward) {
     FlashMeasured m;
     m.tensors = t.memory.size();
     m.extra = extra.size();
-    m.forward = seconds_of(stream, shape.forward_flops(), [&] {
+    m.forward = seconds_of(stream, shape.dtype, shape.forward_flops(), [&] {
         flash_forward(ctx, t.out, lse, t.q, t.k, t.v, batch, mask, scale);
     });
     if (backward) {
-        m.backward = seconds_of(stream, shape.backward_flops(), [&] {
+        m.backward = seconds_of(stream, shape.dtype, shape.backward_flops(), [&] {
             flash_backward(ctx, {t.dq, t.dk, t.dv}, t.dout, t.q, t.k, t.v, t.out, lse, batch, mask,
                            scale);
         });
@@ -96,9 +95,11 @@ FlashMeasured measure_unfused(const FlashShape& shape, bool backward) {
     ctx.cuda = &stream;
     const Tensors t(ctx, shape, backward);
     const std::size_t matrices = unfused_bytes(shape.tokens, shape.head_dim, shape.dtype, backward);
-    DeviceArena extra("attention benchmark", matrices + kGemmScratch);
+    const std::size_t scratch = unfused_scratch_bytes(shape.tokens, shape.head_dim, shape.dtype);
+    DeviceArena extra("attention benchmark",
+                      DeviceArena::padded(matrices) + DeviceArena::padded(scratch));
     void* memory = extra.alloc(matrices);
-    ctx.scratch = {extra.array<std::byte>(kGemmScratch - 256), kGemmScratch - 256};
+    ctx.scratch = {extra.array<std::byte>(scratch), scratch};
     const auto flat = [&](const ops::HeadRows& x) {
         return x.tensor.data ? Tensor(x.tensor.data, shape.dtype, {shape.tokens, shape.head_dim})
                              : Tensor();
@@ -109,10 +110,10 @@ FlashMeasured measure_unfused(const FlashShape& shape, bool backward) {
     FlashMeasured m;
     m.tensors = t.memory.size();
     m.extra = matrices;
-    m.forward = seconds_of(stream, 4 * shape.forward_flops(),
+    m.forward = seconds_of(stream, shape.dtype, 4 * shape.forward_flops(),
                            [&] { unfused_forward(ctx, u, memory, scale); });
     if (backward) {
-        m.backward = seconds_of(stream, 4 * shape.backward_flops(),
+        m.backward = seconds_of(stream, shape.dtype, 4 * shape.backward_flops(),
                                 [&] { unfused_backward(ctx, u, memory, scale); });
     }
     return m;

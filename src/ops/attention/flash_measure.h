@@ -29,7 +29,7 @@ struct FlashMeasured {
     std::size_t extra = 0;             // bytes besides: log-sum-exp and scratch, or the matrices
 };
 
-// Error (device) without a GPU, or where memory does not suffice.
+// Error (device) without a GPU, OutOfMemory where memory does not suffice.
 FlashMeasured measure_flash(const FlashShape& shape, bool backward);
 // One sequence and one head, causal.
 FlashMeasured measure_unfused(const FlashShape& shape, bool backward);

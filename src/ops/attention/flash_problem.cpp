@@ -56,6 +56,10 @@ Problem checked(const Context& ctx, const ops::HeadRows& out, const Tensor& lse,
              "cu_q and cu_k are for the same sequences: both in device memory, or none");
     MR_CHECK(batch.sequences >= 0 && batch.max_queries >= 0 && batch.max_keys >= 0,
              "the batch has no negative number of sequences, queries or keys");
+    MR_CHECK(
+        !batch.cu_q || batch.sequences == 0 ||
+            ((batch.max_queries > 0 || q.tokens() == 0) && (batch.max_keys > 0 || k.tokens() == 0)),
+        "a batch with cu_q and cu_k says how many queries and keys a sequence has at most");
     MR_CHECK(mask.block >= 1 && mask.window >= 0 && mask.sinks >= 0,
              "the mask has a block of at least 1, a window and sinks of at least 0");
     MR_CHECK(scale > 0 && std::isfinite(scale), "the scale is positive and finite");
@@ -84,6 +88,12 @@ Problem checked(const Context& ctx, const ops::HeadRows& out, const Tensor& lse,
     }
     MR_CHECK(p.sequences <= 65535, "a batch has at most 65535 sequences");
     p.heads = static_cast<int>(q.heads());
+    // Kernels number tiles of 64 rows and more with an int.
+    const auto tiles = [&](int tokens) {
+        return (std::int64_t{std::max(tokens, 1)} + 63) / 64 * p.sequences * p.heads;
+    };
+    MR_CHECK(tiles(p.max_queries) < Mask::kNever && tiles(p.max_keys) < Mask::kNever,
+             "sequences * heads * longest sequence / 64 is less than 2^30");
     p.kv_heads = static_cast<int>(k.heads());
     p.group = p.heads / p.kv_heads;
     p.head_dim = static_cast<int>(q.head_dim());

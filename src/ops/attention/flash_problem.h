@@ -9,6 +9,8 @@
 
 namespace mr::cuda::flash {
 
+inline constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
 // [tokens, heads, head_dim], 16-byte aligned; `stride` elements from token to token (% 8 == 0, or
 // % 4 for f32), head_dim from head to head.
 struct View {

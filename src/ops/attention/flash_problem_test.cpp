@@ -177,6 +177,9 @@ TEST(FlashProblem, BrokenContractsAreNamed) {
     });
     expect_broken("[heads, tokens_q]", [](Call& c) { c.lse.shape = {10, 4}; });
     expect_broken("same sequences", [&](Call& c) { c.batch.cu_q = cu; });
+    expect_broken("at most", [&](Call& c) { c.batch = {cu, cu, 1, 0, 0}; });
+    expect_broken("at most", [&](Call& c) { c.batch = {cu, cu, 1, 10, 0}; });
+    expect_broken("at most", [&](Call& c) { c.batch = {cu, cu, 1, 0, 12}; });
     expect_broken("negative", [](Call& c) { c.batch.sequences = -1; });
     expect_broken("inside the tensors", [](Call& c) { c.batch = {nullptr, nullptr, 3, 4, 4}; });
     expect_broken("the mask has", [](Call& c) { c.mask.block = 0; });
@@ -195,6 +198,39 @@ TEST(FlashProblem, BackwardHasMoreTensors) {
         (broken.*rows).tensor.data = nullptr;
         EXPECT_NO_THROW(broken.forward());
         EXPECT_THROW(broken.backward(), ContractError);
+    }
+}
+
+TEST(FlashProblem, MaximaMayBeZeroWhereThereIsNothing) {
+    const std::int32_t cu[2] = {};
+    Call call;
+    call.shapes(10, 0, 4, 2, 64);
+    call.batch = {cu, cu, 1, 10, 0};
+    EXPECT_NO_THROW(call.forward());
+    call.shapes(0, 0, 4, 2, 64);
+    call.batch = {cu, cu, 1, 0, 0};
+    EXPECT_NO_THROW(call.forward());
+    call.shapes(10, 12, 4, 2, 64);
+    call.batch = {cu, cu, 0, 0, 0};  // no sequence
+    EXPECT_NO_THROW(call.forward());
+}
+
+TEST(FlashProblem, TilesAreCountedInAnInt) {
+    // 2^30 tiles of 64: 65,535 sequences of up to 2^20 rows, 1 head, are just below it.
+    const std::int32_t cu[2] = {};
+    Call call;
+    for (const int heads : {1, 2}) {
+        for (const bool of_keys : {false, true}) {
+            call.shapes(1 << 20, 1 << 20, heads, heads, 64);
+            call.batch = {cu, cu, 65535, of_keys ? 1 : 1 << 20, of_keys ? 1 << 20 : 1};
+            if (heads == 1) {
+                EXPECT_NO_THROW(call.forward());
+                EXPECT_NO_THROW(call.backward());
+            } else {
+                EXPECT_THROW(call.forward(), ContractError);
+                EXPECT_THROW(call.backward(), ContractError);
+            }
+        }
     }
 }
 

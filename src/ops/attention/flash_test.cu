@@ -3,10 +3,9 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <tuple>
 
-#include "ops/attention/flash_cuda.h"
-#include "ops/attention/flash_dispatch.cuh"
-#include "ops/attention/flash_testing.h"
+#include "ops/attention/flash_forward_testing.cuh"
 
 namespace mr::cuda {
 namespace {
@@ -16,102 +15,9 @@ using ops::AttentionMask;
 using ops::HeadRows;
 using Kind = AttentionMask::Kind;
 using reference::Problem;
+using Path = FlashForwardTest::Path;
 
-enum class Path { chosen, hopper, mma, plain };
-
-const char* name(Path path) {
-    constexpr const char* kNames[] = {"chosen", "hopper", "mma", "plain"};
-    return kNames[static_cast<int>(path)];
-}
-
-class FlashTest : public FlashGpuTest {
-  protected:
-    // The paths that this device has for the type.
-    static std::vector<Path> paths(DType dtype) {
-        if (dtype == DType::f32) return {Path::plain};
-        std::vector<Path> all{Path::plain};
-        if (this_gpu().sm >= 80) all.push_back(Path::mma);
-        if (this_gpu().sm == 90) all.push_back(Path::hopper);
-        return all;
-    }
-    static Problem random(int heads, int kv_heads, int dim, const std::vector<int>& q,
-                          const std::vector<int>& k, const AttentionMask& mask, DType dtype,
-                          float deviation = 1) {
-        return reference::random_problem(heads, kv_heads, dim, q, k, mask, 11, deviation,
-                                         rounding(dtype));
-    }
-
-    struct Device {
-        Tensor q, k, v, out, lse;
-        FlashBatch batch;
-    };
-    Device device_copy(const Problem& p, DType dtype) {
-        const auto put = [&](const std::vector<double>& x, int tokens, int heads) {
-            std::vector<float> values(x.begin(), x.end());
-            return upload(dtype, {tokens, heads, p.head_dim}, values);
-        };
-        Device d;
-        d.q = put(p.q, p.tokens_q(), p.heads);
-        d.k = put(p.k, p.tokens_k(), p.kv_heads);
-        d.v = put(p.v, p.tokens_k(), p.kv_heads);
-        d.out = poisoned(dtype, d.q.shape);
-        d.lse = poisoned(DType::f32, {p.heads, p.tokens_q()});
-        d.batch = device_batch(p);
-        return d;
-    }
-    void forward(Path path, const HeadRows& out, const Tensor& lse, const HeadRows& q,
-                 const HeadRows& k, const HeadRows& v, const FlashBatch& batch,
-                 const AttentionMask& mask, double scale) {
-        const auto f = static_cast<float>(scale);
-        if (path == Path::chosen) {
-            return flash_forward(ctx_, out, lse, q, k, v, batch, mask, f);
-        }
-        const flash::Problem p = flash::checked_forward(ctx_, out, lse, q, k, v, batch, mask, f);
-        if (path == Path::hopper) flash::forward_hopper(ctx_, p, nullptr);
-        if (path == Path::mma) flash::forward_mma(ctx_, p, nullptr);
-        if (path == Path::plain) flash::forward_plain(ctx_, p, nullptr);
-    }
-    void forward(Path path, const Device& d, const Problem& p) {
-        forward(path, d.out, d.lse, d.q, d.k, d.v, d.batch, p.mask, p.scale);
-    }
-
-    static std::string where(const Problem& p, std::size_t at) {
-        const auto dim = static_cast<std::size_t>(p.head_dim), heads = std::size_t(p.heads);
-        return "token " + std::to_string(at / dim / heads) + " head " +
-               std::to_string(at / dim % heads) + " number " + std::to_string(at % dim);
-    }
-    static Wanted wanted(const Problem& p, DType dtype) {
-        return with_bounds(p, reference::forward(p), dtype);
-    }
-    // Every element within its bound; the first that is not is told.
-    void expect_close(const Problem& p, const Device& d, const Wanted& want,
-                      const std::string& what) {
-        const std::vector<float> out = download(d.out), lse = download(d.lse);
-        for (std::size_t i = 0; i < out.size(); ++i) {
-            ASSERT_LE(std::abs(out[i] - want.value.out[i]), want.bound.out[i] + 0x1p-126)
-                << what << ": out " << out[i] << ", is " << want.value.out[i] << ", at "
-                << where(p, i);
-        }
-        for (std::size_t i = 0; i < lse.size(); ++i) {
-            if (std::isinf(want.value.lse[i])) {
-                ASSERT_EQ(lse[i], -std::numeric_limits<float>::infinity()) << what << ": lse " << i;
-            } else {
-                ASSERT_LE(std::abs(lse[i] - want.value.lse[i]), want.bound.lse[i])
-                    << what << ": lse " << lse[i] << ", is " << want.value.lse[i] << ", at " << i;
-            }
-        }
-    }
-    void expect_all_paths(const Problem& p, DType dtype, const std::string& what) {
-        const Wanted want = wanted(p, dtype);
-        for (const Path path : paths(dtype)) {
-            memory_.reset();
-            const Device d = device_copy(p, dtype);
-            forward(path, d, p);
-            expect_close(p, d, want, what + ", " + name(path));
-        }
-        memory_.reset();
-    }
-};
+class FlashTest : public FlashForwardTest {};
 
 std::vector<AttentionMask> masks() {
     return {{Kind::full},
@@ -223,19 +129,27 @@ TEST_F(FlashTest, RowsWithoutWeight) {
 }
 
 TEST_F(FlashTest, ASequenceIsItsOwn) {
-    // The bits of a sequence alone, and between others whose values are NaN.
-    for (const int dim : {64, 80, 128, 256}) {
-        const Problem p = random(4, 2, dim, {77}, {133}, {Kind::full}, DType::bf16);
+    // The bits of a sequence alone, and between others whose every number is NaN, or infinity.
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    const double inf = std::numeric_limits<double>::infinity();
+    for (const auto& [dim, foreign, kind] : {std::tuple{64, nan, Kind::full},
+                                             {64, -inf, Kind::causal},
+                                             {80, inf, Kind::full},
+                                             {128, nan, Kind::causal},
+                                             {128, inf, Kind::full},
+                                             {256, nan, Kind::full},
+                                             {256, inf, Kind::causal}}) {
+        const Problem p = random(4, 2, dim, {77}, {133}, {kind}, DType::bf16);
         for (const Path path : paths(DType::bf16)) {
             memory_.reset();
             const Device alone = device_copy(p, DType::bf16);
             forward(path, alone, p);
             const std::vector<float> want = download(alone.out), want_lse = download(alone.lse);
 
-            Problem wide =
-                random(4, 2, dim, {50, 77, 90}, {61, 133, 200}, {Kind::full}, DType::bf16);
-            const double nan = std::numeric_limits<double>::quiet_NaN();
-            for (std::vector<double>* x : {&wide.q, &wide.k, &wide.v}) x->assign(x->size(), nan);
+            Problem wide = random(4, 2, dim, {50, 77, 90}, {61, 133, 200}, {kind}, DType::bf16);
+            for (std::vector<double>* x : {&wide.q, &wide.k, &wide.v}) {
+                x->assign(x->size(), foreign);
+            }
             std::copy(p.q.begin(), p.q.end(),
                       wide.q.begin() + static_cast<std::ptrdiff_t>(wide.q_at(1, 0, 0)));
             const auto k_begin = static_cast<std::ptrdiff_t>(wide.k_at(1, 0, 0));

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "core/cuda/kernel.cuh"
 #include "ops/attention/flash_unfused.h"
 #include "ops/linear/gemm_cuda.h"
@@ -111,6 +113,11 @@ struct Parts {
 
 std::size_t unfused_bytes(std::int64_t tokens, std::int64_t head_dim, DType dtype, bool backward) {
     return Parts(nullptr, tokens, head_dim, dtype, backward).bytes;
+}
+
+std::size_t unfused_scratch_bytes(std::int64_t tokens, std::int64_t head_dim, DType dtype) {
+    return std::max(gemm_scratch_bytes({tokens, head_dim, dtype, dtype, dtype}),
+                    gemm_scratch_bytes({head_dim, tokens, dtype, dtype, dtype}));
 }
 
 void unfused_forward(const Context& ctx, const UnfusedTensors& t, void* memory, float scale) {
