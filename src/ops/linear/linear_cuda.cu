@@ -7,8 +7,12 @@
 namespace mr::cuda {
 
 bool linear_small_takes(DType weights, std::int64_t k) {
-    const std::optional<DeviceInfo> info = device();
-    if (!info || info->sm < 80) return false;
+    // Asked before every product: device() would ask the driver for its free memory each time.
+    static const bool tensor_cores = [] {
+        const std::optional<DeviceInfo> info = device();
+        return info && info->sm >= 80;
+    }();
+    if (!tensor_cores) return false;
     if (weights == DType::q8_0x8 || weights == DType::q4_0x8) return true;
     return (weights == DType::bf16 || weights == DType::f16) && k % 8 == 0;
 }
