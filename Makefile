@@ -12,7 +12,8 @@ CLANG_FORMAT ?= $(firstword $(shell command -v clang-format-14 clang-format) cla
 CLANG_TIDY   ?= $(firstword $(shell command -v clang-tidy-14 clang-tidy) clang-tidy)
 CODE = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 
-.PHONY: help run test build program configure deps bench install format format-check tidy clean
+.PHONY: help run test test-gpu sanitize-gpu build program configure deps bench install format \
+        format-check tidy clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -24,6 +25,12 @@ run: program ## install what is missing, build, and tell a story with the bundle
 
 test: build ## install what is missing, build, and run every test
 	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+
+test-gpu: build ## run what needs a GPU; without one it fails
+	MILLRACE_REQUIRE_GPU=1 ctest --test-dir $(BUILD) --output-on-failure -L gpu
+
+sanitize-gpu: build ## run tests on the GPU under compute-sanitizer (FILTER=..., TOOL=memcheck)
+	MILLRACE_REQUIRE_GPU=1 ctest --test-dir $(BUILD) --output-on-failure -C sanitize -L sanitize
 
 build: configure ## build everything
 	cmake --build $(BUILD) -j $(JOBS)

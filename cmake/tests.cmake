@@ -24,7 +24,8 @@ target_link_libraries(test_ladder PRIVATE mr_ladder millrace mr_options GTest::g
 gtest_discover_tests(test_ladder DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
 
 # What needs a GPU: src/**/*_test.cu and tests/gpu/*_test.cu, in one program labelled `gpu`. Where
-# there is no GPU its tests skip.
+# there is no GPU its tests skip, or fail with MILLRACE_REQUIRE_GPU=1 in the environment. One at a
+# time has the GPU: they compare what is free there, and time what runs there.
 if(MILLRACE_HAS_CUDA)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS
          ${PROJECT_SOURCE_DIR}/src/*_test.cu ${PROJECT_SOURCE_DIR}/tests/gpu/*_test.cu)
@@ -36,7 +37,13 @@ if(MILLRACE_HAS_CUDA)
                               nlohmann_json::nlohmann_json CUDA::cudart_static)
         target_compile_definitions(test_gpu PRIVATE MR_CUDA=1
             MR_TEST_DATA="${MILLRACE_DATA}" MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-        gtest_discover_tests(test_gpu DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300 LABELS gpu)
+        gtest_discover_tests(test_gpu DISCOVERY_TIMEOUT 60
+                             PROPERTIES TIMEOUT 300 LABELS gpu RESOURCE_LOCK gpu)
+        # `make sanitize-gpu`; not a part of every run: it takes minutes.
+        add_test(NAME gpu.memcheck CONFIGURATIONS sanitize
+                 COMMAND ${PROJECT_SOURCE_DIR}/scripts/sanitize_gpu.sh $<TARGET_FILE:test_gpu>)
+        set_tests_properties(gpu.memcheck PROPERTIES TIMEOUT 1500 LABELS "gpu;sanitize"
+                             RESOURCE_LOCK gpu SKIP_RETURN_CODE 77)
     endif()
 endif()
 

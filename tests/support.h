@@ -21,6 +21,11 @@ inline std::string reference(const std::string& name) {
     return std::string(MR_SOURCE_DIR) + "/tests/reference/" + name;
 }
 
+// The model that comes with the source: real weights that are always there.
+inline std::string bundled_model() {
+    return std::string(MR_SOURCE_DIR) + "/models/storyteller.gguf";
+}
+
 }  // namespace mr::test
 
 #define MR_NEED_DATA(path)                                                                  \

@@ -241,7 +241,6 @@ void add_measure_options(CLI::App& command, Options& options) {
 }  // namespace
 
 void add_bench(CLI::App& app, Action& action) {
-    auto options = std::make_shared<Options>();
     CLI::App* bench = app.add_subcommand(
         "bench", "Measure decode, prefill or load against the machine's read bandwidth");
     bench->require_subcommand(1);
@@ -252,7 +251,11 @@ void add_bench(CLI::App& app, Action& action) {
         "  millrace bench load model.gguf --json\n"
         "Shapes: llama-2-7b, tinyllama-1.1b, stories-110m, stories-42m, pythia-2.8b, gpt2; types:\n"
         "f32, f16, bf16, q8_0, q4_0. Their weights are made in memory.");
-    const auto when_called = [&](CLI::App* command, int (*bench_it)(const Options&)) {
+    // Options of its own for each: what the environment says (MILLRACE_DEVICE) is read for all of
+    // them, after what the one that was called was given.
+    const auto own = [] { return std::make_shared<Options>(); };
+    const auto when_called = [&](CLI::App* command, const std::shared_ptr<Options>& options,
+                                 int (*bench_it)(const Options&)) {
         command->callback([options, bench_it, &action] {
             action = [options, bench_it] {
                 const InterruptGuard guard;
@@ -260,28 +263,29 @@ void add_bench(CLI::App& app, Action& action) {
             };
         });
     };
-    CLI::App* decode = add_kind(*bench, options, "decode", "Tokens a second, one after the other");
-    add_measure_options(*decode, *options);
-    decode->add_option("--batch", options->measure.batch, "Sequences that are decoded together")
+    const std::shared_ptr<Options> decoding = own(), filling = own(), loading = own();
+    CLI::App* decode = add_kind(*bench, decoding, "decode", "Tokens a second, one after the other");
+    add_measure_options(*decode, *decoding);
+    decode->add_option("--batch", decoding->measure.batch, "Sequences that are decoded together")
         ->check(CLI::Range(1, 4096))
         ->capture_default_str();
     decode
-        ->add_option("-n,--tokens", options->measure.steps,
+        ->add_option("-n,--tokens", decoding->measure.steps,
                      "Tokens a repetition makes, of each sequence")
         ->check(CLI::Range(1, 1 << 24))
         ->capture_default_str();
-    when_called(decode, decode_bench);
-    CLI::App* prefill = add_kind(*bench, options, "prefill", "Tokens a second of a prompt");
-    add_measure_options(*prefill, *options);
-    when_called(prefill, prefill_bench);
-    CLI::App* load = add_kind(*bench, options, "load",
+    when_called(decode, decoding, decode_bench);
+    CLI::App* prefill = add_kind(*bench, filling, "prefill", "Tokens a second of a prompt");
+    add_measure_options(*prefill, *filling);
+    when_called(prefill, filling, prefill_bench);
+    CLI::App* load = add_kind(*bench, loading, "load",
                               "Time and memory up to the first token; to the device with cuda");
-    load->add_flag("--through-map", options->through_map,
+    load->add_flag("--through-map", loading->through_map,
                    "cuda: copy out of the file's map instead of reading the file");
-    load->add_option("--chunk", options->chunk_mib, "cuda: MiB sent at a time")
+    load->add_option("--chunk", loading->chunk_mib, "cuda: MiB sent at a time")
         ->check(CLI::Range(1, 1024))
         ->capture_default_str();
-    when_called(load, load_bench);
+    when_called(load, loading, load_bench);
     add_bench_attention(*bench, action);
     add_bench_gemm(*bench, action);
     add_bench_ladder(*bench, action);

@@ -1,4 +1,5 @@
 """Runs the built program as a user would. Paths come from the environment (cmake/cli_tests.cmake)."""
+import functools
 import json
 import os
 import pathlib
@@ -30,6 +31,27 @@ def millrace(*arguments, stdin=b"", env=None, timeout=120, **kwargs):
                           stderr=subprocess.PIPE, timeout=timeout,
                           env={**os.environ, **(env or {})}, **kwargs)
     return Result(done.returncode, done.stdout, done.stderr)
+
+
+@functools.lru_cache(maxsize=None)
+def gpu():
+    """What `info` says about the GPU: its entry, or none and why. A program that fails is no
+    answer: a GPU on which commands fail is still one."""
+    result = millrace("info", "--device", "auto", "--json")
+    if result.code != 0:
+        raise AssertionError(f"millrace info: exit code {result.code}: {result.err}")
+    machine = result.json()["machine"]
+    return machine["gpu"], machine.get("why_no_gpu", "")
+
+
+def need_gpu():
+    """The GPU's entry of `info`. Without one the tests skip, or fail where there is to be one."""
+    found, why = gpu()
+    if found is None and os.environ.get("MILLRACE_REQUIRE_GPU") == "1":
+        raise AssertionError(f"MILLRACE_REQUIRE_GPU=1, and no GPU: {why}")
+    if found is None:
+        raise unittest.SkipTest(f"no GPU: {why}")
+    return found
 
 
 class CliTest(unittest.TestCase):

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/cuda/device.h"
+#include "core/cuda/testing.h"
 #include "core/thread_pool.h"
 #include "decode/session.h"
 #include "families.h"
@@ -28,9 +29,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 class GpuCheckNan : public testing::Test {
   protected:
-    void SetUp() override {
-        if (!cuda::device()) GTEST_SKIP() << "no GPU: " << cuda::why_no_device();
-    }
+    void SetUp() override { MR_NEED_GPU(); }
 };
 
 std::unique_ptr<Engine> on_gpu(Model loaded, EngineOptions options) {

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "core/cuda/device.h"
-#include "core/thread_pool.h"
+#include "core/cuda/testing.h"
 #include "decode/loop.h"
+#include "gpu/engines.h"
 #include "model/device_engine.h"
-#include "model/device_weights.h"
 #include "model/forward.h"
 
 namespace mr::model {
@@ -18,22 +18,13 @@ namespace {
 class GpuStep : public testing::Test {
   protected:
     void SetUp() override {
-        if (!cuda::device()) GTEST_SKIP() << "no GPU: " << cuda::why_no_device();
+        MR_NEED_GPU();
         if (cuda::device()->sm < 90) GTEST_SKIP() << "steps in one kernel need sm_90";
     }
 };
 
-struct Loaded {
-    std::shared_ptr<Model> model;
-    std::shared_ptr<const DeviceWeights> weights;
-};
-Loaded open(const std::string& source) {
-    Loaded out;
-    out.model = std::make_shared<Model>(load_model(source, {.defer_random = true}));
-    ThreadPool pool(4);
-    out.weights = load_to_device(*out.model, pool, nullptr);
-    return out;
-}
+using Loaded = test::OnDevice;
+Loaded open(const std::string& source) { return test::load_on_device(source); }
 
 struct Drawn {
     bool persistent = false;

@@ -4,10 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <random>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "core/context.h"
@@ -18,15 +20,37 @@
 
 namespace mr::cuda {
 
+// Set where there is to be a GPU: then a test that finds none has failed.
+inline bool gpu_is_required() {
+    const char* value = std::getenv("MILLRACE_REQUIRE_GPU");
+    return value && std::string_view(value) == "1";
+}
+
+}  // namespace mr::cuda
+
+// In SetUp() of every test that needs the GPU.
+#define MR_NEED_GPU()                                                                        \
+    if (!::mr::cuda::device()) {                                                             \
+        if (::mr::cuda::gpu_is_required()) {                                                 \
+            FAIL() << "MILLRACE_REQUIRE_GPU=1, and no GPU: " << ::mr::cuda::why_no_device(); \
+        }                                                                                    \
+        GTEST_SKIP() << "no GPU: " << ::mr::cuda::why_no_device();                           \
+    }                                                                                        \
+    static_assert(true)
+
+namespace mr::cuda {
+
 class GpuTest : public ::testing::Test {
   protected:
     void SetUp() override {
-        if (!device()) GTEST_SKIP() << "no GPU: " << why_no_device();
+        MR_NEED_GPU();
         stream_ = std::make_unique<Stream>();
         ctx_.cuda = stream_.get();
         ctx_.ledger = &ledger_;
         memory_ = DeviceArena("test", std::size_t{2} << 30);
     }
+    // For a SetUp() that goes on from here.
+    static bool has_gpu() { return !IsSkipped() && !HasFatalFailure(); }
     void TearDown() override {
         if (stream_) stream_->synchronize();  // a kernel's fault belongs to its own test
     }

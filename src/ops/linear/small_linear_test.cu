@@ -2,100 +2,17 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/cuda/testing.h"
-#include "core/thread_pool.h"
-#include "ops/linear/linear.h"
-#include "ops/linear/linear_cuda.h"
-#include "ops/linear/tile_layout.h"
-#include "ops/quant/quant.h"
+#include "ops/linear/linear_testing.h"
 
 namespace mr::cuda {
 namespace {
 
-struct Matrix {
-    Tensor device;              // as the kernel reads it
-    Tensor host;                // q8_0 or q4_0 blocks, for the CPU's product
-    std::vector<float> values;  // [n, k], what the weights stand for
-    std::vector<std::byte> bytes;
-};
-
-constexpr int kMostRows = 300, kMostColumns = 11008;
-
-class SmallLinear : public GpuTest {
-  protected:
-    void SetUp() override {
-        GpuTest::SetUp();
-        if (IsSkipped()) return;
-        if (tensor_cores() && !linear_small_takes(DType::bf16, 64)) {
-            GTEST_SKIP() << "linear_small() needs sm_80";
-        }
-        // NaN, so that what nobody prepared shows.
-        scratch_ = DeviceArena("scratch", linear_small_scratch_bytes(kMostRows, kMostColumns));
-        stream_->fill(scratch_.data(), 0xff, scratch_.size());
-        ctx_.scratch = {static_cast<std::byte*>(scratch_.data()), scratch_.size()};
-    }
-    DeviceArena scratch_;
-    virtual bool tensor_cores() const { return true; }
-
-    Matrix matrix(DType type, int n, int k) {
-        Matrix m;
-        m.values = normal(static_cast<std::size_t>(n) * k, 1 / std::sqrt(static_cast<float>(k)));
-        if (!ops::is_tiled(type)) {
-            m.device = upload(type, {n, k}, m.values);
-            return m;
-        }
-        const DType plain = type == DType::q8_0x8 ? DType::q8_0 : DType::q4_0;
-        m.bytes.resize(dtype_bytes(plain, m.values.size()));
-        ops::quantize(plain, m.values.data(), m.bytes.data(), n * std::int64_t{k});
-        ops::dequantize(plain, m.bytes.data(), m.values.data(), n * std::int64_t{k});
-        m.host = {m.bytes.data(), plain, {n, k}};
-        std::vector<std::byte> tiles(ops::tile_bytes(type, n, k));
-        ops::pack_tiles(type, m.bytes.data(), n, k, tiles.data());
-        m.device = {upload<std::byte>(std::span<const std::byte>(tiles)), type, {n, k}};
-        return m;
-    }
-
-    // x · wᵀ in f64, or for quantised weights as the CPU does it; and what f32 sums may be off by.
-    struct Reference {
-        std::vector<double> out, slack;
-    };
-    Reference reference(const Matrix& m, std::span<const float> x, int rows, int n, int k) {
-        Reference r;
-        r.out.resize(static_cast<std::size_t>(rows) * n);
-        r.slack.resize(r.out.size());
-        std::vector<float> cpu(r.out.size());
-        if (m.host) {
-            ThreadPool pool(2);
-            std::vector<std::byte> scratch(ops::linear_scratch_bytes(rows, k, 2));
-            Context host;
-            host.pool = &pool;
-            host.scratch = scratch;
-            ops::linear(host, Tensor(const_cast<float*>(x.data()), DType::f32, {rows, k}),
-                        {m.host, Tensor(cpu.data(), DType::f32, {rows, n}), {}, {}});
-        }
-        for (int t = 0; t < rows; ++t) {
-            for (int i = 0; i < n; ++i) {
-                double sum = 0, size = 0;
-                for (int c = 0; c < k; ++c) {
-                    const double product = static_cast<double>(x[t * k + c]) * m.values[i * k + c];
-                    sum += product;
-                    size += std::fabs(product);
-                }
-                const std::size_t at = static_cast<std::size_t>(t) * n + i;
-                r.out[at] = m.host ? cpu[at] : sum;
-                // Tensor cores add with a little less than f32's care: k terms, half an ulp each,
-                // twice.
-                r.slack[at] = size * 0x1p-23 * (2 + std::sqrt(static_cast<double>(k))) + 1e-30;
-            }
-        }
-        return r;
-    }
-};
+class SmallLinear : public LinearGpuTest {};
 
 TEST_F(SmallLinear, EveryTypeAndOddSizesAgreeWithTheReference) {
     const int shapes[][2] = {{16, 64},  {8, 32},    {24, 96},   {100, 160},  {257, 320},
                              {64, 768}, {48, 2560}, {40, 4096}, {3181, 192}, {33, 11008}};
-    for (const DType type : {DType::bf16, DType::f16, DType::q8_0x8, DType::q4_0x8}) {
+    for (const DType type : kSmallTypes) {
         for (const auto& [n, k] : shapes) {
             for (const int rows : {1, 2, 5, 8, 9, 17, 32, 33, 64, 100}) {
                 memory_.reset();
@@ -121,7 +38,7 @@ TEST_F(SmallLinear, EveryTypeAndOddSizesAgreeWithTheReference) {
 
 // Rows of 1 to 8 go through one kernel, more through another: one result for both.
 TEST_F(SmallLinear, ARowsBitsDoNotDependOnTheOtherRows) {
-    for (const DType type : {DType::bf16, DType::f16, DType::q8_0x8, DType::q4_0x8}) {
+    for (const DType type : kSmallTypes) {
         for (const auto& [n, k] : {std::pair{300, 1408}, {3300, 4160}, {40, 64}}) {
             memory_.reset();
             const Matrix m = matrix(type, n, k);
@@ -166,7 +83,7 @@ TEST_F(SmallLinear, ManyTokensOfQkvAreThoseOfEachAlone) {
         positions[t] = t / kSequences + sequence[t] * 7;
     }
     for (int i = 0; i < kPages; ++i) pages[i] = (7 * i + 3) % kPages;
-    for (const DType type : {DType::bf16, DType::f16, DType::q8_0x8, DType::q4_0x8}) {
+    for (const DType type : kSmallTypes) {
         for (const Case& c : cases) {
             memory_.reset();
             const int n = (c.heads + 2 * c.kv_heads) * c.head_dim;
@@ -236,7 +153,7 @@ TEST_F(SmallLinear, ManyTokensOfQkvAreThoseOfEachAlone) {
 }
 
 TEST_F(SmallLinear, AddActivateAndGateAreTheirParts) {
-    for (const DType type : {DType::bf16, DType::f16, DType::q8_0x8, DType::q4_0x8}) {
+    for (const DType type : kSmallTypes) {
         for (const auto& [rows, n] :
              {std::pair{1, 96}, {4, 96}, {9, 96}, {40, 96}, {30, 3248}, {70, 3248}}) {
             memory_.reset();
@@ -284,7 +201,7 @@ TEST_F(SmallLinear, AddActivateAndGateAreTheirParts) {
     }
 }
 
-class PlainLinear : public SmallLinear {
+class PlainLinear : public LinearGpuTest {
     bool tensor_cores() const override { return false; }
 };
 

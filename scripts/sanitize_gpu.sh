@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Runs tests of test_gpu under compute-sanitizer: `make sanitize-gpu`, or
+#   scripts/sanitize_gpu.sh build/release/test_gpu
+#   FILTER='GpuStep.*' TOOL=initcheck scripts/sanitize_gpu.sh build/release/test_gpu
+# Exit code 77 where there is no compute-sanitizer, or no GPU (1 with MILLRACE_REQUIRE_GPU=1).
+set -euo pipefail
+program=${1:?"usage: $0 build/release/test_gpu"}
+tool=${TOOL:-memcheck}
+
+# Every kind of kernel, at small sizes. Left out: faults that are meant, figures of speed, a million
+# draws, models of gigabytes, and what repeats many times what another test does once.
+tests=(
+    'DeviceTest.*' 'ActivationTest.*' 'CheckTest.*' 'EmbeddingTest.*' 'LossTest.*' 'RopeTest.*'
+    'QkvFinishTest.*' 'NormTest.*' 'SampleTest.*' 'FusedLinear.*' 'SmallLinear.AddActivate*'
+    'SmallLinear.ManyTokens*' 'GemmTest.*' 'GemmAgainstF64.*' 'AttentionGpu.*' 'FlashTest.*'
+    'FlashBackwardTest.*' 'GpuRecorded.*' 'GpuStep.SequencesOf*' 'GpuStep.BatchesHave*'
+    'GpuStep.HasTheBitsOfItsPartsWithManyKeys'
+)
+but=(
+    '*AMillionDraws*' '*HundredRuns*' '*TwentyRuns*' '*TheSameBitsEveryTime*' '*ManyMoreRows*'
+    '*LongSequence*'
+)
+default=$(IFS=:; echo "${tests[*]}:-${but[*]}")
+filter=${FILTER:-$default}
+
+sanitizer=${COMPUTE_SANITIZER:-}
+for place in "$sanitizer" compute-sanitizer /usr/local/cuda/bin/compute-sanitizer; do
+    [ -n "$place" ] && command -v "$place" > /dev/null && { sanitizer=$place; break; }
+    sanitizer=
+done
+cannot() {
+    echo "$1"
+    [ "${MILLRACE_REQUIRE_GPU:-}" = 1 ] && exit 1
+    exit 77
+}
+[ -n "$sanitizer" ] ||
+    cannot "compute-sanitizer is not here: it is part of the CUDA toolkit (set COMPUTE_SANITIZER)"
+MILLRACE_REQUIRE_GPU=1 "$program" --gtest_brief=1 --gtest_filter='DeviceTest.CopiesAreCounted' ||
+    cannot "the GPU cannot be used: see above"
+# Calls that fail are the program's own business, which checks every one: some tests want them to.
+exec "$sanitizer" --tool "$tool" --report-api-errors no --error-exitcode 9 \
+    "$program" --gtest_brief=1 \
+    --gtest_filter="$filter"

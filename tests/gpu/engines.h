@@ -1,0 +1,71 @@
+// Engines on both sides, for tests that compare them.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/thread_pool.h"
+#include "model/device_engine.h"
+#include "model/device_weights.h"
+#include "model/forward.h"
+
+namespace mr::test {
+
+// A model whose weights lie on the device: several engines can share them.
+struct OnDevice {
+    std::shared_ptr<model::Model> model;
+    std::shared_ptr<const model::DeviceWeights> weights;
+
+    std::unique_ptr<model::Engine> engine(model::EngineOptions options = {}) const {
+        options.cuda = true;
+        return std::make_unique<model::Engine>(model, options, weights);
+    }
+};
+
+inline OnDevice to_device(model::Model loaded) {
+    OnDevice out{std::make_shared<model::Model>(std::move(loaded)), nullptr};
+    ThreadPool pool(4);
+    out.weights = model::load_to_device(*out.model, pool, nullptr);
+    return out;
+}
+inline OnDevice load_on_device(const std::string& source) {
+    return to_device(model::load_model(source, {.defer_random = true}));
+}
+
+inline std::unique_ptr<model::Engine> open_on_gpu(const std::string& source,
+                                                  const model::EngineOptions& options = {}) {
+    return load_on_device(source).engine(options);
+}
+inline std::unique_ptr<model::Engine> open_on_cpu(const std::string& source,
+                                                  model::EngineOptions options = {}) {
+    options.threads = 4;
+    return std::make_unique<model::Engine>(
+        std::make_shared<const model::Model>(model::load_model(source)), options);
+}
+
+inline std::vector<float> values(model::Engine& engine, Tensor logits) {
+    const Tensor host = engine.to_host(logits);
+    return {host.f32(), host.f32() + host.shape.count()};
+}
+
+// Logits of every token of `ids`, fed in chunks.
+inline std::vector<float> logits_of(model::Engine& engine, std::span<const std::int32_t> ids,
+                                    std::size_t chunk) {
+    const model::SeqId seq = engine.cache().open();
+    std::vector<float> out;
+    for (std::size_t i = 0; i < ids.size(); i += chunk) {
+        const model::BatchItem item{seq, ids.subspan(i, std::min(chunk, ids.size() - i)),
+                                    model::BatchItem::Logits::all};
+        const std::vector<float> some = values(engine, engine.forward({&item, 1}));
+        out.insert(out.end(), some.begin(), some.end());
+    }
+    engine.cache().close(seq);
+    return out;
+}
+
+}  // namespace mr::test
