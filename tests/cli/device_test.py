@@ -177,9 +177,7 @@ class Bench(GpuTest):
                 self.assertTrue(rung["check"]["passed"], rung)
 
     def attention(self, *arguments):
-        done = millrace("bench", "attention", *arguments, "--json")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        got = json.loads(done.stdout)
+        got = self.ok_json("bench", "attention", *arguments)
         self.assertEqual(got["bench"], "attention")
         self.assertGreater(got["matrix_tflop_s"], 0)
         return got
@@ -214,9 +212,8 @@ class Bench(GpuTest):
             self.assertGreater(r["unfused"]["backward_us"], 0)
             size = 2 if r["type"] == "bf16" else 4
             self.assertGreaterEqual(r["unfused"]["extra_bytes"], 3 * size * r["tokens"] ** 2)
-        text = millrace("bench", "attention", "--grid", "cs336", "--tokens", "128")
-        self.assertEqual(text.returncode, 0, text.stderr)
-        self.assertIn("unfused fwd", text.stdout)
+        text = self.ok("bench", "attention", "--grid", "cs336", "--tokens", "128").out
+        self.assertIn("unfused fwd", text)
 
 
 if __name__ == "__main__":
