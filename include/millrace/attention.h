@@ -8,6 +8,8 @@
 //   out[i, h] = sum over j of exp(s[i, j] - lse[h, i]) * v[j, g]
 // clang-format on
 //
+// One backward at a time on a device: its blocks wait for one another, and must be able to run at
+// once.
 // Everything lies in the memory of the current device; calls return at once and can be captured in
 // a graph. Every function throws std::exception with the sentence of this contract that was broken.
 #pragma once
@@ -53,7 +55,8 @@ struct Attention {
     int sinks = 0;   // the first keys, which a window leaves visible
 };
 
-// Writes out and lse. `stream` is a cudaStream_t.
+// Writes out and lse. `stream` is a cudaStream_t. Calls may run beside one another; a captured call
+// not beside itself, which would write the same tensors.
 void attention_forward(const Attention& call, void* stream);
 
 // The gradients by q, k and v of a loss whose gradient by out is `dout`, from the forward's q, k,

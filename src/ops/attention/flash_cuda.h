@@ -36,8 +36,9 @@ struct FlashBatch {
 inline constexpr int kFlashForwardMaxDim = 256;
 inline constexpr int kFlashBackwardMaxDim = 128;
 
-// out and lse [heads, tokens_q] f32 as ops::flash_forward. Needs no scratch.
-// The bits of a row depend on its own query and its sequence's keys and values alone.
+// out and lse [heads, tokens_q] f32 as ops::flash_forward. Needs no scratch. Calls may run beside
+// one another; a captured call not beside itself, which would write the same tensors. The bits of a
+// row depend on its own query and its sequence's keys and values alone.
 void flash_forward(const Context& ctx, const ops::HeadRows& out, Tensor lse, const ops::HeadRows& q,
                    const ops::HeadRows& k, const ops::HeadRows& v, const FlashBatch& batch,
                    const ops::AttentionMask& mask, float scale);

@@ -41,11 +41,12 @@ void launch_forward(const Context& ctx, const Problem& p, Stamp* stamp) {
 
 template <typename T>
 void launch_forward(const Context& ctx, const Problem& p, Stamp* stamp) {
-    if (p.head_dim <= 64) return launch_forward<T, ForwardShape<64, 3, 128, 4, 1>>(ctx, p, stamp);
-    if (p.head_dim <= 80) return launch_forward<T, ForwardShape<80, 2, 128, 2>>(ctx, p, stamp);
-    if (p.head_dim <= 96) return launch_forward<T, ForwardShape<96, 2, 128, 2>>(ctx, p, stamp);
-    if (p.head_dim <= 128) return launch_forward<T, ForwardShape<128, 2, 128, 2, 1>>(ctx, p, stamp);
-    launch_forward<T, ForwardShape<256, 2, 80, 2, 1>>(ctx, p, stamp);
+    const auto with = [&](auto shape) { launch_forward<T, decltype(shape)>(ctx, p, stamp); };
+    if (p.head_dim <= 64) return with(ForwardShape<64, 3, 128, 4, true>());
+    if (p.head_dim <= 80) return with(ForwardShape<80, 2, 128, 2, true>());
+    if (p.head_dim <= 96) return with(ForwardShape<96, 2, 128, 2, true>());
+    if (p.head_dim <= 128) return with(ForwardShape<128, 2, 128, 2, false>());
+    with(ForwardShape<256, 2, 80, 2, true>());
 }
 
 }  // namespace

@@ -5,9 +5,8 @@
 //    with V, both behind its back, and while they run takes the softmax of the scores;
 //  - consumers take turns in starting their products, so that one's softmax falls into the other's;
 //  - the queries' sums never leave registers; weights go from scores to the second product there.
-// Blocks stay and take tile after tile of queries, the ones with most keys first. From one to the
-// next is like from keys to keys: the next queries' first scores are started together with the last
-// product with V, and their softmax is taken beside it, before the old rows are written.
+// Blocks stay and take tile after tile of queries, the ones with most keys first, whoever is free
+// the next; while one is written, the next one's Q, K and V are already on their way.
 #pragma once
 
 #include "core/cuda/tma.cuh"
@@ -50,20 +49,19 @@ struct Layout {
     unsigned q, k, v, barriers;
     __device__ explicit Layout(unsigned base) {
         q = (base + 1023) / 1024 * 1024;
-        k = q + S::kQueries * S::kQueryBytes;
+        k = q + S::kQueryBytes;
         v = k + S::kStages * S::kTileBytes;
         barriers = v + S::kStages * S::kTileBytes;
     }
-    __device__ unsigned q_full(int i) const { return barriers + 8 * i; }
-    __device__ unsigned q_empty(int i) const { return barriers + 16 + 8 * i; }
-    __device__ unsigned k_full(int i) const { return barriers + 32 + 8 * i; }
-    __device__ unsigned k_empty(int i) const { return barriers + 32 + 8 * (S::kStages + i); }
-    __device__ unsigned v_full(int i) const { return barriers + 32 + 8 * (2 * S::kStages + i); }
-    __device__ unsigned v_empty(int i) const { return barriers + 32 + 8 * (3 * S::kStages + i); }
-    // What is known of a tile of queries: of the one that is written, the one that is worked on,
-    // and two that may be on their way.
-    __device__ unsigned tile(unsigned number) const { return barriers + 192 + 32 * (number % 4); }
-    static_assert(32 + 32 * S::kStages <= 192 && S::kQueries <= 2);
+    __device__ unsigned q_full() const { return barriers; }
+    __device__ unsigned q_empty() const { return barriers + 8; }
+    __device__ unsigned k_full(int i) const { return barriers + 16 + 8 * i; }
+    __device__ unsigned k_empty(int i) const { return barriers + 16 + 8 * (S::kStages + i); }
+    __device__ unsigned v_full(int i) const { return barriers + 16 + 8 * (2 * S::kStages + i); }
+    __device__ unsigned v_empty(int i) const { return barriers + 16 + 8 * (3 * S::kStages + i); }
+    // Of this tile of queries and the next: one is published while the other is written out.
+    __device__ unsigned tile(unsigned number) const { return barriers + 192 + 32 * (number % 2); }
+    static_assert(16 + 32 * S::kStages <= 192);
 };
 
 __device__ __forceinline__ ForwardTile read_tile(unsigned address) {
@@ -83,10 +81,9 @@ __device__ __forceinline__ void produce(const Problem& p, const ForwardPlan& pla
                                         const CUtensorMap& k_map, const CUtensorMap& v_map) {
     unsigned loaded = 0;  // tiles of keys
     unsigned number = 0;  // tiles of queries
-    // Waits for a place for the next queries, and says what they are; gives the place.
+    // Waits for a place for the next queries, and says what they are.
     const auto publish = [&](const ForwardTile& tile) {
-        const int slot = slot_of<S::kQueries>(number);
-        barrier_wait(shared.q_empty(slot), phase_of<S::kQueries>(number) ^ 1);
+        barrier_wait(shared.q_empty(), number % 2 ^ 1);
         const unsigned at = shared.tile(number++);
         asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(tile.row0),
                      "r"(tile.head), "r"(tile.q), "r"(tile.queries)
@@ -94,7 +91,6 @@ __device__ __forceinline__ void produce(const Problem& p, const ForwardPlan& pla
         asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(at + 16), "r"(tile.keys),
                      "r"(tile.key0)
                      : "memory");
-        return slot;
     };
     const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
     int next = 0;
@@ -109,12 +105,12 @@ __device__ __forceinline__ void produce(const Problem& p, const ForwardPlan& pla
         if (row0 >= s.queries) continue;
         const KeyTiles<S::kKeys> tiles(p.mask, s.position(row0),
                                        s.position(min(row0 + S::kRows, s.queries) - 1), s.keys);
-        const int q_slot = publish({row0, head, s.q, s.queries, s.keys, s.k});
-        barrier_expect(shared.q_full(q_slot), S::kQueryBytes);
+        publish({row0, head, s.q, s.queries, s.keys, s.k});
+        barrier_expect(shared.q_full(), S::kQueryBytes);
 #pragma unroll
         for (int i = 0; i < S::kPanels; ++i) {
-            copy_box(shared.q + q_slot * S::kQueryBytes + i * S::kRows * 128, q_map, 64 * i, head,
-                     s.q + row0, shared.q_full(q_slot));
+            copy_box(shared.q + i * S::kRows * 128, q_map, 64 * i, head, s.q + row0,
+                     shared.q_full());
         }
         for (int i = 0; i < tiles.count(); ++i) {
             const int token = s.k + tiles.at(i), slot = slot_of<S::kStages>(loaded);
@@ -136,7 +132,20 @@ __device__ __forceinline__ void produce(const Problem& p, const ForwardPlan& pla
             ++loaded;
         }
     }
-    barrier_arrive(shared.q_full(publish({-1, 0, 0, 0, 0, 0})));  // no more
+    publish({-1, 0, 0, 0, 0, 0});  // no more
+    barrier_arrive(shared.q_full());
+}
+
+// Where tile number `tile` lies, the same for a warp.
+template <typename S>
+__device__ __forceinline__ int place_of(unsigned tile) {
+    const int slot = slot_of<S::kStages>(tile);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    if constexpr (S::kUniform) {
+        return static_cast<int>(__reduce_max_sync(~0u, static_cast<unsigned>(slot)));
+    }
+#endif
+    return slot;
 }
 
 template <typename T, typename S>
@@ -154,9 +163,8 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
     const std::uint64_t k_at = rows_descriptor(shared.k);
     const std::uint64_t v_at = columns_descriptor(shared.v, S::kKeys * 128);
 
-    unsigned used = 0;     // tiles of keys so far; their values are used one tile later
-    unsigned number = 0;   // tiles of queries so far
-    bool pending = false;  // of the last one: its last weights have not met their values yet
+    unsigned used = 0;    // tiles of keys so far; their values are used one tile later
+    unsigned number = 0;  // tiles of queries so far
     Softmax softmax;
     float s[S::kKeys / 2];              // scores, then weights
     float o[D / 2];                     // sums
@@ -175,20 +183,20 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
     const auto begin_turn = [&] { named_sync(kTurn + group, 256); };
     const auto end_turn = [&] { named_arrive(kTurn + (group + 1) % S::kGroups, 256); };
     if (group == S::kGroups - 1) end_turn();  // the first turn is the first group's
-    const auto start_scores = [&] {
-        const std::uint64_t q = further(q_at, slot_of<S::kQueries>(number) * S::kQueryBytes);
-        const std::uint64_t k = further(k_at, slot_of<S::kStages>(used) * S::kTileBytes);
+    // Products with the keys, or the values, in place `at`.
+    const auto start_scores = [&](int at) {
+        const std::uint64_t k = further(k_at, at * S::kTileBytes);
         multiply_begin();
 #pragma unroll
         for (int d = 0; d < D / 16; ++d) {
-            multiply<T>(s, further(q, d / 4 * S::kRows * 128 + d % 4 * 32),
+            multiply<T>(s, further(q_at, d / 4 * S::kRows * 128 + d % 4 * 32),
                         further(k, d / 4 * S::kKeys * 128 + d % 4 * 32), d > 0);
         }
         multiply_commit();
     };
-    const auto start_sums = [&] {  // with the values of the tile before `used`
-        wait_for_values(used - 1);
-        const std::uint64_t v = further(v_at, slot_of<S::kStages>(used - 1) * S::kTileBytes);
+    const auto start_sums = [&](int at) {
+        wait_for_values(used - 1);  // of the tile before
+        const std::uint64_t v = further(v_at, at * S::kTileBytes);
         multiply_begin();
 #pragma unroll
         for (int i = 0; i < S::kKeys / 16; ++i) {
@@ -201,20 +209,8 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
         keep_order(o);
         release(shared.v_empty(slot_of<S::kStages>(used - 1)));
     };
-    // What the last tile of queries still owes.
-    const auto write_last = [&] {
-        write_rows<T, D>(p, read_tile(shared.tile(number - 1)), row_of_thread(), c, softmax, o);
-        pending = false;
-    };
-    const auto finish_last = [&] {
-        start_sums();
-        sums_done();
-        write_last();
-    };
-
     while (true) {
-        const int q_slot = slot_of<S::kQueries>(number);
-        barrier_wait(shared.q_full(q_slot), phase_of<S::kQueries>(number));
+        barrier_wait(shared.q_full(), number % 2);
         const ForwardTile tile = read_tile(shared.tile(number));
         if (tile.row0 < 0) break;
         const int shift = tile.keys - tile.queries;  // position of a query minus its number
@@ -250,63 +246,42 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
         // Tiles from the last to the one at `begin`, then those of the sinks.
         const int begin = tiles.begin * S::kKeys, sink_end = tiles.sink_end * S::kKeys;
         const auto next = [&](int n) { return (n == begin ? sink_end : n) - S::kKeys; };
-        int n = skipped < count ? tiles.at(skipped) : -1;
-        Softmax first;
-        first.reset();
-        if (S::kQueries > 1 && pending && skipped == 0 && n >= 0) {
-            wait_for_keys();
-            begin_turn();
-            start_scores();
-            start_sums();
-            end_turn();
-            multiply_wait<1>();
-            keep_order(s);
-            release(shared.k_empty(slot_of<S::kStages>(used)));
-            if (seen.cut(n)) hide(s, p.mask, position, keys, n, 2 * c);
-            first.weigh(s, scale);
-            keep_order(s);
-            first.finish();
-            sums_done();
-            ++used;
-            pack_weights<T>(w, s);
-            write_last();
-        } else {
-            if (S::kQueries > 1 && pending) finish_last();
-            for (int i = 0; i < skipped; ++i, ++used) {
-                wait_for_keys();
-                release(shared.k_empty(slot_of<S::kStages>(used)));
-                wait_for_values(used);
-                release(shared.v_empty(slot_of<S::kStages>(used)));
-                begin_turn();
-                end_turn();
-            }
-            if (n >= 0) {
-                wait_for_keys();
-                begin_turn();
-                start_scores();
-                end_turn();
-                multiply_wait<0>();
-                keep_order(s);
-                release(shared.k_empty(slot_of<S::kStages>(used++)));
-                if (seen.cut(n)) hide(s, p.mask, position, keys, n, 2 * c);
-                first.weigh(s, scale);
-                pack_weights<T>(w, s);
-            }
-        }
-        softmax = first;
+        softmax.reset();
 #pragma unroll
         for (int i = 0; i < D / 2; ++i) o[i] = 0;
-        if (n >= 0) {
-            pending = true;
+        for (int i = 0; i < skipped; ++i, ++used) {
+            wait_for_keys();
+            release(shared.k_empty(slot_of<S::kStages>(used)));
+            wait_for_values(used);
+            release(shared.v_empty(slot_of<S::kStages>(used)));
+            begin_turn();
+            end_turn();
+        }
+        if (skipped < count) {
+            int n = tiles.at(skipped);
+            const int at = place_of<S>(used);
+            wait_for_keys();
+            begin_turn();
+            start_scores(at);
+            end_turn();
+            multiply_wait<0>();
+            keep_order(s);
+            release(shared.k_empty(slot_of<S::kStages>(used++)));
+            if (next(n) < 0) release(shared.q_empty());
+            if (seen.cut(n)) hide(s, p.mask, position, keys, n, 2 * c);
+            softmax.weigh(s, scale);
+            pack_weights<T>(w, s);
             for (n = next(n); n >= 0; n = next(n)) {
+                const int keys_at = place_of<S>(used), values_at = place_of<S>(used - 1);
                 wait_for_keys();
                 begin_turn();
-                start_scores();
-                start_sums();
+                start_scores(keys_at);
+                start_sums(values_at);
                 end_turn();
                 multiply_wait<1>();
                 keep_order(s);
                 release(shared.k_empty(slot_of<S::kStages>(used)));
+                if (next(n) < 0) release(shared.q_empty());  // the next queries can come
                 if (seen.cut(n)) hide(s, p.mask, position, keys, n, 2 * c);
                 softmax.weigh(s, scale);
                 keep_order(s);
@@ -317,15 +292,14 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
                 pack_weights<T>(w, s);
             }
         }
-        release(shared.q_empty(q_slot));
-        ++number;
-        if (!pending) {
-            write_last();  // zeros
-        } else if (S::kQueries == 1) {
-            finish_last();
+        if (skipped == count) release(shared.q_empty());
+        if (skipped < count) {
+            start_sums(place_of<S>(used - 1));
+            sums_done();
         }
+        // Read again: registers are scarce in the loop.
+        write_rows<T, D>(p, read_tile(shared.tile(number++)), row_of_thread(), c, softmax, o);
     }
-    if (S::kQueries > 1 && pending) finish_last();
 }
 
 template <typename T, typename S>
@@ -342,10 +316,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         prefetch_map(q_map);
         prefetch_map(k_map);
         prefetch_map(v_map);
-        for (int i = 0; i < S::kQueries; ++i) {
-            barrier_init(shared.q_full(i), 1);
-            barrier_init(shared.q_empty(i), 4 * S::kGroups);  // a warp arrives once
-        }
+        barrier_init(shared.q_full(), 1);
+        barrier_init(shared.q_empty(), 4 * S::kGroups);  // a warp arrives once
         for (int i = 0; i < S::kStages; ++i) {
             barrier_init(shared.k_full(i), 1);
             barrier_init(shared.v_full(i), 1);

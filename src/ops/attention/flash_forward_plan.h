@@ -10,20 +10,22 @@
 namespace mr::cuda::flash {
 
 // D: numbers of a head, padded to what the products are made for (zeros cost time, nothing else).
-template <int D, int kGroups_, int kKeys_, int kStages_, int kQueries_ = 2>
+template <int D, int kGroups_, int kKeys_, int kStages_, bool kUniform_>
 struct ForwardShape {
     static constexpr int kDim = D;
     static constexpr int kGroups = kGroups_;  // consumers
     static constexpr int kRows = 64 * kGroups;
-    static constexpr int kKeys = kKeys_;        // of a tile
-    static constexpr int kStages = kStages_;    // tiles of K, and of V, on their way or in use
-    static constexpr int kQueries = kQueries_;  // tiles of Q: two where there is room, so that the
-                                                // next one is there when a tile ends
+    static constexpr int kKeys = kKeys_;      // of a tile
+    static constexpr int kStages = kStages_;  // tiles of K, and of V, on their way or in use
+    // Whether places of the ring pass through a reduction, whose result the compiler keeps in
+    // registers of the warp: products then take their addresses without copies. Measured: 1% faster
+    // at head_dim 64, no difference at 128.
+    static constexpr bool kUniform = kUniform_;
     static constexpr int kThreads = 128 * (kGroups + 1);
     static constexpr int kPanels = (D + 63) / 64;  // of 64 numbers, 128 bytes
     static constexpr int kQueryBytes = kPanels * kRows * 128;
     static constexpr int kTileBytes = kPanels * kKeys * 128;
-    static constexpr int kBytes = kQueries * kQueryBytes + 2 * kStages * kTileBytes + 1024 + 384;
+    static constexpr int kBytes = kQueryBytes + 2 * kStages * kTileBytes + 1024 + 256;
     static constexpr int kProducerRegisters = kGroups == 2 ? 40 : 32;
     static constexpr int kConsumerRegisters = kGroups == 2 ? 232 : 160;
     static_assert(D % 16 == 0 && kKeys % 16 == 0 && kBytes <= 227 * 1024);
