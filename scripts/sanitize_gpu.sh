@@ -11,7 +11,7 @@ tool=${TOOL:-memcheck}
 # draws, models of gigabytes, and what repeats many times what another test does once.
 tests=(
     'DeviceTest.*' 'ActivationTest.*' 'CheckTest.*' 'EmbeddingTest.*' 'LossTest.*' 'RopeTest.*'
-    'QkvFinishTest.*' 'NormTest.*' 'SampleTest.*' 'FusedLinear.*' 'SmallLinear.AddActivate*'
+    'QkvFinishTest.*' 'NormTest.*' 'SampleTest.*' 'FusedLinear.*' 'Plain*' 'SmallLinear.AddActivate*'
     'SmallLinear.ManyTokens*' 'GemmTest.*' 'GemmAgainstF64.*' 'AttentionGpu.*' 'FlashTest.*'
     'FlashBackwardTest.*' 'GpuRecorded.*' 'GpuStep.SequencesOf*' 'GpuStep.BatchesHave*'
     'GpuStep.HasTheBitsOfItsPartsWithManyKeys'

@@ -8,8 +8,6 @@
 //   out[i, h] = sum over j of exp(s[i, j] - lse[h, i]) * v[j, g]
 // clang-format on
 //
-// One backward at a time on a device: its blocks wait for one another, and must be able to run at
-// once.
 // Everything lies in the memory of the current device; calls return at once and can be captured in
 // a graph. Every function throws std::exception with the sentence of this contract that was broken.
 #pragma once

@@ -50,8 +50,11 @@ BackwardArgs flash::backward_args(const Context& ctx, const Problem& p,
     const bool causal = p.mask.kind != Mask::Kind::full;
     const int walk = (p.max_queries + backward_rows(p.head_dim) - 1) / backward_rows(p.head_dim);
     const int chain = causal ? std::clamp(walk / 16, 4, 8) : 8;
-    args.order = BackwardWorkOrder(p.sequences * p.kv_heads,
-                                   (p.max_keys + kBackwardKeys - 1) / kBackwardKeys,
+    const int key_tiles = (p.max_keys + kBackwardKeys - 1) / kBackwardKeys;
+    const std::int64_t pairs = std::int64_t{p.sequences} * p.kv_heads;
+    MR_CHECK(pairs * std::max(1, key_tiles) < (std::int64_t{1} << 31),
+             "attention's backward takes less than 2^31 tiles of 128 keys, of all kv heads");
+    args.order = BackwardWorkOrder(static_cast<int>(pairs), key_tiles,
                                    std::max(1, this_gpu().multiprocessors / chain));
     const Parts parts(p.heads, args.tiles, p.head_dim);
     auto* begin =
@@ -86,8 +89,6 @@ void flash_backward(const Context& ctx, const ops::FlashGradients& gradients,
 void flash::backward_hopper(const Context& ctx, const Problem& p, const BackwardViews& views,
                             Stamp* stamp) {
     BackwardArgs args = backward_args(ctx, p, views);
-    MR_CHECK(args.order.blocks() < (std::int64_t{1} << 31),
-             "attention's backward takes less than 2^31 tiles of 128 keys, of all kv heads");
     args.stamp = stamp;
     prepare_backward(ctx, args);
     if (p.max_keys > 0) {

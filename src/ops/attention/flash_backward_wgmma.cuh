@@ -9,7 +9,7 @@
 //
 // Two warp groups compute, 64 keys each; P and dS go from accumulators into the next product as
 // they are. Only dQ, a sum over all 128 keys, needs the dS of both: through shared memory, where it
-// is stored transposed. Of the third warp group one warp loads (TMA), and one adds the tiles of dQ
+// is stored transposed. Of the third warp group one warp loads (TMA), and two add the tiles of dQ
 // to memory (bulk reductions). The products of a step are started so that the tensor cores have
 // something to do while the threads compute: dP while they compute exponentials, S of the next step
 // while they take dQ of this one out.

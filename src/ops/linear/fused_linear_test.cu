@@ -207,25 +207,32 @@ TEST_F(FusedLinear, QkvIsItsParts) {
     }
 }
 
+class PlainForms : public LinearGpuTest {
+    bool tensor_cores() const override { return false; }
+};
+
 // linear_plain() as the engine uses it: with a bias, added to what is there, rounded.
-TEST_F(FusedLinear, PlainAddsBiasesAndRounds) {
+TEST_F(PlainForms, AddsBiasesAndRounds) {
     struct Form {
         bool bias, add, rounded;
     };
     const Form forms[] = {
         {true, false, false}, {true, true, false}, {false, true, false}, {true, false, true}};
-    for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
-        for (const auto& [n, k] : {std::pair{7, 5}, {64, 172}, {172, 64}, {33, 1001}}) {
+    for (const DType type : {DType::f32, DType::f16, DType::bf16, DType::q8_0x8, DType::q4_0x8}) {
+        const DType compute = compute_type(type);
+        for (const auto& [n, k] : {std::pair{7, 5}, {64, 172}, {172, 64}, {33, 1001}, {50, 736}}) {
+            if (ops::is_tiled(type) && k % ops::kTileBlock != 0) continue;
             for (const int rows : {1, 3, 9}) {
                 memory_.reset();
-                const Matrix m = matrix(type, n, k);
+                Matrix m = matrix(type, n, k);
+                m.host = {};  // nothing is rounded to 8 bits here: f64 is the reference
                 std::vector<float> xv = normal(static_cast<std::size_t>(rows) * k);
-                const Tensor x = upload(type, {rows, k}, xv);
+                const Tensor x = upload(compute, {rows, k}, xv);
                 std::vector<float> bias_values = normal(static_cast<std::size_t>(n));
                 const Tensor bias = upload(DType::f32, {n}, bias_values);
                 const Reference sums = reference(m, xv, rows, n, k);
                 for (const Form& form : forms) {
-                    const DType out_type = form.rounded ? type : DType::f32;
+                    const DType out_type = form.rounded ? compute : DType::f32;
                     Tensor out = poisoned(out_type, {rows, n});
                     std::vector<float> before = normal(static_cast<std::size_t>(rows) * n);
                     if (form.add) out = upload(DType::f32, {rows, n}, before);
@@ -240,7 +247,7 @@ TEST_F(FusedLinear, PlainAddsBiasesAndRounds) {
                         // steps of 2^-24 where it is no longer normal.
                         double slack = sums.slack[i] + (std::fabs(total) + std::fabs(want)) *
                                                            epsilon(DType::f32) * 1.01;
-                        if (form.rounded) slack += std::fabs(want) * epsilon(type) * 1.01;
+                        if (form.rounded) slack += std::fabs(want) * epsilon(compute) * 1.01;
                         if (out_type == DType::f16) slack += 0x1p-25;
                         ASSERT_NEAR(got[i], want, slack)
                             << dtype_name(type) << " [" << n << ", " << k << "] rows " << rows
