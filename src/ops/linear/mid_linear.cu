@@ -1,5 +1,6 @@
 // linear_small() for 9 tokens and more: the weights are read once for up to 64 of them, and every
-// result has the bits that small_linear.cu gives it.
+// result has the bits that small_linear.cu gives it. f16 and bf16 weights go on to mid_half.cu, the
+// quantised ones are here:
 //
 //   (norm, quantise: a kernel of its own) | fill the ring with weights | wait for the previous
 //   kernel | inputs into the ring | weights and inputs through the tensor cores | the 8 parts of a
@@ -7,10 +8,8 @@
 //
 // A result is a tree of 8 sums, one for each eighth of the granules. A cluster of kCluster blocks
 // works on kCluster strips of R tiles of 16 rows, and a block on kBlockParts of the eighths: its
-// warps share the inputs of an eighth and differ in their strips. Inputs of 32 tokens are then read
-// from L2 once for 128 R rows of weights, 1/(4 R) of what the weights are: at 64 tokens and R = 1
-// it is half, and the memory still is what bounds it. At the end, the block of rank s is sent all
-// parts of strip s.
+// warps share the inputs of an eighth and differ in their strips, so inputs are read from L2 once
+// for 128 R rows of weights. At the end, the block of rank s is sent all parts of strip s.
 //
 // Mostly two blocks fit on a multiprocessor: while one ends, the other streams, be it of this
 // kernel or of the next one.
@@ -37,7 +36,7 @@ struct MidShape {
     // Blocks that a multiprocessor takes at once: two tiles of quantised weights and 64 tokens need
     // more than half of its registers. Shared memory for them, less fixed arrays and what a block
     // costs.
-    static constexpr int kBlocks = W::kQuantised && kR * kNT >= 16 ? 1 : 2;
+    static constexpr int kBlocks = kR * kNT >= 16 ? 1 : 2;
     static constexpr int kMost = (kBlocks == 1 ? 200 : 112) * 1024;
     static constexpr int kStages = std::clamp(kMost / kStageBytes, 2, 6);
     // The sums take the ring's place: f32 [8 parts][tokens][R * 16 rows, padded so that neither
@@ -61,35 +60,6 @@ __global__ void __launch_bounds__(kMidThreads)
     const int columns = static_cast<int>((p.k + W::kGranule - 1) / W::kGranule) * W::kGranule;
     const int row = static_cast<int>(blockIdx.x);
     load_row<W, T>(p, held, row, typename Mid<W>::Row(to, row, stride), columns, shared);
-}
-
-// The block's strip: `sums` -> what the caller wanted. Neighbouring threads have neighbouring rows,
-// which lie together in the output.
-template <typename S, int kR, typename T>
-__device__ __forceinline__ void finish_strip(const Params& p, const int2* where, const float* sums,
-                                             int tile) {
-    const bool pairs = p.finish == Finish::gate || p.finish == Finish::qkv;
-    const int per_token = pairs ? kR * kTileRows / 2 : kR * kTileRows;
-    const auto sum = [&](int token, int row) {
-        return add_warps(sums + token * S::kSumStride + row, S::kPartSums);
-    };
-    for (int i = static_cast<int>(threadIdx.x); i < per_token * p.rows; i += kMidThreads) {
-        const int token = i / per_token, in = i % per_token;
-        if (p.finish == Finish::qkv) {
-            const int row = tile * kTileRows + 2 * in;
-            if (row >= p.n) continue;
-            finish_pair<T>(p, where[token], row, token, sum(token, 2 * in), sum(token, 2 * in + 1));
-        } else if (p.finish == Finish::gate) {
-            // A tile is 8 rows of gate and the same 8 of up.
-            const int row = tile * (kTileRows / 2) + in, gate = in / 8 * kTileRows + in % 8;
-            if (row >= p.out_cols) continue;
-            finish_gate<T>(p, row, token, sum(token, gate), sum(token, gate + 8));
-        } else {
-            const int row = tile * kTileRows + in;
-            if (row >= p.n) continue;
-            finish_one<T>(p, row, token, sum(token, in), [](const float* out) { return *out; });
-        }
-    }
 }
 
 template <typename W, typename T, int kR, int kNT>
@@ -188,8 +158,10 @@ __global__ void __launch_bounds__(kMidThreads, MidShape<W, kR, kNT>::kBlocks)
         }
     }
     cluster_barrier();
-    finish_strip<S, kR, T>(p, where, reinterpret_cast<const float*>(shared),
-                           first_tile + rank * kR);
+    const auto* sums = reinterpret_cast<const float*>(shared);
+    finish_strip<kMidThreads, T>(p, where, first_tile + rank * kR, kR, [&](int token, int row) {
+        return add_warps(sums + token * S::kSumStride + row, S::kPartSums);
+    });
 }
 
 template <typename W, typename T, int kR, int kNT>
@@ -205,13 +177,22 @@ void start(const Context& ctx, const Params& p) {
 }
 
 template <typename W, typename T>
-void run(const Context& ctx, const Params& all) {
+void start_quantised(const Context& ctx, const Params& p) {
     static const int multiprocessors = require_device().multiprocessors;
+    // Strips of two tiles where they are enough to give nearly every multiprocessor a block.
+    const bool two = (p.tiles + 1) / 2 * 4 >= 3 * multiprocessors;
+    if (p.rows <= 32) {
+        two ? start<W, T, 2, 4>(ctx, p) : start<W, T, 1, 4>(ctx, p);
+    } else {
+        two ? start<W, T, 2, 8>(ctx, p) : start<W, T, 1, 8>(ctx, p);
+    }
+}
+
+template <typename W, typename T>
+void run(const Context& ctx, const Params& all) {
     const bool prepare = W::kQuantised || all.norm_weight;
     MR_CHECK(!prepare || ctx.scratch.size() >= mid_scratch_bytes(all.rows, all.k),
              "the scratch has linear_small_scratch_bytes()");
-    // Strips of two tiles where they are enough to give nearly every multiprocessor a block.
-    const bool two = (all.tiles + 1) / 2 * 4 >= 3 * multiprocessors;
     for (int first = 0; first < all.rows; first += kPreparedRows) {
         const Params some = pass_of(all, first, std::min(kPreparedRows, all.rows - first));
         const auto* x = static_cast<const std::byte*>(some.x);
@@ -226,10 +207,10 @@ void run(const Context& ctx, const Params& all) {
             Params p = pass_of(some, token, std::min(64, some.rows - token));
             p.x = x + Mid<W>::group(token / 8, stride);
             p.x_stride = stride;
-            if (p.rows <= 32) {
-                two ? start<W, T, 2, 4>(ctx, p) : start<W, T, 1, 4>(ctx, p);
+            if constexpr (W::kQuantised) {
+                start_quantised<W, T>(ctx, p);
             } else {
-                two ? start<W, T, 2, 8>(ctx, p) : start<W, T, 1, 8>(ctx, p);
+                run_mid_half<T>(ctx, p);
             }
         }
     }
@@ -240,7 +221,7 @@ void run(const Context& ctx, const Params& all) {
 bool mid_possible() {
     static const bool possible = [] {
         const std::optional<DeviceInfo> info = device();
-        return info && info->sm >= 90 && info->shared_per_block >= 201 * 1024;
+        return info && info->sm >= 90 && info->shared_per_block >= 210 * 1024;
     }();
     return possible;
 }

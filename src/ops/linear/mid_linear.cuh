@@ -1,10 +1,11 @@
-// The inside of the product for 9 to 64 tokens: how a stage of the ring gets its inputs, and how a
-// warp multiplies R tiles of weights with NT groups of 8 tokens. The instructions that a result is
-// made of, and their order, are those of small_linear.cuh.
+// What the products for 9 to 64 tokens share, and the inside of that with quantised weights: how a
+// stage of the ring gets its inputs, and how a warp multiplies R tiles of weights with NT groups of
+// 8 tokens. The instructions that a result is made of, and their order, are those of
+// small_linear.cuh.
 //
-// The input of 8 tokens and one granule of columns is kGroupBytes in shared memory: two pieces of
-// 512 bytes, in which lane 4 g + t finds 16 bytes of token g at lane * 16; quantised inputs have
-// the tokens' scales behind them, f32 [8 tokens, 4 blocks of 32 columns].
+// A quantised input of 8 tokens and one granule of columns is kGroupBytes in shared memory: two
+// pieces of 512 bytes, in which lane 4 g + t finds 16 bytes of token g at lane * 16, and behind
+// them the tokens' scales, f32 [8 tokens, 4 blocks of 32 columns].
 #pragma once
 
 #include "ops/linear/small_linear.cuh"
@@ -17,14 +18,19 @@ constexpr int kCluster = 8;
 constexpr int kBlockParts = kWarps / kCluster;
 static_assert(kBlockParts * kCluster == kWarps);
 
+// f16 and bf16 weights (mid_half.cu): one pass for up to 64 tokens, whose inputs lie in memory as
+// rows, p.x_stride bytes apart.
+template <typename T>
+void run_mid_half(const Context& ctx, const Params& p);
+
+// How prepared inputs lie in memory.
 template <typename W>
 struct Mid;
 
-// Tokens' rows as they are in memory, p.x_stride bytes apart.
+// Rows.
 template <typename T>
 struct Mid<HalfWeights<T>> {
     using W = HalfWeights<T>;
-    static constexpr int kGroupBytes = 1024;
 
     // Where the prepared input of a token goes.
     struct Row {
@@ -38,54 +44,9 @@ struct Mid<HalfWeights<T>> {
     }
     // What is added to p.x for the group of tokens that a pass begins with.
     static std::int64_t group(int first, int stride) { return std::int64_t{first} * 8 * stride; }
-
-    // This warp's share, one of kCluster, of the inputs of granule `granule`.
-    template <int kNT>
-    static __device__ __forceinline__ void fetch(const Params& p, unsigned to, int granule,
-                                                 int share, int lane) {
-#pragma unroll
-        for (int i = 0; i < (2 * kNT + kCluster - 1) / kCluster; ++i) {
-            const int piece = share + kCluster * i;
-            if (piece >= 2 * kNT) break;
-            const int token = piece / 2 * 8 + lane / 4;
-            const int column = granule * W::kGranule + piece % 2 * 32 + lane % 4 * 8;
-            const bool valid = token < p.rows && column < p.k;
-            const std::int64_t at =
-                valid ? static_cast<std::int64_t>(token) * p.x_stride + column * 2 : 0;
-            copy16(to + piece * 512 + lane * 16, static_cast<const std::byte*>(p.x) + at, valid);
-        }
-    }
-
-    template <int kR, int kNT>
-    static __device__ __forceinline__ void multiply(float (&acc)[kR][kNT][4], unsigned from,
-                                                    unsigned x, int lane) {
-        from += lane * 16;
-        x += lane * 16;
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-            uint4 u[kR], l[kR];
-#pragma unroll
-            for (int r = 0; r < kR; ++r) {
-                u[r] = load16(from + r * W::kStageBytes + j * 512);
-                l[r] = load16(from + r * W::kStageBytes + 1024 + j * 512);
-            }
-#pragma unroll
-            for (int nt = 0; nt < kNT; ++nt) {
-                const uint4 b = load16(x + nt * kGroupBytes + j * 512);
-#pragma unroll
-                for (int r = 0; r < kR; ++r) {
-                    mma<T>(acc[r][nt], u[r].x, l[r].x, u[r].y, l[r].y, b.x, b.y);
-                }
-#pragma unroll
-                for (int r = 0; r < kR; ++r) {
-                    mma<T>(acc[r][nt], u[r].z, l[r].z, u[r].w, l[r].w, b.z, b.w);
-                }
-            }
-        }
-    }
 };
 
-// Prepared inputs: [granules][groups of 8 tokens][kGroupBytes], a granule's p.x_stride bytes apart.
+// [granules][groups of 8 tokens][kGroupBytes], a granule's p.x_stride bytes apart.
 template <typename Layout>
 struct Mid<QuantWeights<Layout>> {
     using W = QuantWeights<Layout>;

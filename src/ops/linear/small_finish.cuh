@@ -115,6 +115,33 @@ __device__ __forceinline__ void finish_gate(const Params& p, int row, int token,
            __fmul_rn(activate_by(gate, p.activation), up), p.out_f32);
 }
 
+// The results of `count` neighbouring tiles from `tile` on, by a block of kAll threads; sum(token,
+// row): of a row of these tiles. Neighbouring threads have neighbouring rows, which lie together in
+// the output.
+template <int kAll, typename T, typename Sum>
+__device__ __forceinline__ void finish_strip(const Params& p, const int2* where, int tile,
+                                             int count, Sum&& sum) {
+    const bool pairs = p.finish == Finish::gate || p.finish == Finish::qkv;
+    const int per_token = pairs ? count * kTileRows / 2 : count * kTileRows;
+    for (int i = static_cast<int>(threadIdx.x); i < per_token * p.rows; i += kAll) {
+        const int token = i / per_token, in = i % per_token;
+        if (p.finish == Finish::qkv) {
+            const int row = tile * kTileRows + 2 * in;
+            if (row >= p.n) continue;
+            finish_pair<T>(p, where[token], row, token, sum(token, 2 * in), sum(token, 2 * in + 1));
+        } else if (p.finish == Finish::gate) {
+            // A tile is 8 rows of gate and the same 8 of up.
+            const int row = tile * (kTileRows / 2) + in, gate = in / 8 * kTileRows + in % 8;
+            if (row >= p.out_cols) continue;
+            finish_gate<T>(p, row, token, sum(token, gate), sum(token, gate + 8));
+        } else {
+            const int row = tile * kTileRows + in;
+            if (row >= p.n) continue;
+            finish_one<T>(p, row, token, sum(token, in), [](const float* out) { return *out; });
+        }
+    }
+}
+
 // `sums` [tiles of the pass][warps][16 rows][tokens] -> what the caller wanted.
 // The tiles are first_tile, first_tile + tile_step, ...; `residual` is what this thread's first
 // result is added to, where first_held. kOne: one token.

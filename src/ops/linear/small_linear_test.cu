@@ -39,7 +39,15 @@ TEST_F(SmallLinear, EveryTypeAndOddSizesAgreeWithTheReference) {
 // Rows of 1 to 8 go through one kernel, more through another: one result for both.
 TEST_F(SmallLinear, ARowsBitsDoNotDependOnTheOtherRows) {
     for (const DType type : kSmallTypes) {
-        for (const auto& [n, k] : {std::pair{300, 1408}, {3300, 4160}, {40, 64}}) {
+        // Blocks with many tiles, with more than one pass over the inputs, and a product as large
+        // as those in which an input that was overwritten too early showed.
+        for (const auto& [n, k] : {std::pair{300, 1408},
+                                   {3300, 4160},
+                                   {40, 64},
+                                   {13001, 160},
+                                   {24000, 96},
+                                   {2999, 11008}}) {
+            if (k == 11008 && type != DType::bf16) continue;
             memory_.reset();
             const Matrix m = matrix(type, n, k);
             std::vector<float> xv = normal(std::size_t{kMostRows} * k);
@@ -74,7 +82,8 @@ TEST_F(SmallLinear, ManyTokensOfQkvAreThoseOfEachAlone) {
     };
     const Case cases[] = {{4, 2, 48, 24, 1408, ops::NormKind::rms},
                           {3, 1, 40, 40, 160, ops::NormKind::layer},
-                          {40, 8, 64, 64, 4224, ops::NormKind::layer}};
+                          {40, 8, 64, 64, 4224, ops::NormKind::layer},
+                          {200, 8, 64, 64, 160, ops::NormKind::rms}};
     constexpr int kPageTokens = 16, kSequences = 5, kMaxPages = 4, kRows = 100;
     constexpr int kPages = kSequences * kMaxPages;
     std::vector<std::int32_t> positions(kRows), sequence(kRows), pages(kPages);
@@ -155,7 +164,7 @@ TEST_F(SmallLinear, ManyTokensOfQkvAreThoseOfEachAlone) {
 TEST_F(SmallLinear, AddActivateAndGateAreTheirParts) {
     for (const DType type : kSmallTypes) {
         for (const auto& [rows, n] :
-             {std::pair{1, 96}, {4, 96}, {9, 96}, {40, 96}, {30, 3248}, {70, 3248}}) {
+             {std::pair{1, 96}, {4, 96}, {9, 96}, {40, 96}, {30, 3248}, {70, 3248}, {20, 27008}}) {
             memory_.reset();
             const int k = 512;
             const Matrix m = matrix(type, n, k);

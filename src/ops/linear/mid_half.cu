@@ -1,0 +1,244 @@
+// linear_small() for 9 to 64 tokens with f16 or bf16 weights: a block to a multiprocessor, which
+// has its rows for itself.
+//
+//   fill the rings with weights | wait for the previous kernel | weights and inputs through the
+//   tensor cores | add up the warps | finish
+//
+// As in small_linear.cu a warp has one eighth of the granules, brings its weights itself and waits
+// for nobody; a block reads 1 KB of each of 16 rows, then of the next 16. Here all of its tiles, up
+// to kTiles, take their turn before it goes on to the next granule: the inputs of a granule, which
+// are as many bytes as the weights of 32 rows (at 32 tokens), are brought once for all of them. The
+// instructions that a result is made of, and their order, are those of small_linear.cuh.
+#include <algorithm>
+#include <type_traits>
+
+#include "core/cuda/tensor_map.h"
+#include "core/cuda/tma.cuh"
+#include "ops/linear/mid_linear.cuh"
+#include "ops/linear/small_finish.cuh"
+
+namespace mr::cuda::small {
+namespace {
+
+// NT: groups of 8 tokens; kTiles: of a pass over the inputs, at most; kStages: of a warp's ring of
+// weights.
+template <int kNT_, int kTiles_, int kStages_>
+struct HalfShape {
+    static constexpr int kNT = kNT_, kTiles = kTiles_, kStages = kStages_;
+    static constexpr int kTokensMost = 8 * kNT;
+    static constexpr int kThreads = 32 * kWarps;
+    static constexpr int kStageBytes = 2048;                            // a granule of a tile
+    static constexpr int kInputBytes = kTokensMost * 128, kInputs = 2;  // granules of inputs
+    // The sums take the rings' place: f32 [8 parts][tokens][rows, padded so that neither writing
+    // them as the tensor cores have them nor reading rows meets one bank twice].
+    static constexpr int kSumStride = kTileRows * kTiles + 8;
+    static constexpr int kPartSums = kTokensMost * kSumStride;
+    static constexpr int kRings = kWarps * (kInputs * kInputBytes + kStages * kStageBytes);
+    static constexpr int kBytes = std::max(kRings, kWarps* kPartSums * 4);
+    static_assert(kBytes <= 209 * 1024);  // mid_possible(); fixed arrays are 1 KB
+};
+
+// The copy engine swizzles: 16 bytes `c` of row r (128 bytes) lie at c ^ r % 8. Token g of the
+// tensor cores' 8 is token place(g) of the 8, so that the two whose bytes are read at once lie in
+// different banks. A lane's results are then of tokens t = lane % 4 and t + 4.
+__device__ __forceinline__ int place(int g) { return g >> 1 | (g & 1) << 2; }
+
+// The weights of a warp: its granules of `tiles` tiles from `first` on, granule by granule.
+template <typename T, typename S>
+struct Fetcher {
+    using W = HalfWeights<T>;
+    unsigned ring;
+    int warp, lane, count;  // granules
+    int first, tiles;
+    int tile = 0, granule = 0;
+    unsigned to = 0;  // in the ring
+
+    __device__ __forceinline__ void next(const Params& p) {
+        if (granule < count) {
+            const int upper =
+                (first + tile) * (p.finish == Finish::gate ? kTileRows / 2 : kTileRows);
+            RowPointers from = W::rows(p.w, p.k, p.n, upper, upper + p.lower, lane);
+            const int at = warp + granule * kWarps;
+            from.upper += at * W::kStep;
+            from.lower += at * W::kStep;
+            W::stage(ring + to, from, static_cast<int>(p.k) - at * W::kGranule, lane);
+            to = to + S::kStageBytes == S::kStages * S::kStageBytes ? 0 : to + S::kStageBytes;
+            if (++tile == tiles) {
+                tile = 0;
+                ++granule;
+            }
+        }
+        commit_copies();
+    }
+};
+
+// The inputs of a warp's granules, one after another through two places, by the copy engine.
+template <typename T, typename S>
+struct Inputs {
+    unsigned room, full;  // where they come to, and the barriers that say so
+    int at = 0;           // which place is next
+    unsigned parity = 0;
+
+    __device__ __forceinline__ void fetch(const CUtensorMap& map, int granule, int to) const {
+        barrier_expect(full + to * 8, S::kInputBytes);
+        copy_box(room + to * S::kInputBytes, map, granule * HalfWeights<T>::kGranule, 0, 0,
+                 full + to * 8);
+    }
+    __device__ __forceinline__ unsigned wait() const {
+        barrier_wait(full + at * 8, parity);
+        return room + at * S::kInputBytes;
+    }
+    __device__ __forceinline__ void next() {
+        if (++at == S::kInputs) {
+            at = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+// acc += a granule of a tile; from, x: what this lane has of the weights and of the inputs.
+template <typename T, int kNT>
+__device__ __forceinline__ void multiply_tile(float (&acc)[kNT][4], unsigned from, unsigned x) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+        const uint4 u = load16(from + j * 512);
+        const uint4 l = load16(from + 1024 + j * 512);
+        uint4 b[kNT];
+#pragma unroll
+        for (int nt = 0; nt < kNT; ++nt) b[nt] = load16((x ^ j * 64) + nt * 1024);
+#pragma unroll
+        for (int nt = 0; nt < kNT; ++nt) {
+            mma<T>(acc[nt], u.x, l.x, u.y, l.y, b[nt].x, b[nt].y);
+        }
+#pragma unroll
+        for (int nt = 0; nt < kNT; ++nt) {
+            mma<T>(acc[nt], u.z, l.z, u.w, l.w, b[nt].z, b[nt].w);
+        }
+    }
+}
+
+template <typename T, typename S>
+__global__ void __launch_bounds__(S::kThreads, 1)
+    half_kernel(const Params p, const __grid_constant__ CUtensorMap inputs) {
+    using W = HalfWeights<T>;
+    constexpr int kNT = S::kNT, kTiles = S::kTiles, kStages = S::kStages;
+    static_assert(S::kStageBytes == W::kStageBytes);
+    let_next_start();
+    extern __shared__ __align__(1024) std::byte shared[];
+    __shared__ std::uint64_t barriers[kWarps][S::kInputs];
+    __shared__ int2 where[S::kTokensMost];
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
+    const int begin = static_cast<int>(std::int64_t{p.tiles} * block / blocks);
+    const int end = static_cast<int>(std::int64_t{p.tiles} * (block + 1) / blocks);
+    const int granules = static_cast<int>((p.k + W::kGranule - 1) / W::kGranule);
+    const int count = (granules - warp + kWarps - 1) / kWarps;  // of this warp
+
+    const unsigned room = shared_address(shared);
+    Inputs<T, S> x{room + warp * S::kInputs * S::kInputBytes, shared_address(barriers[warp])};
+    const unsigned ring =
+        room + kWarps * S::kInputs * S::kInputBytes + warp * kStages * S::kStageBytes;
+    if (lane == 0) {  // nobody but this warp uses them
+        for (int i = 0; i < S::kInputs; ++i) barrier_init(x.full + i * 8, 1);
+        barriers_ready();
+        prefetch_map(inputs);
+    }
+    __syncwarp();
+
+#pragma unroll 1
+    for (int first = begin; first < end; first += kTiles) {
+        const int tiles = min(kTiles, end - first);
+        Fetcher<T, S> weights{ring, warp, lane, count, first, tiles};
+#pragma unroll 1
+        for (int i = 0; i < kStages - 1; ++i) weights.next(p);
+        if (first == begin) {
+            wait_for_previous();
+            stamp_begin(p.stamp);
+            if (p.finish == Finish::qkv && static_cast<int>(threadIdx.x) < p.rows) {
+                where[threadIdx.x] = place_of(p, static_cast<int>(threadIdx.x));
+            }
+        }
+        // Granule i of this warp's, into the place `at`.
+        const auto fetch_input = [&](int i, int at) {
+            if (i < count && lane == 0) x.fetch(inputs, warp + i * kWarps, at);
+        };
+        for (int i = 0; i < S::kInputs; ++i) fetch_input(i, (x.at + i) % S::kInputs);
+
+        const int g = place(lane / 4);
+        const unsigned mine = g * 128 + ((lane % 4 ^ (g & 3)) | (g >> 2) << 2) * 16;
+        float acc[kTiles][kNT][4] = {};
+        unsigned slot = 0;
+#pragma unroll 1
+        for (int i = 0; i < count; ++i) {
+            const unsigned from_x = x.wait() + mine;
+#pragma unroll
+            for (int t = 0; t < kTiles; ++t) {
+                if (t >= tiles) break;
+                wait_for_copies<kStages - 2>();
+                weights.next(p);  // into the stage before this one, which this lane has done with
+                multiply_tile<T>(acc[t], ring + slot + lane * 16, from_x);
+                slot =
+                    slot + S::kStageBytes == kStages * S::kStageBytes ? 0 : slot + S::kStageBytes;
+            }
+            // Not earlier: the products above have been issued, so all lanes have the inputs in
+            // registers. Where only their loads had been issued, the copy engine was seen to be
+            // faster than they.
+            __syncwarp();
+            fetch_input(i + S::kInputs, x.at);
+            x.next();
+        }
+        wait_for_copies<0>();
+        __syncthreads();  // nobody reads a ring any more
+        auto* sums = reinterpret_cast<float*>(shared);
+        float* to = sums + warp * S::kPartSums + lane % 4 * S::kSumStride + lane / 4;
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+            if (t >= tiles) break;
+#pragma unroll
+            for (int nt = 0; nt < kNT; ++nt) {
+                float* at = to + nt * 8 * S::kSumStride + t * kTileRows;
+                at[0] = acc[t][nt][0];
+                at[4 * S::kSumStride] = acc[t][nt][1];
+                at[8] = acc[t][nt][2];
+                at[4 * S::kSumStride + 8] = acc[t][nt][3];
+            }
+        }
+        __syncthreads();
+        finish_strip<S::kThreads, T>(p, where, first, tiles, [&](int token, int row) {
+            return add_warps(sums + token * S::kSumStride + row, S::kPartSums);
+        });
+        if (first + kTiles < end) {
+            stores_before_products();  // the copy engine will write there again
+            __syncthreads();
+        }
+    }
+    stamp_end(p.stamp);
+}
+
+template <typename T, typename S>
+void start(const Context& ctx, const Params& p) {
+    static const int multiprocessors = [] {
+        allow_shared(half_kernel<T, S>, S::kBytes);
+        return require_device().multiprocessors;
+    }();
+    const DType type = std::is_same_v<T, bf16> ? DType::bf16 : DType::f16;
+    const CUtensorMap inputs =
+        head_rows_map(p.x, type, p.rows, 1, p.k, p.x_stride / 2, S::kTokensMost);
+    launch(ctx, dim3(static_cast<unsigned>(std::min(multiprocessors, p.tiles))), dim3(S::kThreads),
+           S::kBytes, half_kernel<T, S>, p, inputs);
+}
+
+}  // namespace
+
+template <typename T>
+void run_mid_half(const Context& ctx, const Params& p) {
+    static const int multiprocessors = require_device().multiprocessors;
+    if (p.rows > 32) return start<T, HalfShape<8, 6, 5>>(ctx, p);
+    // All of a block's tiles in one pass where the registers suffice.
+    if (p.tiles > 6 * multiprocessors) return start<T, HalfShape<4, 11, 8>>(ctx, p);
+    start<T, HalfShape<4, 6, 6>>(ctx, p);
+}
+template void run_mid_half<bf16>(const Context&, const Params&);
+template void run_mid_half<__half>(const Context&, const Params&);
+
+}  // namespace mr::cuda::small
