@@ -182,7 +182,12 @@ __global__ void __launch_bounds__(S::kThreads, 1)
             }
             // Not earlier: the products above have been issued, so all lanes have the inputs in
             // registers. Where only their loads had been issued, the copy engine was seen to be
-            // faster than they.
+            // faster than they. So the compiler is told that the sums are looked at here.
+#pragma unroll
+            for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+                for (int nt = 0; nt < kNT; ++nt) asm volatile("" : "+f"(acc[t][nt][0]));
+            }
             __syncwarp();
             fetch_input(i + S::kInputs, x.at);
             x.next();
