@@ -25,7 +25,8 @@ inline cuda::StepShape step_shape(const ModelSpec& spec, const EngineOptions& op
             .rows = rows};
 }
 
-struct DeviceBuffers {
+// What lies where. Of a plan there are shapes alone.
+struct DeviceTensors {
     // Activations. Rows are max_batch, or max_logits for `last` and `logits`. Elements are 4 bytes
     // wide, so that a buffer can be viewed in any compute type.
     Tensor x;               // [tokens, dim]                  the residual stream, f32
@@ -51,17 +52,28 @@ struct DeviceBuffers {
     Arrays pass, decode;  // of forward(), and of the replayed step
     int max_pages = 0;
 
+    // Every buffer once: take(bytes) gives its place.
+    template <typename Take>
+    void each(const Model& model, const EngineOptions& options, Take&& take);
+};
+
+struct DeviceBuffers : DeviceTensors {
     std::span<std::byte> attention_scratch, gemm_scratch, linear_scratch;
     std::span<std::byte> step_programs;  // one for each number of rows, up to kStepRows
 
     static std::uint64_t activation_bytes(const Model& model, const EngineOptions& options);
     static std::uint64_t scratch_bytes(const Model& model, const EngineOptions& options);
+    // ... of what the engine takes beside these: the sampler's rows and the timeline's stamps.
+    static std::uint64_t beside_bytes(const Model& model, const EngineOptions& options);
+    // Stages of a pass at most. Products of many tokens have stamps of their own before and after
+    // the library's kernels.
+    static std::size_t most_stages(const ModelSpec& spec) {
+        return static_cast<std::size_t>(spec.layers) * 64 + 256;
+    }
 
     void take(const Model& model, const EngineOptions& options);
 
   private:
-    template <typename Take>
-    void each(const Model& model, const EngineOptions& options, Take&& take);
     cuda::DeviceArena activations_, scratch_;
 };
 

@@ -182,25 +182,24 @@ void Resident::step() {
 
 std::vector<cuda::Stage> Resident::measured_step() {
     std::vector<cuda::Stage> stages;
-    const std::size_t most = static_cast<std::size_t>(spec_.layers) * 16 + 64;
     if (options_.graph) {
         const ops::DeviceBatch batch = decode_batch(decode_rows_);
         const GraphKey key{decode_rows_, batch.max_keys, static_cast<int>(sampler_.kind())};
-        auto found = watched_graphs_.find(key);
-        if (found == watched_graphs_.end()) {
-            Watched made;
-            made.timeline = std::make_unique<cuda::Timeline>(most);
-            const Meanwhile watching(ctx_.timeline, made.timeline.get());
-            const Meanwhile account(ctx_.ledger, &made.captured.ledger);
-            made.captured.graph = cuda::Graph::capture(stream_, [&] { launch_step(); });
-            found = watched_graphs_.emplace(key, std::move(made)).first;
+        if (!watched_step_ || watched_step_->first != key) {
+            watched_step_.reset();
+            timeline_.clear_stages();
+            Captured made;
+            const Meanwhile watching(ctx_.timeline, &timeline_);
+            const Meanwhile account(ctx_.ledger, &made.ledger);
+            made.graph = cuda::Graph::capture(stream_, [&] { launch_step(); });
+            watched_step_.emplace(key, std::move(made));
         }
-        const Watched& step = found->second;
-        step.timeline->reset(stream_);
-        step.captured.graph.launch(stream_);
+        const Captured& step = watched_step_->second;
+        timeline_.reset(stream_);
+        step.graph.launch(stream_);
         sampler_.replayed(decode_rows_, &ledger_);
-        ledger_.add(step.captured.ledger);
-        stages = step.timeline->read(stream_);
+        ledger_.add(step.ledger);
+        stages = read_stamps();
         const OpRecord keys = keys_work();
         for (cuda::Stage& stage : stages) {
             if (stage.kind != OpKind::attention) continue;
@@ -209,11 +208,11 @@ std::vector<cuda::Stage> Resident::measured_step() {
             stage.work.flops += keys.flops;
         }
     } else {
-        cuda::Timeline timeline(most);
-        const Meanwhile watching(ctx_.timeline, &timeline);
-        timeline.reset(stream_);
+        timeline_.clear_stages();
+        const Meanwhile watching(ctx_.timeline, &timeline_);
+        timeline_.reset(stream_);
         launch_step();
-        stages = timeline.read(stream_);
+        stages = read_stamps();
     }
     stepped();
     return stages;

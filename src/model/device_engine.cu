@@ -35,16 +35,8 @@ Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const Dev
       kv_memory_("KV cache",
                  KvCache::bytes(spec_, options.context, options.max_sequences, *options.kv_type)),
       products_(spec_, *weights_, buffers_),
-      sampler_(stream_, options.max_sequences) {
-    for (const DeviceLayer& layer : weights_->layers) {
-        if (layer.qkv && (!spec_.gated || layer.gate_up)) continue;
-        throw Error::input({.file = model_->source,
-                            .field = "weights",
-                            .problem = "the matrices of q, k and v, or of gate and up, are of "
-                                       "different types, which the GPU engine does not take",
-                            .remedy = "convert the model to one type (millrace convert --type), or "
-                                      "use --device cpu"});
-    }
+      sampler_(stream_, options.max_sequences),
+      timeline_(DeviceBuffers::most_stages(spec_)) {
     cache_ = std::make_unique<KvCache>(spec_, options.context, options.max_sequences,
                                        *options.kv_type, kv_memory_.data());
     buffers_.take(*model_, options);
@@ -69,10 +61,11 @@ Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const Dev
         std::min(options.max_batch, options.max_sequences * cuda::kDecodeRows), spec_.heads);
     if (spec_.rope.rotary > 0) {
         const RopeFrequencies rope = rope_frequencies(spec_.rope);
-        const cuda::DeviceArena memory("frequencies", rope.inv_freq.size() * sizeof(double));
-        stream_.to_device(memory.data(), rope.inv_freq.data(),
-                          rope.inv_freq.size() * sizeof(double), &ledger_);
-        cuda::rope_table(ctx_, buffers_.rope, reinterpret_cast<const double*>(memory.data()),
+        // In the room of qkv, where nothing is yet: a row of it has at least as many bytes.
+        const std::size_t bytes = rope.inv_freq.size() * sizeof(double);
+        MR_CHECK(bytes <= buffers_.qkv.bytes(), "the frequencies of a head fit into a row");
+        stream_.to_device(buffers_.qkv.data, rope.inv_freq.data(), bytes, &ledger_);
+        cuda::rope_table(ctx_, buffers_.rope, static_cast<const double*>(buffers_.qkv.data),
                          rope.magnitude);
         stream_.synchronize();
     }
@@ -354,14 +347,20 @@ ops::DeviceBatch Resident::upload(std::span<const BatchItem* const> items,
 
 Tensor Resident::forward(std::span<const BatchItem> batch, std::span<const ops::BatchSeq> seqs) {
     if (!watched_) return pass(batch, seqs);
-    // Products of many tokens have stamps of their own before and after the library's kernels.
-    cuda::Timeline timeline(static_cast<std::size_t>(spec_.layers) * 64 + 256);
-    const Meanwhile watching(ctx_.timeline, &timeline);
-    timeline.reset(stream_);
+    watched_step_.reset();  // its stages are not the timeline's any more
+    timeline_.clear_stages();
+    const Meanwhile watching(ctx_.timeline, &timeline_);
+    timeline_.reset(stream_);
     const Tensor logits = pass(batch, seqs);
-    const std::vector<cuda::Stage> stages = timeline.read(stream_);
+    const std::vector<cuda::Stage> stages = read_stamps();
     stages_.insert(stages_.end(), stages.begin(), stages.end());
     return logits;
+}
+
+std::vector<cuda::Stage> Resident::read_stamps() {
+    std::vector<cuda::Stage> stages = timeline_.read(stream_);
+    ledger_.add_device_to_host(stages.size() * sizeof(cuda::Stamp));
+    return stages;
 }
 
 Tensor Resident::pass(std::span<const BatchItem> batch, std::span<const ops::BatchSeq> seqs) {

@@ -103,6 +103,7 @@ class Resident final : public DeviceEngine {
     std::int64_t decode_keys_read() const;
     OpRecord keys_work() const;
     void stepped();
+    std::vector<cuda::Stage> read_stamps();
 
     std::shared_ptr<const Model> model_;
     std::shared_ptr<const DeviceWeights> weights_;
@@ -118,6 +119,7 @@ class Resident final : public DeviceEngine {
     cuda::Event staged_;  // the last upload has left the staging memory
     std::size_t staging_used_ = 0;
     cuda::Sampler sampler_;
+    cuda::Timeline timeline_;  // of whatever is watched: one pass or step at a time
     Context ctx_;
 
     // The step that is replayed: one graph for each shape of it.
@@ -127,12 +129,8 @@ class Resident final : public DeviceEngine {
     };
     using GraphKey = std::tuple<int, int, int>;  // rows, keys (a power of two), kind of sampling
     std::map<GraphKey, Captured> graphs_;
-    // The same with stamps.
-    struct Watched {
-        std::unique_ptr<cuda::Timeline> timeline;
-        Captured captured;
-    };
-    std::map<GraphKey, Watched> watched_graphs_;
+    // The same with stamps: the last one alone, since all share the timeline.
+    std::optional<std::pair<GraphKey, Captured>> watched_step_;
     // The layers of a step as one kernel, by rows; none where there is no such kernel.
     std::array<std::optional<cuda::StepProgram>, cuda::kStepRows + 1> programs_;
     cuda::StepTurn step_turn_;

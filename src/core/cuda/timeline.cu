@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/cuda/check.h"
 #include "core/cuda/timeline.h"
 #include "core/error.h"
 
@@ -28,6 +29,7 @@ Stamp* Timeline::add(OpKind kind, const char* name, int layer, const OpRecord& w
 void Timeline::reset(const Stream& stream) {
     const auto blocks = static_cast<unsigned>((most_ + 255) / 256);
     clear_stamps<<<blocks, 256, 0, stream.raw()>>>(stamps_, most_);
+    MR_CUDA_CALL(cudaGetLastError());
 }
 
 std::vector<Stage> Timeline::read(const Stream& stream) const {

@@ -1,0 +1,152 @@
+// What is planned is what is taken, to the byte; what cannot run is refused before anything is.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/cuda/device.h"
+#include "core/cuda/held.h"
+#include "core/cuda/timeline.h"
+#include "core/error.h"
+#include "core/thread_pool.h"
+#include "decode/loop.h"
+#include "model/device_engine.h"
+#include "model/device_weights.h"
+#include "model/forward.h"
+#include "model/random.h"
+
+namespace mr::model {
+namespace {
+
+class GpuPlan : public testing::Test {
+  protected:
+    void SetUp() override {
+        if (!cuda::device()) GTEST_SKIP() << "no GPU: " << cuda::why_no_device();
+    }
+    static std::unique_ptr<Engine> open(const std::string& source, EngineOptions options) {
+        auto model = std::make_shared<Model>(load_model(source, {.defer_random = true}));
+        ThreadPool pool(4);
+        auto weights = load_to_device(*model, pool, nullptr);
+        options.cuda = true;
+        return std::make_unique<Engine>(model, options, weights);
+    }
+    static std::vector<std::int32_t> prompt(int tokens) {
+        std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
+        for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i % 251);
+        return ids;
+    }
+};
+
+TEST_F(GpuPlan, IsWhatTheArenasHold) {
+    struct Case {
+        const char* model;
+        std::int64_t context;
+        int sequences, batch;
+        bool check_nan;
+    };
+    for (const Case& c : {Case{"random:stories-42m:bf16", 512, 1, 256, false},
+                          Case{"random:stories-42m:q4_0", 1000, 3, 2048, false},
+                          Case{"random:stories-42m:q8_0", 777, 40, 100, true},
+                          Case{"random:stories-42m:f32", 33, 1, 1, false},
+                          Case{"random:gpt2:f16", 1024, 2, 300, false}}) {
+        SCOPED_TRACE(c.model);
+        const std::uint64_t before = cuda::held_bytes();
+        EngineOptions options;
+        options.context = c.context;
+        options.max_sequences = c.sequences;
+        options.max_batch = c.batch;
+        options.check_nan = c.check_nan;
+        {
+            const auto engine = open(c.model, options);
+            const std::uint64_t planned = Engine::plan(engine->model(), engine->options()).total();
+            EXPECT_EQ(cuda::held_bytes() - before, planned);
+        }
+        EXPECT_EQ(cuda::held_bytes(), before);
+    }
+}
+
+// Neither a prompt nor steps take anything more, watched or not, in a graph or not.
+TEST_F(GpuPlan, NothingIsTakenWhileItRuns) {
+    for (const bool graph : {true, false}) {
+        EngineOptions options;
+        options.context = 600;
+        options.max_batch = 512;
+        options.graph = graph;
+        const auto engine = open("random:stories-42m:bf16", options);
+        const std::uint64_t held = cuda::held_bytes();
+        const SeqId seq = engine->cache().open();
+        const std::vector<std::int32_t> ids = prompt(250);
+        const BatchItem item{seq, ids, BatchItem::Logits::last};
+        DecodeRow row;
+        row.seq = seq;
+        row.most = 40;
+        engine->device()->watch(true);
+        const Tensor logits = engine->forward({&item, 1});
+        const std::vector<cuda::Stage> pass = engine->device()->take_stages();
+        EXPECT_FALSE(pass.empty());
+        engine->device()->begin({&row, 1}, logits);
+        // Over 256 keys, where another graph is captured.
+        for (int i = 0; i < 10; ++i) {
+            const Ledger before = engine->ledger();
+            engine->device()->step();
+            const std::vector<cuda::Stage> step = engine->device()->take_stages();
+            EXPECT_FALSE(step.empty());
+            for (const cuda::Stage& stage : step) {
+                EXPECT_GT(stage.work.seconds, 0) << stage.name;
+                EXPECT_LT(stage.work.seconds, 0.1) << stage.name;
+            }
+            // Id, probability, confidence and number, and every stage's stamp: nothing uncounted.
+            EXPECT_EQ(engine->ledger().since(before).device_to_host().bytes,
+                      16 + step.size() * sizeof(cuda::Stamp));
+        }
+        engine->device()->watch(false);
+        for (int i = 0; i < 10; ++i) engine->device()->step();
+        engine->device()->synchronize();
+        EXPECT_EQ(cuda::held_bytes(), held) << graph;
+    }
+}
+
+TEST_F(GpuPlan, ConstructingRefusesWhatCannotRun) {
+    const std::uint64_t before = cuda::held_bytes();
+    EngineOptions options;
+    options.context = 2000;
+    try {
+        open("random:gpt2:bf16", options);
+        FAIL() << "the table has 1,024 positions";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::input);
+        EXPECT_NE(std::string(error.what()).find("1024"), std::string::npos) << error.what();
+    }
+    options.context = std::int64_t{1} << 27;
+    try {
+        open("random:stories-42m:bf16", options);
+        FAIL() << "a terabyte of cache was taken";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::device);
+        EXPECT_NE(std::string(error.what()).find("--ctx"), std::string::npos) << error.what();
+    }
+    EXPECT_EQ(cuda::held_bytes(), before);
+}
+
+// The loop stops where the table does, not where a step that runs ahead would read past it.
+TEST_F(GpuPlan, DecodingEndsWithTheTable) {
+    EngineOptions options;
+    options.context = 2048;
+    options.max_sequences = 2;
+    options.max_batch = 1024;
+    const auto engine = open("random:gpt2:bf16", options);
+    const SeqId seq = engine->cache().open();
+    const std::vector<std::int32_t> ids = prompt(1020);
+    const BatchItem item{seq, ids, BatchItem::Logits::last};
+    DecodeRow row;
+    row.seq = seq;
+    row.most = 100;
+    decode::DecodeLoop loop(*engine, engine->forward({&item, 1}), {row});
+    for (int i = 0; i < 5; ++i) loop.next();  // 4 are fed back, at 1020 to 1023
+    EXPECT_THROW(loop.next(), Error);
+    engine->device()->synchronize();
+}
+
+}  // namespace
+}  // namespace mr::model
