@@ -55,12 +55,14 @@ std::string title(const Json& json) {
                        json["model"].get<std::string>(), on);
 }
 
-model::Engine bench_engine(const Options& options, const LoadedModel& loaded,
-                           std::int64_t positions) {
-    model::EngineOptions opts = engine_options(options.shared);
-    opts.max_sequences = options.measure.batch;
-    if (opts.context == 0) opts.context = positions * options.measure.batch;
-    return make_engine(loaded, opts);
+// Loads for a measurement that needs so many positions of every sequence.
+LoadedModel load_for(const Options& options, std::int64_t positions) {
+    return load(options.shared, [&](const model::Model&) {
+        model::EngineOptions wanted = engine_options(options.shared);
+        wanted.max_sequences = options.measure.batch;
+        if (wanted.context == 0) wanted.context = positions * options.measure.batch;
+        return wanted;
+    });
 }
 
 // The stages of one step on the GPU, layers added up, with the time that passed before each began.
@@ -93,9 +95,8 @@ std::string stage_table(const decode::Measured& m) {
 }
 
 int decode_bench(const Options& options) {
-    const LoadedModel loaded = load(options.shared);
-    model::Engine engine =
-        bench_engine(options, loaded, options.measure.prompt + options.measure.steps);
+    const LoadedModel loaded = load_for(options, options.measure.prompt + options.measure.steps);
+    model::Engine engine = make_engine(loaded);
     ProgressLine line;
     const decode::Measured m = decode::measure_decode(engine, options.measure, line.callback());
     line.remove();
@@ -137,8 +138,8 @@ int decode_bench(const Options& options) {
 }
 
 int prefill_bench(const Options& options) {
-    const LoadedModel loaded = load(options.shared);
-    model::Engine engine = bench_engine(options, loaded, options.measure.prompt);
+    const LoadedModel loaded = load_for(options, options.measure.prompt);
+    model::Engine engine = make_engine(loaded);
     ProgressLine line;
     const decode::Measured m = decode::measure_prefill(engine, options.measure, line.callback());
     line.remove();
@@ -176,8 +177,9 @@ int load_bench(const Options& options) {
         return device_load_bench(options.shared, how);
     }
     const auto start = std::chrono::steady_clock::now();
-    const LoadedModel loaded = load(options.shared);
-    model::Engine engine = make_engine(loaded, engine_options(options.shared));
+    const LoadedModel loaded =
+        load(options.shared, [&](const model::Model&) { return engine_options(options.shared); });
+    model::Engine engine = make_engine(loaded);
     const std::int32_t first = 1 % engine.model().spec.vocab;
     const model::SeqId seq = engine.cache().open();
     const model::BatchItem item{seq, {&first, 1}, model::BatchItem::Logits::last};

@@ -17,6 +17,7 @@
 #include "cli/terminal.h"
 #include "core/error.h"
 #include "decode/conversation.h"
+#include "decode/prompt.h"
 
 namespace mr::cli {
 namespace {
@@ -84,8 +85,11 @@ void print_answer(const decode::Generated& made, const decode::Conversation& cha
 
 int chat(Options options) {
     const InterruptGuard guard;
-    const LoadedModel loaded = load(options.shared);
-    model::Engine engine = make_engine(loaded, engine_options(options.shared));
+    const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
+        decode::require_tokenizer(model);
+        return engine_options(options.shared);
+    });
+    model::Engine engine = make_engine(loaded);
     decode::Conversation conversation(engine, options.system);
     if (options.generate.max_tokens < 0) {
         options.generate.max_tokens = static_cast<int>(engine.options().context);
@@ -131,7 +135,8 @@ int chat(Options options) {
                 });
             print_answer(made, conversation, options);
         } catch (const Error& error) {
-            if (!person) throw;  // a person can say something shorter
+            // A person can say something shorter.
+            if (!person || !decode::may_go_on(error.kind())) throw;
             fmt::print(stderr, "millrace: {}\n", one_line(error.what()));
         }
         if (InterruptGuard::must_leave()) return InterruptGuard::exit_code();

@@ -12,9 +12,11 @@
 #include <limits>
 
 #include "cli/terminal.h"
+#include "core/cuda/passed_over.h"
 #include "core/error.h"
 #include "core/mapped_file.h"
 #include "core/thread_pool.h"
+#include "model/device_engine.h"
 #include "model/device_weights.h"
 #include "model/repack.h"
 #include "observe/recorder.h"
@@ -49,27 +51,31 @@ std::string read_all(int fd, const std::string& name) {
 
 }  // namespace
 
-LoadedModel load(const SharedOptions& options, Use use) {
+LoadedModel load(const SharedOptions& options, const Wanted& wanted) {
     const observe::Span span(nullptr, "load");
     const auto start = std::chrono::steady_clock::now();
     const bool cuda = use_cuda(options);
+    if (wanted && !cuda && options.device == "auto") {
+        // Not where there is none: then nobody expects it.
+        if (const std::string why = cuda::passed_over(); !why.empty()) {
+            note(fmt::format("computing on the CPU; the GPU is passed over: {}", one_line(why)));
+        }
+    }
     ProgressLine line;
-    // A command that is given no --ctx may want less than the whole context of the model: one
-    // position is the least.
-    const auto refuse_too_large = [&](const model::Model& planned) {
-        model::EngineOptions least = engine_options(options);
-        least.context = std::max<std::int64_t>(least.context, 1);
-        if (use == Use::run) model::Engine::require(planned, least);
-    };
     LoadedModel loaded;
+    const auto refuse_what_cannot_run = [&](const model::Model& planned) {
+        if (!wanted) return;
+        loaded.engine = wanted(planned);
+        model::Engine::require(planned, loaded.engine);
+    };
     auto model = std::make_shared<model::Model>(
         model::load_model(model_source(options), {.tokenizer = options.tokenizer,
                                                   .progress = line.callback(),
-                                                  .planned = refuse_too_large,
+                                                  .planned = refuse_what_cannot_run,
                                                   .defer_random = cuda}));
-    if (cuda && use == Use::run) {
+    if (cuda && wanted) {
         ThreadPool pool(thread_count(options));
-        loaded.weights = model::load_to_device(*model, pool, nullptr, line.callback());
+        loaded.weights = model::load_to_device(*model, pool, &loaded.ledger, line.callback());
         model::release_host_weights(*model);
     } else if (!options.no_repack) {
         model::repack_weights(*model, thread_count(options), line.callback());
@@ -79,6 +85,8 @@ LoadedModel load(const SharedOptions& options, Use use) {
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return loaded;
 }
+
+LoadedModel look(const SharedOptions& options) { return load(options, nullptr); }
 
 model::EngineOptions engine_options(const SharedOptions& options) {
     model::EngineOptions out;
@@ -92,7 +100,7 @@ model::EngineOptions engine_options(const SharedOptions& options) {
                             .problem = "is for the GPU",
                             .remedy = "use f32 or f16"});
     }
-    if (out.cuda) out.max_batch = 2048;
+    if (out.cuda) out.max_batch = model::kDeviceBatch;
     out.check_nan = options.check_nan;
     out.fuse = !options.no_fuse;
     out.graph = !options.no_graph;
@@ -102,8 +110,8 @@ model::EngineOptions engine_options(const SharedOptions& options) {
     return out;
 }
 
-model::Engine make_engine(const LoadedModel& loaded, const model::EngineOptions& options) {
-    return {loaded.model, options, loaded.weights};
+model::Engine make_engine(const LoadedModel& loaded) {
+    return {loaded.model, loaded.engine, loaded.weights};
 }
 
 model::EngineOptions options_for(const SharedOptions& options, const model::Model& model,

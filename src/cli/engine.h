@@ -1,6 +1,7 @@
 // Opening what the shared options name.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "cli/options.h"
@@ -14,15 +15,21 @@ namespace mr::cli {
 struct LoadedModel {
     std::shared_ptr<const model::Model> model;
     std::shared_ptr<const model::DeviceWeights> weights;  // on the GPU, where that computes
+    model::EngineOptions engine;                          // what was planned with
+    Ledger ledger;                                        // the copies of loading
     double seconds = 0;
 };
 
-// Checks the device, then loads with a progress line. What cannot run with these options (--ctx) is
-// refused before its weights are read or made; what is only looked at is not.
-enum class Use { run, look };
-LoadedModel load(const SharedOptions& options, Use use = Use::run);
+// What an engine is to be, for a model that has its spec and its tokenizer but no weights yet.
+using Wanted = std::function<model::EngineOptions(const model::Model&)>;
+
+// Checks the device, then loads with a progress line. What cannot run as `wanted` is refused before
+// its weights are read, made or sent; without it, nothing is refused: the model is only looked at,
+// and stays on the host.
+LoadedModel load(const SharedOptions& options, const Wanted& wanted);
+LoadedModel look(const SharedOptions& options);
 model::EngineOptions engine_options(const SharedOptions& options);
-model::Engine make_engine(const LoadedModel& loaded, const model::EngineOptions& options);
+model::Engine make_engine(const LoadedModel& loaded);  // as it was planned
 // For one generation, which knows how much context it can use: no need for all the model has.
 // Brings generate.max_tokens (< 0: without end) down to what fits.
 model::EngineOptions options_for(const SharedOptions& options, const model::Model& model,

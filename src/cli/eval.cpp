@@ -25,11 +25,13 @@ struct Options {
 int eval(const Options& options) {
     const InterruptGuard guard;
     const std::string text = read_input(options.text);
-    const LoadedModel loaded = load(options.shared);
-    decode::require_tokenizer(*loaded.model);
-    model::EngineOptions engine_opts = engine_options(options.shared);
-    engine_opts.max_logits = decode::eval_logit_rows(loaded.model->spec);
-    model::Engine engine = make_engine(loaded, engine_opts);
+    const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
+        decode::require_tokenizer(model);
+        model::EngineOptions wanted = engine_options(options.shared);
+        wanted.max_logits = decode::eval_logit_rows(model.spec);
+        return wanted;
+    });
+    model::Engine engine = make_engine(loaded);
     ProgressLine line;
     const decode::EvalResult result = decode::evaluate(engine, text, options.eval, line.callback());
     line.remove();

@@ -14,7 +14,6 @@
 #include "core/output_file.h"
 #include "decode/prompt.h"
 #include "decode/session.h"
-#include "observe/bandwidth.h"
 #include "observe/device_bandwidth.h"
 #include "observe/recorder.h"
 #include "observe/report_html.h"
@@ -43,12 +42,13 @@ int profile(Options options) {
     }
     observe::Recorder recorder;
     const double load_begin = recorder.now();
-    const LoadedModel loaded = load(options.shared);
+    std::vector<std::int32_t> ids;
+    const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
+        ids = decode::encode_prompt(model, prompt);
+        return options_for(options.shared, model, ids.size(), options.generate);
+    });
     recorder.add_span("load", load_begin, loaded.seconds);
-    const std::vector<std::int32_t> ids = decode::encode_prompt(*loaded.model, prompt);
-
-    model::Engine engine = make_engine(
-        loaded, options_for(options.shared, *loaded.model, ids.size(), options.generate));
+    model::Engine engine = make_engine(loaded);
 
     options.generate.recorder = &recorder;
     options.generate.cancelled = [] { return InterruptGuard::pending(); };
@@ -74,7 +74,7 @@ int profile(Options options) {
     if (!options.trace.empty()) {
         observe::write_trace(options.trace, names, recorder.spans(), recorder.steps(), ceilings);
     }
-    const std::string summary = observe::summary_line(report, observe::last_level_cache_bytes());
+    const std::string summary = observe::summary_line(report, observe::place_of(gpu));
     if (!options.html.empty()) {
         observe::write_html(options.html,
                             {names, summary, prompt, made.text, recorder.spans(), recorder.steps(),

@@ -12,7 +12,6 @@
 #include "cli/terminal.h"
 #include "decode/prompt.h"
 #include "decode/session.h"
-#include "observe/bandwidth.h"
 #include "observe/device_bandwidth.h"
 #include "observe/recorder.h"
 #include "observe/roofline.h"
@@ -40,7 +39,7 @@ std::string prompt_text(const RunOptions& options) {
 void print_json(const decode::Generated& made, const std::string& prompt,
                 std::span<const std::int32_t> prompt_ids, const observe::RunReport& report,
                 std::span<const observe::Roofline> rooflines, const model::Engine& engine,
-                std::uint64_t seed) {
+                const Ledger& loading, std::uint64_t seed) {
     Json json = {{"model", engine.model().source},
                  {"prompt", prompt},
                  {"prompt_ids", prompt_ids},
@@ -50,7 +49,8 @@ void print_json(const decode::Generated& made, const std::string& prompt,
                  {"seed", seed},
                  {"threads", engine.options().threads}};
     json.update(observe::report_json(report));
-    json["ledger"] = {{"prefill", observe::ledger_json(report.prefill)},
+    json["ledger"] = {{"load", observe::ledger_json(loading)},
+                      {"prefill", observe::ledger_json(report.prefill)},
                       {"decode", observe::ledger_json(report.decode)}};
     for (const observe::Roofline& r : rooflines) {
         json["roofline"][r.phase] = observe::roofline_json(r);
@@ -62,11 +62,12 @@ void print_json(const decode::Generated& made, const std::string& prompt,
 int run(RunOptions options) {
     const InterruptGuard guard;
     const std::string prompt = prompt_text(options);
-    const LoadedModel loaded = load(options.shared);
-    const std::vector<std::int32_t> ids = decode::encode_prompt(*loaded.model, prompt);
-
-    model::Engine engine = make_engine(
-        loaded, options_for(options.shared, *loaded.model, ids.size(), options.generate));
+    std::vector<std::int32_t> ids;
+    const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
+        ids = decode::encode_prompt(model, prompt);
+        return options_for(options.shared, model, ids.size(), options.generate);
+    });
+    model::Engine engine = make_engine(loaded);
     decode::Session session(engine);
 
     options.generate.cancelled = [] { return InterruptGuard::pending(); };
@@ -96,7 +97,7 @@ int run(RunOptions options) {
             rooflines.push_back(observe::make_roofline(recorder.steps(), phase, ceilings));
         }
         if (options.shared.json) {
-            print_json(made, prompt, ids, report, rooflines, engine,
+            print_json(made, prompt, ids, report, rooflines, engine, loaded.ledger,
                        options.generate.sampling.seed);
         } else {
             for (const observe::Roofline& r : rooflines) {
@@ -105,7 +106,7 @@ int run(RunOptions options) {
         }
         if (!options.quiet) {
             fmt::print(stderr, "{}; seed {}\n",
-                       observe::summary_line(report, observe::last_level_cache_bytes()),
+                       observe::summary_line(report, observe::place_of(engine.options().cuda)),
                        options.generate.sampling.seed);
         }
         if (options.verbose) {

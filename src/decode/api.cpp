@@ -13,6 +13,7 @@
 #include "decode/prompt.h"
 #include "decode/session.h"
 #include "millrace/millrace.h"
+#include "model/device_engine.h"
 #include "model/device_weights.h"
 #include "model/forward.h"
 #include "model/model.h"
@@ -63,22 +64,31 @@ Model& Model::operator=(Model&&) noexcept = default;
 Model Model::load(const std::string& source, const LoadOptions& options) {
     return guarded([&] {
         if (options.gpu) mr::cuda::require_device();
-        auto model = std::make_shared<mr::model::Model>(mr::model::load_model(
-            source, {.tokenizer = options.tokenizer, .defer_random = options.gpu}));
-        std::shared_ptr<const mr::model::DeviceWeights> weights;
-        if (options.gpu) {
-            mr::ThreadPool pool(options.threads > 0 ? options.threads : mr::cpu_info().cores);
-            weights = mr::model::load_to_device(*model, pool, nullptr);
-            mr::model::release_host_weights(*model);
-        } else {
-            mr::model::repack_weights(*model, options.threads);
-        }
         mr::model::EngineOptions engine;
         engine.cuda = options.gpu;
         engine.threads = options.threads;
         engine.context = options.context;
-        engine.max_logits = mr::decode::eval_logit_rows(model->spec);
-        return Model(std::make_unique<Impl>(std::move(model), engine, std::move(weights)));
+        if (options.gpu) engine.max_batch = mr::model::kDeviceBatch;
+        // What cannot run is refused before its weights are read or sent.
+        const auto planned = [&](const mr::model::Model& model) {
+            engine.max_logits = mr::decode::eval_logit_rows(model.spec);
+            mr::model::Engine::require(model, engine);
+        };
+        auto model = std::make_shared<mr::model::Model>(mr::model::load_model(
+            source,
+            {.tokenizer = options.tokenizer, .planned = planned, .defer_random = options.gpu}));
+        mr::Ledger sent;
+        std::shared_ptr<const mr::model::DeviceWeights> weights;
+        if (options.gpu) {
+            mr::ThreadPool pool(options.threads > 0 ? options.threads : mr::cpu_info().cores);
+            weights = mr::model::load_to_device(*model, pool, &sent);
+            mr::model::release_host_weights(*model);
+        } else {
+            mr::model::repack_weights(*model, options.threads);
+        }
+        auto impl = std::make_unique<Impl>(std::move(model), engine, std::move(weights));
+        impl->engine.ledger().add(sent);
+        return Model(std::move(impl));
     });
 }
 

@@ -4,11 +4,16 @@
 #include <string>
 #include <vector>
 
+#include "core/error.h"
 #include "decode/session.h"
 #include "model/forward.h"
 #include "text/chat.h"
 
 namespace mr::decode {
+
+// Whether whoever talks may say something else after such an error. A device that has failed
+// answers nothing any more.
+inline bool may_go_on(ErrorKind kind) { return kind != ErrorKind::device; }
 
 class Conversation {
   public:

@@ -1,6 +1,7 @@
 #include "decode/loop.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "core/error.h"
@@ -22,7 +23,10 @@ DecodeLoop::DecodeLoop(model::Engine& engine, Tensor logits, std::vector<model::
     for (const model::DecodeRow& row : rows_) {
         most_ = std::min(
             {most_, row.most, engine_.options().context - engine_.cache().length(row.seq) + 1});
+        positions_ =
+            std::min(positions_, engine_.model().spec.context - engine_.cache().length(row.seq));
     }
+    if (!engine_.model().spec.learned_positions) positions_ = most_;
     if (model::DeviceEngine* device = engine_.device()) {
         device->begin(rows_, logits_);
         launched_ = 1;
@@ -31,6 +35,14 @@ DecodeLoop::DecodeLoop(model::Engine& engine, Tensor logits, std::vector<model::
 
 std::span<const ops::Sampled> DecodeLoop::next() {
     MR_CHECK(calls_ < most_, "no row draws more than it said");
+    if (calls_ > positions_) {  // what was drawn last has no position to be fed back at
+        throw Error::input({.field = "context",
+                            .value = std::to_string(engine_.model().spec.context + 1),
+                            .problem = "the model has learned positions for " +
+                                       std::to_string(engine_.model().spec.context) +
+                                       " tokens only",
+                            .remedy = "use a shorter text"});
+    }
     if (engine_.device()) {
         next_on_device();
     } else {
@@ -68,7 +80,8 @@ void DecodeLoop::next_on_device() {
     // A step that is checked ends before the next begins: what comes before a NaN is still read.
     const bool one_by_one = device.watched() || engine_.options().check_nan;
     const std::int64_t ahead = one_by_one ? 0 : kAhead;
-    while (launched_ < most_ && launched_ <= calls_ + ahead) {
+    const std::int64_t most = std::min(most_, positions_ + 1);
+    while (launched_ < most && launched_ <= calls_ + ahead) {
         device.step();
         ++launched_;
     }

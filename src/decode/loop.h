@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -30,6 +31,8 @@ class DecodeLoop {
     std::int64_t calls_ = 0;     // of next()
     std::int64_t launched_ = 0;  // draws on the device
     std::int64_t most_ = 0;      // ... at most: the shortest row decides
+    // Tokens that can be fed back where positions are learned: the longest row decides.
+    std::int64_t positions_ = std::numeric_limits<std::int64_t>::max() - 1;
 };
 
 }  // namespace mr::decode

@@ -49,10 +49,19 @@ class DeviceEngine {
     virtual std::vector<cuda::Stage> take_stages() = 0;
 };
 
-// What a device engine holds there. Exact: what is planned is what is taken.
+// Tokens of a pass where nobody says how many: enough for products of many rows to be at their
+// best, and a pass of a large model is still over before a person notices.
+inline constexpr int kDeviceBatch = 2048;
+
+// What a device engine holds there. Exact: what is planned is what is taken, to the byte.
 MemoryPlan device_plan(const Model& model, const EngineOptions& options);
-// Throws Error (device) with the numbers where the plan is over what is free.
-void require_device(const Model& model, const EngineOptions& options);
+// Throws Error (input) where the device's kernels do not take such a model. Needs no GPU.
+void require_device_shape(const Model& model);
+// Throws Error (device) with the numbers, and what would fit, where the plan is over `available`.
+void require_device_memory(const Model& model, const EngineOptions& options,
+                           std::uint64_t available);
+// Both, with what is free on the GPU; `held` bytes of the plan lie there already.
+void require_device(const Model& model, const EngineOptions& options, std::uint64_t held = 0);
 // The type of the KV cache where none was asked for.
 DType device_kv_type(const Model& model);
 

@@ -8,6 +8,7 @@
 #include "core/cpu.h"
 #include "core/error.h"
 #include "model/device_engine.h"
+#include "model/device_weights.h"
 #include "model/not_finite.h"
 #include "ops/activation/activation.h"
 #include "ops/embedding/embedding.h"
@@ -96,9 +97,9 @@ MemoryPlan Engine::plan(const Model& model, const EngineOptions& wanted) {
     return plan;
 }
 
-void Engine::require(const Model& model, const EngineOptions& wanted) {
-    const EngineOptions options = with_defaults(model, wanted);
-    const ModelSpec& spec = model.spec;
+namespace {
+
+void require_positions(const ModelSpec& spec, const EngineOptions& options) {
     if (spec.learned_positions &&
         options.context > std::int64_t{spec.context} * options.max_sequences) {
         throw Error::input({.field = "--ctx",
@@ -107,6 +108,13 @@ void Engine::require(const Model& model, const EngineOptions& wanted) {
                                        " learned positions",
                             .remedy = "use at most that"});
     }
+}
+
+}  // namespace
+
+void Engine::require(const Model& model, const EngineOptions& wanted) {
+    const EngineOptions options = with_defaults(model, wanted);
+    require_positions(model.spec, options);
     if (options.cuda) return require_device(model, options);
     plan(model, options)
         .require(cpu_info().memory_bytes,
@@ -125,6 +133,8 @@ Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options,
     positions_.reserve(static_cast<std::size_t>(options_.max_batch));
     if (options_.cuda) {
         MR_CHECK(weights != nullptr, "an engine on the device is given weights there");
+        require_positions(spec, options_);
+        require_device(*model_, options_, weights->bytes);
         device_ = make_device_engine(model_, std::move(weights), options_, ledger_);
         ctx_ = {&pool_, &ledger_};
         return;
