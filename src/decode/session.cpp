@@ -14,6 +14,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// On the CPU a prompt is fed in parts, so that whoever may cancel does not wait long: the first of
+// so many tokens, larger ones as far as they are quick. The clock decides, which it may: on the CPU
+// the bits of a row do not depend on how its prompt was cut.
 constexpr std::size_t kFirstPart = 32;  // tokens
 constexpr double kQuickPart = 0.5;      // seconds
 
@@ -73,7 +76,9 @@ class DeviceWatch {
 
     // What the device did since `begin` on the recorder's clock.
     void take(double begin) const {
-        if (device_) recorder_->add_stages(device_->take_stages(), begin);
+        if (!device_) return;
+        const std::vector<Stage> stages = device_->take_stages();
+        recorder_->add_stages(stages, begin, stages.size() * sizeof(cuda::Stamp));
     }
 
   private:
@@ -132,8 +137,9 @@ Tensor Session::prefill(std::span<const std::int32_t> prompt,
 
     Tensor logits;
     const auto most = static_cast<std::size_t>(engine_.options().max_batch);
-    // Whoever may cancel does not wait long for it: small parts, larger as far as they are quick.
-    std::size_t chunk = cancelled ? std::min(most, kFirstPart) : most;
+    // On a device parts are as large as they can be: a pass takes some milliseconds, parts of few
+    // tokens take other kernels, and the bits must not depend on how fast the first pass was.
+    std::size_t chunk = cancelled && !engine_.device() ? std::min(most, kFirstPart) : most;
     while (cached_.size() < prompt.size()) {
         if (cancelled && cancelled()) return {};
         const Clock::time_point start = Clock::now();

@@ -6,6 +6,7 @@
 
 #include "core/thread_pool.h"
 #include "observe/roofline.h"
+#include "observe/run_report.h"
 
 namespace mr::observe {
 
@@ -22,6 +23,8 @@ const Ceilings& device_ceilings();
 // The ceilings of where a run computes: those of the GPU, or what the threads of the pool read in
 // about `seconds`.
 Ceilings ceilings_of(bool gpu, ThreadPool& pool, double seconds);
+// The machine and its last-level cache, or the GPU and its L2.
+RunPlace place_of(bool gpu);
 // "cpu", or the name of the GPU.
 std::string device_name(bool gpu);
 

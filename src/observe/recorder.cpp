@@ -26,7 +26,7 @@ void Recorder::begin_step(std::string phase, std::int64_t tokens) {
         to_device_ = ledger_->host_to_device();
         to_host_ = ledger_->device_to_host();
     }
-    steps_.push_back({std::move(phase), tokens, now(), 0, {}, 0, 0});
+    steps_.push_back({std::move(phase), tokens, now(), 0, {}, 0, 0, 0});
     open_ = true;
 }
 
@@ -48,9 +48,10 @@ void Recorder::end_step() {
     }
 }
 
-void Recorder::add_stages(const std::vector<Stage>& stages, double begin) {
+void Recorder::add_stages(const std::vector<Stage>& stages, double begin, std::uint64_t stamps) {
     if (!open_ || stages.empty()) return;
     Step& step = steps_.back();
+    step.stamps += stamps;
     begin = std::max(begin, device_free_);
     for (Stage stage : stages) {
         stage.begin += begin;
@@ -58,11 +59,6 @@ void Recorder::add_stages(const std::vector<Stage>& stages, double begin) {
         stage.begin -= step.begin;
         step.stages.push_back(stage);
     }
-}
-
-void Recorder::add_step(Step step) {
-    end_step();
-    steps_.push_back(std::move(step));
 }
 
 void Recorder::add_span(std::string name, double begin, double seconds) {

@@ -23,6 +23,7 @@ struct Step {
     double begin = 0, seconds = 0;             // for the host, until the next step began
     std::vector<Stage> stages;                 // their begins count from the step's
     std::uint64_t to_device = 0, to_host = 0;  // bytes copied meanwhile
+    std::uint64_t stamps = 0;  // ... of to_host: the times of `stages`, which nobody else needs
 };
 
 class Recorder {
@@ -43,9 +44,8 @@ class Recorder {
     // Stages that a device timed in the current step: cuda::Timeline::read(). `begin` is when, on
     // this clock, the first of them began, as far as the host knows; they are moved later where the
     // device was still busy with those of the last call, since it does one thing after the other.
-    void add_stages(const std::vector<Stage>& stages, double begin);
-    // A step that was timed elsewhere, as it is.
-    void add_step(Step step);
+    // `stamps`: bytes that were copied from the device to know them.
+    void add_stages(const std::vector<Stage>& stages, double begin, std::uint64_t stamps = 0);
     void add_span(std::string name, double begin, double seconds);
 
     const std::vector<Step>& steps() const { return steps_; }

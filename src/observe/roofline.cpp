@@ -81,13 +81,14 @@ Roofline make_roofline(std::span<const Step> steps, std::string_view phase,
     out.phase = phase;
     out.ceilings = ceilings;
     out.all.name = "all stages";
-    double to_device = 0, to_host = 0;
+    double to_device = 0, to_host = 0, stamps = 0;
     for (const Step& step : steps) {
         if (step.phase != phase) continue;
         ++out.steps;
         out.tokens += step.tokens;
         to_device += static_cast<double>(step.to_device);
-        to_host += static_cast<double>(step.to_host);
+        to_host += static_cast<double>(step.to_host - step.stamps);
+        stamps += static_cast<double>(step.stamps);
         for (const Stage& stage : step.stages) {
             auto row = std::find_if(out.stages.begin(), out.stages.end(),
                                     [&](const StageSum& sum) { return sum.name == stage.name; });
@@ -105,6 +106,7 @@ Roofline make_roofline(std::span<const Step> steps, std::string_view phase,
     judge(out.all, out.seconds, ceilings);
     out.to_device_per_token = ratio(to_device, static_cast<double>(out.tokens));
     out.to_host_per_token = ratio(to_host, static_cast<double>(out.tokens));
+    out.stamps_per_token = ratio(stamps, static_cast<double>(out.tokens));
     return out;
 }
 
@@ -150,8 +152,12 @@ std::string roofline_table(const Roofline& r) {
     const bool cached = std::any_of(r.stages.begin(), r.stages.end(),
                                     [](const StageSum& sum) { return sum.of_ceiling > 1; });
     if (cached) text += "above 100%: its bytes came out of a cache\n";
-    text += fmt::format("host to device {:.0f} B a token, device to host {:.0f} B a token\n",
+    text += fmt::format("host to device {:.0f} B a token, device to host {:.0f} B a token",
                         r.to_device_per_token, r.to_host_per_token);
+    if (r.stamps_per_token > 0) {
+        text += fmt::format(" (and {:.0f} B of stamps for this table)", r.stamps_per_token);
+    }
+    text += '\n';
     return text;
 }
 
@@ -181,6 +187,7 @@ nlohmann::ordered_json roofline_json(const Roofline& r) {
             {"outside_seconds", r.outside},
             {"host_to_device_bytes_per_token", r.to_device_per_token},
             {"device_to_host_bytes_per_token", r.to_host_per_token},
+            {"stamp_bytes_per_token", r.stamps_per_token},
             {"ceilings", ceilings_json(r.ceilings)}};
 }
 

@@ -51,7 +51,8 @@ struct Roofline {
     StageSum all;                  // their sum
     double gaps = 0;               // within steps: seconds in which no stage ran
     double outside = 0;            // of steps: before the first stage and after the last
-    double to_device_per_token = 0, to_host_per_token = 0;  // bytes
+    double to_device_per_token = 0, to_host_per_token = 0;  // bytes, without the stamps
+    double stamps_per_token = 0;  // bytes from the device that only this table needs
     Ceilings ceilings;
 };
 
@@ -65,7 +66,7 @@ std::string roofline_table(const Roofline& roofline);
 // "bytes",
 //  "flops", "gb_s", "gflop_s", "flops_per_byte", "roof", "percent_of_ceiling"}, ...], "all": {...},
 //  "gap_seconds", "outside_seconds", "host_to_device_bytes_per_token",
-//  "device_to_host_bytes_per_token", "ceilings": {...}}
+//  "device_to_host_bytes_per_token", "stamp_bytes_per_token", "ceilings": {...}}
 nlohmann::ordered_json roofline_json(const Roofline& roofline);
 // {"read_gb_s", "copy_gb_s", "to_device_gb_s", "to_host_gb_s", "matrix_gflop_s"}: those measured
 nlohmann::ordered_json ceilings_json(const Ceilings& ceilings);

@@ -28,18 +28,20 @@ double RunReport::fraction_of_bandwidth() const {
     return ratio(bytes_per_second(), read_bandwidth);
 }
 
-std::string summary_line(const RunReport& report, std::uint64_t cache_bytes) {
+std::string summary_line(const RunReport& report, const RunPlace& place) {
     std::string line;
     if (report.decode_steps > 0) {
         line = fmt::format("{} tok/s, {} GB/s", figure(report.tokens_per_second()),
                            figure(report.bytes_per_second() / 1e9));
         if (report.read_bandwidth > 0) {
-            line += fmt::format(", {:.0f}% of the {} GB/s this machine reads",
+            line += fmt::format(", {:.0f}% of the {} GB/s {} reads",
                                 100 * report.fraction_of_bandwidth(),
-                                figure(report.read_bandwidth / 1e9));
+                                figure(report.read_bandwidth / 1e9), place.reader);
         }
         line += fmt::format(", {} per token", short_bytes(report.bytes_per_token()));
-        if (report.bytes_per_token() < as_double(cache_bytes)) line += " (it fits into the cache)";
+        if (report.bytes_per_token() < as_double(place.cache_bytes)) {
+            line += fmt::format(" (it fits into {})", place.cache);
+        }
         line += fmt::format("; {} steps in {:.2f} s", report.decode_steps, report.decode_seconds);
     }
     if (report.prompt_tokens > 0) {

@@ -29,10 +29,16 @@ struct RunReport {
     double fraction_of_bandwidth() const;
 };
 
+// Where a run computes: what reads its memory, and the cache in front of that.
+struct RunPlace {
+    std::string reader = "this machine";
+    std::string cache = "the cache";
+    std::uint64_t cache_bytes = 0;
+};
+
 // One line: tok/s, GB/s, per cent of the read bandwidth, bytes per token, and the prompt's rate.
-// Says so where the bytes of a token fit into a cache of `cache_bytes`, which memory's bandwidth
-// does not bind.
-std::string summary_line(const RunReport& report, std::uint64_t cache_bytes = 0);
+// Says so where the bytes of a token fit into the cache, which memory's bandwidth does not bind.
+std::string summary_line(const RunReport& report, const RunPlace& place = {});
 
 // A table of ops: calls, time and its share, bytes, GB/s, GFLOP/s.
 std::string op_table(const Ledger& ledger);

@@ -56,8 +56,8 @@ void add_counters(std::vector<Json>& events, const Step& step) {
     }
     events.push_back(
         counter("host to device", step.begin, "bytes", static_cast<double>(step.to_device)));
-    events.push_back(
-        counter("device to host", step.begin, "bytes", static_cast<double>(step.to_host)));
+    events.push_back(counter("device to host", step.begin, "bytes",
+                             static_cast<double>(step.to_host - step.stamps)));
 }
 
 }  // namespace

@@ -77,16 +77,21 @@ TEST(Recorder, StagesOfADeviceFollowEachOther) {
     EXPECT_DOUBLE_EQ(b.begin + b.stages[1].begin, 113);
 }
 
-TEST(Recorder, AStepTimedElsewhereIsKeptAsItIs) {
+TEST(Recorder, CopiesOfStampsAreCountedApart) {
+    Ledger ledger;
     Recorder recorder;
-    recorder.begin_step("prefill", 4);
-    recorder.add_step(
-        {"decode", 1, 5, 2, {{OpKind::linear, "qkv", 0, {1, 8, 0, 0, 1.0}, 0.5}}, 0, 4});
-    ASSERT_EQ(recorder.steps().size(), 2u);  // the one that was going on has ended
-    EXPECT_DOUBLE_EQ(recorder.steps()[1].begin, 5);
-    EXPECT_DOUBLE_EQ(recorder.steps()[1].seconds, 2);
-    EXPECT_EQ(recorder.steps()[1].to_host, 4u);
-    EXPECT_DOUBLE_EQ(recorder.steps()[1].stages[0].begin, 0.5);
+    {
+        const Recording recording(&recorder, ledger);
+        recorder.begin_step("decode", 1);
+        ledger.add_device_to_host(16);  // the token
+        ledger.add_device_to_host(32);  // ... and when two stages ran
+        recorder.add_stages({{OpKind::linear, "qkv", 0, {1, 8, 0, 0, 1.0}, 0},
+                             {OpKind::linear, "out", 0, {1, 8, 0, 0, 1.0}, 1}},
+                            0, 32);
+    }
+    ASSERT_EQ(recorder.steps().size(), 1u);
+    EXPECT_EQ(recorder.steps()[0].to_host, 48u);
+    EXPECT_EQ(recorder.steps()[0].stamps, 32u);
 }
 
 TEST(Recorder, SpansAndRecordingEndWithTheirScope) {

@@ -42,8 +42,10 @@ TEST(RunReport, SummaryIsOneLineWithEveryFigure) {
 }
 
 TEST(RunReport, SaysWhereTheCacheHoldsAToken) {
-    EXPECT_NE(summary_line(ten_steps(), 3'000'000).find("cache"), std::string::npos);
-    EXPECT_EQ(summary_line(ten_steps(), 1'000'000).find("cache"), std::string::npos);
+    EXPECT_NE(summary_line(ten_steps(), {.cache_bytes = 3'000'000}).find("cache"),
+              std::string::npos);
+    EXPECT_EQ(summary_line(ten_steps(), {.cache_bytes = 1'000'000}).find("cache"),
+              std::string::npos);
 }
 
 TEST(RunReport, NothingDoneDividesByNothing) {
