@@ -14,6 +14,7 @@
 #include "core/arena.h"
 #include "core/cpu.h"
 #include "core/cuda/device.h"
+#include "core/cuda/passed_over.h"
 #include "core/error.h"
 #include "core/thread_pool.h"
 #include "millrace/millrace.h"
@@ -22,6 +23,7 @@
 #include "model/names.h"
 #include "observe/bandwidth.h"
 #include "observe/device_bandwidth.h"
+#include "ops/linear/gemm_library.h"
 
 namespace mr::cli {
 namespace {
@@ -54,6 +56,8 @@ Json gpu_json(const cuda::DeviceInfo& gpu) {
                  {"l2_bytes", gpu.l2_bytes},
                  {"driver", version_name(gpu.driver)},
                  {"runtime", version_name(gpu.runtime)}};
+    const cuda::GemmLibrary library = cuda::gemm_library();
+    json["cublaslt"] = {{"found", library.found}, {"about", library.about}};
     json.update(observe::ceilings_json(observe::device_ceilings()));
     return json;
 }
@@ -79,7 +83,10 @@ Json machine_json(const SharedOptions& options, const std::optional<cuda::Device
         json["gpu"] = gpu_json(*gpu);
     } else {
         json["gpu"] = nullptr;
-        if (options.device != "cpu") json["why_no_gpu"] = cuda::why_no_device();
+        if (options.device != "cpu") {
+            json["why_no_gpu"] = cuda::why_no_device();
+            json["gpu_passed_over"] = !cuda::passed_over().empty();
+        }
     }
     return json;
 }
@@ -207,7 +214,9 @@ std::string fits_text(const Json& fits, int context) {
 std::string gpu_text(const Json& m) {
     if (m["gpu"].is_null()) {
         return m.contains("why_no_gpu")
-                   ? fmt::format("gpu         none: {}\n", m["why_no_gpu"].get<std::string>())
+                   ? fmt::format("gpu         {}: {}\n",
+                                 m["gpu_passed_over"].get<bool>() ? "passed over" : "none",
+                                 m["why_no_gpu"].get<std::string>())
                    : "";
     }
     const Json& gpu = m["gpu"];
@@ -232,7 +241,14 @@ std::string gpu_text(const Json& m) {
     rate("to_device_gb_s", "takes ", 1, "GB/s");
     rate("to_host_gb_s", "gives ", 1, "GB/s");
     rate("matrix_gflop_s", "multiplies ", 1e3, "TFLOP/s");
-    return text + fmt::format("            {}\n", rates);
+    text += fmt::format("            {}\n", rates);
+    const Json& library = gpu["cublaslt"];
+    const auto about = library["about"].get<std::string>();
+    return text + (library["found"].get<bool>()
+                       ? fmt::format("            prompts are multiplied by {}\n", about)
+                       : fmt::format("            prompts are multiplied by our own kernels, which "
+                                     "are slower: {}\n",
+                                     one_line(about)));
 }
 
 std::string machine_text(const Json& m) {
@@ -297,7 +313,7 @@ int info(const Options& options) {
     const InterruptGuard guard;
     use_cuda(options.shared);
     std::optional<LoadedModel> loaded;
-    if (has_model(options.shared)) loaded = load(options.shared, Use::look);
+    if (has_model(options.shared)) loaded = look(options.shared);
     const std::optional<cuda::DeviceInfo> gpu = find_gpu(options.shared);
     Json json = {{"machine", machine_json(options.shared, gpu)}};
     std::string text = machine_text(json["machine"]);

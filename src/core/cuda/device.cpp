@@ -1,6 +1,7 @@
 // What a build without CUDA has in place of device.cu: no device, and the reason.
 #include "core/cuda/device.h"
 
+#include "core/cuda/passed_over.h"
 #include "core/error.h"
 
 namespace mr::cuda {
@@ -17,6 +18,7 @@ std::string why_no_device() {
     return "this build has no CUDA engine; install the CUDA toolkit (nvcc) and build again, or use "
            "--device cpu";
 }
+std::string passed_over() { return ""; }
 #endif
 
 }  // namespace mr::cuda

@@ -1,6 +1,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <string>
 #include <unordered_set>
@@ -8,7 +9,9 @@
 
 #include "core/arena.h"
 #include "core/cuda/device.h"
+#include "core/cuda/held.h"
 #include "core/cuda/kernel.cuh"
+#include "core/cuda/passed_over.h"
 #include "core/error.h"
 
 namespace mr::cuda {
@@ -24,6 +27,9 @@ int code_of(int capability) {
 }
 
 std::string last_problem;  // of probe_device(), which runs once
+bool is_there = false;     // ... the GPU it was about
+
+std::atomic<std::uint64_t> held{0};
 
 std::string remedy_of(cudaError_t status) {
     switch (status) {
@@ -34,7 +40,8 @@ std::string remedy_of(cudaError_t status) {
         case cudaErrorSystemDriverMismatch:
             return "install the NVIDIA driver of this GPU, or use --device cpu";
         case cudaErrorNoKernelImageForDevice:
-            return "build for this GPU: cmake -DMILLRACE_CUDA_ARCH=..., or use --device cpu";
+            return "build on this machine, or for its GPU: cmake -DMILLRACE_CUDA_ARCH=..., or use "
+                   "--device cpu";
         default:
             return "start again; if it stays, use --device cpu and report it";
     }
@@ -68,7 +75,15 @@ std::optional<DeviceInfo> probe_device() {
     }
     if (status == cudaSuccess) status = cudaDeviceSynchronize();
     if (status != cudaSuccess) {
+        cudaGetLastError();
         last_problem = std::string(cudaGetErrorString(status)) + "; " + remedy_of(status);
+        cudaDeviceProp prop{};
+        is_there = count > 0 && cudaGetDeviceProperties(&prop, 0) == cudaSuccess;
+        if (is_there) {
+            last_problem = std::string(prop.name) + ", compute capability " +
+                           std::to_string(prop.major) + "." + std::to_string(prop.minor) + ": " +
+                           last_problem;
+        }
         return std::nullopt;
     }
     return describe();
@@ -130,6 +145,9 @@ std::optional<DeviceInfo> device() {
 }
 
 std::string why_no_device() { return found() ? "" : last_problem; }
+std::string passed_over() { return !found() && is_there ? last_problem : ""; }
+
+std::uint64_t held_bytes() { return held; }
 
 DeviceArena::DeviceArena(std::string purpose, std::size_t bytes)
     : purpose_(std::move(purpose)), size_(padded(bytes)) {
@@ -146,10 +164,13 @@ DeviceArena::DeviceArena(std::string purpose, std::size_t bytes)
     }
     MR_CUDA_CALL(status);
     data_ = static_cast<std::byte*>(data);
+    held += size_;
 }
 
 DeviceArena::~DeviceArena() {
-    if (data_) cudaFree(data_);
+    if (!data_) return;
+    cudaFree(data_);
+    held -= size_;
 }
 DeviceArena::DeviceArena(DeviceArena&& other) noexcept { *this = std::move(other); }
 DeviceArena& DeviceArena::operator=(DeviceArena&& other) noexcept {
