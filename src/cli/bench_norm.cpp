@@ -8,26 +8,46 @@
 #include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/terminal.h"
+#include "model/device_engine.h"
+#include "model/source.h"
 #include "ops/norm/norm_measure.h"
 
 namespace mr::cli {
 namespace {
 
 struct Options {
+    std::string model;  // empty: none
     std::int64_t hidden = 2560;
     std::vector<std::int64_t> tokens{1, 256, 1024, 32768};
     std::string type = "f16";
     std::string kind = "layer";
+    bool own_hidden = false, own_type = false, own_kind = false;  // they were given
     bool json = false;
 };
 
-int norm_bench(const Options& options) {
+// The norms of a model; what was given beside it is as it was given.
+void take_shape(Options& options) {
+    if (options.model.empty()) return;
+    const model::Model model = model::planned_model(options.model);
+    if (!options.own_hidden) options.hidden = model.spec.dim;
+    if (!options.own_type) options.type = dtype_name(model::device_kv_type(model));
+    if (!options.own_kind) {
+        options.kind = model.spec.norm == model::NormKind::rms ? "rms" : "layer";
+    }
+}
+
+int norm_bench(Options options) {
+    take_shape(options);
     const cuda::NormMeasurement m =
         cuda::measure_norm(options.hidden, options.tokens, *dtype_from_name(options.type),
                            options.kind == "rms" ? ops::NormKind::rms : ops::NormKind::layer);
-    Json json = {{"bench", "norm"},          {"device", m.device},
-                 {"hidden", options.hidden}, {"type", options.type},
-                 {"kind", options.kind},     {"gb_s", m.bytes_per_second / 1e9},
+    Json json = {{"bench", "norm"},
+                 {"model", options.model},
+                 {"device", m.device},
+                 {"hidden", options.hidden},
+                 {"type", options.type},
+                 {"kind", options.kind},
+                 {"gb_s", m.bytes_per_second / 1e9},
                  {"sizes", Json::array()}};
     std::string text = fmt::format(
         "norm: {} norm + residual, hidden {}, {}, on {}\n"
@@ -59,7 +79,9 @@ void add_bench_norm(CLI::App& bench, Action& action) {
     auto options = std::make_shared<Options>();
     CLI::App* command =
         bench.add_subcommand("norm", "Norm + residual on the GPU, against its memory");
-    command->add_option("--hidden", options->hidden, "Columns")
+    command->add_option("model", options->model,
+                        "Whose norms they are: a model's file or folder, or random:SHAPE[:TYPE]");
+    command->add_option("--hidden", options->hidden, "Columns, whatever the model's")
         ->check(CLI::Range(1, 1 << 20))
         ->capture_default_str();
     command->add_option("--tokens", options->tokens, "Rows, one measurement each")
@@ -74,9 +96,16 @@ void add_bench_norm(CLI::App& bench, Action& action) {
         ->capture_default_str();
     command->add_flag("--json", options->json, "Print JSON");
     command->footer(
-        "Example:\n"
-        "  millrace bench norm --hidden 2560 --tokens 1,32768");
-    command->callback([options, &action] { action = [options] { return norm_bench(*options); }; });
+        "Examples:\n"
+        "  millrace bench norm --hidden 2560 --tokens 1,32768\n"
+        "  millrace bench norm random:llama-2-7b:bf16\n"
+        "A model of 8 or 4 bits computes in bf16, and so do its norms here.");
+    command->callback([options, command, &action] {
+        options->own_hidden = command->count("--hidden") > 0;
+        options->own_type = command->count("--type") > 0;
+        options->own_kind = command->count("--kind") > 0;
+        action = [options] { return norm_bench(*options); };
+    });
 }
 
 }  // namespace mr::cli

@@ -10,6 +10,8 @@
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/cuda/device.h"
+#include "core/error.h"
+#include "model/source.h"
 #include "observe/bandwidth.h"
 #include "observe/device_bandwidth.h"
 #include "ops/sample/sample_measure.h"
@@ -17,13 +19,28 @@
 namespace mr::cli {
 namespace {
 
+constexpr int kMostVocab = 1 << 19;
+
 struct Options {
     SharedOptions shared;
     ops::SampleMeasureOptions measure;
+    bool own_vocab = false;  // --vocab was given
 };
 
-int sample_bench(const Options& options) {
+void take_vocab(Options& options) {
+    if (options.shared.model.empty() || options.own_vocab) return;
+    options.measure.vocab = model::planned_model(options.shared.model).spec.vocab;
+    if (options.measure.vocab <= kMostVocab) return;
+    throw Error::usage({.file = options.shared.model,
+                        .field = "vocabulary",
+                        .value = std::to_string(options.measure.vocab),
+                        .problem = fmt::format("bench sample takes {} tokens at most", kMostVocab),
+                        .remedy = "give --vocab"});
+}
+
+int sample_bench(Options options) {
     ops::check_sample_params(options.measure.params);
+    take_vocab(options);
     const bool gpu = options.shared.device == "cuda" ||
                      (options.shared.device == "auto" && cuda::device().has_value());
     ops::SampleMeasurement m;
@@ -38,6 +55,7 @@ int sample_bench(const Options& options) {
     }
     const ops::SampleParams& params = options.measure.params;
     Json json = {{"bench", "sample"},
+                 {"model", options.shared.model},
                  {"device", m.device},
                  {"engine", gpu ? "cuda" : "cpu"},
                  {"vocab", options.measure.vocab},
@@ -74,8 +92,10 @@ void add_bench_sample(CLI::App& bench, Action& action) {
     auto options = std::make_shared<Options>();
     CLI::App* command = bench.add_subcommand("sample", "Drawing tokens, in microseconds");
     ops::SampleMeasureOptions& measure = options->measure;
-    command->add_option("--vocab", measure.vocab, "Tokens in the vocabulary")
-        ->check(CLI::Range(1, 1 << 19))
+    command->add_option("model", options->shared.model,
+                        "Whose vocabulary it is: a model's file or folder, or random:SHAPE");
+    command->add_option("--vocab", measure.vocab, "Tokens in the vocabulary, whatever the model's")
+        ->check(CLI::Range(1, kMostVocab))
         ->capture_default_str();
     command->add_option("--rows", measure.rows, "Rows drawn at once, one measurement each")
         ->delimiter(',')
@@ -95,9 +115,12 @@ void add_bench_sample(CLI::App& bench, Action& action) {
     command->footer(
         "Examples:\n"
         "  millrace bench sample\n"
+        "  millrace bench sample random:llama-2-7b\n"
         "  millrace bench sample --rows 1,32 --top-k 0 --json");
-    command->callback(
-        [options, &action] { action = [options] { return sample_bench(*options); }; });
+    command->callback([options, command, &action] {
+        options->own_vocab = command->count("--vocab") > 0;
+        action = [options] { return sample_bench(*options); };
+    });
 }
 
 }  // namespace mr::cli

@@ -123,17 +123,35 @@ Weights load_weights(const Source& source, const Weights& planned, const Progres
     return out;
 }
 
+namespace {
+
+// All but the weights.
+Model described(const std::string& source, const Source& opened) {
+    Model model;
+    model.spec = opened.spec;
+    model.tokenizer = opened.tokenizer;
+    model.source = source;
+    model.format = opened.format;
+    return model;
+}
+
+}  // namespace
+
+Model planned_model(const std::string& source, const LoadOptions& options) {
+    if (source.starts_with(kRandomPrefix)) return deferred_random_model(source);
+    const Source opened = open_source(source, options);
+    Model model = described(source, opened);
+    model.weights = planned_weights(opened);
+    return model;
+}
+
 Model load_model(const std::string& source, const LoadOptions& options) {
     if (source.starts_with(kRandomPrefix)) {
         return options.defer_random ? deferred_random_model(source, options.planned)
                                     : random_model(source, options.planned);
     }
     const Source opened = open_source(source, options);
-    Model model;
-    model.spec = opened.spec;
-    model.tokenizer = opened.tokenizer;
-    model.source = source;
-    model.format = opened.format;
+    Model model = described(source, opened);
     const auto in_memory = [&](Weights weights) {  // what is used in place may be no map
         if (opened.expanded) weights.owned_bytes += std::exchange(weights.mapped_bytes, 0);
         return weights;

@@ -60,6 +60,10 @@ Source open_llama2c(const std::string& path, const LoadOptions& options);
 // By what the path is. random: is not among them.
 Source open_source(const std::string& path, const LoadOptions& options);
 
+// A model to look at: spec, tokenizer, and tensors of type and shape without memory. `source` is
+// that of load_model(), random: among them.
+Model planned_model(const std::string& source, const LoadOptions& options = {});
+
 // The bytes that load_weights() will map and own, and its tensors without memory. Throws Error for
 // a tensor that is missing or unusable, and where there is not the memory.
 Weights planned_weights(const Source& source);
