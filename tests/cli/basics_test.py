@@ -82,12 +82,16 @@ class Basics(driver.CliTest):
         machine = self.ok_json("info", "--device", "auto")["machine"]
         if machine["gpu"] is None:
             self.assertGreater(len(machine["why_no_gpu"]), 10)
-            self.assertIn("gpu         none", self.ok("info", "--device", "auto").out)
+            what = "passed over" if machine["gpu_passed_over"] else "none"
+            self.assertIn(f"gpu         {what}: ", self.ok("info", "--device", "auto").out)
             return
         self.assertEqual(machine["devices"], ["cpu", "cuda"])
         for key in ("name", "multiprocessors", "memory_bytes", "free_bytes", "driver", "runtime",
-                    "read_gb_s", "copy_gb_s", "to_device_gb_s", "to_host_gb_s"):
+                    "read_gb_s", "copy_gb_s", "to_device_gb_s", "to_host_gb_s", "cublaslt"):
             self.assertIn(key, machine["gpu"])
+        without = self.ok("info", env={"MILLRACE_CUBLASLT": "off"}).out
+        self.assertIn("our own kernels", without)
+        self.assertIn("MILLRACE_CUBLASLT is off", without)
 
     def test_a_full_output_is_an_error(self):
         if not os.path.exists("/dev/full"):

@@ -41,6 +41,15 @@ class Bench(driver.CliTest):
                 self.assertGreater(size[key], 0, key)
         self.assertIn("x floor", self.ok(*args).out)
 
+    def test_sample_takes_the_vocabulary_of_a_model(self):
+        for args, vocab in ((("random:llama-2-7b:bf16",), 32000),  # none of its 13 GB is made
+                            ((MODEL,), self.ok_json("info", MODEL)["model"]["vocab"]),
+                            (("random:gpt2", "--vocab", 777), 777)):
+            got = self.ok_json("bench", "sample", *args, "--rows", 1, "--device", "cpu")
+            self.assertEqual((got["model"], got["vocab"]), (str(args[0]), vocab))
+        self.fails(2, "bench", "sample", "random:llama-9000b", says="llama-2-7b")
+        self.fails(1, "bench", "sample", self.folder / "none.gguf", says="none.gguf")
+
     def test_resident_memory_is_about_the_weights(self):
         if os.environ.get("MILLRACE_SANITIZE") == "1":
             self.skipTest("a sanitizer takes memory of its own")
@@ -56,6 +65,8 @@ class Bench(driver.CliTest):
 
     def test_norm(self):
         self.fails(3, "bench", "norm", env={"CUDA_VISIBLE_DEVICES": ""})
+        self.fails(3, "bench", "norm", "random:llama-2-7b:bf16", env={"CUDA_VISIBLE_DEVICES": ""})
+        self.fails(2, "bench", "norm", "random:llama-9000b", says="llama-2-7b")
         self.fails(2, "bench", "norm", "--type", "q8_0", says="--type")
         self.fails(2, "bench", "norm", "--tokens", "0", says="--tokens")
 
@@ -79,6 +90,8 @@ class Bench(driver.CliTest):
         self.fails(2, "bench", "decode", "random:llama-9000b", says="llama-2-7b")
         self.fails(2, "bench", "decode", "random:gpt2:q9_9", says="q9_9")
         self.fails(1, "bench", "decode", MODEL, "--ctx", 8, says="--ctx")
+        # More positions than its table has: before a weight is made.
+        self.fails(1, "bench", "decode", "random:gpt2", "--prompt", 1000, "-n", 128, says="1024")
         self.fails(2, "bench", "gemm", "--n", 64, says="--k")
         self.fails(2, "bench", "gemm", "--n", 64, "--k", 33, "--type", "q8_0", says="--k")
 

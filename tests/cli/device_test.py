@@ -139,6 +139,8 @@ class Bench(GpuTest):
         self.assertEqual([size["rows"] for size in got["sizes"]], [1, 3])
         for size in got["sizes"]:
             self.positive(size, "us", "cached_us", "floor_us", "times_floor")
+        got = self.ok_json("bench", "sample", "random:llama-2-7b:bf16", "--rows", 1, *CUDA)
+        self.assertEqual(got["vocab"], 32000)
 
     def test_norm(self):
         got = self.ok_json("bench", "norm", "--hidden", 64, "--tokens", "1,3")
@@ -146,6 +148,11 @@ class Bench(GpuTest):
         self.assertEqual([size["tokens"] for size in got["sizes"]], [1, 3])
         for size in got["sizes"]:
             self.positive(size, "graph_us", "launched_us", "floor_us", "gb_s")
+        for model, shape in (("random:llama-2-7b:bf16", (4096, "bf16", "rms")),
+                             ("random:gpt2:f16", (768, "f16", "layer")),
+                             ("random:gpt2:q8_0", (768, "bf16", "layer"))):
+            got = self.ok_json("bench", "norm", model, "--tokens", 1)
+            self.assertEqual((got["hidden"], got["type"], got["kind"]), shape)
 
     def test_load(self):
         got = self.ok_json("bench", "load", driver.REFERENCE / "llama2", *CUDA)

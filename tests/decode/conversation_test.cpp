@@ -34,6 +34,13 @@ model::Engine engine_of(std::shared_ptr<const model::Model> model, std::int64_t 
     return {std::move(model), options};
 }
 
+// A device that is lost answers no other question either: the program ends with it.
+TEST(Conversation, GoesOnAfterWhatAPersonCanDoBetter) {
+    EXPECT_TRUE(may_go_on(ErrorKind::input));
+    EXPECT_TRUE(may_go_on(ErrorKind::usage));
+    EXPECT_FALSE(may_go_on(ErrorKind::device));
+}
+
 TEST(Conversation, KeepsItsHistory) {
     model::Engine engine = engine_of(reference("llama2"), 512);
     Conversation chat(engine, "Be brief.");

@@ -96,6 +96,24 @@ TEST(Roofline, CountsHostDeviceBytesAToken) {
     EXPECT_NE(roofline_table(decode).find("device to host 4 B a token"), std::string::npos);
 }
 
+// What a table costs is no cost of a token, and is not hidden either.
+TEST(Roofline, StampsAreCountedApart) {
+    std::vector<Step> steps = two_steps();
+    for (Step& step : steps) {
+        if (step.phase != "decode") continue;
+        step.to_host += 96;
+        step.stamps = 96;
+    }
+    const Roofline r = make_roofline(steps, "decode", kCeilings);
+    EXPECT_DOUBLE_EQ(r.to_host_per_token, 4);
+    EXPECT_DOUBLE_EQ(r.stamps_per_token, 96);
+    EXPECT_NE(roofline_table(r).find("device to host 4 B a token (and 96 B of stamps"),
+              std::string::npos);
+    EXPECT_DOUBLE_EQ(roofline_json(r)["stamp_bytes_per_token"].get<double>(), 96);
+    EXPECT_EQ(roofline_table(make_roofline(two_steps(), "decode", kCeilings)).find("stamps"),
+              std::string::npos);
+}
+
 TEST(Roofline, NothingIsNoDivisionByZero) {
     const Roofline r = make_roofline({}, "decode", kCeilings);
     EXPECT_EQ(r.steps, 0);

@@ -46,6 +46,10 @@ TEST(RunReport, SaysWhereTheCacheHoldsAToken) {
               std::string::npos);
     EXPECT_EQ(summary_line(ten_steps(), {.cache_bytes = 1'000'000}).find("cache"),
               std::string::npos);
+    const std::string gpu = summary_line(
+        ten_steps(), {.reader = "this GPU", .cache = "its L2", .cache_bytes = 3'000'000});
+    EXPECT_NE(gpu.find("(it fits into its L2)"), std::string::npos) << gpu;
+    EXPECT_NE(gpu.find("GB/s this GPU reads"), std::string::npos) << gpu;
 }
 
 TEST(RunReport, NothingDoneDividesByNothing) {
