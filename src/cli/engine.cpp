@@ -77,7 +77,7 @@ LoadedModel load(const SharedOptions& options, const Wanted& wanted) {
         ThreadPool pool(thread_count(options));
         loaded.weights = model::load_to_device(*model, pool, &loaded.ledger, line.callback());
         model::release_host_weights(*model);
-    } else if (!options.no_repack) {
+    } else if (!cuda && !options.no_repack) {  // the GPU is planned with weights as they are
         model::repack_weights(*model, thread_count(options), line.callback());
     }
     loaded.model = std::move(model);
