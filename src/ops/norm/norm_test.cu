@@ -4,8 +4,8 @@
 #include <string>
 
 #include "core/cuda/testing.h"
-#include "ops/norm/norm_cuda.h"
 #include "ops/norm/norm_row.cuh"
+#include "ops/norm/norm_testing.h"
 
 namespace mr::cuda {
 namespace {

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "core/cuda/testing.h"
-#include "ops/norm/norm_cuda.h"
+#include "ops/norm/norm_testing.h"
 #include "ops/rope/rope_cuda.h"
 
 namespace mr::cuda {
