@@ -146,7 +146,8 @@ struct HeldNorm {
 struct MemoryRow {
     const void* x;
 
-    static constexpr bool kTwice = true;  // may be read again, in another order
+    static constexpr bool kTwice = true;   // may be read again, in another order
+    static constexpr bool kCalls = false;  // has to be read by every thread, whatever there is
     template <int kCount, typename Column>
     __device__ __forceinline__ void floats(float4 (&v)[kCount], int k, Column&& column) const {
 #pragma unroll
@@ -261,7 +262,9 @@ template <typename W, typename Source, typename Row>
 __device__ void load_ready_quantised(int k, const Source& source, const Row& to, int columns) {
     const int thread = thread_here();
     constexpr int kBatch = 3;
-    for (int first = thread / 32 * 32; first * 16 < columns; first += kInputThreads * kBatch) {
+    bool must = Source::kCalls;
+    for (int first = thread / 32 * 32; must || first * 16 < columns;
+         first += kInputThreads * kBatch, must = false) {
         const auto column = [&](int j) { return (first + thread % 32 + kInputThreads * j) * 16; };
         uint4 words[kBatch][2];
         source.sixteens(words, k, column);
@@ -284,7 +287,9 @@ __device__ void load_ready(int k, const Source& source, const Row& to, int colum
         if constexpr (!Source::kTwice) return;  // never asked for
     }
     constexpr int kBatch = 11;  // loads in flight
-    for (int first = thread / 32 * 32; first * 4 < columns; first += kInputThreads * kBatch) {
+    bool must = Source::kCalls;
+    for (int first = thread / 32 * 32; must || first * 4 < columns;
+         first += kInputThreads * kBatch, must = false) {
         const auto column = [&](int j) { return (first + thread % 32 + kInputThreads * j) * 4; };
         uint2 four[kBatch];
         source.fours(four, k, column);
