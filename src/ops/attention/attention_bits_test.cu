@@ -1,4 +1,5 @@
 // What attention's bits may not depend on, how it is launched, and what it refuses.
+#include "ops/attention/attention_common.cuh"
 #include "ops/attention/attention_testing.h"
 
 namespace mr::cuda::paged {
@@ -26,10 +27,87 @@ TEST_F(AttentionGpu, ARaggedBatchGivesTheBitsOfEachAlone) {
     }
 }
 
-// Enough sequences and heads for the kernel whose blocks stay (attention_many.cu); alone, a
-// sequence goes the other way. Some have several rows, some none of the last page's keys.
+// The kernels of decode (DecodeKernel), whichever of them would be chosen: sequences that end
+// anywhere, short and long parts, several rows, windows that begin inside a part, rows of groups.
+// The second time says whether the counters are zero.
+TEST_F(AttentionGpu, EveryDecodeKernelGivesTheSameBits) {
+    if (this_gpu().sm < 80) GTEST_SKIP() << "one kernel for all";
+    const std::vector<int> lengths{1, 16, 17, 64, 65, 300, 2048, 2100, 2561, 3300};
+    const int multiprocessors = this_gpu().multiprocessors;
+    for (const int dim : {64, 128}) {
+        for (const DType dtype : {kBf16, kF16}) {
+            for (const int group : {1, 3, 8}) {
+                const Shapes s{2 * group, 2, dim, dtype, dtype};
+                memory_.reset();
+                const World w = make_world(s, lengths);
+                std::vector<Item> items;
+                for (int i = 0; i < 10; ++i) {
+                    const int keys = lengths[static_cast<std::size_t>(i)];
+                    items.push_back({i, keys, i % 3 == 0 ? std::min(keys, 1 + i) : 1});
+                }
+                for (const AttentionMask& mask : {kCausal, kWindow, kWideWindow, kBlocks}) {
+                    const Run run = prepare(w, items);
+                    give_scratch(s, run.rows, run.batch.max_keys);
+                    const attn::Decode decode =
+                        attn::decode_of(ctx_, run.out, run.q, w.kv, run.batch, mask, s.scale());
+                    const dim3 grid(2, static_cast<unsigned>(decode.tiles), 7);
+                    ASSERT_TRUE(attn::decode_on_tensor_cores(ctx_, dtype, grid, decode.args));
+                    const std::vector<float> want = download(run.out);
+                    for (int i = 0; i < 2; ++i) {
+                        stream_->fill(run.out.data, 0xff, run.out.bytes());
+                        ASSERT_TRUE(attn::decode_stream_on_tensor_cores(
+                            ctx_, dtype, multiprocessors, decode.tiles, decode.args));
+                        ASSERT_TRUE(same_bits(want, download(run.out)))
+                            << s.str() << ", mask " << static_cast<int>(mask.kind) << " window "
+                            << mask.window << ", time " << i;
+                    }
+                    // A warp a part: up to 2,048 keys.
+                    const std::vector<Item> few(items.begin(), items.begin() + 7);
+                    const Run less = prepare(w, few);
+                    const attn::Decode part =
+                        attn::decode_of(ctx_, less.out, less.q, w.kv, less.batch, mask, s.scale());
+                    const auto rows = static_cast<std::size_t>(less.rows * s.heads * dim);
+                    for (int i = 0; i < 2; ++i) {
+                        stream_->fill(less.out.data, 0xff, less.out.bytes());
+                        ASSERT_TRUE(attn::decode_many_on_tensor_cores(ctx_, dtype, multiprocessors,
+                                                                      part.tiles, part.args));
+                        const std::vector<float> got = download(less.out);
+                        ASSERT_TRUE(same_bits({want.begin(), want.begin() + rows}, got))
+                            << s.str() << ", window " << mask.window << ", time " << i;
+                    }
+                }
+            }
+        }
+    }
+}
+
+// What docs/attention.md measured, on 132 multiprocessors.
+TEST_F(AttentionGpu, TheKernelOfDecodeIsChosenByTheWork) {
+    const auto kernel = [](int batch, int keys, int group, int dim) {
+        attn::Decode decode;
+        decode.tiles = batch;
+        decode.args.kv_heads = 32 / group;
+        decode.args.group = group;
+        decode.args.max_keys = keys;
+        decode.args.head_dim = dim;
+        return decode.kernel(132);
+    };
+    using attn::DecodeKernel;
+    EXPECT_EQ(kernel(1, 512, 1, 128), DecodeKernel::blocks);
+    EXPECT_EQ(kernel(1, 2048, 1, 128), DecodeKernel::warps);
+    EXPECT_EQ(kernel(4, 512, 1, 128), DecodeKernel::warps);
+    EXPECT_EQ(kernel(32, 512, 1, 128), DecodeKernel::warps);
+    EXPECT_EQ(kernel(32, 512, 1, 64), DecodeKernel::warps);
+    EXPECT_EQ(kernel(32, 1024, 1, 128), DecodeKernel::teams);
+    EXPECT_EQ(kernel(1, 4096, 4, 128), DecodeKernel::teams);
+    EXPECT_EQ(kernel(32, 512, 4, 128), DecodeKernel::teams);
+    EXPECT_EQ(kernel(1, 32768, 1, 128), DecodeKernel::teams);
+}
+
+// Enough sequences and heads for a kernel whose blocks stay (attention_many.cu, with groups
+// attention_stream.cu); alone, most sequences go another way. Some have several rows, some none of
+// the last page's keys.
 TEST_F(AttentionGpu, ManySequencesGiveTheBitsOfEachAlone) {
-    ASSERT_GE(40 * 16, 4 * this_gpu().multiprocessors) << "the other kernel would be compared";
     std::vector<int> lengths;
     for (int i = 0; i < 40; ++i) lengths.push_back(1 + i * 137 % 700);
     lengths[7] = 2048, lengths[8] = 64, lengths[9] = 16;

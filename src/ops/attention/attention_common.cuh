@@ -182,14 +182,15 @@ struct MemoryLink {
         }
     }
 };
-// The parts of one row, as memory has them.
+// The parts of one row, as memory has them; kCount of them are under way at once in every warp.
+template <int kCount>
 struct MemoryParts {
     const float2* tops;
     const float* sums;
     int dim;
     __device__ MemoryParts(const Args& a, std::int64_t slot, int dim_)
         : tops(a.tops + slot * a.max_parts), sums(a.sums + slot * a.max_parts * dim_), dim(dim_) {}
-    static constexpr int kInFlight = 8;
+    static constexpr int kInFlight = kCount;
     // A part's greatest score and sum of weights.
     __device__ __forceinline__ float2 top(int p) const { return __ldcg(tops + p); }
     // The same, and four columns of the sums, of every fourth part from p on.
@@ -282,8 +283,12 @@ __device__ __forceinline__ void finish(const Args& a, const Tile& t, int kv_head
         team.sync();
     }
     combine<T>(a, t, kv_head, dim, shared, team, MemoryLink{},
-               [&](std::int64_t slot) { return MemoryParts(a, slot, dim); });
+               [&](std::int64_t slot) { return MemoryParts<8>(a, slot, dim); });
 }
+
+// Who works on what: a block on a part of one tile and head (attention_decode.cu), a warp on a part
+// (attention_many.cu), or a team of four warps on a stretch of all parts (attention_stream.cu).
+enum class DecodeKernel { blocks, warps, teams };
 
 // attention_decode() as arguments for whoever runs it: args without a stamp, tiles = 0 where there
 // is nothing to do.
@@ -291,6 +296,19 @@ struct Decode {
     Args args{};
     std::int64_t tiles = 0;  // of rows, in all sequences
     OpRecord work{};
+    // The fastest by what was measured (docs/attention.md): with less than three steps of 64 keys
+    // for a multiprocessor there is nothing to share out; parts of 64 keys go well to a warp each,
+    // as long as there are not so many that memory alone counts, and one row of each; parts of 256
+    // keys want a team.
+    DecodeKernel kernel(int multiprocessors) const {
+        const std::int64_t steps =
+            tiles * args.kv_heads * ((args.max_keys + kStepKeys - 1) / kStepKeys);
+        if (steps < std::int64_t{3} * multiprocessors) return DecodeKernel::blocks;
+        if (args.max_keys > kShortKeys) return DecodeKernel::teams;
+        const bool wide = args.head_dim == 128;
+        const bool much = args.group > 1 || steps > std::int64_t{64} * multiprocessors;
+        return wide && much ? DecodeKernel::teams : DecodeKernel::warps;
+    }
     // Parts of a tile to work on at once, where about `teams` find room.
     int parts_at_once(std::int64_t teams) const {
         const std::int64_t enough = teams / (tiles * args.kv_heads);
@@ -301,10 +319,12 @@ struct Decode {
 Decode decode_of(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
                  const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale);
 
-// The host's side: attention_cuda.cu, attention_decode.cu, attention_many.cu, attention_prefill.cu,
-// attention_plain.cu. Each says whether it took the work.
+// The host's side: attention_cuda.cu, attention_decode.cu, attention_many.cu, attention_stream.cu,
+// attention_prefill.cu, attention_plain.cu. Each says whether it took the work.
 bool decode_many_on_tensor_cores(const Context& ctx, DType dtype, int multiprocessors,
                                  std::int64_t tiles, const Args& args);
+bool decode_stream_on_tensor_cores(const Context& ctx, DType dtype, int multiprocessors,
+                                   std::int64_t tiles, const Args& args);
 bool decode_on_tensor_cores(const Context& ctx, DType dtype, dim3 grid, const Args& args);
 bool prefill_on_tensor_cores(const Context& ctx, DType dtype, int sequences, int max_count,
                              const Args& args);

@@ -171,14 +171,18 @@ void attention_decode(const Context& ctx, Tensor out, Tensor q, const ops::Paged
     if (decode.tiles == 0) return;
     decode.args.stamp = account(ctx, OpKind::attention, "attention", decode.work);
     const bool on_tensor_cores = tensor_cores(q.dtype, kv.keys.dtype);
-    if (on_tensor_cores &&
-        attn::decode_many_on_tensor_cores(ctx, q.dtype, this_gpu().multiprocessors, decode.tiles,
-                                          decode.args)) {
-        return;
+    const int multiprocessors = this_gpu().multiprocessors;
+    const attn::DecodeKernel kernel = decode.kernel(multiprocessors);
+    if (on_tensor_cores && kernel != attn::DecodeKernel::blocks) {
+        const bool teams = kernel == attn::DecodeKernel::teams;
+        if ((teams ? attn::decode_stream_on_tensor_cores : attn::decode_many_on_tensor_cores)(
+                ctx, q.dtype, multiprocessors, decode.tiles, decode.args)) {
+            return;
+        }
     }
     // A block takes every grid.z-th part. Parts beyond a sequence's end cost a block that looks and
     // leaves, so there are not more blocks than keep the device busy.
-    const int z = decode.parts_at_once(std::int64_t{16} * this_gpu().multiprocessors);
+    const int z = decode.parts_at_once(std::int64_t{16} * multiprocessors);
     const dim3 grid(static_cast<unsigned>(decode.args.kv_heads),
                     static_cast<unsigned>(decode.tiles), static_cast<unsigned>(z));
     if (on_tensor_cores && attn::decode_on_tensor_cores(ctx, q.dtype, grid, decode.args)) {

@@ -350,12 +350,10 @@ bool start_for(const Context& ctx, int blocks, int tiles, const Args& args) {
 
 }  // namespace
 
-// Where there is much to do: four tiles and heads for every multiprocessor, of keys that lie in
-// short parts. With less, more warps on one part are faster.
+// For keys that lie in short parts.
 bool decode_many_on_tensor_cores(const Context& ctx, DType dtype, int multiprocessors,
                                  std::int64_t tiles, const Args& args) {
     if (tiles > kMostTiles || args.max_keys > kShortKeys) return false;
-    if (tiles * args.kv_heads < 4 * multiprocessors) return false;
     const int count = static_cast<int>(tiles);
     if (dtype == DType::bf16) return start_for<bf16>(ctx, multiprocessors, count, args);
     return dtype == DType::f16 && start_for<__half>(ctx, multiprocessors, count, args);
