@@ -121,8 +121,8 @@ Problem checked_backward(const Context& ctx, const ops::FlashGradients& gradient
     check_like(gradients.dq, q);
     check_like(gradients.dk, k);
     check_like(gradients.dv, k);
-    MR_CHECK(ctx.scratch.size() >= scratch_bytes,
-             "attention's backward is given flash_backward_scratch_bytes()");
+    MR_CHECK(scratch_bytes == 0 || (ctx.scratch.data() && ctx.scratch.size() >= scratch_bytes),
+             "attention's backward is given flash_backward_scratch_bytes() of device memory");
     views = {view(dout), view(gradients.dq), view(gradients.dk), view(gradients.dv)};
     return p;
 }

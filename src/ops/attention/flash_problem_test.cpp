@@ -131,10 +131,10 @@ struct Call {
         lse = Tensor(at(), DType::f32, {heads, tokens_q});
     }
     Problem forward() { return checked_forward(ctx, out, lse, q, k, v, batch, mask, scale); }
-    Problem backward() {
+    Problem backward(std::size_t scratch_bytes = 0) {
         BackwardViews views;
-        return checked_backward(ctx, {dq, dk, dv}, dout, q, k, v, out, lse, batch, mask, scale, 0,
-                                views);
+        return checked_backward(ctx, {dq, dk, dv}, dout, q, k, v, out, lse, batch, mask, scale,
+                                scratch_bytes, views);
     }
 };
 
@@ -199,6 +199,17 @@ TEST(FlashProblem, BackwardHasMoreTensors) {
         EXPECT_NO_THROW(broken.forward());
         EXPECT_THROW(broken.backward(), ContractError);
     }
+}
+
+TEST(FlashProblem, BackwardNeedsItsScratch) {
+    Call call;
+    EXPECT_THROW(call.backward(256), ContractError);
+    call.ctx.scratch = {static_cast<std::byte*>(nullptr), 256};
+    EXPECT_THROW(call.backward(256), ContractError);
+    std::byte room[256];
+    call.ctx.scratch = room;
+    EXPECT_NO_THROW(call.backward(256));
+    EXPECT_THROW(call.backward(257), ContractError);
 }
 
 TEST(FlashProblem, MaximaMayBeZeroWhereThereIsNothing) {
