@@ -1,6 +1,7 @@
 // A decode step in one kernel against the same step in five kernels a layer: the same bits.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,6 +40,8 @@ struct Drawn {
 Drawn decode(const Loaded& from, EngineOptions options, const std::vector<int>& prompts, int tokens,
              int context = 2048) {
     options.cuda = true;
+    const ModelSpec& spec = from.model->spec;
+    if (spec.learned_positions) context = std::min(context, spec.context);
     options.context = context;
     options.max_batch = context / 2;
     options.max_sequences = static_cast<int>(prompts.size());

@@ -43,22 +43,11 @@ __device__ __forceinline__ uint4 look(const Word* at) {
             static_cast<unsigned>(b >> 32)};
 }
 
-// One word as it is now: the result, the tag.
-__device__ __forceinline__ uint2 look_one(const Word* at) {
-    Word w;
-    asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(w) : "l"(at) : "memory");
-    return {static_cast<unsigned>(w), static_cast<unsigned>(w >> 32)};
-}
-
-struct Nothing {
-    __device__ __forceinline__ void operator()() const {}
-};
 // kCount pairs of words, at(i) the i-th, when all have come; zeros where at(i) is null. Those that
 // have come are not read again. A block that never comes ends the kernel after a minute: an error
-// instead of silence. meanwhile(): when they have been asked for the first time.
-template <int kCount, typename At, typename Meanwhile = Nothing>
-__device__ __forceinline__ void receive(uint4 (&v)[kCount], unsigned tag, At&& at,
-                                        Meanwhile&& meanwhile = {}) {
+// instead of silence.
+template <int kCount, typename At>
+__device__ __forceinline__ void receive(uint4 (&v)[kCount], unsigned tag, At&& at) {
     const auto missing = [&](const uint4& pair) { return pair.y != tag || pair.w != tag; };
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -66,7 +55,6 @@ __device__ __forceinline__ void receive(uint4 (&v)[kCount], unsigned tag, At&& a
         v[i] = uint4{0, tag, 0, tag};
         if (from) v[i] = look(from);
     }
-    meanwhile();
     const long long begin = clock64();
     while (true) {
         bool any = false;

@@ -109,6 +109,18 @@ struct Parts {
     }
 };
 
+// out [rows, n] = x [rows, k] · wᵀ, so many rows at a time that the library takes them: it refuses
+// a matrix of 65,536 x 65,536.
+void product(const Context& ctx, const Tensor& out, const Tensor& x, const Tensor& w) {
+    const std::int64_t row_bytes =
+        static_cast<std::int64_t>(std::max(out.row_bytes(), x.row_bytes()));
+    const std::int64_t most = std::max<std::int64_t>(1, (std::int64_t{1} << 30) / row_bytes);
+    for (std::int64_t first = 0; first < out.rows(); first += most) {
+        const std::int64_t count = std::min(most, out.rows() - first);
+        gemm(ctx, out.slice_rows(first, count), x.slice_rows(first, count), w);
+    }
+}
+
 }  // namespace
 
 std::size_t unfused_bytes(std::int64_t tokens, std::int64_t head_dim, DType dtype, bool backward) {
@@ -123,14 +135,14 @@ std::size_t unfused_scratch_bytes(std::int64_t tokens, std::int64_t head_dim, DT
 void unfused_forward(const Context& ctx, const UnfusedTensors& t, void* memory, float scale) {
     const std::int64_t n = t.q.dim(0);
     const Parts parts(memory, n, t.q.dim(1), t.q.dtype, false);
-    gemm(ctx, parts.weights, t.q, t.k);
+    product(ctx, parts.weights, t.q, t.k);
     with_float_type(t.q.dtype, [&](auto type) {
         using T = decltype(type);
         launch(ctx, static_cast<unsigned>(n), kThreads, 0, softmax_kernel<T>,
                static_cast<T*>(parts.weights.data), static_cast<int>(n), scale);
     });
     transpose(ctx, parts.narrow, t.v);
-    gemm(ctx, t.out, parts.weights, parts.narrow);
+    product(ctx, t.out, parts.weights, parts.narrow);
 }
 
 void unfused_backward(const Context& ctx, const UnfusedTensors& t, void* memory, float scale) {
@@ -138,8 +150,8 @@ void unfused_backward(const Context& ctx, const UnfusedTensors& t, void* memory,
     const Parts parts(memory, n, t.q.dim(1), t.q.dtype, true);
     transpose(ctx, parts.turned, parts.weights);
     transpose(ctx, parts.narrow, t.dout);
-    gemm(ctx, t.dv, parts.turned, parts.narrow);
-    gemm(ctx, parts.gradients, t.dout, t.v);
+    product(ctx, t.dv, parts.turned, parts.narrow);
+    product(ctx, parts.gradients, t.dout, t.v);
     with_float_type(t.q.dtype, [&](auto type) {
         using T = decltype(type);
         launch(ctx, static_cast<unsigned>(n), kThreads, 0, softmax_backward_kernel<T>,
@@ -147,10 +159,10 @@ void unfused_backward(const Context& ctx, const UnfusedTensors& t, void* memory,
                static_cast<int>(n), scale);
     });
     transpose(ctx, parts.narrow, t.k);
-    gemm(ctx, t.dq, parts.gradients, parts.narrow);
+    product(ctx, t.dq, parts.gradients, parts.narrow);
     transpose(ctx, parts.turned, parts.gradients);
     transpose(ctx, parts.narrow, t.q);
-    gemm(ctx, t.dk, parts.turned, parts.narrow);
+    product(ctx, t.dk, parts.turned, parts.narrow);
 }
 
 }  // namespace mr::cuda

@@ -146,8 +146,7 @@ struct HeldNorm {
 struct MemoryRow {
     const void* x;
 
-    static constexpr bool kTwice = true;   // may be read again, in another order
-    static constexpr bool kCalls = false;  // has to be read by every thread, whatever there is
+    static constexpr bool kTwice = true;  // may be read again, in another order
     template <int kCount, typename Column>
     __device__ __forceinline__ void floats(float4 (&v)[kCount], int k, Column&& column) const {
 #pragma unroll
@@ -262,9 +261,7 @@ template <typename W, typename Source, typename Row>
 __device__ void load_ready_quantised(int k, const Source& source, const Row& to, int columns) {
     const int thread = thread_here();
     constexpr int kBatch = 3;
-    bool must = Source::kCalls;
-    for (int first = thread / 32 * 32; must || first * 16 < columns;
-         first += kInputThreads * kBatch, must = false) {
+    for (int first = thread / 32 * 32; first * 16 < columns; first += kInputThreads * kBatch) {
         const auto column = [&](int j) { return (first + thread % 32 + kInputThreads * j) * 16; };
         uint4 words[kBatch][2];
         source.sixteens(words, k, column);
@@ -287,9 +284,7 @@ __device__ void load_ready(int k, const Source& source, const Row& to, int colum
         if constexpr (!Source::kTwice) return;  // never asked for
     }
     constexpr int kBatch = 11;  // loads in flight
-    bool must = Source::kCalls;
-    for (int first = thread / 32 * 32; must || first * 4 < columns;
-         first += kInputThreads * kBatch, must = false) {
+    for (int first = thread / 32 * 32; first * 4 < columns; first += kInputThreads * kBatch) {
         const auto column = [&](int j) { return (first + thread % 32 + kInputThreads * j) * 4; };
         uint2 four[kBatch];
         source.fours(four, k, column);

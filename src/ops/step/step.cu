@@ -214,16 +214,12 @@ std::vector<Phase> phases_of(const StepModel& model, Fit& fit) {
                 if (words && R::Weights::kQuantised && phase.p.norm_weight) {
                     room =
                         std::max(room, layout.inputs + sizeof(float) * kRowShared<kInputThreads> +
-                                           TaggedRoom::kBytes);
+                                           TaggedRow::kRoomBytes);
                 }
-                const int columns = kWarps * R::each(phase.half) * R::Weights::kGranule;
-                phase.tile_stages = static_cast<int>((phase.p.k + columns - 1) / columns);
                 fit.stage_bytes = R::kStageBytes;
                 fit.flight = R::kFlight;
                 fit.clear = fit.clear || phase.p.k % R::Weights::kGranule != 0;
             });
-            phase.tiles_each = phase.p.tiles / blocks;
-            phase.tiles_rest = phase.p.tiles % blocks;
             // The tiles of all products go round the blocks, so that all get as many. What is added
             // to the same rows without a barrier between is one block's.
             const bool same = in.finish == Finish::add && !wait;

@@ -38,15 +38,12 @@ struct Results {
 // What a thread will need for a result besides the sums.
 struct HeldFinish {
     float residual = 0;
-    unsigned residual_tag = 0;  // which it had when it was looked at
     float2 bias{0, 0};
     float2 turn{1, 0};
     unsigned* cache = nullptr;  // where the pair goes besides, of keys and values
     bool turned = false;
 };
-// kLook: what it is added to most likely has come long ago; whether it has is looked at when it is
-// needed.
-template <typename T, bool kLook>
+template <typename T>
 __device__ __forceinline__ HeldFinish held_finish(const Results& results, int row, int2 where,
                                                   unsigned residual_tag) {
     const Params& p = results.p();
@@ -65,33 +62,18 @@ __device__ __forceinline__ HeldFinish held_finish(const Results& results, int ro
         }
     } else if (p.finish == Finish::add) {
         const Word* residual = results.phase.residual;
-        if (kLook && residual) {
-            const uint2 word = look_one(residual + row);
-            held.residual = __uint_as_float(word.x), held.residual_tag = word.y;
-        } else {
-            held.residual = residual ? __uint_as_float(receive_one(residual + row, residual_tag))
-                                     : static_cast<const float*>(p.out)[row];
-            held.residual_tag = residual_tag;
-        }
+        held.residual = residual ? __uint_as_float(receive_one(residual + row, residual_tag))
+                                 : static_cast<const float*>(p.out)[row];
     }
     return held;
 }
 
-// add_warps() of two neighbouring rows, read together.
-__device__ __forceinline__ float2 add_warps_of_two(const float* sums, int step) {
-    float2 v[kWarps];
-#pragma unroll
-    for (int i = 0; i < kWarps; ++i) v[i] = *reinterpret_cast<const float2*>(sums + i * step);
-    return {((v[0].x + v[1].x) + (v[2].x + v[3].x)) + ((v[4].x + v[5].x) + (v[6].x + v[7].x)),
-            ((v[0].y + v[1].y) + (v[2].y + v[3].y)) + ((v[4].y + v[5].y) + (v[6].y + v[7].y))};
-}
-
 // `sums` [count tiles][warps][16 rows] -> words, memory or both. `first_held` belongs to this
 // thread's first result where is_held; only Finish::store has others.
-template <int kAll, typename T, bool kLook>
+template <int kAll, typename T>
 __device__ __forceinline__ void send_tiles(const Results& results, const float* sums, int count,
                                            const HeldFinish& first_held, bool is_held,
-                                           unsigned residual_tag, unsigned tag) {
+                                           unsigned tag) {
     using small::add_warps;
     using small::kTileRows;
     const Params& p = results.p();
@@ -106,30 +88,16 @@ __device__ __forceinline__ void send_tiles(const Results& results, const float* 
             if (p.bias) held.bias.x = p.bias[row];
         }
         const float* at = sums + results.tile(i) * (kWarps * kTileRows) + results.row_in(i);
-        const bool gate = p.finish == Finish::gate;
-        float a, b = 0;
-        float2 up{0, 0};
-        if (kLook && results.pairs()) {
-            const float2 two = add_warps_of_two(at, kTileRows);
-            a = two.x, b = two.y;
-            if (gate) up = add_warps_of_two(at + kTileRows / 2, kTileRows);
-        } else {
-            a = add_warps(at, kTileRows);
-        }
+        float a = add_warps(at, kTileRows);
         if (!results.pairs()) {
             if (p.bias) a += held.bias.x;
-            if (p.finish == Finish::add) {
-                if (kLook && held.residual_tag != residual_tag) {
-                    held.residual =
-                        __uint_as_float(receive_one(results.phase.residual + row, residual_tag));
-                }
-                a += held.residual;
-            }
+            if (p.finish == Finish::add) a += held.residual;
             if (out) send(out + row, a, tag);
             small::put<T>(p.out, row, a, p.out_f32);
             continue;
         }
-        if (!kLook) b = add_warps(at + 1, kTileRows);
+        float b = add_warps(at + 1, kTileRows);
+        const bool gate = p.finish == Finish::gate;
         if (p.bias && !gate) a += held.bias.x, b += held.bias.y;
         if (gate || p.finish == Finish::activate) {
 #pragma unroll 1
@@ -142,13 +110,11 @@ __device__ __forceinline__ void send_tiles(const Results& results, const float* 
             rotate_pair(a, b, held.turn);
         }
         if (gate) {
-            if (!kLook) {
-                up.x = add_warps(at + kTileRows / 2, kTileRows);
-                up.y = add_warps(at + 1 + kTileRows / 2, kTileRows);
-            }
-            if (p.bias) up.x += held.bias.x, up.y += held.bias.y;
-            a = __fmul_rn(a, up.x);
-            b = __fmul_rn(b, up.y);
+            float up_a = add_warps(at + kTileRows / 2, kTileRows);
+            float up_b = add_warps(at + 1 + kTileRows / 2, kTileRows);
+            if (p.bias) up_a += held.bias.x, up_b += held.bias.y;
+            a = __fmul_rn(a, up_a);
+            b = __fmul_rn(b, up_b);
         }
         const unsigned pair = pack<T>(a, b);
         send(out + row / 2, pair, tag);

@@ -4,7 +4,6 @@
 #include "ops/attention/attention_decode.cuh"
 #include "ops/linear/small_finish.cuh"
 #include "ops/linear/small_input.cuh"
-#include "ops/step/step_barrier.cuh"
 #include "ops/step/step_cuda.h"
 #include "ops/step/step_finish.cuh"
 #include "ops/step/step_link.cuh"
@@ -13,6 +12,46 @@
 namespace mr::cuda::step {
 
 using small::HeldNorm;
+
+// All blocks arrive, then wait. The counter's top bit turns when the last one has come, and its
+// other bits are then as they were: nobody needs to reset it. One thread of a block calls all of
+// it.
+class GridBarrier {
+  public:
+    // Before this block's first arrival, and after the kernels before this one.
+    __device__ explicit GridBarrier(unsigned* counter) : counter_(counter), turned_(~top()) {}
+    GridBarrier() = default;  // none
+    // What the block wrote before a barrier of its own can be read by whoever has waited.
+    __device__ void arrive() const {
+        const unsigned step = blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1u;
+        asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter_), "r"(step)
+                     : "memory");
+    }
+    // A block that never comes (it found no room) ends the kernel after a minute: an error instead
+    // of silence.
+    __device__ void wait() {
+        const long long begin = clock64();
+        while (((top() ^ turned_) & 0x80000000u) != 0) {
+            if (clock64() - begin > (1ll << 37)) __trap();
+        }
+        turned_ = ~turned_;
+    }
+
+  private:
+    __device__ unsigned top() const {
+        unsigned now;
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter_) : "memory");
+        return now;
+    }
+    unsigned* counter_ = nullptr;
+    unsigned turned_ = 0;  // its top bit: what the counter's will be when all have come
+};
+
+// All threads that multiply.
+__device__ __forceinline__ void meet(GridBarrier& grid) {
+    if (threadIdx.x == 0) grid.wait();
+    WarpsTeam<kMultiplying>{0, 1}.sync();
+}
 
 // Where a warp is in the ring: which stage comes next, and for the how-manieth time.
 struct Place {
@@ -97,27 +136,21 @@ struct Going {
 };
 // One product: its input into the room, this block's tiles through the ring, what becomes of them.
 // `number` is the phase's.
-template <typename R, typename T, int D, bool kOne>
+template <typename R, typename T, bool kOne>
 __device__ __forceinline__ Going product(const Args& a, const Phase& phase, int number,
                                          unsigned ring, std::byte* room, Common& common,
                                          Going going) {
     using W = typename R::Weights;
-    // The input is asked for first, and what does not need it is done while it comes: 2 to 3%
-    // faster for narrow models of 16 bits, slower for wide ones (heads of 128) and quantised ones
-    // (docs/cuda-engine.md).
-    constexpr bool kAskFirst = kOne && !W::kQuantised && D < 128;
     const Params& p = phase.p;
     Place& place = going.place;
     HeldNorm<W> norm;  // on its way while others end
     define(norm);
-    if (!kAskFirst && HeldNorm<W>::possible(p)) norm.load(p);
+    if (HeldNorm<W>::possible(p)) norm.load(p);
     if (!kOne && phase.wait) meet(going.grid);
     const WarpsTeam<kMultiplying> team{0, 1};
     const int part = team.thread() / 32, lane = team.thread() % 32, rows = kOne ? 1 : p.rows;
     const int blocks = static_cast<int>(gridDim.x), first = first_tile(phase.first_block);
-    const int tiles = kAskFirst         ? phase.tiles_each + (first < phase.tiles_rest)
-                      : first < p.tiles ? (p.tiles - first + blocks - 1) / blocks
-                                        : 0;
+    const int tiles = first < p.tiles ? (p.tiles - first + blocks - 1) / blocks : 0;
     if (tiles == 0) return going;
     Stamp* stamp = a.stamps ? a.stamps + number - 1 : nullptr;
     if (!kOne) stamp_begin(stamp);
@@ -125,8 +158,7 @@ __device__ __forceinline__ Going product(const Args& a, const Phase& phase, int 
     const int share = (granules - part + kWarps - 1) / kWarps;
     const bool half = kOne && phase.half;
     const int each = R::each(half);  // granules of a stage that are this warp's
-    const int tile_stages =
-        kAskFirst ? phase.tile_stages : (granules + kWarps * each - 1) / (kWarps * each);
+    const int tile_stages = (granules + kWarps * each - 1) / (kWarps * each);
     std::byte* input = room;
     float* scales = reinterpret_cast<float*>(input + rows * p.x_stride);
     float* sums = scales + (W::kQuantised ? rows * granules * (W::kGranule / 32) : 0);
@@ -137,20 +169,12 @@ __device__ __forceinline__ Going product(const Args& a, const Phase& phase, int 
     const Results results{phase, first, blocks};
     const unsigned residual_tag = common.tags + phase.residual_tag;
     if constexpr (kOne) {
-        const auto prepare = [&] {
-            if (kAskFirst && p.norm_weight) norm.load(p);
-            const int i = team.thread();
-            if (i < min(tiles, p.pass_tiles) << results.log_each()) {
-                finish = held_finish<T, kAskFirst>(results, results.row(i), common.where[0],
-                                                   residual_tag);
-            }
-        };
-        if constexpr (!kAskFirst) prepare();
-        const Nothing nothing;
-        const auto& meanwhile = either<kAskFirst>(prepare, nothing);
+        const int i = team.thread();
+        if (i < min(tiles, p.pass_tiles) << results.log_each()) {
+            finish = held_finish<T>(results, results.row(i), common.where[0], residual_tag);
+        }
         const TaggedRow from{phase.in, common.tags + phase.in_tag,
-                             reinterpret_cast<float4*>(sums + kRowShared<small::kInputThreads>),
-                             meanwhile};
+                             reinterpret_cast<float4*>(sums + kRowShared<small::kInputThreads>)};
         const small::SharedRow<W> to{input, scales};
         if (p.norm_weight) {
             small::load_normed<W, T>(p, norm, from, to, columns, sums, team);
@@ -237,9 +261,8 @@ __device__ __forceinline__ Going product(const Args& a, const Phase& phase, int 
         }
         team.sync();
         if constexpr (kOne) {
-            send_tiles<kMultiplying, T, kAskFirst>({phase, first + done * blocks, blocks}, sums,
-                                                   count, finish, done == 0, residual_tag,
-                                                   common.tags + number);
+            send_tiles<kMultiplying, T>({phase, first + done * blocks, blocks}, sums, count, finish,
+                                        done == 0, common.tags + number);
         } else {
             small::finish_tiles<kMultiplying, kOne, T>(p, common.where, sums, first + done * blocks,
                                                        blocks, count, residual, done == 0);
@@ -340,7 +363,7 @@ __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant
         }
         commit_copies();
         going = phase.keys ? attend<T, D, kOne>(a, phase, i + 1, common.tags, room, going)
-                           : product<R, T, D, kOne>(a, phase, i + 1, ring, room, common, going);
+                           : product<R, T, kOne>(a, phase, i + 1, ring, room, common, going);
         wait_for_copies();
         const bool arrive = !kOne && phase.arrive;
         team.sync();  // the room, and the place of the phase, are free

@@ -11,42 +11,23 @@
 
 namespace mr::cuda::step {
 
-// Shared memory for a row that is needed in two orders.
-struct TaggedRoom {
-    static constexpr int kChunks = small::kHeld * small::kInputThreads;
-    static constexpr int kBytes = (kChunks + kChunks / 8) * 16;
-};
-
-// One of two, whatever their types.
-template <bool kFirst, typename A, typename B>
-__device__ __forceinline__ const auto& either(const A& a, const B& b) {
-    if constexpr (kFirst) {
-        return a;
-    } else {
-        return b;
-    }
-}
-
 // A row on its way: a word for every f32, or for two 16-bit numbers.
-// Meanwhile: every thread calls it once or more, when its words have been asked for.
-template <typename Meanwhile = Nothing>
 struct TaggedRow {
     const Word* words;
     unsigned tag;
-    float4* room;  // TaggedRoom
-    const Meanwhile& meanwhile;
+    float4* room;  // shared memory, kRoomBytes: for a row that is needed in two orders
 
     static constexpr bool kTwice = false;
-    static constexpr bool kCalls = !std::is_same_v<Meanwhile, Nothing>;
+    static constexpr int kChunks = small::kHeld * small::kInputThreads;
+    static constexpr int kRoomBytes = (kChunks + kChunks / 8) * 16;
 
     template <int kCount, typename Column>
     __device__ __forceinline__ void floats(float4 (&v)[kCount], int k, Column&& column) const {
         uint4 w[2 * kCount];
-        const auto at = [&](int i) {
+        receive(w, tag, [&](int i) {
             const int c = column(i / 2);
             return c < k ? words + c + i % 2 * 2 : nullptr;
-        };
-        receive(w, tag, at, meanwhile);
+        });
 #pragma unroll
         for (int j = 0; j < kCount; ++j) {
             v[j] = {__uint_as_float(w[2 * j].x), __uint_as_float(w[2 * j].z),
@@ -56,22 +37,20 @@ struct TaggedRow {
     template <int kCount, typename Column>
     __device__ __forceinline__ void fours(uint2 (&v)[kCount], int k, Column&& column) const {
         uint4 w[kCount];
-        const auto at = [&](int j) {
+        receive(w, tag, [&](int j) {
             const int c = column(j);
             return c < k ? words + c / 2 : nullptr;
-        };
-        receive(w, tag, at, meanwhile);
+        });
 #pragma unroll
         for (int j = 0; j < kCount; ++j) v[j] = {w[j].x, w[j].z};
     }
     template <int kCount, typename Column>
     __device__ __forceinline__ void sixteens(uint4 (&v)[kCount][2], int k, Column&& column) const {
         uint4 w[4 * kCount];
-        const auto at = [&](int i) {
+        receive(w, tag, [&](int i) {
             const int c = column(i / 4);
             return c < k ? words + c / 2 + i % 4 * 2 : nullptr;
-        };
-        receive(w, tag, at, meanwhile);
+        });
 #pragma unroll
         for (int j = 0; j < kCount; ++j) {
 #pragma unroll

@@ -31,9 +31,7 @@ struct alignas(16) Phase {
     const Word* residual;
     Word* out;
     int in_tag, residual_tag;
-    bool half;                   // a tile is 8 rows, and a stage twice as many of their columns
-    int tiles_each, tiles_rest;  // so many tiles all blocks have, so many blocks one more
-    int tile_stages;             // of the ring
+    bool half;  // a tile is 8 rows, and a stage twice as many of their columns
 };
 constexpr int kPhasePieces = sizeof(Phase) / 16;
 static_assert(kPhasePieces <= kMultiplying);

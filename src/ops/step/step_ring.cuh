@@ -70,7 +70,7 @@ struct HalfRing {
         f.from += f.step;
         f.left -= f.step;
     }
-    static __host__ __device__ __forceinline__ int each(bool half) { return half ? 2 : 1; }
+    static __device__ __forceinline__ int each(bool half) { return half ? 2 : 1; }
 
     // What a lane needs of a warp's granules of a stage.
     template <bool kOne>
@@ -126,7 +126,7 @@ struct QuantRing {
     static constexpr int kStageBytes = 2 * kHalfBytes;
     static constexpr int kFetching = 32, kArrivals = 1;
     static constexpr int kFlight = 3;
-    static __host__ __device__ __forceinline__ int each(bool) { return kEach; }
+    static __device__ __forceinline__ int each(bool) { return kEach; }
 
     // Lanes 0 and 1 have the halves.
     struct Fetch {
