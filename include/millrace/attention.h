@@ -1,6 +1,7 @@
 // Attention on raw device pointers and a stream: forward and backward, without an engine, a model
 // or a framework around it. Exact, deterministic, and never the matrix of all scores: forward takes
-// one number a row and head besides its results, backward head_dim + 2 more.
+// one number a row and head besides its results, backward head_dim + 2 more (a sequence's rows
+// rounded up to tiles of 64 or 128).
 //
 // clang-format off
 //   s[i, j]   = scale * q[i, h] · k[j, g]        for the keys j that query i sees; g = h / (heads / kv_heads)
@@ -8,7 +9,8 @@
 //   out[i, h] = sum over j of exp(s[i, j] - lse[h, i]) * v[j, g]
 // clang-format on
 //
-// Everything lies in the memory of the current device; calls return at once and can be captured in
+// Everything lies in the memory of the current device, which is the same in all calls of a process
+// (kernels are chosen for the first one's); calls return at once and can be captured in
 // a graph. Every function throws std::exception with the sentence of this contract that was broken.
 #pragma once
 

@@ -104,11 +104,17 @@ TEST_F(GpuStep, HasTheBitsOfItsPartsInEveryType) {
                          {{5}, {240}, {600}, {1, 30, 65}, {3, 100, 64, 200}}, 40);
     }
 }
-// Grouped heads; biases and learned positions; the parallel residual and heads of 80; heads of 128.
-TEST_F(GpuStep, HasTheBitsOfItsPartsInEveryFamily) {
+// Each a test of its own, so that none hides another.
+TEST_F(GpuStep, HasTheBitsOfItsPartsWithGroupedHeads) {
     expect_same_bits("random:tinyllama-1.1b:q8_0", {{130}, {1, 30, 65, 9}}, 20);
+}
+TEST_F(GpuStep, HasTheBitsOfItsPartsWithBiasesAndLearnedPositions) {
     expect_same_bits("random:gpt2:bf16", {{130}, {1, 30, 65}}, 20);
+}
+TEST_F(GpuStep, HasTheBitsOfItsPartsWithAParallelResidualAndHeadsOf80) {
     expect_same_bits("random:pythia-2.8b:bf16", {{130}, {1, 30, 65, 9}}, 20);
+}
+TEST_F(GpuStep, HasTheBitsOfItsPartsWithHeadsOf128) {
     expect_same_bits("random:llama-2-7b:q4_0", {{130}, {1, 30}}, 20);
     expect_same_bits("random:llama-2-7b:bf16", {{1000}}, 40);
 }

@@ -103,6 +103,9 @@ TEST_F(FlashApiTest, BackwardHasTheBitsOfTheOp) {
     millrace::Attention call = call_of(p, d, DType::bf16);
     const std::size_t bytes = millrace::attention_backward_scratch_bytes(call);
     EXPECT_EQ(bytes, flash_backward_scratch_bytes(d.q, d.k, d.batch));
+    millrace::Attention wide = call;
+    wide.head_dim = 256;
+    EXPECT_THROW(millrace::attention_backward_scratch_bytes(wide), ContractError);
     ctx_.scratch = {memory_.array<std::byte>(bytes), bytes};
     flash_backward(ctx_, want, dout, d.q, d.k, d.v, d.out, d.lse, d.batch, p.mask,
                    static_cast<float>(p.scale));

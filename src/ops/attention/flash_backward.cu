@@ -30,6 +30,10 @@ struct Parts {
 std::size_t flash_backward_scratch_bytes(const ops::HeadRows& q, const ops::HeadRows& k,
                                          const FlashBatch& batch) {
     (void)k;
+    MR_CHECK(q.head_dim() >= 8 && q.head_dim() % 8 == 0 && q.head_dim() <= kFlashBackwardMaxDim,
+             "head_dim is a multiple of 8, from 8 to 128 backward on the GPU");
+    MR_CHECK(q.heads() > 0 && q.tokens() >= 0 && batch.sequences >= 0,
+             "there are heads, and no negative number of tokens or sequences");
     const int dim = static_cast<int>(q.head_dim());
     // In two passes: delta alone.
     if (q.tensor.dtype == DType::f32) {
