@@ -12,7 +12,6 @@
 #include <limits>
 
 #include "cli/terminal.h"
-#include "core/cuda/passed_over.h"
 #include "core/error.h"
 #include "core/mapped_file.h"
 #include "core/thread_pool.h"

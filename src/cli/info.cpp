@@ -14,7 +14,6 @@
 #include "core/arena.h"
 #include "core/cpu.h"
 #include "core/cuda/device.h"
-#include "core/cuda/passed_over.h"
 #include "core/error.h"
 #include "core/thread_pool.h"
 #include "millrace/millrace.h"

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "core/cuda/device.h"
-#include "core/cuda/held.h"
 #include "core/cuda/timeline.h"
 #include "core/error.h"
 #include "core/thread_pool.h"

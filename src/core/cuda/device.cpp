@@ -1,7 +1,6 @@
 // What a build without CUDA has in place of device.cu: no device, and the reason.
 #include "core/cuda/device.h"
 
-#include "core/cuda/passed_over.h"
 #include "core/error.h"
 
 namespace mr::cuda {

@@ -9,9 +9,7 @@
 
 #include "core/arena.h"
 #include "core/cuda/device.h"
-#include "core/cuda/held.h"
 #include "core/cuda/kernel.cuh"
-#include "core/cuda/passed_over.h"
 #include "core/error.h"
 
 namespace mr::cuda {
@@ -98,13 +96,16 @@ const std::optional<DeviceInfo>& found() {
 
 const Gpu& this_gpu() {
     static const Gpu found = [] {
-        int device = 0, major = 0, minor = 0, count = 0, l2 = 0;
+        int device = 0, major = 0, minor = 0, count = 0, l2 = 0, shared = 0;
         MR_CUDA_CALL(cudaGetDevice(&device));
         MR_CUDA_CALL(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
         MR_CUDA_CALL(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
         MR_CUDA_CALL(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
         MR_CUDA_CALL(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, device));
-        return Gpu{code_of(major * 10 + minor), count, static_cast<std::size_t>(l2)};
+        MR_CUDA_CALL(
+            cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+        return Gpu{code_of(major * 10 + minor), count, static_cast<std::size_t>(l2),
+                   static_cast<std::size_t>(shared)};
     }();
     return found;
 }

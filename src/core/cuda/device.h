@@ -39,6 +39,10 @@ bool built();
 std::optional<DeviceInfo> device();
 // Why device() gave none, and what to do: one line.
 std::string why_no_device();
+// The GPU that is there and cannot be used: its name, why it is passed over, and what to do, where
+// the system has one that device() does not give (this build has no code for it, say). Empty where
+// there is none, or it is used.
+std::string passed_over();
 // The GPU, or Error (device) with why_no_device().
 DeviceInfo require_device();
 
@@ -54,8 +58,13 @@ class OutOfMemory : public Error {
 struct Gpu {
     int sm = 0, multiprocessors = 0;
     std::size_t l2_bytes = 0;
+    std::size_t shared_per_block = 0;  // most a block may ask for
 };
 const Gpu& this_gpu();
+
+// Bytes of all DeviceArenas there are now, as they asked for them: what a plan is held against.
+// What the driver takes for itself (code, contexts, graphs) is not among them.
+std::uint64_t held_bytes();
 
 // Device memory, taken once and handed out front to back, as core/arena.h does for the host.
 class DeviceArena {

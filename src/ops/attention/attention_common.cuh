@@ -164,6 +164,25 @@ __device__ __forceinline__ void store_normalised(const Args& a, std::int64_t at,
                                                  float weight) {
     static_cast<T*>(a.out)[at] = from_f32<T>(normalised(sum, weight));
 }
+// Tile `tile` of `tiles`, of a kernel whose blocks each list all of them; nothing past the last.
+// Rows that see nothing have no part: whoever is at it writes their zeros.
+template <typename T, int D>
+__device__ __forceinline__ Tile listed_tile(const Args& a, int tiles, int tile) {
+    Tile t{};
+    if (tile < tiles) {
+        t = rows_at(a, tile / a.row_tiles, tile % a.row_tiles, 0);
+        if (t.rows > 0) t.see(a, last_position(a, t));
+    }
+    if (t.rows > 0 && t.begin == t.end &&
+        tile % static_cast<int>(gridDim.x) == static_cast<int>(blockIdx.x)) {
+        for (int head = 0; head < a.kv_heads; ++head) {
+            for (int i = 0; i < t.rows * D; ++i) {
+                store_normalised<T>(a, t.at(a, i / D, head, D) + i % D, 0, 0);
+            }
+        }
+    }
+    return t;
+}
 
 // How a decode team is linked to what comes before and after it: here by memory, between kernels.
 // step_link.cuh has another one.

@@ -332,7 +332,7 @@ template <typename T, int D, int kStages>
 bool start(const Context& ctx, int blocks, int tiles, const Args& args) {
     static const bool fits = [] {
         constexpr std::size_t kBytes = ManyShape<D, kStages>::kBytes;
-        if (require_device().shared_per_block < kBytes + sizeof(UnitList) + 1024) return false;
+        if (this_gpu().shared_per_block < kBytes + sizeof(UnitList) + 1024) return false;
         allow_shared(many_kernel<T, D, kStages>, kBytes);
         return true;
     }();

@@ -59,20 +59,7 @@ __device__ __forceinline__ void list_sections(const Args& a, int tiles, ShareLis
     const int tile = static_cast<int>(threadIdx.x), warp = tile / 32, lane = tile % 32;
     int sums[2] = {0, 0};  // up to this tile: long, short
     if (tile < kMostSharedTiles) {
-        Tile t{};
-        if (tile < tiles) {
-            t = rows_at(a, tile / a.row_tiles, tile % a.row_tiles, 0);
-            if (t.rows > 0) t.see(a, last_position(a, t));
-        }
-        // Rows that see nothing have no part: whoever is at it writes their zeros.
-        if (t.rows > 0 && t.begin == t.end &&
-            tile % static_cast<int>(gridDim.x) == static_cast<int>(blockIdx.x)) {
-            for (int head = 0; head < a.kv_heads; ++head) {
-                for (int i = 0; i < t.rows * D; ++i) {
-                    store_normalised<T>(a, t.at(a, i / D, head, D) + i % D, 0, 0);
-                }
-            }
-        }
+        const Tile t = listed_tile<T, D>(a, tiles, tile);
         list.tiles[tile] = t;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {

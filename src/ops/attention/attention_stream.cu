@@ -257,7 +257,7 @@ bool start(const Context& ctx, int blocks, int tiles, const Args& args) {
     using Shared = StreamShared<T, D, kTeams, kStages>;
     static_assert(kTeams * kDecodeThreads >= kMostSharedTiles);
     static const bool fits = [] {
-        if (require_device().shared_per_block < sizeof(Shared) + 1024) return false;
+        if (this_gpu().shared_per_block < sizeof(Shared) + 1024) return false;
         allow_shared(stream_kernel<T, D, kTeams, kStages>, sizeof(Shared));
         return true;
     }();

@@ -59,10 +59,9 @@ cublaslt::Key key_of(const GemmShape& shape) {
 // The library's algorithm for the shape; null where the own kernels serve it. It must not depend on
 // anything but the shape: the bits of a row do.
 const cublaslt::Algorithm* library_algorithm(const GemmShape& shape) {
-    static const int sm = require_device().sm;
     const DType w = ops::is_tiled(shape.w) ? shape.x : shape.w;
     if (w != shape.x) return nullptr;
-    if (sm < 80 && shape.x == DType::bf16) return nullptr;  // not known to those GPUs
+    if (this_gpu().sm < 80 && shape.x == DType::bf16) return nullptr;  // not known to those GPUs
     if (shape.k * dtype_info(shape.x).block_bytes % static_cast<int>(cublaslt::kAlign) != 0) {
         return nullptr;
     }

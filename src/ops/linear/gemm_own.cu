@@ -237,8 +237,7 @@ __global__ void __launch_bounds__(kThreads) gemm_mma(const Args args, bool align
 }  // namespace mma
 
 bool uses_tensor_cores(DType x, DType w) {
-    static const int sm = require_device().sm;
-    return sm >= 80 && x == w && x != DType::f32;
+    return this_gpu().sm >= 80 && x == w && x != DType::f32;
 }
 
 bool whole_16_bytes(const void* at) { return reinterpret_cast<std::uintptr_t>(at) % 16 == 0; }

@@ -222,25 +222,21 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 
 template <typename T, typename S>
 void start(const Context& ctx, const Params& p) {
-    static const int multiprocessors = [] {
-        allow_shared(half_kernel<T, S>, S::kBytes);
-        return require_device().multiprocessors;
-    }();
+    allow_shared(half_kernel<T, S>, S::kBytes);
     const DType type = std::is_same_v<T, bf16> ? DType::bf16 : DType::f16;
     const CUtensorMap inputs =
         head_rows_map(p.x, type, p.rows, 1, p.k, p.x_stride / 2, S::kTokensMost);
-    launch(ctx, dim3(static_cast<unsigned>(std::min(multiprocessors, p.tiles))), dim3(S::kThreads),
-           S::kBytes, half_kernel<T, S>, p, inputs);
+    launch(ctx, dim3(static_cast<unsigned>(std::min(this_gpu().multiprocessors, p.tiles))),
+           dim3(S::kThreads), S::kBytes, half_kernel<T, S>, p, inputs);
 }
 
 }  // namespace
 
 template <typename T>
 void run_mid_half(const Context& ctx, const Params& p) {
-    static const int multiprocessors = require_device().multiprocessors;
     if (p.rows > 32) return start<T, HalfShape<8, 6, 5>>(ctx, p);
     // All of a block's tiles in one pass where the registers suffice.
-    if (p.tiles > 6 * multiprocessors) return start<T, HalfShape<4, 11, 8>>(ctx, p);
+    if (p.tiles > 6 * this_gpu().multiprocessors) return start<T, HalfShape<4, 11, 8>>(ctx, p);
     start<T, HalfShape<4, 6, 6>>(ctx, p);
 }
 template void run_mid_half<bf16>(const Context&, const Params&);

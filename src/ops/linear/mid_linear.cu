@@ -178,9 +178,8 @@ void start(const Context& ctx, const Params& p) {
 
 template <typename W, typename T>
 void start_quantised(const Context& ctx, const Params& p) {
-    static const int multiprocessors = require_device().multiprocessors;
     // Strips of two tiles where they are enough to give nearly every multiprocessor a block.
-    const bool two = (p.tiles + 1) / 2 * 4 >= 3 * multiprocessors;
+    const bool two = (p.tiles + 1) / 2 * 4 >= 3 * this_gpu().multiprocessors;
     if (p.rows <= 32) {
         two ? start<W, T, 2, 4>(ctx, p) : start<W, T, 1, 4>(ctx, p);
     } else {

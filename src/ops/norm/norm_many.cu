@@ -230,18 +230,6 @@ __global__ void __launch_bounds__(kMostThreads, 1) norm_bulk(const NormArgs a) {
     }
 }
 
-struct Device {
-    int multiprocessors;
-    std::size_t shared;  // bytes, most a block may have
-};
-const Device& gpu() {
-    static const Device device = [] {
-        const DeviceInfo info = require_device();
-        return Device{info.multiprocessors, info.shared_per_block};
-    }();
-    return device;
-}
-
 template <typename L, typename T, bool kResidual>
 bool start(const Context& ctx, const NormArgs& a) {
     const auto kernel = norm_bulk<L, T, kResidual>;
@@ -259,10 +247,11 @@ bool start(const Context& ctx, const NormArgs& a) {
         return sizeof(float) * static_cast<std::size_t>(arrays) * cols +
                static_cast<std::size_t>(threads / L::kThreads * kStages) * stage;
     };
+    const std::size_t most = this_gpu().shared_per_block;
     // Blocks of `threads` that a multiprocessor holds; the system takes 1 KB for each.
     const auto held = [&](int threads) {
         const std::size_t block = shared(threads) + compiled.sharedSizeBytes;
-        return block > gpu().shared ? 0 : static_cast<int>((gpu().shared + 1024) / (block + 1024));
+        return block > most ? 0 : static_cast<int>((most + 1024) / (block + 1024));
     };
     // Two blocks of four warps. Where there is no room for them, one block of eight: it has the
     // weights once.
@@ -270,7 +259,7 @@ bool start(const Context& ctx, const NormArgs& a) {
     if (blocks == 0) return false;
     if (blocks == 1 && held(kMostThreads) > 0) threads = kMostThreads;
     const int groups = threads / L::kThreads;
-    const int grid = std::min((a.rows + groups - 1) / groups, blocks * gpu().multiprocessors);
+    const int grid = std::min((a.rows + groups - 1) / groups, blocks * this_gpu().multiprocessors);
     allow_shared(kernel, shared(threads));
     launch(ctx, dim3(static_cast<unsigned>(grid)), dim3(static_cast<unsigned>(threads)),
            shared(threads), kernel, a);

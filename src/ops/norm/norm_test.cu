@@ -55,14 +55,7 @@ class NormTest : public GpuTest {
         return pass.out;
     }
     NormPass pass_of(NormKind kind, Tensor out, Tensor x, Tensor weight, Tensor bias) {
-        NormPass pass;
-        pass.kind = kind;
-        pass.eps = kEps;
-        pass.x = x;
-        pass.out = out;
-        pass.weight = weight;
-        pass.bias = bias;
-        return pass;
+        return cuda::pass_of(kind, out, x, weight, bias, kEps);
     }
     std::vector<std::byte> bits(Tensor t) {
         return download(static_cast<const std::byte*>(t.data), t.bytes());

@@ -65,18 +65,13 @@ std::size_t slice_bytes(std::int64_t vocab, int team) {
                                            RowDraw<true>::slice_of(static_cast<int>(vocab), team));
 }
 
-const DeviceInfo& this_device() {
-    static const DeviceInfo info = require_device();
-    return info;
-}
-
 // What a kernel may use, raised once; also whether there are clusters.
 template <typename Kernel>
 bool prepare_clusters(Kernel* kernel) {
     cudaFuncAttributes attributes{};
     MR_CUDA_CALL(cudaFuncGetAttributes(&attributes, kernel));
-    if (this_device().sm < 90) return false;
-    const std::size_t room = this_device().shared_per_block - attributes.sharedSizeBytes;
+    if (this_gpu().sm < 90) return false;
+    const std::size_t room = this_gpu().shared_per_block - attributes.sharedSizeBytes;
     MR_CUDA_CALL(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(room)));
     MR_CUDA_CALL(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
@@ -123,7 +118,7 @@ bool sample_team_fits(std::int64_t vocab, int team) {
     const bool power_of_two = team > 0 && (team & (team - 1)) == 0;
     if (!power_of_two || team > Team<true>::kMost) return false;
     if (!has_clusters<false>() || !has_clusters<true>()) return false;
-    if (slice_bytes(vocab, team) + sizeof(Work) + 1024 > this_device().shared_per_block) {
+    if (slice_bytes(vocab, team) + sizeof(Work) + 1024 > this_gpu().shared_per_block) {
         return false;
     }
     if (team <= 8) return true;
