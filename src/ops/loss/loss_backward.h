@@ -1,0 +1,19 @@
+// Cross-entropy and its gradient in one pass over the logits, which it overwrites: the LM head is
+// worked off in chunks of rows, so that all logits never exist at once.
+#pragma once
+
+#include <cstdint>
+
+#include "core/context.h"
+#include "core/tensor.h"
+
+namespace mr::ops {
+
+// loss[t] = log(sum_v exp(logits[t, v])) - logits[t, targets[t]]
+// logits[t, v] = scale * (softmax(logits[t])[v] - [v == targets[t]])
+// f32 [tokens, vocab]; a target < 0 does not count: loss 0, gradient 0. A row with a NaN or an
+// infinity gives NaN in both.
+void cross_entropy_backward(const Context& ctx, float* loss, Tensor logits,
+                            const std::int32_t* targets, float scale);
+
+}  // namespace mr::ops
