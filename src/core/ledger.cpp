@@ -28,6 +28,8 @@ const char* op_name(OpKind kind) {
             return "sample";
         case OpKind::check:
             return "check";
+        case OpKind::optimizer:
+            return "optimizer";
         case OpKind::kCount:
             break;
     }

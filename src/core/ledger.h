@@ -23,6 +23,7 @@ enum class OpKind : std::uint8_t {
     loss,
     sample,
     check,
+    optimizer,
     kCount,
 };
 const char* op_name(OpKind kind);
