@@ -40,6 +40,16 @@ std::string remedy_of(cudaError_t status) {
         case cudaErrorNoKernelImageForDevice:
             return "build on this machine, or for its GPU: cmake -DMILLRACE_CUDA_ARCH=..., or use "
                    "--device cpu";
+        case cudaErrorDevicesUnavailable:
+        case cudaErrorDeviceNotLicensed:
+        case cudaErrorECCUncorrectable:
+        case cudaErrorNvlinkUncorrectable:
+        case cudaErrorContained:
+        case cudaErrorHardwareStackError:
+        case cudaErrorSystemNotReady:
+            return "the GPU is lost or taken: nvidia-smi and the system's log say why; reset it, "
+                   "or "
+                   "use --device cpu";
         default:
             return "start again; if it stays, use --device cpu and report it";
     }
