@@ -1,0 +1,114 @@
+// Training batches out of packed tokens, and the thread that reads them ahead.
+//
+// The row of tokens of a split is cut into windows of `seq` tokens at w * seq; each is read with
+// the token after it, so that inputs are ids[0 .. seq) and targets ids[1 .. seq]. Nothing here
+// keeps state: a batch is a pure function of (data, seed, batch, seq, step), so going on at any
+// step needs nothing but the step.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "train/shards.h"
+
+namespace mr::train {
+
+// A permutation of [0, size) without a table: a Feistel network over the next power of four, walked
+// until it lands inside. `key` chooses the permutation.
+class IndexPermutation {
+  public:
+    IndexPermutation(std::uint64_t size, std::uint64_t key);
+    std::uint64_t operator()(std::uint64_t index) const;  // index < size
+
+  private:
+    std::uint64_t size_;
+    std::uint64_t key_;
+    int half_bits_;  // of each half
+};
+
+struct BatchOptions {
+    std::int64_t batch = 1;
+    std::int64_t seq = 0;
+    std::uint64_t seed = 0;
+    bool shuffle = true;  // false: the windows in order, once (validation)
+};
+
+class Batches {
+  public:
+    // The shards must outlive this. Throws Error (input) where they hold less than one window.
+    Batches(const Shards& shards, BatchOptions options);
+
+    static std::uint64_t window_count(std::uint64_t tokens, std::int64_t seq);
+
+    const BatchOptions& options() const { return options_; }
+    std::uint64_t windows() const { return windows_; }
+    // Steps that see every window once; the last may have fewer rows where not shuffled.
+    std::uint64_t steps_per_epoch() const;
+    std::int64_t rows() const { return options_.batch; }
+    std::int64_t row_tokens() const { return options_.seq + 1; }
+    std::size_t batch_ids() const { return static_cast<std::size_t>(rows() * row_tokens()); }
+
+    // The window in row `row` of step `step`. Shuffled: row number n = step * batch + row takes
+    // place n % windows of epoch n / windows, each epoch in an order of its own, without end.
+    std::uint64_t window(std::uint64_t step, std::int64_t row) const;
+    // ids: [batch, seq + 1]. Gives the rows that were filled: `batch`, or what is left of the
+    // windows in order (0 past the last); the rows after them are zeros. Any thread.
+    std::int64_t read(std::uint64_t step, std::span<std::int32_t> ids) const;
+
+  private:
+    const Shards* shards_;
+    BatchOptions options_;
+    std::uint64_t windows_;
+};
+
+// Reads batches first_step, first_step + 1, ... ahead of the one in use, on a thread of its own.
+class Prefetcher {
+  public:
+    // `buffers` are the caller's (pinned, where a GPU copies from them), each [batch, seq + 1]: one
+    // for the batch in use and one for each to read ahead. One alone: no thread, next() reads.
+    // `batches` and the buffers must outlive this.
+    Prefetcher(const Batches& batches, std::uint64_t first_step,
+               std::vector<std::span<std::int32_t>> buffers);
+    ~Prefetcher();
+    Prefetcher(const Prefetcher&) = delete;
+    Prefetcher& operator=(const Prefetcher&) = delete;
+
+    struct Batch {
+        std::uint64_t step = 0;
+        std::int64_t rows = 0;
+        std::span<const std::int32_t> ids;  // [batch, seq + 1]
+        std::size_t buffer = 0;             // which of the buffers it is in
+    };
+    // The next batch, stays valid until release(). Throws what reading it threw.
+    Batch next();
+    // The oldest batch that next() gave is done with: its buffer may be overwritten.
+    void release();
+    // How long next() has waited for the disk so far.
+    double wait_seconds() const { return wait_seconds_; }
+
+  private:
+    void work();
+
+    struct Slot {
+        std::int64_t rows = 0;
+        std::exception_ptr failure;
+    };
+    const Batches& batches_;
+    const std::uint64_t first_;
+    std::vector<std::span<std::int32_t>> buffers_;
+    std::vector<Slot> slots_;
+    // Counts of batches since first_: released_ <= taken_ <= read_ <= released_ + buffers.
+    std::uint64_t read_ = 0, taken_ = 0, released_ = 0;
+    double wait_seconds_ = 0;
+    bool stop_ = false;
+    std::mutex mutex_;
+    std::condition_variable filled_, freed_;
+    std::thread thread_;
+};
+
+}  // namespace mr::train
