@@ -1,0 +1,177 @@
+#include "train/metrics.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <string_view>
+
+#include "core/error.h"
+#include "core/mapped_file.h"
+#include "formats/json.h"
+
+namespace mr::train {
+namespace {
+
+constexpr std::size_t kMostBytes = std::size_t{1} << 31;  // some ten million steps
+
+// Shortest form that reads back as the same double.
+std::string number(double value) {
+    return std::isfinite(value) ? fmt::format("{}", value) : std::string("null");
+}
+
+[[noreturn]] void fail(const std::string& path, const char* action, int code) {
+    throw Error::input({.file = path,
+                        .problem = std::string(action) + ": " + std::strerror(code),
+                        .remedy = code == ENOSPC ? "free some space, then --resume the run"
+                                                 : "check the folder and its permissions"});
+}
+
+// One line of a file, checked.
+class Line {
+  public:
+    Line(std::string_view text, const std::string& file, std::int64_t number)
+        : file_(file), where_(fmt::format("line {}", number)) {
+        json_ = formats::parse_json(text, file, where_, 4);
+        if (!json_.is_object()) throw wrong("", "is not a JSON object");
+    }
+    // A finite number, or NaN for null.
+    double number(const char* key, bool null_allowed) const {
+        const nlohmann::json& value = field(key);
+        if (value.is_null() && null_allowed) return StepMetrics::kNone;
+        if (!value.is_number()) throw wrong(key, "is not a number");
+        return value.get<double>();
+    }
+    double not_negative(const char* key) const {
+        const double value = number(key, false);
+        if (value < 0) throw wrong(key, "is negative");
+        return value;
+    }
+    std::int64_t step() const {
+        const nlohmann::json& value = field("step");
+        if (!value.is_number_unsigned() || value.get<std::uint64_t>() < 1 ||
+            value.get<std::uint64_t>() > (std::uint64_t{1} << 53)) {
+            throw wrong("step", "is not a step's number");
+        }
+        return value.get<std::int64_t>();
+    }
+    bool flag(const char* key) const {
+        const nlohmann::json& value = field(key);
+        if (!value.is_boolean()) throw wrong(key, "is neither true nor false");
+        return value.get<bool>();
+    }
+    bool has(const char* key) const { return json_.contains(key); }
+    Error wrong(const char* key, std::string problem) const {
+        return Error::input({.file = file_,
+                             .field = *key ? where_ + ", '" + key + "'" : where_,
+                             .problem = std::move(problem),
+                             .remedy = "it is not as millrace train wrote it"});
+    }
+
+  private:
+    const nlohmann::json& field(const char* key) const {
+        const auto at = json_.find(key);
+        if (at == json_.end()) throw wrong(key, "is missing");
+        return *at;
+    }
+
+    const std::string& file_;
+    std::string where_;
+    nlohmann::json json_;
+};
+
+StepMetrics parse_line(std::string_view text, const std::string& file, std::int64_t number,
+                       std::int64_t after) {
+    const Line line(text, file, number);
+    StepMetrics m;
+    m.step = line.step();
+    if (m.step <= after) throw line.wrong("step", "does not come after the line before");
+    m.loss = line.number("loss", true);
+    if (line.has("val_loss")) m.val_loss = line.number("val_loss", true);
+    m.lr = line.not_negative("lr");
+    m.grad_norm = line.number("grad_norm", true);
+    m.tokens_per_second = line.not_negative("tokens_per_second");
+    m.data_wait_seconds = line.not_negative("data_wait_seconds");
+    m.skipped = line.flag("skipped");
+    m.seconds = line.not_negative("seconds");
+    return m;
+}
+
+// The bytes of `text` that a run going on after step `after` keeps.
+std::size_t kept_bytes(std::string_view text, const std::string& path, std::int64_t after) {
+    std::size_t kept = 0;
+    std::int64_t number = 0, last = 0;
+    while (kept < text.size()) {
+        const std::size_t end = text.find('\n', kept);
+        if (end == std::string_view::npos) break;
+        try {
+            last = parse_line(text.substr(kept, end - kept), path, ++number, last).step;
+        } catch (const Error&) {
+            break;
+        }
+        if (last > after) break;
+        kept = end + 1;
+    }
+    return kept;
+}
+
+}  // namespace
+
+std::string metrics_line(const StepMetrics& m) {
+    std::string line = fmt::format("{{\"step\": {}, \"loss\": {}", m.step, number(m.loss));
+    if (m.val_loss) line += fmt::format(", \"val_loss\": {}", number(*m.val_loss));
+    line += fmt::format(
+        ", \"lr\": {}, \"grad_norm\": {}, \"tokens_per_second\": {}, \"data_wait_seconds\": {}, "
+        "\"skipped\": {}, \"seconds\": {}}}\n",
+        number(m.lr), number(m.grad_norm), number(m.tokens_per_second), number(m.data_wait_seconds),
+        m.skipped, number(m.seconds));
+    return line;
+}
+
+MetricsWriter::MetricsWriter(const std::string& path, std::int64_t after) : path_(path) {
+    std::size_t keep = 0;
+    if (after > 0 && ::access(path.c_str(), F_OK) == 0) {
+        keep = kept_bytes(read_text_file(path, kMostBytes), path, after);
+    }
+    fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (fd_ < 0) fail(path_, "cannot be opened", errno);
+    if (::ftruncate(fd_, static_cast<off_t>(keep)) != 0) {
+        const int code = errno;
+        ::close(fd_);
+        fail(path_, "cannot be cut back", code);
+    }
+}
+
+MetricsWriter::~MetricsWriter() { ::close(fd_); }
+
+void MetricsWriter::append(const StepMetrics& metrics) {
+    const std::string line = metrics_line(metrics);
+    std::size_t done = 0;
+    while (done < line.size()) {
+        const ssize_t count = ::write(fd_, line.data() + done, line.size() - done);
+        if (count < 0) {
+            if (errno == EINTR) continue;
+            fail(path_, "cannot be written", errno);
+        }
+        done += static_cast<std::size_t>(count);
+    }
+}
+
+std::vector<StepMetrics> read_metrics(const std::string& path) {
+    const std::string text = read_text_file(path, kMostBytes);
+    std::vector<StepMetrics> all;
+    std::size_t at = 0;
+    for (std::int64_t number = 1; at < text.size(); ++number) {
+        const std::size_t end = text.find('\n', at);
+        if (end == std::string::npos) break;
+        all.push_back(parse_line(std::string_view(text).substr(at, end - at), path, number,
+                                 all.empty() ? 0 : all.back().step));
+        at = end + 1;
+    }
+    return all;
+}
+
+}  // namespace mr::train

@@ -1,0 +1,55 @@
+// What a training run writes down of every step: metrics.jsonl, one JSON object a line,
+//   {"step": 100, "loss": 2.31, "val_loss": 2.4, "lr": 0.001, "grad_norm": 0.8,
+//    "tokens_per_second": 51234.5, "data_wait_seconds": 0, "skipped": false, "seconds": 0.64}
+// "val_loss" stands only where validation ran; a number that is not finite is null. Numbers are
+// written so that they read back as the same doubles: two runs are equal when these lines are.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace mr::train {
+
+struct StepMetrics {
+    static constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+    std::int64_t step = 0;           // counted from 1: the state after this many steps
+    double loss = kNone;             // nats a token, mean over the step's batch, before its update
+    std::optional<double> val_loss;  // nats a token over the validation split, after the update
+    double lr = 0;
+    double grad_norm = kNone;  // of all gradients, before clipping
+    double tokens_per_second = 0;
+    double data_wait_seconds = 0;  // of `seconds`: the step stood still for its batch
+    bool skipped = false;          // loss or gradient not finite: nothing was updated
+    double seconds = 0;            // of the step alone: no validation, no saving
+};
+
+// One line with its newline.
+std::string metrics_line(const StepMetrics& metrics);
+
+// Appends lines to a metrics.jsonl; each is one write(), so that a crash tears at most the last.
+class MetricsWriter {
+  public:
+    // Goes on after step `after`: lines of later steps, and everything from the first line that is
+    // no whole metrics line (torn by a crash), are cut off. 0: a new file, or an emptied one.
+    MetricsWriter(const std::string& path, std::int64_t after);
+    ~MetricsWriter();
+    MetricsWriter(const MetricsWriter&) = delete;
+    MetricsWriter& operator=(const MetricsWriter&) = delete;
+
+    void append(const StepMetrics& metrics);  // Error (input) where the disk is full
+
+  private:
+    std::string path_;
+    int fd_ = -1;
+};
+
+// All steps of a file, which nobody vouches for: Error (input) naming file, line and field for what
+// is no object, lacks a field, has a wrong type, or has steps that do not rise. A last line
+// without its newline is still being written: it is left out.
+std::vector<StepMetrics> read_metrics(const std::string& path);
+
+}  // namespace mr::train

@@ -1,0 +1,43 @@
+// report.html of a training run: its curves, memory plan and stages, on one page that needs
+// nothing but itself (no network, no library).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/arena.h"
+#include "core/ledger.h"
+#include "train/metrics.h"
+
+namespace mr::train {
+
+// A run as its page describes it, beside its metrics. What is empty or 0 is left out.
+struct RunDescription {
+    std::string name;     // "runs/story"
+    std::string model;    // "llama: 6 layers of 256, 5.2 M parameters"
+    std::string device;   // "CPU, 2 threads", "NVIDIA H200"
+    std::string command;  // the command line, as it was given
+    std::vector<std::pair<std::string, std::string>> facts;  // what else there is to say, in order
+    std::int64_t steps = 0;                                  // asked for
+    std::int64_t tokens_per_step = 0;
+    double flops_per_token = 0;  // forward and backward, by the model's shape
+    double matrix_peak = 0;      // FLOP/s, measured
+    double entropy = 0;          // nats a token that the corpus has: no loss can stay below it
+    MemoryPlan plan;
+    Ledger ledger;  // of the steps since the process started
+    struct Sample {
+        std::int64_t step = 0;
+        std::string text;
+    };
+    std::vector<Sample> samples;  // the newest last
+};
+
+std::string train_page(const RunDescription& run, std::span<const StepMetrics> steps);
+// Through core/output_file.h: whole or not at all.
+void write_train_report(const std::string& path, const RunDescription& run,
+                        std::span<const StepMetrics> steps);
+
+}  // namespace mr::train

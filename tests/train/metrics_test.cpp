@@ -1,0 +1,146 @@
+// metrics.jsonl: what is written reads back as the same doubles, a resumed run goes on where it
+// was, and a file that was damaged is named with its line.
+#include "train/metrics.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "core/error.h"
+
+namespace mr::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Metrics : public ::testing::Test {
+  protected:
+    void SetUp() override {
+        const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
+        path_ = (fs::temp_directory_path() / ("metrics_" + std::string(info->name()) + "_" +
+                                              std::to_string(::getpid()) + ".jsonl"))
+                    .string();
+        fs::remove(path_);
+    }
+    void TearDown() override { fs::remove(path_); }
+
+    static StepMetrics step(std::int64_t number) {
+        StepMetrics m;
+        m.step = number;
+        m.loss = 1.0 / 3 + 1.0 / static_cast<double>(number);
+        if (number % 2 == 0) m.val_loss = m.loss * 1.1;
+        m.lr = 6e-4 / static_cast<double>(number);
+        m.grad_norm = std::sqrt(static_cast<double>(number));
+        m.tokens_per_second = 1e5 / 7;
+        m.data_wait_seconds = 1e-7;
+        m.seconds = 0.1;
+        return m;
+    }
+    std::string content() const {
+        std::ifstream in(path_);
+        std::stringstream text;
+        text << in.rdbuf();
+        return text.str();
+    }
+    void put(const std::string& text) const { std::ofstream(path_) << text; }
+    std::string refusal(const std::string& text) const {
+        put(text);
+        try {
+            read_metrics(path_);
+        } catch (const Error& e) {
+            return e.what();
+        }
+        return "read";
+    }
+
+    std::string path_;
+};
+
+TEST_F(Metrics, ReadBackAsTheSameDoubles) {
+    {
+        MetricsWriter writer(path_, 0);
+        for (int i = 1; i <= 5; ++i) writer.append(step(i));
+        StepMetrics bad = step(6);
+        bad.loss = bad.grad_norm = std::numeric_limits<double>::infinity();
+        bad.skipped = true;
+        writer.append(bad);
+    }
+    const std::vector<StepMetrics> all = read_metrics(path_);
+    ASSERT_EQ(all.size(), 6u);
+    for (int i = 1; i <= 5; ++i) {
+        const StepMetrics want = step(i);
+        const StepMetrics& got = all[static_cast<std::size_t>(i - 1)];
+        EXPECT_EQ(got.step, want.step);
+        EXPECT_EQ(got.loss, want.loss);
+        EXPECT_EQ(got.val_loss, want.val_loss);
+        EXPECT_EQ(got.lr, want.lr);
+        EXPECT_EQ(got.grad_norm, want.grad_norm);
+        EXPECT_EQ(got.tokens_per_second, want.tokens_per_second);
+        EXPECT_EQ(got.data_wait_seconds, want.data_wait_seconds);
+        EXPECT_EQ(got.seconds, want.seconds);
+        EXPECT_FALSE(got.skipped);
+    }
+    EXPECT_TRUE(all[5].skipped);
+    EXPECT_TRUE(std::isnan(all[5].loss) && std::isnan(all[5].grad_norm));
+}
+
+TEST_F(Metrics, GoesOnAfterAStep) {
+    std::string four;
+    {
+        MetricsWriter writer(path_, 0);
+        for (int i = 1; i <= 9; ++i) {
+            writer.append(step(i));
+            if (i == 4) four = content();
+        }
+    }
+    const std::string nine = content();
+    {
+        MetricsWriter writer(path_, 4);
+        EXPECT_EQ(content(), four);
+        for (int i = 5; i <= 9; ++i) writer.append(step(i));
+    }
+    EXPECT_EQ(content(), nine);
+    // A line torn by a crash, and zeros that a file system left, are no steps.
+    put(four + "{\"step\": 5, \"lo");
+    { MetricsWriter writer(path_, 7); }
+    EXPECT_EQ(content(), four);
+    put(four + std::string(40, '\0') + "\n");
+    { MetricsWriter writer(path_, 7); }
+    EXPECT_EQ(content(), four);
+    { MetricsWriter writer(path_, 0); }
+    EXPECT_EQ(content(), "");
+}
+
+TEST_F(Metrics, LastLineWithoutItsEndIsStillBeingWritten) {
+    put(metrics_line(step(1)) + metrics_line(step(2)).substr(0, 30));
+    EXPECT_EQ(read_metrics(path_).size(), 1u);
+}
+
+TEST_F(Metrics, RefusesWhatNobodyWrote) {
+    const std::string good = metrics_line(step(1));
+    const auto changed = [&](const std::string& from, const std::string& to) {
+        std::string text = metrics_line(step(2));
+        return good + text.replace(text.find(from), from.size(), to);
+    };
+    EXPECT_EQ(refusal(good), "read");
+    EXPECT_NE(refusal(good + "[1, 2]\n").find("line 2: is not a JSON object"), std::string::npos);
+    EXPECT_NE(refusal(good + "hello\n").find("line 2"), std::string::npos);
+    EXPECT_NE(refusal(good + good).find("does not come after"), std::string::npos);
+    EXPECT_NE(refusal(changed("\"step\": 2", "\"step\": -2")).find("'step'"), std::string::npos);
+    EXPECT_NE(refusal(changed("\"step\": 2", "\"step\": 2.5")).find("'step'"), std::string::npos);
+    EXPECT_NE(refusal(changed("\"lr\"", "\"rl\"")).find("'lr': is missing"), std::string::npos);
+    EXPECT_NE(refusal(changed("\"skipped\": false", "\"skipped\": 0")).find("'skipped'"),
+              std::string::npos);
+    EXPECT_NE(refusal(changed("\"seconds\": 0.1", "\"seconds\": -0.1")).find("is negative"),
+              std::string::npos);
+    EXPECT_NE(refusal(changed("\"seconds\": 0.1", "\"seconds\": \"x\"")).find("is not a number"),
+              std::string::npos);
+    EXPECT_THROW(MetricsWriter("/nowhere/at/all/metrics.jsonl", 0), Error);
+}
+
+}  // namespace
+}  // namespace mr::train
