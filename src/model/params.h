@@ -1,0 +1,58 @@
+// The parameters of a model that is trained: one flat buffer, so that the optimizer, the gradients'
+// norm and a checkpoint are one pass over memory. Gradients and moments have the same layout.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/thread_pool.h"
+#include "model/model.h"
+#include "model/names.h"
+#include "model/spec.h"
+#include "model/weights.h"
+
+namespace mr::model {
+
+// First all matrices and tables, which have weight decay, then norms and biases, which have none.
+// q, k and v of a layer lie one after the other without a gap, and so do their biases, and gate and
+// up: each is one matrix [q_dim + 2 kv_dim, dim] and [2 hidden, dim]. Everything else begins at a
+// multiple of kParamAlign elements; the gaps are 0 and stay 0. A tied head has no place of its own.
+struct ParamLayout {
+    struct Entry {
+        RoleAt at;
+        Shape shape;
+        std::int64_t offset = 0;  // in elements
+    };
+    ModelSpec spec;
+    std::vector<Entry> entries;  // by offset
+    std::int64_t decayed = 0;    // elements of the first part, gaps included
+    std::int64_t count = 0;      // of all, gaps included
+};
+inline constexpr std::int64_t kParamAlign = 64;
+
+ParamLayout param_layout(const ModelSpec& spec);
+
+// The roles inside of a flat buffer [count] of `dtype`. A tied head is the embedding.
+Weights param_views(const ParamLayout& layout, void* base, DType dtype);
+// Matrices inside of `matrices`, a buffer [count] of `dtype`, the rest inside of `base`, f32: what
+// products in 16 bits read.
+Weights param_views(const ParamLayout& layout, void* matrices, DType dtype, float* base);
+
+// Stacked: what one product reads, and where one product adds its gradient.
+Tensor qkv_matrix(const ModelSpec& spec, const LayerWeights& w);      // [q_dim + 2 kv_dim, dim]
+Tensor qkv_bias(const ModelSpec& spec, const LayerWeights& w);        // [q_dim + 2 kv_dim], or none
+Tensor gate_up_matrix(const ModelSpec& spec, const LayerWeights& w);  // [2 hidden, dim], or up
+
+// New parameters: matrices and tables N(0, 0.02), those that end in the residual stream (o, down)
+// divided by sqrt(2 layers); norms 1, biases 0. A tensor's values depend on its role, layer and the
+// seed alone.
+void init_params(const ParamLayout& layout, float* params, std::uint64_t seed, ThreadPool& pool);
+
+// Those of a model that was loaded, expanded to f32. `layout` is that of trainable_spec().
+void copy_params(const ParamLayout& layout, float* params, const Model& model, ThreadPool& pool);
+
+// The spec of a model as it will be trained and written: heads turn halves (RopeStyle::half), which
+// is what Hugging Face files mean; copy_params() puts the rows in that order.
+ModelSpec trainable_spec(ModelSpec spec);
+
+}  // namespace mr::model

@@ -1,0 +1,147 @@
+// What a training pass (train_pass.h) is made of, on one device: the pass is written once, and this
+// says where its tensors lie and who computes. train_ops_cpu.cpp is over mr::ops in f32;
+// train_ops_cuda.cu is over mr::cuda with activations and matrices in bf16.
+//
+// Types: the residual stream and its gradient are f32. What products read (norms' outputs, queries,
+// keys and values, attention's output, the MLP's inside, and the gradients of these) is in
+// compute_type(), and so are the matrices. Norms, biases, gradients of parameters, losses: f32.
+// Tensors lie on the device. Nothing waits for the device but read().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "core/ledger.h"
+#include "core/tensor.h"
+#include "model/spec.h"
+#include "ops/attention/flash.h"
+#include "ops/optimizer/adamw.h"
+
+namespace mr::model {
+
+// How many tokens a pass has at once, and how many rows the LM head works off at a time.
+struct TrainShape {
+    int sequences = 1;
+    int seq = 256;
+    std::int64_t head_rows = 0;  // at most this many rows of logits exist
+
+    std::int64_t tokens() const { return std::int64_t{sequences} * seq; }
+};
+
+class TrainOps {
+  public:
+    virtual ~TrainOps() = default;
+
+    // --- where ---------------------------------------------------------------------------------
+    virtual DType compute_type() const = 0;
+    virtual bool on_device() const = 0;
+    // What there is for this process, in bytes; 0: unknown.
+    virtual std::uint64_t memory_bytes() const = 0;
+    virtual int threads() const = 0;
+    // Zeroed, at a multiple of 256 bytes, freed with this object. Throws Error (device).
+    virtual void* allocate(const std::string& purpose, std::size_t bytes) = 0;
+    // What the operations below want besides their tensors, for this model and shape, batch slots
+    // included; and taking it. prepare() is called once, before anything else below.
+    virtual std::size_t scratch_bytes(const ModelSpec& spec, const TrainShape& shape) const = 0;
+    virtual void prepare(const ModelSpec& spec, const TrainShape& shape) = 0;
+    virtual Ledger& ledger() = 0;
+    // Where in the model the next operations are (Ledger::at); -1: outside of the layers.
+    virtual void at(int layer) = 0;
+
+    // --- data ----------------------------------------------------------------------------------
+    // Two slots, so that the next batch can come while this one computes. ids and targets are
+    // [tokens], sequence after sequence; a target < 0 does not count.
+    static constexpr int kSlots = 2;
+    // Host memory that put() copies from fastest: [2 tokens], ids first. Pinned where that helps.
+    virtual std::span<std::int32_t> host_slot(int slot) = 0;
+    // Starts sending what host_slot(slot) holds, and returns. The host may write there again when
+    // put(slot) was followed by a pass over the slot that has been read() (its loss, say).
+    // Operations that use the slot run after it has arrived.
+    virtual void put(int slot) = 0;
+
+    // Any other copy; both wait. Bytes are counted in the ledger.
+    virtual void write(void* device, const void* host, std::size_t bytes) = 0;
+    virtual void read(void* host, const void* device, std::size_t bytes) = 0;
+
+    // --- forward -------------------------------------------------------------------------------
+    // x[t] = table[ids[t]] + positions[t % seq]. x f32 [tokens, dim]; tables in compute_type();
+    // positions may be none.
+    virtual void embed(Tensor x, Tensor table, Tensor positions, int slot) = 0;
+    // out in compute_type(), x f32; bias may be none.
+    virtual void norm(NormKind kind, float eps, Tensor out, Tensor x, Tensor weight,
+                      Tensor bias) = 0;
+    // out = x · wᵀ (+ bias) (+ residual). x, w in compute_type(). out is in compute_type(), or f32
+    // with a residual f32, which may be out itself.
+    virtual void linear(Tensor out, Tensor x, Tensor w, Tensor bias, Tensor residual,
+                        OpKind kind = OpKind::linear) = 0;
+    // Every head by cos_sin f32 [tokens, rotary/2, 2], in place; `backward` turns the other way.
+    virtual void rope(const ops::HeadRows& x, Tensor cos_sin, ops::RopeStyle style,
+                      bool backward) = 0;
+    // out = rmsnorm of every head. weight f32 [head_dim].
+    virtual void norm_heads(const ops::HeadRows& out, const ops::HeadRows& x, Tensor weight,
+                            float eps) = 0;
+    // `sequences` of one length, one after the other. lse f32 [heads, tokens].
+    virtual void attention(const ops::HeadRows& out, Tensor lse, const ops::HeadRows& q,
+                           const ops::HeadRows& k, const ops::HeadRows& v,
+                           const ops::AttentionMask& mask, float scale) = 0;
+    // out [tokens, hidden] = act(in), or act(in[:, :hidden]) * in[:, hidden:] where `gated`.
+    virtual void activation(Tensor out, Tensor in, ops::Activation kind, bool gated) = 0;
+
+    // --- backward ------------------------------------------------------------------------------
+    // loss[t] of rows [first, first + logits.rows()) of the slot's targets; with `gradient` the
+    // logits (compute_type()) become scale * (softmax - onehot). loss f32 [rows].
+    virtual void loss(float* loss, Tensor logits, int slot, std::int64_t first, float scale,
+                      bool gradient) = 0;
+    // dx = dy · w. All in compute_type().
+    virtual void linear_input(Tensor dx, Tensor dy, Tensor w, OpKind kind = OpKind::linear) = 0;
+    // dw += dyᵀ · x, dbias += sums of dy (may be none). dw, dbias f32.
+    virtual void linear_weight(Tensor dw, Tensor dbias, Tensor dy, Tensor x,
+                               OpKind kind = OpKind::linear) = 0;
+    // dx = residual + the norm's gradient; dx, residual, x f32; dy in compute_type(). residual may
+    // be none (0), or dx itself. `copy`: dx in compute_type() as well, where that is not f32; may
+    // be none. dweight, dbias +=.
+    struct NormBackward {
+        NormKind kind = NormKind::rms;
+        float eps = 1e-5f;
+        Tensor dx, copy, residual;
+        Tensor dweight, dbias;
+        Tensor dy, x, weight;
+    };
+    virtual void norm_backward(const NormBackward& pass) = 0;
+    // dx from dy, dx may be dy; dweight +=.
+    virtual void norm_heads_backward(const ops::HeadRows& dx, Tensor dweight,
+                                     const ops::HeadRows& dy, const ops::HeadRows& x, Tensor weight,
+                                     float eps) = 0;
+    virtual void attention_backward(const ops::FlashGradients& gradients, const ops::HeadRows& dout,
+                                    const ops::HeadRows& q, const ops::HeadRows& k,
+                                    const ops::HeadRows& v, const ops::HeadRows& out, Tensor lse,
+                                    const ops::AttentionMask& mask, float scale) = 0;
+    // din from dy [tokens, hidden]; din may be `in` itself.
+    virtual void activation_backward(Tensor din, Tensor dy, Tensor in, ops::Activation kind,
+                                     bool gated) = 0;
+    // dtable[ids[t]] += dx[t], dpositions[t % seq] += dx[t] (may be none). All f32.
+    virtual void embed_backward(Tensor dtable, Tensor dpositions, Tensor dx, int slot) = 0;
+
+    // --- optimizer -----------------------------------------------------------------------------
+    virtual void zero(Tensor x) = 0;
+    // *sum += the sum of x f32 [n], in f64 and one order. `sum` lies on the device.
+    virtual void add_sum(double* sum, Tensor x) = 0;
+    // *sum = the sum of squares.
+    virtual void square_sum(double* sum, Tensor x) = 0;
+    // ops::adamw(); and `copy`, the parameters in compute_type() where that is not f32 (else none),
+    // and `grads` zeroed in the same pass. Where *grad_square_sum is not finite nothing but the
+    // gradients changes: they are zeroed.
+    virtual void adamw(const ops::AdamW& with, Tensor params, Tensor copy, Tensor grads, Tensor m,
+                       Tensor v, std::int64_t decayed, const double* grad_square_sum) = 0;
+    // copy = params in compute_type(): after loading. None where that is f32.
+    virtual void refresh(Tensor copy, Tensor params) = 0;
+};
+
+std::unique_ptr<TrainOps> make_cpu_train_ops(int threads);  // 0: all cores
+// Throws Error (device) where there is no GPU, or the program was built without one.
+std::unique_ptr<TrainOps> make_cuda_train_ops();
+
+}  // namespace mr::model
