@@ -22,6 +22,7 @@ struct Options {
     std::string type = "f16";
     std::string kind = "layer";
     bool own_hidden = false, own_type = false, own_kind = false;  // they were given
+    bool few_rows = false;
     bool json = false;
 };
 
@@ -38,15 +39,16 @@ void take_shape(Options& options) {
 
 int norm_bench(Options options) {
     take_shape(options);
-    const cuda::NormMeasurement m =
-        cuda::measure_norm(options.hidden, options.tokens, *dtype_from_name(options.type),
-                           options.kind == "rms" ? ops::NormKind::rms : ops::NormKind::layer);
+    const cuda::NormMeasurement m = cuda::measure_norm(
+        options.hidden, options.tokens, *dtype_from_name(options.type),
+        options.kind == "rms" ? ops::NormKind::rms : ops::NormKind::layer, !options.few_rows);
     Json json = {{"bench", "norm"},
                  {"model", options.model},
                  {"device", m.device},
                  {"hidden", options.hidden},
                  {"type", options.type},
                  {"kind", options.kind},
+                 {"many_rows_kernel", !options.few_rows},
                  {"gb_s", m.bytes_per_second / 1e9},
                  {"sizes", Json::array()}};
     std::string text = fmt::format(
@@ -94,6 +96,8 @@ void add_bench_norm(CLI::App& bench, Action& action) {
     command->add_option("--kind", options->kind, "Which norm")
         ->check(CLI::IsMember({"layer", "rms"}))
         ->capture_default_str();
+    command->add_flag("--no-many-rows", options->few_rows,
+                      "Without the kernel for thousands of rows");
     command->add_flag("--json", options->json, "Print JSON");
     command->footer(
         "Examples:\n"

@@ -105,6 +105,7 @@ model::EngineOptions engine_options(const SharedOptions& options) {
     out.graph = !options.no_graph;
     out.dependent_launch = !options.no_dependent_launch;
     out.batch_products = !options.no_batch_products;
+    out.resident_attention = !options.no_resident_attention;
     out.persistent = !options.no_persistent;
     return out;
 }

@@ -55,6 +55,9 @@ void add_engine_options(CLI::App& command, SharedOptions& options) {
     command.add_flag("--no-batch-products", options.no_batch_products,
                      "Products of 9 to 64 tokens read the weights once for every 8 of them (GPU)");
     command.add_flag(
+        "--no-resident-attention", options.no_resident_attention,
+        "Attention of many sequences or long keys starts a block for every part (GPU)");
+    command.add_flag(
         "--no-persistent", options.no_persistent,
         "A decode step is five kernels a layer instead of one for all (GPU; also where "
         "the device is shared through MPS)");

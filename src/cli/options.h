@@ -19,7 +19,8 @@ struct SharedOptions {
     std::string kv_type = "auto";
     bool no_repack = false;  // use the weights as the file has them
     // On the GPU.
-    bool no_fuse = false, no_graph = false, no_dependent_launch = false, no_batch_products = false;
+    bool no_fuse = false, no_graph = false, no_dependent_launch = false, no_batch_products = false,
+         no_resident_attention = false;
     bool no_persistent = false;
     bool check_nan = false;
     bool json = false;

@@ -46,6 +46,7 @@ Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const Dev
     ctx_.cuda = &stream_;
     ctx_.dependent_launch = options.dependent_launch;
     ctx_.batch_products = options.batch_products;
+    ctx_.resident_attention = options.resident_attention;
 
     const std::size_t ints =
         3 * static_cast<std::size_t>(options.max_batch) +

@@ -37,6 +37,8 @@ struct EngineOptions {
     bool graph = true;             // a decode step is one launch
     bool dependent_launch = true;  // kernels start while their predecessors end
     bool batch_products = true;    // products of 9 to 64 tokens read the weights once
+    // Attention of many sequences or long keys has blocks that stay on their multiprocessor.
+    bool resident_attention = true;
     // The layers of a decode step are one kernel, where there is one (docs/cuda-engine.md). One
     // engine of a process at a time has it.
     bool persistent = true;

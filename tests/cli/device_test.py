@@ -41,7 +41,7 @@ class Text(GpuTest):
         # The weights are 8-bit: the two round activations alike, but for the prompt's.
         self.assertEqual(text.split()[:20], self.ok(*STORY, "--device", "cpu").out.split()[:20])
         for switch in ("--no-graph", "--no-dependent-launch", "--check-nan", "--no-batch-products",
-                       "--no-persistent"):
+                       "--no-resident-attention", "--no-persistent"):
             self.assertEqual(self.ok(*STORY, *CUDA, switch).out, text, switch)
 
     def test_eval_is_close_to_the_cpus(self):

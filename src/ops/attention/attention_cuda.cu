@@ -173,7 +173,7 @@ void attention_decode(const Context& ctx, Tensor out, Tensor q, const ops::Paged
     const bool on_tensor_cores = tensor_cores(q.dtype, kv.keys.dtype);
     const int multiprocessors = this_gpu().multiprocessors;
     const attn::DecodeKernel kernel = decode.kernel(multiprocessors);
-    if (on_tensor_cores && kernel != attn::DecodeKernel::blocks) {
+    if (on_tensor_cores && ctx.resident_attention && kernel != attn::DecodeKernel::blocks) {
         const bool teams = kernel == attn::DecodeKernel::teams;
         if ((teams ? attn::decode_stream_on_tensor_cores : attn::decode_many_on_tensor_cores)(
                 ctx, q.dtype, multiprocessors, decode.tiles, decode.args)) {

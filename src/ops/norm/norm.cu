@@ -232,8 +232,9 @@ void norm(const Context& ctx, const NormPass& p) {
          {p.x, p.residual, p.sum, p.out, p.out2, p.weight, p.bias, p.weight2, p.bias2}) {
         fours = fours && in_fours(t.data, cols);
     }
-    if (fours && start_norm_many(ctx, args, p.x.dtype, p.residual ? p.residual.dtype : p.x.dtype,
-                                 p.out.dtype)) {
+    if (fours && ctx.many_rows_norm &&
+        start_norm_many(ctx, args, p.x.dtype, p.residual ? p.residual.dtype : p.x.dtype,
+                        p.out.dtype)) {
         return;
     }
     with_float_type(p.x.dtype, [&](auto x) {

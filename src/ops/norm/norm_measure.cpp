@@ -6,7 +6,8 @@
 #ifndef MR_CUDA
 namespace mr::cuda {
 
-NormMeasurement measure_norm(std::int64_t, std::span<const std::int64_t>, DType, ops::NormKind) {
+NormMeasurement measure_norm(std::int64_t, std::span<const std::int64_t>, DType, ops::NormKind,
+                             bool) {
     require_device();  // throws, and says why
     return {};
 }

@@ -65,7 +65,7 @@ double measure_bandwidth(const Context& ctx, const Stream& stream, std::byte* me
 }  // namespace
 
 NormMeasurement measure_norm(std::int64_t hidden, std::span<const std::int64_t> tokens, DType type,
-                             ops::NormKind kind) {
+                             ops::NormKind kind, bool many_rows) {
     const DeviceInfo info = require_device();
     NormMeasurement result;
     result.device = info.name;
@@ -79,6 +79,7 @@ NormMeasurement measure_norm(std::int64_t hidden, std::span<const std::int64_t> 
     const Stream stream;
     Context ctx;
     ctx.cuda = const_cast<Stream*>(&stream);
+    ctx.many_rows_norm = many_rows;
     result.bytes_per_second = measure_bandwidth(ctx, stream, memory.data(), each);
 
     for (const std::int64_t rows : tokens) {

@@ -26,8 +26,9 @@ struct NormMeasurement {
 };
 
 // out = norm(x + residual) for every number of tokens; x, residual and out of `type`, weights (and
-// biases for layer) f32. Error (device) where there is no GPU.
+// biases for layer) f32. `many_rows` off: without the kernel for many rows. Error (device) where
+// there is no GPU.
 NormMeasurement measure_norm(std::int64_t hidden, std::span<const std::int64_t> tokens, DType type,
-                             ops::NormKind kind);
+                             ops::NormKind kind, bool many_rows = true);
 
 }  // namespace mr::cuda
