@@ -16,6 +16,7 @@
 
 #include "core/ledger.h"
 #include "core/tensor.h"
+#include "core/thread_pool.h"
 #include "model/spec.h"
 #include "ops/attention/flash.h"
 #include "ops/optimizer/adamw.h"
@@ -40,7 +41,7 @@ class TrainOps {
     virtual bool on_device() const = 0;
     // What there is for this process, in bytes; 0: unknown.
     virtual std::uint64_t memory_bytes() const = 0;
-    virtual int threads() const = 0;
+    virtual ThreadPool& pool() = 0;
     // Zeroed, at a multiple of 256 bytes, freed with this object. Throws Error (device).
     virtual void* allocate(const std::string& purpose, std::size_t bytes) = 0;
     // What the operations below want besides their tensors, for this model and shape, batch slots
@@ -142,6 +143,6 @@ class TrainOps {
 
 std::unique_ptr<TrainOps> make_cpu_train_ops(int threads);  // 0: all cores
 // Throws Error (device) where there is no GPU, or the program was built without one.
-std::unique_ptr<TrainOps> make_cuda_train_ops();
+std::unique_ptr<TrainOps> make_cuda_train_ops(int threads);
 
 }  // namespace mr::model

@@ -51,83 +51,32 @@ class TrainPass {
     Tensor losses() const;
 
   private:
-    struct Layer;  // the activations of one
+    struct Layer;
     struct Buffers;
+    // Every buffer by name, type and shape: the plan adds them up, the pass takes them.
+    template <typename Take>
+    static void for_each_buffer(const ModelSpec& spec, const TrainShape& shape, Recompute recompute,
+                                DType compute, Buffers& b, Take&& take);
+    void make_rope_table();
 
     void forward(const Weights& weights, int slot);
-    void forward_layer(const LayerWeights& w, int layer);
-    void backward_layer(const LayerWeights& w, const LayerWeights& g, int layer);
+    void forward_attention(const LayerWeights& w, const Layer& a, Tensor x, Tensor out);
+    void forward_mlp(const LayerWeights& w, const Layer& a, Tensor x, Tensor out);
+    void forward_layer(const LayerWeights& w, const Layer& a, Tensor out);
+    void remake(const LayerWeights& w, const Layer& a);
     void head(const Weights& weights, const Weights* grads, int slot, float scale);
+    void backward_attention(const LayerWeights& w, const LayerWeights& g, const Layer& a);
+    void backward_mlp(const LayerWeights& w, const LayerWeights& g, const Layer& a, Tensor dh);
+    void backward_layer(const LayerWeights& w, const LayerWeights& g, const Layer& a);
+    void norm(Tensor out, Tensor x, Tensor weight, Tensor bias);
+    // dx_ += the gradient of a norm whose output has the gradient dy.
+    void norm_backward(Tensor dy, Tensor x, Tensor weight, Tensor dweight, Tensor dbias, bool copy);
 
     ModelSpec spec_;
     TrainShape shape_;
     Recompute recompute_;
     TrainOps& ops_;
     std::unique_ptr<Buffers> b_;
-};
-
-// A model in training on one device: parameters, gradients, moments, and the pass.
-struct TrainEngineOptions {
-    bool cuda = false;
-    int threads = 0;  // 0: all cores
-    TrainShape shape;
-    Recompute recompute = Recompute::none;
-};
-
-class TrainEngine {
-  public:
-    // What it will hold on its device.
-    static MemoryPlan plan(const ModelSpec& spec, const TrainEngineOptions& options);
-    // Throws Error (device) with what would fit where the plan does not.
-    TrainEngine(const ModelSpec& spec, const TrainEngineOptions& options);
-    ~TrainEngine();
-
-    const ModelSpec& spec() const { return layout_.spec; }
-    const ParamLayout& layout() const { return layout_; }
-    const TrainEngineOptions& options() const { return options_; }
-    TrainOps& ops() { return *ops_; }
-    Ledger& ledger() { return ops_->ledger(); }
-    ThreadPool& pool() { return pool_; }
-
-    void init(std::uint64_t seed);
-    void load(const Model& model);  // expanded to f32
-    // All three, f32 [layout().count]; any may be null.
-    void set_state(const float* params, const float* m, const float* v);
-    void get_state(float* params, float* m, float* v);
-
-    // The batch in ops().host_slot(slot) goes to the device.
-    void put(int slot) { ops_->put(slot); }
-    // Adds gradients and losses of the slot's batch. `scale`: what a token's loss counts, 1 / the
-    // targets of the whole step.
-    void accumulate(int slot, double scale);
-    // The optimizer's step by what was accumulated; then gradients are 0 again. Where the
-    // gradient's norm is not finite nothing changes, and `skipped` says so.
-    struct StepResult {
-        double loss = 0;       // mean over what was accumulated, nats per token
-        double grad_norm = 0;  // before clipping
-        bool skipped = false;
-    };
-    StepResult update(const ops::AdamW& with);
-    // The sum of losses of the slot's batch, nats.
-    double evaluate(int slot);
-    // The losses of the last pass, [tokens].
-    void read_losses(std::span<float> out);
-    // The gradients, f32 [layout().count]: for tests.
-    void read_grads(std::span<float> out);
-
-    // FLOPs of a step's products and attention, forward and backward, without recomputation.
-    static std::uint64_t flops_per_token(const ModelSpec& spec, int seq);
-
-  private:
-    ParamLayout layout_;
-    TrainEngineOptions options_;
-    ThreadPool pool_;
-    std::unique_ptr<TrainOps> ops_;
-    Tensor params_, copy_, grads_, m_, v_;  // flat [count]
-    double* sums_ = nullptr;                // on the device: of losses, of squares of gradients
-    double scale_ = 0;                      // of the losses
-    Weights weights_, grad_views_;
-    std::unique_ptr<TrainPass> pass_;
 };
 
 }  // namespace mr::model

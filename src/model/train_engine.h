@@ -1,0 +1,79 @@
+// A model in training on one device: parameters, gradients, moments, and the pass over them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "core/arena.h"
+#include "model/params.h"
+#include "model/train_ops.h"
+#include "model/train_pass.h"
+
+namespace mr::model {
+
+struct TrainEngineOptions {
+    bool cuda = false;
+    int threads = 0;  // 0: all cores
+    TrainShape shape;
+    Recompute recompute = Recompute::none;
+};
+
+class TrainEngine {
+  public:
+    // What it will hold on its device.
+    static MemoryPlan plan(const ModelSpec& spec, const TrainEngineOptions& options);
+    // Throws Error (device) with what would fit where the plan does not.
+    TrainEngine(const ModelSpec& spec, const TrainEngineOptions& options);
+    ~TrainEngine();
+
+    const ModelSpec& spec() const { return layout_.spec; }
+    const ParamLayout& layout() const { return layout_; }
+    const TrainEngineOptions& options() const { return options_; }
+    const MemoryPlan& plan() const { return plan_; }
+    TrainOps& ops() { return *ops_; }
+    Ledger& ledger() { return ops_->ledger(); }
+    ThreadPool& pool() { return ops_->pool(); }
+
+    void init(std::uint64_t seed);
+    void load(const Model& model);  // expanded to f32
+    // All three, f32 [layout().count]; any may be null.
+    void set_state(const float* params, const float* m, const float* v);
+    void get_state(float* params, float* m, float* v);
+
+    // The batch in ops().host_slot(slot) goes to the device.
+    void put(int slot) { ops_->put(slot); }
+    // Adds gradients and losses of the slot's batch. `scale`: what a token's loss counts, 1 / the
+    // targets of the whole step.
+    void accumulate(int slot, double scale);
+    // The optimizer's step by what was accumulated; then gradients are 0 again. Where the
+    // gradient's norm is not finite nothing changes, and `skipped` says so.
+    struct StepResult {
+        double loss = 0;       // mean over what was accumulated, nats per token
+        double grad_norm = 0;  // before clipping
+        bool skipped = false;
+    };
+    StepResult update(const ops::AdamW& with);
+    // The sum of losses of the slot's batch, nats.
+    double evaluate(int slot);
+    // The losses of the last pass, [tokens].
+    void read_losses(std::span<float> out);
+    // The gradients since the last update, f32 [layout().count]: for tests.
+    void read_grads(std::span<float> out);
+
+    // FLOPs of a step's products and attention, forward and backward, without recomputation.
+    static std::uint64_t flops_per_token(const ModelSpec& spec, int seq);
+
+  private:
+    ParamLayout layout_;
+    TrainEngineOptions options_;
+    MemoryPlan plan_;
+    std::unique_ptr<TrainOps> ops_;
+    Tensor params_, copy_, grads_, m_, v_;  // flat [count]
+    double* sums_ = nullptr;                // on the device: of losses, of squares of gradients
+    double scale_ = 0;                      // of the losses
+    Weights weights_, grad_views_;
+    std::unique_ptr<TrainPass> pass_;
+};
+
+}  // namespace mr::model
