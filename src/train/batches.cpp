@@ -1,0 +1,166 @@
+#include "train/batches.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <utility>
+
+#include "core/error.h"
+#include "core/philox.h"
+
+namespace mr::train {
+namespace {
+
+constexpr int kRounds = 6;
+constexpr std::uint64_t kEpochStream = 0xBA7C4;  // of the draws that key an epoch's order
+
+}  // namespace
+
+IndexPermutation::IndexPermutation(std::uint64_t size, std::uint64_t key)
+    : size_(size),
+      key_(key),
+      half_bits_((static_cast<int>(std::bit_width(std::max<std::uint64_t>(size, 2) - 1)) + 1) / 2) {
+    MR_CHECK(size > 0, "a permutation of something");
+}
+
+std::uint64_t IndexPermutation::operator()(std::uint64_t index) const {
+    MR_CHECK(index < size_, "an index inside the permutation");
+    const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
+    // The domain has less than four times `size` numbers, so the walk is short; and it ends, since
+    // going on from `index` around its cycle comes back to `index`, which is inside.
+    do {
+        std::uint64_t left = index >> half_bits_, right = index & mask;
+        for (std::uint64_t round = 0; round < kRounds; ++round) {
+            const std::uint64_t mixed = left ^ (philox(key_, right, round)[0] & mask);
+            left = right;
+            right = mixed;
+        }
+        index = left << half_bits_ | right;
+    } while (index >= size_);
+    return index;
+}
+
+std::uint64_t Batches::window_count(std::uint64_t tokens, std::int64_t seq) {
+    MR_CHECK(seq > 0, "a window of at least one token");
+    return tokens == 0 ? 0 : (tokens - 1) / static_cast<std::uint64_t>(seq);
+}
+
+Batches::Batches(const Shards& shards, BatchOptions options)
+    : shards_(&shards), options_(options), windows_(window_count(shards.tokens(), options.seq)) {
+    MR_CHECK(options.batch > 0, "a batch of at least one row");
+    if (windows_ > 0) return;
+    throw Error::input(
+        {.file = shards.shards().empty() ? "" : shards.shards().front().name(),
+         .field = "tokens",
+         .value = fmt::format("{}", shards.tokens()),
+         .problem = fmt::format("are too few for one window of {} tokens and the one after it",
+                                options.seq),
+         .remedy = "give a shorter --seq, or more text"});
+}
+
+std::uint64_t Batches::steps_per_epoch() const {
+    const auto batch = static_cast<std::uint64_t>(options_.batch);
+    return windows_ / batch + (windows_ % batch != 0);
+}
+
+std::uint64_t Batches::window(std::uint64_t step, std::int64_t row) const {
+    const std::uint64_t number =
+        step * static_cast<std::uint64_t>(options_.batch) + static_cast<std::uint64_t>(row);
+    if (!options_.shuffle) return number;
+    const std::uint64_t epoch = number / windows_;
+    const auto words = philox(options_.seed, epoch, kEpochStream);
+    const std::uint64_t key = std::uint64_t{words[1]} << 32 | words[0];
+    return IndexPermutation(windows_, key)(number % windows_);
+}
+
+std::int64_t Batches::read(std::uint64_t step, std::span<std::int32_t> ids) const {
+    MR_CHECK(ids.size() == batch_ids(), "ids is [batch, seq + 1]");
+    const auto width = static_cast<std::size_t>(row_tokens());
+    std::int64_t row = 0;
+    for (; row < options_.batch; ++row) {
+        const std::uint64_t w = window(step, row);
+        if (w >= windows_) break;  // in order, and past the last
+        shards_->read(w * static_cast<std::uint64_t>(options_.seq),
+                      ids.subspan(static_cast<std::size_t>(row) * width, width));
+    }
+    const auto rest = ids.subspan(static_cast<std::size_t>(row) * width);
+    std::fill(rest.begin(), rest.end(), 0);
+    return row;
+}
+
+Prefetcher::Prefetcher(const Batches& batches, std::uint64_t first_step,
+                       std::vector<std::span<std::int32_t>> buffers)
+    : batches_(batches), first_(first_step), buffers_(std::move(buffers)), slots_(buffers_.size()) {
+    MR_CHECK(!buffers_.empty(), "at least one buffer");
+    for (const auto& buffer : buffers_) {
+        MR_CHECK(buffer.size() == batches.batch_ids(), "each buffer is [batch, seq + 1]");
+    }
+    if (buffers_.size() > 1) thread_ = std::thread([this] { work(); });
+}
+
+Prefetcher::~Prefetcher() {
+    if (!thread_.joinable()) return;
+    {
+        const std::lock_guard lock(mutex_);
+        stop_ = true;
+    }
+    freed_.notify_one();
+    thread_.join();
+}
+
+void Prefetcher::work() {
+    for (std::uint64_t n = 0;; ++n) {
+        {
+            std::unique_lock lock(mutex_);
+            freed_.wait(lock, [&] { return stop_ || n < released_ + buffers_.size(); });
+            if (stop_) return;
+        }
+        // Nobody else looks at this slot until read_ says so.
+        Slot& slot = slots_[n % slots_.size()];
+        try {
+            slot.rows = batches_.read(first_ + n, buffers_[n % buffers_.size()]);
+        } catch (...) {
+            slot.failure = std::current_exception();
+        }
+        const bool failed = slot.failure != nullptr;
+        {
+            const std::lock_guard lock(mutex_);
+            read_ = n + 1;
+        }
+        filled_.notify_one();
+        if (failed) return;  // next() throws it, as often as it is called
+    }
+}
+
+Prefetcher::Batch Prefetcher::next() {
+    const auto start = std::chrono::steady_clock::now();
+    const std::uint64_t n = taken_;
+    Slot& slot = slots_[n % slots_.size()];
+    if (thread_.joinable()) {
+        std::unique_lock lock(mutex_);
+        MR_CHECK(n < released_ + buffers_.size(), "a buffer is free: release() what was taken");
+        filled_.wait(lock, [&] { return n < read_; });
+    } else {
+        MR_CHECK(n == released_, "the buffer is free: release() what was taken");
+        slot.rows = batches_.read(first_ + n, buffers_[0]);
+    }
+    wait_seconds_ +=
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (slot.failure) std::rethrow_exception(slot.failure);
+    taken_ = n + 1;
+    const std::size_t buffer = n % buffers_.size();
+    return {first_ + n, slot.rows, buffers_[buffer], buffer};
+}
+
+void Prefetcher::release() {
+    {
+        const std::lock_guard lock(mutex_);
+        MR_CHECK(released_ < taken_, "a batch was taken");
+        ++released_;
+    }
+    freed_.notify_one();
+}
+
+}  // namespace mr::train
