@@ -6,7 +6,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "core/output_file.h"
 #include "observe/report_page.h"
 #include "observe/roofline_svg.h"
 #include "observe/units.h"
@@ -120,63 +119,13 @@ std::string ceilings_table(const Ceilings& c) {
     return html + "</table>\n";
 }
 
-std::string plan_table(const MemoryPlan& plan) {
-    std::string html = "<h2>Memory plan</h2>\n<table><tr><th>what<th>bytes</tr>\n";
-    for (const MemoryPlan::Item& item : plan.items()) {
-        html += fmt::format("<tr><td>{}<td>{}</tr>\n", html_escaped(item.name),
-                            format_bytes(item.bytes));
-    }
-    return html + fmt::format("<tr class=\"sum\"><td>in all<td>{}</tr></table>\n",
-                              format_bytes(plan.total()));
-}
-
 }  // namespace
-
-std::string html_escaped(std::string_view text) {
-    // The JSON writer knows what is UTF-8; its way of saying so is undone again.
-    const std::string valid =
-        Json::parse(Json(std::string(text)).dump(-1, ' ', false, Json::error_handler_t::replace));
-    std::string out;
-    for (const char c : valid) {
-        switch (c) {
-            case '<':
-                out += "&lt;";
-                break;
-            case '>':
-                out += "&gt;";
-                break;
-            case '&':
-                out += "&amp;";
-                break;
-            case '"':
-                out += "&quot;";
-                break;
-            case '\'':
-                out += "&#39;";
-                break;
-            default:
-                const auto code = static_cast<unsigned char>(c);
-                if ((code < 0x20 && c != '\n' && c != '\t') || code == 0x7f) {
-                    out += "\xef\xbf\xbd";
-                } else {
-                    out += c;
-                }
-        }
-    }
-    return out;
-}
 
 std::string html_page(const ReportPage& page) {
     bool cut = false;
     const Json data = timeline_data(page, cut);
-    std::string html =
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
-        "style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n";
     const std::string model = html_escaped(page.names.model);
-    html += fmt::format("<title>millrace: {}</title>\n<style>{}</style>\n</head>\n<body>\n", model,
-                        kPageStyle);
+    std::string html = html_begin(page.names.model);
     html += fmt::format("<h1>{}</h1>\n<p>{}</p>\n<p class=\"dim\">device: {}</p>\n", model,
                         html_escaped(page.summary), html_escaped(page.names.device));
     html +=
@@ -188,7 +137,7 @@ std::string html_page(const ReportPage& page) {
     html += "</p>\n";
     for (const Roofline& phase : page.phases) html += phase_section(phase);
     if (!page.phases.empty()) html += ceilings_table(page.phases.front().ceilings);
-    html += plan_table(page.plan);
+    html += plan_html(page.plan);
     html += fmt::format("<h2>Prompt</h2>\n<pre>{}</pre>\n<h2>Answer</h2>\n<pre>{}</pre>\n",
                         html_escaped(page.prompt), html_escaped(page.text));
     html += "<script type=\"application/json\" id=\"data\">" + script_safe(data) + "</script>\n";
@@ -197,9 +146,7 @@ std::string html_page(const ReportPage& page) {
 }
 
 void write_html(const std::string& path, const ReportPage& page) {
-    OutputFile file(path);
-    file.write(html_page(page));
-    file.commit();
+    write_page(path, html_page(page));
 }
 
 }  // namespace mr::observe

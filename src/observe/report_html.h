@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/arena.h"
+#include "observe/html.h"
 #include "observe/recorder.h"
 #include "observe/roofline.h"
 #include "observe/trace.h"
@@ -29,9 +30,5 @@ inline constexpr std::size_t kMostPageStages = 20'000;
 std::string html_page(const ReportPage& page);
 // Through core/output_file.h: whole or not at all.
 void write_html(const std::string& path, const ReportPage& page);
-
-// `text` as it may stand in HTML, between tags or in a quoted attribute; what is not UTF-8, and
-// control characters, become U+FFFD.
-std::string html_escaped(std::string_view text);
 
 }  // namespace mr::observe

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "observe/report_html.h"
+#include "observe/html.h"
 #include "observe/units.h"
 
 namespace mr::observe {

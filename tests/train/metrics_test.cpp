@@ -3,31 +3,17 @@
 #include "train/metrics.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "core/error.h"
+#include "temp_folder.h"
 
 namespace mr::train {
 namespace {
 
-namespace fs = std::filesystem;
-
 class Metrics : public ::testing::Test {
   protected:
-    void SetUp() override {
-        const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-        path_ = (fs::temp_directory_path() / ("metrics_" + std::string(info->name()) + "_" +
-                                              std::to_string(::getpid()) + ".jsonl"))
-                    .string();
-        fs::remove(path_);
-    }
-    void TearDown() override { fs::remove(path_); }
-
     static StepMetrics step(std::int64_t number) {
         StepMetrics m;
         m.step = number;
@@ -40,13 +26,8 @@ class Metrics : public ::testing::Test {
         m.seconds = 0.1;
         return m;
     }
-    std::string content() const {
-        std::ifstream in(path_);
-        std::stringstream text;
-        text << in.rdbuf();
-        return text.str();
-    }
-    void put(const std::string& text) const { std::ofstream(path_) << text; }
+    std::string content() const { return test::read_all(path_); }
+    void put(const std::string& text) const { folder_.write("metrics.jsonl", text); }
     std::string refusal(const std::string& text) const {
         put(text);
         try {
@@ -57,7 +38,8 @@ class Metrics : public ::testing::Test {
         return "read";
     }
 
-    std::string path_;
+    const test::TempFolder folder_;
+    const std::string path_ = folder_ / "metrics.jsonl";
 };
 
 TEST_F(Metrics, ReadBackAsTheSameDoubles) {
