@@ -1,0 +1,209 @@
+#include "ops/linear/packed_kernels.h"
+
+#include "ops/simd/vec.h"
+
+namespace mr::ops::MR_ISA {
+namespace {
+
+// A tile is kTileRows x (kTileVecs vectors): accumulators, one row of b's panel and what holds a
+// fit the path's registers (NEON 24 + 3 + 2 of 32, AVX2 12 + 2 + 1 of 16, AVX-512 24 + 2 + 1).
+#if defined(MR_VEC_NEON)
+constexpr int kTileRows = 8, kTileVecs = 3;
+#elif defined(MR_VEC_AVX2)
+constexpr int kTileRows = 6, kTileVecs = 2;
+#elif defined(MR_VEC_AVX512)
+constexpr int kTileRows = 12, kTileVecs = 2;
+#else
+constexpr int kTileRows = 4, kTileVecs = 2;
+#endif
+constexpr int kTileCols = kTileVecs * kLanes;
+static_assert(kPanelStep % kTileRows == 0 && kPanelStep % kTileCols == 0);
+
+// One step of the depth: a's elements of all rows of the tile.
+#if defined(MR_VEC_NEON)
+struct Left {
+    float32x4_t low, high;
+    MR_INLINE explicit Left(const float* p) : low(vld1q_f32(p)), high(vld1q_f32(p + 4)) {}
+    template <int R>
+    MR_INLINE Vec times(Vec b, Vec acc) const {
+        return {vfmaq_laneq_f32(acc.v, b.v, R < 4 ? low : high, R % 4)};
+    }
+};
+#else
+struct Left {
+    const float* p;
+    MR_INLINE explicit Left(const float* from) : p(from) {}
+    template <int R>
+    MR_INLINE Vec times(Vec b, Vec acc) const {
+        return fma(set(p[R]), b, acc);
+    }
+};
+#endif
+
+// Rows by recursion, so that every index is a constant.
+template <int R>
+MR_INLINE void step_rows(Vec (&acc)[kTileRows][kTileVecs], const Left& a,
+                         const Vec (&b)[kTileVecs]) {
+    if constexpr (R < kTileRows) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kTileVecs; ++v) acc[R][v] = a.times<R>(b[v], acc[R][v]);
+        step_rows<R + 1>(acc, a, b);
+    }
+}
+
+template <int R>
+MR_INLINE void store_rows(const PackedBlock& block, const Vec (&acc)[kTileRows][kTileVecs],
+                          std::int64_t at, std::int64_t rows, std::int64_t cols,
+                          const float* bias) {
+    if constexpr (R < kTileRows) {
+        if (R >= rows) return;
+        float* c = block.c + at + R * block.c_stride;
+        const float* add_row = block.add ? block.add + at + R * block.c_stride : nullptr;
+#pragma GCC unroll 4
+        for (int v = 0; v < kTileVecs; ++v) {
+            const auto left = static_cast<int>(cols - v * kLanes);
+            if (left <= 0) break;
+            Vec y = acc[R][v];
+            if (add_row) y = add(y, load_n(add_row + v * kLanes, left));
+            if (bias) y = add(y, load_n(bias + v * kLanes, left));
+            store_n(c + v * kLanes, y, left);
+        }
+        store_rows<R + 1>(block, acc, at, rows, cols, bias);
+    }
+}
+
+MR_INLINE void tile(const PackedBlock& block, const float* a, const float* b, std::int64_t row,
+                    std::int64_t col) {
+    Vec acc[kTileRows][kTileVecs];
+#pragma GCC unroll 16
+    for (int r = 0; r < kTileRows; ++r) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kTileVecs; ++v) acc[r][v] = set(0);
+    }
+    for (std::int64_t p = 0; p < block.depth; ++p) {
+        Vec b_row[kTileVecs];
+#pragma GCC unroll 4
+        for (int v = 0; v < kTileVecs; ++v) b_row[v] = load(b + v * kLanes);
+        const Left a_col(a);
+        step_rows<0>(acc, a_col, b_row);
+        a += kTileRows;
+        b += kTileCols;
+    }
+    store_rows<0>(block, acc, row * block.c_stride + col, block.rows - row, block.cols - col,
+                  block.bias ? block.bias + col : nullptr);
+}
+
+// 4 rows of 4 floats, `stride` apart, turned: to[p * width + i] = from[i * stride + p].
+MR_INLINE void turn4(float* to, int width, const float* from, std::int64_t stride) {
+#if defined(MR_VEC_NEON)
+    const float32x4_t r0 = vld1q_f32(from), r1 = vld1q_f32(from + stride);
+    const float32x4_t r2 = vld1q_f32(from + 2 * stride), r3 = vld1q_f32(from + 3 * stride);
+    const float32x4_t a = vzip1q_f32(r0, r2), b = vzip2q_f32(r0, r2);
+    const float32x4_t c = vzip1q_f32(r1, r3), d = vzip2q_f32(r1, r3);
+    vst1q_f32(to, vzip1q_f32(a, c));
+    vst1q_f32(to + width, vzip2q_f32(a, c));
+    vst1q_f32(to + 2 * width, vzip1q_f32(b, d));
+    vst1q_f32(to + 3 * width, vzip2q_f32(b, d));
+#elif defined(MR_VEC_AVX2) || defined(MR_VEC_AVX512)
+    const __m128 r0 = _mm_loadu_ps(from), r1 = _mm_loadu_ps(from + stride);
+    const __m128 r2 = _mm_loadu_ps(from + 2 * stride), r3 = _mm_loadu_ps(from + 3 * stride);
+    const __m128 a = _mm_unpacklo_ps(r0, r2), b = _mm_unpackhi_ps(r0, r2);
+    const __m128 c = _mm_unpacklo_ps(r1, r3), d = _mm_unpackhi_ps(r1, r3);
+    _mm_storeu_ps(to, _mm_unpacklo_ps(a, c));
+    _mm_storeu_ps(to + width, _mm_unpackhi_ps(a, c));
+    _mm_storeu_ps(to + 2 * width, _mm_unpacklo_ps(b, d));
+    _mm_storeu_ps(to + 3 * width, _mm_unpackhi_ps(b, d));
+#else
+    for (int i = 0; i < 4; ++i) {
+        for (int p = 0; p < 4; ++p) to[p * width + i] = from[i * stride + p];
+    }
+#endif
+}
+
+template <int Width>
+MR_INLINE void panel_across(float* to, const float* from, std::int64_t stride, std::int64_t depth,
+                            int count) {
+    constexpr int kQuads = Width / 4 * 4;
+    std::int64_t p = 0;
+    if (count == Width) {
+        for (; p + 4 <= depth; p += 4) {
+#pragma GCC unroll 8
+            for (int i = 0; i < kQuads; i += 4) {
+                turn4(to + p * Width + i, Width, from + i * stride + p, stride);
+            }
+            for (int i = kQuads; i < Width; ++i) {
+                for (int j = 0; j < 4; ++j) to[(p + j) * Width + i] = from[i * stride + p + j];
+            }
+        }
+    }
+    for (; p < depth; ++p) {
+        for (int i = 0; i < Width; ++i) to[p * Width + i] = i < count ? from[i * stride + p] : 0;
+    }
+}
+
+template <int Width>
+MR_INLINE void panel_along(float* to, const float* from, std::int64_t stride, std::int64_t depth,
+                           int count) {
+    for (std::int64_t p = 0; p < depth; ++p, to += Width, from += stride) {
+        if (count == Width) {
+            __builtin_memcpy(to, from, Width * sizeof(float));
+        } else {
+            for (int i = 0; i < Width; ++i) to[i] = i < count ? from[i] : 0;
+        }
+    }
+}
+
+template <int Width>
+MR_INLINE void panels(float* to, const float* from, std::int64_t stride, std::int64_t depth,
+                      std::int64_t count, bool across) {
+    for (std::int64_t i = 0; i < count; i += Width, to += depth * Width) {
+        const int here = count - i < Width ? static_cast<int>(count - i) : Width;
+        if (across) {
+            panel_across<Width>(to, from + i * stride, stride, depth, here);
+        } else {
+            panel_along<Width>(to, from + i, stride, depth, here);
+        }
+    }
+}
+
+}  // namespace
+
+PackedTile packed_tile() { return {kTileRows, kTileCols}; }
+
+void packed_panels(float* to, const float* from, std::int64_t stride, std::int64_t depth,
+                   std::int64_t count, bool across, PanelSide side) {
+    if (side == PanelSide::left) {
+        panels<kTileRows>(to, from, stride, depth, count, across);
+    } else {
+        panels<kTileCols>(to, from, stride, depth, count, across);
+    }
+}
+
+// A panel of b stays in the first cache while all panels of a, in the second, go past it.
+void packed_block(const PackedBlock& block) {
+    for (std::int64_t col = 0; col < block.cols; col += kTileCols) {
+        for (std::int64_t row = 0; row < block.rows; row += kTileRows) {
+            tile(block, block.a + row * block.depth, block.b + col * block.depth, row, col);
+        }
+    }
+}
+
+void column_sums(float* sums, const float* x, std::int64_t stride, std::int64_t rows,
+                 std::int64_t cols) {
+    constexpr std::int64_t kPart = 64;  // rows of a partial sum, so that many rows lose little
+    for (std::int64_t i = 0; i < cols; i += kLanes) {
+        const int left = cols - i < kLanes ? static_cast<int>(cols - i) : kLanes;
+        Vec total = load_n(sums + i, left);
+        for (std::int64_t begin = 0; begin < rows; begin += kPart) {
+            const std::int64_t end = begin + kPart < rows ? begin + kPart : rows;
+            Vec part = set(0);
+            for (std::int64_t r = begin; r < end; ++r) {
+                part = add(part, load_n(x + r * stride + i, left));
+            }
+            total = add(total, part);
+        }
+        store_n(sums + i, total, left);
+    }
+}
+
+}  // namespace mr::ops::MR_ISA
