@@ -2,9 +2,20 @@
 find_package(GTest REQUIRED)
 include(GoogleTest)
 
+# The slow header of every test is compiled once a program instead of once a file.
+function(millrace_test_headers target)
+    get_target_property(sources ${target} SOURCES)
+    list(LENGTH sources count)
+    if(count GREATER 3)
+        target_precompile_headers(${target} PRIVATE
+                                  $<$<COMPILE_LANGUAGE:CXX>:<gtest/gtest.h$<ANGLE-R>>)
+    endif()
+endfunction()
+
 foreach(room core observe ops formats text model decode train)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS
          ${PROJECT_SOURCE_DIR}/tests/${room}/*_test.cpp ${PROJECT_SOURCE_DIR}/src/${room}/*_test.cpp)
+    list(FILTER sources EXCLUDE REGEX "_cuda_test\\.cpp$")
     if(sources)
         add_executable(test_${room} ${sources})
         target_include_directories(test_${room} PRIVATE ${PROJECT_SOURCE_DIR}/src
@@ -13,6 +24,7 @@ foreach(room core observe ops formats text model decode train)
                               nlohmann_json::nlohmann_json)
         target_compile_definitions(test_${room} PRIVATE
             MR_TEST_DATA="${MILLRACE_DATA}" MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+        millrace_test_headers(test_${room})
         gtest_discover_tests(test_${room} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
     endif()
 endforeach()
@@ -23,12 +35,14 @@ target_include_directories(test_ladder PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(test_ladder PRIVATE mr_ladder millrace mr_options GTest::gtest_main)
 gtest_discover_tests(test_ladder DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
 
-# What needs a GPU: src/**/*_test.cu and tests/gpu/*_test.cu, in one program labelled `gpu`. Where
+# What needs a GPU: src/**/*_test.cu, src/**/*_cuda_test.cpp and tests/gpu/*_test.{cu,cpp}, in one
+# program labelled `gpu`. Those without kernels of their own are C++: nvcc takes longer. Where
 # there is no GPU its tests skip, or fail with MILLRACE_REQUIRE_GPU=1 in the environment. One at a
 # time has the GPU: they compare what is free there, and time what runs there.
 if(MILLRACE_HAS_CUDA)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS
-         ${PROJECT_SOURCE_DIR}/src/*_test.cu ${PROJECT_SOURCE_DIR}/tests/gpu/*_test.cu)
+         ${PROJECT_SOURCE_DIR}/src/*_test.cu ${PROJECT_SOURCE_DIR}/src/*_cuda_test.cpp
+         ${PROJECT_SOURCE_DIR}/tests/gpu/*_test.cu ${PROJECT_SOURCE_DIR}/tests/gpu/*_test.cpp)
     if(sources)
         add_executable(test_gpu ${sources})
         target_include_directories(test_gpu PRIVATE ${PROJECT_SOURCE_DIR}/src
@@ -37,6 +51,7 @@ if(MILLRACE_HAS_CUDA)
                               nlohmann_json::nlohmann_json CUDA::cudart_static)
         target_compile_definitions(test_gpu PRIVATE MR_CUDA=1
             MR_TEST_DATA="${MILLRACE_DATA}" MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+        millrace_test_headers(test_gpu)
         gtest_discover_tests(test_gpu DISCOVERY_TIMEOUT 60
                              PROPERTIES TIMEOUT 300 LABELS gpu RESOURCE_LOCK gpu)
         # `make sanitize-gpu`; not a part of every run: it takes minutes.
