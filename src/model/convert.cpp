@@ -200,8 +200,9 @@ ConvertResult to_safetensors(ConvertInput input, const std::string& in, const st
 
 }  // namespace
 
-ConvertResult convert_model(const std::string& in, const std::string& out,
+ConvertResult convert_model(const std::string& given, const std::string& out,
                             const ConvertOptions& options) {
+    const std::string in = resolve_run(given);
     if (options.type && !ops::can_quantize(*options.type)) {
         throw Error::usage({.field = "--type",
                             .value = dtype_name(*options.type),

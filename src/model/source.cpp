@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <optional>
@@ -194,7 +195,41 @@ void Source::require_all_known() const {
     }
 }
 
-Source open_source(const std::string& path, const LoadOptions& options) {
+std::optional<std::int64_t> checkpoint_step(const std::string& name) {
+    const std::string prefix = kCheckpointPrefix;
+    if (!name.starts_with(prefix)) return std::nullopt;
+    std::int64_t step = 0;
+    const char* begin = name.data() + prefix.size();
+    const char* end = name.data() + name.size();
+    const auto [last, problem] = std::from_chars(begin, end, step);
+    if (begin == end || last != end || problem != std::errc() || step < 0) return std::nullopt;
+    return step;
+}
+
+std::string resolve_run(const std::string& path) {
+    std::error_code code;
+    const fs::path folder = fs::path(path) / kCheckpoints;
+    if (fs::exists(fs::path(path) / "config.json", code) || !fs::is_directory(folder, code)) {
+        return path;
+    }
+    std::int64_t newest = -1;
+    fs::path out;
+    for (const auto& entry : fs::directory_iterator(folder, code)) {
+        const auto step = checkpoint_step(entry.path().filename().string());
+        if (!step || *step <= newest) continue;
+        newest = *step;
+        out = entry.path();
+    }
+    if (newest < 0) {
+        throw Error::input({.file = path,
+                            .problem = "the training run has no checkpoint yet",
+                            .remedy = "wait for the first one (--save-every)"});
+    }
+    return out.string();
+}
+
+Source open_source(const std::string& given, const LoadOptions& options) {
+    const std::string path = resolve_run(given);
     std::error_code code;
     if (fs::is_directory(path, code)) return open_huggingface(path, options);
     const std::string extension = fs::path(path).extension().string();
@@ -215,7 +250,7 @@ Source open_source(const std::string& path, const LoadOptions& options) {
 
 std::shared_ptr<const text::Tokenizer> open_tokenizer(const std::string& path, int vocab) {
     std::error_code code;
-    fs::path file = path;
+    fs::path file = resolve_run(path);
     if (fs::is_directory(file, code)) file /= "tokenizer.json";
     const std::string extension = file.extension().string();
     if (extension == ".json") return text::Tokenizer::from_json_file(file.string());

@@ -2,8 +2,10 @@
 // time by role. Loading takes all of them; converting takes one after the other.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -57,6 +59,14 @@ struct Source {
 Source open_huggingface(const std::string& folder, const LoadOptions& options);
 Source open_gguf(const std::string& path, const LoadOptions& options);
 Source open_llama2c(const std::string& path, const LoadOptions& options);
+// Where a path to a training run leads: RUN/checkpoints/step-000500, the newest. Other paths are
+// as they are. Throws Error (input) where a run has no checkpoint yet.
+inline constexpr const char* kCheckpoints = "checkpoints";
+inline constexpr const char* kCheckpointPrefix = "step-";
+std::string resolve_run(const std::string& path);
+// The step of a checkpoint's name, "step-000500"; none where it is no such name.
+std::optional<std::int64_t> checkpoint_step(const std::string& name);
+
 // By what the path is. random: is not among them.
 Source open_source(const std::string& path, const LoadOptions& options);
 

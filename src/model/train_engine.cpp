@@ -134,6 +134,14 @@ void TrainEngine::get_state(float* params, float* m, float* v) {
     if (v) ops_->read(v, v_.data, v_.bytes());
 }
 
+const float* TrainEngine::host(State state) {
+    const Tensor& part = state == State::params ? params_ : state == State::m ? m_ : v_;
+    if (!ops_->on_device()) return part.f32();
+    host_.resize(static_cast<std::size_t>(layout_.count));
+    ops_->read(host_.data(), part.data, part.bytes());
+    return host_.data();
+}
+
 void TrainEngine::accumulate(int slot, double scale) {
     scale_ = scale;
     pass_->step(weights_, grad_views_, slot, static_cast<float>(scale));

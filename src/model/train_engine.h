@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "core/arena.h"
 #include "model/params.h"
@@ -41,6 +42,11 @@ class TrainEngine {
     void set_state(const float* params, const float* m, const float* v);
     void get_state(float* params, float* m, float* v);
 
+    // One of the three in host memory, [layout().count]: the parameters themselves where they lie
+    // there, else a copy that the next call writes over.
+    enum class State { params, m, v };
+    const float* host(State state);
+
     // The batch in ops().host_slot(slot) goes to the device.
     void put(int slot) { ops_->put(slot); }
     // Adds gradients and losses of the slot's batch. `scale`: what a token's loss counts, 1 / the
@@ -72,6 +78,7 @@ class TrainEngine {
     Tensor params_, copy_, grads_, m_, v_;  // flat [count]
     double* sums_ = nullptr;                // on the device: of losses, of squares of gradients
     double scale_ = 0;                      // of the losses
+    std::vector<float> host_;
     Weights weights_, grad_views_;
     std::unique_ptr<TrainPass> pass_;
 };

@@ -56,12 +56,15 @@ class TrainOps {
     // Two slots, so that the next batch can come while this one computes. ids and targets are
     // [tokens], sequence after sequence; a target < 0 does not count.
     static constexpr int kSlots = 2;
-    // Host memory that put() copies from fastest: [2 tokens], ids first. Pinned where that helps.
+    // Host memory that put() copies from: [2 tokens], ids first. Pinned where that helps. Waits
+    // until an earlier put() from there has ended, so that it may be written.
     virtual std::span<std::int32_t> host_slot(int slot) = 0;
-    // Starts sending what host_slot(slot) holds, and returns. The host may write there again when
-    // put(slot) was followed by a pass over the slot that has been read() (its loss, say).
-    // Operations that use the slot run after it has arrived.
+    // Starts sending what host_slot(slot) holds, beside what computes, and returns. It arrives
+    // after the operations before done(slot) have read what was there, and before those that are
+    // called after put() read it.
     virtual void put(int slot) = 0;
+    // No operation uses the slot from here on, until the next put(): called at the end of a pass.
+    virtual void done(int slot) = 0;
 
     // Any other copy; both wait. Bytes are counted in the ledger.
     virtual void write(void* device, const void* host, std::size_t bytes) = 0;

@@ -60,6 +60,7 @@ class CpuTrainOps final : public TrainOps {
         return slots_[static_cast<std::size_t>(slot)];
     }
     void put(int) override {}
+    void done(int) override {}
     void write(void* device, const void* host, std::size_t bytes) override {
         std::memcpy(device, host, bytes);
     }

@@ -374,11 +374,13 @@ void TrainPass::step(const Weights& weights, const Weights& grads, int slot, flo
     }
     ops_.at(-1);
     ops_.embed_backward(grads.embedding, grads.positions, b_->dx, slot);
+    ops_.done(slot);
 }
 
 void TrainPass::evaluate(const Weights& weights, int slot) {
     forward(weights, slot);
     head(weights, nullptr, slot, 0);
+    ops_.done(slot);
 }
 
 }  // namespace mr::model

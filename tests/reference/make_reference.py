@@ -5,7 +5,9 @@
     python3 tests/reference/make_reference.py [--out DIR] [--only NAME ...]
 
 Each variant becomes DIR/<name>/ in the Hugging Face layout plus expected.safetensors
-(input_ids i64 [S], logits f32 [S, vocab]). README.md says what each one is for.
+(input_ids i64 [S], logits f32 [S, vocab]) and, for those of TRAINED, train.safetensors: gradients
+and losses of training it (see record_training). README.md says what each one is for.
+`--train-only` writes the latter alone, for folders that are there.
 
 Weights come from a seeded generator and lie on a grid of multiples of a power of two, at most 127
 steps from zero, with a full step of +-127 in every block of 32. Such a number is exact in f32, f16,
@@ -307,6 +309,68 @@ VARIANTS = {
 }
 
 
+# Those whose training is recorded: every family, tied and not, both residuals, windows, scaling.
+TRAINED = ["llama2", "llama3", "mistral", "qwen2", "qwen3", "gpt2", "gpt-neox", "gpt-neox-seq"]
+TRAIN_STEPS = 10
+SAMPLED = 192  # elements of a gradient that are kept
+
+
+def record_training(name, folder):
+    """train.safetensors, all computed in f64:
+    ids     i64 [2, 17]: two sequences; inputs are the first 16 of each, targets the last 16
+    losses  f32 [11]: mean loss before each of 10 steps of AdamW on that batch, and after the last.
+            lr 0.002, betas 0.9 and 0.95, eps 1e-8, weight decay 0.1 for tensors of rank 2, gradients
+            clipped to a norm of 1 (scaled by 1 / norm)
+    grad_norm f32 [1]: of all gradients before the first step
+    NAME    f32 [1 + n]: of the gradient of the tensor NAME before the first step, its norm, then
+            the elements 0, k, 2k, ... with k = ceil(size / 192)"""
+    model_class, config, _ = VARIANTS[name]
+    config._attn_implementation = "eager"
+    rng = np.random.default_rng(zlib.crc32(name.encode()) + 1)
+    ids = torch.from_numpy(rng.integers(0, config.vocab_size, (2, 17)))
+    out = {"ids": ids.to(torch.int64)}
+    weights = {k: v.detach().double() for k, v in AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32).state_dict().items()}
+    torch.set_default_dtype(torch.float64)
+    try:
+        with Float64():
+            model = model_class(config)
+            model.eval()  # no dropout
+            model.load_state_dict(weights, strict=False)
+            parameters = dict(model.named_parameters())
+            groups = [{"params": [p for p in parameters.values() if p.dim() == 2],
+                       "weight_decay": 0.1},
+                      {"params": [p for p in parameters.values() if p.dim() != 2],
+                       "weight_decay": 0.0}]
+            adamw = torch.optim.AdamW(groups, lr=0.002, betas=(0.9, 0.95), eps=1e-8)
+            losses = []
+            for step in range(TRAIN_STEPS + 1):
+                logits = model(ids[:, :-1]).logits
+                loss = torch.nn.functional.cross_entropy(
+                    logits.reshape(-1, config.vocab_size), ids[:, 1:].reshape(-1))
+                losses.append(loss.item())
+                if step == TRAIN_STEPS:
+                    break
+                adamw.zero_grad()
+                loss.backward()
+                norm = torch.sqrt(sum((p.grad ** 2).sum() for p in parameters.values()))
+                if step == 0:
+                    out["grad_norm"] = norm.reshape(1).to(torch.float32)
+                    for key, p in parameters.items():
+                        assert p.grad.dtype == torch.float64
+                        flat = p.grad.reshape(-1)
+                        sampled = flat[::-(-len(flat) // SAMPLED)]
+                        out[key] = torch.cat([flat.norm().reshape(1), sampled]).to(torch.float32)
+                for p in parameters.values():
+                    p.grad *= min(1.0, 1.0 / norm.item())
+                adamw.step()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    out["losses"] = torch.tensor(losses, dtype=torch.float32)
+    save_file(out, folder / "train.safetensors")
+    print(f"{name}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, |gradient| {out['grad_norm'].item():.3f}")
+
+
 def hub_extras(kind, weights, config):
     """Buffers that older transformers versions saved with the weights."""
     out = dict(weights)
@@ -410,9 +474,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent)
     parser.add_argument("--only", nargs="+", choices=sorted(VARIANTS), default=sorted(VARIANTS))
+    parser.add_argument("--train-only", action="store_true")
     arguments = parser.parse_args()
-    total = sum(make(name, arguments.out) for name in arguments.only)
-    print(f"{'sum':14} {total / 1024:7.1f} KiB")
+    if not arguments.train_only:
+        total = sum(make(name, arguments.out) for name in arguments.only)
+        print(f"{'sum':14} {total / 1024:7.1f} KiB")
+    for name in arguments.only:
+        if name in TRAINED:
+            record_training(name, arguments.out / name)
 
 
 if __name__ == "__main__":
