@@ -157,4 +157,10 @@ std::string_view pre_tokenizer_name(PreTokenizer kind) {
     return "";
 }
 
+std::string pre_tokenizer_regex(PreTokenizer kind) {
+    if (kind == PreTokenizer::gpt2) return std::string(kGpt2Regex);
+    const char* digits = kind == PreTokenizer::llama3 ? R"(\p{N}{1,3})" : R"(\p{N})";
+    return std::string(kLlama3Head[0]).append(digits).append(kLlama3Tail);
+}
+
 }  // namespace mr::text

@@ -18,6 +18,7 @@ std::size_t word_end(PreTokenizer kind, std::string_view text, std::size_t pos);
 std::optional<PreTokenizer> pre_tokenizer_of_name(std::string_view name);
 std::optional<PreTokenizer> pre_tokenizer_of_regex(std::string_view regex);
 std::string_view pre_tokenizer_name(PreTokenizer kind);  // GGUF's
+std::string pre_tokenizer_regex(PreTokenizer kind);
 inline constexpr const char* kSupportedPreTokenizers =
     "gpt-2 (also of GPT-NeoX), llama-bpe (Llama-3) and qwen2";
 

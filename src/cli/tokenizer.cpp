@@ -1,0 +1,134 @@
+// millrace tokenizer train: a byte-level BPE tokenizer of one's own texts.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/json.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+#include "core/error.h"
+#include "core/output_file.h"
+#include "core/thread_pool.h"
+#include "text/bpe_train.h"
+#include "text/tokenizer_json_writer.h"
+#include "train/corpus.h"
+
+namespace mr::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+    std::vector<std::string> data;
+    std::string out;
+    text::BpeTrainOptions bpe;
+    SharedOptions shared;  // --threads and --json
+};
+
+// --out is a folder, or a name that ends with .json and then is the file itself.
+std::string target_file(const std::string& out) {
+    if (fs::path(out).extension() == ".json") return out;
+    std::error_code code;
+    fs::create_directories(out, code);
+    if (code || !fs::is_directory(out)) {
+        throw Error::input({.file = out,
+                            .problem = code ? "cannot be made: " + code.message() : "is no folder",
+                            .remedy = "give a folder for the tokenizer"});
+    }
+    return (fs::path(out) / "tokenizer.json").string();
+}
+
+int train(const Options& options) {
+    const InterruptGuard guard;
+    ThreadPool pool(thread_count(options.shared));
+    text::BpeTrainer trainer(options.bpe, pool);
+    const std::vector<std::string> files = train::corpus_files(options.data);
+    ProgressLine line;
+    const std::uint64_t total = train::corpus_bytes(files);
+    std::uint64_t before = 0;
+    for (const std::string& path : files) {
+        const train::CorpusText text(path);
+        trainer.add(text.text(), [&](std::string_view what, std::uint64_t done, std::uint64_t) {
+            line.update(what, before + done, total);
+        });
+        before += text.text().size();
+    }
+    const text::BpeTrained trained = trainer.train(line.callback());
+    line.remove();
+
+    const std::string json = text::tokenizer_json(trained.data);
+    const std::string config = text::tokenizer_config_json(trained.data);
+    const std::string path = target_file(options.out);
+    OutputFile file(path);
+    file.write(json);
+    OutputFile config_file((fs::path(path).replace_filename("tokenizer_config.json")).string());
+    config_file.write(config);
+    config_file.commit();
+    file.commit();
+
+    const std::size_t vocab = trained.data.tokens.size();
+    const bool fewer = vocab < static_cast<std::size_t>(options.bpe.vocab);
+    if (options.shared.json) {
+        const Json result = {{"out", path},
+                             {"vocab", vocab},
+                             {"wanted", options.bpe.vocab},
+                             {"merges", trained.data.merges.size()},
+                             {"special", options.bpe.special},
+                             {"files", files.size()},
+                             {"bytes", trained.bytes},
+                             {"words", trained.words},
+                             {"distinct_words", trained.distinct_words}};
+        out(json_text(result));
+        return 0;
+    }
+    out(fmt::format("{}: {} tokens, {} merges, from {} bytes with {} distinct words\n", path, vocab,
+                    trained.data.merges.size(), trained.bytes, trained.distinct_words));
+    if (fewer) {
+        fmt::print(stderr,
+                   "millrace: fewer than the {} tokens asked for: no pair is left that occurs {} "
+                   "times or more\n",
+                   options.bpe.vocab, options.bpe.min_count);
+    }
+    return 0;
+}
+
+}  // namespace
+
+void add_tokenizer(CLI::App& app, Action& action) {
+    auto options = std::make_shared<Options>();
+    CLI::App* tokenizer = app.add_subcommand("tokenizer", "Train a tokenizer");
+    tokenizer->require_subcommand(1);
+    CLI::App* command =
+        tokenizer->add_subcommand("train", "A byte-level BPE tokenizer of your own texts");
+    command->add_option("--data", options->data, "Text files, folders or globs")->required();
+    command
+        ->add_option("--vocab", options->bpe.vocab,
+                     "How many tokens, bytes and specials among them")
+        ->capture_default_str();
+    command->add_option("--out", options->out, "The folder to write tokenizer.json into")
+        ->required();
+    command
+        ->add_option("--special", options->bpe.special,
+                     "Special tokens; the first ends a text. Where the texts spell them out, they "
+                     "end a word")
+        ->capture_default_str();
+    command->add_option("--min-count", options->bpe.min_count, "Merge no pair that is rarer")
+        ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 60))
+        ->capture_default_str();
+    command->add_option("--threads", options->shared.threads, "Threads; 0: all cores")
+        ->check(CLI::Range(0, 1024))
+        ->capture_default_str();
+    add_json_option(*command, options->shared);
+    const char* example =
+        "Example:\n  millrace tokenizer train --data stories.txt --vocab 2048 --out tok/";
+    command->footer(example);
+    tokenizer->footer(example);
+    command->callback([options, &action] { action = [options] { return train(*options); }; });
+}
+
+}  // namespace mr::cli

@@ -1,0 +1,15 @@
+// A tokenizer as Hugging Face's tokenizer.json, which our own reader and theirs load.
+#pragma once
+
+#include <string>
+
+#include "text/tokenizer_data.h"
+
+namespace mr::text {
+
+// Throws Error (input) for a SentencePiece tokenizer, or a token that is not UTF-8.
+std::string tokenizer_json(const TokenizerData& data);
+// What goes into tokenizer_config.json beside it: the class that loads it, and the special tokens.
+std::string tokenizer_config_json(const TokenizerData& data);
+
+}  // namespace mr::text

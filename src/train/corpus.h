@@ -1,0 +1,50 @@
+// The texts that a tokenizer is trained on and that are packed: files, folders, globs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/mapped_file.h"
+
+namespace mr::train {
+
+// Every regular file that the arguments name, each once, in the order of the arguments and sorted
+// by path within one: a file itself, all files under a folder (hidden ones left out), what a glob
+// matches. Throws Error (input) where an argument names nothing.
+std::vector<std::string> corpus_files(const std::vector<std::string>& arguments);
+
+// One of them. An empty file is an empty text; throws Error (input) on one that is not text
+// (compressed, binary).
+class CorpusText {
+  public:
+    explicit CorpusText(const std::string& path);
+    std::string_view text() const {
+        return {reinterpret_cast<const char*>(file_.bytes().data()), file_.bytes().size()};
+    }
+
+  private:
+    MappedFile file_;
+};
+
+// Bytes of all the files together, for progress.
+std::uint64_t corpus_bytes(const std::vector<std::string>& files);
+
+// The documents of a text, one after the other: what lies between separators, without leading
+// blanks and one trailing newline, as `millrace eval` cuts them; empty ones are left out. Without a
+// separator the text is one document, as it is.
+class Documents {
+  public:
+    Documents(std::string_view text, std::string_view separator)
+        : rest_(text), separator_(separator) {}
+    // False where there are no more.
+    bool next(std::string_view& document);
+    // Bytes not looked at yet.
+    std::size_t left() const { return rest_.size(); }
+
+  private:
+    std::string_view rest_, separator_;
+};
+
+}  // namespace mr::train
