@@ -1,7 +1,4 @@
-#include <dlfcn.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -9,12 +6,8 @@
 
 #include "core/cuda/device.h"
 #include "core/error.h"
+#include "ops/linear/cublaslt_library.cuh"
 #include "ops/linear/gemm_cublaslt.h"
-
-#if __has_include(<cublasLt.h>)
-#define MR_HAS_CUBLASLT 1
-#include <cublasLt.h>
-#endif
 
 namespace mr::cuda::cublaslt {
 
@@ -27,125 +20,6 @@ std::string Algorithm::str() const {
 
 #ifdef MR_HAS_CUBLASLT
 namespace {
-
-// The functions of the library that are used, by the names they have there.
-#define MR_CUBLASLT_FUNCTIONS(F)            \
-    F(cublasLtCreate)                       \
-    F(cublasLtGetVersion)                   \
-    F(cublasLtGetStatusString)              \
-    F(cublasLtMatmul)                       \
-    F(cublasLtMatmulDescCreate)             \
-    F(cublasLtMatmulDescDestroy)            \
-    F(cublasLtMatmulDescSetAttribute)       \
-    F(cublasLtMatrixLayoutCreate)           \
-    F(cublasLtMatrixLayoutDestroy)          \
-    F(cublasLtMatmulPreferenceCreate)       \
-    F(cublasLtMatmulPreferenceDestroy)      \
-    F(cublasLtMatmulPreferenceSetAttribute) \
-    F(cublasLtMatmulAlgoGetHeuristic)       \
-    F(cublasLtMatmulAlgoCheck)              \
-    F(cublasLtMatmulAlgoCapGetAttribute)    \
-    F(cublasLtMatmulAlgoConfigGetAttribute)
-
-struct Library {
-#define MR_MEMBER(name) decltype(&::name) name = nullptr;
-    MR_CUBLASLT_FUNCTIONS(MR_MEMBER)
-#undef MR_MEMBER
-    cublasLtHandle_t handle = nullptr;
-    std::string about;  // its name and version, or why there is none
-
-    explicit operator bool() const { return handle != nullptr; }
-};
-
-// Names without a folder are looked for where the loader looks (LD_LIBRARY_PATH, ld.so.conf).
-std::vector<std::string> file_names() {
-    std::vector<std::string> folders = {""};
-    for (const char* name : {"CUDA_HOME", "CUDA_PATH"}) {
-        if (const char* home = std::getenv(name); home && *home) {
-            folders.push_back(std::string(home) + "/lib64/");
-            folders.push_back(std::string(home) + "/lib/");
-        }
-    }
-    folders.emplace_back("/usr/local/cuda/lib64/");
-    folders.emplace_back("/usr/local/cuda/lib/");
-    std::vector<std::string> names;
-    for (const std::string& folder : folders) {
-        for (const char* suffix : {".13", ".12", ""}) {
-            names.push_back(folder + "libcublasLt.so" + suffix);
-        }
-    }
-    return names;
-}
-
-Library open_library() {
-    Library lib;
-    std::vector<std::string> names = file_names();
-    if (const char* wanted = std::getenv("MILLRACE_CUBLASLT"); wanted && *wanted) {
-        if (std::string(wanted) == "off") {
-            lib.about = "MILLRACE_CUBLASLT is off";
-            return lib;
-        }
-        names = {wanted};
-    }
-    void* file = nullptr;
-    for (const std::string& name : names) {
-        if ((file = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL))) break;
-    }
-    if (!file) {
-        const char* problem = dlerror();
-        lib.about = std::string("cuBLASLt was not found") + (problem ? ": " : "") +
-                    (problem ? problem : "");
-        return lib;
-    }
-    std::string missing;
-#define MR_LOAD(name)                                                    \
-    lib.name = reinterpret_cast<decltype(lib.name)>(dlsym(file, #name)); \
-    if (!lib.name) missing += std::string(missing.empty() ? "" : ", ") + #name;
-    MR_CUBLASLT_FUNCTIONS(MR_LOAD)
-#undef MR_LOAD
-    if (!missing.empty()) {
-        lib.about = "this cuBLASLt lacks " + missing;
-        return lib;
-    }
-    const cublasStatus_t status = lib.cublasLtCreate(&lib.handle);
-    if (status != CUBLAS_STATUS_SUCCESS) {
-        lib.handle = nullptr;
-        lib.about = std::string("cuBLASLt does not start: ") + lib.cublasLtGetStatusString(status);
-        return lib;
-    }
-    const std::size_t version = lib.cublasLtGetVersion();  // 130101 is 13.1.1
-    lib.about = "cuBLASLt " + std::to_string(version / 10000) + "." +
-                std::to_string(version / 100 % 100) + "." + std::to_string(version % 100);
-    return lib;
-}
-
-// Opened once and never closed: it lives as long as the device's context.
-const Library& library() {
-    static const Library lib = open_library();
-    return lib;
-}
-
-void check(cublasStatus_t status, const char* what) {
-    if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
-        return;
-    throw Error::device({.field = "cuBLASLt",
-                         .value = what,
-                         .problem = library().cublasLtGetStatusString(status),
-                         .remedy = "set MILLRACE_CUBLASLT=off to go without it, and report it"});
-}
-
-cudaDataType_t data_type(DType type) {
-    switch (type) {
-        case DType::f32:
-            return CUDA_R_32F;
-        case DType::f16:
-            return CUDA_R_16F;
-        case DType::bf16:
-            return CUDA_R_16BF;
-        default:
-            MR_CHECK(false, "the type is f32, f16 or bf16");
-    }
-}
 
 // The library counts in columns first: what is [tokens, n] here it calls n x tokens. So
 //   D (n x tokens) = W (k x n)ᵀ · X (k x tokens) (+ C, n x tokens).

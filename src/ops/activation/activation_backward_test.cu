@@ -1,0 +1,125 @@
+#include <cmath>
+#include <string>
+
+#include "core/cuda/testing.h"
+#include "core/error.h"
+#include "ops/activation/activation_backward_cuda.h"
+
+namespace mr::cuda {
+namespace {
+
+using ops::Activation;
+constexpr Activation kKinds[] = {Activation::silu, Activation::gelu, Activation::gelu_tanh,
+                                 Activation::relu};
+
+double act(Activation kind, double x) {
+    switch (kind) {
+        case Activation::silu:
+            return x / (1 + std::exp(-x));
+        case Activation::gelu:
+            return x * 0.5 * std::erfc(-x / std::sqrt(2.0));
+        case Activation::gelu_tanh:
+            return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+        case Activation::relu:
+            return x > 0 ? x : 0;
+    }
+    return 0;
+}
+// By differences: the formulas of the kernel are not used again. Errs by about h².
+double slope(Activation kind, double x) {
+    if (kind == Activation::relu) return x > 0 ? 1 : 0;
+    constexpr double kStep = 1e-5;
+    return (act(kind, x + kStep) - act(kind, x - kStep)) / (2 * kStep);
+}
+
+class ActivationBackwardTest : public GpuTest {
+  protected:
+    // The slopes are f32 with fast exponentials: some units of f32, relative to terms of at most
+    // 1 + |x|, and of what stands in an exponent; the result is rounded.
+    static double error(double want, double dy, double x) {
+        return 0x1p-8 * std::abs(want) + 1e-5 * std::abs(dy) * (1 + std::abs(x));
+    }
+    std::vector<float> inputs(std::size_t count) {
+        std::vector<float> x = normal(count, 3);
+        x[0] = 0;
+        if (count > 6) {
+            x[1] = 80;
+            x[2] = -80;
+            x[3] = -100;
+            x[4] = 1e30f;
+            x[5] = -1e30f;
+        }
+        return x;
+    }
+};
+
+TEST_F(ActivationBackwardTest, MatchesDifferences) {
+    for (const Activation kind : kKinds) {
+        for (const std::int64_t cols : {1, 7, 8, 129, 1024, 3072}) {
+            for (const std::int64_t rows : {1, 3, 34}) {
+                for (int place = 0; place < 3; ++place) {
+                    memory_.reset();
+                    const auto count = static_cast<std::size_t>(rows * cols);
+                    std::vector<float> xs = inputs(count), ds = normal(count);
+                    const Tensor x = upload(DType::bf16, {rows, cols}, xs);
+                    const Tensor dy = upload(DType::bf16, {rows, cols}, ds);
+                    const Tensor own = poisoned(DType::bf16, {rows, cols});
+                    const Tensor dx = place == 0 ? own : place == 1 ? dy : x;
+                    activation_backward(ctx_, dx, dy, x, kind);
+                    const std::vector<float> got = download(dx);
+                    for (std::size_t i = 0; i < count; ++i) {
+                        const double want = double{ds[i]} * slope(kind, xs[i]);
+                        if (std::abs(xs[i]) > 1e6f) {
+                            ASSERT_EQ(got[i], xs[i] > 0 ? ds[i] : 0) << static_cast<int>(kind);
+                            continue;
+                        }
+                        ASSERT_NEAR(got[i], want, error(want, ds[i], xs[i]))
+                            << static_cast<int>(kind) << " cols " << cols << " x " << xs[i];
+                    }
+                }
+            }
+        }
+    }
+}
+
+TEST_F(ActivationBackwardTest, GatesMatchDifferences) {
+    for (const Activation kind : kKinds) {
+        for (const std::int64_t hidden : {1, 7, 8, 172, 2056}) {
+            for (const bool in_place : {false, true}) {
+                memory_.reset();
+                const std::int64_t rows = 5;
+                const auto width = static_cast<std::size_t>(hidden);
+                std::vector<float> gs = normal(static_cast<std::size_t>(rows) * 2 * width, 2),
+                                   ds = normal(static_cast<std::size_t>(rows) * width);
+                const Tensor gate_up = upload(DType::bf16, {rows, 2 * hidden}, gs);
+                const Tensor dy = upload(DType::bf16, {rows, hidden}, ds);
+                const Tensor d = in_place ? gate_up : poisoned(DType::bf16, {rows, 2 * hidden});
+                gated_activation_backward(ctx_, d, dy, gate_up, kind);
+                const std::vector<float> got = download(d);
+                for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r) {
+                    for (std::size_t i = 0; i < width; ++i) {
+                        const double gate = gs[r * 2 * width + i], up = gs[(2 * r + 1) * width + i];
+                        const double dyi = ds[r * width + i];
+                        const double dgate = dyi * up * slope(kind, gate);
+                        const double dup = dyi * act(kind, gate);
+                        ASSERT_NEAR(got[r * 2 * width + i], dgate, error(dgate, dyi * up, gate))
+                            << static_cast<int>(kind) << " hidden " << hidden;
+                        ASSERT_NEAR(got[(2 * r + 1) * width + i], dup, error(dup, dyi, gate))
+                            << static_cast<int>(kind) << " hidden " << hidden;
+                    }
+                }
+            }
+        }
+    }
+}
+
+TEST_F(ActivationBackwardTest, Contract) {
+    const Tensor x = poisoned(DType::bf16, {4, 8}), f = poisoned(DType::f32, {4, 8});
+    EXPECT_THROW(activation_backward(ctx_, x, x, f, Activation::silu), ContractError);
+    EXPECT_THROW(activation_backward(ctx_, x, x, poisoned(DType::bf16, {4, 16}), Activation::silu),
+                 ContractError);
+    EXPECT_THROW(gated_activation_backward(ctx_, x, x, x, Activation::silu), ContractError);
+}
+
+}  // namespace
+}  // namespace mr::cuda

@@ -1,0 +1,196 @@
+#include <array>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "core/cuda/device.h"
+#include "core/error.h"
+#include "ops/linear/cublaslt_library.cuh"
+#include "ops/linear/train_product.h"
+
+namespace mr::cuda {
+
+#ifdef MR_HAS_CUBLASLT
+namespace {
+
+using cublaslt::check;
+using cublaslt::data_type;
+using cublaslt::library;
+
+// Bytes that all rows of a matrix begin at whole ones of, 16 at most.
+std::uint32_t alignment(const void* data, std::int64_t stride, DType type) {
+    const std::uintptr_t bits = reinterpret_cast<std::uintptr_t>(data) |
+                                dtype_bytes(type, static_cast<std::size_t>(stride)) | 16;
+    return static_cast<std::uint32_t>(bits & (~bits + 1));
+}
+
+// What an algorithm is chosen by.
+struct Key {
+    std::int64_t rows, cols, sum, a_stride, b_stride, out_stride;
+    std::uint32_t a_align, b_align, c_align, out_align;
+    DType out_type;
+    bool a_turned, b_turned, bias, c;
+    auto operator<=>(const Key&) const = default;
+};
+
+Key key_of(const TrainProduct& p) {
+    const std::uint32_t out_align = alignment(p.out, p.out_stride, p.out_type);
+    return {p.rows,
+            p.cols,
+            p.sum,
+            p.a_stride,
+            p.b_stride,
+            p.out_stride,
+            alignment(p.a, p.a_stride, DType::bf16),
+            alignment(p.b, p.b_stride, DType::bf16),
+            p.c ? alignment(p.c, p.out_stride, p.out_type) : out_align,
+            out_align,
+            p.out_type,
+            p.a_turned,
+            p.b_turned,
+            p.bias != nullptr,
+            p.c != nullptr};
+}
+
+// The library counts in columns first, and calls what lies here as [rows, cols] cols x rows. So
+//   Out (cols x rows) = op(B) (cols x sum) · op(A) (sum x rows),
+// where what is turned for us is not for the library, and is to be transposed.
+class Problem {
+  public:
+    explicit Problem(const TrainProduct& p) {
+        check(library().cublasLtMatmulDescCreate(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+              "descriptor");
+        set(CUBLASLT_MATMUL_DESC_TRANSA, p.b_turned ? CUBLAS_OP_T : CUBLAS_OP_N);
+        set(CUBLASLT_MATMUL_DESC_TRANSB, p.a_turned ? CUBLAS_OP_T : CUBLAS_OP_N);
+        if (p.bias) {
+            set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+            set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+            set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+                static_cast<std::int32_t>(data_type(p.out_type)));
+        }
+        layout(b, DType::bf16, p.b_turned ? p.sum : p.cols, p.b_turned ? p.cols : p.sum,
+               p.b_stride);
+        layout(a, DType::bf16, p.a_turned ? p.rows : p.sum, p.a_turned ? p.sum : p.rows,
+               p.a_stride);
+        layout(out, p.out_type, p.cols, p.rows, p.out_stride);
+    }
+    ~Problem() {
+        for (cublasLtMatrixLayout_t each : {a, b, out}) {
+            if (each) library().cublasLtMatrixLayoutDestroy(each);
+        }
+        if (desc_) library().cublasLtMatmulDescDestroy(desc_);
+    }
+    Problem(const Problem&) = delete;
+    Problem& operator=(const Problem&) = delete;
+
+    cublasLtMatmulDesc_t desc() const { return desc_; }
+    cublasLtMatrixLayout_t a = nullptr, b = nullptr, out = nullptr;
+
+  private:
+    template <typename T>
+    void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+        check(library().cublasLtMatmulDescSetAttribute(desc_, attribute, &value, sizeof value),
+              "attribute of the product");
+    }
+    static void layout(cublasLtMatrixLayout_t& to, DType type, std::int64_t rows, std::int64_t cols,
+                       std::int64_t stride) {
+        check(library().cublasLtMatrixLayoutCreate(&to, data_type(type),
+                                                   static_cast<std::uint64_t>(rows),
+                                                   static_cast<std::uint64_t>(cols), stride),
+              "layout");
+    }
+    cublasLtMatmulDesc_t desc_ = nullptr;
+};
+
+struct Preference {
+    cublasLtMatmulPreference_t raw = nullptr;
+    explicit Preference(const Key& key) {
+        check(library().cublasLtMatmulPreferenceCreate(&raw), "preference");
+        set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kTrainWorkspace});
+        // Partial sums of a split sum meet in the workspace and are added in a step of their own.
+        set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+            static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+        set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.b_align);
+        set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.a_align);
+        set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.c_align);
+        set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.out_align);
+    }
+    ~Preference() {
+        if (raw) library().cublasLtMatmulPreferenceDestroy(raw);
+    }
+    Preference(const Preference&) = delete;
+    Preference& operator=(const Preference&) = delete;
+    template <typename T>
+    void set(cublasLtMatmulPreferenceAttributes_t attribute, T value) {
+        check(library().cublasLtMatmulPreferenceSetAttribute(raw, attribute, &value, sizeof value),
+              "attribute of the preference");
+    }
+};
+
+std::uint32_t reduction_of(const cublasLtMatmulAlgo_t& algo) {
+    std::uint32_t scheme = 0;
+    std::size_t written = 0;
+    library().cublasLtMatmulAlgoConfigGetAttribute(&algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                                                   &scheme, sizeof scheme, &written);
+    return scheme;
+}
+
+struct Choice {
+    cublasLtMatmulAlgo_t algo;
+    std::size_t workspace;
+};
+
+// The library's favourite for exactly this product; it is the same in every run.
+std::optional<Choice> choose(const Key& key, const Problem& problem) {
+    const Preference preference(key);
+    std::array<cublasLtMatmulHeuristicResult_t, 8> results{};
+    int count = 0;
+    const cublasStatus_t status = library().cublasLtMatmulAlgoGetHeuristic(
+        library().handle, problem.desc(), problem.b, problem.a, problem.out, problem.out,
+        preference.raw, static_cast<int>(results.size()), results.data(), &count);
+    if (status != CUBLAS_STATUS_SUCCESS) return std::nullopt;  // not a product it knows
+    for (int i = 0; i < count; ++i) {
+        const cublasLtMatmulHeuristicResult_t& each = results[static_cast<std::size_t>(i)];
+        const std::uint32_t scheme = reduction_of(each.algo);
+        if (each.state == CUBLAS_STATUS_SUCCESS && each.workspaceSize <= kTrainWorkspace &&
+            (scheme == CUBLASLT_REDUCTION_SCHEME_NONE ||
+             scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)) {
+            return Choice{each.algo, each.workspaceSize};
+        }
+    }
+    return std::nullopt;
+}
+
+}  // namespace
+
+bool library_product(const Context& ctx, const TrainProduct& p, std::span<std::byte> workspace) {
+    if (this_gpu().sm < 80 || !library()) return false;  // older GPUs know no bf16
+    MR_CHECK(workspace.size() >= kTrainWorkspace, "the workspace was planned");
+    static std::mutex mutex;
+    static std::map<Key, std::optional<Choice>> chosen;  // never erased
+    const Key key = key_of(p);
+    const Problem problem(p);
+    const Choice* choice = nullptr;
+    {
+        const std::lock_guard lock(mutex);
+        auto at = chosen.find(key);
+        if (at == chosen.end()) at = chosen.emplace(key, choose(key, problem)).first;
+        if (at->second) choice = &*at->second;
+    }
+    if (!choice) return false;
+    const float one = 1, beta = p.c ? 1 : 0;
+    check(library().cublasLtMatmul(library().handle, problem.desc(), &one, p.b, problem.b, p.a,
+                                   problem.a, &beta, p.c ? p.c : p.out, problem.out, p.out,
+                                   problem.out, &choice->algo, workspace.data(), choice->workspace,
+                                   ctx.cuda->raw()),
+          "product of training");
+    return true;
+}
+
+#else  // built without its header
+
+bool library_product(const Context&, const TrainProduct&, std::span<std::byte>) { return false; }
+
+#endif
+
+}  // namespace mr::cuda

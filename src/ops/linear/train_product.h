@@ -1,0 +1,38 @@
+// One product of training, and who computes it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "core/context.h"
+#include "core/cuda/timeline.h"
+#include "core/tensor.h"
+
+namespace mr::cuda {
+
+// out [rows, cols] = a · b (+ bias) (+ c): a [rows, sum] and b [sum, cols] in bf16, f32 sums.
+struct TrainProduct {
+    std::int64_t rows = 0, cols = 0, sum = 0;
+    const void* a = nullptr;
+    const void* b = nullptr;
+    void* out = nullptr;
+    const void* c = nullptr;     // as out, or null; may be out
+    const void* bias = nullptr;  // [cols] of out's type, or null
+    DType out_type = DType::bf16;
+    // As they lie: a turned matrix a [sum, rows], b [cols, sum]; from one row to the next are so
+    // many elements.
+    bool a_turned = false, b_turned = false;
+    std::int64_t a_stride = 0, b_stride = 0, out_stride = 0;
+};
+
+inline constexpr std::size_t kTrainWorkspace = std::size_t{32} << 20;
+
+// By cuBLASLt; false where it does not take the product, and nothing was done. Only algorithms
+// whose partial sums, if any, meet in the workspace and are added there in one order.
+bool library_product(const Context& ctx, const TrainProduct& product,
+                     std::span<std::byte> workspace);
+// By a plain kernel: any shape, any GPU.
+void own_product(const Context& ctx, const TrainProduct& product, Stamp* stamp);
+
+}  // namespace mr::cuda

@@ -1,0 +1,20 @@
+// Cross-entropy and its gradient on the GPU, in one pass over the logits, which it overwrites.
+#pragma once
+
+#include <cstdint>
+
+#include "core/context.h"
+#include "core/tensor.h"
+
+namespace mr::cuda {
+
+// loss[t] = log(sum_v exp(logits[t, v])) - logits[t, targets[t]]
+// logits[t, v] = scale * (softmax(logits[t])[v] - [v == targets[t]])       where `gradient`
+// logits bf16 [rows, at least vocab]: columns from `vocab` on do not take part, and their gradient
+// is 0, so that rows can be padded to what the products like. loss f32 and targets [rows] in device
+// memory. A target < 0 does not count: loss 0, gradient 0. A row with a NaN or an infinity, or with
+// a target >= vocab, gives NaN in both. A row's bits depend on that row alone.
+void cross_entropy_backward(const Context& ctx, float* loss, Tensor logits, std::int64_t vocab,
+                            const std::int32_t* targets, float scale, bool gradient = true);
+
+}  // namespace mr::cuda

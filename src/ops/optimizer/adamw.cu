@@ -1,0 +1,235 @@
+#include <algorithm>
+#include <cmath>
+
+#include "core/cuda/vec4.cuh"
+#include "ops/optimizer/adamw_cuda.h"
+
+namespace mr::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+// Of a sum's first kernel, whatever the GPU: the order of additions is a matter of the count.
+constexpr int kSumBlocks = 1024;
+constexpr int kBatch = 4;  // loads in flight
+
+__device__ __forceinline__ double block_sum(double sum, double* shared) {
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = sum;
+    __syncthreads();
+    double total = 0;
+#pragma unroll
+    for (int w = 0; w < kThreads / 32; ++w) total += shared[w];
+    return total;
+}
+
+// Block b has elements kThreads * b + thread, and every kThreads * kSumBlocks-th after it.
+template <bool kSquares>
+__global__ void __launch_bounds__(kThreads)
+    sum_parts(double* parts, const float* x, std::int64_t count, Stamp* stamp) {
+    __shared__ double shared[kThreads / 32];
+    wait_for_previous();
+    stamp_begin(stamp);
+    let_next_start();
+    constexpr std::int64_t kStep = std::int64_t{kThreads} * kSumBlocks;
+    std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+    double sum = 0;
+    const auto add = [&](float v) {
+        const double d = static_cast<double>(v);
+        sum += kSquares ? d * d : d;
+    };
+    for (; i + (kBatch - 1) * kStep < count; i += kBatch * kStep) {
+        float v[kBatch];
+#pragma unroll
+        for (int j = 0; j < kBatch; ++j) v[j] = x[i + j * kStep];
+#pragma unroll
+        for (int j = 0; j < kBatch; ++j) add(v[j]);
+    }
+    for (; i < count; i += kStep) add(x[i]);
+    sum = block_sum(sum, shared);
+    if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    sum_of_parts(double* to, const double* parts, bool accumulate, Stamp* stamp) {
+    __shared__ double shared[kThreads / 32];
+    wait_for_previous();
+    let_next_start();
+    double sum = 0;
+#pragma unroll
+    for (int i = 0; i < kSumBlocks / kThreads; ++i) sum += parts[threadIdx.x + i * kThreads];
+    sum = block_sum(sum, shared);
+    if (threadIdx.x == 0) *to = accumulate ? *to + sum : sum;
+    stamp_end(stamp);
+}
+
+template <bool kSquares>
+void run_sum(const Context& ctx, double* to, Tensor x, bool accumulate, const char* name) {
+    MR_CHECK(ctx.cuda, "the context has a stream");
+    MR_CHECK(to && x.dtype == DType::f32, "a sum is over f32");
+    MR_CHECK(ctx.scratch.size() >= sum_scratch_bytes(), "scratch was planned");
+    const std::int64_t count = x.shape.count();
+    auto* parts = reinterpret_cast<double*>(ctx.scratch.data());
+    Stamp* stamp =
+        account(ctx, OpKind::optimizer, name,
+                {1, x.bytes(), 8, static_cast<std::uint64_t>(count) * (kSquares ? 2 : 1), 0});
+    launch(ctx, dim3(kSumBlocks), dim3(kThreads), 0, sum_parts<kSquares>, parts,
+           static_cast<const float*>(x.data), count, stamp);
+    launch(ctx, dim3(1), dim3(kThreads), 0, sum_of_parts, to, parts, accumulate, stamp);
+}
+
+struct Args {
+    float *params, *grads, *m, *v;
+    bf16* copy;  // or null
+    std::int64_t count, decayed;
+    const double* square_sum;
+    float lr, beta1, beta2, eps, decay, clip;
+    float correct1, correct2;  // 1 / (1 - beta^step)
+    Stamp* stamp;
+};
+
+// One parameter; what is not named const is replaced.
+__device__ __forceinline__ void update(const Args& a, float scale, float decay, float& p, float g,
+                                       float& m, float& v) {
+    g *= scale;
+    m = a.beta1 * m + (1.0f - a.beta1) * g;
+    v = a.beta2 * v + (1.0f - a.beta2) * g * g;
+    const float step = m * a.correct1 / (sqrtf(v * a.correct2) + a.eps);
+    p -= a.lr * (step + decay * p);
+}
+
+// Four parameters a thread; `count` and `decayed` are multiples of 4 (kFours), or one.
+template <bool kFours>
+__global__ void __launch_bounds__(kThreads) update_all(const Args a) {
+    wait_for_previous();
+    const StageClock clock(a.stamp);
+    let_next_start();
+    constexpr int kEach = kFours ? 4 : 1;
+    const std::int64_t i = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kEach;
+    if (i >= a.count) return;
+    const double squares = *a.square_sum;
+    const bool skip = !isfinite(squares);
+    const float norm = sqrtf(static_cast<float>(squares));  // too great for f32: scale 0
+    const float scale = a.clip > 0 && norm > a.clip ? a.clip / norm : 1.0f;
+    const float decay = i < a.decayed ? a.decay : 0.0f;
+    if constexpr (kFours) {
+        float p[4], g[4], m[4], v[4];
+        const float zeros[4] = {};
+        if (!skip) {
+            load4(a.params + i, p);
+            load4(a.grads + i, g);
+            load4(a.m + i, m);
+            load4(a.v + i, v);
+#pragma unroll
+            for (int j = 0; j < 4; ++j) update(a, scale, decay, p[j], g[j], m[j], v[j]);
+            store4(a.params + i, p);
+            store4(a.m + i, m);
+            store4(a.v + i, v);
+            if (a.copy) store4(a.copy + i, p);
+        }
+        store4(a.grads + i, zeros);
+    } else {
+        if (!skip) {
+            float p = a.params[i], m = a.m[i], v = a.v[i];
+            update(a, scale, decay, p, a.grads[i], m, v);
+            a.params[i] = p;
+            a.m[i] = m;
+            a.v[i] = v;
+            if (a.copy) a.copy[i] = from_f32<bf16>(p);
+        }
+        a.grads[i] = 0;
+    }
+}
+
+template <bool kFours>
+__global__ void __launch_bounds__(kThreads)
+    round_all(bf16* to, const float* from, std::int64_t count, Stamp* stamp) {
+    wait_for_previous();
+    const StageClock clock(stamp);
+    let_next_start();
+    constexpr int kEach = kFours ? 4 : 1;
+    const std::int64_t i = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kEach;
+    if (i >= count) return;
+    if constexpr (kFours) {
+        float v[4];
+        load4(from + i, v);
+        store4(to + i, v);
+    } else {
+        to[i] = from_f32<bf16>(from[i]);
+    }
+}
+
+unsigned blocks_for(std::int64_t count, int each) {
+    return static_cast<unsigned>((count + kThreads * each - 1) / (kThreads * each));
+}
+
+}  // namespace
+
+std::size_t sum_scratch_bytes() { return kSumBlocks * sizeof(double); }
+
+void square_sum(const Context& ctx, double* sum, Tensor x) {
+    run_sum<true>(ctx, sum, x, false, "square sum");
+}
+void add_sum(const Context& ctx, double* sum, Tensor x) {
+    run_sum<false>(ctx, sum, x, true, "sum");
+}
+
+void adamw(const Context& ctx, const ops::AdamW& with, Tensor params, Tensor copy, Tensor grads,
+           Tensor m, Tensor v, std::int64_t decayed, const double* grad_square_sum) {
+    MR_CHECK(ctx.cuda, "the context has a stream");
+    const std::int64_t count = params.shape.count();
+    bool fours = count % 4 == 0 && decayed % 4 == 0 && in_fours(copy.data, 4);
+    for (const Tensor& t : {params, grads, m, v}) {
+        MR_CHECK(t && t.dtype == DType::f32 && t.shape.count() == count,
+                 "parameters, gradients and moments are f32 and equally many");
+        fours = fours && in_fours(t.data, 4);
+    }
+    MR_CHECK(!copy || (copy.dtype == DType::bf16 && copy.shape.count() == count),
+             "the copy is bf16, an element a parameter");
+    MR_CHECK(decayed >= 0 && decayed <= count && with.step >= 1 && grad_square_sum,
+             "the decayed ones are among them, steps begin at 1, and the norm is there");
+    if (count == 0) return;
+    const auto corrected = [&](float beta) {
+        return static_cast<float>(
+            1 / (1 - std::pow(static_cast<double>(beta), static_cast<double>(with.step))));
+    };
+    // Clip 1, moments 3 and 4, step 5, decay and update 4.
+    Stamp* stamp = account(ctx, OpKind::optimizer, "adamw",
+                           {1, 4 * params.bytes(), 4 * params.bytes() + copy.bytes(),
+                            17 * static_cast<std::uint64_t>(count), 0});
+    const Args args{params.f32(),
+                    grads.f32(),
+                    m.f32(),
+                    v.f32(),
+                    static_cast<bf16*>(copy.data),
+                    count,
+                    decayed,
+                    grad_square_sum,
+                    with.lr,
+                    with.beta1,
+                    with.beta2,
+                    with.eps,
+                    with.weight_decay,
+                    with.clip,
+                    corrected(with.beta1),
+                    corrected(with.beta2),
+                    stamp};
+    launch(ctx, dim3(blocks_for(count, fours ? 4 : 1)), dim3(kThreads), 0,
+           fours ? update_all<true> : update_all<false>, args);
+}
+
+void round_to_bf16(const Context& ctx, Tensor to, Tensor from) {
+    MR_CHECK(ctx.cuda, "the context has a stream");
+    const std::int64_t count = from.shape.count();
+    MR_CHECK(to && from && to.dtype == DType::bf16 && from.dtype == DType::f32 &&
+                 to.shape.count() == count,
+             "f32 is rounded to as many bf16");
+    if (count == 0) return;
+    Stamp* stamp = account(ctx, OpKind::optimizer, "round", {1, from.bytes(), to.bytes(), 0, 0});
+    const bool fours = in_fours(to.data, count) && in_fours(from.data, count);
+    launch(ctx, dim3(blocks_for(count, fours ? 4 : 1)), dim3(kThreads), 0,
+           fours ? round_all<true> : round_all<false>, static_cast<bf16*>(to.data),
+           static_cast<const float*>(from.data), count, stamp);
+}
+
+}  // namespace mr::cuda

@@ -1,0 +1,28 @@
+// AdamW on the GPU, and the sums it goes by. The meaning is that of adamw.h; tensors, sums and
+// scratch lie in device memory, so that no step waits for the host.
+#pragma once
+
+#include <cstddef>
+
+#include "core/context.h"
+#include "core/tensor.h"
+#include "ops/optimizer/adamw.h"
+
+namespace mr::cuda {
+
+// Of ctx.scratch, for either sum and any count.
+std::size_t sum_scratch_bytes();
+// *sum = the sum of squares of x, f32, in f64 and in an order that depends on its count alone.
+void square_sum(const Context& ctx, double* sum, Tensor x);
+// *sum += the sum of x, likewise.
+void add_sum(const Context& ctx, double* sum, Tensor x);
+
+// ops::adamw() over params, grads, m, v f32 [count]; and in the same pass `copy` becomes the
+// parameters in bf16 (may be none), and the gradients become 0: of a skipped step, too.
+void adamw(const Context& ctx, const ops::AdamW& with, Tensor params, Tensor copy, Tensor grads,
+           Tensor m, Tensor v, std::int64_t decayed, const double* grad_square_sum);
+
+// to = from rounded to bf16; from f32 of as many elements.
+void round_to_bf16(const Context& ctx, Tensor to, Tensor from);
+
+}  // namespace mr::cuda

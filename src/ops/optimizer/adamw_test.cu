@@ -1,0 +1,155 @@
+#include <cmath>
+
+#include "core/cuda/testing.h"
+#include "core/error.h"
+#include "ops/optimizer/adamw_cuda.h"
+
+namespace mr::cuda {
+namespace {
+
+class AdamWTest : public GpuTest {
+  protected:
+    void SetUp() override {
+        GpuTest::SetUp();
+        if (!has_gpu()) return;
+        give_scratch();
+    }
+    void give_scratch() {
+        const std::size_t bytes = sum_scratch_bytes();
+        ctx_.scratch = {memory_.array<std::byte>(bytes), bytes};
+        stream_->fill(ctx_.scratch.data(), 0xff, bytes);
+    }
+    double* number(double value) { return upload(std::span<const double>(&value, 1)); }
+};
+
+TEST_F(AdamWTest, SumsAreThoseOfF64) {
+    for (const std::int64_t count : {1, 2, 255, 1000, 262144, 262145, 1048576 + 77, 3000001}) {
+        memory_.reset();
+        give_scratch();
+        std::vector<float> values = normal(static_cast<std::size_t>(count));
+        values[0] = 3e20f;  // its square is no f32
+        const Tensor x = upload(DType::f32, {count}, values);
+        double squares = 0, sum = 0, size = 0;
+        for (const float v : values) {
+            squares += double{v} * double{v};
+            sum += double{v};
+            size += std::abs(double{v});
+        }
+        double* at = number(5.0);
+        double* at_again = number(-1.0);
+        double* to = number(1000.0);
+        square_sum(ctx_, at, x);
+        square_sum(ctx_, at_again, x);
+        add_sum(ctx_, to, x);
+        const double roundoff = 0x1p-53 * static_cast<double>(count);
+        EXPECT_NEAR(download(at, 1)[0], squares, roundoff * squares) << count;
+        EXPECT_EQ(download(at, 1)[0], download(at_again, 1)[0]) << count;
+        EXPECT_NEAR(download(to, 1)[0], sum + 1000, roundoff * (size + 1000)) << count;
+    }
+}
+
+// Three steps, some of which clip; every third size is not in fours.
+TEST_F(AdamWTest, StepsAreThoseOfF64) {
+    for (const std::int64_t count : {1, 7, 1024, 4096, 10003}) {
+        for (const bool clip : {false, true}) {
+            memory_.reset();
+            give_scratch();
+            const auto n = static_cast<std::size_t>(count);
+            const std::int64_t decayed = count % 4 == 0 ? count / 2 : count / 3;
+            std::vector<float> p = normal(n), m(n), v(n);
+            const Tensor params = upload(DType::f32, {count}, p);
+            const Tensor first = upload(DType::f32, {count}, m);
+            const Tensor second = upload(DType::f32, {count}, v);
+            const Tensor copy = poisoned(DType::bf16, {count});
+            std::vector<double> want(p.begin(), p.end()), want_m(n), want_v(n);
+            for (int step = 1; step <= 3; ++step) {
+                std::vector<float> g = normal(n, 0.1f);
+                const Tensor grads = upload(DType::f32, {count}, g);
+                double squares = 0;
+                for (const float each : g) squares += double{each} * double{each};
+                double* sum = number(-1);
+                square_sum(ctx_, sum, grads);
+                ops::AdamW with;
+                with.lr = 0.01f * static_cast<float>(step);
+                with.clip = clip ? static_cast<float>(std::sqrt(squares) * 0.7) : 0;
+                with.step = step;
+                adamw(ctx_, with, params, copy, grads, first, second, decayed, sum);
+                for (const float left : download(grads)) ASSERT_EQ(left, 0);
+                const double scale = clip ? double{with.clip} / std::sqrt(squares) : 1;
+                for (std::size_t i = 0; i < n; ++i) {
+                    const double b1 = with.beta1, b2 = with.beta2, each = double{g[i]} * scale;
+                    want_m[i] = b1 * want_m[i] + (1 - b1) * each;
+                    want_v[i] = b2 * want_v[i] + (1 - b2) * each * each;
+                    const double up = want_m[i] / (1 - std::pow(b1, step));
+                    const double down =
+                        std::sqrt(want_v[i] / (1 - std::pow(b2, step))) + double{with.eps};
+                    const double decay =
+                        static_cast<std::int64_t>(i) < decayed ? double{with.weight_decay} : 0.0;
+                    want[i] -= double{with.lr} * (up / down + decay * want[i]);
+                }
+                const std::vector<float> got = download(params), got_m = download(first),
+                                         got_v = download(second), got_copy = download(copy);
+                // Some ten roundoffs a step of what a step adds, and 1 - beta, which f32 knows to
+                // 2^-24 / (1 - beta): the moments' relative error is less than 2^-24 / 0.05.
+                for (std::size_t i = 0; i < n; ++i) {
+                    const double relative = 0x1p-24 * 64 * step;
+                    ASSERT_NEAR(got_m[i], want_m[i], relative * (std::abs(want_m[i]) + 0.1)) << i;
+                    ASSERT_NEAR(got_v[i], want_v[i], relative * (want_v[i] + 1e-3)) << i;
+                    ASSERT_NEAR(got[i], want[i],
+                                relative * (std::abs(want[i]) + 0.1 * double{with.lr} * 100))
+                        << count << " step " << step << " at " << i;
+                    ASSERT_EQ(got_copy[i], bf16_to_f32(f32_to_bf16(got[i]))) << i;
+                }
+            }
+        }
+    }
+}
+
+TEST_F(AdamWTest, AGradientThatIsNotFiniteChangesNothing) {
+    for (const std::int64_t count : {16, 13}) {
+        for (const float bad : {NAN, INFINITY}) {
+            memory_.reset();
+            give_scratch();
+            const auto n = static_cast<std::size_t>(count);
+            std::vector<float> p = normal(n), m = normal(n), v(n, 0.5f), g = normal(n), old = p;
+            g[5] = bad;
+            const Tensor params = upload(DType::f32, {count}, p),
+                         grads = upload(DType::f32, {count}, g),
+                         first = upload(DType::f32, {count}, m),
+                         second = upload(DType::f32, {count}, v),
+                         copy = upload(DType::bf16, {count}, old);
+            double* sum = number(0);
+            square_sum(ctx_, sum, grads);
+            adamw(ctx_, {}, params, copy, grads, first, second, 8, sum);
+            EXPECT_EQ(download(params), p);
+            EXPECT_EQ(download(first), m);
+            EXPECT_EQ(download(second), v);
+            EXPECT_EQ(download(copy), old);
+            for (const float left : download(grads)) EXPECT_EQ(left, 0);
+        }
+    }
+}
+
+TEST_F(AdamWTest, RoundsAndRefuses) {
+    for (const std::int64_t count : {4, 5, 4096, 5001}) {
+        std::vector<float> values = normal(static_cast<std::size_t>(count));
+        const Tensor from = upload(DType::f32, {count}, values);
+        const Tensor to = poisoned(DType::bf16, {count});
+        round_to_bf16(ctx_, to, from);
+        const std::vector<float> got = download(to);
+        for (std::size_t i = 0; i < got.size(); ++i) {
+            ASSERT_EQ(got[i], bf16_to_f32(f32_to_bf16(values[i])));
+        }
+    }
+    const Tensor four = poisoned(DType::f32, {4}), five = poisoned(DType::f32, {5});
+    double* sum = number(1);
+    EXPECT_THROW(adamw(ctx_, {}, four, {}, five, four, four, 0, sum), ContractError);
+    EXPECT_THROW(adamw(ctx_, {}, four, {}, four, four, four, 5, sum), ContractError);
+    EXPECT_THROW(adamw(ctx_, {}, four, four, four, four, four, 0, sum), ContractError);
+    EXPECT_THROW(round_to_bf16(ctx_, four, four), ContractError);
+    ctx_.scratch = {};
+    EXPECT_THROW(square_sum(ctx_, sum, four), ContractError);
+}
+
+}  // namespace
+}  // namespace mr::cuda
