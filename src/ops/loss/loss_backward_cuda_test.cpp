@@ -50,7 +50,8 @@ TEST_F(LossBackwardTest, MatchesF64) {
         const Run loss_alone = run(logits, c.vocab, targets, false);
         for (std::size_t i = 0; i < before.size(); ++i) {  // as it was
             ASSERT_EQ(std::isnan(loss_alone.gradient[i]), std::isnan(before[i]));
-            if (!std::isnan(before[i])) ASSERT_EQ(loss_alone.gradient[i], before[i]);
+            if (std::isnan(before[i])) continue;
+            ASSERT_EQ(loss_alone.gradient[i], before[i]);
         }
         const Run got = run(logits, c.vocab, targets);
         for (std::size_t r = 0; r < kRows; ++r) {
