@@ -20,6 +20,7 @@ void add_bench(CLI::App& app, Action& action);
 void add_bench_attention(CLI::App& bench, Action& action);  // bench attention
 void add_data(CLI::App& app, Action& action);
 void add_tokenizer(CLI::App& app, Action& action);
+void add_data_check(CLI::App& data, Action& action);  // data check
 
 // What `bench` has besides (bench_*.cpp); `bench` is the command they belong to.
 void add_bench_attention(CLI::App& bench, Action& action);

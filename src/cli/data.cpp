@@ -114,6 +114,7 @@ void add_data(CLI::App& app, Action& action) {
         }
         action = [options] { return storybook(*options); };
     });
+    add_data_check(*data, action);
 }
 
 }  // namespace mr::cli

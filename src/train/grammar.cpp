@@ -128,4 +128,28 @@ Grammar::Size Grammar::size() const {
     return size;
 }
 
+std::vector<std::string> Grammar::column_texts(std::string_view table,
+                                               std::string_view column) const {
+    const auto attribute = std::find(attributes_.begin(), attributes_.end(), column);
+    const auto found = std::find_if(tables_.begin(), tables_.end(),
+                                    [&](const Table& t) { return t.name == table; });
+    const auto at = static_cast<size_t>(attribute - attributes_.begin());
+    if (found == tables_.end() || attribute == attributes_.end() || found->column_of[at] == kNone)
+        throw std::invalid_argument("grammar: no column '" + std::string(column) +
+                                    "' in a table '" + std::string(table) + "'");
+    std::vector<std::string> texts;
+    for (const uint32_t record : found->records) {
+        std::string& text = texts.emplace_back();
+        for (const Node& node : sequences_[records_[record].columns[kPlain][found->column_of[at]]])
+            if (node.kind == Kind::kText) text.append(texts_[node.id].raw);
+    }
+    return texts;
+}
+
+bool Grammar::knows(std::string_view word) const {
+    return std::binary_search(word_index_.begin(), word_index_.end(),
+                              std::pair(std::string(word), 0u),
+                              [](const auto& a, const auto& b) { return a.first < b.first; });
+}
+
 }  // namespace mr::train

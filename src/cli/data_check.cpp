@@ -1,0 +1,114 @@
+// millrace data check: what share of the stories in a text is well-formed.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "cli/commands.h"
+#include "cli/json.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+#include "core/error.h"
+#include "core/mapped_file.h"
+#include "train/story_check.h"
+
+namespace mr::cli {
+namespace {
+
+struct Options {
+    std::string file;
+    std::size_t show = 10;
+    SharedOptions shared;  // --json alone
+};
+
+constexpr std::size_t kMostListed = 1000;
+
+double share(std::uint64_t part, std::uint64_t all) {
+    return all ? static_cast<double>(part) / static_cast<double>(all) : 0;
+}
+
+Json census_json(const std::string& file, const train::StoryCensus& census) {
+    Json faults = Json::object(), bad = Json::array();
+    for (std::size_t i = 0; i < census.faults.size(); ++i) {
+        faults[train::story_fault_name(static_cast<train::StoryFault>(i))] = census.faults[i];
+    }
+    for (const auto& story : census.bad) {
+        Json problems = Json::array();
+        for (const train::StoryProblem& p : story.problems) {
+            problems.push_back({{"fault", train::story_fault_name(p.fault)}, {"what", p.what}});
+        }
+        bad.push_back({{"story", story.index}, {"problems", problems}});
+    }
+    return {{"file", file},
+            {"stories", census.stories},
+            {"well_formed", census.well_formed},
+            {"well_formed_share", share(census.well_formed, census.stories)},
+            {"by_grammar", census.by_grammar},
+            {"by_grammar_share", share(census.by_grammar, census.stories)},
+            {"mean_nats_by_grammar", census.mean_nats},
+            {"faults", faults},
+            {"bad", bad}};
+}
+
+int check(const Options& options) {
+    const std::string text = read_text_file(options.file);
+    const auto stories = train::split_stories(text);
+    if (stories.empty()) {
+        throw Error::input({.file = options.file,
+                            .problem = "has no story in it",
+                            .remedy = "stories are separated by <|endoftext|>"});
+    }
+    const InterruptGuard guard;
+    ProgressLine line;
+    const train::StoryCensus census =
+        train::check_stories(stories, kMostListed, [&](std::uint64_t done, std::uint64_t total) {
+            line.update("reading stories", done, total);
+        });
+    line.remove();
+    if (options.shared.json) {
+        out(json_text(census_json(options.file, census)));
+        return 0;
+    }
+    out(fmt::format(
+        "{} stories: {} well-formed ({:.2f}%), {} that the grammar could have written "
+        "({:.2f}%)",
+        census.stories, census.well_formed, 100 * share(census.well_formed, census.stories),
+        census.by_grammar, 100 * share(census.by_grammar, census.stories)));
+    if (census.by_grammar > 0) {
+        out(fmt::format(", {:.3f} nats each in the mean", census.mean_nats));
+    }
+    out("\n");
+    for (std::size_t i = 0; i < census.faults.size(); ++i) {
+        if (census.faults[i] == 0) continue;
+        out(fmt::format("  {:<12}{:>8}\n",
+                        train::story_fault_name(static_cast<train::StoryFault>(i)),
+                        census.faults[i]));
+    }
+    for (std::size_t i = 0; i < std::min(options.show, census.bad.size()); ++i) {
+        for (const train::StoryProblem& p : census.bad[i].problems) {
+            out(fmt::format("story {}: {}: {}\n", census.bad[i].index,
+                            train::story_fault_name(p.fault), one_line(p.what)));
+        }
+    }
+    return 0;
+}
+
+}  // namespace
+
+void add_data_check(CLI::App& data, Action& action) {
+    auto options = std::make_shared<Options>();
+    CLI::App* command = data.add_subcommand(
+        "check",
+        "What share of the stories in a text is well-formed, and what is wrong with others");
+    command->add_option("file", options->file, "Stories, separated by <|endoftext|>")
+        ->required()
+        ->type_name("FILE");
+    command->add_option("--show", options->show, "How many bad stories to say the reasons of")
+        ->capture_default_str();
+    add_json_option(*command, options->shared);
+    command->footer("Example:\n  millrace data check stories.txt");
+    command->callback([options, &action] { action = [options] { return check(*options); }; });
+}
+
+}  // namespace mr::cli
