@@ -1,7 +1,9 @@
 // millrace data storybook: stories whose every choice has a known probability.
+// millrace data pack: texts into token shards for training.
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -13,6 +15,8 @@
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/output_file.h"
+#include "core/thread_pool.h"
+#include "train/pack.h"
 #include "train/storybook.h"
 
 namespace mr::cli {
@@ -90,13 +94,134 @@ int storybook(const Options& options) {
     return 0;
 }
 
+struct PackCommand {
+    train::PackOptions pack;
+    std::uint64_t val_docs = 0;
+    SharedOptions shared;  // --threads and --json
+};
+
+// A line end or a tab in an argument is hard to type.
+std::string unescaped(const std::string& text) {
+    std::string out;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+        const char next = text[i] == '\\' && i + 1 < text.size() ? text[i + 1] : '\0';
+        if (next == 'n' || next == 't' || next == '\\') {
+            out += next == 'n' ? '\n' : next == 't' ? '\t' : '\\';
+            ++i;
+        } else {
+            out += text[i];
+        }
+    }
+    return out;
+}
+
+Json split_json(const train::SplitStats& stats, std::size_t shards) {
+    return {{"documents", stats.documents},
+            {"bytes", stats.bytes},
+            {"tokens", stats.tokens},
+            {"shards", shards}};
+}
+
+std::string split_line(const char* name, const train::SplitStats& stats, std::size_t shards) {
+    return fmt::format(
+        "{:<10}  {} documents, {} tokens, {} bytes of text ({:.2f} a token), {} {}\n", name,
+        stats.documents, stats.tokens, stats.bytes,
+        static_cast<double>(stats.bytes) / static_cast<double>(stats.tokens), shards,
+        shards == 1 ? "shard" : "shards");
+}
+
+int pack(const PackCommand& command) {
+    const InterruptGuard guard;
+    ThreadPool pool(thread_count(command.shared));
+    ProgressLine line;
+    const train::PackResult result = train::pack(command.pack, pool, line.callback());
+    line.remove();
+    if (command.shared.json) {
+        const Json json = {{"out", command.pack.out},
+                           {"files", result.files},
+                           {"vocab", result.vocab},
+                           {"bytes_per_token", result.bytes_per_token},
+                           {"end_token", result.end_token},
+                           {"train", split_json(result.train, result.train_shards)},
+                           {"val", split_json(result.val, result.val_shards)}};
+        out(json_text(json));
+        return 0;
+    }
+    std::string text = split_line("training", result.train, result.train_shards);
+    if (result.val.tokens > 0) text += split_line("validation", result.val, result.val_shards);
+    out(text);
+    const bool wanted = command.pack.val_docs ? *command.pack.val_docs > 0 : command.pack.val > 0;
+    if (result.val.tokens == 0 && wanted) {
+        fmt::print(stderr,
+                   "millrace: one document alone: nothing is held out for validation; --split says "
+                   "where documents end, --val-data names others\n");
+    }
+    return 0;
+}
+
+void add_pack(CLI::App& data, Action& action) {
+    auto options = std::make_shared<PackCommand>();
+    train::PackOptions& pack_options = options->pack;
+    CLI::App* command = data.add_subcommand("pack", "Texts as token shards, for training");
+    command->add_option("--data", pack_options.data, "Text files, folders or globs")->required();
+    command
+        ->add_option("--tokenizer", pack_options.tokenizer,
+                     "A tokenizer.json or its folder, or a GGUF file")
+        ->required();
+    command->add_option("--out", pack_options.out, "The folder to write")->required();
+    command->add_flag("--force", pack_options.force, "Replace a data folder that is there");
+    command
+        ->add_option("--split", pack_options.split,
+                     "What stands between documents; '' makes each file one. \\n and \\t work")
+        ->capture_default_str();
+    CLI::Option* val = command
+                           ->add_option("--val", pack_options.val,
+                                        "Share of the documents held out for validation")
+                           ->check(CLI::Range(0.0, 0.999))
+                           ->capture_default_str();
+    CLI::Option* val_docs = command->add_option("--val-docs", options->val_docs,
+                                                "How many documents to hold out instead");
+    command
+        ->add_option("--val-data", pack_options.val_data,
+                     "Texts of their own for validation instead")
+        ->excludes(val)
+        ->excludes(val_docs);
+    val_docs->excludes(val);
+    command->add_option("--seed", pack_options.seed, "Which documents are held out")
+        ->capture_default_str();
+    command->add_option("--shard-tokens", pack_options.shard_tokens, "Most tokens in one file")
+        ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40))
+        ->capture_default_str();
+    command->add_option("--end", pack_options.end_token,
+                        "The token after every document; else the tokenizer's end of text");
+    command->add_flag("--parse-special", pack_options.parse_special,
+                      "Special tokens that the texts spell out become their ids");
+    command->add_option("--threads", options->shared.threads, "Threads; 0: all cores")
+        ->check(CLI::Range(0, 1024))
+        ->capture_default_str();
+    add_json_option(*command, options->shared);
+    command->footer(
+        "Examples:\n"
+        "  millrace data pack --data stories.txt --tokenizer tok/ --out data/\n"
+        "  millrace data pack --data 'books/*.txt' --split '' --tokenizer tok/ --out data/");
+    command->callback([=, &action] {
+        options->pack.split = unescaped(options->pack.split);
+        if (!val_docs->empty()) options->pack.val_docs = options->val_docs;
+        action = [options] { return pack(*options); };
+    });
+}
+
 }  // namespace
 
 void add_data(CLI::App& app, Action& action) {
     auto options = std::make_shared<Options>();
-    CLI::App* data = app.add_subcommand("data", "Make training texts");
+    CLI::App* data = app.add_subcommand("data", "Make training texts, and pack them");
     data->require_subcommand(1);
-    data->footer("Example:\n  millrace data storybook --stories 1000 --seed 1 --out stories.txt");
+    data->footer(
+        "Examples:\n"
+        "  millrace data storybook --stories 1000 --seed 1 --out stories.txt\n"
+        "  millrace data pack --data stories.txt --tokenizer tok/ --out data/");
+    add_pack(*data, action);
     CLI::App* command = data->add_subcommand(
         "storybook", "Short children's stories from a grammar with known probabilities");
     command->add_option("--stories", options->stories, "How many")

@@ -109,6 +109,22 @@ void OutputFile::flush() {
     buffer_.clear();
 }
 
+void OutputFile::rewrite(std::uint64_t position, std::string_view bytes) {
+    MR_CHECK(position <= position_ && bytes.size() <= position_ - position,
+             "what is written again was written");
+    flush();
+    while (!bytes.empty()) {
+        const ssize_t count =
+            ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(position));
+        if (count < 0) {
+            if (errno == EINTR) continue;
+            fail("cannot be written", errno);
+        }
+        bytes.remove_prefix(static_cast<std::size_t>(count));
+        position += static_cast<std::uint64_t>(count);
+    }
+}
+
 void OutputFile::sync() {
     flush();
     if (::fsync(fd_) != 0 && errno != EINVAL && errno != EROFS) fail("cannot be synced", errno);

@@ -19,6 +19,8 @@ class OutputFile {
 
     void write(const void* data, std::size_t bytes);
     void write(std::string_view text) { write(text.data(), text.size()); }
+    // Bytes that were written already, once more: a header that counts what follows it.
+    void rewrite(std::uint64_t position, std::string_view bytes);
     // Zero bytes up to the next multiple of `alignment`.
     void pad_to(std::size_t alignment);
     std::uint64_t position() const { return position_; }

@@ -35,6 +35,7 @@ inline constexpr std::string_view kShardMagic = "MRTOKENS";
 inline constexpr std::uint32_t kShardVersion = 1;
 inline constexpr std::size_t kShardHeaderBytes = 64;
 inline constexpr const char* kDataIndexName = "data.json";
+inline constexpr const char* kDataFormat = "millrace tokens";  // data.json's "format"
 inline constexpr const char* kDataTokenizerName = "tokenizer.json";
 
 // Of what ids mean: the tokens in order, the merges, the way words are cut. The same for one

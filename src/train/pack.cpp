@@ -1,0 +1,389 @@
+#include "train/pack.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <filesystem>
+#include <span>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "core/error.h"
+#include "core/output_file.h"
+#include "core/philox.h"
+#include "model/source.h"
+#include "text/tokenizer.h"
+#include "text/tokenizer_json_writer.h"
+#include "train/corpus.h"
+
+namespace mr::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kHeldOutStream = 0x5EED;   // of the draws that choose validation documents
+constexpr std::size_t kBatchBytes = 16u << 20;     // of text that is encoded between two writes
+constexpr std::size_t kBatchDocuments = 1u << 16;  // likewise
+constexpr std::size_t kOpenFiles = 256;            // likewise
+
+// The folder under a temporary name until commit(); removed with what is in it otherwise.
+class OutputFolder {
+  public:
+    OutputFolder(const std::string& path, bool force) : force_(force) {
+        target_ = fs::absolute(path).lexically_normal();
+        if (!target_.has_filename()) target_ = target_.parent_path();  // "data/"
+        check();
+        temporary_ = target_;
+        temporary_ += fmt::format(".partial.{}", ::getpid());
+        std::error_code code;
+        fs::create_directories(temporary_, code);
+        if (code) fail("cannot be made: " + code.message());
+    }
+    ~OutputFolder() {
+        std::error_code ignored;
+        if (!committed_) fs::remove_all(temporary_, ignored);
+    }
+    OutputFolder(const OutputFolder&) = delete;
+    OutputFolder& operator=(const OutputFolder&) = delete;
+
+    std::string file(const std::string& name) const { return (temporary_ / name).string(); }
+
+    void commit() {
+        check();
+        sync(temporary_);
+        fs::path old;
+        std::error_code code;
+        if (has_something()) {
+            old = target_;
+            old += fmt::format(".old.{}", ::getpid());
+            fs::rename(target_, old, code);
+            if (code) fail("cannot be moved away: " + code.message());
+        }
+        fs::rename(temporary_, target_, code);
+        if (code) fail("cannot be renamed into place: " + code.message());
+        committed_ = true;
+        sync(target_.parent_path());
+        if (!old.empty()) fs::remove_all(old, code);
+    }
+
+  private:
+    bool has_something() const {
+        std::error_code code;
+        return fs::exists(target_, code) &&
+               !(fs::is_directory(target_, code) && fs::is_empty(target_, code));
+    }
+    void check() const {
+        if (!has_something()) return;
+        std::error_code code;
+        const bool is_data = fs::exists(target_ / kDataIndexName, code);
+        if (is_data && force_) return;
+        fail(is_data ? "is there already" : "is there already and is not a data folder",
+             is_data ? "--force replaces it" : "give another --out");
+    }
+    [[noreturn]] void fail(std::string problem, std::string remedy = "check --out") const {
+        throw Error::input(
+            {.file = target_.string(), .problem = std::move(problem), .remedy = std::move(remedy)});
+    }
+    static void sync(const fs::path& folder) {
+        const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd < 0) return;  // not every file system lets a folder be synced
+        ::fsync(fd);
+        ::close(fd);
+    }
+
+    fs::path target_, temporary_;
+    bool force_;
+    bool committed_ = false;
+};
+
+void write_file(const std::string& path, std::string_view bytes) {
+    OutputFile file(path);
+    file.write(bytes);
+    file.commit();
+}
+
+// The shards of one split.
+class SplitWriter {
+  public:
+    SplitWriter(const OutputFolder& folder, std::string name, ShardHeader header,
+                std::uint64_t shard_tokens)
+        : folder_(folder), name_(std::move(name)), header_(header), shard_tokens_(shard_tokens) {}
+
+    SplitStats stats;
+
+    void add(std::span<const std::int32_t> ids) {
+        stats.tokens += ids.size();
+        while (!ids.empty()) {
+            if (!file_) open();
+            const auto count = static_cast<std::size_t>(
+                std::min<std::uint64_t>(ids.size(), shard_tokens_ - header_.tokens));
+            put(ids.first(count));
+            ids = ids.subspan(count);
+            if (header_.tokens == shard_tokens_) close();
+        }
+    }
+
+    // The JSON of this split in the index. Closes the last shard.
+    std::string finish() {
+        if (file_) close();
+        return fmt::format(
+            "{{\n    \"documents\": {}, \"bytes\": {}, \"tokens\": {},\n    \"shards\": [{}]\n  }}",
+            stats.documents, stats.bytes, stats.tokens, index_);
+    }
+    std::size_t shards() const { return shards_; }
+
+  private:
+    void open() {
+        file_name_ = fmt::format("{}-{:05}.bin", name_, shards_++);
+        file_.emplace(folder_.file(file_name_));
+        file_->write(std::string(kShardHeaderBytes, '\0'));
+        header_.tokens = 0;
+        header_.checksum = kChecksumStart;
+    }
+    void put(std::span<const std::int32_t> ids) {
+        bytes_.clear();
+        for (const std::int32_t id : ids) {
+            for (std::uint32_t i = 0; i < header_.bytes_per_token; ++i) {
+                bytes_ += static_cast<char>(static_cast<std::uint32_t>(id) >> (8 * i));
+            }
+        }
+        header_.checksum = token_checksum(std::as_bytes(std::span(bytes_)), header_.checksum);
+        header_.tokens += ids.size();
+        file_->write(bytes_);
+    }
+    void close() {
+        file_->rewrite(0, shard_header_bytes(header_));
+        file_->commit();
+        file_.reset();
+        index_ +=
+            fmt::format("{}\n      {{\"file\": \"{}\", \"tokens\": {}, \"checksum\": \"{:016x}\"}}",
+                        index_.empty() ? "" : ",", file_name_, header_.tokens, header_.checksum);
+    }
+
+    const OutputFolder& folder_;
+    std::string name_, file_name_, index_, bytes_;
+    ShardHeader header_;
+    std::uint64_t shard_tokens_;
+    std::size_t shards_ = 0;
+    std::optional<OutputFile> file_;
+};
+
+std::int32_t find_end(const text::Tokenizer& tokenizer, const PackOptions& options) {
+    if (!options.end_token.empty()) {
+        if (const auto id = tokenizer.find(options.end_token)) return *id;
+        throw Error::usage({.field = "--end",
+                            .value = options.end_token,
+                            .problem = "is not a token of this tokenizer"});
+    }
+    if (tokenizer.eos()) return *tokenizer.eos();
+    if (const auto id = tokenizer.find(kStorySeparator)) return *id;
+    throw Error::input({.file = options.tokenizer,
+                        .problem = "the tokenizer has no token that ends a text",
+                        .remedy = "name one with --end"});
+}
+
+// The tokenizer's own files where it is a tokenizer.json, else one that is written for it.
+void put_tokenizer(const OutputFolder& folder, const text::Tokenizer& tokenizer,
+                   const std::string& source) {
+    std::error_code code;
+    const fs::path given = source;
+    const fs::path file = fs::is_directory(given, code) ? given / "tokenizer.json" : given;
+    constexpr const char* kConfig = "tokenizer_config.json";
+    if (file.extension() == ".json") {
+        write_file(folder.file(kDataTokenizerName), read_text_file(file.string()));
+        for (const char* name : {kConfig, "chat_template.jinja"}) {
+            const fs::path beside = file.parent_path() / name;
+            if (fs::is_regular_file(beside, code) && fs::file_size(beside, code) > 0) {
+                write_file(folder.file(name), read_text_file(beside.string()));
+            }
+        }
+    } else {
+        write_file(folder.file(kDataTokenizerName), text::tokenizer_json(tokenizer.data()));
+        write_file(folder.file(kConfig), text::tokenizer_config_json(tokenizer.data()));
+    }
+    const auto written = text::Tokenizer::from_json_file(folder.file(kDataTokenizerName));
+    if (tokenizer_hash(*written) != tokenizer_hash(tokenizer)) {
+        throw Error::input({.file = source,
+                            .problem = "cannot be kept as a tokenizer.json that means the same",
+                            .remedy = "give the model's own tokenizer.json"});
+    }
+}
+
+std::uint64_t held_out_draw(std::uint64_t seed, std::uint64_t document) {
+    const auto words = philox(seed, document, kHeldOutStream);
+    return std::uint64_t{words[1]} << 32 | words[0];
+}
+
+// Documents whose draw is at most this are held out; none: no document is.
+std::optional<std::uint64_t> held_out_limit(const PackOptions& options,
+                                            const std::vector<std::string>& files) {
+    if (!options.val_data.empty() || options.val_docs == 0u ||
+        (!options.val_docs && options.val <= 0)) {
+        return std::nullopt;
+    }
+    std::vector<std::uint64_t> draws;
+    for (const std::string& path : files) {
+        const CorpusText text(path);
+        Documents documents(text.text(), options.split);
+        for (std::string_view document; documents.next(document);) {
+            draws.push_back(held_out_draw(options.seed, draws.size()));
+        }
+    }
+    const std::uint64_t count = draws.size();
+    if (options.val_docs && *options.val_docs >= count) {
+        throw Error::input(
+            {.field = "--val-docs",
+             .value = fmt::format("{}", *options.val_docs),
+             .problem = fmt::format("leaves nothing to train on: there are {} documents", count),
+             .remedy = "hold out fewer, or check --split"});
+    }
+    if (count < 2) return std::nullopt;  // one document cannot be in both
+    const auto share =
+        static_cast<std::uint64_t>(std::llround(options.val * static_cast<double>(count)));
+    const std::uint64_t wanted =
+        options.val_docs.value_or(std::clamp<std::uint64_t>(share, 1, count - 1));
+    const auto nth = draws.begin() + static_cast<std::ptrdiff_t>(wanted - 1);
+    std::nth_element(draws.begin(), nth, draws.end());
+    return *nth;
+}
+
+class Packer {
+  public:
+    Packer(const text::Tokenizer& tokenizer, const PackOptions& options, std::int32_t end,
+           ThreadPool& pool)
+        : tokenizer_(tokenizer), options_(options), end_(end), pool_(pool) {
+        // A model that is shown a beginning-of-text token before every prompt learns it here.
+        for (const std::int32_t id : tokenizer.data().prefix) {
+            if (id != end) before_.push_back(id);
+        }
+    }
+
+    // All documents of `files`, to `val` where held out and to `train` otherwise.
+    void pack(const std::vector<std::string>& files, SplitWriter& train, SplitWriter& val,
+              std::optional<std::uint64_t> held_out, const Progress& progress) {
+        const std::uint64_t total = corpus_bytes(files);
+        std::uint64_t number = 0, before = 0;
+        std::deque<CorpusText> texts;  // that the batch points into
+        for (const std::string& path : files) {
+            const std::string_view text = texts.emplace_back(path).text();
+            Documents documents(text, options_.split);
+            const auto flush = [&] {
+                encode_batch();
+                while (texts.size() > 1) texts.pop_front();
+                if (progress) progress("packing", before + text.size() - documents.left(), total);
+            };
+            for (std::string_view document; documents.next(document);) {
+                const std::uint64_t draw = held_out_draw(options_.seed, number++);
+                SplitWriter& to = held_out && draw <= *held_out ? val : train;
+                batch_.push_back({document, &to});
+                batch_bytes_ += document.size();
+                if (batch_bytes_ >= kBatchBytes || batch_.size() >= kBatchDocuments) flush();
+            }
+            if (texts.size() >= kOpenFiles) flush();
+            before += text.size();
+        }
+        encode_batch();
+    }
+
+  private:
+    struct Item {
+        std::string_view document;
+        SplitWriter* to;
+    };
+
+    // In parallel, and written in order.
+    void encode_batch() {
+        ids_.resize(std::max(ids_.size(), batch_.size()));
+        const auto count = static_cast<std::int64_t>(batch_.size());
+        pool_.parallel_for(count, 8, [&](std::int64_t begin, std::int64_t end, int) {
+            for (std::int64_t i = begin; i < end; ++i) {
+                const auto at = static_cast<std::size_t>(i);
+                ids_[at] = tokenizer_.encode(
+                    batch_[at].document,
+                    {.add_special = false, .parse_special = options_.parse_special});
+            }
+        });
+        const std::span<const std::int32_t> end(&end_, 1);
+        for (std::size_t i = 0; i < batch_.size(); ++i) {
+            SplitWriter& to = *batch_[i].to;
+            if (to.stats.tokens == 0) to.add(end);
+            to.add(before_);
+            to.add(ids_[i]);
+            to.add(end);
+            ++to.stats.documents;
+            to.stats.bytes += batch_[i].document.size();
+        }
+        batch_.clear();
+        batch_bytes_ = 0;
+    }
+
+    const text::Tokenizer& tokenizer_;
+    const PackOptions& options_;
+    const std::int32_t end_;
+    ThreadPool& pool_;
+    std::vector<std::int32_t> before_;
+    std::vector<Item> batch_;
+    std::size_t batch_bytes_ = 0;
+    std::vector<std::vector<std::int32_t>> ids_;  // of the batch's documents
+};
+
+}  // namespace
+
+PackResult pack(const PackOptions& options, ThreadPool& pool, const Progress& progress) {
+    if (options.shard_tokens == 0) {
+        throw Error::usage({.field = "--shard-tokens", .value = "0", .problem = "is no size"});
+    }
+    if (!(options.val >= 0 && options.val < 1)) {
+        throw Error::usage({.field = "--val",
+                            .value = fmt::format("{}", options.val),
+                            .problem = "is not a share from 0 to below 1"});
+    }
+    const auto tokenizer = model::open_tokenizer(options.tokenizer, 0);
+    PackResult result;
+    result.vocab = static_cast<std::uint32_t>(tokenizer->vocab_size());
+    result.bytes_per_token = result.vocab <= 1u << 16 ? 2 : 4;
+    result.end_token = find_end(*tokenizer, options);
+    const std::vector<std::string> files = corpus_files(options.data);
+    const std::vector<std::string> val_files = corpus_files(options.val_data);
+    result.files = files.size() + val_files.size();
+
+    OutputFolder folder(options.out, options.force);
+    put_tokenizer(folder, *tokenizer, options.tokenizer);
+    ShardHeader header;
+    header.bytes_per_token = result.bytes_per_token;
+    header.vocab = result.vocab;
+    header.tokenizer_hash = tokenizer_hash(*tokenizer);
+    SplitWriter train(folder, "train", header, options.shard_tokens);
+    SplitWriter val(folder, "val", header, options.shard_tokens);
+    Packer packer(*tokenizer, options, result.end_token, pool);
+    packer.pack(files, train, val, held_out_limit(options, files), progress);
+    if (!val_files.empty()) packer.pack(val_files, val, val, std::nullopt, progress);
+    if (train.stats.documents == 0) {
+        throw Error::input({.file = options.data.empty() ? "" : options.data.front(),
+                            .problem = "there is no text in it",
+                            .remedy = "give files with text"});
+    }
+
+    const std::string train_json = train.finish(), val_json = val.finish();
+    write_file(
+        folder.file(kDataIndexName),
+        fmt::format("{{\n  \"format\": \"{}\",\n  \"version\": {},\n  \"vocab\": {},\n"
+                    "  \"bytes_per_token\": {},\n  \"end_token\": {},\n"
+                    "  \"tokenizer_hash\": \"{:016x}\",\n  \"seed\": {},\n"
+                    "  \"train\": {},\n  \"val\": {}\n}}\n",
+                    kDataFormat, kShardVersion, result.vocab, result.bytes_per_token,
+                    result.end_token, header.tokenizer_hash, options.seed, train_json, val_json));
+    folder.commit();
+    result.train = train.stats;
+    result.val = val.stats;
+    result.train_shards = train.shards();
+    result.val_shards = val.shards();
+    return result;
+}
+
+}  // namespace mr::train
