@@ -6,21 +6,6 @@
 namespace mr::ops {
 namespace {
 
-// Per element; an exponential counts as one.
-std::uint64_t flops_of(Activation kind) {
-    switch (kind) {
-        case Activation::silu:
-            return 4;
-        case Activation::gelu:
-            return 29;  // the polynomial of Phi is most of it
-        case Activation::gelu_tanh:
-            return 9;
-        case Activation::relu:
-            return 1;
-    }
-    return 0;
-}
-
 void run(const Context& ctx, Tensor out, Tensor x, Tensor up, Activation kind) {
     MR_CHECK(ctx.pool, "an op is given a thread pool");
     MR_CHECK(out.dtype == DType::f32 && x.dtype == DType::f32 && up.dtype == DType::f32,
@@ -30,7 +15,7 @@ void run(const Context& ctx, Tensor out, Tensor x, Tensor up, Activation kind) {
     const std::int64_t count = x.shape.count();
     const auto elements = static_cast<std::uint64_t>(count);
     const LedgerEntry entry(ctx.ledger, OpKind::activation, elements * (up ? 8 : 4), elements * 4,
-                            elements * (flops_of(kind) + (up ? 1 : 0)));
+                            elements * (activation_flops(kind) + (up ? 1 : 0)));
     float* to = out.f32();
     const float* from = x.f32();
     const float* factor = up ? up.f32() : nullptr;
@@ -55,6 +40,20 @@ const char* activation_name(Activation kind) {
             return "relu";
     }
     return "?";
+}
+
+std::uint64_t activation_flops(Activation kind) {
+    switch (kind) {
+        case Activation::silu:
+            return 4;
+        case Activation::gelu:
+            return 29;  // the polynomial of Phi is most of it
+        case Activation::gelu_tanh:
+            return 9;
+        case Activation::relu:
+            return 1;
+    }
+    return 0;
 }
 
 void activation(const Context& ctx, Tensor out, Tensor x, Activation kind) {

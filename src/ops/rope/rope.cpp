@@ -53,7 +53,7 @@ void rope(const Context& ctx, Tensor x, Tensor cos_sin, RopeStyle style) {
                            [&](std::int64_t begin, std::int64_t end, int) {
                                for (std::int64_t t = begin; t < end; ++t) {
                                    kernel(data + t * heads * head_dim, table + t * pairs * 2, heads,
-                                          head_dim, pairs, style == RopeStyle::interleaved);
+                                          head_dim, pairs, style == RopeStyle::interleaved, 1);
                                }
                            });
 }

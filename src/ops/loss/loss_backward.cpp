@@ -1,0 +1,57 @@
+#include "ops/loss/loss_backward.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "ops/loss/loss_kernels.h"
+#include "ops/simd/pieces.h"
+
+namespace mr::ops {
+
+void cross_entropy_backward(const Context& ctx, float* loss, Tensor logits,
+                            const std::int32_t* targets, float scale) {
+    MR_CHECK(ctx.pool, "an op is given a thread pool");
+    MR_CHECK(logits && logits.dtype == DType::f32 && logits.shape.rank == 2,
+             "logits are f32 [tokens, vocab]");
+    const std::int64_t tokens = logits.dim(0), vocab = logits.dim(1);
+    MR_CHECK((loss && targets) || tokens == 0, "one target and one loss per row of logits");
+    for (std::int64_t t = 0; t < tokens; ++t) {
+        MR_CHECK(targets[t] < vocab, "targets lie in the vocabulary");
+    }
+    // Compare, subtract, exponential, add, scale: 5 operations a logit.
+    const LedgerEntry entry(
+        ctx.ledger, OpKind::loss, logits.bytes() + static_cast<std::uint64_t>(tokens) * 4,
+        logits.bytes() + static_cast<std::uint64_t>(tokens) * 4,
+        5 * static_cast<std::uint64_t>(tokens) * static_cast<std::uint64_t>(vocab));
+    const auto finite = MR_DISPATCH(row_is_finite);
+    const auto max_kernel = MR_DISPATCH(row_max);
+    const auto exp_kernel = MR_DISPATCH(row_exp);
+    const auto scale_kernel = MR_DISPATCH(row_scale);
+    ctx.pool->parallel_for(
+        tokens, rows_per_piece(4 * vocab), [&](std::int64_t begin, std::int64_t end, int) {
+            for (std::int64_t t = begin; t < end; ++t) {
+                float* row = logits.f32(t);
+                const std::int32_t target = targets[t];
+                if (target < 0) {
+                    loss[t] = 0;
+                    std::fill_n(row, vocab, 0.0f);
+                    continue;
+                }
+                if (!finite(row, vocab)) {
+                    loss[t] = std::numeric_limits<float>::quiet_NaN();
+                    std::fill_n(row, vocab, loss[t]);
+                    continue;
+                }
+                bool nan = false;
+                const float top = max_kernel(row, vocab, &nan);
+                const double right = row[target];
+                const double sum = exp_kernel(row, vocab, top);
+                loss[t] = static_cast<float>(std::log(sum) + (double{top} - right));
+                scale_kernel(row, vocab, static_cast<float>(double{scale} / sum));
+                row[target] -= scale;
+            }
+        });
+}
+
+}  // namespace mr::ops
