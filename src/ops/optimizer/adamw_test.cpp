@@ -1,0 +1,157 @@
+#include "ops/optimizer/adamw.h"
+
+#include "ops/simd/testing.h"
+
+namespace mr::ops {
+namespace {
+
+using namespace testing;
+
+// The step in f64, as adamw.h writes it.
+struct Exact {
+    explicit Exact(const Floats& params)
+        : p(params.values.begin(), params.values.end()), m(p.size()), v(p.size()) {}
+    void step(const AdamW& with, const std::vector<float>& grads, std::int64_t decayed) {
+        double squares = 0;
+        for (float g : grads) squares += double{g} * g;
+        const double norm = std::sqrt(squares);
+        const double b1 = with.beta1, b2 = with.beta2, lr = with.lr;
+        const double scale = with.clip > 0 ? std::min(1.0, with.clip / norm) : 1.0;
+        const auto t = static_cast<double>(with.step);
+        for (std::size_t i = 0; i < p.size(); ++i) {
+            const double g = grads[i] * scale;
+            m[i] = b1 * m[i] + (1 - b1) * g;
+            v[i] = b2 * v[i] + (1 - b2) * g * g;
+            const double decay = static_cast<std::int64_t>(i) < decayed ? with.weight_decay : 0;
+            p[i] -= lr * (m[i] / (1 - std::pow(b1, t)) /
+                              (std::sqrt(v[i] / (1 - std::pow(b2, t))) + double{with.eps}) +
+                          decay * p[i]);
+        }
+    }
+    std::vector<double> p, m, v;
+};
+
+struct State {
+    explicit State(const Floats& params, int threads = 1)
+        : p(params),
+          m({p.size()}, 0),
+          v({p.size()}, 0),
+          bench(threads, square_sum_scratch_bytes(p.size())) {}
+    double step(const AdamW& with, Floats& grads, std::int64_t decayed) {
+        double squares = -1;
+        square_sum(bench, &squares, grads);
+        adamw(bench, with, p, grads, m, v, decayed, &squares);
+        return squares;
+    }
+    Floats p, m, v;
+    Bench bench;
+};
+
+TEST(AdamW, SeveralStepsMatchF64) {
+    for (const std::int64_t count : {1, 7, 1000}) {
+        for (const float clip : {0.0f, 1e-2f, 1e9f}) {
+            const std::int64_t decayed = count / 3;
+            Floats params = Floats::normal({count}, 1, 0.1f);
+            State state(params);
+            Exact exact(params);
+            AdamW with;
+            with.clip = clip;
+            constexpr int kSteps = 6;
+            for (int step = 1; step <= kSteps; ++step) {
+                with.step = step;
+                with.lr = 1e-2f / static_cast<float>(step);
+                Floats grads = Floats::normal({count}, static_cast<unsigned>(10 + step), 0.3f);
+                state.step(with, grads, decayed);
+                exact.step(with, grads.values, decayed);
+            }
+            for (std::int64_t i = 0; i < count; ++i) {
+                const auto at = static_cast<std::size_t>(i);
+                // A step rounds a parameter once, and moves it by at most lr * (5 + decay): with
+                // these betas |m| / sqrt(v) stays below 5 once corrected. A move errs by some 20
+                // roundoffs of that.
+                const double bound = kSteps * kRoundoff * (std::abs(exact.p[at]) + 0.1) +
+                                     20 * kRoundoff * 5 * 1e-2 * 2.5;
+                ASSERT_NEAR(state.p[i], exact.p[at], bound) << "clip " << clip;
+                // Moments: sums of terms of either sign, none beyond 1.2 (4 deviations).
+                const double g = clip == 1e-2f ? 1e-2 : 1.2;
+                ASSERT_NEAR(state.m[i], exact.m[at], 6 * kSteps * kRoundoff * g);
+                ASSERT_NEAR(state.v[i], exact.v[at], 6 * kSteps * kRoundoff * exact.v[at] + 1e-30);
+            }
+        }
+    }
+}
+
+// Decay is lr * weight_decay * p, however small that is beside 1.
+TEST(AdamW, SmallDecayIsNotLost) {
+    Floats params({2}, 1), grads({2}, 0);
+    State state(params);
+    AdamW with;
+    with.lr = 1e-5f;
+    with.weight_decay = 0.1f;
+    for (int step = 1; step <= 4; ++step) {
+        with.step = step;
+        state.step(with, grads, 1);
+    }
+    EXPECT_NEAR(state.p[0], 1 - 4e-6, 4 * kRoundoff);
+    EXPECT_EQ(state.p[1], 1);  // not decayed
+}
+
+TEST(AdamW, NothingChangesWhereGradientsAreNotFinite) {
+    const float inf = std::numeric_limits<float>::infinity();
+    for (const float bad : {kPoison, inf, -inf}) {
+        Floats params = Floats::normal({40}, 1), grads = Floats::normal({40}, 2);
+        State state(params);
+        AdamW with;
+        with.clip = 1;
+        state.step(with, grads, 20);
+        const Floats p = state.p, m = state.m, v = state.v;
+        grads[39] = bad;
+        with.step = 2;
+        EXPECT_FALSE(std::isfinite(state.step(with, grads, 20)));
+        EXPECT_TRUE(same_bits(state.p.values, p.values));
+        EXPECT_TRUE(same_bits(state.m.values, m.values));
+        EXPECT_TRUE(same_bits(state.v.values, v.values));
+    }
+}
+
+TEST(AdamW, ThreadsChangeNoBits) {
+    const std::int64_t count = 100003;
+    Floats params = Floats::normal({count}, 1), grads = Floats::normal({count}, 2);
+    AdamW with;
+    with.clip = 0.5f;
+    State one(params, 1);
+    const double squares = one.step(with, grads, 5001);
+    double exact = 0;
+    for (float g : grads.values) exact += double{g} * g;
+    EXPECT_NEAR(squares, exact, 1e-16 * count * exact);
+    for (const int threads : {2, 3}) {
+        State more(params, threads);
+        EXPECT_EQ(more.step(with, grads, 5001), squares);
+        EXPECT_TRUE(same_bits(more.p.values, one.p.values));
+        EXPECT_TRUE(same_bits(more.m.values, one.m.values));
+        EXPECT_TRUE(same_bits(more.v.values, one.v.values));
+    }
+}
+
+TEST(AdamW, LedgerAndContract) {
+    Floats params({10}, 1), grads({10}, 1), few({9}, 0);
+    State state(params);
+    AdamW with;
+    state.step(with, grads, 5);
+    expect_record(state.bench.ledger.op(OpKind::optimizer), 2, 40 + 160, 8 + 120, 20 + 140);
+    const double squares = 10;
+    const auto run = [&](Tensor g, std::int64_t decayed, std::int64_t step, const double* sum) {
+        with.step = step;
+        adamw(state.bench, with, state.p, g, state.m, state.v, decayed, sum);
+    };
+    EXPECT_THROW(run(few, 5, 1, &squares), ContractError);
+    EXPECT_THROW(run(grads, 11, 1, &squares), ContractError);
+    EXPECT_THROW(run(grads, 5, 0, &squares), ContractError);
+    EXPECT_THROW(run(grads, 5, 1, nullptr), ContractError);
+    Bench none;
+    double sum = 0;
+    EXPECT_THROW(square_sum(none, &sum, grads), ContractError);
+}
+
+}  // namespace
+}  // namespace mr::ops
