@@ -97,6 +97,8 @@ class TrainOps {
     // --- backward ------------------------------------------------------------------------------
     // loss[t] of rows [first, first + logits.rows()) of the slot's targets; with `gradient` the
     // logits (compute_type()) become scale * (softmax - onehot). loss f32 [rows].
+    // Rows of logits may be longer than the vocabulary, here and as `out` of linear() and `dy` of
+    // linear_input() and linear_weight(): the rest takes no part, and its gradient is 0.
     virtual void loss(float* loss, Tensor logits, int slot, std::int64_t first, float scale,
                       bool gradient) = 0;
     // dx = dy · w. All in compute_type().

@@ -33,7 +33,7 @@ struct TrainPass::Buffers {
     Tensor dh;   // [tokens, dim], the gradient of a norm's output
     Tensor dh2;  // ... of the other one, where parallel
     // Of these, no two groups at a time: one memory.
-    Tensor hf, dhf, logits;  // [head_rows, dim] twice, [head_rows, vocab]
+    Tensor hf, dhf, logits;  // [head_rows, dim] twice, [head_rows, logit_columns()]
     Tensor da;               // [tokens, hidden]
     Tensor dattn, dqkv;      // [tokens, q_dim], [tokens, q_dim + 2 kv_dim]
 };
@@ -76,6 +76,12 @@ std::int64_t default_head_rows(const ModelSpec& spec, std::int64_t tokens, DType
     const auto row = static_cast<std::int64_t>(dtype_bytes(compute, 1)) * spec.vocab;
     const std::int64_t rows = std::max<std::int64_t>(bytes / row / 64 * 64, 64);
     return std::min(rows, tokens);
+}
+
+// Products in 16 bits like rows of whole 128 bytes; TrainOps leaves the columns behind the
+// vocabulary alone, and gives them no gradient.
+static std::int64_t logit_columns(const ModelSpec& spec, DType compute) {
+    return compute == DType::f32 ? spec.vocab : (spec.vocab + 63) / 64 * 64;
 }
 
 template <typename Take>
@@ -122,7 +128,7 @@ void TrainPass::for_each_buffer(const ModelSpec& spec, const TrainShape& shape, 
     if (parallel) take(b.dh2, compute, Shape{tokens, dim}, Part::work);
     take(b.hf, compute, Shape{rows, dim}, Part::head);
     take(b.dhf, compute, Shape{rows, dim}, Part::head);
-    take(b.logits, compute, Shape{rows, spec.vocab}, Part::head);
+    take(b.logits, compute, Shape{rows, logit_columns(spec, compute)}, Part::head);
     take(b.da, compute, Shape{tokens, hidden}, Part::mlp);
     take(b.dattn, compute, Shape{tokens, q}, Part::attention);
     take(b.dqkv, compute, Shape{tokens, q + 2 * kv}, Part::attention);
