@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "core/ledger.h"
 #include "core/tensor.h"
@@ -51,6 +52,11 @@ class TrainOps {
     virtual Ledger& ledger() = 0;
     // Where in the model the next operations are (Ledger::at); -1: outside of the layers.
     virtual void at(int layer) = 0;
+    // From here on every operation is timed; on a GPU by itself, at a little cost, and else not at
+    // all. watched() ends it and gives the operations in their order; their times are in the
+    // ledger then, too.
+    virtual void watch() = 0;
+    virtual std::vector<Stage> watched() = 0;
 
     // --- data ----------------------------------------------------------------------------------
     // Two slots, so that the next batch can come while this one computes. ids and targets are

@@ -55,6 +55,14 @@ class CpuTrainOps final : public TrainOps {
     }
     Ledger& ledger() override { return ledger_; }
     void at(int layer) override { ledger_.at(layer); }
+    void watch() override {
+        log_ = {};
+        ledger_.watch(&log_);
+    }
+    std::vector<Stage> watched() override {
+        ledger_.watch(nullptr);
+        return std::move(log_.stages);
+    }
 
     std::span<std::int32_t> host_slot(int slot) override {
         return slots_[static_cast<std::size_t>(slot)];
@@ -199,6 +207,7 @@ class CpuTrainOps final : public TrainOps {
 
     ThreadPool pool_;
     Ledger ledger_;
+    StageLog log_;  // while it is watched
     Context ctx_;
     TrainShape shape_;
     std::vector<Arena> arenas_;

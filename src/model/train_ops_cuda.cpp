@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/cpu.h"
+#include "core/cuda/timeline.h"
 #include "ops/activation/activation_backward_cuda.h"
 #include "ops/activation/activation_cuda.h"
 #include "ops/attention/flash_cuda.h"
@@ -81,6 +82,24 @@ class CudaTrainOps final : public TrainOps {
     void at(int layer) override {
         ledger_.at(layer);
         ctx_.layer = layer;
+    }
+    void watch() override {
+        constexpr std::size_t kMost = 1 << 16;  // operations; a step of 100 layers has some 3,000
+        if (!timeline_) timeline_ = std::make_unique<cuda::Timeline>(kMost);
+        timeline_->clear_stages();
+        timeline_->reset(stream_);
+        ctx_.timeline = timeline_.get();
+    }
+    std::vector<Stage> watched() override {
+        if (!ctx_.timeline) return {};
+        ctx_.timeline = nullptr;
+        std::vector<Stage> stages = timeline_->read(stream_);
+        for (const Stage& stage : stages) {
+            OpRecord time;
+            time.seconds = stage.work.seconds;
+            ledger_.add(stage.kind, time);
+        }
+        return stages;
     }
 
     std::span<std::int32_t> host_slot(int slot) override {
@@ -256,6 +275,7 @@ class CudaTrainOps final : public TrainOps {
     TrainShape shape_;
     std::int64_t vocab_ = 0;
     cuda::Stream stream_, batches_;
+    std::unique_ptr<cuda::Timeline> timeline_;  // once somebody has watched
     std::vector<cuda::DeviceArena> arenas_;
     std::array<Slot, kSlots> slots_;
     std::int32_t* positions_ = nullptr;
