@@ -1,7 +1,7 @@
 #include <array>
 #include <map>
 #include <mutex>
-#include <optional>
+#include <vector>
 
 #include "core/cuda/device.h"
 #include "core/error.h"
@@ -140,34 +140,36 @@ struct Choice {
     std::size_t workspace;
 };
 
-// The library's favourite for exactly this product; it is the same in every run.
-std::optional<Choice> choose(const Key& key, const Problem& problem) {
+// The library's favourites for exactly this product; they are the same in every run.
+std::vector<Choice> choose(const Key& key, const Problem& problem) {
     const Preference preference(key);
-    std::array<cublasLtMatmulHeuristicResult_t, 8> results{};
+    std::array<cublasLtMatmulHeuristicResult_t, kTrainCandidates> results{};
     int count = 0;
     const cublasStatus_t status = library().cublasLtMatmulAlgoGetHeuristic(
         library().handle, problem.desc(), problem.b, problem.a, problem.out, problem.out,
         preference.raw, static_cast<int>(results.size()), results.data(), &count);
-    if (status != CUBLAS_STATUS_SUCCESS) return std::nullopt;  // not a product it knows
+    std::vector<Choice> found;
+    if (status != CUBLAS_STATUS_SUCCESS) return found;  // not a product it knows
     for (int i = 0; i < count; ++i) {
         const cublasLtMatmulHeuristicResult_t& each = results[static_cast<std::size_t>(i)];
         const std::uint32_t scheme = reduction_of(each.algo);
         if (each.state == CUBLAS_STATUS_SUCCESS && each.workspaceSize <= kTrainWorkspace &&
             (scheme == CUBLASLT_REDUCTION_SCHEME_NONE ||
              scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)) {
-            return Choice{each.algo, each.workspaceSize};
+            found.push_back({each.algo, each.workspaceSize});
         }
     }
-    return std::nullopt;
+    return found;
 }
 
 }  // namespace
 
-bool library_product(const Context& ctx, const TrainProduct& p, std::span<std::byte> workspace) {
+bool library_product(const Context& ctx, const TrainProduct& p, std::span<std::byte> workspace,
+                     int which) {
     if (this_gpu().sm < 80 || !library()) return false;  // older GPUs know no bf16
     MR_CHECK(workspace.size() >= kTrainWorkspace, "the workspace was planned");
     static std::mutex mutex;
-    static std::map<Key, std::optional<Choice>> chosen;  // never erased
+    static std::map<Key, std::vector<Choice>> chosen;  // never erased
     const Key key = key_of(p);
     const Problem problem(p);
     const Choice* choice = nullptr;
@@ -175,7 +177,8 @@ bool library_product(const Context& ctx, const TrainProduct& p, std::span<std::b
         const std::lock_guard lock(mutex);
         auto at = chosen.find(key);
         if (at == chosen.end()) at = chosen.emplace(key, choose(key, problem)).first;
-        if (at->second) choice = &*at->second;
+        const auto index = static_cast<std::size_t>(which);
+        if (index < at->second.size()) choice = &at->second[index];
     }
     if (!choice) return false;
     const float one = 1, beta = p.c ? 1 : 0;
@@ -189,7 +192,9 @@ bool library_product(const Context& ctx, const TrainProduct& p, std::span<std::b
 
 #else  // built without its header
 
-bool library_product(const Context&, const TrainProduct&, std::span<std::byte>) { return false; }
+bool library_product(const Context&, const TrainProduct&, std::span<std::byte>, int) {
+    return false;
+}
 
 #endif
 

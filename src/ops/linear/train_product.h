@@ -29,9 +29,11 @@ struct TrainProduct {
 inline constexpr std::size_t kTrainWorkspace = std::size_t{32} << 20;
 
 // By cuBLASLt; false where it does not take the product, and nothing was done. Only algorithms
-// whose partial sums, if any, meet in the workspace and are added there in one order.
+// whose partial sums, if any, meet in the workspace and are added there in one order. `which`: of
+// the library's favourites, the first one best; false where there are not so many.
+inline constexpr int kTrainCandidates = 8;
 bool library_product(const Context& ctx, const TrainProduct& product,
-                     std::span<std::byte> workspace);
+                     std::span<std::byte> workspace, int which = 0);
 // By a plain kernel: any shape, any GPU.
 void own_product(const Context& ctx, const TrainProduct& product, Stamp* stamp);
 

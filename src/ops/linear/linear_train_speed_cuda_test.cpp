@@ -1,0 +1,102 @@
+// How fast the library's favourites for the products of training are, and which of them have the
+// bits of the first: for whoever chooses. Run by name, with --gtest_also_run_disabled_tests.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "core/cuda/testing.h"
+#include "core/cuda/timer.h"
+#include "ops/linear/train_product.h"
+
+namespace mr::cuda {
+namespace {
+
+class TrainProductSpeed : public GpuTest {
+  protected:
+    void SetUp() override {
+        MR_NEED_GPU();
+        stream_ = std::make_unique<Stream>();
+        ctx_.cuda = stream_.get();
+        memory_ = DeviceArena("test", std::size_t{8} << 30);
+    }
+    void* noise(std::size_t elements) {
+        auto* to = memory_.array<std::uint16_t>(elements);
+        if (noise_.empty()) {
+            for (const float v : normal(1 << 20)) noise_.push_back(f32_to_bf16(v));
+        }
+        for (std::size_t done = 0; done < elements; done += noise_.size()) {
+            const std::size_t some = std::min(noise_.size(), elements - done);
+            stream_->to_device(to + done, noise_.data(), some * 2, nullptr);
+        }
+        stream_->synchronize();
+        return to;
+    }
+    void measure(const char* name, TrainProduct p, bool accumulate) {
+        memory_.reset();
+        const auto count = [](std::int64_t a, std::int64_t b) {
+            return static_cast<std::size_t>(a * b);
+        };
+        p.a = noise(count(p.rows, p.sum));
+        p.b = noise(count(p.sum, p.cols));
+        p.a_stride = p.a_turned ? p.rows : p.sum;
+        p.b_stride = p.b_turned ? p.sum : p.cols;
+        p.out_stride = p.cols;
+        const std::size_t bytes = dtype_bytes(p.out_type, count(p.rows, p.cols));
+        p.out = memory_.alloc(bytes);
+        p.c = accumulate ? p.out : nullptr;
+        const std::span<std::byte> workspace{memory_.array<std::byte>(kTrainWorkspace),
+                                             kTrainWorkspace};
+        std::vector<std::byte> first;
+        for (int which = 0; which < kTrainCandidates; ++which) {
+            stream_->fill(p.out, 0, bytes);
+            if (!library_product(ctx_, p, workspace, which)) break;
+            const std::vector<std::byte> got =
+                download(static_cast<const std::byte*>(p.out), bytes);
+            if (which == 0) first = got;
+            const double seconds = seconds_per_call(
+                *stream_, 5, [&](int) { library_product(ctx_, p, workspace, which); }, 5, false);
+            std::printf("%-28s %d  %8.1f us  %6.1f TFLOP/s  %s\n", name, which, seconds * 1e6,
+                        2e-12 * static_cast<double>(p.rows) * static_cast<double>(p.cols) *
+                            static_cast<double>(p.sum) / seconds,
+                        got == first ? "same bits" : "other bits");
+        }
+    }
+    // A linear layer [n, k] on `tokens` tokens, forward and backward.
+    void layer(const char* name, std::int64_t tokens, std::int64_t n, std::int64_t k,
+               bool residual) {
+        std::printf("%s: %lld tokens, n %lld, k %lld\n", name, static_cast<long long>(tokens),
+                    static_cast<long long>(n), static_cast<long long>(k));
+        TrainProduct p;
+        p.rows = tokens, p.cols = n, p.sum = k, p.b_turned = true;
+        p.out_type = residual ? DType::f32 : DType::bf16;
+        measure("  forward", p, residual);
+        p = {};
+        p.rows = tokens, p.cols = k, p.sum = n;
+        measure("  input", p, false);
+        p = {};
+        p.rows = n, p.cols = k, p.sum = tokens, p.a_turned = true, p.out_type = DType::f32;
+        measure("  weight", p, true);
+    }
+
+  private:
+    std::vector<std::uint16_t> noise_;
+};
+
+TEST_F(TrainProductSpeed, DISABLED_Gpt2) {
+    layer("qkv", 32768, 2304, 768, false);
+    layer("out", 32768, 768, 768, true);
+    layer("up", 32768, 3072, 768, false);
+    layer("down", 32768, 768, 3072, true);
+    layer("head", 5312, 50304, 768, false);
+}
+
+TEST_F(TrainProductSpeed, DISABLED_Llama1B) {
+    layer("qkv", 32768, 2560, 2048, false);
+    layer("out", 32768, 2048, 2048, true);
+    layer("gate and up", 32768, 11264, 2048, false);
+    layer("down", 32768, 2048, 5632, true);
+    layer("head", 8192, 32000, 2048, false);
+}
+
+}  // namespace
+}  // namespace mr::cuda
