@@ -131,9 +131,10 @@ class TrainOps {
                                     const ops::HeadRows& q, const ops::HeadRows& k,
                                     const ops::HeadRows& v, const ops::HeadRows& out, Tensor lse,
                                     const ops::AttentionMask& mask, float scale) = 0;
-    // din from dy [tokens, hidden]; din may be `in` itself.
-    virtual void activation_backward(Tensor din, Tensor dy, Tensor in, ops::Activation kind,
-                                     bool gated) = 0;
+    // din from dy [tokens, hidden]; din may be `in` itself. True: the sums of din over tokens were
+    // added to dbias on the way; false: that is left to linear_weight(). dbias may be none.
+    virtual bool activation_backward(Tensor din, Tensor dbias, Tensor dy, Tensor in,
+                                     ops::Activation kind, bool gated) = 0;
     // dtable[ids[t]] += dx[t], dpositions[t % seq] += dx[t] (may be none). All f32.
     virtual void embed_backward(Tensor dtable, Tensor dpositions, Tensor dx, int slot) = 0;
 

@@ -143,13 +143,14 @@ class CpuTrainOps final : public TrainOps {
                             float scale) override {
         ops::flash_backward(ctx_, gradients, dout, q, k, v, out, lse, {cu_, cu_}, mask, scale);
     }
-    void activation_backward(Tensor din, Tensor dy, Tensor in, ops::Activation kind,
+    bool activation_backward(Tensor din, Tensor, Tensor dy, Tensor in, ops::Activation kind,
                              bool gated) override {
         if (gated) {
             ops::gated_activation_backward(ctx_, din, dy, in, kind);
         } else {
             ops::activation_backward(ctx_, din, dy, in, kind);
         }
+        return false;
     }
     void embed_backward(Tensor dtable, Tensor dpositions, Tensor dx, int slot) override {
         ops::embedding_backward(ctx_, dtable, dx, ids(slot));

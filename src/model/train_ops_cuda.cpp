@@ -200,13 +200,18 @@ class CudaTrainOps final : public TrainOps {
         cuda::flash_backward(ctx_, gradients, dout, q, k, v, out, lse, batch_of(shape_), mask,
                              scale);
     }
-    void activation_backward(Tensor din, Tensor dy, Tensor in, ops::Activation kind,
+    bool activation_backward(Tensor din, Tensor dbias, Tensor dy, Tensor in, ops::Activation kind,
                              bool gated) override {
         if (gated) {
             cuda::gated_activation_backward(ctx_, din, dy, in, kind);
-        } else {
-            cuda::activation_backward(ctx_, din, dy, in, kind);
+            return false;
         }
+        if (!dbias) {
+            cuda::activation_backward(ctx_, din, dy, in, kind);
+            return false;
+        }
+        cuda::activation_backward(ctx_, din, dbias, dy, in, kind);
+        return true;
     }
     void embed_backward(Tensor dtable, Tensor dpositions, Tensor dx, int slot) override {
         cuda::embedding_backward(ctx_, dtable, dx, ids(slot));

@@ -74,8 +74,11 @@ std::int64_t default_head_rows(const ModelSpec& spec, std::int64_t tokens, DType
     // A GPU wants few large products; a CPU wants what it just made to be near.
     const std::int64_t bytes = std::int64_t{compute == DType::f32 ? 16 : 512} << 20;
     const auto row = static_cast<std::int64_t>(dtype_bytes(compute, 1)) * spec.vocab;
-    const std::int64_t rows = std::max<std::int64_t>(bytes / row / 64 * 64, 64);
-    return std::min(rows, tokens);
+    const std::int64_t most = std::max<std::int64_t>(bytes / row / 64 * 64, 64);
+    // As many pieces as it takes, all of one size: a small one at the end would be a slow one.
+    const std::int64_t pieces = (tokens + most - 1) / most;
+    const std::int64_t rows = (tokens + pieces - 1) / pieces;
+    return std::min((rows + 63) / 64 * 64, tokens);
 }
 
 // Products in 16 bits like rows of whole 128 bytes; TrainOps leaves the columns behind the
@@ -322,9 +325,10 @@ void TrainPass::backward_mlp(const LayerWeights& w, const LayerWeights& g, const
     const Buffers& b = *b_;
     ops_.linear_input(b.da, b.dxc, w.down);
     ops_.linear_weight(g.down, g.down_bias, b.dxc, a.a);
-    ops_.activation_backward(a.gu, b.da, a.gu, spec_.activation, spec_.gated);
+    const bool with_bias =
+        ops_.activation_backward(a.gu, g.up_bias, b.da, a.gu, spec_.activation, spec_.gated);
     ops_.linear_input(dh, a.gu, gate_up_matrix(spec_, w));
-    ops_.linear_weight(gate_up_matrix(spec_, g), g.up_bias, a.gu, a.h2);
+    ops_.linear_weight(gate_up_matrix(spec_, g), with_bias ? Tensor() : g.up_bias, a.gu, a.h2);
 }
 
 // dh = the gradient of h1, from that of attention's output, dxc.

@@ -1,6 +1,8 @@
 #include "core/cuda/vec8.cuh"
 #include "ops/activation/activation.cuh"
 #include "ops/activation/activation_backward_cuda.h"
+#include "ops/add/parts_cuda.h"
+#include "ops/linear/linear_train_cuda.h"
 
 namespace mr::cuda {
 namespace {
@@ -76,6 +78,61 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
+constexpr int kWarps = kThreads / 32;
+constexpr int kRows = 2;  // of a warp, in flight
+
+// Block (256 columns, part of the rows): a warp has every 8th of these rows, a lane 8 columns.
+template <Activation kind>
+__global__ void __launch_bounds__(kThreads)
+    slopes_and_sums(bf16* dx, float* parts, const bf16* dy, const bf16* x, std::int64_t rows,
+                    std::int64_t each, int cols, Stamp* stamp) {
+    __shared__ float sums[kWarps][256];
+    wait_for_previous();
+    stamp_begin(stamp);
+    let_next_start();
+    const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+    const int first_col = static_cast<int>(blockIdx.x) * 256, col = first_col + lane * 8;
+    const std::int64_t first = std::int64_t{blockIdx.y} * each;
+    const std::int64_t last = min(rows, first + each);
+    float sum[8] = {};
+    if (col < cols) {
+        for (std::int64_t row = first + warp; row < last; row += kRows * kWarps) {
+            uint4 raw_x[kRows], raw_d[kRows];
+#pragma unroll
+            for (int j = 0; j < kRows; ++j) {
+                const std::int64_t at = (row + j * kWarps) * cols + col;
+                if (row + j * kWarps >= last) continue;
+                raw_x[j] = *reinterpret_cast<const uint4*>(x + at);
+                raw_d[j] = *reinterpret_cast<const uint4*>(dy + at);
+            }
+#pragma unroll
+            for (int j = 0; j < kRows; ++j) {
+                if (row + j * kWarps >= last) continue;
+                float v[8], d[8];
+                unpack8(raw_x[j], v);
+                unpack8(raw_d[j], d);
+#pragma unroll
+                for (int i = 0; i < 8; ++i) d[i] *= slope_of<kind>(v[i]).slope;
+                const uint4 rounded = pack8(d);
+                *reinterpret_cast<uint4*>(dx + (row + j * kWarps) * cols + col) = rounded;
+                unpack8(rounded, d);
+#pragma unroll
+                for (int i = 0; i < 8; ++i) sum[i] += d[i];
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sums[warp][lane * 8 + i] = sum[i];
+    __syncthreads();
+    const int mine = static_cast<int>(threadIdx.x);
+    if (first_col + mine < cols) {
+        float total = 0;
+#pragma unroll
+        for (int w = 0; w < kWarps; ++w) total += sums[w][mine];
+        parts[std::int64_t{blockIdx.y} * cols + first_col + mine] = total;
+    }
+}
+
 // Per element; an exponential counts as one.
 std::uint64_t flops_of(Activation kind) {
     switch (kind) {
@@ -137,6 +194,36 @@ void activation_backward(const Context& ctx, Tensor dx, Tensor dy, Tensor x, Act
     MR_CHECK(all_bf16(dx, dy, x), "gradients of activations are bf16");
     MR_CHECK(dx.shape == x.shape && dy.shape == x.shape, "an activation keeps the shape");
     run<false>(ctx, dx, dy, x, kind);
+}
+
+void activation_backward(const Context& ctx, Tensor dx, Tensor dbias, Tensor dy, Tensor x,
+                         Activation kind) {
+    MR_CHECK(ctx.cuda, "the context has a stream");
+    MR_CHECK(all_bf16(dx, dy, x), "gradients of activations are bf16");
+    MR_CHECK(dx.shape == x.shape && dy.shape == x.shape, "an activation keeps the shape");
+    const std::int64_t rows = x.rows(), cols = x.cols();
+    MR_CHECK(dbias && dbias.dtype == DType::f32 && dbias.shape.count() == cols,
+             "the bias's gradient is f32, one a column");
+    MR_CHECK(ctx.scratch.size() >= linear_train_scratch_bytes(cols), "scratch was planned");
+    if (rows == 0) return;
+    if (!in_eights(dx.data, cols) || !in_eights(dy.data, cols) || !in_eights(x.data, cols)) {
+        activation_backward(ctx, dx, dy, x, kind);
+        bias_gradient(ctx, dbias, Tensor(dx.data, dx.dtype, {rows, cols}));
+        return;
+    }
+    Stamp* stamp = account(ctx, OpKind::activation, "activation backward",
+                           {1, x.bytes() + dy.bytes(), dx.bytes() + dbias.bytes(),
+                            static_cast<std::uint64_t>(rows * cols) * (flops_of(kind) + 1), 0});
+    const int parts = bias_parts(cols);
+    const std::int64_t each = (rows + parts - 1) / parts;
+    auto* sums = reinterpret_cast<float*>(ctx.scratch.data());
+    const dim3 grid(static_cast<unsigned>((cols + 255) / 256), static_cast<unsigned>(parts));
+    with_activation(kind, [&](auto k) {
+        launch(ctx, grid, dim3(kThreads), 0, slopes_and_sums<decltype(k)::value>,
+               static_cast<bf16*>(dx.data), sums, static_cast<const bf16*>(dy.data),
+               static_cast<const bf16*>(x.data), rows, each, static_cast<int>(cols), stamp);
+    });
+    add_parts(ctx, dbias.f32(), sums, parts, cols, cols, stamp);
 }
 
 }  // namespace mr::cuda

@@ -15,4 +15,10 @@ void gated_activation_backward(const Context& ctx, Tensor dgate_up, Tensor dy, T
 // dx = dy * act'(x); dx may be dy or x.
 void activation_backward(const Context& ctx, Tensor dx, Tensor dy, Tensor x, ops::Activation kind);
 
+// The same, and dbias f32 [cols] += the sum of dx over rows, dx as it was rounded: the gradient of
+// the bias that was added before the activation. It saves reading dx again. Scratch:
+// linear_train_scratch_bytes(cols) of ctx.scratch.
+void activation_backward(const Context& ctx, Tensor dx, Tensor dbias, Tensor dy, Tensor x,
+                         ops::Activation kind);
+
 }  // namespace mr::cuda

@@ -1,9 +1,11 @@
+#include "ops/activation/activation_backward_cuda.h"
+
 #include <cmath>
 #include <string>
 
 #include "core/cuda/testing.h"
 #include "core/error.h"
-#include "ops/activation/activation_backward_cuda.h"
+#include "ops/linear/linear_train_cuda.h"
 
 namespace mr::cuda {
 namespace {
@@ -107,6 +109,39 @@ TEST_F(ActivationBackwardTest, GatesMatchDifferences) {
                         ASSERT_NEAR(got[(2 * r + 1) * width + i], dup, error(dup, dyi, gate))
                             << static_cast<int>(kind) << " hidden " << hidden;
                     }
+                }
+            }
+        }
+    }
+}
+
+// dx has the bits it has alone, and dbias the sum of these.
+TEST_F(ActivationBackwardTest, WithTheBias) {
+    for (const Activation kind : kKinds) {
+        for (const std::int64_t cols : {1, 7, 8, 264, 1024, 3072}) {
+            for (const std::int64_t rows : {1, 3, 701}) {
+                memory_.reset();
+                const std::size_t bytes = linear_train_scratch_bytes(cols);
+                ctx_.scratch = {memory_.array<std::byte>(bytes), bytes};
+                stream_->fill(ctx_.scratch.data(), 0xff, bytes);
+                const auto count = static_cast<std::size_t>(rows * cols);
+                std::vector<float> xs = inputs(count), ds = normal(count),
+                                   bs = normal(static_cast<std::size_t>(cols));
+                const Tensor x = upload(DType::bf16, {rows, cols}, xs);
+                const Tensor dy = upload(DType::bf16, {rows, cols}, ds);
+                const Tensor dbias = upload(DType::f32, {cols}, bs);
+                const Tensor want = poisoned(DType::bf16, {rows, cols});
+                activation_backward(ctx_, want, dy, x, kind);
+                activation_backward(ctx_, x, dbias, dy, x, kind);
+                const std::vector<float> dx = download(want), sums = download(dbias);
+                ASSERT_EQ(download(x), dx) << static_cast<int>(kind) << " cols " << cols;
+                for (std::size_t c = 0; c < sums.size(); ++c) {
+                    double sum = bs[c], size = std::abs(bs[c]);
+                    for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r) {
+                        sum += double{dx[r * sums.size() + c]};
+                        size += std::abs(double{dx[r * sums.size() + c]});
+                    }
+                    ASSERT_NEAR(sums[c], sum, 0x1p-24 * 64 * size) << "cols " << cols << " " << c;
                 }
             }
         }

@@ -74,29 +74,9 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-// How many parts the sum over tokens has: a matter of n alone.
-int bias_parts(std::int64_t n) {
-    return static_cast<int>(std::clamp<std::int64_t>(1024 / ((n + 255) / 256), 8, 256));
-}
-
 // The workspace of the library comes first, then a bias in bf16, or the parts of its gradient.
 std::span<std::byte> workspace(const Context& ctx) { return ctx.scratch.first(kTrainWorkspace); }
 std::byte* beyond(const Context& ctx) { return ctx.scratch.data() + kTrainWorkspace; }
-
-void add_bias_gradient(const Context& ctx, Tensor dbias, Tensor dy) {
-    const std::int64_t n = dbias.shape.count(), rows = dy.dim(0), stride = dy.dim(1);
-    const auto bytes = static_cast<std::uint64_t>(rows * n) * 2;
-    Stamp* stamp = account(ctx, OpKind::linear, "bias gradient",
-                           {1, bytes, dbias.bytes(), static_cast<std::uint64_t>(rows * n), 0});
-    const bool wide = in_eights(dy.data, stride) && n % 8 == 0;
-    const int parts = bias_parts(n), width = 32 * (wide ? 8 : 1);
-    const std::int64_t each = (rows + parts - 1) / parts;
-    auto* sums = reinterpret_cast<float*>(beyond(ctx));
-    const dim3 grid(static_cast<unsigned>((n + width - 1) / width), static_cast<unsigned>(parts));
-    launch(ctx, grid, dim3(kThreads), 0, wide ? column_sums<8> : column_sums<1>, sums,
-           static_cast<const bf16*>(dy.data), rows, each, static_cast<int>(n), stride, stamp);
-    add_parts(ctx, dbias.f32(), sums, parts, n, n, stamp);
-}
 
 void multiply(const Context& ctx, const TrainProduct& p, const char* name,
               const TrainGemmOptions& options) {
@@ -128,6 +108,10 @@ void check(const Context& ctx, std::int64_t n) {
 }
 
 }  // namespace
+
+int bias_parts(std::int64_t n) {
+    return static_cast<int>(std::clamp<std::int64_t>(1024 / ((n + 255) / 256), 8, 256));
+}
 
 std::size_t linear_train_scratch_bytes(std::int64_t max_n) {
     // Parts times n is greatest at a whole number of 256 columns, or at the most columns.
@@ -227,7 +211,27 @@ void linear_backward_weight(const Context& ctx, Tensor dw, Tensor dbias, Tensor 
               .b_stride = k,
               .out_stride = k},
              "linear weight", options);
-    if (dbias) add_bias_gradient(ctx, dbias, dy);
+    if (dbias) bias_gradient(ctx, dbias, dy);
+}
+
+void bias_gradient(const Context& ctx, Tensor dbias, Tensor dy) {
+    const std::int64_t n = dbias.shape.count();
+    check(ctx, n);
+    MR_CHECK(is_matrix(dy, DType::bf16) && dbias.dtype == DType::f32 && n > 0 && dy.dim(1) >= n,
+             "dy is bf16 [tokens, at least n], dbias f32 [n]");
+    const std::int64_t rows = dy.dim(0), stride = dy.dim(1);
+    if (rows == 0) return;
+    const auto bytes = static_cast<std::uint64_t>(rows * n) * 2;
+    Stamp* stamp = account(ctx, OpKind::linear, "bias gradient",
+                           {1, bytes, dbias.bytes(), static_cast<std::uint64_t>(rows * n), 0});
+    const bool wide = in_eights(dy.data, stride) && n % 8 == 0;
+    const int parts = bias_parts(n), width = 32 * (wide ? 8 : 1);
+    const std::int64_t each = (rows + parts - 1) / parts;
+    auto* sums = reinterpret_cast<float*>(beyond(ctx));
+    const dim3 grid(static_cast<unsigned>((n + width - 1) / width), static_cast<unsigned>(parts));
+    launch(ctx, grid, dim3(kThreads), 0, wide ? column_sums<8> : column_sums<1>, sums,
+           static_cast<const bf16*>(dy.data), rows, each, static_cast<int>(n), stride, stamp);
+    add_parts(ctx, dbias.f32(), sums, parts, n, n, stamp);
 }
 
 }  // namespace mr::cuda

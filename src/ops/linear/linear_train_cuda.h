@@ -38,6 +38,11 @@ void linear_backward_input(const Context& ctx, Tensor dx, Tensor dy, Tensor w,
 void linear_backward_weight(const Context& ctx, Tensor dw, Tensor dbias, Tensor dy, Tensor x,
                             const TrainGemmOptions& options = {});
 
+// dbias += the sum of dy over tokens, alone; as above.
+void bias_gradient(const Context& ctx, Tensor dbias, Tensor dy);
+// How many parts the sum over tokens has, whatever their number; each has n floats.
+int bias_parts(std::int64_t n);
+
 // Of ctx.scratch, for any of these.
 std::size_t linear_train_scratch_bytes(std::int64_t max_n);
 
