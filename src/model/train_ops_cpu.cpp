@@ -13,7 +13,6 @@
 #include "ops/activation/activation_backward.h"
 #include "ops/embedding/embedding.h"
 #include "ops/embedding/embedding_backward.h"
-#include "ops/linear/linear.h"
 #include "ops/linear/linear_backward.h"
 #include "ops/loss/loss_backward.h"
 #include "ops/norm/norm.h"
@@ -89,7 +88,7 @@ class CpuTrainOps final : public TrainOps {
     }
     void linear(Tensor out, Tensor x, Tensor w, Tensor bias, Tensor residual,
                 OpKind kind) override {
-        ops::linear(ctx_, x, {w, out, bias, residual}, kind);
+        ops::linear_train(ctx_, out, x, w, bias, residual, kind);
     }
     void rope(const ops::HeadRows& x, Tensor cos_sin, ops::RopeStyle style,
               bool backward) override {
@@ -116,11 +115,11 @@ class CpuTrainOps final : public TrainOps {
               bool) override {
         ops::cross_entropy_backward(ctx_, loss, logits, targets(slot).data() + first, scale);
     }
-    void linear_input(Tensor dx, Tensor dy, Tensor w, OpKind) override {
-        ops::linear_backward_input(ctx_, dx, dy, w);
+    void linear_input(Tensor dx, Tensor dy, Tensor w, OpKind kind) override {
+        ops::linear_backward_input(ctx_, dx, dy, w, false, kind);
     }
-    void linear_weight(Tensor dw, Tensor dbias, Tensor dy, Tensor x, OpKind) override {
-        ops::linear_backward_weight(ctx_, dw, dbias, dy, x);
+    void linear_weight(Tensor dw, Tensor dbias, Tensor dy, Tensor x, OpKind kind) override {
+        ops::linear_backward_weight(ctx_, dw, dbias, dy, x, kind);
     }
     void norm_backward(const NormBackward& pass) override {
         ops::norm_backward(ctx_, {.kind = pass.kind,
@@ -189,8 +188,7 @@ class CpuTrainOps final : public TrainOps {
         const std::int64_t width = std::max(
             {spec.dim, (spec.gated ? 2 : 1) * spec.hidden, spec.q_dim() + 2 * spec.kv_dim()});
         return Arena::padded(std::max(
-            {ops::linear_scratch_bytes(tokens, width, threads),
-             ops::linear_backward_scratch_bytes(tokens, width, width, threads),
+            {ops::linear_backward_scratch_bytes(tokens, width, width, threads),
              ops::linear_backward_scratch_bytes(shape.head_rows, spec.vocab, spec.dim, threads),
              ops::norm_backward_scratch_bytes(tokens, std::max(spec.dim, spec.head_dim), threads),
              ops::flash_forward_scratch_bytes(spec.head_dim, threads),
