@@ -18,6 +18,7 @@ void add_tokenize(CLI::App& app, Action& action);
 void add_convert(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 void add_bench_attention(CLI::App& bench, Action& action);  // bench attention
+void add_train(CLI::App& app, Action& action);
 void add_data(CLI::App& app, Action& action);
 void add_tokenizer(CLI::App& app, Action& action);
 void add_data_check(CLI::App& data, Action& action);  // data check

@@ -102,6 +102,7 @@ int run_main(int argc, char** argv) {
     add_convert(app, action);
     add_bench(app, action);
     add_tokenizer(app, action);
+    add_train(app, action);
     add_data(app, action);
 
     // `millrace help run` is `millrace run --help`.

@@ -16,6 +16,14 @@ void write_huggingface(const std::string& folder, const ModelSpec& spec, const W
     config.write(huggingface_config(spec, tokenizer, DType::f32, folder));
     config.commit();
     called();
+    if (tokenizer) {
+        if (const auto files = huggingface_tokenizer(tokenizer->data())) {
+            OutputFile file(folder + "/tokenizer_config.json");
+            file.write(files->config);
+            file.commit();
+            called();
+        }
+    }
 
     ConvertInput input;
     input.spec = spec;

@@ -8,10 +8,11 @@
 
 namespace mr::model {
 
-// Writes config.json and model.safetensors into `folder`, which is there, in the names and layout
-// of the family, so that transformers and load_model() read them. The matrices are f32, and in host
-// memory. Each file appears whole or not at all. `progress` is called between parts of the data.
-// Throws Error where the family's configuration cannot say what the spec says.
+// Writes config.json, model.safetensors and, with a tokenizer, tokenizer_config.json into `folder`,
+// which is there, in the names and layout of the family, so that transformers and load_model() read
+// them. The matrices are f32, and in host memory. Each file appears whole or not at all. `progress`
+// is called between parts of the data. Throws Error where the family's configuration cannot say
+// what the spec says.
 void write_huggingface(const std::string& folder, const ModelSpec& spec, const Weights& weights,
                        const text::Tokenizer* tokenizer,
                        const std::function<void()>& progress = {});

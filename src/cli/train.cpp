@@ -1,0 +1,321 @@
+// millrace train: a model from packed text, new or going on from one.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "cli/commands.h"
+#include "cli/json.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+#include "core/error.h"
+#include "core/mapped_file.h"
+#include "observe/device_bandwidth.h"
+#include "train/trainer.h"
+
+namespace mr::cli {
+namespace {
+
+struct Options {
+    SharedOptions shared;  // --device, --threads, --json
+    train::TrainOptions train;
+    std::string resume;
+};
+
+// As the shell had it, for the report.
+std::string command_line() {
+    std::string out;
+    try {
+        out = read_text_file("/proc/self/cmdline", std::size_t{1} << 20);
+    } catch (const Error&) {
+        return "millrace train";
+    }
+    while (!out.empty() && out.back() == '\0') out.pop_back();
+    for (char& c : out) {
+        if (c == '\0') c = ' ';
+    }
+    return out;
+}
+
+std::string duration(double seconds) {
+    const auto s = static_cast<std::int64_t>(std::llround(seconds));
+    if (s < 60) return fmt::format("{} s", s);
+    if (s < 3600) return fmt::format("{}:{:02} min", s / 60, s % 60);
+    return fmt::format("{}:{:02} h", s / 3600, s / 60 % 60);
+}
+
+// What a person sees on standard error: one line that is redrawn on a terminal; in a pipe a line
+// now and then.
+class Screen {
+  public:
+    explicit Screen(double peak) : terminal_(stderr_is_terminal()), peak_(peak) {}
+    ~Screen() { end_line(); }
+
+    void begun(const model::ModelSpec& spec, const train::TrainOptions& options,
+               const MemoryPlan& plan, std::int64_t from) {
+        say(fmt::format("{}: {} layers of {}, {:.2f} M parameters, vocabulary {}", spec.family,
+                        spec.layers, spec.dim, static_cast<double>(spec.parameters()) / 1e6,
+                        spec.vocab));
+        std::string parts;
+        for (const MemoryPlan::Item& item : plan.items()) {
+            parts += fmt::format(", {} {}", item.name, format_bytes(item.bytes));
+        }
+        say(fmt::format("memory: {}{}", format_bytes(plan.total()), parts));
+        say(fmt::format("{} {} of {} steps of {} tokens ({} x {}{}), recompute {}",
+                        from ? "going on after" : "training", from ? from : options.steps,
+                        options.steps, options.tokens_per_step(), options.batch, options.seq,
+                        options.accumulate > 1 ? fmt::format(" x {}", options.accumulate) : "",
+                        options.recompute));
+    }
+
+    void step(const train::TrainEvents::Step& step) {
+        const train::StepMetrics& m = step.metrics;
+        const auto now = std::chrono::steady_clock::now();
+        const bool last = m.step == step.steps;
+        const bool stays = m.val_loss || m.skipped || last;
+        const std::int64_t every = std::max<std::int64_t>(step.steps / 20, 1);
+        if (terminal_ ? !stays && now - drawn_ < std::chrono::milliseconds(100)
+                      : !stays && m.step % every != 0) {
+            return;
+        }
+        drawn_ = now;
+        std::string line = fmt::format("step {}/{}  loss {:.4f}", m.step, step.steps, m.loss);
+        if (m.val_loss) line += fmt::format("  val {:.4f}", *m.val_loss);
+        if (m.skipped) line += "  skipped: gradient not finite";
+        line += fmt::format("  {:.0f} tok/s", m.tokens_per_second);
+        if (peak_ > 0)
+            line += fmt::format("  {:.0f}% of peak", 100 * step.flops_per_second / peak_);
+        line +=
+            fmt::format("  data wait {:.0f}%  {}  {} left", 100 * m.data_wait_seconds / m.seconds,
+                        format_bytes(step.memory), duration(step.seconds_left));
+        if (terminal_ && !stays) {
+            fmt::print(stderr, "\r\033[K{}", line);
+            std::fflush(stderr);
+            open_ = true;
+        } else {
+            say(line);
+        }
+    }
+    void say(const std::string& line) {
+        end_line();
+        fmt::print(stderr, "{}\n", line);
+    }
+
+  private:
+    void end_line() {
+        if (open_) fmt::print(stderr, "\r\033[K");
+        open_ = false;
+    }
+
+    bool terminal_;
+    bool open_ = false;
+    double peak_;
+    std::chrono::steady_clock::time_point drawn_{};
+};
+
+Json result_json(const train::TrainResult& r, const std::string& run) {
+    Json json = {{"run", run},
+                 {"step", r.step},
+                 {"steps", r.steps},
+                 {"interrupted", r.interrupted},
+                 {"loss", nullptr},
+                 {"val_loss", nullptr},
+                 {"bits_per_byte", nullptr},
+                 {"skipped", r.skipped},
+                 {"seconds", r.seconds},
+                 {"tokens_per_second", r.tokens_per_second},
+                 {"data_wait_seconds", r.data_wait_seconds},
+                 {"parameters", r.parameters},
+                 {"checkpoint", r.checkpoint}};
+    if (std::isfinite(r.loss)) json["loss"] = r.loss;
+    if (r.val_loss) json["val_loss"] = *r.val_loss;
+    if (r.bits_per_byte) json["bits_per_byte"] = *r.bits_per_byte;
+    return json;
+}
+
+int run(const Options& options, const CLI::App& command) {
+    const InterruptGuard guard;
+    const bool resumed = !options.resume.empty();
+    const std::string folder = resumed ? options.resume : options.train.out;
+    // A run goes on where it was, unless it is told otherwise.
+    const auto settle = [&](train::TrainOptions& o) {
+        if (!resumed || command.count("--device") > 0) o.cuda = use_cuda(options.shared);
+        if (!resumed || command.count("--threads") > 0) o.threads = options.shared.threads;
+        o.command = command_line();
+    };
+    double peak = 0;
+    std::string device = fmt::format("CPU, {} threads", thread_count(options.shared));
+    if (use_cuda(options.shared)) {
+        ThreadPool pool(1);
+        peak = observe::ceilings_of(true, pool, 0.1).matrix;
+        device = observe::device_name(true);
+    }
+    Screen screen(peak);
+    ProgressLine loading;
+    train::TrainEvents events;
+    events.begun = [&](const auto&... what) {
+        loading.remove();
+        screen.begun(what...);
+    };
+    events.step = [&](const train::TrainEvents::Step& step) { screen.step(step); };
+    events.sample = [&](std::int64_t step, const std::string& text) {
+        screen.say(fmt::format("--- a sample after step {}:\n{}\n---", step, text));
+    };
+    events.saved = [&](std::int64_t, const std::string& path) { screen.say("saved " + path); };
+    events.stop = [] { return InterruptGuard::pending(); };
+    events.loading = loading.callback();
+    events.matrix_peak = peak;
+    events.device = device;
+
+    train::TrainResult result;
+    if (resumed) {
+        const train::TrainOptions& given = options.train;
+        result = train::resume(
+            options.resume,
+            [&](train::TrainOptions& o) {
+                settle(o);
+                const auto take = [&](const char* name, auto& value, const auto& wanted) {
+                    if (command.count(name) > 0) value = wanted;
+                };
+                take("--data", o.data, given.data);
+                take("--steps", o.steps, given.steps);
+                take("--eval-every", o.eval_every, given.eval_every);
+                take("--save-every", o.save_every, given.save_every);
+                take("--sample-every", o.sample_every, given.sample_every);
+                take("--keep", o.keep, given.keep);
+                take("--prefetch", o.prefetch, given.prefetch);
+                take("--recompute", o.recompute, given.recompute);
+                take("--max-skips", o.max_skips, given.max_skips);
+            },
+            events);
+    } else {
+        train::TrainOptions wanted = options.train;
+        settle(wanted);
+        result = train::train(wanted, events);
+    }
+    if (options.shared.json) {
+        out(json_line(result_json(result, folder)));
+    } else {
+        screen.say(fmt::format(
+            "{} after step {}: loss {:.4f}{}{}, {:.0f} tok/s, {} of training; {}/report.html",
+            result.interrupted ? "stopped" : "done", result.step, result.loss,
+            result.val_loss ? fmt::format(", validation {:.4f}", *result.val_loss) : "",
+            result.bits_per_byte ? fmt::format(" ({:.3f} bits per byte)", *result.bits_per_byte)
+                                 : "",
+            result.tokens_per_second, duration(result.seconds), folder));
+        if (result.interrupted) {
+            screen.say(fmt::format("go on with: millrace train --resume {}", folder));
+        }
+    }
+    return result.interrupted ? InterruptGuard::exit_code() : 0;
+}
+
+void check_together(const Options& options, const CLI::App& command) {
+    static constexpr const char* kOfNewRuns[] = {
+        "--model",  "--dim",          "--layers", "--heads",  "--kv-heads", "--head-dim",
+        "--hidden", "--context",      "--tied",   "--init",   "--out",      "--batch",
+        "--seq",    "--accumulate",   "--lr",     "--min-lr", "--warmup",   "--schedule",
+        "--decay",  "--weight-decay", "--beta1",  "--beta2",  "--clip",     "--seed"};
+    if (!options.resume.empty()) {
+        for (const char* name : kOfNewRuns) {
+            if (command.count(name) == 0) continue;
+            throw Error::usage({.field = name,
+                                .problem = "cannot be changed by --resume: the run has its own",
+                                .remedy = "leave it out, or start a new run with --init"});
+        }
+        return;
+    }
+    if (options.train.data.empty() || options.train.out.empty()) {
+        throw Error::usage({.field = options.train.data.empty() ? "--data" : "--out",
+                            .problem = "is needed for a new run",
+                            .remedy = "give --data FOLDER --out RUN, or --resume RUN"});
+    }
+    for (const char* name : {"--model", "--dim", "--layers", "--heads", "--kv-heads", "--head-dim",
+                             "--hidden", "--context", "--tied"}) {
+        if (options.train.init.empty() || command.count(name) == 0) continue;
+        throw Error::usage({.field = name,
+                            .problem = "is said by the model of --init",
+                            .remedy = "leave one of the two out"});
+    }
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, Action& action) {
+    auto options = std::make_shared<Options>();
+    train::TrainOptions& t = options->train;
+    CLI::App* c = app.add_subcommand("train", "Train a model on packed text, or go on with one");
+    c->add_option("--model", t.model.family, "llama, mistral, qwen2, qwen3, gpt2 or gpt-neox")
+        ->capture_default_str();
+    c->add_option("--dim", t.model.dim, "Width of the residual stream")->capture_default_str();
+    c->add_option("--layers", t.model.layers, "Layers")->capture_default_str();
+    c->add_option("--heads", t.model.heads, "Attention heads")->capture_default_str();
+    c->add_option("--kv-heads", t.model.kv_heads, "Heads of keys and values; default: --heads");
+    c->add_option("--head-dim", t.model.head_dim, "Size of a head; default: --dim / --heads");
+    c->add_option("--hidden", t.model.hidden, "Width of the MLP; default: the family's usual");
+    c->add_option("--context", t.model.context, "Positions of the model; default: --seq");
+    c->add_option("--tied", t.model.tied, "yes or no: the LM head is the embedding table");
+    c->add_option("--init", t.init, "A MODEL to go on from, instead of a new one");
+    c->add_option("--data", t.data, "A folder made by 'millrace data pack'");
+    c->add_option("--out", t.out, "The run's folder: checkpoints, metrics.jsonl, report.html");
+    c->add_option("--resume", options->resume,
+                  "Go on with this run from its newest checkpoint, bit for bit");
+    c->add_option("--steps", t.steps, "Steps of the optimizer")->capture_default_str();
+    c->add_option("--batch", t.batch, "Sequences of a pass")->capture_default_str();
+    c->add_option("--seq", t.seq, "Tokens of a sequence")->capture_default_str();
+    c->add_option("--accumulate", t.accumulate, "Passes of a step")->capture_default_str();
+    c->add_option("--lr", t.lr, "Learning rate after the warm-up")->capture_default_str();
+    c->add_option("--min-lr", t.min_lr, "... at the end; default: --lr / 10");
+    c->add_option("--warmup", t.warmup, "Steps in which it rises; default: a twentieth");
+    c->add_option("--schedule", t.schedule, "cosine, wsd (warm up, stay, decay) or constant")
+        ->capture_default_str();
+    c->add_option("--decay", t.decay, "wsd: the last part of the steps, in which the rate falls")
+        ->capture_default_str();
+    c->add_option("--weight-decay", t.weight_decay, "Of matrices, by AdamW")->capture_default_str();
+    c->add_option("--beta1", t.beta1, "AdamW's")->capture_default_str();
+    c->add_option("--beta2", t.beta2, "AdamW's")->capture_default_str();
+    c->add_option("--clip", t.clip, "Norm that gradients are brought down to; 0: none")
+        ->capture_default_str();
+    c->add_option("--seed", t.seed, "Of the weights and the order of the data")
+        ->capture_default_str();
+    c->add_option("--max-skips", t.max_skips,
+                  "Steps in a row without a finite gradient before the run stops")
+        ->capture_default_str();
+    c->add_option("--eval-every", t.eval_every, "Steps between validations; 0: at the end")
+        ->capture_default_str();
+    c->add_option("--eval-batches", t.eval_batches, "Batches of a validation; 0: all")
+        ->capture_default_str();
+    c->add_option("--save-every", t.save_every, "Steps between checkpoints; 0: at the end")
+        ->capture_default_str();
+    c->add_option("--sample-every", t.sample_every, "Steps between samples; 0: at the end")
+        ->capture_default_str();
+    c->add_option("--sample-tokens", t.sample_tokens, "Length of a sample; 0: none")
+        ->capture_default_str();
+    c->add_option("--prompt", t.prompt, "What samples begin with");
+    c->add_option("--keep", t.keep, "Checkpoints that stay; 0: all")->capture_default_str();
+    c->add_option("--recompute", t.recompute,
+                  "What is made again in the backward, to save memory: none, light or full")
+        ->capture_default_str();
+    c->add_option("--prefetch", t.prefetch, "Batches read ahead; 0: none")->capture_default_str();
+    add_machine_options(*c, options->shared);
+    add_json_option(*c, options->shared);
+    c->footer(
+        "Examples:\n"
+        "  millrace train --model llama --dim 256 --layers 6 --heads 8 --kv-heads 4 --data data/ "
+        "\\\n"
+        "      --out runs/story --steps 5000 --batch 64 --seq 512\n"
+        "  millrace train --init model.gguf --data data/ --out runs/tuned --lr 1e-4\n"
+        "  millrace train --resume runs/story\n"
+        "  millrace run runs/story -p \"Once upon a time\"");
+    c->callback([options, c, &action] {
+        action = [options, c] {
+            check_together(*options, *c);
+            return run(*options, *c);
+        };
+    });
+}
+
+}  // namespace mr::cli

@@ -1,0 +1,325 @@
+#include "train/checkpoint.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "core/error.h"
+#include "core/mapped_file.h"
+#include "core/output_file.h"
+#include "formats/json.h"
+#include "formats/safetensors.h"
+#include "model/source.h"
+#include "model/write_model.h"
+
+namespace mr::train {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using nlohmann::ordered_json;
+using State = model::TrainEngine::State;
+
+constexpr const char* kPartial = ".partial-";  // before the name of a checkpoint being written
+constexpr const char* kOld = ".old-";          // ... being removed
+constexpr const char* kLayout = "millrace-flat-1";
+constexpr int kStateVersion = 1;
+
+// For tests: MILLRACE_FAULT=save:N kills the program at the N-th point of saving that it comes to
+// (docs/training.md).
+void fault_point() {
+    static const long at = [] {
+        const char* text = std::getenv("MILLRACE_FAULT");
+        return text && std::strncmp(text, "save:", 5) == 0 ? std::atol(text + 5) : 0L;
+    }();
+    static long count = 0;
+    if (at > 0 && ++count == at) ::raise(SIGKILL);
+}
+
+// Of the bytes of a flat state, 8 at a time: finds what a disk has changed.
+std::uint64_t state_hash(const float* values, std::int64_t count) {
+    std::uint64_t hash = 0xCBF29CE484222325u;
+    for (std::int64_t i = 0; i + 1 < count; i += 2) {
+        std::uint64_t word = 0;
+        std::memcpy(&word, values + i, 8);
+        hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
+        hash ^= hash >> 32;
+    }
+    return hash;
+}
+
+[[noreturn]] void fail(const fs::path& path, const char* action, const std::string& why) {
+    throw Error::input({.file = path.string(),
+                        .problem = fmt::format("{}: {}", action, why),
+                        .remedy = "check the disk and the folder's permissions; earlier "
+                                  "checkpoints are as they were"});
+}
+
+void write_text(const fs::path& path, const std::string& text) {
+    OutputFile file(path.string());
+    file.write(text);
+    file.commit();
+    fault_point();
+}
+
+void write_optimizer(const fs::path& path, model::TrainEngine& engine, std::uint64_t (&hashes)[3]) {
+    const std::int64_t count = engine.layout().count;
+    formats::SafetensorsWriter writer(path.string());
+    writer.set_metadata("layout", kLayout);
+    writer.declare("m", DType::f32, {count});
+    writer.declare("v", DType::f32, {count});
+    for (const int i : {1, 2}) {
+        const float* values = engine.host(i == 1 ? State::m : State::v);
+        hashes[i] = state_hash(values, count);
+        constexpr std::int64_t kPart = 1 << 18;
+        for (std::int64_t at = 0; at < count; at += kPart) {
+            const auto part = static_cast<std::size_t>(std::min(kPart, count - at));
+            writer.write(values + at, part * sizeof(float));
+            fault_point();
+        }
+    }
+    writer.finish();
+    fault_point();
+}
+
+std::string state_text(const TrainState& state, const std::uint64_t (&hashes)[3]) {
+    ordered_json out;
+    out["version"] = kStateVersion;
+    out["step"] = state.step;
+    out["options"] = options_json(state.options);
+    out["data_hash"] = fmt::format("{:016x}", state.data_hash);
+    out["params_hash"] = fmt::format("{:016x}", hashes[0]);
+    out["m_hash"] = fmt::format("{:016x}", hashes[1]);
+    out["v_hash"] = fmt::format("{:016x}", hashes[2]);
+    out["skipped"] = state.skipped;
+    out["skipped_in_row"] = state.skipped_in_row;
+    out["seconds"] = state.seconds;
+    out["val_loss"] = nullptr;
+    if (state.val_loss) out["val_loss"] = *state.val_loss;
+    out["val_step"] = state.val_step;
+    out["samples"] = ordered_json::array();
+    for (const TrainState::Sample& sample : state.samples) {
+        out["samples"].push_back({{"step", sample.step}, {"text", sample.text}});
+    }
+    // A sample may be any bytes; JSON may not.
+    return out.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+// state.json, field by field.
+class StateFile {
+  public:
+    explicit StateFile(std::string path) : path_(std::move(path)) {
+        json_ = formats::parse_json(read_text_file(path_, std::size_t{1} << 26), path_, "");
+        if (!json_.is_object()) throw bad("", "must hold one JSON object");
+        if (integer("version") != kStateVersion) throw bad("version", "is not known here");
+    }
+    const json& field(const char* key) const {
+        const auto at = json_.find(key);
+        if (at == json_.end()) throw bad(key, "is missing");
+        return *at;
+    }
+    std::int64_t integer(const char* key) const {
+        const json& value = field(key);
+        if (!value.is_number_integer() || value < 0 || value > (std::int64_t{1} << 53)) {
+            throw bad(key, "must be a whole number");
+        }
+        return value.get<std::int64_t>();
+    }
+    double number(const char* key) const {
+        const json& value = field(key);
+        if (!value.is_number()) throw bad(key, "must be a number");
+        return value.get<double>();
+    }
+    std::uint64_t hash(const char* key) const {
+        const json& value = field(key);
+        const std::string text = value.is_string() ? value.get<std::string>() : "";
+        if (text.size() != 16 || text.find_first_not_of("0123456789abcdef") != text.npos) {
+            throw bad(key, "must be 16 hexadecimal digits");
+        }
+        return std::stoull(text, nullptr, 16);
+    }
+    Error bad(const char* key, const char* problem) const {
+        return Error::input({.file = path_,
+                             .field = key,
+                             .problem = problem,
+                             .remedy = "the checkpoint is damaged: remove its folder to go on from "
+                                       "the one before it"});
+    }
+    const std::string& path() const { return path_; }
+
+  private:
+    std::string path_;
+    json json_;
+};
+
+}  // namespace
+
+void sync_path(const std::string& path) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) fail(path, "cannot be opened", std::strerror(errno));
+    const int result = ::fsync(fd);
+    const int code = errno;
+    ::close(fd);
+    if (result != 0 && code != EINVAL && code != EROFS) {
+        fail(path, "cannot be synced", std::strerror(code));
+    }
+}
+
+Checkpoints::Checkpoints(std::string run) : run_(std::move(run)) {}
+
+std::string Checkpoints::folder(std::int64_t step) const {
+    return (fs::path(run_) / model::kCheckpoints /
+            fmt::format("{}{:06}", model::kCheckpointPrefix, step))
+        .string();
+}
+
+void Checkpoints::prepare() {
+    const fs::path all = fs::path(run_) / model::kCheckpoints;
+    std::error_code code;
+    fs::create_directories(all, code);
+    if (code) fail(all, "cannot be made", code.message());
+    std::vector<fs::path> leftovers;
+    for (const auto& entry : fs::directory_iterator(all, code)) {
+        const std::string name = entry.path().filename().string();
+        if (name.starts_with(kPartial) || name.starts_with(kOld)) {
+            leftovers.push_back(entry.path());
+        }
+    }
+    for (const fs::path& path : leftovers) fs::remove_all(path, code);
+    sync_path(all.string());
+    sync_path(run_);
+}
+
+std::vector<std::int64_t> Checkpoints::steps() const {
+    std::vector<std::int64_t> out;
+    std::error_code code;
+    for (const auto& entry : fs::directory_iterator(fs::path(run_) / model::kCheckpoints, code)) {
+        if (const auto step = model::checkpoint_step(entry.path().filename().string())) {
+            out.push_back(*step);
+        }
+    }
+    std::sort(out.begin(), out.end());
+    return out;
+}
+
+void Checkpoints::save(model::TrainEngine& engine, const TrainState& state,
+                       const text::Tokenizer& tokenizer, const std::string& tokenizer_json) {
+    const fs::path target = folder(state.step);
+    const fs::path all = target.parent_path();
+    const fs::path partial = all / (kPartial + target.filename().string());
+    std::error_code code;
+    fs::remove_all(partial, code);
+    if (!fs::create_directory(partial, code) || code) {
+        fail(partial, "cannot be made", code.message());
+    }
+    try {
+        fault_point();
+        std::uint64_t hashes[3] = {};
+        const float* params = engine.host(State::params);
+        hashes[0] = state_hash(params, engine.layout().count);
+        model::write_huggingface(
+            partial.string(), engine.spec(),
+            model::param_views(engine.layout(), const_cast<float*>(params), DType::f32), &tokenizer,
+            fault_point);
+        write_text(partial / "tokenizer.json", tokenizer_json);
+        write_optimizer(partial / "optimizer.safetensors", engine, hashes);
+        write_text(partial / "state.json", state_text(state, hashes));
+        sync_path(partial.string());
+        fault_point();
+        fs::rename(partial, target, code);
+        if (code) fail(target, "cannot be put in place", code.message());
+        fault_point();
+    } catch (...) {
+        fs::remove_all(partial, code);
+        throw;
+    }
+    sync_path(all.string());
+    fault_point();
+}
+
+void Checkpoints::prune(std::int64_t keep) {
+    const std::vector<std::int64_t> all = steps();
+    if (keep <= 0 || static_cast<std::int64_t>(all.size()) <= keep) return;
+    for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) {
+        // Under another name first: half removed it must not look like a checkpoint.
+        const fs::path path = folder(all[i]);
+        const fs::path old = path.parent_path() / (kOld + path.filename().string());
+        std::error_code code;
+        fs::rename(path, old, code);
+        fault_point();
+        if (!code) fs::remove_all(old, code);
+        fault_point();
+    }
+}
+
+TrainState Checkpoints::read_state(std::int64_t step) const {
+    const StateFile file(folder(step) + "/state.json");
+    TrainState out;
+    out.step = file.integer("step");
+    if (out.step != step) throw file.bad("step", "is not that of the folder's name");
+    if (!file.field("options").is_object()) throw file.bad("options", "must be an object");
+    out.options = read_options(file.field("options"), file.path());
+    out.options.out = run_;
+    out.data_hash = file.hash("data_hash");
+    out.skipped = file.integer("skipped");
+    out.skipped_in_row = file.integer("skipped_in_row");
+    out.seconds = file.number("seconds");
+    if (!file.field("val_loss").is_null()) out.val_loss = file.number("val_loss");
+    out.val_step = file.integer("val_step");
+    if (!file.field("samples").is_array()) throw file.bad("samples", "must be a list");
+    for (const json& sample : file.field("samples")) {
+        if (!sample.is_object() || !sample.contains("step") || !sample.contains("text") ||
+            !sample["step"].is_number_integer() || !sample["text"].is_string()) {
+            throw file.bad("samples", "must hold steps and texts");
+        }
+        out.samples.push_back({sample["step"].get<std::int64_t>(), sample["text"]});
+    }
+    return out;
+}
+
+void Checkpoints::load(std::int64_t step, model::TrainEngine& engine) const {
+    const std::string path = folder(step);
+    const StateFile file(path + "/state.json");
+    const std::int64_t count = engine.layout().count;
+    const auto check = [&](const float* values, const char* key, const std::string& where) {
+        if (state_hash(values, count) == file.hash(key)) return;
+        throw Error::input({.file = where,
+                            .field = key,
+                            .problem = "the values are not those that were written: damaged",
+                            .remedy = "remove the checkpoint's folder to go on from the one before "
+                                      "it"});
+    };
+    {
+        const model::Model loaded = model::load_model(path);
+        engine.load(loaded);
+        check(engine.host(State::params), "params_hash", path + "/model.safetensors");
+    }
+    const std::string optimizer = path + "/optimizer.safetensors";
+    const auto tensors = formats::SafetensorsFile::open(optimizer);
+    for (const char* name : {"m", "v"}) {
+        const auto* tensor = tensors.find_tensor(name);
+        if (!tensor || tensor->view.dtype != DType::f32 || tensor->view.shape != Shape{count}) {
+            throw Error::input({.file = optimizer,
+                                .field = fmt::format("tensor {}", name),
+                                .problem = fmt::format("there must be {} f32 of it", count),
+                                .remedy = "the checkpoint is damaged, or of another version"});
+        }
+        // The map promises no alignment.
+        std::vector<float> values(static_cast<std::size_t>(count));
+        std::memcpy(values.data(), tensor->view.data, tensor->view.bytes());
+        check(values.data(), name[0] == 'm' ? "m_hash" : "v_hash", optimizer);
+        engine.set_state(nullptr, name[0] == 'm' ? values.data() : nullptr,
+                         name[0] == 'v' ? values.data() : nullptr);
+    }
+}
+
+}  // namespace mr::train

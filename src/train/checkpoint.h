@@ -1,0 +1,65 @@
+// Checkpoints of a training run: RUN/checkpoints/step-000500/ with
+//   config.json, model.safetensors, tokenizer.json, tokenizer_config.json   a Hugging Face model
+//   optimizer.safetensors                                 m and v, flat, as model::ParamLayout
+//   state.json                                            the step, the options, hashes
+// One is written under another name, synced and renamed: a folder of that name is complete. Killed
+// at any moment, a run has the checkpoints that it had, and perhaps one more.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/train_engine.h"
+#include "text/tokenizer.h"
+#include "train/options.h"
+
+namespace mr::train {
+
+struct TrainState {
+    std::int64_t step = 0;  // done
+    TrainOptions options;
+    std::uint64_t data_hash = 0;
+    std::int64_t skipped = 0;         // steps that changed nothing
+    std::int64_t skipped_in_row = 0;  // of them, the last ones
+    double seconds = 0;               // of training so far
+    std::optional<double> val_loss;   // the last
+    std::int64_t val_step = 0;
+    struct Sample {
+        std::int64_t step = 0;
+        std::string text;
+    };
+    std::vector<Sample> samples;  // the last few
+};
+
+class Checkpoints {
+  public:
+    explicit Checkpoints(std::string run);
+
+    // RUN/checkpoints is made; what a crash left half written is removed.
+    void prepare();
+    // The steps that there are, rising.
+    std::vector<std::int64_t> steps() const;
+    std::string folder(std::int64_t step) const;
+
+    // `tokenizer_json` is copied. Throws Error, with nothing changed, where it cannot be written.
+    void save(model::TrainEngine& engine, const TrainState& state, const text::Tokenizer& tokenizer,
+              const std::string& tokenizer_json);
+    // Removes all but the newest `keep`; 0: none.
+    void prune(std::int64_t keep);
+
+    // The state of the checkpoint at `step`, without weights.
+    TrainState read_state(std::int64_t step) const;
+    // Parameters and moments, into an engine of its spec. Throws Error (input) for anything that is
+    // missing, truncated, or not as it was written.
+    void load(std::int64_t step, model::TrainEngine& engine) const;
+
+  private:
+    std::string run_;
+};
+
+// Writes what the system holds back of a file or folder to the disk. Throws Error (input).
+void sync_path(const std::string& path);
+
+}  // namespace mr::train

@@ -1,0 +1,210 @@
+#include "train/options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numbers>
+#include <type_traits>
+
+#include "core/error.h"
+#include "ops/attention/flash.h"
+
+namespace mr::train {
+namespace {
+
+using model::ModelSpec;
+
+// Every option by its name in state.json: written and read by the same list.
+template <typename Options, typename Field>
+void for_each_option(Options& o, Field&& field) {
+    field("family", o.model.family);
+    field("dim", o.model.dim);
+    field("layers", o.model.layers);
+    field("heads", o.model.heads);
+    field("kv_heads", o.model.kv_heads);
+    field("head_dim", o.model.head_dim);
+    field("hidden", o.model.hidden);
+    field("context", o.model.context);
+    field("tied", o.model.tied);
+    field("init", o.init);
+    field("data", o.data);
+    field("steps", o.steps);
+    field("batch", o.batch);
+    field("seq", o.seq);
+    field("accumulate", o.accumulate);
+    field("lr", o.lr);
+    field("min_lr", o.min_lr);
+    field("warmup", o.warmup);
+    field("schedule", o.schedule);
+    field("decay", o.decay);
+    field("weight_decay", o.weight_decay);
+    field("beta1", o.beta1);
+    field("beta2", o.beta2);
+    field("clip", o.clip);
+    field("seed", o.seed);
+    field("max_skips", o.max_skips);
+    field("eval_every", o.eval_every);
+    field("eval_batches", o.eval_batches);
+    field("save_every", o.save_every);
+    field("sample_every", o.sample_every);
+    field("keep", o.keep);
+    field("prompt", o.prompt);
+    field("sample_tokens", o.sample_tokens);
+    field("recompute", o.recompute);
+    field("prefetch", o.prefetch);
+    field("threads", o.threads);
+    field("cuda", o.cuda);
+    field("command", o.command);
+}
+
+[[noreturn]] void refuse(const char* field, std::string value, std::string problem,
+                         std::string remedy = {}) {
+    throw Error::usage({.field = field,
+                        .value = std::move(value),
+                        .problem = std::move(problem),
+                        .remedy = std::move(remedy)});
+}
+
+template <typename T>
+void need(bool holds, const char* field, T value, const char* problem) {
+    if (!holds) refuse(field, fmt::format("{}", value), problem);
+}
+
+}  // namespace
+
+std::int64_t TrainOptions::warmup_steps() const {
+    return warmup >= 0 ? warmup : std::min<std::int64_t>(steps / 20, 1000);
+}
+
+double TrainOptions::learning_rate(std::int64_t step) const {
+    const std::int64_t warm = warmup_steps();
+    const double low = lowest_lr();
+    if (step < warm) return lr * static_cast<double>(step) / static_cast<double>(warm);
+    if (schedule == "cosine") {
+        if (step >= steps || steps <= warm) return low;
+        const double part = static_cast<double>(step - warm) / static_cast<double>(steps - warm);
+        return low + (lr - low) * 0.5 * (1 + std::cos(std::numbers::pi * part));
+    }
+    if (schedule == "wsd") {
+        const double length = std::max(1.0, std::round(decay * static_cast<double>(steps)));
+        const double left = static_cast<double>(std::max<std::int64_t>(steps - step, 0)) / length;
+        return low + (lr - low) * std::min(left, 1.0);
+    }
+    return lr;
+}
+
+void TrainOptions::validate() const {
+    need(steps >= 1, "--steps", steps, "must be at least 1");
+    need(batch >= 1, "--batch", batch, "must be at least 1");
+    need(seq >= 2, "--seq", seq, "must be at least 2");
+    need(accumulate >= 1, "--accumulate", accumulate, "must be at least 1");
+    need(std::int64_t{batch} * seq <= (1 << 28), "--batch", batch, "times --seq is beyond 2^28");
+    need(tokens_per_step() >= 16, "--batch", batch,
+         "makes a step of fewer than 16 tokens with --seq and --accumulate: too few to learn from");
+    need(std::isfinite(lr) && lr > 0, "--lr", lr, "must be above 0");
+    need(std::isfinite(min_lr) && min_lr <= lr, "--min-lr", min_lr, "must not be above --lr");
+    need(warmup <= steps, "--warmup", warmup, "must not be more than --steps");
+    need(decay >= 0 && decay <= 1, "--decay", decay, "must be from 0 to 1");
+    need(std::isfinite(weight_decay) && weight_decay >= 0, "--weight-decay", weight_decay,
+         "must not be negative");
+    need(beta1 >= 0 && beta1 < 1, "--beta1", beta1, "must be in [0, 1)");
+    need(beta2 >= 0 && beta2 < 1, "--beta2", beta2, "must be in [0, 1)");
+    need(std::isfinite(clip) && clip >= 0, "--clip", clip, "must not be negative");
+    need(max_skips >= 1, "--max-skips", max_skips, "must be at least 1");
+    need(prefetch >= 0 && prefetch <= 64, "--prefetch", prefetch, "must be from 0 to 64");
+    need(keep >= 0, "--keep", keep, "must not be negative");
+    need(schedule == "cosine" || schedule == "wsd" || schedule == "constant", "--schedule",
+         schedule, "must be cosine, wsd or constant");
+    need(recompute == "none" || recompute == "light" || recompute == "full", "--recompute",
+         recompute, "must be none, light or full");
+}
+
+ModelSpec new_spec(const NewModel& wanted, int vocab, int seq) {
+    ModelSpec spec;
+    spec.family = wanted.family == "gpt_neox" ? "gpt-neox" : wanted.family;
+    const bool neox = spec.family == "gpt-neox";
+    const bool gpt = spec.family == "gpt2" || neox;
+    need(gpt || spec.family == "llama" || spec.family == "mistral" || spec.family == "qwen2" ||
+             spec.family == "qwen3",
+         "--model", wanted.family, "is none of llama, mistral, qwen2, qwen3, gpt2, gpt-neox");
+    need(wanted.dim >= 1, "--dim", wanted.dim, "must be at least 1");
+    need(wanted.heads >= 1, "--heads", wanted.heads, "must be at least 1");
+    spec.vocab = vocab;
+    spec.dim = wanted.dim;
+    spec.layers = wanted.layers;
+    spec.heads = wanted.heads;
+    spec.kv_heads = wanted.kv_heads > 0 ? wanted.kv_heads : wanted.heads;
+    spec.context = wanted.context > 0 ? wanted.context : seq;
+    need(wanted.head_dim > 0 || spec.dim % spec.heads == 0, "--heads", spec.heads,
+         "does not divide --dim; give --head-dim");
+    spec.head_dim = wanted.head_dim > 0 ? wanted.head_dim : spec.dim / spec.heads;
+    if (gpt) {
+        need(spec.kv_heads == spec.heads, "--kv-heads", spec.kv_heads,
+             "must be --heads in this family");
+        need(spec.q_dim() == spec.dim, "--head-dim", spec.head_dim,
+             "must be --dim / --heads in this family");
+        spec.norm = model::NormKind::layer;
+        spec.gated = false;
+        spec.qkv_bias = spec.out_bias = spec.mlp_bias = true;
+        spec.activation = neox ? ops::Activation::gelu : ops::Activation::gelu_tanh;
+        spec.learned_positions = !neox;
+        if (neox) spec.residual = model::Residual::parallel;
+    }
+    const int gated_hidden = (8 * spec.dim / 3 + 31) / 32 * 32;
+    spec.hidden = wanted.hidden > 0 ? wanted.hidden : gpt ? 4 * spec.dim : gated_hidden;
+    spec.rope.style = ops::RopeStyle::half;
+    if (neox) {
+        spec.rope.rotary = std::max(2, spec.head_dim / 4 / 2 * 2);
+    } else if (!gpt) {
+        spec.rope.rotary = spec.head_dim;
+    }
+    if (spec.family.starts_with("qwen")) {
+        spec.norm_eps = 1e-6f;
+        spec.rope.theta = 1e6;
+        spec.qkv_bias = spec.family == "qwen2";
+        spec.qk_norm = spec.family == "qwen3";
+    }
+    need(wanted.tied.empty() || wanted.tied == "yes" || wanted.tied == "no", "--tied", wanted.tied,
+         "must be yes or no");
+    spec.tied_embeddings = wanted.tied.empty() ? !neox : wanted.tied == "yes";
+    spec.validate("new model");
+    return spec;
+}
+
+nlohmann::ordered_json options_json(const TrainOptions& options) {
+    nlohmann::ordered_json out;
+    for_each_option(options, [&](const char* name, const auto& value) { out[name] = value; });
+    return out;
+}
+
+TrainOptions read_options(const nlohmann::json& json, const std::string& file) {
+    TrainOptions out;
+    for_each_option(out, [&](const char* name, auto& value) {
+        using T = std::remove_reference_t<decltype(value)>;
+        const auto at = json.find(name);
+        bool good = at != json.end();
+        if constexpr (std::is_same_v<T, std::string>) {
+            good = good && at->is_string();
+        } else if constexpr (std::is_same_v<T, bool>) {
+            good = good && at->is_boolean();
+        } else if constexpr (std::is_same_v<T, double>) {
+            good = good && at->is_number();
+        } else {
+            good = good && at->is_number_integer() && (!std::is_unsigned_v<T> || *at >= 0) &&
+                   (sizeof(T) > 4 || (*at >= INT32_MIN && *at <= INT32_MAX));
+        }
+        if (!good) {
+            throw Error::input({.file = file,
+                                .field = fmt::format("options.{}", name),
+                                .value = at == json.end() ? "" : at->dump(),
+                                .problem = "is missing or not what millrace train wrote",
+                                .remedy = "the checkpoint is damaged"});
+        }
+        value = at->template get<T>();
+    });
+    return out;
+}
+
+}  // namespace mr::train

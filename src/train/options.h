@@ -1,0 +1,78 @@
+// What a training run is asked to do. A checkpoint holds all of it: resuming needs nothing else.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "model/spec.h"
+
+namespace mr::train {
+
+// A model to be made. 0: the family's usual (numbers()).
+struct NewModel {
+    std::string family = "llama";
+    int dim = 256;
+    int layers = 6;
+    int heads = 8;
+    int kv_heads = 0;  // as many as heads
+    int head_dim = 0;  // dim / heads
+    int hidden = 0;    // 8/3 dim to a multiple of 32 where gated, else 4 dim
+    int context = 0;   // the length of the training sequences
+    // "yes", "no", or "" for the family's usual: all but GPT-NeoX are tied.
+    std::string tied{};
+};
+
+struct TrainOptions {
+    NewModel model;
+    std::string init{};  // a model to go on from, instead of a new one
+    std::string data{};  // a folder of `millrace data pack`
+    std::string out{};   // the run's folder
+
+    std::int64_t steps = 1000;
+    int batch = 32;      // sequences of a pass
+    int seq = 256;       // tokens of a sequence
+    int accumulate = 1;  // passes of a step
+
+    double lr = 1e-3;
+    double min_lr = -1;               // < 0: lr / 10
+    std::int64_t warmup = -1;         // < 0: a twentieth of the steps, at most 1000
+    std::string schedule = "cosine";  // or "wsd", "constant"
+    double decay = 0.2;               // wsd: the last part of the steps, in which the rate falls
+    double weight_decay = 0.1;
+    double beta1 = 0.9, beta2 = 0.95;
+    double clip = 1.0;  // 0: none
+    std::uint64_t seed = 1;
+    std::int64_t max_skips = 10;  // steps in a row that may have no finite gradient
+
+    std::int64_t eval_every = 100;
+    std::int64_t eval_batches = 32;  // 0: the whole validation split
+    std::int64_t save_every = 500;
+    std::int64_t sample_every = 500;
+    std::int64_t keep = 3;  // checkpoints; 0: all
+    std::string prompt{};   // of samples
+    int sample_tokens = 120;
+
+    std::string recompute = "none";
+    int prefetch = 2;  // batches read ahead
+    int threads = 0;   // 0: all cores
+    bool cuda = false;
+    std::string command{};  // the command line, for the report
+
+    std::int64_t tokens_per_step() const { return std::int64_t{batch} * seq * accumulate; }
+    double lowest_lr() const { return min_lr < 0 ? lr / 10 : min_lr; }
+    std::int64_t warmup_steps() const;
+    // Of step `step`, from 1.
+    double learning_rate(std::int64_t step) const;
+    // Throws Error (usage) naming the option that makes no sense.
+    void validate() const;
+};
+
+// The spec of a new model with this vocabulary, for sequences of `seq`. Throws Error (usage).
+model::ModelSpec new_spec(const NewModel& wanted, int vocab, int seq);
+
+nlohmann::ordered_json options_json(const TrainOptions& options);
+// Throws Error (input) naming `file` and the field.
+TrainOptions read_options(const nlohmann::json& json, const std::string& file);
+
+}  // namespace mr::train

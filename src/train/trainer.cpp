@@ -1,0 +1,471 @@
+#include "train/trainer.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "core/error.h"
+#include "core/mapped_file.h"
+#include "decode/prompt.h"
+#include "decode/session.h"
+#include "model/source.h"
+#include "model/train_engine.h"
+#include "model/write_model.h"
+#include "train/batches.h"
+#include "train/checkpoint.h"
+#include "train/report.h"
+#include "train/shards.h"
+
+namespace mr::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kSamplesKept = 5;
+
+double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+model::Recompute recompute_of(const std::string& name) {
+    return name == "full"    ? model::Recompute::full
+           : name == "light" ? model::Recompute::light
+                             : model::Recompute::none;
+}
+
+// One process at a time trains in a folder; the system takes the lock away with the process.
+class RunLock {
+  public:
+    explicit RunLock(const fs::path& run) {
+        const std::string path = (run / "lock").string();
+        fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+        if (fd_ < 0) {
+            throw Error::input({.file = path,
+                                .problem = fmt::format("cannot be made: {}", std::strerror(errno)),
+                                .remedy = "check the folder and its permissions"});
+        }
+        if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+            ::close(fd_);
+            throw Error::input({.file = run.string(),
+                                .problem = "another process is training here",
+                                .remedy = "wait for it, or give another folder"});
+        }
+    }
+    ~RunLock() { ::close(fd_); }
+    RunLock(const RunLock&) = delete;
+    RunLock& operator=(const RunLock&) = delete;
+
+  private:
+    int fd_ = -1;
+};
+
+// What a model must be so that it can be trained here on this data.
+void check_spec(const model::ModelSpec& spec, const TrainOptions& options, const Dataset& data) {
+    const std::string name = options.init.empty() ? "new model" : options.init;
+    if (data.vocab > static_cast<std::uint32_t>(spec.vocab)) {
+        throw Error::input(
+            {.file = options.data,
+             .field = "vocabulary",
+             .value = fmt::format("{}", data.vocab),
+             .problem = fmt::format("the model has {} tokens, fewer than the data", spec.vocab),
+             .remedy = "pack the data with the model's tokenizer"});
+    }
+    if (options.seq > spec.context) {
+        throw Error::usage(
+            {.field = "--seq",
+             .value = fmt::format("{}", options.seq),
+             .problem = fmt::format("is beyond the model's context of {}", spec.context),
+             .remedy = options.init.empty() ? "give a larger --context" : "use at most that"});
+    }
+    const int most = options.cuda ? 128 : static_cast<int>(ops::kFlashMaxDim);
+    if (spec.head_dim % 8 != 0 || spec.head_dim > most) {
+        throw Error::usage({.field = "head size",
+                            .value = fmt::format("{}", spec.head_dim),
+                            .problem = fmt::format("must be a multiple of 8 up to {}", most),
+                            .remedy = "choose --dim and --heads, or --head-dim, accordingly"});
+    }
+    model::require_huggingface_can_hold(spec, name);
+}
+
+class Run {
+  public:
+    // New, or going on after `from` (read by resume()).
+    Run(TrainState state, bool resumed, const TrainEvents& events)
+        : state_(std::move(state)),
+          o_(state_.options),
+          events_(events),
+          resumed_(resumed),
+          checkpoints_(o_.out) {}
+
+    TrainResult go();
+
+  private:
+    void open_data();
+    void make_engine();
+    void open_folder();
+    void train_steps();
+    StepMetrics one_step(std::int64_t step);
+    void load_next();
+    void fill_slot(int slot, std::span<const std::int32_t> ids, std::int64_t rows);
+    double validate();
+    void sample();
+    void save();
+    void report();
+    bool asked_to_stop() { return events_.stop && events_.stop(); }
+    bool due(std::int64_t every) const {
+        return (every > 0 && state_.step % every == 0) || state_.step == o_.steps;
+    }
+
+    TrainState state_;
+    TrainOptions& o_;
+    const TrainEvents& events_;
+    const bool resumed_;
+    Checkpoints checkpoints_;
+
+    Dataset data_;
+    std::string tokenizer_json_;
+    std::shared_ptr<const text::Tokenizer> tokenizer_;
+    std::optional<model::Model> init_;
+    std::unique_ptr<model::TrainEngine> engine_;
+    std::unique_ptr<RunLock> lock_;
+    std::unique_ptr<MetricsWriter> metrics_file_;
+    std::vector<StepMetrics> metrics_;
+    std::unique_ptr<Batches> batches_, val_batches_;
+    std::vector<std::vector<std::int32_t>> buffers_;
+    std::unique_ptr<Prefetcher> prefetcher_;
+    std::vector<std::int32_t> val_ids_;
+    int slot_ = 0;             // of the next pass
+    std::int64_t saved_ = -1;  // the step of the last checkpoint
+    std::int64_t started_at_ = 0;
+    double data_wait_ = 0;
+    double step_seconds_ = 0;  // of this process
+    bool interrupted_ = false;
+};
+
+void Run::open_data() {
+    data_ = Dataset::open(o_.data);
+    tokenizer_json_ = read_text_file(data_.tokenizer_path);
+    tokenizer_ = text::Tokenizer::from_json_file(data_.tokenizer_path);
+    if (resumed_ && data_.hash != state_.data_hash) {
+        throw Error::input(
+            {.file = o_.data,
+             .field = "data hash",
+             .value = fmt::format("{:016x}", data_.hash),
+             .problem = fmt::format("the run began with other data, {:016x}", state_.data_hash),
+             .remedy = "give that data, or start a new run with --init"});
+    }
+    state_.data_hash = data_.hash;
+    // Refuses a corpus shorter than one window.
+    batches_ = std::make_unique<Batches>(
+        data_.train, BatchOptions{.batch = o_.batch, .seq = o_.seq, .seed = o_.seed});
+    if (Batches::window_count(data_.val.tokens(), o_.seq) > 0) {
+        val_batches_ = std::make_unique<Batches>(
+            data_.val, BatchOptions{.batch = o_.batch, .seq = o_.seq, .shuffle = false});
+        val_ids_.resize(val_batches_->batch_ids());
+    }
+}
+
+void Run::make_engine() {
+    model::ModelSpec spec;
+    if (resumed_) {
+        spec = model::open_huggingface(checkpoints_.folder(state_.step), {}).spec;
+    } else if (!o_.init.empty()) {
+        init_ = model::load_model(o_.init, {.progress = events_.loading});
+        spec = model::trainable_spec(init_->spec);
+        if (init_->tokenizer) data_.check_tokenizer(*init_->tokenizer, o_.init);
+    } else {
+        spec = new_spec(o_.model, static_cast<int>(data_.vocab), o_.seq);
+    }
+    check_spec(spec, o_, data_);
+    const model::TrainEngineOptions options{.cuda = o_.cuda,
+                                            .threads = o_.threads,
+                                            .shape = {.sequences = o_.batch, .seq = o_.seq},
+                                            .recompute = recompute_of(o_.recompute)};
+    engine_ = std::make_unique<model::TrainEngine>(spec, options);
+    if (resumed_) {
+        checkpoints_.load(state_.step, *engine_);
+    } else if (init_) {
+        engine_->load(*init_);
+        init_.reset();
+    } else {
+        engine_->init(o_.seed);
+    }
+}
+
+void Run::open_folder() {
+    std::error_code code;
+    fs::create_directories(o_.out, code);
+    if (code) {
+        throw Error::input(
+            {.file = o_.out, .problem = fmt::format("cannot make the folder: {}", code.message())});
+    }
+    lock_ = std::make_unique<RunLock>(o_.out);
+    checkpoints_.prepare();
+    const std::string metrics = (fs::path(o_.out) / "metrics.jsonl").string();
+    metrics_file_ = std::make_unique<MetricsWriter>(metrics, state_.step);
+    metrics_ = read_metrics(metrics);
+}
+
+// ids [batch, seq + 1] as inputs and targets; rows that are not there do not count.
+void Run::fill_slot(int slot, std::span<const std::int32_t> ids, std::int64_t rows) {
+    const std::span<std::int32_t> host = engine_->ops().host_slot(slot);
+    const auto seq = static_cast<std::size_t>(o_.seq);
+    const std::size_t tokens = host.size() / 2;
+    for (std::size_t row = 0; row < static_cast<std::size_t>(o_.batch); ++row) {
+        const std::int32_t* from = ids.data() + row * (seq + 1);
+        std::copy_n(from, seq, host.data() + row * seq);
+        std::int32_t* targets = host.data() + tokens + row * seq;
+        if (static_cast<std::int64_t>(row) < rows) {
+            std::copy_n(from + 1, seq, targets);
+        } else {
+            std::fill_n(targets, seq, -1);
+        }
+    }
+    engine_->put(slot);
+}
+
+// The next batch goes to the slot that the next pass will use.
+void Run::load_next() {
+    const Prefetcher::Batch batch = prefetcher_->next();
+    fill_slot(slot_, batch.ids, batch.rows);
+    prefetcher_->release();
+}
+
+StepMetrics Run::one_step(std::int64_t step) {
+    StepMetrics out;
+    const auto start = Clock::now();
+    out.step = step;
+    out.lr = o_.learning_rate(step);
+    for (int i = 0; i < o_.accumulate; ++i) {
+        engine_->accumulate(slot_, 1.0 / static_cast<double>(o_.tokens_per_step()));
+        // While that computes, the next one comes.
+        slot_ = (slot_ + 1) % model::TrainOps::kSlots;
+        load_next();
+    }
+    ops::AdamW adamw;
+    adamw.lr = static_cast<float>(out.lr);
+    adamw.beta1 = static_cast<float>(o_.beta1);
+    adamw.beta2 = static_cast<float>(o_.beta2);
+    adamw.weight_decay = static_cast<float>(o_.weight_decay);
+    adamw.clip = static_cast<float>(o_.clip);
+    adamw.step = step - state_.skipped;  // updates that there were, and this one
+    const model::TrainEngine::StepResult result = engine_->update(adamw);
+    out.loss = result.loss;
+    out.grad_norm = result.grad_norm;
+    out.skipped = result.skipped;
+    out.seconds = seconds_since(start);
+    out.data_wait_seconds = prefetcher_->wait_seconds() - data_wait_;
+    data_wait_ = prefetcher_->wait_seconds();
+    out.tokens_per_second = static_cast<double>(o_.tokens_per_step()) / out.seconds;
+    return out;
+}
+
+// Mean over the validation split, or its first eval_batches.
+double Run::validate() {
+    double sum = 0;
+    std::int64_t count = 0;
+    // The slot that holds the next batch already is not this one.
+    const int slot = (slot_ + 1) % model::TrainOps::kSlots;
+    for (std::uint64_t i = 0; i < val_batches_->steps_per_epoch(); ++i) {
+        if (o_.eval_batches > 0 && i >= static_cast<std::uint64_t>(o_.eval_batches)) break;
+        const std::int64_t rows = val_batches_->read(i, val_ids_);
+        fill_slot(slot, val_ids_, rows);
+        sum += engine_->evaluate(slot);
+        count += rows * o_.seq;
+    }
+    return sum / static_cast<double>(count);
+}
+
+void Run::sample() {
+    auto live = std::make_shared<model::Model>();
+    live->spec = engine_->spec();
+    float* params = const_cast<float*>(engine_->host(model::TrainEngine::State::params));
+    live->weights = model::param_views(engine_->layout(), params, DType::f32);
+    live->tokenizer = tokenizer_;
+    live->source = o_.out;
+    const std::vector<std::int32_t> prompt = decode::encode_prompt(*live, o_.prompt);
+    model::EngineOptions options;
+    options.threads = o_.threads;
+    options.context = std::min<std::int64_t>(
+        live->spec.context, static_cast<std::int64_t>(prompt.size()) + o_.sample_tokens + 1);
+    if (static_cast<std::int64_t>(prompt.size()) >= options.context) return;
+    model::Engine engine(live, options);
+    decode::Session session(engine);
+    decode::GenerateOptions generate;
+    generate.max_tokens = o_.sample_tokens;
+    generate.sampling.temperature = 0.8f;
+    generate.sampling.top_k = 40;
+    generate.sampling.seed = o_.seed;
+    const std::string text = o_.prompt + session.generate(prompt, generate).text;
+    if (state_.samples.size() == kSamplesKept) state_.samples.erase(state_.samples.begin());
+    state_.samples.push_back({state_.step, text});
+    if (events_.sample) events_.sample(state_.step, text);
+}
+
+void Run::save() {
+    if (saved_ == state_.step || state_.step == 0) return;
+    sync_path((fs::path(o_.out) / "metrics.jsonl").string());
+    checkpoints_.save(*engine_, state_, *tokenizer_, tokenizer_json_);
+    saved_ = state_.step;
+    checkpoints_.prune(o_.keep);
+    if (events_.saved) events_.saved(state_.step, checkpoints_.folder(state_.step));
+}
+
+void Run::report() {
+    const model::ModelSpec& spec = engine_->spec();
+    RunDescription run;
+    run.name = o_.out;
+    run.model = fmt::format("{}: {} layers of {}, {:.2f} M parameters", spec.family, spec.layers,
+                            spec.dim, static_cast<double>(spec.parameters()) / 1e6);
+    run.device = events_.device;
+    run.command = o_.command;
+    run.steps = o_.steps;
+    run.tokens_per_step = o_.tokens_per_step();
+    run.flops_per_token = static_cast<double>(model::TrainEngine::flops_per_token(spec, o_.seq));
+    run.matrix_peak = events_.matrix_peak;
+    run.plan = engine_->plan();
+    run.ledger = engine_->ledger();
+    run.facts = {{"data", fmt::format("{}, {} tokens to train on, {} to validate", o_.data,
+                                      data_.train.tokens(), data_.val.tokens())},
+                 {"seed", fmt::format("{}", o_.seed)},
+                 {"recompute", o_.recompute}};
+    for (const TrainState::Sample& s : state_.samples) run.samples.push_back({s.step, s.text});
+    write_train_report((fs::path(o_.out) / "report.html").string(), run, metrics_);
+}
+
+void Run::train_steps() {
+    for (int i = 0; i <= o_.prefetch; ++i) buffers_.emplace_back(batches_->batch_ids());
+    const auto first = static_cast<std::uint64_t>(state_.step * o_.accumulate);
+    prefetcher_ = std::make_unique<Prefetcher>(
+        *batches_, first, std::vector<std::span<std::int32_t>>(buffers_.begin(), buffers_.end()));
+    load_next();
+    data_wait_ = prefetcher_->wait_seconds();  // nothing to overlap the first one with
+    const double waited_before = data_wait_;
+
+    while (state_.step < o_.steps && !interrupted_) {
+        StepMetrics m = one_step(state_.step + 1);
+        state_.step = m.step;
+        state_.seconds += m.seconds;
+        step_seconds_ += m.seconds;
+        state_.skipped_in_row = m.skipped ? state_.skipped_in_row + 1 : 0;
+        if (m.skipped) ++state_.skipped;
+        interrupted_ = asked_to_stop();
+        if (val_batches_ && !interrupted_ && due(o_.eval_every)) {
+            m.val_loss = validate();
+            state_.val_loss = m.val_loss;
+            state_.val_step = m.step;
+        }
+        metrics_file_->append(m);
+        metrics_.push_back(m);
+        if (events_.step) {
+            const double tokens = static_cast<double>(o_.tokens_per_step());
+            const auto done = static_cast<double>(state_.step - started_at_);
+            events_.step(
+                {.metrics = m,
+                 .steps = o_.steps,
+                 .seconds_left = step_seconds_ / done * static_cast<double>(o_.steps - state_.step),
+                 .memory = engine_->plan().total(),
+                 .flops_per_second = tokens / m.seconds *
+                                     static_cast<double>(model::TrainEngine::flops_per_token(
+                                         engine_->spec(), o_.seq))});
+        }
+        if (state_.skipped_in_row >= o_.max_skips) {
+            report();
+            throw Error::input(
+                {.file = o_.out,
+                 .field = "step",
+                 .value = fmt::format("{}", state_.step),
+                 .problem = fmt::format("{} steps in a row had no finite gradient (--max-skips)",
+                                        state_.skipped_in_row),
+                 .remedy = "resume from the last checkpoint is no help; start again with a smaller "
+                           "--lr, a longer --warmup, or look at the data"});
+        }
+        if (!interrupted_ && o_.sample_tokens > 0 && due(o_.sample_every)) sample();
+        if (interrupted_ || due(o_.save_every)) {
+            save();
+            report();
+        }
+    }
+    data_wait_ -= waited_before;
+}
+
+TrainResult Run::go() {
+    o_.validate();
+    open_data();
+    make_engine();
+    open_folder();
+    saved_ = resumed_ ? state_.step : -1;
+    started_at_ = state_.step;
+    if (events_.begun) events_.begun(engine_->spec(), o_, engine_->plan(), state_.step);
+    train_steps();
+    report();
+
+    TrainResult out;
+    out.step = state_.step;
+    out.steps = o_.steps;
+    out.interrupted = interrupted_;
+    out.loss = metrics_.empty() ? StepMetrics::kNone : metrics_.back().loss;
+    out.val_loss = state_.val_loss;
+    if (state_.val_loss && data_.val.stats().bytes > 0) {
+        out.bits_per_byte = *state_.val_loss / std::log(2.0) *
+                            static_cast<double>(data_.val.stats().tokens) /
+                            static_cast<double>(data_.val.stats().bytes);
+    }
+    out.skipped = state_.skipped;
+    out.seconds = state_.seconds;
+    const auto done = static_cast<double>(state_.step - started_at_);
+    if (step_seconds_ > 0) {
+        out.tokens_per_second = done * static_cast<double>(o_.tokens_per_step()) / step_seconds_;
+    }
+    out.data_wait_seconds = data_wait_;
+    out.parameters = engine_->spec().parameters();
+    if (saved_ > 0) out.checkpoint = checkpoints_.folder(saved_);
+    return out;
+}
+
+}  // namespace
+
+TrainResult train(const TrainOptions& options, const TrainEvents& events) {
+    if (options.out.empty()) {
+        throw Error::usage({.field = "--out", .problem = "say where the run is to be kept"});
+    }
+    if (!Checkpoints(options.out).steps().empty()) {
+        throw Error::usage(
+            {.file = options.out,
+             .problem = "there is a run here already",
+             .remedy =
+                 fmt::format("go on with it by --resume {}, or give another folder", options.out)});
+    }
+    TrainState state;
+    state.options = options;
+    std::error_code code;
+    state.options.data = fs::absolute(options.data, code).lexically_normal().string();
+    return Run(std::move(state), false, events).go();
+}
+
+TrainResult resume(const std::string& run, const std::function<void(TrainOptions&)>& change,
+                   const TrainEvents& events) {
+    Checkpoints checkpoints(run);
+    const std::vector<std::int64_t> steps = checkpoints.steps();
+    if (steps.empty()) {
+        throw Error::input({.file = run,
+                            .problem = "there is no checkpoint to go on from",
+                            .remedy = "start a run with --data and --out"});
+    }
+    TrainState state = checkpoints.read_state(steps.back());
+    if (change) change(state.options);
+    return Run(std::move(state), true, events).go();
+}
+
+}  // namespace mr::train

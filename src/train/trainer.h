@@ -1,0 +1,64 @@
+// A training run, from packed data to checkpoints, metrics and a report.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "core/arena.h"
+#include "core/progress.h"
+#include "model/spec.h"
+#include "train/metrics.h"
+#include "train/options.h"
+
+namespace mr::train {
+
+// What a run tells while it goes on. All may be empty.
+struct TrainEvents {
+    // Before the first step; `from` is the step it goes on after.
+    std::function<void(const model::ModelSpec& spec, const TrainOptions& options,
+                       const MemoryPlan& plan, std::int64_t from)>
+        begun{};
+    struct Step {
+        StepMetrics metrics;
+        std::int64_t steps = 0;       // asked for
+        double seconds_left = 0;      // at the pace of the last steps
+        std::uint64_t memory = 0;     // of the plan, in bytes
+        double flops_per_second = 0;  // of products and attention
+    };
+    std::function<void(const Step& step)> step{};
+    std::function<void(std::int64_t step, const std::string& text)> sample{};
+    std::function<void(std::int64_t step, const std::string& folder)> saved{};
+    // Asked after every step and while a sample is made; true: save and leave.
+    std::function<bool()> stop{};
+    Progress loading{};  // of --init
+    // FLOP/s that the device can do at most, where known: for the report.
+    double matrix_peak = 0;
+    std::string device{};  // "CPU, 2 threads"
+};
+
+struct TrainResult {
+    std::int64_t step = 0;  // done in all
+    std::int64_t steps = 0;
+    bool interrupted = false;
+    double loss = 0;  // of the last step
+    std::optional<double> val_loss{};
+    std::optional<double> bits_per_byte{};  // of the validation split
+    std::int64_t skipped = 0;
+    double seconds = 0;            // of all steps so far, earlier processes included
+    double tokens_per_second = 0;  // of this process
+    double data_wait_seconds = 0;  // of this process
+    std::uint64_t parameters = 0;
+    std::string checkpoint{};
+};
+
+// A new run in options.out. Throws Error: usage for options, input for data, device for memory.
+TrainResult train(const TrainOptions& options, const TrainEvents& events);
+
+// Goes on with the run in `run` as its newest checkpoint says; `change` may change options that the
+// results do not depend on (threads, how often to save), or deliberately others (steps).
+TrainResult resume(const std::string& run, const std::function<void(TrainOptions&)>& change,
+                   const TrainEvents& events);
+
+}  // namespace mr::train
