@@ -355,18 +355,19 @@ def record_training(name, folder):
                 loss.backward()
                 norm = torch.sqrt(sum((p.grad ** 2).sum() for p in parameters.values()))
                 if step == 0:
-                    out["grad_norm"] = norm.reshape(1).to(torch.float32)
+                    out["grad_norm"] = norm.detach().reshape(1)
                     for key, p in parameters.items():
                         assert p.grad.dtype == torch.float64
                         flat = p.grad.reshape(-1)
                         sampled = flat[::-(-len(flat) // SAMPLED)]
-                        out[key] = torch.cat([flat.norm().reshape(1), sampled]).to(torch.float32)
+                        out[key] = torch.cat([flat.norm().reshape(1), sampled])
                 for p in parameters.values():
                     p.grad *= min(1.0, 1.0 / norm.item())
                 adamw.step()
     finally:
         torch.set_default_dtype(torch.float32)
-    out["losses"] = torch.tensor(losses, dtype=torch.float32)
+    out["losses"] = torch.tensor(losses, dtype=torch.float64)
+    out = {k: v if k == "ids" else v.to(torch.float32) for k, v in out.items()}
     save_file(out, folder / "train.safetensors")
     print(f"{name}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, |gradient| {out['grad_norm'].item():.3f}")
 
