@@ -214,7 +214,7 @@ void Run::open_folder() {
     checkpoints_.prepare();
     const std::string metrics = (fs::path(o_.out) / "metrics.jsonl").string();
     metrics_file_ = std::make_unique<MetricsWriter>(metrics, state_.step);
-    metrics_ = read_metrics(metrics);
+    if (fs::file_size(metrics, code) > 0 && !code) metrics_ = read_metrics(metrics);
 }
 
 // ids [batch, seq + 1] as inputs and targets; rows that are not there do not count.
