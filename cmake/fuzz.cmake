@@ -3,8 +3,8 @@
 #                    then a bounded, deterministic number of mutations of it. Part of ctest.
 #   test_ROOM_asan   the room's unit tests, again. Part of ctest.
 #   NAME_libfuzzer   the same target for coverage-guided fuzzing by hand: clang, MILLRACE_FUZZ=ON.
-# Only what a reader needs is compiled a second time: core, formats, text, ops/quant and the part of
-# model that opens files.
+# Only what a reader needs is compiled a second time: core, formats, text, ops/quant, the part of
+# model that opens files and the reader of token shards.
 option(MILLRACE_FUZZ "Build the libFuzzer programs too (needs clang)" OFF)
 option(MILLRACE_ALLOW_NO_SANITIZERS "Go on where the sanitizers do not run" OFF)
 set(MILLRACE_FUZZ_COUNT 20000 CACHE STRING "Mutations per fuzz target in ctest")
@@ -49,6 +49,7 @@ file(GLOB_RECURSE reader_sources CONFIGURE_DEPENDS
 foreach(name names random source spec)  # what load*.cpp calls
     list(APPEND reader_sources ${PROJECT_SOURCE_DIR}/src/model/${name}.cpp)
 endforeach()
+list(APPEND reader_sources ${PROJECT_SOURCE_DIR}/src/train/shards.cpp)
 list(FILTER reader_sources EXCLUDE REGEX "_(test|bench|fuzz|kernels)\\.cpp$")
 add_library(mr_sanitized STATIC ${reader_sources})
 target_link_libraries(mr_sanitized PUBLIC mr_sanitized_options)
@@ -70,7 +71,8 @@ if(MILLRACE_FUZZ AND CMAKE_CXX_COMPILER_ID MATCHES "Clang")
 endif()
 
 file(GLOB_RECURSE fuzz_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/formats/*_fuzz.cpp
-     ${PROJECT_SOURCE_DIR}/src/text/*_fuzz.cpp ${PROJECT_SOURCE_DIR}/src/model/*_fuzz.cpp)
+     ${PROJECT_SOURCE_DIR}/src/text/*_fuzz.cpp ${PROJECT_SOURCE_DIR}/src/model/*_fuzz.cpp
+     ${PROJECT_SOURCE_DIR}/src/train/*_fuzz.cpp)
 foreach(source ${fuzz_sources})
     get_filename_component(name ${source} NAME_WE)
     string(REGEX REPLACE "_fuzz$" "" name ${name})

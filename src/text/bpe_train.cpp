@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <queue>
 #include <span>
-#include <unordered_map>
 #include <utility>
 
 #include "core/error.h"
@@ -45,11 +44,7 @@ std::vector<unsigned char> bytes_in_order() {
 // The words as rows of tokens, the counts of all pairs of neighbours in them, and a heap of these.
 class Merger {
   public:
-    explicit Merger(TokenizerData& data) : data_(data) {
-        for (std::size_t i = 0; i < data.tokens.size(); ++i) {
-            ids_.emplace(data.tokens[i], static_cast<std::int32_t>(i));
-        }
-    }
+    explicit Merger(TokenizerData& data) : data_(data) {}
 
     void add_word(std::span<const std::int32_t> symbols, std::uint64_t count) {
         const auto word = static_cast<std::uint32_t>(words_.size());
@@ -89,7 +84,6 @@ class Merger {
     };
     struct Pair {
         std::int32_t left, right;
-        std::int32_t merged = -1;
         std::uint64_t count = 0;           // of its places in all texts
         bool grown = false;                // waits to go into the heap
         std::vector<std::uint32_t> words;  // that have it, or had it once
@@ -109,7 +103,7 @@ class Merger {
         if (i == PairTable::kNoRank) {
             i = static_cast<std::uint32_t>(pairs_.size());
             table_.set(left, right, {i, -1});
-            pairs_.push_back({left, right, -1, 0, false, {}});
+            pairs_.push_back({left, right, 0, false, {}});
         }
         Pair& pair = pairs_[i];
         pair.count += count;
@@ -131,27 +125,19 @@ class Merger {
         grown_.clear();
     }
 
-    // Two ways to the same text make one token. A pair that was merged before can come back through
-    // the second of them; encoding merges it at once, and so does this, without a second entry.
-    std::int32_t token_of(std::uint32_t pair) {
-        std::int32_t& merged = pairs_[pair].merged;
-        if (merged >= 0) return merged;
-        const Merge m{pairs_[pair].left, pairs_[pair].right};
-        std::string text = data_.tokens[static_cast<std::size_t>(m.left)] +
-                           data_.tokens[static_cast<std::size_t>(m.right)];
-        const auto [it, added] =
-            ids_.emplace(std::move(text), static_cast<std::int32_t>(data_.tokens.size()));
-        if (added) {
-            data_.tokens.push_back(it->first);
-            data_.types.push_back(TokenType::normal);
-        }
+    // The text of a token is made in one way only: where it stands, nothing ever merged across its
+    // ends, so that what merged inside it was the same everywhere. Hence it is new.
+    std::int32_t add_token(Merge m) {
+        data_.tokens.push_back(data_.tokens[static_cast<std::size_t>(m.left)] +
+                               data_.tokens[static_cast<std::size_t>(m.right)]);
+        data_.types.push_back(TokenType::normal);
         data_.merges.push_back(m);
-        return merged = it->second;
+        return static_cast<std::int32_t>(data_.tokens.size() - 1);
     }
 
     void merge(std::uint32_t pair) {
-        const std::int32_t merged = token_of(pair);
         const std::int32_t left = pairs_[pair].left, right = pairs_[pair].right;
+        const std::int32_t merged = add_token({left, right});
         const std::vector<std::uint32_t> words = std::move(pairs_[pair].words);
         pairs_[pair].words.clear();
         for (const std::uint32_t word : words) merge_in(word, left, right, merged);
@@ -189,7 +175,6 @@ class Merger {
     }
 
     TokenizerData& data_;
-    std::unordered_map<std::string, std::int32_t> ids_;
     std::vector<Word> words_;
     std::vector<std::int32_t> symbols_;  // of all words
     PairTable table_;                    // pair -> its place in pairs_, as the rank

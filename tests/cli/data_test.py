@@ -1,4 +1,7 @@
-"""millrace data storybook and data check."""
+"""millrace data storybook, data check and data pack."""
+import json
+import struct
+
 import driver
 
 
@@ -43,8 +46,65 @@ class Data(driver.CliTest):
         self.fails(1, "data", "check", self.folder, says="directory")
         self.fails(2, "data", "check", says="file")
 
+    def prepare(self):
+        stories, tok = self.folder / "stories.txt", self.folder / "tok"
+        self.ok("data", "storybook", "--stories", 30, "--seed", 5, "--out", stories)
+        self.ok("tokenizer", "train", "--data", stories, "--vocab", 300, "--out", tok)
+        return stories, tok
+
+    def test_pack(self):
+        stories, tok = self.prepare()
+        data = self.folder / "data"
+        got = self.ok_json("data", "pack", "--data", stories, "--tokenizer", tok, "--out", f"{data}/",
+                           "--val-docs", 4)
+        self.assertEqual((got["train"]["documents"], got["val"]["documents"]), (26, 4))
+        texts = [t.strip() for t in stories.read_text().split("<|endoftext|>") if t.strip()]
+        self.assertEqual(got["train"]["bytes"] + got["val"]["bytes"], sum(map(len, texts)))
+        self.assertEqual({p.name for p in data.iterdir()}, {
+            "data.json", "tokenizer.json", "tokenizer_config.json", "train-00000.bin", "val-00000.bin"})
+        # The shard read without us: documents between end tokens, as texts.
+        raw = (data / "val-00000.bin").read_bytes()
+        magic, version, width, count, vocab = struct.unpack_from("<8sIIQI", raw)
+        self.assertEqual((magic, version, width, count, vocab),
+                         (b"MRTOKENS", 1, 2, got["val"]["tokens"], 300))
+        ids = struct.unpack_from(f"<{count}H", raw, 64)
+        self.assertEqual((ids[0], ids[-1], ids.count(0)), (0, 0, 5))
+        first = ids[1:ids.index(0, 1)]
+        back = self.ok_json("tokenize", "--tokenizer", tok, "--decode", " ".join(map(str, first)))["text"]
+        self.assertIn(back, texts)
+        index = json.loads((data / "data.json").read_text())
+        self.assertEqual(index["val"]["tokens"], count)
+        # Again: only when asked, and the same; what is there stays until the new one is whole.
+        again = ("data", "pack", "--data", stories, "--tokenizer", tok, "--out", data)
+        self.fails(1, *again, says="--force")
+        self.fails(1, *again, "--force", "--val-docs", 30, says="leaves nothing")
+        self.assertEqual((data / "val-00000.bin").read_bytes(), raw)
+        self.assertIn("validation", self.ok(*again, "--force", "--val", 0.1).out)
+        self.assertEqual({p.name for p in self.folder.iterdir()}, {"data", "stories.txt", "tok"})
+
+    def test_pack_one_document(self):
+        stories, tok = self.prepare()
+        result = self.ok("data", "pack", "--data", stories, "--split", "", "--tokenizer", tok, "--out",
+                         self.folder / "one")
+        self.assertIn("nothing is held out", result.err)
+        got = self.ok_json("data", "pack", "--data", stories, "--split", "\\n", "--tokenizer", tok, "--out",
+                           self.folder / "lines")
+        self.assertGreater(got["train"]["documents"], 60)
+
+    def test_pack_errors(self):
+        stories, tok = self.prepare()
+        out = self.folder / "data"
+        self.fails(2, "data", "pack", "--data", stories, "--out", out, says="--tokenizer")
+        self.fails(2, "data", "pack", "--data", stories, "--tokenizer", tok, "--out", out, "--val", 1.5, says="--val")
+        self.fails(2, "data", "pack", "--data", stories, "--tokenizer", tok, "--out", out, "--val", 0.1,
+                   "--val-docs", 3, says="--val")
+        self.fails(1, "data", "pack", "--data", stories, "--tokenizer", stories, "--out", out, says="tokenizer")
+        self.fails(1, "data", "pack", "--data", self.folder / "x", "--tokenizer", tok, "--out", out)
+        self.fails(1, "data", "pack", "--data", stories, "--tokenizer", tok, "--out", tok, says="not a data folder")
+        self.assertEqual({p.name for p in self.folder.iterdir()}, {"stories.txt", "tok"})
+
     def test_errors(self):
-        self.fails(2, "data", says="storybook")
+        self.fails(2, "data", says=("storybook", "pack"))
         self.fails(2, "data", "storybook", says="--out")
         self.fails(2, "data", "storybook", "--stories", "0", "--out", "x", says="--stories")
         self.fails(1, "data", "storybook", "--stories", "3", "--out", self.folder, says="directory")

@@ -393,9 +393,41 @@ def make_model():
     }
 
 
+def shard(ids=(0, 1, 2, 299), width=2, vocab=300, count=None, version=1, magic=b"MRTOKENS", zero=0, checksum=None):
+    data = b"".join(i.to_bytes(width, "little") for i in ids)
+    total = 0xcbf29ce484222325  # FNV-1a
+    for byte in data:
+        total = (total ^ byte) * 0x100000001b3 % (1 << 64)
+    return (magic + u32(version, width) + u64(len(ids) if count is None else count) + u32(vocab, zero) +
+            u64(42) + u64(total if checksum is None else checksum) + u64(0) + u64(0) + data)
+
+
+def make_shards():
+    return {
+        "good_two_bytes": shard(),
+        "good_four_bytes": shard((0, 70000, 5), 4, 70001),
+        "good_long": shard(range(300)),
+        "good_empty": shard(()),
+        "bad_magic": shard(magic=b"MRTOKENZ"),
+        "bad_version": shard(version=2),
+        "bad_width": shard(width=3),
+        "bad_zero": shard(zero=1),
+        "bad_vocab_zero": shard(vocab=0),
+        "bad_vocab_wide": shard(vocab=70000),
+        "bad_vocab_huge": shard(width=4, vocab=0xffffffff),
+        "bad_count": shard(count=5),
+        "bad_count_wraps": shard(count=(1 << 63) + 4),
+        "bad_id": shard((0, 300, 1)),
+        "bad_id_negative": shard((0, 0xffffffff), 4),
+        "bad_checksum": shard(checksum=1),
+        "bad_header_only": shard()[:63],
+        "bad_truncated": shard()[:-1],
+    }
+
+
 def main():
     for name, files in {"gguf": make_gguf(), "safetensors": make_safetensors(), "llama2c": make_llama2c(),
-                        "model": make_model()}.items():
+                        "model": make_model(), "shards": make_shards()}.items():
         out = HERE / name
         out.mkdir(parents=True, exist_ok=True)
         for stem, data in files.items():

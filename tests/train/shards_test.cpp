@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -126,6 +127,30 @@ TEST(Shard, DamageIsFoundByTheChecksum) {
     ShardBytes file({1, 2, 3, 4});
     file.text[kShardHeaderBytes + 2] ^= 1;
     expect_error("checksum", [&] { Shard::parse(file.bytes(), "x.bin").verify(); });
+}
+
+// The seeds of the fuzzer: those named good read to their end, those named bad say why not.
+TEST(Shard, TheFuzzersSeeds) {
+    int good = 0, bad = 0;
+    const std::string corpus = std::string(MR_SOURCE_DIR) + "/tests/fuzz/corpus/shards";
+    for (const auto& entry : std::filesystem::directory_iterator(corpus)) {
+        const std::string name = entry.path().filename().string();
+        const auto read = [&] {
+            const Shard shard = Shard::open(entry.path().string());
+            std::vector<std::int32_t> ids(shard.tokens());
+            shard.read(0, ids);
+            shard.verify();
+        };
+        if (name.starts_with("good")) {
+            ++good;
+            EXPECT_NO_THROW(read()) << name;
+        } else {
+            ++bad;
+            EXPECT_THROW(read(), Error) << name;
+        }
+    }
+    EXPECT_GE(good, 4);
+    EXPECT_GE(bad, 14);
 }
 
 }  // namespace
