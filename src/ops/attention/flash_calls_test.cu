@@ -1,6 +1,9 @@
 // Calls of attention's forward that are large, follow one another, or run beside one another: what
 // a kernel that hands out its tiles by a counter could get wrong.
 #include <array>
+#include <chrono>
+#include <thread>
+#include <tuple>
 
 #include "ops/attention/flash_forward_testing.cuh"
 
@@ -38,16 +41,18 @@ class FlashCallsTest : public FlashForwardTest {
 };
 
 TEST_F(FlashCallsTest, MoreTilesThanBlocks) {
-    for (const auto& [dim, kind] : {std::pair{64, Kind::causal},
-                                    {80, Kind::full},
-                                    {128, Kind::causal},
-                                    {128, Kind::full},
-                                    {256, Kind::causal}}) {
-        const Problem p = many(dim, {kind}, DType::bf16);
-        const Wanted want = wanted(p, DType::bf16);
-        for (const Path path : paths(DType::bf16)) {
+    for (const auto& [dim, kind, dtype] : {std::tuple{64, Kind::causal, DType::bf16},
+                                           {64, Kind::full, DType::f16},
+                                           {80, Kind::full, DType::bf16},
+                                           {128, Kind::causal, DType::bf16},
+                                           {128, Kind::causal, DType::f16},
+                                           {128, Kind::full, DType::bf16},
+                                           {256, Kind::causal, DType::bf16}}) {
+        const Problem p = many(dim, {kind}, dtype);
+        const Wanted want = wanted(p, dtype);
+        for (const Path path : paths(dtype)) {
             memory_.reset();
-            const Device d = device_copy(p, DType::bf16);
+            const Device d = device_copy(p, dtype);
             forward(path, d, p);
             const std::string what = "head_dim " + std::to_string(dim) + ", " + name(path);
             expect_close(p, d, want, what);
@@ -127,6 +132,78 @@ TEST_F(FlashCallsTest, AGraphOfSeveralCalls) {
             ASSERT_TRUE(bits(devices[j]) == want[j]) << "run " << run << ", call " << j;
         }
         if (run % 2 == 0) all();
+    }
+}
+
+// Equal sequences are worked on in another order than those whose lengths only the device knows.
+TEST_F(FlashCallsTest, EqualSequencesHaveTheBitsOfGivenLengths) {
+    for (const auto& [queries, keys, heads, kv_heads, copies] : {std::tuple{1024, 1024, 4, 4, 9},
+                                                                 {1025, 1100, 6, 2, 1},
+                                                                 {1153, 1024, 2, 1, 3},
+                                                                 {1400, 1151, 3, 3, 7}}) {
+        for (const DType dtype : {DType::bf16, DType::f16}) {
+            const int tokens_q = copies * queries, tokens_k = copies * keys, dim = 128;
+            memory_.reset();
+            const auto filled = [&](int tokens, int count, unsigned seed) {
+                std::vector<float> x(Problem::at(tokens) * Problem::at(count * dim));
+                for (float& value : x) {
+                    seed = seed * 1664525u + 1013904223u;
+                    value = static_cast<float>(seed >> 8) * 0x1p-22f - 2;
+                }
+                return upload(dtype, {tokens, count, dim}, x);
+            };
+            Device d;
+            d.q = filled(tokens_q, heads, 1);
+            d.k = filled(tokens_k, kv_heads, 2);
+            d.v = filled(tokens_k, kv_heads, 3);
+            std::vector<int> cu_q, cu_k;
+            for (int i = 0; i <= copies; ++i) {
+                cu_q.push_back(i * queries);
+                cu_k.push_back(i * keys);
+            }
+            d.out = poisoned(dtype, d.q.shape);
+            d.lse = poisoned(DType::f32, {heads, tokens_q});
+            const FlashBatch equal{nullptr, nullptr, copies, queries, keys};
+            const FlashBatch given{upload<std::int32_t>(cu_q), upload<std::int32_t>(cu_k), copies,
+                                   queries, keys};
+            const auto call = [&](const FlashBatch& batch) {
+                poison(d);
+                flash_forward(ctx_, d.out, d.lse, d.q, d.k, d.v, batch, {Kind::full}, 0.1f);
+                return bits(d);
+            };
+            const Bits want = call(given);
+            for (int i = 0; i < 5; ++i) {
+                ASSERT_TRUE(call(equal) == want) << queries << " x " << keys << ", run " << i;
+            }
+        }
+    }
+}
+
+// A call in a graph has a counter of its own for as long as the graph can run.
+TEST_F(FlashCallsTest, GraphsGiveTheirCountersBack) {
+    if (this_gpu().sm != 90) GTEST_SKIP() << "the kernel with counters is sm_90's";
+    const Problem p = many(64, {Kind::causal}, DType::bf16);
+    const Device d = device_copy(p, DType::bf16);
+    forward(Path::hopper, d, p);
+    const Bits want = bits(d);
+    const int before = flash::spare_counters();
+    for (int run = 0; run < 3; ++run) {
+        poison(d);
+        {
+            const Graph graph = Graph::capture(*stream_, [&] {
+                forward(Path::hopper, d, p);
+                forward(Path::hopper, d, p);
+            });
+            EXPECT_EQ(flash::spare_counters(), before - 2);
+            graph.launch(*stream_);
+            ASSERT_TRUE(bits(d) == want) << "run " << run;
+        }
+        stream_->synchronize();
+        // The driver gives back from a thread of its own.
+        for (int i = 0; i < 1000 && flash::spare_counters() < before; ++i) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        ASSERT_EQ(flash::spare_counters(), before) << "run " << run;
     }
 }
 

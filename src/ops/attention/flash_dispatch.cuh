@@ -9,6 +9,7 @@ namespace mr::cuda::flash {
 
 // sm_90a, f16 and bf16: wgmma and TMA. flash_forward_hopper.cu
 void forward_hopper(const Context& ctx, const Problem& p, Stamp* stamp);
+int spare_counters();  // how many calls can still be captured before they get slower; for tests
 // sm_80 and up, f16 and bf16: mma.sync and cp.async. flash_forward_mma.cu
 void forward_mma(const Context& ctx, const Problem& p, Stamp* stamp);
 // Everything, everywhere. flash_forward_plain.cu

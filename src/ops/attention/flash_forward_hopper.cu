@@ -1,4 +1,6 @@
 #include <atomic>
+#include <mutex>
+#include <vector>
 
 #include "core/cuda/device.h"
 #include "core/cuda/tensor_map.h"
@@ -8,17 +10,64 @@
 namespace mr::cuda::flash {
 namespace {
 
-// A counter that no other launch uses at the same time. A captured launch keeps its own: it may run
-// at any time, but not beside itself, since it would write the same tensors. Others share a ring of
-// so many that whoever had it before is long done. -1: every counter is kept.
+// Counters of captured launches. A graph keeps one for each of its calls: it may run at any time,
+// but not beside itself, since it would write the same tensors. It is given back when the graph and
+// everything made from it are gone and no longer run.
+class CapturedCounters {
+  public:
+    static constexpr int kFirst = kTileCounters / 2;
+    static CapturedCounters& all() {
+        static auto* pool = new CapturedCounters;  // graphs may be the last to go
+        return *pool;
+    }
+    // -1: every one is kept.
+    int take(cudaGraph_t graph) {
+        const int counter = pop();
+        if (counter < 0) return -1;
+        cudaUserObject_t object{};
+        MR_CUDA_CALL(cudaUserObjectCreate(
+            &object, reinterpret_cast<void*>(static_cast<std::intptr_t>(counter)),
+            [](void* taken) {
+                all().push(static_cast<int>(reinterpret_cast<std::intptr_t>(taken)));
+            },
+            1, cudaUserObjectNoDestructorSync));
+        MR_CUDA_CALL(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove));
+        return counter;
+    }
+    int spare() {
+        const std::lock_guard lock(mutex_);
+        return static_cast<int>(free_.size());
+    }
+
+  private:
+    CapturedCounters() {
+        for (int i = kTileCounters - 1; i >= kFirst; --i) free_.push_back(i);
+    }
+    int pop() {
+        const std::lock_guard lock(mutex_);
+        if (free_.empty()) return -1;
+        const int counter = free_.back();
+        free_.pop_back();
+        return counter;
+    }
+    void push(int counter) {
+        const std::lock_guard lock(mutex_);
+        free_.push_back(counter);
+    }
+    std::mutex mutex_;
+    std::vector<int> free_;
+};
+
+// A counter that no other launch uses at the same time, or -1. Launches that are not captured share
+// a ring of so many that whoever had it before is long done.
 int take_counter(const Context& ctx) {
-    constexpr unsigned kHalf = kTileCounters / 2;
-    static std::atomic<unsigned> launched{0}, captured{0};
+    static std::atomic<unsigned> launched{0};
     cudaStreamCaptureStatus status{};
-    MR_CUDA_CALL(cudaStreamIsCapturing(ctx.cuda->raw(), &status));
-    if (status == cudaStreamCaptureStatusNone) return static_cast<int>(launched++ % kHalf);
-    const unsigned taken = captured.load() < kHalf ? captured++ : kHalf;
-    return taken < kHalf ? static_cast<int>(kHalf + taken) : -1;
+    unsigned long long id = 0;
+    cudaGraph_t graph{};
+    MR_CUDA_CALL(cudaStreamGetCaptureInfo(ctx.cuda->raw(), &status, &id, &graph));
+    if (status != cudaStreamCaptureStatusNone) return CapturedCounters::all().take(graph);
+    return static_cast<int>(launched++ % unsigned{CapturedCounters::kFirst});
 }
 
 template <typename T, typename S>
@@ -50,6 +99,8 @@ void launch_forward(const Context& ctx, const Problem& p, Stamp* stamp) {
 }
 
 }  // namespace
+
+int spare_counters() { return CapturedCounters::all().spare(); }
 
 void forward_hopper(const Context& ctx, const Problem& p, Stamp* stamp) {
     if (p.dtype == DType::bf16) return launch_forward<bf16>(ctx, p, stamp);

@@ -251,8 +251,9 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
         for (int i = 0; i < D / 2; ++i) o[i] = 0;
         for (int i = 0; i < skipped; ++i, ++used) {
             wait_for_keys();
-            release(shared.k_empty(slot_of<S::kStages>(used)));
             wait_for_values(used);
+            __syncwarp();  // no lane still waits for what came when the next copies come
+            release(shared.k_empty(slot_of<S::kStages>(used)));
             release(shared.v_empty(slot_of<S::kStages>(used)));
             begin_turn();
             end_turn();
@@ -292,7 +293,10 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
                 pack_weights<T>(w, s);
             }
         }
-        if (skipped == count) release(shared.q_empty());
+        if (skipped == count) {
+            __syncwarp();
+            release(shared.q_empty());
+        }
         if (skipped < count) {
             start_sums(place_of<S>(used - 1));
             sums_done();

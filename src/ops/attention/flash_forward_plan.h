@@ -72,8 +72,9 @@ struct ForwardPlan {
 };
 
 // Blocks on the same keys at the same time find them in L2. Many pairs at once spread the blocks so
-// thin that none does; few leave long tiles for the end. So: at least four blocks a pair, or as
-// many pairs as fit in a third of L2 (queries and results pass through it as well).
+// thin that none does; few leave long tiles for the end, where tiles are not equally long. So,
+// where they are: at least four pairs, or as many as fit in a sixth of L2 (queries and results pass
+// through it as well). Else: at least four blocks a pair, or as many pairs as fit in a third.
 inline ForwardPlan plan_forward(const Problem& p, int rows, int multiprocessors,
                                 std::size_t l2_bytes, Stamp* stamp) {
     ForwardPlan plan;
@@ -81,9 +82,11 @@ inline ForwardPlan plan_forward(const Problem& p, int rows, int multiprocessors,
     plan.pairs = p.sequences * p.heads;
     plan.tiles = plan.row_tiles * plan.pairs;
     const double bytes_of_pair = 4.0 * p.max_keys * p.head_dim / p.group;
-    const double fit = static_cast<double>(l2_bytes) / 3 / std::max(1.0, bytes_of_pair);
-    const int most =
-        std::max(static_cast<int>(std::min(fit, 1e6)), std::max(multiprocessors / 4, 1));
+    const bool equal = p.mask.kind == Mask::Kind::full && p.mask.window == Mask::kNever && !p.cu_q;
+    const double fit =
+        static_cast<double>(l2_bytes) / (equal ? 6 : 3) / std::max(1.0, bytes_of_pair);
+    const int least = equal ? 4 : std::max(multiprocessors / 4, 1);
+    const int most = std::max(static_cast<int>(std::min(fit, 1e6)), least);
     const int sections = (plan.pairs + most - 1) / most;
     plan.section = (plan.pairs + sections - 1) / sections;
     plan.scale_log2 = p.scale * kLog2e;

@@ -84,6 +84,7 @@ TEST(ForwardPlan, SectionsAreWhatFitsIntoL2OrKeepsBlocksBusy) {
     Problem p;
     p.sequences = 2, p.heads = 8, p.group = 2, p.head_dim = 128;
     p.max_queries = 1000, p.max_keys = 4096, p.scale = 1;
+    p.mask.kind = Mask::Kind::causal;
     const ForwardPlan plan = plan_forward(p, 128, 4, 24u << 20, nullptr);
     EXPECT_EQ(plan.row_tiles, 8);
     EXPECT_EQ(plan.pairs, 16);
@@ -94,6 +95,18 @@ TEST(ForwardPlan, SectionsAreWhatFitsIntoL2OrKeepsBlocksBusy) {
     EXPECT_EQ(plan_forward(p, 128, 24, 1, nullptr).section, 6);  // 16 in three sections
     EXPECT_EQ(plan_forward(p, 128, 1, 1, nullptr).section, 1);
     EXPECT_EQ(plan_forward(p, 128, 4, std::size_t{1} << 40, nullptr).section, 16);
+    // All tiles as long as the others: smaller ones, whatever the number of blocks.
+    p.mask.kind = Mask::Kind::full;
+    EXPECT_EQ(plan_forward(p, 128, 132, 24u << 20, nullptr).section, 4);
+    EXPECT_EQ(plan_forward(p, 128, 132, 48u << 20, nullptr).section, 8);
+    EXPECT_EQ(plan_forward(p, 128, 132, 1, nullptr).section, 4);
+    EXPECT_EQ(plan_forward(p, 128, 132, std::size_t{1} << 40, nullptr).section, 16);
+    // Not known to be, or not.
+    const std::int32_t lengths[3] = {};
+    p.cu_q = lengths;
+    EXPECT_EQ(plan_forward(p, 128, 132, 24u << 20, nullptr).section, 16);
+    p.cu_q = nullptr, p.mask.window = 100;
+    EXPECT_EQ(plan_forward(p, 128, 132, 24u << 20, nullptr).section, 16);
 }
 
 }  // namespace
