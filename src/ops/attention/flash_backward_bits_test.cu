@@ -9,10 +9,11 @@ namespace reference = ops::reference;
 TEST_F(FlashBackwardTest, HundredRunsGiveTheSameBits) {
     for (const Kind kind : {Kind::full, Kind::causal}) {
         for (const int dim : {64, 128}) {
+            const DType dtype = (kind == Kind::full) == (dim == 64) ? DType::f16 : DType::bf16;
             // More blocks than the device runs at once, so that their order differs every time.
-            const Problem p = random(12, 12, dim, {1100, 300}, {1100, 300}, {kind}, DType::bf16);
+            const Problem p = random(12, 12, dim, {1100, 300}, {1100, 300}, {kind}, dtype);
             memory_.reset();
-            const Device d = any_forward(p, DType::bf16);
+            const Device d = any_forward(p, dtype);
             const Context ctx = with_scratch(d, *stream_);
             std::vector<std::uint16_t> first;
             for (int run = 0; run < 100; ++run) {

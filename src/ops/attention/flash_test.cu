@@ -83,9 +83,12 @@ TEST_F(FlashTest, QueriesAndKeysDiffer) {
 
 TEST_F(FlashTest, GroupsOfHeads) {
     for (const auto& [heads, kv_heads] : {std::pair{8, 8}, {8, 4}, {6, 2}, {8, 1}, {5, 1}}) {
-        for (const int dim : {64, 128}) {
-            const Problem p = random(heads, kv_heads, dim, {70, 33}, {70, 90}, {}, DType::bf16);
-            expect_all_paths(p, DType::bf16, "heads " + std::to_string(heads));
+        for (const auto& [dim, dtype] : {std::pair{64, DType::f16},
+                                         {64, DType::bf16},
+                                         {128, DType::f16},
+                                         {128, DType::bf16}}) {
+            const Problem p = random(heads, kv_heads, dim, {70, 33}, {70, 90}, {}, dtype);
+            expect_all_paths(p, dtype, "heads " + std::to_string(heads));
         }
     }
 }
@@ -171,12 +174,12 @@ TEST_F(FlashTest, ASequenceIsItsOwn) {
 }
 
 TEST_F(FlashTest, TheSameBitsEveryTime) {
-    for (const int dim : {64, 128}) {
-        const Problem p =
-            random(8, 4, dim, {700, 1, 300}, {700, 50, 350}, {Kind::causal}, DType::bf16);
-        for (const Path path : paths(DType::bf16)) {
+    for (const auto& [dim, dtype] :
+         {std::pair{64, DType::bf16}, {128, DType::bf16}, {128, DType::f16}}) {
+        const Problem p = random(8, 4, dim, {700, 1, 300}, {700, 50, 350}, {Kind::causal}, dtype);
+        for (const Path path : paths(dtype)) {
             memory_.reset();
-            const Device d = device_copy(p, DType::bf16);
+            const Device d = device_copy(p, dtype);
             forward(path, d, p);
             const std::vector<float> out = download(d.out), lse = download(d.lse);
             for (int run = 0; run < 100; ++run) {
