@@ -2,17 +2,22 @@
 """Attention in PyTorch on the GPU: its FlashAttention-2 and cuDNN backends, forward and backward.
 
     bench/peers/torch_attention.py [--shapes BATCH:TOKENS:HEADS:KV_HEADS:HEAD_DIM:MASK:TYPE,...]
-                                   [--no-backward] [--deterministic]
+                                   [--serve] [--no-backward] [--deterministic]
 
 MASK is full or causal, TYPE f16 or bf16. One JSON line a shape, in seconds a call; each figure is
 the median of nine runs of several calls, by events on the stream. The two backends take turns, so
 that both find the device as warm as the other. What a backend refuses is null, with the reason.
-`millrace bench attention --peer torch` calls it.
+
+--serve: a line of input is a shape, `round` (measure it once) or `end` (say the medians), and every
+one is answered by a line. `millrace bench attention --peer torch` does so, in turns with its own
+measurements. A device at its power limit changes its clock within tenths of a second, so everybody
+measures after a rest.
 """
 import argparse
 import json
 import statistics
 import sys
+import time
 
 TYPES = {"f16": "float16", "bf16": "bfloat16"}
 DEFAULT = ",".join(
@@ -23,8 +28,12 @@ DEFAULT = ",".join(
 )
 
 
-def seconds(torch, function, calls):
+def seconds(torch, function, calls, last):
+    """After a rest of twice what the last time took, as in src/ops/attention/flash_measure.cu."""
+    time.sleep(2 * min(last, 20e-3))
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    # The device waits for some 2 ms, so that all calls are in its queue when it begins.
+    torch.cuda._sleep(4_000_000)
     begin.record()
     for _ in range(calls):
         function()
@@ -71,43 +80,72 @@ def no_grad(torch, function):
         function()
 
 
-def measure(torch, text, backward):
-    from torch.nn.attention import SDPBackend
+class Measurement:
+    """One shape, both backends."""
 
-    shape = text.split(":")
-    batch, tokens, heads, kv_heads, dim = (int(x) for x in shape[:5])
-    out = {"shape": text, "torch": torch.__version__}
-    flops = 4.0 * batch * heads * tokens * tokens * dim * (0.5 if shape[5] == "causal" else 1)
-    made = {}
-    for name, backend in (
-        ("flash", SDPBackend.FLASH_ATTENTION),
-        ("cudnn", SDPBackend.CUDNN_ATTENTION),
-    ):
-        try:
-            made[name] = functions(torch, shape, backend, backward)
-        except Exception as error:  # refused: no kernel, or no memory
-            out[name] = {"forward": None, "backward": None, "error": str(error).split("\n")[0]}
-            torch.cuda.empty_cache()
-    times = {name: [[] for _ in calls] for name, calls in made.items()}
-    for i in range(11):
-        for name, calls in made.items():
+    def __init__(self, torch, text, backward):
+        from torch.nn.attention import SDPBackend
+
+        shape = text.split(":")
+        batch, tokens, heads, _, dim = (int(x) for x in shape[:5])
+        self.torch = torch
+        self.flops = 4.0 * batch * heads * tokens * tokens * dim
+        self.flops *= 0.5 if shape[5] == "causal" else 1
+        self.out = {"shape": text, "torch": torch.__version__}
+        self.made = {}
+        for name, backend in (
+            ("flash", SDPBackend.FLASH_ATTENTION),
+            ("cudnn", SDPBackend.CUDNN_ATTENTION),
+        ):
+            try:
+                self.made[name] = functions(torch, shape, backend, backward)
+            except Exception as error:  # refused: no kernel, or no memory
+                self.out[name] = {
+                    "forward": None,
+                    "backward": None,
+                    "error": str(error).split("\n")[0],
+                }
+                torch.cuda.empty_cache()
+        self.times = {name: [[] for _ in calls] for name, calls in self.made.items()}
+
+    def round(self):
+        for name, calls in self.made.items():
             for which, call in enumerate(calls):
-                work = flops * (2.5 if which else 1)
+                work = self.flops * (2.5 if which else 1)
                 count = min(max(int(5e-3 * 4e14 / work), 1), 32)
-                t = seconds(torch, call, count)
-                if i >= 2:
-                    times[name][which].append(t)
-    for name, both in times.items():
-        both = [statistics.median(x) for x in both]
-        out[name] = {"forward": both[0], "backward": both[1] if len(both) > 1 else None}
-    made.clear()
-    torch.cuda.empty_cache()
-    return out
+                times = self.times[name][which]
+                last = times[-1] * count if times else 5e-3
+                times.append(seconds(self.torch, call, count, last))
+
+    def end(self):
+        """Medians of all rounds but the first two."""
+        for name, both in self.times.items():
+            both = [statistics.median(x[2:]) for x in both]
+            self.out[name] = {"forward": both[0], "backward": both[1] if len(both) > 1 else None}
+        self.made.clear()
+        self.torch.cuda.empty_cache()
+        return self.out
+
+
+def serve(torch, backward):
+    measurement = None
+    for line in sys.stdin:
+        text = line.strip()
+        if text == "round":
+            measurement.round()
+            answer = {"shape": measurement.out["shape"]}
+        elif text == "end":
+            answer = measurement.end()
+        else:
+            measurement = Measurement(torch, text, backward)
+            answer = {"shape": text}
+        print(json.dumps(answer), flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--shapes", default=DEFAULT)
+    parser.add_argument("--serve", action="store_true", help="shapes and rounds as they are asked")
     parser.add_argument("--no-backward", action="store_true")
     parser.add_argument("--deterministic", action="store_true", help="a backward with fixed bits")
     options = parser.parse_args()
@@ -118,8 +156,14 @@ def main():
     if not torch.cuda.is_available():
         sys.exit("torch_attention.py: torch sees no GPU")
     torch.use_deterministic_algorithms(options.deterministic, warn_only=True)
+    if options.serve:
+        serve(torch, not options.no_backward)
+        return
     for text in options.shapes.split(","):
-        print(json.dumps(measure(torch, text, not options.no_backward)), flush=True)
+        measurement = Measurement(torch, text, not options.no_backward)
+        for _ in range(11):
+            measurement.round()
+        print(json.dumps(measurement.end()), flush=True)
 
 
 if __name__ == "__main__":

@@ -76,6 +76,11 @@ void check(const Options& options) {
                             .value = std::to_string(shape.head_dim),
                             .problem = "is not a multiple of 8"});
     }
+    if (options.only == "paged" && !options.peer.empty()) {
+        throw Error::usage({.field = "--peer",
+                            .value = options.peer,
+                            .problem = "is for plain tensors, which --only paged leaves out"});
+    }
 }
 
 int bench(Options options) {
@@ -104,8 +109,10 @@ int bench(Options options) {
 void add_bench_attention(CLI::App& bench_app, Action& action) {
     auto options = std::make_shared<Options>();
     CLI::App* command = bench_app.add_subcommand("attention", "The GPU's attention alone");
-    command->add_option("--only", options->only, "One of the tables: plain tensors, paged cache")
-        ->check(CLI::IsMember({"plain", "paged"}));
+    CLI::Option* only =
+        command
+            ->add_option("--only", options->only, "One of the tables: plain tensors, paged cache")
+            ->check(CLI::IsMember({"plain", "paged"}));
     command
         ->add_option("--tokens", options->plain.tokens,
                      "Plain tensors: lengths of sequences (512,2048,8192,16384; of the grid 128 "
@@ -113,12 +120,15 @@ void add_bench_attention(CLI::App& bench_app, Action& action) {
         ->delimiter(',')
         ->check(CLI::Range(1, 1 << 20));
     command->add_flag("!--no-backward", options->plain.backward, "Plain tensors: forward alone");
-    command->add_option("--peer", options->peer, "Plain tensors: also PyTorch's kernels")
-        ->check(CLI::IsMember({"torch"}));
+    CLI::Option* peer =
+        command->add_option("--peer", options->peer, "Plain tensors: also PyTorch's kernels")
+            ->check(CLI::IsMember({"torch"}));
     command
         ->add_option("--grid", options->grid,
                      "cs336: one head, 128 to 65536 tokens, against the unfused version")
-        ->check(CLI::IsMember({"cs336"}));
+        ->check(CLI::IsMember({"cs336"}))
+        ->excludes(only)  // a table of its own, which has no column for others' kernels
+        ->excludes(peer);
     command->add_option("--keys", options->keys, "Keys a decoded token sees")
         ->delimiter(',')
         ->check(CLI::Range(1, 1 << 22))

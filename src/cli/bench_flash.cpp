@@ -4,13 +4,12 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <optional>
 
+#include "cli/coprocess.h"
 #include "core/cuda/device.h"
 #include "core/error.h"
 #include "ops/attention/flash_measure.h"
@@ -27,46 +26,64 @@ std::string shape_text(const FlashShape& s) {
                        s.causal ? "causal" : "full", dtype_name(s.dtype));
 }
 
-// What bench/peers/torch_attention.py says about the shapes, by shape_text().
-std::map<std::string, Json> ask_torch(const std::vector<FlashShape>& shapes, bool backward) {
-    namespace fs = std::filesystem;
-    const char* python = std::getenv("MILLRACE_PYTHON");
-    std::string script;
-    for (const char* place : {"bench/peers", MR_SOURCE_PEERS}) {
-        const fs::path path = fs::path(place) / "torch_attention.py";
-        if (script.empty() && fs::exists(path)) script = path.string();
+// bench/peers/torch_attention.py, which measures in turns with this program: a round of the same
+// shape whenever it is asked.
+class Torch {
+  public:
+    explicit Torch(bool backward) {
+        namespace fs = std::filesystem;
+        const char* python = std::getenv("MILLRACE_PYTHON");
+        std::string script;
+        for (const char* place : {"bench/peers", MR_SOURCE_PEERS}) {
+            const fs::path path = fs::path(place) / "torch_attention.py";
+            if (script.empty() && fs::exists(path)) script = path.string();
+        }
+        if (script.empty()) {
+            throw Error::usage({.field = "--peer",
+                                .value = "torch",
+                                .problem = "bench/peers/torch_attention.py was not found",
+                                .remedy = "run it from the source directory"});
+        }
+        command_ = fmt::format("exec '{}' '{}' --serve{}", python ? python : "python3", script,
+                               backward ? "" : " --no-backward");
+        process_ = std::make_unique<Coprocess>(command_);
     }
-    if (script.empty()) {
-        throw Error::usage({.field = "--peer",
-                            .value = "torch",
-                            .problem = "bench/peers/torch_attention.py was not found",
-                            .remedy = "run it from the source directory"});
-    }
-    std::string list;
-    for (const FlashShape& s : shapes) list += (list.empty() ? "" : ",") + shape_text(s);
-    const std::string command =
-        fmt::format("'{}' '{}' --shapes '{}'{}", python ? python : "python3", script, list,
-                    backward ? "" : " --no-backward");
-    const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
-    std::map<std::string, Json> found;
-    std::string text;
-    char piece[4096];
-    while (pipe && std::fgets(piece, sizeof piece, pipe.get())) text += piece;
-    for (std::size_t at = 0; at < text.size();) {
-        const std::size_t end = std::min(text.find('\n', at), text.size());
-        const Json line = Json::parse(text.substr(at, end - at), nullptr, false);
-        if (line.is_object() && line.contains("shape")) found[line["shape"]] = line;
-        at = end + 1;
-    }
-    if (found.empty()) {
+    void begin(const FlashShape& shape) { ask(shape_text(shape)); }
+    void round() { ask("round"); }
+    Json end() { return ask("end"); }  // medians of the rounds
+
+  private:
+    // The next line that is an object is the answer; libraries may say other things.
+    Json ask(const std::string& what) {
+        process_->say(what);
+        while (const std::optional<std::string> line = process_->hear()) {
+            const Json answer = Json::parse(*line, nullptr, false);
+            if (answer.is_object() && answer.contains("shape")) return answer;
+        }
         throw Error::input({.field = "--peer",
                             .value = "torch",
-                            .problem = "'" + command + "' measured nothing",
+                            .problem = "'" + command_ + "' ended without an answer",
                             .remedy = "install PyTorch, or name a python that has it in "
                                       "MILLRACE_PYTHON"});
     }
-    return found;
+    std::string command_;
+    std::unique_ptr<Coprocess> process_;
+};
+
+// A shape, and PyTorch's figures for it where it is there, else null: both measured in turns, in as
+// equal states of the device as can be had.
+FlashMeasured measured(const FlashShape& shape, const FlashTables& options, bool together,
+                       Torch* torch, Json& peer) {
+    if (!torch) return cuda::measure_flash(shape, options.backward, together);
+    torch->begin(shape);
+    const FlashMeasured m =
+        cuda::measure_flash(shape, options.backward, together, [torch] { torch->round(); });
+    peer = torch->end();
+    return m;
 }
+
+// What others publish figures of: a step's attention, forward and backward together.
+const FlashShape kBoard{1, 16384, 16, 16, 64, true, DType::bf16};
 
 // A time as TFLOP/s, or a dash.
 std::string rate(double flops, double seconds) {
@@ -98,6 +115,29 @@ Json as_json(const FlashShape& s, const FlashMeasured& m, double matrix) {
     return row;
 }
 
+// The board's shape, one figure.
+std::string board_line(const FlashTables& options, Torch* torch, double matrix, Json& json) {
+    Json peer;
+    const FlashMeasured m = measured(kBoard, options, true, torch, peer);
+    Json row = as_json(kBoard, m, matrix);
+    row["together_us"] = m.together * 1e6;
+    std::string text =
+        fmt::format("{} heads of {}, {} causal tokens, forward and backward together: {:.3f} ms",
+                    kBoard.heads, kBoard.head_dim, kBoard.tokens, m.together * 1e3);
+    if (!peer.is_null()) {
+        row["torch"] = peer;
+        for (const auto& [key, name] :
+             {std::pair{"cudnn", "cuDNN"}, {"flash", "FlashAttention-2"}}) {
+            const Json &forward = peer[key]["forward"], &backward = peer[key]["backward"];
+            if (!forward.is_number() || !backward.is_number()) continue;
+            text += fmt::format("; {} {:.3f} + {:.3f}", name, forward.get<double>() * 1e3,
+                                backward.get<double>() * 1e3);
+        }
+    }
+    json["board"] = row;
+    return text + "\n";
+}
+
 }  // namespace
 
 std::string flash_table(const FlashTables& options, double matrix, Json& json) {
@@ -112,8 +152,9 @@ std::string flash_table(const FlashTables& options, double matrix, Json& json) {
             }
         }
     }
-    std::map<std::string, Json> peers;
-    if (options.torch) peers = ask_torch(shapes, options.backward);
+    std::optional<Torch> torch;
+    if (options.torch) torch.emplace(options.backward);
+    Torch* const turns = torch ? &*torch : nullptr;
     std::string text = fmt::format(
         "plain tensors, bf16; matrix products reach {:.0f} TFLOP/s; TFLOP/s (share of that)\n"
         "  {:>5} {:>6} {:>7} {:>6} {:>7} {:>9} {:>13} {:>9} {:>13} {:>9}",
@@ -123,7 +164,8 @@ std::string flash_table(const FlashTables& options, double matrix, Json& json) {
     text += "\n";
     json["plain"] = Json::array();
     for (const FlashShape& s : shapes) {
-        const FlashMeasured m = cuda::measure_flash(s, options.backward);
+        Json peer;
+        const FlashMeasured m = measured(s, options, false, turns, peer);
         Json row = as_json(s, m, matrix);
         const auto both = [&](double flops, double seconds) {
             return rate(flops, seconds) + " (" + share(flops, seconds, matrix) + ")";
@@ -134,11 +176,11 @@ std::string flash_table(const FlashTables& options, double matrix, Json& json) {
                         m.forward * 1e6, both(s.forward_flops(), m.forward),
                         m.backward > 0 ? fmt::format("{:.1f}", m.backward * 1e6) : "-",
                         both(s.backward_flops(), m.backward), static_cast<double>(m.extra) / 1e6);
-        if (const auto peer = peers.find(shape_text(s)); peer != peers.end()) {
-            row["torch"] = peer->second;
+        if (!peer.is_null()) {
+            row["torch"] = peer;
             for (const char* name : {"cudnn", "flash"}) {
                 const auto times = [&](const char* which, double mine) {
-                    const Json& theirs = peer->second[name][which];
+                    const Json& theirs = peer[name][which];
                     return theirs.is_number() && mine > 0
                                ? fmt::format("{:.2f}", theirs.get<double>() / mine)
                                : std::string("-");
@@ -149,6 +191,9 @@ std::string flash_table(const FlashTables& options, double matrix, Json& json) {
         }
         text += "\n";
         json["plain"].push_back(row);
+    }
+    if (options.tokens.empty() && options.backward) {
+        text += board_line(options, turns, matrix, json);
     }
     return text;
 }

@@ -79,6 +79,10 @@ class Bench(driver.CliTest):
         self.fails(2, "bench", "attention", "--only", "half", says="--only")
         self.fails(2, "bench", "attention", "--peer", "nobody", says="--peer")
         self.fails(2, "bench", "attention", "--grid", "cs337", says="--grid")
+        # What would be ignored is refused.
+        for part in (["--only", "plain"], ["--peer", "torch"]):
+            self.fails(2, "bench", "attention", "--grid", "cs336", *part, says=part[0])
+        self.fails(2, "bench", "attention", "--only", "paged", "--peer", "torch", says="--peer")
         for part in (("--grid", "cs336"), ("--only", "plain"), ("--only", "plain", "--peer", "torch"),
                      ("--only", "paged"), ("--json",)):
             self.fails(3, "bench", "attention", *part, env={"CUDA_VISIBLE_DEVICES": ""},

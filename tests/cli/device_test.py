@@ -207,6 +207,31 @@ class Bench(GpuTest):
             # The log-sum-exp and nothing else.
             self.assertEqual(r["extra_bytes"], 4 * r["heads"] * r["batch"] * r["tokens"])
 
+    def test_bench_attention_in_turns_with_a_peer(self):
+        # Somebody who answers as bench/peers/torch_attention.py does, and says other things, too.
+        peer = self.folder / "python"
+        asked = self.folder / "asked"
+        peer.write_text(f"""#!/bin/sh
+while read line; do
+    echo $line >> '{asked}'
+    echo a warning
+    case $line in
+    end) echo '{{"shape": "", "cudnn": {{"forward": 1, "backward": null}}, "flash": {{}}}}' ;;
+    *) echo '{{"shape": ""}}' ;;
+    esac
+done
+""")
+        peer.chmod(0o755)
+        arguments = ("--only", "plain", "--tokens", "256", "--no-backward", "--peer", "torch")
+        got = self.ok_json("bench", "attention", *arguments, env={"MILLRACE_PYTHON": str(peer)})
+        for r in got["plain"]:
+            self.assertEqual(r["torch"]["cudnn"]["forward"], 1)
+        lines = asked.read_text().split()
+        self.assertEqual(len([x for x in lines if x.startswith("64:256:")]), 4)
+        self.assertEqual((lines.count("round"), lines.count("end")), (4 * 9, 4))
+        self.fails(1, "bench", "attention", *arguments, says="--peer",
+                   env={"MILLRACE_PYTHON": "/bin/false"})
+
     def test_bench_attention_over_the_grid(self):
         rows = self.attention("--grid", "cs336", "--tokens", "128,1024")["cs336"]
         self.assertEqual([(r["type"], r["head_dim"], r["tokens"]) for r in rows],

@@ -1,4 +1,4 @@
-// Values for measurements.
+// Values for measurements: constant ones would draw less power than real ones.
 #pragma once
 
 #include "core/cuda/kernel.cuh"
@@ -6,25 +6,40 @@
 
 namespace mr::cuda {
 
-// Between -1 and 1: constant ones would draw less power than real ones.
-template <typename T>
-__global__ void fill_between_ones_kernel(T* to, std::int64_t count, std::uint32_t seed) {
+// Between 0 and 1, below.
+__device__ __forceinline__ float some_number(std::uint32_t i) {
+    auto x = i * 2654435761u;
+    x = (x ^ (x >> 15)) * 2246822519u;
+    return static_cast<float>((x ^ (x >> 13)) >> 8) * 0x1p-24f;
+}
+struct BetweenOnes {
+    static __device__ float value(std::uint32_t i) { return 2 * some_number(i) - 1; }
+};
+// As PyTorch's randn() has them: of the peers that are measured beside us. What values are decides
+// how much power a product takes, and so how fast it is.
+struct Normal {
+    static __device__ float value(std::uint32_t i) {
+        const float u = 1 - some_number(i), angle = some_number(i ^ 0x9e3779b9u);
+        return sqrtf(-2 * logf(u)) * cospif(2 * angle);
+    }
+};
+
+template <typename Values, typename T>
+__global__ void fill_kernel(T* to, std::int64_t count, std::uint32_t seed) {
     wait_for_previous();
     const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
     for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
          i += step) {
-        auto x = (static_cast<std::uint32_t>(i) + seed) * 2654435761u;
-        x = (x ^ (x >> 15)) * 2246822519u;
-        to[i] = from_f32<T>(static_cast<float>(x ^ (x >> 13)) * 0x1p-31f - 1);
+        to[i] = from_f32<T>(Values::value(static_cast<std::uint32_t>(i) + seed));
     }
 }
 
 // The values depend on where the tensor lies, so that two of them differ.
-inline void fill_between_ones(const Context& ctx, Tensor t) {
+template <typename Values>
+void fill_with(const Context& ctx, Tensor t) {
     with_float_type(t.dtype, [&](auto type) {
         using T = decltype(type);
-        launch(ctx, 1024, 256, 0, fill_between_ones_kernel<T>, static_cast<T*>(t.data),
-               t.shape.count(),
+        launch(ctx, 1024, 256, 0, fill_kernel<Values, T>, static_cast<T*>(t.data), t.shape.count(),
                static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(t.data) >> 8));
     });
 }

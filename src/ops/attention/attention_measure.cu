@@ -86,10 +86,10 @@ AttentionMeasured measure_attention(const AttentionShape& shape, const std::vect
     for (const int n : keys) most = std::max(most, 2 * cache_bytes(shape.batch, n));
     for (const int n : prompts) most = std::max(most, cache_bytes(1, n));
     const DeviceArena cache("attention benchmark", most);
-    fill_between_ones(ctx,
-                      {cache.data(),
-                       shape.dtype,
-                       {static_cast<std::int64_t>(cache.size() / dtype_bytes(shape.dtype, 1))}});
+    fill_with<BetweenOnes>(
+        ctx, {cache.data(),
+              shape.dtype,
+              {static_cast<std::int64_t>(cache.size() / dtype_bytes(shape.dtype, 1))}});
 
     const auto measure = [&](int batch, int count, int n) {
         const std::size_t scratch_bytes =
@@ -105,7 +105,7 @@ AttentionMeasured measure_attention(const AttentionShape& shape, const std::vect
         DeviceArena memory("attention benchmark",
                            scratch_bytes + 2 * rows * row_bytes + tables + 16384);
         const Case c = make_case(stream, memory, shape, batch, count, n);
-        fill_between_ones(ctx, c.q);
+        fill_with<BetweenOnes>(ctx, c.q);
         if (scratch_bytes > 0) {
             ctx.scratch = {memory.array<std::byte>(scratch_bytes), scratch_bytes};
             attention_prepare_scratch(stream, ctx.scratch, batch * count, shape.heads);

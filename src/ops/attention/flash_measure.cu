@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <thread>
+#include <vector>
 
 #include "core/cuda/kernel.cuh"
-#include "core/cuda/timer.h"
 #include "ops/attention/attention_fill.cuh"
 #include "ops/attention/flash_cuda.h"
 #include "ops/attention/flash_measure.h"
@@ -28,7 +30,7 @@ struct Tensors {
                              (backward ? 2 : 1) * (2 * bytes(wide) + 2 * bytes(narrow)));
         const auto make = [&](const Shape& shape) {
             const Tensor t = memory.tensor(s.dtype, shape);
-            fill_between_ones(ctx, t);
+            fill_with<Normal>(ctx, t);
             return ops::HeadRows(t);
         };
         q = make(wide);
@@ -43,18 +45,54 @@ struct Tensors {
     }
 };
 
-// A graph of some 10 ms, and few replays of what takes long.
-template <typename Body>
-double seconds_of(const Stream& stream, DType dtype, double flops, Body&& body) {
-    const double expected = flops / (dtype == DType::f32 ? 1e13 : 4e14);
-    const int calls = static_cast<int>(std::clamp(10e-3 / expected, 1.0, 32.0));
-    return seconds_per_call(
-        stream, calls, [&](int) { body(); }, expected > 3e-3 ? 3 : 7);
+// How long is expected, by what was measured on large devices.
+double expected_seconds(DType dtype, double flops) {
+    return flops / (dtype == DType::f32 ? 1e13 : 4e14);
 }
+// A graph of some 5 ms, replayed round after round, after a rest of twice its time. Under full load
+// a device is at its power limit within a tenth of a second, and what it then still does says more
+// about who ran before.
+class Rounds {
+  public:
+    template <typename Body>
+    Rounds(const Stream& stream, double expected, Body&& body)
+        : stream_(stream), calls_(static_cast<int>(std::clamp(5e-3 / expected, 1.0, 32.0))) {
+        body();  // whatever is made at the first call
+        stream.synchronize();
+        graph_ = Graph::capture(stream, [&] {
+            for (int i = 0; i < calls_; ++i) body();
+        });
+    }
+    void run() {
+        const double last = seconds_.empty() ? 5e-3 : seconds_.back() * calls_;
+        std::this_thread::sleep_for(std::chrono::duration<double>(2 * std::min(last, 20e-3)));
+        const Event begin(true), end(true);
+        stream_.record(begin);
+        graph_.launch(stream_);
+        stream_.record(end);
+        end.synchronize();
+        seconds_.push_back(end.seconds_since(begin) / calls_);
+    }
+    // Of all rounds but the first two.
+    double median() const {
+        std::vector<double> late(seconds_.begin() + 2, seconds_.end());
+        std::sort(late.begin(), late.end());
+        return late[late.size() / 2];
+    }
+
+  private:
+    const Stream& stream_;
+    int calls_;
+    Graph graph_;
+    std::vector<double> seconds_;
+};
+// Few rounds of what takes long.
+int rounds_of(double expected) { return 2 + (expected > 3e-3 ? 3 : 7); }
 
 }  // namespace
 
-FlashMeasured measure_flash(const FlashShape& shape, bool backward) {
+FlashMeasured measure_flash(const FlashShape& shape, bool backward, bool together,
+                            const std::function<void()>& between) {
     require_device();
     Stream stream;
     Context ctx;
@@ -74,15 +112,30 @@ FlashMeasured measure_flash(const FlashShape& shape, bool backward) {
     FlashMeasured m;
     m.tensors = t.memory.size();
     m.extra = extra.size();
-    m.forward = seconds_of(stream, shape.dtype, shape.forward_flops(), [&] {
-        flash_forward(ctx, t.out, lse, t.q, t.k, t.v, batch, mask, scale);
-    });
-    if (backward) {
-        m.backward = seconds_of(stream, shape.dtype, shape.backward_flops(), [&] {
-            flash_backward(ctx, {t.dq, t.dk, t.dv}, t.dout, t.q, t.k, t.v, t.out, lse, batch, mask,
-                           scale);
+    const auto forward = [&] { flash_forward(ctx, t.out, lse, t.q, t.k, t.v, batch, mask, scale); };
+    const auto back = [&] {
+        flash_backward(ctx, {t.dq, t.dk, t.dv}, t.dout, t.q, t.k, t.v, t.out, lse, batch, mask,
+                       scale);
+    };
+    const double once = expected_seconds(shape.dtype, shape.forward_flops());
+    const double again = expected_seconds(shape.dtype, shape.backward_flops());
+    // All take turns, and with whatever else is measured, so that all find the device alike.
+    std::vector<Rounds> timed;
+    timed.emplace_back(stream, once, forward);
+    if (backward) timed.emplace_back(stream, again, back);
+    if (backward && together) {
+        timed.emplace_back(stream, once + again, [&] {
+            forward();
+            back();
         });
     }
+    for (int i = 0; i < rounds_of(once); ++i) {
+        for (Rounds& rounds : timed) rounds.run();
+        if (between) between();
+    }
+    m.forward = timed[0].median();
+    if (backward) m.backward = timed[1].median();
+    if (backward && together) m.together = timed[2].median();
     return m;
 }
 
@@ -110,11 +163,16 @@ FlashMeasured measure_unfused(const FlashShape& shape, bool backward) {
     FlashMeasured m;
     m.tensors = t.memory.size();
     m.extra = matrices;
-    m.forward = seconds_of(stream, shape.dtype, 4 * shape.forward_flops(),
-                           [&] { unfused_forward(ctx, u, memory, scale); });
+    const auto seconds = [&](double flops, auto&& body) {
+        const double expected = expected_seconds(shape.dtype, 4 * flops);
+        Rounds rounds(stream, expected, body);
+        for (int i = 0; i < rounds_of(expected); ++i) rounds.run();
+        return rounds.median();
+    };
+    m.forward = seconds(shape.forward_flops(), [&] { unfused_forward(ctx, u, memory, scale); });
     if (backward) {
-        m.backward = seconds_of(stream, shape.dtype, 4 * shape.backward_flops(),
-                                [&] { unfused_backward(ctx, u, memory, scale); });
+        m.backward =
+            seconds(shape.backward_flops(), [&] { unfused_backward(ctx, u, memory, scale); });
     }
     return m;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 
 #include "core/dtype.h"
 
@@ -25,12 +26,15 @@ struct FlashShape {
 
 struct FlashMeasured {
     double forward = 0, backward = 0;  // seconds a call, in a graph; backward 0: not measured
+    double together = 0;               // one forward and one backward after the other; 0: likewise
     std::size_t tensors = 0;           // bytes of q, k, v, out and their gradients
     std::size_t extra = 0;             // bytes besides: log-sum-exp and scratch, or the matrices
 };
 
 // Error (device) without a GPU, OutOfMemory where memory does not suffice.
-FlashMeasured measure_flash(const FlashShape& shape, bool backward);
+// between(): called after every round of measurements, to measure something else in turn.
+FlashMeasured measure_flash(const FlashShape& shape, bool backward, bool together = false,
+                            const std::function<void()>& between = {});
 // One sequence and one head, causal.
 FlashMeasured measure_unfused(const FlashShape& shape, bool backward);
 
