@@ -72,6 +72,9 @@ ParamLayout param_layout(const ModelSpec& spec) {
         if (!continues(spec, role)) offset = aligned(offset);
         layout.entries.push_back({{role, layer}, shape, offset});
         offset += shape.count();
+        if (role == Role::head || (role == Role::embedding && spec.tied_embeddings)) {
+            offset += (head_rows(spec) - spec.vocab) * spec.dim;
+        }
     };
     // The order of roles_of() has biases between q, k and v: here the three come at once.
     for (const bool matrices : {true, false}) {
@@ -128,6 +131,14 @@ Tensor qkv_bias(const ModelSpec& spec, const LayerWeights& w) {
 Tensor gate_up_matrix(const ModelSpec& spec, const LayerWeights& w) {
     if (!spec.gated) return w.up;
     return {w.gate.data, w.gate.dtype, {std::int64_t{2} * spec.hidden, spec.dim}};
+}
+
+std::int64_t head_rows(const ModelSpec& spec) {
+    return (spec.vocab + kHeadAlign - 1) / kHeadAlign * kHeadAlign;
+}
+
+Tensor head_matrix(const ModelSpec& spec, const Weights& w) {
+    return {w.head.data, w.head.dtype, {head_rows(spec), std::int64_t{spec.dim}}};
 }
 
 void init_params(const ParamLayout& layout, float* params, std::uint64_t seed, ThreadPool& pool) {

@@ -17,6 +17,8 @@ namespace mr::model {
 // q, k and v of a layer lie one after the other without a gap, and so do their biases, and gate and
 // up: each is one matrix [q_dim + 2 kv_dim, dim] and [2 hidden, dim]. Everything else begins at a
 // multiple of kParamAlign elements; the gaps are 0 and stay 0. A tied head has no place of its own.
+// Behind the rows of the head (or of the embedding that is the head) there is room for a multiple
+// of kHeadAlign of them, so that its products may be of that many: no gradient goes there.
 struct ParamLayout {
     struct Entry {
         RoleAt at;
@@ -29,6 +31,7 @@ struct ParamLayout {
     std::int64_t count = 0;      // of all, gaps included
 };
 inline constexpr std::int64_t kParamAlign = 64;
+inline constexpr std::int64_t kHeadAlign = 64;
 
 ParamLayout param_layout(const ModelSpec& spec);
 
@@ -42,6 +45,9 @@ Weights param_views(const ParamLayout& layout, void* matrices, DType dtype, floa
 Tensor qkv_matrix(const ModelSpec& spec, const LayerWeights& w);      // [q_dim + 2 kv_dim, dim]
 Tensor qkv_bias(const ModelSpec& spec, const LayerWeights& w);        // [q_dim + 2 kv_dim], or none
 Tensor gate_up_matrix(const ModelSpec& spec, const LayerWeights& w);  // [2 hidden, dim], or up
+// The head with the rows behind it.
+std::int64_t head_rows(const ModelSpec& spec);
+Tensor head_matrix(const ModelSpec& spec, const Weights& w);  // [head_rows(), dim]
 
 // New parameters: matrices and tables N(0, 0.02), those that end in the residual stream (o, down)
 // divided by sqrt(2 layers); norms 1, biases 0. A tensor's values depend on its role, layer and the

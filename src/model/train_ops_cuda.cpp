@@ -143,7 +143,7 @@ class CudaTrainOps final : public TrainOps {
     }
     void linear(Tensor out, Tensor x, Tensor w, Tensor bias, Tensor residual,
                 OpKind kind) override {
-        cuda::linear_forward(ctx_, out, x, w, bias, residual, {.kind = kind});
+        cuda::linear_forward(ctx_, out, x, w, bias, residual, {.kind = kind, .timed = true});
     }
     void rope(const ops::HeadRows& x, Tensor cos_sin, ops::RopeStyle style,
               bool backward) override {
@@ -172,10 +172,10 @@ class CudaTrainOps final : public TrainOps {
                                      gradient);
     }
     void linear_input(Tensor dx, Tensor dy, Tensor w, OpKind kind) override {
-        cuda::linear_backward_input(ctx_, dx, dy, w, false, {.kind = kind});
+        cuda::linear_backward_input(ctx_, dx, dy, w, false, {.kind = kind, .timed = true});
     }
     void linear_weight(Tensor dw, Tensor dbias, Tensor dy, Tensor x, OpKind kind) override {
-        cuda::linear_backward_weight(ctx_, dw, dbias, dy, x, {.kind = kind});
+        cuda::linear_backward_weight(ctx_, dw, dbias, dy, x, {.kind = kind, .timed = true});
     }
     void norm_backward(const NormBackward& pass) override {
         cuda::norm_backward(ctx_, {.kind = pass.kind,

@@ -81,10 +81,10 @@ std::int64_t default_head_rows(const ModelSpec& spec, std::int64_t tokens, DType
     return std::min((rows + 63) / 64 * 64, tokens);
 }
 
-// Products in 16 bits like rows of whole 128 bytes; TrainOps leaves the columns behind the
-// vocabulary alone, and gives them no gradient.
+// Products in 16 bits like whole numbers of 128 bytes. The columns behind the vocabulary take no
+// part in the loss and have no gradient, and so the head's rows that make them have none.
 static std::int64_t logit_columns(const ModelSpec& spec, DType compute) {
-    return compute == DType::f32 ? spec.vocab : (spec.vocab + 63) / 64 * 64;
+    return compute == DType::f32 ? spec.vocab : head_rows(spec);
 }
 
 template <typename Take>
@@ -257,19 +257,23 @@ void TrainPass::forward(const Weights& weights, int slot) {
 void TrainPass::head(const Weights& weights, const Weights* grads, int slot, float scale) {
     const Buffers& b = *b_;
     const std::int64_t tokens = shape_.tokens();
+    // A bias has no room behind it.
+    const bool wide = b.logits.dim(1) > spec_.vocab && !weights.head_bias;
+    const Tensor head = wide ? head_matrix(spec_, weights) : weights.head;
     for (std::int64_t first = 0; first < tokens; first += shape_.head_rows) {
         const std::int64_t rows = std::min(shape_.head_rows, tokens - first);
         const Tensor x = b.x_out.slice_rows(first, rows);
         const Tensor hf = b.hf.slice_rows(0, rows);
         const Tensor logits = b.logits.slice_rows(0, rows);
         norm(hf, x, weights.final_norm, weights.final_norm_bias);
-        ops_.linear(logits, hf, weights.head, weights.head_bias, {}, OpKind::lm_head);
+        ops_.linear(logits, hf, head, weights.head_bias, {}, OpKind::lm_head);
         ops_.loss(static_cast<float*>(b.losses.data) + first, logits, slot, first, scale,
                   grads != nullptr);
         if (!grads) continue;
         const Tensor dhf = b.dhf.slice_rows(0, rows);
-        ops_.linear_input(dhf, logits, weights.head, OpKind::lm_head);
-        ops_.linear_weight(grads->head, grads->head_bias, logits, hf, OpKind::lm_head);
+        ops_.linear_input(dhf, logits, head, OpKind::lm_head);
+        ops_.linear_weight(wide ? head_matrix(spec_, *grads) : grads->head, grads->head_bias,
+                           logits, hf, OpKind::lm_head);
         const bool copy = b.dxc.data != b.dx.data;
         ops_.norm_backward({.kind = spec_.norm,
                             .eps = spec_.norm_eps,

@@ -90,7 +90,7 @@ void multiply(const Context& ctx, const TrainProduct& p, const char* name,
                  2 * elements(p.rows, p.cols) * static_cast<std::uint64_t>(p.sum), 0});
     if (!options.own_kernel) {
         if (stamp) launch(ctx, dim3(1), dim3(1), 0, stamp_before, stamp);
-        if (library_product(ctx, p, workspace(ctx))) {
+        if (library_product(ctx, p, workspace(ctx), options.timed ? kTimed : 0)) {
             if (stamp) launch(ctx, dim3(1), dim3(1), 0, stamp_after, stamp);
             return;
         }

@@ -21,6 +21,9 @@ namespace mr::cuda {
 struct TrainGemmOptions {
     OpKind kind = OpKind::linear;
     bool own_kernel = false;  // do not use cuBLASLt
+    // The first call of a shape tries the library's algorithms and waits for them; the bits are
+    // those of the one it names first, whichever is fastest. Not where a stream is captured.
+    bool timed = false;
 };
 
 // out = x · wᵀ (+ bias) (+ residual).

@@ -30,8 +30,12 @@ inline constexpr std::size_t kTrainWorkspace = std::size_t{32} << 20;
 
 // By cuBLASLt; false where it does not take the product, and nothing was done. Only algorithms
 // whose partial sums, if any, meet in the workspace and are added there in one order. `which`: of
-// the library's favourites, the first one best; false where there are not so many.
-inline constexpr int kTrainCandidates = 8;
+// the library's favourites, the first one best; false where there are not so many. kTimed: that of
+// them which is fastest here among those with the bits of the first, so that the choice, which may
+// be another one next time, changes nothing. For that the first call of a shape computes it again
+// and again and waits; where the product adds to its own output the first one is taken.
+inline constexpr int kTrainCandidates = 16;
+inline constexpr int kTimed = -1;
 bool library_product(const Context& ctx, const TrainProduct& product,
                      std::span<std::byte> workspace, int which = 0);
 // By a plain kernel: any shape, any GPU.
