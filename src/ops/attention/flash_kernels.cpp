@@ -20,10 +20,17 @@ struct ByKey {
 MR_INLINE void weigh_row(const FlashBackwardTile& tile, int row, int first, int last, float* s,
                          float* dp) {
     const int lo = tile.lo[row], hi = tile.hi[row];
-    for (int j = first; j < last; ++j) {
-        if (j >= lo && j < hi) continue;
-        s[j] = -__builtin_inff();
-        dp[j] = 0;
+    const auto hide = [&](int begin, int end) {
+        for (int j = begin; j < end; ++j) {
+            s[j] = -__builtin_inff();
+            dp[j] = 0;
+        }
+    };
+    if (lo < hi) {
+        hide(first, lo);
+        hide(hi, last);
+    } else {
+        hide(first, last);
     }
     // A row that sees nothing may have any lse; its scores stay -inf.
     const Vec lse = set(lo < hi ? tile.lse[row] : 0.0f);
@@ -48,9 +55,16 @@ MR_INLINE void row_block(const FlashBackwardTile& tile, int row, int lo, int hi,
                 dp);
     for (int r = 0; r < R; ++r) {
         weigh_row(tile, row + r, first, last, s[r], dp[r]);
+        if constexpr (R == 4) continue;
         for (int j = lo; j < hi; ++j) {
             by_key.p[j][row + r] = s[r][j];
             by_key.ds[j][row + r] = dp[r][j];
+        }
+    }
+    if constexpr (R == 4) {  // whole vectors of keys: those outside of [lo, hi) weigh 0
+        for (int j = first; j < last; j += 4) {
+            turn4(&by_key.p[j][row], kBlockRows, &s[0][j], kTileKeys);
+            turn4(&by_key.ds[j][row], kBlockRows, &dp[0][j], kTileKeys);
         }
     }
     add_weighted<R>(tile.dq + at, tile.stride, tile.keys, tile.key_stride, tile.head_dim, lo, hi,

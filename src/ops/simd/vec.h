@@ -324,6 +324,33 @@ MR_INLINE void store_n(float* p, Vec a, int n) {
     }
 }
 
+// A square of 4 x 4 floats turned: to[p * width + i] = from[i * stride + p].
+MR_INLINE void turn4(float* to, std::int64_t width, const float* from, std::int64_t stride) {
+#if defined(MR_VEC_NEON)
+    const float32x4_t r0 = vld1q_f32(from), r1 = vld1q_f32(from + stride);
+    const float32x4_t r2 = vld1q_f32(from + 2 * stride), r3 = vld1q_f32(from + 3 * stride);
+    const float32x4_t a = vzip1q_f32(r0, r2), b = vzip2q_f32(r0, r2);
+    const float32x4_t c = vzip1q_f32(r1, r3), d = vzip2q_f32(r1, r3);
+    vst1q_f32(to, vzip1q_f32(a, c));
+    vst1q_f32(to + width, vzip2q_f32(a, c));
+    vst1q_f32(to + 2 * width, vzip1q_f32(b, d));
+    vst1q_f32(to + 3 * width, vzip2q_f32(b, d));
+#elif defined(MR_VEC_AVX2) || defined(MR_VEC_AVX512)
+    const __m128 r0 = _mm_loadu_ps(from), r1 = _mm_loadu_ps(from + stride);
+    const __m128 r2 = _mm_loadu_ps(from + 2 * stride), r3 = _mm_loadu_ps(from + 3 * stride);
+    const __m128 a = _mm_unpacklo_ps(r0, r2), b = _mm_unpackhi_ps(r0, r2);
+    const __m128 c = _mm_unpacklo_ps(r1, r3), d = _mm_unpackhi_ps(r1, r3);
+    _mm_storeu_ps(to, _mm_unpacklo_ps(a, c));
+    _mm_storeu_ps(to + width, _mm_unpackhi_ps(a, c));
+    _mm_storeu_ps(to + 2 * width, _mm_unpacklo_ps(b, d));
+    _mm_storeu_ps(to + 3 * width, _mm_unpackhi_ps(b, d));
+#else
+    for (int i = 0; i < 4; ++i) {
+        for (int p = 0; p < 4; ++p) to[p * width + i] = from[i * stride + p];
+    }
+#endif
+}
+
 // e^x to about 1 ulp; 0 below the smallest subnormal, infinity above the largest float, NaN for
 // NaN. x = n ln2 + r, |r| <= ln2 / 2 (Cody and Waite: ln2 in two parts, the first exact for small
 // n); e^r by Taylor to r^7, whose first left-out term is below 6e-9; then * 2^n in two steps, so
