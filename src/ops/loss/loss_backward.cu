@@ -9,7 +9,8 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
-constexpr int kBatch = 4;  // loads in flight
+constexpr int kBatch = 4;                // loads in flight
+constexpr float kMost = 3.38953139e38f;  // of bf16
 
 struct Args {
     float* loss;
@@ -56,8 +57,9 @@ __global__ void __launch_bounds__(kThreads) row_gradient(const Args a) {
     bf16* logits = a.logits + row * static_cast<std::size_t>(a.cols);
     auto* memory = reinterpret_cast<Piece*>(logits);
     auto* mine = kKept ? reinterpret_cast<Piece*>(kept) : memory;
-    // Pieces that have columns of the vocabulary, and those of the whole row.
-    const int pieces = (a.vocab + kWidth - 1) / kWidth, all = a.cols / kWidth;
+    // Pieces that have columns of the vocabulary, those that have no others, and the row's.
+    const int pieces = (a.vocab + kWidth - 1) / kWidth, whole = a.vocab / kWidth;
+    const int all = a.cols / kWidth;
     const int target = a.targets[row];
     if (target < 0) {
         if (thread == 0) a.loss[row] = 0;
@@ -69,15 +71,28 @@ __global__ void __launch_bounds__(kThreads) row_gradient(const Args a) {
     }
     const float target_logit = target < a.vocab ? to_f32(logits[target]) : 0.0f;
 
-    float top = __int_as_float(0xff800000);  // -inf
+    // The least and the greatest, of whole pieces two columns at a time; an infinity is either, and
+    // a NaN is both. They begin at the finite ends.
+    float top = -kMost;
     bool bad = target >= a.vocab;
+    __nv_bfloat162 low = __float2bfloat162_rn(kMost), high = __float2bfloat162_rn(-kMost);
     const auto see = [&](const Piece& piece, int i) {
+        if (kWidth == 8 && i < whole) {
+            __nv_bfloat162 pairs[4];
+            memcpy(pairs, &piece, sizeof piece);
+#pragma unroll
+            for (int j = 0; j < kWidth / 2; ++j) {
+                low = __hmin2_nan(low, pairs[j]);
+                high = __hmax2_nan(high, pairs[j]);
+            }
+            return;
+        }
         float v[kWidth];
         unpack<kWidth>(piece, v);
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) {
             if (i * kWidth + j >= a.vocab) continue;
-            bad |= !(fabsf(v[j]) <= 3.4e38f);
+            bad |= !(fabsf(v[j]) <= kMost);
             top = fmaxf(top, v[j]);
         }
     };
@@ -97,7 +112,11 @@ __global__ void __launch_bounds__(kThreads) row_gradient(const Args a) {
         if constexpr (kKept) mine[i] = piece;
         see(piece, i);
     }
-    top = warp_max(top);
+    const float2 least = __bfloat1622float2(low), greatest = __bfloat1622float2(high);
+    for (const float end : {least.x, least.y, greatest.x, greatest.y}) {
+        bad |= !(fabsf(end) <= kMost);
+    }
+    top = warp_max(fmaxf(top, fmaxf(greatest.x, greatest.y)));
     if (lane == 0) tops[warp] = top;
     bad = __syncthreads_or(bad) != 0;  // every logit was read: the row may be written from here on
     top = warp_max(tops[lane % kWarps]);
@@ -109,7 +128,8 @@ __global__ void __launch_bounds__(kThreads) row_gradient(const Args a) {
         unpack<kWidth>(mine[p], v);
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) {
-            if (p * kWidth + j < a.vocab) sum += __expf(v[j] - top);
+            const float e = __expf(v[j] - top);
+            if (p < whole || p * kWidth + j < a.vocab) sum += e;
         }
     }
     sum = warp_sum(sum);
@@ -128,11 +148,13 @@ __global__ void __launch_bounds__(kThreads) row_gradient(const Args a) {
         if (p < pieces) {
             unpack<kWidth>(mine[p], v);
 #pragma unroll
-            for (int j = 0; j < kWidth; ++j) {
-                const int at = p * kWidth + j;
-                float d = factor * __expf(v[j] - top);
-                if (at == target) d -= a.scale;
-                v[j] = at < a.vocab ? bad ? nan : d : 0.0f;
+            for (int j = 0; j < kWidth; ++j) v[j] = factor * __expf(v[j] - top);
+            if (p == target / kWidth || p >= whole) {
+#pragma unroll
+                for (int j = 0; j < kWidth; ++j) {
+                    if (p * kWidth + j == target) v[j] -= a.scale;
+                    if (p * kWidth + j >= a.vocab) v[j] = 0.0f;
+                }
             }
         }
         memory[p] = pack<kWidth>(v);
