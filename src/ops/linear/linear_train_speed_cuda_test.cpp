@@ -31,7 +31,7 @@ class TrainProductSpeed : public GpuTest {
         stream_->synchronize();
         return to;
     }
-    void measure(const char* name, TrainProduct p, bool accumulate) {
+    void measure(const char* name, TrainProduct p, bool accumulate, bool bias = false) {
         memory_.reset();
         const auto count = [](std::int64_t a, std::int64_t b) {
             return static_cast<std::size_t>(a * b);
@@ -44,6 +44,7 @@ class TrainProductSpeed : public GpuTest {
         const std::size_t bytes = dtype_bytes(p.out_type, count(p.rows, p.cols));
         p.out = memory_.alloc(bytes);
         p.c = accumulate ? p.out : nullptr;
+        if (bias) p.bias = noise(2 * static_cast<std::size_t>(p.cols));  // room for f32
         const std::span<std::byte> workspace{memory_.array<std::byte>(kTrainWorkspace),
                                              kTrainWorkspace};
         std::vector<std::byte> first;
@@ -70,6 +71,7 @@ class TrainProductSpeed : public GpuTest {
         p.rows = tokens, p.cols = n, p.sum = k, p.b_turned = true;
         p.out_type = residual ? DType::f32 : DType::bf16;
         measure("  forward", p, residual);
+        measure("  forward with bias", p, residual, true);
         p = {};
         p.rows = tokens, p.cols = k, p.sum = n;
         measure("  input", p, false);
