@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+"""millrace train: runs, resuming bit for bit, kills, Ctrl-C, refusals."""
+import json
+import os
+import pathlib
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+import driver
+from driver import BIN, millrace
+
+SHAPE = ["--dim", "32", "--layers", "1", "--heads", "2", "--batch", "2", "--seq", "32"]
+QUIET = ["--sample-tokens", "0", "--eval-every", "0", "--eval-batches", "1", "--threads", "1"]
+
+
+def metrics(run):
+    """Every line of a run's metrics without what the clock says."""
+    keys = ("step", "loss", "val_loss", "lr", "grad_norm", "skipped")
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k in keys} for line in lines]
+
+
+def checkpoints(run):
+    folder = run / "checkpoints"
+    return sorted(p.name for p in folder.iterdir()) if folder.exists() else []
+
+
+def bits(run, step):
+    folder = run / "checkpoints" / f"step-{step:06}"
+    return [(folder / f"{name}.safetensors").read_bytes() for name in ("model", "optimizer")]
+
+
+class TrainTest(driver.CliTest):
+    @classmethod
+    def setUpClass(cls):
+        made = tempfile.TemporaryDirectory(prefix="millrace-train-")
+        cls.addClassCleanup(made.cleanup)
+        base = pathlib.Path(made.name)
+        cls.data = base / "data"
+        for command in (["data", "storybook", "--stories", "40", "--seed", "1", "--out",
+                         base / "s.txt"],
+                        ["tokenizer", "train", "--data", base / "s.txt", "--vocab", "280", "--out",
+                         base / "tok"],
+                        ["data", "pack", "--data", base / "s.txt", "--tokenizer", base / "tok",
+                         "--val-docs", "2", "--out", cls.data]):
+            result = millrace(*command)
+            assert result.code == 0, (command, result.err)
+        # What all others are held to: six steps, a checkpoint after every second.
+        cls.whole = base / "whole"
+        result = millrace("train", *SHAPE, *QUIET, *cls.steps(), "--data", cls.data, "--out",
+                          cls.whole, "--keep", "0", "--json")
+        assert result.code == 0, result.err
+        cls.result = result.json()
+
+    @staticmethod
+    def steps():
+        return ["--steps", "6", "--save-every", "2"]
+
+    def start(self, run, *more, **kwargs):
+        return millrace("train", *SHAPE, *QUIET, *self.steps(), "--data", self.data, "--out", run,
+                        *more, **kwargs)
+
+    def assert_same_end(self, run):
+        self.assertEqual(bits(run, 6), bits(self.whole, 6))
+        self.assertEqual(metrics(run), metrics(self.whole))
+
+    def test_a_run_leaves_a_model_metrics_and_a_report(self):
+        self.assertEqual(self.result["step"], 6)
+        self.assertEqual(checkpoints(self.whole), ["step-000002", "step-000004", "step-000006"])
+        lines = metrics(self.whole)
+        self.assertEqual([m["step"] for m in lines], [1, 2, 3, 4, 5, 6])
+        self.assertIn("val_loss", lines[-1])
+        self.assertLess(lines[-1]["loss"], lines[0]["loss"])
+        self.assertEqual(self.result["loss"], lines[-1]["loss"])
+        self.assertIn("<html", (self.whole / "report.html").read_text())
+        made = self.ok_json("run", self.whole, "-p", "Once", "-n", "4", "--temp", "0")
+        self.assertEqual(len(made["ids"]), 4)
+        self.ok("convert", self.whole, self.folder / "m.gguf")
+        again = self.ok_json("run", self.folder / "m.gguf", "-p", "Once", "-n", "4", "--temp", "0")
+        self.assertEqual(again["text"], made["text"])
+
+    def test_resuming_gives_the_same_bits_with_any_threads_and_recomputation(self):
+        run = self.folder / "run"
+        shutil.copytree(self.whole, run)
+        for step in (4, 6):
+            shutil.rmtree(run / "checkpoints" / f"step-{step:06}")
+        self.ok("train", "--resume", run, "--threads", "2", "--prefetch", "0", "--recompute",
+                "full")
+        self.assert_same_end(run)
+        # Nothing is left to do: nothing is done.
+        self.assertEqual(self.ok_json("train", "--resume", run)["step"], 6)
+        self.assert_same_end(run)
+
+    def test_killed_at_points_of_saving_it_goes_on_as_if_never_stopped(self):
+        points = random.Random(7).sample(range(1, 40), 7)
+        killed = 0
+        for point in points:
+            run = self.folder / f"run{point}"
+            result = self.start(run, "--keep", "1", env={"MILLRACE_FAULT": f"save:{point}"})
+            if result.code == 0:
+                continue  # fewer points than that
+            self.assertEqual(result.code, -signal.SIGKILL)
+            killed += 1
+            whole = [name for name in checkpoints(run) if name.startswith("step-")]
+            again = (self.start(run) if not whole else millrace("train", "--resume", run))
+            self.assertEqual(again.code, 0, again.err)
+            self.assert_same_end(run)
+            # Nothing half written is left.
+            self.assertEqual([n for n in checkpoints(run) if n.startswith(".")], [])
+        self.assertGreaterEqual(killed, 4)
+
+    def test_killed_at_any_time(self):
+        run = self.folder / "run"
+        process = subprocess.Popen(
+            [BIN, "train", *SHAPE, *QUIET, "--steps", "6", "--save-every", "1", "--data",
+             str(self.data), "--out", str(run)], stderr=subprocess.DEVNULL)
+        time.sleep(random.Random().uniform(0.02, 0.3))
+        process.kill()
+        process.wait()
+        whole = [name for name in checkpoints(run) if name.startswith("step-")]
+        again = self.start(run) if not whole else millrace("train", "--resume", run)
+        self.assertEqual(again.code, 0, again.err)
+        self.assert_same_end(run)
+
+    def test_ctrl_c_saves_and_leaves(self):
+        run = self.folder / "run"
+        process = subprocess.Popen(
+            [BIN, "train", *SHAPE, *QUIET, "--steps", "100000", "--save-every", "0", "--data",
+             str(self.data), "--out", str(run)], stderr=subprocess.PIPE)
+        while not (run / "metrics.jsonl").exists() or not metrics(run):
+            self.assertIsNone(process.poll(), "it ended by itself")
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, err)
+        self.assertIn(b"--resume", err)
+        (last,) = checkpoints(run)
+        self.assertEqual(last, f"step-{metrics(run)[-1]['step']:06}")
+        self.assertEqual(len(metrics(run)), metrics(run)[-1]["step"])
+
+    def test_accumulation_init_and_the_other_families(self):
+        for family in ("qwen3", "gpt2", "gpt-neox"):
+            run = self.folder / family
+            self.ok("train", "--model", family, *SHAPE, *QUIET, "--steps", "2", "--accumulate", "2",
+                    "--data", self.data, "--out", run)
+            self.ok("run", run, "-p", "Once", "-n", "2")
+        tuned = self.ok_json("train", "--init", self.whole, "--batch", "2", "--seq", "32", *QUIET,
+                             "--steps", "2", "--data", self.data, "--out", self.folder / "tuned")
+        # It goes on from where the other was, not from nothing.
+        self.assertLess(tuned["loss"], metrics(self.whole)[0]["loss"])
+
+    def test_steps_without_a_finite_gradient_end_the_run(self):
+        result = self.start(self.folder / "run", "--lr", "1e30", "--warmup", "0", "--clip", "0",
+                            "--max-skips", "3")
+        self.assertEqual(result.code, 1)
+        self.assertIn("3 steps in a row had no finite gradient", result.err)
+        self.assertEqual([m["skipped"] for m in metrics(self.folder / "run")][-3:], [True] * 3)
+
+    def test_a_full_disk_leaves_the_last_checkpoint(self):
+        run = self.folder / "run"
+        shutil.copytree(self.whole, run)
+        shutil.rmtree(run / "checkpoints" / "step-000006")
+        before = bits(run, 4)
+
+        def limit():  # a limit on the size of files stands in for the disk
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        result = millrace("train", "--resume", run, preexec_fn=limit)
+        self.assertEqual(result.code, 1)
+        self.assertIn("cannot be written", result.err.splitlines()[-1])
+        self.assertEqual(checkpoints(run), ["step-000002", "step-000004"])
+        self.assertEqual(bits(run, 4), before)
+        self.ok("train", "--resume", run)
+        self.assert_same_end(run)
+
+    def test_damaged_checkpoints(self):
+        for name, change, says in (
+                ("model.safetensors", lambda b: b[:-100], "model.safetensors"),
+                ("optimizer.safetensors", lambda b: b[:-100], "optimizer.safetensors"),
+                ("optimizer.safetensors", lambda b: b[:-100] + bytes(100), "damaged"),
+                ("model.safetensors", lambda b: b[:-8] + b"12345678", "damaged"),
+                ("state.json", lambda b: b[:len(b) // 2], "state.json"),
+                ("state.json", lambda b: b.replace(b'"seq": 32', b'"seq": "x"'), "options.seq"),
+                ("config.json", lambda b: b"{}", "config.json")):
+            run = self.folder / "run"
+            shutil.copytree(self.whole, run)
+            file = run / "checkpoints" / "step-000006" / name
+            changed = change(file.read_bytes())
+            file.unlink()
+            file.write_bytes(changed)
+            self.fails(1, "train", "--resume", run, says=says)
+            shutil.rmtree(run)
+
+    def test_what_is_refused(self):
+        new = ["train", *SHAPE, *QUIET, "--data", self.data]
+        out = ["--out", self.folder / "out"]
+        self.fails(2, *new, "--out", self.whole, says="--resume")
+        self.fails(2, *new, says="--out")
+        self.fails(2, "train", *out, says="--data")
+        self.fails(2, "train", "--resume", self.whole, "--lr", "1", says="--lr")
+        self.fails(1, "train", "--resume", self.folder / "none", says="no checkpoint")
+        self.fails(1, "train", "--data", self.folder / "none", *out, says="none")
+        self.fails(2, *new, *out, "--context", "16", says=["--seq", "16"])
+        self.fails(2, *new, *out, "--heads", "3", says="--heads")
+        self.fails(2, *new, *out, "--head-dim", "12", says="multiple of 8")
+        self.fails(2, *new, *out, "--model", "rnn", says="rnn")
+        self.fails(2, *new, *out, "--lr", "0", says="--lr")
+        self.fails(2, *new, *out, "--schedule", "up", says="--schedule")
+        self.fails(2, *new, *out, "--batch", "1", "--seq", "4", says="too few")
+        self.fails(1, *new, *out, "--seq", "1000000", says="1000000")
+        self.fails(1, "train", "--init", driver.SOURCE / "models" / "storyteller.gguf", "--data",
+                   self.data, "--seq", "32", *out, says="tokenizer")
+        self.fails(3, *new, *out, "--batch", "1000000", "--seq", "200", "--context", "200",
+                   says=["what would fit", "--batch"])
+        self.assertFalse((self.folder / "out").exists())
+
+
+if __name__ == "__main__":
+    driver.main()
