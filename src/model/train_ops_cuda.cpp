@@ -12,7 +12,6 @@
 #include "core/cpu.h"
 #include "core/cuda/timeline.h"
 #include "ops/activation/activation_backward_cuda.h"
-#include "ops/activation/activation_cuda.h"
 #include "ops/attention/flash_cuda.h"
 #include "ops/embedding/embedding_backward_cuda.h"
 #include "ops/embedding/embedding_cuda.h"
@@ -159,11 +158,7 @@ class CudaTrainOps final : public TrainOps {
         cuda::flash_forward(ctx_, out, lse, q, k, v, batch_of(shape_), mask, scale);
     }
     void activation(Tensor out, Tensor in, ops::Activation kind, bool gated) override {
-        if (gated) {
-            cuda::gated_activation(ctx_, out, in, kind);
-        } else {
-            cuda::activation(ctx_, out, in, {}, kind);
-        }
+        cuda::activation_train(ctx_, out, in, kind, gated);
     }
 
     void loss(float* loss, Tensor logits, int slot, std::int64_t first, float scale,

@@ -1,6 +1,7 @@
 #include "core/cuda/vec8.cuh"
 #include "ops/activation/activation.cuh"
 #include "ops/activation/activation_backward_cuda.h"
+#include "ops/activation/activation_cuda.h"
 #include "ops/add/parts_cuda.h"
 #include "ops/linear/linear_train_cuda.h"
 
@@ -76,6 +77,25 @@ __global__ void __launch_bounds__(kThreads)
         for (int i = 0; i < kWidth; ++i) d[i] *= slope_of<kind>(v[i]).slope;
         store_wide<kWidth>(dx + at, d);
     }
+}
+
+// Eight columns a thread, block (row, columns). kGated: x has rows twice as long.
+template <Activation kind, bool kGated>
+__global__ void __launch_bounds__(kThreads)
+    values(bf16* out, const bf16* x, int cols, Stamp* stamp) {
+    wait_for_previous();
+    const StageClock clock(stamp);
+    let_next_start();
+    const int col = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * 8;
+    if (col >= cols) return;
+    const auto row = static_cast<std::size_t>(blockIdx.x), width = static_cast<std::size_t>(cols);
+    x += row * width * (kGated ? 2 : 1) + static_cast<std::size_t>(col);
+    float v[8], up[8] = {};
+    load_wide<8>(x, v);
+    if constexpr (kGated) load_wide<8>(x + width, up);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] = slope_of<kind>(v[i]).value * (kGated ? up[i] : 1.0f);
+    store_wide<8>(out + row * width + static_cast<std::size_t>(col), v);
 }
 
 constexpr int kWarps = kThreads / 32;
@@ -224,6 +244,36 @@ void activation_backward(const Context& ctx, Tensor dx, Tensor dbias, Tensor dy,
                static_cast<const bf16*>(x.data), rows, each, static_cast<int>(cols), stamp);
     });
     add_parts(ctx, dbias.f32(), sums, parts, cols, cols, stamp);
+}
+
+void activation_train(const Context& ctx, Tensor out, Tensor x, Activation kind, bool gated) {
+    MR_CHECK(ctx.cuda, "the context has a stream");
+    MR_CHECK(all_bf16(out, x, x), "activations of training are bf16");
+    const std::int64_t rows = out.rows(), cols = out.cols();
+    MR_CHECK(cols > 0 && x.rows() == rows && x.cols() == (gated ? 2 : 1) * cols &&
+                 (!gated || out.data != x.data),
+             "x is [tokens, hidden], or [tokens, 2 * hidden] with gates, out [tokens, hidden]");
+    if (rows == 0) return;
+    if (!in_eights(out.data, cols) || !in_eights(x.data, cols)) {
+        if (gated) {
+            gated_activation(ctx, out, x, kind);
+        } else {
+            activation(ctx, out, x, {}, kind);
+        }
+        return;
+    }
+    Stamp* stamp = account(
+        ctx, OpKind::activation, "activation",
+        {1, x.bytes(), out.bytes(),
+         static_cast<std::uint64_t>(rows * cols) * (flops_of(kind) / 2 + (gated ? 1 : 0)), 0});
+    const dim3 grid(static_cast<unsigned>(rows),
+                    static_cast<unsigned>((cols + kThreads * 8 - 1) / (kThreads * 8)));
+    with_activation(kind, [&](auto k) {
+        constexpr Activation kKind = decltype(k)::value;
+        launch(ctx, grid, dim3(kThreads), 0, gated ? values<kKind, true> : values<kKind, false>,
+               static_cast<bf16*>(out.data), static_cast<const bf16*>(x.data),
+               static_cast<int>(cols), stamp);
+    });
 }
 
 }  // namespace mr::cuda

@@ -1,4 +1,5 @@
-// The backward of the MLP's activation on the GPU; tensors lie there, in bf16, arithmetic is f32.
+// The MLP's activation for training on the GPU, and its backward; tensors lie there, in bf16,
+// arithmetic is f32 with the fast exponential and division: some units of f32, then rounded.
 #pragma once
 
 #include "core/context.h"
@@ -6,6 +7,10 @@
 #include "ops/activation/kind.h"
 
 namespace mr::cuda {
+
+// out = act(x), or, `gated`, out[t, i] = act(x[t, i]) * x[t, hidden + i] with x [tokens, 2 hidden].
+// out may be x where not gated.
+void activation_train(const Context& ctx, Tensor out, Tensor x, ops::Activation kind, bool gated);
 
 // dgate_up [tokens, 2 hidden] from dy [tokens, hidden], where the forward was
 // act(gate_up[t, i]) * gate_up[t, hidden + i]. dgate_up may be gate_up.

@@ -1,5 +1,6 @@
 #include "ops/activation/activation_backward_cuda.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -109,6 +110,37 @@ TEST_F(ActivationBackwardTest, GatesMatchDifferences) {
                         ASSERT_NEAR(got[(2 * r + 1) * width + i], dup, error(dup, dyi, gate))
                             << static_cast<int>(kind) << " hidden " << hidden;
                     }
+                }
+            }
+        }
+    }
+}
+
+TEST_F(ActivationBackwardTest, ForwardMatchesF64) {
+    for (const Activation kind : kKinds) {
+        for (const std::int64_t cols : {1, 7, 8, 264, 3072, 5632}) {
+            for (const bool gated : {false, true}) {
+                memory_.reset();
+                const std::int64_t rows = 5;
+                const auto width = static_cast<std::size_t>(cols);
+                const std::size_t stride = (gated ? 2 : 1) * width;
+                std::vector<float> xs = inputs(static_cast<std::size_t>(rows) * stride);
+                for (float& x : xs) x = std::clamp(x, -200.0f, 200.0f);
+                const Tensor x = upload(DType::bf16, {rows, static_cast<std::int64_t>(stride)}, xs);
+                const Tensor all = poisoned(DType::bf16, {rows + 1, cols});
+                activation_train(ctx_, all.slice_rows(0, rows), x, kind, gated);
+                const std::vector<float> got = download(all);
+                for (std::size_t i = 0; i < got.size(); ++i) {
+                    const std::size_t r = i / width, c = i % width;
+                    if (r == static_cast<std::size_t>(rows)) {
+                        ASSERT_TRUE(std::isnan(got[i])) << "behind the end";
+                        continue;
+                    }
+                    const double v = xs[r * stride + c];
+                    const double up = gated ? double{xs[r * stride + width + c]} : 1.0;
+                    const double want = act(kind, v) * up;
+                    ASSERT_NEAR(got[i], want, error(want, up, v))
+                        << static_cast<int>(kind) << " cols " << cols << " x " << v;
                 }
             }
         }
