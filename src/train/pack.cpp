@@ -1,8 +1,6 @@
 #include "train/pack.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -20,6 +18,7 @@
 #include "text/tokenizer.h"
 #include "text/tokenizer_json_writer.h"
 #include "train/corpus.h"
+#include "train/output_folder.h"
 
 namespace mr::train {
 namespace {
@@ -30,76 +29,6 @@ constexpr std::uint64_t kHeldOutStream = 0x5EED;   // of the draws that choose v
 constexpr std::size_t kBatchBytes = 16u << 20;     // of text that is encoded between two writes
 constexpr std::size_t kBatchDocuments = 1u << 16;  // likewise
 constexpr std::size_t kOpenFiles = 256;            // likewise
-
-// The folder under a temporary name until commit(); removed with what is in it otherwise.
-class OutputFolder {
-  public:
-    OutputFolder(const std::string& path, bool force) : force_(force) {
-        target_ = fs::absolute(path).lexically_normal();
-        if (!target_.has_filename()) target_ = target_.parent_path();  // "data/"
-        check();
-        temporary_ = target_;
-        temporary_ += fmt::format(".partial.{}", ::getpid());
-        std::error_code code;
-        fs::create_directories(temporary_, code);
-        if (code) fail("cannot be made: " + code.message());
-    }
-    ~OutputFolder() {
-        std::error_code ignored;
-        if (!committed_) fs::remove_all(temporary_, ignored);
-    }
-    OutputFolder(const OutputFolder&) = delete;
-    OutputFolder& operator=(const OutputFolder&) = delete;
-
-    std::string file(const std::string& name) const { return (temporary_ / name).string(); }
-
-    void commit() {
-        check();
-        sync(temporary_);
-        fs::path old;
-        std::error_code code;
-        if (has_something()) {
-            old = target_;
-            old += fmt::format(".old.{}", ::getpid());
-            fs::rename(target_, old, code);
-            if (code) fail("cannot be moved away: " + code.message());
-        }
-        fs::rename(temporary_, target_, code);
-        if (code) fail("cannot be renamed into place: " + code.message());
-        committed_ = true;
-        sync(target_.parent_path());
-        if (!old.empty()) fs::remove_all(old, code);
-    }
-
-  private:
-    bool has_something() const {
-        std::error_code code;
-        return fs::exists(target_, code) &&
-               !(fs::is_directory(target_, code) && fs::is_empty(target_, code));
-    }
-    void check() const {
-        if (!has_something()) return;
-        std::error_code code;
-        const bool is_data = fs::exists(target_ / kDataIndexName, code);
-        if (is_data && force_) return;
-        fail(is_data ? "is there already" : "is there already and is not a data folder",
-             is_data ? "--force replaces it" : "give another --out");
-    }
-    [[noreturn]] void fail(std::string problem, std::string remedy = "check --out") const {
-        throw Error::input(
-            {.file = target_.string(), .problem = std::move(problem), .remedy = std::move(remedy)});
-    }
-    static void sync(const fs::path& folder) {
-        const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (fd < 0) return;  // not every file system lets a folder be synced
-        ::fsync(fd);
-        ::close(fd);
-    }
-
-    fs::path target_, temporary_;
-    bool force_;
-    bool committed_ = false;
-};
 
 void write_file(const std::string& path, std::string_view bytes) {
     OutputFile file(path);
@@ -352,7 +281,7 @@ PackResult pack(const PackOptions& options, ThreadPool& pool, const Progress& pr
     const std::vector<std::string> val_files = corpus_files(options.val_data);
     result.files = files.size() + val_files.size();
 
-    OutputFolder folder(options.out, options.force);
+    OutputFolder folder(options.out, kDataIndexName, options.force);
     put_tokenizer(folder, *tokenizer, options.tokenizer);
     ShardHeader header;
     header.bytes_per_token = result.bytes_per_token;

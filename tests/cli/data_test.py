@@ -1,6 +1,9 @@
 """millrace data storybook, data check and data pack."""
 import json
+import shutil
 import struct
+import subprocess
+import time
 
 import driver
 
@@ -82,6 +85,26 @@ class Data(driver.CliTest):
         self.assertIn("validation", self.ok(*again, "--force", "--val", 0.1).out)
         self.assertEqual({p.name for p in self.folder.iterdir()}, {"data", "stories.txt", "tok"})
 
+    def test_pack_killed(self):
+        """Whenever it is killed, the folder is whole or not there, and the next one cleans up."""
+        stories, tok = self.prepare()
+        stories.write_bytes(stories.read_bytes() * 40)
+        data = self.folder / "data"
+        command = [driver.BIN, "data", "pack", "--data", str(stories), "--tokenizer", str(tok), "--out",
+                   str(data), "--shard-tokens", "10000"]
+        for wait in (0.01, 0.03, 0.06, 0.1):
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(wait)
+            process.kill()
+            process.wait()
+            if data.exists():
+                index = json.loads((data / "data.json").read_text())
+                for shard in index["train"]["shards"] + index["val"]["shards"]:
+                    self.assertEqual((data / shard["file"]).stat().st_size, 64 + 2 * shard["tokens"])
+                shutil.rmtree(data)
+        self.ok(*command[1:])
+        self.assertEqual({p.name for p in self.folder.iterdir()}, {"data", "stories.txt", "tok"})
+
     def test_pack_one_document(self):
         stories, tok = self.prepare()
         result = self.ok("data", "pack", "--data", stories, "--split", "", "--tokenizer", tok, "--out",
@@ -100,7 +123,7 @@ class Data(driver.CliTest):
                    "--val-docs", 3, says="--val")
         self.fails(1, "data", "pack", "--data", stories, "--tokenizer", stories, "--out", out, says="tokenizer")
         self.fails(1, "data", "pack", "--data", self.folder / "x", "--tokenizer", tok, "--out", out)
-        self.fails(1, "data", "pack", "--data", stories, "--tokenizer", tok, "--out", tok, says="not a data folder")
+        self.fails(1, "data", "pack", "--data", stories, "--tokenizer", tok, "--out", tok, says="has no data.json")
         self.assertEqual({p.name for p in self.folder.iterdir()}, {"stories.txt", "tok"})
 
     def test_errors(self):

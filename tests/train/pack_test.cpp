@@ -246,9 +246,9 @@ TEST_F(Pack, BadRequestsSaySoAndLeaveNothing) {
     says("not a tokenizer", o);
     o = options();
     o.out = folder / "tok";
-    says("is not a data folder", o);
+    says("has no data.json", o);
     o.force = true;
-    says("is not a data folder", o);
+    says("has no data.json", o);
     o.out = data + "/x";
     says("cannot be made", o);
 
@@ -268,10 +268,17 @@ TEST_F(Pack, BadRequestsSaySoAndLeaveNothing) {
 
     (void)pack(options(), pool);
     says("--force", options());
+    // What a killed process left goes; what a living one or somebody else is at does not.
+    fs::create_directories(folder / "data.partial.2147483647/x");  // above any process id
+    fs::create_directories(folder / "data.partial.1");
+    fs::create_directories(folder / "data.partial.x");
     o = options();
     o.force = true;
     o.val_docs = 3;
     EXPECT_EQ(pack(o, pool).val.documents, 3u);
+    EXPECT_FALSE(fs::exists(folder / "data.partial.2147483647"));
+    EXPECT_TRUE(fs::exists(folder / "data.partial.1"));
+    EXPECT_TRUE(fs::exists(folder / "data.partial.x"));
 }
 
 // A disk that takes no more, by a limit on file sizes: one clear error, no folder.
