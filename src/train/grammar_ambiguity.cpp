@@ -1,4 +1,5 @@
 // Whether two derivations of a grammar can ever share a text.
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <set>
@@ -76,31 +77,35 @@ class AmbiguityPass {
         return g_.sequences_[frames_[id].sequence][frames_[id].next];
     }
 
-    // Continuations after each way to expand the node at `id`.
-    std::vector<uint32_t> expansions(uint32_t id) {
+    // The sequences that the node at `id` may expand to, and what comes after them. A text has
+    // none. The compiler puts the slot that prints a record right behind its binding, so the two
+    // are expanded as one.
+    std::vector<uint32_t> children(uint32_t id, uint32_t& rest) {
         const Grammar::Node& node = node_of(id);
-        const uint32_t rest = rest_of(id);
+        rest = rest_of(id);
+        if (node.kind == Grammar::Kind::kRule) return g_.rules_[node.id].sequences;
         std::vector<uint32_t> out;
-        const auto enter = [&](uint32_t sequence) { out.push_back(frame(sequence, 0, rest)); };
-        if (node.kind == Grammar::Kind::kText) out.push_back(rest);
-        if (node.kind == Grammar::Kind::kRule)
-            for (const uint32_t s : g_.rules_[node.id].sequences) enter(s);
-        if (node.kind == Grammar::Kind::kBind) return records_of(id);
+        if (node.kind == Grammar::Kind::kBind) {
+            const Grammar::Node& slot = node_of(rest);
+            rest = rest_of(rest);
+            for (const uint32_t r : g_.tables_[node.arg].records) out.push_back(g_.column(slot, r));
+        }
         if (node.kind == Grammar::Kind::kSlot)
             for (const uint32_t t : g_.tables_of_[node.id])
-                for (const uint32_t r : g_.tables_[t].records) enter(g_.column(node, r));
+                for (const uint32_t r : g_.tables_[t].records) out.push_back(g_.column(node, r));
+        if (node.kind == Grammar::Kind::kSlot) {  // no choice: what is spelled alike is one
+            std::sort(out.begin(), out.end());
+            out.erase(std::unique(out.begin(), out.end()), out.end());
+        }
         return out;
     }
 
-    // The same for a binding, one for each record. The compiler puts the slot that prints the
-    // record right behind its binding, so the two are expanded as one.
-    std::vector<uint32_t> records_of(uint32_t id) {
-        const Grammar::Table& table = g_.tables_[node_of(id).arg];
-        const uint32_t at = rest_of(id);
-        const Grammar::Node& slot = node_of(at);
-        const uint32_t after = rest_of(at);
-        std::vector<uint32_t> out;
-        for (const uint32_t r : table.records) out.push_back(frame(g_.column(slot, r), 0, after));
+    // Continuations after each way to expand the node at `id`.
+    std::vector<uint32_t> expansions(uint32_t id) {
+        uint32_t rest = 0;
+        std::vector<uint32_t> out = children(id, rest);
+        for (uint32_t& sequence : out) sequence = frame(sequence, 0, rest);
+        if (node_of(id).kind == Grammar::Kind::kText) out.push_back(rest);
         return out;
     }
 
@@ -150,26 +155,47 @@ class AmbiguityPass {
         return result;
     }
 
-    // The words a node can begin with, as a set; `maybe_empty` when it may also print nothing.
+    // The words a node or a sequence can begin with, as a set of bits; `maybe_empty` when it may
+    // also print nothing.
     struct First {
-        std::vector<bool> words;
+        std::vector<uint64_t> words;
         bool maybe_empty = false;
+
+        bool has(uint32_t word) const { return words[word / 64] >> word % 64 & 1; }
+        void add(const First& other) {
+            for (size_t i = 0; i < words.size(); ++i) words[i] |= other.words[i];
+        }
+        bool meets(const First& other) const {
+            for (size_t i = 0; i < words.size(); ++i)
+                if (words[i] & other.words[i]) return true;
+            return false;
+        }
     };
+    First no_words() const { return {std::vector<uint64_t>(g_.words_.size() / 64 + 1, 0), false}; }
+
+    const First& first_of(uint32_t sequence) {
+        const auto found = sequence_firsts_.find(sequence);
+        if (found != sequence_firsts_.end()) return found->second;
+        First out = no_words();
+        const Grammar::Sequence& nodes = g_.sequences_[sequence];
+        out.maybe_empty = true;
+        for (size_t i = 0; i < nodes.size() && out.maybe_empty; ++i) {
+            if (nodes[i].kind == Grammar::Kind::kBind) ++i;  // its slot speaks for it, loosely
+            const First& next = first(nodes[i]);
+            out.add(next);
+            out.maybe_empty = next.maybe_empty;
+        }
+        return sequence_firsts_.emplace(sequence, std::move(out)).first->second;
+    }
 
     const First& first(const Grammar::Node& node) {
         const auto found = firsts_.find(&node);
         if (found != firsts_.end()) return found->second;
-        First out{std::vector<bool>(g_.words_.size(), false), false};
+        First out = no_words();
         const auto join = [&](uint32_t sequence) {
-            const Grammar::Sequence& nodes = g_.sequences_[sequence];
-            for (size_t i = 0; i < nodes.size(); ++i) {
-                if (nodes[i].kind == Grammar::Kind::kBind) ++i;  // its slot speaks for it, loosely
-                const First& next = first(nodes[i]);
-                for (size_t w = 0; w < next.words.size(); ++w)
-                    if (next.words[w]) out.words[w] = true;
-                if (!next.maybe_empty) return;
-            }
-            out.maybe_empty = true;
+            const First& next = first_of(sequence);
+            out.add(next);
+            out.maybe_empty = out.maybe_empty || next.maybe_empty;
         };
         switch (node.kind) {
             case Grammar::Kind::kText: {
@@ -177,7 +203,7 @@ class AmbiguityPass {
                 if (tokens.empty()) {
                     out.maybe_empty = true;
                 } else {
-                    out.words[tokens[0]] = true;
+                    out.words[tokens[0] / 64] |= uint64_t(1) << tokens[0] % 64;
                 }
                 break;
             }
@@ -195,19 +221,25 @@ class AmbiguityPass {
         return firsts_.emplace(&node, std::move(out)).first->second;
     }
 
+    // The word a continuation begins with, where that is a text; kNone elsewhere.
+    uint32_t token_at(uint32_t id) const {
+        const Grammar::Node& node = node_of(id);
+        if (node.kind != Grammar::Kind::kText) return Grammar::kNone;
+        const auto& tokens = g_.texts_[node.id].tokens;
+        return frames_[id].word < tokens.size() ? tokens[frames_[id].word] : Grammar::kNone;
+    }
+
     // The common case, not worth remembering: no word can begin both.
     bool part_at_once(uint32_t a, uint32_t b) {
-        const auto token_at = [&](uint32_t id) {
-            const Grammar::Node& node = node_of(id);
-            if (node.kind != Grammar::Kind::kText) return Grammar::kNone;
-            const auto& tokens = g_.texts_[node.id].tokens;
-            return frames_[id].word < tokens.size() ? tokens[frames_[id].word] : Grammar::kNone;
-        };
         const uint32_t x = token_at(a), y = token_at(b);
         if (x != Grammar::kNone && y != Grammar::kNone) return x != y;
-        if (x == Grammar::kNone && y == Grammar::kNone) return false;
-        const First& other = first(node_of(x == Grammar::kNone ? a : b));
-        return !other.maybe_empty && !other.words[x == Grammar::kNone ? y : x];
+        if (x != Grammar::kNone) return lacks(first(node_of(b)), x);
+        if (y != Grammar::kNone) return lacks(first(node_of(a)), y);
+        const First &of_a = first(node_of(a)), &of_b = first(node_of(b));
+        return !of_a.maybe_empty && !of_b.maybe_empty && !of_a.meets(of_b);
+    }
+    static bool lacks(const First& first, uint32_t word) {
+        return !first.maybe_empty && !first.has(word);
     }
 
     // Can this continuation only end with more words? Conservative: an expansion might be empty.
@@ -234,8 +266,18 @@ class AmbiguityPass {
         if (x.kind == Grammar::Kind::kSlot && y.kind == Grammar::Kind::kSlot && x.id == y.id &&
             x.arg == y.arg && x.form == y.form && (walked_bound_ >> x.id & 1) && plain(x))
             return differ(rest_of(a), rest_of(b));
-        for (const uint32_t next : text_a ? expansions(b) : expansions(a))
-            if (!differ(text_a ? a : next, text_a ? next : b)) return false;
+        // Expands one side. What cannot begin as the other side does need not be followed.
+        const uint32_t opened = text_a ? b : a, other = text_a ? a : b;
+        const uint32_t word = token_at(other);
+        const First* begin = word == Grammar::kNone ? &first(node_of(other)) : nullptr;
+        uint32_t rest = 0;
+        for (const uint32_t sequence : children(opened, rest)) {
+            const First& here = first_of(sequence);
+            const bool apart = begin
+                                   ? !here.maybe_empty && !begin->maybe_empty && !here.meets(*begin)
+                                   : lacks(here, word);
+            if (!apart && !differ(frame(sequence, 0, rest), other)) return false;
+        }
         return true;
     }
 
@@ -265,6 +307,7 @@ class AmbiguityPass {
     Walked* walked_ = nullptr;
     Mask walked_bound_ = 0;  // variables bound before the parting
     std::unordered_map<const Grammar::Node*, First> firsts_;
+    std::unordered_map<uint32_t, First> sequence_firsts_;
     std::set<std::string> report_;
 };
 

@@ -219,11 +219,21 @@ class GrammarCompiler {
         for (std::string& cell : cells) {
             if (cell == "-") cell.clear();
             for (uint8_t form = 0; form < Grammar::kForms; ++form)
-                record.columns[form].push_back(parse_form(cell, static_cast<Grammar::Form>(form)));
+                record.columns[form].push_back(cell_form(cell, static_cast<Grammar::Form>(form)));
         }
         g_.tables_[table].weights.push_back(weight);
         g_.tables_[table].records.push_back(static_cast<uint32_t>(g_.records_.size()));
         g_.records_.push_back(std::move(record));
+    }
+
+    // Cells that are spelled alike are one sequence: whoever walks the grammar walks it once.
+    uint32_t cell_form(const std::string& cell, Grammar::Form form) {
+        const auto [it, added] = cells_.try_emplace({cell, form}, 0);
+        if (added) {
+            const uint32_t sequence = parse_form(cell, form);
+            it->second = sequence;
+        }
+        return it->second;
     }
 
     // A cell in another form; only plain words can be capitalised or given an article.
@@ -420,6 +430,7 @@ class GrammarCompiler {
     Grammar& g_;
     std::string where_;
     std::map<std::string, uint32_t> rules_, tables_, words_;
+    std::map<std::pair<std::string, Grammar::Form>, uint32_t> cells_;
     std::vector<std::pair<Node, std::string>> slots_;
     std::vector<uint8_t> colours_;
 };

@@ -410,7 +410,7 @@ class Check {
         const std::string plot = plot_ ? plot_->name : "";
         const bool others = plot == "friend" || plot == "broken" || plot == "quarrel" ||
                             plot == "prize" || plot.empty();
-        const bool odd = case_ && has_any(case_->key, {"doll", "soldier", "cat"});
+        const bool odd = case_ && has_any(case_->key, {"doll", "soldier", "jack", "cat"});
         for (std::size_t i = 0; i < text_.words.size(); ++i) {
             const StoryWord& word = text_.words[i];
             if (word.quoted) continue;

@@ -27,6 +27,12 @@ watching the ants
 making a crown of leaves
 humming a strange little song
 feeding a duck
+counting the clouds
+digging a very deep hole
+teaching a crow to count
+walking along the top of a wall
+mending a bicycle
+floating sticks in a puddle
 
 @rule friend_try
 {hero} said hello, but so quietly that {pal} did not hear.
@@ -76,6 +82,20 @@ Blow a few soap bubbles that way | with a cup of soap bubbles | blow bubbles
   | filled the whole sky with bubbles
 Build something together | with a pile of old boards | build a hut | had a secret hut with a flag
   on top
+Lend out the thing you are proudest of | with a telescope as long as an arm | look at the moon
+  | knew every crater of the moon by name
+Dig a hole and wait for questions | with two small shovels | dig for treasure | dug up three bones
+  and a spoon
+Hum until somebody hums along | with a song that had no end yet | sing it together
+  | sang the song in every weather
+Walk a dog that walks in circles | with a dog on a very long leash | walk the dog | walked the dog
+  twice around the world, or so it felt
+Let a kite fall into the right garden | with a kite that had two strings | fly the kite
+  | made the biggest kite in the county
+Bake one cookie too many | with seven cookies on a plate | eat the seventh cookie | baked on every
+  rainy day
+Draw half of a picture | with half a picture of a ship | draw the other half | sailed away on that
+  ship in their dreams
 
 # ---- a quarrel ----------------------------------------------------------------------------------
 @rule plot_quarrel
@@ -152,6 +172,20 @@ the rules of the game | "You cheated," they both said | a game for one always en
   | they made up new rules that were much sillier
 the warm spot by the fire | They pushed until the milk spilled | even the fire felt cold
   | they sat there side by side under one blanket
+the tallest sunflower | They pulled until the stem snapped | one petal after the other fell off
+  | they planted two seeds, side by side
+a place in the play | "I want to be the lion," they both roared
+  | a lion needs somebody to be afraid of it | they became a lion with four legs
+the sled | They rocked it until it rolled away empty | the snow was only cold and white
+  | they rode down together, one steering and one screaming
+a wishbone | It flew out of their hands and into the soup | the wish would not come
+  | they wished for the same thing at the same time
+the name of the kitten | One said Snowy, and the other said Thunder
+  | the kitten answered to nothing | they called it Snowy Thunder, and it came
+the window seat on the train | They squeezed until neither could sit
+  | the fields went by, and nobody pointed | they traded seats at every station
+the last page of the comic book | It tore right down the middle
+  | half a page makes no sense | they glued it, and read the ending out loud
 
 # ---- somebody small is lost ---------------------------------------------------------------------
 @rule plot_rescue
@@ -235,6 +269,31 @@ little dragon | had lost its spark | gave it a pepper, but it only sneezed
   | gave it some hot soup, but it only burped | Tickle it under the chin until it laughs
   | Whoosh, went a small warm flame, and its mother saw the light and flew down
   | a dragon lit all the candles on {hero.their} birthday cake
+cygnet | was tangled in a fishing line | pulled the line, but it grew tighter
+  | bit the line, but it was too tough | Cover its eyes with a cloth, and cut the line with a shell
+  | The line fell away, and two white swans came sailing to fetch their child
+  | three swans flew over the house in a row
+baby seal | had been left behind by the tide | carried water in cupped hands, but it ran out
+  | pushed it, but it only looked up | Wet a blanket, and drag it down to the waves like a sled
+  | Splash, went the seal, and its mother barked from the rocks
+  | a wet brown head popped up beside the boat
+leveret | was shivering in an open field | gave it a carrot, but it was too small to eat
+  | wrapped it in a scarf, but it wriggled out | Leave it where it lies and hide, for its mother
+  comes at dusk
+  | At dusk a long-eared mother came bounding over the furrows
+  | two hares boxed in the garden by moonlight
+baby squirrel | had slipped down a drainpipe | shook the pipe, but it only squeaked
+  | called into the pipe, but the echo scared it | Let down a knotted rag, and it will climb by itself
+  | Knot by knot it came up, and its mother snatched it by the scruff
+  | a row of nuts lay on the windowsill
+puppy | was sitting in a basket that drifted down the stream | threw a stone, and the basket rocked
+  | ran along the bank, but the stream was faster | Wait at the next bridge with a rake
+  | The rake caught the handle, and up on the road its mother barked for joy
+  | a dog walked {hero.them} to school
+baby mole | had come up on the hard road | dug with both hands, but the road was stone
+  | set it down, but it ran in a ring | Carry it to the nearest molehill, and drum like rain
+  | The earth began to move, and a pink nose came up to fetch it
+  | a fresh molehill stood there like a bouquet
 )";
 
 }  // namespace mr::train

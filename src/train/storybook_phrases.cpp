@@ -26,20 +26,84 @@ const std::string_view kStorybookPhrases = R"(
 2* There once was {who} who lived {home}. {habit} {hero.pets}
 1* Far, far away, {home}, lived {who}. {habit} {hero.pets}
 
+# What is told of the hero: some of it comes again at the very end, whatever happened in between.
 @rule habit
-4* -
-{hero} liked [rainy|sunny|snowy|windy|foggy|cold] [days|mornings|evenings] best.
-{hero} always wore a [red|blue|green|yellow|purple] [hat|scarf|coat].
-{hero} said good morning to every [bird|tree|cloud|bee|cow|flower].
-{hero} liked to [sing|hum|skip|whisper|read] [in bed|in the rain|before breakfast].
-{hero} knew the name of every [flower|bird|tree|star|beetle].
-{hero} could [laugh|run|hum|giggle|hop] longer than anyone.
-{hero} had a pocket full of [string|crumbs|pebbles|buttons|acorns|ribbons].
+4* {keep=no_keep}
+{hero} liked [rainy|sunny|snowy|windy|foggy|cold|hot|cloudy|frosty|misty]
+  [days|mornings|evenings|nights] best. {keep=no_keep}
+{hero} liked to [sing|hum|skip|whisper|read|draw|yodel|doze|daydream]
+  [in bed|in the rain|before breakfast|on the stairs|under the table|by the stove]. {keep=no_keep}
+{hero} knew the name of every [flower|bird|tree|star|beetle|butterfly|cloud|mountain|fish|street|
+  king|herb|moth|ship|cheese|berry|knot]. {keep=no_keep}
+{hero} could [laugh|run|hum|giggle|hop|whistle|sit still|stare|dance|stand on tiptoe|talk|splash|
+  keep a secret] longer than anyone. {keep=no_keep}
+4* {hero} {keep=keepsake}.
+
+@table no_keep: says | again | night={plain_night}
+- | Nobody saw
+
+@table keepsake: says | again | night={keep_night}
+always wore a red hat | And the red hat hung over the chair
+always wore a blue hat | And the blue hat hung over the chair
+always wore a green hat | And the green hat hung over the chair
+always wore a yellow hat | And the yellow hat hung over the chair
+always wore a purple hat | And the purple hat hung over the chair
+always wore a pink hat | And the pink hat hung over the chair
+always wore a red scarf | And the red scarf hung over the chair
+always wore a blue scarf | And the blue scarf hung over the chair
+always wore a green scarf | And the green scarf hung over the chair
+always wore a yellow scarf | And the yellow scarf hung over the chair
+always wore a striped scarf | And the striped scarf hung over the chair
+always wore a spotted scarf | And the spotted scarf hung over the chair
+always wore a red coat | And the red coat hung over the chair
+always wore a blue coat | And the blue coat hung over the chair
+always wore a green coat | And the green coat hung over the chair
+always wore a purple coat | And the purple coat hung over the chair
+always wore a patched coat | And the patched coat hung over the chair
+always wore a velvet coat | And the velvet coat hung over the chair
+always wore a woolen cap | And the woolen cap hung over the chair
+always wore a checkered vest | And the checkered vest hung over the chair
+always wore a long gray cloak | And the long gray cloak hung over the chair
+had a pocket full of pebbles | One of the pebbles lay under the pillow
+had a pocket full of buttons | One of the buttons lay under the pillow
+had a pocket full of acorns | One of the acorns lay under the pillow
+had a pocket full of ribbons | One of the ribbons lay under the pillow
+had a pocket full of marbles | One of the marbles lay under the pillow
+had a pocket full of shells | One of the shells lay under the pillow
+had a pocket full of feathers | One of the feathers lay under the pillow
+had a pocket full of walnuts | One of the walnuts lay under the pillow
+had a pocket full of keys | One of the keys lay under the pillow
+had a pocket full of coins | One of the coins lay under the pillow
+had a pocket full of seeds | One of the seeds lay under the pillow
+had a pocket full of pencils | One of the pencils lay under the pillow
+had a pocket full of cherry stones | One of the cherry stones lay under the pillow
+had a pocket full of corks | One of the corks lay under the pillow
+had a pocket full of stamps | One of the stamps lay under the pillow
+had a pocket full of beads | One of the beads lay under the pillow
+said good morning to every bird | And every bird got a good night as well
+said good morning to every tree | And every tree got a good night as well
+said good morning to every cloud | And every cloud got a good night as well
+said good morning to every bee | And every bee got a good night as well
+said good morning to every cow | And every cow got a good night as well
+said good morning to every flower | And every flower got a good night as well
+said good morning to every snail | And every snail got a good night as well
+said good morning to every horse | And every horse got a good night as well
+said good morning to every chimney | And every chimney got a good night as well
+said good morning to every lamppost | And every lamppost got a good night as well
+said good morning to every goose | And every goose got a good night as well
+said good morning to every spider | And every spider got a good night as well
+said good morning to every stone | And every stone got a good night as well
+said good morning to every sheep | And every sheep got a good night as well
+said good morning to every gate | And every gate got a good night as well
+said good morning to every neighbor | And every neighbor got a good night as well
+said good morning to every duck | And every duck got a good night as well
+said good morning to every puddle | And every puddle got a good night as well
 
 @rule one_day
 One day
-One [bright|gray|windy|misty|chilly] morning
-One [warm|quiet|golden|sleepy] afternoon
+One [bright|gray|windy|misty|chilly|frosty|rainy|pale|silent] morning
+One [warm|quiet|golden|sleepy|drowsy|stormy|dusty|breezy] afternoon
+One [clear|purple|cool|moonlit|mild] evening
 
 @rule meet
 3* Just then, a {helper_is} {place.help} came by.
@@ -60,6 +124,18 @@ very old
 sleepy
 good-hearted
 round
+tiny
+patient
+curious
+white-haired
+jolly
+clever
+humble
+thin
+soft-spoken
+busy
+sunburned
+merry
 
 @rule talk
 2* "What is the matter?" asked the {helper}, and {hero} told {helper.them} everything.
@@ -111,19 +187,36 @@ The {helper} only [winked|smiled|bowed].
 @rule treat
 a [warm honey bun|slice of plum cake|ginger cookie|cup of cocoa|bowl of berries|cheese sandwich]
 a [daisy chain|smooth white stone|bunch of violets|ripe red apple|paper star|shiny chestnut]
-some [sweet cherries|roasted nuts|fresh bread|blueberry pie|lemonade|pancakes]
+a [jar of jam|pot of tea|baked potato|bag of hazelnuts|pear tart|cinnamon roll|wild pear|clay whistle]
+a [carved button|pressed fern|peacock feather|ball of blue wool|poem|map of the stars|candle stub]
+some [sweet cherries|roasted nuts|fresh bread|blueberry pie|lemonade|pancakes|warm milk|dried figs]
+some [pumpkin seeds|butter cookies|grapes|candied ginger|hot soup|sugared almonds|wild garlic]
 
 @rule bedtime
+{keep.night}
+
+@rule plain_night
 4* -
+{good_night}
+
+@rule keep_night
+3* -
+2* {good_night}
+3* {keep.again}.
+
+@rule good_night
 3* That night, {hero} dreamed of {dream}.
 1* The end.
 1* And everyone around {place.the} [slept well|had sweet dreams].
 1* "What a [good|wonderful|lovely] day," said {hero}.
 
 @rule dream
-[silver|golden|flying|singing|paper|purple] [fish|boats|birds|horses|kites|whales|bears]
-a [castle|ship|garden|house|train|mountain] made of [cake|clouds|moonlight|glass|feathers|books]
-[dancing|laughing|tiny|shy] [dragons|stars|snowmen|elephants|teapots|lanterns]
+[silver|golden|flying|singing|paper|purple|glowing|velvet|whispering|upside-down]
+  [fish|boats|birds|horses|kites|whales|bears|umbrellas|islands|rivers|foxes|violins]
+a [castle|ship|garden|house|train|mountain|bridge|palace|tower|city]
+  made of [cake|clouds|moonlight|glass|feathers|books|pancakes|snow|music|buttons]
+[dancing|laughing|tiny|shy|polite|juggling|hungry|yawning]
+  [dragons|stars|snowmen|elephants|teapots|lanterns|giants|turnips|pirates|pianos|penguins|clocks]
 
 )";
 

@@ -20,6 +20,10 @@ one morning
 one windy day
 after the spring fair
 after a long walk
+on the first day of May
+after supper
+right after the thunderstorm
+when the guests had gone
 
 @rule lost_vow
 "I have to find it," said {hero}.
@@ -75,6 +79,22 @@ magnifying glass | It made ants look like horses | A magpie had hidden it there
 green umbrella | It was big enough for two | The wind had carried it there
 tin soldier | He stood very straight on one leg | A magpie had hidden it there
 patchwork blanket | It smelled of home | A little puppy had dragged it there
+blue kite tail | It was made of ninety ribbons | The wind had carried it there
+jumping jack | He danced when the string was pulled | {hero} had set it down there and forgotten it
+tin frog | It could hop all by itself | It had hopped there and run down
+wooden sword | Not one dragon had ever beaten it | A little puppy had dragged it there
+paper lantern | It glowed like a small moon | The wind had carried it there
+brass key | Nobody knew what it opened | A magpie had hidden it there
+bag of marbles | Each marble had a name | A mouse had chewed a hole and rolled it there
+straw hat | It had a daisy on the brim | The wind had carried it there
+wooden duck | It quacked when it was pulled | The rain had floated it there
+snail shell | The sea was singing inside | A curious crow had carried it there
+pocket mirror | It could throw a spot of sun | A magpie had hidden it there
+feather pen | It had written one poem | The wind had carried it there
+toy rabbit | One of its ears was longer than the other | A little puppy had dragged it there
+compass | It always knew the way home | {hero} had set it down there and forgotten it
+cork boat | It had sailed through every puddle | The rain had floated it there
+red mitten | It had been to the top of the hill | A curious crow had carried it there
 
 # ---- a gift for somebody ------------------------------------------------------------------------
 @rule plot_gift
@@ -125,6 +145,10 @@ Uncle Bert | him
 Cousin Nell | her
 Mrs. Finch | her
 Mr. Potter | him
+Great-Aunt Olga | her
+Captain Birch | him
+Miss Pringle | her
+Uncle Fernando | him
 
 @table plan: do | fail
 bake a cake | it came out as flat as a pancake
@@ -139,6 +163,18 @@ make some jam | the pot boiled over
 carve a spoon | it broke in two
 buy a golden ring | there was only one penny in {hero.their} pocket
 blow up a balloon | it popped with a bang
+fold a paper crane | it looked more like a crumpled frog
+weave a basket | the bottom fell out
+melt chocolate hearts | the dog licked the bowl
+plant a rose | there were only thorns on it
+tie a bouquet of balloons | they floated over the roof
+frame a drawing | the glass cracked from side to side
+learn a waltz | {hero.their} feet argued with each other
+mold a clay vase | it leaned like a tired sailor
+stitch a tablecloth | {hero.they} sewed it to {hero.their} own sleeve
+bake gingerbread | it was as hard as a roof tile
+polish some shoes | the polish went on the cat
+train a parrot to speak | it would only say the word no
 
 @table idea: do | give | keep
 sing a song that you made up | {hero} stood on a chair and sang a song about all the things they
@@ -164,6 +200,19 @@ make a lantern from a jar | {hero} lit a jar with paper stars all around it
 polish an old treasure until it shines | {hero} brought out the old silver teapot, shining like
   the moon
   | made tea in it every day
+pick up every toy and sweep the whole house | {hero} opened the door to a house that shone like
+  a new penny
+  | could hardly believe it was the same house
+collect a color from every season | {hero} laid out a petal, a leaf, a shell and a snowy feather
+  | kept the four colors in a glass bowl
+make a crown of paper and leaves | {hero} brought in a crown of gold paper and leaves on a cushion
+  | wore the crown to the market
+count all the reasons why you are glad | {hero} read out one hundred reasons to be glad
+  | asked for the hundred reasons again and again
+paint a stone for the garden | {hero} brought a round stone with a smiling sun on it
+  | put the stone beside the front door
+plant a tree with a name | {hero} led the way to a tiny tree with a name tag
+  | watered the little tree every evening
 
 # ---- something is broken ------------------------------------------------------------------------
 @rule plot_broken
@@ -193,6 +242,12 @@ at the bottom of the toy box
 under the rug
 in the woodpile
 behind the curtain
+down in the laundry basket
+inside the piano
+up on the wardrobe
+under a loose board
+in the dog's basket
+behind the coats
 
 @rule broken_feel
 But all day long, {hero.their} tummy [hurt|felt heavy|felt full of stones].
@@ -240,6 +295,16 @@ garden gnome | Together they painted over the crack, and gave the gnome a new re
 china plate | Together they made the pieces into a sun on the garden wall
 wooden clock | Together they put back the hands, and it ticked louder than before
 kite with the long tail | Together they patched it, and it flew higher than before
+sugar bowl | Together they glued it, and the sugar never noticed
+bird feeder | Together they screwed it tight, and the first finch came at noon
+rocking chair | Together they carved a new leg, and it rocked without a squeak
+straw lampshade | Together they wove it again, and the light made stripes on the wall
+reading glasses | Together they bent the wire back, and the letters stopped dancing
+hand mirror | Together they laid the pieces in a frame, and now it showed ten smiles
+soup tureen | Together they riveted the lid, and the soup was as hot as before
+cuckoo clock | Together they mended the spring, and the cuckoo bowed twice
+wooden horse | Together they pegged on the leg, and it stood firmer than ever
+blue jug | Together they filled the crack with gold, and it sparkled
 
 # ---- a prize in the shop window, and a wish that changes ----------------------------------------
 @rule plot_prize
@@ -260,6 +325,10 @@ old Mr. Bell's shop
 the peddler's cart
 the market hall
 Mrs. Plum's shop
+the clockmaker's shop
+the bazaar
+the old pawnshop
+Goodwin and Sons
 
 @rule prize_work
 So {hero.they} {chore1=chore} and {chore2=chore!chore1}, and saved every coin in {jar}.
@@ -268,8 +337,8 @@ All summer {hero.they} {chore1=chore}, and in the fall {hero.they} {chore2=chore
 {^hero.they} {chore1=chore} and {chore2=chore!chore1}, and kept the coins in {jar}.
 
 @rule jar
-a [jam jar|tin box|wool sock|cracked teapot|little blue purse]
-an [old boot|empty honey pot]
+a [jam jar|tin box|wool sock|cracked teapot|little blue purse|clay pig|matchbox|coconut shell]
+an [old boot|empty honey pot|oyster shell|iron kettle]
 
 @rule prize_enough
 At last there was enough.
@@ -300,11 +369,25 @@ The {prize} was only a thing, but a friend is a treasure.
 rocking horse; red wagon; toy sailboat; shiny trumpet; brass telescope; kite like a dragon
 dollhouse; wind-up mouse; box of paints; silver harmonica; pair of roller skates; striped top hat
 globe with golden seas; puppet with strings; tin robot; glass unicorn
+toy theater; wooden castle; leather football; pair of red boots; bag of gold marbles
+paper kite like a fish; sled with brass runners; clockwork train; velvet cape; singing bird in a box
+magic lantern; pair of stilts; box of tin soldiers; doll with real hair; fishing rod; painted drum
+music stand; chemistry set; spinning globe; toy kitchen; bow with seven arrows; silver flute
+silk parasol; tambourine; toy lighthouse; paper mask of a lion; croquet set; wooden yo-yo
+pocket watch; bag of firecrackers; plush whale; tin drum; zither; hobby horse; birch canoe
+knight's helmet; jar of a hundred buttons; butterfly net; folding knife; snow sled; ship in a bottle
 
 @table chore: did
 swept the bakery; carried water for the neighbors; fed the chickens; raked the leaves
 picked cherries; washed the windows; weeded the garden; polished the church bell; sold lemonade
 walked the baker's dog; stacked the firewood; shined shoes; delivered the newspaper; peeled potatoes
+groomed the ponies; picked up windfall apples; scrubbed the steps; wound the wool; tied up the
+  vines
+collected eggs; sharpened pencils for the school; turned the mill; mended nets; carried parcels
+beat the carpets; dug up beets; sorted buttons; cleaned the lamp glass; led the goats to pasture
+cracked nuts; whitewashed the fence; caught crayfish; churned butter; plucked weeds from the path
+turned the hay; oiled the hinges; scared off the crows; pitted plums; ground the coffee; counted sheep
+shelled peas; folded the laundry; sold flowers at the gate; rang the bell at noon; watered the roses
 
 @table needy: who | need | give | joy | gain
 a thin gray kitten | It had not eaten for days | bought milk and fish for the kitten
@@ -339,6 +422,25 @@ an old sailor who was far from home | He had no money for the ferry | bought him
 a circus bear with no honey | He was too sad to dance | bought him the biggest pot of honey
   | The bear licked the pot clean and began to waltz
   | the whole circus gave a show, just for {hero.them}
+a peddler with an empty pack | His donkey had run away with everything | paid for a new donkey
+  | The peddler sang as he loaded up, and the donkey sang along
+  | the peddler came by each spring with a song and a surprise
+a hungry fox with three cubs | The snow had covered all the food | bought them a basket of
+  sausages
+  | The cubs tumbled over each other and ate until they were round
+  | on cold nights the fox walked beside {hero.them} all the way home
+a girl with a torn coat | The wind blew right through the holes | bought her a coat with a hood
+  | The girl pulled up the hood and beamed
+  | the girl showed {hero.them} where the wild strawberries grew
+a painter with no paints | He had only gray left | bought him every color in the store
+  | The painter laughed and painted the whole fence
+  | one day there hung a portrait of {hero} in the town hall
+a grandmother with a cold stove | She had burned her last log | bought her a cartload of firewood
+  | Soon the stove was roaring, and the kettle sang
+  | she taught {hero.them} a hundred stories, one for each log
+a bricklayer with a broken trowel | He could not finish the school | bought him a trowel of steel
+  | Up went the wall, row upon row, before the rain came
+  | one of the bricks in the new school had the name of {hero} on it
 )";
 
 }  // namespace mr::train

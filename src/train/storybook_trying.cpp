@@ -106,6 +106,56 @@ stand on one leg | {hero.they} tipped to the left | {hero.they} tipped to the ri
 tell a funny joke | nobody laughed | {hero.they} forgot the ending
   | Tell it slowly, and keep the best word for last
   | Everyone laughed so hard that they had to hold on to each other. | told a new joke every morning
+whittle a spoon | the knife slipped and the bowl split | it came out as thin as a toothpick
+  | Cut away from yourself, and let the grain show you the way
+  | A smooth little spoon lay in {hero.their} hand, with a leaf on the handle.
+  | stirred every soup with it
+walk on stilts | the left stilt went east and the right one west | {hero.they} landed in the rain
+  barrel
+  | Take tiny steps, and never stop moving
+  | Up above the hedges went {hero}, as tall as a stork. | picked the highest plums for everybody
+knit a sock | there was a hole where the heel should be | it grew as long as a snake
+  | Count the stitches out loud, and turn where the count is even
+  | The sock fit like a warm hug, heel and toe. | knitted socks for half the neighbors
+sing in tune | the cat ran out of the room | the windows rattled
+  | Hum the note first, very softly, until you feel it in your nose
+  | The note rang out, round and true, and another one after it. | sang while washing the dishes
+do a cartwheel | {hero.their} arms folded like wet paper | {hero.they} rolled into the nettles
+  | Look at the spot between your hands, and kick up as if there were a wall
+  | Hands, feet, hands, feet, the whole sky turned around {hero.them}. | turned a cartwheel after
+  every breakfast
+catch a ball | it bounced off {hero.their} nose | it flew straight through {hero.their} fingers
+  | Watch it all the way, and let your hands give a little, like a nest
+  | Smack, went the ball, right into {hero.their} two hands. | never dropped a plum again
+write the alphabet | the letters leaned on each other like tired sheep | the ink made a lake
+  | Make each letter as slowly as a snail, and leave it room to breathe
+  | There it stood on the page, every letter straight and proud. | wrote a line of poetry every night
+milk the cow | the cow stepped into the pail | not one drop came out
+  | Warm your hands, rest your head on her side, and squeeze from the top down
+  | Swish, swish, went the milk, and the pail filled to the brim. | brought in the milk each dawn
+build a snowman | the head rolled down the hill | the belly crumbled to powder
+  | Wait until the snow is wet enough to squeak, and roll it in one direction
+  | Three great balls stood one on top of the other, with a carrot and a crooked smile.
+  | built a whole family of them every winter
+spin a top | it fell over at once | it shot under the cupboard
+  | Wind the string tight, and pull it back as if you were starting a race
+  | The top hummed and stood so still that it seemed to sleep. | spun it for every baby who cried
+make shadow animals | the rabbit looked like a mitten | the swan looked like a boot
+  | Move closer to the wall, and keep your thumb very still
+  | A rabbit hopped over the wallpaper, and a swan bowed its long neck. | put on a shadow play
+  whenever the lights went out
+float on the water | {hero.their} toes sank first | a wave went up {hero.their} nose
+  | Put your ears under the water, look at the clouds, and breathe like a bellows
+  | {hero} lay there like a leaf, and the clouds swam by. | floated every evening until the first
+  star
+speak to a crowd | {hero.their} voice hid in {hero.their} shoes | all the words came out backward
+  | Talk to the last row as if they were your best friends
+  | Every word flew out to the very last bench, and the people cheered. | welcomed all the guests at
+  the fair
+blow a bubble | it popped on {hero.their} chin | only spit came out
+  | Breathe as slowly as if you were asleep
+  | A bubble as big as a melon floated off, with a rainbow on its skin. | blew one for each cloud
+  in the sky
 
 # ---- to be brave --------------------------------------------------------------------------------
 @rule plot_fear
@@ -187,6 +237,38 @@ the doctor | {hero} woke up with a very sore ear
 the howling wind | the wind blew the gate open, and the lambs ran out
   | Howl along with it, as loud as you can
   | Howling like a wolf, {hero} brought every lamb back home | sang along whenever the wind howled
+the deep well | the bucket fell into the deep well on the hottest day of the year
+  | Tie the rope twice, lean over once, and sing down to your own echo
+  | The echo sang back so merrily that {hero} pulled up the bucket and laughed | drew water for the
+  whole lane
+bees | a swarm of bees settled on the baby carriage
+  | Move as slowly as honey, and hum their own song to them
+  | The bees crawled over {hero.their} sleeve like soft gold, and flew off to the linden tree
+  | kept a hive behind the house
+the barber | {hero.their} hair had grown right over {hero.their} eyes
+  | Ask to hold the comb, and count the curls as they fall
+  | Snip, snap, and the world was bright again | went to the barber alone
+the cellar stairs | the lamp went out, and the candles were down below
+  | Sit down and go one step at a time, on your bottom
+  | Bump, bump, bump, and there were the candles, all in a row | slid down the stairs for fun
+masks | the whole street came dancing past in masks
+  | Ask each one who is inside, and they will have to tell
+  | Behind the wolf was the baker, and behind the witch was Aunt Clara | wore the wildest mask of all
+frogs | a frog sat in the watering can and would not leave
+  | Let it sit on a leaf, and carry the leaf
+  | The frog was cool and light, and it winked | invited the frogs to tea
+sleeping away from home | Cousin Max asked {hero.them} to stay for the night
+  | Take your own pillow, for home is wherever your pillow is
+  | They whispered and giggled until the moon went by, and the morning came much too soon
+  | packed the pillow every Saturday
+the steep slide | all the others were waiting at the bottom of the steep slide
+  | Sit, hold your knees, and let the slide do the work
+  | Whoosh, went the wind, and {hero} wanted to go again before {hero.they} had even stopped
+  | was always first in line
+the ticking clock in the hall | midnight came, and {hero} was thirsty
+  | Walk in time with it, for a clock only wants company
+  | Tick, tock, went the clock, and step, step, went {hero}, all the way to the kitchen
+  | wound the clock every Sunday
 
 # ---- to see something wonderful -----------------------------------------------------------------
 @rule plot_wonder
@@ -265,6 +347,36 @@ a mother cat with her kittens | she heard {hero.them} running and hid | she hear
   calling and hid
   | Put down a bowl of milk, sit far away, and hum
   | The mother cat came out with five small kittens stumbling after her
+a hedgehog eating supper | {hero.they} brought a barking dog along | {hero.they} stood with
+  the wind behind {hero.them}
+  | Put out a slice of pear, and hide downwind before it gets dark
+  | Rustle, rustle, out of the hedge came a hedgehog and ate with its mouth open
+a comet | a tall house stood in the way | {hero.they} looked to the west instead of the east
+  | Climb the church tower before dawn and look to the east
+  | There hung a star with a silver tail, as long as an arm
+a swan learning to fly | {hero.they} threw bread and it stayed to eat | it was sitting behind the
+  reeds
+  | Come when the wind blows along the water, and bring no bread
+  | A gray young swan ran over the water, beat its wings, and was in the air
+a salmon leaping | {hero.they} watched the quiet end of the stream | {hero.they} blinked at the wrong
+  moment
+  | Stand by the falls after three days of rain
+  | Out of the foam shot a silver fish, and it hung in the sun like a coin
+the first snow | it fell while {hero.they} slept | it turned to rain
+  | Watch the cows, for they lie down close together the night before
+  | One flake sailed past, then ten, and then the whole sky was full of feathers
+a bat waking up | {hero.they} came at noon with a drum | {hero.they} came at midnight, much too late
+  | Wait below the eaves at the very moment when the lamps are lit
+  | A bat unfolded like a tiny umbrella, yawned, and dropped into the dusk
+an eclipse of the moon | {hero.they} mixed up the days | a fat cloud sat down on the moon
+  | Ask the calendar twice, and go up where the clouds cannot follow
+  | A brown shadow crept over the moon until it glowed like a copper pan
+a spider weaving | {hero.they} leaned in too close and tore a thread | the web was done already
+  | Get up with the sun, and look at the garden gate from a step away
+  | Around and around went the spider, and behind her the web grew, ring upon ring
+a waterfall in winter | the path was deep in snow | it was still splashing and roaring
+  | Wait for the coldest week, and borrow some snowshoes
+  | The whole waterfall stood still, a curtain of blue ice, and not a drop fell
 
 # ---- to raise something -------------------------------------------------------------------------
 @rule plot_grow
@@ -330,6 +442,27 @@ a lemon seed | the house was too cold and the leaf turned yellow
 a rosebush | little green bugs covered every bud
   | Ask the ladybugs to dinner, for they love such bugs
   | The ladybugs came and ate, and the roses opened, pink and sweet | the roses
+an onion | a mole pushed it right out of the ground
+  | Set a bottle in the earth, and the wind will hum the mole away
+  | By July the onion was as big as {hero}'s head | onion pie
+a watermelon seed | the sun burned the leaves until they curled
+  | Hang a white sheet over it when the sun is high
+  | By the end of summer there was a melon that two could hardly lift | the cold red slices
+a grain of wheat | the sparrows came looking for breakfast
+  | Put up an old coat on a stick, with a hat on top
+  | One stalk became ten, and the ears turned as yellow as the sun | a small loaf of bread
+a walnut | a dog dug a hole right beside it
+  | Lay thorny twigs around it, and give the dog a bone
+  | Many winters later the walnut tree had room for a swing and a nest | the walnuts
+a lily of the valley | the ground was much too dry
+  | Move it to the shade, where moss grows on the stones
+  | One May morning there hung white bells, and the air smelled sweet | the smell of it
+a pepper plant | it grew tall and would not bloom
+  | Pinch off the very top, and it will remember what it wanted
+  | White flowers came, and after them peppers, green and then red | stuffed peppers
+a mint leaf | somebody stepped on it by mistake
+  | Put the stem in a glass of water until it grows a beard
+  | Soon there was mint in every corner, as fresh as rain | mint tea
 )";
 
 }  // namespace mr::train
