@@ -25,6 +25,7 @@
 #include "train/checkpoint.h"
 #include "train/report.h"
 #include "train/shards.h"
+#include "train/story_floor.h"
 
 namespace mr::train {
 namespace {
@@ -151,6 +152,8 @@ class Run {
     double data_wait_ = 0;
     double step_seconds_ = 0;  // of this process
     bool interrupted_ = false;
+    bool floor_looked_for_ = false;
+    std::optional<StoryFloor> floor_;  // of the storybook's stories
 };
 
 void Run::open_data() {
@@ -334,6 +337,12 @@ void Run::report() {
     run.tokens_per_step = o_.tokens_per_step();
     run.flops_per_token = static_cast<double>(model::TrainEngine::flops_per_token(spec, o_.seq));
     run.matrix_peak = events_.matrix_peak;
+    if (!floor_looked_for_) {
+        floor_looked_for_ = true;
+        floor_ = story_floor(data_.val.tokens() > 0 ? data_.val : data_.train, data_.end_token,
+                             *tokenizer_);
+    }
+    if (floor_) run.entropy = floor_->nats_per_token;
     run.plan = engine_->plan();
     run.ledger = engine_->ledger();
     run.facts = {{"data", fmt::format("{}, {} tokens to train on, {} to validate", o_.data,

@@ -1,0 +1,49 @@
+#include "train/story_floor.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "text/tokenizer.h"
+#include "train/storybook.h"
+
+namespace mr::train {
+
+std::optional<StoryFloor> story_floor(const Shards& split, std::int32_t end_token,
+                                      const text::Tokenizer& tokenizer, std::uint64_t most) {
+    constexpr std::uint64_t kPiece = 1 << 14;       // tokens that are read at once
+    constexpr std::size_t kLongestStory = 1 << 12;  // tokens: what is longer is none
+    StoryFloor floor;
+    std::uint64_t tokens = 0;
+    double nats = 0;
+    std::vector<std::int32_t> piece, story;
+    for (std::uint64_t at = 0; at < split.tokens() && floor.stories < most;) {
+        piece.resize(std::min(kPiece, split.tokens() - at));
+        split.read(at, piece);
+        at += piece.size();
+        for (const std::int32_t id : piece) {
+            if (id != end_token) {
+                story.push_back(id);
+                if (story.size() > kLongestStory) return std::nullopt;
+                continue;
+            }
+            if (story.empty()) continue;  // the end token at the beginning
+            std::string text = tokenizer.decode(story, true);
+            text.erase(text.find_last_not_of(" \n") + 1);
+            text.erase(0, text.find_first_not_of(" \n"));
+            const Grammar::Reading reading = Storybook::grammar().read(text);
+            if (reading.derivations == 0) return std::nullopt;
+            nats += reading.nats;
+            tokens += story.size() + 1;
+            story.clear();
+            if (++floor.stories == most) break;
+        }
+    }
+    if (floor.stories == 0) return std::nullopt;
+    floor.nats_per_story = nats / static_cast<double>(floor.stories);
+    floor.nats_per_token = nats / static_cast<double>(tokens);
+    floor.entropy_nats = Storybook::entropy_nats();
+    return floor;
+}
+
+}  // namespace mr::train

@@ -1,0 +1,74 @@
+// The floor under a loss: known where packed data is the storybook's, and only there.
+#include "train/story_floor.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "text/tokenizer.h"
+#include "train/storybook.h"
+
+namespace mr::train {
+namespace {
+
+// Texts as a split of bytes, an end token before and after each.
+struct Packed {
+    static constexpr std::int32_t kEnd = 256;
+
+    explicit Packed(const std::vector<std::string>& texts) {
+        std::vector<std::uint16_t> ids = {kEnd};
+        for (const std::string& text : texts) {
+            for (const std::int32_t id : tokenizer->encode(text)) {
+                ids.push_back(static_cast<std::uint16_t>(id));
+            }
+            ids.push_back(kEnd);
+        }
+        tokens = ids.size();
+        ShardHeader header{.vocab = 257, .tokens = ids.size()};
+        header.checksum = token_checksum(std::as_bytes(std::span(ids)));
+        const std::string head = shard_header_bytes(header);
+        bytes.resize(head.size() + 2 * ids.size());
+        std::memcpy(bytes.data(), head.data(), head.size());
+        std::memcpy(bytes.data() + head.size(), ids.data(), 2 * ids.size());
+        std::vector<Shard> shards;
+        shards.push_back(Shard::parse(bytes, "test"));
+        split = Shards(std::move(shards), {.documents = texts.size(), .tokens = tokens});
+    }
+    std::optional<StoryFloor> floor(std::uint64_t most = 2000) const {
+        return story_floor(split, kEnd, *tokenizer, most);
+    }
+
+    text::Tokenizer::Ptr tokenizer = text::Tokenizer::bytes(257);
+    std::vector<std::byte> bytes;
+    std::size_t tokens = 0;
+    Shards split;
+};
+
+TEST(StoryFloor, IsTheirProbability) {
+    const Storybook book(3);
+    std::vector<std::string> texts;
+    double nats = 0;
+    for (std::uint64_t i = 0; i < 20; ++i) {
+        texts.push_back("\n" + book.story(i).text + "\n");
+        nats += book.story(i).nats;
+    }
+    const Packed packed(texts);
+    const auto floor = packed.floor();
+    ASSERT_TRUE(floor);
+    EXPECT_EQ(floor->stories, 20u);
+    EXPECT_NEAR(floor->nats_per_story, nats / 20, 1e-9);
+    // Each has its end token; the one at the beginning is no part of any.
+    EXPECT_NEAR(floor->nats_per_token, nats / static_cast<double>(packed.tokens - 1), 1e-9);
+    EXPECT_EQ(floor->entropy_nats, Storybook::entropy_nats());
+    EXPECT_EQ(packed.floor(5)->stories, 5u);
+}
+
+TEST(StoryFloor, IsNotThereForOtherTexts) {
+    const std::string story = Storybook(3).story(0).text;
+    EXPECT_FALSE(Packed({story, story + " And more."}).floor());
+    EXPECT_FALSE(Packed({}).floor());
+    EXPECT_FALSE(Packed({std::string(5000, 'a')}).floor());
+}
+
+}  // namespace
+}  // namespace mr::train
