@@ -293,6 +293,7 @@ void add_bench(CLI::App& app, Action& action) {
     add_bench_ladder(*bench, action);
     add_bench_norm(*bench, action);
     add_bench_sample(*bench, action);
+    add_bench_train(*bench, action);
 }
 
 }  // namespace mr::cli

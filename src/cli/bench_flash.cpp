@@ -4,12 +4,11 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <optional>
 
 #include "cli/coprocess.h"
+#include "cli/peer.h"
 #include "core/cuda/device.h"
 #include "core/error.h"
 #include "ops/attention/flash_measure.h"
@@ -31,20 +30,7 @@ std::string shape_text(const FlashShape& s) {
 class Torch {
   public:
     explicit Torch(bool backward) {
-        namespace fs = std::filesystem;
-        const char* python = std::getenv("MILLRACE_PYTHON");
-        std::string script;
-        for (const char* place : {"bench/peers", MR_SOURCE_PEERS}) {
-            const fs::path path = fs::path(place) / "torch_attention.py";
-            if (script.empty() && fs::exists(path)) script = path.string();
-        }
-        if (script.empty()) {
-            throw Error::usage({.field = "--peer",
-                                .value = "torch",
-                                .problem = "bench/peers/torch_attention.py was not found",
-                                .remedy = "run it from the source directory"});
-        }
-        command_ = fmt::format("exec '{}' '{}' --serve{}", python ? python : "python3", script,
+        command_ = fmt::format("exec {} --serve{}", peer_command("torch_attention.py"),
                                backward ? "" : " --no-backward");
         process_ = std::make_unique<Coprocess>(command_);
     }

@@ -29,5 +29,6 @@ void add_bench_gemm(CLI::App& bench, Action& action);
 void add_bench_ladder(CLI::App& bench, Action& action);
 void add_bench_norm(CLI::App& bench, Action& action);
 void add_bench_sample(CLI::App& bench, Action& action);
+void add_bench_train(CLI::App& bench, Action& action);
 
 }  // namespace mr::cli

@@ -88,6 +88,31 @@ class Bench(driver.CliTest):
             self.fails(3, "bench", "attention", *part, env={"CUDA_VISIBLE_DEVICES": ""},
                        says="--device cpu")
 
+    def test_train(self):
+        shape = ["--batch", 2, "--seq", 16, "--steps", 3, "--warmup", 1, "--device", "cpu"]
+        for family in ("llama2", "gpt2"):
+            got = self.ok_json("bench", "train", driver.REFERENCE / family, *shape)
+            self.assertEqual([got["tokens_per_step"], len(got["seconds"])], [32, 3])
+            self.assertAlmostEqual(got["tok_s"] * got["ms_per_step"] / 1e3, 32, places=6)
+            self.assertEqual(sum(got["memory_plan"].values()), got["memory_bytes"])
+            self.assertEqual(got["percent_of_matrix_peak"], 0)  # not measured on a CPU
+            # Every step's operations, and nothing of the warm-up.
+            self.assertEqual(got["ledger"]["optimizer"]["calls"] % 3, 0)
+            for op in ("embedding", "linear", "norm", "attention", "loss"):
+                self.assertGreater(got["ledger"][op]["flops"] + got["ledger"][op]["bytes_read"], 0)
+        text = self.ok("bench", "train", driver.REFERENCE / "llama2", *shape).out
+        for part in ("tok/s", "ms a step", "memory", "parameters", "linear"):
+            self.assertIn(part, text)
+
+    def test_train_errors(self):
+        llama = driver.REFERENCE / "llama2"
+        self.fails(2, "bench", "train", says="model")
+        self.fails(2, "bench", "train", llama, "--batch", "many", "--seq", 16, says="--batch")
+        self.fails(2, "bench", "train", llama, "--recompute", "some", says="--recompute")
+        self.fails(2, "bench", "train", "random:gpt2", "--seq", 2048, says="context of 1024")
+        self.fails(3, "bench", "train", "random:llama-2-7b", "--batch", 64, "--seq", 4096,
+                   "--device", "cpu", says="--recompute")
+
     def test_errors(self):
         self.fails(2, "bench", says="decode")
         self.fails(2, "bench", "decode", MODEL, "--reps", 0, says="--reps")

@@ -1,0 +1,226 @@
+// millrace bench train: steps of training against what the device multiplies at most.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "cli/commands.h"
+#include "cli/json.h"
+#include "cli/options.h"
+#include "cli/peer.h"
+#include "cli/terminal.h"
+#include "core/error.h"
+#include "model/random.h"
+#include "model/source.h"
+#include "observe/device_bandwidth.h"
+#include "observe/run_report.h"
+#include "observe/units.h"
+#include "train/measure.h"
+
+namespace mr::cli {
+namespace {
+
+struct Options {
+    SharedOptions shared;  // --device, --threads, --json
+    std::string model;
+    std::string batch = "8";  // or "auto"
+    int seq = 1024;
+    int accumulate = 1;
+    std::string recompute = "none";
+    int steps = 10, warmup = 3;
+    std::string peer;
+};
+
+// Of the device's memory, that a batch of "auto" may take: some is the driver's.
+constexpr double kMemoryShare = 0.95;
+
+int batch_size(const std::string& text) {
+    try {
+        std::size_t used = 0;
+        const int batch = std::stoi(text, &used);
+        if (used == text.size() && batch >= 1 && batch <= 1 << 16) return batch;
+    } catch (const std::exception&) {
+    }
+    throw Error::usage({.field = "--batch",
+                        .value = text,
+                        .problem = "is neither a number of sequences nor 'auto'",
+                        .remedy = "for example --batch 32"});
+}
+
+// The spec as bench/peers/torch_train.py takes it.
+std::string peer_arguments(const model::ModelSpec& spec, const Options& options, int batch) {
+    if (spec.family != "gpt2" && spec.family != "llama" && spec.family != "mistral") {
+        throw Error::usage({.field = "--peer",
+                            .value = "torch",
+                            .problem = fmt::format("has no {} model", spec.family),
+                            .remedy = "compare a Llama or a GPT-2"});
+    }
+    return fmt::format(
+        "speed --family {} --dim {} --layers {} --heads {} --kv-heads {} --hidden {} --vocab {} "
+        "--context {} --tied {} --batch {} --seq {} --steps {} --warmup {} --accumulate {} "
+        "--device {}",
+        spec.family == "gpt2" ? "gpt2" : "llama", spec.dim, spec.layers, spec.heads, spec.kv_heads,
+        spec.hidden, spec.vocab, std::max<std::int64_t>(spec.context, options.seq),
+        spec.tied_embeddings ? 1 : 0, options.batch == "auto" ? 0 : batch, options.seq,
+        options.steps, options.warmup, options.accumulate,
+        use_cuda(options.shared) ? "cuda" : "cpu");
+}
+
+Json measured_json(const Options& options, const model::ModelSpec& spec, int batch,
+                   const train::TrainMeasured& m, double peak) {
+    Json plan = Json::object();
+    for (const MemoryPlan::Item& item : m.plan.items()) {
+        plan[item.name] = plan.value(item.name, std::uint64_t{0}) + item.bytes;
+    }
+    return {{"bench", "train"},
+            {"model", options.model},
+            {"family", spec.family},
+            {"parameters", spec.parameters()},
+            {"device", observe::device_name(use_cuda(options.shared))},
+            {"type", dtype_name(m.compute)},
+            {"batch", batch},
+            {"seq", options.seq},
+            {"accumulate", options.accumulate},
+            {"recompute", options.recompute},
+            {"tokens_per_step", m.tokens},
+            {"tok_s", m.tokens_per_second()},
+            {"tok_s_best", static_cast<double>(m.tokens) / m.best_seconds()},
+            {"ms_per_step", m.step_seconds() * 1e3},
+            {"seconds", m.seconds},
+            {"flops_per_token", m.flops_per_token},
+            {"tflop_s", m.flops_per_second() / 1e12},
+            {"matrix_peak_tflop_s", peak / 1e12},
+            {"percent_of_matrix_peak", peak > 0 ? 100 * m.flops_per_second() / peak : 0},
+            {"first_loss", m.first_loss},
+            {"last_loss", m.last_loss},
+            {"memory_bytes", m.plan.total()},
+            {"memory_plan", plan},
+            {"ledger", observe::ledger_json(m.ledger)}};
+}
+
+std::string measured_text(const Json& json, const train::TrainMeasured& m, const Options& options,
+                          double peak) {
+    std::string text = fmt::format(
+        "train {}: {:.1f}M parameters, batch {} of {} tokens, {}, recompute {}: {}\n",
+        options.model, json["parameters"].get<double>() / 1e6, json["batch"].get<int>(),
+        options.seq, dtype_name(m.compute), options.recompute, json["device"].get<std::string>());
+    text += fmt::format("  median of {}  {:.0f} tok/s  {:.2f} ms a step  {} TFLOP/s",
+                        m.seconds.size(), m.tokens_per_second(), m.step_seconds() * 1e3,
+                        observe::figure(m.flops_per_second() / 1e12));
+    if (peak > 0) {
+        text += fmt::format("  {:.1f}% of the {:.0f} TFLOP/s of matrix products",
+                            100 * m.flops_per_second() / peak, peak / 1e12);
+    }
+    text += fmt::format("\n  best         {:.0f} tok/s  {:.2f} ms\n",
+                        static_cast<double>(m.tokens) / m.best_seconds(), m.best_seconds() * 1e3);
+    text += fmt::format("  memory {}:", format_bytes(m.plan.total()));
+    const char* comma = "";
+    for (const MemoryPlan::Item& item : m.plan.items()) {
+        text += fmt::format("{} {} {}", comma, item.name, format_bytes(item.bytes));
+        comma = ",";
+    }
+    return text + "\n\n" + observe::op_table(m.ledger);
+}
+
+std::string peer_text(Json& peer, const train::TrainMeasured& m) {
+    const auto number = [&](const char* key) {
+        return peer.contains(key) && peer[key].is_number() ? peer[key].get<double>() : 0.0;
+    };
+    const double theirs = number("tok_s");
+    if (theirs <= 0) {
+        return fmt::format("\nPyTorch did not train: {}\n", peer.value("error", std::string("?")));
+    }
+    peer["times_as_fast"] = m.tokens_per_second() / theirs;
+    return fmt::format(
+        "\n{}: batch {:.0f}, {:.0f} tok/s, {:.2f} ms a step, peak memory {}; this is {:.2f} times "
+        "as fast\n",
+        peer.value("peer", std::string("PyTorch")), number("batch"), theirs, number("ms_per_step"),
+        format_bytes(static_cast<std::uint64_t>(number("peak_memory_bytes"))),
+        m.tokens_per_second() / theirs);
+}
+
+int train_bench(const Options& options) {
+    const InterruptGuard guard;
+    const model::ModelSpec spec = model::trainable_spec(model::planned_model(options.model).spec);
+    if (options.seq > spec.context) {
+        throw Error::usage(
+            {.field = "--seq",
+             .value = std::to_string(options.seq),
+             .problem = fmt::format("is beyond the model's context of {}", spec.context),
+             .remedy = "use at most that"});
+    }
+    const bool cuda = use_cuda(options.shared);
+    const double peak = cuda ? observe::device_ceilings().matrix : 0;
+    train::TrainMeasureOptions measure;
+    measure.engine.cuda = cuda;
+    measure.engine.threads = thread_count(options.shared);
+    measure.engine.shape.seq = options.seq;
+    measure.engine.recompute = options.recompute == "full"    ? model::Recompute::full
+                               : options.recompute == "light" ? model::Recompute::light
+                                                              : model::Recompute::none;
+    measure.accumulate = options.accumulate;
+    measure.steps = options.steps;
+    measure.warmup = options.warmup;
+    const int batch = options.batch == "auto"
+                          ? train::largest_batch(spec, measure.engine, kMemoryShare)
+                          : batch_size(options.batch);
+    measure.engine.shape.sequences = batch;
+    // The other engine first, alone on the device.
+    Json peer;
+    if (!options.peer.empty()) {
+        peer = ask_peer("torch_train.py", peer_arguments(spec, options, batch)).back();
+    }
+    ProgressLine line;
+    const train::TrainMeasured m = train::measure_training(spec, measure, line.callback());
+    line.remove();
+    Json json = measured_json(options, spec, batch, m, peak);
+    std::string text = measured_text(json, m, options, peak);
+    if (!peer.is_null()) {
+        text += peer_text(peer, m);
+        json["torch"] = peer;
+    }
+    out(options.shared.json ? json_text(json) : text);
+    return 0;
+}
+
+}  // namespace
+
+void add_bench_train(CLI::App& bench, Action& action) {
+    auto options = std::make_shared<Options>();
+    CLI::App* command = bench.add_subcommand(
+        "train", "Tokens a second of training, against what the device multiplies at most");
+    command
+        ->add_option("model", options->model,
+                     "Whose shape it is: random:SHAPE, or a model's file or folder")
+        ->required();
+    command->add_option("--batch", options->batch, "Sequences of a pass; 'auto': the most that fit")
+        ->capture_default_str();
+    command->add_option("--seq", options->seq, "Tokens of a sequence")
+        ->check(CLI::Range(2, 1 << 20))
+        ->capture_default_str();
+    command->add_option("--accumulate", options->accumulate, "Passes of a step")
+        ->check(CLI::Range(1, 1 << 16))
+        ->capture_default_str();
+    command->add_option("--recompute", options->recompute, "What is made again in the backward")
+        ->check(CLI::IsMember({"none", "light", "full"}))
+        ->capture_default_str();
+    command->add_option("--steps", options->steps, "Steps that count")
+        ->check(CLI::Range(1, 100000))
+        ->capture_default_str();
+    command->add_option("--warmup", options->warmup, "... and that do not")
+        ->check(CLI::Range(0, 100000))
+        ->capture_default_str();
+    command->add_option("--peer", options->peer, "Also PyTorch, compiled, in the same run")
+        ->check(CLI::IsMember({"torch"}));
+    add_machine_options(*command, options->shared);
+    add_json_option(*command, options->shared);
+    command->footer(
+        "Examples:\n"
+        "  millrace bench train random:gpt2 --batch 32 --seq 1024 --peer torch\n"
+        "  millrace bench train random:tinyllama-1.1b --batch auto --seq 2048 --recompute light\n"
+        "The peer needs a python with PyTorch: name it in MILLRACE_PYTHON.");
+    command->callback([options, &action] { action = [options] { return train_bench(*options); }; });
+}
+
+}  // namespace mr::cli

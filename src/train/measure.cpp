@@ -1,0 +1,116 @@
+#include "train/measure.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/error.h"
+#include "core/philox.h"
+
+namespace mr::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Random ids of batch `number`: inputs, then targets, of the whole vocabulary.
+void fill(std::span<std::int32_t> host, int vocab, std::uint64_t seed, std::uint64_t number) {
+    for (std::size_t i = 0; i < host.size(); i += 4) {
+        const auto words = philox(seed, i, number);
+        for (std::size_t k = 0; k < 4 && i + k < host.size(); ++k) {
+            host[i + k] = static_cast<std::int32_t>(words[k] % static_cast<std::uint32_t>(vocab));
+        }
+    }
+}
+
+}  // namespace
+
+double TrainMeasured::step_seconds() const {
+    if (seconds.empty()) return 0;
+    std::vector<double> sorted = seconds;
+    std::sort(sorted.begin(), sorted.end());
+    const std::size_t half = sorted.size() / 2;
+    return sorted.size() % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+}
+double TrainMeasured::best_seconds() const {
+    return seconds.empty() ? 0 : *std::min_element(seconds.begin(), seconds.end());
+}
+double TrainMeasured::tokens_per_second() const {
+    return step_seconds() > 0 ? static_cast<double>(tokens) / step_seconds() : 0;
+}
+double TrainMeasured::flops_per_second() const {
+    return tokens_per_second() * static_cast<double>(flops_per_token);
+}
+
+TrainMeasured measure_training(const model::ModelSpec& spec, const TrainMeasureOptions& options,
+                               const Progress& progress) {
+    MR_CHECK(options.steps > 0 && options.warmup >= 0 && options.accumulate > 0,
+             "at least one step of at least one pass is measured");
+    model::TrainEngine engine(spec, options.engine);
+    engine.init(options.seed);
+    TrainMeasured out;
+    out.compute = engine.ops().compute_type();
+    out.tokens = options.engine.shape.tokens() * options.accumulate;
+    out.flops_per_token = model::TrainEngine::flops_per_token(spec, options.engine.shape.seq);
+    out.plan = engine.plan();
+
+    std::uint64_t number = 0;
+    int slot = 0;
+    const auto load = [&] {
+        fill(engine.ops().host_slot(slot), spec.vocab, options.seed, number++);
+        engine.put(slot);
+    };
+    load();
+    Ledger before = engine.ledger();
+    const int all = options.warmup + options.steps;
+    for (int step = 1; step <= all; ++step) {
+        if (step == options.warmup + 1) before = engine.ledger();
+        const auto start = Clock::now();
+        for (int pass = 0; pass < options.accumulate; ++pass) {
+            engine.accumulate(slot, 1.0 / static_cast<double>(out.tokens));
+            slot = (slot + 1) % model::TrainOps::kSlots;
+            load();  // while that computes
+        }
+        ops::AdamW adamw;
+        adamw.lr = 1e-4f;
+        adamw.clip = 1.0f;
+        adamw.step = step;
+        out.last_loss = engine.update(adamw).loss;  // waits for the device
+        const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+        if (step == 1) out.first_loss = out.last_loss;
+        if (step > options.warmup) out.seconds.push_back(seconds);
+        if (progress) {
+            progress("training", static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(all));
+        }
+    }
+    out.ledger = engine.ledger().since(before);
+    return out;
+}
+
+int largest_batch(const model::ModelSpec& spec, model::TrainEngineOptions options, double share) {
+    constexpr int kMost = 1 << 16;
+    const auto ops = options.cuda ? model::make_cuda_train_ops(options.threads)
+                                  : model::make_cpu_train_ops(options.threads);
+    const double room = share * static_cast<double>(ops->memory_bytes());
+    const auto bytes = [&](int batch) {
+        options.shape.sequences = batch;
+        return model::TrainEngine::plan(spec, options).total();
+    };
+    int fits = 0, over = 1;
+    while (over < kMost && static_cast<double>(bytes(over)) <= room) fits = over, over *= 2;
+    while (over - fits > 1) {
+        const int middle = fits + (over - fits) / 2;
+        (static_cast<double>(bytes(middle)) <= room ? fits : over) = middle;
+    }
+    if (fits > 0) return fits;
+    throw Error::device(
+        {.field = "--batch",
+         .value = "auto",
+         .problem = fmt::format("one sequence of {} tokens needs {}, and {} of {} may be taken",
+                                options.shape.seq, format_bytes(bytes(1)),
+                                format_bytes(static_cast<std::uint64_t>(room)),
+                                format_bytes(ops->memory_bytes())),
+         .remedy = "use a smaller model, a shorter --seq, or --recompute full"});
+}
+
+}  // namespace mr::train
