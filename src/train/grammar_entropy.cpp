@@ -221,9 +221,18 @@ class EntropyPass {
 
     Dist step_bind(const Grammar::Node& node, const Dist& dist, Mask live) {
         const Grammar::Table& table = g_.tables_[node.arg];
+        const bool kept = (live & bit(node.id)) != 0;
+        if (!kept && node.exclude.empty()) {  // one number, whatever came before
+            double nats = 0;
+            for (size_t i = 0; i < table.weights.size(); ++i)
+                nats += double(table.weights[i]) / table.total * table.nats[i];
+            nats_ += mass(dist) * nats;
+            return dist;
+        }
         Dist out;
+        std::vector<uint32_t> weights;
         for (const auto& [env, p] : dist) {
-            std::vector<uint32_t> weights = table.weights;
+            weights = table.weights;
             double total = table.total;
             for (const uint32_t v : node.exclude) {
                 if (env[v] == Grammar::kNone || g_.records_[env[v]].table != node.arg) continue;
@@ -231,14 +240,16 @@ class EntropyPass {
                 total -= weight;
                 weight = 0;
             }
+            Grammar::Env bound = env;
             for (size_t i = 0; i < weights.size(); ++i) {
                 if (weights[i] == 0) continue;
                 const double q = weights[i] / total;
                 nats_ -= p * q * std::log(q);
-                Grammar::Env bound = env;
-                if (live & bit(node.id)) bound[node.id] = table.records[i];
+                if (!kept) continue;
+                bound[node.id] = table.records[i];
                 out[bound] += p * q;
             }
+            if (!kept) out[env] += p;
         }
         return out;
     }

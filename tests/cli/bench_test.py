@@ -110,8 +110,8 @@ class Bench(driver.CliTest):
         self.fails(2, "bench", "train", llama, "--batch", "many", "--seq", 16, says="--batch")
         self.fails(2, "bench", "train", llama, "--recompute", "some", says="--recompute")
         self.fails(2, "bench", "train", "random:gpt2", "--seq", 2048, says="context of 1024")
-        self.fails(3, "bench", "train", "random:llama-2-7b", "--batch", 64, "--seq", 4096,
-                   "--device", "cpu", says="--recompute")
+        self.fails(3, "bench", "train", "random:llama-2-7b", "--batch", 4096, "--seq", 4096,
+                   "--device", "cpu", says="activations")
 
     def test_errors(self):
         self.fails(2, "bench", says="decode")

@@ -49,7 +49,8 @@ TEST(StoryFloor, IsTheirProbability) {
     std::vector<std::string> texts;
     double nats = 0;
     for (std::uint64_t i = 0; i < 20; ++i) {
-        texts.push_back("\n" + book.story(i).text + "\n");
+        texts.push_back(book.story(i).text);
+        texts.back().append("\n").insert(0, 1, '\n');
         nats += book.story(i).nats;
     }
     const Packed packed(texts);
@@ -65,7 +66,7 @@ TEST(StoryFloor, IsTheirProbability) {
 
 TEST(StoryFloor, IsNotThereForOtherTexts) {
     const std::string story = Storybook(3).story(0).text;
-    EXPECT_FALSE(Packed({story, story + " And more."}).floor());
+    EXPECT_FALSE(Packed({story, std::string(story).append(" And more.")}).floor());
     EXPECT_FALSE(Packed({}).floor());
     EXPECT_FALSE(Packed({std::string(5000, 'a')}).floor());
 }
