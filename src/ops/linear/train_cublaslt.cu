@@ -239,6 +239,9 @@ std::size_t fastest(const Context& ctx, const TrainProduct& p, const Problem& pr
     return best;
 }
 
+// Elements of an output that is worth trying: among so many rounded sums another order shows.
+constexpr std::int64_t kLeastTimed = std::int64_t{1} << 20;
+
 struct Known {
     std::vector<Choice> choices;  // the library's favourites
     bool timed = false;
@@ -259,7 +262,8 @@ bool library_product(const Context& ctx, const TrainProduct& p, std::span<std::b
     auto at = all.find(key);
     if (at == all.end()) at = all.emplace(key, Known{choose(key, problem)}).first;
     Known& known = at->second;
-    if (which == kTimed && !known.timed && known.choices.size() > 1 && p.c != p.out) {
+    if (which == kTimed && !known.timed && known.choices.size() > 1 && p.c != p.out &&
+        p.rows * p.cols >= kLeastTimed) {
         known.best = fastest(ctx, p, problem, known.choices, workspace);
         known.timed = true;
     }

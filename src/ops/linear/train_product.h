@@ -33,7 +33,8 @@ inline constexpr std::size_t kTrainWorkspace = std::size_t{32} << 20;
 // the library's favourites, the first one best; false where there are not so many. kTimed: that of
 // them which is fastest here among those with the bits of the first, so that the choice, which may
 // be another one next time, changes nothing. For that the first call of a shape computes it again
-// and again and waits; where the product adds to its own output the first one is taken.
+// and again and waits. Where the product adds to its own output, or has less than a million
+// elements, the first one is taken.
 inline constexpr int kTrainCandidates = 16;
 inline constexpr int kTimed = -1;
 bool library_product(const Context& ctx, const TrainProduct& product,
