@@ -17,6 +17,7 @@ constexpr int kTileRows = 12, kTileVecs = 2;
 constexpr int kTileRows = 4, kTileVecs = 2;
 #endif
 constexpr int kTileCols = kTileVecs * kLanes;
+constexpr int kAlongRows = 32;  // rows of a matrix that are taken apart together
 static_assert(kPanelStep % kTileRows == 0 && kPanelStep % kTileCols == 0);
 
 // One step of the depth: a's elements of all rows of the tile.
@@ -118,6 +119,7 @@ template <int Width>
 MR_INLINE void panel_along(float* to, const float* from, std::int64_t stride, std::int64_t depth,
                            int count) {
     for (std::int64_t p = 0; p < depth; ++p, to += Width, from += stride) {
+        __builtin_prefetch(from + kAlongRows * stride);  // harmless beyond the end
         if (count == Width) {
             __builtin_memcpy(to, from, Width * sizeof(float));
         } else {
@@ -129,12 +131,19 @@ MR_INLINE void panel_along(float* to, const float* from, std::int64_t stride, st
 template <int Width>
 MR_INLINE void panels(float* to, const float* from, std::int64_t stride, std::int64_t depth,
                       std::int64_t count, bool across) {
-    for (std::int64_t i = 0; i < count; i += Width, to += depth * Width) {
-        const int here = count - i < Width ? static_cast<int>(count - i) : Width;
-        if (across) {
-            panel_across<Width>(to, from + i * stride, stride, depth, here);
-        } else {
-            panel_along<Width>(to, from + i, stride, depth, here);
+    // Along the rows of a matrix one panel takes a part of a line of memory: all panels take what
+    // they want of a few rows while those are in the first cache.
+    const std::int64_t step = across ? depth : kAlongRows;
+    for (std::int64_t p = 0; p < depth; p += step) {
+        const std::int64_t rows = depth - p < step ? depth - p : step;
+        for (std::int64_t i = 0; i < count; i += Width) {
+            const int here = count - i < Width ? static_cast<int>(count - i) : Width;
+            float* panel = to + i * depth + p * Width;
+            if (across) {
+                panel_across<Width>(panel, from + i * stride, stride, depth, here);
+            } else {
+                panel_along<Width>(panel, from + p * stride + i, stride, rows, here);
+            }
         }
     }
 }
