@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cli/commands.h"
 #include "cli/json.h"
@@ -99,6 +100,38 @@ Json measured_json(const Options& options, const model::ModelSpec& spec, int bat
             {"ledger", observe::ledger_json(m.ledger)}};
 }
 
+// Operations of one name and size together, in the order of their first: where a step goes.
+std::string stage_table(const std::vector<Stage>& stages) {
+    struct Row {
+        std::string name;
+        OpRecord one, all;
+    };
+    std::vector<Row> rows;
+    double total = 0;
+    for (const Stage& stage : stages) {
+        const std::string name =
+            fmt::format("{}: {}", op_name(stage.kind), stage.name ? stage.name : "");
+        auto row = std::find_if(rows.begin(), rows.end(), [&](const Row& each) {
+            return each.name == name && each.one.flops == stage.work.flops &&
+                   each.one.bytes() == stage.work.bytes();
+        });
+        if (row == rows.end()) row = rows.insert(rows.end(), {name, stage.work, {}});
+        row->all += stage.work;
+        total += stage.work.seconds;
+    }
+    std::string text = fmt::format("{:<38}{:>6}{:>11}{:>10}{:>8}{:>9}{:>9}\n", "operation", "calls",
+                                   "us each", "ms", "share", "GB/s", "TFLOP/s");
+    for (const Row& row : rows) {
+        const double seconds = row.all.seconds > 0 ? row.all.seconds : 1e-12;
+        text += fmt::format("{:<38}{:>6}{:>11.1f}{:>10.3f}{:>7.1f}%{:>9.0f}{:>9.1f}\n", row.name,
+                            row.all.calls, seconds / static_cast<double>(row.all.calls) * 1e6,
+                            seconds * 1e3, total > 0 ? 100 * seconds / total : 0.0,
+                            static_cast<double>(row.all.bytes()) / seconds * 1e-9,
+                            static_cast<double>(row.all.flops) / seconds * 1e-12);
+    }
+    return text + fmt::format("{:<44}{:>21.3f}\n", "sum", total * 1e3);
+}
+
 std::string measured_text(const Json& json, const train::TrainMeasured& m, const Options& options,
                           double peak) {
     std::string text = fmt::format(
@@ -120,7 +153,7 @@ std::string measured_text(const Json& json, const train::TrainMeasured& m, const
         text += fmt::format("{} {} {}", comma, item.name, format_bytes(item.bytes));
         comma = ",";
     }
-    return text + "\n\n" + observe::op_table(m.ledger);
+    return text + "\n\n" + observe::op_table(m.ledger) + "\n" + stage_table(m.stages);
 }
 
 std::string peer_text(Json& peer, const train::TrainMeasured& m) {

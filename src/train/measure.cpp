@@ -61,10 +61,8 @@ TrainMeasured measure_training(const model::ModelSpec& spec, const TrainMeasureO
         engine.put(slot);
     };
     load();
-    Ledger before = engine.ledger();
     const int all = options.warmup + options.steps;
-    for (int step = 1; step <= all; ++step) {
-        if (step == options.warmup + 1) before = engine.ledger();
+    const auto run = [&](int step) {
         const auto start = Clock::now();
         for (int pass = 0; pass < options.accumulate; ++pass) {
             engine.accumulate(slot, 1.0 / static_cast<double>(out.tokens));
@@ -76,14 +74,23 @@ TrainMeasured measure_training(const model::ModelSpec& spec, const TrainMeasureO
         adamw.clip = 1.0f;
         adamw.step = step;
         out.last_loss = engine.update(adamw).loss;  // waits for the device
-        const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+        return std::chrono::duration<double>(Clock::now() - start).count();
+    };
+    for (int step = 1; step <= all; ++step) {
+        const double seconds = run(step);
         if (step == 1) out.first_loss = out.last_loss;
         if (step > options.warmup) out.seconds.push_back(seconds);
         if (progress) {
             progress("training", static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(all));
         }
     }
+    const Ledger before = engine.ledger();
+    const double last = out.last_loss;
+    engine.ops().watch();
+    run(all + 1);
+    out.stages = engine.ops().watched();
     out.ledger = engine.ledger().since(before);
+    out.last_loss = last;
     return out;
 }
 

@@ -26,7 +26,10 @@ struct TrainMeasured {
     DType compute = DType::f32;
     double first_loss = 0, last_loss = 0;  // nats a token
     MemoryPlan plan;
-    Ledger ledger;  // of the steps that count
+    // Of one more step, each of whose operations was timed, which a GPU does not do otherwise: the
+    // account, and the operations in their order.
+    Ledger ledger;
+    std::vector<Stage> stages;
 
     double step_seconds() const;  // median
     double best_seconds() const;

@@ -96,12 +96,13 @@ class Bench(driver.CliTest):
             self.assertAlmostEqual(got["tok_s"] * got["ms_per_step"] / 1e3, 32, places=6)
             self.assertEqual(sum(got["memory_plan"].values()), got["memory_bytes"])
             self.assertEqual(got["percent_of_matrix_peak"], 0)  # not measured on a CPU
-            # Every step's operations, and nothing of the warm-up.
-            self.assertEqual(got["ledger"]["optimizer"]["calls"] % 3, 0)
+            # The operations of one step, timed.
+            self.assertEqual(got["ledger"]["attention"]["calls"] % 2, 0)
+            self.assertGreater(got["ledger"]["optimizer"]["calls"], 0)
             for op in ("embedding", "linear", "norm", "attention", "loss"):
                 self.assertGreater(got["ledger"][op]["flops"] + got["ledger"][op]["bytes_read"], 0)
         text = self.ok("bench", "train", driver.REFERENCE / "llama2", *shape).out
-        for part in ("tok/s", "ms a step", "memory", "parameters", "linear"):
+        for part in ("tok/s", "ms a step", "memory", "parameters", "linear", "us each"):
             self.assertIn(part, text)
 
     def test_train_errors(self):
