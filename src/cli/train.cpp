@@ -1,9 +1,12 @@
 // millrace train: a model from packed text, new or going on from one.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 
@@ -12,7 +15,6 @@
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/error.h"
-#include "core/mapped_file.h"
 #include "observe/device_bandwidth.h"
 #include "train/trainer.h"
 
@@ -25,19 +27,13 @@ struct Options {
     std::string resume;
 };
 
-// As the shell had it, for the report.
+// As the shell had it, for the report. The system's file has no size to map it by.
 std::string command_line() {
-    std::string out;
-    try {
-        out = read_text_file("/proc/self/cmdline", std::size_t{1} << 20);
-    } catch (const Error&) {
-        return "millrace train";
-    }
+    std::ifstream file("/proc/self/cmdline", std::ios::binary);
+    std::string out{std::istreambuf_iterator<char>(file), {}};
     while (!out.empty() && out.back() == '\0') out.pop_back();
-    for (char& c : out) {
-        if (c == '\0') c = ' ';
-    }
-    return out;
+    std::replace(out.begin(), out.end(), '\0', ' ');
+    return out.empty() ? "millrace train" : out;
 }
 
 std::string duration(double seconds) {
@@ -51,8 +47,13 @@ std::string duration(double seconds) {
 // now and then.
 class Screen {
   public:
-    explicit Screen(double peak) : terminal_(stderr_is_terminal()), peak_(peak) {}
+    Screen() : terminal_(stderr_is_terminal()) {}
     ~Screen() { end_line(); }
+    Screen(const Screen&) = delete;
+    Screen& operator=(const Screen&) = delete;
+
+    // FLOP/s that the device can do at most; 0: unknown.
+    void set_peak(double peak) { peak_ = peak; }
 
     void begun(const model::ModelSpec& spec, const train::TrainOptions& options,
                const MemoryPlan& plan, std::int64_t from) {
@@ -112,7 +113,7 @@ class Screen {
 
     bool terminal_;
     bool open_ = false;
-    double peak_;
+    double peak_ = 0;
     std::chrono::steady_clock::time_point drawn_{};
 };
 
@@ -146,19 +147,22 @@ int run(const Options& options, const CLI::App& command) {
         if (!resumed || command.count("--threads") > 0) o.threads = options.shared.threads;
         o.command = command_line();
     };
-    double peak = 0;
-    std::string device = fmt::format("CPU, {} threads", thread_count(options.shared));
-    if (use_cuda(options.shared)) {
-        ThreadPool pool(1);
-        peak = observe::ceilings_of(true, pool, 0.1).matrix;
-        device = observe::device_name(true);
-    }
-    Screen screen(peak);
+    Screen screen;
     ProgressLine loading;
     train::TrainEvents events;
-    events.begun = [&](const auto&... what) {
+    events.begun = [&](const model::ModelSpec& spec, const train::TrainOptions& o,
+                       const MemoryPlan& plan, std::int64_t from) {
         loading.remove();
-        screen.begun(what...);
+        SharedOptions threads;
+        threads.threads = o.threads;
+        events.device = fmt::format("CPU, {} threads", thread_count(threads));
+        if (o.cuda) {
+            ThreadPool pool(1);
+            events.matrix_peak = observe::ceilings_of(true, pool, 0.1).matrix;
+            events.device = observe::device_name(true);
+        }
+        screen.set_peak(events.matrix_peak);
+        screen.begun(spec, o, plan, from);
     };
     events.step = [&](const train::TrainEvents::Step& step) { screen.step(step); };
     events.sample = [&](std::int64_t step, const std::string& text) {
@@ -167,8 +171,6 @@ int run(const Options& options, const CLI::App& command) {
     events.saved = [&](std::int64_t, const std::string& path) { screen.say("saved " + path); };
     events.stop = [] { return InterruptGuard::pending(); };
     events.loading = loading.callback();
-    events.matrix_peak = peak;
-    events.device = device;
 
     train::TrainResult result;
     if (resumed) {

@@ -192,8 +192,9 @@ TrainOptions read_options(const nlohmann::json& json, const std::string& file) {
         } else if constexpr (std::is_same_v<T, double>) {
             good = good && at->is_number();
         } else {
-            good = good && at->is_number_integer() && (!std::is_unsigned_v<T> || *at >= 0) &&
-                   (sizeof(T) > 4 || (*at >= INT32_MIN && *at <= INT32_MAX));
+            good = good &&
+                   (std::is_unsigned_v<T> ? at->is_number_unsigned() : at->is_number_integer());
+            if constexpr (sizeof(T) < 8) good = good && *at >= INT32_MIN && *at <= INT32_MAX;
         }
         if (!good) {
             throw Error::input({.file = file,

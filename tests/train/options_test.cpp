@@ -1,0 +1,101 @@
+#include "train/options.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "core/error.h"
+#include "model/params.h"
+#include "model/source.h"
+#include "model/write_model.h"
+#include "temp_folder.h"
+
+namespace mr::train {
+namespace {
+
+TEST(TrainOptions, TheRateRisesAndFalls) {
+    TrainOptions o;
+    o.steps = 100;
+    o.lr = 1;
+    o.min_lr = 0.1;
+    o.warmup = 10;
+    EXPECT_DOUBLE_EQ(o.learning_rate(1), 0.1);
+    EXPECT_DOUBLE_EQ(o.learning_rate(5), 0.5);
+    EXPECT_DOUBLE_EQ(o.learning_rate(10), 1);
+    EXPECT_NEAR(o.learning_rate(55), 0.55, 1e-12);  // the middle of the cosine
+    EXPECT_DOUBLE_EQ(o.learning_rate(100), 0.1);
+    for (int step = 11; step <= 100; ++step) {
+        EXPECT_LT(o.learning_rate(step), o.learning_rate(step - 1));
+    }
+    o.schedule = "wsd";
+    o.decay = 0.2;
+    EXPECT_DOUBLE_EQ(o.learning_rate(79), 1);
+    EXPECT_NEAR(o.learning_rate(90), 0.55, 1e-12);
+    EXPECT_DOUBLE_EQ(o.learning_rate(100), 0.1);
+    o.schedule = "constant";
+    EXPECT_DOUBLE_EQ(o.learning_rate(100), 1);
+    o.warmup = 0;
+    EXPECT_DOUBLE_EQ(o.learning_rate(1), 1);
+}
+
+TEST(TrainOptions, ReadBackAsTheyWereWritten) {
+    TrainOptions o;
+    o.model.family = "qwen3";
+    o.model.dim = 48;
+    o.lr = 0.1 + 0.2;  // not a short number
+    o.seed = ~std::uint64_t{0};
+    o.steps = std::int64_t{1} << 40;
+    o.prompt = "\"Once\"\n";
+    o.cuda = true;
+    const auto text = options_json(o).dump();
+    const TrainOptions again = read_options(nlohmann::json::parse(text), "state.json");
+    EXPECT_EQ(options_json(again).dump(), text);
+    EXPECT_EQ(again.lr, o.lr);
+    EXPECT_EQ(again.seed, o.seed);
+    auto broken = nlohmann::json::parse(text);
+    broken["batch"] = 1e12;
+    EXPECT_THROW(read_options(broken, "state.json"), Error);
+    broken = nlohmann::json::parse(text);
+    broken.erase("steps");
+    EXPECT_THROW(read_options(broken, "state.json"), Error);
+}
+
+// A run goes on with the spec that its checkpoint's config.json says: it must be the same.
+TEST(TrainOptions, ANewModelOfEveryFamilyIsWhatItsConfigurationSays) {
+    for (const char* family : {"llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt-neox"}) {
+        SCOPED_TRACE(family);
+        const NewModel wanted{.family = family, .dim = 64, .layers = 2, .heads = 2};
+        const model::ModelSpec spec = new_spec(wanted, 100, 33);
+        const model::ParamLayout layout = model::param_layout(spec);
+        std::vector<float> params(static_cast<std::size_t>(layout.count));
+        ThreadPool pool(1);
+        model::init_params(layout, params.data(), 1, pool);
+        const test::TempFolder folder;
+        model::write_huggingface(folder.path(), spec,
+                                 model::param_views(layout, params.data(), DType::f32), nullptr);
+        const model::Model read = model::load_model(folder.path());
+        const model::ModelSpec& again = read.spec;
+        EXPECT_EQ(again.family, spec.family);
+        EXPECT_EQ(again.parameters(), spec.parameters());
+        EXPECT_EQ(again.context, 33);
+        EXPECT_EQ(again.norm, spec.norm);
+        EXPECT_EQ(again.norm_eps, spec.norm_eps);
+        EXPECT_EQ(again.residual, spec.residual);
+        EXPECT_EQ(again.activation, spec.activation);
+        EXPECT_EQ(again.qk_norm, spec.qk_norm);
+        EXPECT_EQ(again.learned_positions, spec.learned_positions);
+        EXPECT_EQ(again.tied_embeddings, spec.tied_embeddings);
+        EXPECT_EQ(again.rope.rotary, spec.rope.rotary);
+        EXPECT_EQ(again.rope.theta, spec.rope.theta);
+        EXPECT_EQ(again.rope.style, spec.rope.style);
+        EXPECT_EQ(again.mask.window, spec.mask.window);
+        std::vector<float> reread(params.size());
+        model::copy_params(layout, reread.data(), read, pool);
+        EXPECT_EQ(reread, params);
+    }
+}
+
+}  // namespace
+}  // namespace mr::train
