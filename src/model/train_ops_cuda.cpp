@@ -47,7 +47,12 @@ class CudaTrainOps final : public TrainOps {
 
     DType compute_type() const override { return DType::bf16; }
     bool on_device() const override { return true; }
-    std::uint64_t memory_bytes() const override { return cuda::require_device().free_bytes; }
+    std::uint64_t memory_bytes() const override {
+        // Code is loaded when it is first used, and the driver keeps some for itself.
+        constexpr std::uint64_t kReserve = std::uint64_t{512} << 20;
+        const std::uint64_t free = cuda::require_device().free_bytes;
+        return free > kReserve ? free - kReserve : 1;
+    }
     ThreadPool& pool() override { return pool_; }
     void* allocate(const std::string& purpose, std::size_t bytes) override {
         void* to = arenas_.emplace_back(purpose, cuda::DeviceArena::padded(bytes)).alloc(bytes);
