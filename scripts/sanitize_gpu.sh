@@ -14,7 +14,9 @@ tests=(
     'QkvFinishTest.*' 'NormTest.*' 'SampleTest.*' 'FusedLinear.*' 'Plain*' 'SmallLinear.AddActivate*'
     'SmallLinear.ManyTokens*' 'GemmTest.*' 'GemmAgainstF64.*' 'AttentionGpu.*' 'FlashTest.*'
     'FlashBackwardTest.*' 'GpuRecorded.*' 'GpuStep.SequencesOf*' 'GpuStep.BatchesHave*'
-    'GpuStep.HasTheBitsOfItsPartsWithManyKeys'
+    'GpuStep.HasTheBitsOfItsPartsWithManyKeys' 'AdamWTest.*' 'ActivationBackwardTest.*'
+    'NormBackwardTest.MatchesF64' 'LossBackwardTest.*' 'RopeTrainTest.*' 'EmbeddingBackwardTest.*'
+    'LinearTrainTest.MatchesF64' 'GpuTraining.Batches*'
 )
 but=(
     '*AMillionDraws*' '*HundredRuns*' '*TwentyRuns*' '*TheSameBitsEveryTime*' '*ManyMoreRows*'
