@@ -139,7 +139,7 @@ std::string charts(const RunDescription& run, std::span<const StepMetrics> steps
     return html;
 }
 
-std::string op_rows(const Ledger& ledger) {
+std::string op_rows(const Ledger& ledger, std::int64_t steps) {
     const OpRecord all = ledger.total();
     if (all.calls == 0) return "";
     std::string html =
@@ -175,8 +175,9 @@ std::string op_rows(const Ledger& ledger) {
     row("all", all, true);
     return html + fmt::format(
                       "</table></div>\n<p class=\"dim\">Bytes and FLOPs by the operations' "
-                      "contracts, since this process started. Copied to the device {}, to the host "
-                      "{}.</p>\n",
+                      "contracts, {}. Copied to the device {}, to the host {}.</p>\n",
+                      steps > 0 ? fmt::format("of {} {}", steps, steps == 1 ? "step" : "steps")
+                                : "since this process started",
                       observe::short_bytes(static_cast<double>(ledger.host_to_device().bytes)),
                       observe::short_bytes(static_cast<double>(ledger.device_to_host().bytes)));
 }
@@ -202,7 +203,7 @@ std::string train_page(const RunDescription& run, std::span<const StepMetrics> s
     html += fmt::format("<h1>{}</h1>\n<p>{}</p>\n", html_escaped(run.name),
                         html_escaped(summary(run, steps, sum)));
     html += charts(run, steps);
-    html += op_rows(run.ledger);
+    html += op_rows(run.ledger, run.ledger_steps);
     if (!run.plan.items().empty()) html += observe::plan_html(run.plan);
     html += fact_rows(run);
     if (!run.command.empty()) {

@@ -27,7 +27,8 @@ struct RunDescription {
     double matrix_peak = 0;      // FLOP/s, measured
     double entropy = 0;          // nats a token that the corpus has: no loss can stay below it
     MemoryPlan plan;
-    Ledger ledger;  // of the steps since the process started
+    Ledger ledger;
+    std::int64_t ledger_steps = 0;  // that it is of; 0: all since the process started
     struct Sample {
         std::int64_t step = 0;
         std::string text;

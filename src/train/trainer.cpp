@@ -34,6 +34,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kSamplesKept = 5;
+constexpr std::int64_t kWatchedAfter = 5;  // steps of a process
 
 double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
@@ -154,6 +155,7 @@ class Run {
     bool interrupted_ = false;
     bool floor_looked_for_ = false;
     std::optional<StoryFloor> floor_;  // of the storybook's stories
+    std::optional<Ledger> watched_;    // of one step on a GPU, with its times
 };
 
 void Run::open_data() {
@@ -344,7 +346,8 @@ void Run::report() {
     }
     if (floor_) run.entropy = floor_->nats_per_token;
     run.plan = engine_->plan();
-    run.ledger = engine_->ledger();
+    run.ledger = watched_ ? *watched_ : engine_->ledger();
+    run.ledger_steps = watched_ ? 1 : 0;
     run.facts = {{"data", fmt::format("{}, {} tokens to train on, {} to validate", o_.data,
                                       data_.train.tokens(), data_.val.tokens())},
                  {"seed", fmt::format("{}", o_.seed)},
@@ -363,7 +366,15 @@ void Run::train_steps() {
     const double waited_before = data_wait_;
 
     while (state_.step < o_.steps && !interrupted_) {
+        // On a GPU the stages of one step are timed, when everything has been used once.
+        const bool watch = engine_->ops().on_device() && state_.step == started_at_ + kWatchedAfter;
+        const Ledger before = watch ? engine_->ledger() : Ledger();
+        if (watch) engine_->ops().watch();
         StepMetrics m = one_step(state_.step + 1);
+        if (watch) {
+            engine_->ops().watched();
+            watched_ = engine_->ledger().since(before);
+        }
         state_.step = m.step;
         state_.seconds += m.seconds;
         step_seconds_ += m.seconds;
