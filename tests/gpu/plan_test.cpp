@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/cuda/device.h"
+#include "core/cuda/testing.h"
 #include "core/cuda/timeline.h"
 #include "core/error.h"
 #include "core/thread_pool.h"
@@ -20,9 +21,7 @@ namespace {
 
 class GpuPlan : public testing::Test {
   protected:
-    void SetUp() override {
-        if (!cuda::device()) GTEST_SKIP() << "no GPU: " << cuda::why_no_device();
-    }
+    void SetUp() override { MR_NEED_GPU(); }
     static std::unique_ptr<Engine> open(const std::string& source, EngineOptions options) {
         auto model = std::make_shared<Model>(load_model(source, {.defer_random = true}));
         ThreadPool pool(4);

@@ -135,7 +135,7 @@ TEST_F(AttentionGpu, NeedlesAreFound) {
     }
 }
 
-TEST_F(AttentionGpu, ExtremeScoresStayFinite) {
+TEST_F(AttentionGpu, ExtremeScoresMatchF64) {
     for (const int dim : {40, 64, 128, 256}) {
         for (const auto& types : kTypes) {
             const Shapes s{4, 2, dim, types.q, types.cache};
@@ -145,7 +145,8 @@ TEST_F(AttentionGpu, ExtremeScoresStayFinite) {
             const std::vector<Item> items{{0, 300, 20}, {1, 70, 70}, {2, 2200, 1}};
             for (const Form form : {Form::decode, Form::prefill}) {
                 const std::vector<float> got = compute(form, w, items, kCausal, 0, 1.0f);
-                for (const float x : got) ASSERT_TRUE(std::isfinite(x)) << s.str();
+                expect_near(w, items, kCausal, 1.0f, got);
+                if (HasFatalFailure()) return;
             }
         }
     }

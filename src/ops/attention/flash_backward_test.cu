@@ -1,5 +1,7 @@
 // The backward of attention on plain tensors, every path that this device can run, against the
 // reference in f64, with bounds for every element.
+#include <utility>
+
 #include "ops/attention/flash_backward_testing.h"
 
 namespace mr::cuda {
@@ -78,13 +80,27 @@ TEST_F(FlashBackwardTest, GroupsOfHeads) {
             if (HasFatalFailure()) return;
         }
     }
+    for (const auto& [dim, dtype] : {std::pair{64, DType::bf16},
+                                     {80, DType::bf16},
+                                     {80, DType::f16},
+                                     {96, DType::bf16},
+                                     {96, DType::f16},
+                                     {128, DType::bf16}}) {
+        for (const int kv_heads : {1, 2, 3}) {
+            for (const Kind kind : {Kind::full, Kind::causal}) {
+                expect_reference(random(6, kv_heads, dim, {70, 3}, {70, 8}, {kind}, dtype), dtype,
+                                 std::to_string(kv_heads) + " kv heads of " + std::to_string(dim));
+                if (HasFatalFailure()) return;
+            }
+        }
+    }
 }
 
 TEST_F(FlashBackwardTest, ExtremeScoresGiveNoNan) {
     for (const AttentionMask& mask : kBackwardMasks) {
         Problem p = random(2, 1, 64, {150}, {150}, mask, DType::bf16);
-        for (double& q : p.q) q = q < 0 ? -32 : 32;  // scores are multiples of 256, up to 8192
-        for (double& k : p.k) k = k < 0 ? -32 : 32;
+        make_extreme(p);
+        if (HasFatalFailure()) return;
         expect_reference(p, DType::bf16, text(mask));
         if (HasFatalFailure()) return;
     }

@@ -138,6 +138,23 @@ class FlashBackwardTest : public FlashGpuTest {
         return all;
     }
 
+    void expect_same_bits(int dim, Kind kind, DType dtype, int runs) {
+        // More blocks than the device runs at once, so that their order differs every time.
+        const Problem p = random(12, 12, dim, {1100, 300}, {1100, 300}, {kind}, dtype);
+        memory_.reset();
+        const Device d = any_forward(p, dtype);
+        const Context ctx = with_scratch(d, *stream_);
+        std::vector<std::uint16_t> first;
+        for (int run = 0; run < runs; ++run) {
+            poison(d);
+            stream_->fill(ctx.scratch.data(), run, ctx.scratch.size());
+            call(ctx, d, p);
+            const std::vector<std::uint16_t> now = bits(d);
+            if (run == 0) first = now;
+            ASSERT_TRUE(now == first) << "dim " << dim << " run " << run;
+        }
+    }
+
     static Wanted wanted(const Problem& p, DType dtype) {
         return with_bounds(p, ops::reference::forward_backward(p), dtype);
     }

@@ -14,7 +14,7 @@
 namespace mr::cuda {
 namespace {
 
-// q, k, v, out, and with a backward the gradients, filled with values between -1 and 1.
+// q, k, v, out, and with a backward the gradients, all filled with normal values.
 struct Tensors {
     ops::HeadRows q, k, v, out, dout, dq, dk, dv;
     DeviceArena memory;

@@ -42,6 +42,26 @@ TEST_F(FlashTest, EveryMaskAndType) {
     }
 }
 
+// The other sizes have tiles of their own, and so their own ways to walk over a mask.
+TEST_F(FlashTest, EveryMaskAndHeadSize) {
+    struct Case {
+        int dim;
+        std::vector<int> q, k;
+    };
+    for (const Case& c :
+         {Case{80, {131, 1, 30}, {150, 40, 7}}, Case{96, {1, 140, 66}, {9, 140, 90}},
+          Case{128, {150, 63}, {131, 200}}, Case{256, {129, 5}, {137, 70}}}) {
+        for (const AttentionMask& mask : masks()) {
+            const Problem p = random(2, 1, c.dim, c.q, c.k, mask, DType::bf16);
+            expect_all_paths(p, DType::bf16,
+                             "head_dim " + std::to_string(c.dim) + " mask " +
+                                 std::to_string(static_cast<int>(mask.kind)) + " block " +
+                                 std::to_string(mask.block) + " window " +
+                                 std::to_string(mask.window));
+        }
+    }
+}
+
 TEST_F(FlashTest, EveryHeadSize) {
     for (const int dim : {8, 16, 32, 40, 64, 72, 80, 96, 104, 128, 136, 192, 256}) {
         for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
@@ -94,11 +114,20 @@ TEST_F(FlashTest, GroupsOfHeads) {
 }
 
 TEST_F(FlashTest, ExtremeScores) {
-    for (const float deviation : {10.0f, 40.0f}) {  // scores in the thousands
+    for (const float deviation : {10.0f, 60.0f}) {  // scores of hundreds, and beyond 1e4
         for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
             const Problem p = random(2, 2, 128, {130}, {300}, {Kind::causal}, dtype, deviation);
+            if (deviation > 50) {
+                EXPECT_GT(largest_score(p), 1e4);
+            }
             expect_all_paths(p, dtype, "deviation " + std::to_string(deviation));
         }
+    }
+    for (const AttentionMask& mask : masks()) {
+        Problem p = random(2, 1, 64, {150}, {150}, mask, DType::bf16);
+        make_extreme(p);
+        if (HasFatalFailure()) return;
+        expect_all_paths(p, DType::bf16, "scores of 10368");
     }
     // A maximum that keeps growing, by little and by much, and one that falls.
     for (const double step : {0.02, 0.2, 3.0, -0.2}) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <vector>
 
@@ -30,6 +31,38 @@ class FlashGpuTest : public GpuTest {
             batch.max_keys = std::max(batch.max_keys, p.keys(i));
         }
         return batch;
+    }
+
+    // The largest score that any row sees, by its magnitude.
+    static double largest_score(const ops::reference::Problem& p) {
+        double most = 0;
+        for (int seq = 0; seq < p.sequences(); ++seq) {
+            for (int head = 0; head < p.heads; ++head) {
+                for (int i = 0; i < p.queries(seq); ++i) {
+                    for (const double s : ops::reference::row_weights(p, seq, i, head).s) {
+                        most = std::max(most, std::abs(s));
+                    }
+                }
+            }
+        }
+        return most;
+    }
+    // One sequence whose scores are multiples of 324, exact in f32: every q and k is 36 or -36, and
+    // 36 * 36 * 64 / 8 is 10368. A key in five is the query of its own token, which gives 10368;
+    // another one is its opposite.
+    static void make_extreme(ops::reference::Problem& p) {
+        ASSERT_TRUE(p.head_dim == 64 && p.kv_heads == 1 && p.sequences() == 1);
+        ASSERT_EQ(p.tokens_q(), p.tokens_k());
+        for (double& q : p.q) q = q < 0 ? -36 : 36;
+        for (double& k : p.k) k = k < 0 ? -36 : 36;
+        for (int j = 0; j < p.tokens_k(); ++j) {
+            if (j % 5 > 1) continue;
+            for (std::size_t d = 0; d < 64; ++d) {
+                const double q = p.q[p.q_at(0, j, 0) + d];
+                p.k[p.k_at(0, j, 0) + d] = j % 5 == 0 ? q : -q;
+            }
+        }
+        ASSERT_EQ(largest_score(p), 10368);
     }
 
     struct Wanted {
