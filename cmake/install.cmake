@@ -6,6 +6,10 @@ target_compile_features(millrace PUBLIC cxx_std_20)  # the public header asks fo
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/millrace)
 install(TARGETS millrace EXPORT millraceTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(TARGET millrace_kernels)  # include/millrace/attention.h is its header
+    install(TARGETS millrace_kernels EXPORT millraceTargets
+            ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 install(EXPORT millraceTargets NAMESPACE millrace:: DESTINATION ${package_dir})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/millrace DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         FILES_MATCHING PATTERN "*.h")

@@ -13,10 +13,13 @@ add_library(millrace_kernels STATIC $<TARGET_OBJECTS:mr_attention>
     ${PROJECT_SOURCE_DIR}/src/core/ledger.cpp
     ${PROJECT_SOURCE_DIR}/src/core/memory.cpp
     ${PROJECT_SOURCE_DIR}/src/core/tensor.cpp)
-target_include_directories(millrace_kernels PUBLIC ${PROJECT_SOURCE_DIR}/include
-                           PRIVATE ${PROJECT_SOURCE_DIR}/src)
+add_library(millrace::millrace_kernels ALIAS millrace_kernels)
+target_include_directories(millrace_kernels
+    PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>
+    PRIVATE ${PROJECT_SOURCE_DIR}/src)
+target_compile_features(millrace_kernels PUBLIC cxx_std_20)
 target_compile_definitions(millrace_kernels PRIVATE MR_CUDA=1)
-target_link_libraries(millrace_kernels PRIVATE mr_options fmt::fmt
+target_link_libraries(millrace_kernels PRIVATE $<BUILD_INTERFACE:mr_options> fmt::fmt
                       PUBLIC CUDA::cudart_static ${CMAKE_DL_LIBS})
 
 add_executable(example_attention ${PROJECT_SOURCE_DIR}/examples/attention.cpp)

@@ -149,14 +149,18 @@ void add_bench_attention(CLI::App& bench_app, Action& action) {
     command->add_option("--batch", options->shape.batch, "Sequences that decode together")
         ->check(CLI::Range(1, 256))
         ->capture_default_str();
-    command->add_option("--type", options->type, "Of q and the cache")
-        ->check(CLI::IsMember({"f32", "f16", "bf16"}))
-        ->capture_default_str();
+    CLI::Option* type =
+        command
+            ->add_option("--type", options->type,
+                         "Of q and the cache; with --grid the only one, instead of bf16 and f32")
+            ->check(CLI::IsMember({"f32", "f16", "bf16"}))
+            ->capture_default_str();
     command->add_flag("--json", options->json, "Print JSON");
     command->footer(
         "Examples:\n  millrace bench attention --only plain --peer torch\n"
         "  millrace bench attention --only paged --keys 128,4096 --heads 32 --batch 8");
-    command->callback([options, &action] {
+    command->callback([options, type, &action] {
+        if (type->count() > 0) options->plain.type = dtype_from_name(options->type);
         action = [options] {
             std::erase(options->prompts, 0);
             return bench(*options);

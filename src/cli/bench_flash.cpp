@@ -203,7 +203,7 @@ Json cell_json(const FlashShape& s, const std::optional<FlashMeasured>& m,
 }
 
 std::string cell_text(const FlashShape& s, const std::optional<FlashMeasured>& m,
-                      const std::optional<FlashMeasured>& u) {
+                      const std::optional<FlashMeasured>& u, double matrix) {
     const auto ms = [](const std::optional<FlashMeasured>& x, double FlashMeasured::*time) {
         if (!x) return std::string(kNoMemory);
         return (*x).*time > 0 ? fmt::format("{:.3f}", (*x).*time * 1e3) : std::string("-");
@@ -211,20 +211,21 @@ std::string cell_text(const FlashShape& s, const std::optional<FlashMeasured>& m
     const auto mb = [](const std::optional<FlashMeasured>& x) {
         return x ? fmt::format("{:.2f}", static_cast<double>(x->extra) / 1e6) : std::string("-");
     };
-    std::string speed = "-", times = "-";
+    std::string speed = "-", of_peak = "-", times = "-";
     if (m) {
         const bool both = m->backward > 0;
         const double flops = s.forward_flops() + (both ? s.backward_flops() : 0.0);
         speed = rate(flops, m->forward + m->backward);
+        of_peak = share(flops, m->forward + m->backward, matrix);
         if (u) {
             const double unfused = u->forward + (both ? u->backward : 0.0);
             times = fmt::format("{:.1f}", unfused / (m->forward + m->backward));
         }
     }
     return fmt::format(
-        "  {:>5} {:>4} {:>7} {:>10} {:>10} {:>9} {:>10} {:>12} {:>12} {:>10} {:>8}\n",
+        "  {:>5} {:>4} {:>7} {:>10} {:>10} {:>9} {:>7} {:>10} {:>12} {:>12} {:>10} {:>8}\n",
         dtype_name(s.dtype), s.head_dim, s.tokens, ms(m, &FlashMeasured::forward),
-        ms(m, &FlashMeasured::backward), speed, mb(m), ms(u, &FlashMeasured::forward),
+        ms(m, &FlashMeasured::backward), speed, of_peak, mb(m), ms(u, &FlashMeasured::forward),
         ms(u, &FlashMeasured::backward), mb(u), times);
 }
 
@@ -232,9 +233,11 @@ std::string cell_text(const FlashShape& s, const std::optional<FlashMeasured>& m
 
 std::string cs336_table(const FlashTables& options, double matrix, Json& json) {
     std::string text = fmt::format(
-        "one sequence, one head, causal, forward and backward; ms, and MB besides the tensors\n"
-        "  {:>5} {:>4} {:>7} {:>10} {:>10} {:>9} {:>10} {:>12} {:>12} {:>10} {:>8}\n",
-        "type", "dim", "tokens", "fwd", "bwd", "TFLOP/s", "MB", "unfused fwd", "unfused bwd", "MB",
+        "one sequence, one head, causal, {}; ms, and MB besides the tensors\n"
+        "of peak: matrix products reach {:.0f} TFLOP/s\n"
+        "  {:>5} {:>4} {:>7} {:>10} {:>10} {:>9} {:>7} {:>10} {:>12} {:>12} {:>10} {:>8}\n",
+        options.backward ? "forward and backward" : "forward", matrix / 1e12, "type", "dim",
+        "tokens", "fwd", "bwd", "TFLOP/s", "of peak", "MB", "unfused fwd", "unfused bwd", "MB",
         "x");
     json["cs336"] = Json::array();
     // What there is no memory for is said, and the next cell measured. Every other error is one.
@@ -249,14 +252,16 @@ std::string cs336_table(const FlashTables& options, double matrix, Json& json) {
     for (int tokens = 128; options.tokens.empty() && tokens <= 65536; tokens *= 2) {
         lengths.push_back(tokens);
     }
-    for (const DType dtype : {DType::bf16, DType::f32}) {
+    std::vector<DType> types{DType::bf16, DType::f32};
+    if (options.type) types = {*options.type};
+    for (const DType dtype : types) {
         for (const int dim : {16, 32, 64, 128}) {
             for (const int tokens : lengths) {
                 const FlashShape s{1, tokens, 1, 1, dim, true, dtype};
                 const auto m = tried([&] { return cuda::measure_flash(s, options.backward); });
                 const auto u = tried([&] { return cuda::measure_unfused(s, options.backward); });
                 json["cs336"].push_back(cell_json(s, m, u, matrix));
-                text += cell_text(s, m, u);
+                text += cell_text(s, m, u, matrix);
             }
         }
     }

@@ -246,6 +246,25 @@ done
             self.assertGreaterEqual(r["unfused"]["extra_bytes"], 3 * size * r["tokens"] ** 2)
         text = self.ok("bench", "attention", "--grid", "cs336", "--tokens", "128").out
         self.assertIn("unfused fwd", text)
+        self.assertIn("of peak", text)
+        self.assertEqual(len([line for line in text.splitlines() if "%" in line]), 8, text)
+
+    def test_bench_attention_says_which_cells_have_no_memory(self):
+        # 400,000 tokens squared are 320 GB in bf16: more than a GPU has. The fused version needs
+        # hardly any, and every cell is measured.
+        tokens = 400_000
+        arguments = ("--grid", "cs336", "--tokens", tokens, "--type", "bf16", "--no-backward")
+        rows = self.attention(*arguments)["cs336"]
+        self.assertEqual([(r["type"], r["head_dim"], r["tokens"]) for r in rows],
+                         [("bf16", dim, tokens) for dim in (16, 32, 64, 128)])
+        for r in rows:
+            self.assertEqual(r["unfused"], {"error": "no memory"})
+            self.assertNotIn("error", r)
+            self.assertGreater(r["forward_us"], 0)
+            self.assertGreater(r["forward_percent_of_matrix_peak"], 0)
+            self.assertNotIn("backward_us", r)
+        text = self.ok("bench", "attention", *arguments).out
+        self.assertEqual(text.count("no memory"), 8, text)  # forward and backward
 
 
 if __name__ == "__main__":

@@ -21,6 +21,9 @@ class Install(driver.CliTest):
         self.assertTrue((prefix / "bin" / "millrace").exists())
         self.assertTrue((prefix / "include" / "millrace" / "millrace.h").exists())
         self.assertTrue(list(prefix.glob("lib*/**/libmillrace.a")))
+        if (pathlib.Path(driver.BUILD) / "libmillrace_kernels.a").exists():  # built with nvcc
+            self.assertTrue((prefix / "include" / "millrace" / "attention.h").exists())
+            self.assertTrue(list(prefix.glob("lib*/**/libmillrace_kernels.a")))
         version = self.command(prefix / "bin" / "millrace", "--version")
         self.assertTrue(version.startswith("millrace "), version)
 

@@ -80,15 +80,11 @@ TEST_F(FlashBackwardTest, GroupsOfHeads) {
             if (HasFatalFailure()) return;
         }
     }
-    for (const auto& [dim, dtype] : {std::pair{64, DType::bf16},
-                                     {80, DType::bf16},
-                                     {80, DType::f16},
-                                     {96, DType::bf16},
-                                     {96, DType::f16},
-                                     {128, DType::bf16}}) {
-        for (const int kv_heads : {1, 2, 3}) {
+    for (const auto& [dim, dtype] :
+         {std::pair{64, DType::bf16}, {80, DType::bf16}, {96, DType::bf16}, {96, DType::f16}}) {
+        for (const int kv_heads : {1, 2}) {
             for (const Kind kind : {Kind::full, Kind::causal}) {
-                expect_reference(random(6, kv_heads, dim, {70, 3}, {70, 8}, {kind}, dtype), dtype,
+                expect_reference(random(4, kv_heads, dim, {70, 3}, {70, 8}, {kind}, dtype), dtype,
                                  std::to_string(kv_heads) + " kv heads of " + std::to_string(dim));
                 if (HasFatalFailure()) return;
             }
