@@ -54,7 +54,7 @@ void expect_fault(const std::string& story, StoryFault fault, const std::string&
 TEST(StoryCheck, TheStorybookIsWellFormed) {
     for (const std::uint64_t seed : {1, 2, 3}) {
         const Storybook book(seed);
-        for (std::uint64_t i = 0; i < 400; ++i) {
+        for (std::uint64_t i = 0; i < 250; ++i) {
             const std::string text = book.story(i).text;
             const StoryVerdict verdict = check_story(text);
             ASSERT_TRUE(verdict.well_formed()) << problems(verdict) << text;
@@ -207,7 +207,7 @@ TEST(StoryCheck, WhatTheWishIsAboutComesAgain) {
 TEST(StoryCheck, BeginningsWithEndingsOfOthersAreRefused) {
     const Storybook book(5);
     int refused = 0, all = 0;
-    for (std::uint64_t i = 0; i < 300; ++i) {
+    for (std::uint64_t i = 0; i < 160; ++i) {
         const std::string a = book.story(i).text, b = book.story(i + 10000).text;
         const StoryVerdict of_a = check_story(a), of_b = check_story(b);
         if (of_a.plot == of_b.plot || of_a.hero == of_b.hero) continue;
@@ -217,7 +217,7 @@ TEST(StoryCheck, BeginningsWithEndingsOfOthersAreRefused) {
                                 replaced(b.substr(third(b)) + " ", of_b.hero, of_a.hero))
                         .well_formed();
     }
-    EXPECT_GT(all, 200);
+    EXPECT_GT(all, 120);
     EXPECT_GT(refused, 0.97 * all);
 }
 
