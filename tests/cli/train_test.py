@@ -200,6 +200,21 @@ class TrainTest(driver.CliTest):
             self.fails(1, "train", "--resume", run, says=says)
             shutil.rmtree(run)
 
+    def test_data_that_is_not_the_runs(self):
+        run, text, other = (self.folder / name for name in ("run", "t.txt", "other"))
+        shutil.copytree(self.whole, run)
+        self.ok("data", "storybook", "--stories", 30, "--seed", 2, "--out", text)
+        self.ok("data", "pack", "--data", text, "--tokenizer", self.data, "--val-docs", 2, "--out",
+                other)
+        self.fails(1, "train", "--resume", run, "--data", other, says="other data")
+        # A shard of another tokenizer among the run's own.
+        tok, mixed = self.folder / "tok", self.folder / "mixed"
+        self.ok("tokenizer", "train", "--data", text, "--vocab", 300, "--out", tok)
+        self.ok("data", "pack", "--data", text, "--tokenizer", tok, "--val-docs", 2, "--out", mixed)
+        shutil.copy(self.data / "train-00000.bin", mixed / "train-00000.bin")
+        self.fails(1, "train", *SHAPE, *QUIET, "--data", mixed, "--out", self.folder / "out",
+                   says="train-00000.bin")
+
     def test_what_is_refused(self):
         out = ["--out", self.folder / "out"]
 

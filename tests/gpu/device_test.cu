@@ -76,25 +76,6 @@ TEST_F(DeviceTest, MemoryThatIsNotThereIsOneClearError) {
     }
 }
 
-// A device cannot be pulled out here; what the runtime says when one is gone can be said for it.
-TEST(LostDevice, IsOneLineAndExitCode3) {
-    for (const cudaError_t status :
-         {cudaErrorDevicesUnavailable, cudaErrorECCUncorrectable, cudaErrorNvlinkUncorrectable,
-          cudaErrorContained, cudaErrorHardwareStackError, cudaErrorSystemNotReady}) {
-        const char* name = cudaGetErrorName(status);
-        try {
-            call_failed(status, "cudaStreamSynchronize(stream)", "forward.cu", 7);
-        } catch (const Error& error) {
-            const std::string line = error.what();
-            EXPECT_EQ(error.exit_code(), 3) << name;
-            EXPECT_NE(line.find(name), std::string::npos) << line;
-            EXPECT_NE(line.find("is lost or taken"), std::string::npos) << line;
-            EXPECT_NE(line.find("--device cpu"), std::string::npos) << line;
-            EXPECT_EQ(line.find('\n'), std::string::npos) << line;
-        }
-    }
-}
-
 TEST_F(DeviceTest, OnlyWantOfMemoryIsOutOfMemory) {
     EXPECT_THROW(call_failed(cudaErrorMemoryAllocation, "call", "file", 1), OutOfMemory);
     for (const cudaError_t status : {cudaErrorInvalidValue, cudaErrorLaunchFailure}) {
