@@ -53,7 +53,7 @@ list(APPEND reader_sources ${PROJECT_SOURCE_DIR}/src/train/shards.cpp)
 list(FILTER reader_sources EXCLUDE REGEX "_(test|bench|fuzz|kernels)\\.cpp$")
 add_library(mr_sanitized STATIC ${reader_sources})
 target_link_libraries(mr_sanitized PUBLIC mr_sanitized_options)
-target_compile_options(mr_sanitized PRIVATE ${undefined} -O0)
+target_compile_options(mr_sanitized PRIVATE ${undefined} -O1)
 
 # A hostile count must not become an allocation: no test file is large, so none may ask for much.
 # Leaks are not looked for, because that needs ptrace, which containers may not allow.
@@ -104,6 +104,6 @@ foreach(room formats text)
         target_compile_definitions(test_${room}_asan PRIVATE
             MR_TEST_DATA="${MILLRACE_DATA}" MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
         add_test(NAME asan.${room} COMMAND test_${room}_asan)
-        set_tests_properties(asan.${room} PROPERTIES TIMEOUT 900 ENVIRONMENT "${fuzz_environment}")
+        set_tests_properties(asan.${room} PROPERTIES TIMEOUT 900 COST 100 ENVIRONMENT "${fuzz_environment}")
     endif()
 endforeach()
