@@ -1,6 +1,7 @@
 // The ceilings that everything on the GPU is held against: they must be what a GPU can do.
-#include "core/cuda/testing.h"
 #include "observe/device_bandwidth.h"
+
+#include "core/cuda/testing.h"
 
 namespace mr::observe {
 namespace {

@@ -1,4 +1,6 @@
 // Weights on the device, byte for byte what the host has, in the layout that kernels rely on.
+#include "model/device_weights.h"
+
 #include <cstring>
 #include <filesystem>
 #include <string>
@@ -10,7 +12,6 @@
 #include "families.h"
 #include "model/convert.h"
 #include "model/device_layout.h"
-#include "model/device_weights.h"
 #include "model/random.h"
 #include "ops/linear/tile_layout.h"
 #include "support.h"

@@ -1,8 +1,9 @@
+#include "ops/activation/activation_cuda.h"
+
 #include <cmath>
 
 #include "core/cuda/testing.h"
 #include "ops/activation/activation.h"
-#include "ops/activation/activation_cuda.h"
 
 namespace mr::cuda {
 namespace {

@@ -1,8 +1,9 @@
+#include "ops/check/check_cuda.h"
+
 #include <limits>
 #include <optional>
 
 #include "core/cuda/testing.h"
-#include "ops/check/check_cuda.h"
 
 namespace mr::cuda {
 namespace {

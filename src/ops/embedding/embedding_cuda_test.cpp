@@ -1,8 +1,9 @@
+#include "ops/embedding/embedding_cuda.h"
+
 #include <cmath>
 #include <string>
 
 #include "core/cuda/testing.h"
-#include "ops/embedding/embedding_cuda.h"
 #include "ops/linear/tile_layout.h"
 #include "ops/quant/quant.h"
 

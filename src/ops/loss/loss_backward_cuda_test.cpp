@@ -1,9 +1,10 @@
+#include "ops/loss/loss_backward_cuda.h"
+
 #include <cmath>
 #include <string>
 
 #include "core/cuda/testing.h"
 #include "core/error.h"
-#include "ops/loss/loss_backward_cuda.h"
 
 namespace mr::cuda {
 namespace {

@@ -1,8 +1,9 @@
+#include "ops/loss/loss_cuda.h"
+
 #include <cmath>
 #include <limits>
 
 #include "core/cuda/testing.h"
-#include "ops/loss/loss_cuda.h"
 
 namespace mr::cuda {
 namespace {

@@ -1,9 +1,10 @@
+#include "ops/norm/norm_backward_cuda.h"
+
 #include <cmath>
 #include <string>
 
 #include "core/cuda/testing.h"
 #include "core/error.h"
-#include "ops/norm/norm_backward_cuda.h"
 
 namespace mr::cuda {
 namespace {

@@ -1,8 +1,9 @@
+#include "ops/optimizer/adamw_cuda.h"
+
 #include <cmath>
 
 #include "core/cuda/testing.h"
 #include "core/error.h"
-#include "ops/optimizer/adamw_cuda.h"
 
 namespace mr::cuda {
 namespace {

@@ -1,10 +1,11 @@
+#include "ops/rope/rope_cuda.h"
+
 #include <algorithm>
 #include <cmath>
 #include <string>
 
 #include "core/cuda/testing.h"
 #include "ops/norm/norm_testing.h"
-#include "ops/rope/rope_cuda.h"
 
 namespace mr::cuda {
 namespace {

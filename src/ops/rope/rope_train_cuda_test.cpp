@@ -1,9 +1,10 @@
+#include "ops/rope/rope_train_cuda.h"
+
 #include <cmath>
 #include <string>
 
 #include "core/cuda/testing.h"
 #include "core/error.h"
-#include "ops/rope/rope_train_cuda.h"
 
 namespace mr::cuda {
 namespace {
