@@ -1,5 +1,8 @@
 # Benchmarks of single operations: src/ROOM/**/NAME_bench.cpp is target bench_NAME, built on demand.
 file(GLOB_RECURSE bench_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*_bench.cpp)
+if(NOT MILLRACE_HAS_CUDA)
+    list(FILTER bench_sources EXCLUDE REGEX "_cuda_bench\\.cpp$")
+endif()
 foreach(source ${bench_sources})
     get_filename_component(name ${source} NAME_WE)
     string(REPLACE "_bench" "" name ${name})

@@ -147,4 +147,19 @@ void OutputFile::commit() {
     }
 }
 
+void sync_path(const std::string& path) {
+    const auto failed = [&](const char* action, int code) {
+        throw Error::input({.file = path,
+                            .problem = std::string(action) + ": " + std::strerror(code),
+                            .remedy = "check the disk and the folder's permissions"});
+    };
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) failed("cannot be opened", errno);
+    const int result = ::fsync(fd);
+    const int code = errno;
+    ::close(fd);
+    // Some file systems have no such thing.
+    if (result != 0 && code != EINVAL && code != EROFS) failed("cannot be synced", code);
+}
+
 }  // namespace mr

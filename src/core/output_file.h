@@ -40,4 +40,8 @@ class OutputFile {
     int fd_ = -1;
 };
 
+// Writes what the system holds back of a file or folder to the disk: after renames inside of a
+// folder, the folder itself. Throws Error (input).
+void sync_path(const std::string& path);
+
 }  // namespace mr

@@ -1,11 +1,9 @@
 #include "train/checkpoint.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -162,17 +160,6 @@ class StateFile {
 };
 
 }  // namespace
-
-void sync_path(const std::string& path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) fail(path, "cannot be opened", std::strerror(errno));
-    const int result = ::fsync(fd);
-    const int code = errno;
-    ::close(fd);
-    if (result != 0 && code != EINVAL && code != EROFS) {
-        fail(path, "cannot be synced", std::strerror(code));
-    }
-}
 
 Checkpoints::Checkpoints(std::string run) : run_(std::move(run)) {}
 

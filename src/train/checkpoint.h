@@ -59,7 +59,4 @@ class Checkpoints {
     std::string run_;
 };
 
-// Writes what the system holds back of a file or folder to the disk. Throws Error (input).
-void sync_path(const std::string& path);
-
 }  // namespace mr::train

@@ -1,6 +1,5 @@
 #include "train/output_folder.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/output_file.h"
 
 namespace mr::train {
 namespace {
@@ -20,13 +20,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kPartial = ".partial.";  // and the process
 constexpr const char* kOld = ".old.";
-
-void sync(const fs::path& folder) {
-    const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return;  // not every file system lets a folder be synced
-    ::fsync(fd);
-    ::close(fd);
-}
 
 }  // namespace
 
@@ -49,7 +42,7 @@ OutputFolder::~OutputFolder() {
 
 void OutputFolder::commit() {
     check();
-    sync(temporary_);
+    sync_path(temporary_.string());
     std::error_code code;
     fs::path old;
     if (has_something()) {
@@ -65,7 +58,7 @@ void OutputFolder::commit() {
         fail("cannot be renamed into place: " + code.message());
     }
     committed_ = true;
-    sync(target_.parent_path());
+    sync_path(target_.parent_path().string());
     if (!old.empty()) fs::remove_all(old, code);
 }
 

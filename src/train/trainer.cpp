@@ -16,6 +16,7 @@
 
 #include "core/error.h"
 #include "core/mapped_file.h"
+#include "core/output_file.h"
 #include "decode/prompt.h"
 #include "decode/session.h"
 #include "model/source.h"

@@ -2,11 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -248,66 +245,6 @@ TEST_F(GpuTraining, HeadsThatAreTooWideAreRefusedInWords) {
     EXPECT_THROW(TrainEngine(spec, options_of(true)), Error);
     spec.head_dim = 12;
     EXPECT_THROW(TrainEngine(spec, options_of(true)), Error);
-}
-
-// Where the time of a step goes: GPT-2 with 32 sequences of 1024. Run by name, with
-// --gtest_also_run_disabled_tests.
-TEST_F(GpuTraining, DISABLED_SpeedOfGpt2) {
-    ModelSpec spec;
-    spec.family = "gpt2";
-    spec.vocab = 50257;
-    spec.dim = 768;
-    spec.layers = 12;
-    spec.heads = spec.kv_heads = 12;
-    spec.head_dim = 64;
-    spec.hidden = 3072;
-    spec.context = 1024;
-    spec.norm = NormKind::layer;
-    spec.activation = ops::Activation::gelu_tanh;
-    spec.gated = false;
-    spec.qkv_bias = spec.out_bias = spec.mlp_bias = true;
-    spec.learned_positions = spec.tied_embeddings = true;
-    TrainEngineOptions options = options_of(true);
-    options.shape = {.sequences = 32, .seq = 1024, .head_rows = 0};
-    TrainEngine engine(spec, options);
-    engine.init(1);
-    std::printf("memory planned: %.2f GiB\n", static_cast<double>(engine.plan().total()) / 0x1p30);
-    put_batch(engine);
-    const auto step = [&](int i) {
-        engine.accumulate(0, 1.0 / 32768);
-        return engine.update({.lr = 1e-4f, .clip = 1.0f, .step = i}).loss;
-    };
-    for (int i = 1; i <= 3; ++i) std::printf("loss %.4f\n", step(i));
-    const auto start = std::chrono::steady_clock::now();
-    constexpr int kSteps = 10;
-    for (int i = 4; i < 4 + kSteps; ++i) step(i);
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / kSteps;
-    std::printf(
-        "%.2f ms a step, %.0f tokens/s, %.1f TFLOP/s\n", seconds * 1e3, 32768 / seconds,
-        static_cast<double>(TrainEngine::flops_per_token(spec, 1024)) * 32768 / seconds * 1e-12);
-    engine.ops().watch();
-    step(20);
-    struct Sum {
-        int calls = 0;
-        OpRecord work;
-    };
-    std::map<std::string, Sum> sums;
-    double total = 0;
-    for (const Stage& stage : engine.ops().watched()) {
-        Sum& sum = sums[std::string(op_name(stage.kind)) + ": " + stage.name];
-        ++sum.calls;
-        sum.work += stage.work;
-        total += stage.work.seconds;
-    }
-    for (const auto& [name, sum] : sums) {
-        const double t = sum.work.seconds;
-        std::printf("%-40s %4d x %8.1f us = %7.3f ms %5.1f%%  %6.0f GB/s  %6.1f TFLOP/s\n",
-                    name.c_str(), sum.calls, t / sum.calls * 1e6, t * 1e3, 100 * t / total,
-                    static_cast<double>(sum.work.bytes()) / t * 1e-9,
-                    static_cast<double>(sum.work.flops) / t * 1e-12);
-    }
-    std::printf("sum of stages %.2f ms\n", total * 1e3);
 }
 
 }  // namespace

@@ -1,34 +1,33 @@
 // How fast the library's favourites for the products of training are, and which of them have the
-// bits of the first: for whoever chooses. Run by name, with --gtest_also_run_disabled_tests.
+// bits of the first: for whoever chooses.
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
+#include <vector>
 
-#include "core/cuda/testing.h"
+#include "core/cuda/device.h"
 #include "core/cuda/timer.h"
 #include "ops/linear/train_product.h"
 
 namespace mr::cuda {
 namespace {
 
-class TrainProductSpeed : public GpuTest {
-  protected:
-    void SetUp() override {
-        MR_NEED_GPU();
-        stream_ = std::make_unique<Stream>();
-        ctx_.cuda = stream_.get();
-        memory_ = DeviceArena("test", std::size_t{8} << 30);
+class Products {
+  public:
+    Products() : memory_("products", std::size_t{8} << 30) {
+        ctx_.cuda = &stream_;
+        std::uint32_t bits = 1;
+        for (std::uint16_t& v : noise_) {  // bf16 between -2 and -0.5, 0.5 and 2
+            bits = bits * 1664525u + 1013904223u;
+            v = static_cast<std::uint16_t>(0x3f00u | (bits >> 16 & 0x80ffu));
+        }
     }
     void* noise(std::size_t elements) {
         auto* to = memory_.array<std::uint16_t>(elements);
-        if (noise_.empty()) {
-            for (const float v : normal(1 << 20)) noise_.push_back(f32_to_bf16(v));
-        }
         for (std::size_t done = 0; done < elements; done += noise_.size()) {
             const std::size_t some = std::min(noise_.size(), elements - done);
-            stream_->to_device(to + done, noise_.data(), some * 2, nullptr);
+            stream_.to_device(to + done, noise_.data(), some * 2, nullptr);
         }
-        stream_->synchronize();
+        stream_.synchronize();
         return to;
     }
     void measure(const char* name, TrainProduct p, bool accumulate, bool bias = false) {
@@ -49,13 +48,14 @@ class TrainProductSpeed : public GpuTest {
                                              kTrainWorkspace};
         std::vector<std::byte> first;
         for (int which = 0; which < kTrainCandidates; ++which) {
-            stream_->fill(p.out, 0, bytes);
+            stream_.fill(p.out, 0, bytes);
             if (!library_product(ctx_, p, workspace, which)) break;
-            const std::vector<std::byte> got =
-                download(static_cast<const std::byte*>(p.out), bytes);
+            std::vector<std::byte> got(bytes);
+            stream_.to_host(got.data(), p.out, bytes, nullptr);
+            stream_.synchronize();
             if (which == 0) first = got;
             const double seconds = seconds_per_call(
-                *stream_, 5, [&](int) { library_product(ctx_, p, workspace, which); }, 5, false);
+                stream_, 5, [&](int) { library_product(ctx_, p, workspace, which); }, 5, false);
             std::printf("%-28s %d  %8.1f us  %6.1f TFLOP/s  %s\n", name, which, seconds * 1e6,
                         2e-12 * static_cast<double>(p.rows) * static_cast<double>(p.cols) *
                             static_cast<double>(p.sum) / seconds,
@@ -81,24 +81,27 @@ class TrainProductSpeed : public GpuTest {
     }
 
   private:
-    std::vector<std::uint16_t> noise_;
+    Stream stream_;
+    DeviceArena memory_;
+    Context ctx_;
+    std::vector<std::uint16_t> noise_ = std::vector<std::uint16_t>(1 << 20);
 };
-
-TEST_F(TrainProductSpeed, DISABLED_Gpt2) {
-    layer("qkv", 32768, 2304, 768, false);
-    layer("out", 32768, 768, 768, true);
-    layer("up", 32768, 3072, 768, false);
-    layer("down", 32768, 768, 3072, true);
-    layer("head", 5312, 50304, 768, false);
-}
-
-TEST_F(TrainProductSpeed, DISABLED_Llama1B) {
-    layer("qkv", 32768, 2560, 2048, false);
-    layer("out", 32768, 2048, 2048, true);
-    layer("gate and up", 32768, 11264, 2048, false);
-    layer("down", 32768, 2048, 5632, true);
-    layer("head", 8192, 32000, 2048, false);
-}
 
 }  // namespace
 }  // namespace mr::cuda
+
+int main() {
+    mr::cuda::Products p;
+    std::puts("GPT-2 124M, 32 x 1024 tokens");
+    p.layer("qkv", 32768, 2304, 768, false);
+    p.layer("out", 32768, 768, 768, true);
+    p.layer("up", 32768, 3072, 768, false);
+    p.layer("down", 32768, 768, 3072, true);
+    p.layer("head", 5312, 50304, 768, false);
+    std::puts("Llama 1.1B, 16 x 2048 tokens");
+    p.layer("qkv", 32768, 2560, 2048, false);
+    p.layer("out", 32768, 2048, 2048, true);
+    p.layer("gate and up", 32768, 11264, 2048, false);
+    p.layer("down", 32768, 2048, 5632, true);
+    p.layer("head", 8192, 32000, 2048, false);
+}
