@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
 """Attention in PyTorch on the GPU: its FlashAttention-2 and cuDNN backends, forward and backward.
 
-    bench/peers/torch_attention.py [--shapes BATCH:TOKENS:HEADS:KV_HEADS:HEAD_DIM:MASK:TYPE,...]
-                                   [--serve] [--no-backward] [--deterministic]
+    bench/peers/torch_attention.py [--shapes SHAPE,...] [--serve] [--no-backward] [--deterministic]
 
-MASK is full or causal, TYPE f16 or bf16. One JSON line a shape, in seconds a call; each figure is
-the median of nine runs of several calls, by events on the stream. The two backends take turns, so
-that both find the device as warm as the other. What a backend refuses is null, with the reason.
+SHAPE is BATCH:TOKENS:HEADS:KV_HEADS:HEAD_DIM:MASK:TYPE, and `:forward` where there is no backward.
+TOKENS of a packed batch are its lengths, 300+700, and BATCH is 1. MASK is full, causal, or
+window/WINDOW, which is causal; TYPE f16 or bf16. One JSON line a shape, in seconds a call; each
+figure is the median of nine runs of several calls, by events on the stream. The two backends take
+turns, so that both find the device as warm as the other. What a backend refuses, or has no way to be
+asked for (block-causal masks, sinks; of cuDNN packed batches and windows), is null, with the reason.
+
+Packed batches and windows go to FlashAttention-2 itself (aten._flash_attention_forward and
+_backward, with cumulative lengths); the rest goes through scaled_dot_product_attention.
 
 --serve: a line of input is a shape, `round` (measure it once) or `end` (say the medians), and every
 one is answered by a line. `millrace bench attention --peer torch` does so, in turns with its own
@@ -19,7 +24,7 @@ import statistics
 import sys
 import time
 
-TYPES = {"f16": "float16", "bf16": "bfloat16"}
+TYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
 DEFAULT = ",".join(
     f"{16384 // s}:{s}:{h}:{h}:{d}:{mask}:bf16"
     for d, h in ((128, 16), (64, 32))
@@ -42,18 +47,48 @@ def seconds(torch, function, calls, last):
     return begin.elapsed_time(end) * 1e-3 / calls
 
 
+class Shape:
+    def __init__(self, torch, text):
+        parts = text.split(":")
+        self.batch, self.heads, self.kv_heads, self.dim = (int(parts[i]) for i in (0, 2, 3, 4))
+        self.packed = "+" in parts[1]
+        self.lengths = [int(x) for x in parts[1].split("+")] * self.batch
+        self.mask, *numbers = parts[5].split("/")
+        self.window = int(numbers[0]) if self.mask == "window" else 0
+        self.sinks = int(numbers[1]) if self.mask == "window" and len(numbers) > 1 else 0
+        self.causal = self.mask in ("causal", "window")
+        self.dtype = getattr(torch, TYPES[parts[6]])
+        self.forward_alone = parts[7:] == ["forward"]
+
+    def flops(self):
+        def pairs(n):
+            if self.window:
+                return sum(min(i + 1, self.window) for i in range(n))
+            return n * n * (0.5 if self.causal else 1)
+
+        return 4.0 * self.heads * self.dim * sum(pairs(n) for n in self.lengths)
+
+
 def functions(torch, shape, backend, backward):
     """What is timed: [forward] or [forward, backward] of one backend, called once already."""
-    from torch.nn.attention import sdpa_kernel
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    batch, tokens, heads, kv_heads, dim = (int(x) for x in shape[:5])
-    dtype = getattr(torch, TYPES[shape[6]])
+    if shape.mask == "block-causal" or shape.sinks:
+        raise ValueError("no such mask")
+    backward = backward and not shape.forward_alone
+    if shape.packed or shape.window:
+        if backend != SDPBackend.FLASH_ATTENTION:
+            raise ValueError("no packed batches, no windows")
+        return packed_functions(torch, shape, backward)
 
     def make(count):
-        return torch.randn(batch, count, tokens, dim, device="cuda", dtype=dtype)
+        return torch.randn(
+            shape.batch, count, shape.lengths[0], shape.dim, device="cuda", dtype=shape.dtype
+        )
 
-    q, k, v, grad = make(heads), make(kv_heads), make(kv_heads), make(heads)
-    options = {"is_causal": shape[5] == "causal", "enable_gqa": heads != kv_heads}
+    q, k, v = make(shape.heads), make(shape.kv_heads), make(shape.kv_heads)
+    grad = make(shape.heads)
+    options = {"is_causal": shape.causal, "enable_gqa": shape.heads != shape.kv_heads}
 
     def forward():
         with sdpa_kernel(backend):
@@ -75,6 +110,37 @@ def functions(torch, shape, backend, backward):
     return calls
 
 
+def packed_functions(torch, shape, backward):
+    """The same of FlashAttention-2 with cumulative lengths."""
+    tokens, longest = sum(shape.lengths), max(shape.lengths)
+    ends = torch.tensor([0] + shape.lengths, device="cuda").cumsum(0).to(torch.int32)
+
+    def make(count):
+        return torch.randn(tokens, count, shape.dim, device="cuda", dtype=shape.dtype)
+
+    q, k, v = make(shape.heads), make(shape.kv_heads), make(shape.kv_heads)
+    grad = make(shape.heads)
+    where = (ends, ends, longest, longest, 0.0, shape.causal)
+    window = {"window_size_left": shape.window - 1, "window_size_right": 0} if shape.window else {}
+
+    def forward():
+        return torch.ops.aten._flash_attention_forward(q, k, v, *where, False, **window)
+
+    calls = [lambda: no_grad(torch, forward)]
+    with torch.no_grad():
+        out, lse, state, unused, _ = forward()
+    if backward:
+
+        def back():
+            torch.ops.aten._flash_attention_backward(
+                grad, q, k, v, out, lse, *where, state, unused, **window
+            )
+
+        back()
+        calls.append(back)
+    return calls
+
+
 def no_grad(torch, function):
     with torch.no_grad():
         function()
@@ -86,11 +152,9 @@ class Measurement:
     def __init__(self, torch, text, backward):
         from torch.nn.attention import SDPBackend
 
-        shape = text.split(":")
-        batch, tokens, heads, _, dim = (int(x) for x in shape[:5])
+        shape = Shape(torch, text)
         self.torch = torch
-        self.flops = 4.0 * batch * heads * tokens * tokens * dim
-        self.flops *= 0.5 if shape[5] == "causal" else 1
+        self.flops = shape.flops()
         self.out = {"shape": text, "torch": torch.__version__}
         self.made = {}
         for name, backend in (

@@ -76,9 +76,11 @@ void check(const Options& options) {
                             .value = std::to_string(shape.head_dim),
                             .problem = "is not a multiple of 8"});
     }
-    if (options.only == "paged" && !options.peer.empty()) {
-        throw Error::usage({.field = "--peer",
-                            .value = options.peer,
+    check_shapes(options.plain);
+    const bool shapes = !options.plain.shapes.empty() || options.plain.list != "targets";
+    if (options.only == "paged" && (!options.peer.empty() || shapes)) {
+        throw Error::usage({.field = shapes ? "--shape, --shapes" : "--peer",
+                            .value = shapes ? "" : options.peer,
                             .problem = "is for plain tensors, which --only paged leaves out"});
     }
 }
@@ -93,14 +95,17 @@ int bench(Options options) {
               {"gpu", gpu},
               {"read_bandwidth_gb_s", ceilings.read / 1e9},
               {"matrix_tflop_s", ceilings.matrix / 1e12}};
-    std::string text = fmt::format("attention on {}\n", gpu);
+    const Say say = [&options](const std::string& text) {
+        if (!options.json) out(text);
+    };
+    say(fmt::format("attention on {}\n", gpu));
     if (options.grid == "cs336") {
-        text += cs336_table(options.plain, ceilings.matrix, json);
+        cs336_table(options.plain, ceilings.matrix, json, say);
     } else {
-        if (options.only != "paged") text += flash_table(options.plain, ceilings.matrix, json);
-        if (options.only != "plain") text += paged_table(options, ceilings.read, json);
+        if (options.only != "paged") flash_table(options.plain, ceilings.matrix, json, say);
+        if (options.only != "plain") say(paged_table(options, ceilings.read, json));
     }
-    out(options.json ? json_text(json) : text);
+    if (options.json) out(json_text(json));
     return 0;
 }
 
@@ -113,11 +118,29 @@ void add_bench_attention(CLI::App& bench_app, Action& action) {
         command
             ->add_option("--only", options->only, "One of the tables: plain tensors, paged cache")
             ->check(CLI::IsMember({"plain", "paged"}));
+    CLI::Option* shapes =
+        command
+            ->add_option(
+                "--shapes", options->plain.list,
+                "Plain tensors: the targets' (heads of 128 and 64, bf16, full and causal), "
+                "a wide list (other head sizes, groups, packed, f16, masks), or all")
+            ->check(CLI::IsMember({"targets", "wide", "all"}))
+            ->capture_default_str();
+    CLI::Option* shape =
+        command
+            ->add_option("--shape", options->plain.shapes,
+                         "Plain tensors: these alone, BATCH:TOKENS:HEADS:KV_HEADS:HEAD_DIM:MASK"
+                         "[:TYPE]; TOKENS may be lengths of a packed batch, 300+700 (BATCH is 1); "
+                         "MASK full, causal, block-causal/BLOCK, window/WINDOW[/SINKS]")
+            ->delimiter(',')
+            ->excludes(shapes);
     command
         ->add_option("--tokens", options->plain.tokens,
                      "Plain tensors: lengths of sequences (512,2048,8192,16384; of the grid 128 "
                      "to 65536), as many as make 16384 tokens")
         ->delimiter(',')
+        ->excludes(shapes)
+        ->excludes(shape)
         ->check(CLI::Range(1, 1 << 20));
     command->add_flag("!--no-backward", options->plain.backward, "Plain tensors: forward alone");
     CLI::Option* peer =
@@ -128,6 +151,8 @@ void add_bench_attention(CLI::App& bench_app, Action& action) {
                      "cs336: one head, 128 to 65536 tokens, against the unfused version")
         ->check(CLI::IsMember({"cs336"}))
         ->excludes(only)  // a table of its own, which has no column for others' kernels
+        ->excludes(shape)
+        ->excludes(shapes)
         ->excludes(peer);
     command->add_option("--keys", options->keys, "Keys a decoded token sees")
         ->delimiter(',')
@@ -158,6 +183,7 @@ void add_bench_attention(CLI::App& bench_app, Action& action) {
     command->add_flag("--json", options->json, "Print JSON");
     command->footer(
         "Examples:\n  millrace bench attention --only plain --peer torch\n"
+        "  millrace bench attention --only plain --peer torch --shape 32:1024:12:12:64:causal\n"
         "  millrace bench attention --only paged --keys 128,4096 --heads 32 --batch 8");
     command->callback([options, type, &action] {
         if (type->count() > 0) options->plain.type = dtype_from_name(options->type);

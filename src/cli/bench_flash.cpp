@@ -7,10 +7,12 @@
 #include <memory>
 #include <optional>
 
+#include "cli/bench_flash_shapes.h"
 #include "cli/coprocess.h"
 #include "cli/peer.h"
 #include "core/cuda/device.h"
 #include "core/error.h"
+#include "ops/attention/flash_cuda.h"
 #include "ops/attention/flash_measure.h"
 
 namespace mr::cli {
@@ -18,12 +20,6 @@ namespace {
 
 using cuda::FlashMeasured;
 using cuda::FlashShape;
-
-// As bench/peers/torch_attention.py takes it.
-std::string shape_text(const FlashShape& s) {
-    return fmt::format("{}:{}:{}:{}:{}:{}:{}", s.batch, s.tokens, s.heads, s.kv_heads, s.head_dim,
-                       s.causal ? "causal" : "full", dtype_name(s.dtype));
-}
 
 // bench/peers/torch_attention.py, which measures in turns with this program: a round of the same
 // shape whenever it is asked.
@@ -34,7 +30,10 @@ class Torch {
                                backward ? "" : " --no-backward");
         process_ = std::make_unique<Coprocess>(command_);
     }
-    void begin(const FlashShape& shape) { ask(shape_text(shape)); }
+    void begin(const FlashShape& shape) {
+        const bool forward_alone = shape.head_dim > cuda::kFlashBackwardMaxDim;
+        ask(shape_text(shape) + (forward_alone ? ":forward" : ""));
+    }
     void round() { ask("round"); }
     Json end() { return ask("end"); }  // medians of the rounds
 
@@ -69,7 +68,7 @@ FlashMeasured measured(const FlashShape& shape, const FlashTables& options, bool
 }
 
 // What others publish figures of: a step's attention, forward and backward together.
-const FlashShape kBoard{1, 16384, 16, 16, 64, true, DType::bf16};
+const FlashShape kBoard{1, 16384, 16, 16, 64, {ops::AttentionMask::Kind::causal}, DType::bf16};
 
 // A time as TFLOP/s, or a dash.
 std::string rate(double flops, double seconds) {
@@ -80,10 +79,11 @@ std::string share(double flops, double seconds, double peak) {
 }
 
 Json shape_json(const FlashShape& s) {
-    return {{"batch", s.batch},           {"tokens", s.tokens},
-            {"heads", s.heads},           {"kv_heads", s.kv_heads},
-            {"head_dim", s.head_dim},     {"mask", s.causal ? "causal" : "full"},
-            {"type", dtype_name(s.dtype)}};
+    Json row{{"batch", s.sequences()},     {"tokens", s.longest()},  {"heads", s.heads},
+             {"kv_heads", s.kv_heads},     {"head_dim", s.head_dim}, {"mask", mask_text(s.mask)},
+             {"type", dtype_name(s.dtype)}};
+    if (!s.lengths.empty()) row["lengths"] = s.lengths;
+    return row;
 }
 
 Json as_json(const FlashShape& s, const FlashMeasured& m, double matrix) {
@@ -126,62 +126,84 @@ std::string board_line(const FlashTables& options, Torch* torch, double matrix, 
 
 }  // namespace
 
-std::string flash_table(const FlashTables& options, double matrix, Json& json) {
-    std::vector<int> lengths = options.tokens;
-    if (lengths.empty()) lengths = {512, 2048, 8192, 16384};
+void check_shapes(const FlashTables& options) {
+    for (const std::string& text : options.shapes) flash_shape(text);
+}
+
+namespace {
+
+std::vector<FlashShape> shapes_of(const FlashTables& options) {
     std::vector<FlashShape> shapes;
-    for (const auto& [dim, heads] : {std::pair{128, 16}, {64, 32}}) {
-        for (const bool causal : {false, true}) {
-            for (const int tokens : lengths) {
-                const int batch = std::max(1, 16384 / std::max(1, tokens));
-                shapes.push_back({batch, tokens, heads, heads, dim, causal, DType::bf16});
-            }
-        }
+    for (const std::string& text : options.shapes) shapes.push_back(flash_shape(text));
+    if (!shapes.empty()) return shapes;
+    if (options.list != "wide") shapes = target_shapes(options.tokens);
+    if (options.list != "targets") {
+        for (FlashShape& shape : wide_shapes()) shapes.push_back(std::move(shape));
     }
+    return shapes;
+}
+
+// How many times as fast as PyTorch's two, forward and backward.
+std::string times_text(Json peer, const FlashMeasured& m) {
+    std::string text;
+    for (const char* name : {"cudnn", "flash"}) {
+        const auto times = [&](const char* which, double mine) {
+            const Json& theirs = peer[name][which];
+            return theirs.is_number() && mine > 0
+                       ? fmt::format("{:.2f}", theirs.get<double>() / mine)
+                       : std::string("-");
+        };
+        text += fmt::format("   {:>4} / {:<4}", times("forward", m.forward),
+                            times("backward", m.backward));
+    }
+    return text;
+}
+
+std::string row_text(const FlashShape& s, const FlashMeasured& m, double matrix) {
+    const auto both = [&](double flops, double seconds) {
+        return rate(flops, seconds) + " (" + share(flops, seconds, matrix) + ")";
+    };
+    const bool packed = !s.lengths.empty(), groups = s.heads != s.kv_heads;
+    return fmt::format(
+        "  {:>5} {:>6} {:>6} {:>4} {:>16} {:>5} {:>8.1f} {:>12} {:>8} {:>12} {:>8.1f}",
+        s.sequences(), (packed ? "<" : "") + std::to_string(s.longest()),
+        groups ? fmt::format("{}/{}", s.heads, s.kv_heads) : std::to_string(s.heads), s.head_dim,
+        mask_text(s.mask), dtype_name(s.dtype), m.forward * 1e6, both(s.forward_flops(), m.forward),
+        m.backward > 0 ? fmt::format("{:.1f}", m.backward * 1e6) : "-",
+        m.backward > 0 ? both(s.backward_flops(), m.backward) : "-",
+        static_cast<double>(m.extra) / 1e6);
+}
+
+}  // namespace
+
+void flash_table(const FlashTables& options, double matrix, Json& json, const Say& say) {
+    const std::vector<FlashShape> shapes = shapes_of(options);
     std::optional<Torch> torch;
     if (options.torch) torch.emplace(options.backward);
     Torch* const turns = torch ? &*torch : nullptr;
-    std::string text = fmt::format(
-        "plain tensors, bf16; matrix products reach {:.0f} TFLOP/s; TFLOP/s (share of that)\n"
-        "  {:>5} {:>6} {:>7} {:>6} {:>7} {:>9} {:>13} {:>9} {:>13} {:>9}",
-        matrix / 1e12, "batch", "tokens", "heads", "dim", "mask", "fwd us", "TFLOP/s", "bwd us",
-        "TFLOP/s", "extra MB");
-    if (options.torch) text += "   PyTorch fwd/bwd, ours is x as fast: cuDNN, FlashAttention-2";
-    text += "\n";
+    say(
+        fmt::format("plain tensors; matrix products reach {:.0f} TFLOP/s; TFLOP/s (share of that)\n"
+                    "  {:>5} {:>6} {:>6} {:>4} {:>16} {:>5} {:>8} {:>12} {:>8} {:>12} {:>8}{}\n",
+                    matrix / 1e12, "batch", "tokens", "heads", "dim", "mask", "type", "fwd us",
+                    "TFLOP/s", "bwd us", "TFLOP/s", "extra MB",
+                    options.torch ? "   x as fast as cuDNN, FlashAttention-2, fwd / bwd" : ""));
     json["plain"] = Json::array();
     for (const FlashShape& s : shapes) {
         Json peer;
         const FlashMeasured m = measured(s, options, false, turns, peer);
         Json row = as_json(s, m, matrix);
-        const auto both = [&](double flops, double seconds) {
-            return rate(flops, seconds) + " (" + share(flops, seconds, matrix) + ")";
-        };
-        text +=
-            fmt::format("  {:>5} {:>6} {:>7} {:>6} {:>7} {:>9.1f} {:>13} {:>9} {:>13} {:>9.1f}",
-                        s.batch, s.tokens, s.heads, s.head_dim, s.causal ? "causal" : "full",
-                        m.forward * 1e6, both(s.forward_flops(), m.forward),
-                        m.backward > 0 ? fmt::format("{:.1f}", m.backward * 1e6) : "-",
-                        both(s.backward_flops(), m.backward), static_cast<double>(m.extra) / 1e6);
+        std::string text = row_text(s, m, matrix);
         if (!peer.is_null()) {
             row["torch"] = peer;
-            for (const char* name : {"cudnn", "flash"}) {
-                const auto times = [&](const char* which, double mine) {
-                    const Json& theirs = peer[name][which];
-                    return theirs.is_number() && mine > 0
-                               ? fmt::format("{:.2f}", theirs.get<double>() / mine)
-                               : std::string("-");
-                };
-                text += fmt::format("   {} / {}", times("forward", m.forward),
-                                    times("backward", m.backward));
-            }
+            text += times_text(peer, m);
         }
-        text += "\n";
+        say(text + "\n");
         json["plain"].push_back(row);
     }
-    if (options.tokens.empty() && options.backward) {
-        text += board_line(options, turns, matrix, json);
+    const bool targets = options.shapes.empty() && options.list != "wide";
+    if (targets && options.tokens.empty() && options.backward) {
+        say(board_line(options, turns, matrix, json));
     }
-    return text;
 }
 
 namespace {
@@ -231,14 +253,14 @@ std::string cell_text(const FlashShape& s, const std::optional<FlashMeasured>& m
 
 }  // namespace
 
-std::string cs336_table(const FlashTables& options, double matrix, Json& json) {
-    std::string text = fmt::format(
+void cs336_table(const FlashTables& options, double matrix, Json& json, const Say& say) {
+    say(fmt::format(
         "one sequence, one head, causal, {}; ms, and MB besides the tensors\n"
         "of peak: matrix products reach {:.0f} TFLOP/s\n"
         "  {:>5} {:>4} {:>7} {:>10} {:>10} {:>9} {:>7} {:>10} {:>12} {:>12} {:>10} {:>8}\n",
         options.backward ? "forward and backward" : "forward", matrix / 1e12, "type", "dim",
         "tokens", "fwd", "bwd", "TFLOP/s", "of peak", "MB", "unfused fwd", "unfused bwd", "MB",
-        "x");
+        "x"));
     json["cs336"] = Json::array();
     // What there is no memory for is said, and the next cell measured. Every other error is one.
     const auto tried = [](auto&& measure) -> std::optional<FlashMeasured> {
@@ -257,15 +279,14 @@ std::string cs336_table(const FlashTables& options, double matrix, Json& json) {
     for (const DType dtype : types) {
         for (const int dim : {16, 32, 64, 128}) {
             for (const int tokens : lengths) {
-                const FlashShape s{1, tokens, 1, 1, dim, true, dtype};
+                const FlashShape s{1, tokens, 1, 1, dim, {ops::AttentionMask::Kind::causal}, dtype};
                 const auto m = tried([&] { return cuda::measure_flash(s, options.backward); });
                 const auto u = tried([&] { return cuda::measure_unfused(s, options.backward); });
                 json["cs336"].push_back(cell_json(s, m, u, matrix));
-                text += cell_text(s, m, u, matrix);
+                say(cell_text(s, m, u, matrix));
             }
         }
     }
-    return text;
 }
 
 }  // namespace mr::cli

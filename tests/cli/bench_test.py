@@ -83,7 +83,26 @@ class Bench(driver.CliTest):
         for part in (["--only", "plain"], ["--peer", "torch"]):
             self.fails(2, "bench", "attention", "--grid", "cs336", *part, says=part[0])
         self.fails(2, "bench", "attention", "--only", "paged", "--peer", "torch", says="--peer")
+        for part in (["--shapes", "wide"], ["--shape", "1:64:1:1:64:causal"]):
+            self.fails(2, "bench", "attention", "--grid", "cs336", *part, says=part[0])
+            self.fails(2, "bench", "attention", "--tokens", "512", *part, says=part[0])
+            self.fails(2, "bench", "attention", "--only", "paged", *part, says=part[0])
+        # A shape says which part of it cannot be.
+        for shape, says in (
+                ("1:64:1:1:64", "5 parts"), ("1:64:1:1:64:causal:bf16:x", "8 parts"),
+                ("0:64:1:1:64:causal", "the batch '0'"), ("1::1:1:64:causal", "tokens ''"),
+                ("1:64x:1:1:64:causal", "tokens '64x'"), ("2:64+64:1:1:64:causal", "packed"),
+                ("1:64+:1:1:64:causal", "a length ''"), ("1:64:6:4:64:causal", "divide"),
+                ("1:64:1:1:60:causal", "multiple of 8"), ("1:64:1:1:512:causal", "a head size"),
+                ("1:64:1:1:64:diagonal", "diagonal"), ("1:64:1:1:64:window", "window"),
+                ("1:64:1:1:64:window/9/9/9", "window/9/9/9"),
+                ("1:64:1:1:64:block-causal/0", "the block '0'"),
+                ("65536:1048576:1:1:64:full", "16,777,216"), ("1:64:1:1:64:full:q8_0", "q8_0")):
+            self.fails(2, "bench", "attention", "--shape", "1:64:1:1:64:full:f16," + shape,
+                       says=says)
         for part in (("--grid", "cs336"), ("--only", "plain"), ("--only", "plain", "--peer", "torch"),
+                     ("--shapes", "wide"),
+                     ("--shape", "1:3+5:4:2:64:window/16/4:f16,2:9:2:1:80:block-causal/4"),
                      ("--only", "paged"), ("--json",)):
             self.fails(3, "bench", "attention", *part, env={"CUDA_VISIBLE_DEVICES": ""},
                        says="--device cpu")

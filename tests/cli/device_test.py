@@ -207,6 +207,30 @@ class Bench(GpuTest):
             # The log-sum-exp and nothing else.
             self.assertEqual(r["extra_bytes"], 4 * r["heads"] * r["batch"] * r["tokens"])
 
+    def test_bench_attention_of_named_shapes(self):
+        shapes = {  # and the pairs of queries and keys that count
+            "2:256:4:2:80:causal:f16": 2 * 256 ** 2 / 2,
+            "1:100+300:4:1:64:full:bf16": 100 ** 2 + 300 ** 2,
+            "1:200:2:2:256:causal:bf16": 200 ** 2 / 2,
+            "1:128:2:2:96:block-causal/32:bf16": 32 ** 2 * (1 + 2 + 3 + 4),
+            "1:128:2:2:64:window/16:f32": 16 * 17 / 2 + (128 - 16) * 16,
+            "1:128:2:2:128:window/16/4:bf16": 16 * 17 / 2 + (128 - 16) * 16
+                                              + sum(min(i - 15, 4) for i in range(16, 128)),
+        }
+        rows = self.attention("--only", "plain", "--shape", ",".join(shapes))["plain"]
+        self.assertEqual(len(rows), len(shapes))
+        for (text, pairs), r in zip(shapes.items(), rows):
+            batch, tokens, heads, kv_heads, dim, mask, kind = text.split(":")
+            self.assertEqual((r["heads"], r["kv_heads"], r["head_dim"], r["mask"], r["type"]),
+                             (int(heads), int(kv_heads), int(dim), mask, kind))
+            if "+" in tokens:
+                self.assertEqual(r["lengths"], [int(x) for x in tokens.split("+")])
+            else:
+                self.assertEqual((r["batch"], r["tokens"]), (int(batch), int(tokens)))
+            flops = 4 * pairs * int(heads) * int(dim)
+            self.assertAlmostEqual(r["forward_tflop_s"] * r["forward_us"] * 1e6 / flops, 1, 6)
+            self.assertEqual("backward_us" in r, int(dim) <= 128, r)
+
     def test_bench_attention_in_turns_with_a_peer(self):
         # Somebody who answers as bench/peers/torch_attention.py does, and says other things, too.
         peer = self.folder / "python"
@@ -231,6 +255,13 @@ done
         self.assertEqual((lines.count("round"), lines.count("end")), (4 * 9, 4))
         self.fails(1, "bench", "attention", *arguments, says="--peer",
                    env={"MILLRACE_PYTHON": "/bin/false"})
+        # Shapes as it takes them; a backward that there is not is not asked for.
+        shapes = "1:9+8:4:2:256:causal:bf16,1:16:2:2:64:window/8:f16"
+        self.ok_json("bench", "attention", "--only", "plain", "--peer", "torch", "--shape", shapes,
+                     env={"MILLRACE_PYTHON": str(peer)})
+        asked = set(asked.read_text().split())
+        self.assertIn("1:9+8:4:2:256:causal:bf16:forward", asked)
+        self.assertIn("1:16:2:2:64:window/8:f16", asked)
 
     def test_bench_attention_over_the_grid(self):
         rows = self.attention("--grid", "cs336", "--tokens", "128,1024")["cs336"]

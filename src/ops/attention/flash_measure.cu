@@ -20,7 +20,7 @@ struct Tensors {
     DeviceArena memory;
 
     Tensors(const Context& ctx, const FlashShape& s, bool backward) {
-        const std::int64_t tokens = std::int64_t{s.batch} * s.tokens;
+        const std::int64_t tokens = s.all_tokens();
         const Shape wide{tokens, s.heads, s.head_dim}, narrow{tokens, s.kv_heads, s.head_dim};
         const auto bytes = [&](const Shape& shape) {
             return DeviceArena::padded(
@@ -94,28 +94,37 @@ int rounds_of(double expected) { return 2 + (expected > 3e-3 ? 3 : 7); }
 FlashMeasured measure_flash(const FlashShape& shape, bool backward, bool together,
                             const std::function<void()>& between) {
     require_device();
+    if (shape.head_dim > kFlashBackwardMaxDim) backward = false;
     Stream stream;
     Context ctx;
     ctx.cuda = &stream;
     const Tensors t(ctx, shape, backward);
-    const FlashBatch batch{nullptr, nullptr, shape.batch, shape.tokens, shape.tokens};
+    FlashBatch batch{nullptr, nullptr, shape.sequences(), shape.longest(), shape.longest()};
+    std::vector<std::int32_t> ends{0};  // cumulative lengths
+    for (const int length : shape.lengths) ends.push_back(ends.back() + length);
+    const DeviceArena packed("attention benchmark", DeviceArena::padded(4 * ends.size()));
+    if (!shape.lengths.empty()) {
+        stream.to_device(packed.data(), ends.data(), 4 * ends.size(), nullptr);
+        stream.synchronize();
+        batch.cu_q = batch.cu_k = reinterpret_cast<const std::int32_t*>(packed.data());
+    }
     const std::size_t scratch = backward ? flash_backward_scratch_bytes(t.q, t.k, batch) : 0;
-    const std::int64_t tokens = std::int64_t{shape.batch} * shape.tokens;
+    const std::int64_t tokens = shape.all_tokens();
     DeviceArena extra("attention benchmark",
                       DeviceArena::padded(scratch) +
                           DeviceArena::padded(static_cast<std::size_t>(4 * tokens * shape.heads)));
     const Tensor lse = extra.tensor(DType::f32, {shape.heads, tokens});
     if (scratch > 0) ctx.scratch = {extra.array<std::byte>(scratch), scratch};
-    const ops::AttentionMask mask{shape.causal ? ops::AttentionMask::Kind::causal
-                                               : ops::AttentionMask::Kind::full};
     const float scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
     FlashMeasured m;
     m.tensors = t.memory.size();
     m.extra = extra.size();
-    const auto forward = [&] { flash_forward(ctx, t.out, lse, t.q, t.k, t.v, batch, mask, scale); };
+    const auto forward = [&] {
+        flash_forward(ctx, t.out, lse, t.q, t.k, t.v, batch, shape.mask, scale);
+    };
     const auto back = [&] {
-        flash_backward(ctx, {t.dq, t.dk, t.dv}, t.dout, t.q, t.k, t.v, t.out, lse, batch, mask,
-                       scale);
+        flash_backward(ctx, {t.dq, t.dk, t.dv}, t.dout, t.q, t.k, t.v, t.out, lse, batch,
+                       shape.mask, scale);
     };
     const double once = expected_seconds(shape.dtype, shape.forward_flops());
     const double again = expected_seconds(shape.dtype, shape.backward_flops());
@@ -141,7 +150,8 @@ FlashMeasured measure_flash(const FlashShape& shape, bool backward, bool togethe
 
 FlashMeasured measure_unfused(const FlashShape& shape, bool backward) {
     require_device();
-    MR_CHECK(shape.batch == 1 && shape.heads == 1 && shape.kv_heads == 1 && shape.causal,
+    MR_CHECK(shape.batch == 1 && shape.lengths.empty() && shape.heads == 1 && shape.kv_heads == 1 &&
+                 shape.mask.kind == ops::AttentionMask::Kind::causal && shape.mask.window == 0,
              "the unfused version is one sequence and one head, causal");
     Stream stream;
     Context ctx;

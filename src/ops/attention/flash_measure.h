@@ -3,24 +3,28 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "core/dtype.h"
+#include "ops/attention/attention_mask.h"
 
 namespace mr::cuda {
 
 struct FlashShape {
     int batch = 1, tokens = 2048;  // sequences of so many queries and keys
     int heads = 16, kv_heads = 16, head_dim = 128;
-    bool causal = true;
+    ops::AttentionMask mask;
     DType dtype = DType::bf16;
+    std::vector<int> lengths = {};  // of a packed batch's sequences, in place of batch and tokens
 
-    // As everybody counts: two products over all pairs, half of them where causal; the backward is
-    // five products.
-    double forward_flops() const {
-        const double pairs = 1.0 * tokens * tokens * (causal ? 0.5 : 1.0);
-        return 4.0 * batch * heads * head_dim * pairs;
-    }
+    int sequences() const { return lengths.empty() ? batch : static_cast<int>(lengths.size()); }
+    int longest() const;
+    std::int64_t all_tokens() const;
+    // As everybody counts: two products over all pairs, half of them where causal, and where other
+    // masks leave fewer, those; the backward is five products.
+    double forward_flops() const;
     double backward_flops() const { return 2.5 * forward_flops(); }
 };
 
@@ -31,11 +35,12 @@ struct FlashMeasured {
     std::size_t extra = 0;             // bytes besides: log-sum-exp and scratch, or the matrices
 };
 
-// Error (device) without a GPU, OutOfMemory where memory does not suffice.
+// Error (device) without a GPU, OutOfMemory where memory does not suffice. A backward only of heads
+// that it takes (kFlashBackwardMaxDim).
 // between(): called after every round of measurements, to measure something else in turn.
 FlashMeasured measure_flash(const FlashShape& shape, bool backward, bool together = false,
                             const std::function<void()>& between = {});
-// One sequence and one head, causal.
+// One sequence and one head, causal, no window.
 FlashMeasured measure_unfused(const FlashShape& shape, bool backward);
 
 }  // namespace mr::cuda
