@@ -217,36 +217,36 @@ int load_bench(const Options& options) {
     return 0;
 }
 
-CLI::App* add_kind(CLI::App& bench, const std::shared_ptr<Options>& options, const char* name,
-                   const char* what) {
-    CLI::App* command = bench.add_subcommand(name, what);
-    add_model_options(*command, options->shared);
-    add_engine_options(*command, options->shared);
-    add_json_option(*command, options->shared);
-    command->footer(fmt::format("Example:\n  millrace bench {} random:tinyllama-1.1b:q8_0", name));
+Command add_kind(const Command& bench, const std::shared_ptr<Options>& options, const char* name,
+                 const char* what) {
+    const Command command = bench.add_subcommand(name, what);
+    add_model_options(command, options->shared);
+    add_engine_options(command, options->shared);
+    add_json_option(command, options->shared);
+    command.footer(fmt::format("Example:\n  millrace bench {} random:tinyllama-1.1b:q8_0", name));
     return command;
 }
 
-void add_measure_options(CLI::App& command, Options& options) {
+void add_measure_options(const Command& command, Options& options) {
     command.add_option("--prompt", options.measure.prompt, "Tokens of the prompt")
-        ->check(CLI::Range(1, 1 << 24))
-        ->capture_default_str();
+        .range(1, 1 << 24)
+        .shows_default();
     command.add_option("--reps", options.measure.repetitions, "Repetitions that count")
-        ->check(CLI::Range(1, 10000))
-        ->capture_default_str();
+        .range(1, 10000)
+        .shows_default();
     command.add_option("--warmup", options.measure.warmup, "... and that do not")
-        ->check(CLI::Range(0, 10000))
-        ->capture_default_str();
+        .range(0, 10000)
+        .shows_default();
     command.add_flag("-v,--verbose", options.verbose, "Where the time went, by op");
 }
 
 }  // namespace
 
-void add_bench(CLI::App& app, Action& action) {
-    CLI::App* bench = app.add_subcommand(
+void add_bench(const Command& app, Action& action) {
+    const Command bench = app.add_subcommand(
         "bench", "Measure decode, prefill or load against the machine's read bandwidth");
-    bench->require_subcommand(1);
-    bench->footer(
+    bench.require_subcommand();
+    bench.footer(
         "Examples:\n"
         "  millrace bench decode random:tinyllama-1.1b:q8_0\n"
         "  millrace bench prefill model.gguf --prompt 512\n"
@@ -256,9 +256,9 @@ void add_bench(CLI::App& app, Action& action) {
     // Options of its own for each: what the environment says (MILLRACE_DEVICE) is read for all of
     // them, after what the one that was called was given.
     const auto own = [] { return std::make_shared<Options>(); };
-    const auto when_called = [&](CLI::App* command, const std::shared_ptr<Options>& options,
+    const auto when_called = [&](const Command& command, const std::shared_ptr<Options>& options,
                                  int (*bench_it)(const Options&)) {
-        command->callback([options, bench_it, &action] {
+        command.callback([options, bench_it, &action] {
             action = [options, bench_it] {
                 const InterruptGuard guard;
                 return bench_it(*options);
@@ -266,34 +266,35 @@ void add_bench(CLI::App& app, Action& action) {
         });
     };
     const std::shared_ptr<Options> decoding = own(), filling = own(), loading = own();
-    CLI::App* decode = add_kind(*bench, decoding, "decode", "Tokens a second, one after the other");
-    add_measure_options(*decode, *decoding);
-    decode->add_option("--batch", decoding->measure.batch, "Sequences that are decoded together")
-        ->check(CLI::Range(1, 4096))
-        ->capture_default_str();
+    const Command decode =
+        add_kind(bench, decoding, "decode", "Tokens a second, one after the other");
+    add_measure_options(decode, *decoding);
+    decode.add_option("--batch", decoding->measure.batch, "Sequences that are decoded together")
+        .range(1, 4096)
+        .shows_default();
     decode
-        ->add_option("-n,--tokens", decoding->measure.steps,
-                     "Tokens a repetition makes, of each sequence")
-        ->check(CLI::Range(1, 1 << 24))
-        ->capture_default_str();
+        .add_option("-n,--tokens", decoding->measure.steps,
+                    "Tokens a repetition makes, of each sequence")
+        .range(1, 1 << 24)
+        .shows_default();
     when_called(decode, decoding, decode_bench);
-    CLI::App* prefill = add_kind(*bench, filling, "prefill", "Tokens a second of a prompt");
-    add_measure_options(*prefill, *filling);
+    const Command prefill = add_kind(bench, filling, "prefill", "Tokens a second of a prompt");
+    add_measure_options(prefill, *filling);
     when_called(prefill, filling, prefill_bench);
-    CLI::App* load = add_kind(*bench, loading, "load",
-                              "Time and memory up to the first token; to the device with cuda");
-    load->add_flag("--through-map", loading->through_map,
-                   "cuda: copy out of the file's map instead of reading the file");
-    load->add_option("--chunk", loading->chunk_mib, "cuda: MiB sent at a time")
-        ->check(CLI::Range(1, 1024))
-        ->capture_default_str();
+    const Command load = add_kind(bench, loading, "load",
+                                  "Time and memory up to the first token; to the device with cuda");
+    load.add_flag("--through-map", loading->through_map,
+                  "cuda: copy out of the file's map instead of reading the file");
+    load.add_option("--chunk", loading->chunk_mib, "cuda: MiB sent at a time")
+        .range(1, 1024)
+        .shows_default();
     when_called(load, loading, load_bench);
-    add_bench_attention(*bench, action);
-    add_bench_gemm(*bench, action);
-    add_bench_ladder(*bench, action);
-    add_bench_norm(*bench, action);
-    add_bench_sample(*bench, action);
-    add_bench_train(*bench, action);
+    add_bench_attention(bench, action);
+    add_bench_gemm(bench, action);
+    add_bench_ladder(bench, action);
+    add_bench_norm(bench, action);
+    add_bench_sample(bench, action);
+    add_bench_train(bench, action);
 }
 
 }  // namespace mr::cli

@@ -111,82 +111,80 @@ int bench(Options options) {
 
 }  // namespace
 
-void add_bench_attention(CLI::App& bench_app, Action& action) {
+void add_bench_attention(const Command& bench_app, Action& action) {
     auto options = std::make_shared<Options>();
-    CLI::App* command = bench_app.add_subcommand("attention", "The GPU's attention alone");
-    CLI::Option* only =
+    const Command command = bench_app.add_subcommand("attention", "The GPU's attention alone");
+    const Option only =
+        command.add_option("--only", options->only, "One of the tables: plain tensors, paged cache")
+            .one_of({"plain", "paged"});
+    const Option shapes =
         command
-            ->add_option("--only", options->only, "One of the tables: plain tensors, paged cache")
-            ->check(CLI::IsMember({"plain", "paged"}));
-    CLI::Option* shapes =
+            .add_option("--shapes", options->plain.list,
+                        "Plain tensors: the targets' (heads of 128 and 64, bf16, full and causal), "
+                        "a wide list (other head sizes, groups, packed, f16, masks), or all")
+            .one_of({"targets", "wide", "all"})
+            .shows_default();
+    const Option shape =
         command
-            ->add_option(
-                "--shapes", options->plain.list,
-                "Plain tensors: the targets' (heads of 128 and 64, bf16, full and causal), "
-                "a wide list (other head sizes, groups, packed, f16, masks), or all")
-            ->check(CLI::IsMember({"targets", "wide", "all"}))
-            ->capture_default_str();
-    CLI::Option* shape =
-        command
-            ->add_option("--shape", options->plain.shapes,
-                         "Plain tensors: these alone, BATCH:TOKENS:HEADS:KV_HEADS:HEAD_DIM:MASK"
-                         "[:TYPE]; TOKENS may be lengths of a packed batch, 300+700 (BATCH is 1); "
-                         "MASK full, causal, block-causal/BLOCK, window/WINDOW[/SINKS]")
-            ->delimiter(',')
-            ->excludes(shapes);
+            .add_option("--shape", options->plain.shapes,
+                        "Plain tensors: these alone, BATCH:TOKENS:HEADS:KV_HEADS:HEAD_DIM:MASK"
+                        "[:TYPE]; TOKENS may be lengths of a packed batch, 300+700 (BATCH is 1); "
+                        "MASK full, causal, block-causal/BLOCK, window/WINDOW[/SINKS]")
+            .separated_by(',')
+            .excludes(shapes);
     command
-        ->add_option("--tokens", options->plain.tokens,
-                     "Plain tensors: lengths of sequences (512,2048,8192,16384; of the grid 128 "
-                     "to 65536), as many as make 16384 tokens")
-        ->delimiter(',')
-        ->excludes(shapes)
-        ->excludes(shape)
-        ->check(CLI::Range(1, 1 << 20));
-    command->add_flag("!--no-backward", options->plain.backward, "Plain tensors: forward alone");
-    CLI::Option* peer =
-        command->add_option("--peer", options->peer, "Plain tensors: also PyTorch's kernels")
-            ->check(CLI::IsMember({"torch"}));
+        .add_option("--tokens", options->plain.tokens,
+                    "Plain tensors: lengths of sequences (512,2048,8192,16384; of the grid 128 "
+                    "to 65536), as many as make 16384 tokens")
+        .separated_by(',')
+        .excludes(shapes)
+        .excludes(shape)
+        .range(1, 1 << 20);
+    command.add_flag("!--no-backward", options->plain.backward, "Plain tensors: forward alone");
+    const Option peer =
+        command.add_option("--peer", options->peer, "Plain tensors: also PyTorch's kernels")
+            .one_of({"torch"});
     command
-        ->add_option("--grid", options->grid,
-                     "cs336: one head, 128 to 65536 tokens, against the unfused version")
-        ->check(CLI::IsMember({"cs336"}))
-        ->excludes(only)  // a table of its own, which has no column for others' kernels
-        ->excludes(shape)
-        ->excludes(shapes)
-        ->excludes(peer);
-    command->add_option("--keys", options->keys, "Keys a decoded token sees")
-        ->delimiter(',')
-        ->check(CLI::Range(1, 1 << 22))
-        ->capture_default_str();
-    command->add_option("--prefill", options->prompts, "Tokens of a prompt; 0: none")
-        ->delimiter(',')
-        ->check(CLI::Range(0, 1 << 20))
-        ->capture_default_str();
-    command->add_option("--heads", options->shape.heads, "Query heads")
-        ->check(CLI::Range(1, 1024))
-        ->capture_default_str();
-    command->add_option("--kv-heads", options->shape.kv_heads, "... that share a key head")
-        ->check(CLI::Range(1, 1024))
-        ->capture_default_str();
-    command->add_option("--head-dim", options->shape.head_dim, "A multiple of 8")
-        ->check(CLI::Range(32, 256))
-        ->capture_default_str();
-    command->add_option("--batch", options->shape.batch, "Sequences that decode together")
-        ->check(CLI::Range(1, 256))
-        ->capture_default_str();
-    CLI::Option* type =
+        .add_option("--grid", options->grid,
+                    "cs336: one head, 128 to 65536 tokens, against the unfused version")
+        .one_of({"cs336"})
+        .excludes(only)  // a table of its own, which has no column for others' kernels
+        .excludes(shape)
+        .excludes(shapes)
+        .excludes(peer);
+    command.add_option("--keys", options->keys, "Keys a decoded token sees")
+        .separated_by(',')
+        .range(1, 1 << 22)
+        .shows_default();
+    command.add_option("--prefill", options->prompts, "Tokens of a prompt; 0: none")
+        .separated_by(',')
+        .range(0, 1 << 20)
+        .shows_default();
+    command.add_option("--heads", options->shape.heads, "Query heads")
+        .range(1, 1024)
+        .shows_default();
+    command.add_option("--kv-heads", options->shape.kv_heads, "... that share a key head")
+        .range(1, 1024)
+        .shows_default();
+    command.add_option("--head-dim", options->shape.head_dim, "A multiple of 8")
+        .range(32, 256)
+        .shows_default();
+    command.add_option("--batch", options->shape.batch, "Sequences that decode together")
+        .range(1, 256)
+        .shows_default();
+    const Option type =
         command
-            ->add_option("--type", options->type,
-                         "Of q and the cache; with --grid the only one, instead of bf16 and f32")
-            ->check(CLI::IsMember({"f32", "f16", "bf16"}))
-            ->capture_default_str();
-    command->add_flag("--json", options->json, "Print JSON");
-    command->footer(
+            .add_option("--type", options->type,
+                        "Of q and the cache; with --grid the only one, instead of bf16 and f32")
+            .one_of({"f32", "f16", "bf16"})
+            .shows_default();
+    command.add_flag("--json", options->json, "Print JSON");
+    command.footer(
         "Examples:\n  millrace bench attention --only plain --peer torch\n"
         "  millrace bench attention --only plain --peer torch --shape 32:1024:12:12:64:causal\n"
         "  millrace bench attention --only paged --keys 128,4096 --heads 32 --batch 8");
-    command->callback([options, type, &action] {
-        if (type->count() > 0) options->plain.type = dtype_from_name(options->type);
+    command.callback([options, type, &action] {
+        if (type.given()) options->plain.type = dtype_from_name(options->type);
         action = [options] {
             std::erase(options->prompts, 0);
             return bench(*options);

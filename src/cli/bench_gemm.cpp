@@ -143,29 +143,29 @@ int gemm_bench(Options options) {
 
 }  // namespace
 
-void add_bench_gemm(CLI::App& bench, Action& action) {
+void add_bench_gemm(const Command& bench, Action& action) {
     auto options = std::make_shared<Options>();
-    CLI::App* command = bench.add_subcommand("gemm", "The GPU's matrix product for many tokens");
+    const Command command =
+        bench.add_subcommand("gemm", "The GPU's matrix product for many tokens");
+    command.add_option("--n", options->n, "Rows of the weights; the products of Llama-2-7B without")
+        .range(1, 1 << 20);
+    command.add_option("--k", options->k, "... and columns").range(1, 1 << 20);
+    command.add_option("--tokens", options->measure.tokens, "Rows of the input")
+        .range(1, 1 << 20)
+        .shows_default();
+    command.add_option("--type", options->types, "Types of the weights")
+        .one_of({"f32", "f16", "bf16", "q8_0", "q4_0"})
+        .separated_by(',')
+        .shows_default();
     command
-        ->add_option("--n", options->n, "Rows of the weights; the products of Llama-2-7B without")
-        ->check(CLI::Range(1, 1 << 20));
-    command->add_option("--k", options->k, "... and columns")->check(CLI::Range(1, 1 << 20));
-    command->add_option("--tokens", options->measure.tokens, "Rows of the input")
-        ->check(CLI::Range(1, 1 << 20))
-        ->capture_default_str();
-    command->add_option("--type", options->types, "Types of the weights")
-        ->check(CLI::IsMember({"f32", "f16", "bf16", "q8_0", "q4_0"}))
-        ->delimiter(',')
-        ->capture_default_str();
-    command
-        ->add_option("--candidates", options->measure.candidates,
-                     "Algorithms of the library to compare with")
-        ->check(CLI::Range(1, 32))
-        ->capture_default_str();
-    command->add_flag("--no-own", options->no_own, "Leave the own kernels out");
-    command->add_flag("--json", options->json, "Print JSON");
-    command->footer("Example:\n  millrace bench gemm --type bf16 --tokens 2048");
-    command->callback([options, &action] { action = [options] { return gemm_bench(*options); }; });
+        .add_option("--candidates", options->measure.candidates,
+                    "Algorithms of the library to compare with")
+        .range(1, 32)
+        .shows_default();
+    command.add_flag("--no-own", options->no_own, "Leave the own kernels out");
+    command.add_flag("--json", options->json, "Print JSON");
+    command.footer("Example:\n  millrace bench gemm --type bf16 --tokens 2048");
+    command.callback([options, &action] { action = [options] { return gemm_bench(*options); }; });
 }
 
 }  // namespace mr::cli

@@ -129,37 +129,36 @@ int ladder_bench(const Options& options) {
 
 }  // namespace
 
-void add_bench_ladder(CLI::App& bench, Action& action) {
+void add_bench_ladder(const Command& bench, Action& action) {
     auto options = std::make_shared<Options>();
-    CLI::App* command = bench.add_subcommand(
+    const Command command = bench.add_subcommand(
         "ladder", "From one product on the GPU to everything there, each rung checked");
-    add_model_options(*command, options->shared);
-    add_machine_options(*command, options->shared);
+    add_model_options(command, options->shared);
+    add_machine_options(command, options->shared);
     ladder::Options& ladder = options->ladder;
-    command->add_option("--rungs", ladder.rungs, "Which of 0 to 9 and host, as in 0,host,4-9")
-        ->capture_default_str();
-    command->add_option("--prompt", ladder.prompt, "Tokens of the prompt")
-        ->check(CLI::Range(1, 1 << 16))
-        ->capture_default_str();
+    command.add_option("--rungs", ladder.rungs, "Which of 0 to 9 and host, as in 0,host,4-9")
+        .shows_default();
+    command.add_option("--prompt", ladder.prompt, "Tokens of the prompt")
+        .range(1, 1 << 16)
+        .shows_default();
     command
-        ->add_option("-n,--tokens", ladder.tokens,
-                     "Tokens a repetition makes; slow rungs make fewer")
-        ->check(CLI::Range(2, 1 << 16))
-        ->capture_default_str();
-    command->add_option("--reps", ladder.repetitions, "Repetitions; the median counts")
-        ->check(CLI::Range(1, 1000))
-        ->capture_default_str();
-    command->add_option("--check", ladder.check, "Tokens whose logits are compared with the CPU's")
-        ->check(CLI::Range(1, 256))
-        ->capture_default_str();
-    add_json_option(*command, options->shared);
-    command->footer(
+        .add_option("-n,--tokens", ladder.tokens,
+                    "Tokens a repetition makes; slow rungs make fewer")
+        .range(2, 1 << 16)
+        .shows_default();
+    command.add_option("--reps", ladder.repetitions, "Repetitions; the median counts")
+        .range(1, 1000)
+        .shows_default();
+    command.add_option("--check", ladder.check, "Tokens whose logits are compared with the CPU's")
+        .range(1, 256)
+        .shows_default();
+    add_json_option(command, options->shared);
+    command.footer(
         "Exits with 1 where a rung's logits are not the CPU's. docs/ladder.md explains the rungs.\n"
         "Examples:\n"
         "  millrace bench ladder random:stories-42m\n"
         "  millrace bench ladder random:stories-110m --rungs 0,4-9 --json");
-    command->callback(
-        [options, &action] { action = [options] { return ladder_bench(*options); }; });
+    command.callback([options, &action] { action = [options] { return ladder_bench(*options); }; });
 }
 
 }  // namespace mr::cli

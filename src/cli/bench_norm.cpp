@@ -77,37 +77,37 @@ int norm_bench(Options options) {
 
 }  // namespace
 
-void add_bench_norm(CLI::App& bench, Action& action) {
+void add_bench_norm(const Command& bench, Action& action) {
     auto options = std::make_shared<Options>();
-    CLI::App* command =
+    const Command command =
         bench.add_subcommand("norm", "Norm + residual on the GPU, against its memory");
-    command->add_option("model", options->model,
-                        "Whose norms they are: a model's file or folder, or random:SHAPE[:TYPE]");
-    command->add_option("--hidden", options->hidden, "Columns, whatever the model's")
-        ->check(CLI::Range(1, 1 << 20))
-        ->capture_default_str();
-    command->add_option("--tokens", options->tokens, "Rows, one measurement each")
-        ->delimiter(',')
-        ->check(CLI::Range(1, 1 << 22))
-        ->capture_default_str();
-    command->add_option("--type", options->type, "Type of input and output")
-        ->check(CLI::IsMember({"f32", "f16", "bf16"}))
-        ->capture_default_str();
-    command->add_option("--kind", options->kind, "Which norm")
-        ->check(CLI::IsMember({"layer", "rms"}))
-        ->capture_default_str();
-    command->add_flag("--no-many-rows", options->few_rows,
-                      "Without the kernel for thousands of rows");
-    command->add_flag("--json", options->json, "Print JSON");
-    command->footer(
+    command.add_option("model", options->model,
+                       "Whose norms they are: a model's file or folder, or random:SHAPE[:TYPE]");
+    command.add_option("--hidden", options->hidden, "Columns, whatever the model's")
+        .range(1, 1 << 20)
+        .shows_default();
+    command.add_option("--tokens", options->tokens, "Rows, one measurement each")
+        .separated_by(',')
+        .range(1, 1 << 22)
+        .shows_default();
+    command.add_option("--type", options->type, "Type of input and output")
+        .one_of({"f32", "f16", "bf16"})
+        .shows_default();
+    command.add_option("--kind", options->kind, "Which norm")
+        .one_of({"layer", "rms"})
+        .shows_default();
+    command.add_flag("--no-many-rows", options->few_rows,
+                     "Without the kernel for thousands of rows");
+    command.add_flag("--json", options->json, "Print JSON");
+    command.footer(
         "Examples:\n"
         "  millrace bench norm --hidden 2560 --tokens 1,32768\n"
         "  millrace bench norm random:llama-2-7b:bf16\n"
         "A model of 8 or 4 bits computes in bf16, and so do its norms here.");
-    command->callback([options, command, &action] {
-        options->own_hidden = command->count("--hidden") > 0;
-        options->own_type = command->count("--type") > 0;
-        options->own_kind = command->count("--kind") > 0;
+    command.callback([options, command, &action] {
+        options->own_hidden = command.given("--hidden");
+        options->own_type = command.given("--type");
+        options->own_kind = command.given("--kind");
         action = [options] { return norm_bench(*options); };
     });
 }

@@ -88,37 +88,37 @@ int sample_bench(Options options) {
 
 }  // namespace
 
-void add_bench_sample(CLI::App& bench, Action& action) {
+void add_bench_sample(const Command& bench, Action& action) {
     auto options = std::make_shared<Options>();
-    CLI::App* command = bench.add_subcommand("sample", "Drawing tokens, in microseconds");
+    const Command command = bench.add_subcommand("sample", "Drawing tokens, in microseconds");
     ops::SampleMeasureOptions& measure = options->measure;
-    command->add_option("model", options->shared.model,
-                        "Whose vocabulary it is: a model's file or folder, or random:SHAPE");
-    command->add_option("--vocab", measure.vocab, "Tokens in the vocabulary, whatever the model's")
-        ->check(CLI::Range(1, kMostVocab))
-        ->capture_default_str();
-    command->add_option("--rows", measure.rows, "Rows drawn at once, one measurement each")
-        ->delimiter(',')
-        ->check(CLI::Range(1, 4096))
-        ->capture_default_str();
-    command->add_option("--temp", measure.params.temperature, "0: greedy")->capture_default_str();
-    command->add_option("--top-k", measure.params.top_k, "0: all")->capture_default_str();
-    command->add_option("--top-p", measure.params.top_p, "1: all")->capture_default_str();
-    command->add_option("--min-p", measure.params.min_p, "0: all")->capture_default_str();
+    command.add_option("model", options->shared.model,
+                       "Whose vocabulary it is: a model's file or folder, or random:SHAPE");
+    command.add_option("--vocab", measure.vocab, "Tokens in the vocabulary, whatever the model's")
+        .range(1, kMostVocab)
+        .shows_default();
+    command.add_option("--rows", measure.rows, "Rows drawn at once, one measurement each")
+        .separated_by(',')
+        .range(1, 4096)
+        .shows_default();
+    command.add_option("--temp", measure.params.temperature, "0: greedy").shows_default();
+    command.add_option("--top-k", measure.params.top_k, "0: all").shows_default();
+    command.add_option("--top-p", measure.params.top_p, "1: all").shows_default();
+    command.add_option("--min-p", measure.params.min_p, "0: all").shows_default();
     command
-        ->add_option("--team", measure.team,
-                     "Blocks of the GPU that share a row: 1 to 16; 0: what is best")
-        ->check(CLI::Range(0, 16))
-        ->capture_default_str();
-    add_machine_options(*command, options->shared);
-    add_json_option(*command, options->shared);
-    command->footer(
+        .add_option("--team", measure.team,
+                    "Blocks of the GPU that share a row: 1 to 16; 0: what is best")
+        .range(0, 16)
+        .shows_default();
+    add_machine_options(command, options->shared);
+    add_json_option(command, options->shared);
+    command.footer(
         "Examples:\n"
         "  millrace bench sample\n"
         "  millrace bench sample random:llama-2-7b\n"
         "  millrace bench sample --rows 1,32 --top-k 0 --json");
-    command->callback([options, command, &action] {
-        options->own_vocab = command->count("--vocab") > 0;
+    command.callback([options, command, &action] {
+        options->own_vocab = command.given("--vocab");
         action = [options] { return sample_bench(*options); };
     });
 }

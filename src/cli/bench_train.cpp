@@ -219,41 +219,41 @@ int train_bench(const Options& options) {
 
 }  // namespace
 
-void add_bench_train(CLI::App& bench, Action& action) {
+void add_bench_train(const Command& bench, Action& action) {
     auto options = std::make_shared<Options>();
-    CLI::App* command = bench.add_subcommand(
+    const Command command = bench.add_subcommand(
         "train", "Tokens a second of training, against what the device multiplies at most");
     command
-        ->add_option("model", options->model,
-                     "Whose shape it is: random:SHAPE, or a model's file or folder")
-        ->required();
-    command->add_option("--batch", options->batch, "Sequences of a pass; 'auto': the most that fit")
-        ->capture_default_str();
-    command->add_option("--seq", options->seq, "Tokens of a sequence")
-        ->check(CLI::Range(2, 1 << 20))
-        ->capture_default_str();
-    command->add_option("--accumulate", options->accumulate, "Passes of a step")
-        ->check(CLI::Range(1, 1 << 16))
-        ->capture_default_str();
-    command->add_option("--recompute", options->recompute, "What is made again in the backward")
-        ->check(CLI::IsMember({"none", "light", "full"}))
-        ->capture_default_str();
-    command->add_option("--steps", options->steps, "Steps that count")
-        ->check(CLI::Range(1, 100000))
-        ->capture_default_str();
-    command->add_option("--warmup", options->warmup, "... and that do not")
-        ->check(CLI::Range(0, 100000))
-        ->capture_default_str();
-    command->add_option("--peer", options->peer, "Also PyTorch, compiled, in the same run")
-        ->check(CLI::IsMember({"torch"}));
-    add_machine_options(*command, options->shared);
-    add_json_option(*command, options->shared);
-    command->footer(
+        .add_option("model", options->model,
+                    "Whose shape it is: random:SHAPE, or a model's file or folder")
+        .required();
+    command.add_option("--batch", options->batch, "Sequences of a pass; 'auto': the most that fit")
+        .shows_default();
+    command.add_option("--seq", options->seq, "Tokens of a sequence")
+        .range(2, 1 << 20)
+        .shows_default();
+    command.add_option("--accumulate", options->accumulate, "Passes of a step")
+        .range(1, 1 << 16)
+        .shows_default();
+    command.add_option("--recompute", options->recompute, "What is made again in the backward")
+        .one_of({"none", "light", "full"})
+        .shows_default();
+    command.add_option("--steps", options->steps, "Steps that count")
+        .range(1, 100000)
+        .shows_default();
+    command.add_option("--warmup", options->warmup, "... and that do not")
+        .range(0, 100000)
+        .shows_default();
+    command.add_option("--peer", options->peer, "Also PyTorch, compiled, in the same run")
+        .one_of({"torch"});
+    add_machine_options(command, options->shared);
+    add_json_option(command, options->shared);
+    command.footer(
         "Examples:\n"
         "  millrace bench train random:gpt2 --batch 32 --seq 1024 --peer torch\n"
         "  millrace bench train random:tinyllama-1.1b --batch auto --seq 2048 --recompute light\n"
         "The peer needs a python with PyTorch: name it in MILLRACE_PYTHON.");
-    command->callback([options, &action] { action = [options] { return train_bench(*options); }; });
+    command.callback([options, &action] { action = [options] { return train_bench(*options); }; });
 }
 
 }  // namespace mr::cli

@@ -149,23 +149,23 @@ int chat(Options options) {
 
 }  // namespace
 
-void add_chat(CLI::App& app, Action& action) {
+void add_chat(const Command& app, Action& action) {
     auto options = std::make_shared<Options>();
-    CLI::App* command = app.add_subcommand("chat", "Talk with a model");
-    add_model_options(*command, options->shared);
-    command->add_option("--system", options->system, "What the model is told before anything else");
-    add_sampling_options(*command, options->generate);
-    add_engine_options(*command, options->shared);
-    command->add_flag("--json", options->shared.json, "Print one JSON object a line and answer");
-    command->footer(
+    const Command command = app.add_subcommand("chat", "Talk with a model");
+    add_model_options(command, options->shared);
+    command.add_option("--system", options->system, "What the model is told before anything else");
+    add_sampling_options(command, options->generate);
+    add_engine_options(command, options->shared);
+    command.add_flag("--json", options->shared.json, "Print one JSON object a line and answer");
+    command.footer(
         "Examples:\n"
         "  millrace chat model.gguf --system \"Answer in one sentence.\"\n"
         "  printf 'Who are you?\\nWhy?\\n' | millrace chat model.gguf --temp 0\n"
         "The format (ChatML, Llama-2, Llama-3, Mistral) is recognised from the model. /clear "
         "forgets\n"
         "the conversation; Ctrl-C stops an answer, Ctrl-D leaves.");
-    command->callback([options, command, &action] {
-        if (command->count("--seed") == 0) options->generate.sampling.seed = fresh_seed();
+    command.callback([options, command, &action] {
+        if (!command.given("--seed")) options->generate.sampling.seed = fresh_seed();
         action = [options] { return chat(*options); };
     });
 }

@@ -53,30 +53,30 @@ int convert(const Options& options) {
 
 }  // namespace
 
-void add_convert(CLI::App& app, Action& action) {
+void add_convert(const Command& app, Action& action) {
     auto options = std::make_shared<Options>();
-    CLI::App* command = app.add_subcommand("convert", "Write a model as GGUF or safetensors");
+    const Command command = app.add_subcommand("convert", "Write a model as GGUF or safetensors");
     command
-        ->add_option("in", options->shared.model,
-                     "A GGUF file, a Hugging Face folder or a llama2.c .bin")
-        ->required();
+        .add_option("in", options->shared.model,
+                    "A GGUF file, a Hugging Face folder or a llama2.c .bin")
+        .required();
     command
-        ->add_option("out", options->output,
-                     "FILE.gguf, FILE.safetensors, or a folder for a Hugging Face model")
-        ->required();
+        .add_option("out", options->output,
+                    "FILE.gguf, FILE.safetensors, or a folder for a Hugging Face model")
+        .required();
     command
-        ->add_option("--type", options->type,
-                     "Type of the weights: f32, f16, bf16, q8_0 or q4_0; as they are where not "
-                     "given")
-        ->check(CLI::IsMember({"f32", "f16", "bf16", "q8_0", "q4_0"}));
-    command->add_option("--tokenizer", options->shared.tokenizer,
-                        "tokenizer.json, tokenizer.bin or a GGUF file, where the model has none");
-    add_json_option(*command, options->shared);
-    command->footer(
+        .add_option("--type", options->type,
+                    "Type of the weights: f32, f16, bf16, q8_0 or q4_0; as they are where not "
+                    "given")
+        .one_of({"f32", "f16", "bf16", "q8_0", "q4_0"});
+    command.add_option("--tokenizer", options->shared.tokenizer,
+                       "tokenizer.json, tokenizer.bin or a GGUF file, where the model has none");
+    add_json_option(command, options->shared);
+    command.footer(
         "Examples:\n"
         "  millrace convert hf-folder model.gguf --type q8_0\n"
         "  millrace convert stories260K.bin stories.gguf --tokenizer tok512.bin --type f16");
-    command->callback([options, &action] { action = [options] { return convert(*options); }; });
+    command.callback([options, &action] { action = [options] { return convert(*options); }; });
 }
 
 }  // namespace mr::cli

@@ -14,6 +14,7 @@
 #include "cli/json.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
+#include "core/error.h"
 #include "core/output_file.h"
 #include "core/thread_pool.h"
 #include "train/pack.h"
@@ -159,87 +160,85 @@ int pack(const PackCommand& command) {
     return 0;
 }
 
-void add_pack(CLI::App& data, Action& action) {
+void add_pack(const Command& data, Action& action) {
     auto options = std::make_shared<PackCommand>();
     train::PackOptions& pack_options = options->pack;
-    CLI::App* command = data.add_subcommand("pack", "Texts as token shards, for training");
-    command->add_option("--data", pack_options.data, "Text files, folders or globs")->required();
+    const Command command = data.add_subcommand("pack", "Texts as token shards, for training");
+    command.add_option("--data", pack_options.data, "Text files, folders or globs").required();
     command
-        ->add_option("--tokenizer", pack_options.tokenizer,
-                     "A tokenizer.json or its folder, or a GGUF file")
-        ->required();
-    command->add_option("--out", pack_options.out, "The folder to write")->required();
-    command->add_flag("--force", pack_options.force, "Replace a data folder that is there");
+        .add_option("--tokenizer", pack_options.tokenizer,
+                    "A tokenizer.json or its folder, or a GGUF file")
+        .required();
+    command.add_option("--out", pack_options.out, "The folder to write").required();
+    command.add_flag("--force", pack_options.force, "Replace a data folder that is there");
     command
-        ->add_option("--split", pack_options.split,
-                     "What stands between documents; '' makes each file one. \\n and \\t work")
-        ->capture_default_str();
-    CLI::Option* val = command
-                           ->add_option("--val", pack_options.val,
-                                        "Share of the documents held out for validation")
-                           ->check(CLI::Range(0.0, 0.999))
-                           ->capture_default_str();
-    CLI::Option* val_docs = command->add_option("--val-docs", options->val_docs,
-                                                "How many documents to hold out instead");
+        .add_option("--split", pack_options.split,
+                    "What stands between documents; '' makes each file one. \\n and \\t work")
+        .shows_default();
+    const Option val =
+        command
+            .add_option("--val", pack_options.val, "Share of the documents held out for validation")
+            .range(0.0, 0.999)
+            .shows_default();
+    const Option val_docs = command.add_option("--val-docs", options->val_docs,
+                                               "How many documents to hold out instead");
     command
-        ->add_option("--val-data", pack_options.val_data,
-                     "Texts of their own for validation instead")
-        ->excludes(val)
-        ->excludes(val_docs);
-    val_docs->excludes(val);
-    command->add_option("--seed", pack_options.seed, "Which documents are held out")
-        ->capture_default_str();
-    command->add_option("--shard-tokens", pack_options.shard_tokens, "Most tokens in one file")
-        ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40))
-        ->capture_default_str();
-    command->add_option("--end", pack_options.end_token,
-                        "The token after every document; else the tokenizer's end of text");
-    command->add_flag("--parse-special", pack_options.parse_special,
-                      "Special tokens that the texts spell out become their ids");
-    command->add_option("--threads", options->shared.threads, "Threads; 0: all cores")
-        ->check(CLI::Range(0, 1024))
-        ->capture_default_str();
-    add_json_option(*command, options->shared);
-    command->footer(
+        .add_option("--val-data", pack_options.val_data,
+                    "Texts of their own for validation instead")
+        .excludes(val)
+        .excludes(val_docs);
+    val_docs.excludes(val);
+    command.add_option("--seed", pack_options.seed, "Which documents are held out").shows_default();
+    command.add_option("--shard-tokens", pack_options.shard_tokens, "Most tokens in one file")
+        .range(std::uint64_t{1}, std::uint64_t{1} << 40)
+        .shows_default();
+    command.add_option("--end", pack_options.end_token,
+                       "The token after every document; else the tokenizer's end of text");
+    command.add_flag("--parse-special", pack_options.parse_special,
+                     "Special tokens that the texts spell out become their ids");
+    command.add_option("--threads", options->shared.threads, "Threads; 0: all cores")
+        .range(0, 1024)
+        .shows_default();
+    add_json_option(command, options->shared);
+    command.footer(
         "Examples:\n"
         "  millrace data pack --data stories.txt --tokenizer tok/ --out data/\n"
         "  millrace data pack --data 'books/*.txt' --split '' --tokenizer tok/ --out data/");
-    command->callback([=, &action] {
+    command.callback([=, &action] {
         options->pack.split = unescaped(options->pack.split);
-        if (!val_docs->empty()) options->pack.val_docs = options->val_docs;
+        if (val_docs.given()) options->pack.val_docs = options->val_docs;
         action = [options] { return pack(*options); };
     });
 }
 
 }  // namespace
 
-void add_data(CLI::App& app, Action& action) {
+void add_data(const Command& app, Action& action) {
     auto options = std::make_shared<Options>();
-    CLI::App* data = app.add_subcommand("data", "Make training texts, and pack them");
-    data->require_subcommand(1);
-    data->footer(
+    const Command data = app.add_subcommand("data", "Make training texts, and pack them");
+    data.require_subcommand();
+    data.footer(
         "Examples:\n"
         "  millrace data storybook --stories 1000 --seed 1 --out stories.txt\n"
         "  millrace data pack --data stories.txt --tokenizer tok/ --out data/");
-    add_pack(*data, action);
-    CLI::App* command = data->add_subcommand(
+    add_pack(data, action);
+    const Command command = data.add_subcommand(
         "storybook", "Short children's stories from a grammar with known probabilities");
-    command->add_option("--stories", options->stories, "How many")
-        ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40))
-        ->capture_default_str();
-    command->add_option("--seed", options->seed, "Same seed, same stories")->capture_default_str();
-    command->add_option("--out", options->out, "The file to write; '-': standard output")
-        ->required();
-    add_json_option(*command, options->shared);
-    command->footer(
-        "Example:\n  millrace data storybook --stories 1000 --seed 1 --out stories.txt");
-    command->callback([options, &action] {
+    command.add_option("--stories", options->stories, "How many")
+        .range(std::uint64_t{1}, std::uint64_t{1} << 40)
+        .shows_default();
+    command.add_option("--seed", options->seed, "Same seed, same stories").shows_default();
+    command.add_option("--out", options->out, "The file to write; '-': standard output").required();
+    add_json_option(command, options->shared);
+    command.footer("Example:\n  millrace data storybook --stories 1000 --seed 1 --out stories.txt");
+    command.callback([options, &action] {
         if (options->shared.json && options->out == "-") {
-            throw CLI::ValidationError("--json", "needs --out FILE: '-' is taken by the stories");
+            throw Error::usage(
+                {.field = "--json", .problem = "needs --out FILE: '-' is taken by the stories"});
         }
         action = [options] { return storybook(*options); };
     });
-    add_data_check(*data, action);
+    add_data_check(data, action);
 }
 
 }  // namespace mr::cli

@@ -96,19 +96,19 @@ int check(const Options& options) {
 
 }  // namespace
 
-void add_data_check(CLI::App& data, Action& action) {
+void add_data_check(const Command& data, Action& action) {
     auto options = std::make_shared<Options>();
-    CLI::App* command = data.add_subcommand(
+    const Command command = data.add_subcommand(
         "check",
         "What share of the stories in a text is well-formed, and what is wrong with others");
-    command->add_option("file", options->file, "Stories, separated by <|endoftext|>")
-        ->required()
-        ->type_name("FILE");
-    command->add_option("--show", options->show, "How many bad stories to say the reasons of")
-        ->capture_default_str();
-    add_json_option(*command, options->shared);
-    command->footer("Example:\n  millrace data check stories.txt");
-    command->callback([options, &action] { action = [options] { return check(*options); }; });
+    command.add_option("file", options->file, "Stories, separated by <|endoftext|>")
+        .required()
+        .shown_as("FILE");
+    command.add_option("--show", options->show, "How many bad stories to say the reasons of")
+        .shows_default();
+    add_json_option(command, options->shared);
+    command.footer("Example:\n  millrace data check stories.txt");
+    command.callback([options, &action] { action = [options] { return check(*options); }; });
 }
 
 }  // namespace mr::cli

@@ -64,22 +64,22 @@ int eval(const Options& options) {
 
 }  // namespace
 
-void add_eval(CLI::App& app, Action& action) {
+void add_eval(const Command& app, Action& action) {
     auto options = std::make_shared<Options>();
-    CLI::App* command = app.add_subcommand("eval", "Perplexity of a text");
-    add_model_options(*command, options->shared);
-    command->add_option("--text", options->text, "The text file; '-' reads standard input")
-        ->required();
-    command->add_option("--split", options->eval.split,
-                        "Where one document ends and another begins");
-    command->add_option("--limit", options->eval.limit, "Documents to read, at most; 0: all")
-        ->check(CLI::Range(0, 1 << 30));
-    add_engine_options(*command, options->shared);
-    add_json_option(*command, options->shared);
-    command->footer(
+    const Command command = app.add_subcommand("eval", "Perplexity of a text");
+    add_model_options(command, options->shared);
+    command.add_option("--text", options->text, "The text file; '-' reads standard input")
+        .required();
+    command.add_option("--split", options->eval.split,
+                       "Where one document ends and another begins");
+    command.add_option("--limit", options->eval.limit, "Documents to read, at most; 0: all")
+        .range(0, 1 << 30);
+    add_engine_options(command, options->shared);
+    add_json_option(command, options->shared);
+    command.footer(
         "Example:\n"
         "  millrace eval model.gguf --text stories.txt --split '<|endoftext|>' --limit 50");
-    command->callback([options, &action] { action = [options] { return eval(*options); }; });
+    command.callback([options, &action] { action = [options] { return eval(*options); }; });
 }
 
 }  // namespace mr::cli

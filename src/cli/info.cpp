@@ -340,17 +340,17 @@ int info(const Options& options) {
 
 }  // namespace
 
-void add_info(CLI::App& app, Action& action) {
+void add_info(const Command& app, Action& action) {
     auto options = std::make_shared<Options>();
-    CLI::App* command =
+    const Command command =
         app.add_subcommand("info", "Describe this machine, a model, and the memory it needs");
-    add_model_options(*command, options->shared);
-    add_engine_options(*command, options->shared);
-    command->add_option("--batch", options->batch, "Sequences at a time, for the memory plan")
-        ->check(CLI::Range(1, 65536));
-    add_json_option(*command, options->shared);
-    command->footer("Examples:\n  millrace info\n  millrace info model.gguf --ctx 8192 --batch 4");
-    command->callback([options, &action] { action = [options] { return info(*options); }; });
+    add_model_options(command, options->shared);
+    add_engine_options(command, options->shared);
+    command.add_option("--batch", options->batch, "Sequences at a time, for the memory plan")
+        .range(1, 65536);
+    add_json_option(command, options->shared);
+    command.footer("Examples:\n  millrace info\n  millrace info model.gguf --ctx 8192 --batch 4");
+    command.callback([options, &action] { action = [options] { return info(*options); }; });
 }
 
 }  // namespace mr::cli

@@ -93,17 +93,18 @@ int run_main(int argc, char** argv) {
     app.set_version_flag("--version", fmt::format("millrace {}", millrace::version()));
     app.require_subcommand(0, 1);
     Action action;
-    add_run(app, action);
-    add_chat(app, action);
-    add_profile(app, action);
-    add_info(app, action);
-    add_eval(app, action);
-    add_tokenize(app, action);
-    add_convert(app, action);
-    add_bench(app, action);
-    add_tokenizer(app, action);
-    add_train(app, action);
-    add_data(app, action);
+    const Command program(app);
+    add_run(program, action);
+    add_chat(program, action);
+    add_profile(program, action);
+    add_info(program, action);
+    add_eval(program, action);
+    add_tokenize(program, action);
+    add_convert(program, action);
+    add_bench(program, action);
+    add_tokenizer(program, action);
+    add_train(program, action);
+    add_data(program, action);
 
     // `millrace help run` is `millrace run --help`.
     std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);

@@ -15,7 +15,7 @@ namespace mr::cli {
 
 namespace fs = std::filesystem;
 
-void add_model_options(CLI::App& command, SharedOptions& options) {
+void add_model_options(const Command& command, SharedOptions& options) {
     command.add_option(
         "model", options.model,
         "A GGUF file, a Hugging Face folder, a llama2.c .bin, or random:SHAPE[:TYPE]; "
@@ -24,23 +24,23 @@ void add_model_options(CLI::App& command, SharedOptions& options) {
                        "tokenizer.json, tokenizer.bin or a GGUF file, where the model has none");
 }
 
-void add_machine_options(CLI::App& command, SharedOptions& options) {
+void add_machine_options(const Command& command, SharedOptions& options) {
     command.add_option("--device", options.device, "auto, cpu or cuda")
-        ->envname("MILLRACE_DEVICE")
-        ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-        ->capture_default_str();
+        .from_environment("MILLRACE_DEVICE")
+        .one_of({"auto", "cpu", "cuda"})
+        .shows_default();
     command.add_option("--threads", options.threads, "Threads to compute with; 0: all cores")
-        ->check(CLI::Range(0, 1024));
+        .range(0, 1024);
 }
 
-void add_engine_options(CLI::App& command, SharedOptions& options) {
+void add_engine_options(const Command& command, SharedOptions& options) {
     add_machine_options(command, options);
     command.add_option("--ctx", options.ctx, "Positions of context; 0: as many as the model has")
-        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31));
+        .range(std::int64_t{0}, std::int64_t{1} << 31);
     command
         .add_option("--kv-type", options.kv_type, "Type of the KV cache: f32, f16, bf16 (on a GPU)")
-        ->check(CLI::IsMember({"auto", "f32", "f16", "bf16"}))
-        ->capture_default_str();
+        .one_of({"auto", "f32", "f16", "bf16"})
+        .shows_default();
     command.add_flag("--check-nan", options.check_nan,
                      "Stop at the first NaN or infinity and name the layer where it appeared: to "
                      "find damaged weights and overflow; slower");
@@ -63,7 +63,7 @@ void add_engine_options(CLI::App& command, SharedOptions& options) {
         "the device is shared through MPS)");
 }
 
-void add_json_option(CLI::App& command, SharedOptions& options) {
+void add_json_option(const Command& command, SharedOptions& options) {
     command.add_flag("--json", options.json, "Print one JSON object instead of text");
 }
 

@@ -1,11 +1,11 @@
 // The options that several commands share, in one place.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 
+#include "cli/parser.h"
 #include "core/dtype.h"
 
 namespace mr::cli {
@@ -29,12 +29,12 @@ struct SharedOptions {
 };
 
 // MODEL, --tokenizer
-void add_model_options(CLI::App& command, SharedOptions& options);
+void add_model_options(const Command& command, SharedOptions& options);
 // --device, --threads, --ctx, --kv-type, --check-nan, and the switches
-void add_engine_options(CLI::App& command, SharedOptions& options);
+void add_engine_options(const Command& command, SharedOptions& options);
 // --device, --threads alone
-void add_machine_options(CLI::App& command, SharedOptions& options);
-void add_json_option(CLI::App& command, SharedOptions& options);
+void add_machine_options(const Command& command, SharedOptions& options);
+void add_json_option(const Command& command, SharedOptions& options);
 
 // Whether to compute on the GPU. Throws Error (device) where it was asked for and is not to be had.
 bool use_cuda(const SharedOptions& options);

@@ -113,28 +113,28 @@ int profile(Options options) {
 
 }  // namespace
 
-void add_profile(CLI::App& app, Action& action) {
+void add_profile(const Command& app, Action& action) {
     auto options = std::make_shared<Options>();
     options->generate.max_tokens = 32;
-    CLI::App* command = app.add_subcommand(
+    const Command command = app.add_subcommand(
         "profile", "Run a prompt and show where the time and the bytes went, stage by stage");
-    add_model_options(*command, options->shared);
-    command->add_option("-p,--prompt", options->prompt,
-                        "What to continue; '-' reads standard input");
-    command->add_option("--trace", options->trace,
-                        "Write a trace for Perfetto or chrome://tracing to this file (JSON)");
-    command->add_option("--html", options->html,
-                        "Write a page with the timeline and the roofline to this file");
-    add_sampling_options(*command, options->generate);
-    add_engine_options(*command, options->shared);
-    add_json_option(*command, options->shared);
-    command->footer(
+    add_model_options(command, options->shared);
+    command.add_option("-p,--prompt", options->prompt,
+                       "What to continue; '-' reads standard input");
+    command.add_option("--trace", options->trace,
+                       "Write a trace for Perfetto or chrome://tracing to this file (JSON)");
+    command.add_option("--html", options->html,
+                       "Write a page with the timeline and the roofline to this file");
+    add_sampling_options(command, options->generate);
+    add_engine_options(command, options->shared);
+    add_json_option(command, options->shared);
+    command.footer(
         "Examples:\n"
         "  millrace profile -p \"Once upon a time\" --trace out.json\n"
         "  millrace profile model.gguf -p \"Hello\" -n 64 --html out.html\n"
         "How to read the table: docs/observe.md.");
-    command->callback([options, command, &action] {
-        if (command->count("--seed") == 0) options->generate.sampling.seed = fresh_seed();
+    command.callback([options, command, &action] {
+        if (!command.given("--seed")) options->generate.sampling.seed = fresh_seed();
         action = [options] { return profile(*options); };
     });
 }

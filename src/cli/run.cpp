@@ -119,30 +119,30 @@ int run(RunOptions options) {
 
 }  // namespace
 
-void add_run(CLI::App& app, Action& action) {
+void add_run(const Command& app, Action& action) {
     auto options = std::make_shared<RunOptions>();
-    CLI::App* command = app.add_subcommand("run", "Continue a prompt; text streams as it is made");
-    add_model_options(*command, options->shared);
-    CLI::Option* prompt = command->add_option("-p,--prompt", options->prompt,
-                                              "What to continue; '-' reads standard input");
-    command->add_option("--prompt-file", options->prompt_file, "A file to continue")
-        ->excludes(prompt);
-    add_sampling_options(*command, options->generate);
-    command->add_flag("--no-echo", options->no_echo, "Print what is made, without the prompt");
-    command->add_flag("-q,--quiet", options->quiet, "No summary after the text");
-    command->add_flag("-v,--verbose", options->verbose,
-                      "After the text, where the time went by op");
-    command->add_flag("--roofline", options->roofline,
-                      "After the text, every stage beside what this machine can do at most");
-    add_engine_options(*command, options->shared);
-    add_json_option(*command, options->shared);
-    command->footer(
+    const Command command =
+        app.add_subcommand("run", "Continue a prompt; text streams as it is made");
+    add_model_options(command, options->shared);
+    const Option prompt = command.add_option("-p,--prompt", options->prompt,
+                                             "What to continue; '-' reads standard input");
+    command.add_option("--prompt-file", options->prompt_file, "A file to continue")
+        .excludes(prompt);
+    add_sampling_options(command, options->generate);
+    command.add_flag("--no-echo", options->no_echo, "Print what is made, without the prompt");
+    command.add_flag("-q,--quiet", options->quiet, "No summary after the text");
+    command.add_flag("-v,--verbose", options->verbose, "After the text, where the time went by op");
+    command.add_flag("--roofline", options->roofline,
+                     "After the text, every stage beside what this machine can do at most");
+    add_engine_options(command, options->shared);
+    add_json_option(command, options->shared);
+    command.footer(
         "Examples:\n"
         "  millrace run -p \"Once upon a time\"\n"
         "  millrace run model.gguf -p \"Hello\" -n 200 --temp 0.8 --top-k 40 --top-p 0.9 --seed 7\n"
         "  cat question.txt | millrace run model.gguf -p - --temp 0 --stop '###'");
-    command->callback([options, command, &action] {
-        if (command->count("--seed") == 0) options->generate.sampling.seed = fresh_seed();
+    command.callback([options, command, &action] {
+        if (!command.given("--seed")) options->generate.sampling.seed = fresh_seed();
         action = [options] { return run(*options); };
     });
 }

@@ -5,43 +5,41 @@
 
 namespace mr::cli {
 
-void add_sampling_options(CLI::App& command, decode::GenerateOptions& options) {
+void add_sampling_options(const Command& command, decode::GenerateOptions& options) {
     constexpr int kMost = std::numeric_limits<int>::max();
     ops::SampleParams& sampling = options.sampling;
     command
         .add_option("-n,--tokens", options.max_tokens,
                     "Tokens to make, at most; -1: until the context is full")
-        ->check(CLI::Range(-1, kMost))
-        ->capture_default_str();
+        .range(-1, kMost)
+        .shows_default();
     command.add_option("--temp", sampling.temperature, "Temperature; 0: always the most probable")
-        ->check(CLI::Range(0.0, 100.0))
-        ->capture_default_str();
+        .range(0.0, 100.0)
+        .shows_default();
     command.add_option("--top-k", sampling.top_k, "Choose among so many; 0: all")
-        ->check(CLI::Range(0, kMost))
-        ->capture_default_str();
-    command
-        .add_option("--top-p", sampling.top_p, "... that together have this probability; 1: all")
-        ->check(CLI::Range(0.0, 1.0))
-        ->capture_default_str();
+        .range(0, kMost)
+        .shows_default();
+    command.add_option("--top-p", sampling.top_p, "... that together have this probability; 1: all")
+        .range(0.0, 1.0)
+        .shows_default();
     command
         .add_option("--min-p", sampling.min_p,
                     "... that have this share of the most probable one's; 0: all")
-        ->check(CLI::Range(0.0, 1.0))
-        ->capture_default_str();
+        .range(0.0, 1.0)
+        .shows_default();
     command
         .add_option("--repeat-penalty", sampling.repeat_penalty,
                     "Above 1: recent tokens become less probable")
-        ->check(CLI::Range(0.01, 100.0))
-        ->capture_default_str();
+        .range(0.01, 100.0)
+        .shows_default();
     command
         .add_option("--repeat-window", options.repeat_window,
                     "Tokens the repetition penalty looks back")
-        ->check(CLI::Range(0, kMost))
-        ->capture_default_str();
+        .range(0, kMost)
+        .shows_default();
     command.add_option("--seed", sampling.seed, "Same seed, same text; drawn anew where not given");
     command.add_option("--stop", options.stop, "Stop before this text; may be given several times")
-        ->expected(1)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+        .repeatable();
     command.add_flag("--ignore-eos", options.ignore_end, "Go on past the end of the text");
 }
 

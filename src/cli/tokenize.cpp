@@ -111,32 +111,33 @@ int tokenize(const Options& options) {
 
 }  // namespace
 
-void add_tokenize(CLI::App& app, Action& action) {
+void add_tokenize(const Command& app, Action& action) {
     auto options = std::make_shared<Options>();
-    CLI::App* command = app.add_subcommand("tokenize", "A text as token ids and pieces, and back");
-    add_model_options(*command, options->shared);
-    CLI::Option* text = command->add_option("--text", options->text, "The text");
-    CLI::Option* file = command->add_option("--file", options->file,
-                                            "A file with the text; '-' reads standard input");
-    CLI::Option* decode =
-        command->add_option("--decode", options->decode, "Token ids to turn back into text");
-    text->excludes(file)->excludes(decode);
-    file->excludes(decode);
-    command->add_flag("--ids", options->ids_only, "Print the ids on one line, nothing else");
-    command->add_flag("--no-special", options->no_special, "Add no BOS or the like");
-    command->add_flag("--plain", options->plain,
-                      "Read special tokens that the text spells out as plain text");
-    add_json_option(*command, options->shared);
-    command->footer(
+    const Command command =
+        app.add_subcommand("tokenize", "A text as token ids and pieces, and back");
+    add_model_options(command, options->shared);
+    const Option text = command.add_option("--text", options->text, "The text");
+    const Option file = command.add_option("--file", options->file,
+                                           "A file with the text; '-' reads standard input");
+    const Option decode =
+        command.add_option("--decode", options->decode, "Token ids to turn back into text");
+    text.excludes(file).excludes(decode);
+    file.excludes(decode);
+    command.add_flag("--ids", options->ids_only, "Print the ids on one line, nothing else");
+    command.add_flag("--no-special", options->no_special, "Add no BOS or the like");
+    command.add_flag("--plain", options->plain,
+                     "Read special tokens that the text spells out as plain text");
+    add_json_option(command, options->shared);
+    command.footer(
         "Examples:\n"
         "  millrace tokenize model.gguf --text \"Once upon a time\"\n"
         "  millrace tokenize model.gguf --text \"Once upon a time\" --ids\n"
         "  millrace tokenize model.gguf --decode \"1 9038 2501\"");
-    command->callback([=, &action] {
-        if (text->empty() && file->empty() && decode->empty()) {
-            throw CLI::RequiredError("--text, --file or --decode");
+    command.callback([=, &action] {
+        if (!text.given() && !file.given() && !decode.given()) {
+            throw Error::usage({.field = "--text, --file or --decode", .problem = "is required"});
         }
-        options->decode_given = !decode->empty();
+        options->decode_given = decode.given();
         action = [options] { return tokenize(*options); };
     });
 }

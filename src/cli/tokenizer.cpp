@@ -99,36 +99,34 @@ int train(const Options& options) {
 
 }  // namespace
 
-void add_tokenizer(CLI::App& app, Action& action) {
+void add_tokenizer(const Command& app, Action& action) {
     auto options = std::make_shared<Options>();
-    CLI::App* tokenizer = app.add_subcommand("tokenizer", "Train a tokenizer");
-    tokenizer->require_subcommand(1);
-    CLI::App* command =
-        tokenizer->add_subcommand("train", "A byte-level BPE tokenizer of your own texts");
-    command->add_option("--data", options->data, "Text files, folders or globs")->required();
+    const Command tokenizer = app.add_subcommand("tokenizer", "Train a tokenizer");
+    tokenizer.require_subcommand();
+    const Command command =
+        tokenizer.add_subcommand("train", "A byte-level BPE tokenizer of your own texts");
+    command.add_option("--data", options->data, "Text files, folders or globs").required();
     command
-        ->add_option("--vocab", options->bpe.vocab,
-                     "How many tokens, bytes and specials among them")
-        ->capture_default_str();
-    command->add_option("--out", options->out, "The folder to write tokenizer.json into")
-        ->required();
+        .add_option("--vocab", options->bpe.vocab, "How many tokens, bytes and specials among them")
+        .shows_default();
+    command.add_option("--out", options->out, "The folder to write tokenizer.json into").required();
     command
-        ->add_option("--special", options->bpe.special,
-                     "Special tokens; the first ends a text. Where the texts spell them out, they "
-                     "end a word")
-        ->capture_default_str();
-    command->add_option("--min-count", options->bpe.min_count, "Merge no pair that is rarer")
-        ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 60))
-        ->capture_default_str();
-    command->add_option("--threads", options->shared.threads, "Threads; 0: all cores")
-        ->check(CLI::Range(0, 1024))
-        ->capture_default_str();
-    add_json_option(*command, options->shared);
+        .add_option("--special", options->bpe.special,
+                    "Special tokens; the first ends a text. Where the texts spell them out, they "
+                    "end a word")
+        .shows_default();
+    command.add_option("--min-count", options->bpe.min_count, "Merge no pair that is rarer")
+        .range(std::uint64_t{1}, std::uint64_t{1} << 60)
+        .shows_default();
+    command.add_option("--threads", options->shared.threads, "Threads; 0: all cores")
+        .range(0, 1024)
+        .shows_default();
+    add_json_option(command, options->shared);
     const char* example =
         "Example:\n  millrace tokenizer train --data stories.txt --vocab 2048 --out tok/";
-    command->footer(example);
-    tokenizer->footer(example);
-    command->callback([options, &action] { action = [options] { return train(*options); }; });
+    command.footer(example);
+    tokenizer.footer(example);
+    command.callback([options, &action] { action = [options] { return train(*options); }; });
 }
 
 }  // namespace mr::cli

@@ -137,14 +137,14 @@ Json result_json(const train::TrainResult& r, const std::string& run) {
     return json;
 }
 
-int run(const Options& options, const CLI::App& command) {
+int run(const Options& options, const Command& command) {
     const InterruptGuard guard;
     const bool resumed = !options.resume.empty();
     const std::string folder = resumed ? options.resume : options.train.out;
     // A run goes on where it was, unless it is told otherwise.
     const auto settle = [&](train::TrainOptions& o) {
-        if (!resumed || command.count("--device") > 0) o.cuda = use_cuda(options.shared);
-        if (!resumed || command.count("--threads") > 0) o.threads = options.shared.threads;
+        if (!resumed || command.given("--device")) o.cuda = use_cuda(options.shared);
+        if (!resumed || command.given("--threads")) o.threads = options.shared.threads;
         o.command = command_line();
     };
     Screen screen;
@@ -180,7 +180,7 @@ int run(const Options& options, const CLI::App& command) {
             [&](train::TrainOptions& o) {
                 settle(o);
                 const auto take = [&](const char* name, auto& value, const auto& wanted) {
-                    if (command.count(name) > 0) value = wanted;
+                    if (command.given(name)) value = wanted;
                 };
                 take("--data", o.data, given.data);
                 take("--steps", o.steps, given.steps);
@@ -215,7 +215,7 @@ int run(const Options& options, const CLI::App& command) {
     return result.interrupted ? InterruptGuard::exit_code() : 0;
 }
 
-void check_together(const Options& options, const CLI::App& command) {
+void check_together(const Options& options, const Command& command) {
     static constexpr const char* kOfNewRuns[] = {
         "--model",  "--dim",          "--layers", "--heads",  "--kv-heads", "--head-dim",
         "--hidden", "--context",      "--tied",   "--init",   "--out",      "--batch",
@@ -223,7 +223,7 @@ void check_together(const Options& options, const CLI::App& command) {
         "--decay",  "--weight-decay", "--beta1",  "--beta2",  "--clip",     "--seed"};
     if (!options.resume.empty()) {
         for (const char* name : kOfNewRuns) {
-            if (command.count(name) == 0) continue;
+            if (!command.given(name)) continue;
             throw Error::usage({.field = name,
                                 .problem = "cannot be changed by --resume: the run has its own",
                                 .remedy = "leave it out, or start a new run with --init"});
@@ -237,7 +237,7 @@ void check_together(const Options& options, const CLI::App& command) {
     }
     for (const char* name : {"--model", "--dim", "--layers", "--heads", "--kv-heads", "--head-dim",
                              "--hidden", "--context", "--tied"}) {
-        if (options.train.init.empty() || command.count(name) == 0) continue;
+        if (options.train.init.empty() || !command.given(name)) continue;
         throw Error::usage({.field = name,
                             .problem = "is said by the model of --init",
                             .remedy = "leave one of the two out"});
@@ -246,65 +246,64 @@ void check_together(const Options& options, const CLI::App& command) {
 
 }  // namespace
 
-void add_train(CLI::App& app, Action& action) {
+void add_train(const Command& app, Action& action) {
     auto options = std::make_shared<Options>();
     train::TrainOptions& t = options->train;
-    CLI::App* c = app.add_subcommand("train", "Train a model on packed text, or go on with one");
-    c->add_option("--model", t.model.family, "llama, mistral, qwen2, qwen3, gpt2 or gpt-neox")
-        ->capture_default_str();
-    c->add_option("--dim", t.model.dim, "Width of the residual stream")->capture_default_str();
-    c->add_option("--layers", t.model.layers, "Layers")->capture_default_str();
-    c->add_option("--heads", t.model.heads, "Attention heads")->capture_default_str();
-    c->add_option("--kv-heads", t.model.kv_heads, "Heads of keys and values; default: --heads");
-    c->add_option("--head-dim", t.model.head_dim, "Size of a head; default: --dim / --heads");
-    c->add_option("--hidden", t.model.hidden, "Width of the MLP; default: the family's usual");
-    c->add_option("--context", t.model.context, "Positions of the model; default: --seq");
-    c->add_option("--tied", t.model.tied, "yes or no: the LM head is the embedding table");
-    c->add_option("--init", t.init, "A MODEL to go on from, instead of a new one");
-    c->add_option("--data", t.data, "A folder made by 'millrace data pack'");
-    c->add_option("--out", t.out, "The run's folder: checkpoints, metrics.jsonl, report.html");
-    c->add_option("--resume", options->resume,
-                  "Go on with this run from its newest checkpoint, bit for bit");
-    c->add_option("--steps", t.steps, "Steps of the optimizer")->capture_default_str();
-    c->add_option("--batch", t.batch, "Sequences of a pass")->capture_default_str();
-    c->add_option("--seq", t.seq, "Tokens of a sequence")->capture_default_str();
-    c->add_option("--accumulate", t.accumulate, "Passes of a step")->capture_default_str();
-    c->add_option("--lr", t.lr, "Learning rate after the warm-up")->capture_default_str();
-    c->add_option("--min-lr", t.min_lr, "... at the end; default: --lr / 10");
-    c->add_option("--warmup", t.warmup, "Steps in which it rises; default: a twentieth");
-    c->add_option("--schedule", t.schedule, "cosine, wsd (warm up, stay, decay) or constant")
-        ->capture_default_str();
-    c->add_option("--decay", t.decay, "wsd: the last part of the steps, in which the rate falls")
-        ->capture_default_str();
-    c->add_option("--weight-decay", t.weight_decay, "Of matrices, by AdamW")->capture_default_str();
-    c->add_option("--beta1", t.beta1, "AdamW's")->capture_default_str();
-    c->add_option("--beta2", t.beta2, "AdamW's")->capture_default_str();
-    c->add_option("--clip", t.clip, "Norm that gradients are brought down to; 0: none")
-        ->capture_default_str();
-    c->add_option("--seed", t.seed, "Of the weights and the order of the data")
-        ->capture_default_str();
-    c->add_option("--max-skips", t.max_skips,
-                  "Steps in a row without a finite gradient before the run stops")
-        ->capture_default_str();
-    c->add_option("--eval-every", t.eval_every, "Steps between validations; 0: at the end")
-        ->capture_default_str();
-    c->add_option("--eval-batches", t.eval_batches, "Batches of a validation; 0: all")
-        ->capture_default_str();
-    c->add_option("--save-every", t.save_every, "Steps between checkpoints; 0: at the end")
-        ->capture_default_str();
-    c->add_option("--sample-every", t.sample_every, "Steps between samples; 0: at the end")
-        ->capture_default_str();
-    c->add_option("--sample-tokens", t.sample_tokens, "Length of a sample; 0: none")
-        ->capture_default_str();
-    c->add_option("--prompt", t.prompt, "What samples begin with");
-    c->add_option("--keep", t.keep, "Checkpoints that stay; 0: all")->capture_default_str();
-    c->add_option("--recompute", t.recompute,
-                  "What is made again in the backward, to save memory: none, light or full")
-        ->capture_default_str();
-    c->add_option("--prefetch", t.prefetch, "Batches read ahead; 0: none")->capture_default_str();
-    add_machine_options(*c, options->shared);
-    add_json_option(*c, options->shared);
-    c->footer(
+    const Command c =
+        app.add_subcommand("train", "Train a model on packed text, or go on with one");
+    c.add_option("--model", t.model.family, "llama, mistral, qwen2, qwen3, gpt2 or gpt-neox")
+        .shows_default();
+    c.add_option("--dim", t.model.dim, "Width of the residual stream").shows_default();
+    c.add_option("--layers", t.model.layers, "Layers").shows_default();
+    c.add_option("--heads", t.model.heads, "Attention heads").shows_default();
+    c.add_option("--kv-heads", t.model.kv_heads, "Heads of keys and values; default: --heads");
+    c.add_option("--head-dim", t.model.head_dim, "Size of a head; default: --dim / --heads");
+    c.add_option("--hidden", t.model.hidden, "Width of the MLP; default: the family's usual");
+    c.add_option("--context", t.model.context, "Positions of the model; default: --seq");
+    c.add_option("--tied", t.model.tied, "yes or no: the LM head is the embedding table");
+    c.add_option("--init", t.init, "A MODEL to go on from, instead of a new one");
+    c.add_option("--data", t.data, "A folder made by 'millrace data pack'");
+    c.add_option("--out", t.out, "The run's folder: checkpoints, metrics.jsonl, report.html");
+    c.add_option("--resume", options->resume,
+                 "Go on with this run from its newest checkpoint, bit for bit");
+    c.add_option("--steps", t.steps, "Steps of the optimizer").shows_default();
+    c.add_option("--batch", t.batch, "Sequences of a pass").shows_default();
+    c.add_option("--seq", t.seq, "Tokens of a sequence").shows_default();
+    c.add_option("--accumulate", t.accumulate, "Passes of a step").shows_default();
+    c.add_option("--lr", t.lr, "Learning rate after the warm-up").shows_default();
+    c.add_option("--min-lr", t.min_lr, "... at the end; default: --lr / 10");
+    c.add_option("--warmup", t.warmup, "Steps in which it rises; default: a twentieth");
+    c.add_option("--schedule", t.schedule, "cosine, wsd (warm up, stay, decay) or constant")
+        .shows_default();
+    c.add_option("--decay", t.decay, "wsd: the last part of the steps, in which the rate falls")
+        .shows_default();
+    c.add_option("--weight-decay", t.weight_decay, "Of matrices, by AdamW").shows_default();
+    c.add_option("--beta1", t.beta1, "AdamW's").shows_default();
+    c.add_option("--beta2", t.beta2, "AdamW's").shows_default();
+    c.add_option("--clip", t.clip, "Norm that gradients are brought down to; 0: none")
+        .shows_default();
+    c.add_option("--seed", t.seed, "Of the weights and the order of the data").shows_default();
+    c.add_option("--max-skips", t.max_skips,
+                 "Steps in a row without a finite gradient before the run stops")
+        .shows_default();
+    c.add_option("--eval-every", t.eval_every, "Steps between validations; 0: at the end")
+        .shows_default();
+    c.add_option("--eval-batches", t.eval_batches, "Batches of a validation; 0: all")
+        .shows_default();
+    c.add_option("--save-every", t.save_every, "Steps between checkpoints; 0: at the end")
+        .shows_default();
+    c.add_option("--sample-every", t.sample_every, "Steps between samples; 0: at the end")
+        .shows_default();
+    c.add_option("--sample-tokens", t.sample_tokens, "Length of a sample; 0: none").shows_default();
+    c.add_option("--prompt", t.prompt, "What samples begin with");
+    c.add_option("--keep", t.keep, "Checkpoints that stay; 0: all").shows_default();
+    c.add_option("--recompute", t.recompute,
+                 "What is made again in the backward, to save memory: none, light or full")
+        .shows_default();
+    c.add_option("--prefetch", t.prefetch, "Batches read ahead; 0: none").shows_default();
+    add_machine_options(c, options->shared);
+    add_json_option(c, options->shared);
+    c.footer(
         "Examples:\n"
         "  millrace train --model llama --dim 256 --layers 6 --heads 8 --kv-heads 4 --data data/ "
         "\\\n"
@@ -312,10 +311,10 @@ void add_train(CLI::App& app, Action& action) {
         "  millrace train --init model.gguf --data data/ --out runs/tuned --lr 1e-4\n"
         "  millrace train --resume runs/story\n"
         "  millrace run runs/story -p \"Once upon a time\"");
-    c->callback([options, c, &action] {
+    c.callback([options, c, &action] {
         action = [options, c] {
-            check_together(*options, *c);
-            return run(*options, *c);
+            check_together(*options, c);
+            return run(*options, c);
         };
     });
 }
