@@ -189,6 +189,8 @@ void norm(const Context& ctx, const NormPass& p) {
     MR_CHECK(ctx.cuda, "the context has a stream");
     MR_CHECK(p.x && p.out && p.out.shape == p.x.shape && cols > 0, "a norm keeps the shape");
     MR_CHECK(is_float(p.x.dtype) && is_float(p.out.dtype), "norms work on f32, f16 and bf16");
+    MR_CHECK(p.x.dtype == p.out.dtype || p.x.dtype == DType::f32 || p.out.dtype == DType::f32,
+             "x and out have one type, or one of them is f32");
     MR_CHECK(p.weight && per_column(p.weight) && (!p.bias || per_column(p.bias)),
              "a norm has one f32 weight and bias per column");
     MR_CHECK(!p.out2 || (p.out2.shape == p.x.shape && p.out2.dtype == p.out.dtype && p.weight2 &&
@@ -241,12 +243,15 @@ void norm(const Context& ctx, const NormPass& p) {
         with_float_type(p.out.dtype, [&](auto out) {
             using X = decltype(x);
             using Out = decltype(out);
-            if (!p.residual) {
-                start<X, void, Out>(ctx, args, fours);
-            } else if (p.residual.dtype == p.x.dtype) {
-                start<X, X, Out>(ctx, args, fours);
-            } else {
-                start<X, float, Out>(ctx, args, fours);
+            constexpr bool kOneIsF32 = std::is_same_v<X, float> || std::is_same_v<Out, float>;
+            if constexpr (std::is_same_v<X, Out> || kOneIsF32) {
+                if (!p.residual) {
+                    start<X, void, Out>(ctx, args, fours);
+                } else if (p.residual.dtype == p.x.dtype) {
+                    start<X, X, Out>(ctx, args, fours);
+                } else {
+                    start<X, float, Out>(ctx, args, fours);
+                }
             }
         });
     });

@@ -1,6 +1,6 @@
-// Norms on the GPU. All tensors lie there; x and out are f32, f16 or bf16, each of its own choice;
-// weights and biases are f32 [cols]. Sums are f32, in the one order of norm_row.cuh: a row's bits
-// do not depend on the other rows.
+// Norms on the GPU. All tensors lie there; x and out are f32, f16 or bf16, both the same or one of
+// them f32; weights and biases are f32 [cols]. Sums are f32, in the one order of norm_row.cuh: a
+// row's bits do not depend on the other rows.
 #pragma once
 
 #include "core/context.h"

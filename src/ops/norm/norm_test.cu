@@ -141,7 +141,9 @@ TEST_F(NormTest, MatchesF64) {
     };
     std::vector<Case> cases;
     for (const DType x : kTypes) {
-        for (const DType out : kTypes) cases.push_back({3, x, out});
+        for (const DType out : kTypes) {
+            if (x == out || x == DType::f32 || out == DType::f32) cases.push_back({3, x, out});
+        }
     }
     for (const std::int64_t rows : {1, 33, 257}) {
         for (const DType type : kTypes) cases.push_back({rows, type, type});
@@ -198,7 +200,7 @@ TEST_F(NormTest, ManyRowsMatchF64) {
         cases.push_back({2049, cols, DType::bf16, DType::f32, DType::bf16});
         cases.push_back({2050, cols, DType::f32, DType::f32, DType::bf16});
         cases.push_back({2051, cols, DType::f16, DType::f16, DType::f32});
-        cases.push_back({2052, cols, DType::f16, DType::f16, DType::bf16});
+        cases.push_back({2052, cols, DType::bf16, DType::bf16, DType::f32});
     }
     constexpr std::int64_t kSome = 41;  // different rows
     for (const Case& c : cases) {
@@ -476,6 +478,8 @@ TEST_F(NormTest, LedgerAndContract) {
     EXPECT_THROW(rmsnorm(ctx_, out, x.tensor, x.tensor, kEps), ContractError);
     EXPECT_THROW(rmsnorm(ctx_, poisoned(DType::f32, {8, 3}), x.tensor, w.tensor, kEps),
                  ContractError);
+    EXPECT_THROW(rmsnorm(ctx_, poisoned(DType::bf16, {3, 8}), x.tensor, w.tensor, kEps),
+                 ContractError);  // f16 to bf16
     EXPECT_THROW(layernorm(ctx_, out, x.tensor, {}, b.tensor, kEps), ContractError);
     EXPECT_THROW(norm_residual(ctx_, out, poisoned(DType::f32, {3, 8}), x.tensor, x.tensor,
                                w.tensor, {}, kEps, NormKind::rms),
