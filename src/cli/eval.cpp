@@ -3,7 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cli/commands.h"
@@ -12,6 +15,7 @@
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "decode/prompt.h"
+#include "train/storybook.h"
 
 namespace mr::cli {
 namespace {
@@ -21,6 +25,38 @@ struct Options {
     std::string text;
     decode::EvalOptions eval;
 };
+
+// How far the model is from the storybook, where the documents are stories of it: the mean of what
+// it pays for a story above the story's own -ln P. A perfect model has 0, and none has less.
+struct Distance {
+    double own = 0;    // the stories' own -ln P, in the mean
+    double above = 0;  // nats a story
+    double error = 0;  // standard error of that
+};
+
+std::optional<Distance> distance_to_storybook(const std::string& text,
+                                              const decode::EvalOptions& options,
+                                              const decode::EvalResult& result) {
+    if (!options.ends || result.cut > 0) return std::nullopt;
+    const auto documents = decode::split_documents(text, options);
+    if (documents.size() != result.document_nats.size()) return std::nullopt;
+    Distance distance;
+    double square = 0;
+    for (std::size_t i = 0; i < documents.size(); ++i) {
+        const auto reading = train::Storybook::grammar().read(documents[i]);
+        if (reading.derivations == 0) return std::nullopt;
+        const double above = result.document_nats[i] - reading.nats;
+        distance.own += reading.nats;
+        distance.above += above;
+        square += above * above;
+    }
+    const auto count = static_cast<double>(documents.size());
+    distance.own /= count;
+    distance.above /= count;
+    const double variance = square / count - distance.above * distance.above;
+    distance.error = count > 1 ? std::sqrt(std::max(0.0, variance) / (count - 1)) : 0;
+    return distance;
+}
 
 int eval(const Options& options) {
     const InterruptGuard guard;
@@ -35,18 +71,27 @@ int eval(const Options& options) {
     ProgressLine line;
     const decode::EvalResult result = decode::evaluate(engine, text, options.eval, line.callback());
     line.remove();
+    const std::optional<Distance> distance = distance_to_storybook(text, options.eval, result);
     if (options.shared.json) {
-        const Json json = {{"model", loaded.model->source},
-                           {"text", options.text},
-                           {"documents", result.documents},
-                           {"tokens", result.tokens},
-                           {"bytes", result.bytes},
-                           {"nll", result.nll},
-                           {"ppl", result.perplexity()},
-                           {"bits_per_byte", result.bits_per_byte()},
-                           {"ctx", engine.options().context},
-                           {"seconds", result.phase.seconds},
-                           {"tok_s", result.phase.tokens_per_second()}};
+        Json json = {{"model", loaded.model->source},
+                     {"text", options.text},
+                     {"documents", result.documents},
+                     {"tokens", result.tokens},
+                     {"bytes", result.bytes},
+                     {"nll", result.nll},
+                     {"ppl", result.perplexity()},
+                     {"bits_per_byte", result.bits_per_byte()},
+                     {"nats_per_document", result.nats_per_document()},
+                     {"cut", result.cut},
+                     {"ctx", engine.options().context},
+                     {"seconds", result.phase.seconds},
+                     {"tok_s", result.phase.tokens_per_second()}};
+        if (distance) {
+            json["storybook"] = {{"nats_per_story", distance->own},
+                                 {"entropy", train::Storybook::entropy_nats()},
+                                 {"distance", distance->above},
+                                 {"standard_error", distance->error}};
+        }
         out(json_text(json));
         return 0;
     }
@@ -57,6 +102,19 @@ int eval(const Options& options) {
         "perplexity     {:.4f}\n"
         "bits per byte  {:.4f}\n",
         result.documents, result.tokens, result.nll, result.perplexity(), result.bits_per_byte()));
+    if (options.eval.ends) {
+        out(fmt::format("nats a document {:.3f}\n", result.nats_per_document()));
+    }
+    if (distance) {
+        out(fmt::format(
+            "the storybook's {:.3f} ({:.3f} is its entropy)\n"
+            "distance        {:.3f} +- {:.3f} nats a story\n",
+            distance->own, train::Storybook::entropy_nats(), distance->above, distance->error));
+    }
+    if (result.cut > 0) {
+        note(fmt::format("{} of {} documents were cut at the context's {} tokens", result.cut,
+                         result.documents, engine.options().context));
+    }
     note(fmt::format("{:.0f} tok/s, {:.2f} s", result.phase.tokens_per_second(),
                      result.phase.seconds));
     return 0;
@@ -74,6 +132,9 @@ void add_eval(const Command& app, Action& action) {
                        "Where one document ends and another begins");
     command.add_option("--limit", options->eval.limit, "Documents to read, at most; 0: all")
         .range(0, 1 << 30);
+    command.add_flag("--ends", options->eval.ends,
+                     "Predict the end of each document, too, as a probability of it has to; for "
+                     "stories of 'data storybook' the distance to their entropy is told");
     add_engine_options(command, options->shared);
     add_json_option(command, options->shared);
     command.footer(

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cli/commands.h"
@@ -25,6 +26,7 @@ struct RunOptions {
     std::string prompt;
     std::string prompt_file;
     decode::GenerateOptions generate;
+    int count = 1;  // texts, each with the next seed
     bool no_echo = false;
     bool quiet = false;
     bool verbose = false;
@@ -59,6 +61,15 @@ void print_json(const decode::Generated& made, const std::string& prompt,
     out(json_line(json));
 }
 
+// Where the next of several texts begins. `data pack`, `data check` and `eval --split` cut here.
+constexpr const char* kNextText = "<|endoftext|>";
+
+void add_phase(decode::Phase& sum, const decode::Phase& phase) {
+    sum.tokens += phase.tokens;
+    sum.seconds += phase.seconds;
+    sum.ledger.add(phase.ledger);
+}
+
 int run(RunOptions options) {
     const InterruptGuard guard;
     const std::string prompt = prompt_text(options);
@@ -71,50 +82,67 @@ int run(RunOptions options) {
     decode::Session session(engine);
 
     options.generate.cancelled = [] { return InterruptGuard::pending(); };
-    observe::Recorder recorder;
-    if (options.roofline) options.generate.recorder = &recorder;
+    std::optional<observe::Recorder> recorder;
     const bool stream = !options.shared.json;
-    bool shown = false;
-    const decode::Generated made =
-        session.generate(ids, options.generate, [&](std::string_view text) {
-            if (stream) {
-                if (!shown && !options.no_echo) out(prompt);
-                out(text);
-                shown = true;
-            }
-            return true;
-        });
-    if (stream && shown) out("\n");
-    const bool interrupted = made.reason == decode::StopReason::cancelled;
-
-    if (!options.quiet || options.shared.json || options.roofline) {
-        const observe::Ceilings ceilings =
-            observe::ceilings_of(engine.options().cuda, *engine.context().pool, 0.1);
-        const observe::RunReport report = report_of(made, loaded.seconds, ceilings.read);
-        std::vector<observe::Roofline> rooflines;
+    const std::uint64_t first_seed = options.generate.sampling.seed;
+    observe::Ceilings ceilings;
+    const auto measure_ceilings = [&] {
+        ceilings = observe::ceilings_of(engine.options().cuda, *engine.context().pool, 0.1);
+    };
+    const auto rooflines = [&] {
+        std::vector<observe::Roofline> made;
         for (const char* phase : {"prefill", "decode"}) {
             if (!options.roofline) break;
-            rooflines.push_back(observe::make_roofline(recorder.steps(), phase, ceilings));
+            made.push_back(observe::make_roofline(recorder->steps(), phase, ceilings));
         }
-        if (options.shared.json) {
-            print_json(made, prompt, ids, report, rooflines, engine, loaded.ledger,
-                       options.generate.sampling.seed);
-        } else {
-            for (const observe::Roofline& r : rooflines) {
-                fmt::print(stderr, "\n{}", observe::roofline_table(r));
-            }
+        return made;
+    };
+    decode::Generated all;  // the phases of all texts, and how the last one ended
+    for (int i = 0; i < options.count && all.reason != decode::StopReason::cancelled; ++i) {
+        options.generate.sampling.seed = first_seed + static_cast<std::uint64_t>(i);
+        if (options.roofline && (i == 0 || options.shared.json)) {
+            options.generate.recorder = &recorder.emplace();
         }
-        if (!options.quiet) {
-            fmt::print(stderr, "{}; seed {}\n",
-                       observe::summary_line(report, observe::place_of(engine.options().cuda)),
-                       options.generate.sampling.seed);
-        }
-        if (options.verbose) {
-            fmt::print(stderr, "\nprompt:\n{}\nanswer:\n{}", observe::op_table(report.prefill),
-                       observe::op_table(report.decode));
+        bool shown = false;
+        const decode::Generated made =
+            session.generate(ids, options.generate, [&](std::string_view text) {
+                if (stream) {
+                    if (!shown && !options.no_echo) out(prompt);
+                    out(text);
+                    shown = true;
+                }
+                return true;
+            });
+        if (stream && shown) out("\n");
+        if (stream && options.count > 1) out(fmt::format("{}\n", kNextText));
+        add_phase(all.prefill, made.prefill);
+        add_phase(all.decode, made.decode);
+        all.reason = made.reason;
+        if (!options.shared.json) continue;
+        if (i == 0) measure_ceilings();
+        print_json(made, prompt, ids, report_of(made, loaded.seconds, ceilings.read), rooflines(),
+                   engine, loaded.ledger, options.generate.sampling.seed);
+    }
+
+    if (!options.shared.json && (!options.quiet || options.roofline)) measure_ceilings();
+    const observe::RunReport report = report_of(all, loaded.seconds, ceilings.read);
+    if (!options.shared.json) {
+        for (const observe::Roofline& r : rooflines()) {
+            fmt::print(stderr, "\n{}", observe::roofline_table(r));
         }
     }
-    return interrupted ? InterruptGuard::exit_code() : 0;
+    if (!options.quiet) {
+        fmt::print(stderr, "{}; seed {}\n",
+                   observe::summary_line(report, observe::place_of(engine.options().cuda)),
+                   options.count == 1
+                       ? fmt::format("{}", first_seed)
+                       : fmt::format("{} and on, {} texts", first_seed, options.count));
+    }
+    if (options.verbose) {
+        fmt::print(stderr, "\nprompt:\n{}\nanswer:\n{}", observe::op_table(report.prefill),
+                   observe::op_table(report.decode));
+    }
+    return all.reason == decode::StopReason::cancelled ? InterruptGuard::exit_code() : 0;
 }
 
 }  // namespace
@@ -129,6 +157,12 @@ void add_run(const Command& app, Action& action) {
     command.add_option("--prompt-file", options->prompt_file, "A file to continue")
         .excludes(prompt);
     add_sampling_options(command, options->generate);
+    command
+        .add_option(
+            "--count", options->count,
+            fmt::format("So many texts, each with the next seed and a line {} after it", kNextText))
+        .range(1, 1 << 30)
+        .shows_default();
     command.add_flag("--no-echo", options->no_echo, "Print what is made, without the prompt");
     command.add_flag("-q,--quiet", options->quiet, "No summary after the text");
     command.add_flag("-v,--verbose", options->verbose, "After the text, where the time went by op");

@@ -53,6 +53,10 @@ double EvalResult::bits_per_byte() const {
                : 0;
 }
 
+double EvalResult::nats_per_document() const {
+    return documents > 0 ? nll * static_cast<double>(tokens) / static_cast<double>(documents) : 0;
+}
+
 int eval_logit_rows(const model::ModelSpec& spec) {
     constexpr std::int64_t kBytes = std::int64_t{64} << 20;
     return static_cast<int>(
@@ -89,6 +93,11 @@ EvalResult evaluate(model::Engine& engine, std::string_view text, const EvalOpti
                             .remedy = "give at least 2"});
     }
     const std::vector<std::string_view> documents = split_documents(text, options);
+    if (options.ends && !tokenizer->eos()) {
+        throw Error::input({.file = engine.model().source,
+                            .problem = "its tokenizer has no token that ends a text",
+                            .remedy = "leave --ends away"});
+    }
 
     EvalResult result;
     const Ledger before = engine.ledger();
@@ -101,22 +110,29 @@ EvalResult evaluate(model::Engine& engine, std::string_view text, const EvalOpti
             tokenizer->encode(document, {.add_special = false, .parse_special = false});
         const std::size_t lead = tokenizer->bos() ? 1 : 0;
         const std::size_t step = context - lead;
+        double nats = 0;
         for (std::size_t i = 0; i < ids.size(); i += step) {
             std::vector<std::int32_t> window;
             if (lead) window.push_back(*tokenizer->bos());
             const std::size_t end = std::min(ids.size(), i + step);
             window.insert(window.end(), ids.begin() + static_cast<std::ptrdiff_t>(i),
                           ids.begin() + static_cast<std::ptrdiff_t>(end));
-            sum += sequence_nll(engine, window);
-            result.tokens += static_cast<std::int64_t>(window.size()) - 1;
             for (std::size_t j = 1; j < window.size(); ++j) {
                 result.bytes += static_cast<std::int64_t>(tokenizer->piece(window[j]).size());
             }
+            if (options.ends && end == ids.size()) window.push_back(*tokenizer->eos());
+            nats += sequence_nll(engine, window);
+            result.tokens += static_cast<std::int64_t>(window.size()) - 1;
             if (progress) {
                 progress("evaluating", done + document.size() * end / ids.size(), text.size());
             }
-            if (!options.split.empty()) break;
+            if (!options.split.empty()) {
+                result.cut += end < ids.size();
+                break;
+            }
         }
+        sum += nats;
+        result.document_nats.push_back(nats);
         done += document.size();
         ++result.documents;
     }

@@ -1,4 +1,5 @@
 """millrace run: streaming, prompts of every kind, sampling, stops, Ctrl-C, the summary."""
+import json
 import os
 import signal
 import subprocess
@@ -52,6 +53,17 @@ class Run(driver.CliTest):
         self.assertEqual(ids("--seed", 7, "--threads", 1), ids("--seed", 7, "--threads", 2))
         self.assertNotEqual(ids("--seed", 7), ids("--seed", 8))
         self.assertEqual(len(ids("--repeat-penalty", 1.1)), 24)
+
+    def test_several_texts_have_the_next_seeds(self):
+        sampled = ["run", MODEL, "-p", "Once", "-n", 8, "--temp", 1.5, "--ignore-eos"]
+        each = [self.ok_json(*sampled, "--seed", seed)["text"] for seed in (7, 8, 9)]
+        many = self.ok(*sampled, "--seed", 7, "--count", 3)
+        self.assertEqual(many.out, "".join(f"Once{text}\n<|endoftext|>\n" for text in each))
+        self.assertIn("seed 7 and on, 3 texts", many.err)
+        lines = self.ok(*sampled, "--seed", 7, "--count", 3, "--json").out.splitlines()
+        self.assertEqual([json.loads(line)["text"] for line in lines], each)
+        self.assertEqual([json.loads(line)["seed"] for line in lines], [7, 8, 9])
+        self.fails(2, *sampled, "--count", 0, says="--count")
 
     def test_prompts_from_file_and_standard_input(self):
         path = self.folder / "prompt.txt"
