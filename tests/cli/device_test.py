@@ -1,8 +1,11 @@
 """The command line on a GPU: the same commands, the same answers. Skips where there is none, and
 fails there where MILLRACE_REQUIRE_GPU=1 (driver.need_gpu)."""
 import json
+import shutil
+import signal
 
 import driver
+from train_test import QUIET, bits, checkpoints, metrics, shape
 
 CUDA = ("--device", "cuda")
 STORY = ("run", "-p", "Once upon a time", "-n", 60, "--temp", 0, "--ignore-eos", "-q")
@@ -114,6 +117,50 @@ class Account(GpuTest):
         self.assertIn("<svg", html)
         self.assertIn("Once upon a time", html)
         self.assertNotRegex(html, r"https?:|src=|href=")
+
+
+class Training(GpuTest):
+    def train(self, run, *more, device="cuda", **kwargs):
+        return driver.millrace("train", *shape(dim=64, batch=4), *QUIET, "--device", device,
+                               "--steps", 6, "--save-every", 3, "--data", self.folder / "data", "--out", run,
+                               *more, **kwargs)
+
+    def test_runs_that_are_repeated_resumed_or_killed_have_the_same_bits(self):
+        stories, tokenizer = self.folder / "stories.txt", self.folder / "tok"
+        self.ok("data", "storybook", "--stories", 40, "--seed", 1, "--out", stories)
+        self.ok("tokenizer", "train", "--data", stories, "--vocab", 280, "--out", tokenizer)
+        self.ok("data", "pack", "--data", stories, "--tokenizer", tokenizer, "--val-docs", 2,
+                "--out", self.folder / "data")
+        whole = self.folder / "whole"
+        self.assertEqual(self.train(whole, "--keep", 0).code, 0)
+        lines = metrics(whole)
+        self.assertEqual([m["step"] for m in lines], [1, 2, 3, 4, 5, 6])
+        self.assertLess(lines[-1]["loss"], lines[0]["loss"])
+        self.assertIn("% of peak", self.train(self.folder / "again", "--keep", 0).err)
+        self.assertEqual(metrics(self.folder / "again"), lines)
+        resumed = self.folder / "resumed"
+        shutil.copytree(whole, resumed)
+        shutil.rmtree(resumed / "checkpoints" / "step-000006")
+        self.ok("train", "--resume", resumed, *CUDA, "--prefetch", 0, "--recompute", "full")
+        killed = self.folder / "killed"
+        code = self.train(killed, env={"MILLRACE_FAULT": "save:12"}).code
+        self.assertEqual(code, -signal.SIGKILL)
+        self.assertLess(len(metrics(killed)), 7)
+        if checkpoints(killed) and checkpoints(killed)[-1].startswith("step-"):
+            self.ok("train", "--resume", killed, *CUDA)
+        else:
+            self.assertEqual(self.train(killed).code, 0)
+        for run in (self.folder / "again", resumed, killed):
+            self.assertEqual(bits(run, 6), bits(whole, 6), run.name)
+            self.assertEqual(metrics(run), lines, run.name)
+        # What the GPU made, either device runs; and the CPU learns alike.
+        texts = [self.ok_json("run", whole, "-p", "Once", "-n", 4, "--temp", 0, "--device",
+                              device)["ids"] for device in ("cpu", "cuda")]
+        self.assertEqual(*texts)
+        cpu = self.folder / "cpu"
+        self.assertEqual(self.train(cpu, device="cpu").code, 0)
+        for gpu_line, cpu_line in zip(lines, metrics(cpu)):
+            self.assertAlmostEqual(gpu_line["loss"], cpu_line["loss"], delta=0.02)
 
 
 class Bench(GpuTest):
