@@ -112,8 +112,13 @@ class CpuTrainOps final : public TrainOps {
     }
 
     void loss(float* loss, Tensor logits, int slot, std::int64_t first, float scale,
-              bool) override {
-        ops::cross_entropy_backward(ctx_, loss, logits, targets(slot).data() + first, scale);
+              bool gradient) override {
+        const std::int32_t* wanted = targets(slot).data() + first;
+        if (gradient) {
+            ops::cross_entropy_backward(ctx_, loss, logits, wanted, scale);
+        } else {
+            ops::cross_entropy_losses(ctx_, loss, logits, wanted);
+        }
     }
     void linear_input(Tensor dx, Tensor dy, Tensor w, OpKind kind) override {
         ops::linear_backward_input(ctx_, dx, dy, w, false, kind);

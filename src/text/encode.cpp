@@ -206,7 +206,24 @@ class Encoder {
     std::deque<std::string> kept_;  // texts that the cache's keys point into
 };
 
+constexpr std::size_t kLongestSearch = 64 << 10;  // bytes, for a place to cut
+
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
 }  // namespace
+
+// Between an ASCII letter and one space before another letter: there every kind of word ends, and
+// the next one begins with the space, whatever else is around; nothing composes across it; and
+// where a tokenizer is `cuttable` no added token does.
+std::size_t Tokenizer::cut_before(std::string_view text, std::size_t near) const {
+    if (!impl_->cuttable || text.size() < 3) return 0;
+    const std::size_t last = std::min(near, text.size() - 2);
+    const std::size_t first = last > kLongestSearch ? last - kLongestSearch : 1;
+    for (std::size_t i = last; i >= first; --i) {
+        if (text[i] == ' ' && is_letter(text[i - 1]) && is_letter(text[i + 1])) return i;
+    }
+    return 0;
+}
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text, EncodeOptions options) const {
     if (text.size() > 0x7FFFFFFF) {

@@ -166,7 +166,15 @@ void Tokenizer::Impl::index_tokens() {
 }
 
 void Tokenizer::Impl::index_added() {
+    cuttable =
+        data.model == TokenizerModel::byte_level_bpe && data.space_prefix == SpacePrefix::never;
+    const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
     for (const AddedToken& token : data.added) {
+        const std::string& t = token.text;
+        for (std::size_t i = 1; i < t.size(); ++i) {
+            if (t[i] == ' ' && is_letter(t[i - 1])) cuttable = false;  // may lie across a cut
+        }
+        if (token.rstrip && !t.empty() && is_letter(t.back())) cuttable = false;
         added[static_cast<std::size_t>(token.id)] = 1;
         prints[static_cast<std::size_t>(token.id)] = token.text;
         // Looking for a token after normalization differs from looking before it only under NFC:

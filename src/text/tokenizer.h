@@ -52,6 +52,10 @@ class Tokenizer {
     // Any bytes are allowed. Bytes that are not UTF-8 are kept wherever the vocabulary has byte
     // tokens; what it cannot say becomes U+FFFD or `unk`, or is left out where there is neither.
     std::vector<std::int32_t> encode(std::string_view text, EncodeOptions options = {}) const;
+    // A place to cut `text` in two such that encode() of the parts, without add_special, gives the
+    // ids of the whole: the last one at or before `near`, if it is not far; 0 where there is none.
+    // So parts of a long text can be encoded side by side (byte-level BPE; others give 0).
+    std::size_t cut_before(std::string_view text, std::size_t near) const;
     // The bytes that `ids` print. decode(encode(x), true) == x where the vocabulary has byte tokens
     // and the file asks for no normalization. Ids outside the vocabulary print nothing.
     std::string decode(std::span<const std::int32_t> ids, bool skip_special = false) const;

@@ -24,6 +24,7 @@ struct Tokenizer::Impl {
     PairTable pairs;
     std::array<std::int32_t, 256> byte_ids{};  // -1: no token for that byte
     AddedTokens raw_added, normalized_added;
+    bool cuttable = false;  // texts, between a letter and a space (Tokenizer::cut_before)
     PreTokenizer pre = PreTokenizer::gpt2;
 
     // SentencePiece: characters that are no token but part of one have ids from vocab_size on.

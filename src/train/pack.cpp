@@ -29,6 +29,7 @@ constexpr std::uint64_t kHeldOutStream = 0x5EED;   // of the draws that choose v
 constexpr std::size_t kBatchBytes = 16u << 20;     // of text that is encoded between two writes
 constexpr std::size_t kBatchDocuments = 1u << 16;  // likewise
 constexpr std::size_t kOpenFiles = 256;            // likewise
+constexpr std::size_t kPieceBytes = 256u << 10;    // of a document that one thread encodes
 
 void write_file(const std::string& path, std::string_view bytes) {
     OutputFile file(path);
@@ -209,9 +210,18 @@ class Packer {
             for (std::string_view document; documents.next(document);) {
                 const std::uint64_t draw = held_out_draw(options_.seed, number++);
                 SplitWriter& to = held_out && draw <= *held_out ? val : train;
-                batch_.push_back({document, &to});
-                batch_bytes_ += document.size();
-                if (batch_bytes_ >= kBatchBytes || batch_.size() >= kBatchDocuments) flush();
+                // A long one in pieces, so that it has more than one thread.
+                for (bool first = true, last = false; !last; first = false) {
+                    const std::size_t cut = document.size() > kPieceBytes
+                                                ? tokenizer_.cut_before(document, kPieceBytes)
+                                                : 0;
+                    last = cut == 0;
+                    const std::string_view piece = last ? document : document.substr(0, cut);
+                    document.remove_prefix(piece.size());
+                    batch_.push_back({piece, &to, first, last});
+                    batch_bytes_ += piece.size();
+                    if (batch_bytes_ >= kBatchBytes || batch_.size() >= kBatchDocuments) flush();
+                }
             }
             if (texts.size() >= kOpenFiles) flush();
             before += text.size();
@@ -221,31 +231,34 @@ class Packer {
 
   private:
     struct Item {
-        std::string_view document;
+        std::string_view text;  // a document, or a piece of one
         SplitWriter* to;
+        bool first, last;  // piece of its document
     };
 
     // In parallel, and written in order.
     void encode_batch() {
         ids_.resize(std::max(ids_.size(), batch_.size()));
         const auto count = static_cast<std::int64_t>(batch_.size());
-        pool_.parallel_for(count, 8, [&](std::int64_t begin, std::int64_t end, int) {
-            for (std::int64_t i = begin; i < end; ++i) {
-                const auto at = static_cast<std::size_t>(i);
-                ids_[at] = tokenizer_.encode(
-                    batch_[at].document,
-                    {.add_special = false, .parse_special = options_.parse_special});
-            }
-        });
+        pool_.parallel_for(count, batch_bytes_ > kPieceBytes ? 1 : 8,
+                           [&](std::int64_t begin, std::int64_t end, int) {
+                               for (std::int64_t i = begin; i < end; ++i) {
+                                   const auto at = static_cast<std::size_t>(i);
+                                   ids_[at] = tokenizer_.encode(
+                                       batch_[at].text, {.add_special = false,
+                                                         .parse_special = options_.parse_special});
+                               }
+                           });
         const std::span<const std::int32_t> end(&end_, 1);
         for (std::size_t i = 0; i < batch_.size(); ++i) {
-            SplitWriter& to = *batch_[i].to;
+            const Item& item = batch_[i];
+            SplitWriter& to = *item.to;
             if (to.stats.tokens == 0) to.add(end);
-            to.add(before_);
+            if (item.first) to.add(before_);
             to.add(ids_[i]);
-            to.add(end);
-            ++to.stats.documents;
-            to.stats.bytes += batch_[i].document.size();
+            if (item.last) to.add(end);
+            if (item.last) ++to.stats.documents;
+            to.stats.bytes += item.text.size();
         }
         batch_.clear();
         batch_bytes_ = 0;

@@ -62,6 +62,43 @@ TEST_P(RoundTrip, WholeFiles) {
     }
 }
 
+// Where a text may be cut, the parts' ids are the whole's: parts of all kinds of characters, and of
+// the added tokens, which must not be cut.
+TEST_P(RoundTrip, PartsHaveTheIdsOfTheWhole) {
+    const TokenizerData& data = tokenizer_->data();
+    const bool words = data.model == TokenizerModel::byte_level_bpe;
+    std::vector<std::string> parts{"a",  "word", "Word", " ",  " ",      " ",      "  ",     "\n",
+                                   "\t", "'s",   "'",    "12", "\u0301", "\u00e9", "\u4f60", "."};
+    for (const AddedToken& token : data.added) parts.push_back(token.text);
+    std::mt19937 random(7);
+    int cuts = 0;
+    for (int round = 0; round < 1500; ++round) {
+        std::string text;
+        for (int i = 0; i < 60; ++i) {
+            // Of the added tokens, of which there may be hundreds, no more than of the others.
+            const std::size_t among = random() % 4 == 0 ? parts.size() : 16;
+            text += parts[random() % among];
+        }
+        const std::size_t near = random() % (text.size() + 10);
+        const std::size_t cut = tokenizer_->cut_before(text, near);
+        if (cut == 0) continue;
+        ++cuts;
+        ASSERT_LE(cut, near);
+        for (bool parse_special : {true, false}) {
+            const EncodeOptions options{.add_special = false, .parse_special = parse_special};
+            Ids ids = tokenizer_->encode(text.substr(0, cut), options);
+            const Ids more = tokenizer_->encode(text.substr(cut), options);
+            ids.insert(ids.end(), more.begin(), more.end());
+            ASSERT_EQ(ids, tokenizer_->encode(text, options))
+                << testing::PrintToString(text) << " at " << cut;
+        }
+    }
+    EXPECT_EQ(cuts > 100, words && data.space_prefix == SpacePrefix::never) << cuts;
+    EXPECT_EQ(tokenizer_->cut_before("", 0), 0u);
+    EXPECT_EQ(tokenizer_->cut_before("a b", 0), 0u);
+    EXPECT_EQ(tokenizer_->cut_before("a ", 9), 0u);
+}
+
 TEST_P(RoundTrip, EveryCharacter) {
     std::string text;
     for (char32_t c = 0; c < kBadByte; c += c < 0x10000 ? 1 : 13) {

@@ -98,6 +98,38 @@ class Pack : public testing::Test {
     text::Tokenizer::Ptr tokenizer;
 };
 
+// Pieces of one document are encoded side by side: the same ids, and still one document.
+TEST_F(Pack, AHugeDocumentIsOne) {
+    std::string text = "The first";
+    while (text.size() < 700'000)
+        text += " word of it's " + std::to_string(text.size()) + "\n, mill";
+    const std::string uncut(600'000, 'x');  // which has no place to be cut
+    PackOptions wanted = options("huge");
+    wanted.data = {folder.write("huge.txt", text + std::string(kStorySeparator) + uncut)};
+    wanted.val = 0;
+    const PackResult result = pack(wanted, pool);
+    EXPECT_EQ(result.train.documents, 2u);
+    EXPECT_EQ(result.train.bytes, text.size() + uncut.size());
+    const Dataset set = Dataset::open(folder / "huge");
+    std::vector<std::int32_t> ids(set.train.tokens()), want{set.end_token};
+    set.train.read(0, ids);
+    for (const std::string& document : {text, uncut}) {
+        const auto more = tokenizer->encode(document, {.add_special = false});
+        want.insert(want.end(), more.begin(), more.end());
+        want.push_back(set.end_token);
+    }
+    EXPECT_TRUE(ids == want);
+    // An added token that may lie across a cut: there is none.
+    EXPECT_GT(tokenizer->cut_before(text, text.size()), 0u);
+    for (const text::AddedToken& token :
+         {text::AddedToken{.id = 5, .text = "first word"},
+          text::AddedToken{.id = 5, .text = "first", .rstrip = true}}) {
+        text::TokenizerData data = tokenizer->data();
+        data.added.push_back(token);
+        EXPECT_EQ(text::Tokenizer::from_data(data)->cut_before(text, text.size()), 0u);
+    }
+}
+
 TEST_F(Pack, RoundTrip) {
     PackOptions wanted = options();
     wanted.val_docs = 9;

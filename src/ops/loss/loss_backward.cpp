@@ -9,8 +9,11 @@
 
 namespace mr::ops {
 
-void cross_entropy_backward(const Context& ctx, float* loss, Tensor logits,
-                            const std::int32_t* targets, float scale) {
+namespace {
+
+// Where there is a scale, the gradient too.
+void losses_of(const Context& ctx, float* loss, Tensor logits, const std::int32_t* targets,
+               const float* scale) {
     MR_CHECK(ctx.pool, "an op is given a thread pool");
     MR_CHECK(logits && logits.dtype == DType::f32 && logits.shape.rank == 2,
              "logits are f32 [tokens, vocab]");
@@ -19,13 +22,15 @@ void cross_entropy_backward(const Context& ctx, float* loss, Tensor logits,
     for (std::int64_t t = 0; t < tokens; ++t) {
         MR_CHECK(targets[t] < vocab, "targets lie in the vocabulary");
     }
-    // Compare, subtract, exponential, add, scale: 5 operations a logit.
+    // Compare, subtract, exponential, add, and scale: 4 or 5 operations a logit.
+    const std::uint64_t per_token = static_cast<std::uint64_t>(tokens) * 4;
     const LedgerEntry entry(
-        ctx.ledger, OpKind::loss, logits.bytes() + static_cast<std::uint64_t>(tokens) * 4,
-        logits.bytes() + static_cast<std::uint64_t>(tokens) * 4,
-        5 * static_cast<std::uint64_t>(tokens) * static_cast<std::uint64_t>(vocab));
+        ctx.ledger, OpKind::loss, logits.bytes() + per_token,
+        (scale ? logits.bytes() : 0) + per_token,
+        (scale ? 5 : 4) * static_cast<std::uint64_t>(tokens) * static_cast<std::uint64_t>(vocab));
     const auto finite = MR_DISPATCH(row_is_finite);
     const auto max_kernel = MR_DISPATCH(row_max);
+    const auto sum_kernel = MR_DISPATCH(row_exp_sum);
     const auto exp_kernel = MR_DISPATCH(row_exp);
     const auto scale_kernel = MR_DISPATCH(row_scale);
     ctx.pool->parallel_for(
@@ -33,25 +38,34 @@ void cross_entropy_backward(const Context& ctx, float* loss, Tensor logits,
             for (std::int64_t t = begin; t < end; ++t) {
                 float* row = logits.f32(t);
                 const std::int32_t target = targets[t];
-                if (target < 0) {
-                    loss[t] = 0;
-                    std::fill_n(row, vocab, 0.0f);
-                    continue;
-                }
-                if (!finite(row, vocab)) {
-                    loss[t] = std::numeric_limits<float>::quiet_NaN();
-                    std::fill_n(row, vocab, loss[t]);
+                if (target < 0 || !finite(row, vocab)) {
+                    loss[t] = target < 0 ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+                    if (scale) std::fill_n(row, vocab, loss[t]);
                     continue;
                 }
                 bool nan = false;
                 const float top = max_kernel(row, vocab, &nan);
                 const double right = row[target];
-                const double sum = exp_kernel(row, vocab, top);
+                const double sum =
+                    scale ? exp_kernel(row, vocab, top) : sum_kernel(row, vocab, top);
                 loss[t] = static_cast<float>(std::log(sum) + (double{top} - right));
-                scale_kernel(row, vocab, static_cast<float>(double{scale} / sum));
-                row[target] -= scale;
+                if (!scale) continue;
+                scale_kernel(row, vocab, static_cast<float>(double{*scale} / sum));
+                row[target] -= *scale;
             }
         });
+}
+
+}  // namespace
+
+void cross_entropy_backward(const Context& ctx, float* loss, Tensor logits,
+                            const std::int32_t* targets, float scale) {
+    losses_of(ctx, loss, logits, targets, &scale);
+}
+
+void cross_entropy_losses(const Context& ctx, float* loss, Tensor logits,
+                          const std::int32_t* targets) {
+    losses_of(ctx, loss, logits, targets, nullptr);
 }
 
 }  // namespace mr::ops

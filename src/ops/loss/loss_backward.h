@@ -15,5 +15,8 @@ namespace mr::ops {
 // infinity gives NaN in both.
 void cross_entropy_backward(const Context& ctx, float* loss, Tensor logits,
                             const std::int32_t* targets, float scale);
+// The losses alone, with the same bits; the logits stay.
+void cross_entropy_losses(const Context& ctx, float* loss, Tensor logits,
+                          const std::int32_t* targets);
 
 }  // namespace mr::ops

@@ -33,12 +33,15 @@ TEST(CrossEntropyBackward, MatchesF64) {
                 for (std::int64_t t = 0; t < tokens; ++t) {
                     targets.push_back(static_cast<std::int32_t>((t * 7919) % vocab));
                 }
-                std::vector<float> loss(3, kPoison), loss3(3, kPoison);
+                std::vector<float> loss(3, kPoison), loss3(3, kPoison), alone(3, kPoison);
                 Floats logits3 = logits;
                 Bench one(1), three(3);
+                cross_entropy_losses(three, alone.data(), logits, targets.data());
+                EXPECT_TRUE(same_bits(logits.values, before.values));
                 cross_entropy_backward(one, loss.data(), logits, targets.data(), scale);
                 cross_entropy_backward(three, loss3.data(), logits3, targets.data(), scale);
                 EXPECT_TRUE(same_bits(loss, loss3));
+                EXPECT_TRUE(same_bits(loss, alone));
                 EXPECT_TRUE(same_bits(logits.values, logits3.values));
                 for (std::int64_t t = 0; t < tokens; ++t) {
                     const auto at = static_cast<std::size_t>(t);
@@ -95,6 +98,9 @@ TEST(CrossEntropyBackward, RowsThatDoNotCountAndRowsThatAreNotFinite) {
         const std::vector<std::int32_t> targets{-1, 0, 3, 5, 5, 1};
         std::vector<float> loss(6, kPoison);
         Bench bench;
+        cross_entropy_losses(bench, loss.data(), logits, targets.data());
+        for (std::size_t t : {0, 4}) EXPECT_EQ(loss[t], 0) << t;
+        for (std::size_t t : {1, 2, 3}) EXPECT_TRUE(std::isnan(loss[t])) << t;
         cross_entropy_backward(bench, loss.data(), logits, targets.data(), 2);
         const auto row = [&](std::int64_t t, std::int64_t v) { return logits[t * vocab + v]; };
         EXPECT_EQ(loss[0], 0);
@@ -117,6 +123,10 @@ TEST(CrossEntropyBackward, LedgerAndContract) {
     Bench bench;
     cross_entropy_backward(bench, loss.data(), logits, targets.data(), 1);
     expect_record(bench.ledger.op(OpKind::loss), 1, 132 + 12, 132 + 12, 5 * 33);
+    Bench losses;
+    cross_entropy_losses(losses, loss.data(), logits, targets.data());
+    expect_record(losses.ledger.op(OpKind::loss), 1, 132 + 12, 12, 4 * 33);
+    EXPECT_THROW(cross_entropy_losses(losses, loss.data(), logits, wild.data()), ContractError);
     EXPECT_THROW(cross_entropy_backward(bench, loss.data(), logits, wild.data(), 1), ContractError);
     EXPECT_THROW(cross_entropy_backward(bench, loss.data(), logits, nullptr, 1), ContractError);
 }
