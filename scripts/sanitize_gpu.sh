@@ -24,6 +24,13 @@ but=(
     '*AMillionDraws*' '*HundredRuns*' '*TwentyRuns*' '*TheSameBitsEveryTime*' '*ManyMoreRows*'
     '*LongSequence*'
 )
+# racecheck takes some hundred times as long as the kernels do: attention's, each on little.
+if [ "$tool" = racecheck ]; then
+    tests=(
+        'AttentionGpu.EveryKernelOnAFewKeys' 'FlashBackwardTest.EveryPathOnAFewTokens'
+        'FlashTest.GroupsOfHeads' 'FlashTest.PartsOfAFusedProjection' 'FlashUnfusedTest.*'
+    )
+fi
 default=$(IFS=:; echo "${tests[*]}:-${but[*]}")
 filter=${FILTER:-$default}
 

@@ -36,6 +36,8 @@ std::string paged_table(const Options& options, double read, Json& json) {
                      {"head_dim", shape.head_dim},
                      {"batch", shape.batch},
                      {"type", options.type},
+                     {"window", shape.window},
+                     {"sinks", shape.sinks},
                      {"decode", Json::array()},
                      {"prefill", Json::array()}});
     std::string text = fmt::format(
@@ -56,9 +58,11 @@ std::string paged_table(const Options& options, double read, Json& json) {
     }
     for (const auto& row : m.prefill) {
         json["prefill"].push_back({{"tokens", row.rows},
+                                   {"keys", row.keys},
                                    {"us", row.seconds * 1e6},
                                    {"tflop_s", row.flops / row.seconds / 1e12}});
-        text += fmt::format("  prefill of {}, causal: {:.1f} us, {:.1f} TFLOP/s\n", row.rows,
+        text += fmt::format("  prefill of {}{}, causal: {:.1f} us, {:.1f} TFLOP/s\n", row.rows,
+                            row.keys > row.rows ? fmt::format(" over {} keys", row.keys) : "",
                             row.seconds * 1e6, row.flops / row.seconds / 1e12);
     }
     return text;
@@ -160,6 +164,17 @@ void add_bench_attention(const Command& bench_app, Action& action) {
         .separated_by(',')
         .range(0, 1 << 20)
         .shows_default();
+    command.add_option("--chunk", options->shape.chunk, "Of a prompt the last tokens alone; 0: all")
+        .range(0, 1 << 20)
+        .shows_default();
+    command.add_option("--window", options->shape.window, "Paged cache: keys a token sees; 0: all")
+        .range(0, 1 << 22)
+        .shows_default();
+    command.add_option("--sinks", options->shape.sinks, "... and how many of the first besides")
+        .range(0, 1 << 22)
+        .shows_default();
+    command.add_flag("!--no-resident-attention", options->shape.resident,
+                     "Paged cache: blocks do not stay (prefill: mma.sync instead of wgmma)");
     command.add_option("--heads", options->shape.heads, "Query heads")
         .range(1, 1024)
         .shows_default();

@@ -93,7 +93,10 @@ const cuda::StepProgram* Resident::program() const {
 std::int64_t Resident::decode_keys_read() const {
     std::int64_t keys = 0;
     for (const std::int64_t length : decode_lengths_) {
-        keys += spec_.mask.window > 0 ? std::min<std::int64_t>(length, spec_.mask.window) : length;
+        keys +=
+            spec_.mask.window > 0
+                ? std::min<std::int64_t>(length, std::int64_t{spec_.mask.window} + spec_.mask.sinks)
+                : length;
     }
     return keys;
 }

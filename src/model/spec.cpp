@@ -155,8 +155,14 @@ void ModelSpec::validate(const std::string& file) const {
     if (mask.window < 0) {
         reject(file, "sliding window", fmt::format("{}", mask.window), "must not be negative");
     }
-    if (mask.sinks != 0) {  // no file format names them, and the GPU's attention has none
-        reject(file, "attention sinks", fmt::format("{}", mask.sinks), "are not supported");
+    // No file format names them: a program that wants a model to run on for ever with a window sets
+    // them, since without its first tokens a model that was not trained so loses the thread.
+    if (mask.sinks < 0) {
+        reject(file, "attention sinks", fmt::format("{}", mask.sinks), "must not be negative");
+    }
+    if (mask.sinks > 0 && mask.window == 0) {
+        reject(file, "attention sinks", fmt::format("{}", mask.sinks),
+               "are what a sliding window leaves visible, and there is no window");
     }
     if (gated && mlp_bias) {
         reject(file, "mlp bias", "true", "biases in a gated MLP are not supported");

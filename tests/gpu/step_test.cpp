@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/cuda/device.h"
@@ -119,17 +120,19 @@ TEST_F(GpuStep, HasTheBitsOfItsPartsWithHeadsOf128) {
     expect_same_bits("random:llama-2-7b:bf16", {{1000}}, 40);
 }
 
-// Keys in long parts, of which the newest is in the last step; more parts than teams; a window.
+// Keys in long parts, of which the newest is in the last step; more parts than teams; a window, and
+// sinks.
 TEST_F(GpuStep, HasTheBitsOfItsPartsWithManyKeys) {
     Loaded from = open("random:stories-42m:bf16");
     EngineOptions parts;
     parts.persistent = false;
-    for (const int window : {0, 300}) {
+    for (const auto& [window, sinks] : {std::pair{0, 0}, {300, 0}, {300, 4}, {100, 330}}) {
         from.model->spec.mask.window = window;
+        from.model->spec.mask.sinks = sinks;
         const Drawn want = decode(from, parts, {3000}, 70, 8192);
         const Drawn got = decode(from, {}, {3000}, 70, 8192);
         EXPECT_TRUE(got.persistent);
-        EXPECT_TRUE(got == want) << "window " << window;
+        EXPECT_TRUE(got == want) << "window " << window << ", sinks " << sinks;
     }
 }
 

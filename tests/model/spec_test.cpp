@@ -134,7 +134,12 @@ TEST(Spec, RejectsContradictions) {
         {"norm epsilon", [](ModelSpec& s) { s.norm_eps = -1e-5f; }},
         {"norm epsilon", [](ModelSpec& s) { s.norm_eps = std::nanf(""); }},
         {"sliding window", [](ModelSpec& s) { s.mask.window = -1; }},
-        {"attention sinks", [](ModelSpec& s) { s.mask.sinks = 4; }},
+        {"attention sinks", [](ModelSpec& s) { s.mask.sinks = 4; }},  // without a window
+        {"attention sinks",
+         [](ModelSpec& s) {
+             s.mask.window = 8;
+             s.mask.sinks = -1;
+         }},
         {"mlp bias", [](ModelSpec& s) { s.mlp_bias = true; }},
         {"rotary dimensions", [](ModelSpec& s) { s.rope.rotary = 15; }},
         {"rotary dimensions", [](ModelSpec& s) { s.rope.rotary = 18; }},

@@ -13,8 +13,9 @@ TEST_F(AttentionGpu, ARaggedBatchGivesTheBitsOfEachAlone) {
             const World w = make_world(s, {300, 2700, 65, 1, 190, 64});
             const std::vector<Item> items{{0, 300, 2}, {1, 2700, 1}, {2, 65, 65},
                                           {3, 1, 1},   {4, 190, 64}, {5, 64, 1}};
-            for (const AttentionMask& mask : {kCausal, kWindow, kWideWindow, kBlocks}) {
-                for (const Form form : {Form::decode, Form::prefill}) {
+            for (const AttentionMask& mask :
+                 {kCausal, kWindow, kWideWindow, kBlocks, kSinks, kManySinks}) {
+                for (const Form form : kForms) {
                     const std::vector<float> all = compute(form, w, items, mask);
                     for (std::size_t i = 0; i < items.size(); ++i) {
                         const std::vector<float> alone = compute(form, w, {items[i]}, mask);
@@ -45,7 +46,8 @@ TEST_F(AttentionGpu, EveryDecodeKernelGivesTheSameBits) {
                     const int keys = lengths[static_cast<std::size_t>(i)];
                     items.push_back({i, keys, i % 3 == 0 ? std::min(keys, 1 + i) : 1});
                 }
-                for (const AttentionMask& mask : {kCausal, kWindow, kWideWindow, kBlocks}) {
+                for (const AttentionMask& mask :
+                     {kCausal, kWindow, kWideWindow, kBlocks, kSinks, kBlocksSinks, kManySinks}) {
                     const Run run = prepare(w, items);
                     give_scratch(s, run.rows, run.batch.max_keys);
                     const attn::Decode decode =
@@ -59,7 +61,7 @@ TEST_F(AttentionGpu, EveryDecodeKernelGivesTheSameBits) {
                             ctx_, dtype, multiprocessors, decode.tiles, decode.args));
                         ASSERT_TRUE(same_bits(want, download(run.out)))
                             << s.str() << ", mask " << static_cast<int>(mask.kind) << " window "
-                            << mask.window << ", time " << i;
+                            << mask.window << " sinks " << mask.sinks << ", time " << i;
                     }
                     // A warp a part: up to 2,048 keys.
                     const std::vector<Item> few(items.begin(), items.begin() + 7);
@@ -73,9 +75,41 @@ TEST_F(AttentionGpu, EveryDecodeKernelGivesTheSameBits) {
                                                                       part.tiles, part.args));
                         const std::vector<float> got = download(less.out);
                         ASSERT_TRUE(same_bits({want.begin(), want.begin() + rows}, got))
-                            << s.str() << ", window " << mask.window << ", time " << i;
+                            << s.str() << ", window " << mask.window << " sinks " << mask.sinks
+                            << ", time " << i;
                     }
                 }
+            }
+        }
+    }
+}
+
+// Every kernel on little: what compute-sanitizer has the time for.
+TEST_F(AttentionGpu, EveryKernelOnAFewKeys) {
+    const std::vector<Item> items{{0, 70, 1}, {1, 130, 3}, {2, 33, 33}};
+    const auto check = [&](const World& w, const AttentionMask& mask, const Run& run) {
+        expect_near(w, items, mask, w.s.scale(), download(run.out));
+        stream_->fill(run.out.data, 0xff, run.out.bytes());
+        return !HasFatalFailure();
+    };
+    for (const Shapes& s : {Shapes{2, 1, 64, kBf16, kBf16}, Shapes{2, 2, 128, kF16, kF16},
+                            Shapes{2, 1, 80, kBf16, kBf16}, Shapes{2, 1, 40, kF32, kF32}}) {
+        memory_.reset();
+        const World w = make_world(s, {70, 130, 33});
+        const Run run = prepare(w, items);
+        give_scratch(s, run.rows, run.batch.max_keys);
+        for (const AttentionMask& mask : {kCausal, kSinks}) {
+            for (const Form form : kForms) {
+                launch_form(form, w, run, mask);
+                ASSERT_TRUE(check(w, mask, run)) << s.str();
+            }
+            if (s.dim % 64 != 0 || this_gpu().sm < 80) continue;
+            const attn::Decode d =
+                attn::decode_of(ctx_, run.out, run.q, w.kv, run.batch, mask, s.scale());
+            for (const auto kernel :
+                 {attn::decode_many_on_tensor_cores, attn::decode_stream_on_tensor_cores}) {
+                ASSERT_TRUE(kernel(ctx_, s.q, 2, d.tiles, d.args));
+                ASSERT_TRUE(check(w, mask, run)) << s.str();
             }
         }
     }
@@ -136,14 +170,15 @@ TEST_F(AttentionGpu, ManySequencesGiveTheBitsOfEachAlone) {
 }
 
 // A causal row has the bits it would have as the last row of its sequence.
+constexpr AttentionMask kCausalSinks{AttentionMask::Kind::causal, 1, 100, 330};
 TEST_F(AttentionGpu, BitsDoNotDependOnTheOtherRowsOfTheSequence) {
     for (const int dim : {40, 64, 128}) {
         for (const DType dtype : {kBf16, kF32}) {
             const Shapes s{8, 2, dim, dtype, dtype};
             memory_.reset();
             const World w = make_world(s, {2200});
-            for (const Form form : {Form::decode, Form::prefill}) {
-                for (const AttentionMask& mask : {kCausal, kWindow}) {
+            for (const Form form : kForms) {
+                for (const AttentionMask& mask : {kCausal, kWindow, kSinks, kCausalSinks}) {
                     const std::vector<Item> many{{0, 2100, 60}};
                     const std::vector<float> all = compute(form, w, many, mask);
                     const std::int64_t width = std::int64_t{s.heads} * dim;
@@ -151,7 +186,56 @@ TEST_F(AttentionGpu, BitsDoNotDependOnTheOtherRowsOfTheSequence) {
                         const std::vector<float> alone = compute(form, w, {{0, 2041 + t, 1}}, mask);
                         const std::vector<float> row(all.begin() + t * width,
                                                      all.begin() + (t + 1) * width);
-                        ASSERT_TRUE(same_bits(row, alone)) << s.str() << ", row " << t;
+                        ASSERT_TRUE(same_bits(row, alone))
+                            << s.str() << ", form " << static_cast<int>(form) << ", window "
+                            << mask.window << " sinks " << mask.sinks << ", row " << t;
+                    }
+                }
+            }
+        }
+    }
+}
+
+// Pages in which nobody sees a key may be gone: their entries in the table are not followed. A read
+// of one would be far outside of the cache.
+TEST_F(AttentionGpu, PagesThatNobodySeesAreNotRead) {
+    for (const int dim : {48, 64, 128, 256}) {
+        for (const DType dtype : {kBf16, kF32}) {
+            const Shapes s{4, 2, dim, dtype, dtype};
+            memory_.reset();
+            const World w = make_world(s, {2700, 1000, 131, 97});
+            for (const AttentionMask& mask :
+                 {kWindow, kWideWindow, kSinks, kBlocksSinks, kManySinks}) {
+                for (const int count : {1, 40}) {
+                    const std::vector<Item> items{
+                        {0, 2700, count}, {1, 1000, count}, {2, 131, count}, {3, 97, 1}};
+                    for (const Form form : kForms) {
+                        const std::size_t used = memory_.used();
+                        Run run = prepare(w, items);
+                        give_scratch(s, run.rows, run.batch.max_keys);
+                        launch_form(form, w, run, mask);
+                        const std::vector<float> want = download(run.out);
+                        std::vector<std::int32_t> table;
+                        for (const Item& item : items) {
+                            for (int page = 0; page < run.batch.max_pages; ++page) {
+                                bool seen = false;
+                                for (int key = 32 * page; key < std::min(32 * page + 32, item.keys);
+                                     ++key) {
+                                    for (int t = item.keys - item.count; t < item.keys; ++t) {
+                                        seen = seen || sees(mask, t, key);
+                                    }
+                                }
+                                const auto& own = w.pages[static_cast<std::size_t>(item.seq)];
+                                table.push_back(seen ? own[static_cast<std::size_t>(page)]
+                                                     : 0x3fffffff);
+                            }
+                        }
+                        run.batch.pages = upload(std::span<const std::int32_t>(table));
+                        stream_->fill(run.out.data, 0xff, run.out.bytes());
+                        launch_form(form, w, run, mask);
+                        ASSERT_TRUE(same_bits(want, download(run.out)))
+                            << s.str() << ", window " << mask.window << " sinks " << mask.sinks;
+                        release(used);
                     }
                 }
             }
@@ -179,7 +263,7 @@ TEST_F(AttentionGpu, TwentyRunsGiveTheSameBits) {
         memory_.reset();
         const World w = make_world(s, {3000, 500, 129});
         const std::vector<Item> items{{0, 3000, 1}, {1, 500, 3}, {2, 129, 129}};
-        for (const Form form : {Form::decode, Form::prefill}) {
+        for (const Form form : kForms) {
             const Run run = prepare(w, items);
             give_scratch(s, run.rows, run.batch.max_keys);
             launch_form(form, w, run, kCausal);
@@ -219,7 +303,7 @@ TEST_F(AttentionGpu, AGraphFollowsThePositions) {
 }
 
 TEST_F(AttentionGpu, ASubBatchTouchesItsOwnRowsAlone) {
-    for (const Form form : {Form::decode, Form::prefill}) {
+    for (const Form form : kForms) {
         const Shapes s{4, 2, 64, kF16, kF16};
         memory_.reset();
         const World w = make_world(s, {100, 70, 2200});

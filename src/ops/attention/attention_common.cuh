@@ -62,9 +62,14 @@ struct Args {
 
 struct KeyRange {
     int lo, hi;
+    // Whether a key is one of these, or of the first `sinks`, which a window leaves visible and
+    // which end before hi like all others.
+    __device__ __forceinline__ bool holds(int key, int sinks) const {
+        return (key >= lo || key < sinks) && key < hi;
+    }
 };
 
-// The keys that the query at `position` sees, of a sequence of `keys`.
+// The keys that the query at `position` sees besides the sinks, of a sequence of `keys`.
 __device__ __forceinline__ KeyRange visible(const ops::AttentionMask& mask, int keys,
                                             int position) {
     KeyRange range{0, keys};
@@ -78,6 +83,23 @@ __device__ __forceinline__ KeyRange visible(const ops::AttentionMask& mask, int 
     return range;
 }
 
+// Where the keys of a part end that are there: `range` is what a tile of rows sees besides the
+// sinks, and what lies before it is the sinks'.
+__device__ __forceinline__ int part_end(const Args& a, const KeyRange& range, int part) {
+    const int end = part_begin(part + 1);
+    return min(end, end <= range.lo ? a.mask.sinks : range.hi);
+}
+
+// Where the parts of a row lie in its partial results: part p at p, and those of the sinks moved up
+// to them by a multiple of four, so that nobody walks over what lies between. Places [first, sinks)
+// and [begin, end) hold something; `first` is a multiple of four.
+struct Places {
+    int first, sinks, begin, end;
+    __device__ __forceinline__ bool hold(int place) const {
+        return place < end && (place >= begin || place < sinks);
+    }
+};
+
 // kTileRows rows of one sequence and kv head, and what of the keys they see. Filled in two steps,
 // because a kernel has other things to load while the position is on its way.
 struct Tile {
@@ -85,8 +107,9 @@ struct Tile {
     int row, rows;     // the tile: rows [row, row + rows) of count * group; rows <= 0: none
     int slot;          // of the first row in the partial results; the next is kv_heads further
     int keys;          // row t of the sequence stands at position keys - count + t
-    KeyRange range;    // what any of the rows sees
+    KeyRange range;    // what any of the rows sees besides the sinks
     int begin, end;    // the parts it touches
+    int ahead;         // parts of the sinks alone: [0, ahead), no more than begin
 
     __device__ int token(const Args& a, int r) const { return (row + r) / a.group; }
     // Where row r's (token, head) begins in q and out, in elements.
@@ -104,7 +127,16 @@ struct Tile {
         range = {sees(a, 0).lo, sees(a, rows - 1).hi};
         begin = part_of(range.lo);
         end = range.hi > range.lo ? part_of(range.hi - 1) + 1 : begin;
+        ahead = end > begin ? min(parts_of(a.mask.sinks), begin) : 0;
     }
+    // In the order of keys: part(0) ... part(parts() - 1).
+    __device__ int parts() const { return ahead + end - begin; }
+    __device__ int part(int i) const { return i < ahead ? i : begin + i - ahead; }
+    __device__ Places places() const {
+        const int first = max(0, begin / 4 * 4 - (ahead + 3) / 4 * 4);
+        return {first, first + ahead, begin, end};
+    }
+    __device__ int place(int part) const { return part < begin ? places().first + part : part; }
 };
 __device__ __forceinline__ Tile rows_at(const Args& a, int s, int tile, int kv_head) {
     Tile t{};
@@ -213,13 +245,13 @@ struct MemoryParts {
     // A part's greatest score and sum of weights.
     __device__ __forceinline__ float2 top(int p) const { return __ldcg(tops + p); }
     // The same, and four columns of the sums, of every fourth part from p on.
-    __device__ __forceinline__ void load(int p, int begin, int end, int column,
+    __device__ __forceinline__ void load(int p, const Places& places, int column,
                                          float2 (&of)[kInFlight], float4 (&x)[kInFlight]) const {
 #pragma unroll
         for (int i = 0; i < kInFlight; ++i, p += 4) {
             of[i] = float2{-INFINITY, 0};
             x[i] = float4{0, 0, 0, 0};
-            if (p < begin || p >= end) continue;
+            if (!places.hold(p)) continue;
             of[i] = top(p);
             x[i] = __ldcg(reinterpret_cast<const float4*>(
                 sums + static_cast<std::int64_t>(p) * dim + column));
@@ -236,7 +268,8 @@ __device__ __forceinline__ void combine(const Args& a, const Tile& t, int kv_hea
                                         float* shared, Team team, const Link& link,
                                         PartsOf&& parts_of_slot) {
     const int warp = team.thread() / 32, lane = team.thread() % 32;
-    const int first = t.begin / 4 * 4 + warp;
+    const Places places = t.places();
+    const int first = places.first + warp;
     float* sums = shared;             // [4, dim]
     float* weights = sums + 4 * dim;  // [4]
     float* tops = weights + 4;        // [4]
@@ -246,12 +279,12 @@ __device__ __forceinline__ void combine(const Args& a, const Tile& t, int kv_hea
         float2 of[kInFlight];
         float4 x[kInFlight];
         // The first parts' sums are under way together with all parts' tops.
-        parts.load(first, t.begin, t.end, min(4 * lane, dim - 4), of, x);
+        parts.load(first, places, min(4 * lane, dim - 4), of, x);
         float top = -INFINITY;
 #pragma unroll
         for (int i = 0; i < kInFlight; ++i) top = fmaxf(top, of[i].x);
-        for (int p = first + 4 * (kInFlight + lane); p < t.end; p += 128) {
-            top = fmaxf(top, parts.top(p).x);
+        for (int p = first + 4 * (kInFlight + lane); p < places.end; p += 128) {
+            if (places.hold(p)) top = fmaxf(top, parts.top(p).x);
         }
         top = warp_max(top);
         if (lane == 0) tops[warp] = top;
@@ -260,9 +293,9 @@ __device__ __forceinline__ void combine(const Args& a, const Tile& t, int kv_hea
         for (int column = 4 * lane; column < dim; column += 128) {
             float4 sum{0, 0, 0, 0};
             float weight = 0;
-            for (int p0 = first; p0 < t.end; p0 += 4 * kInFlight) {
+            for (int p0 = first; p0 < places.end; p0 += 4 * kInFlight) {
                 if (p0 != first || column >= 128) {
-                    parts.load(p0, t.begin, t.end, column, of, x);
+                    parts.load(p0, places, column, of, x);
                 }
 #pragma unroll
                 for (int i = 0; i < kInFlight; ++i) {
@@ -295,7 +328,7 @@ __device__ __forceinline__ void combine(const Args& a, const Tile& t, int kv_hea
 template <typename T, typename Team>
 __device__ __forceinline__ void finish(const Args& a, const Tile& t, int kv_head, int dim, int most,
                                        float* shared, bool* flag, Team team) {
-    const int teams = min(most, t.end - t.begin);
+    const int teams = min(most, t.parts());
     if (teams > 1) {
         if (!last_to_arrive(a.counters + t.slot, static_cast<unsigned>(teams), flag, team)) return;
     } else {

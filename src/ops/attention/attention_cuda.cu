@@ -1,9 +1,11 @@
 // The contract of attention on the GPU, and which kernel keeps it.
 #include <algorithm>
+#include <limits>
 
 #include "core/cuda/device.h"
 #include "ops/attention/attention_common.cuh"
 #include "ops/attention/attention_cuda.h"
+#include "ops/attention/flash_dispatch.cuh"
 
 namespace mr::cuda {
 namespace {
@@ -50,8 +52,8 @@ Args checked(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
         batch.sequences == 0 || (batch.max_keys > 0 &&
                                  std::int64_t{batch.max_pages} * attn::kPageKeys >= batch.max_keys),
         "the page tables have room for max_keys");
-    MR_CHECK(mask.block >= 1 && mask.window >= 0, "the mask has a block and a window");
-    MR_CHECK(mask.sinks == 0, "attention on the GPU has no sinks yet: mask.sinks is 0");
+    MR_CHECK(mask.block >= 1 && mask.window >= 0 && mask.sinks >= 0,
+             "the mask has a block, a window and sinks");
     MR_CHECK(scale > 0, "the scale is positive");
 
     Args args{};
@@ -70,6 +72,7 @@ Args checked(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
     args.head_dim = dim;
     args.row_tiles = (batch.max_count * args.group + attn::kTileRows - 1) / attn::kTileRows;
     args.mask = mask;
+    if (mask.window == 0) args.mask.sinks = 0;  // everything before the query is seen anyway
     args.scale = scale * 1.4426950408889634f;
     return args;
 }
@@ -87,7 +90,8 @@ OpRecord work_of(Tensor q, const ops::PagedKv& kv, const ops::DeviceBatch& batch
         seen -= static_cast<std::uint64_t>(std::min(batch.max_count, batch.max_keys) - 1) / 2;
     }
     if (mask.window > 0) {
-        const auto window = static_cast<std::uint64_t>(mask.window);
+        const auto window =
+            static_cast<std::uint64_t>(mask.window) + static_cast<std::uint64_t>(mask.sinks);
         seen = std::min(seen, window);
         keys = std::min(keys, window + static_cast<std::uint64_t>(batch.max_count) - 1);
     }
@@ -191,12 +195,57 @@ void attention_decode(const Context& ctx, Tensor out, Tensor q, const ops::Paged
     attn::decode_plain(ctx, q.dtype, kv.keys.dtype, grid, decode.args);
 }
 
+namespace {
+
+// The kernel for plain tensors reads pages as well (sm_90a). False where it cannot.
+bool prefill_hopper(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
+                    const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale,
+                    const Args& args) {
+    const std::int64_t pages = kv.keys.dim(0), heads = args.heads;
+    // Rows of the cache, tiles of queries and entries of the table are numbered with an int.
+    const std::int64_t row_tiles = (batch.max_count + 127) / 128;
+    if (args.head_dim > flash::kPagedMaxDim ||
+        std::max({pages * args.kv_heads * attn::kPageKeys, batch.sequences * heads * row_tiles,
+                  std::int64_t{batch.sequences} * batch.max_pages}) >
+            std::numeric_limits<std::int32_t>::max()) {
+        return false;
+    }
+    flash::Problem p;
+    p.q = {q.data, heads * args.head_dim};
+    p.k = {kv.keys.data, args.head_dim};
+    p.v = {kv.values.data, args.head_dim};
+    p.out = {out.data, heads * args.head_dim};
+    p.cu_q = batch.first;
+    p.sequences = batch.sequences;
+    p.max_queries = batch.max_count;
+    p.max_keys = batch.max_keys;
+    p.tokens_q = static_cast<int>(q.dim(0));
+    p.tokens_k = flash::PagedKeys::kAnyToken;
+    p.heads = args.heads;
+    p.kv_heads = args.kv_heads;
+    p.group = args.group;
+    p.head_dim = args.head_dim;
+    p.mask = flash::Mask(mask);
+    p.scale = scale;
+    p.dtype = q.dtype;
+    flash::forward_hopper(ctx, p, args.stamp,
+                          {batch.pages, batch.positions, batch.max_pages, pages});
+    return true;
+}
+
+}  // namespace
+
 void attention_prefill(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
                        const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale) {
     Args args = checked(ctx, out, q, kv, batch, mask, scale);
     if (batch.sequences == 0 || batch.tokens == 0) return;
     args.stamp = account(ctx, OpKind::attention, "attention", work_of(q, kv, batch, mask));
-    if (tensor_cores(q.dtype, kv.keys.dtype) &&
+    const bool on_tensor_cores = tensor_cores(q.dtype, kv.keys.dtype);
+    if (on_tensor_cores && ctx.resident_attention && this_gpu().sm == 90 &&
+        prefill_hopper(ctx, out, q, kv, batch, mask, scale, args)) {
+        return;
+    }
+    if (on_tensor_cores &&
         attn::prefill_on_tensor_cores(ctx, q.dtype, batch.sequences, batch.max_count, args)) {
         return;
     }

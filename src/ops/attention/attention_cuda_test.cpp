@@ -51,7 +51,7 @@ TEST_F(AttentionGpu, EveryGroupAndTypeOnTensorCores) {
             memory_.reset();
             const World w = make_world(s, {200, 65, 130});
             const std::vector<Item> items{{0, 200, 1}, {1, 65, 2}, {2, 130, 90}};
-            for (const Form form : {Form::decode, Form::prefill}) {
+            for (const Form form : kForms) {
                 const std::vector<float> got = compute(form, w, items, kCausal);
                 expect_near(w, items, kCausal, s.scale(), got);
                 if (HasFatalFailure()) return;
@@ -71,9 +71,11 @@ TEST_F(AttentionGpu, PrefillMatchesF64) {
             const std::vector<Item> items{{0, 65, 65}, {1, 127, 127}, {2, 390, 129}, {3, 900, 300},
                                           {4, 1, 1},   {5, 33, 33},   {6, 449, 1}};
             for (const AttentionMask& mask : kMasks) {
-                const std::vector<float> got = compute(Form::prefill, w, items, mask);
-                expect_near(w, items, mask, s.scale(), got, 6);
-                if (HasFatalFailure()) return;
+                for (const Form form : {Form::prefill, Form::steps}) {
+                    const std::vector<float> got = compute(form, w, items, mask);
+                    expect_near(w, items, mask, s.scale(), got, 6);
+                    if (HasFatalFailure()) return;
+                }
             }
         }
     }
@@ -85,10 +87,12 @@ TEST_F(AttentionGpu, PrefillOfLongSequences) {
         memory_.reset();
         const World w = make_world(s, {4100, 1000});
         const std::vector<Item> items{{0, 4100, 4100}, {1, 1000, 1000}};
-        for (const AttentionMask& mask : {kCausal, kWideWindow, kFull}) {
-            const std::vector<float> got = compute(Form::prefill, w, items, mask);
-            expect_near(w, items, mask, s.scale(), got, 9);
-            if (HasFatalFailure()) return;
+        for (const AttentionMask& mask : {kCausal, kWideWindow, kFull, kSinks}) {
+            for (const Form form : {Form::prefill, Form::steps}) {
+                const std::vector<float> got = compute(form, w, items, mask);
+                expect_near(w, items, mask, s.scale(), got, 9);
+                if (HasFatalFailure()) return;
+            }
         }
     }
 }
@@ -116,7 +120,7 @@ TEST_F(AttentionGpu, NeedlesAreFound) {
             }
             upload_cache(w, 3 + (kLength + 31) / 32);
             const std::vector<Item> items{{0, kLength, 1}};
-            for (const Form form : {Form::decode, Form::prefill}) {
+            for (const Form form : kForms) {
                 const std::vector<float> got = compute(form, w, items, kCausal);
                 expect_near(w, items, kCausal, s.scale(), got);
                 if (HasFatalFailure()) return;
@@ -143,7 +147,7 @@ TEST_F(AttentionGpu, ExtremeScoresMatchF64) {
             // Products of 128 elements of deviation 30: scores of about +-1e4 at scale 1.
             const World w = make_world(s, {300, 70, 2200}, 30);
             const std::vector<Item> items{{0, 300, 20}, {1, 70, 70}, {2, 2200, 1}};
-            for (const Form form : {Form::decode, Form::prefill}) {
+            for (const Form form : kForms) {
                 const std::vector<float> got = compute(form, w, items, kCausal, 0, 1.0f);
                 expect_near(w, items, kCausal, 1.0f, got);
                 if (HasFatalFailure()) return;
@@ -162,13 +166,13 @@ TEST_F(AttentionGpu, RowsWithoutWeightGiveZeros) {
             for (float& x : w.k[0]) x = -std::numeric_limits<float>::infinity();
             upload_cache(w, 3 + 3 + 4);
             const std::vector<Item> items{{0, 70, 3}, {1, 100, 2}};
-            for (const Form form : {Form::decode, Form::prefill}) {
+            for (const Form form : kForms) {
                 const std::vector<float> got = compute(form, w, items, kCausal);
                 for (const float x : rows_of(w, items, got, 0)) ASSERT_EQ(x, 0.0f) << s.str();
                 for (const float x : rows_of(w, items, got, 1)) ASSERT_TRUE(std::isfinite(x));
             }
             // A sequence that stands before its first position has no keys at all.
-            for (const Form form : {Form::decode, Form::prefill}) {
+            for (const Form form : kForms) {
                 const Run run = prepare(w, {{1, 100, 1}}, 2500);
                 const std::int32_t before = -1;
                 stream_->to_device(run.positions, &before, 4, nullptr);

@@ -149,20 +149,22 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
 
     if (team.thread() == 0) shared.tile = t;
 
-    // Long parts first, so that no block begins one when the others end.
+    // Long parts first, so that no block begins one when the others end; the sinks' last.
     const auto part_at = [](const Tile& tile, int i) {
+        const int sinks_from = tile.end - tile.begin;
+        if (i >= sinks_from) return i - sinks_from;
         const int long_begin = max(tile.begin, kShortParts);
         const int long_parts = max(0, tile.end - long_begin);
         return i < long_parts ? long_begin + i : tile.begin + i - long_parts;
     };
-    if (z >= t.end - t.begin) return;
+    if (z >= t.parts()) return;
     int i = z, part = part_at(t, z);
     const KeyRange range = t.range;
     const int rows = t.rows;
 #pragma unroll 1
     while (true) {
         const int from = part_begin(part) + kWarpKeys * warp;  // this warp's keys of the first step
-        const int hi = min(part_begin(part + 1), range.hi);
+        const int hi = part_end(a, range, part);
         const int steps = hi > from ? (hi - from + kStepKeys - 1) / kStepKeys : 0;
         int page = early_page;
         if (i != z || part != z) {
@@ -173,7 +175,8 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
         // Row m of the first product's A is key 4 (m / 2 % 4) + 2 (m / 8) + m % 2, so that the
         // keys whose weights a lane gets, 2 c, 2 c + 1, 2 c + 8 and 2 c + 9, are neighbours.
         const auto may_load = [&](int key) {
-            return key >= range.lo && key < hi && !(Link::kTagged && key == position);
+            return KeyRange{range.lo, hi}.holds(key, a.mask.sinks) &&
+                   !(Link::kTagged && key == position);
         };
         const auto load_keys = [&](int step) {
             const int key = from + step * kStepKeys;
@@ -245,8 +248,8 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
             float p[4], factor[2];
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
-                const bool on0 = key >= sees[e].lo && key < sees[e].hi;
-                const bool on1 = key + 2 >= sees[e].lo && key + 2 < sees[e].hi;
+                const bool on0 = sees[e].holds(key, a.mask.sinks);
+                const bool on1 = sees[e].holds(key + 2, a.mask.sinks);
                 const float s0 = on0 ? (even[e] + odd[e]) * a.scale : -INFINITY;
                 const float s1 = on1 ? (even[2 + e] + odd[2 + e]) * a.scale : -INFINITY;
                 float most = fmaxf(s0, s1);
@@ -307,7 +310,8 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
         }
         team.sync();
         const Tile& tile = shared.tile;
-        const int parts = tile.end - tile.begin;
+        const int parts = tile.parts();
+        const int place_of_part = tile.place(part);
         for (int index = 2 * team.thread(); index < rows * D; index += 2 * kDecodeThreads) {
             const int row = index / D, d = index % D;
             float most = -INFINITY;
@@ -331,9 +335,9 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
             }
             const std::int64_t slot = tile.slot + static_cast<std::int64_t>(row) * a.kv_heads;
             if constexpr (Link::kTagged) {
-                link.template send_part<D>(slot, part, d, value, {most, total});
+                link.template send_part<D>(slot, place_of_part, d, value, {most, total});
             } else {
-                const std::int64_t at = slot * a.max_parts + part;
+                const std::int64_t at = slot * a.max_parts + place_of_part;
                 *reinterpret_cast<float2*>(a.sums + at * D + d) = value;
                 if (d == 0) a.tops[at] = {most, total};
             }
@@ -344,8 +348,7 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
         team.sync();  // the next part writes the shared sums again
     }
     const Tile tile = shared.tile;
-    const int parts = tile.end - tile.begin;
-    if (parts <= 1) return;
+    if (tile.parts() <= 1) return;
     if constexpr (Link::kTagged) {
         if (z > 0) return;
         team.sync();

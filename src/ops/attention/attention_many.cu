@@ -49,23 +49,26 @@ template <typename T, int D>
 __device__ __forceinline__ void combine_parts(const Args& a, const Tile& t, int head, int lane) {
     constexpr int kInFlight = 8;
     const int column = 4 * lane;
+    const Places places = t.places();
 #pragma unroll 1
     for (int r = 0; r < t.rows; ++r) {
         const std::int64_t slot = t.slot + head + static_cast<std::int64_t>(r) * a.kv_heads;
         const float2* part_tops = a.tops + slot * a.max_parts;
         const float* part_sums = a.sums + slot * a.max_parts * D;
         float top = -INFINITY;
-        for (int p = t.begin + lane; p < t.end; p += 32) top = fmaxf(top, __ldcg(part_tops + p).x);
+        for (int p = places.first + lane; p < places.end; p += 32) {
+            if (places.hold(p)) top = fmaxf(top, __ldcg(part_tops + p).x);
+        }
         const float base = base_of(warp_max(top));
         float sums[4][4] = {}, weights[4] = {};
 #pragma unroll 1
-        for (int p0 = t.begin / 4 * 4; p0 < t.end; p0 += kInFlight) {
+        for (int p0 = places.first; p0 < places.end; p0 += kInFlight) {
             float2 of[kInFlight];
             float4 x[kInFlight];
 #pragma unroll
             for (int i = 0; i < kInFlight; ++i) {
                 const int p = p0 + i;
-                const bool on = p >= t.begin && p < t.end;
+                const bool on = places.hold(p);
                 of[i] = on ? __ldcg(part_tops + p) : float2{-INFINITY, 0};
                 x[i] = on && column < D
                            ? __ldcg(reinterpret_cast<const float4*>(
@@ -155,7 +158,7 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
     while (true) {
         const Tile& t = list.tiles[unit.tile];
         const int from = part_begin(unit.part);
-        const int hi = min(part_begin(unit.part + 1), t.range.hi);
+        const int hi = part_end(a, t.range, unit.part);
         const int subs = (hi - from + kSubKeys - 1) / kSubKeys;
 
         std::uint32_t low[kSubs] = {}, high[kSubs] = {};
@@ -204,8 +207,8 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
                 float p[4];
 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
-                    const bool on0 = key >= sees[e].lo && key < sees[e].hi;
-                    const bool on1 = key + 2 >= sees[e].lo && key + 2 < sees[e].hi;
+                    const bool on0 = sees[e].holds(key, a.mask.sinks);
+                    const bool on1 = sees[e].holds(key + 2, a.mask.sinks);
                     const float s0 = on0 ? (even[e] + odd[e]) * a.scale : -INFINITY;
                     const float s1 = on1 ? (even[2 + e] + odd[2 + e]) * a.scale : -INFINITY;
                     float most = fmaxf(s0, s1);
@@ -290,7 +293,7 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
             }
         }
 
-        const int parts = t.end - t.begin;
+        const int parts = t.parts();
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
             const int row = 2 * c + e;
@@ -306,7 +309,7 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
             }
             const std::int64_t at =
                 (t.slot + unit.head + static_cast<std::int64_t>(row) * a.kv_heads) * a.max_parts +
-                unit.part;
+                t.place(unit.part);
             float* to = a.sums + at * D + g;
 #pragma unroll
             for (int w = 0; w < D / 16; ++w) {

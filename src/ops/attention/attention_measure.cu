@@ -73,6 +73,11 @@ AttentionMeasured measure_attention(const AttentionShape& shape, const std::vect
     Stream stream;
     Context ctx;
     ctx.cuda = &stream;
+    ctx.resident_attention = shape.resident;
+    const ops::AttentionMask mask{ops::AttentionMask::Kind::causal, 1, shape.window, shape.sinks};
+    const auto seen = [&](int position) {  // keys, from there
+        return ops::visible_keys(mask, position, position + 1).count();
+    };
     const float scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
 
     // One memory for the cache of every measurement; the largest twice, so that a call never finds
@@ -117,20 +122,23 @@ AttentionMeasured measure_attention(const AttentionShape& shape, const std::vect
         return seconds_per_call(stream, calls, [&](int i) {
             std::byte* at = cache.data() + static_cast<std::size_t>(i) % places * 2 * c.cache_bytes;
             const ops::PagedKv kv{{at, shape.dtype, dims}, {at + c.cache_bytes, shape.dtype, dims}};
-            attention(ctx, c.out, c.q, kv, c.batch, {}, scale);
+            attention(ctx, c.out, c.q, kv, c.batch, mask, scale);
         });
     };
     const auto width = static_cast<std::uint64_t>(shape.heads * shape.head_dim);
     const std::uint64_t element = shape.dtype == DType::f32 ? 4 : 2;
     for (const int n : keys) {
         const auto rows = static_cast<std::uint64_t>(shape.batch);
-        const std::uint64_t kv = 2 * static_cast<std::uint64_t>(n) *
+        const std::uint64_t kv = 2 * static_cast<std::uint64_t>(seen(n - 1)) *
                                  static_cast<std::uint64_t>(shape.kv_heads * shape.head_dim);
         out.decode.push_back({n, measure(shape.batch, 1, n), rows * (kv + 2 * width) * element});
     }
     for (const int n : prompts) {
-        const double pairs = 0.5 * n * (n + 1.0);
-        out.prefill.push_back({n, measure(1, n, n), 4 * pairs * static_cast<double>(width)});
+        const int rows = shape.chunk > 0 ? std::min(shape.chunk, n) : n;
+        double pairs = 0;
+        for (int position = n - rows; position < n; ++position) pairs += seen(position);
+        out.prefill.push_back(
+            {rows, n, measure(1, rows, n), 4 * pairs * static_cast<double>(width)});
     }
     return out;
 }

@@ -14,6 +14,9 @@ struct AttentionShape {
     int heads = 32, kv_heads = 32, head_dim = 128;
     int batch = 1;  // sequences that decode together
     DType dtype = DType::bf16;
+    int chunk = 0;         // > 0: of a prompt at most so many rows, the last, over all its keys
+    bool resident = true;  // Context::resident_attention
+    int window = 0, sinks = 0;
 };
 
 struct AttentionMeasured {
@@ -25,7 +28,7 @@ struct AttentionMeasured {
     };
     std::vector<Decode> decode;
     struct Prefill {
-        int rows = 0;  // causal, from the first position
+        int rows = 0, keys = 0;  // causal, the last rows of so many positions
         double seconds = 0;
         double flops = 0;  // of what the mask leaves
     };

@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(const __grid_constant__
         }
         return;
     }
-    const int parts = kSplit ? t.end - t.begin : 1;
+    const int parts = kSplit ? t.parts() : 1;
     if (z >= parts) return;
     for (int i = tid; i < t.rows * dim; i += kThreads) {
         const int r = i / dim, d = i % dim;
@@ -69,19 +69,24 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(const __grid_constant__
     const int member = tid / columns, column = tid % columns * 4;
 
     for (int i = z; i < parts; i += static_cast<int>(gridDim.z)) {
-        const int part = t.begin + i;
-        const int begin = kSplit ? max(part_begin(part), t.range.lo) : t.range.lo;
-        const int end = kSplit ? min(part_begin(part + 1), t.range.hi) : t.range.hi;
+        const int part = t.part(i);
+        const int end = kSplit ? part_end(a, t.range, part) : t.range.hi;
+        const KeyRange seen{t.range.lo, end};
+        // The first step from this one on in which somebody sees a key.
+        const auto step_from = [&](int key) {
+            return key < a.mask.sinks ? key : max(key, t.range.lo / kStepKeys * kStepKeys);
+        };
         __syncthreads();  // q is written; the part before has been read
         if (tid < kTileRows) top[tid] = -INFINITY, sum[tid] = 0;
         float acc[kTileRows][4] = {};
 
-        for (int from = begin / kStepKeys * kStepKeys; from < end; from += kStepKeys) {
+        for (int from = step_from(kSplit ? part_begin(part) : 0); from < end;
+             from = step_from(from + kStepKeys)) {
             __syncthreads();  // the step before has been read
             // Scores: eight lanes share a key.
             for (int k = warp * 16 + lane / 8; k < warp * 16 + 16; k += 4) {
                 const int key = from + k;
-                const bool on = key >= begin && key < end;
+                const bool on = seen.holds(key, a.mask.sinks);
                 float dot[kTileRows] = {};
                 if (on) {
                     const C* at = cache_at<C>(a, a.keys, pages[key / kPageKeys], kv_head, key, dim);
@@ -104,9 +109,8 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(const __grid_constant__
                         dot[r] += __shfl_xor_sync(~0u, dot[r], far);
                     }
                     if (lane % 8 != 0) continue;
-                    const KeyRange sees = t.sees(a, r);
                     weights[r][k] =
-                        on && key >= sees.lo && key < sees.hi ? dot[r] * a.scale : -INFINITY;
+                        on && t.sees(a, r).holds(key, a.mask.sinks) ? dot[r] * a.scale : -INFINITY;
                 }
             }
             __syncthreads();
@@ -137,7 +141,7 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(const __grid_constant__
 #pragma unroll 4
                 for (int k = member; k < kStepKeys; k += members) {
                     const int key = from + k;
-                    if (key < begin || key >= end) continue;
+                    if (!seen.holds(key, a.mask.sinks)) continue;
                     float x[4];
                     load<4>(x, cache_at<C>(a, a.values, pages[key / kPageKeys], kv_head, key, dim) +
                                    column);
@@ -172,7 +176,8 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(const __grid_constant__
                     continue;
                 }
                 const std::int64_t at =
-                    (t.slot + static_cast<std::int64_t>(r) * a.kv_heads) * a.max_parts + part;
+                    (t.slot + static_cast<std::int64_t>(r) * a.kv_heads) * a.max_parts +
+                    t.place(part);
                 a.sums[at * dim + d] = value;
                 if (d == 0) a.tops[at] = {top[r], sum[r]};
             }

@@ -55,10 +55,16 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
     if (rows <= 0) return;
     const int keys = min(a.positions[first + count - 1] + 1, a.max_keys);
     const auto sees = [&](int row) { return visible(a.mask, keys, keys - count + row0 + row); };
-    const KeyRange all{sees(0).lo, sees(rows - 1).hi};
+    const KeyRange all{sees(0).lo, sees(rows - 1).hi};  // and the sinks
+    const int sinks = a.mask.sinks;
+    // The tile after the one at n: behind the sinks, the first that somebody sees.
+    const auto tile_after = [&](int n) {
+        n += kTileKeys;
+        return n < sinks ? n : max(n, all.lo / kTileKeys * kTileKeys);
+    };
 
     // What the rows of this warp see: all of them [inner.lo, inner.hi), any of them [outer.lo,
-    // outer.hi). The maximum of lo belongs to the last row, and so on.
+    // outer.hi), and the sinks. The maximum of lo belongs to the last row, and so on.
     const int warp_row = warp * kWarpRows;
     KeyRange inner{0, 0}, outer{0, 0};
     if (warp_row < rows) {
@@ -78,20 +84,23 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
         copy16(shared_q + row * kStrideBytes + 2 * d,
                static_cast<const T*>(a.q) + row_at(on ? row : 0) + d, on);
     }
-    // The two pages of the tile at key n; a page that is not needed is not looked up.
-    const auto pages_at = [&](int n) {
-        return int2{n < all.hi ? pages[n / kPageKeys] : 0,
-                    n + kPageKeys < all.hi ? pages[n / kPageKeys + 1] : 0};
+    // The two pages of the tile at key n; a page that nobody sees is not looked up.
+    const auto page_at = [&](int n) {
+        const bool seen = n < all.hi && (n < sinks || n + kPageKeys > all.lo);
+        return seen ? pages[n / kPageKeys] : 0;
     };
+    const auto pages_at = [&](int n) { return int2{page_at(n), page_at(n + kPageKeys)}; };
     // A page's keys of one head lie together; in shared memory every row is a piece longer.
     const auto load_tile = [&](std::uint32_t to, const void* cache, int n, int2 page) {
         const T* low = cache_at<T>(a, cache, page.x, kv_head, 0, D);
         const T* high = cache_at<T>(a, cache, page.y, kv_head, 0, D) - 8 * kPagePieces;
+        const int from = n < sinks ? 0 : max(0, all.lo - n);  // of its keys [from, from + count)
+        const unsigned count = max(0, (n + kTileKeys > all.lo ? all.hi : sinks) - n - from);
 #pragma unroll
         for (unsigned i = 0; i < kTileKeys * kPieces / S::kThreads; ++i) {
             const unsigned piece = threadIdx.x + i * S::kThreads, row = piece / kPieces;
             copy16(to + 16 * (piece + row), (piece < kPagePieces ? low : high) + 8 * piece,
-                   n + static_cast<int>(row) < all.hi);
+                   row - static_cast<unsigned>(from) < count);
         }
         commit_copies();
     };
@@ -110,15 +119,16 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
         weight[b][0] = weight[b][1] = 0;
     }
 
-    const int begin = all.lo / kTileKeys * kTileKeys;
+    const int begin = tile_after(-kTileKeys);
     int2 page = pages_at(begin);
     load_tile(shared_k, a.keys, begin, page);
-    for (int n = begin; n < all.hi; n += kTileKeys) {
-        const bool works = n < outer.hi && n + kTileKeys > outer.lo;
+    for (int n = begin, then; n < all.hi; n = then) {
+        then = tile_after(n);
+        const bool works = n < outer.hi && (n + kTileKeys > outer.lo || n < sinks);
         wait_for_copies();
         __syncthreads();  // K of this tile is there, and nobody reads V of the last any more
         load_tile(shared_v, a.values, n, page);
-        page = pages_at(n + kTileKeys);
+        page = pages_at(then);
 
         std::uint32_t w[S::kBlocks][kTileKeys / 16][4];  // the weights, as the second product's A
         if (works) {
@@ -141,7 +151,7 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
                     }
                 }
             }
-            if (n < inner.lo || n + kTileKeys > inner.hi) {
+            if ((n < inner.lo && n + kTileKeys > sinks) || n + kTileKeys > inner.hi) {
                 const int row_of_lane = computed_here(warp_row + lane / 4);
 #pragma unroll
                 for (int i = 0; i < 2 * S::kBlocks; ++i) {
@@ -149,7 +159,7 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
 #pragma unroll
                     for (int k = 0; k < kTileKeys / 4; ++k) {
                         const int key = n + k / 2 * 8 + 2 * (lane % 4) + k % 2;
-                        if (key < range.lo || key >= range.hi) {
+                        if (!range.holds(key, sinks)) {
                             p[i / 2][k / 2][i % 2 * 2 + k % 2] = -INFINITY;
                         }
                     }
@@ -192,7 +202,7 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
         }
         wait_for_copies();
         __syncthreads();  // V of this tile is there, and nobody reads its K any more
-        if (n + kTileKeys < all.hi) load_tile(shared_k, a.keys, n + kTileKeys, page);
+        if (then < all.hi) load_tile(shared_k, a.keys, then, page);
         if (!works) continue;
 #pragma unroll
         for (int k = 0; k < kTileKeys; k += 16) {

@@ -51,16 +51,15 @@ struct WarpSums {
         top[0] = -INFINITY, top[1] = -INFINITY;
         weight[0] = 0, weight[1] = 0;
     }
-    // `key`: the first of the lane's two; sees: of rows 2 c and 2 c + 1.
+    // `key`: the first of the lane's two; sees: of rows 2 c and 2 c + 1, besides the sinks.
     template <typename T>
     __device__ __forceinline__ Weights weigh(const Scores& s, int key, const KeyRange (&sees)[2],
-                                             float scale) {
+                                             int sinks, float scale) {
         Weights weights;
         float p[4];
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-            const bool on0 = key >= sees[e].lo && key < sees[e].hi;
-            const bool on1 = key + 2 >= sees[e].lo && key + 2 < sees[e].hi;
+            const bool on0 = sees[e].holds(key, sinks), on1 = sees[e].holds(key + 2, sinks);
             const float s0 = on0 ? (s.even[e] + s.odd[e]) * scale : -INFINITY;
             const float s1 = on1 ? (s.even[2 + e] + s.odd[2 + e]) * scale : -INFINITY;
             float most = fmaxf(s0, s1);
@@ -129,7 +128,7 @@ __device__ __forceinline__ void merge_warps(const Args& a, int kv_head, int part
                                             DecodeShared<D>& shared, Team team) {
     constexpr int kStride = DecodeShared<D>::kStride;
     const Tile& tile = shared.tile;
-    const int parts = tile.end - tile.begin;
+    const int parts = tile.parts(), place = tile.place(part);
     for (int index = 2 * team.thread(); index < rows * D; index += 2 * kDecodeThreads) {
         const int row = index / D, d = index % D;
         float most = -INFINITY;
@@ -152,7 +151,7 @@ __device__ __forceinline__ void merge_warps(const Args& a, int kv_head, int part
             continue;
         }
         const std::int64_t slot = tile.slot + static_cast<std::int64_t>(row) * a.kv_heads;
-        const std::int64_t at = slot * a.max_parts + part;
+        const std::int64_t at = slot * a.max_parts + place;
         *reinterpret_cast<float2*>(a.sums + at * D + d) = value;
         if (d == 0) a.tops[at] = {most, total};
     }

@@ -27,16 +27,19 @@ struct ShareList {
     __device__ __forceinline__ int long_steps() const { return before[count]; }
 };
 
-// The steps that one head has of a section; parts begin at multiples of a step, and a long part
-// counts as whole.
+// The steps that one head has of a section: [0, sinks) and [first, last). Parts begin at multiples
+// of a step, and a long part counts as whole; parts of sinks are short ones.
 struct Section {
-    int first, last;
+    int sinks, first, last;
+    __device__ __forceinline__ int count() const { return sinks + last - first; }
+    __device__ __forceinline__ int at(int i) const { return i < sinks ? i : first + i - sinks; }
 };
 __device__ __forceinline__ Section section_of(const Tile& t, bool is_long) {
-    if (t.begin >= t.end) return {0, 0};
+    if (t.begin >= t.end) return {0, 0, 0};
     const int first = part_begin(t.begin) / kStepKeys, last = part_begin(t.end) / kStepKeys;
-    if (is_long) return {max(first, kShortSteps), max(last, kShortSteps)};
-    return {min(first, kShortSteps), min((t.range.hi + kStepKeys - 1) / kStepKeys, kShortSteps)};
+    if (is_long) return {0, max(first, kShortSteps), max(last, kShortSteps)};
+    return {t.ahead, min(first, kShortSteps),
+            min((t.range.hi + kStepKeys - 1) / kStepKeys, kShortSteps)};
 }
 __device__ __forceinline__ Section section_of(const ShareList& list, int section) {
     return section_of(list.tiles[list.tile(section)], list.is_long(section));
@@ -64,7 +67,7 @@ __device__ __forceinline__ void list_sections(const Args& a, int tiles, ShareLis
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const Section s = section_of(t, i == 0);
-            sums[i] = (s.last - s.first) * a.kv_heads;
+            sums[i] = s.count() * a.kv_heads;
 #pragma unroll
             for (int near = 1; near < 32; near *= 2) {
                 const int left = __shfl_up_sync(~0u, sums[i], near);
@@ -149,9 +152,9 @@ struct Walk {
         }
         section = lo;
         const Section s = section_of(list, lo);
-        const int each = s.last - s.first, in = at - list.before[lo];
+        const int each = s.count(), in = at - list.before[lo];
         head = in / each;
-        step = s.first + in - head * each;
+        step = s.at(in - head * each);
     }
     __device__ __forceinline__ void begin(const ShareList& list, const Share& share) {
         which = -1;
@@ -165,20 +168,22 @@ struct Walk {
             if (left > 0) place(list, share.stretch[which].begin);
         }
     }
-    // By `steps`, to the end of the head's section at most.
+    // By `steps`, to the end of the sinks or of the head's section at most.
     __device__ __forceinline__ void advance(const ShareList& list, const Share& share, int kv_heads,
                                             int steps) {
         step += steps;
         left -= steps;
         if (left == 0) return turn(list, share);
-        if (step < section_of(list, section).last) return;
+        const Section s = section_of(list, section);
+        if (step == s.sinks) step = s.first;  // behind them; without sinks it is never 0
+        if (step < s.last) return;
         if (++head == kv_heads) {
             head = 0;
             const int at = list.before[section + 1];
             while (list.before[++section + 1] == at) {
             }
         }
-        step = section_of(list, section).first;
+        step = section_of(list, section).at(0);
     }
 };
 
@@ -210,7 +215,7 @@ struct TeamStream {
     static constexpr int kStageBytes = kWarpKeys * kRowBytes;
     static constexpr int kBytes = kStages * kStageBytes;
 
-    Walk next;            // behind the run, up to 32 steps of one tile and head
+    Walk next;            // behind the run, up to 32 neighbouring steps of one tile and head
     int page, next_page;  // lane i has the page of the run's i-th step, and of the next run's
     int tile, head, step, first, stop;  // of the run; nothing is left where step == stop
     int lo, hi;                         // keys of the tile that are there
@@ -233,9 +238,11 @@ struct TeamStream {
         tile = list.tile(next.section);
         head = next.head;
         step = first = next.step;
-        lo = list.tiles[tile].range.lo;
-        hi = list.tiles[tile].range.hi;
-        const int steps = min(min(next.left, 32), section_of(list, next.section).last - next.step);
+        const Section section = section_of(list, next.section);
+        const bool sinks = step < section.sinks;
+        lo = sinks ? 0 : list.tiles[tile].range.lo;
+        hi = sinks ? a.mask.sinks : list.tiles[tile].range.hi;
+        const int steps = min(min(next.left, 32), (sinks ? section.sinks : section.last) - step);
         stop = step + steps;
         next.advance(list, share, a.kv_heads, steps);
         if (next.left > 0) look_ahead(a, list, warp, lane);
@@ -285,7 +292,7 @@ struct TeamStream {
 #pragma unroll 1
                 for (int j = 0; j < kWarpKeys; j += kRows) {
                     const int row = row0 + j;
-                    copy(row, at + j * D, key + row >= lo && key + row < hi);
+                    copy(row, at + j * D, KeyRange{lo, hi}.holds(key + row, a.mask.sinks));
                 }
             }
             to = to + kStageBytes == kBytes ? 0 : to + kStageBytes;

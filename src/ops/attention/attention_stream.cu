@@ -45,29 +45,31 @@ template <typename T, int D>
 __device__ __forceinline__ void combine_rows(const Args& a, const Tile& t, int head, int warp,
                                              int lane) {
     const int column = 4 * lane;
+    const Places places = t.places();
 #pragma unroll 1
     for (int r = warp; r < t.rows; r += kDecodeWarps) {
         const MemoryParts<1> parts(a, t.slot + static_cast<std::int64_t>(r) * a.kv_heads, D);
         float top = -INFINITY;
-        for (int p = t.begin + lane; p < t.end; p += 32) top = fmaxf(top, parts.top(p).x);
+        for (int p = places.first + lane; p < places.end; p += 32) {
+            if (places.hold(p)) top = fmaxf(top, parts.top(p).x);
+        }
         const float base = base_of(warp_max(top));
         float sums[4][4] = {}, weights[4] = {};
 #pragma unroll 1
-        for (int p0 = t.begin / 4 * 4; p0 < t.end; p0 += kPartsInFlight) {
+        for (int p0 = places.first; p0 < places.end; p0 += kPartsInFlight) {
             float4 x[kPartsInFlight];
 #pragma unroll
             for (int i = 0; i < kPartsInFlight; ++i) {
                 const int p = p0 + i;
                 x[i] = float4{0, 0, 0, 0};
-                if (p < t.begin || p >= t.end || column >= D) continue;
+                if (!places.hold(p) || column >= D) continue;
                 x[i] = __ldcg(reinterpret_cast<const float4*>(
                     parts.sums + static_cast<std::int64_t>(p) * D + column));
             }
-            // Lane i has what part p0 + i is worth.
+            // Lane i has what the part at p0 + i is worth.
             const int mine = p0 + lane;
-            const float2 of = lane < kPartsInFlight && mine >= t.begin && mine < t.end
-                                  ? parts.top(mine)
-                                  : float2{-INFINITY, 0};
+            const float2 of =
+                lane < kPartsInFlight && places.hold(mine) ? parts.top(mine) : float2{-INFINITY, 0};
             const float factor = exp2_fast(of.x - base);
 #pragma unroll
             for (int i = 0; i < kPartsInFlight; ++i) {
@@ -171,11 +173,11 @@ __global__ void __launch_bounds__(kTeams* kDecodeThreads, 1)
 #pragma unroll 1
     while (true) {
         const int tile = list.tile(walk.section), head = walk.head;
-        const int part = part_of(walk.step * kStepKeys);
         const Tile& t = list.tiles[tile];
         const int rows = t.rows;
-        const int from = part_begin(part) + kWarpKeys * warp;
-        const int hi = min(part_begin(part + 1), t.range.hi);
+        const int now = part_of(walk.step * kStepKeys);
+        const int from = part_begin(now) + kWarpKeys * warp;
+        const int hi = part_end(a, t.range, now);
         const int steps = hi > from ? (hi - from + kStepKeys - 1) / kStepKeys : 0;
         KeyRange sees[2];  // rows 2 c and 2 c + 1
 #pragma unroll
@@ -199,7 +201,7 @@ __global__ void __launch_bounds__(kTeams* kDecodeThreads, 1)
             taken();
             const Scores scores = score<T, D>(k, q);
             const Weights weights = sums.template weigh<T>(
-                scores, from + step * kStepKeys + key_of_row(g), sees, a.scale);
+                scores, from + step * kStepKeys + key_of_row(g), sees, a.mask.sinks, a.scale);
             arrived();
             std::uint32_t v[4][D / 16];
 #pragma unroll
@@ -213,6 +215,7 @@ __global__ void __launch_bounds__(kTeams* kDecodeThreads, 1)
             sums.template add<T>(weights, v);
         }
 
+        const int part = part_of(computed_here(walk.step) * kStepKeys);  // not kept meanwhile
         walk.advance(list, share, a.kv_heads, list.is_long(walk.section) ? kLongSteps : 1);
         const bool more = walk.left > 0;
         const bool ends = !more || list.tile(walk.section) != tile || walk.head != head;
@@ -228,7 +231,7 @@ __global__ void __launch_bounds__(kTeams* kDecodeThreads, 1)
         merge_warps<T>(a, head, part, rows, shared, team);
         ++mine;
         if (ends) {
-            const int parts = t.end - t.begin;
+            const int parts = t.parts();
             if (parts > 1) {
                 bool last = mine == parts;
                 if (last) {
@@ -277,7 +280,7 @@ bool start_for(const Context& ctx, int blocks, int tiles, const Args& args) {
 
 bool decode_stream_on_tensor_cores(const Context& ctx, DType dtype, int multiprocessors,
                                    std::int64_t tiles, const Args& args) {
-    if (tiles > kMostSharedTiles) return false;
+    if (tiles > kMostSharedTiles || args.mask.sinks > kShortKeys) return false;
     const int count = static_cast<int>(tiles);
     if (dtype == DType::bf16) return start_for<bf16>(ctx, multiprocessors, count, args);
     return dtype == DType::f16 && start_for<__half>(ctx, multiprocessors, count, args);

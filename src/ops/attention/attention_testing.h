@@ -28,8 +28,12 @@ constexpr AttentionMask kBlocks{AttentionMask::Kind::block_causal, 16, 0};
 constexpr AttentionMask kBlocksWindow{AttentionMask::Kind::block_causal, 7, 90};
 constexpr AttentionMask kFull{AttentionMask::Kind::full, 1, 0};
 constexpr AttentionMask kFullWindow{AttentionMask::Kind::full, 1, 70};
-constexpr AttentionMask kMasks[] = {kCausal,       kWindow, kWideWindow, kBlocks,
-                                    kBlocksWindow, kFull,   kFullWindow};
+// Sinks: a few, some that end in a second part, and more parts of them than are added at once.
+constexpr AttentionMask kSinks{AttentionMask::Kind::causal, 1, 37, 4};
+constexpr AttentionMask kBlocksSinks{AttentionMask::Kind::block_causal, 7, 90, 67};
+constexpr AttentionMask kManySinks{AttentionMask::Kind::full, 1, 100, 330};
+constexpr AttentionMask kMasks[] = {kCausal, kWindow,     kWideWindow, kBlocks,      kBlocksWindow,
+                                    kFull,   kFullWindow, kSinks,      kBlocksSinks, kManySinks};
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
@@ -48,10 +52,12 @@ struct Item {
     int seq, keys, count;
 };
 
-enum class Form { decode, prefill, chosen };
+// Prefill has two kernels on sm_90a; steps: the one of every device with tensor cores.
+enum class Form { decode, prefill, steps, chosen };
+constexpr Form kForms[] = {Form::decode, Form::prefill, Form::steps};
 
 inline bool sees(const AttentionMask& mask, int query, int key) {
-    if (mask.window > 0 && query - key >= mask.window) return false;
+    if (mask.window > 0 && query - key >= mask.window && key >= mask.sinks) return false;
     switch (mask.kind) {
         case AttentionMask::Kind::causal:
             return key <= query;
@@ -186,9 +192,10 @@ class AttentionGpu : public GpuTest {
     }
     void launch_form(Form form, const World& w, const Run& run, const AttentionMask& mask,
                      float scale = 0) {
-        const auto f = form == Form::decode    ? attention_decode
-                       : form == Form::prefill ? attention_prefill
-                                               : attention;
+        const auto f = form == Form::decode   ? attention_decode
+                       : form == Form::chosen ? attention
+                                              : attention_prefill;
+        ctx_.resident_attention = form != Form::steps;
         f(ctx_, run.out, run.q, w.kv, run.batch, mask, scale > 0 ? scale : w.s.scale());
     }
     std::vector<float> compute(Form form, const World& w, const std::vector<Item>& items,
@@ -311,7 +318,7 @@ class AttentionGpu : public GpuTest {
                     << s.str() << ", sequence of " << want.item->keys << ", position "
                     << want.position << ", head " << want.head << ", column " << d << ", mask "
                     << static_cast<int>(mask.kind) << " block " << mask.block << " window "
-                    << mask.window;
+                    << mask.window << " sinks " << mask.sinks;
             }
         }
     }

@@ -38,7 +38,7 @@ template <typename T, int D>
 __device__ __forceinline__ int list_units(const Args& a, int tiles, UnitList& list) {
     const int tile = static_cast<int>(threadIdx.x), warp = tile / 32, lane = tile % 32;
     const Tile t = listed_tile<T, D>(a, tiles, tile);
-    int sum = (t.end - t.begin) * a.kv_heads;
+    int sum = t.parts() * a.kv_heads;
     list.tiles[tile] = t;
 #pragma unroll
     for (int near = 1; near < 32; near *= 2) {
@@ -65,19 +65,21 @@ __device__ __forceinline__ Unit unit_at(const UnitList& list, int unit) {
         }
     }
     const Tile& t = list.tiles[lo];
-    const int parts = t.end - t.begin, in = unit - list.before[lo];
-    return {lo, in / parts, t.begin + in % parts};
+    const int parts = t.parts(), in = unit - list.before[lo];
+    return {lo, in / parts, t.part(in % parts)};
 }
 // The unit after this one, which is not the last.
 __device__ __forceinline__ Unit unit_after(const UnitList& list, const Args& a, Unit u) {
-    if (++u.part < list.tiles[u.tile].end) return u;
+    const Tile& t = list.tiles[u.tile];
+    if (++u.part == t.ahead) u.part = t.begin;  // behind the sinks
+    if (u.part < t.end) return u;
     if (++u.head == a.kv_heads) {
         u.head = 0;
         do {
             ++u.tile;
         } while (u.tile < kMostTiles - 1 && list.tiles[u.tile].begin == list.tiles[u.tile].end);
     }
-    u.part = list.tiles[u.tile].begin;
+    u.part = list.tiles[u.tile].part(0);
     return u;
 }
 
@@ -104,8 +106,8 @@ struct KeyStream {
         page = next_page, page2 = next_page2;
         const Tile& t = list.tiles[unit.tile];
         from = part_begin(unit.part);
-        lo = t.range.lo;
-        hi = min(part_begin(unit.part + 1), t.range.hi);
+        lo = unit.part < t.begin ? 0 : t.range.lo;
+        hi = part_end(a, t.range, unit.part);
         subs = (hi - from + kSubKeys - 1) / kSubKeys;
         stage = 0;
         if (left > 1) {
@@ -145,7 +147,7 @@ struct KeyStream {
 #pragma unroll 1
                 for (int j = 0; j < kSubKeys; j += kRows) {
                     const int row = row0 + j;
-                    copy16(place(row), at + j * D, key + row >= lo && key + row < hi);
+                    copy16(place(row), at + j * D, KeyRange{lo, hi}.holds(key + row, a.mask.sinks));
                 }
             }
             to = to + S::kStageBytes == kStages * S::kStageBytes ? 0 : to + S::kStageBytes;

@@ -3,12 +3,15 @@
 #pragma once
 
 #include "core/cuda/kernel.cuh"
-#include "ops/attention/flash_problem.h"
+#include "ops/attention/flash_pages.h"
 
 namespace mr::cuda::flash {
 
 // sm_90a, f16 and bf16: wgmma and TMA. flash_forward_hopper.cu
-void forward_hopper(const Context& ctx, const Problem& p, Stamp* stamp);
+// Also over the pages of a cache, where Problem::lse may be null, up to kPagedMaxDim.
+inline constexpr int kPagedMaxDim = 128;
+void forward_hopper(const Context& ctx, const Problem& p, Stamp* stamp,
+                    const PagedKeys& paged = {});
 int spare_counters();  // how many calls can still be captured before they get slower; for tests
 // sm_80 and up, f16 and bf16: mma.sync and cp.async. flash_forward_mma.cu
 void forward_mma(const Context& ctx, const Problem& p, Stamp* stamp);

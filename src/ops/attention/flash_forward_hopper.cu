@@ -71,11 +71,15 @@ int take_counter(const Context& ctx) {
 }
 
 template <typename T, typename S>
-void launch_forward(const Context& ctx, const Problem& p, Stamp* stamp) {
+void launch_forward(const Context& ctx, const Problem& p, Stamp* stamp, const PagedKeys& paged) {
     const CUtensorMap q =
         head_rows_map(p.q.data, p.dtype, p.tokens_q, p.heads, p.head_dim, p.q.stride, S::kRows);
     const auto keys_map = [&](const View& view) {
         if (p.tokens_k == 0) return q;  // never read
+        if (paged.table) {
+            return head_rows_map(view.data, p.dtype, paged.pages * p.kv_heads * PagedKeys::kPage, 1,
+                                 p.head_dim, p.head_dim, PagedKeys::kPage);
+        }
         return head_rows_map(view.data, p.dtype, p.tokens_k, p.kv_heads, p.head_dim, view.stride,
                              S::kKeys);
     };
@@ -85,12 +89,12 @@ void launch_forward(const Context& ctx, const Problem& p, Stamp* stamp) {
     const auto kernel = forward::forward_kernel<T, S>;
     allow_shared(kernel, S::kBytes);
     launch(ctx, static_cast<unsigned>(std::min(blocks, plan.tiles)), S::kThreads, S::kBytes, kernel,
-           p, plan, q, keys_map(p.k), keys_map(p.v));
+           p, plan, paged, q, keys_map(p.k), keys_map(p.v));
 }
 
 template <typename T>
-void launch_forward(const Context& ctx, const Problem& p, Stamp* stamp) {
-    const auto with = [&](auto shape) { launch_forward<T, decltype(shape)>(ctx, p, stamp); };
+void launch_forward(const Context& ctx, const Problem& p, Stamp* stamp, const PagedKeys& paged) {
+    const auto with = [&](auto shape) { launch_forward<T, decltype(shape)>(ctx, p, stamp, paged); };
     if (p.head_dim <= 64) return with(ForwardShape<64, 3, 128, 4, true>());
     if (p.head_dim <= 80) return with(ForwardShape<80, 2, 128, 2, true>());
     if (p.head_dim <= 96) return with(ForwardShape<96, 2, 128, 2, true>());
@@ -102,9 +106,9 @@ void launch_forward(const Context& ctx, const Problem& p, Stamp* stamp) {
 
 int spare_counters() { return CapturedCounters::all().spare(); }
 
-void forward_hopper(const Context& ctx, const Problem& p, Stamp* stamp) {
-    if (p.dtype == DType::bf16) return launch_forward<bf16>(ctx, p, stamp);
-    launch_forward<__half>(ctx, p, stamp);
+void forward_hopper(const Context& ctx, const Problem& p, Stamp* stamp, const PagedKeys& paged) {
+    if (p.dtype == DType::bf16) return launch_forward<bf16>(ctx, p, stamp, paged);
+    launch_forward<__half>(ctx, p, stamp, paged);
 }
 
 }  // namespace mr::cuda::flash

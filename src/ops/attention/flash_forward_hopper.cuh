@@ -75,10 +75,42 @@ __device__ __forceinline__ ForwardTile read_tile(unsigned address) {
     return tile;
 }
 
+// Where the pages of a tile of keys lie in a cache, as rows of [pages * kv_heads * 32, head_dim].
+// A page that nobody sees is not read: whatever somebody sees comes in its place, since its scores
+// are hidden and its values must be numbers.
+template <typename S>
+struct PageRows {
+    int row[S::kPages];
+    // `table`: of the sequence, from paged.table on; [lo, hi): what is seen besides the sinks.
+    __device__ __forceinline__ PageRows(const PagedKeys& paged, const Problem& p, int table,
+                                        int kv_head, int n, int lo, int hi) {
+        constexpr int kPage = PagedKeys::kPage;
+#pragma unroll
+        for (int i = 0; i < S::kPages; ++i) {
+            int key = n + i * kPage;
+            if (key + kPage <= lo && key >= p.mask.sinks) key = lo;
+            if (key >= hi) key = hi - 1;
+            row[i] = (paged.table[table + key / kPage] * p.kv_heads + kv_head) * kPage;
+        }
+    }
+    __device__ __forceinline__ void copy(unsigned to, const CUtensorMap& map,
+                                         unsigned barrier) const {
+#pragma unroll
+        for (int j = 0; j < S::kPanels; ++j) {
+#pragma unroll
+            for (int i = 0; i < S::kPages; ++i) {
+                copy_box(to + (j * S::kKeys + i * PagedKeys::kPage) * 128, map, 64 * j, 0, row[i],
+                         barrier);
+            }
+        }
+    }
+};
+
 template <typename S>
 __device__ __forceinline__ void produce(const Problem& p, const ForwardPlan& plan,
-                                        const Layout<S>& shared, const CUtensorMap& q_map,
-                                        const CUtensorMap& k_map, const CUtensorMap& v_map) {
+                                        const PagedKeys& paged, const Layout<S>& shared,
+                                        const CUtensorMap& q_map, const CUtensorMap& k_map,
+                                        const CUtensorMap& v_map) {
     unsigned loaded = 0;  // tiles of keys
     unsigned number = 0;  // tiles of queries
     // Waits for a place for the next queries, and says what they are.
@@ -100,7 +132,8 @@ __device__ __forceinline__ void produce(const Problem& p, const ForwardPlan& pla
                    : ForwardPlan::after_ticket(
                          blocks, atomicInc(&tile_counters[plan.counter], unsigned(plan.tiles) - 1));
         const auto [pair, row] = plan.tile(t);
-        const Sequence s = p.sequence(pair / p.heads);
+        const Sequence s =
+            S::kPaged ? paged.sequence(p, pair / p.heads) : p.sequence(pair / p.heads);
         const int head = pair % p.heads, kv_head = head / p.group, row0 = row * S::kRows;
         if (row0 >= s.queries) continue;
         const KeyTiles<S::kKeys> tiles(p.mask, s.position(row0),
@@ -111,6 +144,23 @@ __device__ __forceinline__ void produce(const Problem& p, const ForwardPlan& pla
         for (int i = 0; i < S::kPanels; ++i) {
             copy_box(shared.q + i * S::kRows * 128, q_map, 64 * i, head, s.q + row0,
                      shared.q_full());
+        }
+        if (S::kPaged && paged.table) {
+            const int table = pair / p.heads * paged.max_pages;
+            const int hi = p.mask.hi(s.position(min(row0 + S::kRows, s.queries) - 1), s.keys);
+            const int lo = min(p.mask.lo(s.position(row0)), hi);
+            for (int i = 0; i < tiles.count(); ++i, ++loaded) {
+                const int slot = slot_of<S::kStages>(loaded);
+                const unsigned phase = phase_of<S::kStages>(loaded) ^ 1;
+                const PageRows<S> rows(paged, p, table, kv_head, tiles.at(i), lo, hi);
+                barrier_wait(shared.k_empty(slot), phase);
+                barrier_expect(shared.k_full(slot), S::kTileBytes);
+                rows.copy(shared.k + slot * S::kTileBytes, k_map, shared.k_full(slot));
+                barrier_wait(shared.v_empty(slot), phase);
+                barrier_expect(shared.v_full(slot), S::kTileBytes);
+                rows.copy(shared.v + slot * S::kTileBytes, v_map, shared.v_full(slot));
+            }
+            continue;
         }
         for (int i = 0; i < tiles.count(); ++i) {
             const int token = s.k + tiles.at(i), slot = slot_of<S::kStages>(loaded);
@@ -309,6 +359,7 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
 template <typename T, typename S>
 __global__ void __launch_bounds__(S::kThreads, 1)
     forward_kernel(const __grid_constant__ Problem p, const __grid_constant__ ForwardPlan plan,
+                   const __grid_constant__ PagedKeys paged,
                    const __grid_constant__ CUtensorMap q_map,
                    const __grid_constant__ CUtensorMap k_map,
                    const __grid_constant__ CUtensorMap v_map) {
@@ -336,7 +387,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     const StageClock clock(plan.stamp);
     if (group == S::kGroups) {
         give_registers<S::kProducerRegisters>();
-        if (threadIdx.x % 128 == 0) produce<S>(p, plan, shared, q_map, k_map, v_map);
+        if (threadIdx.x % 128 == 0) produce<S>(p, plan, paged, shared, q_map, k_map, v_map);
     } else {
         take_registers<S::kConsumerRegisters>();
         consume<T, S>(p, plan, shared, group);

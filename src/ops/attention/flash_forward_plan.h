@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "core/cuda/timeline.h"
-#include "ops/attention/flash_problem.h"
+#include "ops/attention/flash_pages.h"
 
 namespace mr::cuda::flash {
 
@@ -21,6 +21,9 @@ struct ForwardShape {
     // registers of the warp: products then take their addresses without copies. Measured: 1% faster
     // at head_dim 64, no difference at 128.
     static constexpr bool kUniform = kUniform_;
+    // Whether a tile is made of whole pages of a cache: else its keys are plain tensors' alone.
+    static constexpr bool kPaged = kKeys % PagedKeys::kPage == 0;
+    static constexpr int kPages = kKeys / PagedKeys::kPage;
     static constexpr int kThreads = 128 * (kGroups + 1);
     static constexpr int kPanels = (D + 63) / 64;  // of 64 numbers, 128 bytes
     static constexpr int kQueryBytes = kPanels * kRows * 128;

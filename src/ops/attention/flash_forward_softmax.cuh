@@ -162,7 +162,7 @@ __device__ __forceinline__ void write_rows(const Problem& p, const ForwardTile& 
             const int d = 32 * i + 8 * c;
             if (there && d < p.head_dim) *reinterpret_cast<uint4*>(to + d) = piece;
         }
-        if (there && c == 0) {
+        if (there && c == 0 && p.lse) {
             p.lse[static_cast<std::int64_t>(tile.head) * p.tokens_q + tile.q + query] =
                 any ? (softmax.top[h] + log2f(sum)) * kLn2 : -INFINITY;
         }

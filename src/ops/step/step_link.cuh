@@ -139,13 +139,13 @@ struct TaggedLink {
             const uint4 v = cuda::receive(words + p * (D + 2), tag);
             return {__uint_as_float(v.x), __uint_as_float(v.z)};
         }
-        __device__ __forceinline__ void load(int p, int begin, int end, int column,
+        __device__ __forceinline__ void load(int p, const attn::Places& places, int column,
                                              float2 (&of)[kInFlight],
                                              float4 (&x)[kInFlight]) const {
             uint4 v[3 * kInFlight];
             cuda::receive(v, tag, [&](int i) -> const Word* {
                 const int at = p + i / 3 * 4;
-                if (at < begin || at >= end) return nullptr;
+                if (!places.hold(at)) return nullptr;
                 return words + at * (D + 2) + (i % 3 == 0 ? 0 : column + i % 3 * 2);
             });
 #pragma unroll
@@ -153,7 +153,7 @@ struct TaggedLink {
                 const int at = p + i * 4;
                 const uint4 top = v[3 * i], low = v[3 * i + 1], high = v[3 * i + 2];
                 of[i] = {__uint_as_float(top.x), __uint_as_float(top.z)};
-                if (at < begin || at >= end) of[i].x = -INFINITY;
+                if (!places.hold(at)) of[i].x = -INFINITY;
                 x[i] = {__uint_as_float(low.x), __uint_as_float(low.z), __uint_as_float(high.x),
                         __uint_as_float(high.z)};
             }

@@ -1,0 +1,31 @@
+// Where the forward finds keys and values that lie in the pages of a cache.
+#pragma once
+
+#include "ops/attention/flash_problem.h"
+
+namespace mr::cuda::flash {
+
+// Keys and values that lie in the pages of a cache, [pages, kv_heads, 32, head_dim], instead of
+// plain tensors: Problem::k and v are the caches then, cu_q says which queries are a sequence's,
+// and its keys are those up to the position of its last query, at most max_keys. Queries and keys
+// that nobody has are not read, nor pages of which nobody sees a key.
+struct PagedKeys {
+    static constexpr int kPage = 32;                    // tokens
+    static constexpr int kAnyToken = Mask::kNever - 1;  // Problem::tokens_k: pages have no order
+
+    const std::int32_t* table = nullptr;      // [sequences, max_pages]; null: plain tensors
+    const std::int32_t* positions = nullptr;  // [tokens_q]
+    int max_pages = 0;
+    std::int64_t pages = 0;  // of the cache
+
+    // As Problem::sequence(), of a batch that need not begin with the first query.
+    constexpr Sequence sequence(const Problem& p, int i) const {
+        if (!table) return p.sequence(i);
+        const int q = p.cu_q[i], queries = p.cu_q[i + 1] - q;
+        if (queries <= 0) return {};
+        const int keys = positions[q + queries - 1] + 1;
+        return {q, 0, queries, keys < p.max_keys ? (keys < 0 ? 0 : keys) : p.max_keys};
+    }
+};
+
+}  // namespace mr::cuda::flash
