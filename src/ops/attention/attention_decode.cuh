@@ -311,7 +311,6 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
         team.sync();
         const Tile& tile = shared.tile;
         const int parts = tile.parts();
-        const int place_of_part = tile.place(part);
         for (int index = 2 * team.thread(); index < rows * D; index += 2 * kDecodeThreads) {
             const int row = index / D, d = index % D;
             float most = -INFINITY;
@@ -335,9 +334,9 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
             }
             const std::int64_t slot = tile.slot + static_cast<std::int64_t>(row) * a.kv_heads;
             if constexpr (Link::kTagged) {
-                link.template send_part<D>(slot, place_of_part, d, value, {most, total});
+                link.template send_part<D>(slot, tile.place(part), d, value, {most, total});
             } else {
-                const std::int64_t at = slot * a.max_parts + place_of_part;
+                const std::int64_t at = slot * a.max_parts + tile.place(part);
                 *reinterpret_cast<float2*>(a.sums + at * D + d) = value;
                 if (d == 0) a.tops[at] = {most, total};
             }
