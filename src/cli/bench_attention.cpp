@@ -80,6 +80,11 @@ void check(const Options& options) {
                             .value = std::to_string(shape.head_dim),
                             .problem = "is not a multiple of 8"});
     }
+    if (shape.sinks > 0 && shape.window == 0) {
+        throw Error::usage({.field = "--sinks",
+                            .value = std::to_string(shape.sinks),
+                            .problem = "are what a --window leaves visible, and there is none"});
+    }
     check_shapes(options.plain);
     const bool shapes = !options.plain.shapes.empty() || options.plain.list != "targets";
     if (options.only == "paged" && (!options.peer.empty() || shapes)) {

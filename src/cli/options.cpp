@@ -56,7 +56,8 @@ void add_engine_options(const Command& command, SharedOptions& options) {
                      "Products of 9 to 64 tokens read the weights once for every 8 of them (GPU)");
     command.add_flag(
         "--no-resident-attention", options.no_resident_attention,
-        "Attention of many sequences or long keys starts a block for every part (GPU)");
+        "Attention of many sequences or long keys starts a block for every part, and prefill "
+        "takes mma.sync instead of wgmma (GPU)");
     command.add_flag(
         "--no-persistent", options.no_persistent,
         "A decode step is five kernels a layer instead of one for all (GPU; also where "

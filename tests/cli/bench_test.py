@@ -75,6 +75,8 @@ class Bench(driver.CliTest):
         self.fails(2, "bench", "attention", "--heads", 6, "--kv-heads", 4, says="--kv-heads")
         self.fails(2, "bench", "attention", "--head-dim", 36, says="--head-dim")
         self.fails(2, "bench", "attention", "--keys", "128,0", says="--keys")
+        self.fails(2, "bench", "attention", "--sinks", 4, says="--sinks")
+        self.fails(2, "bench", "attention", "--chunk", -1, says="--chunk")
         self.fails(2, "bench", "attention", "--tokens", "512,0", says="--tokens")
         self.fails(2, "bench", "attention", "--only", "half", says="--only")
         self.fails(2, "bench", "attention", "--peer", "nobody", says="--peer")

@@ -254,6 +254,18 @@ class Bench(GpuTest):
             # The log-sum-exp and nothing else.
             self.assertEqual(r["extra_bytes"], 4 * r["heads"] * r["batch"] * r["tokens"])
 
+    def test_bench_attention_over_pages_counts_what_a_window_leaves(self):
+        got = self.attention("--only", "paged", "--heads", 2, "--kv-heads", 1, "--head-dim", 64,
+                             "--keys", 300, "--prefill", 256, "--chunk", 128, "--window", 32,
+                             "--sinks", 4)
+        self.assertEqual((got["window"], got["sinks"]), (32, 4))
+        # Keys and values of one head, q and out of two.
+        self.assertEqual(got["decode"][0]["bytes"], 2 * (2 * 36 * 64 + 2 * 2 * 64))
+        prefill, = got["prefill"]
+        self.assertEqual((prefill["tokens"], prefill["keys"]), (128, 256))
+        flops = 4 * 128 * 36 * 2 * 64
+        self.assertAlmostEqual(prefill["tflop_s"] * prefill["us"] * 1e6 / flops, 1, 6)
+
     def test_bench_attention_of_named_shapes(self):
         shapes = {  # and the pairs of queries and keys that count
             "2:256:4:2:80:causal:f16": 2 * 256 ** 2 / 2,

@@ -8,8 +8,9 @@
 //
 // Row r of sequence s (rows first[s] .. first[s + 1] - 1 of the batch) sees of the keys
 // [0, positions[first[s + 1] - 1] + 1) what the mask leaves; a row that sees none, or whose scores
-// are all -inf, gives zeros. Rows of no sequence are left as they are. Keys nobody may see are not
-// read: what lies in them never matters.
+// are all -inf, gives zeros. Rows of no sequence are left as they are. Pages of which nobody sees a
+// key are not read, and their entries in the table not followed; of the others, keys behind the
+// sequence's end never matter.
 //
 // The bits of a row depend on the form (decode or prefill), its query and its sequence's keys and
 // values alone: not on other sequences or rows, the grid, max_keys, or how often it runs.
@@ -33,7 +34,8 @@ void attention_decode(const Context& ctx, Tensor out, Tensor q, const ops::Paged
                       const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale);
 
 // For sequences with many rows: blocks of rows walk along the keys with a running softmax. Correct
-// for any number of rows. Needs no scratch.
+// for any number of rows. Needs no scratch. On sm_90a, up to head_dim 128, the forward for plain
+// tensors does it (flash_forward_hopper.cuh), unless ctx.resident_attention is off.
 void attention_prefill(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
                        const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale);
 
