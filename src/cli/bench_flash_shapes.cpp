@@ -136,21 +136,20 @@ std::vector<FlashShape> wide_shapes() {
     const std::string packed =
         "1:3012+205+871+1490+64+333+702+2048+129+512+418+1777+96+640+255+1023+37+580+911+301+150+"
         "770+60:";
-    std::vector<std::string> texts{
+    // clang-format off
+    const std::string texts[] = {
         // Phi-2 and Pythia; Phi-3; Gemma, forward alone.
         "32:512:32:32:80:causal", "8:2048:32:32:80:causal", "2:8192:32:32:80:causal",
-        "8:2048:32:32:80:full",  //
         "32:512:32:32:96:causal", "8:2048:32:32:96:causal", "2:8192:32:32:96:causal",
-        "8:2048:32:32:96:full",  //
         "32:512:16:16:256:causal", "8:2048:16:16:256:causal", "2:8192:16:16:256:causal",
-        "8:2048:16:16:256:full",  //
+        "8:2048:16:16:256:full",
         // Groups of heads: Llama 3, its smallest, one kv head.
         "32:512:32:8:128:causal", "8:2048:32:8:128:causal", "2:8192:32:8:128:causal",
-        "32:512:32:8:64:causal", "8:2048:32:8:64:causal",  //
-        "32:512:32:1:128:causal", "8:2048:32:1:128:causal", "2:8192:32:1:128:causal",
+        "32:512:32:8:64:causal",
+        "32:512:32:1:128:causal", "8:2048:32:1:128:causal",
         // Packed.
         packed + "16:16:128:causal", packed + "32:32:64:causal", packed + "32:8:128:causal",
-        packed + "32:32:64:full",  //
+        packed + "32:32:64:full",
         // f16.
         "8:2048:16:16:128:causal:f16", "2:8192:16:16:128:full:f16", "32:512:32:32:64:causal:f16",
         // GPT-2.
@@ -159,8 +158,8 @@ std::vector<FlashShape> wide_shapes() {
         "2:8192:16:16:128:window/1024", "2:8192:32:32:64:window/1024",
         "2:8192:16:16:128:window/1024/4", "2:8192:16:16:128:block-causal/32",
         "8:2048:32:32:64:block-causal/32"};
+    // clang-format on
     std::vector<FlashShape> shapes;
-    shapes.reserve(texts.size());
     for (const std::string& text : texts) shapes.push_back(flash_shape(text));
     return shapes;
 }
