@@ -9,6 +9,7 @@
 #include "core/cuda/vec4.cuh"
 #include "ops/add/parts_cuda.h"
 #include "ops/norm/norm_backward_cuda.h"
+#include "ops/norm/norm_backward_many.cuh"
 #include "ops/norm/norm_row.cuh"
 
 namespace mr::cuda {
@@ -18,19 +19,7 @@ namespace {
 constexpr int kMostBlocks = 528;
 constexpr int kWarps = 4;  // of a block, where a warp takes a row
 
-struct Args {
-    float* dx;
-    bf16* copy;             // or null
-    const float* residual;  // or null
-    const void* dy;         // bf16, or f32
-    const float* x;
-    const float* weight;
-    float* parts;  // [blocks, 2, cols]: dweight, dbias
-    int rows, cols;
-    float eps;
-    NormKind kind;
-    Stamp* stamp;
-};
+using Args = NormBackwardArgs;  // parts [blocks, 2, cols]
 
 // Sums a and b over the group, each in one order: kThreads is 32, or a block's 256.
 template <int kThreads>
@@ -95,17 +84,13 @@ __global__ void __launch_bounds__(kThreads == 32 ? 32 * kWarps : kThreads)
             load4_weight(a.weight + column(k), w);
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                h[k][i] = (h[k][i] - stats.mean) * stats.rstd;
-                const float g = d[i] * w[i];
-                sum_g += g;
-                sum_gh = fmaf(g, h[k][i], sum_gh);
-                dweight[k][i] = fmaf(d[i], h[k][i], dweight[k][i]);
-                dbias[k][i] += d[i];
+                h[k][i] = __fmul_rn(__fsub_rn(h[k][i], stats.mean), stats.rstd);
+                add_to_sums(d[i], w[i], h[k][i], sum_g, sum_gh, dweight[k][i], dbias[k][i]);
             }
         }
         group_sums<kThreads>(sum_g, sum_gh, shared + (kWarp ? 0 : kRowShared<kThreads>));
-        const float mean_g = a.kind == NormKind::layer ? sum_g * inverse : 0.0f;
-        const float mean_gh = sum_gh * inverse;
+        const float mean_g = a.kind == NormKind::layer ? __fmul_rn(sum_g, inverse) : 0.0f;
+        const float mean_gh = __fmul_rn(sum_gh, inverse);
 #pragma unroll
         for (int k = 0; k < kChunks; ++k) {
             if (column(k) >= cols) continue;
@@ -115,8 +100,7 @@ __global__ void __launch_bounds__(kThreads == 32 ? 32 * kWarps : kThreads)
             load4_weight(a.weight + column(k), w);
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const float g = d[i] * w[i] - mean_g - h[k][i] * mean_gh;
-                r[i] = fmaf(stats.rstd, g, r[i]);
+                r[i] = gradient_of(d[i], w[i], h[k][i], mean_g, mean_gh, stats.rstd, r[i]);
             }
             store4(a.dx + first + column(k), r);
             if (a.copy) store4(a.copy + first + column(k), r);
@@ -186,8 +170,8 @@ __global__ void __launch_bounds__(256) any_rows_backward(const Args a) {
             part[cols + i] += d;
         }
         group_sums<256>(sum_g, sum_gh, shared + kRowShared<256>);
-        const float mean_g = a.kind == NormKind::layer ? sum_g * inverse : 0.0f;
-        const float mean_gh = sum_gh * inverse;
+        const float mean_g = a.kind == NormKind::layer ? __fmul_rn(sum_g, inverse) : 0.0f;
+        const float mean_gh = __fmul_rn(sum_gh, inverse);
         for (int i = thread; i < cols; i += 256) {  // the columns that this thread has read
             const float h = (x[i] - stats.mean) * stats.rstd;
             const float g = to_f32(dy[i]) * a.weight[i] - mean_g - h * mean_gh;
@@ -202,10 +186,11 @@ __global__ void __launch_bounds__(256) any_rows_backward(const Args a) {
 }  // namespace
 
 std::size_t norm_backward_scratch_bytes(std::int64_t max_cols) {
+    static_assert(kManyBackwardBlocks * 3 <= kMostBlocks * 2);
     return static_cast<std::size_t>(kMostBlocks * 2 * max_cols) * sizeof(float);
 }
 
-void norm_backward(const Context& ctx, const NormBackward& p) {
+bool norm_backward(const Context& ctx, const NormBackward& p) {
     MR_CHECK(ctx.cuda, "the context has a stream");
     const std::int64_t rows = p.x.rows(), cols = p.x.cols();
     const auto f32_rows = [&](Tensor t) {
@@ -224,10 +209,10 @@ void norm_backward(const Context& ctx, const NormBackward& p) {
         !p.copy || (p.copy.dtype == DType::bf16 && p.copy.rows() == rows && p.copy.cols() == cols),
         "the copy is bf16 [rows, cols]");
     MR_CHECK(p.weight && per_column(p.weight) && (!p.dweight || per_column(p.dweight)) &&
-                 (!p.dbias || per_column(p.dbias)),
+                 (!p.dbias || per_column(p.dbias)) && (!p.dsum || per_column(p.dsum)),
              "weights and their gradients are f32, one a column");
     MR_CHECK(ctx.scratch.size() >= norm_backward_scratch_bytes(cols), "scratch was planned");
-    if (rows == 0) return;
+    if (rows == 0) return true;
 
     bool fours = p.dy.dtype == DType::bf16;
     for (const Tensor& t : {p.dx, p.copy, p.residual, p.dy, p.x, p.weight}) {
@@ -256,6 +241,13 @@ void norm_backward(const Context& ctx, const NormBackward& p) {
                     p.eps,
                     p.kind,
                     stamp};
+    float *dweight = static_cast<float*>(p.dweight.data),
+          *dbias = static_cast<float*>(p.dbias.data);
+    if (const int many = fours && ctx.many_rows_norm ? start_norm_backward_many(ctx, args) : 0) {
+        add_parts(ctx, {dweight, dbias, static_cast<float*>(p.dsum.data)}, parts, many, cols,
+                  stamp);
+        return true;
+    }
     const auto start = [&](int threads, void (*kernel)(Args)) {
         launch(ctx, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)), 0,
                kernel, args);
@@ -273,8 +265,9 @@ void norm_backward(const Context& ctx, const NormBackward& p) {
     } else {
         start(256, rows_backward<256, 8>);
     }
-    add_parts(ctx, static_cast<float*>(p.dweight.data), parts, blocks, cols, 2 * cols, stamp);
-    add_parts(ctx, static_cast<float*>(p.dbias.data), parts + cols, blocks, cols, 2 * cols, stamp);
+    add_parts(ctx, dweight, parts, blocks, cols, 2 * cols, stamp);
+    add_parts(ctx, dbias, parts + cols, blocks, cols, 2 * cols, stamp);
+    return !p.dsum;
 }
 
 }  // namespace mr::cuda

@@ -40,6 +40,9 @@ TEST_F(NormBackwardTest, MatchesF64) {
     cases.push_back({3000, 64, DType::bf16});    // several rows a warp
     cases.push_back({1201, 1028, DType::bf16});  // several rows a block
     cases.push_back({1201, 30, DType::f32});
+    for (const std::int64_t cols : {8, 64, 760, 768, 776, 1024, 1032, 2048, 2056}) {
+        cases.push_back({cols == 768 ? 3500 : 1025, cols, DType::bf16});  // the kernel for many
+    }
     for (const Case& c : cases) {
         for (const NormKind kind : kKinds) {
             for (int variant = 0; variant < 3; ++variant) {  // residual none, apart, in place
@@ -54,7 +57,7 @@ TEST_F(NormBackwardTest, MatchesF64) {
                 const bool layer = kind == NormKind::layer;
                 std::vector<float> xs = normal(rows * cols), ds = normal(rows * cols),
                                    rs = normal(rows * cols), ws = normal(cols), dws = normal(cols),
-                                   dbs = normal(cols);
+                                   dbs = normal(cols), dss = normal(cols);
                 for (float& x : xs) x += 0.5f;
                 NormBackward pass;
                 pass.kind = kind;
@@ -63,10 +66,11 @@ TEST_F(NormBackwardTest, MatchesF64) {
                 pass.weight = upload(DType::f32, {c.cols}, ws);
                 pass.dweight = upload(DType::f32, {c.cols}, dws);
                 if (layer) pass.dbias = upload(DType::f32, {c.cols}, dbs);
+                if (variant != 1) pass.dsum = upload(DType::f32, {c.cols}, dss);
                 if (variant > 0) pass.residual = upload(DType::f32, {c.rows, c.cols}, rs);
                 if (variant != 1) pass.copy = poisoned(DType::bf16, {c.rows, c.cols});
                 pass.dx = variant == 2 ? pass.residual : poisoned(DType::f32, {c.rows, c.cols});
-                norm_backward(ctx_, pass);
+                const bool summed = norm_backward(ctx_, pass);
                 const std::vector<float> dx = download(pass.dx);
 
                 std::vector<double> dweight(dws.begin(), dws.end()), dbias(dbs.begin(), dbs.end());
@@ -117,6 +121,22 @@ TEST_F(NormBackwardTest, MatchesF64) {
                     for (std::size_t i = 0; i < copy.size(); ++i) {
                         ASSERT_EQ(copy[i], bf16_to_f32(f32_to_bf16(dx[i]))) << i;
                     }
+                }
+                if (pass.dsum) {
+                    const std::vector<float> sums = download(pass.dsum);
+                    for (std::size_t i = 0; i < cols; ++i) {
+                        double sum = dss[i], magnitude = std::abs(sum);
+                        for (std::size_t r = 0; summed && r < rows; ++r) {
+                            sum += double{dx[r * cols + i]};
+                            magnitude += std::abs(double{dx[r * cols + i]});
+                        }
+                        // A group's rows one after the other, then groups, parts and their tree.
+                        const double chain_of_rows = static_cast<double>(rows) / 264 + 64;
+                        ASSERT_NEAR(sums[i], sum, summed ? 0x1p-24 * chain_of_rows * magnitude : 0)
+                            << i;
+                    }
+                } else {
+                    ASSERT_TRUE(summed) << "nothing is left to do";
                 }
                 if (cols == 1 && layer) continue;  // as above
                 const double over_rows = unit + 0x1p-24 * (static_cast<double>(rows) / 528 + 64);

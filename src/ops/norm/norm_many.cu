@@ -15,6 +15,7 @@
 #include "core/cuda/copy.cuh"
 #include "core/cuda/vec4.cuh"
 #include "ops/norm/norm_many.cuh"
+#include "ops/norm/norm_many_f32.cuh"
 #include "ops/norm/norm_row.cuh"
 
 namespace mr::cuda {
@@ -284,6 +285,7 @@ bool start_with(const Context& ctx, const NormArgs& a) {
 }  // namespace
 
 bool start_norm_many(const Context& ctx, const NormArgs& a, DType x, DType residual, DType out) {
+    if (x == DType::f32 && out == DType::bf16) return start_norm_many_f32(ctx, a);
     if (x != residual || x != out || a.rows < kFewestRows) return false;
     if (a.cols < kFewestCols || a.cols % kWide != 0) return false;
     if (x == DType::f16) return start_with<__half>(ctx, a);

@@ -299,6 +299,30 @@ TEST_F(NormTest, ManyMoreRowsHaveTheBitsOfFew) {
     }
 }
 
+// Rows of f32 into bf16 have a kernel of their own up to 2048 columns; a warp's ring goes round
+// more than twice here.
+TEST_F(NormTest, ManyRowsOfF32HaveTheBitsOfFew) {
+    constexpr std::int64_t kSome = 61;
+    for (const std::int64_t cols : {4, 100, 768, 772, 1024, 1028, 2048, 2052}) {
+        const std::int64_t rows = cols <= 1024 ? 19011 : 8011;
+        for (const NormKind kind : kKinds) {
+            memory_.reset();
+            const Both some = make(DType::f32, {kSome, cols}, 1, 0.5f);
+            const Both w = make(DType::f32, {cols}), b = make(DType::f32, {cols});
+            const Tensor x = repeated(some.tensor, rows);
+            const Tensor room = poisoned(DType::bf16, {rows + 1, cols});
+            const Tensor few = poisoned(DType::bf16, {kSome, cols});
+            const Tensor bias = kind == NormKind::layer ? b.tensor : Tensor{};
+            norm(ctx_, pass_of(kind, room.slice_rows(0, rows), x, w.tensor, bias));
+            norm(ctx_, pass_of(kind, few, some.tensor, w.tensor, bias));
+            const std::string where = label(kind, rows, cols, DType::f32, DType::bf16);
+            ASSERT_EQ(first_other_row(room.slice_rows(0, rows), few), -1) << where;
+            const Tensor poison = poisoned(DType::bf16, {1, cols});
+            ASSERT_EQ(first_other_row(room.slice_rows(rows, 1), poison), -1) << where;
+        }
+    }
+}
+
 // Sum, norm and second norm in one pass have the bits of the ops one after another.
 TEST_F(NormTest, FusedIsTheSameAsItsParts) {
     constexpr std::int64_t kSome = 13;  // different rows

@@ -1,0 +1,49 @@
+// What the kernels of the norm's backward are given, and the way for many rows
+// (norm_backward_many.cu).
+#pragma once
+
+#include "core/cuda/kernel.cuh"
+#include "ops/norm/kind.h"
+
+namespace mr::cuda {
+
+struct NormBackwardArgs {
+    float* dx;
+    bf16* copy;             // or null
+    const float* residual;  // or null
+    const void* dy;         // bf16, or f32
+    const float* x;
+    const float* weight;
+    float* parts;  // [blocks, sums, cols]: dweight, dbias, and for many rows dsum
+    int rows, cols;
+    float eps;
+    ops::NormKind kind;
+    Stamp* stamp;
+};
+
+// One element's share of the row's sums of g and g * h, and of the column's dweight and dbias. No
+// rounding is left to the compiler here and below: both ways give a row the same bits.
+__device__ __forceinline__ void add_to_sums(float d, float w, float h, float& sum_g, float& sum_gh,
+                                            float& dweight, float& dbias) {
+    const float g = __fmul_rn(d, w);
+    sum_g = __fadd_rn(sum_g, g);
+    sum_gh = __fmaf_rn(g, h, sum_gh);
+    dweight = __fmaf_rn(d, h, dweight);
+    dbias = __fadd_rn(dbias, d);
+}
+// residual + rstd * (g - mean_g - h * mean_gh)
+__device__ __forceinline__ float gradient_of(float d, float w, float h, float mean_g, float mean_gh,
+                                             float rstd, float residual) {
+    const float g = __fmaf_rn(-h, mean_gh, __fmaf_rn(d, w, -mean_g));
+    return __fmaf_rn(rstd, g, residual);
+}
+
+// Blocks of that kernel at most, whatever the GPU: two a multiprocessor of an H200.
+inline constexpr int kManyBackwardBlocks = 264;
+
+// Starts the kernel for many rows where it takes them and gives its number of blocks, else 0, and
+// nothing has happened: 64 rows and more, up to 2048 columns in eights, dy in bf16, code for
+// sm_90. All pointers are 16-byte aligned. parts is [blocks, 3, cols]: the third are sums of dx.
+int start_norm_backward_many(const Context& ctx, const NormBackwardArgs& args);
+
+}  // namespace mr::cuda
