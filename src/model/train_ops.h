@@ -97,8 +97,12 @@ class TrainOps {
     virtual void attention(const ops::HeadRows& out, Tensor lse, const ops::HeadRows& q,
                            const ops::HeadRows& k, const ops::HeadRows& v,
                            const ops::AttentionMask& mask, float scale) = 0;
-    // out [tokens, hidden] = act(in), or act(in[:, :hidden]) * in[:, hidden:] where `gated`.
-    virtual void activation(Tensor out, Tensor in, ops::Activation kind, bool gated) = 0;
+    // out [tokens, hidden] = act(in), or act(in[:, :hidden]) * in[:, hidden:] where `gated`. `bias`
+    // is added to `in` on the way where activation_adds_bias(), else none.
+    virtual void activation(Tensor out, Tensor in, Tensor bias, ops::Activation kind,
+                            bool gated) = 0;
+    // Whether the bias of the product before an activation without gates is to be left to it.
+    virtual bool activation_adds_bias() const { return false; }
 
     // --- backward ------------------------------------------------------------------------------
     // loss[t] of rows [first, first + logits.rows()) of the slot's targets; with `gradient` the
@@ -114,15 +118,17 @@ class TrainOps {
                                OpKind kind = OpKind::linear) = 0;
     // dx = residual + the norm's gradient; dx, residual, x f32; dy in compute_type(). residual may
     // be none (0), or dx itself. `copy`: dx in compute_type() as well, where that is not f32; may
-    // be none. dweight, dbias +=.
+    // be none. dweight, dbias +=; any may be none. dsum += the sums of dx over tokens, the gradient
+    // of a bias that was added to the residual stream; true: that was done on the way, or there is
+    // no dsum; false: it is left to linear_weight().
     struct NormBackward {
         NormKind kind = NormKind::rms;
         float eps = 1e-5f;
         Tensor dx, copy, residual;
-        Tensor dweight, dbias;
+        Tensor dweight, dbias, dsum;
         Tensor dy, x, weight;
     };
-    virtual void norm_backward(const NormBackward& pass) = 0;
+    virtual bool norm_backward(const NormBackward& pass) = 0;
     // dx from dy, dx may be dy; dweight +=.
     virtual void norm_heads_backward(const ops::HeadRows& dx, Tensor dweight,
                                      const ops::HeadRows& dy, const ops::HeadRows& x, Tensor weight,
@@ -131,9 +137,10 @@ class TrainOps {
                                     const ops::HeadRows& q, const ops::HeadRows& k,
                                     const ops::HeadRows& v, const ops::HeadRows& out, Tensor lse,
                                     const ops::AttentionMask& mask, float scale) = 0;
-    // din from dy [tokens, hidden]; din may be `in` itself. True: the sums of din over tokens were
-    // added to dbias on the way; false: that is left to linear_weight(). dbias may be none.
-    virtual bool activation_backward(Tensor din, Tensor dbias, Tensor dy, Tensor in,
+    // din from dy [tokens, hidden]; din may be `in` itself; `bias` as in activation(). True: the
+    // sums of din over tokens were added to dbias on the way; false: that is left to
+    // linear_weight(). dbias may be none.
+    virtual bool activation_backward(Tensor din, Tensor dbias, Tensor dy, Tensor in, Tensor bias,
                                      ops::Activation kind, bool gated) = 0;
     // dtable[ids[t]] += dx[t], dpositions[t % seq] += dx[t] (may be none). All f32.
     virtual void embed_backward(Tensor dtable, Tensor dpositions, Tensor dx, int slot) = 0;

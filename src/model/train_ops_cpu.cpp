@@ -103,7 +103,7 @@ class CpuTrainOps final : public TrainOps {
                    float scale) override {
         ops::flash_forward(ctx_, out, lse, q, k, v, {cu_, cu_}, mask, scale);
     }
-    void activation(Tensor out, Tensor in, ops::Activation kind, bool gated) override {
+    void activation(Tensor out, Tensor in, Tensor, ops::Activation kind, bool gated) override {
         if (gated) {
             ops::gated_activation(ctx_, out, in, kind);
         } else {
@@ -126,7 +126,7 @@ class CpuTrainOps final : public TrainOps {
     void linear_weight(Tensor dw, Tensor dbias, Tensor dy, Tensor x, OpKind kind) override {
         ops::linear_backward_weight(ctx_, dw, dbias, dy, x, kind);
     }
-    void norm_backward(const NormBackward& pass) override {
+    bool norm_backward(const NormBackward& pass) override {
         ops::norm_backward(ctx_, {.kind = pass.kind,
                                   .eps = pass.eps,
                                   .dx = pass.dx,
@@ -136,6 +136,7 @@ class CpuTrainOps final : public TrainOps {
                                   .dy = pass.dy,
                                   .x = pass.x,
                                   .weight = pass.weight});
+        return !pass.dsum;
     }
     void norm_heads_backward(const ops::HeadRows& dx, Tensor dweight, const ops::HeadRows& dy,
                              const ops::HeadRows& x, Tensor weight, float eps) override {
@@ -147,7 +148,7 @@ class CpuTrainOps final : public TrainOps {
                             float scale) override {
         ops::flash_backward(ctx_, gradients, dout, q, k, v, out, lse, {cu_, cu_}, mask, scale);
     }
-    bool activation_backward(Tensor din, Tensor, Tensor dy, Tensor in, ops::Activation kind,
+    bool activation_backward(Tensor din, Tensor, Tensor dy, Tensor in, Tensor, ops::Activation kind,
                              bool gated) override {
         if (gated) {
             ops::gated_activation_backward(ctx_, din, dy, in, kind);

@@ -162,9 +162,10 @@ class CudaTrainOps final : public TrainOps {
                    float scale) override {
         cuda::flash_forward(ctx_, out, lse, q, k, v, batch_of(shape_), mask, scale);
     }
-    void activation(Tensor out, Tensor in, ops::Activation kind, bool gated) override {
-        cuda::activation_train(ctx_, out, in, kind, gated);
+    void activation(Tensor out, Tensor in, Tensor bias, ops::Activation kind, bool gated) override {
+        cuda::activation_train(ctx_, out, in, bias, kind, gated);
     }
+    bool activation_adds_bias() const override { return true; }
 
     void loss(float* loss, Tensor logits, int slot, std::int64_t first, float scale,
               bool gradient) override {
@@ -177,17 +178,18 @@ class CudaTrainOps final : public TrainOps {
     void linear_weight(Tensor dw, Tensor dbias, Tensor dy, Tensor x, OpKind kind) override {
         cuda::linear_backward_weight(ctx_, dw, dbias, dy, x, {.kind = kind, .timed = true});
     }
-    void norm_backward(const NormBackward& pass) override {
-        cuda::norm_backward(ctx_, {.kind = pass.kind,
-                                   .eps = pass.eps,
-                                   .dx = pass.dx,
-                                   .copy = pass.copy,
-                                   .residual = pass.residual,
-                                   .dweight = pass.dweight,
-                                   .dbias = pass.dbias,
-                                   .dy = pass.dy,
-                                   .x = pass.x,
-                                   .weight = pass.weight});
+    bool norm_backward(const NormBackward& pass) override {
+        return cuda::norm_backward(ctx_, {.kind = pass.kind,
+                                          .eps = pass.eps,
+                                          .dx = pass.dx,
+                                          .copy = pass.copy,
+                                          .residual = pass.residual,
+                                          .dweight = pass.dweight,
+                                          .dbias = pass.dbias,
+                                          .dsum = pass.dsum,
+                                          .dy = pass.dy,
+                                          .x = pass.x,
+                                          .weight = pass.weight});
     }
     void norm_heads_backward(const ops::HeadRows& dx, Tensor dweight, const ops::HeadRows& dy,
                              const ops::HeadRows& x, Tensor weight, float eps) override {
@@ -200,8 +202,8 @@ class CudaTrainOps final : public TrainOps {
         cuda::flash_backward(ctx_, gradients, dout, q, k, v, out, lse, batch_of(shape_), mask,
                              scale);
     }
-    bool activation_backward(Tensor din, Tensor dbias, Tensor dy, Tensor in, ops::Activation kind,
-                             bool gated) override {
+    bool activation_backward(Tensor din, Tensor dbias, Tensor dy, Tensor in, Tensor bias,
+                             ops::Activation kind, bool gated) override {
         if (gated) {
             cuda::gated_activation_backward(ctx_, din, dy, in, kind);
             return false;
@@ -210,7 +212,7 @@ class CudaTrainOps final : public TrainOps {
             cuda::activation_backward(ctx_, din, dy, in, kind);
             return false;
         }
-        cuda::activation_backward(ctx_, din, dbias, dy, in, kind);
+        cuda::activation_backward(ctx_, din, dbias, dy, in, bias, kind);
         return true;
     }
     void embed_backward(Tensor dtable, Tensor dpositions, Tensor dx, int slot) override {

@@ -71,8 +71,10 @@ const char* recompute_name(Recompute recompute) {
 }
 
 std::int64_t default_head_rows(const ModelSpec& spec, std::int64_t tokens, DType compute) {
-    // A GPU wants few large products; a CPU wants what it just made to be near.
-    const std::int64_t bytes = std::int64_t{compute == DType::f32 ? 16 : 512} << 20;
+    // A GPU wants few large products; a CPU wants what it just made to be near. 576 MiB are 5,504
+    // rows of GPT-2: their gradient has 129 tiles of 128 x 256, all but three for the 132
+    // multiprocessors of an H200 at once.
+    const std::int64_t bytes = std::int64_t{compute == DType::f32 ? 16 : 576} << 20;
     const auto row = static_cast<std::int64_t>(dtype_bytes(compute, 1)) * spec.vocab;
     const std::int64_t most = std::max<std::int64_t>(bytes / row / 64 * 64, 64);
     // As many pieces as it takes, all of one size: a small one at the end would be a slow one.
@@ -219,10 +221,16 @@ void TrainPass::forward_attention(const LayerWeights& w, const Layer& a, Tensor 
     if (out) ops_.linear(out, a.attn, w.o, w.o_bias, x);
 }
 
+// The bias of `up` where the activation adds it, else none.
+Tensor TrainPass::left_to_activation(Tensor up_bias) const {
+    return spec_.gated || !ops_.activation_adds_bias() ? Tensor() : up_bias;
+}
+
 // out = x + down(act(up(h2)))
 void TrainPass::forward_mlp(const LayerWeights& w, const Layer& a, Tensor x, Tensor out) {
-    ops_.linear(a.gu, a.h2, gate_up_matrix(spec_, w), w.up_bias, {});
-    ops_.activation(a.a, a.gu, spec_.activation, spec_.gated);
+    const Tensor later = left_to_activation(w.up_bias);
+    ops_.linear(a.gu, a.h2, gate_up_matrix(spec_, w), later ? Tensor() : w.up_bias, {});
+    ops_.activation(a.a, a.gu, later, spec_.activation, spec_.gated);
     if (out) ops_.linear(out, a.a, w.down, w.down_bias, x);
 }
 
@@ -282,26 +290,28 @@ void TrainPass::head(const Weights& weights, const Weights* grads, int slot, flo
                             .residual = {},
                             .dweight = grads->final_norm,
                             .dbias = grads->final_norm_bias,
+                            .dsum = {},
                             .dy = dhf,
                             .x = x,
                             .weight = weights.final_norm});
     }
 }
 
-void TrainPass::norm_backward(Tensor dy, Tensor x, Tensor weight, Tensor dweight, Tensor dbias,
-                              bool copy) {
+bool TrainPass::norm_backward(Tensor dy, Tensor x, Tensor weight, Tensor dweight, Tensor dbias,
+                              bool copy, Tensor dsum) {
     const Buffers& b = *b_;
     copy = copy && b.dxc.data != b.dx.data;
-    ops_.norm_backward({.kind = spec_.norm,
-                        .eps = spec_.norm_eps,
-                        .dx = b.dx,
-                        .copy = copy ? b.dxc : Tensor(),
-                        .residual = b.dx,
-                        .dweight = dweight,
-                        .dbias = dbias,
-                        .dy = dy,
-                        .x = x,
-                        .weight = weight});
+    return ops_.norm_backward({.kind = spec_.norm,
+                               .eps = spec_.norm_eps,
+                               .dx = b.dx,
+                               .copy = copy ? b.dxc : Tensor(),
+                               .residual = b.dx,
+                               .dweight = dweight,
+                               .dbias = dbias,
+                               .dsum = dsum,
+                               .dy = dy,
+                               .x = x,
+                               .weight = weight});
 }
 
 // What a layer did not keep. The same operations on the same values: the same bits.
@@ -320,27 +330,28 @@ void TrainPass::remake(const LayerWeights& w, const Layer& a) {
     }
     norm(a.h1, a.x, w.attn_norm, w.attn_norm_bias);
     norm(a.h2, spec_.residual == Residual::parallel ? a.x : a.x1, w.mlp_norm, w.mlp_norm_bias);
-    ops_.activation(a.a, a.gu, spec_.activation, spec_.gated);
+    ops_.activation(a.a, a.gu, left_to_activation(w.up_bias), spec_.activation, spec_.gated);
 }
 
 // dh = the gradient of h2, from that of the MLP's output, dxc.
 void TrainPass::backward_mlp(const LayerWeights& w, const LayerWeights& g, const Layer& a,
-                             Tensor dh) {
+                             Tensor dh, Tensor down_bias) {
     const Buffers& b = *b_;
     ops_.linear_input(b.da, b.dxc, w.down);
-    ops_.linear_weight(g.down, g.down_bias, b.dxc, a.a);
-    const bool with_bias =
-        ops_.activation_backward(a.gu, g.up_bias, b.da, a.gu, spec_.activation, spec_.gated);
+    ops_.linear_weight(g.down, down_bias, b.dxc, a.a);
+    const bool with_bias = ops_.activation_backward(
+        a.gu, g.up_bias, b.da, a.gu, left_to_activation(w.up_bias), spec_.activation, spec_.gated);
     ops_.linear_input(dh, a.gu, gate_up_matrix(spec_, w));
     ops_.linear_weight(gate_up_matrix(spec_, g), with_bias ? Tensor() : g.up_bias, a.gu, a.h2);
 }
 
 // dh = the gradient of h1, from that of attention's output, dxc.
-void TrainPass::backward_attention(const LayerWeights& w, const LayerWeights& g, const Layer& a) {
+void TrainPass::backward_attention(const LayerWeights& w, const LayerWeights& g, const Layer& a,
+                                   Tensor o_bias) {
     const Buffers& b = *b_;
     const std::int64_t heads = spec_.heads, kv = spec_.kv_heads, size = spec_.head_dim;
     ops_.linear_input(b.dattn, b.dxc, w.o);
-    ops_.linear_weight(g.o, g.o_bias, b.dxc, a.attn);
+    ops_.linear_weight(g.o, o_bias, b.dxc, a.attn);
     const Tensor qk = spec_.qk_norm ? a.qk : a.qkv;
     const ops::HeadRows dq = heads_of(b.dqkv, 0, heads, size);
     const ops::HeadRows dk = heads_of(b.dqkv, heads, kv, size);
@@ -362,29 +373,35 @@ void TrainPass::backward_attention(const LayerWeights& w, const LayerWeights& g,
     ops_.linear_weight(qkv_matrix(spec_, g), qkv_bias(spec_, g), b.dqkv, a.h1);
 }
 
-// dx, the gradient of the layer's output, becomes that of its input.
-void TrainPass::backward_layer(const LayerWeights& w, const LayerWeights& g, const Layer& a) {
+// dx, the gradient of the layer's output, becomes that of its input. What a norm adds to dx last is
+// what the next bias down the stream has as its gradient, summed over tokens.
+bool TrainPass::backward_layer(const LayerWeights& w, const LayerWeights& g, const Layer& a,
+                               Tensor down_bias, Tensor below) {
     const Buffers& b = *b_;
     remake(w, a);
     if (spec_.residual == Residual::parallel) {
         // Both branches read dxc, so both are done before either norm adds to it.
-        backward_mlp(w, g, a, b.dh2);
-        backward_attention(w, g, a);
-        norm_backward(b.dh2, a.x, w.mlp_norm, g.mlp_norm, g.mlp_norm_bias, false);
+        backward_mlp(w, g, a, b.dh2, down_bias);
+        backward_attention(w, g, a, g.o_bias);
+        norm_backward(b.dh2, a.x, w.mlp_norm, g.mlp_norm, g.mlp_norm_bias, false, {});
     } else {
-        backward_mlp(w, g, a, b.dh);
-        norm_backward(b.dh, a.x1, w.mlp_norm, g.mlp_norm, g.mlp_norm_bias, true);
-        backward_attention(w, g, a);
+        backward_mlp(w, g, a, b.dh, down_bias);
+        const bool taken =
+            norm_backward(b.dh, a.x1, w.mlp_norm, g.mlp_norm, g.mlp_norm_bias, true, g.o_bias);
+        backward_attention(w, g, a, taken ? Tensor() : g.o_bias);
     }
-    norm_backward(b.dh, a.x, w.attn_norm, g.attn_norm, g.attn_norm_bias, true);
+    return norm_backward(b.dh, a.x, w.attn_norm, g.attn_norm, g.attn_norm_bias, true, below);
 }
 
 void TrainPass::step(const Weights& weights, const Weights& grads, int slot, float scale) {
     forward(weights, slot);
     head(weights, &grads, slot, scale);
+    bool taken = false;  // the layer's down_bias, by the layer above
     for (std::size_t i = b_->layers.size(); i-- > 0;) {
         ops_.at(static_cast<int>(i));
-        backward_layer(weights.layers[i], grads.layers[i], b_->layers[i]);
+        const LayerWeights& g = grads.layers[i];
+        taken = backward_layer(weights.layers[i], g, b_->layers[i], taken ? Tensor() : g.down_bias,
+                               i > 0 ? grads.layers[i - 1].down_bias : Tensor());
     }
     ops_.at(-1);
     ops_.embed_backward(grads.embedding, grads.positions, b_->dx, slot);

@@ -62,15 +62,23 @@ class TrainPass {
     void forward(const Weights& weights, int slot);
     void forward_attention(const LayerWeights& w, const Layer& a, Tensor x, Tensor out);
     void forward_mlp(const LayerWeights& w, const Layer& a, Tensor x, Tensor out);
+    Tensor left_to_activation(Tensor up_bias) const;
     void forward_layer(const LayerWeights& w, const Layer& a, Tensor out);
     void remake(const LayerWeights& w, const Layer& a);
     void head(const Weights& weights, const Weights* grads, int slot, float scale);
-    void backward_attention(const LayerWeights& w, const LayerWeights& g, const Layer& a);
-    void backward_mlp(const LayerWeights& w, const LayerWeights& g, const Layer& a, Tensor dh);
-    void backward_layer(const LayerWeights& w, const LayerWeights& g, const Layer& a);
+    // o_bias, down_bias: their gradients, where they are still to be taken.
+    void backward_attention(const LayerWeights& w, const LayerWeights& g, const Layer& a,
+                            Tensor o_bias);
+    void backward_mlp(const LayerWeights& w, const LayerWeights& g, const Layer& a, Tensor dh,
+                      Tensor down_bias);
+    // `below`: the gradient of the next lower layer's down_bias, or none. True: it was taken.
+    bool backward_layer(const LayerWeights& w, const LayerWeights& g, const Layer& a,
+                        Tensor down_bias, Tensor below);
     void norm(Tensor out, Tensor x, Tensor weight, Tensor bias);
-    // dx_ += the gradient of a norm whose output has the gradient dy.
-    void norm_backward(Tensor dy, Tensor x, Tensor weight, Tensor dweight, Tensor dbias, bool copy);
+    // dx += the gradient of a norm whose output has the gradient dy. dsum, and what is returned, as
+    // in TrainOps::NormBackward.
+    bool norm_backward(Tensor dy, Tensor x, Tensor weight, Tensor dweight, Tensor dbias, bool copy,
+                       Tensor dsum);
 
     ModelSpec spec_;
     TrainShape shape_;

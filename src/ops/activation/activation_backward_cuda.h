@@ -9,8 +9,10 @@
 namespace mr::cuda {
 
 // out = act(x), or, `gated`, out[t, i] = act(x[t, i]) * x[t, hidden + i] with x [tokens, 2 hidden].
-// out may be x where not gated.
-void activation_train(const Context& ctx, Tensor out, Tensor x, ops::Activation kind, bool gated);
+// out may be x where not gated. bias f32 [hidden], or none, is added to x where not gated: for the
+// product before it that costs more than it does here.
+void activation_train(const Context& ctx, Tensor out, Tensor x, Tensor bias, ops::Activation kind,
+                      bool gated);
 
 // dgate_up [tokens, 2 hidden] from dy [tokens, hidden], where the forward was
 // act(gate_up[t, i]) * gate_up[t, hidden + i]. dgate_up may be gate_up.
@@ -20,10 +22,10 @@ void gated_activation_backward(const Context& ctx, Tensor dgate_up, Tensor dy, T
 // dx = dy * act'(x); dx may be dy or x.
 void activation_backward(const Context& ctx, Tensor dx, Tensor dy, Tensor x, ops::Activation kind);
 
-// The same, and dbias f32 [cols] += the sum of dx over rows, dx as it was rounded: the gradient of
-// the bias that was added before the activation. It saves reading dx again. Scratch:
-// linear_train_scratch_bytes(cols) of ctx.scratch.
+// The same for act(x + bias), bias f32 [cols] or none, and dbias f32 [cols] += the sum of dx over
+// rows, dx as it was rounded: the gradient of the bias that was added before the activation. It
+// saves reading dx again. Scratch: linear_train_scratch_bytes(cols) of ctx.scratch.
 void activation_backward(const Context& ctx, Tensor dx, Tensor dbias, Tensor dy, Tensor x,
-                         ops::Activation kind);
+                         Tensor bias, ops::Activation kind);
 
 }  // namespace mr::cuda

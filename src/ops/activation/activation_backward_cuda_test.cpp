@@ -121,14 +121,17 @@ TEST_F(ActivationBackwardTest, ForwardMatchesF64) {
         for (const std::int64_t cols : {1, 7, 8, 264, 3072, 5632}) {
             for (const bool gated : {false, true}) {
                 memory_.reset();
-                const std::int64_t rows = 5;
+                const std::int64_t rows = cols == 3072 ? 19 : 5;
                 const auto width = static_cast<std::size_t>(cols);
                 const std::size_t stride = (gated ? 2 : 1) * width;
+                std::vector<float> bs = normal(width);
                 std::vector<float> xs = inputs(static_cast<std::size_t>(rows) * stride);
                 for (float& x : xs) x = std::clamp(x, -200.0f, 200.0f);
                 const Tensor x = upload(DType::bf16, {rows, static_cast<std::int64_t>(stride)}, xs);
                 const Tensor all = poisoned(DType::bf16, {rows + 1, cols});
-                activation_train(ctx_, all.slice_rows(0, rows), x, kind, gated);
+                const Tensor bias = upload(DType::f32, {cols}, bs);
+                activation_train(ctx_, all.slice_rows(0, rows), x, gated ? Tensor{} : bias, kind,
+                                 gated);
                 const std::vector<float> got = download(all);
                 for (std::size_t i = 0; i < got.size(); ++i) {
                     const std::size_t r = i / width, c = i % width;
@@ -136,7 +139,7 @@ TEST_F(ActivationBackwardTest, ForwardMatchesF64) {
                         ASSERT_TRUE(std::isnan(got[i])) << "behind the end";
                         continue;
                     }
-                    const double v = xs[r * stride + c];
+                    const double v = xs[r * stride + c] + (gated ? 0.0f : bs[c]);  // f32, as there
                     const double up = gated ? double{xs[r * stride + width + c]} : 1.0;
                     const double want = act(kind, v) * up;
                     ASSERT_NEAR(got[i], want, error(want, up, v))
@@ -164,7 +167,7 @@ TEST_F(ActivationBackwardTest, WithTheBias) {
                 const Tensor dbias = upload(DType::f32, {cols}, bs);
                 const Tensor want = poisoned(DType::bf16, {rows, cols});
                 activation_backward(ctx_, want, dy, x, kind);
-                activation_backward(ctx_, x, dbias, dy, x, kind);
+                activation_backward(ctx_, x, dbias, dy, x, {}, kind);
                 const std::vector<float> dx = download(want), sums = download(dbias);
                 ASSERT_EQ(download(x), dx) << static_cast<int>(kind) << " cols " << cols;
                 for (std::size_t c = 0; c < sums.size(); ++c) {
@@ -175,6 +178,43 @@ TEST_F(ActivationBackwardTest, WithTheBias) {
                     }
                     ASSERT_NEAR(sums[c], sum, 0x1p-24 * 64 * size) << "cols " << cols << " " << c;
                 }
+            }
+        }
+    }
+}
+
+// act(x + bias) has the bits of act(y) where y = x + bias is exact in bf16: whole numbers.
+TEST_F(ActivationBackwardTest, TheBiasBefore) {
+    for (const Activation kind : kKinds) {
+        for (const std::int64_t cols : {1, 7, 8, 264, 3072}) {
+            for (const std::int64_t rows : {1, 11, 700}) {
+                memory_.reset();
+                const std::size_t bytes = linear_train_scratch_bytes(cols);
+                ctx_.scratch = {memory_.array<std::byte>(bytes), bytes};
+                const auto count = static_cast<std::size_t>(rows * cols);
+                const auto width = static_cast<std::size_t>(cols);
+                std::vector<float> xs = normal(count, 4), ds = normal(count), ys(count), bs(width),
+                                   zeros(width);
+                for (std::size_t c = 0; c < width; ++c) bs[c] = static_cast<float>(c % 5) - 2;
+                for (std::size_t i = 0; i < count; ++i) {
+                    xs[i] = std::round(xs[i]);
+                    ys[i] = xs[i] + bs[i % width];
+                }
+                const Tensor x = upload(DType::bf16, {rows, cols}, xs);
+                const Tensor y = upload(DType::bf16, {rows, cols}, ys);
+                const Tensor dy = upload(DType::bf16, {rows, cols}, ds);
+                const Tensor bias = upload(DType::f32, {cols}, bs);
+                const Tensor a = poisoned(DType::bf16, {rows, cols});
+                const Tensor b = poisoned(DType::bf16, {rows, cols});
+                activation_train(ctx_, a, x, bias, kind, false);
+                activation_train(ctx_, b, y, {}, kind, false);
+                ASSERT_EQ(download(a), download(b)) << static_cast<int>(kind) << " cols " << cols;
+                const Tensor da = upload(DType::f32, {cols}, zeros);
+                const Tensor db = upload(DType::f32, {cols}, zeros);
+                activation_backward(ctx_, a, da, dy, x, bias, kind);
+                activation_backward(ctx_, b, db, dy, y, {}, kind);
+                ASSERT_EQ(download(a), download(b)) << static_cast<int>(kind) << " cols " << cols;
+                ASSERT_EQ(download(da), download(db)) << static_cast<int>(kind) << " cols " << cols;
             }
         }
     }

@@ -100,6 +100,11 @@ void multiply(const Context& ctx, const TrainProduct& p, const char* name,
 
 bool is_matrix(Tensor t, DType type) { return t && t.dtype == type && t.shape.rank == 2; }
 
+// How many parts the sum over tokens has, whatever their number; each has n floats.
+int bias_parts(std::int64_t n) {
+    return static_cast<int>(std::clamp<std::int64_t>(1024 / ((n + 255) / 256), 8, 256));
+}
+
 void check(const Context& ctx, std::int64_t n) {
     MR_CHECK(ctx.cuda, "the context has a stream");
     MR_CHECK(ctx.scratch.size() >= linear_train_scratch_bytes(n), "scratch was planned");
@@ -108,10 +113,6 @@ void check(const Context& ctx, std::int64_t n) {
 }
 
 }  // namespace
-
-int bias_parts(std::int64_t n) {
-    return static_cast<int>(std::clamp<std::int64_t>(1024 / ((n + 255) / 256), 8, 256));
-}
 
 std::size_t linear_train_scratch_bytes(std::int64_t max_n) {
     // Parts times n is greatest at a whole number of 256 columns, or at the most columns.

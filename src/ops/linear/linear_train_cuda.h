@@ -43,8 +43,6 @@ void linear_backward_weight(const Context& ctx, Tensor dw, Tensor dbias, Tensor 
 
 // dbias += the sum of dy over tokens, alone; as above.
 void bias_gradient(const Context& ctx, Tensor dbias, Tensor dy);
-// How many parts the sum over tokens has, whatever their number; each has n floats.
-int bias_parts(std::int64_t n);
 
 // Of ctx.scratch, for any of these.
 std::size_t linear_train_scratch_bytes(std::int64_t max_n);

@@ -1,6 +1,8 @@
-// A block has a row. The row comes from memory once and waits in shared memory for its greatest
-// element and then for its sum, while the other blocks of the multiprocessor load and store; a row
-// that does not fit there is read again.
+// A block has a row. The row comes from memory once, is added up as it comes, and waits in shared
+// memory for its sum, while the other blocks of the multiprocessor load and store; a row that does
+// not fit there is read again.
+#include "core/cuda/bulk.cuh"
+#include "core/cuda/fast_math.cuh"
 #include "core/cuda/vec8.cuh"
 #include "ops/loss/loss_backward_cuda.h"
 
@@ -9,7 +11,6 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
-constexpr int kBatch = 4;                // loads in flight
 constexpr float kMost = 3.38953139e38f;  // of bf16
 
 struct Args {
@@ -43,23 +44,53 @@ __device__ __forceinline__ Raw<kWidth> pack(const float (&v)[kWidth]) {
     }
 }
 
-// kKept: the row lies in shared memory after the first pass.
-template <int kWidth, bool kKept>
+// exp(x - top) as one multiply-add and one instruction more: at(x) * fix. The product top * log2(e)
+// is rounded, by so much all exponents are off alike, and `fix` mends that. Finite tops
+// beyond 2.3e38 end as a NaN.
+struct Exponentials {
+    float shift, fix;
+    __device__ __forceinline__ float at(float x) const {
+        return fast_exp2(__fmaf_rn(x, kLog2E, -shift));
+    }
+};
+__device__ __forceinline__ Exponentials exponentials_from(float top) {
+    const float shift = __fmul_rn(top, kLog2E);
+    return {shift, fast_exp2(-__fmaf_rn(top, kLog2E, -shift))};
+}
+
+// Where a row waits for its second pass: in memory, or in shared memory, into which the threads put
+// what they read, or (sm_90) the copy engine brings it, all of it on its way at once.
+enum class Wait { memory, kept, brought };
+
+constexpr int kChunk = 2 * kThreads;  // pieces that come under one barrier
+constexpr int kMostChunks = 16;       // of 16 KB: more than shared memory has
+
+template <int kWidth, Wait kWait>
 __global__ void __launch_bounds__(kThreads) row_gradient(const Args a) {
+    constexpr bool kBrought = kWait == Wait::brought;
+    constexpr int kBatch = kBrought ? kChunk / kThreads : 4;  // loads in flight
     extern __shared__ __align__(16) unsigned char kept[];
     __shared__ float tops[kWarps], sums[kWarps];
-    wait_for_previous();
-    const StageClock clock(a.stamp);
-    let_next_start();
+    __shared__ std::uint64_t barriers[kBrought ? kMostChunks : 1];
     using Piece = Raw<kWidth>;
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
     const std::size_t row = blockIdx.x;
     bf16* logits = a.logits + row * static_cast<std::size_t>(a.cols);
     auto* memory = reinterpret_cast<Piece*>(logits);
-    auto* mine = kKept ? reinterpret_cast<Piece*>(kept) : memory;
+    auto* mine = kWait == Wait::memory ? memory : reinterpret_cast<Piece*>(kept);
     // Pieces that have columns of the vocabulary, those that have no others, and the row's.
     const int pieces = (a.vocab + kWidth - 1) / kWidth, whole = a.vocab / kWidth;
     const int all = a.cols / kWidth;
+    const auto barrier = [&](int chunk) {
+        return shared_address(barriers) + 8 * static_cast<unsigned>(chunk);
+    };
+    if (kBrought && thread == 0) {
+        for (int i = 0; i * kChunk < pieces; ++i) barrier_init(barrier(i), 1);
+        barriers_ready();
+    }
+    wait_for_previous();
+    const StageClock clock(a.stamp);
+    let_next_start();
     const int target = a.targets[row];
     if (target < 0) {
         if (thread == 0) a.loss[row] = 0;
@@ -69,86 +100,109 @@ __global__ void __launch_bounds__(kThreads) row_gradient(const Args a) {
         }
         return;
     }
+    if constexpr (kBrought) {
+        if (thread == 0) {
+            for (int i = 0; i * kChunk < pieces; ++i) {
+                const int bytes =
+                    min(kChunk, pieces - i * kChunk) * static_cast<int>(sizeof(Piece));
+                barrier_expect(barrier(i), bytes);
+                copy_bulk(shared_address(mine + i * kChunk), memory + i * kChunk, bytes,
+                          barrier(i));
+            }
+        }
+        __syncthreads();  // the barriers are there
+    }
     const float target_logit = target < a.vocab ? to_f32(logits[target]) : 0.0f;
 
     // The least and the greatest, of whole pieces two columns at a time; an infinity is either, and
-    // a NaN is both. They begin at the finite ends.
-    float top = -kMost;
+    // a NaN is both. They begin at the finite ends. The sum of exponentials goes by the greatest so
+    // far: `top` of this thread.
+    float top = -kMost, sum = 0;
     bool bad = target >= a.vocab;
     __nv_bfloat162 low = __float2bfloat162_rn(kMost), high = __float2bfloat162_rn(-kMost);
-    const auto see = [&](const Piece& piece, int i) {
-        if (kWidth == 8 && i < whole) {
-            __nv_bfloat162 pairs[4];
-            memcpy(pairs, &piece, sizeof piece);
-#pragma unroll
-            for (int j = 0; j < kWidth / 2; ++j) {
-                low = __hmin2_nan(low, pairs[j]);
-                high = __hmax2_nan(high, pairs[j]);
-            }
-            return;
-        }
-        float v[kWidth];
-        unpack<kWidth>(piece, v);
-#pragma unroll
-        for (int j = 0; j < kWidth; ++j) {
-            if (i * kWidth + j >= a.vocab) continue;
-            bad |= !(fabsf(v[j]) <= kMost);
-            top = fmaxf(top, v[j]);
-        }
-    };
-    int i = thread;
-    for (; i + (kBatch - 1) * kThreads < pieces; i += kBatch * kThreads) {
+    for (int first = 0; first < pieces; first += kBatch * kThreads) {
+        if constexpr (kBrought) barrier_wait(barrier(first / kChunk), 0);
         Piece piece[kBatch];
-#pragma unroll
-        for (int j = 0; j < kBatch; ++j) piece[j] = memory[i + j * kThreads];
+        const auto at = [&](int j) { return first + j * kThreads + thread; };
 #pragma unroll
         for (int j = 0; j < kBatch; ++j) {
-            if constexpr (kKept) mine[i + j * kThreads] = piece[j];
-            see(piece[j], i + j * kThreads);
+            if (at(j) < pieces) piece[j] = kBrought ? mine[at(j)] : memory[at(j)];
         }
-    }
-    for (; i < pieces; i += kThreads) {
-        const Piece piece = memory[i];
-        if constexpr (kKept) mine[i] = piece;
-        see(piece, i);
+        float greatest = top;
+#pragma unroll
+        for (int j = 0; j < kBatch; ++j) {
+            if (at(j) >= pieces) continue;
+            if constexpr (kWait == Wait::kept) mine[at(j)] = piece[j];
+            if (kWidth == 8 && at(j) < whole) {
+                __nv_bfloat162 pairs[4];
+                memcpy(pairs, &piece[j], sizeof(Piece));
+                __nv_bfloat162 most = pairs[0];
+#pragma unroll
+                for (int i = 0; i < kWidth / 2; ++i) {
+                    low = __hmin2_nan(low, pairs[i]);
+                    most = __hmax2_nan(most, pairs[i]);
+                }
+                high = __hmax2_nan(high, most);
+                const float2 ends = __bfloat1622float2(most);
+                greatest = fmaxf(greatest, fmaxf(ends.x, ends.y));
+                continue;
+            }
+            float v[kWidth];
+            unpack<kWidth>(piece[j], v);
+#pragma unroll
+            for (int i = 0; i < kWidth; ++i) {
+                if (at(j) * kWidth + i >= a.vocab) continue;
+                bad |= !(fabsf(v[i]) <= kMost);
+                greatest = fmaxf(greatest, v[i]);
+            }
+        }
+        const Exponentials exponentials = exponentials_from(greatest);
+        float more = 0;
+#pragma unroll
+        for (int j = 0; j < kBatch; ++j) {
+            if (at(j) >= pieces) continue;
+            float v[kWidth];
+            unpack<kWidth>(piece[j], v);
+            if (at(j) < whole) {
+#pragma unroll
+                for (int i = 0; i < kWidth; ++i) more += exponentials.at(v[i]);
+            } else {
+#pragma unroll
+                for (int i = 0; i < kWidth; ++i) {
+                    if (at(j) * kWidth + i < a.vocab) more += exponentials.at(v[i]);
+                }
+            }
+        }
+        sum = fmaf(sum, fast_exp(top - greatest), more * exponentials.fix);
+        top = greatest;
     }
     const float2 least = __bfloat1622float2(low), greatest = __bfloat1622float2(high);
     for (const float end : {least.x, least.y, greatest.x, greatest.y}) {
         bad |= !(fabsf(end) <= kMost);
     }
-    top = warp_max(fmaxf(top, fmaxf(greatest.x, greatest.y)));
-    if (lane == 0) tops[warp] = top;
+    const float top_of_warp = warp_max(top);
+    sum = warp_sum(sum * fast_exp(top - top_of_warp));
+    if (lane == 0) {
+        tops[warp] = top_of_warp;
+        sums[warp] = sum;
+    }
     bad = __syncthreads_or(bad) != 0;  // every logit was read: the row may be written from here on
     top = warp_max(tops[lane % kWarps]);
-
-    // A thread's own pieces, so nobody waits for what another one kept.
-    float sum = 0;
-    for (int p = thread; p < pieces; p += kThreads) {
-        float v[kWidth];
-        unpack<kWidth>(mine[p], v);
-#pragma unroll
-        for (int j = 0; j < kWidth; ++j) {
-            const float e = __expf(v[j] - top);
-            if (p < whole || p * kWidth + j < a.vocab) sum += e;
-        }
-    }
-    sum = warp_sum(sum);
-    if (lane == 0) sums[warp] = sum;
-    __syncthreads();
     sum = 0;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) sum += sums[w];
+    for (int w = 0; w < kWarps; ++w) sum += sums[w] * fast_exp(tops[w] - top);
     const float nan = __int_as_float(0x7fffffff);
     if (thread == 0) a.loss[row] = bad ? nan : logf(sum) + (top - target_logit);
     if (!a.gradient) return;
 
-    const float factor = bad ? nan : a.scale / sum;
+    const Exponentials exponentials = exponentials_from(top);
+    const float factor = bad ? nan : a.scale / sum * exponentials.fix;
     for (int p = thread; p < all; p += kThreads) {
         float v[kWidth] = {};
         if (p < pieces) {
             unpack<kWidth>(mine[p], v);
 #pragma unroll
-            for (int j = 0; j < kWidth; ++j) v[j] = factor * __expf(v[j] - top);
+            for (int j = 0; j < kWidth; ++j) v[j] = factor * exponentials.at(v[j]);
             if (p == target / kWidth || p >= whole) {
 #pragma unroll
                 for (int j = 0; j < kWidth; ++j) {
@@ -192,10 +246,12 @@ void cross_entropy_backward(const Context& ctx, float* loss, Tensor logits, std:
         allow_shared(kernel, shared);
         launch(ctx, dim3(static_cast<unsigned>(rows)), dim3(kThreads), shared, kernel, args);
     };
-    if (fits) {
-        start(wide ? row_gradient<8, true> : row_gradient<1, true>, row_bytes);
+    if (fits && wide && this_gpu().sm >= 90) {
+        start(row_gradient<8, Wait::brought>, row_bytes);
+    } else if (fits) {
+        start(wide ? row_gradient<8, Wait::kept> : row_gradient<1, Wait::kept>, row_bytes);
     } else {
-        start(wide ? row_gradient<8, false> : row_gradient<1, false>, 0);
+        start(wide ? row_gradient<8, Wait::memory> : row_gradient<1, Wait::memory>, 0);
     }
 }
 
