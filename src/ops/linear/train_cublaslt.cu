@@ -127,17 +127,19 @@ struct Preference {
     }
 };
 
-std::uint32_t reduction_of(const cublasLtMatmulAlgo_t& algo) {
-    std::uint32_t scheme = 0;
+template <typename T>
+T config_of(const cublasLtMatmulAlgo_t& algo, cublasLtMatmulAlgoConfigAttributes_t attribute) {
+    T value{};
     std::size_t written = 0;
-    library().cublasLtMatmulAlgoConfigGetAttribute(&algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
-                                                   &scheme, sizeof scheme, &written);
-    return scheme;
+    library().cublasLtMatmulAlgoConfigGetAttribute(&algo, attribute, &value, sizeof value,
+                                                   &written);
+    return value;
 }
 
 struct Choice {
     cublasLtMatmulAlgo_t algo;
     std::size_t workspace;
+    float waves;  // how often its tiles fill the GPU
 };
 
 // The library's favourites for exactly this product; they are the same in every run.
@@ -152,11 +154,12 @@ std::vector<Choice> choose(const Key& key, const Problem& problem) {
     if (status != CUBLAS_STATUS_SUCCESS) return found;  // not a product it knows
     for (int i = 0; i < count; ++i) {
         const cublasLtMatmulHeuristicResult_t& each = results[static_cast<std::size_t>(i)];
-        const std::uint32_t scheme = reduction_of(each.algo);
+        const auto scheme =
+            config_of<std::uint32_t>(each.algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
         if (each.state == CUBLAS_STATUS_SUCCESS && each.workspaceSize <= kTrainWorkspace &&
             (scheme == CUBLASLT_REDUCTION_SCHEME_NONE ||
              scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)) {
-            found.push_back({each.algo, each.workspaceSize});
+            found.push_back({each.algo, each.workspaceSize, each.wavesCount});
         }
     }
     return found;
@@ -193,8 +196,10 @@ __global__ void __launch_bounds__(256)
     atomicAdd(to, sum);
 }
 
-unsigned long long digest_of(const Context& ctx, const TrainProduct& p,
-                             std::span<std::byte> workspace) {
+}  // namespace
+
+unsigned long long product_digest(const Context& ctx, const TrainProduct& p,
+                                  std::span<std::byte> workspace) {
     auto* to = reinterpret_cast<unsigned long long*>(workspace.data());  // nobody needs it now
     ctx.cuda->fill(to, 0, sizeof *to);
     const auto start = [&](auto unit) {
@@ -213,6 +218,8 @@ unsigned long long digest_of(const Context& ctx, const TrainProduct& p,
     return value;
 }
 
+namespace {
+
 // The fastest of those with the bits of the first.
 std::size_t fastest(const Context& ctx, const TrainProduct& p, const Problem& problem,
                     const std::vector<Choice>& choices, std::span<std::byte> workspace) {
@@ -222,7 +229,7 @@ std::size_t fastest(const Context& ctx, const TrainProduct& p, const Problem& pr
     unsigned long long first = 0;
     for (std::size_t i = 0; i < choices.size(); ++i) {
         if (run(ctx, p, problem, choices[i], workspace) != CUBLAS_STATUS_SUCCESS) continue;
-        const unsigned long long bits = digest_of(ctx, p, workspace);
+        const unsigned long long bits = product_digest(ctx, p, workspace);
         if (i == 0) first = bits;
         if (bits != first) continue;
         const Event begin(true), end(true);
@@ -249,6 +256,22 @@ struct Known {
 };
 
 }  // namespace
+
+std::string library_product_name(const TrainProduct& p, int which) {
+    if (!library()) return "";
+    const std::vector<Choice> choices = choose(key_of(p), Problem(p));
+    if (static_cast<std::size_t>(which) >= choices.size()) return "";
+    const cublasLtMatmulAlgo_t& algo = choices[static_cast<std::size_t>(which)].algo;
+    const auto number = [&](cublasLtMatmulAlgoConfigAttributes_t attribute) {
+        return std::to_string(config_of<std::uint32_t>(algo, attribute));
+    };
+    return "algorithm " + number(CUBLASLT_ALGO_CONFIG_ID) + " tile " +
+           number(CUBLASLT_ALGO_CONFIG_TILE_ID) + " cluster " +
+           std::to_string(config_of<std::uint16_t>(algo, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID)) +
+           " split " + number(CUBLASLT_ALGO_CONFIG_SPLITK_NUM) + " custom " +
+           number(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION) + " waves " +
+           std::to_string(choices[static_cast<std::size_t>(which)].waves).substr(0, 5);
+}
 
 bool library_product(const Context& ctx, const TrainProduct& p, std::span<std::byte> workspace,
                      int which) {
@@ -277,6 +300,10 @@ bool library_product(const Context& ctx, const TrainProduct& p, std::span<std::b
 
 bool library_product(const Context&, const TrainProduct&, std::span<std::byte>, int) {
     return false;
+}
+std::string library_product_name(const TrainProduct&, int) { return ""; }
+unsigned long long product_digest(const Context&, const TrainProduct&, std::span<std::byte>) {
+    return 0;
 }
 
 #endif

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "core/context.h"
 #include "core/cuda/timeline.h"
@@ -39,6 +40,11 @@ inline constexpr int kTrainCandidates = 16;
 inline constexpr int kTimed = -1;
 bool library_product(const Context& ctx, const TrainProduct& product,
                      std::span<std::byte> workspace, int which = 0);
+// What the library calls the favourite `which`, and a number that all bits of the output go into
+// (it waits for it): for whoever measures.
+std::string library_product_name(const TrainProduct& product, int which);
+unsigned long long product_digest(const Context& ctx, const TrainProduct& product,
+                                  std::span<std::byte> workspace);
 // By a plain kernel: any shape, any GPU.
 void own_product(const Context& ctx, const TrainProduct& product, Stamp* stamp);
 
