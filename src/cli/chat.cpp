@@ -137,7 +137,7 @@ int chat(Options options) {
         } catch (const Error& error) {
             // A person can say something shorter.
             if (!person || !decode::may_go_on(error.kind())) throw;
-            fmt::print(stderr, "millrace: {}\n", one_line(error.what()));
+            err(fmt::format("millrace: {}\n", one_line(error.what())));
         }
         if (InterruptGuard::must_leave()) return InterruptGuard::exit_code();
         InterruptGuard::clear();  // first: a second Ctrl-C must not find the first still there

@@ -46,8 +46,7 @@ int convert(const Options& options) {
     for (const std::string& file : result.files) out(file + "\n");
     note(fmt::format("{} tensors, {} in {:.2f} s", result.tensors, format_bytes(result.bytes),
                      seconds));
-    for (const std::string& remark : result.notes)
-        fmt::print(stderr, "note: {}\n", one_line(remark));
+    for (const std::string& remark : result.notes) err(fmt::format("note: {}\n", one_line(remark)));
     return 0;
 }
 

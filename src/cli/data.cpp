@@ -90,7 +90,7 @@ int storybook(const Options& options) {
     if (to_file) {
         out(text);
     } else {
-        fmt::print(stderr, "{}", text);
+        err(text);
     }
     return 0;
 }
@@ -153,9 +153,8 @@ int pack(const PackCommand& command) {
     out(text);
     const bool wanted = command.pack.val_docs ? *command.pack.val_docs > 0 : command.pack.val > 0;
     if (result.val.tokens == 0 && wanted) {
-        fmt::print(stderr,
-                   "millrace: one document alone: nothing is held out for validation; --split says "
-                   "where documents end, --val-data names others\n");
+        err("millrace: one document alone: nothing is held out for validation; --split says where "
+            "documents end, --val-data names others\n");
     }
     return 0;
 }

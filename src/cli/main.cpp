@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
-#include <cstdio>
 #include <new>
 #include <sstream>
 #include <string>
@@ -30,7 +29,7 @@ constexpr const char* kExamples =
     "model is used. 'millrace COMMAND --help' says more.";
 
 int fail(int code, std::string_view message) {
-    fmt::print(stderr, "millrace: {}\n", one_line(message));
+    err(fmt::format("millrace: {}\n", one_line(message)));
     return code;
 }
 
@@ -136,6 +135,7 @@ int run_main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
     using namespace mr::cli;
+    hold_standard_streams();
     // A write says so instead, and the command ends cleanly: a closed pipe, a limit on file sizes.
     std::signal(SIGPIPE, SIG_IGN);
     std::signal(SIGXFSZ, SIG_IGN);

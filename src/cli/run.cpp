@@ -128,19 +128,19 @@ int run(RunOptions options) {
     const observe::RunReport report = report_of(all, loaded.seconds, ceilings.read);
     if (!options.shared.json) {
         for (const observe::Roofline& r : rooflines()) {
-            fmt::print(stderr, "\n{}", observe::roofline_table(r));
+            err(fmt::format("\n{}", observe::roofline_table(r)));
         }
     }
     if (!options.quiet) {
-        fmt::print(stderr, "{}; seed {}\n",
-                   observe::summary_line(report, observe::place_of(engine.options().cuda)),
-                   options.count == 1
-                       ? fmt::format("{}", first_seed)
-                       : fmt::format("{} and on, {} texts", first_seed, options.count));
+        err(fmt::format("{}; seed {}\n",
+                        observe::summary_line(report, observe::place_of(engine.options().cuda)),
+                        options.count == 1
+                            ? fmt::format("{}", first_seed)
+                            : fmt::format("{} and on, {} texts", first_seed, options.count)));
     }
     if (options.verbose) {
-        fmt::print(stderr, "\nprompt:\n{}\nanswer:\n{}", observe::op_table(report.prefill),
-                   observe::op_table(report.decode));
+        err(fmt::format("\nprompt:\n{}\nanswer:\n{}", observe::op_table(report.prefill),
+                        observe::op_table(report.decode)));
     }
     return all.reason == decode::StopReason::cancelled ? InterruptGuard::exit_code() : 0;
 }

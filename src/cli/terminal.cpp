@@ -1,12 +1,13 @@
 #include "cli/terminal.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
 
 #include "core/error.h"
@@ -18,13 +19,29 @@ constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
 volatile std::sig_atomic_t interrupted = 0;  // the signal
 volatile std::sig_atomic_t patient = 0;
+volatile std::sig_atomic_t unbroken = 0;
+const char* volatile answer = nullptr;
+
+// On a terminal, in place of the line that is being drawn there.
+void say_at_once(const char* line) {
+    if (stderr_is_terminal()) err("\r\033[K");
+    err(line);
+    err("\n");
+}
 
 extern "C" void on_interrupt(int signal) {
-    // Nobody looked at the first one: leave as if there were no handler.
-    if (interrupted == signal && !(patient && signal == SIGINT)) {
-        ::signal(signal, SIG_DFL);
-        ::raise(signal);
+    if (interrupted == signal) {
+        if (unbroken) {
+            if (answer) say_at_once("still saving");
+            return;
+        }
+        // Leave as if there were no handler.
+        if (signal != SIGHUP && !(patient && signal == SIGINT)) {
+            ::signal(signal, SIG_DFL);
+            ::raise(signal);
+        }
     }
+    if (interrupted == 0 && answer) say_at_once(answer);
     // Ctrl-C does not hide one that asks for more.
     if (interrupted == 0 || interrupted == SIGINT) interrupted = signal;
 }
@@ -45,12 +62,38 @@ void out(std::string_view text) {
     }
 }
 
+void err(std::string_view text) noexcept {
+    const int before = errno;
+    while (!text.empty()) {
+        const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+        if (written >= 0) {
+            text.remove_prefix(static_cast<std::size_t>(written));
+        } else if (errno == EAGAIN) {  // someone made it non-blocking: wait a little
+            pollfd ready{STDERR_FILENO, POLLOUT, 0};
+            if (::poll(&ready, 1, 1000) <= 0) break;
+        } else if (errno != EINTR) {
+            break;
+        }
+    }
+    errno = before;
+}
+
 void note(std::string_view line) {
-    if (stderr_is_terminal()) fmt::print(stderr, "{}\n", line);
+    if (stderr_is_terminal()) err(fmt::format("{}\n", line));
 }
 
 bool stderr_is_terminal() { return ::isatty(STDERR_FILENO) == 1; }
 bool stdin_is_terminal() { return ::isatty(STDIN_FILENO) == 1; }
+
+void hold_standard_streams() {
+    for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+        if (::fcntl(fd, F_GETFD) != -1 || errno != EBADF) continue;
+        // open() takes the lowest number that is free. In the other direction, so that using it
+        // still fails as using a closed one does.
+        const int held = ::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+        if (held >= 0 && held != fd) ::close(held);
+    }
+}
 
 std::string one_line(std::string_view text) {
     std::string line(text);
@@ -74,6 +117,8 @@ InterruptGuard::InterruptGuard() {
 }
 
 InterruptGuard::~InterruptGuard() {
+    answer = nullptr;
+    unbroken = 0;
     for (const int signal : kSignals) {
         struct sigaction now {};
         sigaction(signal, nullptr, &now);
@@ -88,6 +133,8 @@ void InterruptGuard::clear() {
 bool InterruptGuard::must_leave() { return interrupted == SIGTERM || interrupted == SIGHUP; }
 int InterruptGuard::exit_code() { return 128 + (interrupted ? interrupted : SIGINT); }
 void InterruptGuard::set_patient(bool on) { patient = on; }
+void InterruptGuard::set_unbroken(bool on) { unbroken = on; }
+void InterruptGuard::set_answer(const char* line) { answer = line; }
 
 ProgressLine::ProgressLine() : enabled_(stderr_is_terminal()) {}
 ProgressLine::~ProgressLine() { remove(); }
@@ -103,15 +150,13 @@ void ProgressLine::update(std::string_view what, std::uint64_t done, std::uint64
     const double part =
         total ? std::min(1.0, static_cast<double>(done) / static_cast<double>(total)) : 0;
     const int filled = static_cast<int>(part * kWidth);
-    fmt::print(stderr, "\r\033[K{} [{:<{}}] {:3.0f}%", what, std::string(filled, '#'), kWidth,
-               100 * part);
-    std::fflush(stderr);
+    err(fmt::format("\r\033[K{} [{:<{}}] {:3.0f}%", what, std::string(filled, '#'), kWidth,
+                    100 * part));
 }
 
 void ProgressLine::remove() {
     if (!drawn_) return;
-    fmt::print(stderr, "\r\033[K");
-    std::fflush(stderr);
+    err("\r\033[K");
     drawn_ = false;
 }
 

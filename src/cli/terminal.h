@@ -19,16 +19,24 @@ struct Interrupted {};
 // written (a full disk).
 void out(std::string_view text);
 
+// Writes to standard error, the only way there. It never throws and never ends the program: a
+// closed terminal, a reader that has gone or a full disk behind it loses the words, not the work.
+// A signal's handler may call it.
+void err(std::string_view text) noexcept;
 // One line on standard error, where a person looks at it (a terminal); nothing in a pipe.
 void note(std::string_view line);
 bool stderr_is_terminal();
 bool stdin_is_terminal();
+// Called first of all: where standard input, output or error are closed (`2>&-`) their numbers are
+// taken, so that no file that is opened later gets what was meant for them.
+void hold_standard_streams();
 
 // `text` on one line: whatever a file or an argument held, a message is one line.
 std::string one_line(std::string_view text);
 
-// While one lives, Ctrl-C (SIGINT), SIGTERM and SIGHUP set a flag instead of ending the program;
-// the same one again, when nobody has looked at the first, ends it.
+// While one lives, Ctrl-C (SIGINT), SIGTERM and SIGHUP set a flag instead of ending the program.
+// Ctrl-C or SIGTERM again ends it, unless set_patient() or set_unbroken() say otherwise. SIGHUP
+// again does not: of a terminal that is closed the system tells once, and its shell once more.
 class InterruptGuard {
   public:
     InterruptGuard();
@@ -44,6 +52,11 @@ class InterruptGuard {
     static int exit_code();
     // While set, Ctrl-C does not end the program however often it comes.
     static void set_patient(bool patient);
+    // While set, no signal ends the program however often it comes: something is being written that
+    // is worth nothing in part.
+    static void set_unbroken(bool unbroken);
+    // What is said the moment that the first signal comes; null: nothing. Must live as long.
+    static void set_answer(const char* line);
 };
 
 // A line on the terminal that is redrawn as work goes on and removed at the end. In a pipe it draws

@@ -89,10 +89,10 @@ int train(const Options& options) {
     out(fmt::format("{}: {} tokens, {} merges, from {} bytes with {} distinct words\n", path, vocab,
                     trained.data.merges.size(), trained.bytes, trained.distinct_words));
     if (fewer) {
-        fmt::print(stderr,
-                   "millrace: fewer than the {} tokens asked for: no pair is left that occurs {} "
-                   "times or more\n",
-                   options.bpe.vocab, options.bpe.min_count);
+        err(fmt::format(
+            "millrace: fewer than the {} tokens asked for: no pair is left that occurs {} "
+            "times or more\n",
+            options.bpe.vocab, options.bpe.min_count));
     }
     return 0;
 }

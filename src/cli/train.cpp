@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -93,8 +92,7 @@ class Screen {
             fmt::format("  data wait {:.0f}%  {}  {} left", 100 * m.data_wait_seconds / m.seconds,
                         format_bytes(step.memory), duration(step.seconds_left));
         if (terminal_ && !stays) {
-            fmt::print(stderr, "\r\033[K{}", line);
-            std::fflush(stderr);
+            err(fmt::format("\r\033[K{}", line));
             open_ = true;
         } else {
             say(line);
@@ -102,12 +100,12 @@ class Screen {
     }
     void say(const std::string& line) {
         end_line();
-        fmt::print(stderr, "{}\n", line);
+        err(fmt::format("{}\n", line));
     }
 
   private:
     void end_line() {
-        if (open_) fmt::print(stderr, "\r\033[K");
+        if (open_) err("\r\033[K");
         open_ = false;
     }
 

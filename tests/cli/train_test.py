@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
 """millrace train: runs, resuming bit for bit, kills, Ctrl-C, refusals."""
+import fcntl
 import json
+import os
 import pathlib
+import pty
 import random
 import resource
 import shutil
 import signal
 import subprocess
 import tempfile
+import termios
 import time
 
 import driver
@@ -133,20 +137,64 @@ class TrainTest(driver.CliTest):
         self.assert_same_end(run)
 
     def test_ctrl_c_saves_and_leaves(self):
-        run = self.folder / "run"
-        process = subprocess.Popen(
-            [BIN, "train", *SHAPE, *QUIET, "--steps", "100000", "--save-every", "0", "--data",
-             str(self.data), "--out", str(run)], stderr=subprocess.PIPE)
-        while not (run / "metrics.jsonl").exists() or not metrics(run):
-            self.assertIsNone(process.poll(), "it ended by itself")
-            time.sleep(0.02)
+        run, process = self.running(stderr=subprocess.PIPE)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 130, err)
         self.assertIn(b"--resume", err)
+        self.assert_saved_last_step(run)
+
+    def running(self, *more, **kwargs):
+        """A run without end, once it has done a step."""
+        run = self.folder / "run"
+        process = subprocess.Popen(
+            [BIN, "train", *SHAPE, *QUIET, "--steps", "100000", "--save-every", "0", "--data",
+             str(self.data), "--out", str(run), *more], **kwargs)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        while not (run / "metrics.jsonl").exists() or not metrics(run):
+            self.assertIsNone(process.poll(), "it ended by itself")
+            time.sleep(0.02)
+        return run, process
+
+    def assert_saved_last_step(self, run):
         (last,) = checkpoints(run)
         self.assertEqual(last, f"step-{metrics(run)[-1]['step']:06}")
         self.assertEqual(len(metrics(run)), metrics(run)[-1]["step"])
+        self.assertTrue((run / "report.html").exists())
+
+    def test_standard_error_that_takes_no_more_changes_nothing(self):
+        def gone():  # the reader of a pipe
+            read, write = os.pipe()
+            os.close(read)
+            return write
+
+        full = os.open("/dev/full", os.O_WRONLY)
+        for name, fd in (("pipe", gone()), ("full", full), ("closed", None)):
+            run = self.folder / name
+            to = {"stderr": fd} if fd else {"preexec_fn": lambda: os.close(2)}
+            code = subprocess.call(
+                [BIN, "train", *SHAPE, *QUIET, *self.steps(), "--data", str(self.data), "--out",
+                 str(run)], **to)
+            self.assertEqual(code, 0, name)
+            self.assert_same_end(run)
+            # Nor does it change how an error ends.
+            self.assertEqual(subprocess.call([BIN, "info", "/no/such/model"], **to), 1)
+            if fd:
+                os.close(fd)
+
+    def test_a_terminal_that_is_closed_saves(self):
+        ours, theirs = pty.openpty()
+
+        def in_front():  # of that terminal: it gets SIGHUP when it is closed
+            os.setsid()
+            fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+        run, process = self.running(stderr=theirs, preexec_fn=in_front)
+        os.close(theirs)
+        os.close(ours)
+        process.send_signal(signal.SIGHUP)  # as a shell does for its jobs, too
+        self.assertEqual(process.wait(60), 128 + signal.SIGHUP)
+        self.assert_saved_last_step(run)
 
     def test_accumulation_init_and_the_other_families(self):
         for family in ("qwen3", "gpt2", "gpt-neox"):
