@@ -73,6 +73,10 @@ __device__ __forceinline__ void take_registers() {
 #endif
 }
 
+// How L2 is to keep what a copy touches: what createpolicy.fractional makes of L2::evict_normal,
+// L2::evict_first and L2::evict_last, of all of it. For hosts, that kernels' arguments carry them.
+inline constexpr std::uint64_t kEvictNormal = 0x1000000000000000, kEvictFirst = 0x12f0000000000000,
+                               kEvictLast = 0x14f0000000000000;
 // What is read once should not push out of L2 what will be read again.
 __device__ __forceinline__ std::uint64_t read_once_policy() {
     std::uint64_t policy = 0;

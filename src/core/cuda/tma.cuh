@@ -19,6 +19,17 @@ __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& map, in
         : "memory");
 #endif
 }
+// The same, with how L2 is to keep it.
+__device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& map, int dim, int head,
+                                         int token, unsigned barrier, std::uint64_t policy) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+        "l"(&map), "r"(dim), "r"(head), "r"(token), "r"(barrier), "l"(policy)
+        : "memory");
+#endif
+}
 __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");

@@ -1,7 +1,9 @@
 // What the kernels of the one-pass backward share: their arguments, and the tiles in scratch.
 #pragma once
 
+#include "core/cuda/bulk.cuh"
 #include "core/cuda/kernel.cuh"
+#include "ops/attention/flash_backward_dispatch.cuh"
 #include "ops/attention/flash_backward_order.h"
 #include "ops/attention/flash_problem.h"
 
@@ -18,6 +20,12 @@ struct BackwardArgs {
     float* dq = nullptr;          // [heads, tiles, rows * head_dim] sums, in the order of DqTile
     unsigned* turns = nullptr;    // [heads, tiles] how many have added to the tile
     unsigned* tickets = nullptr;  // how many were given out: flash_backward_order.h
+    // The last who adds to a tile of dq writes it to the tensor instead; finish_backward() has only
+    // those left that nobody adds to. For blocks with whole pairs.
+    bool fold = false;
+    // How L2 is to keep what is read, sums of dq, and these where they are read for the last time:
+    // with whole pairs it has no room for all.
+    std::uint64_t read_policy = kEvictNormal, sums_policy = kEvictNormal, end_policy = kEvictNormal;
     Stamp* stamp = nullptr;
 
     __device__ __forceinline__ std::int64_t tile(int head, int row_tile) const {
@@ -51,7 +59,8 @@ struct DqTile {
 };
 
 // ctx.scratch is laid out for it.
-BackwardArgs backward_args(const Context& ctx, const Problem& p, const BackwardViews& views);
+BackwardArgs backward_args(const Context& ctx, const Problem& p, const BackwardViews& views,
+                           BackwardBlocks blocks);
 
 // lse2 and delta of every row, and zeros in turns and tickets.
 void prepare_backward(const Context& ctx, const BackwardArgs& args);

@@ -8,9 +8,12 @@
 
 namespace mr::cuda::flash {
 
-// sm_90a, f16 and bf16: one pass with wgmma and TMA, additions to dq in turns.
-void backward_hopper(const Context& ctx, const Problem& p, const BackwardViews& views,
-                     Stamp* stamp);
+// sm_90a, f16 and bf16: one pass with wgmma and TMA, additions to dq in turns. A block has one tile
+// of keys, or all tiles of a pair of sequence and kv head, which can be had without a window and
+// with head sizes up to 64. The same bits.
+enum class BackwardBlocks { chosen, tiles, pairs };
+void backward_hopper(const Context& ctx, const Problem& p, const BackwardViews& views, Stamp* stamp,
+                     BackwardBlocks blocks = BackwardBlocks::chosen);
 // sm_80 and up, f16 and bf16: two passes with mma.sync and cp.async.
 void backward_mma(const Context& ctx, const Problem& p, const BackwardViews& views, Stamp* stamp);
 // Everything, everywhere: two passes.

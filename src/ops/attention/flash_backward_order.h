@@ -23,28 +23,33 @@
 
 namespace mr::cuda::flash {
 
-// The work of ticket n: a tile of keys of one pair of sequence and kv head.
+// The work of ticket n: tiles of keys [key_tile, end) of one pair of sequence and kv head.
 struct BackwardWork {
-    int pair = 0, key_tile = 0;
+    int pair = 0, key_tile = 0, end = 0;
 };
 // For `pairs` pairs with at most `key_tiles` tiles of keys each. Sequences may be shorter: then
 // there is nothing to do beyond their last tile. Pairs are worked on in sections: many enough that
 // few blocks follow one another along the same queries, few enough that those find them in L2.
-// Nobody's bits depend on it.
+// Or `whole`: a block has all tiles of a pair, one after the other, and waits for nobody.
+// Nobody's bits depend on any of it.
 struct BackwardWorkOrder {
     unsigned pairs = 0, key_tiles = 0, section = 1;
+    bool whole = false;
 
     constexpr BackwardWorkOrder() = default;
-    constexpr BackwardWorkOrder(int pairs_, int key_tiles_, int section_)
+    constexpr BackwardWorkOrder(int pairs_, int key_tiles_, int section_, bool whole_ = false)
         : pairs(static_cast<unsigned>(pairs_)),
           key_tiles(static_cast<unsigned>(key_tiles_)),
-          section(static_cast<unsigned>(section_)) {}
-    constexpr std::int64_t blocks() const { return std::int64_t{pairs} * key_tiles; }
+          section(static_cast<unsigned>(section_)),
+          whole(whole_) {}
+    constexpr std::int64_t blocks() const { return std::int64_t{pairs} * (whole ? 1 : key_tiles); }
     constexpr BackwardWork at(unsigned n) const {
+        if (whole) return {static_cast<int>(n), 0, static_cast<int>(key_tiles)};
         const unsigned first = n / (section * key_tiles) * section,
                        rest = n % (section * key_tiles);
         const unsigned here = std::min(section, pairs - first);
-        return {static_cast<int>(first + rest % here), static_cast<int>(rest / here)};
+        const int tile = static_cast<int>(rest / here);
+        return {static_cast<int>(first + rest % here), tile, tile + 1};
     }
 };
 
@@ -64,13 +69,20 @@ class BackwardWalks {
     constexpr int direction() const { return mask_.window < Mask::kNever ? 1 : -1; }
     // How many add to dq of the tile of queries before this tile of keys does.
     constexpr int turn(int query_tile, int key_tile) const {
-        const int first = s_.position(query_tile * kQ);
-        const int last = s_.position(std::min((query_tile + 1) * kQ, s_.queries) - 1);
-        const KeyTiles<kK> tiles(mask_, first, last, s_.keys);
+        const KeyTiles<kK> tiles = seen_from(query_tile);
         return key_tile < tiles.begin ? key_tile : tiles.sink_end + key_tile - tiles.begin;
+    }
+    // Whether nobody adds after it.
+    constexpr bool last(int query_tile, int key_tile) const {
+        return key_tile + 1 == seen_from(query_tile).end;
     }
 
   private:
+    constexpr KeyTiles<kK> seen_from(int query_tile) const {
+        const int first = s_.position(query_tile * kQ);
+        const int last = s_.position(std::min((query_tile + 1) * kQ, s_.queries) - 1);
+        return {mask_, first, last, s_.keys};
+    }
     Mask mask_;
     Sequence s_;
 };

@@ -85,6 +85,12 @@ void expect_no_deadlock(const ops::AttentionMask& m, const Sequence& s, int slot
             visits += visits_it ? 1 : 0;
         }
         EXPECT_EQ(turns[static_cast<std::size_t>(t)], visits);
+        // The last to add is the one of the last turn.
+        for (int j = 0; j < walks.key_tiles(); ++j) {
+            const auto seen = walks.seen_by(j);
+            if (t < seen.begin || t >= seen.end) continue;
+            EXPECT_EQ(walks.last(t, j), walks.turn(t, j) + 1 == visits) << t << ' ' << j;
+        }
     }
 }
 
@@ -113,8 +119,31 @@ TEST(FlashBackwardOrder, EveryTileOfEveryPairIsWorkOnce) {
             for (unsigned n = 0; n < order.blocks(); ++n) {
                 const BackwardWork work = order.at(n);
                 ASSERT_EQ(work.key_tile, next.at(static_cast<std::size_t>(work.pair))++);
+                ASSERT_EQ(work.end, work.key_tile + 1);
             }
             for (const int count : next) EXPECT_EQ(count, tiles);
+        }
+    }
+}
+
+// With whole pairs a ticket has all tiles of one, in order. Without a window every tile of keys is
+// seen by somebody, or none is: a block never skips one.
+TEST(FlashBackwardOrder, WholePairsAreWorkOnce) {
+    const BackwardWorkOrder order(5, 9, 2, true);
+    ASSERT_EQ(order.blocks(), 5);
+    for (unsigned n = 0; n < 5; ++n) {
+        const BackwardWork work = order.at(n);
+        EXPECT_EQ(work.pair, static_cast<int>(n));
+        EXPECT_EQ(work.key_tile, 0);
+        EXPECT_EQ(work.end, 9);
+    }
+    for (const ops::AttentionMask& m : kMasks) {
+        if (Mask(m).window < Mask::kNever) continue;
+        for (const Sequence& s : kSequences) {
+            const BackwardWalks<128, 128> walks(Mask(m), s);
+            for (int j = 0; j < walks.key_tiles(); ++j) {
+                EXPECT_EQ(walks.seen_by(j).count() > 0, s.queries > 0) << s.queries << ' ' << j;
+            }
         }
     }
 }

@@ -97,6 +97,7 @@ __global__ void __launch_bounds__(kThreads) finish_rows(BackwardArgs args) {
     const std::int64_t tile = args.tile(head, static_cast<int>(blockIdx.x));
     constexpr int kEach = Tile::kFloats / 4 / kThreads;
     const auto* sums = reinterpret_cast<const float4*>(args.dq + tile * Tile::kFloats);
+    if (args.fold && args.turns[tile] > 0) return;
     float4 v[kEach];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) v[i] = __ldcs(sums + i * kThreads + thread);

@@ -17,19 +17,26 @@ struct BackwardLayout {
     static constexpr int kDsPanel = kRows * 128;  // [kRows, 64 keys]: of one warp group
     static constexpr int kDsTile = 2 * kDsPanel;
     static constexpr int kStages = 2;
+    // Places for tiles of keys: at head size 64 the next one's come while this one is worked on,
+    // where the second place for dS was.
+    static constexpr int kKeySlots = kDim <= 64 ? 2 : 1;
+    static constexpr int kDsSlots = kKeySlots == 2 ? 1 : 2;
+    static constexpr bool kFold = kKeySlots == 2;  // BackwardArgs::fold
 
     static constexpr int kK = 0;
-    static constexpr int kV = kK + kKeyTile;
-    static constexpr int kQ = kV + kKeyTile;
+    static constexpr int kV = kK + kKeySlots * kKeyTile;
+    static constexpr int kQ = kV + kKeySlots * kKeyTile;
     static constexpr int kDo = kQ + kStages * kRowTile;
     static constexpr int kDs = kDo + kStages * kRowTile;
-    static constexpr int kDq = kDs + 2 * kDsTile;  // f32, as DqTile, two of them
+    static constexpr int kDq = kDs + kDsSlots * kDsTile;  // f32, as DqTile, two of them
     static constexpr int kDqTile = DqTile<kDim, kRows>::kFloats * 4;
     static constexpr int kLse = kDq + 2 * kDqTile;
     static constexpr int kDelta = kLse + kStages * kRows * 4;
     static constexpr int kBarriers = kDelta + kStages * kRows * 4;
-    static constexpr int kSteps = kBarriers + 144;  // what the loading warp says of each stage
-    static constexpr int kBytes = kSteps + 16;
+    static constexpr int kSteps = kBarriers + 176;  // what the loading warp says of each stage
+    static constexpr int kDqSteps = kSteps + 16;    // what adding warps say of theirs: DqStep
+    static constexpr int kWork = kDqSteps + 16;     // BlockWork
+    static constexpr int kBytes = kWork + 32;
     static_assert(kBytes <= 227 * 1024);
 };
 
@@ -38,17 +45,20 @@ inline constexpr int kLoadRegisters = 40, kComputeRegisters = (168 * 3 - kLoadRe
 
 struct BackwardBarriers {
     unsigned at;
-    __device__ __forceinline__ unsigned k_full() const { return at; }
-    __device__ __forceinline__ unsigned v_full() const { return at + 8; }
-    __device__ __forceinline__ unsigned q_full(int stage) const { return at + 16 + 8 * stage; }
-    __device__ __forceinline__ unsigned q_empty(int stage) const { return at + 32 + 8 * stage; }
-    __device__ __forceinline__ unsigned do_full(int stage) const { return at + 48 + 8 * stage; }
-    __device__ __forceinline__ unsigned do_empty(int stage) const { return at + 64 + 8 * stage; }
+    __device__ __forceinline__ unsigned k_full(int slot) const { return at + 8 * slot; }
+    __device__ __forceinline__ unsigned v_full(int slot) const { return at + 16 + 8 * slot; }
+    __device__ __forceinline__ unsigned keys_empty(int slot) const { return at + 32 + 8 * slot; }
+    __device__ __forceinline__ unsigned q_full(int stage) const { return at + 48 + 8 * stage; }
+    __device__ __forceinline__ unsigned q_empty(int stage) const { return at + 64 + 8 * stage; }
+    __device__ __forceinline__ unsigned do_full(int stage) const { return at + 80 + 8 * stage; }
+    __device__ __forceinline__ unsigned do_empty(int stage) const { return at + 96 + 8 * stage; }
     __device__ __forceinline__ unsigned dq_full(int stage, int group) const {
-        return at + 80 + 16 * stage + 8 * group;
+        return at + 112 + 16 * stage + 8 * group;
     }
-    __device__ __forceinline__ unsigned dq_empty(int stage) const { return at + 112 + 8 * stage; }
-    __device__ __forceinline__ unsigned work() const { return at + 128; }
+    // There is room for dq; or the sums so far are there, for the last who adds.
+    __device__ __forceinline__ unsigned dq_ready(int stage) const { return at + 144 + 8 * stage; }
+    __device__ __forceinline__ unsigned ds_empty() const { return at + 160; }
+    __device__ __forceinline__ unsigned work() const { return at + 168; }
 };
 
 inline constexpr long long kTurnLimit = 1ll << 37;  // cycles: a minute
@@ -85,18 +95,22 @@ __device__ __forceinline__ void fence_async_proxy() {
 #endif
 }
 // From shared memory to memory: copied, or added as f32.
-__device__ __forceinline__ void bulk_store(float* to, unsigned from, int bytes) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
-                 "r"(bytes)
-                 : "memory");
-#endif
-}
-__device__ __forceinline__ void bulk_add(float* to, unsigned from, int bytes) {
+__device__ __forceinline__ void bulk_store(float* to, unsigned from, int bytes,
+                                           std::uint64_t policy) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile(
-        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
-        "r"(from), "r"(bytes)
+        "cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;" ::"l"(to),
+        "r"(from), "r"(bytes), "l"(policy)
+        : "memory");
+#endif
+}
+__device__ __forceinline__ void bulk_add(float* to, unsigned from, int bytes,
+                                         std::uint64_t policy) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile(
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.add.f32 "
+        "[%0], [%1], %2, %3;" ::"l"(to),
+        "r"(from), "r"(bytes), "l"(policy)
         : "memory");
 #endif
 }
@@ -140,6 +154,14 @@ __device__ __forceinline__ float exp2_fast(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
+}
+__device__ __forceinline__ uint4 read_four(unsigned at) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(at)
+                 : "memory");
+    return v;
 }
 __device__ __forceinline__ float2 read_pair(unsigned at) {
     float2 v;

@@ -30,9 +30,9 @@ class FlashBackwardTest : public FlashGpuTest {
     using HeadRows = ops::HeadRows;
     using Problem = ops::reference::Problem;
 
-    enum class Path { chosen, hopper, mma, plain };
+    enum class Path { chosen, tiles, pairs, mma, plain };
     static const char* name(Path path) {
-        constexpr const char* kNames[] = {"chosen", "hopper", "mma", "plain"};
+        constexpr const char* kNames[] = {"chosen", "tiles", "pairs", "mma", "plain"};
         return kNames[static_cast<int>(path)];
     }
     // The paths that this device has for the type.
@@ -40,7 +40,10 @@ class FlashBackwardTest : public FlashGpuTest {
         std::vector<Path> all{Path::plain};
         if (dtype == DType::f32) return all;
         if (this_gpu().sm >= 80) all.push_back(Path::mma);
-        if (this_gpu().sm == 90) all.push_back(Path::hopper);
+        if (this_gpu().sm == 90) {
+            all.push_back(Path::tiles);
+            all.push_back(Path::pairs);
+        }
         return all;
     }
     static Problem random(int heads, int kv_heads, int dim, const std::vector<int>& q,
@@ -99,7 +102,11 @@ class FlashBackwardTest : public FlashGpuTest {
         flash::BackwardViews views;
         const flash::Problem p =
             flash::checked_backward(ctx, to, dout, q, k, v, out, lse, batch, mask, f, bytes, views);
-        if (path == Path::hopper) flash::backward_hopper(ctx, p, views, nullptr);
+        if (path == Path::tiles || path == Path::pairs) {
+            flash::backward_hopper(
+                ctx, p, views, nullptr,
+                path == Path::tiles ? flash::BackwardBlocks::tiles : flash::BackwardBlocks::pairs);
+        }
         if (path == Path::mma) flash::backward_mma(ctx, p, views, nullptr);
         if (path == Path::plain) flash::backward_plain(ctx, p, views, nullptr);
     }

@@ -1,6 +1,7 @@
 // The backward in one pass on Hopper: a block has a tile of 128 keys and their values, and walks
-// along the tiles of queries that see it. docs/attention.md, "Backward", has the formulas; here all
-// tiles of scores are transposed, keys by queries:
+// along the tiles of queries that see it; or all such tiles of a pair, one after the other.
+// docs/attention.md, "Backward", has the formulas; here all tiles of scores are transposed, keys by
+// queries:
 //   S = K Qᵀ        P = exp2(S * scale * log2(e) - lse2)
 //   dP = V dOᵀ      dS = P * (dP - delta)
 //   dV += P dO      dK += dS Q           the block's own, in registers until the end
@@ -18,28 +19,14 @@
 #include "core/cuda/mma.cuh"
 #include "core/cuda/tensor_map.h"
 #include "core/cuda/wgmma.cuh"
+#include "ops/attention/flash_backward_tiles.cuh"
 #include "ops/attention/flash_backward_walk.cuh"
 
 namespace mr::cuda::flash {
 
-// Zeros in rows [from, rows) of panels of shared memory: rows of another sequence or of nobody,
-// where anything may lie, and 0 * NaN is not 0.
-template <int kPanels>
-__device__ __forceinline__ void clear_rows(unsigned at, int panel_bytes, int from, int rows,
-                                           int thread, int threads) {
-    for (int i = thread; i < kPanels * (rows - from) * 8; i += threads) {
-        const int panel = i / ((rows - from) * 8), rest = i % ((rows - from) * 8);
-        asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(at + panel * panel_bytes +
-                                                                      from * 128 + rest * 16),
-                     "r"(0)
-                     : "memory");
-    }
-}
-
 // A warp group that computes. Little is kept in registers besides the sums: there is no room.
 template <typename T, int kDim, int kRows>
-__device__ __forceinline__ void backward_compute(const BackwardArgs& args, const Sequence& seq,
-                                                 int kv_head, int key0, int steps, unsigned base,
+__device__ __forceinline__ void backward_compute(const BackwardArgs& args, unsigned base,
                                                  const BackwardBarriers& barriers, int group) {
     using L = BackwardLayout<kDim, kRows>;
     using Tile = DqTile<kDim, kRows>;
@@ -51,12 +38,36 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, const
     const int thread = static_cast<int>(threadIdx.x) % 128, warp = thread / 32, lane = thread % 32;
 
     float dk[kDim / 2], dv[kDim / 2];
-#pragma unroll
-    for (int i = 0; i < kDim / 2; ++i) dk[i] = dv[i] = 0;
     float s[kRows / 2], dp[kRows / 2];
 
-    const unsigned k_rows = base + L::kK + group * 64 * 128,
-                   v_rows = base + L::kV + group * 64 * 128;
+    // Of the group, in a place for tiles of keys.
+    const auto k_rows = [&](int slot) {
+        return base + L::kK + slot * L::kKeyTile + group * 64 * 128;
+    };
+    const auto v_rows = [&](int slot) {
+        return base + L::kV + slot * L::kKeyTile + group * 64 * 128;
+    };
+    const auto first_tile = [&] { return BlockWork::read_key_tile(base + L::kWork); };
+    const auto sequence = [&] { return BlockWork::read_sequence(base + L::kWork); };
+    // The n-th tile of keys of the block has this place.
+    const auto slot_of = [](int n) { return L::kKeySlots == 2 ? n & 1 : 0; };
+    const auto phase_of = [](int n) { return L::kKeySlots == 2 ? n >> 1 & 1 : 0; };
+    // Waits for a tile's keys; those beyond the sequence's end become zeros.
+    const auto wait_for_keys = [&](int n) {
+        const int slot = slot_of(n);
+        barrier_wait(barriers.k_full(slot), phase_of(n));
+        const int rows = sequence().keys - (first_tile() + n) * L::kKeys;
+        if (rows < L::kKeys) {
+            barrier_wait(barriers.v_full(slot), phase_of(n));
+            const int at = thread_here() - 128;
+            clear_rows<L::kPanels>(base + L::kK + slot * L::kKeyTile, L::kKeyPanel, rows, L::kKeys,
+                                   at, 256);
+            clear_rows<L::kPanels>(base + L::kV + slot * L::kKeyTile, L::kKeyPanel, rows, L::kKeys,
+                                   at, 256);
+            stores_before_products();
+            meet<1, 256>();
+        }
+    };
     // s = K Qᵀ or dp = V dOᵀ
     const auto start_scores = [&](float(&d)[kRows / 2], unsigned a, unsigned b) {
         const std::uint64_t from_a = rows_descriptor(a), from_b = rows_descriptor(b);
@@ -80,7 +91,7 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, const
     const auto clear_stage = [&](int stage) {
         const int what = read_word(base + L::kSteps + stage * 4);
         if (!(what & kShort)) return;
-        const int rows = seq.queries - what / 4 * kRows, at = 128 * group + thread;
+        const int rows = sequence().queries - what / kKinds * kRows, at = thread_here() - 128;
         clear_rows<L::kPanels>(base + L::kQ + stage * L::kRowTile, L::kRowPanel, rows, kRows, at,
                                256);
         clear_rows<L::kPanels>(base + L::kDo + stage * L::kRowTile, L::kRowPanel, rows, kRows, at,
@@ -89,41 +100,27 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, const
         meet<1, 256>();
     };
 
-    // The last step is code of its own: where products are in flight the compiler wants no branch.
-    const auto take_step = [&](int i, auto more_steps) {
-        constexpr bool more = decltype(more_steps)::value;
-        const int stage = i & 1;
+    // Step i of all, of the n-th tile of keys; `over`: its last step; `more`: another one follows.
+    // kNext: the next step's scores
+    // are started, at the end of a tile those of the next tile. After the last step of all they are
+    // of whatever lies there, and nobody's: where products are in flight the compiler wants no
+    // branch. For the same reason, with one tile of keys, the last step is code of its own.
+    const auto take_step = [&](int i, int n, bool over, bool more, auto next_scores) {
+        constexpr bool kNext = decltype(next_scores)::value;
+        const int stage = i & 1, slot = slot_of(n);
         const unsigned q_at = base + L::kQ + stage * L::kRowTile;
         const unsigned do_at = base + L::kDo + stage * L::kRowTile;
-        const unsigned ds_at = base + L::kDs + stage * L::kDsTile;
+        const unsigned ds_at = base + L::kDs + (L::kDsSlots == 2 ? stage * L::kDsTile : 0);
 
         barrier_wait(barriers.do_full(stage), (i >> 1) & 1);
         clear_stage(stage);
         multiply_wait<0>();
         keep_order(s);
-        start_scores(dp, v_rows, do_at);
+        start_scores(dp, v_rows(slot), do_at);
         multiply_commit();
-        if (const int what = read_word(base + L::kSteps + stage * 4); what & kMasked) {
-            const Mask& mask = args.p.mask;
-            const int key = key0 + 64 * group + 16 * warp + lane / 4;
-            const int beyond = mask.kind == Mask::Kind::full ? Mask::kNever : 1;
-#pragma unroll
-            for (int n = 0; n < kBlocks; ++n) {
-#pragma unroll
-                for (int e = 0; e < 2; ++e) {
-                    const int query = what / 4 * kRows + 8 * n + 2 * (lane % 4) + e;
-                    const int position = seq.position(query);
-                    int hi = min(position + beyond, seq.keys);
-                    if (mask.kind == Mask::Kind::block_causal) hi = mask.hi(position, seq.keys);
-                    if (query >= seq.queries) hi = 0;
-                    const int lo = position - mask.window + 1;
-                    const auto hide = [&](float& x, int j) {
-                        if (j >= hi || (j < lo && j >= mask.sinks)) x = -__int_as_float(0x7f800000);
-                    };
-                    hide(s[4 * n + e], key);
-                    hide(s[4 * n + 2 + e], key + 8);
-                }
-            }
+        const int what = read_word(base + L::kSteps + stage * 4);
+        if (what & (kDiagonal | kMasked)) {
+            hide_scores<kRows>(s, args.p.mask, sequence(), what, (first_tile() + n) * L::kKeys);
         }
         const float scale2 = args.p.scale * 1.4426950408889634f;
         std::uint32_t p16[kRows / 16][4], ds16[kRows / 16][4];
@@ -166,6 +163,7 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, const
         }
         // Matrices of 8 keys by 8 queries, stored as 8 queries by 8 keys: lane l names row l % 8 of
         // matrix l / 8.
+        if constexpr (L::kDsSlots == 1) barrier_wait(barriers.ds_empty(), (i & 1) ^ 1);
         {
             const unsigned at = ds_at + group * L::kDsPanel + (lane / 16 * 8 + lane % 8) * 128 +
                                 (((2 * warp + lane / 8 % 2) ^ (lane % 8)) << 4);
@@ -180,7 +178,7 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, const
         float dq[kDqWidth / 2];
         {
             const std::uint64_t a = rows_descriptor(ds_at + (Tile::kByRows ? group * 64 * 128 : 0));
-            const std::uint64_t b = columns_descriptor(base + L::kK +
+            const std::uint64_t b = columns_descriptor(base + L::kK + slot * L::kKeyTile +
                                                            (Tile::kByRows    ? 0
                                                             : kDqWidth == 64 ? group * L::kKeyPanel
                                                                              : group * 64),
@@ -197,95 +195,130 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, const
         multiply_wait<1>();  // dV and dK are there
         if (lane == 0) barrier_arrive(barriers.do_empty(stage));
         if (lane == 0) barrier_arrive(barriers.q_empty(stage));
-        if constexpr (more) {
+        if constexpr (kNext) {
             const int next = stage ^ 1;
-            barrier_wait(barriers.q_full(next), ((i + 1) >> 1) & 1);
-            start_scores(s, k_rows, base + L::kQ + next * L::kRowTile);
+            if (more) barrier_wait(barriers.q_full(next), ((i + 1) >> 1) & 1);
+            if (over && more) wait_for_keys(n + 1);
+            start_scores(s, k_rows(over ? slot ^ 1 : slot), base + L::kQ + next * L::kRowTile);
             multiply_commit();
         }
 
-        multiply_wait<more ? 1 : 0>();  // dQ is there
+        multiply_wait<kNext ? 1 : 0>();  // dQ is there
         keep_order(dq);
-        barrier_wait(barriers.dq_empty(stage), ((i >> 1) & 1) ^ 1);
-        {
-            const unsigned at =
-                base + L::kDq + stage * L::kDqTile + Tile::begin(group) * 4 + thread * 16;
+        if constexpr (L::kDsSlots == 1) {
+            if (lane == 0) barrier_arrive(barriers.ds_empty());
+        }
+        barrier_wait(barriers.dq_ready(stage), (i >> 1) & 1);
+        const unsigned dq_at =
+            base + L::kDq + stage * L::kDqTile + Tile::begin(group) * 4 + thread * 16;
+        bool last = false;
+        if constexpr (L::kFold) {
+            const DqStep step = DqStep::read(base + L::kDqSteps + stage * 8);
+            last = step.last;
+            if (last) {
+                if (!step.alone) add_sums(dq, dq_at);
+                write_dq<T, kDim>(args, step, sequence(), dq);
+            }
+        }
+        if (!last) {
 #pragma unroll
             for (int n = 0; n < kDqWidth / 8; ++n) {
                 if (Tile::width(0) == Tile::width(1) || 8 * n < Tile::width(group)) {
-                    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at + n * 2048),
+                    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(dq_at + n * 2048),
                                  "f"(dq[4 * n]), "f"(dq[4 * n + 1]), "f"(dq[4 * n + 2]),
                                  "f"(dq[4 * n + 3])
                                  : "memory");
                 }
             }
         }
-        stores_before_products();
+        if (!last) stores_before_products();
         __syncwarp();
         if (lane == 0) barrier_arrive(barriers.dq_full(stage, group));
     };
-    if (steps > 0) {
-        barrier_wait(barriers.k_full(), 0);
-        if (const int rows = seq.keys - key0; rows < L::kKeys) {
-            barrier_wait(barriers.v_full(), 0);
-            const int at = 128 * group + thread;
-            clear_rows<L::kPanels>(base + L::kK, L::kKeyPanel, rows, L::kKeys, at, 256);
-            clear_rows<L::kPanels>(base + L::kV, L::kKeyPanel, rows, L::kKeys, at, 256);
-            stores_before_products();
-            meet<1, 256>();
-        }
-        barrier_wait(barriers.q_full(0), 0);
-        start_scores(s, k_rows, base + L::kQ);
-        multiply_commit();
-        barrier_wait(barriers.v_full(), 0);
-        for (int i = 0; i + 1 < steps; ++i) take_step(i, std::true_type{});
-        take_step(steps - 1, std::false_type{});
-        multiply_wait<0>();
-        keep_order(dk);
-        keep_order(dv);
-    }
-
-    // Out through the shared memory of K and V, which nobody reads any more, so that rows are
-    // written in whole lines.
-    meet<1, 256>();
-    const auto stage_out = [&](const float(&d)[kDim / 2], unsigned to, float factor) {
+    // dK and dV of a tile, out through the shared memory of its K and V, which nobody reads any
+    // more, so that rows are written in whole lines.
+    const auto write_out = [&](int n) {
+        const int slot = slot_of(n), thread = thread_here() % 128, warp = thread / 32;
+        meet<1, 256>();
+        const auto stage_out = [&](const float(&d)[kDim / 2], unsigned to, float factor) {
 #pragma unroll
-        for (int n = 0; n < kDim / 16; ++n) {
-            std::uint32_t m[4];
+            for (int j = 0; j < kDim / 16; ++j) {
+                std::uint32_t m[4];
 #pragma unroll
-            for (int h = 0; h < 4; ++h) {
-                m[h] = pack<T>(d[8 * n + 2 * h] * factor, d[8 * n + 2 * h + 1] * factor);
+                for (int h = 0; h < 4; ++h) {
+                    m[h] = pack<T>(d[8 * j + 2 * h] * factor, d[8 * j + 2 * h + 1] * factor);
+                }
+                const int row = 16 * warp + lane / 8 % 2 * 8 + lane % 8, chunk = 2 * j + lane / 16;
+                store_matrices(
+                    to + chunk / 8 * L::kKeyPanel + row * 128 + (((chunk % 8) ^ (lane % 8)) << 4),
+                    m);
             }
-            const int row = 16 * warp + lane / 8 % 2 * 8 + lane % 8, chunk = 2 * n + lane / 16;
-            store_matrices(
-                to + chunk / 8 * L::kKeyPanel + row * 128 + (((chunk % 8) ^ (lane % 8)) << 4), m);
+        };
+        stage_out(dv, v_rows(slot), 1.0f);
+        stage_out(dk, k_rows(slot), args.p.scale);
+        stores_before_products();  // and before the next keys come there
+        if (group == 0) {
+            meet<2, 128>();
+        } else {
+            meet<3, 128>();
+        }
+        constexpr int kChunks = kDim / 8;
+        const Sequence seq = sequence();
+        const int key0 = (first_tile() + n) * L::kKeys + 64 * group;
+        const int kv_head = BlockWork::read_kv_head(base + L::kWork);
+        for (int i = thread; i < 64 * kChunks; i += 128) {
+            const int row = i / kChunks, chunk = i % kChunks, key = key0 + row;
+            if (key >= seq.keys) break;
+            if (8 * chunk >= args.p.head_dim) continue;
+            const unsigned at =
+                chunk / 8 * L::kKeyPanel + row * 128 + (((chunk % 8) ^ (row % 8)) << 4);
+            const auto copy = [&](unsigned from, const View& to) {
+                *reinterpret_cast<uint4*>(to.row<T>(seq.k + key, kv_head, args.p.head_dim) +
+                                          8 * chunk) = read_four(from + at);
+            };
+            copy(v_rows(slot), args.views.dv);
+            copy(k_rows(slot), args.views.dk);
+        }
+        if constexpr (L::kKeySlots == 2) {  // the place is free
+            __syncwarp();
+            if (lane == 0) barrier_arrive(barriers.keys_empty(slot));
         }
     };
-    stage_out(dv, v_rows, 1.0f);
-    stage_out(dk, k_rows, args.p.scale);
-    if (group == 0) {
-        meet<2, 128>();
-    } else {
-        meet<3, 128>();
+
+    const auto steps_of = [&](int n) {
+        const BackwardWalks<kRows, L::kKeys> walks(args.p.mask, sequence());
+        return __shfl_sync(~0u, walks.seen_by(first_tile() + n).count() * args.p.group, 0);
+    };
+    const int count = L::kKeySlots == 2
+                          ? __shfl_sync(~0u, BlockWork::read_end(base + L::kWork) - first_tile(), 0)
+                          : 1;
+    int i = 0;
+    for (int n = 0; n < count; ++n) {
+        int left = steps_of(n);
+#pragma unroll
+        for (int j = 0; j < kDim / 2; ++j) dk[j] = dv[j] = 0;
+        if (left > 0) {
+            if (n == 0) {
+                wait_for_keys(0);
+                barrier_wait(barriers.q_full(0), 0);
+                start_scores(s, k_rows(0), base + L::kQ);
+                multiply_commit();
+            }
+            barrier_wait(barriers.v_full(slot_of(n)), phase_of(n));
+            if constexpr (L::kKeySlots == 2) {
+                for (; left > 0; --left, ++i) {
+                    take_step(i, n, left == 1, left > 1 || n + 1 < count, std::true_type{});
+                }
+            } else {
+                for (; left > 1; --left, ++i) take_step(i, 0, false, true, std::true_type{});
+                take_step(i, 0, true, false, std::false_type{});
+            }
+            keep_order(dk);
+            keep_order(dv);
+        }
+        write_out(n);
     }
-    constexpr int kChunks = kDim / 8;
-    for (int i = thread; i < 64 * kChunks; i += 128) {
-        const int row = i / kChunks, chunk = i % kChunks, key = key0 + 64 * group + row;
-        if (key >= seq.keys) break;
-        if (8 * chunk >= args.p.head_dim) continue;
-        const unsigned at = chunk / 8 * L::kKeyPanel + row * 128 + (((chunk % 8) ^ (row % 8)) << 4);
-        const auto copy = [&](unsigned from, const View& to) {
-            uint4 v;
-            asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                         : "r"(from + at)
-                         : "memory");
-            *reinterpret_cast<uint4*>(to.row<T>(seq.k + key, kv_head, args.p.head_dim) +
-                                      8 * chunk) = v;
-        };
-        copy(v_rows, args.views.dv);
-        copy(k_rows, args.views.dk);
-    }
+    multiply_wait<0>();
 }
 
 template <typename T, int kDim, int kRows>
@@ -304,16 +337,18 @@ __global__ void __launch_bounds__(384, 1)
         prefetch_map(k_map);
         prefetch_map(v_map);
         prefetch_map(do_map);
-        barrier_init(barriers.k_full(), 1);
-        barrier_init(barriers.v_full(), 1);
+        barrier_init(barriers.ds_empty(), 8);  // a thread of every computing warp
         for (int i = 0; i < 2; ++i) {
+            barrier_init(barriers.k_full(i), 1);
+            barrier_init(barriers.v_full(i), 1);
+            barrier_init(barriers.keys_empty(i), 8);
             barrier_init(barriers.q_full(i), 1);
             barrier_init(barriers.do_full(i), 1);
-            barrier_init(barriers.q_empty(i), 8);  // a thread of every computing warp
+            barrier_init(barriers.q_empty(i), 8);
             barrier_init(barriers.do_empty(i), 8);
             barrier_init(barriers.dq_full(i, 0), 4);
             barrier_init(barriers.dq_full(i, 1), 4);
-            barrier_init(barriers.dq_empty(i), 1);
+            barrier_init(barriers.dq_ready(i), 1);
         }
         barriers_ready();
     }
@@ -324,33 +359,28 @@ __global__ void __launch_bounds__(384, 1)
         const unsigned n = atomicAdd(args.tickets, 1u);
         // More tickets than blocks: tickets were not put back, and nobody's turn would come.
         if (n >= gridDim.x) __trap();
-        asm volatile("st.shared.u32 [%0], %1;" ::"r"(barriers.work()), "r"(n) : "memory");
+        const BackwardWork work = args.order.at(n);
+        const int sequence = work.pair / args.p.kv_heads;
+        const Sequence s = args.p.sequence(sequence);
+        const BlockWork here{work.pair % args.p.kv_heads, first_row_tile(s.q, sequence, kRows),
+                             work.key_tile, min(work.end, (s.keys + L::kKeys - 1) / L::kKeys), s};
+        here.write(base + L::kWork);
     }
     __syncthreads();
-    unsigned ticket;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(ticket) : "r"(barriers.work()) : "memory");
-    const BackwardWork work = args.order.at(ticket);
-    const Sequence s = args.p.sequence(work.pair / args.p.kv_heads);
-    if (work.key_tile * L::kKeys >= s.keys) return;
+    if (BlockWork::read_key_tile(base + L::kWork) >= BlockWork::read_end(base + L::kWork)) return;
     // Told to be the same for the whole warp, which products ask for.
     const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
     if (group == 0) {
         give_registers<kLoadRegisters>();
         if (threadIdx.x == 0) {
-            const BackwardWalk<kRows> walk(args, work, s);
-            backward_load<kDim, kRows>(q_map, k_map, v_map, do_map, args, walk, base, barriers);
+            backward_load<kDim, kRows>(q_map, k_map, v_map, do_map, args, base, barriers);
         }
         if (threadIdx.x == 32 || threadIdx.x == 64) {
-            const BackwardWalk<kRows> walk(args, work, s);
-            backward_add<kDim, kRows>(args, walk, base, barriers,
-                                      static_cast<int>(threadIdx.x) / 64);
+            backward_add<kDim, kRows>(args, base, barriers, static_cast<int>(threadIdx.x) / 64);
         }
     } else {
         take_registers<kComputeRegisters>();
-        const int steps = __shfl_sync(~0u, BackwardWalk<kRows>(args, work, s).steps, 0);
-        backward_compute<T, kDim, kRows>(args, s, work.pair % args.p.kv_heads,
-                                         work.key_tile * L::kKeys, steps, base, barriers,
-                                         group - 1);
+        backward_compute<T, kDim, kRows>(args, base, barriers, group - 1);
     }
 }
 

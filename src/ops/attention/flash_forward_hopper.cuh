@@ -134,9 +134,10 @@ __device__ __forceinline__ void produce(const Problem& p, const ForwardPlan& pla
         const auto [pair, row] = plan.tile(t);
         const Sequence s =
             S::kPaged ? paged.sequence(p, pair / p.heads) : p.sequence(pair / p.heads);
-        const int head = pair % p.heads, kv_head = head / p.group, row0 = row * S::kRows;
+        const int head = pair % p.heads, kv_head = head / p.group;
+        const int row0 = ForwardPlan::first_row(row, s.queries, S::kRows);
         if (row0 >= s.queries) continue;
-        const KeyTiles<S::kKeys> tiles(p.mask, s.position(row0),
+        const KeyTiles<S::kKeys> tiles(p.mask, s.position(max(row0, 0)),
                                        s.position(min(row0 + S::kRows, s.queries) - 1), s.keys);
         publish({row0, head, s.q, s.queries, s.keys, s.k});
         barrier_expect(shared.q_full(), S::kQueryBytes);
@@ -182,7 +183,7 @@ __device__ __forceinline__ void produce(const Problem& p, const ForwardPlan& pla
             ++loaded;
         }
     }
-    publish({-1, 0, 0, 0, 0, 0});  // no more
+    publish({0, 0, 0, 0, 0, 0});  // no more
     barrier_arrive(shared.q_full());
 }
 
@@ -234,8 +235,10 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
     const auto end_turn = [&] { named_arrive(kTurn + (group + 1) % S::kGroups, 256); };
     if (group == S::kGroups - 1) end_turn();  // the first turn is the first group's
     // Products with the keys, or the values, in place `at`.
-    const auto start_scores = [&](int at) {
+    const auto start_scores = [&](auto& s, int at) {
         const std::uint64_t k = further(k_at, at * S::kTileBytes);
+#pragma unroll
+        for (auto& x : s) asm volatile("" : "=f"(x));  // what was there is not needed any more
         multiply_begin();
 #pragma unroll
         for (int d = 0; d < D / 16; ++d) {
@@ -262,14 +265,15 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
     while (true) {
         barrier_wait(shared.q_full(), number % 2);
         const ForwardTile tile = read_tile(shared.tile(number));
-        if (tile.row0 < 0) break;
+        if (tile.queries == 0) break;
         const int shift = tile.keys - tile.queries;  // position of a query minus its number
         const int keys = tile.keys, position = shift + tile.row0 + row_of_thread();
-        const KeyTiles<S::kKeys> tiles(p.mask, shift + tile.row0,
+        const KeyTiles<S::kKeys> tiles(p.mask, shift + max(tile.row0, 0),
                                        shift + min(tile.row0 + S::kRows, tile.queries) - 1, keys);
         const int count = tiles.count();
         // Of the first tiles, those that this group does not see: it lets them pass.
-        const int mine = tile.row0 + 64 * group, last = min(mine + 64, tile.queries) - 1;
+        const int end = tile.row0 + 64 * group + 64;
+        const int mine = max(end - 64, 0), last = min(end, tile.queries) - 1;
         const KeyTiles<S::kKeys> seen(p.mask, shift + mine, shift + last, keys);
         const int skipped = last < mine || seen.count() == 0
                                 ? count
@@ -311,22 +315,39 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
         if (skipped < count) {
             int n = tiles.at(skipped);
             const int at = place_of<S>(used);
-            wait_for_keys();
-            begin_turn();
-            start_scores(at);
-            end_turn();
-            multiply_wait<0>();
-            keep_order(s);
-            release(shared.k_empty(slot_of<S::kStages>(used++)));
-            if (next(n) < 0) release(shared.q_empty());
-            if (seen.cut(n)) hide(s, p.mask, position, keys, n, 2 * c);
-            softmax.weigh(s, scale);
-            pack_weights<T>(w, s);
+            const auto first_tile = [&](auto& s) {
+                wait_for_keys();
+                begin_turn();
+                start_scores(s, at);
+                end_turn();
+                multiply_wait<0>();
+                keep_order(s);
+                release(shared.k_empty(slot_of<S::kStages>(used++)));
+                if (next(n) < 0) release(shared.q_empty());
+                if (seen.cut(n)) hide(s, p.mask, position, keys, n, 2 * c);
+                softmax.weigh(s, scale);
+                pack_weights<T>(w, s);
+            };
+            // A group that does not see the second half of its first tile computes one half.
+            bool half = false;
+            if constexpr (S::kHalves) {
+                half = p.mask.hi(shift + last, keys) <= n + S::kKeys / 2;
+                if (half) {
+                    float first_half[S::kKeys / 4];
+                    first_tile(first_half);
+#pragma unroll
+                    for (int i = S::kKeys / 32; i < S::kKeys / 16; ++i) {
+#pragma unroll
+                        for (int j = 0; j < 4; ++j) w[i][j] = 0;
+                    }
+                }
+            }
+            if (!half) first_tile(s);
             for (n = next(n); n >= 0; n = next(n)) {
                 const int keys_at = place_of<S>(used), values_at = place_of<S>(used - 1);
                 wait_for_keys();
                 begin_turn();
-                start_scores(keys_at);
+                start_scores(s, keys_at);
                 start_sums(values_at);
                 end_turn();
                 multiply_wait<1>();

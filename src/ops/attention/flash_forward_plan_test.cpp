@@ -71,6 +71,23 @@ TEST(ForwardPlan, IsTakenOnceByBlocksOfAnySpeed) {
     }
 }
 
+// Tiles of a sequence are as many as it needs, end with its last query, and leave none out.
+TEST(ForwardPlan, TilesEndWithTheLastQuery) {
+    const ForwardPlan plan = plan_of(6, 1, 1);
+    for (const int queries : {1, 63, 64, 191, 192, 193, 1000, 1024, 1152}) {
+        const int tiles = (queries + 191) / 192;
+        for (int row = 0; row < tiles; ++row) {
+            EXPECT_EQ(plan.first_row(row, queries, 192), queries - (tiles - row) * 192);
+        }
+        EXPECT_LE(plan.first_row(0, queries, 192), 0);
+        EXPECT_GT(plan.first_row(0, queries, 192), -192);
+        for (int row = tiles; row < 8; ++row) {
+            EXPECT_GE(plan.first_row(row, queries, 192), queries);
+        }
+    }
+    EXPECT_GE(plan.first_row(0, 0, 192), 0);
+}
+
 // Long tiles first: what comes last is short, so that no block works alone at the end.
 TEST(ForwardPlan, ASectionEndsWithTheFirstQueries) {
     const ForwardPlan plan = plan_of(16, 4, 2);

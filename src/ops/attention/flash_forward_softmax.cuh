@@ -4,6 +4,7 @@
 
 #include "core/cuda/mma.cuh"
 #include "ops/attention/flash_forward_plan.h"
+#include "ops/attention/flash_quad.cuh"
 
 namespace mr::cuda::flash::forward {
 
@@ -101,37 +102,14 @@ __device__ __forceinline__ void hide(float (&s)[kCount], const Mask& mask, int p
     }
 }
 
-template <typename T, int kCount>
-__device__ __forceinline__ void pack_weights(std::uint32_t (&w)[kCount / 8][4],
+template <typename T, int kWide, int kCount>
+__device__ __forceinline__ void pack_weights(std::uint32_t (&w)[kWide][4],
                                              const float (&s)[kCount]) {
 #pragma unroll
     for (int i = 0; i < kCount / 8; ++i) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) w[i][j] = pack<T>(s[8 * i + 2 * j], s[8 * i + 2 * j + 1]);
     }
-}
-
-// Four lanes of a quad hold four words each of a row, 8 columns apart; afterwards each has the four
-// words of one 16-byte piece: lane c the c-th.
-__device__ __forceinline__ uint4 gather_quad(const std::uint32_t (&w)[4], int c) {
-    const bool odd = c & 1, high = c & 2;
-    std::uint32_t x[2][2];
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-        const std::uint32_t mine = odd ? w[2 * j + 1] : w[2 * j];
-        const std::uint32_t theirs = __shfl_xor_sync(~0u, odd ? w[2 * j] : w[2 * j + 1], 1);
-        x[j][0] = odd ? theirs : mine;
-        x[j][1] = odd ? mine : theirs;
-    }
-    std::uint32_t y[4];
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-        const std::uint32_t mine = high ? x[1][k] : x[0][k];
-        const std::uint32_t theirs = __shfl_xor_sync(~0u, high ? x[0][k] : x[1][k], 2);
-        y[k] = high ? theirs : mine;
-        y[2 + k] = high ? mine : theirs;
-    }
-    return {y[0], y[1], y[2], y[3]};
 }
 
 // Divides the sums of two rows by their weights and writes them, and their log-sum-exp.
@@ -146,7 +124,7 @@ __device__ __forceinline__ void write_rows(const Problem& p, const ForwardTile& 
         const bool any = softmax.top[h] != -INFINITY;
         const float factor = any ? 1.0f / sum : 0.0f;
         const int query = tile.row0 + row + 8 * h;
-        const bool there = query < tile.queries;
+        const bool there = query >= 0 && query < tile.queries;
         T* to = p.out.row<T>(tile.q + query, tile.head, p.head_dim);
 #pragma unroll
         for (int i = 0; i < (D + 31) / 32; ++i) {
