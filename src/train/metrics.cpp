@@ -2,15 +2,18 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "core/error.h"
 #include "core/mapped_file.h"
+#include "core/output_file.h"
 #include "formats/json.h"
 
 namespace mr::train {
@@ -100,22 +103,39 @@ StepMetrics parse_line(std::string_view text, const std::string& file, std::int6
     return m;
 }
 
-// The bytes of `text` that a run going on after step `after` keeps.
-std::size_t kept_bytes(std::string_view text, const std::string& path, std::int64_t after) {
-    std::size_t kept = 0;
-    std::int64_t number = 0, last = 0;
-    while (kept < text.size()) {
-        const std::size_t end = text.find('\n', kept);
-        if (end == std::string_view::npos) break;
+// What a run going on after step `after` keeps of a file's text.
+struct Kept {
+    std::string text;
+    std::vector<std::int64_t> damaged;  // lines, from 1
+};
+
+Kept kept_lines(std::string_view text, const std::string& path, std::int64_t after) {
+    Kept kept;
+    std::int64_t last = 0;
+    std::size_t damaged_before = 0;  // the last line that is kept
+    for (std::int64_t number = 1; !text.empty(); ++number) {
+        const std::size_t end = text.find('\n');
+        if (end == std::string_view::npos) break;  // torn by a crash: its step is done again
         try {
-            last = parse_line(text.substr(kept, end - kept), path, ++number, last).step;
+            const std::int64_t step = parse_line(text.substr(0, end), path, number, last).step;
+            if (step <= after) {
+                last = step;
+                kept.text += text.substr(0, end + 1);
+                damaged_before = kept.damaged.size();
+            }
         } catch (const Error&) {
-            break;
+            kept.damaged.push_back(number);
         }
-        if (last > after) break;
-        kept = end + 1;
+        text.remove_prefix(end + 1);
     }
+    // Those of steps that are done again are no loss.
+    if (last == after) kept.damaged.resize(damaged_before);
     return kept;
+}
+
+bool has_text(const std::string& path) {
+    struct stat status {};
+    return ::stat(path.c_str(), &status) == 0 && status.st_size > 0;
 }
 
 }  // namespace
@@ -133,8 +153,16 @@ std::string metrics_line(const StepMetrics& m) {
 
 MetricsWriter::MetricsWriter(const std::string& path, std::int64_t after) : path_(path) {
     std::size_t keep = 0;
-    if (after > 0 && ::access(path.c_str(), F_OK) == 0) {
-        keep = kept_bytes(read_text_file(path, kMostBytes), path, after);
+    if (after > 0 && has_text(path)) {
+        const std::string text = read_text_file(path, kMostBytes);
+        Kept kept = kept_lines(text, path, after);
+        keep = kept.text.size();
+        damaged_ = std::move(kept.damaged);
+        if (!text.starts_with(kept.text)) {  // not only the end goes
+            OutputFile file(path);
+            file.write(kept.text);
+            file.commit();
+        }
     }
     fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (fd_ < 0) fail(path_, "cannot be opened", errno);
@@ -161,6 +189,7 @@ void MetricsWriter::append(const StepMetrics& metrics) {
 }
 
 std::vector<StepMetrics> read_metrics(const std::string& path) {
+    if (::access(path.c_str(), F_OK) == 0 && !has_text(path)) return {};
     const std::string text = read_text_file(path, kMostBytes);
     std::vector<StepMetrics> all;
     std::size_t at = 0;

@@ -33,17 +33,20 @@ std::string metrics_line(const StepMetrics& metrics);
 // Appends lines to a metrics.jsonl; each is one write(), so that a crash tears at most the last.
 class MetricsWriter {
   public:
-    // Goes on after step `after`: lines of later steps, and everything from the first line that is
-    // no whole metrics line (torn by a crash), are cut off. 0: a new file, or an emptied one.
+    // Goes on after step `after`: lines of later steps, a last one torn by a crash and those that
+    // are no metrics lines (damaged()) are left out. 0: a new file, or an emptied one.
     MetricsWriter(const std::string& path, std::int64_t after);
     ~MetricsWriter();
     MetricsWriter(const MetricsWriter&) = delete;
     MetricsWriter& operator=(const MetricsWriter&) = delete;
 
     void append(const StepMetrics& metrics);  // Error (input) where the disk is full
+    // The numbers, from 1, of the lines that were there and could not be kept.
+    const std::vector<std::int64_t>& damaged() const { return damaged_; }
 
   private:
     std::string path_;
+    std::vector<std::int64_t> damaged_;
     int fd_ = -1;
 };
 

@@ -97,6 +97,29 @@ TEST_F(Metrics, GoesOnAfterAStep) {
     EXPECT_EQ(content(), "");
 }
 
+TEST_F(Metrics, DamagedLinesAreNamedAndTheOthersStay) {
+    const auto lines = [](int from, int to) {
+        std::string text;
+        for (int i = from; i <= to; ++i) text += metrics_line(step(i));
+        return text;
+    };
+    put(lines(1, 3) + "{\"step\": 4, \"loss\": oops\n" + lines(5, 9) + "again\n");
+    {
+        MetricsWriter writer(path_, 8);
+        EXPECT_EQ(writer.damaged(), std::vector<std::int64_t>({4}));  // the last is of step 10
+        EXPECT_EQ(content(), lines(1, 3) + lines(5, 8));
+        writer.append(step(9));
+    }
+    EXPECT_EQ(content(), lines(1, 3) + lines(5, 9));
+    EXPECT_EQ(read_metrics(path_).size(), 8u);
+    put("oops\n");
+    EXPECT_EQ(MetricsWriter(path_, 8).damaged(), std::vector<std::int64_t>({1}));
+    // Nothing is left, and nothing stands in the way of going on.
+    EXPECT_EQ(content(), "");
+    EXPECT_TRUE(read_metrics(path_).empty());
+    EXPECT_TRUE(MetricsWriter(path_, 8).damaged().empty());
+}
+
 TEST_F(Metrics, LastLineWithoutItsEndIsStillBeingWritten) {
     put(metrics_line(step(1)) + metrics_line(step(2)).substr(0, 30));
     EXPECT_EQ(read_metrics(path_).size(), 1u);
