@@ -27,24 +27,37 @@ struct Options {
     std::vector<std::string> data;
     std::string out;
     text::BpeTrainOptions bpe;
+    bool force = false;
     SharedOptions shared;  // --threads and --json
 };
 
 // --out is a folder, or a name that ends with .json and then is the file itself.
-std::string target_file(const std::string& out) {
-    if (fs::path(out).extension() == ".json") return out;
+std::string target_file(const Options& options) {
+    const fs::path out = options.out;
+    const std::string path = (out.extension() == ".json" ? out : out / "tokenizer.json").string();
     std::error_code code;
-    fs::create_directories(out, code);
-    if (code || !fs::is_directory(out)) {
-        throw Error::input({.file = out,
+    if (fs::exists(path, code) && !options.force) {
+        throw Error::input({.file = path,
+                            .problem = "there is a tokenizer already, and other things may need it",
+                            .remedy = "--force replaces it"});
+    }
+    return path;
+}
+
+void make_folder(const std::string& path) {
+    const fs::path folder = fs::absolute(path).parent_path();
+    std::error_code code;
+    fs::create_directories(folder, code);
+    if (code || !fs::is_directory(folder)) {
+        throw Error::input({.file = folder.string(),
                             .problem = code ? "cannot be made: " + code.message() : "is no folder",
                             .remedy = "give a folder for the tokenizer"});
     }
-    return (fs::path(out) / "tokenizer.json").string();
 }
 
 int train(const Options& options) {
     const InterruptGuard guard;
+    const std::string path = target_file(options);
     ThreadPool pool(thread_count(options.shared));
     text::BpeTrainer trainer(options.bpe, pool);
     const std::vector<std::string> files = train::corpus_files(options.data);
@@ -63,7 +76,7 @@ int train(const Options& options) {
 
     const std::string json = text::tokenizer_json(trained.data);
     const std::string config = text::tokenizer_config_json(trained.data);
-    const std::string path = target_file(options.out);
+    make_folder(path);
     OutputFile file(path);
     file.write(json);
     OutputFile config_file((fs::path(path).replace_filename("tokenizer_config.json")).string());
@@ -110,6 +123,7 @@ void add_tokenizer(const Command& app, Action& action) {
         .add_option("--vocab", options->bpe.vocab, "How many tokens, bytes and specials among them")
         .shows_default();
     command.add_option("--out", options->out, "The folder to write tokenizer.json into").required();
+    command.add_flag("--force", options->force, "Replace a tokenizer that is there");
     command
         .add_option("--special", options->bpe.special,
                     "Special tokens; the first ends a text. Where the texts spell them out, they "

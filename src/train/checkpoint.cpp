@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <span>
 
@@ -31,6 +33,8 @@ constexpr const char* kPartial = ".partial-";  // before the name of a checkpoin
 constexpr const char* kOld = ".old-";          // ... being removed
 constexpr const char* kLayout = "millrace-flat-1";
 constexpr int kStateVersion = 1;
+constexpr const char* kFiles[] = {"",           "config.json",           "model.safetensors",
+                                  "state.json", "optimizer.safetensors", "tokenizer.json"};
 
 // For tests: MILLRACE_FAULT=save:N kills the program at the N-th point of saving that it comes to
 // (docs/training.md).
@@ -45,8 +49,9 @@ void fault_point() {
 
 // Of the bytes of a flat state, 8 at a time: finds what a disk has changed.
 std::uint64_t state_hash(const float* values, std::int64_t count) {
+    MR_CHECK(count % 2 == 0, "a flat state is padded (model::ParamLayout)");
     std::uint64_t hash = 0xCBF29CE484222325u;
-    for (std::int64_t i = 0; i + 1 < count; i += 2) {
+    for (std::int64_t i = 0; i < count; i += 2) {
         std::uint64_t word = 0;
         std::memcpy(&word, values + i, 8);
         hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
@@ -58,8 +63,7 @@ std::uint64_t state_hash(const float* values, std::int64_t count) {
 [[noreturn]] void fail(const fs::path& path, const char* action, const std::string& why) {
     throw Error::input({.file = path.string(),
                         .problem = fmt::format("{}: {}", action, why),
-                        .remedy = "check the disk and the folder's permissions; earlier "
-                                  "checkpoints are as they were"});
+                        .remedy = "check the disk and the folder's permissions"});
 }
 
 void write_text(const fs::path& path, const std::string& text) {
@@ -146,11 +150,7 @@ class StateFile {
         return std::stoull(text, nullptr, 16);
     }
     Error bad(const char* key, const char* problem) const {
-        return Error::input({.file = path_,
-                             .field = key,
-                             .problem = problem,
-                             .remedy = "the checkpoint is damaged: remove its folder to go on from "
-                                       "the one before it"});
+        return Error::input({.file = path_, .field = key, .problem = problem});
     }
     const std::string& path() const { return path_; }
 
@@ -225,6 +225,11 @@ void Checkpoints::save(model::TrainEngine& engine, const TrainState& state,
         fs::rename(partial, target, code);
         if (code) fail(target, "cannot be put in place", code.message());
         fault_point();
+    } catch (const Error& error) {
+        fs::remove_all(partial, code);
+        ErrorInfo info = error.info();
+        info.remedy += fmt::format("; the checkpoints before it are good: then --resume {}", run_);
+        throw Error(error.kind(), std::move(info));
     } catch (...) {
         fs::remove_all(partial, code);
         throw;
@@ -248,7 +253,49 @@ void Checkpoints::prune(std::int64_t keep) {
     }
 }
 
+// Readers of files speak to who downloaded them. Here there is one remedy, whatever the damage is.
+template <typename Read>
+auto Checkpoints::reading(std::int64_t step, Read&& read) const {
+    try {
+        return read();
+    } catch (const Error& error) {
+        const fs::path path = folder(step);
+        // What is on the disk may be good: the reader says why it could not get at it.
+        bool readable = true;
+        for (const char* name : kFiles) {
+            const std::string file = (path / name).string();
+            readable = readable && (::access(file.c_str(), R_OK) == 0 || errno == ENOENT);
+        }
+        if (error.kind() != ErrorKind::input || !readable) throw;
+        const std::vector<std::int64_t> all = steps();
+        const auto at = std::lower_bound(all.begin(), all.end(), step);
+        ErrorInfo info = error.info();
+        if (info.file.empty()) info.file = path.string();
+        info.problem += "; the checkpoint is damaged";
+        info.remedy = at != all.begin()
+                          ? fmt::format("remove {} to go on from {}", path.string(),
+                                        fs::path(folder(*std::prev(at))).filename().string())
+                          : fmt::format(
+                                "there is none before it: start again in another folder, or with "
+                                "--init where {} is good",
+                                (path / "model.safetensors").string());
+        throw Error::input(std::move(info));
+    }
+}
+
 TrainState Checkpoints::read_state(std::int64_t step) const {
+    return reading(step, [&] { return parse_state(step); });
+}
+
+model::ModelSpec Checkpoints::read_spec(std::int64_t step) const {
+    return reading(step, [&] { return model::open_huggingface(folder(step), {}).spec; });
+}
+
+void Checkpoints::load(std::int64_t step, model::TrainEngine& engine) const {
+    reading(step, [&] { load_values(step, engine); });
+}
+
+TrainState Checkpoints::parse_state(std::int64_t step) const {
     const StateFile file(folder(step) + "/state.json");
     TrainState out;
     out.step = file.integer("step");
@@ -273,17 +320,14 @@ TrainState Checkpoints::read_state(std::int64_t step) const {
     return out;
 }
 
-void Checkpoints::load(std::int64_t step, model::TrainEngine& engine) const {
+void Checkpoints::load_values(std::int64_t step, model::TrainEngine& engine) const {
     const std::string path = folder(step);
     const StateFile file(path + "/state.json");
     const std::int64_t count = engine.layout().count;
     const auto check = [&](const float* values, const char* key, const std::string& where) {
         if (state_hash(values, count) == file.hash(key)) return;
-        throw Error::input({.file = where,
-                            .field = key,
-                            .problem = "the values are not those that were written: damaged",
-                            .remedy = "remove the checkpoint's folder to go on from the one before "
-                                      "it"});
+        throw Error::input(
+            {.file = where, .field = key, .problem = "the values are not those that were written"});
     };
     {
         const model::Model loaded = model::load_model(path);
@@ -297,8 +341,7 @@ void Checkpoints::load(std::int64_t step, model::TrainEngine& engine) const {
         if (!tensor || tensor->view.dtype != DType::f32 || tensor->view.shape != Shape{count}) {
             throw Error::input({.file = optimizer,
                                 .field = fmt::format("tensor {}", name),
-                                .problem = fmt::format("there must be {} f32 of it", count),
-                                .remedy = "the checkpoint is damaged, or of another version"});
+                                .problem = fmt::format("there must be {} f32 of it", count)});
         }
         // The map promises no alignment.
         std::vector<float> values(static_cast<std::size_t>(count));

@@ -49,13 +49,20 @@ class Checkpoints {
     // Removes all but the newest `keep`; 0: none.
     void prune(std::int64_t keep);
 
+    // These throw Error (input) for anything that is missing, truncated, or not as it was written,
+    // and name the checkpoint before, from which the run can go on.
     // The state of the checkpoint at `step`, without weights.
     TrainState read_state(std::int64_t step) const;
-    // Parameters and moments, into an engine of its spec. Throws Error (input) for anything that is
-    // missing, truncated, or not as it was written.
+    model::ModelSpec read_spec(std::int64_t step) const;
+    // Parameters and moments, into an engine of its spec.
     void load(std::int64_t step, model::TrainEngine& engine) const;
 
   private:
+    template <typename Read>
+    auto reading(std::int64_t step, Read&& read) const;
+    TrainState parse_state(std::int64_t step) const;
+    void load_values(std::int64_t step, model::TrainEngine& engine) const;
+
     std::string run_;
 };
 

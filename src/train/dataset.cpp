@@ -1,6 +1,7 @@
 // data.json and what it names.
 #include <fmt/format.h>
 
+#include <atomic>
 #include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -8,6 +9,7 @@
 
 #include "core/error.h"
 #include "text/tokenizer.h"
+#include "train/output_folder.h"
 #include "train/shards.h"
 
 namespace mr::train {
@@ -25,6 +27,14 @@ class IndexReader {
         : folder_(folder), path_((fs::path(folder) / kDataIndexName).string()) {
         std::error_code code;
         if (!fs::exists(path_, code)) {
+            if (const std::string old = moved_away(folder); !old.empty()) {
+                throw Error::input(
+                    {.file = folder,
+                     .problem = fmt::format("'data pack --force' was killed while it replaced it, "
+                                            "and left the old data in {}",
+                                            old),
+                     .remedy = "rename that folder, or pack the data again"});
+            }
             throw Error::input(
                 {.file = folder,
                  .problem = fmt::format("is no data folder: it has no {}", kDataIndexName),
@@ -180,6 +190,44 @@ std::uint64_t tokenizer_hash(const text::Tokenizer& tokenizer) {
 }
 
 Dataset Dataset::open(const std::string& folder) { return IndexReader(folder).read(); }
+
+void Dataset::verify(ThreadPool& pool, const Progress& progress) const {
+    std::vector<const Shard*> all;
+    for (const Shards* split : {&train, &val}) {
+        for (const Shard& shard : split->shards()) all.push_back(&shard);
+    }
+    const auto total = (train.tokens() + val.tokens()) * all.front()->header().bytes_per_token;
+    std::atomic<std::uint64_t> done = 0;
+    // What leaves `progress` (Ctrl-C) ends the others at their next piece.
+    std::atomic<bool> stop = false;
+    pool.parallel_for(static_cast<std::int64_t>(all.size()), 1,
+                      [&](std::int64_t begin, std::int64_t end, int thread) {
+                          for (std::int64_t i = begin; i < end; ++i) {
+                              all[static_cast<std::size_t>(i)]->verify([&](std::uint64_t bytes) {
+                                  done += bytes;
+                                  try {
+                                      if (thread == 0 && progress) {
+                                          progress("checking the data", done, total);
+                                      }
+                                  } catch (...) {
+                                      stop = true;
+                                      throw;
+                                  }
+                                  return !stop;
+                              });
+                          }
+                      });
+}
+
+std::shared_ptr<const text::Tokenizer> Dataset::open_tokenizer() const {
+    auto tokenizer = text::Tokenizer::from_json_file(tokenizer_path);
+    if (train::tokenizer_hash(*tokenizer) == tokenizer_hash) return tokenizer;
+    throw Error::input(
+        {.file = tokenizer_path,
+         .problem =
+             fmt::format("is not the tokenizer that the data was packed with ({})", kDataIndexName),
+         .remedy = "put that one back, or pack the data again"});
+}
 
 void Dataset::check_tokenizer(const text::Tokenizer& tokenizer, const std::string& name) const {
     if (train::tokenizer_hash(tokenizer) == tokenizer_hash) return;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <numbers>
 #include <type_traits>
+#include <utility>
 
 #include "core/error.h"
 #include "ops/attention/flash.h"
@@ -70,6 +71,25 @@ void for_each_option(Options& o, Field&& field) {
 template <typename T>
 void need(bool holds, const char* field, T value, const char* problem) {
     if (!holds) refuse(field, fmt::format("{}", value), problem);
+}
+
+// What a file would be blamed for is an option here.
+void validate_new(const ModelSpec& spec) {
+    static constexpr std::pair<const char*, const char*> kOptions[] = {
+        {"width", "--dim"},          {"layers", "--layers"},
+        {"heads", "--heads"},        {"kv heads", "--kv-heads"},
+        {"head size", "--head-dim"}, {"hidden size", "--hidden"},
+        {"context", "--context"},    {"rotary dimensions", "--head-dim"}};
+    try {
+        spec.validate("new model");
+    } catch (const Error& error) {
+        for (const auto& [field, option] : kOptions) {
+            if (error.info().field == field) {
+                refuse(option, error.info().value, error.info().problem);
+            }
+        }
+        throw;
+    }
 }
 
 }  // namespace
@@ -169,7 +189,7 @@ ModelSpec new_spec(const NewModel& wanted, int vocab, int seq) {
     need(wanted.tied.empty() || wanted.tied == "yes" || wanted.tied == "no", "--tied", wanted.tied,
          "must be yes or no");
     spec.tied_embeddings = wanted.tied.empty() ? !neox : wanted.tied == "yes";
-    spec.validate("new model");
+    validate_new(spec);
     return spec;
 }
 

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <deque>
 #include <filesystem>
+#include <iterator>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string_view>
 #include <system_error>
@@ -31,10 +33,44 @@ constexpr std::size_t kBatchDocuments = 1u << 16;  // likewise
 constexpr std::size_t kOpenFiles = 256;            // likewise
 constexpr std::size_t kPieceBytes = 256u << 10;    // of a document that one thread encodes
 
+constexpr const char* kTokenizerConfig = "tokenizer_config.json";
+constexpr const char* kChatTemplate = "chat_template.jinja";
+// Besides the shards.
+constexpr const char* kPackedNames[] = {kDataIndexName, kDataTokenizerName, kTokenizerConfig,
+                                        kChatTemplate};
+
 void write_file(const std::string& path, std::string_view bytes) {
     OutputFile file(path);
     file.write(bytes);
     file.commit();
+}
+
+// What shows that pack() did not write a folder, or not all of it; else "".
+std::string foreign(const fs::path& folder) {
+    std::vector<std::string> names;
+    std::error_code code;
+    for (auto it = fs::directory_iterator(folder, code); !code && it != fs::directory_iterator();
+         it.increment(code)) {
+        names.push_back(it->path().filename().string());
+    }
+    std::sort(names.begin(), names.end());
+    bool indexed = false;
+    for (const std::string& name : names) {
+        const bool shard =
+            name.ends_with(".bin") && (name.starts_with("train-") || name.starts_with("val-"));
+        const bool known = std::find(std::begin(kPackedNames), std::end(kPackedNames), name) !=
+                           std::end(kPackedNames);
+        if (!shard && !known) return fmt::format("has '{}', which pack did not write", name);
+        indexed = indexed || name == kDataIndexName;
+    }
+    if (!indexed) return fmt::format("has no {}", kDataIndexName);
+    // Another program's index; one that is damaged is ours to replace.
+    const fs::path index = folder / kDataIndexName;
+    if (fs::file_size(index, code) == 0 || code) return "";
+    const auto json = nlohmann::json::parse(read_text_file(index.string()), nullptr, false);
+    if (json.is_discarded()) return "";
+    if (json.is_object() && json.value("format", nlohmann::json()) == kDataFormat) return "";
+    return fmt::format("its {} is not that of packed data", kDataIndexName);
 }
 
 // The shards of one split.
@@ -123,10 +159,9 @@ void put_tokenizer(const OutputFolder& folder, const text::Tokenizer& tokenizer,
     std::error_code code;
     const fs::path given = source;
     const fs::path file = fs::is_directory(given, code) ? given / "tokenizer.json" : given;
-    constexpr const char* kConfig = "tokenizer_config.json";
     if (file.extension() == ".json") {
         write_file(folder.file(kDataTokenizerName), read_text_file(file.string()));
-        for (const char* name : {kConfig, "chat_template.jinja"}) {
+        for (const char* name : {kTokenizerConfig, kChatTemplate}) {
             const fs::path beside = file.parent_path() / name;
             if (fs::is_regular_file(beside, code) && fs::file_size(beside, code) > 0) {
                 write_file(folder.file(name), read_text_file(beside.string()));
@@ -134,7 +169,7 @@ void put_tokenizer(const OutputFolder& folder, const text::Tokenizer& tokenizer,
         }
     } else {
         write_file(folder.file(kDataTokenizerName), text::tokenizer_json(tokenizer.data()));
-        write_file(folder.file(kConfig), text::tokenizer_config_json(tokenizer.data()));
+        write_file(folder.file(kTokenizerConfig), text::tokenizer_config_json(tokenizer.data()));
     }
     const auto written = text::Tokenizer::from_json_file(folder.file(kDataTokenizerName));
     if (tokenizer_hash(*written) != tokenizer_hash(tokenizer)) {
@@ -294,7 +329,7 @@ PackResult pack(const PackOptions& options, ThreadPool& pool, const Progress& pr
     const std::vector<std::string> val_files = corpus_files(options.val_data);
     result.files = files.size() + val_files.size();
 
-    OutputFolder folder(options.out, kDataIndexName, options.force);
+    OutputFolder folder(options.out, foreign, options.force);
     put_tokenizer(folder, *tokenizer, options.tokenizer);
     ShardHeader header;
     header.bytes_per_token = result.bytes_per_token;

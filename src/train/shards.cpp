@@ -147,8 +147,15 @@ void Shard::read(std::uint64_t first, std::span<std::int32_t> out) const {
                fmt::format("is not below the vocabulary of {}", header_.vocab));
 }
 
-void Shard::verify() const {
-    const std::uint64_t found = token_checksum(ids_);
+void Shard::verify(const std::function<bool(std::uint64_t)>& more) const {
+    constexpr std::size_t kPiece = 4u << 20;
+    std::uint64_t found = kChecksumStart;
+    for (std::span<const std::byte> left = ids_; !left.empty();) {
+        const auto piece = left.first(std::min(kPiece, left.size()));
+        found = token_checksum(piece, found);
+        left = left.subspan(piece.size());
+        if (more && !more(piece.size())) return;
+    }
     if (found == header_.checksum) return;
     throw fail(name_, "checksum", fmt::format("{:016x}", header_.checksum),
                fmt::format("the ids have {:016x}: the file is damaged", found));
@@ -174,10 +181,6 @@ void Shards::read(std::uint64_t first, std::span<std::int32_t> out) const {
         out = out.subspan(count);
         first += count;
     }
-}
-
-void Shards::verify() const {
-    for (const Shard& shard : shards_) shard.verify();
 }
 
 }  // namespace mr::train

@@ -18,12 +18,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/mapped_file.h"
+#include "core/progress.h"
+#include "core/thread_pool.h"
 
 namespace mr::text {
 class Tokenizer;
@@ -70,8 +74,9 @@ class Shard {
     const std::string& name() const { return name_; }
     // Ids [first, first + out.size()). Throws Error where one is not below the vocabulary.
     void read(std::uint64_t first, std::span<std::int32_t> out) const;
-    // Reads all of it: throws Error where the checksum is not the header's.
-    void verify() const;
+    // Reads all of it: throws Error where the checksum is not the header's. `more(bytes)` is told
+    // of every piece that was read; false: that is enough.
+    void verify(const std::function<bool(std::uint64_t bytes)>& more = {}) const;
 
   private:
     std::string name_;
@@ -98,7 +103,6 @@ class Shards {
     const std::vector<Shard>& shards() const { return shards_; }
     // Across the ends of shards.
     void read(std::uint64_t first, std::span<std::int32_t> out) const;
-    void verify() const;
 
   private:
     std::vector<Shard> shards_;
@@ -107,7 +111,8 @@ class Shards {
 };
 
 // A data folder. Throws Error (input) naming what is wrong: no index, a shard that is missing,
-// truncated or of another tokenizer, counts that differ from the index.
+// truncated or of another tokenizer, counts that differ from the index. The ids themselves are
+// looked at by verify().
 struct Dataset {
     std::string folder;
     std::string tokenizer_path;  // folder/tokenizer.json
@@ -119,6 +124,11 @@ struct Dataset {
     Shards val;  // may have no tokens
 
     static Dataset open(const std::string& folder);
+    // Every id of both splits against the checksums: reads all of it, a shard a thread. `progress`
+    // is called by this thread alone. Throws Error (input) naming the shard.
+    void verify(ThreadPool& pool, const Progress& progress = {}) const;
+    // The folder's own. Throws Error (input) where it is not the one that the data was packed with.
+    std::shared_ptr<const text::Tokenizer> open_tokenizer() const;
     // Throws Error where `tokenizer` is not the one that the data was packed with.
     void check_tokenizer(const text::Tokenizer& tokenizer, const std::string& name) const;
 };

@@ -1,22 +1,20 @@
 #include "train/trainer.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <unistd.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <vector>
 
+#include "core/cpu.h"
 #include "core/error.h"
 #include "core/mapped_file.h"
 #include "core/output_file.h"
+#include "core/thread_pool.h"
 #include "decode/prompt.h"
 #include "decode/session.h"
 #include "model/source.h"
@@ -25,6 +23,7 @@
 #include "train/batches.h"
 #include "train/checkpoint.h"
 #include "train/report.h"
+#include "train/run_folder.h"
 #include "train/shards.h"
 #include "train/story_floor.h"
 
@@ -46,32 +45,6 @@ model::Recompute recompute_of(const std::string& name) {
            : name == "light" ? model::Recompute::light
                              : model::Recompute::none;
 }
-
-// One process at a time trains in a folder; the system takes the lock away with the process.
-class RunLock {
-  public:
-    explicit RunLock(const fs::path& run) {
-        const std::string path = (run / "lock").string();
-        fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-        if (fd_ < 0) {
-            throw Error::input({.file = path,
-                                .problem = fmt::format("cannot be made: {}", std::strerror(errno)),
-                                .remedy = "check the folder and its permissions"});
-        }
-        if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
-            ::close(fd_);
-            throw Error::input({.file = run.string(),
-                                .problem = "another process is training here",
-                                .remedy = "wait for it, or give another folder"});
-        }
-    }
-    ~RunLock() { ::close(fd_); }
-    RunLock(const RunLock&) = delete;
-    RunLock& operator=(const RunLock&) = delete;
-
-  private:
-    int fd_ = -1;
-};
 
 // What a model must be so that it can be trained here on this data.
 void check_spec(const model::ModelSpec& spec, const TrainOptions& options, const Dataset& data) {
@@ -104,8 +77,9 @@ void check_spec(const model::ModelSpec& spec, const TrainOptions& options, const
 class Run {
   public:
     // New, or going on after `from` (read by resume()).
-    Run(TrainState state, bool resumed, const TrainEvents& events)
-        : state_(std::move(state)),
+    Run(TrainState state, bool resumed, RunFolder& folder, const TrainEvents& events)
+        : folder_(folder),
+          state_(std::move(state)),
           o_(state_.options),
           events_(events),
           resumed_(resumed),
@@ -130,6 +104,7 @@ class Run {
         return (every > 0 && state_.step % every == 0) || state_.step == o_.steps;
     }
 
+    RunFolder& folder_;
     TrainState state_;
     TrainOptions& o_;
     const TrainEvents& events_;
@@ -141,7 +116,6 @@ class Run {
     std::shared_ptr<const text::Tokenizer> tokenizer_;
     std::optional<model::Model> init_;
     std::unique_ptr<model::TrainEngine> engine_;
-    std::unique_ptr<RunLock> lock_;
     std::unique_ptr<MetricsWriter> metrics_file_;
     std::vector<StepMetrics> metrics_;
     std::unique_ptr<Batches> batches_, val_batches_;
@@ -162,7 +136,7 @@ class Run {
 void Run::open_data() {
     data_ = Dataset::open(o_.data);
     tokenizer_json_ = read_text_file(data_.tokenizer_path);
-    tokenizer_ = text::Tokenizer::from_json_file(data_.tokenizer_path);
+    tokenizer_ = data_.open_tokenizer();
     if (resumed_ && data_.hash != state_.data_hash) {
         throw Error::input(
             {.file = o_.data,
@@ -172,6 +146,11 @@ void Run::open_data() {
              .remedy = "give that data, or start a new run with --init"});
     }
     state_.data_hash = data_.hash;
+    {
+        // The hash is of the checksums: it holds where they do.
+        ThreadPool pool(o_.threads > 0 ? o_.threads : cpu_info().cores);
+        data_.verify(pool, events_.loading);
+    }
     // Refuses a corpus shorter than one window.
     batches_ = std::make_unique<Batches>(
         data_.train, BatchOptions{.batch = o_.batch, .seq = o_.seq, .seed = o_.seed});
@@ -185,7 +164,7 @@ void Run::open_data() {
 void Run::make_engine() {
     model::ModelSpec spec;
     if (resumed_) {
-        spec = model::open_huggingface(checkpoints_.folder(state_.step), {}).spec;
+        spec = checkpoints_.read_spec(state_.step);
     } else if (!o_.init.empty()) {
         init_ = model::load_model(o_.init, {.progress = events_.loading});
         spec = model::trainable_spec(init_->spec);
@@ -210,17 +189,16 @@ void Run::make_engine() {
 }
 
 void Run::open_folder() {
-    std::error_code code;
-    fs::create_directories(o_.out, code);
-    if (code) {
-        throw Error::input(
-            {.file = o_.out, .problem = fmt::format("cannot make the folder: {}", code.message())});
-    }
-    lock_ = std::make_unique<RunLock>(o_.out);
+    folder_.keep();
     checkpoints_.prepare();
-    const std::string metrics = (fs::path(o_.out) / "metrics.jsonl").string();
+    const std::string metrics = (fs::path(o_.out) / kMetricsName).string();
     metrics_file_ = std::make_unique<MetricsWriter>(metrics, state_.step);
-    if (fs::file_size(metrics, code) > 0 && !code) metrics_ = read_metrics(metrics);
+    metrics_ = read_metrics(metrics);
+    if (const auto& damaged = metrics_file_->damaged(); !damaged.empty() && events_.note) {
+        events_.note(fmt::format("{}: {} damaged {} left out (line {}); the others stay", metrics,
+                                 damaged.size(), damaged.size() == 1 ? "line was" : "lines were",
+                                 fmt::join(damaged, ", ")));
+    }
 }
 
 // ids [batch, seq + 1] as inputs and targets; rows that are not there do not count.
@@ -321,7 +299,7 @@ void Run::sample() {
 
 void Run::save() {
     if (saved_ == state_.step || state_.step == 0) return;
-    sync_path((fs::path(o_.out) / "metrics.jsonl").string());
+    sync_path((fs::path(o_.out) / kMetricsName).string());
     checkpoints_.save(*engine_, state_, *tokenizer_, tokenizer_json_);
     saved_ = state_.step;
     checkpoints_.prune(o_.keep);
@@ -354,7 +332,7 @@ void Run::report() {
                  {"seed", fmt::format("{}", o_.seed)},
                  {"recompute", o_.recompute}};
     for (const TrainState::Sample& s : state_.samples) run.samples.push_back({s.step, s.text});
-    write_train_report((fs::path(o_.out) / "report.html").string(), run, metrics_);
+    write_train_report((fs::path(o_.out) / kReportName).string(), run, metrics_);
 }
 
 void Run::train_steps() {
@@ -461,32 +439,38 @@ TrainResult train(const TrainOptions& options, const TrainEvents& events) {
     if (options.out.empty()) {
         throw Error::usage({.field = "--out", .problem = "say where the run is to be kept"});
     }
-    if (!Checkpoints(options.out).steps().empty()) {
-        throw Error::usage(
-            {.file = options.out,
-             .problem = "there is a run here already",
-             .remedy =
-                 fmt::format("go on with it by --resume {}, or give another folder", options.out)});
-    }
+    RunFolder folder = RunFolder::create(options.out);
     TrainState state;
     state.options = options;
     std::error_code code;
     state.options.data = fs::absolute(options.data, code).lexically_normal().string();
-    return Run(std::move(state), false, events).go();
+    return Run(std::move(state), false, folder, events).go();
 }
 
 TrainResult resume(const std::string& run, const std::function<void(TrainOptions&)>& change,
                    const TrainEvents& events) {
-    Checkpoints checkpoints(run);
-    const std::vector<std::int64_t> steps = checkpoints.steps();
-    if (steps.empty()) {
+    const Checkpoints checkpoints(run);
+    if (checkpoints.steps().empty()) {  // before anything is made in a folder that is no run
+        const fs::path path = fs::absolute(run).lexically_normal();
+        const fs::path at = path.has_filename() ? path : path.parent_path();
+        if (model::checkpoint_step(at.filename().string()) &&
+            at.parent_path().filename() == model::kCheckpoints) {
+            throw Error::input(
+                {.file = run,
+                 .problem = "is one checkpoint of a run",
+                 .remedy = fmt::format("give --resume {}: it goes on from the newest",
+                                       at.parent_path().parent_path().string())});
+        }
         throw Error::input({.file = run,
                             .problem = "there is no checkpoint to go on from",
                             .remedy = "start a run with --data and --out"});
     }
+    RunFolder folder = RunFolder::open(run);
+    folder.keep();
+    const std::vector<std::int64_t> steps = checkpoints.steps();
     TrainState state = checkpoints.read_state(steps.back());
     if (change) change(state.options);
-    return Run(std::move(state), true, events).go();
+    return Run(std::move(state), true, folder, events).go();
 }
 
 }  // namespace mr::train

@@ -30,9 +30,11 @@ struct TrainEvents {
     std::function<void(const Step& step)> step{};
     std::function<void(std::int64_t step, const std::string& text)> sample{};
     std::function<void(std::int64_t step, const std::string& folder)> saved{};
+    // Something that its user should know, and that does not end it: one line.
+    std::function<void(const std::string& line)> note{};
     // Asked after every step and while a sample is made; true: save and leave.
     std::function<bool()> stop{};
-    Progress loading{};  // of --init
+    Progress loading{};  // of the data's check and --init
     // FLOP/s that the device can do at most, where known: for the report.
     double matrix_peak = 0;
     std::string device{};  // "CPU, 2 threads"

@@ -40,7 +40,7 @@ class Tokenizer(driver.CliTest):
         result = self.ok("tokenizer", "train", "--data", self.text, "--vocab", 5000, "--out", self.folder / "t")
         self.assertIn("fewer than the 5000", result.err)
         self.assertEqual(self.ok_json("tokenizer", "train", "--data", self.text, "--vocab", 5000, "--out",
-                                      self.folder / "t")["wanted"], 5000)
+                                      self.folder / "t2")["wanted"], 5000)
 
     def test_errors(self):
         def fails(code, *arguments, says):

@@ -140,8 +140,8 @@ TEST_F(Pack, RoundTrip) {
     EXPECT_EQ(result.bytes_per_token, 2u);
 
     const Dataset set = Dataset::open(folder / "data");
-    set.train.verify();
-    set.val.verify();
+    set.verify(pool);
+    EXPECT_EQ(tokenizer_hash(*set.open_tokenizer()), set.tokenizer_hash);
     EXPECT_EQ(set.vocab, 280u);
     EXPECT_EQ(set.end_token, *tokenizer->eos());
     EXPECT_EQ(set.tokenizer_hash, tokenizer_hash(*tokenizer));

@@ -66,7 +66,7 @@ TEST(Shard, TheFileOnDisk) {
     std::vector<std::int32_t> out(3);
     all.read(0, out);
     EXPECT_EQ(out, std::vector<std::int32_t>({5, 6, 7}));
-    all.verify();
+    all.shards().front().verify();
     expect_error("cannot be opened", [&] { (void)Shard::open(folder / "no.bin"); });
     folder.write("empty.bin", "");
     expect_error("is empty", [&] { (void)Shard::open(folder / "empty.bin"); });

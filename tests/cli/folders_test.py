@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+"""Training in folders that are damaged, shared, or somebody else's."""
+import fcntl
+import pathlib
+import resource
+import shutil
+import subprocess
+import tempfile
+
+import driver
+from driver import millrace
+
+SHAPE = "--dim 32 --layers 1 --heads 2 --batch 2 --seq 32 --threads 1".split()
+QUIET = "--sample-tokens 0 --eval-every 0 --eval-batches 1".split()
+
+
+def dead_process():
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+def names(folder):
+    return sorted(p.name for p in folder.iterdir())
+
+
+class FoldersTest(driver.CliTest):
+    @classmethod
+    def setUpClass(cls):
+        made = tempfile.TemporaryDirectory(prefix="millrace-folders-")
+        cls.addClassCleanup(made.cleanup)
+        base = pathlib.Path(made.name)
+        cls.text, cls.tok, cls.packed, cls.trained = (
+            base / name for name in ("s.txt", "tok", "data", "run"))
+        for command in (["data", "storybook", "--stories", "40", "--out", cls.text],
+                        ["tokenizer", "train", "--data", cls.text, "--vocab", "280", "--out",
+                         cls.tok],
+                        ["data", "pack", "--data", cls.text, "--tokenizer", cls.tok, "--val-docs",
+                         "2", "--out", cls.packed],
+                        ["train", *SHAPE, *QUIET, "--steps", "4", "--save-every", "2", "--data",
+                         cls.packed, "--out", cls.trained]):
+            result = millrace(*command)
+            assert result.code == 0, (command, result.err)
+
+    def setUp(self):
+        super().setUp()
+        self.data, self.run_ = self.folder / "data", self.folder / "run"
+        shutil.copytree(self.packed, self.data)
+        shutil.copytree(self.trained, self.run_)
+
+    def new(self, out, *more, data=None):
+        return ["train", *SHAPE, *QUIET, "--steps", "1", "--data", data or self.data, "--out", out,
+                *more]
+
+    def pack(self, *more):
+        return ["data", "pack", "--data", self.text, "--tokenizer", self.tok, "--val-docs", "2",
+                "--out", self.data, *more]
+
+    def test_the_lock_comes_before_everything(self):
+        new = self.folder / "new"
+        new.mkdir()
+        for run, command in ((new, self.new(new, data=self.folder / "none")),
+                             (self.run_, ["train", "--resume", self.run_])):
+            newest = self.run_ / "checkpoints" / "step-000004" / "state.json"
+            newest.write_text("not even read")
+            with open(run / "lock", "w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                self.fails(1, *command, says="another process is training here")
+        # What was refused leaves nothing: no lock, no folder.
+        shutil.rmtree(new)
+        self.fails(1, *self.new(self.folder / "a" / "b", data=self.folder / "none"), says="none")
+        self.assertFalse((self.folder / "a").exists())
+        (self.folder / "a").mkdir()
+        self.fails(1, *self.new(self.folder / "a", data=self.folder / "none"), says="none")
+        self.assertEqual(names(self.folder / "a"), [])
+
+    def test_a_run_does_not_begin_among_other_files(self):
+        before = names(self.data)
+        self.fails(1, *self.new(self.data), says="packed data")
+        self.assertEqual(names(self.data), before)
+        mine = self.folder / "mine"
+        mine.mkdir()
+        for name in ("report.html", "metrics.jsonl", "thesis.txt"):
+            (mine / name).write_text("mine")
+            self.fails(1, *self.new(mine), says=[name, "no run wrote"])
+            self.assertEqual(names(mine), [name])
+            (mine / name).unlink()
+        (mine / ".hidden").write_text("")
+        self.ok(*self.new(mine))
+        self.fails(1, *self.new(self.folder / "data" / "data.json"), says="--out")
+        # A run that ended before its first checkpoint may begin again.
+        shutil.rmtree(mine / "checkpoints" / "step-000001")
+        self.ok(*self.new(mine))
+        self.fails(2, *self.new(mine), says=["--resume", str(mine)])
+
+    def test_pack_replaces_only_what_it_wrote(self):
+        self.fails(1, *self.pack(), says="--force")
+        self.ok(*self.pack("--force"))
+        (self.data / "checkpoints").mkdir()
+        self.fails(1, *self.pack("--force"), says="'checkpoints'")
+        self.assertIn("checkpoints", names(self.data))
+        (self.data / "checkpoints").rmdir()
+        index = self.data / "data.json"
+        index.write_text('{"format": "mine"}')
+        self.fails(1, *self.pack("--force"), says="data.json is not")
+        index.write_text('{"format": "mill')  # damaged: the remedy is to pack again
+        self.ok(*self.pack("--force"))
+        self.assertEqual(names(self.data), names(self.packed))
+        self.assertEqual(names(self.folder), ["data", "run"])
+
+    def test_killed_while_it_replaced_the_data(self):
+        old = self.folder / f"data.old.{dead_process()}"
+        half = self.folder / f"data.partial.{dead_process()}"
+        self.data.rename(old)
+        half.mkdir()
+        self.fails(1, *self.new(self.folder / "new"), says=[str(old), "rename"])
+        # Packing brings it back: it is there again, and is replaced only by --force.
+        self.fails(1, *self.pack(), says="--force")
+        self.assertEqual(names(self.folder), ["data", "run"])
+        self.ok("train", "--resume", self.run_, "--data", self.data)
+
+    def test_a_tokenizer_is_not_written_over(self):
+        tok = self.folder / "tok"
+        train = ["tokenizer", "train", "--data", self.text, "--vocab"]
+        self.ok(*train, "270", "--out", tok)
+        before = (tok / "tokenizer.json").read_bytes()
+        self.fails(1, *train, "290", "--out", tok, says=["tokenizer.json", "--force"])
+        self.fails(1, *train, "290", "--out", tok / "tokenizer.json", says="--force")
+        self.assertEqual((tok / "tokenizer.json").read_bytes(), before)
+        self.ok(*train, "290", "--out", tok, "--force")
+        self.assertNotEqual((tok / "tokenizer.json").read_bytes(), before)
+
+    def test_data_whose_ids_have_changed(self):
+        for name in ("train-00000.bin", "val-00000.bin"):
+            file = self.data / name
+            whole = file.read_bytes()
+            file.write_bytes(whole[:80] + bytes([whole[80] ^ 1]) + whole[81:])
+            for command in (self.new(self.folder / "new"),
+                            ["train", "--resume", self.run_, "--data", self.data, "--steps", "6"]):
+                self.fails(1, *command, says=[name, "checksum", "damaged"])
+            file.write_bytes(whole)
+
+    def test_a_tokenizer_that_is_not_the_datas(self):
+        tok = self.folder / "tok"
+        self.ok("tokenizer", "train", "--data", self.text, "--vocab", "270", "--out", tok)
+        shutil.copy(tok / "tokenizer.json", self.data / "tokenizer.json")
+        for command in (self.new(self.folder / "new"),
+                        ["train", "--resume", self.run_, "--data", self.data, "--steps", "6"]):
+            self.fails(1, *command, says=["tokenizer.json", "packed with"])
+
+    def test_damaged_metrics_do_not_end_a_run(self):
+        file = self.run_ / "metrics.jsonl"
+        lines = file.read_text().splitlines(keepends=True)
+        result = self.ok("train", "--resume", self.run_, "--steps", "5")
+        self.assertNotIn("damaged", result.err)
+        # A line in the middle: said, and the later ones stay.
+        file.write_text(lines[0] + "{oops\n" + "".join(lines[2:]))
+        result = self.ok("train", "--resume", self.run_, "--steps", "6")
+        self.assertIn("1 damaged line was left out (line 2)", result.err)
+        self.assertEqual([m.split(",")[0] for m in file.read_text().splitlines()],
+                         [f'{{"step": {step}' for step in (1, 3, 4, 6)])
+        # Empty.
+        file.write_text("")
+        self.ok("train", "--resume", self.run_, "--steps", "7")
+        self.assertEqual(file.read_text().count("\n"), 1)
+
+    def test_damaged_checkpoints_name_the_one_before(self):
+        newest = self.run_ / "checkpoints" / "step-000004"
+        for name in ("model.safetensors", "optimizer.safetensors", "state.json", "config.json",
+                     "tokenizer.json"):
+            file = newest / name
+            whole = file.read_bytes()
+            for damage in (b"", whole[:len(whole) // 2], None):
+                if damage is None and name == "tokenizer.json":
+                    continue  # a model may have none; the data's is the same
+                file.unlink()
+                if damage is not None:
+                    file.write_bytes(damage)
+                self.fails(1, "train", "--resume", self.run_,
+                           says=[str(newest), "the checkpoint is damaged",
+                                 f"remove {newest} to go on from step-000002"])
+                file.write_bytes(whole)
+        (newest / "state.json").write_text("{}")
+        shutil.rmtree(self.run_ / "checkpoints" / "step-000002")
+        self.fails(1, "train", "--resume", self.run_, says=["damaged", "none before it"])
+        self.fails(1, "train", "--resume", newest, says=["one checkpoint", f"--resume {self.run_}"])
+
+    def test_a_full_disk_says_how_to_go_on(self):
+        def limit():  # a limit on the size of files stands in for the disk
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        result = millrace("train", "--resume", self.run_, "--steps", "5", preexec_fn=limit)
+        self.assertEqual(result.code, 1)
+        self.assertIn(f"--resume {self.run_}", result.err.splitlines()[-1])
+
+    def test_wrong_options_are_named(self):
+        for words, option in (("--layers 0", "--layers"), ("--heads 4 --kv-heads 3", "--kv-heads"),
+                              ("--dim 33 --heads 1", "--head-dim"),
+                              ("--hidden 2000000000", "--hidden")):
+            self.fails(2, "train", *words.split(), "--seq", "32", "--data", self.data, "--out",
+                       self.folder / "new", says=option)
+        self.assertFalse((self.folder / "new").exists())
+
+
+if __name__ == "__main__":
+    driver.main()
