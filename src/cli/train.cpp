@@ -161,6 +161,8 @@ int run(const Options& options, const Command& command) {
         }
         screen.set_peak(events.matrix_peak);
         screen.begun(spec, o, plan, from);
+        InterruptGuard::set_answer(
+            "stopping: this step is finished and saved first; again: leave at once without it");
     };
     events.step = [&](const train::TrainEvents::Step& step) { screen.step(step); };
     events.sample = [&](std::int64_t step, const std::string& text) {
@@ -168,6 +170,7 @@ int run(const Options& options, const Command& command) {
     };
     events.note = [&](const std::string& line) { screen.say("millrace: " + line); };
     events.saved = [&](std::int64_t, const std::string& path) { screen.say("saved " + path); };
+    events.saving = [](bool begins) { InterruptGuard::set_unbroken(begins); };
     events.stop = [] { return InterruptGuard::pending(); };
     events.loading = loading.callback();
 

@@ -12,6 +12,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <string_view>
 
 #include "core/error.h"
 #include "core/mapped_file.h"
@@ -36,15 +37,20 @@ constexpr int kStateVersion = 1;
 constexpr const char* kFiles[] = {"",           "config.json",           "model.safetensors",
                                   "state.json", "optimizer.safetensors", "tokenizer.json"};
 
-// For tests: MILLRACE_FAULT=save:N kills the program at the N-th point of saving that it comes to
-// (docs/training.md).
+// For tests: MILLRACE_FAULT=save:N kills the program at the N-th point of saving that it comes to;
+// with ctrl-c:N that is where Ctrl-C comes (docs/training.md).
 void fault_point() {
+    static int signal = SIGKILL;
     static const long at = [] {
-        const char* text = std::getenv("MILLRACE_FAULT");
-        return text && std::strncmp(text, "save:", 5) == 0 ? std::atol(text + 5) : 0L;
+        const std::string_view text =
+            std::getenv("MILLRACE_FAULT") ? std::getenv("MILLRACE_FAULT") : "";
+        if (text.starts_with("ctrl-c:")) signal = SIGINT;
+        const std::size_t colon = text.find(':');
+        const bool known = text.starts_with("save:") || signal == SIGINT;
+        return known ? std::atol(text.data() + colon + 1) : 0L;
     }();
     static long count = 0;
-    if (at > 0 && ++count == at) ::raise(SIGKILL);
+    if (at > 0 && ++count == at) ::raise(signal);
 }
 
 // Of the bytes of a flat state, 8 at a time: finds what a disk has changed.

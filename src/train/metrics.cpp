@@ -171,21 +171,28 @@ MetricsWriter::MetricsWriter(const std::string& path, std::int64_t after) : path
         ::close(fd_);
         fail(path_, "cannot be cut back", code);
     }
+    size_ = keep;
 }
 
 MetricsWriter::~MetricsWriter() { ::close(fd_); }
 
 void MetricsWriter::append(const StepMetrics& metrics) {
-    const std::string line = metrics_line(metrics);
+    waiting_ += metrics_line(metrics);
     std::size_t done = 0;
-    while (done < line.size()) {
-        const ssize_t count = ::write(fd_, line.data() + done, line.size() - done);
+    while (done < waiting_.size()) {
+        const ssize_t count = ::write(fd_, waiting_.data() + done, waiting_.size() - done);
         if (count < 0) {
             if (errno == EINTR) continue;
-            fail(path_, "cannot be written", errno);
+            const int code = errno;
+            // No torn line: the next one would go on after it. Where not even that can be done,
+            // reading finds it.
+            if (::ftruncate(fd_, static_cast<off_t>(size_)) != 0) errno = code;
+            fail(path_, "cannot be written", code);
         }
         done += static_cast<std::size_t>(count);
     }
+    size_ += waiting_.size();
+    waiting_.clear();
 }
 
 std::vector<StepMetrics> read_metrics(const std::string& path) {

@@ -40,7 +40,9 @@ class MetricsWriter {
     MetricsWriter(const MetricsWriter&) = delete;
     MetricsWriter& operator=(const MetricsWriter&) = delete;
 
-    void append(const StepMetrics& metrics);  // Error (input) where the disk is full
+    // Error (input) where the disk is full: the file then ends with a whole line as before, and the
+    // next call writes what this one could not.
+    void append(const StepMetrics& metrics);
     // The numbers, from 1, of the lines that were there and could not be kept.
     const std::vector<std::int64_t>& damaged() const { return damaged_; }
 
@@ -48,6 +50,8 @@ class MetricsWriter {
     std::string path_;
     std::vector<std::int64_t> damaged_;
     int fd_ = -1;
+    std::size_t size_ = 0;  // of the file, in bytes
+    std::string waiting_;   // lines that are not written yet
 };
 
 // All steps of a file, which nobody vouches for: Error (input) naming file, line and field for what

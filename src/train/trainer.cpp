@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <vector>
@@ -45,6 +46,22 @@ model::Recompute recompute_of(const std::string& name) {
            : name == "light" ? model::Recompute::light
                              : model::Recompute::none;
 }
+
+// While one lives no signal cuts short what is being written.
+class Unbroken {
+  public:
+    explicit Unbroken(const TrainEvents& events) : events_(events) {
+        if (events_.saving) events_.saving(true);
+    }
+    ~Unbroken() {
+        if (events_.saving) events_.saving(false);
+    }
+    Unbroken(const Unbroken&) = delete;
+    Unbroken& operator=(const Unbroken&) = delete;
+
+  private:
+    const TrainEvents& events_;
+};
 
 // What a model must be so that it can be trained here on this data.
 void check_spec(const model::ModelSpec& spec, const TrainOptions& options, const Dataset& data) {
@@ -91,14 +108,25 @@ class Run {
     void open_data();
     void make_engine();
     void open_folder();
+    void start_reading();
     void train_steps();
+    void whole_step();
+    void finish();
     StepMetrics one_step(std::int64_t step);
     void load_next();
     void fill_slot(int slot, std::span<const std::int32_t> ids, std::int64_t rows);
-    double validate();
+    std::optional<double> validate();
     void sample();
+    void record(const StepMetrics& metrics);
+    void tell(const StepMetrics& metrics);
     void save();
+    void try_to_save();
+    void rescue() noexcept;
     void report();
+    void try_to_report();
+    void say(const std::string& line) const {
+        if (events_.note) events_.note(line);
+    }
     bool asked_to_stop() { return events_.stop && events_.stop(); }
     bool due(std::int64_t every) const {
         return (every > 0 && state_.step % every == 0) || state_.step == o_.steps;
@@ -121,9 +149,14 @@ class Run {
     std::unique_ptr<Batches> batches_, val_batches_;
     std::vector<std::vector<std::int32_t>> buffers_;
     std::unique_ptr<Prefetcher> prefetcher_;
+    std::exception_ptr unread_;  // why there is no next batch
     std::vector<std::int32_t> val_ids_;
-    int slot_ = 0;             // of the next pass
-    std::int64_t saved_ = -1;  // the step of the last checkpoint
+    int slot_ = 0;                  // of the next pass
+    std::int64_t saved_ = -1;       // the step of the last checkpoint
+    std::int64_t not_saved_ = -1;   // the step of the last one that could not be written
+    bool updating_ = false;         // parameters are half of one step and half of the next
+    bool metrics_missing_ = false;  // lines wait for the disk
+    bool stuck_ = false;            // by --max-skips
     std::int64_t started_at_ = 0;
     double data_wait_ = 0;
     double step_seconds_ = 0;  // of this process
@@ -219,11 +252,16 @@ void Run::fill_slot(int slot, std::span<const std::int32_t> ids, std::int64_t ro
     engine_->put(slot);
 }
 
-// The next batch goes to the slot that the next pass will use.
+// The next batch goes to the slot that the next pass will use. Where it cannot be read, that pass
+// fails, not the step that is being computed.
 void Run::load_next() {
-    const Prefetcher::Batch batch = prefetcher_->next();
-    fill_slot(slot_, batch.ids, batch.rows);
-    prefetcher_->release();
+    try {
+        const Prefetcher::Batch batch = prefetcher_->next();
+        fill_slot(slot_, batch.ids, batch.rows);
+        prefetcher_->release();
+    } catch (...) {
+        unread_ = std::current_exception();
+    }
 }
 
 StepMetrics Run::one_step(std::int64_t step) {
@@ -232,10 +270,11 @@ StepMetrics Run::one_step(std::int64_t step) {
     out.step = step;
     out.lr = o_.learning_rate(step);
     for (int i = 0; i < o_.accumulate; ++i) {
+        if (unread_) std::rethrow_exception(unread_);
         engine_->accumulate(slot_, 1.0 / static_cast<double>(o_.tokens_per_step()));
-        // While that computes, the next one comes.
+        // While that computes, the next one comes, if there is one.
         slot_ = (slot_ + 1) % model::TrainOps::kSlots;
-        load_next();
+        if (step < o_.steps || i + 1 < o_.accumulate) load_next();
     }
     ops::AdamW adamw;
     adamw.lr = static_cast<float>(out.lr);
@@ -244,7 +283,9 @@ StepMetrics Run::one_step(std::int64_t step) {
     adamw.weight_decay = static_cast<float>(o_.weight_decay);
     adamw.clip = static_cast<float>(o_.clip);
     adamw.step = step - state_.skipped;  // updates that there were, and this one
+    updating_ = true;
     const model::TrainEngine::StepResult result = engine_->update(adamw);
+    updating_ = false;
     out.loss = result.loss;
     out.grad_norm = result.grad_norm;
     out.skipped = result.skipped;
@@ -255,14 +296,15 @@ StepMetrics Run::one_step(std::int64_t step) {
     return out;
 }
 
-// Mean over the validation split, or its first eval_batches.
-double Run::validate() {
+// Mean over the validation split, or its first eval_batches. None: asked to stop on the way.
+std::optional<double> Run::validate() {
     double sum = 0;
     std::int64_t count = 0;
     // The slot that holds the next batch already is not this one.
     const int slot = (slot_ + 1) % model::TrainOps::kSlots;
     for (std::uint64_t i = 0; i < val_batches_->steps_per_epoch(); ++i) {
         if (o_.eval_batches > 0 && i >= static_cast<std::uint64_t>(o_.eval_batches)) break;
+        if (asked_to_stop()) return std::nullopt;
         const std::int64_t rows = val_batches_->read(i, val_ids_);
         fill_slot(slot, val_ids_, rows);
         sum += engine_->evaluate(slot);
@@ -291,19 +333,66 @@ void Run::sample() {
     generate.sampling.temperature = 0.8f;
     generate.sampling.top_k = 40;
     generate.sampling.seed = o_.seed;
-    const std::string text = o_.prompt + session.generate(prompt, generate).text;
+    generate.cancelled = [this] { return asked_to_stop(); };
+    const decode::Generated made = session.generate(prompt, generate);
+    if (made.reason == decode::StopReason::cancelled) return;
+    const std::string text = o_.prompt + made.text;
     if (state_.samples.size() == kSamplesKept) state_.samples.erase(state_.samples.begin());
     state_.samples.push_back({state_.step, text});
     if (events_.sample) events_.sample(state_.step, text);
 }
 
+// The line of a step. It is a log: where it cannot be written the run goes on, and says so once.
+void Run::record(const StepMetrics& metrics) {
+    metrics_.push_back(metrics);
+    try {
+        metrics_file_->append(metrics);
+        metrics_missing_ = false;
+    } catch (const Error& error) {
+        if (!metrics_missing_) {
+            say(fmt::format("{}; the run goes on, and writes the missing lines when it can",
+                            error.what()));
+        }
+        metrics_missing_ = true;
+    }
+}
+
 void Run::save() {
     if (saved_ == state_.step || state_.step == 0) return;
-    sync_path((fs::path(o_.out) / kMetricsName).string());
+    const Unbroken unbroken(events_);
+    not_saved_ = state_.step;
+    if (!metrics_missing_) sync_path((fs::path(o_.out) / kMetricsName).string());
     checkpoints_.save(*engine_, state_, *tokenizer_, tokenizer_json_);
+    not_saved_ = -1;
     saved_ = state_.step;
     checkpoints_.prune(o_.keep);
     if (events_.saved) events_.saved(state_.step, checkpoints_.folder(state_.step));
+}
+
+// On the way: a disk may have room again by the next time, and ending now would lose what was done
+// since the last one.
+void Run::try_to_save() {
+    try {
+        save();
+    } catch (const Error& error) {
+        say(fmt::format("step {} is not saved, the run goes on: {}", state_.step, error.what()));
+    }
+}
+
+// Something failed, but the parameters are those of a whole step. What failed first is what is
+// told.
+void Run::rescue() noexcept {
+    if (updating_ || not_saved_ == state_.step) return;
+    try {
+        save();
+        try_to_report();
+    } catch (const std::exception& error) {
+        try {
+            say(fmt::format("step {} could not be saved: {}", state_.step, error.what()));
+        } catch (...) {
+            return;
+        }
+    }
 }
 
 void Run::report() {
@@ -335,68 +424,117 @@ void Run::report() {
     write_train_report((fs::path(o_.out) / kReportName).string(), run, metrics_);
 }
 
-void Run::train_steps() {
+void Run::try_to_report() {
+    try {
+        report();
+    } catch (const Error& error) {
+        say(error.what());
+    }
+}
+
+void Run::start_reading() {
     for (int i = 0; i <= o_.prefetch; ++i) buffers_.emplace_back(batches_->batch_ids());
     const auto first = static_cast<std::uint64_t>(state_.step * o_.accumulate);
     prefetcher_ = std::make_unique<Prefetcher>(
         *batches_, first, std::vector<std::span<std::int32_t>>(buffers_.begin(), buffers_.end()));
     load_next();
-    data_wait_ = prefetcher_->wait_seconds();  // nothing to overlap the first one with
-    const double waited_before = data_wait_;
+}
 
-    while (state_.step < o_.steps && !interrupted_) {
-        // On a GPU the stages of one step are timed, when everything has been used once.
-        const bool watch = engine_->ops().on_device() && state_.step == started_at_ + kWatchedAfter;
-        const Ledger before = watch ? engine_->ledger() : Ledger();
-        if (watch) engine_->ops().watch();
-        StepMetrics m = one_step(state_.step + 1);
-        if (watch) {
-            engine_->ops().watched();
-            watched_ = engine_->ledger().since(before);
-        }
-        state_.step = m.step;
-        state_.seconds += m.seconds;
-        step_seconds_ += m.seconds;
-        state_.skipped_in_row = m.skipped ? state_.skipped_in_row + 1 : 0;
-        if (m.skipped) ++state_.skipped;
-        interrupted_ = asked_to_stop();
-        if (val_batches_ && !interrupted_ && due(o_.eval_every)) {
+// A line about the step that was done.
+void Run::tell(const StepMetrics& metrics) {
+    if (!events_.step) return;
+    const double tokens = static_cast<double>(o_.tokens_per_step());
+    const auto done = static_cast<double>(state_.step - started_at_);
+    events_.step(
+        {.metrics = metrics,
+         .steps = o_.steps,
+         .seconds_left = step_seconds_ / done * static_cast<double>(o_.steps - state_.step),
+         .memory = engine_->plan().total(),
+         .flops_per_second =
+             tokens / metrics.seconds *
+             static_cast<double>(model::TrainEngine::flops_per_token(engine_->spec(), o_.seq))});
+}
+
+// A step and what is due after it.
+void Run::whole_step() {
+    // On a GPU the stages of one step are timed, when everything has been used once.
+    const bool watch = engine_->ops().on_device() && state_.step == started_at_ + kWatchedAfter;
+    const Ledger before = watch ? engine_->ledger() : Ledger();
+    if (watch) engine_->ops().watch();
+    StepMetrics m = one_step(state_.step + 1);
+    if (watch) {
+        engine_->ops().watched();
+        watched_ = engine_->ledger().since(before);
+    }
+    state_.step = m.step;
+    state_.seconds += m.seconds;
+    step_seconds_ += m.seconds;
+    state_.skipped_in_row = m.skipped ? state_.skipped_in_row + 1 : 0;
+    if (m.skipped) ++state_.skipped;
+    interrupted_ = asked_to_stop();
+    std::exception_ptr failed;
+    if (val_batches_ && !interrupted_ && due(o_.eval_every)) {
+        try {
             m.val_loss = validate();
+        } catch (...) {
+            failed = std::current_exception();  // the step has its line all the same
+        }
+        if (m.val_loss) {
             state_.val_loss = m.val_loss;
             state_.val_step = m.step;
         }
-        metrics_file_->append(m);
-        metrics_.push_back(m);
-        if (events_.step) {
-            const double tokens = static_cast<double>(o_.tokens_per_step());
-            const auto done = static_cast<double>(state_.step - started_at_);
-            events_.step(
-                {.metrics = m,
-                 .steps = o_.steps,
-                 .seconds_left = step_seconds_ / done * static_cast<double>(o_.steps - state_.step),
-                 .memory = engine_->plan().total(),
-                 .flops_per_second = tokens / m.seconds *
-                                     static_cast<double>(model::TrainEngine::flops_per_token(
-                                         engine_->spec(), o_.seq))});
-        }
-        if (state_.skipped_in_row >= o_.max_skips) {
-            report();
-            throw Error::input(
-                {.file = o_.out,
-                 .field = "step",
-                 .value = fmt::format("{}", state_.step),
-                 .problem = fmt::format("{} steps in a row had no finite gradient (--max-skips)",
-                                        state_.skipped_in_row),
-                 .remedy = "resume from the last checkpoint is no help; start again with a smaller "
-                           "--lr, a longer --warmup, or look at the data"});
-        }
-        if (!interrupted_ && o_.sample_tokens > 0 && due(o_.sample_every)) sample();
-        if (interrupted_ || due(o_.save_every)) {
-            save();
-            report();
-        }
+    }
+    record(m);
+    if (failed) std::rethrow_exception(failed);
+    tell(m);
+    stuck_ = state_.skipped_in_row >= o_.max_skips;
+    if (stuck_) return;
+    interrupted_ = interrupted_ || asked_to_stop();
+    if (!interrupted_ && o_.sample_tokens > 0 && due(o_.sample_every)) {
+        sample();
+        interrupted_ = asked_to_stop();
+    }
+    if (interrupted_ || state_.step == o_.steps) {
+        save();
+    } else if (due(o_.save_every)) {
+        try_to_save();
+        try_to_report();
+    }
+}
+
+void Run::train_steps() {
+    if (state_.step >= o_.steps) return;
+    start_reading();
+    data_wait_ = prefetcher_->wait_seconds();  // nothing to overlap the first one with
+    const double waited_before = data_wait_;
+    try {
+        while (state_.step < o_.steps && !interrupted_ && !stuck_) whole_step();
+    } catch (...) {
+        rescue();
+        throw;
     }
     data_wait_ -= waited_before;
+    if (!stuck_) return;
+    // Not saved: it would push out checkpoints from before the trouble.
+    try_to_report();
+    throw Error::input(
+        {.file = o_.out,
+         .field = "step",
+         .value = fmt::format("{}", state_.step),
+         .problem = fmt::format("{} steps in a row had no finite gradient (--max-skips)",
+                                state_.skipped_in_row),
+         .remedy = "resume from the last checkpoint is no help; start again with a smaller --lr, a "
+                   "longer --warmup, or look at the data"});
+}
+
+// What a stop cut short at the last step, and the report.
+void Run::finish() {
+    const Unbroken unbroken(events_);
+    if (interrupted_) {
+        try_to_report();
+    } else {
+        report();
+    }
 }
 
 TrainResult Run::go() {
@@ -408,7 +546,7 @@ TrainResult Run::go() {
     started_at_ = state_.step;
     if (events_.begun) events_.begun(engine_->spec(), o_, engine_->plan(), state_.step);
     train_steps();
-    report();
+    finish();
 
     TrainResult out;
     out.step = state_.step;

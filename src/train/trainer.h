@@ -32,7 +32,10 @@ struct TrainEvents {
     std::function<void(std::int64_t step, const std::string& folder)> saved{};
     // Something that its user should know, and that does not end it: one line.
     std::function<void(const std::string& line)> note{};
-    // Asked after every step and while a sample is made; true: save and leave.
+    // Before and after something is written that should not be cut short.
+    std::function<void(bool begins)> saving{};
+    // Asked after every step, between batches of a validation and tokens of a sample; true: save
+    // and leave.
     std::function<bool()> stop{};
     Progress loading{};  // of the data's check and --init
     // FLOP/s that the device can do at most, where known: for the report.
@@ -55,7 +58,9 @@ struct TrainResult {
     std::string checkpoint{};
 };
 
-// A new run in options.out. Throws Error: usage for options, input for data, device for memory.
+// A new run in options.out. Where something fails after the first step (data that cannot be read, a
+// device, an event that throws), the last whole step is saved before that is thrown.
+// Throws Error: usage for options, input for data, device for memory.
 TrainResult train(const TrainOptions& options, const TrainEvents& events);
 
 // Goes on with the run in `run` as its newest checkpoint says; `change` may change options that the

@@ -141,7 +141,17 @@ class TrainTest(driver.CliTest):
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 130, err)
+        self.assertIn(b"stopping: this step is finished and saved first", err)
         self.assertIn(b"--resume", err)
+        self.assert_saved_last_step(run)
+
+    def test_ctrl_c_again_does_not_cut_the_save(self):
+        run, process = self.running(stderr=subprocess.PIPE,
+                                    env={**os.environ, "MILLRACE_FAULT": "ctrl-c:3"})
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, err)
+        self.assertIn(b"still saving", err)
         self.assert_saved_last_step(run)
 
     def running(self, *more, **kwargs):

@@ -1,0 +1,176 @@
+// A training run that is disturbed: what it has done is kept.
+#include "train/trainer.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/mapped_file.h"
+#include "temp_folder.h"
+#include "text/bpe_train.h"
+#include "text/tokenizer_json_writer.h"
+#include "train/checkpoint.h"
+#include "train/pack.h"
+
+namespace mr::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Files of this process do not grow beyond `bytes`: stands in for a full disk.
+void limit_files(rlim_t bytes) {
+    rlimit limit{};
+    getrlimit(RLIMIT_FSIZE, &limit);
+    limit.rlim_cur = std::min(bytes, limit.rlim_max);
+    setrlimit(RLIMIT_FSIZE, &limit);
+}
+
+class Disturbed : public testing::Test {
+  protected:
+    Disturbed() {
+        std::signal(SIGXFSZ, SIG_IGN);
+        std::string text;
+        for (int i = 0; i < 30; ++i) {
+            text += "Story " + std::to_string(i * 7919 % 1000) + ": the mill went round";
+            for (int j = 0; j < i % 5; ++j) text += ",\nand the cat ran on";
+            text += ".\n" + std::string(kStorySeparator) + "\n";
+        }
+        ThreadPool pool(1);
+        text::BpeTrainer trainer({.vocab = 280}, pool);
+        trainer.add(text);
+        fs::create_directory(folder_ / "tok");
+        folder_.write("tok/tokenizer.json", text::tokenizer_json(trainer.train().data));
+        PackOptions pack_options;
+        pack_options.data = {folder_.write("stories.txt", text)};
+        pack_options.tokenizer = folder_ / "tok";
+        pack_options.out = folder_ / "data";
+        pack_options.val_docs = 5;
+        pack(pack_options, pool);
+        options_.model = {.family = "llama", .dim = 16, .layers = 1, .heads = 2};
+        options_.data = folder_ / "data";
+        options_.out = folder_ / "run";
+        options_.steps = 6;
+        options_.batch = 1;
+        options_.seq = 16;
+        options_.threads = 1;
+        options_.sample_tokens = 0;
+        options_.save_every = 0;
+        options_.eval_every = 0;
+        events_.note = [this](const std::string& line) { notes_.push_back(line); };
+    }
+    ~Disturbed() override { limit_files(RLIM_INFINITY); }
+
+    // All ids of the training split as they lie on the disk.
+    void write_ids(const std::string& bytes) const {
+        std::fstream file(shard(), std::ios::in | std::ios::out | std::ios::binary);
+        file.seekp(kShardHeaderBytes);
+        file << bytes;
+    }
+    std::string ids() const { return read_text_file(shard()).substr(kShardHeaderBytes); }
+    std::string shard() const { return folder_ / "data/train-00000.bin"; }
+    std::string run_file(const std::string& name) const { return options_.out + "/" + name; }
+    std::vector<std::int64_t> saved() const { return Checkpoints(options_.out).steps(); }
+    std::size_t lines() const { return read_metrics(run_file("metrics.jsonl")).size(); }
+
+    const test::TempFolder folder_;
+    TrainOptions options_;
+    TrainEvents events_;
+    std::vector<std::string> notes_;
+};
+
+TEST_F(Disturbed, DataThatCannotBeReadEndsTheStepThatNeedsItAndNothingBefore) {
+    const std::string good = ids();
+    options_.prefetch = 0;
+    events_.step = [&](const TrainEvents::Step& step) {
+        // The third step's batch is there already; while it computes, the fourth's is asked for.
+        if (step.metrics.step == 2) write_ids(std::string(good.size(), '\xff'));
+    };
+    EXPECT_THROW(train(options_, events_), Error);
+    EXPECT_EQ(saved(), std::vector<std::int64_t>{3});
+    EXPECT_EQ(lines(), 3u);
+    EXPECT_TRUE(fs::exists(run_file("report.html")));
+
+    write_ids(good);
+    resume(options_.out, {}, {});
+    TrainOptions whole = options_;
+    whole.out = folder_ / "whole";
+    // Not one batch more than there are steps is read.
+    events_.step = [&](const TrainEvents::Step& step) {
+        if (step.metrics.step == 5) write_ids(std::string(good.size(), '\xff'));
+    };
+    EXPECT_EQ(train(whole, events_).step, 6);
+    const std::string weights = "/checkpoints/step-000006/model.safetensors";
+    EXPECT_EQ(read_text_file(options_.out + weights), read_text_file(whole.out + weights));
+}
+
+TEST_F(Disturbed, ValidationDataThatCannotBeReadLosesNoStep) {
+    options_.eval_every = 3;
+    events_.step = [&](const TrainEvents::Step& step) {
+        if (step.metrics.step != 2) return;
+        std::fstream file(folder_ / "data/val-00000.bin",
+                          std::ios::in | std::ios::out | std::ios::binary);
+        file.seekp(kShardHeaderBytes);
+        file << std::string(20, '\xff');
+    };
+    EXPECT_THROW(train(options_, events_), Error);
+    EXPECT_EQ(saved(), std::vector<std::int64_t>{3});
+    EXPECT_EQ(lines(), 3u);
+}
+
+TEST_F(Disturbed, WhateverIsThrownTheLastWholeStepIsSaved) {
+    events_.step = [&](const TrainEvents::Step& step) {
+        if (step.metrics.step == 4) throw std::runtime_error("of the listener's own");
+    };
+    EXPECT_THROW(train(options_, events_), std::runtime_error);
+    EXPECT_EQ(saved(), std::vector<std::int64_t>{4});
+    EXPECT_EQ(resume(options_.out, {}, {}).step, 6);
+}
+
+TEST_F(Disturbed, AFullDiskOnTheWayIsSaidAndTheRunGoesOn) {
+    options_.save_every = 2;
+    events_.step = [&](const TrainEvents::Step& step) {
+        if (step.metrics.step == 1) limit_files(fs::file_size(run_file("metrics.jsonl")) + 50);
+        if (step.metrics.step == 3) limit_files(RLIM_INFINITY);
+    };
+    EXPECT_EQ(train(options_, events_).step, 6);
+    EXPECT_EQ(saved(), (std::vector<std::int64_t>{4, 6}));
+    EXPECT_EQ(lines(), 6u) << "what could not be written is written later";
+    ASSERT_GE(notes_.size(), 2u);
+    EXPECT_NE(notes_[0].find("metrics.jsonl"), std::string::npos) << notes_[0];
+    EXPECT_NE(notes_[1].find("step 2 is not saved"), std::string::npos) << notes_[1];
+}
+
+TEST_F(Disturbed, AValidationAndASampleAreLeftWhenAsked) {
+    options_.eval_every = 3;
+    options_.eval_batches = 0;
+    int asked = 0;
+    events_.stop = [&] { return ++asked > 3 * 2 + 1; };  // in the middle of the first validation
+    EXPECT_TRUE(train(options_, events_).interrupted);
+    EXPECT_EQ(saved(), std::vector<std::int64_t>{3});
+    EXPECT_FALSE(read_metrics(run_file("metrics.jsonl")).back().val_loss);
+
+    options_.out = folder_ / "other";
+    options_.eval_every = 0;
+    options_.sample_every = 2;
+    options_.sample_tokens = 1000;
+    options_.model.context = 2000;
+    events_.stop = [&, sampling = 0]() mutable {
+        // After the second step it is asked nowhere but by the sample.
+        sampling += fs::exists(run_file("metrics.jsonl")) && lines() == 2;
+        return sampling > 5;
+    };
+    events_.sample = [&](std::int64_t, const std::string&) { ADD_FAILURE() << "half a sample"; };
+    const TrainResult result = train(options_, events_);
+    EXPECT_TRUE(result.interrupted);
+    EXPECT_EQ(result.step, 2);
+}
+
+}  // namespace
+}  // namespace mr::train
