@@ -5,9 +5,11 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cli/commands.h"
 #include "cli/json.h"
@@ -24,6 +26,14 @@ struct Options {
     SharedOptions shared;  // --device, --threads, --json
     train::TrainOptions train;
     std::string resume;
+    // Every option but those of the machine is one of three; add_train() says which.
+    std::vector<std::string> of_models;    // a new model's: neither --init nor --resume has them
+    std::vector<std::string> of_new_runs;  // --resume refuses them
+    struct Change {                        // --resume takes it
+        std::string name;
+        std::function<void(train::TrainOptions& to, const train::TrainOptions& from)> take;
+    };
+    std::vector<Change> changes;
 };
 
 // As the shell had it, for the report. The system's file has no size to map it by.
@@ -32,6 +42,7 @@ std::string command_line() {
     std::string out{std::istreambuf_iterator<char>(file), {}};
     while (!out.empty() && out.back() == '\0') out.pop_back();
     std::replace(out.begin(), out.end(), '\0', ' ');
+    std::replace(out.begin(), out.end(), '\n', ' ');
     return out.empty() ? "millrace train" : out;
 }
 
@@ -143,7 +154,13 @@ int run(const Options& options, const Command& command) {
     const auto settle = [&](train::TrainOptions& o) {
         if (!resumed || command.given("--device")) o.cuda = use_cuda(options.shared);
         if (!resumed || command.given("--threads")) o.threads = options.shared.threads;
-        o.command = command_line();
+        // The first one stays: it made the run.
+        const std::string line = command_line();
+        if (!resumed) {
+            o.command = line;
+        } else if (!("\n" + o.command).ends_with("\n" + line)) {
+            o.command += "\n" + line;
+        }
     };
     Screen screen;
     ProgressLine loading;
@@ -176,23 +193,13 @@ int run(const Options& options, const Command& command) {
 
     train::TrainResult result;
     if (resumed) {
-        const train::TrainOptions& given = options.train;
         result = train::resume(
             options.resume,
             [&](train::TrainOptions& o) {
                 settle(o);
-                const auto take = [&](const char* name, auto& value, const auto& wanted) {
-                    if (command.given(name)) value = wanted;
-                };
-                take("--data", o.data, given.data);
-                take("--steps", o.steps, given.steps);
-                take("--eval-every", o.eval_every, given.eval_every);
-                take("--save-every", o.save_every, given.save_every);
-                take("--sample-every", o.sample_every, given.sample_every);
-                take("--keep", o.keep, given.keep);
-                take("--prefetch", o.prefetch, given.prefetch);
-                take("--recompute", o.recompute, given.recompute);
-                take("--max-skips", o.max_skips, given.max_skips);
+                for (const Options::Change& change : options.changes) {
+                    if (command.given(change.name)) change.take(o, options.train);
+                }
             },
             events);
     } else {
@@ -218,17 +225,28 @@ int run(const Options& options, const Command& command) {
 }
 
 void check_together(const Options& options, const Command& command) {
-    static constexpr const char* kOfNewRuns[] = {
-        "--model",  "--dim",          "--layers", "--heads",  "--kv-heads", "--head-dim",
-        "--hidden", "--context",      "--tied",   "--init",   "--out",      "--batch",
-        "--seq",    "--accumulate",   "--lr",     "--min-lr", "--warmup",   "--schedule",
-        "--decay",  "--weight-decay", "--beta1",  "--beta2",  "--clip",     "--seed"};
-    if (!options.resume.empty()) {
-        for (const char* name : kOfNewRuns) {
+    const auto refuse = [&](const std::vector<std::string>& names, const char* problem,
+                            const char* remedy) {
+        for (const std::string& name : names) {
             if (!command.given(name)) continue;
-            throw Error::usage({.field = name,
-                                .problem = "cannot be changed by --resume: the run has its own",
-                                .remedy = "leave it out, or start a new run with --init"});
+            throw Error::usage({.field = name, .problem = problem, .remedy = remedy});
+        }
+    };
+    // What stands for "the usual" in them is for nobody to give.
+    if (command.given("--min-lr") && options.train.min_lr < 0) {
+        throw Error::usage({.field = "--min-lr",
+                            .value = fmt::format("{}", options.train.min_lr),
+                            .problem = "must not be negative"});
+    }
+    if (command.given("--warmup") && options.train.warmup < 0) {
+        throw Error::usage({.field = "--warmup",
+                            .value = fmt::format("{}", options.train.warmup),
+                            .problem = "must not be negative"});
+    }
+    if (!options.resume.empty()) {
+        for (const auto* names : {&options.of_models, &options.of_new_runs}) {
+            refuse(*names, "cannot be changed by --resume: the run has its own",
+                   "leave it out, or start a new run with --init");
         }
         return;
     }
@@ -237,12 +255,8 @@ void check_together(const Options& options, const Command& command) {
                             .problem = "is needed for a new run",
                             .remedy = "give --data FOLDER --out RUN, or --resume RUN"});
     }
-    for (const char* name : {"--model", "--dim", "--layers", "--heads", "--kv-heads", "--head-dim",
-                             "--hidden", "--context", "--tied"}) {
-        if (options.train.init.empty() || !command.given(name)) continue;
-        throw Error::usage({.field = name,
-                            .problem = "is said by the model of --init",
-                            .remedy = "leave one of the two out"});
+    if (!options.train.init.empty()) {
+        refuse(options.of_models, "is said by the model of --init", "leave one of the two out");
     }
 }
 
@@ -253,56 +267,77 @@ void add_train(const Command& app, Action& action) {
     train::TrainOptions& t = options->train;
     const Command c =
         app.add_subcommand("train", "Train a model on packed text, or go on with one");
-    c.add_option("--model", t.model.family, "llama, mistral, qwen2, qwen3, gpt2 or gpt-neox")
+    // Which of them --resume takes is said where they are made, so that none is forgotten.
+    const auto of_model = [&](const char* name, auto& to, const char* about) {
+        options->of_models.emplace_back(name);
+        return c.add_option(name, to, about);
+    };
+    const auto of_new_run = [&](const char* name, auto& to, const char* about) {
+        options->of_new_runs.emplace_back(name);
+        return c.add_option(name, to, about);
+    };
+    const auto changed = [&](const char* name, auto member, const char* about) {
+        options->changes.push_back(
+            {name, [member](train::TrainOptions& to, const train::TrainOptions& from) {
+                 to.*member = from.*member;
+             }});
+        return c.add_option(name, t.*member, about);
+    };
+    of_model("--model", t.model.family, "llama, mistral, qwen2, qwen3, gpt2 or gpt-neox")
         .shows_default();
-    c.add_option("--dim", t.model.dim, "Width of the residual stream").shows_default();
-    c.add_option("--layers", t.model.layers, "Layers").shows_default();
-    c.add_option("--heads", t.model.heads, "Attention heads").shows_default();
-    c.add_option("--kv-heads", t.model.kv_heads, "Heads of keys and values; default: --heads");
-    c.add_option("--head-dim", t.model.head_dim, "Size of a head; default: --dim / --heads");
-    c.add_option("--hidden", t.model.hidden, "Width of the MLP; default: the family's usual");
-    c.add_option("--context", t.model.context, "Positions of the model; default: --seq");
-    c.add_option("--tied", t.model.tied, "yes or no: the LM head is the embedding table");
-    c.add_option("--init", t.init, "A MODEL to go on from, instead of a new one");
-    c.add_option("--data", t.data, "A folder made by 'millrace data pack'");
-    c.add_option("--out", t.out, "The run's folder: checkpoints, metrics.jsonl, report.html");
+    of_model("--dim", t.model.dim, "Width of the residual stream").shows_default();
+    of_model("--layers", t.model.layers, "Layers").shows_default();
+    of_model("--heads", t.model.heads, "Attention heads").shows_default();
+    of_model("--kv-heads", t.model.kv_heads, "Heads of keys and values; default: --heads");
+    of_model("--head-dim", t.model.head_dim, "Size of a head; default: --dim / --heads");
+    of_model("--hidden", t.model.hidden, "Width of the MLP; default: the family's usual");
+    of_model("--context", t.model.context, "Positions of the model; default: --seq");
+    of_model("--tied", t.model.tied, "yes or no: the LM head is the embedding table");
+    of_new_run("--init", t.init, "A MODEL to go on from, instead of a new one");
+    changed("--data", &train::TrainOptions::data, "A folder made by 'millrace data pack'");
+    of_new_run("--out", t.out, "The run's folder: checkpoints, metrics.jsonl, report.html");
     c.add_option("--resume", options->resume,
                  "Go on with this run from its newest checkpoint, bit for bit");
-    c.add_option("--steps", t.steps, "Steps of the optimizer").shows_default();
-    c.add_option("--batch", t.batch, "Sequences of a pass").shows_default();
-    c.add_option("--seq", t.seq, "Tokens of a sequence").shows_default();
-    c.add_option("--accumulate", t.accumulate, "Passes of a step").shows_default();
-    c.add_option("--lr", t.lr, "Learning rate after the warm-up").shows_default();
-    c.add_option("--min-lr", t.min_lr, "... at the end; default: --lr / 10");
-    c.add_option("--warmup", t.warmup, "Steps in which it rises; default: a twentieth");
-    c.add_option("--schedule", t.schedule, "cosine, wsd (warm up, stay, decay) or constant")
+    changed("--steps", &train::TrainOptions::steps, "Steps of the optimizer").shows_default();
+    of_new_run("--batch", t.batch, "Sequences of a pass").shows_default();
+    of_new_run("--seq", t.seq, "Tokens of a sequence").shows_default();
+    of_new_run("--accumulate", t.accumulate, "Passes of a step").shows_default();
+    of_new_run("--lr", t.lr, "Learning rate after the warm-up").shows_default();
+    of_new_run("--min-lr", t.min_lr, "... at the end; default: --lr / 10");
+    of_new_run("--warmup", t.warmup, "Steps in which it rises; default: a twentieth");
+    of_new_run("--schedule", t.schedule, "cosine, wsd (warm up, stay, decay) or constant")
         .shows_default();
-    c.add_option("--decay", t.decay, "wsd: the last part of the steps, in which the rate falls")
+    of_new_run("--decay", t.decay, "wsd: the last part of the steps, in which the rate falls")
         .shows_default();
-    c.add_option("--weight-decay", t.weight_decay, "Of matrices, by AdamW").shows_default();
-    c.add_option("--beta1", t.beta1, "AdamW's").shows_default();
-    c.add_option("--beta2", t.beta2, "AdamW's").shows_default();
-    c.add_option("--clip", t.clip, "Norm that gradients are brought down to; 0: none")
+    of_new_run("--weight-decay", t.weight_decay, "Of matrices, by AdamW").shows_default();
+    of_new_run("--beta1", t.beta1, "AdamW's").shows_default();
+    of_new_run("--beta2", t.beta2, "AdamW's").shows_default();
+    of_new_run("--clip", t.clip, "Norm that gradients are brought down to; 0: none")
         .shows_default();
-    c.add_option("--seed", t.seed, "Of the weights and the order of the data").shows_default();
-    c.add_option("--max-skips", t.max_skips,
-                 "Steps in a row without a finite gradient before the run stops")
+    of_new_run("--seed", t.seed, "Of the weights and the order of the data").shows_default();
+    changed("--max-skips", &train::TrainOptions::max_skips,
+            "Steps in a row without a finite gradient before the run stops")
         .shows_default();
-    c.add_option("--eval-every", t.eval_every, "Steps between validations; 0: at the end")
+    changed("--eval-every", &train::TrainOptions::eval_every,
+            "Steps between validations; 0: at the end")
         .shows_default();
-    c.add_option("--eval-batches", t.eval_batches, "Batches of a validation; 0: all")
+    changed("--eval-batches", &train::TrainOptions::eval_batches, "Batches of a validation; 0: all")
         .shows_default();
-    c.add_option("--save-every", t.save_every, "Steps between checkpoints; 0: at the end")
+    changed("--save-every", &train::TrainOptions::save_every,
+            "Steps between checkpoints; 0: at the end")
         .shows_default();
-    c.add_option("--sample-every", t.sample_every, "Steps between samples; 0: at the end")
+    changed("--sample-every", &train::TrainOptions::sample_every,
+            "Steps between samples; 0: at the end")
         .shows_default();
-    c.add_option("--sample-tokens", t.sample_tokens, "Length of a sample; 0: none").shows_default();
-    c.add_option("--prompt", t.prompt, "What samples begin with");
-    c.add_option("--keep", t.keep, "Checkpoints that stay; 0: all").shows_default();
-    c.add_option("--recompute", t.recompute,
-                 "What is made again in the backward, to save memory: none, light or full")
+    changed("--sample-tokens", &train::TrainOptions::sample_tokens, "Length of a sample; 0: none")
         .shows_default();
-    c.add_option("--prefetch", t.prefetch, "Batches read ahead; 0: none").shows_default();
+    changed("--prompt", &train::TrainOptions::prompt, "What samples begin with");
+    changed("--keep", &train::TrainOptions::keep, "Checkpoints that stay; 0: all").shows_default();
+    changed("--recompute", &train::TrainOptions::recompute,
+            "What is made again in the backward, to save memory: none, light or full")
+        .shows_default();
+    changed("--prefetch", &train::TrainOptions::prefetch, "Batches read ahead; 0: none")
+        .shows_default();
     add_machine_options(c, options->shared);
     add_json_option(c, options->shared);
     c.footer(

@@ -125,7 +125,9 @@ void TrainOptions::validate() const {
          "makes a step of fewer than 16 tokens with --seq and --accumulate: too few to learn from");
     need(std::isfinite(lr) && lr > 0, "--lr", lr, "must be above 0");
     need(std::isfinite(min_lr) && min_lr <= lr, "--min-lr", min_lr, "must not be above --lr");
+    need(min_lr >= 0 || min_lr == kUsual, "--min-lr", min_lr, "must not be negative");
     need(warmup <= steps, "--warmup", warmup, "must not be more than --steps");
+    need(warmup >= 0 || warmup == kUsual, "--warmup", warmup, "must not be negative");
     need(decay >= 0 && decay <= 1, "--decay", decay, "must be from 0 to 1");
     need(std::isfinite(weight_decay) && weight_decay >= 0, "--weight-decay", weight_decay,
          "must not be negative");
@@ -135,6 +137,12 @@ void TrainOptions::validate() const {
     need(max_skips >= 1, "--max-skips", max_skips, "must be at least 1");
     need(prefetch >= 0 && prefetch <= 64, "--prefetch", prefetch, "must be from 0 to 64");
     need(keep >= 0, "--keep", keep, "must not be negative");
+    need(eval_every >= 0, "--eval-every", eval_every, "must not be negative");
+    need(eval_batches >= 0, "--eval-batches", eval_batches, "must not be negative");
+    need(save_every >= 0, "--save-every", save_every, "must not be negative");
+    need(sample_every >= 0, "--sample-every", sample_every, "must not be negative");
+    need(sample_tokens >= 0, "--sample-tokens", sample_tokens, "must not be negative");
+    need(threads >= 0, "--threads", threads, "must not be negative");
     need(schedule == "cosine" || schedule == "wsd" || schedule == "constant", "--schedule",
          schedule, "must be cosine, wsd or constant");
     need(recompute == "none" || recompute == "light" || recompute == "full", "--recompute",
@@ -151,6 +159,10 @@ ModelSpec new_spec(const NewModel& wanted, int vocab, int seq) {
          "--model", wanted.family, "is none of llama, mistral, qwen2, qwen3, gpt2, gpt-neox");
     need(wanted.dim >= 1, "--dim", wanted.dim, "must be at least 1");
     need(wanted.heads >= 1, "--heads", wanted.heads, "must be at least 1");
+    need(wanted.kv_heads >= 0, "--kv-heads", wanted.kv_heads, "must not be negative");
+    need(wanted.head_dim >= 0, "--head-dim", wanted.head_dim, "must not be negative");
+    need(wanted.hidden >= 0, "--hidden", wanted.hidden, "must not be negative");
+    need(wanted.context >= 0, "--context", wanted.context, "must not be negative");
     spec.vocab = vocab;
     spec.dim = wanted.dim;
     spec.layers = wanted.layers;

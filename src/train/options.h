@@ -24,6 +24,8 @@ struct NewModel {
 };
 
 struct TrainOptions {
+    static constexpr int kUsual = -1;  // of min_lr and warmup: what their comments say
+
     NewModel model;
     std::string init{};  // a model to go on from, instead of a new one
     std::string data{};  // a folder of `millrace data pack`
@@ -35,8 +37,8 @@ struct TrainOptions {
     int accumulate = 1;  // passes of a step
 
     double lr = 1e-3;
-    double min_lr = -1;               // < 0: lr / 10
-    std::int64_t warmup = -1;         // < 0: a twentieth of the steps, at most 1000
+    double min_lr = kUsual;           // lr / 10
+    std::int64_t warmup = kUsual;     // a twentieth of the steps, at most 1000
     std::string schedule = "cosine";  // or "wsd", "constant"
     double decay = 0.2;               // wsd: the last part of the steps, in which the rate falls
     double weight_decay = 0.1;
@@ -57,7 +59,7 @@ struct TrainOptions {
     int prefetch = 2;  // batches read ahead
     int threads = 0;   // 0: all cores
     bool cuda = false;
-    std::string command{};  // the command line, for the report
+    std::string command{};  // for the report: the command line, and below it those of --resume
 
     std::int64_t tokens_per_step() const { return std::int64_t{batch} * seq * accumulate; }
     double lowest_lr() const { return min_lr < 0 ? lr / 10 : min_lr; }

@@ -115,6 +115,7 @@ class Run {
     StepMetrics one_step(std::int64_t step);
     void load_next();
     void fill_slot(int slot, std::span<const std::int32_t> ids, std::int64_t rows);
+    std::string why_no_validation() const;
     std::optional<double> validate();
     void sample();
     void record(const StepMetrics& metrics);
@@ -232,6 +233,12 @@ void Run::open_folder() {
                                  damaged.size(), damaged.size() == 1 ? "line was" : "lines were",
                                  fmt::join(damaged, ", ")));
     }
+}
+
+std::string Run::why_no_validation() const {
+    if (data_.val.tokens() == 0) return o_.data + " holds nothing out for it";
+    return fmt::format("the {} tokens held out are fewer than one --seq of {} and the token after",
+                       data_.val.tokens(), o_.seq);
 }
 
 // ids [batch, seq + 1] as inputs and targets; rows that are not there do not count.
@@ -545,6 +552,7 @@ TrainResult Run::go() {
     saved_ = resumed_ ? state_.step : -1;
     started_at_ = state_.step;
     if (events_.begun) events_.begun(engine_->spec(), o_, engine_->plan(), state_.step);
+    if (!val_batches_) say("no validation: " + why_no_validation());
     train_steps();
     finish();
 
@@ -608,6 +616,14 @@ TrainResult resume(const std::string& run, const std::function<void(TrainOptions
     const std::vector<std::int64_t> steps = checkpoints.steps();
     TrainState state = checkpoints.read_state(steps.back());
     if (change) change(state.options);
+    std::error_code code;
+    state.options.data = fs::absolute(state.options.data, code).lexically_normal().string();
+    if (state.options.steps < state.step) {
+        throw Error::usage({.field = "--steps",
+                            .value = fmt::format("{}", state.options.steps),
+                            .problem = fmt::format("{} has done {} already", run, state.step),
+                            .remedy = "give more than that, or leave it out"});
+    }
     return Run(std::move(state), true, folder, events).go();
 }
 

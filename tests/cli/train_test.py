@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """millrace train: runs, resuming bit for bit, kills, Ctrl-C, refusals."""
 import fcntl
+import html
 import json
 import os
 import pathlib
 import pty
 import random
+import re
 import resource
 import shutil
 import signal
@@ -273,6 +275,29 @@ class TrainTest(driver.CliTest):
         self.fails(1, "train", *SHAPE, *QUIET, "--data", mixed, "--out", self.folder / "out",
                    says="train-00000.bin")
 
+    def test_every_option_is_taken_by_resume_or_refused(self):
+        taken = {"--data": self.data, "--steps": 7, "--max-skips": 8, "--eval-every": 3,
+                 "--eval-batches": 2, "--save-every": 4, "--sample-every": 5, "--sample-tokens": 3,
+                 "--prompt": "The", "--keep": 9, "--recompute": "light", "--prefetch": 1,
+                 "--threads": 2}
+        run = self.folder / "run"
+        shutil.copytree(self.whole, run)
+        self.ok("train", "--resume", run, *(word for pair in taken.items() for word in pair))
+        state = json.loads((run / "checkpoints" / "step-000007" / "state.json").read_text())
+        for name, value in taken.items():
+            kept = state["options"][name[2:].replace("-", "_")]
+            self.assertEqual(kept, str(value) if name == "--data" else value, name)
+        # The command that made the run is still the report's first.
+        command = state["options"]["command"].splitlines()
+        self.assertIn("--seq 32", command[0])
+        self.assertIn("--resume", command[1])
+        self.assertIn(command[0], html.unescape((run / "report.html").read_text()))
+        names = set(re.findall(r"^ +(--[a-z0-9-]+)", self.ok("train", "--help").out, re.M))
+        self.assertGreater(len(names), 35)
+        for name in sorted(names - set(taken) - {"--help", "--resume", "--device", "--json"}):
+            self.fails(2, "train", "--resume", self.whole, name, "1", says=[name, "--resume"])
+        self.fails(2, "train", "--resume", self.whole, "--steps", "5", says=["--steps", "6"])
+
     def test_what_is_refused(self):
         out = ["--out", self.folder / "out"]
 
@@ -293,6 +318,11 @@ class TrainTest(driver.CliTest):
         self.fails(2, *new(*out, "--schedule", "up"), says="--schedule")
         self.fails(2, *new(*out, batch=1, seq=4), says="too few")
         self.fails(1, *new(*out, seq=1000000), says="1000000")
+        for name in ("--min-lr", "--warmup", "--kv-heads", "--head-dim", "--hidden", "--context",
+                     "--eval-every", "--eval-batches", "--save-every", "--sample-every",
+                     "--sample-tokens", "--keep"):
+            self.fails(2, "train", *SHAPE, "--data", self.data, *out, name, "-1",
+                       says=[name, "negative"])
         self.fails(1, "train", "--init", driver.SOURCE / "models" / "storyteller.gguf", "--data",
                    self.data, "--seq", "32", *out, says="tokenizer")
         self.fails(3, *new(*out, batch=1000000, seq=200), says=["what would fit", "--batch"])

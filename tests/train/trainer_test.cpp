@@ -147,6 +147,13 @@ TEST_F(Disturbed, AFullDiskOnTheWayIsSaidAndTheRunGoesOn) {
     EXPECT_NE(notes_[1].find("step 2 is not saved"), std::string::npos) << notes_[1];
 }
 
+TEST_F(Disturbed, ThatNothingCanBeValidatedIsSaid) {
+    options_.seq = 200;
+    train(options_, events_);
+    ASSERT_EQ(notes_.size(), 1u);
+    EXPECT_NE(notes_[0].find("no validation: the "), std::string::npos) << notes_[0];
+}
+
 TEST_F(Disturbed, AValidationAndASampleAreLeftWhenAsked) {
     options_.eval_every = 3;
     options_.eval_batches = 0;
