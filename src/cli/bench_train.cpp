@@ -189,9 +189,7 @@ int train_bench(const Options& options) {
     measure.engine.cuda = cuda;
     measure.engine.threads = thread_count(options.shared);
     measure.engine.shape.seq = options.seq;
-    measure.engine.recompute = options.recompute == "full"    ? model::Recompute::full
-                               : options.recompute == "light" ? model::Recompute::light
-                                                              : model::Recompute::none;
+    measure.engine.recompute = *model::recompute_of(options.recompute);
     measure.accumulate = options.accumulate;
     measure.steps = options.steps;
     measure.warmup = options.warmup;

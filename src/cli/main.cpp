@@ -78,6 +78,10 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error) {
         path += command->get_name() + " ";
     }
     std::string problem = one_line(error.what());
+    if (dynamic_cast<const CLI::ExtrasError*>(&error)) {  // which has them from the back
+        problem = "not expected:";
+        for (const std::string& word : app.remaining(true)) problem += " " + one_line(word);
+    }
     if (const auto kinds = command->get_subcommands({}); command != &app && !kinds.empty()) {
         problem = "what to do is missing:";
         for (const CLI::App* kind : kinds) problem += " " + kind->get_name();

@@ -17,6 +17,7 @@
 #include "cli/terminal.h"
 #include "core/error.h"
 #include "observe/device_bandwidth.h"
+#include "observe/units.h"
 #include "train/trainer.h"
 
 namespace mr::cli {
@@ -44,13 +45,6 @@ std::string command_line() {
     std::replace(out.begin(), out.end(), '\0', ' ');
     std::replace(out.begin(), out.end(), '\n', ' ');
     return out.empty() ? "millrace train" : out;
-}
-
-std::string duration(double seconds) {
-    const auto s = static_cast<std::int64_t>(std::llround(seconds));
-    if (s < 60) return fmt::format("{} s", s);
-    if (s < 3600) return fmt::format("{}:{:02} min", s / 60, s % 60);
-    return fmt::format("{}:{:02} h", s / 3600, s / 60 % 60);
 }
 
 // What a person sees on standard error: one line that is redrawn on a terminal; in a pipe a line
@@ -101,7 +95,7 @@ class Screen {
             line += fmt::format("  {:.0f}% of peak", 100 * step.flops_per_second / peak_);
         line +=
             fmt::format("  data wait {:.0f}%  {}  {} left", 100 * m.data_wait_seconds / m.seconds,
-                        format_bytes(step.memory), duration(step.seconds_left));
+                        format_bytes(step.memory), observe::long_seconds(step.seconds_left));
         if (terminal_ && !stays) {
             err(fmt::format("\r\033[K{}", line));
             open_ = true;
@@ -216,7 +210,7 @@ int run(const Options& options, const Command& command) {
             result.val_loss ? fmt::format(", validation {:.4f}", *result.val_loss) : "",
             result.bits_per_byte ? fmt::format(" ({:.3f} bits per byte)", *result.bits_per_byte)
                                  : "",
-            result.tokens_per_second, duration(result.seconds), folder));
+            result.tokens_per_second, observe::long_seconds(result.seconds), folder));
         if (result.interrupted) {
             screen.say(fmt::format("go on with: millrace train --resume {}", folder));
         }

@@ -35,7 +35,8 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
     }
     if (status.st_size == 0) {
         ::close(fd);
-        throw Error::input({.file = path, .problem = "is empty", .remedy = "download it again"});
+        throw Error::input(
+            {.file = path, .problem = "is empty", .remedy = "give a file with something in it"});
     }
     size_ = static_cast<std::size_t>(status.st_size);
     void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);

@@ -70,6 +70,13 @@ const char* recompute_name(Recompute recompute) {
     return "";
 }
 
+std::optional<Recompute> recompute_of(std::string_view name) {
+    for (const Recompute r : {Recompute::none, Recompute::light, Recompute::full}) {
+        if (name == recompute_name(r)) return r;
+    }
+    return std::nullopt;
+}
+
 std::int64_t default_head_rows(const ModelSpec& spec, std::int64_t tokens, DType compute) {
     // A GPU wants few large products; a CPU wants what it just made to be near. 576 MiB are 5,504
     // rows of GPT-2: their gradient has 129 tiles of 128 x 256, all but three for the 132

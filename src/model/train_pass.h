@@ -9,7 +9,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/arena.h"
@@ -26,6 +28,7 @@ enum class Recompute {
     full,   // only a layer's input is kept: a second forward
 };
 const char* recompute_name(Recompute recompute);
+std::optional<Recompute> recompute_of(std::string_view name);
 
 // The head's rows at a time that suit the vocabulary and the device, where `wanted` is 0.
 std::int64_t default_head_rows(const ModelSpec& spec, std::int64_t tokens, DType compute);

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+#include <cstdint>
 #include <string>
 
 namespace mr::observe {
@@ -16,6 +18,14 @@ inline std::string short_bytes(double bytes) {
     if (bytes >= 1e9) return fmt::format("{:.2f} GB", bytes / 1e9);
     if (bytes >= 1e6) return fmt::format("{:.1f} MB", bytes / 1e6);
     return fmt::format("{:.1f} kB", bytes / 1e3);
+}
+
+// Of what people wait for: "42 s", "3:41 min", "5:07 h".
+inline std::string long_seconds(double seconds) {
+    const auto s = static_cast<std::int64_t>(std::llround(seconds));
+    if (s < 60) return fmt::format("{} s", s);
+    if (s < 3600) return fmt::format("{}:{:02} min", s / 60, s % 60);
+    return fmt::format("{}:{:02} h", s / 3600, s / 60 % 60);
 }
 
 inline std::string short_seconds(double seconds) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "model/train_pass.h"
 #include "ops/attention/flash.h"
 
 namespace mr::train {
@@ -145,8 +146,8 @@ void TrainOptions::validate() const {
     need(threads >= 0, "--threads", threads, "must not be negative");
     need(schedule == "cosine" || schedule == "wsd" || schedule == "constant", "--schedule",
          schedule, "must be cosine, wsd or constant");
-    need(recompute == "none" || recompute == "light" || recompute == "full", "--recompute",
-         recompute, "must be none, light or full");
+    need(model::recompute_of(recompute).has_value(), "--recompute", recompute,
+         "must be none, light or full");
 }
 
 ModelSpec new_spec(const NewModel& wanted, int vocab, int seq) {

@@ -47,13 +47,6 @@ std::string count_text(double count) {
     return fmt::format("{:.0f}", count);
 }
 
-std::string duration(double seconds) {
-    if (seconds < 120) return observe::short_seconds(seconds);
-    const auto whole = static_cast<std::int64_t>(seconds);
-    if (whole < 7200) return fmt::format("{} min {} s", whole / 60, whole % 60);
-    return fmt::format("{} h {} min", whole / 3600, whole / 60 % 60);
-}
-
 std::string summary(const RunDescription& run, std::span<const StepMetrics> steps,
                     const Totals& sum) {
     if (steps.empty()) return "no step yet";
@@ -74,8 +67,9 @@ std::string summary(const RunDescription& run, std::span<const StepMetrics> step
         }
     }
     if (run.tokens_per_step > 0) {
-        line += fmt::format("; {} tokens in {}, {} tok/s", count_text(sum.tokens),
-                            duration(sum.seconds), count_text(sum.tokens_per_second()));
+        line +=
+            fmt::format("; {} tokens in {}, {} tok/s", count_text(sum.tokens),
+                        observe::long_seconds(sum.seconds), count_text(sum.tokens_per_second()));
     }
     const double rate = sum.tokens_per_second() * run.flops_per_token;
     if (rate > 0) line += fmt::format(", {} TFLOP/s", figure(rate / 1e12));

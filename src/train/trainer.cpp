@@ -41,12 +41,6 @@ double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-model::Recompute recompute_of(const std::string& name) {
-    return name == "full"    ? model::Recompute::full
-           : name == "light" ? model::Recompute::light
-                             : model::Recompute::none;
-}
-
 // While one lives no signal cuts short what is being written.
 class Unbroken {
   public:
@@ -210,7 +204,7 @@ void Run::make_engine() {
     const model::TrainEngineOptions options{.cuda = o_.cuda,
                                             .threads = o_.threads,
                                             .shape = {.sequences = o_.batch, .seq = o_.seq},
-                                            .recompute = recompute_of(o_.recompute)};
+                                            .recompute = *model::recompute_of(o_.recompute)};
     engine_ = std::make_unique<model::TrainEngine>(spec, options);
     if (resumed_) {
         checkpoints_.load(state_.step, *engine_);

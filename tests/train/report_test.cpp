@@ -70,7 +70,7 @@ TEST(TrainReport, ShowsTheRun) {
                              "parameters",
                              "1.00 MiB",
                              "75.0%",
-                             "32.8M tokens in 8 min 20 s",
+                             "32.8M tokens in 8:20 min",
                              "65.5k tok/s",
                              "1.97 TFLOP/s",
                              "49.2% of the matrix peak",
