@@ -69,9 +69,9 @@ class Batches {
 // Reads batches first_step, first_step + 1, ... ahead of the one in use, on a thread of its own.
 class Prefetcher {
   public:
-    // `buffers` are the caller's (pinned, where a GPU copies from them), each [batch, seq + 1]: one
-    // for the batch in use and one for each to read ahead. One alone: no thread, next() reads.
-    // `batches` and the buffers must outlive this.
+    // `buffers` are the caller's, each [batch, seq + 1]: one for the batch in use and one for each
+    // to read ahead. One alone: no thread, next() reads. `batches` and the buffers must outlive
+    // this.
     Prefetcher(const Batches& batches, std::uint64_t first_step,
                std::vector<std::span<std::int32_t>> buffers);
     ~Prefetcher();

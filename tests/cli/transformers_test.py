@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""A checkpoint of every family as transformers reads it: every tensor has its place, the tokenizer
-gives the same ids, and a text has the NLL that `millrace eval` says. Skips where python3, or the
-one that MILLRACE_PYTHON names, has no transformers."""
+"""Hugging Face's libraries beside ours. A checkpoint of every family as transformers reads it: every
+tensor has its place, the tokenizer gives the same ids, and a text has the NLL that `millrace eval`
+says. A tokenizer as the trainer of `tokenizers` makes it. Skips where python3, or the one that
+MILLRACE_PYTHON names, has no transformers."""
 import json
 import os
 import subprocess
 import sys
 
 import driver
+from driver import DATA
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt-neox")
 # Both sum in f32. Along the longest path from a token to its loss lie 2 layers with sums of 32
@@ -33,19 +35,52 @@ for folder in sys.argv[2:]:
                       "wrong": {k: sorted(map(str, v)) for k, v in info.items() if v}}))
 """
 
-
-def reader():
-    """The python to read with, or why there is none."""
-    python = os.environ.get("MILLRACE_PYTHON", sys.executable)
-    tried = subprocess.run([python, "-c", "import torch, transformers"], capture_output=True)
-    return python, None if tried.returncode == 0 else f"{python} has no torch and transformers"
+# The vocabulary and merges that Hugging Face's trainer gives for the text argv[1] and argv[2] tokens.
+TRAINER = """
+import sys
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+tokenizer = Tokenizer(models.BPE())
+tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+trainer = trainers.BpeTrainer(vocab_size=int(sys.argv[2]), min_frequency=2, show_progress=False,
+                              special_tokens=["<|endoftext|>"],
+                              initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+text = open(sys.argv[1], encoding="utf-8", newline="").read()
+tokenizer.train_from_iterator(text.split("<|endoftext|>"), trainer)
+print(tokenizer.to_str())
+"""
 
 
 class TransformersTest(driver.CliTest):
+    def python_with(self, *modules):
+        python = os.environ.get("MILLRACE_PYTHON", sys.executable)
+        for module in modules:
+            if subprocess.run([python, "-c", f"import {module}"], capture_output=True).returncode:
+                self.skipTest(f"{python} has no {module}: set MILLRACE_PYTHON")
+        return python
+
+    def test_a_tokenizer_is_the_one_of_hugging_faces_trainer(self):
+        python = self.python_with("tokenizers")
+        stories = self.folder / "stories.txt"
+        self.ok("data", "storybook", "--stories", 200, "--out", stories)
+        texts = [(stories, 1024)] + [(DATA / "text" / name, vocab) for name, vocab in (
+            ("tinystories_1000.txt", 2048), ("wiki.test.raw", 8192), ("tinyshakespeare.txt", 8192))]
+        for text, vocab in texts:
+            with self.subTest(text=text.name):
+                if not text.exists():
+                    self.skipTest(f"no {text}: set MILLRACE_DATA")
+                done = subprocess.run([python, "-c", TRAINER, text, str(vocab)],
+                                      capture_output=True, check=True)
+                theirs = json.loads(done.stdout)["model"]
+                tok = self.folder / text.stem
+                self.ok("tokenizer", "train", "--data", text, "--vocab", vocab, "--out", tok)
+                ours = json.loads((tok / "tokenizer.json").read_text())["model"]
+                self.assertEqual(ours["vocab"], theirs["vocab"])
+                pairs = [[m.split(" ") if isinstance(m, str) else m for m in model["merges"]]
+                         for model in (ours, theirs)]
+                self.assertEqual(pairs[0], pairs[1])
+
     def test_checkpoints_of_every_family(self):
-        python, missing = reader()
-        if missing:
-            self.skipTest(f"{missing}: set MILLRACE_PYTHON")
+        python = self.python_with("torch", "transformers")
         text, tok, data, one = (self.folder / n for n in ("s.txt", "tok", "data", "one.txt"))
         self.ok("data", "storybook", "--stories", 2, "--out", text)
         one.write_text(text.read_text().split("<|endoftext|>")[0].strip())
