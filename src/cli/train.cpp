@@ -59,21 +59,22 @@ class Screen {
     // FLOP/s that the device can do at most; 0: unknown.
     void set_peak(double peak) { peak_ = peak; }
 
-    void begun(const model::ModelSpec& spec, const train::TrainOptions& options,
-               const MemoryPlan& plan, std::int64_t from) {
+    void begun(const train::TrainEvents::Begun& run) {
+        const model::ModelSpec& spec = run.spec;
+        const train::TrainOptions& options = run.options;
         say(fmt::format("{}: {} layers of {}, {:.2f} M parameters, vocabulary {}", spec.family,
                         spec.layers, spec.dim, static_cast<double>(spec.parameters()) / 1e6,
                         spec.vocab));
         std::string parts;
-        for (const MemoryPlan::Item& item : plan.items()) {
+        for (const MemoryPlan::Item& item : run.plan.items()) {
             parts += fmt::format(", {} {}", item.name, format_bytes(item.bytes));
         }
-        say(fmt::format("memory: {}{}", format_bytes(plan.total()), parts));
-        say(fmt::format("{} {} of {} steps of {} tokens ({} x {}{}), recompute {}",
-                        from ? "going on after" : "training", from ? from : options.steps,
-                        options.steps, options.tokens_per_step(), options.batch, options.seq,
-                        options.accumulate > 1 ? fmt::format(" x {}", options.accumulate) : "",
-                        options.recompute));
+        say(fmt::format("memory: {}{}", format_bytes(run.plan.total()), parts));
+        say(fmt::format(
+            "{} {} of {} steps of {} tokens ({} x {}{}), recompute {}",
+            run.from ? "going on after" : "training", run.from ? run.from : options.steps,
+            options.steps, options.tokens_per_step(), options.batch, options.seq,
+            options.accumulate > 1 ? fmt::format(" x {}", options.accumulate) : "", run.recompute));
     }
 
     void step(const train::TrainEvents::Step& step) {
@@ -128,6 +129,8 @@ Json result_json(const train::TrainResult& r, const std::string& run) {
                  {"loss", nullptr},
                  {"val_loss", nullptr},
                  {"bits_per_byte", nullptr},
+                 {"val_step", nullptr},
+                 {"val_tokens", r.val_tokens},
                  {"skipped", r.skipped},
                  {"seconds", r.seconds},
                  {"tokens_per_second", r.tokens_per_second},
@@ -136,6 +139,7 @@ Json result_json(const train::TrainResult& r, const std::string& run) {
                  {"checkpoint", r.checkpoint}};
     if (std::isfinite(r.loss)) json["loss"] = r.loss;
     if (r.val_loss) json["val_loss"] = *r.val_loss;
+    if (r.val_loss) json["val_step"] = r.val_step;
     if (r.bits_per_byte) json["bits_per_byte"] = *r.bits_per_byte;
     return json;
 }
@@ -159,8 +163,8 @@ int run(const Options& options, const Command& command) {
     Screen screen;
     ProgressLine loading;
     train::TrainEvents events;
-    events.begun = [&](const model::ModelSpec& spec, const train::TrainOptions& o,
-                       const MemoryPlan& plan, std::int64_t from) {
+    events.begun = [&](const train::TrainEvents::Begun& begun) {
+        const train::TrainOptions& o = begun.options;
         loading.remove();
         SharedOptions threads;
         threads.threads = o.threads;
@@ -171,7 +175,7 @@ int run(const Options& options, const Command& command) {
             events.device = observe::device_name(true);
         }
         screen.set_peak(events.matrix_peak);
-        screen.begun(spec, o, plan, from);
+        screen.begun(begun);
         InterruptGuard::set_answer(
             "stopping: this step is finished and saved first; again: leave at once without it");
     };
@@ -204,12 +208,20 @@ int run(const Options& options, const Command& command) {
     if (options.shared.json) {
         out(json_line(result_json(result, folder)));
     } else {
+        std::string validation;
+        if (result.val_loss) {
+            validation = fmt::format(", validation {:.4f}", *result.val_loss);
+            if (result.bits_per_byte) {
+                validation += fmt::format(" ({:.3f} bits per byte)", *result.bits_per_byte);
+            }
+            validation += fmt::format(" over {} tokens", result.val_tokens);
+            if (result.val_step != result.step) {
+                validation += fmt::format(" after step {}", result.val_step);
+            }
+        }
         screen.say(fmt::format(
-            "{} after step {}: loss {:.4f}{}{}, {:.0f} tok/s, {} of training; {}/report.html",
-            result.interrupted ? "stopped" : "done", result.step, result.loss,
-            result.val_loss ? fmt::format(", validation {:.4f}", *result.val_loss) : "",
-            result.bits_per_byte ? fmt::format(" ({:.3f} bits per byte)", *result.bits_per_byte)
-                                 : "",
+            "{} after step {}: loss {:.4f}{}, {:.0f} tok/s, {} of training; {}/report.html",
+            result.interrupted ? "stopped" : "done", result.step, result.loss, validation,
             result.tokens_per_second, observe::long_seconds(result.seconds), folder));
         if (result.interrupted) {
             screen.say(fmt::format("go on with: millrace train --resume {}", folder));

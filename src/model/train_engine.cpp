@@ -193,4 +193,22 @@ std::uint64_t TrainEngine::flops_per_token(const ModelSpec& spec, int seq) {
     return 6 * (matrices + attention);
 }
 
+std::uint64_t TrainEngine::remade_flops_per_token(const ModelSpec& spec, int seq,
+                                                  Recompute recompute) {
+    if (recompute != Recompute::full) return 0;  // norms and activations alone
+    const auto n = [](std::int64_t value) { return static_cast<std::uint64_t>(value); };
+    std::uint64_t layer = n(spec.dim) * n(spec.q_dim() + 2 * spec.kv_dim()) +
+                          n(spec.dim) * n(spec.hidden) * (spec.gated ? 2 : 1);
+    // Outputs that only go to the residual stream are not needed: the MLP's never, attention's
+    // where the MLP does not read it.
+    if (spec.residual != Residual::parallel) layer += n(spec.q_dim()) * n(spec.dim);
+    return 2 * n(spec.layers) * (layer + n(spec.q_dim()) * n(seq));
+}
+
+std::uint64_t TrainEngine::bytes_saved_by_recompute() const {
+    TrainEngineOptions options = options_;
+    options.recompute = Recompute::none;
+    return plan_with(spec(), options, *ops_).total() - plan_.total();
+}
+
 }  // namespace mr::model

@@ -69,6 +69,11 @@ class TrainEngine {
 
     // FLOPs of a step's products and attention, forward and backward, without recomputation.
     static std::uint64_t flops_per_token(const ModelSpec& spec, int seq);
+    // Of those, what recomputation does once more.
+    static std::uint64_t remade_flops_per_token(const ModelSpec& spec, int seq,
+                                                Recompute recompute);
+    // What the plan would need more without recomputation.
+    std::uint64_t bytes_saved_by_recompute() const;
 
   private:
     ParamLayout layout_;

@@ -94,6 +94,7 @@ StepMetrics parse_line(std::string_view text, const std::string& file, std::int6
     if (m.step <= after) throw line.wrong("step", "does not come after the line before");
     m.loss = line.number("loss", true);
     if (line.has("val_loss")) m.val_loss = line.number("val_loss", true);
+    if (line.has("bits_per_byte")) m.bits_per_byte = line.number("bits_per_byte", true);
     m.lr = line.not_negative("lr");
     m.grad_norm = line.number("grad_norm", true);
     m.tokens_per_second = line.not_negative("tokens_per_second");
@@ -143,6 +144,7 @@ bool has_text(const std::string& path) {
 std::string metrics_line(const StepMetrics& m) {
     std::string line = fmt::format("{{\"step\": {}, \"loss\": {}", m.step, number(m.loss));
     if (m.val_loss) line += fmt::format(", \"val_loss\": {}", number(*m.val_loss));
+    if (m.bits_per_byte) line += fmt::format(", \"bits_per_byte\": {}", number(*m.bits_per_byte));
     line += fmt::format(
         ", \"lr\": {}, \"grad_norm\": {}, \"tokens_per_second\": {}, \"data_wait_seconds\": {}, "
         "\"skipped\": {}, \"seconds\": {}}}\n",

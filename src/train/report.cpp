@@ -57,6 +57,9 @@ std::string summary(const RunDescription& run, std::span<const StepMetrics> step
     if (sum.last_val) {
         line += fmt::format("; validation {:.4f} at step {}", *sum.last_val->val_loss,
                             sum.last_val->step);
+        if (sum.last_val->bits_per_byte) {
+            line += fmt::format(", {:.4f} bits per byte", *sum.last_val->bits_per_byte);
+        }
         if (sum.best_val != sum.last_val) {
             line +=
                 fmt::format(" (lowest {:.4f} at {})", *sum.best_val->val_loss, sum.best_val->step);

@@ -21,6 +21,7 @@
 #include "model/source.h"
 #include "model/train_engine.h"
 #include "model/write_model.h"
+#include "observe/units.h"
 #include "train/batches.h"
 #include "train/checkpoint.h"
 #include "train/report.h"
@@ -40,6 +41,19 @@ constexpr std::int64_t kWatchedAfter = 5;  // steps of a process
 double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
+
+// The time that one lives is added up.
+class AddSeconds {
+  public:
+    explicit AddSeconds(double& sum) : sum_(sum) {}
+    ~AddSeconds() { sum_ += seconds_since(start_); }
+    AddSeconds(const AddSeconds&) = delete;
+    AddSeconds& operator=(const AddSeconds&) = delete;
+
+  private:
+    double& sum_;
+    const Clock::time_point start_ = Clock::now();
+};
 
 // While one lives no signal cuts short what is being written.
 class Unbroken {
@@ -99,6 +113,10 @@ class Run {
     TrainResult go();
 
   private:
+    struct Validation {
+        double loss = 0;                      // nats a token
+        std::optional<double> bits_per_byte;  // none: the tokens print nothing
+    };
     void open_data();
     void make_engine();
     void open_folder();
@@ -110,7 +128,12 @@ class Run {
     void load_next();
     void fill_slot(int slot, std::span<const std::int32_t> ids, std::int64_t rows);
     std::string why_no_validation() const;
-    std::optional<double> validate();
+    std::optional<Validation> validate();
+    void put_off_validation();
+    std::int64_t validated_tokens() const;
+    std::string recompute_cost() const;
+    std::string validation_plan() const;
+    std::string time_beside_steps() const;
     void sample();
     void record(const StepMetrics& metrics);
     void tell(const StepMetrics& metrics);
@@ -146,12 +169,14 @@ class Run {
     std::unique_ptr<Prefetcher> prefetcher_;
     std::exception_ptr unread_;  // why there is no next batch
     std::vector<std::int32_t> val_ids_;
-    int slot_ = 0;                  // of the next pass
-    std::int64_t saved_ = -1;       // the step of the last checkpoint
-    std::int64_t not_saved_ = -1;   // the step of the last one that could not be written
-    bool updating_ = false;         // parameters are half of one step and half of the next
-    bool metrics_missing_ = false;  // lines wait for the disk
-    bool stuck_ = false;            // by --max-skips
+    int slot_ = 0;                 // of the next pass
+    std::int64_t saved_ = -1;      // the step of the last checkpoint
+    std::int64_t not_saved_ = -1;  // the step of the last one that could not be written
+    bool updating_ = false;        // parameters are half of one step and half of the next
+    double validation_seconds_ = 0, sample_seconds_ = 0, saving_seconds_ = 0;  // of this process
+    std::vector<std::uint32_t> token_bytes_;  // [vocabulary], that a token prints
+    bool metrics_missing_ = false;            // lines wait for the disk
+    bool stuck_ = false;                      // by --max-skips
     std::int64_t started_at_ = 0;
     double data_wait_ = 0;
     double step_seconds_ = 0;  // of this process
@@ -297,10 +322,30 @@ StepMetrics Run::one_step(std::int64_t step) {
     return out;
 }
 
+std::int64_t Run::validated_tokens() const {
+    if (!val_batches_) return 0;
+    std::int64_t windows = static_cast<std::int64_t>(val_batches_->windows());
+    if (o_.eval_batches > 0) windows = std::min(windows, o_.eval_batches * o_.batch);
+    return windows * o_.seq;
+}
+
 // Mean over the validation split, or its first eval_batches. None: asked to stop on the way.
-std::optional<double> Run::validate() {
+std::optional<Run::Validation> Run::validate() {
+    const AddSeconds time(validation_seconds_);
+    if (token_bytes_.empty()) {
+        token_bytes_.resize(data_.vocab);
+        for (std::uint32_t id = 0; id < data_.vocab; ++id) {
+            const auto token = static_cast<std::int32_t>(id);
+            // Marks between documents are no text.
+            const bool mark = token == data_.end_token || tokenizer_->bos() == token;
+            token_bytes_[id] =
+                mark ? 0 : static_cast<std::uint32_t>(tokenizer_->piece(token).size());
+        }
+    }
     double sum = 0;
     std::int64_t count = 0;
+    std::uint64_t bytes = 0;
+    const auto width = static_cast<std::size_t>(o_.seq) + 1;
     // The slot that holds the next batch already is not this one.
     const int slot = (slot_ + 1) % model::TrainOps::kSlots;
     for (std::uint64_t i = 0; i < val_batches_->steps_per_epoch(); ++i) {
@@ -310,11 +355,36 @@ std::optional<double> Run::validate() {
         fill_slot(slot, val_ids_, rows);
         sum += engine_->evaluate(slot);
         count += rows * o_.seq;
+        for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
+            for (std::size_t j = 1; j < width; ++j) {
+                bytes += token_bytes_[static_cast<std::size_t>(val_ids_[row * width + j])];
+            }
+        }
     }
-    return sum / static_cast<double>(count);
+    Validation out;
+    out.loss = sum / static_cast<double>(count);
+    if (bytes > 0) out.bits_per_byte = sum / std::log(2.0) / static_cast<double>(bytes);
+    return out;
+}
+
+// A run that was stopped at its last step has its validation when it is resumed.
+void Run::put_off_validation() {
+    if (!val_batches_ || state_.step != o_.steps || state_.step != started_at_) return;
+    if (metrics_.empty() || metrics_.back().step != state_.step || metrics_.back().val_loss) return;
+    const std::optional<Validation> made = validate();
+    if (!made) return;
+    StepMetrics last = metrics_.back();
+    last.val_loss = made->loss;
+    last.bits_per_byte = made->bits_per_byte;
+    metrics_.pop_back();
+    metrics_file_.reset();  // its line is written anew
+    metrics_file_ = std::make_unique<MetricsWriter>((fs::path(o_.out) / kMetricsName).string(),
+                                                    state_.step - 1);
+    record(last);
 }
 
 void Run::sample() {
+    const AddSeconds time(sample_seconds_);
     auto live = std::make_shared<model::Model>();
     live->spec = engine_->spec();
     float* params = const_cast<float*>(engine_->host(model::TrainEngine::State::params));
@@ -361,6 +431,7 @@ void Run::record(const StepMetrics& metrics) {
 void Run::save() {
     if (saved_ == state_.step || state_.step == 0) return;
     const Unbroken unbroken(events_);
+    const AddSeconds time(saving_seconds_);
     not_saved_ = state_.step;
     if (!metrics_missing_) sync_path((fs::path(o_.out) / kMetricsName).string());
     checkpoints_.save(*engine_, state_, *tokenizer_, tokenizer_json_);
@@ -396,6 +467,35 @@ void Run::rescue() noexcept {
     }
 }
 
+std::string Run::recompute_cost() const {
+    const model::Recompute recompute = engine_->options().recompute;
+    if (recompute == model::Recompute::none) return o_.recompute;
+    const std::uint64_t saved = engine_->bytes_saved_by_recompute();
+    const double again = static_cast<double>(
+        model::TrainEngine::remade_flops_per_token(engine_->spec(), o_.seq, recompute));
+    const double all =
+        static_cast<double>(model::TrainEngine::flops_per_token(engine_->spec(), o_.seq));
+    return fmt::format(
+        "{}: saves {} ({:.0f}% of what it would be), {}", o_.recompute, format_bytes(saved),
+        100 * static_cast<double>(saved) / static_cast<double>(saved + engine_->plan().total()),
+        again > 0 ? fmt::format("costs {:.1f}% more arithmetic", 100 * again / all)
+                  : "norms and activations are made again, no product");
+}
+
+std::string Run::validation_plan() const {
+    if (!val_batches_) return "none: " + why_no_validation();
+    return fmt::format("{}at the end, over {} of {} tokens",
+                       o_.eval_every > 0 ? fmt::format("every {} steps and ", o_.eval_every) : "",
+                       validated_tokens(), data_.val.tokens());
+}
+
+std::string Run::time_beside_steps() const {
+    return fmt::format("validation {}, samples {}, saving {}, since this process started",
+                       observe::short_seconds(validation_seconds_),
+                       observe::short_seconds(sample_seconds_),
+                       observe::short_seconds(saving_seconds_));
+}
+
 void Run::report() {
     const model::ModelSpec& spec = engine_->spec();
     RunDescription run;
@@ -417,10 +517,20 @@ void Run::report() {
     run.plan = engine_->plan();
     run.ledger = watched_ ? *watched_ : engine_->ledger();
     run.ledger_steps = watched_ ? 1 : 0;
-    run.facts = {{"data", fmt::format("{}, {} tokens to train on, {} to validate", o_.data,
-                                      data_.train.tokens(), data_.val.tokens())},
-                 {"seed", fmt::format("{}", o_.seed)},
-                 {"recompute", o_.recompute}};
+    run.facts = {
+        {"data", fmt::format("{}, {} tokens to train on, {} to validate", o_.data,
+                             data_.train.tokens(), data_.val.tokens())},
+        {"a step", fmt::format("{} sequences of {} tokens{}", o_.batch, o_.seq,
+                               o_.accumulate > 1 ? fmt::format(", {} times", o_.accumulate) : "")},
+        {"learning rate",
+         fmt::format("{}, {} to {}; warm-up {} steps", o_.schedule, o_.lr,
+                     o_.schedule == "constant" ? o_.lr : o_.lowest_lr(), o_.warmup_steps())},
+        {"AdamW", fmt::format("beta {} and {}, weight decay {}, clipped to {}", o_.beta1, o_.beta2,
+                              o_.weight_decay, o_.clip)},
+        {"seed", fmt::format("{}", o_.seed)},
+        {"validation", validation_plan()},
+        {"recompute", recompute_cost()},
+        {"beside the steps", time_beside_steps()}};
     for (const TrainState::Sample& s : state_.samples) run.samples.push_back({s.step, s.text});
     write_train_report((fs::path(o_.out) / kReportName).string(), run, metrics_);
 }
@@ -446,14 +556,14 @@ void Run::tell(const StepMetrics& metrics) {
     if (!events_.step) return;
     const double tokens = static_cast<double>(o_.tokens_per_step());
     const auto done = static_cast<double>(state_.step - started_at_);
-    events_.step(
-        {.metrics = metrics,
-         .steps = o_.steps,
-         .seconds_left = step_seconds_ / done * static_cast<double>(o_.steps - state_.step),
-         .memory = engine_->plan().total(),
-         .flops_per_second =
-             tokens / metrics.seconds *
-             static_cast<double>(model::TrainEngine::flops_per_token(engine_->spec(), o_.seq))});
+    const double so_far = step_seconds_ + validation_seconds_ + sample_seconds_ + saving_seconds_;
+    events_.step({.metrics = metrics,
+                  .steps = o_.steps,
+                  .seconds_left = so_far / done * static_cast<double>(o_.steps - state_.step),
+                  .memory = engine_->plan().total(),
+                  .flops_per_second = tokens / metrics.seconds *
+                                      static_cast<double>(model::TrainEngine::flops_per_token(
+                                          engine_->spec(), o_.seq))});
 }
 
 // A step and what is due after it.
@@ -476,7 +586,10 @@ void Run::whole_step() {
     std::exception_ptr failed;
     if (val_batches_ && !interrupted_ && due(o_.eval_every)) {
         try {
-            m.val_loss = validate();
+            if (const std::optional<Validation> made = validate()) {
+                m.val_loss = made->loss;
+                m.bits_per_byte = made->bits_per_byte;
+            }
         } catch (...) {
             failed = std::current_exception();  // the step has its line all the same
         }
@@ -528,8 +641,13 @@ void Run::train_steps() {
                    "longer --warmup, or look at the data"});
 }
 
-// What a stop cut short at the last step, and the report.
+// What a stop cut short at the last step, and the report. Where nothing was done, the page that is
+// there says more: stages and times are those of the process that writes it.
 void Run::finish() {
+    put_off_validation();
+    const bool did_something = state_.step > started_at_ || validation_seconds_ > 0 ||
+                               !fs::exists(fs::path(o_.out) / kReportName);
+    if (!did_something) return;
     const Unbroken unbroken(events_);
     if (interrupted_) {
         try_to_report();
@@ -545,7 +663,9 @@ TrainResult Run::go() {
     open_folder();
     saved_ = resumed_ ? state_.step : -1;
     started_at_ = state_.step;
-    if (events_.begun) events_.begun(engine_->spec(), o_, engine_->plan(), state_.step);
+    if (events_.begun) {
+        events_.begun({engine_->spec(), o_, engine_->plan(), state_.step, recompute_cost()});
+    }
     if (!val_batches_) say("no validation: " + why_no_validation());
     train_steps();
     finish();
@@ -556,10 +676,14 @@ TrainResult Run::go() {
     out.interrupted = interrupted_;
     out.loss = metrics_.empty() ? StepMetrics::kNone : metrics_.back().loss;
     out.val_loss = state_.val_loss;
-    if (state_.val_loss && data_.val.stats().bytes > 0) {
-        out.bits_per_byte = *state_.val_loss / std::log(2.0) *
-                            static_cast<double>(data_.val.stats().tokens) /
-                            static_cast<double>(data_.val.stats().bytes);
+    out.val_step = state_.val_step;
+    out.val_tokens = validated_tokens();
+    for (auto m = metrics_.rbegin(); m != metrics_.rend(); ++m) {
+        if (!m->val_loss) continue;
+        out.val_loss = m->val_loss;
+        out.val_step = m->step;
+        out.bits_per_byte = m->bits_per_byte;
+        break;
     }
     out.skipped = state_.skipped;
     out.seconds = state_.seconds;

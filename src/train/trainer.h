@@ -16,14 +16,18 @@ namespace mr::train {
 
 // What a run tells while it goes on. All may be empty.
 struct TrainEvents {
-    // Before the first step; `from` is the step it goes on after.
-    std::function<void(const model::ModelSpec& spec, const TrainOptions& options,
-                       const MemoryPlan& plan, std::int64_t from)>
-        begun{};
+    struct Begun {
+        const model::ModelSpec& spec;
+        const TrainOptions& options;
+        const MemoryPlan& plan;
+        std::int64_t from = 0;  // the step it goes on after
+        std::string recompute;  // what is made again, what that saves and costs
+    };
+    std::function<void(const Begun& run)> begun{};  // before the first step
     struct Step {
         StepMetrics metrics;
         std::int64_t steps = 0;       // asked for
-        double seconds_left = 0;      // at the pace of the last steps
+        double seconds_left = 0;      // at the pace so far, validation and saving included
         std::uint64_t memory = 0;     // of the plan, in bytes
         double flops_per_second = 0;  // of products and attention
     };
@@ -47,9 +51,11 @@ struct TrainResult {
     std::int64_t step = 0;  // done in all
     std::int64_t steps = 0;
     bool interrupted = false;
-    double loss = 0;  // of the last step
-    std::optional<double> val_loss{};
-    std::optional<double> bits_per_byte{};  // of the validation split
+    double loss = 0;                        // of the last step
+    std::optional<double> val_loss{};       // of the last validation
+    std::optional<double> bits_per_byte{};  // of the same
+    std::int64_t val_step = 0;              // after which it was
+    std::int64_t val_tokens = 0;            // that a validation is over
     std::int64_t skipped = 0;
     double seconds = 0;            // of all steps so far, earlier processes included
     double tokens_per_second = 0;  // of this process

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """millrace train: runs, resuming bit for bit, kills, Ctrl-C, refusals."""
+import array
 import fcntl
 import html
 import json
+import math
 import os
 import pathlib
 import pty
@@ -94,6 +96,21 @@ class TrainTest(driver.CliTest):
         self.ok("convert", self.whole, self.folder / "m.gguf")
         again = self.ok_json("run", self.folder / "m.gguf", "-p", "Once", "-n", "4", "--temp", "0")
         self.assertEqual(again["text"], made["text"])
+
+    def test_bits_per_byte_are_of_the_tokens_that_were_validated(self):
+        vocab = json.loads((self.data / "tokenizer.json").read_text())["model"]["vocab"]
+        size = {id: len(piece) for piece, id in vocab.items()}  # a character stands for a byte
+        ids = array.array("H", (self.data / "val-00000.bin").read_bytes()[64:])
+        end = ids[0]
+        everything = self.ok_json("train", *SHAPE, "--eval-batches", "0", "--steps", "1",
+                                  "--sample-tokens", "0", "--data", self.data, "--out",
+                                  self.folder / "run")
+        # One batch of two rows of 32, and all whole rows.
+        for result, tokens in ((self.result, 64), (everything, (len(ids) - 1) // 32 * 32)):
+            self.assertEqual(result["val_tokens"], tokens)
+            text = sum(0 if id == end else size[id] for id in ids[1:tokens + 1])
+            self.assertAlmostEqual(result["bits_per_byte"],
+                                   result["val_loss"] * tokens / math.log(2) / text, places=9)
 
     def test_resuming_gives_the_same_bits_with_any_threads_and_recomputation(self):
         run = self.folder / "run"

@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/mapped_file.h"
+#include "model/train_engine.h"
 #include "temp_folder.h"
 #include "text/bpe_train.h"
 #include "text/tokenizer_json_writer.h"
@@ -177,6 +178,82 @@ TEST_F(Disturbed, AValidationAndASampleAreLeftWhenAsked) {
     const TrainResult result = train(options_, events_);
     EXPECT_TRUE(result.interrupted);
     EXPECT_EQ(result.step, 2);
+}
+
+TEST_F(Disturbed, AValidationThatWasCutShortAtTheEndIsMadeWhenResumed) {
+    events_.step = [&](const TrainEvents::Step&) {};
+    int steps = 0;
+    events_.stop = [&] { return ++steps == 2 * 5 + 1; };  // after the last step
+    TrainResult result = train(options_, events_);
+    EXPECT_EQ(result.step, 6);
+    EXPECT_TRUE(result.interrupted);
+    EXPECT_FALSE(result.val_loss);
+    TrainOptions whole = options_;
+    whole.out = folder_ / "whole";
+    const TrainResult wanted = train(whole, {});
+    result = resume(options_.out, {}, {});
+    EXPECT_EQ(result.val_loss, wanted.val_loss);
+    EXPECT_EQ(result.bits_per_byte, wanted.bits_per_byte);
+    EXPECT_EQ(lines(), 6u);
+    EXPECT_EQ(read_metrics(run_file("metrics.jsonl")).back().val_loss, wanted.val_loss);
+}
+
+TEST_F(Disturbed, GoingOnWhereNothingIsLeftKeepsTheReport) {
+    train(options_, {});
+    const std::string page = read_text_file(run_file("report.html"));
+    EXPECT_NE(page.find("<h2>Stages</h2>"), std::string::npos);
+    resume(options_.out, {}, {});
+    EXPECT_EQ(read_text_file(run_file("report.html")), page);
+}
+
+TEST_F(Disturbed, WhatRecomputationSavesAndCostsIsSaid) {
+    options_.recompute = "full";
+    events_.begun = [&](const TrainEvents::Begun& run) { notes_.push_back(run.recompute); };
+    train(options_, events_);
+    ASSERT_EQ(notes_.size(), 1u);
+    EXPECT_NE(notes_[0].find("saves "), std::string::npos) << notes_[0];
+    EXPECT_NE(notes_[0].find("% more arithmetic"), std::string::npos) << notes_[0];
+    EXPECT_NE(read_text_file(run_file("report.html")).find(notes_[0]), std::string::npos);
+}
+
+// The cost that is told, against what the operations count.
+TEST(Recomputation, CostsWhatTheLedgerCounts) {
+    for (const char* family : {"llama", "gpt2", "gpt-neox"}) {
+        SCOPED_TRACE(family);
+        const int seq = 24;
+        const NewModel wanted{.family = family, .dim = 32, .layers = 3, .heads = 2};
+        const model::ModelSpec spec = new_spec(wanted, 50, seq);
+        const auto count = [&](model::Recompute recompute, std::uint64_t& plan) {
+            model::TrainEngine engine(spec, {.cuda = false,
+                                             .threads = 1,
+                                             .shape = {.sequences = 2, .seq = seq},
+                                             .recompute = recompute});
+            engine.init(1);
+            for (std::int32_t& id : engine.ops().host_slot(0)) id = 7;
+            engine.put(0);
+            engine.accumulate(0, 1);
+            plan = engine.plan().total();
+            EXPECT_EQ(engine.bytes_saved_by_recompute() > 0, recompute != model::Recompute::none);
+            return engine.ledger();
+        };
+        std::uint64_t bytes[3] = {};
+        const Ledger none = count(model::Recompute::none, bytes[0]);
+        const Ledger light = count(model::Recompute::light, bytes[1]);
+        const Ledger full = count(model::Recompute::full, bytes[2]);
+        EXPECT_GT(bytes[0], bytes[1]);
+        EXPECT_GT(bytes[1], bytes[2]);
+        const auto told = [&](model::Recompute recompute) {
+            return 2 * seq * model::TrainEngine::remade_flops_per_token(spec, seq, recompute);
+        };
+        const auto more = [&](const Ledger& ledger, OpKind kind) {
+            return ledger.op(kind).flops - none.op(kind).flops;
+        };
+        // By the keys that there are: (seq + 1) / 2 a query, where seq / 2 is told.
+        EXPECT_EQ(more(full, OpKind::linear) + more(full, OpKind::attention) * seq / (seq + 1),
+                  told(model::Recompute::full));
+        EXPECT_EQ(more(light, OpKind::linear) + more(light, OpKind::attention), 0u);
+        EXPECT_EQ(told(model::Recompute::light), 0u);
+    }
 }
 
 }  // namespace
