@@ -22,10 +22,13 @@ import statistics
 import sys
 import time
 
-import numpy as np
-import torch
-from torch import nn
-from torch.nn import functional as F
+try:
+    import numpy as np
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+except ImportError as error:  # one line: who asked says the rest
+    sys.exit(f"{sys.executable}: {error}")
 
 # name: family, dim, layers, heads, kv heads, hidden, vocabulary, context, tied
 SHAPES = {

@@ -183,7 +183,10 @@ int run(const Options& options, const Command& command) {
     events.sample = [&](std::int64_t step, const std::string& text) {
         screen.say(fmt::format("--- a sample after step {}:\n{}\n---", step, text));
     };
-    events.note = [&](const std::string& line) { screen.say("millrace: " + line); };
+    events.note = [&](const std::string& line) {
+        loading.remove();
+        screen.say("millrace: " + line);
+    };
     events.saved = [&](std::int64_t, const std::string& path) { screen.say("saved " + path); };
     events.saving = [](bool begins) { InterruptGuard::set_unbroken(begins); };
     events.stop = [] { return InterruptGuard::pending(); };

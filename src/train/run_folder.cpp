@@ -71,6 +71,8 @@ void RunFolder::make_folders() {
     }
     for (auto folder = missing.rbegin(); folder != missing.rend(); ++folder) {
         if (fs::create_directory(*folder, code)) made_.push_back(*folder);
+        // Another process has just removed the one around it: once more from the start.
+        if (code == std::errc::no_such_file_or_directory) return;
         if (code) break;
     }
     if (!code && fs::is_directory(path_, code)) return;
