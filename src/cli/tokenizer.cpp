@@ -36,7 +36,15 @@ std::string target_file(const Options& options) {
     const fs::path out = options.out;
     const std::string path = (out.extension() == ".json" ? out : out / "tokenizer.json").string();
     std::error_code code;
-    if (fs::exists(path, code) && !options.force) {
+    if (!fs::exists(path, code)) return path;
+    // The shards or the weights beside it mean nothing with another one.
+    for (const char* name : {"data.json", "config.json"}) {
+        if (!fs::exists(fs::path(path).replace_filename(name), code)) continue;
+        throw Error::input({.file = path,
+                            .problem = fmt::format("is that of the {} beside it", name),
+                            .remedy = "give --out a folder of its own"});
+    }
+    if (!options.force) {
         throw Error::input({.file = path,
                             .problem = "there is a tokenizer already, and other things may need it",
                             .remedy = "--force replaces it"});

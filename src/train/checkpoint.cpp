@@ -66,6 +66,8 @@ std::uint64_t state_hash(const float* values, std::int64_t count) {
     return hash;
 }
 
+std::string name_of(const fs::path& path) { return path.filename().string(); }
+
 [[noreturn]] void fail(const fs::path& path, const char* action, const std::string& why) {
     throw Error::input({.file = path.string(),
                         .problem = fmt::format("{}: {}", action, why),
@@ -234,7 +236,10 @@ void Checkpoints::save(model::TrainEngine& engine, const TrainState& state,
     } catch (const Error& error) {
         fs::remove_all(partial, code);
         ErrorInfo info = error.info();
-        info.remedy += fmt::format("; the checkpoints before it are good: then --resume {}", run_);
+        const std::vector<std::int64_t> before = steps();
+        info.remedy += before.empty() ? std::string("; there is no checkpoint before it")
+                                      : fmt::format("; then --resume {} goes on from {}", run_,
+                                                    name_of(folder(before.back())));
         throw Error(error.kind(), std::move(info));
     } catch (...) {
         fs::remove_all(partial, code);
@@ -280,7 +285,7 @@ auto Checkpoints::reading(std::int64_t step, Read&& read) const {
         info.problem += "; the checkpoint is damaged";
         info.remedy = at != all.begin()
                           ? fmt::format("remove {} to go on from {}", path.string(),
-                                        fs::path(folder(*std::prev(at))).filename().string())
+                                        name_of(folder(*std::prev(at))))
                           : fmt::format(
                                 "there is none before it: start again in another folder, or with "
                                 "--init where {} is good",

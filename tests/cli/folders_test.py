@@ -128,6 +128,8 @@ class FoldersTest(driver.CliTest):
         self.fails(1, *train, "290", "--out", tok / "tokenizer.json", says="--force")
         self.assertEqual((tok / "tokenizer.json").read_bytes(), before)
         self.ok(*train, "290", "--out", tok, "--force")
+        for other in (self.data, self.run_ / "checkpoints" / "step-000004"):
+            self.fails(1, *train, "290", "--out", other, "--force", says="of its own")
         self.assertNotEqual((tok / "tokenizer.json").read_bytes(), before)
 
     def test_data_whose_ids_have_changed(self):
@@ -190,7 +192,8 @@ class FoldersTest(driver.CliTest):
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
         result = millrace("train", "--resume", self.run_, "--steps", "5", preexec_fn=limit)
         self.assertEqual(result.code, 1)
-        self.assertIn(f"--resume {self.run_}", result.err.splitlines()[-1])
+        self.assertIn(f"--resume {self.run_} goes on from step-000004",
+                      result.err.splitlines()[-1])
 
     def test_wrong_options_are_named(self):
         for words, option in (("--layers 0", "--layers"), ("--heads 4 --kv-heads 3", "--kv-heads"),
