@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <ctime>
 
 #include "core/error.h"
 
@@ -21,6 +22,15 @@ volatile std::sig_atomic_t interrupted = 0;  // the signal
 volatile std::sig_atomic_t patient = 0;
 volatile std::sig_atomic_t unbroken = 0;
 const char* volatile answer = nullptr;
+
+volatile double interrupted_at = 0;
+
+// Seconds. A signal's handler may ask.
+double now() {
+    timespec time{};
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
 
 // On a terminal, in place of the line that is being drawn there.
 void say_at_once(const char* line) {
@@ -35,6 +45,8 @@ extern "C" void on_interrupt(int signal) {
             if (answer) say_at_once("still saving");
             return;
         }
+        // Pressed twice by a nervous hand: nobody can have read the answer yet.
+        if (answer && now() - interrupted_at < 1) return;
         // Leave as if there were no handler.
         if (signal != SIGHUP && !(patient && signal == SIGINT)) {
             ::signal(signal, SIG_DFL);
@@ -42,6 +54,7 @@ extern "C" void on_interrupt(int signal) {
         }
     }
     if (interrupted == 0 && answer) say_at_once(answer);
+    if (interrupted == 0) interrupted_at = now();
     // Ctrl-C does not hide one that asks for more.
     if (interrupted == 0 || interrupted == SIGINT) interrupted = signal;
 }

@@ -55,7 +55,8 @@ class InterruptGuard {
     // While set, no signal ends the program however often it comes: something is being written that
     // is worth nothing in part.
     static void set_unbroken(bool unbroken);
-    // What is said the moment that the first signal comes; null: nothing. Must live as long.
+    // What is said the moment that the first signal comes; null: nothing. Must live as long. Where
+    // there is one, the same signal again within a second is the same press of a key.
     static void set_answer(const char* line);
 };
 

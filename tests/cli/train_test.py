@@ -158,6 +158,7 @@ class TrainTest(driver.CliTest):
     def test_ctrl_c_saves_and_leaves(self):
         run, process = self.running(stderr=subprocess.PIPE)
         process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)  # a nervous hand
         _, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 130, err)
         self.assertIn(b"stopping: this step is finished and saved first", err)

@@ -1,0 +1,147 @@
+// The inside of a training run, for trainer.cpp (the steps), run_setup.cpp (what is before them)
+// and run_look.cpp (validation, samples, the report). Callers use trainer.h.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/train_engine.h"
+#include "text/tokenizer.h"
+#include "train/batches.h"
+#include "train/checkpoint.h"
+#include "train/run_folder.h"
+#include "train/shards.h"
+#include "train/story_floor.h"
+#include "train/trainer.h"
+
+namespace mr::train {
+
+using Clock = std::chrono::steady_clock;
+
+inline double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// The time that one lives is added up.
+class AddSeconds {
+  public:
+    explicit AddSeconds(double& sum) : sum_(sum) {}
+    ~AddSeconds() { sum_ += seconds_since(start_); }
+    AddSeconds(const AddSeconds&) = delete;
+    AddSeconds& operator=(const AddSeconds&) = delete;
+
+  private:
+    double& sum_;
+    const Clock::time_point start_ = Clock::now();
+};
+
+// While one lives no signal cuts short what is being written.
+class Unbroken {
+  public:
+    explicit Unbroken(const TrainEvents& events) : events_(events) {
+        if (events_.saving) events_.saving(true);
+    }
+    ~Unbroken() {
+        if (events_.saving) events_.saving(false);
+    }
+    Unbroken(const Unbroken&) = delete;
+    Unbroken& operator=(const Unbroken&) = delete;
+
+  private:
+    const TrainEvents& events_;
+};
+
+class Run {
+  public:
+    // New, or going on after `from` (read by resume()).
+    Run(TrainState state, bool resumed, RunFolder& folder, const TrainEvents& events)
+        : folder_(folder),
+          state_(std::move(state)),
+          o_(state_.options),
+          events_(events),
+          resumed_(resumed),
+          checkpoints_(o_.out) {}
+
+    TrainResult go();
+
+  private:
+    struct Validation {
+        double loss = 0;                      // nats a token
+        std::optional<double> bits_per_byte;  // none: the tokens print nothing
+    };
+    void open_data();
+    void make_engine();
+    void open_folder();
+    void start_reading();
+    void train_steps();
+    void whole_step();
+    void finish();
+    StepMetrics one_step(std::int64_t step);
+    void load_next();
+    void fill_slot(int slot, std::span<const std::int32_t> ids, std::int64_t rows);
+    std::string why_no_validation() const;
+    std::optional<Validation> validate();
+    void make_missed_validation();
+    std::int64_t validated_tokens() const;
+    std::string recompute_cost() const;
+    std::string validation_plan() const;
+    std::string time_beside_steps() const;
+    void sample();
+    void record(const StepMetrics& metrics);
+    void tell(const StepMetrics& metrics);
+    void save();
+    void try_to_save();
+    void rescue() noexcept;
+    void report();
+    void try_to_report();
+    void say(const std::string& line) const {
+        if (events_.note) events_.note(line);
+    }
+    bool asked_to_stop() { return events_.stop && events_.stop(); }
+    bool due(std::int64_t every) const {
+        return (every > 0 && state_.step % every == 0) || state_.step == o_.steps;
+    }
+
+    RunFolder& folder_;
+    TrainState state_;
+    TrainOptions& o_;
+    const TrainEvents& events_;
+    const bool resumed_;
+    Checkpoints checkpoints_;
+
+    Dataset data_;
+    std::string tokenizer_json_;
+    std::shared_ptr<const text::Tokenizer> tokenizer_;
+    std::optional<model::Model> init_;
+    std::unique_ptr<model::TrainEngine> engine_;
+    std::unique_ptr<MetricsWriter> metrics_file_;
+    std::vector<StepMetrics> metrics_;
+    std::unique_ptr<Batches> batches_, val_batches_;
+    std::vector<std::vector<std::int32_t>> buffers_;
+    std::unique_ptr<Prefetcher> prefetcher_;
+    std::exception_ptr unread_;  // why there is no next batch
+    std::vector<std::int32_t> val_ids_;
+    int slot_ = 0;                 // of the next pass
+    std::int64_t saved_ = -1;      // the step of the last checkpoint
+    std::int64_t not_saved_ = -1;  // the step of the last one that could not be written
+    bool updating_ = false;        // parameters are half of one step and half of the next
+    double validation_seconds_ = 0, sample_seconds_ = 0, saving_seconds_ = 0;  // of this process
+    std::vector<std::uint32_t> token_bytes_;  // [vocabulary], that a token prints
+    bool metrics_missing_ = false;            // lines wait for the disk
+    bool stuck_ = false;                      // by --max-skips
+    std::int64_t started_at_ = 0;
+    double data_wait_ = 0;
+    double step_seconds_ = 0;  // of this process
+    bool interrupted_ = false;
+    bool floor_looked_for_ = false;
+    std::optional<StoryFloor> floor_;  // of the storybook's stories
+    std::optional<Ledger> watched_;    // of one step on a GPU, with its times
+};
+
+}  // namespace mr::train

@@ -1,0 +1,191 @@
+// A run looks at itself: validation, samples, the report.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "core/error.h"
+#include "decode/prompt.h"
+#include "decode/session.h"
+#include "observe/units.h"
+#include "train/report.h"
+#include "train/run.h"
+
+namespace mr::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kSamplesKept = 5;
+
+}  // namespace
+
+std::int64_t Run::validated_tokens() const {
+    if (!val_batches_) return 0;
+    std::int64_t windows = static_cast<std::int64_t>(val_batches_->windows());
+    if (o_.eval_batches > 0) windows = std::min(windows, o_.eval_batches * o_.batch);
+    return windows * o_.seq;
+}
+
+// Mean over the validation split, or its first eval_batches. None: asked to stop on the way.
+std::optional<Run::Validation> Run::validate() {
+    const AddSeconds time(validation_seconds_);
+    if (token_bytes_.empty()) {
+        token_bytes_.resize(data_.vocab);
+        for (std::uint32_t id = 0; id < data_.vocab; ++id) {
+            const auto token = static_cast<std::int32_t>(id);
+            // Marks between documents are no text.
+            const bool mark = token == data_.end_token || tokenizer_->bos() == token;
+            token_bytes_[id] =
+                mark ? 0 : static_cast<std::uint32_t>(tokenizer_->piece(token).size());
+        }
+    }
+    double sum = 0;
+    std::int64_t count = 0;
+    std::uint64_t bytes = 0;
+    const auto width = static_cast<std::size_t>(o_.seq) + 1;
+    // The slot that holds the next batch already is not this one.
+    const int slot = (slot_ + 1) % model::TrainOps::kSlots;
+    for (std::uint64_t i = 0; i < val_batches_->steps_per_epoch(); ++i) {
+        if (o_.eval_batches > 0 && i >= static_cast<std::uint64_t>(o_.eval_batches)) break;
+        if (asked_to_stop()) return std::nullopt;
+        const std::int64_t rows = val_batches_->read(i, val_ids_);
+        fill_slot(slot, val_ids_, rows);
+        sum += engine_->evaluate(slot);
+        count += rows * o_.seq;
+        for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
+            for (std::size_t j = 1; j < width; ++j) {
+                bytes += token_bytes_[static_cast<std::size_t>(val_ids_[row * width + j])];
+            }
+        }
+    }
+    Validation out;
+    out.loss = sum / static_cast<double>(count);
+    if (bytes > 0) out.bits_per_byte = sum / std::log(2.0) / static_cast<double>(bytes);
+    return out;
+}
+
+// A run that was stopped at its last step has its validation when it is resumed.
+void Run::make_missed_validation() {
+    if (!val_batches_ || state_.step != o_.steps || state_.step != started_at_) return;
+    if (metrics_.empty() || metrics_.back().step != state_.step || metrics_.back().val_loss) return;
+    const std::optional<Validation> made = validate();
+    if (!made) return;
+    StepMetrics last = metrics_.back();
+    last.val_loss = made->loss;
+    last.bits_per_byte = made->bits_per_byte;
+    metrics_.pop_back();
+    metrics_file_.reset();  // its line is written anew
+    metrics_file_ = std::make_unique<MetricsWriter>((fs::path(o_.out) / kMetricsName).string(),
+                                                    state_.step - 1);
+    record(last);
+}
+
+void Run::sample() {
+    const AddSeconds time(sample_seconds_);
+    auto live = std::make_shared<model::Model>();
+    live->spec = engine_->spec();
+    float* params = const_cast<float*>(engine_->host(model::TrainEngine::State::params));
+    live->weights = model::param_views(engine_->layout(), params, DType::f32);
+    live->tokenizer = tokenizer_;
+    live->source = o_.out;
+    const std::vector<std::int32_t> prompt = decode::encode_prompt(*live, o_.prompt);
+    model::EngineOptions options;
+    options.threads = o_.threads;
+    options.context = std::min<std::int64_t>(
+        live->spec.context, static_cast<std::int64_t>(prompt.size()) + o_.sample_tokens + 1);
+    if (static_cast<std::int64_t>(prompt.size()) >= options.context) return;
+    model::Engine engine(live, options);
+    decode::Session session(engine);
+    decode::GenerateOptions generate;
+    generate.max_tokens = o_.sample_tokens;
+    generate.sampling.temperature = 0.8f;
+    generate.sampling.top_k = 40;
+    generate.sampling.seed = o_.seed;
+    generate.cancelled = [this] { return asked_to_stop(); };
+    const decode::Generated made = session.generate(prompt, generate);
+    if (made.reason == decode::StopReason::cancelled) return;
+    const std::string text = o_.prompt + made.text;
+    if (state_.samples.size() == kSamplesKept) state_.samples.erase(state_.samples.begin());
+    state_.samples.push_back({state_.step, text});
+    if (events_.sample) events_.sample(state_.step, text);
+}
+
+std::string Run::recompute_cost() const {
+    const model::Recompute recompute = engine_->options().recompute;
+    if (recompute == model::Recompute::none) return o_.recompute;
+    const std::uint64_t saved = engine_->bytes_saved_by_recompute();
+    const double again = static_cast<double>(
+        model::TrainEngine::remade_flops_per_token(engine_->spec(), o_.seq, recompute));
+    const double all =
+        static_cast<double>(model::TrainEngine::flops_per_token(engine_->spec(), o_.seq));
+    return fmt::format(
+        "{}: saves {} ({:.0f}% of what it would be), {}", o_.recompute, format_bytes(saved),
+        100 * static_cast<double>(saved) / static_cast<double>(saved + engine_->plan().total()),
+        again > 0 ? fmt::format("costs {:.1f}% more arithmetic", 100 * again / all)
+                  : "norms and activations are made again, no product");
+}
+
+std::string Run::validation_plan() const {
+    if (!val_batches_) return "none: " + why_no_validation();
+    return fmt::format("{}at the end, over {} of {} tokens",
+                       o_.eval_every > 0 ? fmt::format("every {} steps and ", o_.eval_every) : "",
+                       validated_tokens(), data_.val.tokens());
+}
+
+std::string Run::time_beside_steps() const {
+    return fmt::format("validation {}, samples {}, saving {}, since this process started",
+                       observe::short_seconds(validation_seconds_),
+                       observe::short_seconds(sample_seconds_),
+                       observe::short_seconds(saving_seconds_));
+}
+
+void Run::report() {
+    const model::ModelSpec& spec = engine_->spec();
+    RunDescription run;
+    run.name = o_.out;
+    run.model = fmt::format("{}: {} layers of {}, {:.2f} M parameters", spec.family, spec.layers,
+                            spec.dim, static_cast<double>(spec.parameters()) / 1e6);
+    run.device = events_.device;
+    run.command = o_.command;
+    run.steps = o_.steps;
+    run.tokens_per_step = o_.tokens_per_step();
+    run.flops_per_token = static_cast<double>(model::TrainEngine::flops_per_token(spec, o_.seq));
+    run.matrix_peak = events_.matrix_peak;
+    if (!floor_looked_for_) {
+        floor_looked_for_ = true;
+        floor_ = story_floor(data_.val.tokens() > 0 ? data_.val : data_.train, data_.end_token,
+                             *tokenizer_);
+    }
+    if (floor_) run.entropy = floor_->nats_per_token;
+    run.plan = engine_->plan();
+    run.ledger = watched_ ? *watched_ : engine_->ledger();
+    run.ledger_steps = watched_ ? 1 : 0;
+    run.facts = {
+        {"data", fmt::format("{}, {} tokens to train on, {} to validate", o_.data,
+                             data_.train.tokens(), data_.val.tokens())},
+        {"a step", fmt::format("{} sequences of {} tokens{}", o_.batch, o_.seq,
+                               o_.accumulate > 1 ? fmt::format(", {} times", o_.accumulate) : "")},
+        {"learning rate",
+         fmt::format("{}, {} to {}; warm-up {} steps", o_.schedule, o_.lr,
+                     o_.schedule == "constant" ? o_.lr : o_.lowest_lr(), o_.warmup_steps())},
+        {"AdamW", fmt::format("beta {} and {}, weight decay {}, clipped to {}", o_.beta1, o_.beta2,
+                              o_.weight_decay, o_.clip)},
+        {"seed", fmt::format("{}", o_.seed)},
+        {"validation", validation_plan()},
+        {"recompute", recompute_cost()},
+        {"beside the steps", time_beside_steps()}};
+    for (const TrainState::Sample& s : state_.samples) run.samples.push_back({s.step, s.text});
+    write_train_report((fs::path(o_.out) / kReportName).string(), run, metrics_);
+}
+
+void Run::try_to_report() {
+    try {
+        report();
+    } catch (const Error& error) {
+        say(error.what());
+    }
+}
+
+}  // namespace mr::train

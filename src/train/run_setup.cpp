@@ -1,0 +1,124 @@
+// What a run needs before its first step: data, engine, folder.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+
+#include "core/cpu.h"
+#include "core/error.h"
+#include "core/mapped_file.h"
+#include "core/thread_pool.h"
+#include "model/source.h"
+#include "model/write_model.h"
+#include "train/run.h"
+
+namespace mr::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What a model must be so that it can be trained here on this data.
+void check_spec(const model::ModelSpec& spec, const TrainOptions& options, const Dataset& data) {
+    const std::string name = options.init.empty() ? "new model" : options.init;
+    if (data.vocab > static_cast<std::uint32_t>(spec.vocab)) {
+        throw Error::input(
+            {.file = options.data,
+             .field = "vocabulary",
+             .value = fmt::format("{}", data.vocab),
+             .problem = fmt::format("the model has {} tokens, fewer than the data", spec.vocab),
+             .remedy = "pack the data with the model's tokenizer"});
+    }
+    if (options.seq > spec.context) {
+        throw Error::usage(
+            {.field = "--seq",
+             .value = fmt::format("{}", options.seq),
+             .problem = fmt::format("is beyond the model's context of {}", spec.context),
+             .remedy = options.init.empty() ? "give a larger --context" : "use at most that"});
+    }
+    const int most = options.cuda ? 128 : static_cast<int>(ops::kFlashMaxDim);
+    if (spec.head_dim % 8 != 0 || spec.head_dim > most) {
+        throw Error::usage({.field = "head size",
+                            .value = fmt::format("{}", spec.head_dim),
+                            .problem = fmt::format("must be a multiple of 8 up to {}", most),
+                            .remedy = "choose --dim and --heads, or --head-dim, accordingly"});
+    }
+    model::require_huggingface_can_hold(spec, name);
+}
+
+}  // namespace
+
+void Run::open_data() {
+    data_ = Dataset::open(o_.data);
+    tokenizer_json_ = read_text_file(data_.tokenizer_path);
+    tokenizer_ = data_.open_tokenizer();
+    if (resumed_ && data_.hash != state_.data_hash) {
+        throw Error::input(
+            {.file = o_.data,
+             .field = "data hash",
+             .value = fmt::format("{:016x}", data_.hash),
+             .problem = fmt::format("the run began with other data, {:016x}", state_.data_hash),
+             .remedy = "give that data, or start a new run with --init"});
+    }
+    state_.data_hash = data_.hash;
+    {
+        // The hash is of the checksums: it holds where they do.
+        ThreadPool pool(o_.threads > 0 ? o_.threads : cpu_info().cores);
+        data_.verify(pool, events_.loading);
+    }
+    // Refuses a corpus shorter than one window.
+    batches_ = std::make_unique<Batches>(
+        data_.train, BatchOptions{.batch = o_.batch, .seq = o_.seq, .seed = o_.seed});
+    if (Batches::window_count(data_.val.tokens(), o_.seq) > 0) {
+        val_batches_ = std::make_unique<Batches>(
+            data_.val, BatchOptions{.batch = o_.batch, .seq = o_.seq, .shuffle = false});
+        val_ids_.resize(val_batches_->batch_ids());
+    }
+}
+
+void Run::make_engine() {
+    model::ModelSpec spec;
+    if (resumed_) {
+        spec = checkpoints_.read_spec(state_.step);
+    } else if (!o_.init.empty()) {
+        init_ = model::load_model(o_.init, {.progress = events_.loading});
+        spec = model::trainable_spec(init_->spec);
+        if (init_->tokenizer) data_.check_tokenizer(*init_->tokenizer, o_.init);
+    } else {
+        spec = new_spec(o_.model, static_cast<int>(data_.vocab), o_.seq);
+    }
+    check_spec(spec, o_, data_);
+    const model::TrainEngineOptions options{.cuda = o_.cuda,
+                                            .threads = o_.threads,
+                                            .shape = {.sequences = o_.batch, .seq = o_.seq},
+                                            .recompute = *model::recompute_of(o_.recompute)};
+    engine_ = std::make_unique<model::TrainEngine>(spec, options);
+    if (resumed_) {
+        checkpoints_.load(state_.step, *engine_);
+    } else if (init_) {
+        engine_->load(*init_);
+        init_.reset();
+    } else {
+        engine_->init(o_.seed);
+    }
+}
+
+void Run::open_folder() {
+    folder_.keep();
+    checkpoints_.prepare();
+    const std::string metrics = (fs::path(o_.out) / kMetricsName).string();
+    metrics_file_ = std::make_unique<MetricsWriter>(metrics, state_.step);
+    metrics_ = read_metrics(metrics);
+    if (const auto& damaged = metrics_file_->damaged(); !damaged.empty() && events_.note) {
+        events_.note(fmt::format("{}: {} damaged {} left out (line {}); the others stay", metrics,
+                                 damaged.size(), damaged.size() == 1 ? "line was" : "lines were",
+                                 fmt::join(damaged, ", ")));
+    }
+}
+
+std::string Run::why_no_validation() const {
+    if (data_.val.tokens() == 0) return o_.data + " holds nothing out for it";
+    return fmt::format("the {} tokens held out are fewer than one --seq of {} and the token after",
+                       data_.val.tokens(), o_.seq);
+}
+
+}  // namespace mr::train
