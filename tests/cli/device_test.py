@@ -8,7 +8,11 @@ import driver
 from train_test import QUIET, bits, checkpoints, metrics, shape
 
 CUDA = ("--device", "cuda")
-STORY = ("run", "-p", "Once upon a time", "-n", 60, "--temp", 0, "--ignore-eos", "-q")
+# After these 24 words the bundled model's best token leads the second by 0.057 or more at every one
+# of the next 34, in f32.
+STORY = ("run", "-p", "Once upon a time, in a forest where bluebells grew, there lived a clever young "
+         "boy named Enzo. Enzo always wore a green scarf.", "-n", 60, "--temp", 0, "--ignore-eos",
+         "-q")
 SMALL = "random:stories-42m:bf16"
 
 
@@ -40,9 +44,9 @@ class GpuTest(driver.CliTest):
 class Text(GpuTest):
     def test_the_story_is_the_cpus_and_switches_change_nothing(self):
         text = self.ok(*STORY, *CUDA).out
-        self.assertGreater(len(text.split()), 30)
+        self.assertGreater(len(text.split()), 50)
         # The weights are 8-bit: the two round activations alike, but for the prompt's.
-        self.assertEqual(text.split()[:20], self.ok(*STORY, "--device", "cpu").out.split()[:20])
+        self.assertEqual(text.split()[:45], self.ok(*STORY, "--device", "cpu").out.split()[:45])
         for switch in ("--no-graph", "--no-dependent-launch", "--check-nan", "--no-batch-products",
                        "--no-resident-attention", "--no-persistent"):
             self.assertEqual(self.ok(*STORY, *CUDA, switch).out, text, switch)

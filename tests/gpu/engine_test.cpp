@@ -153,14 +153,16 @@ TEST_F(GpuEngine, GreedyTextIsTheCpusInF32) {
 }
 
 // The bundled model, whose weights are 8-bit, as f32. After this prompt the best token leads the
-// second by 0.002 or more at every one of the 256 (the logits reach 14, and f32 is off by some
-// 1e-5).
+// second by 0.0039 or more at every one of the 256 (f32 is off by some 1e-5).
 TEST_F(GpuEngine, GreedyTextOfTheBundledModelIsTheCpusInF32) {
     const test::TempFolder folder;
     const std::string path = folder / "f32.gguf";
     convert_model(test::bundled_model(), path, {.type = DType::f32});
     const Model model = load_model(path);
-    expect_the_cpus_text(path, decode::encode_prompt(model, "Lily and Tom went to the park."));
+    expect_the_cpus_text(
+        path, decode::encode_prompt(model,
+                                    "Long ago, in a small village by the sea, there lived a clever "
+                                    "little boy named Tom. He had a puppy named Biscuit."));
 }
 
 // Perplexity in 16 bits, on the GPU and on the CPU.
