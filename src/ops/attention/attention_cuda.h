@@ -4,13 +4,16 @@
 // q and out are [tokens, heads, head_dim] in f32, f16 or bf16, alike; the cache is f32, f16 or bf16
 // with pages of 32 tokens; heads is a multiple of kv_heads; head_dim is a multiple of 8, 8 to 256.
 // Tensor cores work where q and the cache are both f16 or both bf16, head_dim is 64, 80, 96, 128 or
-// 256 and the device has them (sm_80); plain kernels everywhere else.
+// 256 (prefill on sm_90a: any multiple of 8 up to 128, too) and the device has them (sm_80); plain
+// kernels everywhere else.
 //
 // Row r of sequence s (rows first[s] .. first[s + 1] - 1 of the batch) sees of the keys
 // [0, positions[first[s + 1] - 1] + 1) what the mask leaves; a row that sees none, or whose scores
-// are all -inf, gives zeros. Rows of no sequence are left as they are. Pages of which nobody sees a
-// key are not read, and their entries in the table not followed; of the others, keys behind the
-// sequence's end never matter.
+// are all -inf, gives zeros. Rows of no sequence are left as they are. Pages behind the last
+// key that somebody sees are not read, and their entries in the table not followed. Pages before a
+// window mostly are not either; but the tile of the first rows may copy some, so their entries have
+// to be pages whose values are finite, as a cache that frees no page behind a window has them.
+// Keys behind the sequence's end never matter.
 //
 // The bits of a row depend on the form (decode or prefill), its query and its sequence's keys and
 // values alone: not on other sequences or rows, the grid, max_keys, or how often it runs.

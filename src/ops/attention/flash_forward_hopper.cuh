@@ -76,8 +76,8 @@ __device__ __forceinline__ ForwardTile read_tile(unsigned address) {
 }
 
 // Where the pages of a tile of keys lie in a cache, as rows of [pages * kv_heads * 32, head_dim].
-// A page that nobody sees is not read: whatever somebody sees comes in its place, since its scores
-// are hidden and its values must be numbers.
+// Before `lo` and behind `hi` a page that is seen comes in the place of one that is not, since its
+// scores are hidden and its values must be numbers.
 template <typename S>
 struct PageRows {
     int row[S::kPages];

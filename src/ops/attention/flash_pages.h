@@ -8,7 +8,8 @@ namespace mr::cuda::flash {
 // Keys and values that lie in the pages of a cache, [pages, kv_heads, 32, head_dim], instead of
 // plain tensors: Problem::k and v are the caches then, cu_q says which queries are a sequence's,
 // and its keys are those up to the position of its last query, at most max_keys. Queries and keys
-// that nobody has are not read, nor pages of which nobody sees a key.
+// that nobody has are not read, nor pages behind the last key that somebody sees; of pages before a
+// window see attention_cuda.h.
 struct PagedKeys {
     static constexpr int kPage = 32;                    // tokens
     static constexpr int kAnyToken = Mask::kNever - 1;  // Problem::tokens_k: pages have no order
