@@ -21,6 +21,7 @@
 #include "formats/safetensors.h"
 #include "model/source.h"
 #include "model/write_model.h"
+#include "train/output_folder.h"
 
 namespace mr::train {
 namespace {
@@ -67,12 +68,6 @@ std::uint64_t state_hash(const float* values, std::int64_t count) {
 }
 
 std::string name_of(const fs::path& path) { return path.filename().string(); }
-
-[[noreturn]] void fail(const fs::path& path, const char* action, const std::string& why) {
-    throw Error::input({.file = path.string(),
-                        .problem = fmt::format("{}: {}", action, why),
-                        .remedy = "check the disk and the folder's permissions"});
-}
 
 void write_text(const fs::path& path, const std::string& text) {
     OutputFile file(path.string());
@@ -181,7 +176,11 @@ void Checkpoints::prepare() {
     const fs::path all = fs::path(run_) / model::kCheckpoints;
     std::error_code code;
     fs::create_directories(all, code);
-    if (code) fail(all, "cannot be made", code.message());
+    if (code) {
+        throw Error::input({.file = all.string(),
+                            .problem = "cannot be made: " + code.message(),
+                            .remedy = "check the disk and the folder's permissions"});
+    }
     std::vector<fs::path> leftovers;
     for (const auto& entry : fs::directory_iterator(all, code)) {
         const std::string name = entry.path().filename().string();
@@ -210,40 +209,30 @@ void Checkpoints::save(model::TrainEngine& engine, const TrainState& state,
                        const text::Tokenizer& tokenizer, const std::string& tokenizer_json) {
     const fs::path target = folder(state.step);
     const fs::path all = target.parent_path();
-    const fs::path partial = all / (kPartial + target.filename().string());
-    std::error_code code;
-    fs::remove_all(partial, code);
-    if (!fs::create_directory(partial, code) || code) {
-        fail(partial, "cannot be made", code.message());
-    }
     try {
+        PartialFolder partial(all / (kPartial + target.filename().string()));
         fault_point();
         std::uint64_t hashes[3] = {};
         const float* params = engine.host(State::params);
         hashes[0] = state_hash(params, engine.layout().count);
         model::write_huggingface(
-            partial.string(), engine.spec(),
+            partial.path().string(), engine.spec(),
             model::param_views(engine.layout(), const_cast<float*>(params), DType::f32), &tokenizer,
             fault_point);
-        write_text(partial / "tokenizer.json", tokenizer_json);
-        write_optimizer(partial / "optimizer.safetensors", engine, hashes);
-        write_text(partial / "state.json", state_text(state, hashes));
-        sync_path(partial.string());
+        write_text(partial.path() / "tokenizer.json", tokenizer_json);
+        write_optimizer(partial.path() / "optimizer.safetensors", engine, hashes);
+        write_text(partial.path() / "state.json", state_text(state, hashes));
+        sync_path(partial.path().string());
         fault_point();
-        fs::rename(partial, target, code);
-        if (code) fail(target, "cannot be put in place", code.message());
+        partial.put(target);
         fault_point();
     } catch (const Error& error) {
-        fs::remove_all(partial, code);
         ErrorInfo info = error.info();
         const std::vector<std::int64_t> before = steps();
         info.remedy += before.empty() ? std::string("; there is no checkpoint before it")
                                       : fmt::format("; then --resume {} goes on from {}", run_,
                                                     name_of(folder(before.back())));
         throw Error(error.kind(), std::move(info));
-    } catch (...) {
-        fs::remove_all(partial, code);
-        throw;
     }
     sync_path(all.string());
     fault_point();

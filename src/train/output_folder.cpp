@@ -52,6 +52,31 @@ std::vector<fs::path> leftovers(const fs::path& target, const char* mark) {
 
 }  // namespace
 
+PartialFolder::PartialFolder(fs::path path) : path_(std::move(path)) {
+    std::error_code code;
+    fs::remove_all(path_, code);
+    fs::create_directories(path_, code);
+    if (!code) return;
+    throw Error::input({.file = path_.string(),
+                        .problem = "cannot be made: " + code.message(),
+                        .remedy = "check the disk and the folder's permissions"});
+}
+
+PartialFolder::~PartialFolder() {
+    std::error_code ignored;
+    if (!placed_) fs::remove_all(path_, ignored);
+}
+
+void PartialFolder::put(const fs::path& target) {
+    std::error_code code;
+    fs::rename(path_, target, code);
+    placed_ = !code;
+    if (placed_) return;
+    throw Error::input({.file = target.string(),
+                        .problem = "cannot be put in place: " + code.message(),
+                        .remedy = "check the disk and the folder's permissions"});
+}
+
 std::string moved_away(const fs::path& path) {
     const std::vector<fs::path> old = leftovers(named(path), kOld);
     return old.empty() ? "" : old.front().string();
@@ -61,40 +86,28 @@ OutputFolder::OutputFolder(const std::string& path, Foreign foreign, bool force)
     : target_(named(path)), foreign_(std::move(foreign)), force_(force) {
     clear_leftovers();
     check();
-    temporary_ = target_;
-    temporary_ += fmt::format("{}{}", kPartial, ::getpid());
-    std::error_code code;
-    fs::create_directories(temporary_, code);
-    if (code) fail("cannot be made: " + code.message());
-}
-
-OutputFolder::~OutputFolder() {
-    std::error_code ignored;
-    if (!committed_) fs::remove_all(temporary_, ignored);
+    fs::path temporary = target_;
+    partial_.emplace(temporary += fmt::format("{}{}", kPartial, ::getpid()));
 }
 
 void OutputFolder::commit() {
     check();
-    sync_path(temporary_.string());
+    sync_path(partial_->path().string());
     if (has_something()) {
         replace();
     } else {
-        std::error_code code;
-        fs::rename(temporary_, target_, code);
-        if (code) fail("cannot be renamed into place: " + code.message());
+        partial_->put(target_);
     }
-    committed_ = true;
     sync_path(target_.parent_path().string());
-    std::error_code ignored;
-    fs::remove_all(temporary_, ignored);  // what was there before
+    partial_.reset();  // with what was there before
 }
 
 // The two change places in one go where the file system can do that. Elsewhere there is a moment
 // without any: the next OutputFolder brings back what was moved away.
 void OutputFolder::replace() {
 #ifdef RENAME_EXCHANGE
-    if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) ==
-        0) {
+    if (::renameat2(AT_FDCWD, partial_->path().c_str(), AT_FDCWD, target_.c_str(),
+                    RENAME_EXCHANGE) == 0) {
         return;
     }
 #endif
@@ -103,11 +116,12 @@ void OutputFolder::replace() {
     std::error_code code;
     fs::rename(target_, old, code);
     if (code) fail("cannot be moved away: " + code.message());
-    fs::rename(temporary_, target_, code);
     std::error_code ignored;
-    if (code) {
+    try {
+        partial_->put(target_);
+    } catch (...) {
         fs::rename(old, target_, ignored);
-        fail("cannot be renamed into place: " + code.message());
+        throw;
     }
     fs::remove_all(old, ignored);
 }

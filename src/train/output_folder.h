@@ -5,9 +5,27 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 
 namespace mr::train {
+
+// A folder under a temporary name, which goes away again unless it is put in its place.
+class PartialFolder {
+  public:
+    // Made, and what had that name is removed. These throw Error (input).
+    explicit PartialFolder(std::filesystem::path path);
+    ~PartialFolder();
+    PartialFolder(const PartialFolder&) = delete;
+    PartialFolder& operator=(const PartialFolder&) = delete;
+
+    const std::filesystem::path& path() const { return path_; }
+    void put(const std::filesystem::path& target);  // which must not be there, or be empty
+
+  private:
+    std::filesystem::path path_;
+    bool placed_ = false;
+};
 
 class OutputFolder {
   public:
@@ -17,12 +35,8 @@ class OutputFolder {
     // The target must not be there yet, or be empty; with `force` it may be a folder in which
     // `foreign` finds nothing, and is replaced. Throws Error (input).
     OutputFolder(const std::string& path, Foreign foreign, bool force);
-    ~OutputFolder();
-    OutputFolder(const OutputFolder&) = delete;
-    OutputFolder& operator=(const OutputFolder&) = delete;
-
     // Where to write the file `name`. Files must be synced by who writes them (OutputFile does).
-    std::string file(const std::string& name) const { return (temporary_ / name).string(); }
+    std::string file(const std::string& name) const { return (partial_->path() / name).string(); }
     void commit();
 
   private:
@@ -32,10 +46,10 @@ class OutputFolder {
     void clear_leftovers() const;
     [[noreturn]] void fail(std::string problem, std::string remedy = "check --out") const;
 
-    std::filesystem::path target_, temporary_;
+    std::filesystem::path target_;
     Foreign foreign_;
     bool force_;
-    bool committed_ = false;
+    std::optional<PartialFolder> partial_;
 };
 
 // The folder that a killed process moved away from `path` and did not bring back; "": none.
