@@ -304,10 +304,16 @@ ModelSpec read_llama(const Config& config, ModelSpec spec) {
     return spec;
 }
 
+// The folder's; of a checkpoint (RUN/checkpoints/step-000500) the run's.
+std::string name_of(const fs::path& folder) {
+    const fs::path parent = folder.parent_path();
+    return (parent.filename() == "checkpoints" ? parent.parent_path() : folder).filename().string();
+}
+
 ModelSpec read_spec(const Config& config, const std::string& folder) {
     ModelSpec spec;
     spec.family = read_family(config);
-    spec.name = fs::path(folder).filename().string();
+    spec.name = name_of(folder);
     if (config.find("quantization_config")) {
         config.fail("quantization_config", "weights quantised this way are not supported",
                     "use the original model, or a GGUF of it");

@@ -94,6 +94,7 @@ class TrainTest(driver.CliTest):
         made = self.ok_json("run", self.whole, "-p", "Once", "-n", "4", "--temp", "0")
         self.assertEqual(len(made["ids"]), 4)
         self.ok("convert", self.whole, self.folder / "m.gguf")
+        self.assertEqual(self.ok_json("info", self.folder / "m.gguf")["model"]["name"], "whole")
         again = self.ok_json("run", self.folder / "m.gguf", "-p", "Once", "-n", "4", "--temp", "0")
         self.assertEqual(again["text"], made["text"])
 
