@@ -29,6 +29,7 @@ struct Options {
     int seq = 1024;
     int accumulate = 1;
     std::string recompute = "none";
+    std::string masters = "f32";
     int steps = 10, warmup = 3;
     std::string peer;
 };
@@ -84,6 +85,7 @@ Json measured_json(const Options& options, const model::ModelSpec& spec, int bat
             {"seq", options.seq},
             {"accumulate", options.accumulate},
             {"recompute", options.recompute},
+            {"masters", options.masters},
             {"tokens_per_step", m.tokens},
             {"tok_s", m.tokens_per_second()},
             {"tok_s_best", static_cast<double>(m.tokens) / m.best_seconds()},
@@ -189,6 +191,7 @@ int train_bench(const Options& options) {
     measure.engine.cuda = cuda;
     measure.engine.threads = thread_count(options.shared);
     measure.engine.shape.seq = options.seq;
+    measure.engine.bf16_masters = options.masters == "bf16";
     measure.engine.recompute = *model::recompute_of(options.recompute);
     measure.accumulate = options.accumulate;
     measure.steps = options.steps;
@@ -235,6 +238,10 @@ void add_bench_train(const Command& bench, Action& action) {
         .shows_default();
     command.add_option("--recompute", options->recompute, "What is made again in the backward")
         .one_of({"none", "light", "full"})
+        .shows_default();
+    command
+        .add_option("--masters", options->masters, "Type that matrices are kept in between steps")
+        .one_of({"f32", "bf16"})
         .shows_default();
     command.add_option("--steps", options->steps, "Steps that count")
         .range(1, 100000)

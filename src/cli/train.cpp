@@ -323,7 +323,12 @@ void add_train(const Command& app, Action& action) {
     of_new_run("--beta2", t.beta2, "AdamW's").shows_default();
     of_new_run("--clip", t.clip, "Norm that gradients are brought down to; 0: none")
         .shows_default();
-    of_new_run("--seed", t.seed, "Of the weights and the order of the data").shows_default();
+    of_new_run("--masters", t.masters,
+               "Type that matrices are kept in between steps: f32, or bf16, rounded by chance, "
+               "which on a GPU saves 4 bytes a parameter")
+        .shows_default();
+    of_new_run("--seed", t.seed, "Of the weights, the order of the data, and bf16 masters' chances")
+        .shows_default();
     changed("--max-skips", &train::TrainOptions::max_skips,
             "Steps in a row without a finite gradient before the run stops")
         .shows_default();

@@ -110,11 +110,13 @@ Weights param_views(const ParamLayout& layout, void* base, DType dtype) {
     return out;
 }
 
-Weights param_views(const ParamLayout& layout, void* matrices, DType dtype, float* base) {
+Weights param_views(const ParamLayout& layout, void* matrices, DType dtype, float* rest,
+                    std::int64_t first) {
     Weights out = param_views(layout, matrices, dtype);
-    const Weights plain = param_views(layout, base, DType::f32);
     for (const ParamLayout::Entry& entry : layout.entries) {
-        if (!is_matrix(entry.at.role)) role_slot(out, entry.at) = role_slot(plain, entry.at);
+        if (is_matrix(entry.at.role)) continue;
+        MR_CHECK(entry.offset >= first, "what is no matrix lies behind them");
+        role_slot(out, entry.at) = Tensor(rest + (entry.offset - first), DType::f32, entry.shape);
     }
     return out;
 }

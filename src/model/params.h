@@ -37,9 +37,10 @@ ParamLayout param_layout(const ModelSpec& spec);
 
 // The roles inside of a flat buffer [count] of `dtype`. A tied head is the embedding.
 Weights param_views(const ParamLayout& layout, void* base, DType dtype);
-// Matrices inside of `matrices`, a buffer [count] of `dtype`, the rest inside of `base`, f32: what
-// products in 16 bits read.
-Weights param_views(const ParamLayout& layout, void* matrices, DType dtype, float* base);
+// Matrices inside of `matrices`, a buffer [count] of `dtype`, the rest inside of `rest`, f32, which
+// begins with element `first` (0 or layout.decayed): what products in 16 bits read.
+Weights param_views(const ParamLayout& layout, void* matrices, DType dtype, float* rest,
+                    std::int64_t first);
 
 // Stacked: what one product reads, and where one product adds its gradient.
 Tensor qkv_matrix(const ModelSpec& spec, const LayerWeights& w);      // [q_dim + 2 kv_dim, dim]

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/half.h"
 
 namespace mr::model {
 namespace {
@@ -26,9 +27,11 @@ MemoryPlan plan_with(const ModelSpec& spec, const TrainEngineOptions& options,
                      const TrainOps& ops) {
     const DType compute = ops.compute_type();
     const TrainShape shape = whole_shape(spec, options, compute);
-    const auto count = static_cast<std::uint64_t>(param_layout(spec).count);
+    const ParamLayout layout = param_layout(spec);
+    const auto count = static_cast<std::uint64_t>(layout.count);
+    const bool slim = options.bf16_masters && compute != DType::f32;
     MemoryPlan plan;
-    plan.add("parameters", count * 4);
+    plan.add("parameters", (count - (slim ? static_cast<std::uint64_t>(layout.decayed) : 0)) * 4);
     if (compute != DType::f32) {
         plan.add(fmt::format("parameters in {}", dtype_name(compute)),
                  count * dtype_bytes(compute, 1));
@@ -86,12 +89,13 @@ TrainEngine::TrainEngine(const ModelSpec& spec, const TrainEngineOptions& option
     if (available > 0 && plan_.total() > available) {
         plan_.require(available, what_fits(spec, options_, *ops_, available));
     }
-    const auto flat = [&](const char* purpose, DType dtype) {
-        const Shape shape{layout_.count};
+    slim_ = options_.bf16_masters && ops_->compute_type() != DType::f32;
+    const auto flat = [&](const char* purpose, DType dtype, std::int64_t skipped = 0) {
+        const Shape shape{layout_.count - skipped};
         return Tensor(ops_->allocate(purpose, Arena::tensor_bytes(dtype, shape)), dtype, shape);
     };
     const DType compute = ops_->compute_type();
-    params_ = flat("parameters", DType::f32);
+    params_ = flat("parameters", DType::f32, slim_ ? layout_.decayed : 0);
     if (compute != DType::f32) copy_ = flat("parameters for products", compute);
     grads_ = flat("gradients", DType::f32);
     m_ = flat("optimizer", DType::f32);
@@ -100,7 +104,7 @@ TrainEngine::TrainEngine(const ModelSpec& spec, const TrainEngineOptions& option
     ops_->prepare(spec, options_.shape);
     pass_ = std::make_unique<TrainPass>(layout_, options_.shape, options_.recompute, *ops_);
     auto* base = static_cast<float*>(params_.data);
-    weights_ = copy_ ? param_views(layout_, copy_.data, compute, base)
+    weights_ = copy_ ? param_views(layout_, copy_.data, compute, base, slim_ ? layout_.decayed : 0)
                      : param_views(layout_, base, DType::f32);
     grad_views_ = param_views(layout_, grads_.data, DType::f32);
 }
@@ -120,7 +124,21 @@ void TrainEngine::load(const Model& model) {
 }
 
 void TrainEngine::set_state(const float* params, const float* m, const float* v) {
-    if (params) {
+    const auto matrices = static_cast<std::size_t>(layout_.decayed);
+    if (params && slim_) {
+        std::vector<std::uint16_t> half(matrices);
+        for (std::size_t i = 0; i < matrices; ++i) half[i] = f32_to_bf16(params[i]);
+        ops_->write(copy_.data, half.data(), matrices * sizeof(std::uint16_t));
+        ops_->write(params_.data, params + matrices, params_.bytes());
+    } else if (params) {
+        std::vector<float> rounded;
+        if (options_.bf16_masters) {
+            rounded.assign(params, params + layout_.count);
+            for (std::size_t i = 0; i < matrices; ++i) {
+                rounded[i] = bf16_to_f32(f32_to_bf16(params[i]));
+            }
+            params = rounded.data();
+        }
         ops_->write(params_.data, params, params_.bytes());
         if (copy_) ops_->refresh(copy_, params_);
     }
@@ -128,8 +146,16 @@ void TrainEngine::set_state(const float* params, const float* m, const float* v)
     if (v) ops_->write(v_.data, v, v_.bytes());
 }
 
+void TrainEngine::read_params(float* to) {
+    const auto matrices = static_cast<std::size_t>(slim_ ? layout_.decayed : 0);
+    std::vector<std::uint16_t> half(matrices);
+    if (slim_) ops_->read(half.data(), copy_.data, matrices * sizeof(std::uint16_t));
+    for (std::size_t i = 0; i < matrices; ++i) to[i] = bf16_to_f32(half[i]);
+    ops_->read(to + matrices, params_.data, params_.bytes());
+}
+
 void TrainEngine::get_state(float* params, float* m, float* v) {
-    if (params) ops_->read(params, params_.data, params_.bytes());
+    if (params) read_params(params);
     if (m) ops_->read(m, m_.data, m_.bytes());
     if (v) ops_->read(v, v_.data, v_.bytes());
 }
@@ -138,7 +164,11 @@ const float* TrainEngine::host(State state) {
     const Tensor& part = state == State::params ? params_ : state == State::m ? m_ : v_;
     if (!ops_->on_device()) return part.f32();
     host_.resize(static_cast<std::size_t>(layout_.count));
-    ops_->read(host_.data(), part.data, part.bytes());
+    if (state == State::params) {
+        read_params(host_.data());
+    } else {
+        ops_->read(host_.data(), part.data, part.bytes());
+    }
     return host_.data();
 }
 
@@ -149,8 +179,10 @@ void TrainEngine::accumulate(int slot, double scale) {
 }
 
 TrainEngine::StepResult TrainEngine::update(const ops::AdamW& with) {
+    ops::AdamW step = with;
+    step.bf16_masters = options_.bf16_masters;
     ops_->square_sum(sums_ + 1, grads_);
-    ops_->adamw(with, params_, copy_, grads_, m_, v_, layout_.decayed, sums_ + 1);
+    ops_->adamw(step, params_, copy_, grads_, m_, v_, layout_.decayed, sums_ + 1);
     double sums[2];
     ops_->read(sums, sums_, sizeof sums);
     const double zeros[2] = {};

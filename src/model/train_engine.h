@@ -18,6 +18,9 @@ struct TrainEngineOptions {
     int threads = 0;  // 0: all cores
     TrainShape shape;
     Recompute recompute = Recompute::none;
+    // Matrices and tables are kept in bf16, rounded by chance at every step (ops::AdamW), instead
+    // of f32. Where they are computed with in bf16 that is the only copy of them.
+    bool bf16_masters = false;
 };
 
 class TrainEngine {
@@ -38,7 +41,7 @@ class TrainEngine {
 
     void init(std::uint64_t seed);
     void load(const Model& model);  // expanded to f32
-    // All three, f32 [layout().count]; any may be null.
+    // All three, f32 [layout().count]; any may be null. bf16 masters are rounded to nearest here.
     void set_state(const float* params, const float* m, const float* v);
     void get_state(float* params, float* m, float* v);
 
@@ -80,9 +83,14 @@ class TrainEngine {
     TrainEngineOptions options_;
     MemoryPlan plan_;
     std::unique_ptr<TrainOps> ops_;
-    Tensor params_, copy_, grads_, m_, v_;  // flat [count]
-    double* sums_ = nullptr;                // on the device: of losses, of squares of gradients
-    double scale_ = 0;                      // of the losses
+    void read_params(float* to);
+
+    // Flat [count]. Where copy_ is the only one of matrices, params_ is the rest, from element
+    // `decayed` on.
+    Tensor params_, copy_, grads_, m_, v_;
+    bool slim_ = false;       // copy_ is
+    double* sums_ = nullptr;  // on the device: of losses, of squares of gradients
+    double scale_ = 0;        // of the losses
     std::vector<float> host_;
     Weights weights_, grad_views_;
     std::unique_ptr<TrainPass> pass_;

@@ -153,7 +153,8 @@ class TrainOps {
     virtual void square_sum(double* sum, Tensor x) = 0;
     // ops::adamw(); and `copy`, the parameters in compute_type() where that is not f32 (else none),
     // and `grads` zeroed in the same pass. Where *grad_square_sum is not finite nothing but the
-    // gradients changes: they are zeroed.
+    // gradients changes: they are zeroed. With bf16 masters and a compute_type() that is not f32
+    // the first `decayed` parameters are those of `copy`, and `params` has the others alone.
     virtual void adamw(const ops::AdamW& with, Tensor params, Tensor copy, Tensor grads, Tensor m,
                        Tensor v, std::int64_t decayed, const double* grad_square_sum) = 0;
     // copy = params in compute_type(): after loading. None where that is f32.

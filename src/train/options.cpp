@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numbers>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -55,6 +56,7 @@ void for_each_option(Options& o, Field&& field) {
     field("prompt", o.prompt);
     field("sample_tokens", o.sample_tokens);
     field("recompute", o.recompute);
+    field("masters", o.masters);
     field("prefetch", o.prefetch);
     field("threads", o.threads);
     field("cuda", o.cuda);
@@ -148,6 +150,7 @@ void TrainOptions::validate() const {
          schedule, "must be cosine, wsd or constant");
     need(model::recompute_of(recompute).has_value(), "--recompute", recompute,
          "must be none, light or full");
+    need(masters == "f32" || masters == "bf16", "--masters", masters, "must be f32 or bf16");
 }
 
 ModelSpec new_spec(const NewModel& wanted, int vocab, int seq) {
@@ -217,6 +220,8 @@ TrainOptions read_options(const nlohmann::json& json, const std::string& file) {
     for_each_option(out, [&](const char* name, auto& value) {
         using T = std::remove_reference_t<decltype(value)>;
         const auto at = json.find(name);
+        // Not written by the first versions, which had f32 alone.
+        if (at == json.end() && std::string_view(name) == "masters") return;
         bool good = at != json.end();
         if constexpr (std::is_same_v<T, std::string>) {
             good = good && at->is_string();

@@ -56,8 +56,9 @@ struct TrainOptions {
     int sample_tokens = 120;
 
     std::string recompute = "none";
-    int prefetch = 2;  // batches read ahead
-    int threads = 0;   // 0: all cores
+    std::string masters = "f32";  // or "bf16": of matrices and tables, rounded by chance
+    int prefetch = 2;             // batches read ahead
+    int threads = 0;              // 0: all cores
     bool cuda = false;
     std::string command{};  // for the report: the command line, and below it those of --resume
 

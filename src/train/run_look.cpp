@@ -172,6 +172,7 @@ void Run::report() {
                      o_.schedule == "constant" ? o_.lr : o_.lowest_lr(), o_.warmup_steps())},
         {"AdamW", fmt::format("beta {} and {}, weight decay {}, clipped to {}", o_.beta1, o_.beta2,
                               o_.weight_decay, o_.clip)},
+        {"masters", o_.masters == "bf16" ? "bf16, rounded by chance" : "f32"},
         {"seed", fmt::format("{}", o_.seed)},
         {"validation", validation_plan()},
         {"recompute", recompute_cost()},

@@ -90,7 +90,8 @@ void Run::make_engine() {
     const model::TrainEngineOptions options{.cuda = o_.cuda,
                                             .threads = o_.threads,
                                             .shape = {.sequences = o_.batch, .seq = o_.seq},
-                                            .recompute = *model::recompute_of(o_.recompute)};
+                                            .recompute = *model::recompute_of(o_.recompute),
+                                            .bf16_masters = o_.masters == "bf16"};
     engine_ = std::make_unique<model::TrainEngine>(spec, options);
     if (resumed_) {
         checkpoints_.load(state_.step, *engine_);

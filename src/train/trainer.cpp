@@ -68,6 +68,7 @@ StepMetrics Run::one_step(std::int64_t step) {
     adamw.beta2 = static_cast<float>(o_.beta2);
     adamw.weight_decay = static_cast<float>(o_.weight_decay);
     adamw.clip = static_cast<float>(o_.clip);
+    adamw.seed = o_.seed;
     adamw.step = step - state_.skipped;  // updates that there were, and this one
     updating_ = true;
     const model::TrainEngine::StepResult result = engine_->update(adamw);

@@ -125,6 +125,28 @@ class TrainTest(driver.CliTest):
         self.assertEqual(self.ok_json("train", "--resume", run)["step"], 6)
         self.assert_same_end(run)
 
+    def test_bf16_masters_resume_with_the_same_bits(self):
+        whole, run = self.folder / "whole16", self.folder / "run16"
+        result = self.start(whole, "--masters", "bf16", "--keep", "0")
+        self.assertEqual(result.code, 0, result.err)
+        self.assertIn("bf16, rounded by chance", (whole / "report.html").read_text())
+        shutil.copytree(whole, run)
+        for step in (4, 6):
+            shutil.rmtree(run / "checkpoints" / f"step-{step:06}")
+        self.ok("train", "--resume", run, "--threads", "2")
+        self.assertEqual(bits(run, 6), bits(whole, 6))
+        self.assertEqual(metrics(run), metrics(whole))
+        # It is not the run with f32 masters, and learns as that does.
+        self.assertNotEqual(bits(whole, 6), bits(self.whole, 6))
+        self.assertAlmostEqual(metrics(whole)[-1]["loss"], metrics(self.whole)[-1]["loss"], 1)
+        self.fails(2, "train", "--resume", whole, "--masters", "f32", says="--masters")
+        self.assertEqual(self.start(self.folder / "other", "--masters", "f16").code, 2)
+        # A checkpoint of before there was a choice.
+        state = whole / "checkpoints" / "step-000006" / "state.json"
+        state.write_text(state.read_text().replace('    "masters": "bf16",\n', ""))
+        self.assertNotIn('"masters"', state.read_text())
+        self.ok("train", "--resume", whole)
+
     def test_killed_at_points_of_saving_it_goes_on_as_if_never_stopped(self):
         points = random.Random(7).sample(range(1, 40), 7)
         killed = 0

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/half.h"
 #include "ops/simd/pieces.h"
 
 namespace mr::ops {
@@ -41,6 +42,17 @@ void step_range(const Step& s, float decay, float* __restrict p, const float* __
         m[i] = s.beta1 * m[i] + s.rest1 * g;
         v[i] = s.beta2 * v[i] + s.rest2 * (g * g);
         p[i] -= s.m_scale * m[i] / (std::sqrt(v[i] * s.v_scale) + s.eps) + decay * p[i];
+    }
+}
+
+// Elements [first, last) as bf16 can hold them.
+void round_range(const AdamW& with, float* p, std::int64_t first, std::int64_t last) {
+    for (std::int64_t four = first / 4; four * 4 < last; ++four) {
+        const std::array<std::uint32_t, 4> draws = with.draws(four);
+        const std::int64_t begin = std::max(first, four * 4), end = std::min(last, four * 4 + 4);
+        for (std::int64_t i = begin; i < end; ++i) {
+            p[i] = bf16_to_f32(stochastic_bf16(p[i], draws[static_cast<std::size_t>(i % 4)]));
+        }
     }
 }
 
@@ -108,6 +120,7 @@ void adamw(const Context& ctx, const AdamW& with, Tensor params, Tensor grads, T
                            v.f32() + first, last - first);
             };
             run(begin, std::min(end, decayed), decay);
+            if (with.bf16_masters) round_range(with, params.f32(), begin, std::min(end, decayed));
             run(std::max(begin, decayed), end, 0.0f);
         });
 }

@@ -85,6 +85,7 @@ struct Args {
     const double* square_sum;
     float lr, beta1, beta2, eps, decay, clip;
     float correct1, correct2;  // 1 / (1 - beta^step)
+    ops::AdamW with;           // for its draws
     Stamp* stamp;
 };
 
@@ -96,6 +97,76 @@ __device__ __forceinline__ void update(const Args& a, float scale, float decay, 
     v = a.beta2 * v + (1.0f - a.beta2) * g * g;
     const float step = m * a.correct1 / (sqrtf(v * a.correct2) + a.eps);
     p -= a.lr * (step + decay * p);
+}
+
+// Four parameters that are bf16, rounded by chance.
+__device__ __forceinline__ void store4_by_chance(bf16* to, const float (&p)[4],
+                                                 const std::array<std::uint32_t, 4>& draws) {
+    std::uint32_t half[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) half[j] = ops::stochastic_bf16(p[j], draws[j]);
+    *reinterpret_cast<uint2*>(to) = make_uint2(half[0] | half[1] << 16, half[2] | half[3] << 16);
+}
+
+// The same as update_all() where the first `decayed` parameters are bf16 (ops::AdamW).
+template <bool kFours>
+__global__ void __launch_bounds__(kThreads) update_masters(const Args a) {
+    wait_for_previous();
+    const StageClock clock(a.stamp);
+    let_next_start();
+    constexpr int kEach = kFours ? 4 : 1;
+    const std::int64_t i = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kEach;
+    if (i >= a.count) return;
+    const double squares = *a.square_sum;
+    const bool skip = !isfinite(squares);
+    const float norm = sqrtf(static_cast<float>(squares));
+    const float scale = a.clip > 0 && norm > a.clip ? a.clip / norm : 1.0f;
+    const bool half = i < a.decayed;
+    const float decay = half ? a.decay : 0.0f;
+    float* const whole = a.params + (i - a.decayed);  // where it is one
+    if constexpr (kFours) {
+        float p[4], g[4], m[4], v[4];
+        const float zeros[4] = {};
+        if (!skip) {
+            if (half) {
+                load4(a.copy + i, p);
+            } else {
+                load4(whole, p);
+            }
+            load4(a.grads + i, g);
+            load4(a.m + i, m);
+            load4(a.v + i, v);
+#pragma unroll
+            for (int j = 0; j < 4; ++j) update(a, scale, decay, p[j], g[j], m[j], v[j]);
+            if (half) {
+                store4_by_chance(a.copy + i, p, a.with.draws(i / 4));
+            } else {
+                store4(whole, p);
+            }
+            store4(a.m + i, m);
+            store4(a.v + i, v);
+        }
+        store4(a.grads + i, zeros);
+    } else {
+        if (!skip) {
+            float p = half ? to_f32(a.copy[i]) : *whole, m = a.m[i], v = a.v[i];
+            update(a, scale, decay, p, a.grads[i], m, v);
+            if (half) {
+                const std::array<std::uint32_t, 4> draws = a.with.draws(i / 4);
+                const auto at = static_cast<int>(i % 4);
+                const std::uint32_t draw = at == 0   ? draws[0]
+                                           : at == 1 ? draws[1]
+                                           : at == 2 ? draws[2]
+                                                     : draws[3];
+                reinterpret_cast<std::uint16_t*>(a.copy)[i] = ops::stochastic_bf16(p, draw);
+            } else {
+                *whole = p;
+            }
+            a.m[i] = m;
+            a.v[i] = v;
+        }
+        a.grads[i] = 0;
+    }
 }
 
 // Four parameters a thread; `count` and `decayed` are multiples of 4 (kFours), or one.
@@ -177,14 +248,18 @@ void add_sum(const Context& ctx, double* sum, Tensor x) {
 void adamw(const Context& ctx, const ops::AdamW& with, Tensor params, Tensor copy, Tensor grads,
            Tensor m, Tensor v, std::int64_t decayed, const double* grad_square_sum) {
     MR_CHECK(ctx.cuda, "the context has a stream");
-    const std::int64_t count = params.shape.count();
-    bool fours = count % 4 == 0 && decayed % 4 == 0 && in_fours(copy.data, 4);
-    for (const Tensor& t : {params, grads, m, v}) {
+    const std::int64_t count = grads.shape.count();
+    const std::int64_t whole = with.bf16_masters ? count - decayed : count;  // f32 parameters
+    bool fours =
+        count % 4 == 0 && decayed % 4 == 0 && in_fours(copy.data, 4) && in_fours(params.data, 4);
+    MR_CHECK((params || whole == 0) && params.dtype == DType::f32 && params.shape.count() == whole,
+             "parameters are f32; with bf16 masters those that have no decay");
+    for (const Tensor& t : {grads, m, v}) {
         MR_CHECK(t && t.dtype == DType::f32 && t.shape.count() == count,
                  "parameters, gradients and moments are f32 and equally many");
         fours = fours && in_fours(t.data, 4);
     }
-    MR_CHECK(!copy || (copy.dtype == DType::bf16 && copy.shape.count() == count),
+    MR_CHECK(copy ? copy.dtype == DType::bf16 && copy.shape.count() == count : !with.bf16_masters,
              "the copy is bf16, an element a parameter");
     MR_CHECK(decayed >= 0 && decayed <= count && with.step >= 1 && grad_square_sum,
              "the decayed ones are among them, steps begin at 1, and the norm is there");
@@ -194,9 +269,12 @@ void adamw(const Context& ctx, const ops::AdamW& with, Tensor params, Tensor cop
             1 / (1 - std::pow(static_cast<double>(beta), static_cast<double>(with.step))));
     };
     // Clip 1, moments 3 and 4, step 5, decay and update 4.
-    Stamp* stamp = account(ctx, OpKind::optimizer, "adamw",
-                           {1, 4 * params.bytes(), 4 * params.bytes() + copy.bytes(),
-                            17 * static_cast<std::uint64_t>(count), 0});
+    const std::uint64_t masters = with.bf16_masters ? 2 * static_cast<std::uint64_t>(decayed) : 0;
+    Stamp* stamp =
+        account(ctx, OpKind::optimizer, "adamw",
+                {1, params.bytes() + masters + 3 * grads.bytes(),
+                 params.bytes() + 3 * grads.bytes() + (with.bf16_masters ? masters : copy.bytes()),
+                 17 * static_cast<std::uint64_t>(count), 0});
     const Args args{params.f32(),
                     grads.f32(),
                     m.f32(),
@@ -213,9 +291,11 @@ void adamw(const Context& ctx, const ops::AdamW& with, Tensor params, Tensor cop
                     with.clip,
                     corrected(with.beta1),
                     corrected(with.beta2),
+                    with,
                     stamp};
-    launch(ctx, dim3(blocks_for(count, fours ? 4 : 1)), dim3(kThreads), 0,
-           fours ? update_all<true> : update_all<false>, args);
+    const auto kernel = with.bf16_masters ? (fours ? update_masters<true> : update_masters<false>)
+                                          : (fours ? update_all<true> : update_all<false>);
+    launch(ctx, dim3(blocks_for(count, fours ? 4 : 1)), dim3(kThreads), 0, kernel, args);
 }
 
 void round_to_bf16(const Context& ctx, Tensor to, Tensor from) {

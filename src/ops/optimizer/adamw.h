@@ -1,9 +1,11 @@
 // AdamW over all parameters at once: they lie in one flat buffer, as do gradients and moments.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "core/context.h"
+#include "core/philox.h"
 #include "core/tensor.h"
 
 namespace mr::ops {
@@ -14,7 +16,27 @@ struct AdamW {
     float weight_decay = 0.1f;  // decoupled: p -= lr * weight_decay * p
     float clip = 0;             // > 0: gradients are scaled to this norm where theirs is greater
     std::int64_t step = 1;      // from 1: what the moments' biases are corrected by
+    // The first `decayed` parameters are bf16, rounded up or down by chance, so that steps that
+    // are smaller than their last bit are not lost on average. The chance is a function of seed,
+    // step and element: the same every time, wherever it is computed.
+    bool bf16_masters = false;
+    std::uint64_t seed = 0;
+
+    // Of elements 4 * four to 4 * four + 3.
+    constexpr std::array<std::uint32_t, 4> draws(std::int64_t four) const {
+        constexpr std::uint64_t kStream = std::uint64_t{0xBF16} << 40;
+        return philox(seed, static_cast<std::uint64_t>(four),
+                      kStream + static_cast<std::uint64_t>(step));
+    }
 };
+
+// The bits of one of the two bf16 beside `value`: the farther from 0 with the probability by which
+// it is nearer to `value`, of 65,536 parts. `draw`: any 16 low bits.
+constexpr std::uint16_t stochastic_bf16(float value, std::uint32_t draw) {
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
+    return static_cast<std::uint16_t>((finite ? bits + (draw & 0xffffu) : bits) >> 16);
+}
 
 // *sum = the sum of squares of x, f32 flat, in f64 and in one order whatever the threads.
 // `scratch`: square_sum_scratch_bytes() of ctx.scratch.
@@ -26,6 +48,7 @@ std::size_t square_sum_scratch_bytes(std::int64_t count);
 // finite means that nothing is changed at all (the step is skipped).
 //   g = grads * min(1, clip / norm);  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g²
 //   p -= lr * (m / (1 - b1^step) / (sqrt(v / (1 - b2^step)) + eps) + decay * p)
+// With bf16_masters the first `decayed` are then rounded by stochastic_bf16(); they stay f32 here.
 void adamw(const Context& ctx, const AdamW& with, Tensor params, Tensor grads, Tensor m, Tensor v,
            std::int64_t decayed, const double* grad_square_sum);
 

@@ -19,6 +19,8 @@ void add_sum(const Context& ctx, double* sum, Tensor x);
 
 // ops::adamw() over params, grads, m, v f32 [count]; and in the same pass `copy` becomes the
 // parameters in bf16 (may be none), and the gradients become 0: of a skipped step, too.
+// With bf16_masters the first `decayed` parameters are those of `copy` and nowhere else, and params
+// is f32 [count - decayed], the others; what `copy` has of these is left as it is.
 void adamw(const Context& ctx, const ops::AdamW& with, Tensor params, Tensor copy, Tensor grads,
            Tensor m, Tensor v, std::int64_t decayed, const double* grad_square_sum);
 

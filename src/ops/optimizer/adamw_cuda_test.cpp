@@ -106,6 +106,71 @@ TEST_F(AdamWTest, StepsAreThoseOfF64) {
     }
 }
 
+// bf16 masters: moments and the other parameters as with f32 ones; each master one of the two bf16
+// beside the f64 result, the right one by the step's own draws.
+TEST_F(AdamWTest, Bf16MastersAreRoundedByTheirDraws) {
+    for (const std::int64_t count : {8, 11, 4096, 20003}) {
+        memory_.reset();
+        give_scratch();
+        const auto n = static_cast<std::size_t>(count);
+        const std::int64_t decayed = count % 4 == 0 ? count / 2 : count / 2 + 1;
+        const auto d = static_cast<std::size_t>(decayed);
+        std::vector<float> start = normal(n), g = normal(n, 0.1f);
+        for (std::size_t i = 0; i < d; ++i) start[i] = bf16_to_f32(f32_to_bf16(start[i]));
+        ops::AdamW with;
+        with.lr = 1e-3f;
+        with.step = 4;
+        with.seed = 9;
+        // upload() rounds what it is given.
+        const auto put = [&](DType dtype, std::vector<float> values) {
+            return upload(dtype, {static_cast<std::int64_t>(values.size())}, values);
+        };
+        const auto moment = [&] { return put(DType::f32, std::vector<float>(n)); };
+        // The same step with f32 masters.
+        const Tensor all = put(DType::f32, start);
+        Tensor m = moment(), v = moment(), grads = put(DType::f32, g);
+        double* sum = number(-1);
+        square_sum(ctx_, sum, grads);
+        adamw(ctx_, with, all, {}, grads, m, v, decayed, sum);
+        const std::vector<float> want = download(all), want_m = download(m), want_v = download(v);
+
+        with.bf16_masters = true;
+        const std::vector<float> tail(start.begin() + decayed, start.end());
+        std::vector<std::vector<float>> runs;
+        for (int run = 0; run < 2; ++run) {
+            const Tensor copy = put(DType::bf16, start);
+            const std::vector<float> before = download(copy);
+            const Tensor rest = put(DType::f32, tail);
+            m = moment();
+            v = moment();
+            grads = put(DType::f32, g);
+            adamw(ctx_, with, rest, copy, grads, m, v, decayed, sum);
+            for (const float left : download(grads)) ASSERT_EQ(left, 0);
+            EXPECT_EQ(download(m), want_m);
+            EXPECT_EQ(download(v), want_v);
+            EXPECT_EQ(download(rest), std::vector<float>(want.begin() + decayed, want.end()));
+            runs.push_back(download(copy));
+            for (std::size_t i = 0; i < n; ++i) {
+                const std::uint32_t draw = with.draws(static_cast<std::int64_t>(i / 4))[i % 4];
+                const float rounded =
+                    i < d ? bf16_to_f32(ops::stochastic_bf16(want[i], draw)) : before[i];
+                ASSERT_EQ(runs.back()[i], rounded) << count << " at " << i;
+            }
+        }
+        EXPECT_EQ(runs[0], runs[1]);
+        // A skipped step changes none of it.
+        double* none = number(NAN);
+        const Tensor copy = put(DType::bf16, start);
+        const Tensor rest = put(DType::f32, tail);
+        const std::vector<float> before = download(copy);
+        adamw(ctx_, with, rest, copy, grads, m, v, decayed, none);
+        EXPECT_EQ(download(copy), before);
+        EXPECT_EQ(download(rest), tail);
+        EXPECT_THROW(adamw(ctx_, with, all, copy, grads, m, v, decayed, sum), ContractError);
+        EXPECT_THROW(adamw(ctx_, with, rest, {}, grads, m, v, decayed, sum), ContractError);
+    }
+}
+
 TEST_F(AdamWTest, AGradientThatIsNotFiniteChangesNothing) {
     for (const std::int64_t count : {16, 13}) {
         for (const float bad : {NAN, INFINITY}) {

@@ -1,5 +1,10 @@
 #include "ops/optimizer/adamw.h"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/half.h"
 #include "ops/simd/testing.h"
 
 namespace mr::ops {
@@ -131,6 +136,82 @@ TEST(AdamW, ThreadsChangeNoBits) {
         EXPECT_TRUE(same_bits(more.m.values, one.m.values));
         EXPECT_TRUE(same_bits(more.v.values, one.v.values));
     }
+}
+
+TEST(AdamW, RoundingByChanceIsFairAndOneOfTwoNeighbours) {
+    const auto round = [](float value, std::uint32_t draw) {
+        return bf16_to_f32(stochastic_bf16(value, draw));
+    };
+    for (const float value : {1.0f, -1.0f, 0.3f, -7.77e-5f, 3.1e30f, 0x1.8p-130f, 0.0f}) {
+        const float down = round(value, 0), up = round(value, 0xffff);
+        EXPECT_LE(std::abs(down), std::abs(value));
+        EXPECT_GE(std::abs(up), std::abs(value));
+        // Over all draws the mean is the value itself.
+        double sum = 0;
+        for (std::uint32_t draw = 0; draw < 65536; ++draw) {
+            const float got = round(value, draw | 0xabcd0000u);
+            ASSERT_TRUE(got == down || got == up) << value;
+            sum += double{got};
+        }
+        EXPECT_NEAR(sum / 65536, value, 1e-15 * std::abs(value)) << value;
+    }
+    const float inf = std::numeric_limits<float>::infinity();
+    EXPECT_EQ(round(inf, 0xffff), inf);
+    EXPECT_EQ(round(-inf, 0xffff), -inf);
+    EXPECT_TRUE(std::isnan(round(std::numeric_limits<float>::quiet_NaN(), 0xffff)));
+}
+
+// Steps of a quarter of bf16's last bit: rounding to nearest would lose every one of them.
+TEST(AdamW, Bf16MastersKeepSmallStepsOnAverage) {
+    const std::int64_t count = 40000, decayed = 30001;
+    Floats params({count}, 1.5f), grads({count}, 1.0f);
+    AdamW with;
+    with.lr = 0x1p-9f;  // bf16 has 2^-7 at 1.5
+    with.weight_decay = 0;
+    with.bf16_masters = true;
+    with.seed = 3;
+    State state(params, 2), f32(params);
+    AdamW plain = with;
+    plain.bf16_masters = false;
+    constexpr int kSteps = 8;
+    for (int step = 1; step <= kSteps; ++step) {
+        with.step = plain.step = step;
+        state.step(with, grads, decayed);
+        f32.step(plain, grads, decayed);
+        double sum = 0;
+        for (std::int64_t i = 0; i < decayed; ++i) {
+            ASSERT_EQ(state.p[i], bf16_to_f32(f32_to_bf16(state.p[i]))) << i;
+            sum += double{state.p[i]};
+        }
+        // A step's rounding has a deviation of at most half of 2^-7; six of their mean's.
+        EXPECT_NEAR(sum / decayed, f32.p[0], 6 * 0x1p-8 * std::sqrt(step / double(decayed)));
+        for (std::int64_t i = decayed; i < count; ++i) ASSERT_EQ(state.p[i], f32.p[i]) << i;
+    }
+    EXPECT_TRUE(same_bits(state.m.values, f32.m.values));
+    EXPECT_NE(*std::min_element(&state.p[0], &state.p[0] + decayed),
+              *std::max_element(&state.p[0], &state.p[0] + decayed));
+}
+
+TEST(AdamW, TheChancesOfAStepAreItsOwnAndRepeat) {
+    const std::int64_t count = 10007;
+    Floats params = Floats::normal({count}, 1), grads = Floats::normal({count}, 2);
+    AdamW with;
+    with.bf16_masters = true;
+    with.seed = 5;
+    const auto after = [&](int threads) {
+        State state(params, threads);
+        state.step(with, grads, count - 7);
+        return state.p.values;
+    };
+    const auto once = after(1);
+    EXPECT_TRUE(same_bits(after(3), once));
+    with.seed = 6;
+    EXPECT_FALSE(same_bits(after(1), once));
+    with.seed = 5;
+    EXPECT_NE(with.draws(0), with.draws(1));
+    const auto first = with.draws(7);
+    with.step = 2;
+    EXPECT_NE(with.draws(7), first);
 }
 
 TEST(AdamW, LedgerAndContract) {
