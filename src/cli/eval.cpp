@@ -27,17 +27,19 @@ struct Options {
 };
 
 // How far the model is from the storybook, where the documents are stories of it: the mean of what
-// it pays for a story above the story's own -ln P. A perfect model has 0, and none has less.
+// it pays for a story above the story's own -ln P. A perfect model has 0, and none has less in the
+// mean.
 struct Distance {
     double own = 0;    // the stories' own -ln P, in the mean
     double above = 0;  // nats a story
     double error = 0;  // standard error of that
 };
 
+// `begins`: a token stands before every story, so that its first word is predicted, too.
 std::optional<Distance> distance_to_storybook(const std::string& text,
                                               const decode::EvalOptions& options,
-                                              const decode::EvalResult& result) {
-    if (!options.ends || result.cut > 0) return std::nullopt;
+                                              const decode::EvalResult& result, bool begins) {
+    if (!options.ends || options.split.empty() || result.cut > 0 || !begins) return std::nullopt;
     const auto documents = decode::split_documents(text, options);
     if (documents.size() != result.document_nats.size()) return std::nullopt;
     Distance distance;
@@ -71,7 +73,8 @@ int eval(const Options& options) {
     ProgressLine line;
     const decode::EvalResult result = decode::evaluate(engine, text, options.eval, line.callback());
     line.remove();
-    const std::optional<Distance> distance = distance_to_storybook(text, options.eval, result);
+    const std::optional<Distance> distance = distance_to_storybook(
+        text, options.eval, result, loaded.model->tokenizer->bos().has_value());
     if (options.shared.json) {
         Json json = {{"model", loaded.model->source},
                      {"text", options.text},

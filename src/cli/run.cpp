@@ -114,7 +114,9 @@ int run(RunOptions options) {
                 return true;
             });
         if (stream && shown) out("\n");
-        if (stream && options.count > 1) out(fmt::format("{}\n", kNextText));
+        // A text that was cut short is none that others should take for a whole one.
+        const bool whole = made.reason != decode::StopReason::cancelled;
+        if (stream && options.count > 1 && whole) out(fmt::format("{}\n", kNextText));
         add_phase(all.prefill, made.prefill);
         add_phase(all.decode, made.decode);
         all.reason = made.reason;

@@ -17,6 +17,7 @@
 #include "text/bpe_train.h"
 #include "text/tokenizer_json_writer.h"
 #include "train/corpus.h"
+#include "train/shards.h"
 
 namespace mr::cli {
 namespace {
@@ -31,21 +32,29 @@ struct Options {
     SharedOptions shared;  // --threads and --json
 };
 
+constexpr const char* kConfigName = "tokenizer_config.json";
+
 // --out is a folder, or a name that ends with .json and then is the file itself.
 std::string target_file(const Options& options) {
     const fs::path out = options.out;
     const std::string path = (out.extension() == ".json" ? out : out / "tokenizer.json").string();
     std::error_code code;
-    if (!fs::exists(path, code)) return path;
-    // The shards or the weights beside it mean nothing with another one.
-    for (const char* name : {"data.json", "config.json"}) {
-        if (!fs::exists(fs::path(path).replace_filename(name), code)) continue;
+    const auto beside = [&](const char* name) {
+        const fs::path file = fs::path(path).replace_filename(name);
+        return fs::exists(file, code) ? file.string() : std::string();
+    };
+    // The shards or the weights that are there mean nothing with another one.
+    for (const char* name : {train::kDataIndexName, "config.json"}) {
+        if (beside(name).empty()) continue;
         throw Error::input({.file = path,
-                            .problem = fmt::format("is that of the {} beside it", name),
+                            .problem = fmt::format("the folder has a {}, and a tokenizer of its "
+                                                   "own with it",
+                                                   name),
                             .remedy = "give --out a folder of its own"});
     }
-    if (!options.force) {
-        throw Error::input({.file = path,
+    std::string there = fs::exists(path, code) ? path : beside(kConfigName);
+    if (!there.empty() && !options.force) {
+        throw Error::input({.file = std::move(there),
                             .problem = "there is a tokenizer already, and other things may need it",
                             .remedy = "--force replaces it"});
     }
@@ -87,7 +96,7 @@ int train(const Options& options) {
     make_folder(path);
     OutputFile file(path);
     file.write(json);
-    OutputFile config_file((fs::path(path).replace_filename("tokenizer_config.json")).string());
+    OutputFile config_file((fs::path(path).replace_filename(kConfigName)).string());
     config_file.write(config);
     config_file.commit();
     file.commit();

@@ -307,7 +307,9 @@ ModelSpec read_llama(const Config& config, ModelSpec spec) {
 // The folder's; of a checkpoint (RUN/checkpoints/step-000500) the run's.
 std::string name_of(const fs::path& folder) {
     const fs::path parent = folder.parent_path();
-    return (parent.filename() == "checkpoints" ? parent.parent_path() : folder).filename().string();
+    const bool checkpoint =
+        parent.filename() == kCheckpoints && checkpoint_step(folder.filename().string());
+    return (checkpoint ? parent.parent_path() : folder).filename().string();
 }
 
 ModelSpec read_spec(const Config& config, const std::string& folder) {

@@ -208,8 +208,6 @@ class Encoder {
 
 constexpr std::size_t kLongestSearch = 64 << 10;  // bytes, for a place to cut
 
-bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-
 }  // namespace
 
 // Between an ASCII letter and one space before another letter: there every kind of word ends, and
@@ -220,7 +218,8 @@ std::size_t Tokenizer::cut_before(std::string_view text, std::size_t near) const
     const std::size_t last = std::min(near, text.size() - 2);
     const std::size_t first = last > kLongestSearch ? last - kLongestSearch : 1;
     for (std::size_t i = last; i >= first; --i) {
-        if (text[i] == ' ' && is_letter(text[i - 1]) && is_letter(text[i + 1])) return i;
+        if (text[i] == ' ' && Impl::is_letter(text[i - 1]) && Impl::is_letter(text[i + 1]))
+            return i;
     }
     return 0;
 }

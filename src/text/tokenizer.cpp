@@ -168,7 +168,6 @@ void Tokenizer::Impl::index_tokens() {
 void Tokenizer::Impl::index_added() {
     cuttable =
         data.model == TokenizerModel::byte_level_bpe && data.space_prefix == SpacePrefix::never;
-    const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
     for (const AddedToken& token : data.added) {
         const std::string& t = token.text;
         for (std::size_t i = 1; i < t.size(); ++i) {

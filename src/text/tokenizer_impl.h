@@ -25,6 +25,7 @@ struct Tokenizer::Impl {
     std::array<std::int32_t, 256> byte_ids{};  // -1: no token for that byte
     AddedTokens raw_added, normalized_added;
     bool cuttable = false;  // texts, between a letter and a space (Tokenizer::cut_before)
+    static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
     PreTokenizer pre = PreTokenizer::gpt2;
 
     // SentencePiece: characters that are no token but part of one have ids from vocab_size on.

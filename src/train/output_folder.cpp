@@ -145,7 +145,10 @@ void OutputFolder::check() const {
 void OutputFolder::clear_leftovers() const {
     std::error_code ignored;
     for (const fs::path& path : leftovers(target_, kPartial)) fs::remove_all(path, ignored);
-    if (fs::exists(target_, ignored)) return;
+    if (fs::exists(target_, ignored)) {  // what it replaced
+        for (const fs::path& path : leftovers(target_, kOld)) fs::remove_all(path, ignored);
+        return;
+    }
     if (const std::string old = moved_away(target_); !old.empty()) {
         fs::rename(old, target_, ignored);
     }

@@ -48,7 +48,11 @@ class Unbroken {
         if (events_.saving) events_.saving(true);
     }
     ~Unbroken() {
-        if (events_.saving) events_.saving(false);
+        try {
+            if (events_.saving) events_.saving(false);
+        } catch (...) {  // the save itself is done
+            return;
+        }
     }
     Unbroken(const Unbroken&) = delete;
     Unbroken& operator=(const Unbroken&) = delete;

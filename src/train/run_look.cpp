@@ -24,7 +24,9 @@ constexpr std::size_t kSamplesKept = 5;
 std::int64_t Run::validated_tokens() const {
     if (!val_batches_) return 0;
     std::int64_t windows = static_cast<std::int64_t>(val_batches_->windows());
-    if (o_.eval_batches > 0) windows = std::min(windows, o_.eval_batches * o_.batch);
+    if (o_.eval_batches > 0 && o_.eval_batches <= windows / o_.batch) {
+        windows = o_.eval_batches * o_.batch;
+    }
     return windows * o_.seq;
 }
 
@@ -71,7 +73,10 @@ void Run::make_missed_validation() {
     if (!val_batches_ || state_.step != o_.steps || state_.step != started_at_) return;
     if (metrics_.empty() || metrics_.back().step != state_.step || metrics_.back().val_loss) return;
     const std::optional<Validation> made = validate();
-    if (!made) return;
+    if (!made) {
+        interrupted_ = true;
+        return;
+    }
     StepMetrics last = metrics_.back();
     last.val_loss = made->loss;
     last.bits_per_byte = made->bits_per_byte;

@@ -124,16 +124,16 @@ void Run::try_to_save() {
 // Something failed, but the parameters are those of a whole step. What failed first is what is
 // told.
 void Run::rescue() noexcept {
-    if (updating_ || not_saved_ == state_.step) return;
+    if (updating_ || not_saved_ == state_.step || state_.step == started_at_) return;
     try {
-        save();
-        try_to_report();
-    } catch (const std::exception& error) {
         try {
+            save();
+            try_to_report();
+        } catch (const std::exception& error) {
             say(fmt::format("step {} could not be saved: {}", state_.step, error.what()));
-        } catch (...) {
-            return;
         }
+    } catch (...) {  // events may throw what they like
+        return;
     }
 }
 

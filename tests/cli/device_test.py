@@ -149,8 +149,9 @@ class Training(GpuTest):
         killed = self.folder / "killed"
         code = self.train(killed, env={"MILLRACE_FAULT": "save:12"}).code
         self.assertEqual(code, -signal.SIGKILL)
-        self.assertLess(len(metrics(killed)), 7)
-        if checkpoints(killed) and checkpoints(killed)[-1].startswith("step-"):
+        whole_ones = [name for name in checkpoints(killed) if name.startswith("step-")]
+        self.assertLess(len(whole_ones), 2)  # killed before the second was there
+        if whole_ones:
             self.ok("train", "--resume", killed, *CUDA)
         else:
             self.assertEqual(self.train(killed).code, 0)

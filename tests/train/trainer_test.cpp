@@ -131,6 +131,11 @@ TEST_F(Disturbed, WhateverIsThrownTheLastWholeStepIsSaved) {
     };
     EXPECT_THROW(train(options_, events_), std::runtime_error);
     EXPECT_EQ(saved(), std::vector<std::int64_t>{4});
+    // Even a listener that throws what is no exception while that is saved: what was first is told.
+    events_.saving = [](bool) { throw 1; };
+    TrainOptions other = options_;
+    other.out = folder_ / "other";
+    EXPECT_THROW(train(other, events_), std::runtime_error);
     EXPECT_EQ(resume(options_.out, {}, {}).step, 6);
 }
 
@@ -191,6 +196,8 @@ TEST_F(Disturbed, AValidationThatWasCutShortAtTheEndIsMadeWhenResumed) {
     TrainOptions whole = options_;
     whole.out = folder_ / "whole";
     const TrainResult wanted = train(whole, {});
+    result = resume(options_.out, {}, {.stop = [] { return true; }});
+    EXPECT_TRUE(result.interrupted) << "stopped in the validation again";
     result = resume(options_.out, {}, {});
     EXPECT_EQ(result.val_loss, wanted.val_loss);
     EXPECT_EQ(result.bits_per_byte, wanted.bits_per_byte);

@@ -1,6 +1,7 @@
 // AdamW over all parameters at once: they lie in one flat buffer, as do gradients and moments.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstdint>
 
