@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,7 +13,8 @@
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "decode/prompt.h"
-#include "train/storybook.h"
+#include "text/tokenizer.h"
+#include "train/story_floor.h"
 
 namespace mr::cli {
 namespace {
@@ -26,38 +25,15 @@ struct Options {
     decode::EvalOptions eval;
 };
 
-// How far the model is from the storybook, where the documents are stories of it: the mean of what
-// it pays for a story above the story's own -ln P. A perfect model has 0, and none has less in the
-// mean.
-struct Distance {
-    double own = 0;    // the stories' own -ln P, in the mean
-    double above = 0;  // nats a story
-    double error = 0;  // standard error of that
-};
-
-// `begins`: a token stands before every story, so that its first word is predicted, too.
-std::optional<Distance> distance_to_storybook(const std::string& text,
-                                              const decode::EvalOptions& options,
-                                              const decode::EvalResult& result, bool begins) {
-    if (!options.ends || options.split.empty() || result.cut > 0 || !begins) return std::nullopt;
-    const auto documents = decode::split_documents(text, options);
-    if (documents.size() != result.document_nats.size()) return std::nullopt;
-    Distance distance;
-    double square = 0;
-    for (std::size_t i = 0; i < documents.size(); ++i) {
-        const auto reading = train::Storybook::grammar().read(documents[i]);
-        if (reading.derivations == 0) return std::nullopt;
-        const double above = result.document_nats[i] - reading.nats;
-        distance.own += reading.nats;
-        distance.above += above;
-        square += above * above;
+// Where the documents are whole stories of the storybook, each with its beginning and its end.
+std::optional<train::StoryDistance> distance_to_storybook(const std::string& text,
+                                                          const decode::EvalOptions& options,
+                                                          const decode::EvalResult& result,
+                                                          const text::Tokenizer& tokenizer) {
+    if (!options.ends || options.split.empty() || result.cut > 0 || !tokenizer.bos()) {
+        return std::nullopt;
     }
-    const auto count = static_cast<double>(documents.size());
-    distance.own /= count;
-    distance.above /= count;
-    const double variance = square / count - distance.above * distance.above;
-    distance.error = count > 1 ? std::sqrt(std::max(0.0, variance) / (count - 1)) : 0;
-    return distance;
+    return train::story_distance(decode::split_documents(text, options), result.document_nats);
 }
 
 int eval(const Options& options) {
@@ -73,8 +49,8 @@ int eval(const Options& options) {
     ProgressLine line;
     const decode::EvalResult result = decode::evaluate(engine, text, options.eval, line.callback());
     line.remove();
-    const std::optional<Distance> distance = distance_to_storybook(
-        text, options.eval, result, loaded.model->tokenizer->bos().has_value());
+    const std::optional<train::StoryDistance> distance =
+        distance_to_storybook(text, options.eval, result, *loaded.model->tokenizer);
     if (options.shared.json) {
         Json json = {{"model", loaded.model->source},
                      {"text", options.text},
@@ -91,7 +67,7 @@ int eval(const Options& options) {
                      {"tok_s", result.phase.tokens_per_second()}};
         if (distance) {
             json["storybook"] = {{"nats_per_story", distance->own},
-                                 {"entropy", train::Storybook::entropy_nats()},
+                                 {"entropy", distance->entropy},
                                  {"distance", distance->above},
                                  {"standard_error", distance->error}};
         }
@@ -109,10 +85,10 @@ int eval(const Options& options) {
         out(fmt::format("nats a document {:.3f}\n", result.nats_per_document()));
     }
     if (distance) {
-        out(fmt::format(
-            "the storybook's {:.3f} ({:.3f} is its entropy)\n"
-            "distance        {:.3f} +- {:.3f} nats a story\n",
-            distance->own, train::Storybook::entropy_nats(), distance->above, distance->error));
+        out(
+            fmt::format("the storybook's {:.3f} ({:.3f} is its entropy)\n"
+                        "distance        {:.3f} +- {:.3f} nats a story\n",
+                        distance->own, distance->entropy, distance->above, distance->error));
     }
     if (result.cut > 0) {
         note(fmt::format("{} of {} documents were cut at the context's {} tokens", result.cut,

@@ -17,6 +17,7 @@
 #include "observe/recorder.h"
 #include "observe/roofline.h"
 #include "observe/run_report.h"
+#include "train/storybook.h"
 
 namespace mr::cli {
 namespace {
@@ -60,9 +61,6 @@ void print_json(const decode::Generated& made, const std::string& prompt,
     // A prompt may be any bytes; JSON may not.
     out(json_line(json));
 }
-
-// Where the next of several texts begins. `data pack`, `data check` and `eval --split` cut here.
-constexpr const char* kNextText = "<|endoftext|>";
 
 void add_phase(decode::Phase& sum, const decode::Phase& phase) {
     sum.tokens += phase.tokens;
@@ -116,7 +114,7 @@ int run(RunOptions options) {
         if (stream && shown) out("\n");
         // A text that was cut short is none that others should take for a whole one.
         const bool whole = made.reason != decode::StopReason::cancelled;
-        if (stream && options.count > 1 && whole) out(fmt::format("{}\n", kNextText));
+        if (stream && options.count > 1 && whole) out(fmt::format("{}\n", train::kStorySeparator));
         add_phase(all.prefill, made.prefill);
         add_phase(all.decode, made.decode);
         all.reason = made.reason;
@@ -160,9 +158,9 @@ void add_run(const Command& app, Action& action) {
         .excludes(prompt);
     add_sampling_options(command, options->generate);
     command
-        .add_option(
-            "--count", options->count,
-            fmt::format("So many texts, each with the next seed and a line {} after it", kNextText))
+        .add_option("--count", options->count,
+                    fmt::format("So many texts, each with the next seed and a line {} after it",
+                                train::kStorySeparator))
         .range(1, 1 << 30)
         .shows_default();
     command.add_flag("--no-echo", options->no_echo, "Print what is made, without the prompt");

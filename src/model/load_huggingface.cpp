@@ -304,12 +304,10 @@ ModelSpec read_llama(const Config& config, ModelSpec spec) {
     return spec;
 }
 
-// The folder's; of a checkpoint (RUN/checkpoints/step-000500) the run's.
-std::string name_of(const fs::path& folder) {
-    const fs::path parent = folder.parent_path();
-    const bool checkpoint =
-        parent.filename() == kCheckpoints && checkpoint_step(folder.filename().string());
-    return (checkpoint ? parent.parent_path() : folder).filename().string();
+// The folder's; of a checkpoint the run's.
+std::string name_of(const std::string& folder) {
+    const std::string run = run_of_checkpoint(folder);
+    return fs::path(run.empty() ? folder : run).filename().string();
 }
 
 ModelSpec read_spec(const Config& config, const std::string& folder) {

@@ -206,6 +206,14 @@ std::optional<std::int64_t> checkpoint_step(const std::string& name) {
     return step;
 }
 
+std::string run_of_checkpoint(const std::string& path) {
+    const fs::path whole = fs::absolute(path).lexically_normal();
+    const fs::path at = whole.has_filename() ? whole : whole.parent_path();
+    const bool checkpoint = at.parent_path().filename() == kCheckpoints &&
+                            checkpoint_step(at.filename().string()).has_value();
+    return checkpoint ? at.parent_path().parent_path().string() : std::string();
+}
+
 std::string resolve_run(const std::string& path) {
     std::error_code code;
     const fs::path folder = fs::path(path) / kCheckpoints;

@@ -66,6 +66,8 @@ inline constexpr const char* kCheckpointPrefix = "step-";
 std::string resolve_run(const std::string& path);
 // The step of a checkpoint's name, "step-000500"; none where it is no such name.
 std::optional<std::int64_t> checkpoint_step(const std::string& name);
+// RUN, where the path is RUN/checkpoints/step-000500 by its words; else empty.
+std::string run_of_checkpoint(const std::string& path);
 
 // By what the path is. random: is not among them.
 Source open_source(const std::string& path, const LoadOptions& options);

@@ -1,6 +1,7 @@
 #include "train/story_floor.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,28 @@ std::optional<StoryFloor> story_floor(const Shards& split, std::int32_t end_toke
     floor.nats_per_token = nats / static_cast<double>(tokens);
     floor.entropy_nats = Storybook::entropy_nats();
     return floor;
+}
+
+std::optional<StoryDistance> story_distance(std::span<const std::string_view> stories,
+                                            std::span<const double> nats) {
+    if (stories.empty() || stories.size() != nats.size()) return std::nullopt;
+    StoryDistance out;
+    double squares = 0;
+    for (std::size_t i = 0; i < stories.size(); ++i) {
+        const Grammar::Reading reading = Storybook::grammar().read(stories[i]);
+        if (reading.derivations == 0) return std::nullopt;
+        const double above = nats[i] - reading.nats;
+        out.own += reading.nats;
+        out.above += above;
+        squares += above * above;
+    }
+    const auto count = static_cast<double>(stories.size());
+    out.own /= count;
+    out.above /= count;
+    const double variance = squares / count - out.above * out.above;
+    out.error = count > 1 ? std::sqrt(std::max(0.0, variance) / (count - 1)) : 0;
+    out.entropy = Storybook::entropy_nats();
+    return out;
 }
 
 }  // namespace mr::train

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string_view>
 
 #include "train/shards.h"
 
@@ -20,5 +22,19 @@ struct StoryFloor {
 // not the storybook's, or there is none.
 std::optional<StoryFloor> story_floor(const Shards& split, std::int32_t end_token,
                                       const text::Tokenizer& tokenizer, std::uint64_t most = 2000);
+
+// How far a model is from the storybook: the mean of what it pays for a story above the story's own
+// -ln P. A perfect model has 0, and none has less in the mean.
+struct StoryDistance {
+    double own = 0;      // the stories' own -ln P, in the mean
+    double above = 0;    // nats a story
+    double error = 0;    // standard error of that
+    double entropy = 0;  // of a story, exact
+};
+
+// nats[i]: what the model pays for stories[i] and its end. None where one is not the storybook's,
+// or there is none.
+std::optional<StoryDistance> story_distance(std::span<const std::string_view> stories,
+                                            std::span<const double> nats);
 
 }  // namespace mr::train

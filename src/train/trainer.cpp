@@ -307,15 +307,11 @@ TrainResult resume(const std::string& run, const std::function<void(TrainOptions
                    const TrainEvents& events) {
     const Checkpoints checkpoints(run);
     if (checkpoints.steps().empty()) {  // before anything is made in a folder that is no run
-        const fs::path path = fs::absolute(run).lexically_normal();
-        const fs::path at = path.has_filename() ? path : path.parent_path();
-        if (model::checkpoint_step(at.filename().string()) &&
-            at.parent_path().filename() == model::kCheckpoints) {
+        if (const std::string whole = model::run_of_checkpoint(run); !whole.empty()) {
             throw Error::input(
                 {.file = run,
                  .problem = "is one checkpoint of a run",
-                 .remedy = fmt::format("give --resume {}: it goes on from the newest",
-                                       at.parent_path().parent_path().string())});
+                 .remedy = fmt::format("give --resume {}: it goes on from the newest", whole)});
         }
         throw Error::input({.file = run,
                             .problem = "there is no checkpoint to go on from",

@@ -5,7 +5,7 @@ import shutil
 import signal
 
 import driver
-from train_test import QUIET, bits, checkpoints, metrics, shape
+from train_test import QUIET, bits, checkpoints, metrics, pack_stories, shape
 
 CUDA = ("--device", "cuda")
 # After these 24 words the bundled model's best token leads the second by 0.057 or more at every one
@@ -130,11 +130,7 @@ class Training(GpuTest):
                                *more, **kwargs)
 
     def test_runs_that_are_repeated_resumed_or_killed_have_the_same_bits(self):
-        stories, tokenizer = self.folder / "stories.txt", self.folder / "tok"
-        self.ok("data", "storybook", "--stories", 40, "--seed", 1, "--out", stories)
-        self.ok("tokenizer", "train", "--data", stories, "--vocab", 280, "--out", tokenizer)
-        self.ok("data", "pack", "--data", stories, "--tokenizer", tokenizer, "--val-docs", 2,
-                "--out", self.folder / "data")
+        pack_stories(self.folder)
         whole = self.folder / "whole"
         self.assertEqual(self.train(whole, "--keep", 0).code, 0)
         lines = metrics(whole)

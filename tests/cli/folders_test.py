@@ -9,6 +9,7 @@ import tempfile
 
 import driver
 from driver import millrace
+from train_test import pack_stories
 
 SHAPE = "--dim 32 --layers 1 --heads 2 --batch 2 --seq 32 --threads 1".split()
 QUIET = "--sample-tokens 0 --eval-every 0 --eval-batches 1".split()
@@ -30,17 +31,11 @@ class FoldersTest(driver.CliTest):
         made = tempfile.TemporaryDirectory(prefix="millrace-folders-")
         cls.addClassCleanup(made.cleanup)
         base = pathlib.Path(made.name)
-        cls.text, cls.tok, cls.packed, cls.trained = (
-            base / name for name in ("s.txt", "tok", "data", "run"))
-        for command in (["data", "storybook", "--stories", "40", "--out", cls.text],
-                        ["tokenizer", "train", "--data", cls.text, "--vocab", "280", "--out",
-                         cls.tok],
-                        ["data", "pack", "--data", cls.text, "--tokenizer", cls.tok, "--val-docs",
-                         "2", "--out", cls.packed],
-                        ["train", *SHAPE, *QUIET, "--steps", "4", "--save-every", "2", "--data",
-                         cls.packed, "--out", cls.trained]):
-            result = millrace(*command)
-            assert result.code == 0, (command, result.err)
+        cls.text, cls.tok, cls.packed = pack_stories(base)
+        cls.trained = base / "run"
+        result = millrace("train", *SHAPE, *QUIET, "--steps", "4", "--save-every", "2", "--data",
+                          cls.packed, "--out", cls.trained)
+        assert result.code == 0, result.err
 
     def setUp(self):
         super().setUp()

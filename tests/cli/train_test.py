@@ -31,6 +31,18 @@ SHAPE = shape()
 QUIET = ["--sample-tokens", "0", "--eval-every", "0", "--eval-batches", "1", "--threads", "1"]
 
 
+def pack_stories(base):
+    """40 stories, their tokenizer and their data, under `base`: the three paths."""
+    text, tok, data = base / "s.txt", base / "tok", base / "data"
+    for command in (["data", "storybook", "--stories", "40", "--seed", "1", "--out", text],
+                    ["tokenizer", "train", "--data", text, "--vocab", "280", "--out", tok],
+                    ["data", "pack", "--data", text, "--tokenizer", tok, "--val-docs", "2",
+                     "--out", data]):
+        result = millrace(*command)
+        assert result.code == 0, (command, result.err)
+    return text, tok, data
+
+
 def metrics(run):
     """Every line of a run's metrics without what the clock says."""
     keys = ("step", "loss", "val_loss", "lr", "grad_norm", "skipped")
@@ -54,15 +66,7 @@ class TrainTest(driver.CliTest):
         made = tempfile.TemporaryDirectory(prefix="millrace-train-")
         cls.addClassCleanup(made.cleanup)
         base = pathlib.Path(made.name)
-        cls.data = base / "data"
-        for command in (["data", "storybook", "--stories", "40", "--seed", "1", "--out",
-                         base / "s.txt"],
-                        ["tokenizer", "train", "--data", base / "s.txt", "--vocab", "280", "--out",
-                         base / "tok"],
-                        ["data", "pack", "--data", base / "s.txt", "--tokenizer", base / "tok",
-                         "--val-docs", "2", "--out", cls.data]):
-            result = millrace(*command)
-            assert result.code == 0, (command, result.err)
+        _, _, cls.data = pack_stories(base)
         # What all others are held to: six steps, a checkpoint after every second.
         cls.whole = base / "whole"
         result = millrace("train", *SHAPE, *QUIET, *cls.steps(), "--data", cls.data, "--out",
@@ -95,6 +99,9 @@ class TrainTest(driver.CliTest):
         self.assertEqual(len(made["ids"]), 4)
         self.ok("convert", self.whole, self.folder / "m.gguf")
         self.assertEqual(self.ok_json("info", self.folder / "m.gguf")["model"]["name"], "whole")
+        other = self.folder / "checkpoints" / "mine"  # a folder of that name makes no run
+        shutil.copytree(self.whole / "checkpoints" / "step-000006", other)
+        self.assertEqual(self.ok_json("info", other)["model"]["name"], "mine")
         again = self.ok_json("run", self.folder / "m.gguf", "-p", "Once", "-n", "4", "--temp", "0")
         self.assertEqual(again["text"], made["text"])
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "text/tokenizer.h"
@@ -69,6 +70,31 @@ TEST(StoryFloor, IsNotThereForOtherTexts) {
     EXPECT_FALSE(Packed({story, std::string(story).append(" And more.")}).floor());
     EXPECT_FALSE(Packed({}).floor());
     EXPECT_FALSE(Packed({std::string(5000, 'a')}).floor());
+}
+
+TEST(StoryDistance, IsWhatAModelPaysMore) {
+    const Storybook book(5);
+    std::vector<std::string> texts;
+    std::vector<double> nats;
+    const double above[] = {0.5, 1.5, 4.0};
+    double own = 0;
+    for (std::uint64_t i = 0; i < 3; ++i) {
+        const auto story = book.story(i);
+        texts.push_back(story.text);
+        nats.push_back(story.nats + above[i]);
+        own += story.nats / 3;
+    }
+    std::vector<std::string_view> stories(texts.begin(), texts.end());
+    const auto distance = story_distance(stories, nats);
+    ASSERT_TRUE(distance);
+    EXPECT_NEAR(distance->own, own, 1e-9);
+    EXPECT_NEAR(distance->above, 2.0, 1e-9);
+    // Squares of 1.5, 0.5 and 2 from the mean: a variance of 6.5 / 2, over three stories.
+    EXPECT_NEAR(distance->error, std::sqrt(6.5 / 2 / 3), 1e-9);
+    EXPECT_EQ(distance->entropy, Storybook::entropy_nats());
+    stories[1] = "Once upon a time there was a cat.";
+    EXPECT_FALSE(story_distance(stories, nats));
+    EXPECT_FALSE(story_distance({}, {}));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/cuda/bulk.cuh"
+#include "core/cuda/fast_math.cuh"
 #include "ops/attention/flash_backward.cuh"
 
 namespace mr::cuda::flash {
@@ -149,11 +150,6 @@ template <int kCount>
 __device__ __forceinline__ void forget(float (&d)[kCount]) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) asm volatile("" : "=f"(d[i]));
-}
-__device__ __forceinline__ float exp2_fast(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
 }
 __device__ __forceinline__ uint4 read_four(unsigned at) {
     uint4 v;

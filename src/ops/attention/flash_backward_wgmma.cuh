@@ -128,10 +128,10 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, unsig
 #pragma unroll
         for (int n = 0; n < kBlocks; ++n) {
             const float2 lse = read_pair(lse_at + n * 32);
-            s[4 * n] = exp2_fast(fmaf(s[4 * n], scale2, -lse.x));
-            s[4 * n + 1] = exp2_fast(fmaf(s[4 * n + 1], scale2, -lse.y));
-            s[4 * n + 2] = exp2_fast(fmaf(s[4 * n + 2], scale2, -lse.x));
-            s[4 * n + 3] = exp2_fast(fmaf(s[4 * n + 3], scale2, -lse.y));
+            s[4 * n] = fast_exp2(fmaf(s[4 * n], scale2, -lse.x));
+            s[4 * n + 1] = fast_exp2(fmaf(s[4 * n + 1], scale2, -lse.y));
+            s[4 * n + 2] = fast_exp2(fmaf(s[4 * n + 2], scale2, -lse.x));
+            s[4 * n + 3] = fast_exp2(fmaf(s[4 * n + 3], scale2, -lse.y));
         }
         const auto pack_p = [&](int n) {
             p16[n / 2][n % 2 * 2] = pack<T>(s[4 * n], s[4 * n + 1]);

@@ -2,6 +2,7 @@
 // queries in shared memory and its sums in registers, and tiles of keys and values stream past with
 // a running softmax. K of the next tile is copied while this tile's weights meet V, and V while the
 // scores are computed. attention_prefill.cu is the same for the paged cache.
+#include "core/cuda/fast_math.cuh"
 #include "ops/attention/attention_mma.cuh"
 #include "ops/attention/flash_dispatch.cuh"
 
@@ -25,12 +26,6 @@ struct Shape {
     static constexpr int kStride = D + 8;
     static constexpr int kSharedBytes = (kRows + 2 * kKeys) * kStride * 2;
 };
-
-__device__ __forceinline__ float exp2_fast(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 
 template <typename T, int D>
 __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
@@ -143,7 +138,7 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
                 most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
                 most = fmaxf(most * scale, top[b][h]);
                 const float base = most == -INFINITY ? 0.0f : most;
-                const float factor = exp2_fast(top[b][h] - base);
+                const float factor = fast_exp2(top[b][h] - base);
                 top[b][h] = most;
                 float sum = 0;
 #pragma unroll
@@ -151,7 +146,7 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
 #pragma unroll
                     for (int e = 0; e < 2; ++e) {
                         float& y = x[b][k][2 * h + e];
-                        y = exp2_fast(fmaf(y, scale, -base));
+                        y = fast_exp2(fmaf(y, scale, -base));
                         sum += y;
                     }
                     w[b][k / 2][k % 2 * 2 + h] = pack<T>(x[b][k][2 * h], x[b][k][2 * h + 1]);

@@ -2,6 +2,7 @@
 // softmax, the mask, weights for the next product, rows for memory.
 #pragma once
 
+#include "core/cuda/fast_math.cuh"
 #include "core/cuda/mma.cuh"
 #include "ops/attention/flash_forward_plan.h"
 #include "ops/attention/flash_quad.cuh"
@@ -9,12 +10,6 @@
 namespace mr::cuda::flash::forward {
 
 constexpr float kSlack = 8;  // a maximum may grow by 2^8 before what was summed is scaled again
-
-__device__ __forceinline__ float exp2_fast(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 
 // The running softmax of two rows a thread, g and g + 8 of its warp's 16.
 struct Softmax {
@@ -41,14 +36,14 @@ struct Softmax {
             const float before = top[h];
             if (most > before + kSlack || before == -INFINITY) top[h] = most;
             const float base = top[h] == -INFINITY ? 0.0f : top[h];
-            factor[h] = top[h] == before ? 1.0f : exp2_fast(before - base);
+            factor[h] = top[h] == before ? 1.0f : fast_exp2(before - base);
             float added[2] = {0, 0};
 #pragma unroll
             for (int i = 0; i < kCount; i += 4) {
 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
                     float& x = s[i + 2 * h + e];
-                    x = exp2_fast(fmaf(x, scale, -base));
+                    x = fast_exp2(fmaf(x, scale, -base));
                     added[e] += x;
                 }
             }
