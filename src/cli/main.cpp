@@ -14,6 +14,7 @@
 #include "cli/commands.h"
 #include "cli/terminal.h"
 #include "core/error.h"
+#include "core/mapped_file.h"
 #include "millrace/millrace.h"
 
 namespace mr::cli {
@@ -143,6 +144,7 @@ int main(int argc, char** argv) {
     // A write says so instead, and the command ends cleanly: a closed pipe, a limit on file sizes.
     std::signal(SIGPIPE, SIG_IGN);
     std::signal(SIGXFSZ, SIG_IGN);
+    mr::explain_lost_maps("millrace");
     try {
         return run_main(argc, argv);
     } catch (const mr::Error& error) {

@@ -69,6 +69,25 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
     return *this;
 }
 
+void MappedFile::read(std::uint64_t offset, std::span<std::byte> out) const {
+    MR_CHECK(offset <= size_ && out.size() <= size_ - offset, "the bytes are inside of the file");
+    while (!out.empty()) {
+        const ssize_t count = ::pread(fd_, out.data(), out.size(), static_cast<off_t>(offset));
+        if (count < 0 && errno == EINTR) continue;
+        if (count <= 0) {
+            throw Error::input(
+                {.file = path_,
+                 .field = "offset",
+                 .value = std::to_string(offset),
+                 .problem = count == 0 ? std::string("the file has become shorter")
+                                       : std::string("cannot be read: ") + std::strerror(errno),
+                 .remedy = "do not change a file that is in use"});
+        }
+        out = out.subspan(static_cast<std::size_t>(count));
+        offset += static_cast<std::uint64_t>(count);
+    }
+}
+
 std::string read_text_file(const std::string& path, std::size_t max_bytes) {
     const MappedFile file(path);
     if (file.bytes().size() > max_bytes) {

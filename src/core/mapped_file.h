@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -20,8 +21,11 @@ class MappedFile {
 
     std::span<const std::byte> bytes() const { return {data_, size_}; }
     const std::string& path() const { return path_; }
-    // The file itself, open as long as the map: whoever reads all of it once saves the page faults.
-    int fd() const { return fd_; }
+    // Bytes [offset, offset + out.size()), inside of the file as it was opened, by a read instead
+    // of through the map. Whoever reads each part once saves the page faults; and a file that has
+    // become shorter, or a disk that fails, is an Error (input) here, where the map raises SIGBUS.
+    void read(std::uint64_t offset, std::span<std::byte> out) const;
+    int fd() const { return fd_; }  // open as long as the map
 
   private:
     std::string path_;
@@ -29,6 +33,12 @@ class MappedFile {
     std::size_t size_ = 0;
     int fd_ = -1;
 };
+
+// For a program's main(): from here on a mapped file that becomes shorter while something reads it
+// through its map, or whose disk fails, ends the program with exit code 1 and one line on standard
+// error that names it, instead of by SIGBUS without a word. `program` begins that line and outlives
+// the program's work.
+void explain_lost_maps(const char* program);
 
 // A small text file (configuration, prompt), whole. Throws Error past `max_bytes`.
 std::string read_text_file(const std::string& path, std::size_t max_bytes = 1u << 30);

@@ -1,13 +1,10 @@
 #include "model/device_reader.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <functional>
-#include <string>
 
 #include "core/error.h"
 
@@ -16,25 +13,6 @@ namespace {
 
 // Large enough that a system call is nothing, small enough that all threads end together.
 constexpr std::int64_t kPieceBytes = 256 << 10;
-
-void read_file(const MappedFile& file, std::size_t offset, std::byte* to, std::size_t bytes) {
-    while (bytes > 0) {
-        const ssize_t count = ::pread(file.fd(), to, bytes, static_cast<off_t>(offset));
-        if (count < 0 && errno == EINTR) continue;
-        if (count <= 0) {
-            throw Error::input(
-                {.file = file.path(),
-                 .field = "offset",
-                 .value = std::to_string(offset),
-                 .problem = count == 0 ? std::string("the file has become shorter")
-                                       : std::string("cannot be read: ") + std::strerror(errno),
-                 .remedy = "do not change a model while it is loaded"});
-        }
-        to += count;
-        offset += static_cast<std::size_t>(count);
-        bytes -= static_cast<std::size_t>(count);
-    }
-}
 
 }  // namespace
 
@@ -67,8 +45,8 @@ void WeightReader::read(ThreadPool& pool, const Tensor& tensor, const RowOrder& 
     const auto copy = [&](std::int64_t to_byte, std::int64_t from_byte, std::int64_t bytes) {
         const std::byte* from = data + from_byte;
         if (file) {
-            read_file(*file, static_cast<std::size_t>(from - file->bytes().data()), to + to_byte,
-                      static_cast<std::size_t>(bytes));
+            file->read(static_cast<std::uint64_t>(from - file->bytes().data()),
+                       {to + to_byte, static_cast<std::size_t>(bytes)});
         } else {
             std::memcpy(to + to_byte, from, static_cast<std::size_t>(bytes));
         }

@@ -33,6 +33,7 @@ using State = model::TrainEngine::State;
 
 constexpr const char* kPartial = ".partial-";  // before the name of a checkpoint being written
 constexpr const char* kOld = ".old-";          // ... being removed
+constexpr const char* kDamaged = "damaged-";   // ... that cannot be read
 constexpr const char* kLayout = "millrace-flat-1";
 constexpr int kStateVersion = 1;
 constexpr const char* kFiles[] = {"",           "config.json",           "model.safetensors",
@@ -119,13 +120,25 @@ std::string state_text(const TrainState& state, const std::uint64_t (&hashes)[3]
     return out.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
+// Nothing is wrong with the file.
+struct OtherVersion : Error {
+    explicit OtherVersion(const Error& error) : Error(error) {}
+};
+
 // state.json, field by field.
 class StateFile {
   public:
     explicit StateFile(std::string path) : path_(std::move(path)) {
         json_ = formats::parse_json(read_text_file(path_, std::size_t{1} << 26), path_, "");
         if (!json_.is_object()) throw bad("", "must hold one JSON object");
-        if (integer("version") != kStateVersion) throw bad("version", "is not known here");
+        if (const std::int64_t version = integer("version"); version != kStateVersion) {
+            throw OtherVersion(
+                Error::input({.file = path_,
+                              .field = "version",
+                              .value = fmt::format("{}", version),
+                              .problem = fmt::format("is not {}, the one read here", kStateVersion),
+                              .remedy = "use the program that wrote it"}));
+        }
     }
     const json& field(const char* key) const {
         const auto at = json_.find(key);
@@ -253,11 +266,24 @@ void Checkpoints::prune(std::int64_t keep) {
     }
 }
 
+std::string Checkpoints::put_aside(std::int64_t step) {
+    const fs::path path = folder(step);
+    const fs::path aside = path.parent_path() / (kDamaged + path.filename().string());
+    std::error_code code;
+    fs::remove_all(aside, code);  // of an earlier time; it was of no use then
+    fs::rename(path, aside, code);
+    if (code) return "";
+    sync_path(path.parent_path().string());
+    return aside.string();
+}
+
 // Readers of files speak to who downloaded them. Here there is one remedy, whatever the damage is.
 template <typename Read>
 auto Checkpoints::reading(std::int64_t step, Read&& read) const {
     try {
         return read();
+    } catch (const OtherVersion&) {
+        throw;
     } catch (const Error& error) {
         const fs::path path = folder(step);
         // What is on the disk may be good: the reader says why it could not get at it.
@@ -272,14 +298,14 @@ auto Checkpoints::reading(std::int64_t step, Read&& read) const {
         ErrorInfo info = error.info();
         if (info.file.empty()) info.file = path.string();
         info.problem += "; the checkpoint is damaged";
-        info.remedy = at != all.begin()
-                          ? fmt::format("remove {} to go on from {}", path.string(),
-                                        name_of(folder(*std::prev(at))))
-                          : fmt::format(
-                                "there is none before it: start again in another folder, or with "
-                                "--init where {} is good",
-                                (path / "model.safetensors").string());
-        throw Error::input(std::move(info));
+        info.remedy =
+            at != all.begin()
+                ? fmt::format("--resume {} goes on from {}", run_, name_of(folder(*std::prev(at))))
+                : fmt::format(
+                      "there is none before it: start again in another folder, or with "
+                      "--init where {} is good",
+                      (path / "model.safetensors").string());
+        throw DamagedCheckpoint(std::move(info));
     }
 }
 

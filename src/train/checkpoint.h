@@ -9,8 +9,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "core/error.h"
 #include "model/train_engine.h"
 #include "text/tokenizer.h"
 #include "train/options.h"
@@ -33,6 +35,12 @@ struct TrainState {
     std::vector<Sample> samples;  // the last few
 };
 
+// Of a checkpoint that is missing something, truncated, or not as it was written.
+class DamagedCheckpoint : public Error {
+  public:
+    explicit DamagedCheckpoint(ErrorInfo info) : Error(ErrorKind::input, std::move(info)) {}
+};
+
 class Checkpoints {
   public:
     explicit Checkpoints(std::string run);
@@ -49,8 +57,11 @@ class Checkpoints {
     // Removes all but the newest `keep`; 0: none.
     void prune(std::int64_t keep);
 
-    // These throw Error (input) for anything that is missing, truncated, or not as it was written,
-    // and name the checkpoint before, from which the run can go on.
+    // Under a name by which no run goes on from it; given back. "": it could not be renamed.
+    std::string put_aside(std::int64_t step);
+
+    // These throw DamagedCheckpoint, which names the checkpoint before; and Error where what is on
+    // the disk may be good: of another version of this program, or not to be opened.
     // The state of the checkpoint at `step`, without weights.
     TrainState read_state(std::int64_t step) const;
     model::ModelSpec read_spec(std::int64_t step) const;

@@ -63,15 +63,22 @@ class Unbroken {
 
 class Run {
   public:
-    // New, or going on after `from` (read by resume()).
-    Run(TrainState state, bool resumed, RunFolder& folder, const TrainEvents& events)
+    struct Damaged {
+        std::int64_t step = 0;
+        DamagedCheckpoint error;
+    };
+    // New, or going on after `state` (read by resume()) because newer checkpoints are `damaged`.
+    Run(TrainState state, bool resumed, RunFolder& folder, const TrainEvents& events,
+        std::vector<Damaged> damaged = {})
         : folder_(folder),
           state_(std::move(state)),
           o_(state_.options),
           events_(events),
           resumed_(resumed),
-          checkpoints_(o_.out) {}
+          checkpoints_(o_.out),
+          damaged_(std::move(damaged)) {}
 
+    // Throws DamagedCheckpoint, before anything is changed, where `state`'s cannot be loaded.
     TrainResult go();
 
   private:
@@ -82,6 +89,7 @@ class Run {
     void open_data();
     void make_engine();
     void open_folder();
+    void leave_damaged();
     void start_reading();
     void train_steps();
     void whole_step();
@@ -118,6 +126,7 @@ class Run {
     const TrainEvents& events_;
     const bool resumed_;
     Checkpoints checkpoints_;
+    const std::vector<Damaged> damaged_;  // the newest first
 
     Dataset data_;
     std::string tokenizer_json_;

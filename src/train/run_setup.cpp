@@ -103,9 +103,22 @@ void Run::make_engine() {
     }
 }
 
+// Now that an older one is loaded. They stay, for who wants to look; the run will come to their
+// steps again.
+void Run::leave_damaged() {
+    for (const Damaged& each : damaged_) {
+        const std::string aside = checkpoints_.put_aside(each.step);
+        ErrorInfo info = each.error.info();
+        info.remedy = fmt::format("going on from step {}", state_.step);
+        if (!aside.empty()) info.remedy += fmt::format(" ({} is kept)", aside);
+        say(Error::input(std::move(info)).what());
+    }
+}
+
 void Run::open_folder() {
     folder_.keep();
     checkpoints_.prepare();
+    leave_damaged();
     const std::string metrics = (fs::path(o_.out) / kMetricsName).string();
     metrics_file_ = std::make_unique<MetricsWriter>(metrics, state_.step);
     metrics_ = read_metrics(metrics);

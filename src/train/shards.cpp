@@ -132,11 +132,26 @@ Shard Shard::parse(std::span<const std::byte> bytes, std::string name) {
     return shard;
 }
 
+void Shard::copy(std::uint64_t at, std::span<std::byte> out) const {
+    if (file_.fd() >= 0) {
+        file_.read(kShardHeaderBytes + at, out);
+    } else {
+        std::memcpy(out.data(), ids_.data() + at, out.size());
+    }
+}
+
 void Shard::read(std::uint64_t first, std::span<std::int32_t> out) const {
     MR_CHECK(first <= tokens() && out.size() <= tokens() - first, "the ids are inside the shard");
-    const std::byte* from = ids_.data() + first * header_.bytes_per_token;
-    const bool good = header_.bytes_per_token == 2 ? widen<std::uint16_t>(from, out, header_.vocab)
-                                                   : widen<std::uint32_t>(from, out, header_.vocab);
+    const std::uint64_t width = header_.bytes_per_token;
+    std::byte piece[16384];  // of a sequence, on the stack: most are no longer
+    bool good = true;
+    for (std::size_t done = 0; done < out.size();) {
+        const std::span part = out.subspan(done, std::min(out.size() - done, sizeof piece / width));
+        copy((first + done) * width, std::span(piece).first(part.size() * width));
+        good &= width == 2 ? widen<std::uint16_t>(piece, part, header_.vocab)
+                           : widen<std::uint32_t>(piece, part, header_.vocab);
+        done += part.size();
+    }
     if (good) return;
     const auto bad = std::find_if(out.begin(), out.end(), [&](std::int32_t id) {
         return static_cast<std::uint32_t>(id) >= header_.vocab;
@@ -148,12 +163,14 @@ void Shard::read(std::uint64_t first, std::span<std::int32_t> out) const {
 }
 
 void Shard::verify(const std::function<bool(std::uint64_t)>& more) const {
-    constexpr std::size_t kPiece = 4u << 20;
+    constexpr std::size_t kPiece = 1u << 20;
+    std::vector<std::byte> buffer(std::min(kPiece, ids_.size()));
     std::uint64_t found = kChecksumStart;
-    for (std::span<const std::byte> left = ids_; !left.empty();) {
-        const auto piece = left.first(std::min(kPiece, left.size()));
+    for (std::size_t done = 0; done < ids_.size();) {
+        const auto piece = std::span(buffer).first(std::min(buffer.size(), ids_.size() - done));
+        copy(done, piece);
         found = token_checksum(piece, found);
-        left = left.subspan(piece.size());
+        done += piece.size();
         if (more && !more(piece.size())) return;
     }
     if (found == header_.checksum) return;

@@ -62,7 +62,9 @@ struct ShardHeader {
 std::string shard_header_bytes(const ShardHeader& header);
 
 // One shard. Trusts nothing: the header against the size of the file when it is opened, ids against
-// the vocabulary when they are read. Any number of threads may read.
+// the vocabulary when they are read, and that they are still there: of a file ids come by
+// MappedFile::read(), so that one that is cut while a run goes on is an Error, and the run can save
+// its last step. Any number of threads may read.
 class Shard {
   public:
     static Shard open(const std::string& path);
@@ -72,15 +74,19 @@ class Shard {
     const ShardHeader& header() const { return header_; }
     std::uint64_t tokens() const { return header_.tokens; }
     const std::string& name() const { return name_; }
-    // Ids [first, first + out.size()). Throws Error where one is not below the vocabulary.
+    // Ids [first, first + out.size()). Throws Error where one is not below the vocabulary, or
+    // cannot be read any more.
     void read(std::uint64_t first, std::span<std::int32_t> out) const;
     // Reads all of it: throws Error where the checksum is not the header's. `more(bytes)` is told
     // of every piece that was read; false: that is enough.
     void verify(const std::function<bool(std::uint64_t bytes)>& more = {}) const;
 
   private:
+    // Bytes of ids, from byte `at` of them on.
+    void copy(std::uint64_t at, std::span<std::byte> out) const;
+
     std::string name_;
-    MappedFile file_;
+    MappedFile file_;  // or none
     std::span<const std::byte> ids_;
     ShardHeader header_;
 };

@@ -320,17 +320,32 @@ TrainResult resume(const std::string& run, const std::function<void(TrainOptions
     RunFolder folder = RunFolder::open(run);
     folder.keep();
     const std::vector<std::int64_t> steps = checkpoints.steps();
-    TrainState state = checkpoints.read_state(steps.back());
-    if (change) change(state.options);
-    std::error_code code;
-    state.options.data = fs::absolute(state.options.data, code).lexically_normal().string();
-    if (state.options.steps < state.step) {
-        throw Error::usage({.field = "--steps",
-                            .value = fmt::format("{}", state.options.steps),
-                            .problem = fmt::format("{} has done {} already", run, state.step),
-                            .remedy = "give more than that, or leave it out"});
+    std::vector<Run::Damaged> damaged;
+    for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+        try {
+            TrainState state = checkpoints.read_state(*step);
+            if (change) change(state.options);
+            std::error_code code;
+            state.options.data = fs::absolute(state.options.data, code).lexically_normal().string();
+            if (state.options.steps < state.step) {
+                throw Error::usage(
+                    {.field = "--steps",
+                     .value = fmt::format("{}", state.options.steps),
+                     .problem = fmt::format("{} has done {} already", run, state.step),
+                     .remedy = "give more than that, or leave it out"});
+            }
+            return Run(std::move(state), true, folder, events, damaged).go();
+        } catch (const DamagedCheckpoint& error) {
+            // The one before it may be good; if none is, the newest is what is told of.
+            damaged.push_back({*step, error});
+        }
     }
-    return Run(std::move(state), true, folder, events).go();
+    ErrorInfo info = damaged.front().error.info();
+    if (damaged.size() > 1) {
+        info.remedy = fmt::format("so are the {} before it: start again in another folder",
+                                  damaged.size() - 1);
+    }
+    throw Error::input(std::move(info));
 }
 
 }  // namespace mr::train

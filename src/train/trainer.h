@@ -69,8 +69,9 @@ struct TrainResult {
 // Throws Error: usage for options, input for data, device for memory.
 TrainResult train(const TrainOptions& options, const TrainEvents& events);
 
-// Goes on with the run in `run` as its newest checkpoint says; `change` may change options that the
-// results do not depend on (threads, how often to save), or deliberately others (steps).
+// Goes on with the run in `run` as its newest whole checkpoint says; damaged ones after it are told
+// of by `note` and put aside. `change` may change options that the results do not depend on
+// (threads, how often to save), or deliberately others (steps).
 TrainResult resume(const std::string& run, const std::function<void(TrainOptions&)>& change,
                    const TrainEvents& events);
 

@@ -204,12 +204,12 @@ class TrainTest(driver.CliTest):
         self.assertIn(b"still saving", err)
         self.assert_saved_last_step(run)
 
-    def running(self, *more, **kwargs):
+    def running(self, *more, data=None, **kwargs):
         """A run without end, once it has done a step."""
         run = self.folder / "run"
         process = subprocess.Popen(
             [BIN, "train", *SHAPE, *QUIET, "--steps", "100000", "--save-every", "0", "--data",
-             str(self.data), "--out", str(run), *more], **kwargs)
+             str(data or self.data), "--out", str(run), *more], **kwargs)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         while not (run / "metrics.jsonl").exists() or not metrics(run):
@@ -290,23 +290,60 @@ class TrainTest(driver.CliTest):
         self.ok("train", "--resume", run)
         self.assert_same_end(run)
 
-    def test_damaged_checkpoints(self):
-        for name, change, says in (
-                ("model.safetensors", lambda b: b[:-100], "model.safetensors"),
-                ("optimizer.safetensors", lambda b: b[:-100], "optimizer.safetensors"),
-                ("optimizer.safetensors", lambda b: b[:-2000] + b"12345678" + b[-1992:], "damaged"),
-                ("model.safetensors", lambda b: b[:-8] + b"12345678", "damaged"),
-                ("state.json", lambda b: b[:len(b) // 2], "state.json"),
-                ("state.json", lambda b: b.replace(b'"seq": 32', b'"seq": "x"'), "options.seq"),
-                ("config.json", lambda b: b"{}", "config.json")):
-            run = self.folder / "run"
-            shutil.copytree(self.whole, run)
-            file = run / "checkpoints" / "step-000006" / name
+    def test_damaged_checkpoints_are_left_for_the_one_before(self):
+        def damage(run, step, name, change):
+            file = run / "checkpoints" / f"step-{step:06}" / name
             changed = change(file.read_bytes())
             file.unlink()
             file.write_bytes(changed)
-            self.fails(1, "train", "--resume", run, says=says)
+
+        run = self.folder / "run"
+        for name, change, says in (
+                ("optimizer.safetensors", lambda b: b[:-2000] + b"12345678" + b[-1992:], "damaged"),
+                ("model.safetensors", lambda b: b[:-8] + b"12345678", "damaged"),
+                ("state.json", lambda b: b.replace(b'"seq": 32', b'"seq": "x"'), "options.seq"),
+                ("config.json", lambda b: b"{}", "config.json")):
+            shutil.copytree(self.whole, run)
+            damage(run, 6, name, change)
+            err = self.ok("train", "--resume", run).err
+            (line,) = [line for line in err.splitlines() if "damaged" in line]
+            for part in (says, "step-000006", "going on from step 4", "damaged-step-000006"):
+                self.assertIn(part, line)
+            self.assert_same_end(run)
+            self.assertEqual(checkpoints(run),
+                             ["damaged-step-000006", *(f"step-{n:06}" for n in (2, 4, 6))])
             shutil.rmtree(run)
+        # Two of three, and again where that was left before.
+        shutil.copytree(self.whole, run)
+        for _ in range(2):
+            for step in (4, 6):
+                damage(run, step, "model.safetensors", lambda b: b[:-1])
+            self.assertIn("going on from step 2", self.ok("train", "--resume", run).err)
+            self.assert_same_end(run)
+        # Of all, the newest is named, and nothing is changed.
+        for step in (2, 4, 6):
+            damage(run, step, "state.json", lambda b: b[:-9])
+        before = checkpoints(run)
+        self.fails(1, "train", "--resume", run, says=["step-000006", "damaged", "2 before it"])
+        self.assertEqual(checkpoints(run), before)
+        for step in (2, 4):
+            shutil.rmtree(run / "checkpoints" / f"step-{step:06}")
+        self.fails(1, "train", "--resume", run, says=["step-000006", "none before it", "--init"])
+        # Another version's is not damaged.
+        shutil.rmtree(run)
+        shutil.copytree(self.whole, run)
+        damage(run, 6, "state.json", lambda b: b.replace(b'"version": 1', b'"version": 99'))
+        self.fails(1, "train", "--resume", run, says=["state.json", "99", "the program that wrote"])
+
+    def test_a_shard_that_is_cut_under_a_run(self):
+        shutil.copytree(self.data, self.folder / "data")
+        run, process = self.running(data=self.folder / "data", stderr=subprocess.PIPE)
+        os.truncate(self.folder / "data" / "train-00000.bin", 64)
+        _, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 1, err)
+        self.assertIn("train-00000.bin", err.decode().splitlines()[-1])
+        self.assertIn("has become shorter", err.decode().splitlines()[-1])
+        self.assert_saved_last_step(run)
 
     def test_data_that_is_not_the_runs(self):
         run, text, other = (self.folder / name for name in ("run", "t.txt", "other"))

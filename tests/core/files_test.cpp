@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
+#include <span>
 
 #include "core/error.h"
 #include "core/mapped_file.h"
@@ -42,6 +44,48 @@ TEST(MappedFile, HoldsTheWholeFile) {
     MappedFile other;
     other = std::move(moved);
     EXPECT_EQ(text_of(other), text);
+}
+
+TEST(MappedFile, ReadsWithoutTheMap) {
+    TempFolder folder;
+    std::string text(20000, 'a');
+    text[12345] = 'b';
+    const std::string path = folder.write("a", text);
+    const MappedFile file(path);
+    std::string part(3, '?');
+    file.read(12344, std::as_writable_bytes(std::span(part)));
+    EXPECT_EQ(part, "aba");
+    file.read(20000, {});
+    EXPECT_THROW(file.read(19998, std::as_writable_bytes(std::span(part))), ContractError);
+    // Through the map this would be SIGBUS.
+    std::filesystem::resize_file(path, 12345);
+    const Error error =
+        error_of([&] { file.read(12344, std::as_writable_bytes(std::span(part))); });
+    EXPECT_EQ(error.kind(), ErrorKind::input);
+    EXPECT_EQ(error.info().file, path);
+    EXPECT_NE(std::string(error.what()).find("has become shorter"), std::string::npos);
+}
+
+TEST(MappedFileDeathTest, AMapWhoseFileWasCutIsNamed) {
+    TempFolder folder;
+    const std::string path = folder.write("cut", std::string(100000, 'x'));
+    EXPECT_EXIT(
+        {
+            explain_lost_maps("program");
+            const MappedFile other(folder.write("other", std::string(100000, 'y')));
+            const MappedFile file(path);
+            std::filesystem::resize_file(path, 10);
+            const volatile std::byte* bytes = file.bytes().data();
+            (void)bytes[90000];
+        },
+        testing::ExitedWithCode(1), "^program: .*/cut: the file has become shorter");
+    // What is no file's ends as it always did.
+    EXPECT_EXIT(
+        {
+            explain_lost_maps("program");
+            raise(SIGBUS);
+        },
+        testing::KilledBySignal(SIGBUS), "");
 }
 
 TEST(MappedFile, ErrorsNameTheFileAndTheReason) {

@@ -72,6 +72,21 @@ TEST(Shard, TheFileOnDisk) {
     expect_error("is empty", [&] { (void)Shard::open(folder / "empty.bin"); });
 }
 
+TEST(Shard, AFileThatIsCutWhileItIsReadSaysSo) {
+    const test::TempFolder folder;
+    const std::vector<std::int32_t> ids(50000, 7);
+    const std::string path = folder.write("train-00000.bin", ShardBytes(ids).text);
+    const Shard shard = Shard::open(path);
+    shard.verify();
+    std::vector<std::int32_t> out(30000);  // in several pieces
+    shard.read(20000, out);
+    EXPECT_EQ(out, std::vector<std::int32_t>(30000, 7));
+    std::filesystem::resize_file(path, kShardHeaderBytes + 2 * 40000 + 1);
+    shard.read(10000, out);  // which is still there
+    expect_error("train-00000.bin: offset", [&] { shard.read(10001, out); });
+    expect_error("has become shorter", [&] { shard.verify(); });
+}
+
 // The layout is a promise to files that exist already.
 TEST(Shard, TheBytesOfTheHeader) {
     const std::string bytes = shard_header_bytes(

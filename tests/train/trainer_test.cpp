@@ -111,6 +111,37 @@ TEST_F(Disturbed, DataThatCannotBeReadEndsTheStepThatNeedsItAndNothingBefore) {
     EXPECT_EQ(read_text_file(options_.out + weights), read_text_file(whole.out + weights));
 }
 
+// Through a map it would be SIGBUS.
+TEST_F(Disturbed, AShardThatIsCutUnderARunLosesNoStep) {
+    const std::string good = read_text_file(shard());
+    for (const int prefetch : {0, 2}) {
+        options_.prefetch = prefetch;
+        options_.out = folder_ / ("run" + std::to_string(prefetch));
+        options_.steps = 40;
+        events_.step = [&](const TrainEvents::Step& step) {
+            if (step.metrics.step == 5) fs::resize_file(shard(), kShardHeaderBytes);
+        };
+        try {
+            train(options_, events_);
+            FAIL() << "it had no data any more";
+        } catch (const Error& error) {
+            EXPECT_EQ(error.kind(), ErrorKind::input);
+            EXPECT_EQ(fs::path(error.info().file).filename(), "train-00000.bin");
+            EXPECT_NE(std::string(error.what()).find("has become shorter"), std::string::npos);
+        }
+        // What was read ahead is worked off.
+        ASSERT_EQ(saved().size(), 1u);
+        EXPECT_GE(saved()[0], 5);
+        EXPECT_LE(saved()[0], prefetch == 0 ? 6 : 7 + prefetch);
+        EXPECT_EQ(lines(), static_cast<std::size_t>(saved()[0]));
+        folder_.write("data/train-00000.bin", good);
+        EXPECT_EQ(resume(options_.out, {}, {}).step, 40);
+    }
+    const std::string weights = "/checkpoints/step-000040/model.safetensors";
+    EXPECT_EQ(read_text_file(folder_ / "run0" + weights),
+              read_text_file(folder_ / "run2" + weights));
+}
+
 TEST_F(Disturbed, ValidationDataThatCannotBeReadLosesNoStep) {
     options_.eval_every = 3;
     events_.step = [&](const TrainEvents::Step& step) {
