@@ -73,13 +73,20 @@ int storybook(const Options& options) {
 
     const double bits = stats.entropy_nats / std::log(2.0);
     if (options.shared.json) {
+        const train::Grammar::Size size = train::Storybook::grammar().size();
         const Json json = {{"out", options.out},
                            {"stories", stats.stories},
                            {"seed", options.seed},
                            {"bytes", stats.bytes},
                            {"entropy_nats_per_story", stats.entropy_nats},
                            {"entropy_bits_per_story", bits},
-                           {"mean_nats_per_story", stats.mean_nats}};
+                           {"mean_nats_per_story", stats.mean_nats},
+                           {"grammar",
+                            {{"rules", size.rules},
+                             {"tables", size.tables},
+                             {"records", size.records},
+                             {"alternatives", size.alternatives},
+                             {"words", size.words}}}};
         out(json_text(json));
         return 0;
     }

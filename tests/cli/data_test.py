@@ -16,6 +16,7 @@ class Data(driver.CliTest):
         self.assertEqual(got["bytes"], len(text))
         self.assertEqual(text.count("<|endoftext|>"), 20)
         self.assertGreater(got["entropy_nats_per_story"], 1)
+        self.assertGreater(got["grammar"]["words"], 3000)
         again = self.ok("data", "storybook", "--stories", 20, "--seed", 5, "--out", "-")
         self.assertEqual(again.out, text)
         self.assertIn("entropy", again.err)
