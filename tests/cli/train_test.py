@@ -132,6 +132,14 @@ class TrainTest(driver.CliTest):
         self.assertEqual(self.ok_json("train", "--resume", run)["step"], 6)
         self.assert_same_end(run)
 
+    def test_the_same_seed_gives_the_same_run_and_another_seed_another(self):
+        same, other = self.folder / "same", self.folder / "other"
+        self.assertEqual(self.start(same, "--seed", "1").code, 0)
+        self.assertEqual(self.start(other, "--seed", "2").code, 0)
+        self.assert_same_end(same)
+        for mine, theirs in zip(metrics(other), metrics(self.whole)):
+            self.assertNotEqual(mine["loss"], theirs["loss"])
+
     def test_bf16_masters_resume_with_the_same_bits(self):
         whole, run = self.folder / "whole16", self.folder / "run16"
         result = self.start(whole, "--masters", "bf16", "--keep", "0")

@@ -1,5 +1,6 @@
 #include "ops/embedding/embedding_backward.h"
 
+#include "ops/simd/slopes.h"
 #include "ops/simd/testing.h"
 
 namespace mr::ops {
@@ -31,6 +32,44 @@ TEST(EmbeddingBackward, AddsInOrderWhateverTheThreads) {
             EXPECT_TRUE(same_bits(dtable.values, want));
         }
     }
+}
+
+// Of a loss that is the sum of squares of x = table[ids] + positions, with ids that come again.
+TEST(EmbeddingBackward, GradientIsTheSlope) {
+    const std::int64_t dim = 3;
+    const std::vector<std::int32_t> ids{2, 0, 2, 2, 1, 0}, places{0, 1, 2, 0, 1, 2};
+    const auto tokens = static_cast<std::int64_t>(ids.size());
+    Floats table = Floats::normal({4, dim}, 1), positions = Floats::normal({3, dim}, 2);
+    auto exact_table = widened(table.values), exact_positions = widened(positions.values);
+    const auto x = [&](std::int64_t t, std::int64_t i) {
+        const auto at = static_cast<std::size_t>(t);
+        return exact_table[static_cast<std::size_t>(ids[at] * dim + i)] +
+               exact_positions[static_cast<std::size_t>(places[at] * dim + i)];
+    };
+    const auto loss = [&] {
+        double sum = 0;
+        for (std::int64_t t = 0; t < tokens; ++t) {
+            for (std::int64_t i = 0; i < dim; ++i) sum += x(t, i) * x(t, i);
+        }
+        return sum;
+    };
+    Floats dx({tokens, dim}), dtable({4, dim}, 0), dpositions({3, dim}, 0);
+    for (std::int64_t t = 0; t < tokens; ++t) {
+        for (std::int64_t i = 0; i < dim; ++i) dx[t * dim + i] = static_cast<float>(2 * x(t, i));
+    }
+    Bench bench;
+    embedding_backward(bench, dtable, dx, ids);
+    embedding_backward(bench, dpositions, dx, places);
+    // At most three terms below 16, each rounded to f32 and added in f32.
+    const double bound = 6 * 16 * 0x1p-24;
+    for (std::int64_t i = 0; i < dtable.size(); ++i) {
+        EXPECT_NEAR(dtable[i], slope(exact_table[static_cast<std::size_t>(i)], loss), bound);
+    }
+    for (std::int64_t i = 0; i < dpositions.size(); ++i) {
+        EXPECT_NEAR(dpositions[i], slope(exact_positions[static_cast<std::size_t>(i)], loss),
+                    bound);
+    }
+    EXPECT_EQ(dtable[3 * dim], 0);  // a row that never came
 }
 
 TEST(EmbeddingBackward, LedgerAndContract) {
