@@ -1,8 +1,9 @@
-// usage: attention [TOKENS [HEADS [HEAD_DIM]]]: causal self-attention on raw device pointers and a
-// stream, forward and backward, timed, and one row checked on the host.
+// usage: example_attention [TOKENS [HEADS [HEAD_DIM]]]: causal self-attention on raw device
+// pointers and a stream, forward and backward, timed, and one row checked on the host.
 #include <cuda_runtime_api.h>
 #include <millrace/attention.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>

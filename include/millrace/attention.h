@@ -12,6 +12,11 @@
 // Everything lies in the memory of the current device, which is the same in all calls of a process
 // (kernels are chosen for the first one's); calls return at once and can be captured in
 // a graph. Every function throws std::exception with the sentence of this contract that was broken.
+//
+// Limits: 65,535 heads and as many sequences; less than 2^30 tokens, 2^38 elements from token to
+// token, and 2^30 tiles of 64 tokens in all (sequences * heads * longest sequence / 64). Before
+// Hopper (sm_90) a sequence has at most 4 million queries, backward as many keys; in the backward
+// without tensor cores (f32, or before sm_80) 2 million of both.
 #pragma once
 
 #include <cstddef>

@@ -14,7 +14,7 @@ namespace mr::ops {
 //   values [pages, kv_heads, page_tokens, head_dim]
 // so that the keys of one head in one page lie together.
 struct PagedKv {
-    Tensor keys;    // f32 or f16
+    Tensor keys;    // f32 or f16; on the GPU (attention_cuda.h) bf16, too
     Tensor values;  // as keys
     int page_tokens() const { return static_cast<int>(keys.dim(2)); }
     int kv_heads() const { return static_cast<int>(keys.dim(1)); }

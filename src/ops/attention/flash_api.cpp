@@ -18,9 +18,23 @@ mr::DType dtype_of(AttentionType type) {
             return mr::DType::f32;
         case AttentionType::f16:
             return mr::DType::f16;
-        default:
+        case AttentionType::bf16:
             return mr::DType::bf16;
     }
+    MR_CHECK(false, "the type is AttentionType::f32, f16 or bf16");
+}
+
+mr::ops::AttentionMask::Kind kind_of(AttentionMask mask) {
+    using Kind = mr::ops::AttentionMask::Kind;
+    switch (mask) {
+        case AttentionMask::full:
+            return Kind::full;
+        case AttentionMask::causal:
+            return Kind::causal;
+        case AttentionMask::block_causal:
+            return Kind::block_causal;
+    }
+    MR_CHECK(false, "the mask is AttentionMask::full, causal or block_causal");
 }
 
 // The call as the op takes it.
@@ -38,10 +52,7 @@ struct Call {
         out = rows(a, a.out, a.tokens_q, a.heads, a.out_stride);
         lse = {a.lse, mr::DType::f32, {a.heads, a.tokens_q}};
         batch = {a.cu_q, a.cu_k, a.sequences, a.max_queries, a.max_keys};
-        using Kind = mr::ops::AttentionMask::Kind;
-        mask.kind = a.mask == AttentionMask::full           ? Kind::full
-                    : a.mask == AttentionMask::block_causal ? Kind::block_causal
-                                                            : Kind::causal;
+        mask.kind = kind_of(a.mask);
         mask.block = a.block;
         mask.window = a.window;
         mask.sinks = a.sinks;

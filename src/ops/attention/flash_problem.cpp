@@ -7,6 +7,7 @@ namespace mr::cuda::flash {
 namespace {
 
 constexpr std::int64_t kMostTokens = Mask::kNever - 1;
+constexpr std::int64_t kMostStride = std::int64_t{1} << 40;  // bytes: what TMA takes
 
 void check_rows(const ops::HeadRows& x, DType dtype) {
     MR_CHECK(x.tensor.shape.rank == 3, "attention's tensors are [tokens, heads, head_dim]");
@@ -17,6 +18,7 @@ void check_rows(const ops::HeadRows& x, DType dtype) {
              "a token's stride is no less than heads * head_dim");
     MR_CHECK(dtype_bytes(dtype, static_cast<std::size_t>(x.token_stride)) % 16 == 0,
              "tokens lie a multiple of 16 bytes apart on the GPU: a stride of 8 elements (f32: 4)");
+    MR_CHECK(x.token_stride < kMostStride / 4, "a token's stride is less than 2^38 elements");
     MR_CHECK(x.tensor.data || x.tokens() == 0, "attention's tensors have memory: no null pointers");
     MR_CHECK(reinterpret_cast<std::uintptr_t>(x.tensor.data) % 16 == 0,
              "attention's tensors begin at a multiple of 16 bytes on the GPU");

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <string>
 #include <vector>
@@ -166,6 +167,7 @@ TEST(FlashProblem, BrokenContractsAreNamed) {
     expect_broken("all of one type", [](Call& c) { c.out.tensor.dtype = DType::f32; });
     expect_broken("[tokens, heads, head_dim]", [](Call& c) { c.q.tensor.shape = {10, 256}; });
     expect_broken("no less than heads * head_dim", [](Call& c) { c.q.token_stride = 255; });
+    expect_broken("less than 2^38 elements", [](Call& c) { c.k.token_stride = 1ll << 38; });
     expect_broken("16 bytes apart", [](Call& c) { c.v.token_stride += 4; });
     expect_broken("no null pointers", [](Call& c) { c.v.tensor.data = nullptr; });
     expect_broken("no null pointers", [](Call& c) { c.lse.data = nullptr; });
@@ -190,6 +192,11 @@ TEST(FlashProblem, BrokenContractsAreNamed) {
     expect_broken("the mask has", [](Call& c) { c.mask.window = -1; });
     expect_broken("the mask has", [](Call& c) { c.mask.sinks = -1; });
     expect_broken("scale is positive", [](Call& c) { c.scale = 0; });
+    expect_broken("positive and finite", [](Call& c) { c.scale = INFINITY; });
+    expect_broken("positive and finite", [](Call& c) { c.scale = NAN; });
+    expect_broken("65535 heads", [](Call& c) { c.shapes(1, 1, 65536, 2, 64); });
+    expect_broken("65535 sequences", [&](Call& c) { c.batch = {cu, cu, 65536, 1, 1}; });
+    expect_broken("less than 2^30 tokens", [](Call& c) { c.shapes(1 << 30, 12, 4, 2, 64); });
 }
 
 TEST(FlashProblem, BackwardHasMoreTensors) {
