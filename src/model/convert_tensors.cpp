@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "model/convert_formats.h"
 #include "model/random.h"
+#include "model/row_order.h"
 #include "ops/quant/quant.h"
 
 namespace mr::model {
@@ -171,16 +172,9 @@ std::vector<RoleTensor> Converter::read(const OutTensor& tensor) const {
 
 // Which row of a q or k in memory belongs at `row`, where the output turns other pairs.
 std::int64_t Converter::rope_row(Role role, std::int64_t row) const {
-    const RopeSpec& rope = input_.spec.rope;
-    const bool turns =
-        role == Role::q || role == Role::k || role == Role::q_bias || role == Role::k_bias;
-    if (!turns || rope.style == style_ || rope.rotary == 0) return row;
-    const std::int64_t half = rope.rotary / 2;
-    const std::int64_t at = row % input_.spec.head_dim;
-    if (at >= rope.rotary) return row;
-    const std::int64_t from = style_ == ops::RopeStyle::interleaved ? at / 2 + (at % 2) * half
-                                                                    : (at % half) * 2 + at / half;
-    return row - at + from;
+    if (input_.spec.rope.style == style_) return row;
+    const RowOrder rows = turned_rows(input_.spec, role);
+    return style_ == ops::RopeStyle::interleaved ? rows.source(row) : rows.inverse(row);
 }
 
 std::vector<Converter::RowRef> Converter::row_order(const OutTensor& tensor) const {

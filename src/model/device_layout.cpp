@@ -207,20 +207,7 @@ void require_device_memory(const DeviceNeeds& needs, const ModelSpec& spec,
 }
 
 RowOrder row_order(const ModelSpec& spec, Role role) {
-    RowOrder order{spec.head_dim, 0};
-    switch (role) {
-        case Role::q:
-        case Role::k:
-        case Role::q_bias:
-        case Role::k_bias:
-        case Role::q_norm:
-        case Role::k_norm:
-            if (spec.rope.style == ops::RopeStyle::half) order.rotary = spec.rope.rotary;
-            break;
-        default:
-            break;
-    }
-    return order;
+    return spec.rope.style == ops::RopeStyle::half ? turned_rows(spec, role) : RowOrder{};
 }
 
 }  // namespace mr::model

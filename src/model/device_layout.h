@@ -17,6 +17,7 @@
 #include "core/arena.h"
 #include "model/model.h"
 #include "model/names.h"
+#include "model/row_order.h"
 #include "model/weights.h"
 
 namespace mr::model {
@@ -66,16 +67,6 @@ void require_device_memory(const DeviceNeeds& needs, const ModelSpec& spec,
 std::string device_remedy(const DeviceNeeds& needs, const ModelSpec& spec, std::uint64_t available);
 
 // Which row of a tensor on the host is row r on the device.
-struct RowOrder {
-    int head_dim = 1;
-    int rotary = 0;  // 0: as they are
-    constexpr std::int64_t source(std::int64_t r) const {
-        const auto in_head = static_cast<int>(r % head_dim);
-        if (in_head >= rotary) return r;
-        return r - in_head + in_head / 2 + (in_head % 2) * (rotary / 2);
-    }
-    constexpr bool plain() const { return rotary == 0; }
-};
 RowOrder row_order(const ModelSpec& spec, Role role);
 
 }  // namespace mr::model

@@ -78,6 +78,11 @@ bool is_per_layer(Role role) {
            nullptr;
 }
 
+bool is_norm_weight(Role role) {
+    return role == Role::attn_norm || role == Role::mlp_norm || role == Role::final_norm ||
+           role == Role::q_norm || role == Role::k_norm;
+}
+
 bool is_matrix(Role role) {
     switch (role) {
         case Role::embedding:

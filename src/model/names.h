@@ -57,6 +57,7 @@ struct RoleAt {
 
 bool is_per_layer(Role role);
 bool is_matrix(Role role);  // else a norm or a bias
+bool is_norm_weight(Role role);
 
 // The tensors that a model of this spec has, in the order of the forward pass. A tied head is
 // left out.

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/philox.h"
+#include "model/row_order.h"
 #include "ops/quant/quant.h"
 
 namespace mr::model {
@@ -21,11 +22,6 @@ std::int64_t aligned(std::int64_t elements) {
 bool continues(const ModelSpec& spec, Role role) {
     return role == Role::k || role == Role::v || role == Role::k_bias || role == Role::v_bias ||
            (role == Role::up && spec.gated);
-}
-
-bool is_norm_weight(Role role) {
-    return role == Role::attn_norm || role == Role::mlp_norm || role == Role::final_norm ||
-           role == Role::q_norm || role == Role::k_norm;
 }
 
 // Four draws from N(0, 1), by Box and Muller.
@@ -52,12 +48,6 @@ void init_matrix(float* out, std::int64_t count, float deviation, std::uint64_t 
             }
         }
     });
-}
-
-// Which row of a head that turns neighbours belongs at `at` of one that turns halves.
-std::int64_t half_row(std::int64_t at, std::int64_t rotary) {
-    const std::int64_t half = rotary / 2;
-    return at < rotary ? (at % half) * 2 + at / half : at;
 }
 
 }  // namespace
@@ -164,19 +154,13 @@ void init_params(const ParamLayout& layout, float* params, std::uint64_t seed, T
 void copy_params(const ParamLayout& layout, float* params, const Model& model, ThreadPool& pool) {
     MR_CHECK(!model.deferred, "the model's weights are there");
     const ModelSpec& spec = model.spec;
-    const bool turn = spec.rope.rotary > 0 && spec.rope.style == ops::RopeStyle::interleaved;
+    const bool turn = spec.rope.style == ops::RopeStyle::interleaved;
     std::fill_n(params, layout.count, 0.0f);
     for (const ParamLayout::Entry& entry : layout.entries) {
         const Tensor& from = role_slot(model.weights, entry.at);
         MR_CHECK(from && from.shape == entry.shape, "the layout is that of the model");
-        const Role role = entry.at.role;
-        const bool heads = role == Role::q || role == Role::k || role == Role::q_bias ||
-                           role == Role::k_bias || role == Role::q_norm || role == Role::k_norm;
-        const auto source_row = [&](std::int64_t row) {
-            if (!turn || !heads) return row;
-            const std::int64_t at = row % spec.head_dim;
-            return row - at + half_row(at, spec.rope.rotary);
-        };
+        const RowOrder rows = turned_rows(spec, entry.at.role);
+        const auto source_row = [&](std::int64_t row) { return turn ? rows.inverse(row) : row; };
         float* out = params + entry.offset;
         if (entry.shape.rank == 1) {  // norms and biases are f32, always
             for (std::int64_t i = 0; i < entry.shape[0]; ++i) out[i] = from.f32()[source_row(i)];

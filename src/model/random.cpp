@@ -98,11 +98,6 @@ DType matrix_type(DType dtype, std::int64_t cols) {
     return cols % dtype_info(dtype).block == 0 ? dtype : DType::f16;
 }
 
-bool is_norm(Role role) {
-    return role == Role::attn_norm || role == Role::mlp_norm || role == Role::final_norm ||
-           role == Role::q_norm || role == Role::k_norm;
-}
-
 // What both kinds of random model are made by.
 Model make_model(const ModelSpec& spec, DType dtype, std::uint64_t seed, bool defer,
                  const std::function<void(const Model&)>& planned) {
@@ -148,7 +143,7 @@ Model make_model(const ModelSpec& spec, DType dtype, std::uint64_t seed, bool de
         } else {
             slot = arena->tensor(DType::f32, slot.shape);
             const std::uint64_t key = tensor_key(seed, i);
-            const double mean = is_norm(roles[i].role) ? 1.0 : 0.0;
+            const double mean = is_norm_weight(roles[i].role) ? 1.0 : 0.0;
             for (std::int64_t j = 0; j < slot.dim(0); ++j) {
                 const std::uint64_t word = splitmix(key, static_cast<std::uint64_t>(j));
                 const double unit = static_cast<double>(word >> 40) * 0x1p-24 - 0.5;

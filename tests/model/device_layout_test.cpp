@@ -179,6 +179,10 @@ TEST(DeviceLayout, HalvesBecomeNeighbours) {
                 EXPECT_EQ(order.source(head * 16 + i), head * 16 + i);
             }
         }
+        for (std::int64_t r = 0; r < 64; ++r) {
+            EXPECT_EQ(order.inverse(order.source(r)), r);
+            EXPECT_EQ(order.source(order.inverse(r)), r);
+        }
         spec.rope.style = ops::RopeStyle::interleaved;
         EXPECT_TRUE(row_order(spec, role).plain());
     }
