@@ -18,7 +18,7 @@ struct DeviceWeights {
     Weights weights;                  // every tensor points to device memory
     std::vector<DeviceLayer> layers;  // joined tensors, beside weights.layers
     cuda::DeviceArena memory;
-    std::uint64_t bytes = 0;  // taken on the device: device_weight_bytes() of the model
+    std::uint64_t bytes = 0;  // that lie on the device: device_weight_bytes() of the model
 };
 
 struct DeviceLoadOptions {

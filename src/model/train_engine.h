@@ -36,6 +36,9 @@ class TrainEngine {
     const TrainEngineOptions& options() const { return options_; }
     const MemoryPlan& plan() const { return plan_; }
     TrainOps& ops() { return *ops_; }
+    // What passes read, on the device: matrices in ops().compute_type(), the rest f32. They stay
+    // where they are as long as this lives.
+    const Weights& weights() const { return weights_; }
     Ledger& ledger() { return ops_->ledger(); }
     ThreadPool& pool() { return ops_->pool(); }
 

@@ -16,6 +16,7 @@
 #include "train/batches.h"
 #include "train/checkpoint.h"
 #include "train/run_folder.h"
+#include "train/sampler.h"
 #include "train/shards.h"
 #include "train/story_floor.h"
 #include "train/trainer.h"
@@ -105,6 +106,7 @@ class Run {
     std::string validation_plan() const;
     std::string time_beside_steps() const;
     void sample();
+    MemoryPlan plan() const;
     void record(const StepMetrics& metrics);
     void tell(const StepMetrics& metrics);
     void save();
@@ -133,6 +135,7 @@ class Run {
     std::shared_ptr<const text::Tokenizer> tokenizer_;
     std::optional<model::Model> init_;
     std::unique_ptr<model::TrainEngine> engine_;
+    std::unique_ptr<Sampler> sampler_;  // none: no samples
     std::unique_ptr<MetricsWriter> metrics_file_;
     std::vector<StepMetrics> metrics_;
     std::unique_ptr<Batches> batches_, val_batches_;

@@ -4,10 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <new>
 
 #include "core/error.h"
-#include "decode/prompt.h"
-#include "decode/session.h"
 #include "observe/units.h"
 #include "train/report.h"
 #include "train/run.h"
@@ -87,34 +86,31 @@ void Run::make_missed_validation() {
     record(last);
 }
 
+// It is for looking at: one that cannot be made does not end the run.
 void Run::sample() {
     const AddSeconds time(sample_seconds_);
-    auto live = std::make_shared<model::Model>();
-    live->spec = engine_->spec();
-    float* params = const_cast<float*>(engine_->host(model::TrainEngine::State::params));
-    live->weights = model::param_views(engine_->layout(), params, DType::f32);
-    live->tokenizer = tokenizer_;
-    live->source = o_.out;
-    const std::vector<std::int32_t> prompt = decode::encode_prompt(*live, o_.prompt);
-    model::EngineOptions options;
-    options.threads = o_.threads;
-    options.context = std::min<std::int64_t>(
-        live->spec.context, static_cast<std::int64_t>(prompt.size()) + o_.sample_tokens + 1);
-    if (static_cast<std::int64_t>(prompt.size()) >= options.context) return;
-    model::Engine engine(live, options);
-    decode::Session session(engine);
-    decode::GenerateOptions generate;
-    generate.max_tokens = o_.sample_tokens;
-    generate.sampling.temperature = 0.8f;
-    generate.sampling.top_k = 40;
-    generate.sampling.seed = o_.seed;
-    generate.cancelled = [this] { return asked_to_stop(); };
-    const decode::Generated made = session.generate(prompt, generate);
-    if (made.reason == decode::StopReason::cancelled) return;
-    const std::string text = o_.prompt + made.text;
+    const auto without = [this](const char* why) {
+        say(fmt::format("no sample after step {}, the run goes on: {}", state_.step, why));
+    };
+    std::optional<std::string> text;
+    try {
+        text = sampler_->text([this] { return asked_to_stop(); });
+    } catch (const Error& error) {
+        without(error.what());
+    } catch (const std::bad_alloc&) {
+        without("there is no memory for it");
+    }
+    if (!text) return;
     if (state_.samples.size() == kSamplesKept) state_.samples.erase(state_.samples.begin());
-    state_.samples.push_back({state_.step, text});
-    if (events_.sample) events_.sample(state_.step, text);
+    state_.samples.push_back({state_.step, *text});
+    if (events_.sample) events_.sample(state_.step, *text);
+}
+
+// What the run holds on its device, samples included.
+MemoryPlan Run::plan() const {
+    MemoryPlan out = engine_->plan();
+    if (sampler_ && sampler_->device_bytes() > 0) out.add("samples", sampler_->device_bytes());
+    return out;
 }
 
 std::string Run::recompute_cost() const {
@@ -164,7 +160,7 @@ void Run::report() {
                              *tokenizer_);
     }
     if (floor_) run.entropy = floor_->nats_per_token;
-    run.plan = engine_->plan();
+    run.plan = plan();
     run.ledger = watched_ ? *watched_ : engine_->ledger();
     run.ledger_steps = watched_ ? 1 : 0;
     run.facts = {

@@ -101,6 +101,7 @@ void Run::make_engine() {
     } else {
         engine_->init(o_.seed);
     }
+    if (o_.sample_tokens > 0) sampler_ = std::make_unique<Sampler>(*engine_, tokenizer_, o_);
 }
 
 // Now that an older one is loaded. They stay, for who wants to look; the run will come to their

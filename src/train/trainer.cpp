@@ -154,7 +154,7 @@ void Run::tell(const StepMetrics& metrics) {
     events_.step({.metrics = metrics,
                   .steps = o_.steps,
                   .seconds_left = so_far / done * static_cast<double>(o_.steps - state_.step),
-                  .memory = engine_->plan().total(),
+                  .memory = plan().total(),
                   .flops_per_second = tokens / metrics.seconds *
                                       static_cast<double>(model::TrainEngine::flops_per_token(
                                           engine_->spec(), o_.seq))});
@@ -198,7 +198,7 @@ void Run::whole_step() {
     stuck_ = state_.skipped_in_row >= o_.max_skips;
     if (stuck_) return;
     interrupted_ = interrupted_ || asked_to_stop();
-    if (!interrupted_ && o_.sample_tokens > 0 && due(o_.sample_every)) {
+    if (!interrupted_ && sampler_ && due(o_.sample_every)) {
         sample();
         interrupted_ = asked_to_stop();
     }
@@ -258,7 +258,10 @@ TrainResult Run::go() {
     saved_ = resumed_ ? state_.step : -1;
     started_at_ = state_.step;
     if (events_.begun) {
-        events_.begun({engine_->spec(), o_, engine_->plan(), state_.step, recompute_cost()});
+        events_.begun({engine_->spec(), o_, plan(), state_.step, recompute_cost()});
+    }
+    if (sampler_ && !sampler_->why_not_there().empty()) {
+        say("samples come from the CPU, not from the GPU: " + sampler_->why_not_there());
     }
     if (!val_batches_) say("no validation: " + why_no_validation());
     train_steps();

@@ -1,6 +1,7 @@
 """The command line on a GPU: the same commands, the same answers. Skips where there is none, and
 fails there where MILLRACE_REQUIRE_GPU=1 (driver.need_gpu)."""
 import json
+import re
 import shutil
 import signal
 
@@ -128,6 +129,29 @@ class Training(GpuTest):
         return driver.millrace("train", *shape(dim=64, batch=4), *QUIET, "--device", device,
                                "--steps", 6, "--save-every", 3, "--data", self.folder / "data", "--out", run,
                                *more, **kwargs)
+
+    def test_samples_are_the_gpus_and_change_nothing(self):
+        pack_stories(self.folder)
+        quiet, run = self.folder / "quiet", self.folder / "run"
+        self.assertEqual(self.train(quiet).code, 0)
+        for masters, seed in (("f32", 1), ("bf16", 7)):
+            shutil.rmtree(run, ignore_errors=True)
+            said = self.ok("train", *shape(dim=64, batch=4), "--eval-every", 0, "--eval-batches", 1,
+                           "--steps", 6, "--save-every", 3, "--data", self.folder / "data", "--out",
+                           run, "--sample-every", 2, "--sample-tokens", 20, "--prompt", "Once upon",
+                           "--seed", seed, "--masters", masters, *CUDA).err
+            self.assertRegex(said, r"memory: .*, samples \d")
+            self.assertNotIn("from the CPU", said)
+            texts = re.findall(r"--- a sample after step (\d+):\n(.*?)\n---\n", said, re.S)
+            self.assertEqual([step for step, _ in texts], ["2", "4", "6"])
+            # Bit for bit what the checkpoint says in the type that it was trained in.
+            bf16 = self.folder / "bf16.gguf"
+            self.ok("convert", run, bf16, "--type", "bf16")
+            text = self.ok("run", bf16, "-p", "Once upon", "-n", 20, "--seed", seed, "-q", *CUDA).out
+            self.assertEqual(text, texts[-1][1] + "\n", masters)
+            if masters == "f32":
+                self.assertEqual(bits(run, 6), bits(quiet, 6))
+                self.assertEqual(metrics(run), metrics(quiet))
 
     def test_runs_that_are_repeated_resumed_or_killed_have_the_same_bits(self):
         pack_stories(self.folder)

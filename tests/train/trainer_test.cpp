@@ -216,6 +216,22 @@ TEST_F(Disturbed, AValidationAndASampleAreLeftWhenAsked) {
     EXPECT_EQ(result.step, 2);
 }
 
+TEST_F(Disturbed, ASampleThatThereIsNoMemoryForIsLeftOut) {
+    options_.model.layers = 64;  // 2 TiB of keys and values
+    options_.model.context = 1 << 28;
+    options_.sample_tokens = 1 << 28;
+    options_.sample_every = 3;
+    events_.sample = [&](std::int64_t, const std::string&) { ADD_FAILURE() << "so much memory?"; };
+    const TrainResult result = train(options_, events_);
+    EXPECT_EQ(result.step, 6);
+    EXPECT_FALSE(result.interrupted);
+    ASSERT_EQ(notes_.size(), 2u);
+    EXPECT_NE(notes_[0].find("no sample after step 3, the run goes on: "), std::string::npos)
+        << notes_[0];
+    EXPECT_NE(notes_[1].find("no sample after step 6"), std::string::npos) << notes_[1];
+    EXPECT_EQ(saved(), std::vector<std::int64_t>{6});
+}
+
 TEST_F(Disturbed, AValidationThatWasCutShortAtTheEndIsMadeWhenResumed) {
     events_.step = [&](const TrainEvents::Step&) {};
     int steps = 0;

@@ -272,6 +272,11 @@ void Stream::to_host(void* to, const void* from, std::size_t bytes, Ledger* ledg
 void Stream::on_device(void* to, const void* from, std::size_t bytes) const {
     MR_CUDA_CALL(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_));
 }
+void Stream::rows_on_device(void* to, std::size_t to_step, const void* from, std::size_t from_step,
+                            std::size_t bytes, std::size_t rows) const {
+    MR_CUDA_CALL(cudaMemcpy2DAsync(to, to_step, from, from_step, bytes, rows,
+                                   cudaMemcpyDeviceToDevice, stream_));
+}
 void Stream::fill(void* to, int byte, std::size_t bytes) const {
     MR_CUDA_CALL(cudaMemsetAsync(to, byte, bytes, stream_));
 }

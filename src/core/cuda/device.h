@@ -155,6 +155,9 @@ class Stream {
     void to_device(void* to, const void* from, std::size_t bytes, Ledger* ledger) const;
     void to_host(void* to, const void* from, std::size_t bytes, Ledger* ledger) const;
     void on_device(void* to, const void* from, std::size_t bytes) const;
+    // `rows` pieces of `bytes`, each a step behind the one before it.
+    void rows_on_device(void* to, std::size_t to_step, const void* from, std::size_t from_step,
+                        std::size_t bytes, std::size_t rows) const;
     void fill(void* to, int byte, std::size_t bytes) const;
 
   private:
