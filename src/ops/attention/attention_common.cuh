@@ -6,14 +6,10 @@
 
 #include "core/cuda/kernel.cuh"
 #include "core/cuda/mma.cuh"
-#include "core/tensor.h"
-#include "ops/attention/attention.h"
-#include "ops/batch/batch.h"
+#include "ops/attention/attention_problem.h"
 
 namespace mr::cuda::attn {
 
-inline constexpr int kPageKeys = 32;
-inline constexpr int kMaxDim = 256;
 inline constexpr int kStepKeys = 64;  // keys that a block scores at once, in all kernels
 
 // Decode: rows of q that share their loads of keys and values; a row is (token, head of the kv
@@ -72,15 +68,7 @@ struct KeyRange {
 // The keys that the query at `position` sees besides the sinks, of a sequence of `keys`.
 __device__ __forceinline__ KeyRange visible(const ops::AttentionMask& mask, int keys,
                                             int position) {
-    KeyRange range{0, keys};
-    if (mask.kind == ops::AttentionMask::Kind::causal) {
-        range.hi = min(keys, position + 1);
-    } else if (mask.kind == ops::AttentionMask::Kind::block_causal && position >= 0) {
-        const int start = position - position % mask.block;
-        range.hi = mask.block < keys - start ? start + mask.block : keys;
-    }
-    if (mask.window > 0) range.lo = max(0, position - mask.window + 1);
-    return range;
+    return {seen_from(mask, position), seen_to(mask, keys, position)};
 }
 
 // Where the keys of a part end that are there: `range` is what a tile of rows sees besides the

@@ -12,50 +12,10 @@ namespace {
 
 using attn::Args;
 
-bool aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; }
-
-bool is_float(DType dtype) {
-    return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
-}
-
-// The rows that a batch may have: a sub-batch shares its arrays with rows that are not its own.
-int rows_of(const ops::DeviceBatch& batch) {
-    return static_cast<int>(
-        std::min<std::int64_t>(batch.tokens, std::int64_t{batch.sequences} * batch.max_count));
-}
-
 Args checked(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
              const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale) {
-    MR_CHECK(ctx.cuda, "attention on the GPU is given a stream");
-    MR_CHECK(q.shape.rank == 3 && out.shape == q.shape && out.dtype == q.dtype && is_float(q.dtype),
-             "q and out are f32, f16 or bf16 [tokens, heads, head_dim], alike");
-    MR_CHECK(kv.keys.shape.rank == 4 && kv.keys.shape == kv.values.shape &&
-                 kv.keys.dtype == kv.values.dtype && is_float(kv.keys.dtype),
-             "keys and values are f32, f16 or bf16 [pages, kv_heads, 32, head_dim], alike");
-    MR_CHECK(kv.page_tokens() == attn::kPageKeys, "a page holds 32 tokens");
-    const int dim = kv.head_dim(), heads = static_cast<int>(q.dim(1));
-    MR_CHECK(q.dim(2) == dim, "q has the head_dim of the cache");
-    MR_CHECK(dim % 8 == 0 && dim >= 8 && dim <= attn::kMaxDim,
-             "head_dim is a multiple of 8, up to 256");
-    MR_CHECK(kv.kv_heads() > 0 && heads > 0 && heads % kv.kv_heads() == 0,
-             "heads is a multiple of kv_heads");
-    MR_CHECK(q.data && out.data && kv.keys.data && kv.values.data, "the tensors have memory");
-    MR_CHECK(
-        aligned(q.data) && aligned(out.data) && aligned(kv.keys.data) && aligned(kv.values.data),
-        "q, out, keys and values begin at a multiple of 16 bytes");
-    MR_CHECK(batch.sequences >= 0 && batch.tokens >= 0 && batch.tokens <= q.dim(0) &&
-                 batch.max_count >= 1,
-             "the batch's rows are rows of q");
-    MR_CHECK(batch.sequences == 0 || (batch.first && batch.positions && batch.pages),
-             "the batch has first, positions and pages in device memory");
-    MR_CHECK(
-        batch.sequences == 0 || (batch.max_keys > 0 &&
-                                 std::int64_t{batch.max_pages} * attn::kPageKeys >= batch.max_keys),
-        "the page tables have room for max_keys");
-    MR_CHECK(mask.block >= 1 && mask.window >= 0 && mask.sinks >= 0,
-             "the mask has a block, a window and sinks");
-    MR_CHECK(scale > 0, "the scale is positive");
-
+    attn::check_call(ctx, out, q, kv, batch, mask, scale);
+    const int heads = static_cast<int>(q.dim(1));
     Args args{};
     args.out = out.data;
     args.q = q.data;
@@ -69,9 +29,10 @@ Args checked(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
     args.heads = heads;
     args.kv_heads = kv.kv_heads();
     args.group = heads / kv.kv_heads();
-    args.head_dim = dim;
+    args.head_dim = kv.head_dim();
     args.row_tiles = (batch.max_count * args.group + attn::kTileRows - 1) / attn::kTileRows;
     args.mask = mask;
+    args.mask.block = static_cast<int>(std::min<std::int64_t>(mask.block, attn::kMostCounted));
     if (mask.window == 0) args.mask.sinks = 0;  // everything before the query is seen anyway
     args.scale = scale * 1.4426950408889634f;
     return args;
@@ -82,7 +43,7 @@ Args checked(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
 OpRecord work_of(Tensor q, const ops::PagedKv& kv, const ops::DeviceBatch& batch,
                  const ops::AttentionMask& mask) {
     const auto element = [](DType dtype) { return std::uint64_t{dtype == DType::f32 ? 4u : 2u}; };
-    const auto rows = static_cast<std::uint64_t>(rows_of(batch));
+    const auto rows = static_cast<std::uint64_t>(attn::rows_of(batch));
     const auto width = static_cast<std::uint64_t>(q.dim(1) * q.dim(2));
     auto keys = static_cast<std::uint64_t>(batch.max_keys);
     auto seen = keys;  // by a row, in the middle
@@ -152,10 +113,10 @@ attn::Decode attn::decode_of(const Context& ctx, Tensor out, Tensor q, const ops
     Args& args = decode.args;
     args = checked(ctx, out, q, kv, batch, mask, scale);
     if (batch.sequences == 0 || batch.tokens == 0) return decode;
-    const auto slots =
-        static_cast<std::size_t>(rows_of(batch)) * static_cast<std::size_t>(args.heads);
+    const int rows = static_cast<int>(attn::rows_of(batch));
+    const auto slots = static_cast<std::size_t>(rows) * static_cast<std::size_t>(args.heads);
     MR_CHECK(ctx.scratch.size() >=
-                 attention_scratch_bytes(rows_of(batch), args.heads, args.head_dim, batch.max_keys),
+                 attention_scratch_bytes(rows, args.heads, args.head_dim, batch.max_keys),
              "attention_decode is given attention_scratch_bytes()");
     args.max_parts = attn::parts_of(batch.max_keys);
     std::byte* at = begin_of(ctx.scratch);

@@ -193,7 +193,6 @@ void start(const Context& ctx, TwoPassArgs args) {
     args.tiles = ((kKeys ? p.max_keys : p.max_queries) + kOwn - 1) / kOwn;
     if (args.tiles == 0) return;
     const std::int64_t pairs = std::int64_t{p.sequences} * (kKeys ? p.kv_heads : p.heads);
-    MR_CHECK(args.tiles <= 65535, "before Hopper a sequence has at most 4 million tokens");
     auto* kernel = backward_tiles<T, kDim, kKeys>;
     allow_shared(kernel, Layout<kDim>::kBytes);
     launch(ctx, dim3(static_cast<unsigned>(pairs), static_cast<unsigned>(args.tiles)),
@@ -222,7 +221,7 @@ void start_dim(const Context& ctx, const TwoPassArgs& args) {
 }  // namespace
 
 void backward_mma(const Context& ctx, const Problem& p, const BackwardViews& views, Stamp* stamp) {
-    const TwoPassArgs args = two_pass_args(ctx, p, views, stamp);
+    const TwoPassArgs args = two_pass_args(ctx, p, views, stamp, kOwn);
     p.dtype == DType::bf16 ? start_dim<bf16>(ctx, args) : start_dim<__half>(ctx, args);
 }
 

@@ -1,4 +1,6 @@
 // The backward without tensor cores: any type, any head_dim, any device. Correct, not fast.
+#include <algorithm>
+
 #include "ops/attention/flash_backward_dispatch.cuh"
 #include "ops/attention/flash_backward_two.cuh"
 
@@ -135,7 +137,6 @@ void start(const Context& ctx, TwoPassArgs args) {
     args.tiles = ((kKeys ? p.max_keys : p.max_queries) + kOwn - 1) / kOwn;
     if (args.tiles == 0) return;
     const std::int64_t pairs = std::int64_t{p.sequences} * (kKeys ? p.kv_heads : p.heads);
-    MR_CHECK(args.tiles <= 65535, "without tensor cores a sequence has at most 2 million tokens");
     allow_shared(backward_rows<T, kKeys>, shared_bytes(p.head_dim));
     launch(ctx, dim3(static_cast<unsigned>(pairs), static_cast<unsigned>(args.tiles)),
            dim3(kThreads), shared_bytes(p.head_dim), backward_rows<T, kKeys>, args);
@@ -144,7 +145,10 @@ void start(const Context& ctx, TwoPassArgs args) {
 }  // namespace
 
 TwoPassArgs two_pass_args(const Context& ctx, const Problem& p, const BackwardViews& views,
-                          Stamp* stamp) {
+                          Stamp* stamp, int own) {
+    MR_CHECK(std::max(p.max_queries, p.max_keys) <= 65535 * own,
+             "the backward takes at most 4 million tokens a sequence before Hopper, 2 million "
+             "without tensor cores");
     TwoPassArgs args;
     args.p = p;
     args.views = views;
@@ -163,7 +167,7 @@ TwoPassArgs two_pass_args(const Context& ctx, const Problem& p, const BackwardVi
 
 void backward_plain(const Context& ctx, const Problem& p, const BackwardViews& views,
                     Stamp* stamp) {
-    const TwoPassArgs args = two_pass_args(ctx, p, views, stamp);
+    const TwoPassArgs args = two_pass_args(ctx, p, views, stamp, kOwn);
     with_float_type(p.dtype, [&](auto type) {
         start<decltype(type), true>(ctx, args);
         start<decltype(type), false>(ctx, args);

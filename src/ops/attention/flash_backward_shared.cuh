@@ -62,7 +62,7 @@ struct BackwardBarriers {
     __device__ __forceinline__ unsigned work() const { return at + 168; }
 };
 
-inline constexpr long long kTurnLimit = 1ll << 37;  // cycles: a minute
+inline constexpr long long kTurnLimit = 1ll << 37;  // cycles: 69 s at 1.98 GHz
 
 // Two warp groups, or one of them, meet.
 template <int kBarrier, int kThreads>

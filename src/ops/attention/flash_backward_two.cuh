@@ -78,8 +78,9 @@ struct TwoPassWalk {
     __device__ std::int64_t other_token(int row) const { return (kKeys ? s.q : s.k) + row; }
 };
 
-// What scratch is for: delta of every query and head.
+// Starts what scratch is for: delta of every query and head. `own`: rows of a tile; refuses more
+// tiles than a grid has.
 TwoPassArgs two_pass_args(const Context& ctx, const Problem& p, const BackwardViews& views,
-                          Stamp* stamp);
+                          Stamp* stamp, int own);
 
 }  // namespace mr::cuda::flash

@@ -101,10 +101,10 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, unsig
     };
 
     // Step i of all, of the n-th tile of keys; `over`: its last step; `more`: another one follows.
-    // kNext: the next step's scores
-    // are started, at the end of a tile those of the next tile. After the last step of all they are
-    // of whatever lies there, and nobody's: where products are in flight the compiler wants no
-    // branch. For the same reason, with one tile of keys, the last step is code of its own.
+    // kNext: the next step's scores are started, at the end of a tile those of the next tile. After
+    // the last step of all they are of whatever lies there, and nobody's: where products are in
+    // flight the compiler wants no branch. For the same reason, with one tile of keys, the last
+    // step is code of its own.
     const auto take_step = [&](int i, int n, bool over, bool more, auto next_scores) {
         constexpr bool kNext = decltype(next_scores)::value;
         const int stage = i & 1, slot = slot_of(n);

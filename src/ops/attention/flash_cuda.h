@@ -3,8 +3,8 @@
 //
 // q, k, v, out and their gradients are all f32, all f16 or all bf16; sums are f32. head_dim is a
 // multiple of 8, forward up to 256 and backward up to 128. Every tensor begins at a multiple of 16
-// bytes and its tokens lie a multiple of 16 bytes apart. A call that breaks this throws
-// ContractError with the sentence it broke.
+// bytes and its tokens lie a multiple of 16 bytes apart. Limits: include/millrace/attention.h. A
+// call that breaks this throws ContractError with the sentence it broke.
 //
 // Fast on tensor cores for f16 and bf16: wgmma and TMA on sm_90a, mma.sync from sm_80 on; plain
 // kernels for f32 and before sm_80.
