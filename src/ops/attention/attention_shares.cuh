@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/cuda/bulk.cuh"
+#include "ops/attention/attention_deal.h"
 #include "ops/attention/attention_products.cuh"
 
 namespace mr::cuda::attn {
@@ -10,6 +11,7 @@ namespace mr::cuda::attn {
 constexpr int kMostSharedTiles = 256;
 constexpr int kShortSteps = kShortKeys / kStepKeys;
 constexpr int kLongSteps = kLongPart / kStepKeys;
+static_assert(kLongSteps == Deal::kLongSteps);
 
 // All parts of all tiles and heads. What they cost is counted in steps of 64 keys. First come the
 // long parts of all tiles, then the short ones: whoever has fewer long ones gets more short ones.
@@ -100,35 +102,29 @@ __device__ __forceinline__ void list_sections(const Args& a, int tiles, ShareLis
 struct Stretch {
     int begin, end;
 };
-// What team `team` of `teams` takes: a stretch of the long parts, and one of the short ones. Up to
-// team t there are L(t) = floor(long parts * t / teams) long parts and, of the steps that all
-// should have, as many short ones as are missing, f(t) = floor(steps * t / teams) - 4 L(t). That
-// never falls by more than 4, and grows with the short parts: its greatest value over the last few
-// teams never falls at all. Where there are few short parts everybody gets as many.
+// What team `team` of `teams` takes: a stretch of the long parts, and one of the short ones.
 struct Share {
     Stretch stretch[2];
 };
 __device__ __forceinline__ Share share_of(const ShareList& list, int team, int teams, int lane) {
-    const std::int64_t longs = list.long_steps() / kLongSteps, all = list.steps();
-    const int shorts = static_cast<int>(all - longs * kLongSteps);
-    const int back = shorts > 0 ? (kLongSteps + 1) * teams / shorts + 2 : 32;
+    const Deal deal(list.long_steps(), list.steps(), teams);
     Share share;
     int bounds[2][2];
 #pragma unroll
     for (int end = 0; end < 2; ++end) {
         const int t = team + end;
-        bounds[0][end] = static_cast<int>(longs * t / teams) * kLongSteps;
-        if (back < 32) {
-            const int before = t - min(lane, min(back, t));
-            int f = static_cast<int>(all * before / teams) -
-                    static_cast<int>(longs * before / teams) * kLongSteps;
-#pragma unroll
-            for (int far = 1; far < 32; far *= 2) f = max(f, __shfl_xor_sync(~0u, f, far));
-            bounds[1][end] = f;
+        bounds[0][end] = deal.longs_before(t) * kLongSteps;
+        int before;
+        if (deal.few()) {
+            before = deal.few_before(t);
         } else {
-            bounds[1][end] = static_cast<int>(std::int64_t{shorts} * t / teams);
+            before = deal.missing(t - min(lane, min(deal.back, t)));
+#pragma unroll
+            for (int far = 1; far < 32; far *= 2) {
+                before = max(before, __shfl_xor_sync(~0u, before, far));
+            }
         }
-        bounds[1][end] = list.long_steps() + min(bounds[1][end], shorts);
+        bounds[1][end] = list.long_steps() + min(before, deal.shorts);
     }
     share.stretch[0] = {bounds[0][0], bounds[0][1]};
     share.stretch[1] = {bounds[1][0], bounds[1][1]};
