@@ -9,11 +9,14 @@
 //
 // Row r of sequence s (rows first[s] .. first[s + 1] - 1 of the batch) sees of the keys
 // [0, positions[first[s + 1] - 1] + 1) what the mask leaves; a row that sees none, or whose scores
-// are all -inf, gives zeros. Rows of no sequence are left as they are. Pages behind the last
-// key that somebody sees are not read, and their entries in the table not followed. Pages before a
-// window mostly are not either; but the tile of the first rows may copy some, so their entries have
-// to be pages whose values are finite, as a cache that frees no page behind a window has them.
-// Keys behind the sequence's end never matter.
+// are all -inf, gives zeros. Rows of no sequence are left as they are. Pages of which nobody sees a
+// key are not read, and their entries in the table not followed: behind the last key that somebody
+// sees, and between sinks and a window. Keys behind the sequence's end never matter.
+//
+// Limits: 65,535 heads; less than 2^30 rows and keys; rows * heads less than 2^31. What the batch's
+// arrays hold is trusted: first never falls, no sequence has more than max_count rows or stands
+// beyond max_keys, pages that somebody sees lie in the cache. A call that breaks what the host can
+// see throws ContractError with the sentence it broke (attention_problem.cpp).
 //
 // The bits of a row depend on the form (decode or prefill), its query and its sequence's keys and
 // values alone: not on other sequences or rows, the grid, max_keys, or how often it runs.

@@ -105,6 +105,9 @@ TEST_F(AttentionGpu, NeedlesAreFound) {
     constexpr int kHeads = 20, kLength = 2700;
     for (const int dim : {48, 64, 80, 96, 128, 256}) {
         for (const DType dtype : {kBf16, kF16, kF32}) {
+            // Kernels that differ: all of 64 and 128, the others on tensor cores and without.
+            if (dtype != kBf16 && (dim == 80 || dim == 96)) continue;
+            if (dtype == kF16 && (dim == 48 || dim == 256)) continue;
             const Shapes s{kHeads, kHeads, dim, dtype, dtype};
             memory_.reset();
             World w = make_world(s, {kLength}, 0.1f);
@@ -140,7 +143,7 @@ TEST_F(AttentionGpu, NeedlesAreFound) {
 }
 
 TEST_F(AttentionGpu, ExtremeScoresMatchF64) {
-    for (const int dim : {40, 64, 128, 256}) {
+    for (const int dim : {40, 64, 80, 96, 128, 256}) {
         for (const auto& types : kTypes) {
             const Shapes s{4, 2, dim, types.q, types.cache};
             memory_.reset();
@@ -157,8 +160,8 @@ TEST_F(AttentionGpu, ExtremeScoresMatchF64) {
 }
 
 TEST_F(AttentionGpu, RowsWithoutWeightGiveZeros) {
-    for (const int dim : {48, 64, 128}) {
-        for (const DType dtype : {kBf16, kF32}) {
+    for (const int dim : {48, 64, 80, 96, 128, 256}) {
+        for (const DType dtype : {kBf16, kF16, kF32}) {
             const Shapes s{2, 1, dim, dtype, dtype};
             memory_.reset();
             World w = make_world(s, {70, 100});

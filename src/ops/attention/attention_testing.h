@@ -23,6 +23,8 @@ using ops::PagedKv;
 
 constexpr AttentionMask kCausal{};
 constexpr AttentionMask kWindow{AttentionMask::Kind::causal, 1, 37};
+constexpr AttentionMask kNarrowWindow{AttentionMask::Kind::causal, 1, 5};  // less than a page
+constexpr AttentionMask kItself{AttentionMask::Kind::causal, 1, 1};
 constexpr AttentionMask kWideWindow{AttentionMask::Kind::causal, 1, 700};
 constexpr AttentionMask kBlocks{AttentionMask::Kind::block_causal, 16, 0};
 constexpr AttentionMask kBlocksWindow{AttentionMask::Kind::block_causal, 7, 90};
@@ -65,6 +67,16 @@ inline bool sees(const AttentionMask& mask, int query, int key) {
             return key / mask.block <= query / mask.block;
         case AttentionMask::Kind::full:
             return true;
+    }
+    return false;
+}
+
+// Whether one of the item's rows sees a key of its sequence's page.
+inline bool somebody_sees(const AttentionMask& mask, const Item& item, int page) {
+    for (int key = 32 * page; key < std::min(32 * page + 32, item.keys); ++key) {
+        for (int t = item.keys - item.count; t < item.keys; ++t) {
+            if (sees(mask, t, key)) return true;
+        }
     }
     return false;
 }
@@ -282,9 +294,10 @@ class AttentionGpu : public GpuTest {
         }
     }
 
-    // Everything is finite, and rows of every item, about `per_item` of them, are near f64.
-    void expect_near(const World& w, const std::vector<Item>& items, const AttentionMask& mask,
-                     float scale, const std::vector<float>& got, int per_item = 4) {
+    // Of every item about `per_item` rows, the first and the last among them; kAllRows: all.
+    static constexpr int kAllRows = 1 << 20;
+    static std::vector<Want> wanted(const World& w, const std::vector<Item>& items,
+                                    const AttentionMask& mask, float scale, int per_item) {
         const Shapes& s = w.s;
         std::vector<Want> wants;
         std::size_t row = 0;
@@ -307,7 +320,19 @@ class AttentionGpu : public GpuTest {
             });
         }
         for (std::thread& worker : workers) worker.join();
-        ASSERT_EQ(got.size(), row * static_cast<std::size_t>(s.heads * s.dim));
+        return wants;
+    }
+    // Everything is finite, and those rows are near f64.
+    void expect_near(const World& w, const std::vector<Item>& items, const AttentionMask& mask,
+                     float scale, const std::vector<float>& got, int per_item = 4) {
+        expect_near(w, items, mask, wanted(w, items, mask, scale, per_item), got);
+    }
+    void expect_near(const World& w, const std::vector<Item>& items, const AttentionMask& mask,
+                     const std::vector<Want>& wants, const std::vector<float>& got) {
+        const Shapes& s = w.s;
+        int rows = 0;
+        for (const Item& item : items) rows += item.count;
+        ASSERT_EQ(got.size(), static_cast<std::size_t>(rows * s.heads * s.dim));
         for (std::size_t i = 0; i < got.size(); ++i) ASSERT_TRUE(std::isfinite(got[i])) << i;
         for (const Want& want : wants) {
             const std::size_t at = (want.row * static_cast<std::size_t>(s.heads) +

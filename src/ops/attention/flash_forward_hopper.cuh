@@ -9,9 +9,8 @@
 // the next; while one is written, the next one's Q, K and V are already on their way.
 #pragma once
 
-#include "core/cuda/tma.cuh"
 #include "core/cuda/wgmma.cuh"
-#include "ops/attention/flash_forward_plan.h"
+#include "ops/attention/flash_forward_pages.cuh"
 #include "ops/attention/flash_forward_softmax.cuh"
 
 namespace mr::cuda::flash {
@@ -75,37 +74,6 @@ __device__ __forceinline__ ForwardTile read_tile(unsigned address) {
     return tile;
 }
 
-// Where the pages of a tile of keys lie in a cache, as rows of [pages * kv_heads * 32, head_dim].
-// Before `lo` and behind `hi` a page that is seen comes in the place of one that is not, since its
-// scores are hidden and its values must be numbers.
-template <typename S>
-struct PageRows {
-    int row[S::kPages];
-    // `table`: of the sequence, from paged.table on; [lo, hi): what is seen besides the sinks.
-    __device__ __forceinline__ PageRows(const PagedKeys& paged, const Problem& p, int table,
-                                        int kv_head, int n, int lo, int hi) {
-        constexpr int kPage = PagedKeys::kPage;
-#pragma unroll
-        for (int i = 0; i < S::kPages; ++i) {
-            int key = n + i * kPage;
-            if (key + kPage <= lo && key >= p.mask.sinks) key = lo;
-            if (key >= hi) key = hi - 1;
-            row[i] = (paged.table[table + key / kPage] * p.kv_heads + kv_head) * kPage;
-        }
-    }
-    __device__ __forceinline__ void copy(unsigned to, const CUtensorMap& map,
-                                         unsigned barrier) const {
-#pragma unroll
-        for (int j = 0; j < S::kPanels; ++j) {
-#pragma unroll
-            for (int i = 0; i < S::kPages; ++i) {
-                copy_box(to + (j * S::kKeys + i * PagedKeys::kPage) * 128, map, 64 * j, 0, row[i],
-                         barrier);
-            }
-        }
-    }
-};
-
 template <typename S>
 __device__ __forceinline__ void produce(const Problem& p, const ForwardPlan& plan,
                                         const PagedKeys& paged, const Layout<S>& shared,
@@ -149,7 +117,7 @@ __device__ __forceinline__ void produce(const Problem& p, const ForwardPlan& pla
         if (S::kPaged && paged.table) {
             const int table = pair / p.heads * paged.max_pages;
             const int hi = p.mask.hi(s.position(min(row0 + S::kRows, s.queries) - 1), s.keys);
-            const int lo = min(p.mask.lo(s.position(row0)), hi);
+            const int lo = min(p.mask.lo(s.position(max(row0, 0))), hi);
             for (int i = 0; i < tiles.count(); ++i, ++loaded) {
                 const int slot = slot_of<S::kStages>(loaded);
                 const unsigned phase = phase_of<S::kStages>(loaded) ^ 1;

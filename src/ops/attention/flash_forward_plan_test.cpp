@@ -126,5 +126,49 @@ TEST(ForwardPlan, SectionsAreWhatFitsIntoL2OrKeepsBlocksBusy) {
     EXPECT_EQ(plan_forward(p, 128, 132, 24u << 20, nullptr).section, 16);
 }
 
+// What the producer of the forward over pages does: of every tile of keys that a tile of queries
+// visits, the pages are copied of which one of its queries sees a key, and no others. Keys behind
+// the sequence's end lie only where the consumers write zeros, from there to the end of the first
+// tile visited.
+TEST(ForwardPages, AreThoseThatSomebodySees) {
+    constexpr int kRows = 128, kKeys = 128, kPage = PagedKeys::kPage;
+    using Kind = ops::AttentionMask::Kind;
+    for (const ops::AttentionMask& words :
+         {ops::AttentionMask{Kind::full}, ops::AttentionMask{Kind::causal},
+          ops::AttentionMask{Kind::block_causal, 16}, ops::AttentionMask{Kind::causal, 1, 1},
+          ops::AttentionMask{Kind::causal, 1, 5}, ops::AttentionMask{Kind::causal, 1, 37},
+          ops::AttentionMask{Kind::causal, 1, 5, 4}, ops::AttentionMask{Kind::full, 1, 5, 40},
+          ops::AttentionMask{Kind::block_causal, 7, 90, 67}}) {
+        const Mask mask(words);
+        for (const int keys : {1, 31, 33, 64, 129, 180, 300, 700, 1000}) {
+            for (const int queries : {1, 2, 65, 129, 200, 300}) {
+                if (queries > keys) continue;
+                const Sequence s{0, 0, queries, keys};
+                for (int row = 0; row < (queries + kRows - 1) / kRows; ++row) {
+                    const int row0 = ForwardPlan::first_row(row, queries, kRows);
+                    const int first = s.position(std::max(row0, 0));
+                    const int last = s.position(std::min(row0 + kRows, queries) - 1);
+                    const KeyTiles<kKeys> tiles(mask, first, last, keys);
+                    const int hi = mask.hi(last, keys), lo = std::min(mask.lo(first), hi);
+                    for (int i = 0; i < tiles.count() * (kKeys / kPage); ++i) {
+                        const int tile = i / (kKeys / kPage);
+                        const int key = tiles.at(tile) + i % (kKeys / kPage) * kPage;
+                        bool seen = false;
+                        for (int p = first; p <= last && !seen; ++p) {
+                            for (int j = key; j < key + kPage; ++j) {
+                                seen = seen || (j < keys && mask.sees(p, j, keys));
+                            }
+                        }
+                        ASSERT_EQ(PagedKeys::seen(mask, key, lo, hi), seen)
+                            << queries << " over " << keys << ", window " << mask.window
+                            << ", sinks " << mask.sinks << ", key " << key;
+                        ASSERT_TRUE(!seen || key + kPage <= keys || tile == 0);
+                    }
+                }
+            }
+        }
+    }
+}
+
 }  // namespace
 }  // namespace mr::cuda::flash

@@ -8,8 +8,7 @@ namespace mr::cuda::flash {
 // Keys and values that lie in the pages of a cache, [pages, kv_heads, 32, head_dim], instead of
 // plain tensors: Problem::k and v are the caches then, cu_q says which queries are a sequence's,
 // and its keys are those up to the position of its last query, at most max_keys. Queries and keys
-// that nobody has are not read, nor pages behind the last key that somebody sees; of pages before a
-// window see attention_cuda.h.
+// that nobody has are not read, nor pages of which nobody sees a key, nor their entries followed.
 struct PagedKeys {
     static constexpr int kPage = 32;                    // tokens
     static constexpr int kAnyToken = Mask::kNever - 1;  // Problem::tokens_k: pages have no order
@@ -18,6 +17,12 @@ struct PagedKeys {
     const std::int32_t* positions = nullptr;  // [tokens_q]
     int max_pages = 0;
     std::int64_t pages = 0;  // of the cache
+
+    // Whether somebody sees a key of the page that begins at `key`, where all together see [lo, hi)
+    // and what there is of the sinks before hi.
+    static constexpr bool seen(const Mask& mask, int key, int lo, int hi) {
+        return key < hi && (key + kPage > lo || key < mask.sinks);
+    }
 
     // As Problem::sequence(), of a batch that need not begin with the first query.
     constexpr Sequence sequence(const Problem& p, int i) const {
