@@ -13,6 +13,7 @@
 #include "gpu/engines.h"
 #include "model/device_engine.h"
 #include "model/random.h"
+#include "ops/attention/attention_cuda.h"
 
 namespace mr::model {
 namespace {
@@ -179,6 +180,37 @@ void every_sequence_has_the_bits_it_has_alone(DType type) {
         // A sequence alone goes through the one kernel, where there is one.
         EXPECT_EQ(engine->device()->persistent(), cuda::device()->sm >= 90);
     }
+}
+
+// 256 sequences have blocks of decode that stay (`--no-resident-attention` is the other way), and
+// these give the same bits. Prompts of more than cuda::kDecodeRows tokens are left out: their
+// kernels add in another order.
+TEST_F(GpuBatch, AttentionWhoseBlocksStayHasTheBitsOfTheOther) {
+    const test::OnDevice loaded = small_model(DType::bf16);
+    // Three steps of 64 keys for every multiprocessor, and each of these has one.
+    ASSERT_GE(kSequences * loaded.model->spec.kv_heads, 3 * cuda::device()->multiprocessors);
+    std::vector<std::vector<Seen>> seen;
+    for (const bool resident : {true, false}) {
+        EngineOptions options;
+        options.context = 0;
+        options.max_batch = 0;
+        for (int s = 0; s < kSequences; ++s) {
+            options.context += prompt_length(s) + 1 + kTokens;
+            options.max_batch += prompt_length(s);
+        }
+        options.max_sequences = kSequences;
+        options.resident_attention = resident;
+        seen.push_back(run(*loaded.engine(options), 0, kSequences));
+    }
+    int compared = 0;
+    for (int s = 0; s < kSequences; ++s) {
+        if (prompt_length(s) > cuda::kDecodeRows) continue;
+        SCOPED_TRACE("sequence " + std::to_string(s) + " of " + std::to_string(prompt_length(s)));
+        expect_same(seen[1][static_cast<std::size_t>(s)], seen[0][static_cast<std::size_t>(s)]);
+        ++compared;
+        if (testing::Test::HasFailure()) return;
+    }
+    EXPECT_GT(compared, 200);
 }
 
 TEST_F(GpuBatch, In16BitsEverySequenceHasTheBitsItHasAlone) {

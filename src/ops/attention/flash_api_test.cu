@@ -40,6 +40,10 @@ class FlashApiTest : public FlashForwardTest {
         call.sinks = p.mask.sinks;
         return call;
     }
+    ops::FlashGradients gradients(const Device& d) {
+        return {poisoned(d.q.dtype, d.q.shape), poisoned(d.k.dtype, d.k.shape),
+                poisoned(d.k.dtype, d.k.shape)};
+    }
 };
 
 TEST_F(FlashApiTest, ForwardHasTheBitsOfTheOp) {
@@ -89,53 +93,157 @@ TEST_F(FlashApiTest, StridesAndEqualSequences) {
 }
 
 TEST_F(FlashApiTest, BackwardHasTheBitsOfTheOp) {
-    const Problem p = random(4, 2, 64, {100, 33}, {100, 50}, {Kind::causal}, DType::bf16);
+    for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+        for (const int dim : {64, 80, 96, 128}) {
+            for (const AttentionMask& mask :
+                 {AttentionMask{Kind::full}, AttentionMask{Kind::causal},
+                  AttentionMask{Kind::block_causal, 16}, AttentionMask{Kind::causal, 1, 40, 2}}) {
+                memory_.reset();
+                const Problem p = random(4, 2, dim, {100, 33}, {100, 50}, mask, dtype);
+                const Device d = device_copy(p, dtype);
+                forward(Path::chosen, d, p);
+                std::vector<float> values(p.dout.begin(), p.dout.end());
+                const Tensor dout = upload(dtype, d.q.shape, values);
+                const ops::FlashGradients want = gradients(d), got = gradients(d);
+                const millrace::Attention call = call_of(p, d, dtype);
+                const std::size_t bytes = millrace::attention_backward_scratch_bytes(call);
+                EXPECT_EQ(bytes, flash_backward_scratch_bytes(d.q, d.k, d.batch));
+                ctx_.scratch = {memory_.array<std::byte>(bytes), bytes};
+                flash_backward(ctx_, want, dout, d.q, d.k, d.v, d.out, d.lse, d.batch, p.mask,
+                               static_cast<float>(p.scale));
+                millrace::attention_backward(call,
+                                             {dout.data, got.dq.tensor.data, got.dk.tensor.data,
+                                              got.dv.tensor.data, ctx_.scratch.data(), bytes},
+                                             stream_->raw());
+                EXPECT_EQ(download(got.dq.tensor), download(want.dq.tensor));
+                EXPECT_EQ(download(got.dk.tensor), download(want.dk.tensor));
+                EXPECT_EQ(download(got.dv.tensor), download(want.dv.tensor));
+                if (HasFailure()) FAIL() << dtype_name(dtype) << " head_dim " << dim;
+            }
+        }
+    }
+}
+
+// Equal sequences without lengths, tokens with gaps between them; the gradients have none.
+TEST_F(FlashApiTest, BackwardTakesStrides) {
+    const Problem p = random(2, 2, 64, {70, 70}, {90, 90}, {Kind::causal}, DType::bf16);
     const Device d = device_copy(p, DType::bf16);
     forward(Path::chosen, d, p);
     std::vector<float> values(p.dout.begin(), p.dout.end());
     const Tensor dout = upload(DType::bf16, d.q.shape, values);
-    const auto gradients = [&] {
-        return ops::FlashGradients{poisoned(DType::bf16, d.q.shape),
-                                   poisoned(DType::bf16, d.k.shape),
-                                   poisoned(DType::bf16, d.k.shape)};
+    const auto run = [&](const millrace::Attention& call) {
+        const ops::FlashGradients to = gradients(d);
+        const std::size_t bytes = millrace::attention_backward_scratch_bytes(call);
+        millrace::attention_backward(call,
+                                     {dout.data, to.dq.tensor.data, to.dk.tensor.data,
+                                      to.dv.tensor.data, memory_.array<std::byte>(bytes), bytes},
+                                     stream_->raw());
+        std::vector<float> all = download(to.dq.tensor);
+        for (const Tensor& t : {to.dk.tensor, to.dv.tensor}) {
+            const std::vector<float> part = download(t);
+            all.insert(all.end(), part.begin(), part.end());
+        }
+        return all;
     };
-    const ops::FlashGradients want = gradients(), got = gradients();
     millrace::Attention call = call_of(p, d, DType::bf16);
-    const std::size_t bytes = millrace::attention_backward_scratch_bytes(call);
-    EXPECT_EQ(bytes, flash_backward_scratch_bytes(d.q, d.k, d.batch));
-    millrace::Attention wide = call;
-    wide.head_dim = 256;
-    EXPECT_THROW(millrace::attention_backward_scratch_bytes(wide), ContractError);
-    ctx_.scratch = {memory_.array<std::byte>(bytes), bytes};
-    flash_backward(ctx_, want, dout, d.q, d.k, d.v, d.out, d.lse, d.batch, p.mask,
-                   static_cast<float>(p.scale));
-    millrace::attention_backward(call,
-                                 {dout.data, got.dq.tensor.data, got.dk.tensor.data,
-                                  got.dv.tensor.data, ctx_.scratch.data(), bytes},
-                                 stream_->raw());
-    EXPECT_EQ(download(got.dq.tensor), download(want.dq.tensor));
-    EXPECT_EQ(download(got.dk.tensor), download(want.dk.tensor));
-    EXPECT_EQ(download(got.dv.tensor), download(want.dv.tensor));
+    const std::vector<float> want = run(call);
+    const std::int64_t row = 2 * 64;
+    const auto spread = [&](const Tensor& from) {
+        const Tensor to = poisoned(DType::bf16, {from.dim(0), 2 * row});
+        for (std::int64_t t = 0; t < from.dim(0); ++t) {
+            stream_->on_device(static_cast<std::uint16_t*>(to.data) + 2 * t * row,
+                               static_cast<const std::uint16_t*>(from.data) + t * row,
+                               static_cast<std::size_t>(row) * 2);
+        }
+        return to.data;
+    };
+    call.q = spread(d.q), call.k = spread(d.k), call.v = spread(d.v), call.out = spread(d.out);
+    call.q_stride = call.k_stride = call.v_stride = call.out_stride = 2 * row;
+    call.cu_q = call.cu_k = nullptr;
+    call.sequences = 2, call.max_queries = 70, call.max_keys = 90;
+    EXPECT_EQ(run(call), want);
+}
+
+template <typename Body>
+void expect_broken(const char* contract, Body&& body) {
+    try {
+        body();
+        ADD_FAILURE() << "accepted: " << contract;
+    } catch (const std::exception& error) {
+        EXPECT_NE(std::string(error.what()).find(contract), std::string::npos) << error.what();
+    }
+}
+void* further(const void* data, std::size_t bytes) {
+    return static_cast<std::byte*>(const_cast<void*>(data)) + bytes;
 }
 
 TEST_F(FlashApiTest, BrokenContractsAreNamed) {
     const Problem p = random(2, 2, 64, {10}, {10}, {}, DType::bf16);
     const Device d = device_copy(p, DType::bf16);
-    const auto expect_broken = [&](const char* contract, auto&& damage) {
-        millrace::Attention call = call_of(p, d, DType::bf16);
-        damage(call);
-        try {
-            millrace::attention_forward(call, stream_->raw());
-            ADD_FAILURE() << "accepted: " << contract;
-        } catch (const std::exception& error) {
-            EXPECT_NE(std::string(error.what()).find(contract), std::string::npos) << error.what();
-        }
+    const Tensor dout = poisoned(DType::bf16, d.q.shape);
+    const ops::FlashGradients to = gradients(d);
+    using Call = millrace::Attention;
+    using Gradients = millrace::AttentionGradients;
+    const std::size_t bytes = millrace::attention_backward_scratch_bytes(call_of(p, d, d.q.dtype));
+    const Gradients whole{dout.data,
+                          to.dq.tensor.data,
+                          to.dk.tensor.data,
+                          to.dv.tensor.data,
+                          memory_.array<std::byte>(bytes),
+                          bytes};
+    const auto broken_backward = [&](const char* contract, auto&& damage) {
+        Gradients g = whole;
+        damage(g);
+        expect_broken(contract, [&] {
+            millrace::attention_backward(call_of(p, d, DType::bf16), g, stream_->raw());
+        });
     };
-    expect_broken("no null pointers", [](millrace::Attention& c) { c.q = nullptr; });
-    expect_broken("multiple of 8", [](millrace::Attention& c) { c.head_dim = 36; });
-    expect_broken("no less than heads", [](millrace::Attention& c) { c.q_stride = 8; });
-    expect_broken("at most", [](millrace::Attention& c) { c.max_queries = 0; });
-    expect_broken("scale is positive", [](millrace::Attention& c) { c.scale = -1; });
+    const auto broken = [&](const char* contract, auto&& damage) {
+        Call call = call_of(p, d, DType::bf16);
+        damage(call);
+        expect_broken(contract, [&] { millrace::attention_forward(call, stream_->raw()); });
+        expect_broken(contract, [&] { millrace::attention_backward(call, whole, stream_->raw()); });
+    };
+    millrace::attention_forward(call_of(p, d, DType::bf16), stream_->raw());
+    millrace::attention_backward(call_of(p, d, DType::bf16), whole, stream_->raw());
+    broken("no null pointers", [](Call& c) { c.q = nullptr; });
+    broken("no null pointers", [](Call& c) { c.out = nullptr; });
+    broken("no null pointers", [](Call& c) { c.lse = nullptr; });
+    broken("a multiple of 16 bytes", [](Call& c) { c.q = further(c.q, 8); });
+    broken("a multiple of 16 bytes", [](Call& c) { c.v = further(c.v, 2); });
+    broken("a multiple of 16 bytes", [](Call& c) { c.out = further(c.out, 4); });
+    broken("a multiple of 4 bytes",
+           [](Call& c) { c.lse = static_cast<float*>(further(c.lse, 2)); });
+    broken("a multiple of 16 bytes apart", [](Call& c) { c.k_stride = 132; });
+    broken("multiple of 8", [](Call& c) { c.head_dim = 36; });
+    broken("multiple of kv_heads", [](Call& c) { c.kv_heads = 3; });
+    broken("no less than heads", [](Call& c) { c.q_stride = 8; });
+    broken("less than 2^38 elements", [](Call& c) { c.q_stride = std::int64_t{1} << 38; });
+    broken("at most", [](Call& c) { c.max_queries = 0; });
+    broken("scale is positive", [](Call& c) { c.scale = -1; });
+    broken("the mask has a block", [](Call& c) { c.block = 0; });
+    broken_backward("no null pointers", [](Gradients& g) { g.dout = nullptr; });
+    broken_backward("no null pointers", [](Gradients& g) { g.dk = nullptr; });
+    broken_backward("a multiple of 16 bytes", [](Gradients& g) { g.dq = further(g.dq, 8); });
+    broken_backward("a multiple of 16 bytes", [](Gradients& g) { g.dv = further(g.dv, 8); });
+    broken_backward("of device memory", [](Gradients& g) { g.scratch = nullptr; });
+    broken_backward("of device memory", [](Gradients& g) { --g.scratch_bytes; });
+    Call wide = call_of(p, d, DType::bf16);
+    wide.head_dim = 256;
+    expect_broken("to 128 backward", [&] { millrace::attention_backward_scratch_bytes(wide); });
+    stream_->synchronize();
+}
+
+// Without a GPU: what no type or mask is called is refused before anything else.
+TEST(FlashApi, WordsOutOfRangeAreRefused) {
+    millrace::Attention call;
+    call.type = static_cast<millrace::AttentionType>(7);
+    expect_broken("the type is", [&] { millrace::attention_forward(call, nullptr); });
+    expect_broken("the type is", [&] { millrace::attention_backward_scratch_bytes(call); });
+    call = {};
+    call.mask = static_cast<millrace::AttentionMask>(-1);
+    expect_broken("the mask is", [&] { millrace::attention_forward(call, nullptr); });
+    expect_broken("the mask is", [&] { millrace::attention_backward(call, {}, nullptr); });
 }
 
 }  // namespace

@@ -74,6 +74,31 @@ class FlashForwardTest : public FlashGpuTest {
         forward(path, d.out, d.lse, d.q, d.k, d.v, d.batch, p.mask, p.scale);
     }
 
+    // Of out and lse.
+    std::vector<std::uint32_t> bits(const Device& d) {
+        std::vector<std::uint32_t> all;
+        for (const Tensor& t : {d.out, d.lse}) {
+            const auto part = download(static_cast<const std::uint32_t*>(t.data), t.bytes() / 4);
+            all.insert(all.end(), part.begin(), part.end());
+        }
+        return all;
+    }
+    // 100 runs have the bits of the first, all of out and lse.
+    void expect_same_bits(const Problem& p, DType dtype, const std::string& what) {
+        for (const Path path : paths(dtype)) {
+            memory_.reset();
+            const Device d = device_copy(p, dtype);
+            std::vector<std::uint32_t> first;
+            for (int run = 0; run < 100; ++run) {
+                stream_->fill(d.out.data, 0xff, d.out.bytes());
+                stream_->fill(d.lse.data, 0xff, d.lse.bytes());
+                forward(path, d, p);
+                if (run == 0) first = bits(d);
+                ASSERT_TRUE(bits(d) == first) << what << ", " << name(path) << " run " << run;
+            }
+        }
+    }
+
     static std::string where(const Problem& p, std::size_t at) {
         const auto dim = static_cast<std::size_t>(p.head_dim), heads = std::size_t(p.heads);
         return "token " + std::to_string(at / dim / heads) + " head " +

@@ -47,22 +47,26 @@ class FlashGpuTest : public GpuTest {
         }
         return most;
     }
-    // One sequence whose scores are multiples of 324, exact in f32: every q and k is 36 or -36, and
-    // 36 * 36 * 64 / 8 is 10368. A key in five is the query of its own token, which gives 10368;
-    // another one is its opposite.
+    // One sequence whose scores are exact in f32, and beyond 1e4: every q and k is a or -a, a whole
+    // number with a * a * head_dim / 8 just above (64 numbers: 36 and 10368). A key in five is the
+    // query of its own token, which gives that score; another one is its opposite.
     static void make_extreme(ops::reference::Problem& p) {
-        ASSERT_TRUE(p.head_dim == 64 && p.kv_heads == 1 && p.sequences() == 1);
+        ASSERT_TRUE(p.kv_heads == 1 && p.sequences() == 1);
         ASSERT_EQ(p.tokens_q(), p.tokens_k());
-        for (double& q : p.q) q = q < 0 ? -36 : 36;
-        for (double& k : p.k) k = k < 0 ? -36 : 36;
+        const double a = std::floor(std::sqrt(1e4 * 8 / p.head_dim)) + 1;
+        const auto dim = static_cast<std::size_t>(p.head_dim);
+        p.scale = 0.125;
+        for (double& q : p.q) q = q < 0 ? -a : a;
+        for (double& k : p.k) k = k < 0 ? -a : a;
         for (int j = 0; j < p.tokens_k(); ++j) {
             if (j % 5 > 1) continue;
-            for (std::size_t d = 0; d < 64; ++d) {
+            for (std::size_t d = 0; d < dim; ++d) {
                 const double q = p.q[p.q_at(0, j, 0) + d];
                 p.k[p.k_at(0, j, 0) + d] = j % 5 == 0 ? q : -q;
             }
         }
-        ASSERT_EQ(largest_score(p), 10368);
+        ASSERT_EQ(largest_score(p), a * a * p.head_dim / 8);
+        ASSERT_GT(largest_score(p), 1e4);
     }
 
     struct Wanted {
