@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 namespace mr::ops {
@@ -20,6 +21,12 @@ struct AttentionMask {
     std::int32_t window = 0;  // > 0: only keys with query - key < window
     std::int32_t sinks = 0;   // the first keys that the window leaves visible; `kind` still holds
 };
+
+// What scores are multiplied with where nobody says otherwise: 1 / sqrt(head_dim), in f32, as the
+// models compute it (one ulp from the rounded quotient at some sizes, 96 among them).
+inline float default_scale(std::int64_t head_dim) {
+    return 1 / std::sqrt(static_cast<float>(head_dim));
+}
 
 // What a query sees: keys [0, sinks) and [lo, hi), and sinks < lo unless it is 0.
 struct VisibleKeys {

@@ -78,7 +78,7 @@ AttentionMeasured measure_attention(const AttentionShape& shape, const std::vect
     const auto seen = [&](int position) {  // keys, from there
         return ops::visible_keys(mask, position, position + 1).count();
     };
-    const float scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
+    const float scale = ops::default_scale(shape.head_dim);
 
     // One memory for the cache of every measurement; the largest twice, so that a call never finds
     // what the last one left, and never less than no cache can hold.

@@ -2,8 +2,6 @@
 #ifdef MR_CUDA
 #include <millrace/attention.h>
 
-#include <cmath>
-
 #include "core/cuda/device.h"
 #include "ops/attention/flash_cuda.h"
 
@@ -56,7 +54,7 @@ struct Call {
         mask.block = a.block;
         mask.window = a.window;
         mask.sinks = a.sinks;
-        scale = a.scale != 0 ? a.scale : 1 / std::sqrt(static_cast<float>(a.head_dim));
+        scale = a.scale != 0 ? a.scale : mr::ops::default_scale(a.head_dim);
     }
     static HeadRows rows(const Attention& a, const void* data, std::int64_t tokens, int heads,
                          std::int64_t stride) {

@@ -110,7 +110,7 @@ TEST_F(FlashApiTest, BackwardHasTheBitsOfTheOp) {
                 EXPECT_EQ(bytes, flash_backward_scratch_bytes(d.q, d.k, d.batch));
                 ctx_.scratch = {memory_.array<std::byte>(bytes), bytes};
                 flash_backward(ctx_, want, dout, d.q, d.k, d.v, d.out, d.lse, d.batch, p.mask,
-                               static_cast<float>(p.scale));
+                               ops::default_scale(dim));  // the call says none
                 millrace::attention_backward(call,
                                              {dout.data, got.dq.tensor.data, got.dk.tensor.data,
                                               got.dv.tensor.data, ctx_.scratch.data(), bytes},

@@ -115,7 +115,7 @@ FlashMeasured measure_flash(const FlashShape& shape, bool backward, bool togethe
                           DeviceArena::padded(static_cast<std::size_t>(4 * tokens * shape.heads)));
     const Tensor lse = extra.tensor(DType::f32, {shape.heads, tokens});
     if (scratch > 0) ctx.scratch = {extra.array<std::byte>(scratch), scratch};
-    const float scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
+    const float scale = ops::default_scale(shape.head_dim);
     FlashMeasured m;
     m.tensors = t.memory.size();
     m.extra = extra.size();
@@ -169,7 +169,7 @@ FlashMeasured measure_unfused(const FlashShape& shape, bool backward) {
     };
     const UnfusedTensors u{flat(t.q),    flat(t.k),  flat(t.v),  flat(t.out),
                            flat(t.dout), flat(t.dq), flat(t.dk), flat(t.dv)};
-    const float scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
+    const float scale = ops::default_scale(shape.head_dim);
     FlashMeasured m;
     m.tensors = t.memory.size();
     m.extra = matrices;

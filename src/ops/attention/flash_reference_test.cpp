@@ -184,5 +184,14 @@ TEST(AttentionMask, RangesAreTheDefinition) {
     }
 }
 
+// The models' own expression, to the bit, and the quotient to an ulp.
+TEST(AttentionScale, IsTheModels) {
+    for (int dim = 8; dim <= 256; dim += 8) {
+        EXPECT_EQ(default_scale(dim), 1.0f / std::sqrt(static_cast<float>(dim)));
+        const double exact = 1 / std::sqrt(double(dim));
+        EXPECT_LE(std::abs(default_scale(dim) - exact), 0x1p-23 * exact) << dim;
+    }
+}
+
 }  // namespace
 }  // namespace mr::ops
