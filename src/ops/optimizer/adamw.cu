@@ -99,117 +99,86 @@ __device__ __forceinline__ void update(const Args& a, float scale, float decay, 
     p -= a.lr * (step + decay * p);
 }
 
-// Four parameters that are bf16, rounded by chance.
-__device__ __forceinline__ void store4_by_chance(bf16* to, const float (&p)[4],
-                                                 const std::array<std::uint32_t, 4>& draws) {
+template <typename T>
+__device__ __forceinline__ void load(const T* from, float (&v)[4]) {
+    load4(from, v);
+}
+template <typename T>
+__device__ __forceinline__ void load(const T* from, float (&v)[1]) {
+    v[0] = to_f32(*from);
+}
+template <typename T>
+__device__ __forceinline__ void store(T* to, const float (&v)[4]) {
+    store4(to, v);
+}
+template <typename T>
+__device__ __forceinline__ void store(T* to, const float (&v)[1]) {
+    *to = from_f32<T>(v[0]);
+}
+
+// Parameters i and after it that are bf16, rounded by chance.
+__device__ __forceinline__ void store_by_chance(const Args& a, std::int64_t i,
+                                                const float (&p)[4]) {
+    const std::array<std::uint32_t, 4> draws = a.with.draws(i / 4);
     std::uint32_t half[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) half[j] = ops::stochastic_bf16(p[j], draws[j]);
-    *reinterpret_cast<uint2*>(to) = make_uint2(half[0] | half[1] << 16, half[2] | half[3] << 16);
+    *reinterpret_cast<uint2*>(a.copy + i) =
+        make_uint2(half[0] | half[1] << 16, half[2] | half[3] << 16);
+}
+__device__ __forceinline__ void store_by_chance(const Args& a, std::int64_t i,
+                                                const float (&p)[1]) {
+    const std::array<std::uint32_t, 4> draws = a.with.draws(i / 4);
+    const auto at = static_cast<int>(i % 4);
+    // Not draws[at]: that would lie in memory.
+    const std::uint32_t draw = at == 0   ? draws[0]
+                               : at == 1 ? draws[1]
+                               : at == 2 ? draws[2]
+                                         : draws[3];
+    reinterpret_cast<std::uint16_t*>(a.copy)[i] = ops::stochastic_bf16(p[0], draw);
 }
 
-// The same as update_all() where the first `decayed` parameters are bf16 (ops::AdamW).
-template <bool kFours>
-__global__ void __launch_bounds__(kThreads) update_masters(const Args a) {
-    wait_for_previous();
-    const StageClock clock(a.stamp);
-    let_next_start();
-    constexpr int kEach = kFours ? 4 : 1;
-    const std::int64_t i = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kEach;
-    if (i >= a.count) return;
-    const double squares = *a.square_sum;
-    const bool skip = !isfinite(squares);
-    const float norm = sqrtf(static_cast<float>(squares));
-    const float scale = a.clip > 0 && norm > a.clip ? a.clip / norm : 1.0f;
-    const bool half = i < a.decayed;
-    const float decay = half ? a.decay : 0.0f;
-    float* const whole = a.params + (i - a.decayed);  // where it is one
-    if constexpr (kFours) {
-        float p[4], g[4], m[4], v[4];
-        const float zeros[4] = {};
-        if (!skip) {
-            if (half) {
-                load4(a.copy + i, p);
-            } else {
-                load4(whole, p);
-            }
-            load4(a.grads + i, g);
-            load4(a.m + i, m);
-            load4(a.v + i, v);
-#pragma unroll
-            for (int j = 0; j < 4; ++j) update(a, scale, decay, p[j], g[j], m[j], v[j]);
-            if (half) {
-                store4_by_chance(a.copy + i, p, a.with.draws(i / 4));
-            } else {
-                store4(whole, p);
-            }
-            store4(a.m + i, m);
-            store4(a.v + i, v);
-        }
-        store4(a.grads + i, zeros);
-    } else {
-        if (!skip) {
-            float p = half ? to_f32(a.copy[i]) : *whole, m = a.m[i], v = a.v[i];
-            update(a, scale, decay, p, a.grads[i], m, v);
-            if (half) {
-                const std::array<std::uint32_t, 4> draws = a.with.draws(i / 4);
-                const auto at = static_cast<int>(i % 4);
-                const std::uint32_t draw = at == 0   ? draws[0]
-                                           : at == 1 ? draws[1]
-                                           : at == 2 ? draws[2]
-                                                     : draws[3];
-                reinterpret_cast<std::uint16_t*>(a.copy)[i] = ops::stochastic_bf16(p, draw);
-            } else {
-                *whole = p;
-            }
-            a.m[i] = m;
-            a.v[i] = v;
-        }
-        a.grads[i] = 0;
-    }
-}
-
-// Four parameters a thread; `count` and `decayed` are multiples of 4 (kFours), or one.
-template <bool kFours>
+// kEach parameters a thread: 4, where `count` and `decayed` are multiples of that, or one. Master:
+// the type that parameters with decay are kept in. bf16: they are those of `copy`, and `params` has
+// the others alone; float: `params` has all of them.
+template <typename Master, int kEach>
 __global__ void __launch_bounds__(kThreads) update_all(const Args a) {
     wait_for_previous();
     const StageClock clock(a.stamp);
     let_next_start();
-    constexpr int kEach = kFours ? 4 : 1;
+    constexpr bool kHalf = sizeof(Master) == 2;
     const std::int64_t i = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kEach;
     if (i >= a.count) return;
     const double squares = *a.square_sum;
     const bool skip = !isfinite(squares);
     const float norm = sqrtf(static_cast<float>(squares));  // too great for f32: scale 0
     const float scale = a.clip > 0 && norm > a.clip ? a.clip / norm : 1.0f;
-    const float decay = i < a.decayed ? a.decay : 0.0f;
-    if constexpr (kFours) {
-        float p[4], g[4], m[4], v[4];
-        const float zeros[4] = {};
-        if (!skip) {
-            load4(a.params + i, p);
-            load4(a.grads + i, g);
-            load4(a.m + i, m);
-            load4(a.v + i, v);
+    const bool decayed = i < a.decayed, half = kHalf && decayed;
+    const float decay = decayed ? a.decay : 0.0f;
+    float* const whole = a.params + (kHalf ? i - a.decayed : i);  // unless `half`
+    if (!skip) {
+        float p[kEach], g[kEach], m[kEach], v[kEach];
+        if (half) {
+            load(a.copy + i, p);
+        } else {
+            load(whole, p);
+        }
+        load(a.grads + i, g);
+        load(a.m + i, m);
+        load(a.v + i, v);
 #pragma unroll
-            for (int j = 0; j < 4; ++j) update(a, scale, decay, p[j], g[j], m[j], v[j]);
-            store4(a.params + i, p);
-            store4(a.m + i, m);
-            store4(a.v + i, v);
-            if (a.copy) store4(a.copy + i, p);
+        for (int j = 0; j < kEach; ++j) update(a, scale, decay, p[j], g[j], m[j], v[j]);
+        if (half) {
+            store_by_chance(a, i, p);
+        } else {
+            store(whole, p);
         }
-        store4(a.grads + i, zeros);
-    } else {
-        if (!skip) {
-            float p = a.params[i], m = a.m[i], v = a.v[i];
-            update(a, scale, decay, p, a.grads[i], m, v);
-            a.params[i] = p;
-            a.m[i] = m;
-            a.v[i] = v;
-            if (a.copy) a.copy[i] = from_f32<bf16>(p);
-        }
-        a.grads[i] = 0;
+        store(a.m + i, m);
+        store(a.v + i, v);
+        if (!kHalf && a.copy) store(a.copy + i, p);
     }
+    const float zeros[kEach] = {};
+    store(a.grads + i, zeros);
 }
 
 template <bool kFours>
@@ -293,8 +262,8 @@ void adamw(const Context& ctx, const ops::AdamW& with, Tensor params, Tensor cop
                     corrected(with.beta2),
                     with,
                     stamp};
-    const auto kernel = with.bf16_masters ? (fours ? update_masters<true> : update_masters<false>)
-                                          : (fours ? update_all<true> : update_all<false>);
+    const auto kernel = with.bf16_masters ? (fours ? update_all<bf16, 4> : update_all<bf16, 1>)
+                                          : (fours ? update_all<float, 4> : update_all<float, 1>);
     launch(ctx, dim3(blocks_for(count, fours ? 4 : 1)), dim3(kThreads), 0, kernel, args);
 }
 
