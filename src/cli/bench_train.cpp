@@ -98,6 +98,7 @@ Json measured_json(const Options& options, const model::ModelSpec& spec, int bat
             {"first_loss", m.first_loss},
             {"last_loss", m.last_loss},
             {"memory_bytes", m.plan.total()},
+            {"memory_taken_bytes", m.memory_taken > 0 ? Json(m.memory_taken) : Json()},
             {"memory_plan", plan},
             {"ledger", observe::ledger_json(m.ledger)}};
 }
@@ -149,7 +150,11 @@ std::string measured_text(const Json& json, const train::TrainMeasured& m, const
     }
     text += fmt::format("\n  best         {:.0f} tok/s  {:.2f} ms\n",
                         static_cast<double>(m.tokens) / m.best_seconds(), m.best_seconds() * 1e3);
-    text += fmt::format("  memory {}:", format_bytes(m.plan.total()));
+    text += fmt::format("  memory planned {}", format_bytes(m.plan.total()));
+    if (m.memory_taken > 0) {
+        text += fmt::format(", taken {} by the driver's account", format_bytes(m.memory_taken));
+    }
+    text += ":";
     const char* comma = "";
     for (const MemoryPlan::Item& item : m.plan.items()) {
         text += fmt::format("{} {} {}", comma, item.name, format_bytes(item.bytes));

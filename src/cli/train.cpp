@@ -136,8 +136,11 @@ Json result_json(const train::TrainResult& r, const std::string& run) {
                  {"tokens_per_second", r.tokens_per_second},
                  {"data_wait_seconds", r.data_wait_seconds},
                  {"parameters", r.parameters},
+                 {"memory_bytes", r.memory_planned},
+                 {"memory_taken_bytes", nullptr},
                  {"checkpoint", r.checkpoint}};
     if (std::isfinite(r.loss)) json["loss"] = r.loss;
+    if (r.memory_taken > 0) json["memory_taken_bytes"] = r.memory_taken;
     if (r.val_loss) json["val_loss"] = *r.val_loss;
     if (r.val_loss) json["val_step"] = r.val_step;
     if (r.bits_per_byte) json["bits_per_byte"] = *r.bits_per_byte;
@@ -222,10 +225,15 @@ int run(const Options& options, const Command& command) {
                 validation += fmt::format(" after step {}", result.val_step);
             }
         }
+        const std::string memory = result.memory_taken > 0
+                                       ? fmt::format(", {} of memory planned and {} taken",
+                                                     format_bytes(result.memory_planned),
+                                                     format_bytes(result.memory_taken))
+                                       : "";
         screen.say(fmt::format(
-            "{} after step {}: loss {:.4f}{}, {:.0f} tok/s, {} of training; {}/report.html",
+            "{} after step {}: loss {:.4f}{}, {:.0f} tok/s, {} of training{}; {}/report.html",
             result.interrupted ? "stopped" : "done", result.step, result.loss, validation,
-            result.tokens_per_second, observe::long_seconds(result.seconds), folder));
+            result.tokens_per_second, observe::long_seconds(result.seconds), memory, folder));
         if (result.interrupted) {
             screen.say(fmt::format("go on with: millrace train --resume {}", folder));
         }

@@ -12,6 +12,8 @@
 namespace mr::model {
 namespace {
 
+constexpr std::size_t kSumBytes = 2 * sizeof(double);  // of losses, of squares of gradients
+
 std::unique_ptr<TrainOps> make_ops(const TrainEngineOptions& options) {
     return options.cuda ? make_cuda_train_ops(options.threads)
                         : make_cpu_train_ops(options.threads);
@@ -31,18 +33,20 @@ MemoryPlan plan_with(const ModelSpec& spec, const TrainEngineOptions& options,
     const auto count = static_cast<std::uint64_t>(layout.count);
     const bool slim = options.bf16_masters && compute != DType::f32;
     MemoryPlan plan;
-    plan.add("parameters", (count - (slim ? static_cast<std::uint64_t>(layout.decayed) : 0)) * 4);
+    const auto taken = TrainOps::padded;
+    plan.add("parameters",
+             taken((count - (slim ? static_cast<std::uint64_t>(layout.decayed) : 0)) * 4));
     if (compute != DType::f32) {
         plan.add(fmt::format("parameters in {}", dtype_name(compute)),
-                 count * dtype_bytes(compute, 1));
+                 taken(dtype_bytes(compute, count)));
     }
-    plan.add("gradients", count * 4);
-    plan.add("optimizer", count * 8);
+    plan.add("gradients", taken(count * 4));
+    plan.add("optimizer", 2 * taken(count * 4));
     const MemoryPlan pass = TrainPass::plan(spec, shape, options.recompute, compute);
     for (const MemoryPlan::Item& item : pass.items()) {
         plan.add(item.name, item.bytes);
     }
-    plan.add("scratch", ops.scratch_bytes(spec, shape));
+    plan.add("scratch", ops.scratch_bytes(spec, shape) + taken(kSumBytes));
     return plan;
 }
 
@@ -100,7 +104,7 @@ TrainEngine::TrainEngine(const ModelSpec& spec, const TrainEngineOptions& option
     grads_ = flat("gradients", DType::f32);
     m_ = flat("optimizer", DType::f32);
     v_ = flat("optimizer", DType::f32);
-    sums_ = static_cast<double*>(ops_->allocate("sums", 2 * sizeof(double)));
+    sums_ = static_cast<double*>(ops_->allocate("sums", kSumBytes));
     ops_->prepare(spec, options_.shape);
     pass_ = std::make_unique<TrainPass>(layout_, options_.shape, options_.recompute, *ops_);
     auto* base = static_cast<float*>(params_.data);

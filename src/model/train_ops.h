@@ -43,6 +43,12 @@ class TrainOps {
     // What there is for this process, in bytes; 0: unknown.
     virtual std::uint64_t memory_bytes() const = 0;
     virtual ThreadPool& pool() = 0;
+    // What the device has less now than when this object was made, by its driver's account, code
+    // that was loaded since and other processes included; 0: not known. Nothing is freed before the
+    // end, so then it is the most that there was.
+    virtual std::uint64_t memory_taken() const { return 0; }
+    // What allocate() takes for so many bytes: what a plan adds up.
+    static constexpr std::size_t padded(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
     // Zeroed, at a multiple of 256 bytes, freed with this object. Throws Error (device).
     virtual void* allocate(const std::string& purpose, std::size_t bytes) = 0;
     // What the operations below want besides their tensors, for this model and shape, batch slots

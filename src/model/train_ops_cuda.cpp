@@ -53,16 +53,22 @@ class CudaTrainOps final : public TrainOps {
         const std::uint64_t free = cuda::require_device().free_bytes;
         return free > kReserve ? free - kReserve : 1;
     }
+    std::uint64_t memory_taken() const override {
+        const std::uint64_t free = cuda::require_device().free_bytes;
+        return free < free_at_first_ ? free_at_first_ - free : 0;
+    }
     ThreadPool& pool() override { return pool_; }
     void* allocate(const std::string& purpose, std::size_t bytes) override {
-        void* to = arenas_.emplace_back(purpose, cuda::DeviceArena::padded(bytes)).alloc(bytes);
+        void* to = arenas_.emplace_back(purpose, padded(bytes)).alloc(bytes);
         stream_.fill(to, 0, bytes);
         return to;
     }
     std::size_t scratch_bytes(const ModelSpec& spec, const TrainShape& shape) const override {
         // Slots and positions.
         const auto tokens = static_cast<std::size_t>(shape.tokens());
-        return op_scratch(spec, shape) + (2 * kSlots + 1) * tokens * sizeof(std::int32_t);
+        return padded(op_scratch(spec, shape)) +
+               kSlots * padded(2 * tokens * sizeof(std::int32_t)) +
+               padded(tokens * sizeof(std::int32_t));
     }
     void prepare(const ModelSpec& spec, const TrainShape& shape) override {
         shape_ = shape;
@@ -276,6 +282,7 @@ class CudaTrainOps final : public TrainOps {
                                                             batch_of(shape))});
     }
 
+    const std::uint64_t free_at_first_ = cuda::require_device().free_bytes;
     ThreadPool pool_;
     Ledger ledger_;
     Context ctx_;

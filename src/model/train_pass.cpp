@@ -40,11 +40,9 @@ struct TrainPass::Buffers {
 
 namespace {
 
-constexpr std::size_t kAlign = 256;
-
 std::size_t padded_bytes(DType dtype, const Shape& shape) {
     const std::size_t bytes = dtype_bytes(dtype, static_cast<std::size_t>(shape.count()));
-    return (bytes + kAlign - 1) / kAlign * kAlign;
+    return TrainOps::padded(bytes);
 }
 
 // Heads [first, first + count) of every token of x [tokens, row].

@@ -54,14 +54,18 @@ std::string html_begin(std::string_view title) {
                               html_escaped(title), kPageStyle);
 }
 
-std::string plan_html(const MemoryPlan& plan) {
+std::string plan_html(const MemoryPlan& plan, std::uint64_t taken) {
     std::string html = "<h2>Memory plan</h2>\n<table><tr><th>what<th>bytes</tr>\n";
     for (const MemoryPlan::Item& item : plan.items()) {
         html += fmt::format("<tr><td>{}<td>{}</tr>\n", html_escaped(item.name),
                             format_bytes(item.bytes));
     }
-    return html + fmt::format("<tr class=\"sum\"><td>in all<td>{}</tr></table>\n",
-                              format_bytes(plan.total()));
+    html += fmt::format("<tr class=\"sum\"><td>in all<td>{}</tr>\n", format_bytes(plan.total()));
+    if (taken > 0) {
+        html +=
+            fmt::format("<tr><td>taken, by the driver's account<td>{}</tr>\n", format_bytes(taken));
+    }
+    return html + "</table>\n";
 }
 
 void write_page(const std::string& path, std::string_view html) {

@@ -16,8 +16,8 @@ std::string html_escaped(std::string_view text);
 // page cannot reach anything but itself.
 std::string html_begin(std::string_view title);
 
-// The plan as a section: a row a purpose, and the sum.
-std::string plan_html(const MemoryPlan& plan);
+// The plan as a section: a row a purpose, and the sum; `taken`: what the device says, 0: nothing.
+std::string plan_html(const MemoryPlan& plan, std::uint64_t taken = 0);
 
 // Through core/output_file.h: whole or not at all.
 void write_page(const std::string& path, std::string_view html);

@@ -91,6 +91,7 @@ TrainMeasured measure_training(const model::ModelSpec& spec, const TrainMeasureO
     out.stages = engine.ops().watched();
     out.ledger = engine.ledger().since(before);
     out.last_loss = last;
+    out.memory_taken = engine.ops().memory_taken();
     return out;
 }
 

@@ -26,6 +26,7 @@ struct TrainMeasured {
     DType compute = DType::f32;
     double first_loss = 0, last_loss = 0;  // nats a token
     MemoryPlan plan;
+    std::uint64_t memory_taken = 0;  // TrainOps::memory_taken() at the end
     // Of one more step, each of whose operations was timed, which a GPU does not do otherwise: the
     // account, and the operations in their order.
     Ledger ledger;

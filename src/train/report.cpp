@@ -201,7 +201,7 @@ std::string train_page(const RunDescription& run, std::span<const StepMetrics> s
                         html_escaped(summary(run, steps, sum)));
     html += charts(run, steps);
     html += op_rows(run.ledger, run.ledger_steps);
-    if (!run.plan.items().empty()) html += observe::plan_html(run.plan);
+    if (!run.plan.items().empty()) html += observe::plan_html(run.plan, run.memory_taken);
     html += fact_rows(run);
     if (!run.command.empty()) {
         html += fmt::format("<h2>Command</h2>\n<pre>{}</pre>\n", html_escaped(run.command));

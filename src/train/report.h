@@ -27,6 +27,7 @@ struct RunDescription {
     double matrix_peak = 0;      // FLOP/s, measured
     double entropy = 0;          // nats a token that the corpus has: no loss can stay below it
     MemoryPlan plan;
+    std::uint64_t memory_taken = 0;  // beside the plan, as the device counts
     Ledger ledger;
     std::int64_t ledger_steps = 0;  // that it is of; 0: all since the process started
     struct Sample {

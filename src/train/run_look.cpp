@@ -161,6 +161,7 @@ void Run::report() {
     }
     if (floor_) run.entropy = floor_->nats_per_token;
     run.plan = plan();
+    run.memory_taken = engine_->ops().memory_taken();
     run.ledger = watched_ ? *watched_ : engine_->ledger();
     run.ledger_steps = watched_ ? 1 : 0;
     run.facts = {

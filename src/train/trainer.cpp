@@ -290,6 +290,8 @@ TrainResult Run::go() {
     }
     out.data_wait_seconds = data_wait_;
     out.parameters = engine_->spec().parameters();
+    out.memory_planned = plan().total();
+    out.memory_taken = engine_->ops().memory_taken();
     if (saved_ > 0) out.checkpoint = checkpoints_.folder(saved_);
     return out;
 }

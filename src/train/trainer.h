@@ -61,6 +61,8 @@ struct TrainResult {
     double tokens_per_second = 0;  // of this process
     double data_wait_seconds = 0;  // of this process
     std::uint64_t parameters = 0;
+    std::uint64_t memory_planned = 0;  // in bytes
+    std::uint64_t memory_taken = 0;    // model::TrainOps::memory_taken()
     std::string checkpoint{};
 };
 

@@ -116,6 +116,7 @@ class Bench(driver.CliTest):
             self.assertEqual([got["tokens_per_step"], len(got["seconds"])], [32, 3])
             self.assertAlmostEqual(got["tok_s"] * got["ms_per_step"] / 1e3, 32, places=6)
             self.assertEqual(sum(got["memory_plan"].values()), got["memory_bytes"])
+            self.assertIsNone(got["memory_taken_bytes"])  # nor counted
             self.assertEqual(got["percent_of_matrix_peak"], 0)  # not measured on a CPU
             # The operations of one step, timed.
             self.assertEqual(got["ledger"]["attention"]["calls"] % 2, 0)

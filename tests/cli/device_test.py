@@ -187,6 +187,33 @@ class Training(GpuTest):
         for gpu_line, cpu_line in zip(lines, metrics(cpu)):
             self.assertAlmostEqual(gpu_line["loss"], cpu_line["loss"], delta=0.02)
 
+    def test_bf16_masters_repeat_and_resume_with_the_same_bits(self):
+        pack_stories(self.folder)
+        half = ("--masters", "bf16")
+        runs = [self.folder / name for name in ("whole", "again", "resumed", "f32")]
+        whole, again, resumed, f32 = runs
+        for run, more in ((whole, half), (again, half), (f32, ())):
+            result = self.train(run, "--keep", 0, *more)
+            self.assertEqual(result.code, 0, result.err)
+        shutil.copytree(whole, resumed)
+        shutil.rmtree(resumed / "checkpoints" / "step-000006")
+        self.ok("train", "--resume", resumed, *CUDA, "--prefetch", 0, "--recompute", "light")
+        for run in (again, resumed):
+            self.assertEqual(bits(run, 6), bits(whole, 6), run.name)
+            self.assertEqual(metrics(run), metrics(whole), run.name)
+        # Not the run with f32 masters, whose losses it has nearly.
+        self.assertNotEqual(bits(whole, 6), bits(f32, 6))
+        for one, other in zip(metrics(whole), metrics(f32)):
+            self.assertAlmostEqual(one["loss"], other["loss"], delta=0.05)
+        self.fails(2, "train", "--resume", whole, *CUDA, "--masters", "f32", says="--masters")
+
+    def test_planned_and_taken_memory_are_told(self):
+        pack_stories(self.folder)
+        run = self.folder / "run"
+        told = self.train(run).err.splitlines()[-1]
+        self.assertRegex(told, r"done after step 6: .* of memory planned and .* taken")
+        self.assertIn("taken, by the driver's account", (run / "report.html").read_text())
+
 
 class Bench(GpuTest):
     def positive(self, got, *keys):
@@ -204,6 +231,23 @@ class Bench(GpuTest):
         got = self.ok_json("bench", "prefill", SMALL, "--prompt", 256, "--reps", 2, *CUDA)
         self.assertEqual((got["device"], got["prompt"]), (self.gpu["name"], 256))
         self.positive(got, "gflop_s")
+
+    def test_train(self):
+        got = {}
+        for masters in ("f32", "bf16"):
+            got[masters] = self.ok_json("bench", "train", "random:gpt2", "--batch", 8, "--seq", 1024,
+                                        "--steps", 3, "--warmup", 2, "--masters", masters, *CUDA)
+            self.positive(got[masters], "tok_s", "tflop_s", "percent_of_matrix_peak")
+            # By the driver's account a run takes its plan, and of the rest (code, the driver's own)
+            # a few per cent.
+            plan, taken = got[masters]["memory_bytes"], got[masters]["memory_taken_bytes"]
+            self.assertGreaterEqual(taken, 0.99 * plan)
+            self.assertLess(taken, 1.03 * plan + (256 << 20))
+        # 124 M parameters without a copy in f32, but for norms and biases.
+        saved = got["f32"]["memory_bytes"] - got["bf16"]["memory_bytes"]
+        self.assertGreater(saved, 4 * 123e6)
+        self.assertLess(saved, 4 * 125e6)
+        self.assertAlmostEqual(got["bf16"]["last_loss"], got["f32"]["last_loss"], delta=0.05)
 
     def test_sample(self):
         got = self.ok_json("bench", "sample", "--vocab", 32000, "--rows", "1,3", *CUDA)

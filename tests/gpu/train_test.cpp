@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/cuda/device.h"
 #include "core/cuda/testing.h"
 #include "core/error.h"
 #include "core/half.h"
@@ -249,6 +250,40 @@ TEST_F(GpuTraining, AStepWithoutAFiniteGradientChangesNothing) {
     const auto result = engine.update({.lr = 0.01f});
     EXPECT_FALSE(result.skipped);
     EXPECT_TRUE(std::isfinite(result.loss));
+}
+
+// To the byte, whatever is kept or made again; steps, validation and timing of stages take nothing
+// more but the stamps of the last, which are no part of a step.
+TEST_F(GpuTraining, HoldsWhatWasPlanned) {
+    const ModelSpec gpt2 =
+        trainable_spec(load_model(std::string(MR_SOURCE_DIR) + "/tests/reference/gpt2").spec);
+    for (const ModelSpec& spec : {small_spec(), gpt2}) {
+        for (const bool bf16_masters : {false, true}) {
+            for (const Recompute recompute : {Recompute::none, Recompute::light, Recompute::full}) {
+                SCOPED_TRACE(spec.family + ", " + recompute_name(recompute));
+                TrainEngineOptions options = options_of(true, recompute);
+                options.bf16_masters = bf16_masters;
+                const std::uint64_t before = cuda::held_bytes();
+                {
+                    TrainEngine engine(spec, options);
+                    const std::uint64_t held = cuda::held_bytes() - before;
+                    EXPECT_EQ(held, engine.plan().total());
+                    EXPECT_EQ(held, TrainEngine::plan(spec, options).total());
+                    engine.init(1);
+                    put_batch(engine);
+                    engine.accumulate(0, kScale);
+                    engine.update({.lr = 0.01f});
+                    engine.evaluate(0);
+                    EXPECT_EQ(cuda::held_bytes() - before, held);
+                    engine.ops().watch();
+                    engine.accumulate(0, kScale);
+                    EXPECT_FALSE(engine.ops().watched().empty());
+                    EXPECT_LE(cuda::held_bytes() - before, held + (std::uint64_t{4} << 20));
+                }
+                EXPECT_EQ(cuda::held_bytes(), before);
+            }
+        }
+    }
 }
 
 // Batches go to the two slots in turn while others compute: the losses are those of one at a time.
