@@ -83,10 +83,10 @@ class Screen {
         const bool last = m.step == step.steps;
         const bool stays = m.val_loss || m.skipped || last;
         const std::int64_t every = std::max<std::int64_t>(step.steps / 20, 1);
-        if (terminal_ ? !stays && now - drawn_ < std::chrono::milliseconds(100)
-                      : !stays && m.step % every != 0) {
-            return;
-        }
+        // Into a file a twentieth of the steps at a time, or a line a minute where they are long.
+        const auto pause = terminal_ ? std::chrono::milliseconds(100) : std::chrono::minutes(1);
+        const bool due = now - drawn_ >= pause || (!terminal_ && m.step % every == 0);
+        if (!stays && !due) return;
         drawn_ = now;
         std::string line = fmt::format("step {}/{}  loss {:.4f}", m.step, step.steps, m.loss);
         if (m.val_loss) line += fmt::format("  val {:.4f}", *m.val_loss);
@@ -118,7 +118,7 @@ class Screen {
     bool terminal_;
     bool open_ = false;
     double peak_ = 0;
-    std::chrono::steady_clock::time_point drawn_{};
+    std::chrono::steady_clock::time_point drawn_ = std::chrono::steady_clock::now();
 };
 
 Json result_json(const train::TrainResult& r, const std::string& run) {
@@ -151,6 +151,7 @@ int run(const Options& options, const Command& command) {
     const InterruptGuard guard;
     const bool resumed = !options.resume.empty();
     const std::string folder = resumed ? options.resume : options.train.out;
+    train::TrainEvents events;
     // A run goes on where it was, unless it is told otherwise.
     const auto settle = [&](train::TrainOptions& o) {
         if (!resumed || command.given("--device")) o.cuda = use_cuda(options.shared);
@@ -162,21 +163,18 @@ int run(const Options& options, const Command& command) {
         } else if (!("\n" + o.command).ends_with("\n" + line)) {
             o.command += "\n" + line;
         }
+        // Measured before the model fills the device: it takes memory for the time.
+        if (o.cuda) events.matrix_peak = observe::device_ceilings().matrix;
     };
     Screen screen;
     ProgressLine loading;
-    train::TrainEvents events;
     events.begun = [&](const train::TrainEvents::Begun& begun) {
         const train::TrainOptions& o = begun.options;
         loading.remove();
         SharedOptions threads;
         threads.threads = o.threads;
         events.device = fmt::format("CPU, {} threads", thread_count(threads));
-        if (o.cuda) {
-            ThreadPool pool(1);
-            events.matrix_peak = observe::ceilings_of(true, pool, 0.1).matrix;
-            events.device = observe::device_name(true);
-        }
+        if (o.cuda) events.device = observe::device_name(true);
         screen.set_peak(events.matrix_peak);
         screen.begun(begun);
         InterruptGuard::set_answer(

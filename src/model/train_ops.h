@@ -1,11 +1,11 @@
 // What a training pass (train_pass.h) is made of, on one device: the pass is written once, and this
 // says where its tensors lie and who computes. train_ops_cpu.cpp is over mr::ops in f32;
-// train_ops_cuda.cu is over mr::cuda with activations and matrices in bf16.
+// train_ops_cuda.cpp is over mr::cuda with activations and matrices in bf16.
 //
 // Types: the residual stream and its gradient are f32. What products read (norms' outputs, queries,
 // keys and values, attention's output, the MLP's inside, and the gradients of these) is in
 // compute_type(), and so are the matrices. Norms, biases, gradients of parameters, losses: f32.
-// Tensors lie on the device. Nothing waits for the device but read().
+// Tensors lie on the device. Nothing waits for the device but read(), write() and host_slot().
 #pragma once
 
 #include <cstddef>

@@ -104,8 +104,10 @@ std::int64_t TrainOptions::warmup_steps() const {
 double TrainOptions::learning_rate(std::int64_t step) const {
     const std::int64_t warm = warmup_steps();
     const double low = lowest_lr();
-    if (step < warm) return lr * static_cast<double>(step) / static_cast<double>(warm);
+    const double rise =
+        step < warm ? lr * static_cast<double>(step) / static_cast<double>(warm) : lr;
     if (schedule == "cosine") {
+        if (step < warm) return rise;
         if (step >= steps || steps <= warm) return low;
         const double part = static_cast<double>(step - warm) / static_cast<double>(steps - warm);
         return low + (lr - low) * 0.5 * (1 + std::cos(std::numbers::pi * part));
@@ -113,9 +115,10 @@ double TrainOptions::learning_rate(std::int64_t step) const {
     if (schedule == "wsd") {
         const double length = std::max(1.0, std::round(decay * static_cast<double>(steps)));
         const double left = static_cast<double>(std::max<std::int64_t>(steps - step, 0)) / length;
-        return low + (lr - low) * std::min(left, 1.0);
+        // Where the warm-up reaches into the decay the rate turns where the two meet.
+        return std::min(rise, low + (lr - low) * std::min(left, 1.0));
     }
-    return lr;
+    return rise;
 }
 
 void TrainOptions::validate() const {

@@ -105,6 +105,25 @@ class TrainTest(driver.CliTest):
         again = self.ok_json("run", self.folder / "m.gguf", "-p", "Once", "-n", "4", "--temp", "0")
         self.assertEqual(again["text"], made["text"])
 
+    def test_what_a_run_shows(self):
+        run = self.folder / "run"
+        err = self.ok("train", *SHAPE, "--steps", "6", "--eval-every", "3", "--eval-batches", "1",
+                      "--sample-every", "3", "--sample-tokens", "4", "--threads", "1", "--data",
+                      self.data, "--out", run).err
+        self.assertRegex(err, r"memory: [\d.]+ .iB, parameters .*, gradients .*, optimizer .*, "
+                         r"activations ")
+        for step in (3, 6):
+            self.assertRegex(err, rf"step {step}/6  loss [\d.]+  val [\d.]+  \d+ tok/s  "
+                             r"data wait \d+%  [\d.]+ .iB  .* left\n")
+            self.assertIn(f"--- a sample after step {step}:\n", err)
+        self.assertRegex(err, r"done after step 6: loss [\d.]+, validation [\d.]+ \([\d.]+ bits per "
+                         r"byte\) over 64 tokens, \d+ tok/s, .* of training; .*/report.html\n")
+        page = html.unescape((run / "report.html").read_text())
+        for part in ("Loss, nats a token", "Learning rate", "Gradient norm", "Throughput", "Stages",
+                     "</span>attention<td>", "Memory plan", "<td>activations", "Samples", "step 3",
+                     "entropy of the corpus", "CPU, 1 thread"):
+            self.assertIn(part, page)
+
     def test_bits_per_byte_are_of_the_tokens_that_were_validated(self):
         vocab = json.loads((self.data / "tokenizer.json").read_text())["model"]["vocab"]
         size = {id: len(piece) for piece, id in vocab.items()}  # a character stands for a byte
@@ -274,6 +293,13 @@ class TrainTest(driver.CliTest):
                              "--steps", "2", "--data", self.data, "--out", self.folder / "tuned")
         # It goes on from where the other was, not from nothing.
         self.assertLess(tuned["loss"], metrics(self.whole)[0]["loss"])
+        # A quantised file, too: its weights in f32.
+        self.ok("convert", self.whole, self.folder / "q8.gguf", "--type", "q8_0")
+        other = self.ok_json("train", "--init", self.folder / "q8.gguf", "--batch", "2", "--seq",
+                             "32", *QUIET, "--steps", "2", "--data", self.data, "--out",
+                             self.folder / "from_q8")
+        self.assertAlmostEqual(other["loss"], tuned["loss"], places=2)
+        self.assertNotEqual(other["loss"], tuned["loss"])
 
     def test_steps_without_a_finite_gradient_end_the_run(self):
         result = self.start(self.folder / "run", "--lr", "1e30", "--warmup", "0", "--clip", "0",

@@ -34,6 +34,13 @@ TEST(TrainOptions, TheRateRisesAndFalls) {
     EXPECT_DOUBLE_EQ(o.learning_rate(79), 1);
     EXPECT_NEAR(o.learning_rate(90), 0.55, 1e-12);
     EXPECT_DOUBLE_EQ(o.learning_rate(100), 0.1);
+    o.warmup = 90;  // of which the decay takes 10: no jump
+    for (int step = 1; step <= 100; ++step) {
+        EXPECT_LT(std::abs(o.learning_rate(step) - o.learning_rate(step - 1)), 0.05) << step;
+    }
+    EXPECT_DOUBLE_EQ(o.learning_rate(80), 80.0 / 90);
+    EXPECT_DOUBLE_EQ(o.learning_rate(100), 0.1);
+    o.warmup = 10;
     o.schedule = "constant";
     EXPECT_DOUBLE_EQ(o.learning_rate(100), 1);
     o.warmup = 0;
