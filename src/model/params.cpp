@@ -133,6 +133,11 @@ Tensor head_matrix(const ModelSpec& spec, const Weights& w) {
     return {w.head.data, w.head.dtype, {head_rows(spec), std::int64_t{spec.dim}}};
 }
 
+std::int64_t widest_matrix(const ModelSpec& spec) {
+    return std::max<std::int64_t>({head_rows(spec), spec.q_dim() + 2 * spec.kv_dim(),
+                                   std::int64_t{2} * spec.hidden, spec.dim});
+}
+
 void init_params(const ParamLayout& layout, float* params, std::uint64_t seed, ThreadPool& pool) {
     std::fill_n(params, layout.count, 0.0f);
     for (const ParamLayout::Entry& entry : layout.entries) {

@@ -49,6 +49,8 @@ Tensor gate_up_matrix(const ModelSpec& spec, const LayerWeights& w);  // [2 hidd
 // The head with the rows behind it.
 std::int64_t head_rows(const ModelSpec& spec);
 Tensor head_matrix(const ModelSpec& spec, const Weights& w);  // [head_rows(), dim]
+// The most rows that any of these matrices has: what a product's scratch is planned for.
+std::int64_t widest_matrix(const ModelSpec& spec);
 
 // New parameters: matrices and tables N(0, 0.02), those that end in the residual stream (o, down)
 // divided by sqrt(2 layers); norms 1, biases 0. A tensor's values depend on its role, layer and the

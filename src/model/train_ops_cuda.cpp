@@ -2,6 +2,7 @@
 // them go to one stream; batches come on another, ordered by events.
 #include "core/cuda/device.h"
 #include "core/error.h"
+#include "model/params.h"
 #include "model/train_ops.h"
 
 #ifdef MR_CUDA
@@ -268,13 +269,11 @@ class CudaTrainOps final : public TrainOps {
                                  .remedy = "choose other --heads or --dim, or use --device cpu"});
         }
         const std::int64_t tokens = shape.tokens();
-        const std::int64_t widest =
-            std::max({spec.vocab, spec.q_dim() + 2 * spec.kv_dim(), 2 * spec.hidden, spec.dim});
         const auto heads = [&](std::int64_t count) {
             return ops::HeadRows(
                 Tensor(nullptr, DType::bf16, {tokens, count, std::int64_t{spec.head_dim}}));
         };
-        return std::max({cuda::linear_train_scratch_bytes(widest),
+        return std::max({cuda::linear_train_scratch_bytes(widest_matrix(spec)),
                          cuda::norm_backward_scratch_bytes(spec.dim),
                          cuda::rmsnorm_heads_scratch_bytes(), cuda::sum_scratch_bytes(),
                          cuda::embedding_backward_scratch_bytes(tokens, spec.dim),

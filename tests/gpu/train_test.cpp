@@ -286,6 +286,26 @@ TEST_F(GpuTraining, HoldsWhatWasPlanned) {
     }
 }
 
+// Few tokens and a large vocabulary, whose padded rows are the widest product there is.
+TEST_F(GpuTraining, AFewTokensOfALargeVocabulary) {
+    ModelSpec spec = small_spec();
+    spec.vocab = 50257;
+    TrainEngineOptions options = options_of(true);
+    for (const int sequences : {1, 3}) {
+        options.shape = {.sequences = sequences, .seq = 16};
+        TrainEngine engine(spec, options);
+        engine.init(1);
+        put_batch(engine);
+        engine.accumulate(0, 1.0 / static_cast<double>(options.shape.tokens()));
+        const auto result = engine.update({.lr = 0.001f});
+        EXPECT_FALSE(result.skipped);
+        // Of new parameters every token is about as likely; one target does not count.
+        const double counted = static_cast<double>(options.shape.tokens() - 1) /
+                               static_cast<double>(options.shape.tokens());
+        EXPECT_NEAR(result.loss, std::log(50257.0) * counted, 0.2);
+    }
+}
+
 // Batches go to the two slots in turn while others compute: the losses are those of one at a time.
 TEST_F(GpuTraining, BatchesInTurnAreEachTheirOwn) {
     TrainEngine engine(small_spec(), options_of(true));

@@ -368,6 +368,30 @@ TEST(Training, LayoutsHoldEveryParameterOnce) {
     }
 }
 
+// No matrix that a product reads has more rows than scratch is planned for: the head's are rounded
+// up.
+TEST(Training, NoMatrixIsWiderThanTheWidest) {
+    for (const char* family : kTrained) {
+        ModelSpec spec = open_huggingface(reference_folder(family), {}).spec;
+        for (const int vocab : {spec.vocab, 50257, 40001}) {
+            SCOPED_TRACE(std::string(family) + ", " + std::to_string(vocab));
+            spec.vocab = vocab;
+            const ParamLayout layout = param_layout(spec);
+            std::vector<float> params(static_cast<std::size_t>(layout.count));
+            const Weights views = param_views(layout, params.data(), DType::f32);
+            const std::int64_t widest = widest_matrix(spec);
+            EXPECT_LE(head_matrix(spec, views).dim(0), widest);
+            EXPECT_GE(head_rows(spec), vocab);
+            for (const LayerWeights& layer : views.layers) {
+                EXPECT_LE(qkv_matrix(spec, layer).dim(0), widest);
+                EXPECT_LE(gate_up_matrix(spec, layer).dim(0), widest);
+                EXPECT_LE(layer.o.dim(0), widest);
+                EXPECT_LE(layer.down.dim(0), widest);
+            }
+        }
+    }
+}
+
 TEST(Training, NewParametersDependOnTheSeedAlone) {
     const ParamLayout layout = param_layout(small_spec());
     std::vector<float> a(static_cast<std::size_t>(layout.count), 7.0f), b = a, c = a;
