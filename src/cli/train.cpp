@@ -228,12 +228,17 @@ int run(const Options& options, const Command& command) {
                                                      format_bytes(result.memory_planned),
                                                      format_bytes(result.memory_taken))
                                        : "";
+        const bool worked = result.tokens_per_second > 0;  // took at least one step
         screen.say(fmt::format(
-            "{} after step {}: loss {:.4f}{}, {:.0f} tok/s, {} of training{}; {}/report.html",
+            "{} after step {}: loss {:.4f}{}{}, {} of training{}; {}/report.html",
             result.interrupted ? "stopped" : "done", result.step, result.loss, validation,
-            result.tokens_per_second, observe::long_seconds(result.seconds), memory, folder));
+            worked ? fmt::format(", {:.0f} tok/s", result.tokens_per_second) : "",
+            observe::long_seconds(result.seconds), memory, folder));
         if (result.interrupted) {
             screen.say(fmt::format("go on with: millrace train --resume {}", folder));
+        } else if (!worked) {
+            screen.say(
+                fmt::format("no step was left: for more, give --steps beyond {}", result.steps));
         }
     }
     return result.interrupted ? InterruptGuard::exit_code() : 0;

@@ -149,6 +149,9 @@ class TrainTest(driver.CliTest):
         self.assert_same_end(run)
         # Nothing is left to do: nothing is done.
         self.assertEqual(self.ok_json("train", "--resume", run)["step"], 6)
+        self.assertRegex(self.ok("train", "--resume", run).err,
+                         r"done after step 6: loss [\d.]+, validation [^;]* tokens, [^;]* of training;"
+                         r".*\nno step was left: for more, give --steps beyond 6\n$")
         self.assert_same_end(run)
 
     def test_the_same_seed_gives_the_same_run_and_another_seed_another(self):
