@@ -230,8 +230,9 @@ int run(const Options& options, const Command& command) {
                                        : "";
         const bool worked = result.tokens_per_second > 0;  // took at least one step
         screen.say(fmt::format(
-            "{} after step {}: loss {:.4f}{}{}, {} of training{}; {}/report.html",
-            result.interrupted ? "stopped" : "done", result.step, result.loss, validation,
+            "{} after step {}{}{}{}, {} of training{}; {}/report.html",
+            result.interrupted ? "stopped" : "done", result.step,
+            std::isnan(result.loss) ? "" : fmt::format(": loss {:.4f}", result.loss), validation,
             worked ? fmt::format(", {:.0f} tok/s", result.tokens_per_second) : "",
             observe::long_seconds(result.seconds), memory, folder));
         if (result.interrupted) {

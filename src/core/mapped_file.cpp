@@ -81,7 +81,8 @@ void MappedFile::read(std::uint64_t offset, std::span<std::byte> out) const {
                  .value = std::to_string(offset),
                  .problem = count == 0 ? std::string("the file has become shorter")
                                        : std::string("cannot be read: ") + std::strerror(errno),
-                 .remedy = "do not change a file that is in use"});
+                 .remedy = count == 0 ? "do not change a file that is in use"
+                                      : "see whether its disk is whole"});
         }
         out = out.subspan(static_cast<std::size_t>(count));
         offset += static_cast<std::uint64_t>(count);

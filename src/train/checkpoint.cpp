@@ -251,8 +251,9 @@ void Checkpoints::save(model::TrainEngine& engine, const TrainState& state,
     fault_point();
 }
 
-void Checkpoints::prune(std::int64_t keep) {
-    const std::vector<std::int64_t> all = steps();
+void Checkpoints::prune(std::int64_t newest, std::int64_t keep) {
+    std::vector<std::int64_t> all = steps();
+    std::erase_if(all, [newest](std::int64_t step) { return step > newest; });
     if (keep <= 0 || static_cast<std::int64_t>(all.size()) <= keep) return;
     for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) {
         // Under another name first: half removed it must not look like a checkpoint.
@@ -328,6 +329,11 @@ TrainState Checkpoints::parse_state(std::int64_t step) const {
     if (out.step != step) throw file.bad("step", "is not that of the folder's name");
     if (!file.field("options").is_object()) throw file.bad("options", "must be an object");
     out.options = read_options(file.field("options"), file.path());
+    try {
+        out.options.validate();
+    } catch (const Error& error) {  // nobody gave them: a damaged file has them
+        throw file.bad("options", error.what());
+    }
     out.options.out = run_;
     out.data_hash = file.hash("data_hash");
     out.skipped = file.integer("skipped");

@@ -54,8 +54,9 @@ class Checkpoints {
     // `tokenizer_json` is copied. Throws Error, with nothing changed, where it cannot be written.
     void save(model::TrainEngine& engine, const TrainState& state, const text::Tokenizer& tokenizer,
               const std::string& tokenizer_json);
-    // Removes all but the newest `keep`; 0: none.
-    void prune(std::int64_t keep);
+    // Removes all but `keep` of those up to `newest`; 0: none. What comes after it, a damaged one
+    // that could not be put aside, is no reason to remove a good one.
+    void prune(std::int64_t newest, std::int64_t keep);
 
     // Under a name by which no run goes on from it; given back. "": it could not be renamed.
     std::string put_aside(std::int64_t step);

@@ -107,7 +107,7 @@ void Run::save() {
     checkpoints_.save(*engine_, state_, *tokenizer_, tokenizer_json_);
     not_saved_ = -1;
     saved_ = state_.step;
-    checkpoints_.prune(o_.keep);
+    checkpoints_.prune(state_.step, o_.keep);
     if (events_.saved) events_.saved(state_.step, checkpoints_.folder(state_.step));
 }
 

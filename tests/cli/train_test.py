@@ -339,6 +339,7 @@ class TrainTest(driver.CliTest):
                 ("optimizer.safetensors", lambda b: b[:-2000] + b"12345678" + b[-1992:], "damaged"),
                 ("model.safetensors", lambda b: b[:-8] + b"12345678", "damaged"),
                 ("state.json", lambda b: b.replace(b'"seq": 32', b'"seq": "x"'), "options.seq"),
+                ("state.json", lambda b: b.replace(b'"seq": 32', b'"seq": 0'), "--seq"),
                 ("config.json", lambda b: b"{}", "config.json")):
             shutil.copytree(self.whole, run)
             damage(run, 6, name, change)

@@ -271,6 +271,20 @@ TEST_F(Disturbed, WhatRecomputationSavesAndCostsIsSaid) {
 }
 
 // The cost that is told, against what the operations count.
+TEST(Pruning, WhatLiesAfterTheNewestIsNotCounted) {
+    const mr::test::TempFolder folder;
+    for (const int step : {1, 2, 3, 9}) {
+        fs::create_directories(fs::path(Checkpoints(folder / "run").folder(step)));
+    }
+    Checkpoints checkpoints(folder / "run");
+    checkpoints.prune(3, 0);
+    EXPECT_EQ(checkpoints.steps(), (std::vector<std::int64_t>{1, 2, 3, 9}));
+    checkpoints.prune(3, 2);
+    EXPECT_EQ(checkpoints.steps(), (std::vector<std::int64_t>{2, 3, 9}));
+    checkpoints.prune(3, 1);
+    EXPECT_EQ(checkpoints.steps(), (std::vector<std::int64_t>{3, 9}));
+}
+
 TEST(Recomputation, CostsWhatTheLedgerCounts) {
     for (const char* family : {"llama", "gpt2", "gpt-neox"}) {
         SCOPED_TRACE(family);
