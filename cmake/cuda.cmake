@@ -69,6 +69,12 @@ function(millrace_cuda)
     endif()
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cu)
     list(FILTER sources EXCLUDE REGEX "_(test|bench)\\.cu$")
+    # What calls the toolkit and has no kernel needs no nvcc, which takes three times as long.
+    set(host core/cuda/copy_speed core/cuda/tensor_map model/device_engine model/device_products
+        model/device_weights ops/attention/flash_cuda ops/linear/cublaslt_library
+        ops/linear/gemm_cublaslt ops/sample/sample_measure ops/sample/sampler)
+    list(TRANSFORM host REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/src/\\1.cu")
+    set_source_files_properties(${host} PROPERTIES LANGUAGE CXX)
     # What cmake/kernels.cmake also makes a library of is compiled once.
     set(attention ${sources})
     list(FILTER attention INCLUDE REGEX
@@ -79,7 +85,7 @@ function(millrace_cuda)
     target_include_directories(mr_attention PRIVATE ${PROJECT_SOURCE_DIR}/include
                                ${PROJECT_SOURCE_DIR}/src)
     target_compile_definitions(mr_attention PRIVATE MR_CUDA=1)
-    target_link_libraries(mr_attention PRIVATE mr_options)
+    target_link_libraries(mr_attention PRIVATE mr_options CUDA::cudart_static)
     target_sources(millrace PRIVATE ${sources} $<TARGET_OBJECTS:mr_attention>)
     target_compile_definitions(millrace PRIVATE MR_CUDA=1)
     # The runtime is linked statically and finds the driver by itself: the program starts on

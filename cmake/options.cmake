@@ -8,6 +8,10 @@ target_compile_options(mr_options INTERFACE
 # Contraction would let the compiler fuse a*b+c on one path and not on another: results of one
 # instruction path must not depend on inlining. Kernels ask for fma where they want it.
 target_compile_options(mr_options INTERFACE $<${MR_CXX_ONLY}:-ffp-contract=off>)
+# ccache reads what is preprocessed, and has to find the precompiled header in it.
+if(CCACHE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(mr_options INTERFACE $<${MR_CXX_ONLY}:-fpch-preprocess>)
+endif()
 if(MILLRACE_WERROR)
     target_compile_options(mr_options INTERFACE $<${MR_CXX_ONLY}:-Werror>
         "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>")

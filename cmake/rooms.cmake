@@ -42,3 +42,17 @@ function(millrace_isa_kernels)
         target_sources(millrace PRIVATE $<TARGET_OBJECTS:mr_isa_${isa}>)
     endforeach()
 endfunction()
+
+# Files that use the JSON library spend most of their time on its templates, the same ones each:
+# those of one purpose are compiled together. The others are compiled one by one.
+function(millrace_json_together)
+    set(reports observe/html observe/report_html observe/roofline observe/run_report observe/trace)
+    set(readers formats/json formats/safetensors text/tokenizer_json model/load_huggingface
+        model/convert_huggingface model/convert_tokenizer)
+    set(runs train/checkpoint train/dataset train/metrics train/options train/pack)
+    foreach(group reports readers runs)
+        list(TRANSFORM ${group} REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/src/\\1.cpp")
+        set_source_files_properties(${${group}} PROPERTIES UNITY_GROUP json_${group})
+    endforeach()
+    set_target_properties(millrace PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+endfunction()

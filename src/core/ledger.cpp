@@ -1,5 +1,7 @@
 #include "core/ledger.h"
 
+#include <chrono>
+
 namespace mr {
 
 const char* op_name(OpKind kind) {
@@ -36,6 +38,11 @@ const char* op_name(OpKind kind) {
     return "?";
 }
 
+Moment Moment::now() {
+    const auto passed = std::chrono::steady_clock::now().time_since_epoch();
+    return {std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count()};
+}
+
 OpRecord& OpRecord::operator+=(const OpRecord& other) {
     calls += other.calls;
     bytes_read += other.bytes_read;
@@ -65,10 +72,9 @@ OpRecord Ledger::total() const {
     return sum;
 }
 
-void Ledger::log_stage(OpKind kind, const char* name, const OpRecord& record,
-                       std::chrono::steady_clock::time_point start) {
-    const std::chrono::duration<double> begin = start - log_->start;
-    log_->stages.push_back({kind, name ? name : op_name(kind), layer_, record, begin.count()});
+void Ledger::log_stage(OpKind kind, const char* name, const OpRecord& record, Moment start) {
+    log_->stages.push_back(
+        {kind, name ? name : op_name(kind), layer_, record, start.seconds_since(log_->start)});
 }
 
 Ledger Ledger::since(const Ledger& earlier) const {

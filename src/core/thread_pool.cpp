@@ -1,10 +1,14 @@
 #include "core/thread_pool.h"
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
+#include <memory>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 
@@ -25,82 +29,101 @@ inline void relax() {
 
 }  // namespace
 
+struct ThreadPool::Workers {
+    ~Workers() { stop(); }
+    void start(int thread) {
+        threads.emplace_back([this, thread] { work(thread); });
+    }
+    void stop();  // ends and joins them
+    void run(const Job& next_job);
+    void work(int thread);
+    void take_pieces(int thread);
+
+    std::vector<std::thread> threads;
+    Job job;
+    std::exception_ptr failure;
+    std::atomic_flag failed = ATOMIC_FLAG_INIT;
+    alignas(64) std::atomic<std::int64_t> next{0};         // first index not handed out
+    alignas(64) std::atomic<std::uint32_t> generation{0};  // one more for every loop
+    alignas(64) std::atomic<int> busy{0};                  // workers still inside the loop
+    std::atomic<bool> stopping{false};
+};
+
 ThreadPool::ThreadPool(int threads) {
     MR_CHECK(threads >= 1, "a pool has at least one thread");
-    workers_.reserve(static_cast<std::size_t>(threads - 1));
+    auto workers = std::make_unique<Workers>();  // stops them where this throws
+    workers->threads.reserve(static_cast<std::size_t>(threads - 1));
     try {
-        for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+        for (; size_ < threads; ++size_) workers->start(size_);
     } catch (const std::system_error& error) {  // a limit on processes or on address space
-        const int started = size();
-        stop();
         throw Error::device({.field = "threads",
                              .value = std::to_string(threads),
-                             .problem = "only " + std::to_string(started) +
+                             .problem = "only " + std::to_string(size_) +
                                         " could be started: " + error.code().message(),
                              .remedy = "use fewer --threads"});
-    } catch (...) {
-        stop();
-        throw;
     }
+    workers_ = workers.release();
 }
 
-ThreadPool::~ThreadPool() { stop(); }
+ThreadPool::~ThreadPool() { delete workers_; }
 
-void ThreadPool::stop() {
-    stop_.store(true, std::memory_order_relaxed);
-    generation_.fetch_add(1, std::memory_order_release);
-    generation_.notify_all();
-    for (std::thread& worker : workers_) worker.join();
-    workers_.clear();
+void ThreadPool::run(const Job& job) { workers_->run(job); }
+
+void ThreadPool::Workers::stop() {
+    stopping.store(true, std::memory_order_relaxed);
+    generation.fetch_add(1, std::memory_order_release);
+    generation.notify_all();
+    for (std::thread& worker : threads) worker.join();
+    threads.clear();
 }
 
-void ThreadPool::take_pieces(int thread) {
+void ThreadPool::Workers::take_pieces(int thread) {
     try {
         for (;;) {
-            const std::int64_t begin = next_.fetch_add(job_.grain, std::memory_order_relaxed);
-            if (begin >= job_.count) return;
-            job_.call(job_.context, begin, std::min(begin + job_.grain, job_.count), thread);
+            const std::int64_t begin = next.fetch_add(job.grain, std::memory_order_relaxed);
+            if (begin >= job.count) return;
+            job.call(job.context, begin, std::min(begin + job.grain, job.count), thread);
         }
     } catch (...) {
-        next_.store(job_.count, std::memory_order_relaxed);
-        if (!failed_.test_and_set()) failure_ = std::current_exception();
+        next.store(job.count, std::memory_order_relaxed);
+        if (!failed.test_and_set()) failure = std::current_exception();
     }
 }
 
-void ThreadPool::run(const Job& job) {
-    job_ = job;
-    next_.store(0, std::memory_order_relaxed);
-    busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-    generation_.fetch_add(1, std::memory_order_release);
-    generation_.notify_all();
+void ThreadPool::Workers::run(const Job& next_job) {
+    job = next_job;
+    next.store(0, std::memory_order_relaxed);
+    busy.store(static_cast<int>(threads.size()), std::memory_order_relaxed);
+    generation.fetch_add(1, std::memory_order_release);
+    generation.notify_all();
     take_pieces(0);
-    for (int spins = 0; busy_.load(std::memory_order_acquire) != 0; ++spins) {
+    for (int spins = 0; busy.load(std::memory_order_acquire) != 0; ++spins) {
         if (spins < kSpins) {
             relax();
         } else {
             std::this_thread::yield();
         }
     }
-    if (failed_.test()) {
-        failed_.clear();
-        std::rethrow_exception(std::exchange(failure_, nullptr));
+    if (failed.test()) {
+        failed.clear();
+        std::rethrow_exception(std::exchange(failure, nullptr));
     }
 }
 
-void ThreadPool::work(int thread) {
+void ThreadPool::Workers::work(int thread) {
     std::uint32_t seen = 0;
     for (;;) {
-        for (int spins = 0; generation_.load(std::memory_order_acquire) == seen; ++spins) {
+        for (int spins = 0; generation.load(std::memory_order_acquire) == seen; ++spins) {
             if (spins < kSpins) {
                 relax();
             } else {
-                generation_.wait(seen, std::memory_order_acquire);
+                generation.wait(seen, std::memory_order_acquire);
             }
         }
         ++seen;
-        if (stop_.load(std::memory_order_relaxed)) return;
+        if (stopping.load(std::memory_order_relaxed)) return;
         take_pieces(thread);
-        busy_.fetch_sub(1, std::memory_order_release);
+        busy.fetch_sub(1, std::memory_order_release);
     }
 }
 

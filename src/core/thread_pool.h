@@ -2,12 +2,8 @@
 // briefly between loops (a decode step is hundreds of short ones) and then sleep.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <exception>
-#include <thread>
 #include <type_traits>
-#include <vector>
 
 namespace mr {
 
@@ -20,7 +16,7 @@ class ThreadPool {
     ThreadPool(const ThreadPool&) = delete;
     ThreadPool& operator=(const ThreadPool&) = delete;
 
-    int size() const { return static_cast<int>(workers_.size()) + 1; }
+    int size() const { return size_; }
 
     // Calls body(begin, end, thread) over [0, count) in pieces of at most `grain`, handed out as
     // threads become free; returns when all are done. `thread` is in [0, size()). What a body
@@ -30,7 +26,7 @@ class ThreadPool {
     void parallel_for(std::int64_t count, std::int64_t grain, Body&& body) {
         if (count <= 0) return;
         if (grain < 1) grain = 1;
-        if (workers_.empty() || count <= grain) {
+        if (size_ == 1 || count <= grain) {
             for (std::int64_t i = 0; i < count; i += grain) {
                 body(i, i + grain < count ? i + grain : count, 0);
             }
@@ -50,19 +46,13 @@ class ThreadPool {
         std::int64_t count = 0;
         std::int64_t grain = 1;
     };
+    // Threads and what they share; in the .cpp, because <thread> and <atomic> would cost every file
+    // that is given a Context a second of compiling.
+    struct Workers;
     void run(const Job& job);
-    void stop();  // ends and joins the workers
-    void work(int thread);
-    void take_pieces(int thread);
 
-    std::vector<std::thread> workers_;
-    Job job_;
-    std::exception_ptr failure_;
-    std::atomic_flag failed_ = ATOMIC_FLAG_INIT;
-    alignas(64) std::atomic<std::int64_t> next_{0};         // first index not handed out
-    alignas(64) std::atomic<std::uint32_t> generation_{0};  // one more for every loop
-    alignas(64) std::atomic<int> busy_{0};                  // workers still inside the loop
-    std::atomic<bool> stop_{false};
+    int size_ = 1;
+    Workers* workers_ = nullptr;  // owned
 };
 
 }  // namespace mr

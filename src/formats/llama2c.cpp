@@ -11,8 +11,8 @@
 namespace mr::formats {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x616b3432;  // "ak42"
-constexpr std::uint64_t kHeaderBytes = 256;   // of versions 1 and 2
+constexpr std::uint32_t kVersionedMagic = 0x616b3432;  // "ak42"
+constexpr std::uint64_t kHeaderBytes = 256;            // of versions 1 and 2
 constexpr std::int64_t kMaxGroup = 1 << 20;
 
 }  // namespace
@@ -42,7 +42,7 @@ struct Llama2cParser {
 
     void read_header() {
         const auto first = in.read<std::int32_t>("magic or dim");
-        if (static_cast<std::uint32_t>(first) != kMagic) {
+        if (static_cast<std::uint32_t>(first) != kVersionedMagic) {
             header.version = 0;
             header.dim = first;
             read_sizes();

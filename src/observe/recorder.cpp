@@ -1,16 +1,13 @@
 #include "observe/recorder.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "observe/nvtx.h"
 
 namespace mr::observe {
 
-double Recorder::now() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - log_.start).count();
-}
+double Recorder::now() const { return Moment::now().seconds_since(log_.start); }
 
 void Recorder::attach(Ledger* ledger) {
     end_step();

@@ -15,8 +15,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string percent(double fraction) { return fmt::format("{:.1f}%", 100 * fraction); }
-
 // The timeline's events; the host's first, then as many stages as a page shows.
 Json timeline_data(const ReportPage& page, bool& cut) {
     Json names = Json::array();

@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "observe/units.h"
 
 namespace mr::observe {
 namespace {
-
-double ratio(double value, double by) { return by > 0 ? value / by : 0; }
 
 // Share, roof and distance from it, once the sums are there.
 void judge(StageSum& sum, double phase_seconds, const Ceilings& ceilings) {
@@ -44,8 +43,6 @@ void add_gaps(Roofline& out, const Step& step) {
     out.gaps += (last - first) - covered;
     out.outside += seconds - (last - first);
 }
-
-std::string percent(double fraction) { return fmt::format("{:.1f}%", 100 * fraction); }
 
 nlohmann::ordered_json sum_json(const StageSum& sum) {
     return {{"stage", sum.name},

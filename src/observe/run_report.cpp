@@ -2,12 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "observe/units.h"
 
 namespace mr::observe {
 namespace {
 
-double ratio(double value, double by) { return by > 0 ? value / by : 0; }
 double as_double(std::uint64_t value) { return static_cast<double>(value); }
 
 }  // namespace

@@ -14,6 +14,9 @@ inline std::string figure(double value) {
     return fmt::format("{:.{}f}", value, value >= 100 ? 0 : value >= 10 ? 1 : 2);
 }
 
+inline std::string percent(double fraction) { return fmt::format("{:.1f}%", 100 * fraction); }
+inline double ratio(double value, double by) { return by > 0 ? value / by : 0; }
+
 inline std::string short_bytes(double bytes) {
     if (bytes >= 1e9) return fmt::format("{:.2f} GB", bytes / 1e9);
     if (bytes >= 1e6) return fmt::format("{:.1f} MB", bytes / 1e6);

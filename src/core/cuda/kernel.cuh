@@ -17,6 +17,9 @@ namespace mr::cuda {
 
 using bf16 = __nv_bfloat16;
 
+// What kernels call; the rest compiles as C++, too, which takes a third of the time.
+#ifdef __CUDACC__
+
 // Dependent launch (sm_90): a kernel may start while its predecessor in the stream still runs.
 // The rule that keeps it correct: EVERY kernel that is launched through launch() calls
 // wait_for_previous() in every thread before it touches anything another kernel writes (reads and
@@ -98,6 +101,8 @@ class StageClock {
     Stamp* stamp_;
 };
 
+#endif  // __CUDACC__
+
 // Whether a kernel may start while its predecessor runs: the context asks for it, and kernels here
 // have wait_for_previous().
 inline bool launches_dependent(const Context& ctx) {
@@ -140,6 +145,8 @@ void allow_shared(Kernel* kernel, std::size_t bytes) {
                                       static_cast<int>(bytes)));
 }
 
+#ifdef __CUDACC__
+
 // One value of any storage type as f32, and back.
 __device__ __forceinline__ float to_f32(float x) { return x; }
 __device__ __forceinline__ float to_f32(__half x) { return __half2float(x); }
@@ -169,6 +176,8 @@ __device__ __forceinline__ float warp_max(float x) {
     for (int offset = 16; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, offset));
     return x;
 }
+
+#endif  // __CUDACC__
 
 // Calls f with a value of the C++ type that stores `dtype` (f32, f16, bf16).
 template <typename F>
