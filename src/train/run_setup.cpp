@@ -10,6 +10,7 @@
 #include "core/thread_pool.h"
 #include "model/source.h"
 #include "model/write_model.h"
+#include "ops/attention/flash_cuda.h"
 #include "train/run.h"
 
 namespace mr::train {
@@ -35,7 +36,8 @@ void check_spec(const model::ModelSpec& spec, const TrainOptions& options, const
              .problem = fmt::format("is beyond the model's context of {}", spec.context),
              .remedy = options.init.empty() ? "give a larger --context" : "use at most that"});
     }
-    const int most = options.cuda ? 128 : static_cast<int>(ops::kFlashMaxDim);
+    const int most =
+        options.cuda ? cuda::kFlashBackwardMaxDim : static_cast<int>(ops::kFlashMaxDim);
     if (spec.head_dim % 8 != 0 || spec.head_dim > most) {
         throw Error::usage({.field = "head size",
                             .value = fmt::format("{}", spec.head_dim),
