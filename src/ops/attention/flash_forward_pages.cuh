@@ -7,8 +7,8 @@
 namespace mr::cuda::flash::forward {
 
 // Where the pages of a tile of keys lie in a cache, as rows of [pages * kv_heads * 32, head_dim]. A
-// page of which nobody sees a key is not looked up: it lies before the cache's first row, where TMA
-// reads nothing and gives zeros.
+// page of which nobody sees a key is not followed: it lies before the cache's first row, where TMA
+// reads nothing and gives zeros, and the entry that is read in its place is another one's.
 template <typename S>
 struct PageRows {
     int row[S::kPages];
@@ -18,10 +18,9 @@ struct PageRows {
         constexpr int kPage = PagedKeys::kPage;
 #pragma unroll
         for (int i = 0; i < S::kPages; ++i) {
-            const int key = n + i * kPage;
-            row[i] = PagedKeys::seen(p.mask, key, lo, hi)
-                         ? (paged.table[table + key / kPage] * p.kv_heads + kv_head) * kPage
-                         : -kPage;
+            const int key = n + i * kPage, at = PagedKeys::or_seen(p.mask, key, lo, hi);
+            const int page = (paged.table[table + at / kPage] * p.kv_heads + kv_head) * kPage;
+            row[i] = at == key ? page : -kPage;
         }
     }
     __device__ __forceinline__ void copy(unsigned to, const CUtensorMap& map,

@@ -159,9 +159,10 @@ TEST(ForwardPages, AreThoseThatSomebodySees) {
                                 seen = seen || (j < keys && mask.sees(p, j, keys));
                             }
                         }
-                        ASSERT_EQ(PagedKeys::seen(mask, key, lo, hi), seen)
+                        const int at = PagedKeys::or_seen(mask, key, lo, hi);
+                        ASSERT_TRUE((at == key) == seen && at >= 0 && at < hi)
                             << queries << " over " << keys << ", window " << mask.window
-                            << ", sinks " << mask.sinks << ", key " << key;
+                            << ", sinks " << mask.sinks << ", key " << key << ", at " << at;
                         ASSERT_TRUE(!seen || key + kPage <= keys || tile == 0);
                     }
                 }

@@ -18,10 +18,13 @@ struct PagedKeys {
     int max_pages = 0;
     std::int64_t pages = 0;  // of the cache
 
-    // Whether somebody sees a key of the page that begins at `key`, where all together see [lo, hi)
-    // and what there is of the sinks before hi.
-    static constexpr bool seen(const Mask& mask, int key, int lo, int hi) {
-        return key < hi && (key + kPage > lo || key < mask.sinks);
+    // `key`, where a page begins, if somebody sees a key of that page, where all together see
+    // [lo, hi) and what there is of the sinks before hi > 0; else another key before hi. Two limits
+    // and not a question: with a branch the kernel that calls this keeps fewer addresses in the
+    // registers of its warps, and all of its products wait (docs/attention.md).
+    static constexpr int or_seen(const Mask& mask, int key, int lo, int hi) {
+        if (key + kPage <= lo && key >= mask.sinks) key = lo;
+        return key < hi ? key : hi - 1;
     }
 
     // As Problem::sequence(), of a batch that need not begin with the first query.
