@@ -134,7 +134,10 @@ TEST_F(AttentionGpu, TheKernelOfDecodeIsChosenByTheWork) {
     EXPECT_EQ(kernel(4, 512, 1, 128), DecodeKernel::warps);
     EXPECT_EQ(kernel(32, 512, 1, 128), DecodeKernel::warps);
     EXPECT_EQ(kernel(32, 512, 1, 64), DecodeKernel::warps);
-    EXPECT_EQ(kernel(32, 1024, 1, 128), DecodeKernel::teams);
+    EXPECT_EQ(kernel(4, 2048, 1, 128), DecodeKernel::warps);
+    EXPECT_EQ(kernel(64, 1024, 1, 128), DecodeKernel::warps);
+    EXPECT_EQ(kernel(128, 1024, 1, 128), DecodeKernel::teams);
+    EXPECT_EQ(kernel(32, 2048, 1, 128), DecodeKernel::teams);
     EXPECT_EQ(kernel(1, 4096, 4, 128), DecodeKernel::teams);
     EXPECT_EQ(kernel(32, 512, 4, 128), DecodeKernel::teams);
     EXPECT_EQ(kernel(1, 32768, 1, 128), DecodeKernel::teams);

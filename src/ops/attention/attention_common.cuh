@@ -337,8 +337,8 @@ struct Decode {
     std::int64_t tiles = 0;  // of rows, in all sequences
     OpRecord work{};
     // The fastest by what was measured (docs/attention.md): with less than three steps of 64 keys
-    // for a multiprocessor there is nothing to share out; parts of 64 keys go well to a warp each,
-    // as long as there are not so many that memory alone counts, and one row of each; parts of 256
+    // for a multiprocessor there is nothing to share out; parts of 64 keys with one row of each go
+    // well to a warp each, as long as there are not so many that memory alone counts; parts of 256
     // keys want a team.
     DecodeKernel kernel(int multiprocessors) const {
         const std::int64_t steps =
@@ -346,7 +346,8 @@ struct Decode {
         if (steps < std::int64_t{3} * multiprocessors) return DecodeKernel::blocks;
         if (args.max_keys > kShortKeys) return DecodeKernel::teams;
         const bool wide = args.head_dim == 128;
-        const bool much = args.group > 1 || steps > std::int64_t{64} * multiprocessors;
+        const std::int64_t most = args.max_keys > kShortKeys / 2 ? 64 : 256;
+        const bool much = args.group > 1 || steps > most * multiprocessors;
         return wide && much ? DecodeKernel::teams : DecodeKernel::warps;
     }
     // Parts of a tile to work on at once, where about `teams` find room.

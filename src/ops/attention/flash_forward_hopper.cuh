@@ -203,7 +203,7 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
     const auto end_turn = [&] { named_arrive(kTurn + (group + 1) % S::kGroups, 256); };
     if (group == S::kGroups - 1) end_turn();  // the first turn is the first group's
     // Products with the keys, or the values, in place `at`.
-    const auto start_scores = [&](auto& s, int at) {
+    const auto start_scores = [&](int at) {
         const std::uint64_t k = further(k_at, at * S::kTileBytes);
 #pragma unroll
         for (auto& x : s) asm volatile("" : "=f"(x));  // what was there is not needed any more
@@ -282,40 +282,22 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
         }
         if (skipped < count) {
             int n = tiles.at(skipped);
-            const int at = place_of<S>(used);
-            const auto first_tile = [&](auto& s) {
-                wait_for_keys();
-                begin_turn();
-                start_scores(s, at);
-                end_turn();
-                multiply_wait<0>();
-                keep_order(s);
-                release(shared.k_empty(slot_of<S::kStages>(used++)));
-                if (next(n) < 0) release(shared.q_empty());
-                if (seen.cut(n)) hide(s, p.mask, position, keys, n, 2 * c);
-                softmax.weigh(s, scale);
-                pack_weights<T>(w, s);
-            };
-            // A group that does not see the second half of its first tile computes one half.
-            bool half = false;
-            if constexpr (S::kHalves) {
-                half = p.mask.hi(shift + last, keys) <= n + S::kKeys / 2;
-                if (half) {
-                    float first_half[S::kKeys / 4];
-                    first_tile(first_half);
-#pragma unroll
-                    for (int i = S::kKeys / 32; i < S::kKeys / 16; ++i) {
-#pragma unroll
-                        for (int j = 0; j < 4; ++j) w[i][j] = 0;
-                    }
-                }
-            }
-            if (!half) first_tile(s);
+            wait_for_keys();
+            begin_turn();
+            start_scores(place_of<S>(used));
+            end_turn();
+            multiply_wait<0>();
+            keep_order(s);
+            release(shared.k_empty(slot_of<S::kStages>(used++)));
+            if (next(n) < 0) release(shared.q_empty());
+            if (seen.cut(n)) hide(s, p.mask, position, keys, n, 2 * c);
+            softmax.weigh(s, scale);
+            pack_weights<T>(w, s);
             for (n = next(n); n >= 0; n = next(n)) {
                 const int keys_at = place_of<S>(used), values_at = place_of<S>(used - 1);
                 wait_for_keys();
                 begin_turn();
-                start_scores(s, keys_at);
+                start_scores(keys_at);
                 start_sums(values_at);
                 end_turn();
                 multiply_wait<1>();

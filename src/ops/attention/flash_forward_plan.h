@@ -24,9 +24,6 @@ struct ForwardShape {
     // Whether a tile is made of whole pages of a cache: else its keys are plain tensors' alone.
     static constexpr bool kPaged = kKeys % PagedKeys::kPage == 0;
     static constexpr int kPages = kKeys / PagedKeys::kPage;
-    // Whether a group that sees only half of its first tile of keys computes only that. Measured:
-    // 1% less time at head_dim 64, none at 128.
-    static constexpr bool kHalves = D == 64 && kKeys == 128;
     static constexpr int kThreads = 128 * (kGroups + 1);
     static constexpr int kPanels = (D + 63) / 64;  // of 64 numbers, 128 bytes
     static constexpr int kQueryBytes = kPanels * kRows * 128;
