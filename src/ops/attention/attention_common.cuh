@@ -220,6 +220,15 @@ struct MemoryLink {
             *reinterpret_cast<float2*>(to) = pair;
         }
     }
+    // Columns d and d + 1 of a row's partial result at `place`, and with the first what it is
+    // worth.
+    template <int D>
+    __device__ __forceinline__ void store_part(const Args& a, std::int64_t slot, int place, int d,
+                                               const float2& sums, const float2& top) const {
+        const std::int64_t at = slot * a.max_parts + place;
+        *reinterpret_cast<float2*>(a.sums + at * D + d) = sums;
+        if (d == 0) a.tops[at] = top;
+    }
 };
 // The parts of one row, as memory has them; kCount of them are under way at once in every warp.
 template <int kCount>

@@ -9,21 +9,11 @@
 // in the loop. What the four warps of a team did side by side with 16 keys each, a warp does one
 // after another, first all scores, then all values: the sums are the same, in the same order.
 #include "core/cuda/device.h"
-#include "ops/attention/attention_common.cuh"
-#include "ops/attention/attention_mma.cuh"
+#include "ops/attention/attention_products.cuh"
 #include "ops/attention/attention_units.cuh"
 
 namespace mr::cuda::attn {
 namespace {
-
-__device__ __forceinline__ uint4 load16(unsigned from) {
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(from)
-                 : "memory");
-    return v;
-}
 
 // Whether this warp's `mine` parts were the last of `all` to be written; the counter is zero then,
 // and what other warps wrote can be read from L2.
@@ -122,22 +112,19 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
 #pragma unroll 1
     for (int i = 0; i < kStages; ++i) stream.fetch(a, list, lane);
 
-    // As load_row() of attention_decode.cuh has it.
     std::uint32_t q[D / 8];
     const auto load_q = [&](const Unit& u) {
         const Tile& t = list.tiles[u.tile];
-        const T* row = static_cast<const T*>(a.q) + t.at(a, min(g, t.rows - 1), u.head, D) + 8 * c;
-#pragma unroll
-        for (int i = 0; i < D / 32; ++i) load_words<4>(q + 4 * i, row + 32 * i, g < t.rows);
+        load_row<T, D>(q, static_cast<const T*>(a.q) + t.at(a, min(g, t.rows - 1), u.head, D), c,
+                       g < t.rows);
     };
     load_q(unit);
 
-    // What this lane reads of a stage. Keys: rows key_of_row and the one two further, of every 64
+    // What this lane reads of a stage. Keys: row key_of_row(g) and the one two further, of every 64
     // bytes the c-th 16, even and odd 64 bytes swapped in odd rows. Values: four 8 x 8 matrices for
-    // ldmatrix, keys 0-7 and 8-15 of the product's K (as attention_decode.cuh orders them), of 16
+    // ldmatrix, keys 0-7 and 8-15 of the product's K (as attention_lanes.cuh orders them), of 16
     // neighbours of head_dim each.
-    const int key_of_row = 4 * (g / 2) + g % 2;
-    const unsigned key_row = stream.ring + key_of_row * S::kRowBytes + c * 16;
+    const unsigned key_row = stream.ring + key_of_row(g) * S::kRowBytes + c * 16;
     const unsigned keys_at[2] = {key_row + g % 2 * 64, key_row + 64 - g % 2 * 64};
     const unsigned values_at =
         stream.ring + (4 * (lane % 8 / 2) + 2 * (lane / 16) + lane % 2) * S::kRowBytes;
@@ -185,56 +172,26 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
                 }
                 if (sub >= subs) continue;
                 arrived();
-                uint4 k[2][D / 32];
+                std::uint32_t k[2][D / 8];
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
 #pragma unroll
                     for (int i = 0; i < D / 32; ++i) {
-                        k[h][i] =
-                            load16(keys_at[i % 2] + slot + h * 2 * S::kRowBytes + i / 2 * 128);
+                        load16(k[h] + 4 * i,
+                               keys_at[i % 2] + slot + h * 2 * S::kRowBytes + i / 2 * 128);
                     }
                 }
                 taken();
-                float even[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0};
-#pragma unroll
-                for (int i = 0; i < D / 32; ++i) {
-                    mma<T>(even, k[0][i].x, k[1][i].x, k[0][i].y, k[1][i].y, q[4 * i],
-                           q[4 * i + 1]);
-                    mma<T>(odd, k[0][i].z, k[1][i].z, k[0][i].w, k[1][i].w, q[4 * i + 2],
-                           q[4 * i + 3]);
-                }
-                const int key = from + sub * kSubKeys + key_of_row;
-                float p[4];
-#pragma unroll
-                for (int e = 0; e < 2; ++e) {
-                    const bool on0 = sees[e].holds(key, a.mask.sinks);
-                    const bool on1 = sees[e].holds(key + 2, a.mask.sinks);
-                    const float s0 = on0 ? (even[e] + odd[e]) * a.scale : -INFINITY;
-                    const float s1 = on1 ? (even[2 + e] + odd[2 + e]) * a.scale : -INFINITY;
-                    float most = fmaxf(s0, s1);
-#pragma unroll
-                    for (int far = 4; far < 32; far *= 2) {
-                        most = fmaxf(most, __shfl_xor_sync(~0u, most, far));
-                    }
-                    const float base = base_of(most);
-                    top[kSubs - 1][e] = most;
-                    p[e] = exp2_fast(s0 - base);
-                    p[2 + e] = exp2_fast(s1 - base);
-                }
-                const std::uint32_t low_pair = pack<T>(p[0], p[1]), high_pair = pack<T>(p[2], p[3]);
-                // The sum is of the weights as they are used, rounded.
-                const float2 low2 = unpack<T>(low_pair), high2 = unpack<T>(high_pair);
-                float sum[2] = {low2.x + high2.x, low2.y + high2.y};
-#pragma unroll
-                for (int e = 0; e < 2; ++e) {
-#pragma unroll
-                    for (int far = 4; far < 32; far *= 2) {
-                        sum[e] += __shfl_xor_sync(~0u, sum[e], far);
-                    }
-                    weight[kSubs - 1][e] = sum[e];
-                }
-                low[kSubs - 1] = transpose(low_pair);
-                high[kSubs - 1] = transpose(high_pair);
+                const Scores scores = score<T, D>(k, q);
+                const Weights weights = weigh<T>(
+                    scores, from + sub * kSubKeys + key_of_row(g), sees, a.mask.sinks, a.scale,
+                    [&](int e, float most) {
+                        top[kSubs - 1][e] = most;
+                        return base_of(most);
+                    },
+                    [&](int e, float sum) { weight[kSubs - 1][e] = sum; });
+                low[kSubs - 1] = weights.b0;
+                high[kSubs - 1] = weights.b1;
             }
         }
 

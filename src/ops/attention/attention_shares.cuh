@@ -4,7 +4,7 @@
 
 #include "core/cuda/bulk.cuh"
 #include "ops/attention/attention_deal.h"
-#include "ops/attention/attention_products.cuh"
+#include "ops/attention/attention_lanes.cuh"
 
 namespace mr::cuda::attn {
 

@@ -7,19 +7,13 @@
 // Keys and values flow through rings in shared memory, one for each warp (cp.async, 16 keys a
 // stage), that run ahead across parts, heads and sequences.
 #include "core/cuda/device.h"
+#include "ops/attention/attention_products.cuh"
 #include "ops/attention/attention_shares.cuh"
 
 namespace mr::cuda::attn {
 namespace {
 
 constexpr int kPartsInFlight = 16;  // registers are free when parts are combined
-
-__device__ __forceinline__ void load16(std::uint32_t* to, unsigned from) {
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(from)
-                 : "memory");
-}
 
 // last_to_arrive(), where a team comes with `mine` of `all` parts.
 template <typename Team>
@@ -228,7 +222,7 @@ __global__ void __launch_bounds__(kTeams* kDecodeThreads, 1)
         }
         sums.put(shared, warp, g, c, rows);
         team.sync();
-        merge_warps<T>(a, head, part, rows, shared, team);
+        merge_warps<T>(a, head, part, rows, shared, team, MemoryLink{});
         ++mine;
         if (ends) {
             const int parts = t.parts();

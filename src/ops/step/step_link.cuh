@@ -6,7 +6,7 @@
 
 #include "core/cuda/mma.cuh"
 #include "core/cuda/signal.cuh"
-#include "ops/attention/attention_decode.cuh"
+#include "ops/attention/attention_products.cuh"
 #include "ops/linear/small_input.cuh"
 
 namespace mr::cuda::step {
@@ -124,10 +124,10 @@ struct TaggedLink {
     }
 
     template <int D>
-    __device__ __forceinline__ void send_part(std::int64_t slot, int part, int d,
-                                              const float2& value, const float2& top) const {
-        Word* to = part_words + (slot * most_parts + part) * (D + 2);
-        send(to + 2 + d, value.x, value.y, tag);
+    __device__ __forceinline__ void store_part(const attn::Args&, std::int64_t slot, int place,
+                                               int d, const float2& sums, const float2& top) const {
+        Word* to = part_words + (slot * most_parts + place) * (D + 2);
+        send(to + 2 + d, sums.x, sums.y, tag);
         if (d == 0) send(to, top.x, top.y, tag);
     }
     template <int D>
