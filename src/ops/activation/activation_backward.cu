@@ -100,9 +100,10 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-// Rows of a block: loads in flight. With one a thread, memory waits for the blocks to come and go.
+// Rows of a block, such that every thread has four loads in flight. With one, memory waits for the
+// blocks to come and go; with eight and more, fewer threads find room.
 template <bool kGated>
-constexpr int kDeep = kGated ? 2 : 8;
+constexpr int kDeep = kGated ? 2 : 4;
 
 // Eight columns of kDeep rows a thread, block (rows, columns). kGated: x has rows twice as long,
 // and there is no bias.

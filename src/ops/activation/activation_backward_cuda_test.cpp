@@ -117,11 +117,16 @@ TEST_F(ActivationBackwardTest, GatesMatchDifferences) {
 }
 
 TEST_F(ActivationBackwardTest, ForwardMatchesF64) {
+    struct Size {
+        std::int64_t rows, cols;
+    };
+    // A thread has several rows: all numbers of them that can be left, alone and behind others.
+    constexpr Size kSizes[] = {{5, 1},   {5, 7},   {1, 8},   {2, 8},     {3, 8},    {4, 8},
+                               {5, 264}, {6, 264}, {8, 264}, {19, 3072}, {5, 5632}, {7, 5632}};
     for (const Activation kind : kKinds) {
-        for (const std::int64_t cols : {1, 7, 8, 264, 3072, 5632}) {
+        for (const auto [rows, cols] : kSizes) {
             for (const bool gated : {false, true}) {
                 memory_.reset();
-                const std::int64_t rows = cols == 3072 ? 19 : 5;
                 const auto width = static_cast<std::size_t>(cols);
                 const std::size_t stride = (gated ? 2 : 1) * width;
                 std::vector<float> bs = normal(width);
@@ -143,7 +148,7 @@ TEST_F(ActivationBackwardTest, ForwardMatchesF64) {
                     const double up = gated ? double{xs[r * stride + width + c]} : 1.0;
                     const double want = act(kind, v) * up;
                     ASSERT_NEAR(got[i], want, error(want, up, v))
-                        << static_cast<int>(kind) << " cols " << cols << " x " << v;
+                        << static_cast<int>(kind) << " " << rows << " x " << cols << ", x " << v;
                 }
             }
         }
