@@ -177,7 +177,7 @@ TEST_F(AttentionGpu, ManySequencesGiveTheBitsOfEachAlone) {
 // A causal row has the bits it would have as the last row of its sequence.
 constexpr AttentionMask kCausalSinks{AttentionMask::Kind::causal, 1, 100, 330};
 TEST_F(AttentionGpu, BitsDoNotDependOnTheOtherRowsOfTheSequence) {
-    for (const int dim : {40, 64, 128}) {
+    for (const int dim : {40, 64, 128, 256}) {
         for (const DType dtype : {kBf16, kF32}) {
             const Shapes s{8, 2, dim, dtype, dtype};
             memory_.reset();

@@ -370,14 +370,12 @@ Decode decode_of(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& k
                  const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale);
 
 // The host's side: attention_cuda.cu, attention_decode.cu, attention_many.cu, attention_stream.cu,
-// attention_prefill.cu, attention_plain.cu. Each says whether it took the work.
+// attention_plain.cu. Each says whether it took the work.
 bool decode_many_on_tensor_cores(const Context& ctx, DType dtype, int multiprocessors,
                                  std::int64_t tiles, const Args& args);
 bool decode_stream_on_tensor_cores(const Context& ctx, DType dtype, int multiprocessors,
                                    std::int64_t tiles, const Args& args);
 bool decode_on_tensor_cores(const Context& ctx, DType dtype, dim3 grid, const Args& args);
-bool prefill_on_tensor_cores(const Context& ctx, DType dtype, int sequences, int max_count,
-                             const Args& args);
 void decode_plain(const Context& ctx, DType q, DType cache, dim3 grid, const Args& args);
 void prefill_plain(const Context& ctx, DType q, DType cache, dim3 grid, const Args& args);
 

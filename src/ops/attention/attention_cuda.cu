@@ -158,24 +158,26 @@ void attention_decode(const Context& ctx, Tensor out, Tensor q, const ops::Paged
 
 namespace {
 
-// The kernel for plain tensors reads pages as well (sm_90a). False where it cannot.
-bool prefill_hopper(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
-                    const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale,
-                    const Args& args) {
-    const std::int64_t pages = kv.keys.dim(0), heads = args.heads;
-    // Rows of the cache, tiles of queries and entries of the table are numbered with an int.
-    const std::int64_t row_tiles = (batch.max_count + 127) / 128;
-    if (args.head_dim > flash::kPagedMaxDim ||
-        std::max({pages * args.kv_heads * attn::kPageKeys, batch.sequences * heads * row_tiles,
-                  std::int64_t{batch.sequences} * batch.max_pages}) >
-            std::numeric_limits<std::int32_t>::max()) {
-        return false;
-    }
+// Whether the Hopper forward takes it: rows of the cache, tiles of queries and entries of the table
+// are numbered with an int there.
+bool fits_hopper(const flash::Problem& p, const flash::PagedKeys& paged) {
+    const std::int64_t sequences = p.sequences, row_tiles = (p.max_queries + 127) / 128;
+    return p.head_dim <= flash::kPagedMaxDim &&
+           std::max({paged.pages * p.kv_heads * flash::PagedKeys::kPage,
+                     sequences * p.heads * row_tiles, sequences * paged.max_pages}) <=
+               std::numeric_limits<std::int32_t>::max();
+}
+
+// The forwards for plain tensors read pages as well. False where they cannot.
+bool prefill_on_tensor_cores(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
+                             const ops::DeviceBatch& batch, const ops::AttentionMask& mask,
+                             float scale, const Args& args) {
+    const std::int64_t width = std::int64_t{args.heads} * args.head_dim;
     flash::Problem p;
-    p.q = {q.data, heads * args.head_dim};
+    p.q = {q.data, width};
     p.k = {kv.keys.data, args.head_dim};
     p.v = {kv.values.data, args.head_dim};
-    p.out = {out.data, heads * args.head_dim};
+    p.out = {out.data, width};
     p.cu_q = batch.first;
     p.sequences = batch.sequences;
     p.max_queries = batch.max_count;
@@ -189,8 +191,13 @@ bool prefill_hopper(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv
     p.mask = flash::Mask(mask);
     p.scale = scale;
     p.dtype = q.dtype;
-    flash::forward_hopper(ctx, p, args.stamp,
-                          {batch.pages, batch.positions, batch.max_pages, pages});
+    const flash::PagedKeys paged{batch.pages, batch.positions, batch.max_pages, kv.keys.dim(0)};
+    if (ctx.resident_attention && this_gpu().sm == 90 && fits_hopper(p, paged)) {
+        flash::forward_hopper(ctx, p, args.stamp, paged);
+        return true;
+    }
+    if (!flash::mma_takes_pages(p.head_dim)) return false;
+    flash::forward_mma(ctx, p, args.stamp, paged);
     return true;
 }
 
@@ -201,13 +208,8 @@ void attention_prefill(const Context& ctx, Tensor out, Tensor q, const ops::Page
     Args args = checked(ctx, out, q, kv, batch, mask, scale);
     if (batch.sequences == 0 || batch.tokens == 0) return;
     args.stamp = account(ctx, OpKind::attention, "attention", work_of(q, kv, batch, mask));
-    const bool on_tensor_cores = tensor_cores(q.dtype, kv.keys.dtype);
-    if (on_tensor_cores && ctx.resident_attention && this_gpu().sm == 90 &&
-        prefill_hopper(ctx, out, q, kv, batch, mask, scale, args)) {
-        return;
-    }
-    if (on_tensor_cores &&
-        attn::prefill_on_tensor_cores(ctx, q.dtype, batch.sequences, batch.max_count, args)) {
+    if (tensor_cores(q.dtype, kv.keys.dtype) &&
+        prefill_on_tensor_cores(ctx, out, q, kv, batch, mask, scale, args)) {
         return;
     }
     const std::int64_t y = std::int64_t{batch.sequences} * args.row_tiles;

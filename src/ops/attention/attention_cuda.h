@@ -40,8 +40,8 @@ void attention_decode(const Context& ctx, Tensor out, Tensor q, const ops::Paged
                       const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale);
 
 // For sequences with many rows: blocks of rows walk along the keys with a running softmax. Correct
-// for any number of rows. Needs no scratch. On sm_90a, up to head_dim 128, the forward for plain
-// tensors does it (flash_forward_hopper.cuh), unless ctx.resident_attention is off.
+// for any number of rows. Needs no scratch. On tensor cores the forwards for plain tensors do it
+// (flash_dispatch.cuh): that for sm_90a up to head_dim 128, unless ctx.resident_attention is off.
 void attention_prefill(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
                        const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale);
 

@@ -14,7 +14,11 @@ void forward_hopper(const Context& ctx, const Problem& p, Stamp* stamp,
                     const PagedKeys& paged = {});
 int spare_counters();  // how many calls can still be captured before they get slower; for tests
 // sm_80 and up, f16 and bf16: mma.sync and cp.async. flash_forward_mma.cu
-void forward_mma(const Context& ctx, const Problem& p, Stamp* stamp);
+// Also over pages, without lse, where heads are as long as its tiles are wide.
+constexpr bool mma_takes_pages(int head_dim) {
+    return head_dim == 64 || head_dim == 80 || head_dim == 96 || head_dim == 128 || head_dim == 256;
+}
+void forward_mma(const Context& ctx, const Problem& p, Stamp* stamp, const PagedKeys& paged = {});
 // Everything, everywhere. flash_forward_plain.cu
 void forward_plain(const Context& ctx, const Problem& p, Stamp* stamp);
 

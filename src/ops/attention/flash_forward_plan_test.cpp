@@ -126,12 +126,11 @@ TEST(ForwardPlan, SectionsAreWhatFitsIntoL2OrKeepsBlocksBusy) {
     EXPECT_EQ(plan_forward(p, 128, 132, 24u << 20, nullptr).section, 16);
 }
 
-// What the producer of the forward over pages does: of every tile of keys that a tile of queries
-// visits, the pages are copied of which one of its queries sees a key, and no others. Keys behind
-// the sequence's end lie only where the consumers write zeros, from there to the end of the first
-// tile visited.
-TEST(ForwardPages, AreThoseThatSomebodySees) {
-    constexpr int kRows = 128, kKeys = 128, kPage = PagedKeys::kPage;
+// Calls f(mask, keys, first, last) for tiles of 128 queries that begin where `first_row`
+// says: positions first to last of sequences of all kinds of lengths.
+template <typename FirstRow, typename F>
+void for_tiles_of_queries(FirstRow&& first_row, F&& f) {
+    constexpr int kRows = 128;
     using Kind = ops::AttentionMask::Kind;
     for (const ops::AttentionMask& words :
          {ops::AttentionMask{Kind::full}, ops::AttentionMask{Kind::causal},
@@ -145,30 +144,77 @@ TEST(ForwardPages, AreThoseThatSomebodySees) {
                 if (queries > keys) continue;
                 const Sequence s{0, 0, queries, keys};
                 for (int row = 0; row < (queries + kRows - 1) / kRows; ++row) {
-                    const int row0 = ForwardPlan::first_row(row, queries, kRows);
-                    const int first = s.position(std::max(row0, 0));
-                    const int last = s.position(std::min(row0 + kRows, queries) - 1);
-                    const KeyTiles<kKeys> tiles(mask, first, last, keys);
-                    const int hi = mask.hi(last, keys), lo = std::min(mask.lo(first), hi);
-                    for (int i = 0; i < tiles.count() * (kKeys / kPage); ++i) {
-                        const int tile = i / (kKeys / kPage);
-                        const int key = tiles.at(tile) + i % (kKeys / kPage) * kPage;
-                        bool seen = false;
-                        for (int p = first; p <= last && !seen; ++p) {
-                            for (int j = key; j < key + kPage; ++j) {
-                                seen = seen || (j < keys && mask.sees(p, j, keys));
-                            }
-                        }
-                        const int at = PagedKeys::or_seen(mask, key, lo, hi);
-                        ASSERT_TRUE((at == key) == seen && at >= 0 && at < hi)
-                            << queries << " over " << keys << ", window " << mask.window
-                            << ", sinks " << mask.sinks << ", key " << key << ", at " << at;
-                        ASSERT_TRUE(!seen || key + kPage <= keys || tile == 0);
+                    const int row0 = first_row(row, queries);
+                    f(mask, keys, s.position(std::max(row0, 0)),
+                      s.position(std::min(row0 + kRows, queries) - 1));
+                    if (testing::Test::HasFatalFailure()) {
+                        FAIL() << queries << " over " << keys << ", window " << mask.window
+                               << ", sinks " << mask.sinks;
                     }
                 }
             }
         }
     }
+}
+
+// Whether a query at one of these positions sees one of `count` keys.
+bool somebody_sees(const Mask& mask, int keys, int first, int last, int key, int count) {
+    for (int p = first; p <= last; ++p) {
+        for (int j = key; j < std::min(key + count, keys); ++j) {
+            if (mask.sees(p, j, keys)) return true;
+        }
+    }
+    return false;
+}
+
+// What the producer of the forward over pages does: of every tile of keys that a tile of queries
+// visits, the pages are copied of which one of its queries sees a key, and no others. Keys behind
+// the sequence's end lie only where the consumers write zeros, from there to the end of the first
+// tile visited.
+TEST(ForwardPages, AreThoseThatSomebodySees) {
+    constexpr int kKeys = 128, kPage = PagedKeys::kPage;
+    for_tiles_of_queries(
+        [](int row, int queries) { return ForwardPlan::first_row(row, queries, 128); },
+        [](const Mask& mask, int keys, int first, int last) {
+            const KeyTiles<kKeys> tiles(mask, first, last, keys);
+            const int hi = mask.hi(last, keys), lo = std::min(mask.lo(first), hi);
+            for (int i = 0; i < tiles.count() * (kKeys / kPage); ++i) {
+                const int tile = i / (kKeys / kPage);
+                const int key = tiles.at(tile) + i % (kKeys / kPage) * kPage;
+                const bool seen = somebody_sees(mask, keys, first, last, key, kPage);
+                const int at = PagedKeys::or_seen(mask, key, lo, hi);
+                ASSERT_TRUE((at == key) == seen && at >= 0 && at < hi)
+                    << "key " << key << ", at " << at;
+                ASSERT_TRUE(!seen || key + kPage <= keys || tile == 0);
+            }
+        });
+}
+
+// The forward without TMA copies a part of every tile: what somebody sees, nothing of other pages,
+// and nothing behind the sequence's end.
+TEST(ForwardPages, PartsHoldWhatSomebodySees) {
+    constexpr int kKeys = 64, kPage = PagedKeys::kPage;
+    for_tiles_of_queries([](int row, int) { return 128 * row; },
+                         [](const Mask& mask, int keys, int first, int last) {
+                             const KeyTiles<kKeys> tiles(mask, first, last, keys);
+                             const int hi = mask.hi(last, keys), lo = std::min(mask.lo(first), hi);
+                             for (int i = 0; i < tiles.count(); ++i) {
+                                 const int n = tiles.at(i);
+                                 const auto part = PagedKeys::part<kKeys>(mask, n, lo, hi);
+                                 for (int key = n; key < n + kKeys; ++key) {
+                                     const bool copied = part.holds(static_cast<unsigned>(key - n));
+                                     if (somebody_sees(mask, keys, first, last, key, 1)) {
+                                         ASSERT_TRUE(copied) << "key " << key;
+                                     }
+                                     if (copied) {
+                                         ASSERT_LT(key, keys);
+                                         const int page = key / kPage * kPage;
+                                         ASSERT_EQ(PagedKeys::or_seen(mask, page, lo, hi), page)
+                                             << "key " << key;
+                                     }
+                                 }
+                             }
+                         });
 }
 
 }  // namespace

@@ -73,6 +73,15 @@ struct KeyTiles {
     constexpr int at(int i) const {
         return (i < end - begin ? end - 1 - i : sink_end - 1 - (i - (end - begin))) * kTile;
     }
+    // Whether the tile at key n is one of them.
+    constexpr bool visits(int n) const {
+        return n < end * kTile && (n >= begin * kTile || n < sinks);
+    }
+    // The one that is visited after the one at key n; below 0: none.
+    constexpr int after(int n) const {
+        const int last_sinks = (sinks + kTile - 1) / kTile * kTile - kTile;
+        return n > begin * kTile ? n - kTile : std::min(n - kTile, last_sinks);
+    }
     // Whether some query does not see some key of the tile at key n.
     constexpr bool cut(int n) const {
         return n + kTile > all_hi || (n < all_lo && n + kTile > sinks);

@@ -1,6 +1,8 @@
 // Where the forward finds keys and values that lie in the pages of a cache.
 #pragma once
 
+#include <algorithm>
+
 #include "ops/attention/flash_problem.h"
 
 namespace mr::cuda::flash {
@@ -25,6 +27,23 @@ struct PagedKeys {
     static constexpr int or_seen(const Mask& mask, int key, int lo, int hi) {
         if (key + kPage <= lo && key >= mask.sinks) key = lo;
         return key < hi ? key : hi - 1;
+    }
+
+    // What of a tile's keys is worth copying, as one range: all that somebody sees, nothing of a
+    // page that nobody does, nothing behind hi.
+    struct Part {
+        int from;
+        unsigned count;
+        constexpr bool holds(unsigned key) const {
+            return key - static_cast<unsigned>(from) < count;
+        }
+    };
+    // Of the kTile keys from n on, where all together see what or_seen() says.
+    template <int kTile>
+    static constexpr Part part(const Mask& mask, int n, int lo, int hi) {
+        const int from = n < mask.sinks ? 0 : std::max(0, lo - n);
+        const int end = (n + kTile > lo ? hi : mask.sinks) - n;
+        return {from, static_cast<unsigned>(std::max(0, end - from))};
     }
 
     // As Problem::sequence(), of a batch that need not begin with the first query.

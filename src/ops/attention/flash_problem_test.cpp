@@ -42,7 +42,7 @@ TEST(FlashMask, IsTheReference) {
 }
 
 // Every pair that is seen is in a visited tile, every visited tile has one, no tile comes twice,
-// and a tile that is not cut is seen whole.
+// later ones lie before earlier ones, and a tile that is not cut is seen whole.
 template <int kRows, int kKeys>
 void expect_tiles(const AttentionMask& words, int queries, int keys) {
     const Mask mask(words);
@@ -59,17 +59,23 @@ void expect_tiles(const AttentionMask& words, int queries, int keys) {
         const KeyTiles<kKeys> tiles(mask, s.position(row),
                                     s.position(std::min(row + kRows, queries) - 1), keys);
         std::vector<int> visits(static_cast<std::size_t>(keys / kKeys + 1), 0);
+        int walked = tiles.at(0);  // below 0 where there is none
         for (int i = 0; i < tiles.count(); ++i) {
             const int n = tiles.at(i);
+            ASSERT_EQ(walked, n);
+            walked = tiles.after(n);
+            ASSERT_LT(walked, n);
             ASSERT_TRUE(n >= 0 && n < keys && n % kKeys == 0) << n;
             ++visits[static_cast<std::size_t>(n / kKeys)];
             if (!tiles.cut(n)) {
                 ASSERT_TRUE(seen(row, n, false)) << row << ' ' << n;
             }
         }
+        ASSERT_LT(walked, 0);
         for (int n = 0; n < keys; n += kKeys) {
             ASSERT_EQ(visits[static_cast<std::size_t>(n / kKeys)], seen(row, n, true))
                 << "queries " << queries << " keys " << keys << " row " << row << " key " << n;
+            ASSERT_EQ(tiles.visits(n), seen(row, n, true)) << row << ' ' << n;
         }
     }
     for (int n = 0; n < keys; n += kKeys) {
