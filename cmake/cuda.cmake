@@ -62,23 +62,19 @@ else()
     message(STATUS "CUDA: not used; the CPU engine alone is built")
 endif()
 
-# millrace_cuda(): compiles the *.cu files of the rooms into the library.
+# millrace_cuda(): compiles what needs the CUDA toolkit into the library: *.cu, and *_cuda.cpp, which
+# call it and have no kernel. nvcc would take three times as long for those.
 function(millrace_cuda)
     if(NOT MILLRACE_HAS_CUDA)
         return()
     endif()
-    file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cu)
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS
+         ${PROJECT_SOURCE_DIR}/src/*.cu ${PROJECT_SOURCE_DIR}/src/*_cuda.cpp)
     list(FILTER sources EXCLUDE REGEX "_(test|bench)\\.cu$")
-    # What calls the toolkit and has no kernel needs no nvcc, which takes three times as long.
-    set(host core/cuda/copy_speed core/cuda/tensor_map model/device_engine model/device_products
-        model/device_weights ops/attention/flash_cuda ops/linear/cublaslt_library
-        ops/linear/gemm_cublaslt ops/sample/sample_measure ops/sample/sampler)
-    list(TRANSFORM host REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/src/\\1.cu")
-    set_source_files_properties(${host} PROPERTIES LANGUAGE CXX)
     # What cmake/kernels.cmake also makes a library of is compiled once.
     set(attention ${sources})
     list(FILTER attention INCLUDE REGEX
-         "/ops/attention/flash_[a-z0-9_]+\\.cu$|/core/cuda/(device|tensor_map|timeline)\\.cu$")
+         "/ops/attention/flash_[a-z0-9_]+\\.(cu|cpp)$|/core/cuda/(device\\.cu|tensor_map_cuda\\.cpp|timeline\\.cu)$")
     list(FILTER attention EXCLUDE REGEX "_(measure|unfused)\\.cu$")
     list(REMOVE_ITEM sources ${attention})
     add_library(mr_attention OBJECT ${attention})

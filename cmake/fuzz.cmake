@@ -50,7 +50,7 @@ foreach(name names random source spec)  # what load*.cpp calls
     list(APPEND reader_sources ${PROJECT_SOURCE_DIR}/src/model/${name}.cpp)
 endforeach()
 list(APPEND reader_sources ${PROJECT_SOURCE_DIR}/src/train/shards.cpp)
-list(FILTER reader_sources EXCLUDE REGEX "_(test|bench|fuzz|kernels)\\.cpp$")
+list(FILTER reader_sources EXCLUDE REGEX "_(test|bench|fuzz|kernels|cuda)\\.cpp$")
 # Several files at a time, those with the slow JSON header next to each other: each takes as long to
 # read its headers as to instrument its code.
 set(json_sources ${reader_sources})

@@ -1,9 +1,10 @@
 # millrace_room(NAME): adds the sources of src/NAME to the library.
-# Left out: tests (*_test.cpp), benchmarks (*_bench.cpp), fuzz targets (*_fuzz.cpp), and kernel files
-# (*_kernels.cpp), which are compiled once per instruction set by millrace_isa_kernels().
+# Left out: tests (*_test.cpp), benchmarks (*_bench.cpp), fuzz targets (*_fuzz.cpp), kernel files
+# (*_kernels.cpp), which are compiled once per instruction set by millrace_isa_kernels(), and what
+# needs the CUDA toolkit (*_cuda.cpp), which millrace_cuda() compiles.
 function(millrace_room name)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
-    list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz|kernels)\\.cpp$")
+    list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz|kernels|cuda)\\.cpp$")
     target_sources(millrace PRIVATE ${sources})
 endfunction()
 

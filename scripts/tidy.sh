@@ -8,5 +8,7 @@ command -v "$tidy" >/dev/null 2>&1 || { echo "tidy: $tidy is not installed" >&2;
 cmake --preset release -B build/tidy -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DMILLRACE_TESTS=OFF \
     >/dev/null
 # Kernel files are compiled once per instruction set; some of those flags are not this machine's.
-[ $# -gt 0 ] || set -- $(git ls-files 'src/*.cpp' | grep -vE '_(kernels|test|bench|fuzz)\.cpp$')
+skip='kernels|test|bench|fuzz'
+grep -q '_cuda\.cpp' build/tidy/compile_commands.json || skip="$skip|cuda"  # not in this build
+[ $# -gt 0 ] || set -- $(git ls-files 'src/*.cpp' | grep -vE "_($skip)\.cpp\$")
 printf '%s\n' "$@" | xargs -P "$jobs" -n 4 "$tidy" --quiet -p build/tidy

@@ -75,7 +75,7 @@ void require_device(const Model& model, const EngineOptions& options, std::uint6
 }
 
 #ifndef MR_CUDA
-// NOLINTBEGIN(performance-unnecessary-value-param): the signature is that of device_engine.cu
+// NOLINTBEGIN(performance-unnecessary-value-param): the signature is that of device_engine_cuda.cpp
 std::unique_ptr<DeviceEngine> make_device_engine(std::shared_ptr<const Model>,
                                                  std::shared_ptr<const DeviceWeights>,
                                                  const EngineOptions&, Ledger&) {

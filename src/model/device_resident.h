@@ -1,5 +1,5 @@
-// The engine on the device: weights, cache, activations and sampler stay there. device_engine.cu
-// runs passes, device_decode.cu the step that is replayed.
+// The engine on the device: weights, cache, activations and sampler stay there.
+// device_engine_cuda.cpp runs passes, device_decode.cu the step that is replayed.
 #pragma once
 
 #include <array>

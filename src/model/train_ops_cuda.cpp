@@ -1,17 +1,16 @@
 // The operations of a training pass on the GPU: mr::cuda, activations and matrices in bf16. All of
 // them go to one stream; batches come on another, ordered by events.
-#include "core/cuda/device.h"
-#include "core/error.h"
-#include "model/params.h"
 #include "model/train_ops.h"
 
-#ifdef MR_CUDA
 #include <algorithm>
 #include <array>
 #include <vector>
 
 #include "core/cpu.h"
+#include "core/cuda/device.h"
 #include "core/cuda/timeline.h"
+#include "core/error.h"
+#include "model/params.h"
 #include "ops/activation/activation_backward_cuda.h"
 #include "ops/attention/flash_cuda.h"
 #include "ops/embedding/embedding_backward_cuda.h"
@@ -22,11 +21,8 @@
 #include "ops/norm/norm_cuda.h"
 #include "ops/optimizer/adamw_cuda.h"
 #include "ops/rope/rope_train_cuda.h"
-#endif
 
 namespace mr::model {
-
-#ifdef MR_CUDA
 namespace {
 
 class CudaTrainOps final : public TrainOps {
@@ -300,14 +296,5 @@ std::unique_ptr<TrainOps> make_cuda_train_ops(int threads) {
     cuda::require_device();  // says why there is none
     return std::make_unique<CudaTrainOps>(threads);
 }
-
-#else  // built without CUDA
-
-std::unique_ptr<TrainOps> make_cuda_train_ops(int) {
-    cuda::require_device();  // says why there is none
-    throw Error::device({.field = "--device", .value = "cuda", .problem = cuda::why_no_device()});
-}
-
-#endif
 
 }  // namespace mr::model

@@ -1,5 +1,5 @@
-// The kernels that flash_forward() chooses between (flash_cuda.cu). All take a checked Problem with
-// at least one query, and do nothing about the ledger.
+// The kernels that flash_forward() chooses between (flash_cuda.cpp). All take a checked Problem
+// with at least one query, and do nothing about the ledger.
 #pragma once
 
 #include "core/cuda/kernel.cuh"

@@ -1,3 +1,5 @@
+#include "model/device_weights.h"
+
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -8,7 +10,6 @@
 #include "core/error.h"
 #include "model/device_kernels.h"
 #include "model/device_reader.h"
-#include "model/device_weights.h"
 #include "ops/linear/tile_layout.h"
 
 namespace mr::model {
@@ -168,6 +169,7 @@ class Loader {
 
     // Rows of a chunk: whole tiles where there are tiles.
     std::int64_t chunk_rows(const Tensor& from, const Tensor& to) const {
+        MR_CHECK(from.row_bytes() > 0, "a matrix has columns");
         const auto rows = static_cast<std::int64_t>(conveyor_->chunk_bytes() / from.row_bytes());
         return ops::is_tiled(to.dtype) ? rows / ops::kTileRows * ops::kTileRows : rows;
     }

@@ -1,5 +1,4 @@
 // include/millrace/attention.h: raw pointers to the ops' tensors and back.
-#ifdef MR_CUDA
 #include <millrace/attention.h>
 
 #include "core/cuda/device.h"
@@ -98,4 +97,3 @@ void attention_backward(const Attention& attention, const AttentionGradients& g,
 }
 
 }  // namespace millrace
-#endif

@@ -1,13 +1,13 @@
+#include "ops/linear/gemm_cublaslt.h"
+
 #include <algorithm>
 #include <map>
 #include <mutex>
 #include <optional>
-#include <utility>
 
 #include "core/cuda/device.h"
 #include "core/error.h"
 #include "ops/linear/cublaslt_library.cuh"
-#include "ops/linear/gemm_cublaslt.h"
 
 namespace mr::cuda::cublaslt {
 
@@ -214,10 +214,10 @@ const Algorithm* algorithm(const Key& key) {
     const std::lock_guard lock(mutex);
     auto at = chosen.find(key);
     if (at == chosen.end()) {
-        std::vector<Algorithm> found = algorithms(key, 1);
+        const std::vector<Algorithm> found = algorithms(key, 1);
         std::optional<Algorithm> first;
-        if (!found.empty()) first = std::move(found.front());
-        at = chosen.emplace(key, std::move(first)).first;
+        if (!found.empty()) first = found.front();
+        at = chosen.emplace(key, first).first;
     }
     return at->second ? &*at->second : nullptr;
 }

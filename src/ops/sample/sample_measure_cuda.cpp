@@ -1,9 +1,10 @@
+#include "ops/sample/sample_measure.h"
+
 #include <algorithm>
 
 #include "core/cuda/kernel.cuh"
 #include "core/cuda/timer.h"
 #include "ops/sample/sample_cuda.h"
-#include "ops/sample/sample_measure.h"
 
 namespace mr::cuda {
 

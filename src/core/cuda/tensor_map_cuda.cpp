@@ -1,7 +1,8 @@
+#include "core/cuda/tensor_map.h"
+
 #include <cudaTypedefs.h>
 
 #include "core/cuda/check.h"
-#include "core/cuda/tensor_map.h"
 #include "core/error.h"
 
 namespace mr::cuda {

@@ -1,6 +1,7 @@
 // The contract of attention on plain tensors on the GPU, and which kernel keeps it.
-#include "core/cuda/device.h"
 #include "ops/attention/flash_cuda.h"
+
+#include "core/cuda/device.h"
 #include "ops/attention/flash_dispatch.cuh"
 
 namespace mr::cuda {

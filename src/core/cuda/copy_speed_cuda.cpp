@@ -1,7 +1,8 @@
+#include "core/cuda/copy_speed.h"
+
 #include <algorithm>
 #include <cstring>
 
-#include "core/cuda/copy_speed.h"
 #include "core/cuda/device.h"
 
 namespace mr::cuda {

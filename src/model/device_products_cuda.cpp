@@ -1,6 +1,6 @@
-#include <cmath>
-
 #include "model/device_products.h"
+
+#include <cmath>
 
 namespace mr::model {
 
