@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::size_t kSumBytes = 2 * sizeof(double);  // of losses, of squares of gradients
 
-std::unique_ptr<TrainOps> make_ops(const TrainEngineOptions& options) {
+std::unique_ptr<TrainOps> make_ops(const ModelSpec& spec, const TrainEngineOptions& options) {
+    require_trainable_heads(spec, options.cuda);
     return options.cuda ? make_cuda_train_ops(options.threads)
                         : make_cpu_train_ops(options.threads);
 }
@@ -82,11 +83,11 @@ std::string what_fits(const ModelSpec& spec, TrainEngineOptions options, const T
 }  // namespace
 
 MemoryPlan TrainEngine::plan(const ModelSpec& spec, const TrainEngineOptions& options) {
-    return plan_with(spec, options, *make_ops(options));
+    return plan_with(spec, options, *make_ops(spec, options));
 }
 
 TrainEngine::TrainEngine(const ModelSpec& spec, const TrainEngineOptions& options)
-    : layout_(param_layout(spec)), options_(options), ops_(make_ops(options)) {
+    : layout_(param_layout(spec)), options_(options), ops_(make_ops(spec, options)) {
     options_.shape = whole_shape(spec, options, ops_->compute_type());
     plan_ = plan_with(spec, options_, *ops_);
     const std::uint64_t available = ops_->memory_bytes();

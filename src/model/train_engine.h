@@ -25,7 +25,7 @@ struct TrainEngineOptions {
 
 class TrainEngine {
   public:
-    // What it will hold on its device.
+    // What it will hold on its device. Both throw where heads are not trainable (train_ops.h).
     static MemoryPlan plan(const ModelSpec& spec, const TrainEngineOptions& options);
     // Throws Error (device) with what would fit where the plan does not.
     TrainEngine(const ModelSpec& spec, const TrainEngineOptions& options);

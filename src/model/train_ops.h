@@ -167,6 +167,10 @@ class TrainOps {
     virtual void refresh(Tensor copy, Tensor params) = 0;
 };
 
+// Throws Error (usage) where attention's backward has no kernel for the model's heads: there it
+// takes multiples of 8, on the GPU fewer of them.
+void require_trainable_heads(const ModelSpec& spec, bool cuda);
+
 std::unique_ptr<TrainOps> make_cpu_train_ops(int threads);  // 0: all cores
 // Throws Error (device) where there is no GPU, or the program was built without one.
 std::unique_ptr<TrainOps> make_cuda_train_ops(int threads);

@@ -257,13 +257,6 @@ class CudaTrainOps final : public TrainOps {
 
     // The most that one operation wants: they follow one another.
     static std::size_t op_scratch(const ModelSpec& spec, const TrainShape& shape) {
-        if (spec.head_dim % 8 != 0 || spec.head_dim > cuda::kFlashBackwardMaxDim) {
-            throw Error::device({.field = "head_dim",
-                                 .value = std::to_string(spec.head_dim),
-                                 .problem = "training on the GPU takes heads of 8 to 128 elements, "
-                                            "in eights",
-                                 .remedy = "choose other --heads or --dim, or use --device cpu"});
-        }
         const std::int64_t tokens = shape.tokens();
         const auto heads = [&](std::int64_t count) {
             return ops::HeadRows(

@@ -10,7 +10,6 @@
 #include "core/thread_pool.h"
 #include "model/source.h"
 #include "model/write_model.h"
-#include "ops/attention/flash_cuda.h"
 #include "train/run.h"
 
 namespace mr::train {
@@ -35,14 +34,6 @@ void check_spec(const model::ModelSpec& spec, const TrainOptions& options, const
              .value = fmt::format("{}", options.seq),
              .problem = fmt::format("is beyond the model's context of {}", spec.context),
              .remedy = options.init.empty() ? "give a larger --context" : "use at most that"});
-    }
-    const int most =
-        options.cuda ? cuda::kFlashBackwardMaxDim : static_cast<int>(ops::kFlashMaxDim);
-    if (spec.head_dim % 8 != 0 || spec.head_dim > most) {
-        throw Error::usage({.field = "head size",
-                            .value = fmt::format("{}", spec.head_dim),
-                            .problem = fmt::format("must be a multiple of 8 up to {}", most),
-                            .remedy = "choose --dim and --heads, or --head-dim, accordingly"});
     }
     model::require_huggingface_can_hold(spec, name);
 }
