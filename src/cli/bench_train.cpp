@@ -38,6 +38,12 @@ struct Options {
 constexpr double kMemoryShare = 0.95;
 
 int batch_size(const std::string& text) {
+    if (text == "auto") {
+        throw Error::usage({.field = "--batch",
+                            .value = text,
+                            .problem = "is for the GPU, whose memory it fills",
+                            .remedy = "give a number, for example --batch 8"});
+    }
     try {
         std::size_t used = 0;
         const int batch = std::stoi(text, &used);
@@ -201,7 +207,7 @@ int train_bench(const Options& options) {
     measure.accumulate = options.accumulate;
     measure.steps = options.steps;
     measure.warmup = options.warmup;
-    const int batch = options.batch == "auto"
+    const int batch = cuda && options.batch == "auto"
                           ? train::largest_batch(spec, measure.engine, kMemoryShare)
                           : batch_size(options.batch);
     measure.engine.shape.sequences = batch;
@@ -233,7 +239,9 @@ void add_bench_train(const Command& bench, Action& action) {
         .add_option("model", options->model,
                     "Whose shape it is: random:SHAPE, or a model's file or folder")
         .required();
-    command.add_option("--batch", options->batch, "Sequences of a pass; 'auto': the most that fit")
+    command
+        .add_option("--batch", options->batch,
+                    "Sequences of a pass; 'auto': the most that fit a GPU")
         .shows_default();
     command.add_option("--seq", options->seq, "Tokens of a sequence")
         .range(2, 1 << 20)

@@ -97,8 +97,8 @@ TrainMeasured measure_training(const model::ModelSpec& spec, const TrainMeasureO
 
 int largest_batch(const model::ModelSpec& spec, model::TrainEngineOptions options, double share) {
     constexpr int kMost = 1 << 16;
-    const auto ops = options.cuda ? model::make_cuda_train_ops(options.threads)
-                                  : model::make_cpu_train_ops(options.threads);
+    MR_CHECK(options.cuda, "the memory of a machine is not for one batch");
+    const auto ops = model::make_cuda_train_ops(options.threads);
     const double room = share * static_cast<double>(ops->memory_bytes());
     const auto bytes = [&](int batch) {
         options.shape.sequences = batch;

@@ -42,7 +42,7 @@ struct TrainMeasured {
 TrainMeasured measure_training(const model::ModelSpec& spec, const TrainMeasureOptions& options,
                                const Progress& progress = {});
 
-// The most sequences of options.shape.seq tokens whose plan fits `share` of what the device has.
+// The most sequences of options.shape.seq tokens whose plan fits `share` of what the GPU has.
 // Throws Error (device) where not even one does.
 int largest_batch(const model::ModelSpec& spec, model::TrainEngineOptions options, double share);
 

@@ -131,6 +131,9 @@ class Bench(driver.CliTest):
         llama = driver.REFERENCE / "llama2"
         self.fails(2, "bench", "train", says="model")
         self.fails(2, "bench", "train", llama, "--batch", "many", "--seq", 16, says="--batch")
+        # The CPU has not the time for all that its memory holds.
+        self.fails(2, "bench", "train", llama, "--batch", "auto", "--seq", 16, "--device", "cpu",
+                   says=["--batch = auto", "GPU", "--batch 8"])
         self.fails(2, "bench", "train", llama, "--recompute", "some", says="--recompute")
         self.fails(2, "bench", "train", "random:gpt2", "--seq", 2048, says="context of 1024")
         self.fails(3, "bench", "train", "random:llama-2-7b", "--batch", 4096, "--seq", 4096,
