@@ -258,16 +258,13 @@ class CudaTrainOps final : public TrainOps {
     // The most that one operation wants: they follow one another.
     static std::size_t op_scratch(const ModelSpec& spec, const TrainShape& shape) {
         const std::int64_t tokens = shape.tokens();
-        const auto heads = [&](std::int64_t count) {
-            return ops::HeadRows(
-                Tensor(nullptr, DType::bf16, {tokens, count, std::int64_t{spec.head_dim}}));
-        };
+        const ops::HeadRows queries(Tensor(
+            nullptr, DType::bf16, {tokens, std::int64_t{spec.heads}, std::int64_t{spec.head_dim}}));
         return std::max({cuda::linear_train_scratch_bytes(widest_matrix(spec)),
                          cuda::norm_backward_scratch_bytes(spec.dim),
                          cuda::rmsnorm_heads_scratch_bytes(), cuda::sum_scratch_bytes(),
                          cuda::embedding_backward_scratch_bytes(tokens, spec.dim),
-                         cuda::flash_backward_scratch_bytes(heads(spec.heads), heads(spec.kv_heads),
-                                                            batch_of(shape))});
+                         cuda::flash_backward_scratch_bytes(queries, batch_of(shape))});
     }
 
     const std::uint64_t free_at_first_ = cuda::require_device().free_bytes;

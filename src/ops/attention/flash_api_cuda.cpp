@@ -76,7 +76,7 @@ void attention_forward(const Attention& attention, void* stream) {
 
 std::size_t attention_backward_scratch_bytes(const Attention& attention) {
     const Call c(attention);
-    return mr::cuda::flash_backward_scratch_bytes(c.q, c.k, c.batch);
+    return mr::cuda::flash_backward_scratch_bytes(c.q, c.batch);
 }
 
 void attention_backward(const Attention& attention, const AttentionGradients& g, void* stream) {

@@ -27,9 +27,7 @@ struct Parts {
 
 }  // namespace
 
-std::size_t flash_backward_scratch_bytes(const ops::HeadRows& q, const ops::HeadRows& k,
-                                         const FlashBatch& batch) {
-    (void)k;
+std::size_t flash_backward_scratch_bytes(const ops::HeadRows& q, const FlashBatch& batch) {
     MR_CHECK(q.head_dim() >= 8 && q.head_dim() % 8 == 0 && q.head_dim() <= kFlashBackwardMaxDim,
              "head_dim is a multiple of 8, from 8 to 128 backward on the GPU");
     MR_CHECK(q.heads() > 0 && q.tokens() >= 0 && batch.sequences >= 0,
@@ -92,7 +90,7 @@ void flash_backward(const Context& ctx, const ops::FlashGradients& gradients,
                     const FlashBatch& batch, const ops::AttentionMask& mask, float scale) {
     BackwardViews views;
     const Problem p = checked_backward(ctx, gradients, dout, q, k, v, out, lse, batch, mask, scale,
-                                       flash_backward_scratch_bytes(q, k, batch), views);
+                                       flash_backward_scratch_bytes(q, batch), views);
     if (p.sequences == 0) return;
     // Five products; every operand and result once.
     const Amount a = amount_of(p);

@@ -90,7 +90,7 @@ class FlashBackwardTest : public FlashGpuTest {
                   const HeadRows& k, const HeadRows& v, const HeadRows& out, const Tensor& lse,
                   const FlashBatch& batch, const AttentionMask& mask, double scale,
                   Path path = Path::chosen) {
-        const std::size_t bytes = flash_backward_scratch_bytes(q, k, batch);
+        const std::size_t bytes = flash_backward_scratch_bytes(q, batch);
         Context ctx = ctx_;
         ctx.scratch = {static_cast<std::byte*>(memory_.alloc(bytes)), bytes};
         stream_->fill(ctx.scratch.data(), 0xff, bytes);  // nothing is expected of it
@@ -115,7 +115,7 @@ class FlashBackwardTest : public FlashGpuTest {
     }
     // What a caller gives once for all calls.
     Context with_scratch(const Device& d, Stream& stream) {
-        const std::size_t bytes = flash_backward_scratch_bytes(d.q, d.k, d.batch);
+        const std::size_t bytes = flash_backward_scratch_bytes(d.q, d.batch);
         Context ctx = ctx_;
         ctx.cuda = &stream;
         ctx.scratch = {static_cast<std::byte*>(memory_.alloc(bytes)), bytes};

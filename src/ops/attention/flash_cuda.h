@@ -51,9 +51,8 @@ void flash_backward(const Context& ctx, const ops::FlashGradients& gradients,
                     const ops::HeadRows& v, const ops::HeadRows& out, Tensor lse,
                     const FlashBatch& batch, const ops::AttentionMask& mask, float scale);
 
-// Of these shapes; `batch` for its number of sequences and its maxima. O(tokens), and
-// a tile for every sequence and head.
-std::size_t flash_backward_scratch_bytes(const ops::HeadRows& q, const ops::HeadRows& k,
-                                         const FlashBatch& batch);
+// Of queries of this type and shape; `batch` for its number of sequences. O(tokens), and a tile for
+// every sequence and head. Keys need none.
+std::size_t flash_backward_scratch_bytes(const ops::HeadRows& q, const FlashBatch& batch);
 
 }  // namespace mr::cuda

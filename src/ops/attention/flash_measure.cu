@@ -108,7 +108,7 @@ FlashMeasured measure_flash(const FlashShape& shape, bool backward, bool togethe
         stream.synchronize();
         batch.cu_q = batch.cu_k = reinterpret_cast<const std::int32_t*>(packed.data());
     }
-    const std::size_t scratch = backward ? flash_backward_scratch_bytes(t.q, t.k, batch) : 0;
+    const std::size_t scratch = backward ? flash_backward_scratch_bytes(t.q, batch) : 0;
     const std::int64_t tokens = shape.all_tokens();
     DeviceArena extra("attention benchmark",
                       DeviceArena::padded(scratch) +
