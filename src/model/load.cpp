@@ -2,10 +2,12 @@
 
 #include <cstring>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "core/cpu.h"
+#include "core/error.h"
 #include "model/random.h"
 #include "model/source.h"
 #include "ops/quant/quant.h"
@@ -135,13 +137,53 @@ Model described(const std::string& source, const Source& opened) {
     return model;
 }
 
+struct Planned {
+    Source source;
+    Weights weights;
+};
+Planned open_and_plan(const std::string& path, const LoadOptions& options) {
+    Source source = open_source(path, options);
+    Weights weights = planned_weights(source);
+    return {std::move(source), std::move(weights)};
+}
+
+// The last of these that can be loaded; "": none.
+std::string last_good(std::span<const std::string> checkpoints, const LoadOptions& options) {
+    for (; !checkpoints.empty(); checkpoints = checkpoints.first(checkpoints.size() - 1)) {
+        try {
+            open_and_plan(checkpoints.back(), options);
+            return checkpoints.back();
+        } catch (const Error&) {
+        }
+    }
+    return "";
+}
+
+// Where the newest checkpoint of a run is damaged the error says which older one is not.
+Planned open_planned(const std::string& given, const LoadOptions& options) {
+    try {
+        return open_and_plan(given, options);
+    } catch (const Error& error) {
+        const std::vector<std::string> all = checkpoint_folders(given);
+        if (error.kind() != ErrorKind::input || all.empty() || resolve_run(given) != all.back()) {
+            throw;
+        }
+        const std::string older = last_good(std::span(all).first(all.size() - 1), options);
+        if (older.empty()) throw;
+        ErrorInfo info = error.info();
+        info.remedy += fmt::format("{}take {}, an older checkpoint",
+                                   info.remedy.empty() ? "" : "; or ", older);
+        throw Error::input(std::move(info));
+    }
+}
+
 }  // namespace
 
 Model planned_model(const std::string& source, const LoadOptions& options) {
     if (source.starts_with(kRandomPrefix)) return deferred_random_model(source);
-    const Source opened = open_source(source, options);
-    Model model = described(source, opened);
-    model.weights = planned_weights(opened);
+    Planned opened = open_planned(source, options);
+    Model model = described(source, opened.source);
+    model.weights = std::move(opened.weights);
     return model;
 }
 
@@ -150,18 +192,18 @@ Model load_model(const std::string& source, const LoadOptions& options) {
         return options.defer_random ? deferred_random_model(source, options.planned)
                                     : random_model(source, options.planned);
     }
-    const Source opened = open_source(source, options);
+    const Planned found = open_planned(source, options);
+    const Source& opened = found.source;
     Model model = described(source, opened);
     const auto in_memory = [&](Weights weights) {  // what is used in place may be no map
         if (opened.expanded) weights.owned_bytes += std::exchange(weights.mapped_bytes, 0);
         return weights;
     };
-    const Weights planned = planned_weights(opened);
     if (options.planned) {
-        model.weights = in_memory(planned);
+        model.weights = in_memory(found.weights);
         options.planned(model);
     }
-    model.weights = in_memory(load_weights(opened, planned, options.progress));
+    model.weights = in_memory(load_weights(opened, found.weights, options.progress));
     return model;
 }
 

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -214,26 +215,33 @@ std::string run_of_checkpoint(const std::string& path) {
     return checkpoint ? at.parent_path().parent_path().string() : std::string();
 }
 
+std::vector<std::string> checkpoint_folders(const std::string& run) {
+    std::vector<std::pair<std::int64_t, std::string>> found;
+    std::error_code code;
+    for (const auto& entry : fs::directory_iterator(fs::path(run) / kCheckpoints, code)) {
+        const auto step = checkpoint_step(entry.path().filename().string());
+        if (step) found.emplace_back(*step, entry.path().string());
+    }
+    std::sort(found.begin(), found.end());
+    std::vector<std::string> out;
+    out.reserve(found.size());
+    for (auto& [step, path] : found) out.push_back(std::move(path));
+    return out;
+}
+
 std::string resolve_run(const std::string& path) {
     std::error_code code;
     const fs::path folder = fs::path(path) / kCheckpoints;
     if (fs::exists(fs::path(path) / "config.json", code) || !fs::is_directory(folder, code)) {
         return path;
     }
-    std::int64_t newest = -1;
-    fs::path out;
-    for (const auto& entry : fs::directory_iterator(folder, code)) {
-        const auto step = checkpoint_step(entry.path().filename().string());
-        if (!step || *step <= newest) continue;
-        newest = *step;
-        out = entry.path();
-    }
-    if (newest < 0) {
+    const std::vector<std::string> checkpoints = checkpoint_folders(path);
+    if (checkpoints.empty()) {
         throw Error::input({.file = path,
                             .problem = "the training run has no checkpoint yet",
                             .remedy = "wait for the first one (--save-every)"});
     }
-    return out.string();
+    return checkpoints.back();
 }
 
 Source open_source(const std::string& given, const LoadOptions& options) {

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/progress.h"
 #include "core/thread_pool.h"
@@ -64,6 +65,8 @@ Source open_llama2c(const std::string& path, const LoadOptions& options);
 inline constexpr const char* kCheckpoints = "checkpoints";
 inline constexpr const char* kCheckpointPrefix = "step-";
 std::string resolve_run(const std::string& path);
+// The checkpoints of a run, RUN/checkpoints/step-000500, by step; none where it is no run.
+std::vector<std::string> checkpoint_folders(const std::string& run);
 // The step of a checkpoint's name, "step-000500"; none where it is no such name.
 std::optional<std::int64_t> checkpoint_step(const std::string& name);
 // RUN, where the path is RUN/checkpoints/step-000500 by its words; else empty.

@@ -208,13 +208,9 @@ void Checkpoints::prepare() {
 
 std::vector<std::int64_t> Checkpoints::steps() const {
     std::vector<std::int64_t> out;
-    std::error_code code;
-    for (const auto& entry : fs::directory_iterator(fs::path(run_) / model::kCheckpoints, code)) {
-        if (const auto step = model::checkpoint_step(entry.path().filename().string())) {
-            out.push_back(*step);
-        }
+    for (const std::string& path : model::checkpoint_folders(run_)) {
+        out.push_back(*model::checkpoint_step(name_of(path)));
     }
-    std::sort(out.begin(), out.end());
     return out;
 }
 

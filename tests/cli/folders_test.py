@@ -190,6 +190,28 @@ class FoldersTest(driver.CliTest):
         self.fails(1, "train", "--resume", self.run_, says=["damaged", "none before it"])
         self.fails(1, "train", "--resume", newest, says=["one checkpoint", f"--resume {self.run_}"])
 
+    def test_a_run_whose_newest_model_is_damaged_names_the_one_that_can_be_run(self):
+        old, newest = (self.run_ / "checkpoints" / f"step-00000{step}" for step in (2, 4))
+        for name in ("model.safetensors", "config.json"):
+            file = newest / name
+            whole = file.read_bytes()
+            file.write_bytes(whole[:len(whole) // 2])
+            for command in (["run", self.run_, "-p", "Once", "-n", "1"],
+                            ["eval", self.run_, "--text", self.text]):
+                self.fails(1, *command, says=[str(file), f"take {old}, an older checkpoint"])
+            file.write_bytes(whole)
+        # Not one that is damaged, too, nor where a checkpoint was asked for by name.
+        config = self.run_ / "checkpoints" / "step-000003" / "config.json"
+        shutil.copytree(old, config.parent)
+        config.write_text(config.read_text().replace('"hidden_size": 32', '"hidden_size": 64'))
+        (newest / "model.safetensors").unlink()
+        run = ["run", self.run_, "-p", "Once", "-n", "1"]
+        self.fails(1, *run, says=[str(newest), f"take {old}, an older checkpoint"])
+        result = self.fails(1, "run", newest, "-p", "Once", "-n", "1", says=str(newest))
+        self.assertNotIn(str(old), result.err)
+        shutil.rmtree(old)
+        self.assertNotIn("an older checkpoint", self.fails(1, *run, says=str(newest)).err)
+
     def test_a_full_disk_says_how_to_go_on(self):
         def limit():  # a limit on the size of files stands in for the disk
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
