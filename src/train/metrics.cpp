@@ -108,19 +108,23 @@ StepMetrics parse_line(std::string_view text, const std::string& file, std::int6
 struct Kept {
     std::string text;
     std::vector<std::int64_t> damaged;  // lines, from 1
+    std::int64_t last = 0;              // step
+    std::string_view torn;              // behind the last newline
 };
 
 Kept kept_lines(std::string_view text, const std::string& path, std::int64_t after) {
     Kept kept;
-    std::int64_t last = 0;
     std::size_t damaged_before = 0;  // the last line that is kept
     for (std::int64_t number = 1; !text.empty(); ++number) {
         const std::size_t end = text.find('\n');
-        if (end == std::string_view::npos) break;  // torn by a crash: its step is done again
+        if (end == std::string_view::npos) {
+            kept.torn = text;
+            break;
+        }
         try {
-            const std::int64_t step = parse_line(text.substr(0, end), path, number, last).step;
+            const std::int64_t step = parse_line(text.substr(0, end), path, number, kept.last).step;
             if (step <= after) {
-                last = step;
+                kept.last = step;
                 kept.text += text.substr(0, end + 1);
                 damaged_before = kept.damaged.size();
             }
@@ -130,7 +134,7 @@ Kept kept_lines(std::string_view text, const std::string& path, std::int64_t aft
         text.remove_prefix(end + 1);
     }
     // Those of steps that are done again are no loss.
-    if (last == after) kept.damaged.resize(damaged_before);
+    if (kept.last == after) kept.damaged.resize(damaged_before);
     return kept;
 }
 
@@ -160,6 +164,12 @@ MetricsWriter::MetricsWriter(const std::string& path, std::int64_t after) : path
         Kept kept = kept_lines(text, path, after);
         keep = kept.text.size();
         damaged_ = std::move(kept.damaged);
+        last_ = kept.last;
+        // A process that dies may leave a part of a line, of a step that is done again. Zeros are a
+        // power cut's, and other lines may have gone with it.
+        if (kept.torn.find('\0') != std::string_view::npos || last_ < after) {
+            torn_bytes_ = kept.torn.size();
+        }
         if (!text.starts_with(kept.text)) {  // not only the end goes
             OutputFile file(path);
             file.write(kept.text);

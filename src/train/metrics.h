@@ -48,10 +48,17 @@ class MetricsWriter {
     void append(const StepMetrics& metrics);
     // The numbers, from 1, of the lines that were there and could not be kept.
     const std::vector<std::int64_t>& damaged() const { return damaged_; }
+    // Bytes behind the last newline that were cut off, where they hold zeros or the lines before
+    // them do not come to `after`: no process that merely died leaves that. 0: none.
+    std::size_t torn_bytes() const { return torn_bytes_; }
+    // The last step of the lines that were there and are kept.
+    std::int64_t last() const { return last_; }
 
   private:
     std::string path_;
     std::vector<std::int64_t> damaged_;
+    std::size_t torn_bytes_ = 0;
+    std::int64_t last_ = 0;
     int fd_ = -1;
     std::size_t size_ = 0;  // of the file, in bytes
     std::string waiting_;   // lines that are not written yet

@@ -116,10 +116,16 @@ void Run::open_folder() {
     const std::string metrics = (fs::path(o_.out) / kMetricsName).string();
     metrics_file_ = std::make_unique<MetricsWriter>(metrics, state_.step);
     metrics_ = read_metrics(metrics);
-    if (const auto& damaged = metrics_file_->damaged(); !damaged.empty() && events_.note) {
-        events_.note(fmt::format("{}: {} damaged {} left out (line {}); the others stay", metrics,
-                                 damaged.size(), damaged.size() == 1 ? "line was" : "lines were",
-                                 fmt::join(damaged, ", ")));
+    if (const auto& damaged = metrics_file_->damaged(); !damaged.empty()) {
+        say(fmt::format("{}: {} damaged {} left out (line {}); the others stay", metrics,
+                        damaged.size(), damaged.size() == 1 ? "line was" : "lines were",
+                        fmt::join(damaged, ", ")));
+    }
+    if (const std::size_t bytes = metrics_file_->torn_bytes(); bytes > 0) {
+        say(fmt::format(
+            "{}: {} bytes at its end are no line (a power cut?) and were cut off; lines up "
+            "to step {} stay, and the run goes on from step {}",
+            metrics, bytes, metrics_file_->last(), state_.step));
     }
 }
 

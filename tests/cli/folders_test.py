@@ -160,6 +160,15 @@ class FoldersTest(driver.CliTest):
         self.assertIn("1 damaged line was left out (line 2)", result.err)
         self.assertEqual([m.split(",")[0] for m in file.read_text().splitlines()],
                          [f'{{"step": {step}' for step in (1, 3, 4, 6)])
+        # Zeros at its end, as a power cut leaves them, alone and in the place of a line: said.
+        for kept, step in ((4, 6), (3, 4)):
+            lines = file.read_text().splitlines(keepends=True)
+            file.write_text("".join(lines[:kept]) + "\0" * 100)
+            result = self.ok("train", "--resume", self.run_)
+            (line,) = [line for line in result.err.splitlines() if str(file) in line]
+            self.assertIn(f"{file}: 100 bytes at its end", line)
+            self.assertIn(f"up to step {step} stay, and the run goes on from step 6", line)
+            self.assertEqual(file.read_text(), "".join(lines[:kept]))
         # Empty.
         file.write_text("")
         self.ok("train", "--resume", self.run_, "--steps", "7")

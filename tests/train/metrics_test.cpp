@@ -99,6 +99,25 @@ TEST_F(Metrics, GoesOnAfterAStep) {
     EXPECT_EQ(content(), "");
 }
 
+TEST_F(Metrics, AnEndThatNoProcessLeavesIsSaid) {
+    const std::string two = metrics_line(step(1)) + metrics_line(step(2));
+    const auto torn = [&](const std::string& end, std::int64_t after) {
+        put(two + end);
+        const MetricsWriter writer(path_, after);
+        EXPECT_EQ(content(), two);
+        EXPECT_EQ(writer.last(), 2);
+        EXPECT_TRUE(writer.damaged().empty());
+        return writer.torn_bytes();
+    };
+    const std::string zeros(40, '\0');
+    EXPECT_EQ(torn("", 2), 0u);
+    EXPECT_EQ(torn("{\"step\": 3, \"lo", 2), 0u);  // of a step that is done again
+    EXPECT_EQ(torn("{\"step\": 3, \"lo", 5), 15u);
+    EXPECT_EQ(torn(zeros, 2), 40u);
+    EXPECT_EQ(torn(zeros, 5), 40u);
+    EXPECT_EQ(torn("{\"st" + zeros, 2), 44u);
+}
+
 TEST_F(Metrics, DamagedLinesAreNamedAndTheOthersStay) {
     const auto lines = [](int from, int to) {
         std::string text;
