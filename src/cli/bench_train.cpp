@@ -37,8 +37,10 @@ struct Options {
 // Of the device's memory, that a batch of "auto" may take: some is the driver's.
 constexpr double kMemoryShare = 0.95;
 
-int batch_size(const std::string& text) {
+// 0: auto.
+int batch_size(const std::string& text, bool cuda) {
     if (text == "auto") {
+        if (cuda) return 0;
         throw Error::usage({.field = "--batch",
                             .value = text,
                             .problem = "is for the GPU, whose memory it fills",
@@ -52,7 +54,8 @@ int batch_size(const std::string& text) {
     }
     throw Error::usage({.field = "--batch",
                         .value = text,
-                        .problem = "is neither a number of sequences nor 'auto'",
+                        .problem = cuda ? "is neither a number of sequences nor 'auto'"
+                                        : "is no number of sequences",
                         .remedy = "for example --batch 32"});
 }
 
@@ -197,6 +200,7 @@ int train_bench(const Options& options) {
              .remedy = "use at most that"});
     }
     const bool cuda = use_cuda(options.shared);
+    const int given = batch_size(options.batch, cuda);
     const double peak = cuda ? observe::device_ceilings().matrix : 0;
     train::TrainMeasureOptions measure;
     measure.engine.cuda = cuda;
@@ -207,9 +211,7 @@ int train_bench(const Options& options) {
     measure.accumulate = options.accumulate;
     measure.steps = options.steps;
     measure.warmup = options.warmup;
-    const int batch = cuda && options.batch == "auto"
-                          ? train::largest_batch(spec, measure.engine, kMemoryShare)
-                          : batch_size(options.batch);
+    const int batch = given > 0 ? given : train::largest_batch(spec, measure.engine, kMemoryShare);
     measure.engine.shape.sequences = batch;
     // The other engine first, alone on the device.
     Json peer;

@@ -224,7 +224,8 @@ ConvertResult convert_model(const std::string& given, const std::string& out,
     if (is_folder && extension == ".gguf") {
         throw Error::input({.file = out, .problem = "this is a folder, not a file to write"});
     }
-    ConvertInput input = open_input(in, options);
+    ConvertInput input =
+        open_of_run(given, [&](const std::string& path) { return open_input(path, options); });
     return extension == ".gguf" ? to_gguf(std::move(input), in, out, options)
                                 : to_safetensors(std::move(input), in, out, options);
 }

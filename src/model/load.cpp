@@ -147,34 +147,9 @@ Planned open_and_plan(const std::string& path, const LoadOptions& options) {
     return {std::move(source), std::move(weights)};
 }
 
-// The last of these that can be loaded; "": none.
-std::string last_good(std::span<const std::string> checkpoints, const LoadOptions& options) {
-    for (; !checkpoints.empty(); checkpoints = checkpoints.first(checkpoints.size() - 1)) {
-        try {
-            open_and_plan(checkpoints.back(), options);
-            return checkpoints.back();
-        } catch (const Error&) {
-        }
-    }
-    return "";
-}
-
-// Where the newest checkpoint of a run is damaged the error says which older one is not.
 Planned open_planned(const std::string& given, const LoadOptions& options) {
-    try {
-        return open_and_plan(given, options);
-    } catch (const Error& error) {
-        const std::vector<std::string> all = checkpoint_folders(given);
-        if (error.kind() != ErrorKind::input || all.empty() || resolve_run(given) != all.back()) {
-            throw;
-        }
-        const std::string older = last_good(std::span(all).first(all.size() - 1), options);
-        if (older.empty()) throw;
-        ErrorInfo info = error.info();
-        info.remedy += fmt::format("{}take {}, an older checkpoint",
-                                   info.remedy.empty() ? "" : "; or ", older);
-        throw Error::input(std::move(info));
-    }
+    const auto open = [&](const std::string& path) { return open_and_plan(path, options); };
+    return open_of_run(given, open);
 }
 
 }  // namespace

@@ -244,6 +244,26 @@ std::string resolve_run(const std::string& path) {
     return checkpoints.back();
 }
 
+std::optional<Error> naming_older(const Error& error, const std::string& path,
+                                  const std::function<void(const std::string&)>& open) {
+    std::vector<std::string> all = checkpoint_folders(path);
+    if (error.kind() != ErrorKind::input || all.empty() || resolve_run(path) != all.back()) {
+        return std::nullopt;
+    }
+    for (all.pop_back(); !all.empty(); all.pop_back()) {
+        try {
+            open(all.back());
+        } catch (const Error&) {
+            continue;
+        }
+        ErrorInfo info = error.info();
+        info.remedy += fmt::format("{}take {}, an older checkpoint",
+                                   info.remedy.empty() ? "" : "; or ", all.back());
+        return Error::input(std::move(info));
+    }
+    return std::nullopt;
+}
+
 Source open_source(const std::string& given, const LoadOptions& options) {
     const std::string path = resolve_run(given);
     std::error_code code;
@@ -264,7 +284,9 @@ Source open_source(const std::string& given, const LoadOptions& options) {
                         .remedy = "give a GGUF file, a Hugging Face folder or a llama2.c .bin"});
 }
 
-std::shared_ptr<const text::Tokenizer> open_tokenizer(const std::string& path, int vocab) {
+namespace {
+
+std::shared_ptr<const text::Tokenizer> tokenizer_at(const std::string& path, int vocab) {
     std::error_code code;
     fs::path file = resolve_run(path);
     if (fs::is_directory(file, code)) file /= "tokenizer.json";
@@ -278,6 +300,12 @@ std::shared_ptr<const text::Tokenizer> open_tokenizer(const std::string& path, i
         {.file = path,
          .problem = "not a tokenizer that can be read",
          .remedy = "give a tokenizer.json, a GGUF file or llama2.c's tokenizer.bin"});
+}
+
+}  // namespace
+
+std::shared_ptr<const text::Tokenizer> open_tokenizer(const std::string& path, int vocab) {
+    return open_of_run(path, [&](const std::string& at) { return tokenizer_at(at, vocab); });
 }
 
 void require_vocab(const ModelSpec& spec, const text::Tokenizer* tokenizer,

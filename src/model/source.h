@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/error.h"
 #include "core/progress.h"
 #include "core/thread_pool.h"
 #include "formats/tensor_file.h"
@@ -67,6 +68,22 @@ inline constexpr const char* kCheckpointPrefix = "step-";
 std::string resolve_run(const std::string& path);
 // The checkpoints of a run, RUN/checkpoints/step-000500, by step; none where it is no run.
 std::vector<std::string> checkpoint_folders(const std::string& run);
+// Where `path` is a run whose newest checkpoint could not be opened and open() takes an older one:
+// the error that names it, too.
+std::optional<Error> naming_older(const Error& error, const std::string& path,
+                                  const std::function<void(const std::string&)>& open);
+// open(path), with such errors.
+template <typename Open>
+auto open_of_run(const std::string& path, const Open& open) {
+    try {
+        return open(path);
+    } catch (const Error& error) {
+        const auto known =
+            naming_older(error, path, [&](const std::string& older) { open(older); });
+        if (known) throw Error(*known);
+        throw;
+    }
+}
 // The step of a checkpoint's name, "step-000500"; none where it is no such name.
 std::optional<std::int64_t> checkpoint_step(const std::string& name);
 // RUN, where the path is RUN/checkpoints/step-000500 by its words; else empty.

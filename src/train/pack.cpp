@@ -157,7 +157,7 @@ std::int32_t find_end(const text::Tokenizer& tokenizer, const PackOptions& optio
 void put_tokenizer(const OutputFolder& folder, const text::Tokenizer& tokenizer,
                    const std::string& source) {
     std::error_code code;
-    const fs::path given = source;
+    const fs::path given = model::resolve_run(source);
     const fs::path file = fs::is_directory(given, code) ? given / "tokenizer.json" : given;
     if (file.extension() == ".json") {
         write_file(folder.file(kDataTokenizerName), read_text_file(file.string()));

@@ -206,9 +206,20 @@ class FoldersTest(driver.CliTest):
             whole = file.read_bytes()
             file.write_bytes(whole[:len(whole) // 2])
             for command in (["run", self.run_, "-p", "Once", "-n", "1"],
-                            ["eval", self.run_, "--text", self.text]):
+                            ["eval", self.run_, "--text", self.text],
+                            ["convert", self.run_, self.folder / "out.gguf"]):
                 self.fails(1, *command, says=[str(file), f"take {old}, an older checkpoint"])
             file.write_bytes(whole)
+        # A tokenizer, also of the run's that only that is asked of.
+        file = newest / "tokenizer.json"
+        whole = file.read_bytes()
+        file.write_bytes(whole[:len(whole) // 2])
+        pack = ["data", "pack", "--data", self.text, "--tokenizer", self.run_, "--out"]
+        for command in (["run", self.run_, "-p", "Once", "-n", "1"],
+                        ["tokenize", self.run_, "--text", "a"], [*pack, self.folder / "packed"]):
+            self.fails(1, *command, says=[str(file), f"take {old}, an older checkpoint"])
+        file.write_bytes(whole)
+        self.ok(*pack, self.folder / "packed")
         # Not one that is damaged, too, nor where a checkpoint was asked for by name.
         config = self.run_ / "checkpoints" / "step-000003" / "config.json"
         shutil.copytree(old, config.parent)

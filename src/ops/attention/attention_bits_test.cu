@@ -117,32 +117,6 @@ TEST_F(AttentionGpu, EveryKernelOnAFewKeys) {
     }
 }
 
-// What docs/attention.md measured, on 132 multiprocessors.
-TEST_F(AttentionGpu, TheKernelOfDecodeIsChosenByTheWork) {
-    const auto kernel = [](int batch, int keys, int group, int dim) {
-        attn::Decode decode;
-        decode.tiles = batch;
-        decode.args.kv_heads = 32 / group;
-        decode.args.group = group;
-        decode.args.max_keys = keys;
-        decode.args.head_dim = dim;
-        return decode.kernel(132);
-    };
-    using attn::DecodeKernel;
-    EXPECT_EQ(kernel(1, 512, 1, 128), DecodeKernel::blocks);
-    EXPECT_EQ(kernel(1, 2048, 1, 128), DecodeKernel::warps);
-    EXPECT_EQ(kernel(4, 512, 1, 128), DecodeKernel::warps);
-    EXPECT_EQ(kernel(32, 512, 1, 128), DecodeKernel::warps);
-    EXPECT_EQ(kernel(32, 512, 1, 64), DecodeKernel::warps);
-    EXPECT_EQ(kernel(4, 2048, 1, 128), DecodeKernel::warps);
-    EXPECT_EQ(kernel(64, 1024, 1, 128), DecodeKernel::warps);
-    EXPECT_EQ(kernel(128, 1024, 1, 128), DecodeKernel::teams);
-    EXPECT_EQ(kernel(32, 2048, 1, 128), DecodeKernel::teams);
-    EXPECT_EQ(kernel(1, 4096, 4, 128), DecodeKernel::teams);
-    EXPECT_EQ(kernel(32, 512, 4, 128), DecodeKernel::teams);
-    EXPECT_EQ(kernel(1, 32768, 1, 128), DecodeKernel::teams);
-}
-
 // Enough sequences and heads for a kernel whose blocks stay (attention_many.cu, with groups
 // attention_stream.cu); alone, most sequences go another way. Some have several rows, some none of
 // the last page's keys.
@@ -174,21 +148,23 @@ TEST_F(AttentionGpu, ManySequencesGiveTheBitsOfEachAlone) {
     }
 }
 
-// A causal row has the bits it would have as the last row of its sequence.
+// A causal row has the bits it would have as the last row of its sequence, also where its block is
+// not the first and the rows go through prefill.
 constexpr AttentionMask kCausalSinks{AttentionMask::Kind::causal, 1, 100, 330};
 TEST_F(AttentionGpu, BitsDoNotDependOnTheOtherRowsOfTheSequence) {
-    for (const int dim : {40, 64, 128, 256}) {
+    constexpr int kRows = 300, kKeys = 2100;
+    for (const int dim : {40, 64, 80, 96, 128, 256}) {
         for (const DType dtype : {kBf16, kF32}) {
             const Shapes s{8, 2, dim, dtype, dtype};
             memory_.reset();
             const World w = make_world(s, {2200});
             for (const Form form : kForms) {
                 for (const AttentionMask& mask : {kCausal, kWindow, kSinks, kCausalSinks}) {
-                    const std::vector<Item> many{{0, 2100, 60}};
-                    const std::vector<float> all = compute(form, w, many, mask);
+                    const std::vector<float> all = compute(form, w, {{0, kKeys, kRows}}, mask);
                     const std::int64_t width = std::int64_t{s.heads} * dim;
-                    for (const int t : {0, 1, 7, 8, 11, 40, 59}) {
-                        const std::vector<float> alone = compute(form, w, {{0, 2041 + t, 1}}, mask);
+                    for (const int t : {0, 1, 7, 63, 64, 127, 128, 191, 192, kRows - 1}) {
+                        const std::vector<float> alone =
+                            compute(form, w, {{0, kKeys - kRows + 1 + t, 1}}, mask);
                         const std::vector<float> row(all.begin() + t * width,
                                                      all.begin() + (t + 1) * width);
                         ASSERT_TRUE(same_bits(row, alone))

@@ -1,38 +1,20 @@
-// What the attention kernels share: which keys a row sees, how the keys are cut into parts, and how
-// the parts are put together again.
+// What the attention kernels share: which keys a row sees, and how parts of the keys
+// (attention_parts.h) are put together again.
 #pragma once
 
 #include <algorithm>
 
 #include "core/cuda/kernel.cuh"
 #include "core/cuda/mma.cuh"
+#include "ops/attention/attention_parts.h"
 #include "ops/attention/attention_problem.h"
 
 namespace mr::cuda::attn {
-
-inline constexpr int kStepKeys = 64;  // keys that a block scores at once, in all kernels
 
 // Decode: rows of q that share their loads of keys and values; a row is (token, head of the kv
 // head's group), tokens outermost.
 inline constexpr int kTileRows = 8;
 inline constexpr int kDecodeThreads = 128;
-
-// The keys are cut into parts at places that depend on nothing: parts of one step where a sequence
-// begins, because short sequences need every block; parts of four steps further on, where there are
-// blocks enough and every part costs a partial result that is written and read again.
-inline constexpr int kShortParts = 32;
-inline constexpr int kShortKeys = kShortParts * kStepKeys;
-inline constexpr int kLongPart = 4 * kStepKeys;
-
-__host__ __device__ constexpr int part_of(int key) {
-    return key < kShortKeys ? key / kStepKeys : kShortParts + (key - kShortKeys) / kLongPart;
-}
-__host__ __device__ constexpr int part_begin(int part) {
-    return part < kShortParts ? part * kStepKeys : kShortKeys + (part - kShortParts) * kLongPart;
-}
-__host__ __device__ constexpr int parts_of(int keys) {
-    return keys > 0 ? part_of(keys - 1) + 1 : 0;
-}
 
 struct Args {
     void* out;           // [tokens, heads, head_dim]
@@ -335,29 +317,15 @@ __device__ __forceinline__ void finish(const Args& a, const Tile& t, int kv_head
                [&](std::int64_t slot) { return MemoryParts<8>(a, slot, dim); });
 }
 
-// Who works on what: a block on a part of one tile and head (attention_decode.cu), a warp on a part
-// (attention_many.cu), or a team of four warps on a stretch of all parts (attention_stream.cu).
-enum class DecodeKernel { blocks, warps, teams };
-
 // attention_decode() as arguments for whoever runs it: args without a stamp, tiles = 0 where there
 // is nothing to do.
 struct Decode {
     Args args{};
     std::int64_t tiles = 0;  // of rows, in all sequences
     OpRecord work{};
-    // The fastest by what was measured (docs/attention.md): with less than three steps of 64 keys
-    // for a multiprocessor there is nothing to share out; parts of 64 keys with one row of each go
-    // well to a warp each, as long as there are not so many that memory alone counts; parts of 256
-    // keys want a team.
     DecodeKernel kernel(int multiprocessors) const {
-        const std::int64_t steps =
-            tiles * args.kv_heads * ((args.max_keys + kStepKeys - 1) / kStepKeys);
-        if (steps < std::int64_t{3} * multiprocessors) return DecodeKernel::blocks;
-        if (args.max_keys > kShortKeys) return DecodeKernel::teams;
-        const bool wide = args.head_dim == 128;
-        const std::int64_t most = args.max_keys > kShortKeys / 2 ? 64 : 256;
-        const bool much = args.group > 1 || steps > most * multiprocessors;
-        return wide && much ? DecodeKernel::teams : DecodeKernel::warps;
+        return decode_kernel({tiles, args.kv_heads, args.group, args.max_keys, args.head_dim},
+                             multiprocessors);
     }
     // Parts of a tile to work on at once, where about `teams` find room.
     int parts_at_once(std::int64_t teams) const {

@@ -41,7 +41,8 @@ void attention_decode(const Context& ctx, Tensor out, Tensor q, const ops::Paged
 
 // For sequences with many rows: blocks of rows walk along the keys with a running softmax. Correct
 // for any number of rows. Needs no scratch. On tensor cores the forwards for plain tensors do it
-// (flash_dispatch.cuh): that for sm_90a up to head_dim 128, unless ctx.resident_attention is off.
+// (flash_dispatch.cuh): that for sm_90a up to head_dim 128, unless ctx.resident_attention is off,
+// else mma.sync for the sizes it has (mma_takes_pages()). Other sizes go without tensor cores.
 void attention_prefill(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
                        const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale);
 

@@ -1,4 +1,5 @@
-// The kernels that flash_forward() chooses between (flash_cuda.cpp). All take a checked Problem
+// The kernels that flash_forward() chooses between (flash_cuda.cpp), and for pages
+// attention_prefill() (attention_cuda.cu). All take a checked Problem
 // with at least one query, and do nothing about the ledger.
 #pragma once
 

@@ -1,8 +1,8 @@
 // The forward for sm_80 and up, after FlashAttention-2: a block of rows of one head keeps its
 // queries in shared memory and its sums in registers, and tiles of keys and values stream past with
 // a running softmax. K of the next tile is copied while this tile's weights meet V, and V while the
-// scores are computed. Keys and values are plain tensors or lie in the pages of a cache: whoever
-// copies a tile knows of pages, and nobody else.
+// scores are computed. Keys and values are plain tensors or lie in the pages of a cache: who
+// counts a sequence's keys and who copies a tile know of pages, and nobody else.
 #include "core/cuda/fast_math.cuh"
 #include "ops/attention/attention_mma.cuh"
 #include "ops/attention/flash_dispatch.cuh"
@@ -276,7 +276,7 @@ void launch_forward(const Context& ctx, const Problem& p, Stamp* stamp, const Pa
     const dim3 grid(static_cast<unsigned>(p.heads), static_cast<unsigned>(p.sequences),
                     static_cast<unsigned>((p.max_queries + S::kRows - 1) / S::kRows));
     MR_CHECK(grid.y <= 65535, "a batch has at most 65535 sequences");
-    MR_CHECK(grid.z <= 65535, "without wgmma a sequence has at most 4 million queries");
+    MR_CHECK(grid.z <= 65535, "without wgmma a sequence has at most 8 million queries");
     const auto kernel = forward_kernel<T, D, kPaged>;
     allow_shared(kernel, S::kSharedBytes);
     launch(ctx, grid, S::kThreads, S::kSharedBytes, kernel, p, paged, stamp);

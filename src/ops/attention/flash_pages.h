@@ -41,6 +41,7 @@ struct PagedKeys {
     // Of the kTile keys from n on, where all together see what or_seen() says.
     template <int kTile>
     static constexpr Part part(const Mask& mask, int n, int lo, int hi) {
+        static_assert(kTile <= 2 * kPage, "between sinks and window a third page would be copied");
         const int from = n < mask.sinks ? 0 : std::max(0, lo - n);
         const int end = (n + kTile > lo ? hi : mask.sinks) - n;
         return {from, static_cast<unsigned>(std::max(0, end - from))};
