@@ -22,6 +22,7 @@
 #include "model/source.h"
 #include "model/write_model.h"
 #include "train/output_folder.h"
+#include "train/shards.h"
 
 namespace mr::train {
 namespace {
@@ -44,8 +45,8 @@ constexpr const char* kFiles[] = {"",           "config.json",           "model.
 void fault_point() {
     static int signal = SIGKILL;
     static const long at = [] {
-        const std::string_view text =
-            std::getenv("MILLRACE_FAULT") ? std::getenv("MILLRACE_FAULT") : "";
+        const char* const given = std::getenv("MILLRACE_FAULT");
+        const std::string_view text = given ? given : "";
         if (text.starts_with("ctrl-c:")) signal = SIGINT;
         const std::size_t colon = text.find(':');
         const bool known = text.starts_with("save:") || signal == SIGINT;
@@ -97,15 +98,28 @@ void write_optimizer(const fs::path& path, model::TrainEngine& engine, std::uint
     fault_point();
 }
 
-std::string state_text(const TrainState& state, const std::uint64_t (&hashes)[3]) {
+std::uint64_t text_hash(std::string_view text) {
+    return token_checksum(std::as_bytes(std::span(text)));
+}
+// Of what state.json says, however it is written, but for this hash.
+std::uint64_t content_hash(json state) {
+    state.erase("hash");
+    return text_hash(state.dump());
+}
+std::string hash_text(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
+
+std::string state_text(const TrainState& state, const std::uint64_t (&hashes)[3],
+                       std::uint64_t config_hash) {
     ordered_json out;
     out["version"] = kStateVersion;
+    out["hash"] = "";
     out["step"] = state.step;
     out["options"] = options_json(state.options);
-    out["data_hash"] = fmt::format("{:016x}", state.data_hash);
-    out["params_hash"] = fmt::format("{:016x}", hashes[0]);
-    out["m_hash"] = fmt::format("{:016x}", hashes[1]);
-    out["v_hash"] = fmt::format("{:016x}", hashes[2]);
+    out["data_hash"] = hash_text(state.data_hash);
+    out["config_hash"] = hash_text(config_hash);
+    out["params_hash"] = hash_text(hashes[0]);
+    out["m_hash"] = hash_text(hashes[1]);
+    out["v_hash"] = hash_text(hashes[2]);
     out["skipped"] = state.skipped;
     out["skipped_in_row"] = state.skipped_in_row;
     out["seconds"] = state.seconds;
@@ -117,7 +131,11 @@ std::string state_text(const TrainState& state, const std::uint64_t (&hashes)[3]
         out["samples"].push_back({{"step", sample.step}, {"text", sample.text}});
     }
     // A sample may be any bytes; JSON may not.
-    return out.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+    const auto text = [&] {
+        return out.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+    };
+    out["hash"] = hash_text(content_hash(json::parse(text())));
+    return text();
 }
 
 // Nothing is wrong with the file.
@@ -165,6 +183,13 @@ class StateFile {
         }
         return std::stoull(text, nullptr, 16);
     }
+    // That the text is the one whose hash this is; checkpoints of before there was one have none.
+    void check(const char* key, std::uint64_t found, const std::string& of) const {
+        if (!json_.contains(key) || hash(key) == found) return;
+        throw Error::input(
+            {.file = of, .field = key, .problem = "is not that of what was written"});
+    }
+    void check_content() const { check("hash", content_hash(json_), path_); }
     Error bad(const char* key, const char* problem) const {
         return Error::input({.file = path_, .field = key, .problem = problem});
     }
@@ -230,7 +255,8 @@ void Checkpoints::save(model::TrainEngine& engine, const TrainState& state,
             fault_point);
         write_text(partial.path() / "tokenizer.json", tokenizer_json);
         write_optimizer(partial.path() / "optimizer.safetensors", engine, hashes);
-        write_text(partial.path() / "state.json", state_text(state, hashes));
+        const std::string config = read_text_file((partial.path() / "config.json").string());
+        write_text(partial.path() / "state.json", state_text(state, hashes, text_hash(config)));
         sync_path(partial.path().string());
         fault_point();
         partial.put(target);
@@ -311,7 +337,12 @@ TrainState Checkpoints::read_state(std::int64_t step) const {
 }
 
 model::ModelSpec Checkpoints::read_spec(std::int64_t step) const {
-    return reading(step, [&] { return model::open_huggingface(folder(step), {}).spec; });
+    return reading(step, [&] {
+        const std::string config = folder(step) + "/config.json";
+        StateFile(folder(step) + "/state.json")
+            .check("config_hash", text_hash(read_text_file(config)), config);
+        return model::open_huggingface(folder(step), {}).spec;
+    });
 }
 
 void Checkpoints::load(std::int64_t step, model::TrainEngine& engine) const {
@@ -345,6 +376,7 @@ TrainState Checkpoints::parse_state(std::int64_t step) const {
         }
         out.samples.push_back({sample["step"].get<std::int64_t>(), sample["text"]});
     }
+    file.check_content();
     return out;
 }
 
