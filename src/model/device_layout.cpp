@@ -14,10 +14,6 @@
 namespace mr::model {
 namespace {
 
-bool is_float(DType type) {
-    return type == DType::f32 || type == DType::f16 || type == DType::bf16;
-}
-
 // Hands out addresses as an arena would.
 class Cursor {
   public:

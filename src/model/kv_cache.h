@@ -15,7 +15,7 @@ using SeqId = std::int32_t;
 
 class KvCache {
   public:
-    static constexpr int kPageTokens = 32;
+    static constexpr int kPageTokens = ops::kPageTokens;
 
     // Room for `tokens` positions in all; at most `sequences` at a time. The pages lie in memory of
     // its own, or in the bytes() at `memory`, which may be a device's: it never looks into them.

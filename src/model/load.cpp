@@ -2,22 +2,16 @@
 
 #include <cstring>
 #include <optional>
-#include <span>
 #include <utility>
 #include <vector>
 
 #include "core/cpu.h"
-#include "core/error.h"
 #include "model/random.h"
 #include "model/source.h"
 #include "ops/quant/quant.h"
 
 namespace mr::model {
 namespace {
-
-bool is_float(DType type) {
-    return type == DType::f32 || type == DType::f16 || type == DType::bf16;
-}
 
 // The type in which the engine holds a matrix that the file has in `type`.
 DType engine_type(DType type) {

@@ -65,8 +65,7 @@ void check_tensor(const FileTensor& tensor, const Shape& expected) {
              .problem = fmt::format("the model's configuration asks for {}", expected.str()),
              .remedy = "file and configuration belong to different models"});
     }
-    const bool is_float = dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
-    if (!is_float && (expected.rank == 1 || !is_quantised(dtype))) {
+    if (!is_float(dtype) && (expected.rank == 1 || !is_quantised(dtype))) {
         throw Error::input(
             {.file = tensor.file,
              .field = field,

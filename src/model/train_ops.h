@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "core/cuda/device.h"
 #include "core/ledger.h"
 #include "core/tensor.h"
 #include "core/thread_pool.h"
@@ -48,7 +49,9 @@ class TrainOps {
     // end, so then it is the most that there was.
     virtual std::uint64_t memory_taken() const { return 0; }
     // What allocate() takes for so many bytes: what a plan adds up.
-    static constexpr std::size_t padded(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+    static constexpr std::size_t padded(std::size_t bytes) {
+        return cuda::DeviceArena::padded(bytes);
+    }
     // Zeroed, at a multiple of 256 bytes, freed with this object. Throws Error (device).
     virtual void* allocate(const std::string& purpose, std::size_t bytes) = 0;
     // What the operations below want besides their tensors, for this model and shape, batch slots

@@ -42,6 +42,10 @@ TEST(DType, BlocksAreThoseOfGguf) {
                   1024u / static_cast<unsigned>(row.block) * static_cast<unsigned>(row.bytes));
     }
     EXPECT_FALSE(is_quantised(DType::bf16));
+    for (const DType type : {DType::f32, DType::f16, DType::bf16}) EXPECT_TRUE(is_float(type));
+    for (const DType type : {DType::f64, DType::i32, DType::q8_0, DType::q4_0x8}) {
+        EXPECT_FALSE(is_float(type));
+    }
     EXPECT_EQ(dtype_bytes(DType::bf16, 7), 14u);
     EXPECT_EQ(dtype_bytes(DType::f64, 3), 24u);
 }

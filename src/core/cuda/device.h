@@ -77,7 +77,9 @@ class DeviceArena {
     DeviceArena(const DeviceArena&) = delete;
     DeviceArena& operator=(const DeviceArena&) = delete;
 
-    static std::size_t padded(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+    static constexpr std::size_t padded(std::size_t bytes) {
+        return (bytes + kAlign - 1) / kAlign * kAlign;
+    }
     void* alloc(std::size_t bytes);
     Tensor tensor(DType dtype, Shape shape) {
         return {alloc(dtype_bytes(dtype, static_cast<std::size_t>(shape.count()))), dtype, shape};

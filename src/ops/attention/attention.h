@@ -9,6 +9,9 @@
 
 namespace mr::ops {
 
+// What a page of the model's caches holds, and all that kernels on a GPU take.
+inline constexpr int kPageTokens = 32;
+
 // One layer's share of the paged KV cache. A page holds `page_tokens` positions of one sequence:
 //   keys   [pages, kv_heads, page_tokens, head_dim]
 //   values [pages, kv_heads, page_tokens, head_dim]

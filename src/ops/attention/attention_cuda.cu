@@ -66,7 +66,7 @@ OpRecord work_of(Tensor q, const ops::PagedKv& kv, const ops::DeviceBatch& batch
             rows * width * element(q.dtype), 4 * pairs * width, 0};
 }
 
-std::size_t padded(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+constexpr auto padded = DeviceArena::padded;
 
 std::size_t counter_bytes(std::size_t slots) { return padded(slots * sizeof(unsigned)); }
 

@@ -9,10 +9,6 @@ namespace {
 
 bool aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; }
 
-bool is_float(DType dtype) {
-    return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
-}
-
 }  // namespace
 
 void check_call(const Context& ctx, const Tensor& out, const Tensor& q, const ops::PagedKv& kv,

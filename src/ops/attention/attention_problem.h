@@ -12,7 +12,7 @@
 
 namespace mr::cuda::attn {
 
-inline constexpr int kPageKeys = 32;
+inline constexpr int kPageKeys = ops::kPageTokens;
 inline constexpr int kMaxDim = 256;
 // Positions, keys and rows are counted in ints, with room to add a window or a tile to one.
 inline constexpr std::int64_t kMostCounted = std::int64_t{1} << 30;

@@ -1,6 +1,6 @@
 // The kernels that flash_forward() chooses between (flash_cuda.cpp), and for pages
-// attention_prefill() (attention_cuda.cu). All take a checked Problem
-// with at least one query, and do nothing about the ledger.
+// attention_prefill() (attention_cuda.cu). All take a checked Problem with at least one query, and
+// do nothing about the ledger.
 #pragma once
 
 #include "core/cuda/kernel.cuh"

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "ops/attention/attention.h"
 #include "ops/attention/flash_problem.h"
 
 namespace mr::cuda::flash {
@@ -12,7 +13,7 @@ namespace mr::cuda::flash {
 // and its keys are those up to the position of its last query, at most max_keys. Queries and keys
 // that nobody has are not read, nor pages of which nobody sees a key, nor their entries followed.
 struct PagedKeys {
-    static constexpr int kPage = 32;                    // tokens
+    static constexpr int kPage = ops::kPageTokens;
     static constexpr int kAnyToken = Mask::kNever - 1;  // Problem::tokens_k: pages have no order
 
     const std::int32_t* table = nullptr;      // [sequences, max_pages]; null: plain tensors

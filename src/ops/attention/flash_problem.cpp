@@ -37,8 +37,7 @@ Problem checked(const Context& ctx, const ops::HeadRows& out, const Tensor& lse,
                 const FlashBatch& batch, const ops::AttentionMask& mask, float scale, int max_dim) {
     MR_CHECK(ctx.cuda, "attention on the GPU is given a stream");
     const DType dtype = q.tensor.dtype;
-    MR_CHECK(dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16,
-             "attention's tensors are f32, f16 or bf16");
+    MR_CHECK(is_float(dtype), "attention's tensors are f32, f16 or bf16");
     check_rows(q, dtype);
     check_rows(k, dtype);
     check_like(v, k);

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/cuda/device.h"
 #include "core/cuda/kernel.cuh"
 #include "ops/attention/flash_unfused.h"
 #include "ops/linear/gemm_cuda.h"
@@ -87,8 +88,6 @@ void transpose(const Context& ctx, Tensor to, Tensor from) {
     });
 }
 
-std::size_t padded(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
-
 // What lies in the memory, one after the other.
 struct Parts {
     Tensor weights, gradients, turned;  // [tokens, tokens]; the last two in the backward alone
@@ -98,7 +97,7 @@ struct Parts {
     Parts(void* memory, std::int64_t n, std::int64_t dim, DType dtype, bool backward) {
         const auto take = [&](Shape shape) {
             const Tensor t(static_cast<std::byte*>(memory) + bytes, dtype, shape);
-            bytes += padded(t.bytes());
+            bytes += DeviceArena::padded(t.bytes());
             return t;
         };
         weights = take({n, n});

@@ -13,8 +13,7 @@ void embedding(const Context& ctx, Tensor out, Tensor table, std::span<const std
     const std::int64_t vocab = table.dim(0), dim = table.dim(1);
     MR_CHECK(out.dtype == DType::f32 && out.shape == (Shape{tokens, dim}),
              "out is f32 [tokens, dim]");
-    MR_CHECK(table.dtype == DType::f32 || table.dtype == DType::f16 || table.dtype == DType::bf16 ||
-                 table.dtype == DType::q8_0 || table.dtype == DType::q4_0,
+    MR_CHECK(is_float(table.dtype) || table.dtype == DType::q8_0 || table.dtype == DType::q4_0,
              "the table is f32, f16, bf16, q8_0 or q4_0");
     const int block = dtype_info(table.dtype).block;
     MR_CHECK(dim % block == 0, "a row is a whole number of blocks");

@@ -8,10 +8,6 @@
 namespace mr::cuda {
 namespace {
 
-bool is_float(DType type) {
-    return type == DType::f32 || type == DType::f16 || type == DType::bf16;
-}
-
 bool aligned(const void* at, std::size_t bytes = cublaslt::kAlign) {
     return reinterpret_cast<std::uintptr_t>(at) % bytes == 0;
 }

@@ -175,10 +175,6 @@ void start(const Context& ctx, const Args& a, bool fours) {
     }
 }
 
-bool is_float(DType type) {
-    return type == DType::f32 || type == DType::f16 || type == DType::bf16;
-}
-
 }  // namespace
 
 void norm(const Context& ctx, const NormPass& p) {

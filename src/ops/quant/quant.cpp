@@ -213,13 +213,10 @@ void pack_q4_0(const float* x, Byte* block) {
 
 }  // namespace
 
-bool can_dequantize(DType type) {
-    return type == DType::f32 || type == DType::f16 || type == DType::bf16 || expander(type);
-}
+bool can_dequantize(DType type) { return is_float(type) || expander(type); }
 
 bool can_quantize(DType type) {
-    return type == DType::f32 || type == DType::f16 || type == DType::bf16 || type == DType::q8_0 ||
-           type == DType::q4_0;
+    return is_float(type) || type == DType::q8_0 || type == DType::q4_0;
 }
 
 void dequantize(DType type, const void* src, float* dst, std::int64_t count) {

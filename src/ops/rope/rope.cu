@@ -142,10 +142,6 @@ __global__ void __launch_bounds__(kThreads) finish_qkv(const Args a) {
     }
 }
 
-bool is_float(DType type) {
-    return type == DType::f32 || type == DType::f16 || type == DType::bf16;
-}
-
 }  // namespace
 
 void rope_table(const Context& ctx, Tensor table, const double* inv_freq, double magnitude) {
