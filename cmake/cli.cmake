@@ -15,6 +15,23 @@ if(MILLRACE_HAS_CUDA)
     target_link_libraries(mr_ladder PRIVATE CUDA::cudart_static)
 endif()
 
+# bench/ops: what `millrace bench` measures of single operations.
+file(GLOB bench_ops_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/ops/*.cpp)
+if(MILLRACE_HAS_CUDA)
+    file(GLOB bench_ops_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/ops/*.cu)
+    list(FILTER bench_ops_kernels EXCLUDE REGEX "_test\\.cu$")
+else()
+    set(bench_ops_kernels "")
+    list(FILTER bench_ops_sources EXCLUDE REGEX "_cuda\\.cpp$")
+endif()
+add_library(mr_bench STATIC ${bench_ops_sources} ${bench_ops_kernels})
+target_include_directories(mr_bench PUBLIC ${PROJECT_SOURCE_DIR} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+target_link_libraries(mr_bench PUBLIC millrace PRIVATE mr_options fmt::fmt)
+if(MILLRACE_HAS_CUDA)
+    target_compile_definitions(mr_bench PRIVATE MR_CUDA=1)
+    target_link_libraries(mr_bench PRIVATE CUDA::cudart_static)
+endif()
+
 file(GLOB cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cli/*.cpp)
 if(cli_sources)
     find_package(CLI11 REQUIRED)
@@ -22,8 +39,8 @@ if(cli_sources)
     set_target_properties(millrace_cli PROPERTIES OUTPUT_NAME millrace
                           RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
     target_include_directories(millrace_cli PRIVATE ${PROJECT_SOURCE_DIR}/src)
-    target_link_libraries(millrace_cli PRIVATE mr_ladder millrace mr_options CLI11::CLI11 fmt::fmt
-                          nlohmann_json::nlohmann_json)
+    target_link_libraries(millrace_cli PRIVATE mr_bench mr_ladder millrace mr_options
+                          CLI11::CLI11 fmt::fmt nlohmann_json::nlohmann_json)
     # Parsing and printing: what matters here is the time to compile it. The slow header that most
     # commands share is compiled once; CLI11's, which costs every file that merely sees it, is kept
     # behind parser.h.

@@ -75,7 +75,6 @@ function(millrace_cuda)
     set(attention ${sources})
     list(FILTER attention INCLUDE REGEX
          "/ops/attention/flash_[a-z0-9_]+\\.(cu|cpp)$|/core/cuda/(device\\.cu|tensor_map_cuda\\.cpp|timeline\\.cu)$")
-    list(FILTER attention EXCLUDE REGEX "_(measure|unfused)\\.cu$")
     list(REMOVE_ITEM sources ${attention})
     add_library(mr_attention OBJECT ${attention})
     target_include_directories(mr_attention PRIVATE ${PROJECT_SOURCE_DIR}/include

@@ -53,10 +53,11 @@ target_include_directories(test_ladder PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(test_ladder PRIVATE mr_ladder millrace mr_options GTest::gtest_main)
 gtest_discover_tests(test_ladder DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
 
-# What needs a GPU: src/**/*_test.cu, src/**/*_cuda_test.cpp and tests/gpu/*_test.{cu,cpp}, in one
-# program labelled `gpu`. Those without kernels of their own are C++: nvcc takes longer. Where
-# there is no GPU its tests skip, or fail with MILLRACE_REQUIRE_GPU=1 in the environment. One at a
-# time has the GPU: they compare what is free there, and time what runs there.
+# What needs a GPU: src/**/*_test.cu, src/**/*_cuda_test.cpp, bench/ops/*_test.cu and
+# tests/gpu/*_test.{cu,cpp}, in one program labelled `gpu`. Those without kernels of their own are
+# C++: nvcc takes longer. Where there is no GPU its tests skip, or fail with MILLRACE_REQUIRE_GPU=1
+# in the environment. One at a time has the GPU: they compare what is free there, and time what runs
+# there.
 #   MILLRACE_GPU_TESTS  AUTO, ON or OFF: whether tests with kernels of their own are compiled. AUTO:
 #                       where there is a GPU; elsewhere all of them would skip, after minutes of nvcc.
 set(MILLRACE_GPU_TESTS AUTO CACHE STRING "Compile tests with kernels: AUTO, ON or OFF")
@@ -64,6 +65,7 @@ set_property(CACHE MILLRACE_GPU_TESTS PROPERTY STRINGS AUTO ON OFF)
 if(MILLRACE_HAS_CUDA)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS
          ${PROJECT_SOURCE_DIR}/src/*_test.cu ${PROJECT_SOURCE_DIR}/src/*_cuda_test.cpp
+         ${PROJECT_SOURCE_DIR}/bench/ops/*_test.cu
          ${PROJECT_SOURCE_DIR}/tests/gpu/*_test.cu ${PROJECT_SOURCE_DIR}/tests/gpu/*_test.cpp)
     set(with_kernels ${MILLRACE_GPU_TESTS})
     if(with_kernels STREQUAL "AUTO")
@@ -82,8 +84,8 @@ if(MILLRACE_HAS_CUDA)
         add_executable(test_gpu ${sources})
         target_include_directories(test_gpu PRIVATE ${PROJECT_SOURCE_DIR}/src
                                    ${PROJECT_SOURCE_DIR}/tests)
-        target_link_libraries(test_gpu PRIVATE millrace mr_options GTest::gtest_main fmt::fmt
-                              nlohmann_json::nlohmann_json CUDA::cudart_static)
+        target_link_libraries(test_gpu PRIVATE mr_bench millrace mr_options GTest::gtest_main
+                              fmt::fmt nlohmann_json::nlohmann_json CUDA::cudart_static)
         target_compile_definitions(test_gpu PRIVATE MR_CUDA=1
             MR_TEST_DATA="${MILLRACE_DATA}" MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
         millrace_quick_to_compile(test_gpu)

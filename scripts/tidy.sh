@@ -10,5 +10,5 @@ cmake --preset release -B build/tidy -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DMIL
 # Kernel files are compiled once per instruction set; some of those flags are not this machine's.
 skip='kernels|test|bench|fuzz'
 grep -q '_cuda\.cpp' build/tidy/compile_commands.json || skip="$skip|cuda"  # not in this build
-[ $# -gt 0 ] || set -- $(git ls-files 'src/*.cpp' | grep -vE "_($skip)\.cpp\$")
+[ $# -gt 0 ] || set -- $(git ls-files 'src/*.cpp' 'bench/ops/*.cpp' | grep -vE "_($skip)\.cpp\$")
 printf '%s\n' "$@" | xargs -P "$jobs" -n 4 "$tidy" --quiet -p build/tidy

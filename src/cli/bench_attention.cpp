@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "bench/ops/attention_measure.h"
 #include "cli/bench_flash.h"
 #include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/terminal.h"
 #include "core/error.h"
 #include "observe/device_bandwidth.h"
-#include "ops/attention/attention_measure.h"
 
 namespace mr::cli {
 namespace {

@@ -7,13 +7,13 @@
 #include <memory>
 #include <optional>
 
+#include "bench/ops/flash_measure.h"
 #include "cli/bench_flash_shapes.h"
 #include "cli/coprocess.h"
 #include "cli/peer.h"
 #include "core/cuda/device.h"
 #include "core/error.h"
 #include "ops/attention/flash_cuda.h"
-#include "ops/attention/flash_measure.h"
 
 namespace mr::cli {
 namespace {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ops/attention/flash_measure.h"
+#include "bench/ops/flash_measure.h"
 
 namespace mr::cli {
 

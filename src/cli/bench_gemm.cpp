@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "bench/ops/gemm_measure.h"
 #include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/terminal.h"
 #include "core/cuda/device.h"
 #include "core/error.h"
-#include "ops/linear/gemm_measure.h"
 
 namespace mr::cli {
 namespace {

@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "bench/ops/norm_measure.h"
 #include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/terminal.h"
 #include "model/device_engine.h"
 #include "model/source.h"
-#include "ops/norm/norm_measure.h"
 
 namespace mr::cli {
 namespace {

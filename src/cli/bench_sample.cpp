@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/ops/sample_measure.h"
 #include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/options.h"
@@ -14,7 +15,6 @@
 #include "model/source.h"
 #include "observe/bandwidth.h"
 #include "observe/device_bandwidth.h"
-#include "ops/sample/sample_measure.h"
 
 namespace mr::cli {
 namespace {

@@ -1,9 +1,9 @@
 #include <algorithm>
 
+#include "bench/ops/norm_measure.h"
 #include "core/cuda/kernel.cuh"
 #include "core/cuda/timer.h"
 #include "ops/norm/norm_cuda.h"
-#include "ops/norm/norm_measure.h"
 
 namespace mr::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // What a build without CUDA has in place of norm_measure.cu.
-#include "ops/norm/norm_measure.h"
+#include "bench/ops/norm_measure.h"
 
 #include "core/cuda/device.h"
 

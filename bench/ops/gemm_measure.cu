@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "bench/ops/gemm_measure.h"
 #include "core/cuda/kernel.cuh"
 #include "core/cuda/timer.h"
 #include "core/error.h"
 #include "ops/linear/gemm_cublaslt.h"
 #include "ops/linear/gemm_cuda.h"
-#include "ops/linear/gemm_measure.h"
 #include "ops/linear/tile_layout.h"
 
 namespace mr::cuda {

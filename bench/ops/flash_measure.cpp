@@ -1,5 +1,5 @@
 // Shapes, and what a build without CUDA has in place of flash_measure.cu.
-#include "ops/attention/flash_measure.h"
+#include "bench/ops/flash_measure.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,6 +1,6 @@
 // What a build without CUDA has in place of attention_measure.cu.
 #ifndef MR_CUDA
-#include "ops/attention/attention_measure.h"
+#include "bench/ops/attention_measure.h"
 
 namespace mr::cuda {
 

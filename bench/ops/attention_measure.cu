@@ -3,11 +3,11 @@
 #include <numeric>
 #include <random>
 
+#include "bench/ops/attention_measure.h"
 #include "core/cuda/kernel.cuh"
 #include "core/cuda/timer.h"
 #include "ops/attention/attention_cuda.h"
 #include "ops/attention/attention_fill.cuh"
-#include "ops/attention/attention_measure.h"
 
 namespace mr::cuda {
 namespace {

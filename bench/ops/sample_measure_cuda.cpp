@@ -1,4 +1,4 @@
-#include "ops/sample/sample_measure.h"
+#include "bench/ops/sample_measure.h"
 
 #include <algorithm>
 

@@ -4,11 +4,11 @@
 #include <thread>
 #include <vector>
 
+#include "bench/ops/flash_measure.h"
+#include "bench/ops/flash_unfused.h"
 #include "core/cuda/kernel.cuh"
 #include "ops/attention/attention_fill.cuh"
 #include "ops/attention/flash_cuda.h"
-#include "ops/attention/flash_measure.h"
-#include "ops/attention/flash_unfused.h"
 #include "ops/linear/gemm_cuda.h"
 
 namespace mr::cuda {

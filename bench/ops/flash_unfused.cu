@@ -1,8 +1,8 @@
 #include <algorithm>
 
+#include "bench/ops/flash_unfused.h"
 #include "core/cuda/device.h"
 #include "core/cuda/kernel.cuh"
-#include "ops/attention/flash_unfused.h"
 #include "ops/linear/gemm_cuda.h"
 
 namespace mr::cuda {

@@ -1,6 +1,6 @@
 // What needs no GPU of gemm_measure.h, and what a build without CUDA has in place of
 // gemm_measure.cu.
-#include "ops/linear/gemm_measure.h"
+#include "bench/ops/gemm_measure.h"
 
 #include "core/cuda/device.h"
 
