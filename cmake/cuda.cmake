@@ -74,7 +74,7 @@ function(millrace_cuda)
     # What cmake/kernels.cmake also makes a library of is compiled once.
     set(attention ${sources})
     list(FILTER attention INCLUDE REGEX
-         "/ops/attention/flash_[a-z0-9_]+\\.(cu|cpp)$|/core/cuda/(device\\.cu|tensor_map_cuda\\.cpp|timeline\\.cu)$")
+         "/ops/attention/flash/([a-z]+/)?[a-z0-9_]+\\.(cu|cpp)$|/core/cuda/(device\\.cu|tensor_map_cuda\\.cpp|timeline\\.cu)$")
     list(REMOVE_ITEM sources ${attention})
     add_library(mr_attention OBJECT ${attention})
     target_include_directories(mr_attention PRIVATE ${PROJECT_SOURCE_DIR}/include

@@ -6,7 +6,7 @@ if(NOT MILLRACE_HAS_CUDA)
 endif()
 # Its kernels are objects of the library (millrace_cuda()): nothing expensive is compiled twice.
 add_library(millrace_kernels STATIC $<TARGET_OBJECTS:mr_attention>
-    ${PROJECT_SOURCE_DIR}/src/ops/attention/flash_problem.cpp
+    ${PROJECT_SOURCE_DIR}/src/ops/attention/flash/problem.cpp
     ${PROJECT_SOURCE_DIR}/src/core/arena.cpp
     ${PROJECT_SOURCE_DIR}/src/core/error.cpp
     ${PROJECT_SOURCE_DIR}/src/core/ledger.cpp

@@ -6,8 +6,8 @@
 #include "bench/ops/attention_measure.h"
 #include "core/cuda/kernel.cuh"
 #include "core/cuda/timer.h"
-#include "ops/attention/attention_cuda.h"
-#include "ops/attention/attention_fill.cuh"
+#include "ops/attention/paged/attention_cuda.h"
+#include "ops/attention/paged/fill.cuh"
 
 namespace mr::cuda {
 namespace {

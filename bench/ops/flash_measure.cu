@@ -7,8 +7,8 @@
 #include "bench/ops/flash_measure.h"
 #include "bench/ops/flash_unfused.h"
 #include "core/cuda/kernel.cuh"
-#include "ops/attention/attention_fill.cuh"
-#include "ops/attention/flash_cuda.h"
+#include "ops/attention/flash/flash_cuda.h"
+#include "ops/attention/paged/fill.cuh"
 #include "ops/linear/gemm_cuda.h"
 
 namespace mr::cuda {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/dtype.h"
-#include "ops/attention/attention_mask.h"
+#include "ops/attention/mask.h"
 
 namespace mr::cuda {
 

@@ -1,6 +1,6 @@
 // The unfused version that benchmarks compare with is attention, too: against the reference in f64.
 #include "bench/ops/flash_unfused.h"
-#include "ops/attention/flash_testing.h"
+#include "ops/attention/flash/flash_testing.h"
 
 namespace mr::cuda {
 namespace {

@@ -13,7 +13,7 @@
 #include "cli/peer.h"
 #include "core/cuda/device.h"
 #include "core/error.h"
-#include "ops/attention/flash_cuda.h"
+#include "ops/attention/flash/flash_cuda.h"
 
 namespace mr::cli {
 namespace {

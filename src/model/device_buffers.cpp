@@ -5,7 +5,7 @@
 
 #ifdef MR_CUDA
 #include "core/cuda/timeline.h"
-#include "ops/attention/attention_cuda.h"
+#include "ops/attention/paged/attention_cuda.h"
 #include "ops/linear/gemm_cuda.h"
 #include "ops/linear/linear_cuda.h"
 #include "ops/sample/sample_cuda.h"

@@ -8,7 +8,7 @@
 #include "model/device_resident.h"
 #include "model/not_finite.h"
 #include "ops/activation/activation_cuda.h"
-#include "ops/attention/attention_cuda.h"
+#include "ops/attention/paged/attention_cuda.h"
 #include "ops/check/check_cuda.h"
 #include "ops/embedding/embedding_cuda.h"
 #include "ops/linear/gemm_cuda.h"

@@ -11,7 +11,7 @@
 namespace mr::model {
 namespace {
 
-// Head sizes that attention takes (ops/attention/attention_cuda.h).
+// Head sizes that attention takes (ops/attention/paged/attention_cuda.h).
 constexpr int kHeadUnit = 8, kMostHead = 256;
 
 }  // namespace

@@ -7,7 +7,7 @@
 
 #include "core/arena.h"
 #include "model/spec.h"
-#include "ops/attention/attention.h"
+#include "ops/attention/paged/attention.h"
 
 namespace mr::model {
 

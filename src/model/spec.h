@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ops/activation/activation.h"
-#include "ops/attention/attention.h"
+#include "ops/attention/paged/attention.h"
 #include "ops/norm/kind.h"
 #include "ops/rope/rope.h"
 

@@ -4,7 +4,7 @@
 
 #include "core/cuda/device.h"
 #include "core/error.h"
-#include "ops/attention/flash_cuda.h"
+#include "ops/attention/flash/flash_cuda.h"
 
 namespace mr::model {
 

@@ -20,7 +20,7 @@
 #include "core/tensor.h"
 #include "core/thread_pool.h"
 #include "model/spec.h"
-#include "ops/attention/flash.h"
+#include "ops/attention/flash/flash.h"
 #include "ops/optimizer/adamw.h"
 
 namespace mr::model {

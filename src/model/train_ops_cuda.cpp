@@ -12,7 +12,7 @@
 #include "core/error.h"
 #include "model/params.h"
 #include "ops/activation/activation_backward_cuda.h"
-#include "ops/attention/flash_cuda.h"
+#include "ops/attention/flash/flash_cuda.h"
 #include "ops/embedding/embedding_backward_cuda.h"
 #include "ops/embedding/embedding_cuda.h"
 #include "ops/linear/linear_train_cuda.h"

@@ -12,7 +12,7 @@
 
 #include "core/error.h"
 #include "model/train_pass.h"
-#include "ops/attention/flash.h"
+#include "ops/attention/flash/flash.h"
 
 namespace mr::train {
 namespace {

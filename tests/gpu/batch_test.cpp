@@ -13,7 +13,7 @@
 #include "gpu/engines.h"
 #include "model/device_engine.h"
 #include "model/random.h"
-#include "ops/attention/attention_cuda.h"
+#include "ops/attention/paged/attention_cuda.h"
 
 namespace mr::model {
 namespace {

@@ -7,7 +7,7 @@
 #include "core/context.h"
 #include "core/tensor.h"
 #include "ops/activation/kind.h"
-#include "ops/attention/attention.h"
+#include "ops/attention/paged/attention.h"
 #include "ops/batch/batch.h"
 #include "ops/norm/kind.h"
 

@@ -7,7 +7,7 @@
 
 #include "core/context.h"
 #include "core/tensor.h"
-#include "ops/attention/flash.h"
+#include "ops/attention/flash/flash.h"
 #include "ops/rope/rope.h"
 
 namespace mr::ops {

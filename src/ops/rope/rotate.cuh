@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/cuda/kernel.cuh"
-#include "ops/attention/attention.h"
+#include "ops/attention/paged/attention.h"
 #include "ops/batch/batch.h"
 
 namespace mr::cuda {

@@ -12,7 +12,8 @@
 //
 // The results have the bits of linear_small() and attention_decode(): the instructions and their
 // order are the same, and so are the functions (small_input.cuh, small_finish.cuh,
-// attention_decode.cuh; step_finish.cuh has one token's results in the order that suits it).
+// ops/attention/paged/decode.cuh; step_finish.cuh has one token's results in the order that suits
+// it).
 #pragma once
 
 #include <cstddef>
@@ -21,7 +22,7 @@
 #include <vector>
 
 #include "core/context.h"
-#include "ops/attention/attention.h"
+#include "ops/attention/paged/attention.h"
 #include "ops/batch/batch.h"
 #include "ops/linear/linear_cuda.h"
 

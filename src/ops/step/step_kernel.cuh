@@ -1,7 +1,7 @@
 // The kernel of a step (step_cuda.h says what it is for).
 #pragma once
 
-#include "ops/attention/attention_decode.cuh"
+#include "ops/attention/paged/decode.cuh"
 #include "ops/linear/small_finish.cuh"
 #include "ops/linear/small_input.cuh"
 #include "ops/step/step_cuda.h"

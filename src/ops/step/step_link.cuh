@@ -6,7 +6,7 @@
 
 #include "core/cuda/mma.cuh"
 #include "core/cuda/signal.cuh"
-#include "ops/attention/attention_products.cuh"
+#include "ops/attention/paged/products.cuh"
 #include "ops/linear/small_input.cuh"
 
 namespace mr::cuda::step {

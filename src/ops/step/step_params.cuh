@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/cuda/signal.cuh"
-#include "ops/attention/attention_common.cuh"
+#include "ops/attention/paged/common.cuh"
 #include "ops/linear/small_params.cuh"
 #include "ops/step/step_ring.cuh"
 

@@ -1,0 +1,26 @@
+// The kernels that flash_forward() chooses between (flash_cuda.cpp), and for pages
+// attention_prefill() (attention_cuda.cu). All take a checked Problem with at least one query, and
+// do nothing about the ledger.
+#pragma once
+
+#include "core/cuda/kernel.cuh"
+#include "ops/attention/flash/pages.h"
+
+namespace mr::cuda::flash {
+
+// sm_90a, f16 and bf16: wgmma and TMA. flash/forward/hopper.cu
+// Also over the pages of a cache, where Problem::lse may be null, up to kPagedMaxDim.
+inline constexpr int kPagedMaxDim = 128;
+void forward_hopper(const Context& ctx, const Problem& p, Stamp* stamp,
+                    const PagedKeys& paged = {});
+int spare_counters();  // how many calls can still be captured before they get slower; for tests
+// sm_80 and up, f16 and bf16: mma.sync and cp.async. flash/forward/mma.cu
+// Also over pages, without lse, where heads are as long as its tiles are wide.
+constexpr bool mma_takes_pages(int head_dim) {
+    return head_dim == 64 || head_dim == 80 || head_dim == 96 || head_dim == 128 || head_dim == 256;
+}
+void forward_mma(const Context& ctx, const Problem& p, Stamp* stamp, const PagedKeys& paged = {});
+// Everything, everywhere. flash/forward/plain.cu
+void forward_plain(const Context& ctx, const Problem& p, Stamp* stamp);
+
+}  // namespace mr::cuda::flash

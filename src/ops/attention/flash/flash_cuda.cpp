@@ -1,0 +1,25 @@
+// The contract of attention on plain tensors on the GPU, and which kernel keeps it.
+#include "ops/attention/flash/flash_cuda.h"
+
+#include "core/cuda/device.h"
+#include "ops/attention/flash/dispatch.cuh"
+
+namespace mr::cuda {
+
+void flash_forward(const Context& ctx, const ops::HeadRows& out, Tensor lse, const ops::HeadRows& q,
+                   const ops::HeadRows& k, const ops::HeadRows& v, const FlashBatch& batch,
+                   const ops::AttentionMask& mask, float scale) {
+    const flash::Problem p = flash::checked_forward(ctx, out, lse, q, k, v, batch, mask, scale);
+    if (p.sequences == 0 || p.max_queries == 0) return;
+    // Two products; every operand once.
+    const flash::Amount a = flash::amount_of(p);
+    Stamp* stamp =
+        account(ctx, OpKind::attention, "attention",
+                {1, a.q_bytes + 2 * a.k_bytes, a.q_bytes + a.lse_bytes, 2 * a.product_flops, 0});
+    const int sm = this_gpu().sm;
+    if (p.dtype == DType::f32 || sm < 80) return flash::forward_plain(ctx, p, stamp);
+    if (sm == 90) return flash::forward_hopper(ctx, p, stamp);
+    flash::forward_mma(ctx, p, stamp);
+}
+
+}  // namespace mr::cuda

@@ -1,0 +1,107 @@
+// The shapes of the Hopper forward's tiles, and the order in which they are worked on.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "core/cuda/timeline.h"
+#include "ops/attention/flash/pages.h"
+
+namespace mr::cuda::flash {
+
+// D: numbers of a head, padded to what the products are made for (zeros cost time, nothing else).
+template <int D, int kGroups_, int kKeys_, int kStages_, bool kUniform_>
+struct ForwardShape {
+    static constexpr int kDim = D;
+    static constexpr int kGroups = kGroups_;  // consumers
+    static constexpr int kRows = 64 * kGroups;
+    static constexpr int kKeys = kKeys_;      // of a tile
+    static constexpr int kStages = kStages_;  // tiles of K, and of V, on their way or in use
+    // Whether places of the ring pass through a reduction, whose result the compiler keeps in
+    // registers of the warp: products then take their addresses without copies. Measured: 1% faster
+    // at head_dim 64, no difference at 128.
+    static constexpr bool kUniform = kUniform_;
+    // Whether a tile is made of whole pages of a cache: else its keys are plain tensors' alone.
+    static constexpr bool kPaged = kKeys % PagedKeys::kPage == 0;
+    static constexpr int kPages = kKeys / PagedKeys::kPage;
+    static constexpr int kThreads = 128 * (kGroups + 1);
+    static constexpr int kPanels = (D + 63) / 64;  // of 64 numbers, 128 bytes
+    static constexpr int kQueryBytes = kPanels * kRows * 128;
+    static constexpr int kTileBytes = kPanels * kKeys * 128;
+    static constexpr int kBytes = kQueryBytes + 2 * kStages * kTileBytes + 1024 + 256;
+    static constexpr int kProducerRegisters = kGroups == 2 ? 40 : 32;
+    static constexpr int kConsumerRegisters = kGroups == 2 ? 232 : 160;
+    static_assert(D % 16 == 0 && kKeys % 16 == 0 && kBytes <= 227 * 1024);
+};
+
+// What the producer tells the consumers about a tile.
+struct ForwardTile {
+    int row0, head;  // first query, of its sequence; below 0: rows that are not there go before it
+    int q, queries;  // the sequence: first query as a token of q, and how many; 0: no more tiles
+    int keys, key0;  // how many keys, and the first as a token of k
+};
+
+// How tiles of queries follow each other: sections of `section` (sequence, head) pairs; in a
+// section the last queries of all pairs first, which see most keys, so that what comes last is
+// short.
+struct ForwardPlan {
+    int row_tiles = 0;     // of the longest sequence
+    int pairs = 0;         // sequences * heads
+    int section = 1;       // pairs that are worked on together
+    int tiles = 0;         // row_tiles * pairs
+    int counter = -1;      // whose turn it is (tile_counters); -1: every block has its own tiles
+    float scale_log2 = 1;  // scale * log2(e): weights are powers of two
+    Stamp* stamp = nullptr;
+
+    struct Tile {
+        int pair, row;
+    };
+    constexpr Tile tile(int t) const {
+        const int whole = section * row_tiles, first = t / whole * section;
+        const int width = std::min(section, pairs - first), rest = t - first * row_tiles;
+        return {first + rest % width, row_tiles - 1 - rest / width};
+    }
+    // The first query of a sequence's tile `row`; `queries` or more where there is none. Tiles end
+    // with the last query: where they do not fit, it is the first queries that have a tile to
+    // themselves, and they are the ones that see few keys.
+    static constexpr int first_row(int row, int queries, int rows) {
+        const int tiles_here = (queries + rows - 1) / rows;
+        return row < tiles_here ? queries - (tiles_here - row) * rows : queries;
+    }
+    // Which tile a block takes after another; its first is that of its own number. `ticket` counts
+    // the tiles that were taken before by anyone: every one taken asks for one more, so that a
+    // launch counts to `tiles` exactly, where atomicInc() begins at 0 again.
+    static constexpr int after_ticket(int blocks, unsigned ticket) {
+        return blocks + static_cast<int>(ticket);
+    }
+    // The same without a counter: there and back again, so that who got a long tile gets a short
+    // one. round = 1, 2, ...
+    static constexpr int own(int block, int blocks, int round) {
+        return round * blocks + (round % 2 ? blocks - 1 - block : block);
+    }
+};
+
+// Blocks on the same keys at the same time find them in L2. Many pairs at once spread the blocks so
+// thin that none does; few leave long tiles for the end, where tiles are not equally long. So,
+// where they are: at least four pairs, or as many as fit in a sixth of L2 (queries and results pass
+// through it as well). Else: at least four blocks a pair, or as many pairs as fit in a third.
+inline ForwardPlan plan_forward(const Problem& p, int rows, int multiprocessors,
+                                std::size_t l2_bytes, Stamp* stamp) {
+    ForwardPlan plan;
+    plan.row_tiles = (p.max_queries + rows - 1) / rows;
+    plan.pairs = p.sequences * p.heads;
+    plan.tiles = plan.row_tiles * plan.pairs;
+    const double bytes_of_pair = 4.0 * p.max_keys * p.head_dim / p.group;
+    const bool equal = p.mask.kind == Mask::Kind::full && p.mask.window == Mask::kNever && !p.cu_q;
+    const double fit =
+        static_cast<double>(l2_bytes) / (equal ? 6 : 3) / std::max(1.0, bytes_of_pair);
+    const int least = equal ? 4 : std::max(multiprocessors / 4, 1);
+    const int most = std::max(static_cast<int>(std::min(fit, 1e6)), least);
+    const int sections = (plan.pairs + most - 1) / most;
+    plan.section = (plan.pairs + sections - 1) / sections;
+    plan.scale_log2 = p.scale * kLog2e;
+    plan.stamp = stamp;
+    return plan;
+}
+
+}  // namespace mr::cuda::flash

@@ -1,0 +1,130 @@
+// Which tiles of keys a tile of queries visits, which tiles of queries a tile of keys, and which of
+// them the mask cuts. All constexpr: kernels call it on the device, tests on the host.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "ops/attention/mask.h"
+
+namespace mr::cuda::flash {
+
+// One sequence of a batch: its first query and key as tokens of the tensors, and how many.
+struct Sequence {
+    int q = 0, k = 0;
+    int queries = 0, keys = 0;
+    // Query i of the sequence stands here; keys stand at 0, 1, ...
+    constexpr int position(int query) const { return keys - queries + query; }
+};
+
+// Key j is seen from position p where j < hi(p) and (j >= lo(p) or j < sinks). hi and lo never fall
+// with p. Below 2^30 positions, windows, blocks and sinks.
+struct Mask {
+    enum class Kind : std::int32_t { full, causal, block_causal };
+    static constexpr int kNever = 1 << 30;
+
+    Kind kind = Kind::full;
+    int block = 1;
+    int window = kNever;
+    int sinks = 0;
+
+    constexpr Mask() = default;
+    constexpr explicit Mask(const ops::AttentionMask& m)
+        : kind(m.kind == ops::AttentionMask::Kind::causal         ? Kind::causal
+               : m.kind == ops::AttentionMask::Kind::block_causal ? Kind::block_causal
+                                                                  : Kind::full),
+          block(std::min(m.block, kNever)),
+          window(m.window > 0 ? std::min(m.window, kNever) : kNever),
+          sinks(m.window > 0 ? std::min(m.sinks, kNever) : 0) {}
+
+    constexpr int hi(int p, int keys) const {
+        if (kind == Kind::full) return keys;
+        if (p < 0) return 0;
+        const int end = kind == Kind::causal ? p + 1 : (p / block + 1) * block;
+        return std::min(end, keys);
+    }
+    constexpr int lo(int p) const { return std::max(0, p - window + 1); }
+    constexpr bool sees(int p, int j, int keys) const {
+        return j < hi(p, keys) && (j >= lo(p) || j < sinks);
+    }
+};
+
+// The tiles of kTile keys that the queries [first, last] (positions) see anything of, in the order
+// of visits: the last keys first, because that is where causal masks cut, the sinks at the end.
+template <int kTile>
+struct KeyTiles {
+    int sink_end = 0;            // tiles [0, sink_end)
+    int begin = 0, end = 0;      // and [begin, end)
+    int all_lo = 0, all_hi = 0;  // what every query sees: keys [all_lo, all_hi) ...
+    int sinks = 0;               // ... and, below all_hi, [0, sinks)
+
+    constexpr KeyTiles(const Mask& mask, int first, int last, int keys) {
+        const int hi = mask.hi(last, keys), lo = std::min(mask.lo(first), hi);
+        end = (hi + kTile - 1) / kTile;
+        begin = lo / kTile;
+        sinks = mask.sinks;
+        sink_end = std::min((std::min(sinks, hi) + kTile - 1) / kTile, begin);
+        all_hi = mask.hi(first, keys);
+        all_lo = mask.lo(last);
+        if (hi == 0) begin = end = sink_end = 0;
+    }
+    constexpr int count() const { return sink_end + end - begin; }
+    // The first key of the i-th tile visited, i in [0, count()).
+    constexpr int at(int i) const {
+        return (i < end - begin ? end - 1 - i : sink_end - 1 - (i - (end - begin))) * kTile;
+    }
+    // Whether the tile at key n is one of them.
+    constexpr bool visits(int n) const {
+        return n < end * kTile && (n >= begin * kTile || n < sinks);
+    }
+    // The one that is visited after the one at key n; below 0: none.
+    constexpr int after(int n) const {
+        const int last_sinks = (sinks + kTile - 1) / kTile * kTile - kTile;
+        return n > begin * kTile ? n - kTile : std::min(n - kTile, last_sinks);
+    }
+    // Whether some query does not see some key of the tile at key n.
+    constexpr bool cut(int n) const {
+        return n + kTile > all_hi || (n < all_lo && n + kTile > sinks);
+    }
+};
+
+// The tiles of kTile queries that see anything of the keys [key, key + count), count > 0, of a
+// sequence: one range [begin, end), and whether the mask cuts a tile (rows that are not there are
+// no cut).
+template <int kTile>
+struct QueryTiles {
+    int begin = 0, end = 0;
+
+    constexpr QueryTiles(const Mask& mask, const Sequence& s, int key, int count)
+        : mask_(mask), s_(s), key_(key), last_(key + count - 1) {
+        // The first position that sees `key`.
+        int from = s.position(0);
+        if (mask.kind == Mask::Kind::causal) from = std::max(from, key);
+        if (mask.kind == Mask::Kind::block_causal) {
+            from = std::max(from, key / mask.block * mask.block);
+        }
+        // The last one that sees the last key, or everybody where the first key is a sink.
+        int to = s.keys - 1;
+        if (key >= mask.sinks && mask.window < Mask::kNever) {
+            to = std::min(to, last_ + mask.window - 1);
+        }
+        const int first_row = from - s.position(0), last_row = to - s.position(0);
+        if (last_row < first_row || s.queries == 0) return;
+        begin = first_row / kTile;
+        end = last_row / kTile + 1;
+    }
+    constexpr int count() const { return end - begin; }
+    // Whether some query of tile t does not see some of the keys.
+    constexpr bool cut(int t) const {
+        const int first = s_.position(t * kTile);
+        const int last = s_.position(std::min((t + 1) * kTile, s_.queries) - 1);
+        return last_ >= mask_.hi(first, s_.keys) || (key_ < mask_.lo(last) && last_ >= mask_.sinks);
+    }
+
+  private:
+    Mask mask_;
+    Sequence s_;
+    int key_, last_;
+};
+
+}  // namespace mr::cuda::flash

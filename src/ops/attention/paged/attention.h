@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/context.h"
+#include "core/tensor.h"
+#include "ops/attention/mask.h"
+
+namespace mr::ops {
+
+// What a page of the model's caches holds, and all that kernels on a GPU take.
+inline constexpr int kPageTokens = 32;
+
+// One layer's share of the paged KV cache. A page holds `page_tokens` positions of one sequence:
+//   keys   [pages, kv_heads, page_tokens, head_dim]
+//   values [pages, kv_heads, page_tokens, head_dim]
+// so that the keys of one head in one page lie together.
+struct PagedKv {
+    Tensor keys;    // f32 or f16; on the GPU (attention_cuda.h) bf16, too
+    Tensor values;  // as keys
+    int page_tokens() const { return static_cast<int>(keys.dim(2)); }
+    int kv_heads() const { return static_cast<int>(keys.dim(1)); }
+    int head_dim() const { return static_cast<int>(keys.dim(3)); }
+};
+
+// One sequence of a ragged batch: tokens [first, first + count) of the batch stand at positions
+// [position, position + count) of the sequence, whose pages (in order) hold its cache.
+struct BatchSeq {
+    std::int32_t first = 0;
+    std::int32_t count = 0;
+    std::int32_t position = 0;
+    std::span<const std::int32_t> pages;  // page of positions [i * page_tokens, ...)
+};
+
+// Stores k and v [tokens, kv_heads, head_dim] f32 of each sequence at its positions.
+void kv_write(const Context& ctx, const PagedKv& kv, Tensor k, Tensor v,
+              std::span<const BatchSeq> seqs);
+
+// out = softmax(q · Kᵀ * scale, masked) · V for every token of every sequence, keys already in the
+// cache (positions [0, position + count)). q and out f32 [tokens, heads, head_dim]; heads is a
+// multiple of kv_heads. Never forms more than a tile of scores. The bits of a token's output depend
+// on its own query and on its sequence's keys and values alone, and not on how the batch was cut.
+// A row without any weight gives zeros. Tokens of no sequence are left as they are.
+// Scratch: attention_scratch_bytes() for the threads of ctx.pool.
+void attention(const Context& ctx, Tensor out, Tensor q, const PagedKv& kv,
+               std::span<const BatchSeq> seqs, const AttentionMask& mask, float scale);
+
+std::size_t attention_scratch_bytes(int head_dim, int threads);
+
+}  // namespace mr::ops

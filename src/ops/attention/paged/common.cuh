@@ -1,0 +1,350 @@
+// What the attention kernels share: which keys a row sees, and how parts of the keys
+// (parts.h) are put together again.
+#pragma once
+
+#include <algorithm>
+
+#include "core/cuda/kernel.cuh"
+#include "core/cuda/mma.cuh"
+#include "ops/attention/paged/parts.h"
+#include "ops/attention/paged/problem.h"
+
+namespace mr::cuda::attn {
+
+// Decode: rows of q that share their loads of keys and values; a row is (token, head of the kv
+// head's group), tokens outermost.
+inline constexpr int kTileRows = 8;
+inline constexpr int kDecodeThreads = 128;
+
+struct Args {
+    void* out;           // [tokens, heads, head_dim]
+    const void* q;       // [tokens, heads, head_dim]
+    const void* keys;    // [pages, kv_heads, 32, head_dim]
+    const void* values;  // as keys
+    const std::int32_t* first;
+    const std::int32_t* positions;
+    const std::int32_t* pages;  // [sequences, max_pages]
+    int max_pages, max_keys;
+    int heads, kv_heads, group, head_dim;
+    int row_tiles;  // of a sequence of max_count rows
+    ops::AttentionMask mask;
+    float scale;  // times log2(e): weights are powers of two
+
+    // The partial results of every (row, head) slot, decode form only.
+    unsigned* counters;  // [slots]            blocks that have finished
+    float2* tops;        // [slots, max_parts] greatest score (times scale), sum of weights
+    float* sums;         // [slots, max_parts, head_dim] sum of weight * value
+    int max_parts;
+    Stamp* stamp;
+};
+
+struct KeyRange {
+    int lo, hi;
+    // Whether a key is one of these, or of the first `sinks`, which a window leaves visible and
+    // which end before hi like all others.
+    __device__ __forceinline__ bool holds(int key, int sinks) const {
+        return (key >= lo || key < sinks) && key < hi;
+    }
+};
+
+// The keys that the query at `position` sees besides the sinks, of a sequence of `keys`.
+__device__ __forceinline__ KeyRange visible(const ops::AttentionMask& mask, int keys,
+                                            int position) {
+    return {seen_from(mask, position), seen_to(mask, keys, position)};
+}
+
+// Where the keys of a part end that are there: `range` is what a tile of rows sees besides the
+// sinks, and what lies before it is the sinks'.
+__device__ __forceinline__ int part_end(const Args& a, const KeyRange& range, int part) {
+    const int end = part_begin(part + 1);
+    return min(end, end <= range.lo ? a.mask.sinks : range.hi);
+}
+
+// Where the parts of a row lie in its partial results: part p at p, and those of the sinks moved up
+// to them by a multiple of four, so that nobody walks over what lies between. Places [first, sinks)
+// and [begin, end) hold something; `first` is a multiple of four.
+struct Places {
+    int first, sinks, begin, end;
+    __device__ __forceinline__ bool hold(int place) const {
+        return place < end && (place >= begin || place < sinks);
+    }
+};
+
+// kTileRows rows of one sequence and kv head, and what of the keys they see. Filled in two steps,
+// because a kernel has other things to load while the position is on its way.
+struct Tile {
+    int first, count;  // the sequence: rows [first, first + count) of the batch
+    int row, rows;     // the tile: rows [row, row + rows) of count * group; rows <= 0: none
+    int slot;          // of the first row in the partial results; the next is kv_heads further
+    int keys;          // row t of the sequence stands at position keys - count + t
+    KeyRange range;    // what any of the rows sees besides the sinks
+    int begin, end;    // the parts it touches
+    int ahead;         // parts of the sinks alone: [0, ahead), no more than begin
+
+    __device__ int token(const Args& a, int r) const { return (row + r) / a.group; }
+    // Where row r's (token, head) begins in q and out, in elements.
+    __device__ std::int64_t at(const Args& a, int r, int kv_head, int dim) const {
+        const int t = token(a, r), g = (row + r) - t * a.group;
+        return (static_cast<std::int64_t>(first + t) * a.heads + kv_head * a.group + g) * dim;
+    }
+    __device__ KeyRange sees(const Args& a, int r) const {
+        return visible(a.mask, keys, keys - count + token(a, r));
+    }
+    // With the position of the sequence's last row. Later rows see neither earlier first keys nor
+    // earlier last ones, so the first and the last row of the tile say what all see.
+    __device__ void see(const Args& a, int last_position) {
+        keys = min(last_position + 1, a.max_keys);
+        range = {sees(a, 0).lo, sees(a, rows - 1).hi};
+        begin = part_of(range.lo);
+        end = range.hi > range.lo ? part_of(range.hi - 1) + 1 : begin;
+        ahead = end > begin ? min(parts_of(a.mask.sinks), begin) : 0;
+    }
+    // In the order of keys: part(0) ... part(parts() - 1).
+    __device__ int parts() const { return ahead + end - begin; }
+    __device__ int part(int i) const { return i < ahead ? i : begin + i - ahead; }
+    __device__ Places places() const {
+        const int first = max(0, begin / 4 * 4 - (ahead + 3) / 4 * 4);
+        return {first, first + ahead, begin, end};
+    }
+    __device__ int place(int part) const { return part < begin ? places().first + part : part; }
+};
+__device__ __forceinline__ Tile rows_at(const Args& a, int s, int tile, int kv_head) {
+    Tile t{};
+    const int first_of_all = a.first[0];
+    t.first = a.first[s];
+    t.count = a.first[s + 1] - t.first;
+    t.row = tile * kTileRows;
+    t.rows = min(kTileRows, t.count * a.group - t.row);
+    t.slot = ((t.first - first_of_all) * a.group + t.row) * a.kv_heads + kv_head;
+    return t;
+}
+__device__ __forceinline__ int last_position(const Args& a, const Tile& t) {
+    return a.positions[t.first + t.count - 1];
+}
+
+// The first element of key `key` in the cache, whose page is `page`.
+template <typename T>
+__device__ __forceinline__ const T* cache_at(const Args& a, const void* cache, int page,
+                                             int kv_head, int key, int dim) {
+    const std::int64_t row =
+        (static_cast<std::int64_t>(page) * a.kv_heads + kv_head) * kPageKeys + key % kPageKeys;
+    return static_cast<const T*>(cache) + row * dim;
+}
+
+__device__ __forceinline__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+// What to subtract before taking powers: a row without a finite score has weights of zero.
+__device__ __forceinline__ float base_of(float top) { return top == -INFINITY ? 0.0f : top; }
+
+// True in every thread of the last of `teams` teams that come to this counter, which is zero
+// again; what the others wrote before they came can then be read from L2. `flag` is shared.
+template <typename Team>
+__device__ __forceinline__ bool last_to_arrive(unsigned* counter, unsigned teams, bool* flag,
+                                               Team team) {
+    team.sync();
+    if (team.thread() == 0) {
+        unsigned before;
+        asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
+                     : "=r"(before)
+                     : "l"(counter)
+                     : "memory");
+        *flag = before + 1 == teams;
+        if (*flag) *counter = 0;
+    }
+    team.sync();
+    return *flag;
+}
+
+__device__ __forceinline__ float normalised(float sum, float weight) {
+    return weight == 0 ? 0.0f : sum / weight;
+}
+template <typename T>
+__device__ __forceinline__ void store_normalised(const Args& a, std::int64_t at, float sum,
+                                                 float weight) {
+    static_cast<T*>(a.out)[at] = from_f32<T>(normalised(sum, weight));
+}
+// Tile `tile` of `tiles`, of a kernel whose blocks each list all of them; nothing past the last.
+// Rows that see nothing have no part: whoever is at it writes their zeros.
+template <typename T, int D>
+__device__ __forceinline__ Tile listed_tile(const Args& a, int tiles, int tile) {
+    Tile t{};
+    if (tile < tiles) {
+        t = rows_at(a, tile / a.row_tiles, tile % a.row_tiles, 0);
+        if (t.rows > 0) t.see(a, last_position(a, t));
+    }
+    if (t.rows > 0 && t.begin == t.end &&
+        tile % static_cast<int>(gridDim.x) == static_cast<int>(blockIdx.x)) {
+        for (int head = 0; head < a.kv_heads; ++head) {
+            for (int i = 0; i < t.rows * D; ++i) {
+                store_normalised<T>(a, t.at(a, i / D, head, D) + i % D, 0, 0);
+            }
+        }
+    }
+    return t;
+}
+
+// How a decode team is linked to what comes before and after it: here by memory, between kernels.
+// step_link.cuh has another one.
+struct MemoryLink {
+    static constexpr bool kTagged = false;
+    // Elements `at` and at + 1 of out; at is even.
+    template <typename T>
+    __device__ __forceinline__ void store(const Args& a, std::int64_t at, const float2& sums,
+                                          float weight) const {
+        const float2 pair{normalised(sums.x, weight), normalised(sums.y, weight)};
+        T* to = static_cast<T*>(a.out) + at;
+        if constexpr (sizeof(T) == 2) {
+            *reinterpret_cast<std::uint32_t*>(to) = pack<T>(pair.x, pair.y);
+        } else {
+            *reinterpret_cast<float2*>(to) = pair;
+        }
+    }
+    // Columns d and d + 1 of a row's partial result at `place`, and with the first what it is
+    // worth.
+    template <int D>
+    __device__ __forceinline__ void store_part(const Args& a, std::int64_t slot, int place, int d,
+                                               const float2& sums, const float2& top) const {
+        const std::int64_t at = slot * a.max_parts + place;
+        *reinterpret_cast<float2*>(a.sums + at * D + d) = sums;
+        if (d == 0) a.tops[at] = top;
+    }
+};
+// The parts of one row, as memory has them; kCount of them are under way at once in every warp.
+template <int kCount>
+struct MemoryParts {
+    const float2* tops;
+    const float* sums;
+    int dim;
+    __device__ MemoryParts(const Args& a, std::int64_t slot, int dim_)
+        : tops(a.tops + slot * a.max_parts), sums(a.sums + slot * a.max_parts * dim_), dim(dim_) {}
+    static constexpr int kInFlight = kCount;
+    // A part's greatest score and sum of weights.
+    __device__ __forceinline__ float2 top(int p) const { return __ldcg(tops + p); }
+    // The same, and four columns of the sums, of every fourth part from p on.
+    __device__ __forceinline__ void load(int p, const Places& places, int column,
+                                         float2 (&of)[kInFlight], float4 (&x)[kInFlight]) const {
+#pragma unroll
+        for (int i = 0; i < kInFlight; ++i, p += 4) {
+            of[i] = float2{-INFINITY, 0};
+            x[i] = float4{0, 0, 0, 0};
+            if (!places.hold(p)) continue;
+            of[i] = top(p);
+            x[i] = __ldcg(reinterpret_cast<const float4*>(
+                sums + static_cast<std::int64_t>(p) * dim + column));
+        }
+    }
+};
+
+// Puts the parts of a tile's rows together, in an order that is a property of the part's number
+// alone: part p is added by warp p % 4, and the warps' sums are added in one tree. `shared` holds
+// 4 * (dim + 2) floats. A part in which a row sees nothing adds exact zeros. parts_of_slot(slot):
+// where a row's are.
+template <typename T, typename Team, typename Link, typename PartsOf>
+__device__ __forceinline__ void combine(const Args& a, const Tile& t, int kv_head, int dim,
+                                        float* shared, Team team, const Link& link,
+                                        PartsOf&& parts_of_slot) {
+    const int warp = team.thread() / 32, lane = team.thread() % 32;
+    const Places places = t.places();
+    const int first = places.first + warp;
+    float* sums = shared;             // [4, dim]
+    float* weights = sums + 4 * dim;  // [4]
+    float* tops = weights + 4;        // [4]
+    for (int r = 0; r < t.rows; ++r) {
+        const auto parts = parts_of_slot(t.slot + static_cast<std::int64_t>(r) * a.kv_heads);
+        constexpr int kInFlight = decltype(parts)::kInFlight;
+        float2 of[kInFlight];
+        float4 x[kInFlight];
+        // The first parts' sums are under way together with all parts' tops.
+        parts.load(first, places, min(4 * lane, dim - 4), of, x);
+        float top = -INFINITY;
+#pragma unroll
+        for (int i = 0; i < kInFlight; ++i) top = fmaxf(top, of[i].x);
+        for (int p = first + 4 * (kInFlight + lane); p < places.end; p += 128) {
+            if (places.hold(p)) top = fmaxf(top, parts.top(p).x);
+        }
+        top = warp_max(top);
+        if (lane == 0) tops[warp] = top;
+        team.sync();
+        const float base = base_of(fmaxf(fmaxf(tops[0], tops[1]), fmaxf(tops[2], tops[3])));
+        for (int column = 4 * lane; column < dim; column += 128) {
+            float4 sum{0, 0, 0, 0};
+            float weight = 0;
+            for (int p0 = first; p0 < places.end; p0 += 4 * kInFlight) {
+                if (p0 != first || column >= 128) {
+                    parts.load(p0, places, column, of, x);
+                }
+#pragma unroll
+                for (int i = 0; i < kInFlight; ++i) {
+                    const float w = exp2_fast(of[i].x - base);
+                    weight = fmaf(w, of[i].y, weight);
+                    sum.x = fmaf(w, x[i].x, sum.x);
+                    sum.y = fmaf(w, x[i].y, sum.y);
+                    sum.z = fmaf(w, x[i].z, sum.z);
+                    sum.w = fmaf(w, x[i].w, sum.w);
+                }
+            }
+            *reinterpret_cast<float4*>(sums + warp * dim + column) = sum;
+            if (column == 0) weights[warp] = weight;
+        }
+        team.sync();
+        const float weight = (weights[0] + weights[1]) + (weights[2] + weights[3]);
+        const std::int64_t at = t.at(a, r, kv_head, dim);
+        for (int d = 2 * team.thread(); d < dim; d += 2 * kDecodeThreads) {
+            const auto sum = [&](int i) {
+                return (sums[i] + sums[dim + i]) + (sums[2 * dim + i] + sums[3 * dim + i]);
+            };
+            link.template store<T>(a, at + d, {sum(d), sum(d + 1)}, weight);
+        }
+        team.sync();  // the next row writes the shared sums again
+    }
+}
+
+// The end of a decode team that has written its parts, one of `most` or fewer on the same rows:
+// whoever comes last combines. `flag` and `shared` are shared memory that nobody reads any more.
+template <typename T, typename Team>
+__device__ __forceinline__ void finish(const Args& a, const Tile& t, int kv_head, int dim, int most,
+                                       float* shared, bool* flag, Team team) {
+    const int teams = min(most, t.parts());
+    if (teams > 1) {
+        if (!last_to_arrive(a.counters + t.slot, static_cast<unsigned>(teams), flag, team)) return;
+    } else {
+        team.sync();
+    }
+    combine<T>(a, t, kv_head, dim, shared, team, MemoryLink{},
+               [&](std::int64_t slot) { return MemoryParts<8>(a, slot, dim); });
+}
+
+// attention_decode() as arguments for whoever runs it: args without a stamp, tiles = 0 where there
+// is nothing to do.
+struct Decode {
+    Args args{};
+    std::int64_t tiles = 0;  // of rows, in all sequences
+    OpRecord work{};
+    DecodeKernel kernel(int multiprocessors) const {
+        return decode_kernel({tiles, args.kv_heads, args.group, args.max_keys, args.head_dim},
+                             multiprocessors);
+    }
+    // Parts of a tile to work on at once, where about `teams` find room.
+    int parts_at_once(std::int64_t teams) const {
+        const std::int64_t enough = teams / (tiles * args.kv_heads);
+        return static_cast<int>(
+            std::clamp<std::int64_t>(enough, 1, std::min(args.max_parts, 65535)));
+    }
+};
+Decode decode_of(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
+                 const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale);
+
+// The host's side: attention_cuda.cu, decode.cu, many.cu, stream.cu,
+// plain.cu. Each says whether it took the work.
+bool decode_many_on_tensor_cores(const Context& ctx, DType dtype, int multiprocessors,
+                                 std::int64_t tiles, const Args& args);
+bool decode_stream_on_tensor_cores(const Context& ctx, DType dtype, int multiprocessors,
+                                   std::int64_t tiles, const Args& args);
+bool decode_on_tensor_cores(const Context& ctx, DType dtype, dim3 grid, const Args& args);
+void decode_plain(const Context& ctx, DType q, DType cache, dim3 grid, const Args& args);
+void prefill_plain(const Context& ctx, DType q, DType cache, dim3 grid, const Args& args);
+
+}  // namespace mr::cuda::attn

@@ -1,0 +1,180 @@
+// Decode attention on tensor cores. A team of four warps takes one part of the keys of one
+// sequence and kv head, for up to eight rows of q: keys and values go from memory straight into the
+// registers that the matrix instructions read, 16 bytes a load and all of a step's in flight.
+#pragma once
+
+#include "ops/attention/paged/products.cuh"
+
+namespace mr::cuda::attn {
+
+// Which part of the work a team takes: of the kv head and of tile `tile` of the batch (sequence and
+// rows of it) every count-th part of the keys, from the z-th on.
+struct DecodePlace {
+    int kv_head, tile, z, count;
+};
+
+// A team of kDecodeThreads takes its parts; whoever is the last of a tile's teams puts the parts
+// together. `keys` and `values` are the cache's, instead of those of `a`.
+// A tagged link (one token, whose q, key and value are on their way from other blocks): everything
+// that is in the cache already is asked for before they have come.
+template <typename T, int D, typename Team, typename Link = MemoryLink>
+__device__ __forceinline__ void decode_parts(const Args& a, const void* keys, const void* values,
+                                             const DecodePlace& place, DecodeShared<D>& shared,
+                                             Team team, const Link& link = {}) {
+    static_assert(!Link::kTagged || D <= 128);
+    // The loads of the next step are under way while this one is computed, where the registers hold
+    // keys, values, sums and q at the same time.
+    constexpr bool kAhead = D <= 128;
+    const int warp = team.thread() / 32, lane = team.thread() % 32;
+    const int g = lane / 4, c = lane % 4;
+    const int kv_head = place.kv_head, z = place.z;
+    const int s = place.tile / a.row_tiles;
+    const std::int32_t* pages = a.pages + static_cast<std::int64_t>(s) * a.max_pages;
+
+    // Everything that does not wait for the position is asked for before it: lane i < 4 has the
+    // page of its warp's keys in step i of the part that this block will most likely take.
+    const auto page_index = [&](int part) {
+        return (part_begin(part) + kStepKeys * min(lane, 3) + kWarpKeys * warp) / kPageKeys;
+    };
+    Tile t = rows_at(a, s, place.tile % a.row_tiles, kv_head);
+    const int early_page = pages[min(page_index(z), a.max_pages - 1)];
+    if (t.rows <= 0) return;
+    const int position = last_position(a, t);
+    std::uint32_t q[D / 8];
+    if constexpr (Link::kTagged) {
+        define(q);
+    } else {
+        load_row<T, D>(q, static_cast<const T*>(a.q) + t.at(a, min(g, t.rows - 1), kv_head, D), c,
+                       g < t.rows);
+    }
+    t.see(a, position);
+
+    if (t.begin == t.end) {
+        for (int i = 2 * team.thread(); i < t.rows * D && z == 0; i += 2 * kDecodeThreads) {
+            link.template store<T>(a, t.at(a, i / D, kv_head, D) + i % D, {0, 0}, 0);
+        }
+        return;
+    }
+    KeyRange sees[2];  // rows 2 c and 2 c + 1
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+        sees[e] = 2 * c + e < t.rows ? t.sees(a, 2 * c + e) : KeyRange{0, 0};
+    }
+
+    if (team.thread() == 0) shared.tile = t;
+
+    // Long parts first, so that no block begins one when the others end; the sinks' last.
+    const auto part_at = [](const Tile& tile, int i) {
+        const int sinks_from = tile.end - tile.begin;
+        if (i >= sinks_from) return i - sinks_from;
+        const int long_begin = max(tile.begin, kShortParts);
+        const int long_parts = max(0, tile.end - long_begin);
+        return i < long_parts ? long_begin + i : tile.begin + i - long_parts;
+    };
+    if (z >= t.parts()) return;
+    int i = z, part = part_at(t, z);
+    const KeyRange range = t.range;
+    const int rows = t.rows;
+#pragma unroll 1
+    while (true) {
+        const int from = part_begin(part) + kWarpKeys * warp;  // this warp's keys of the first step
+        const int hi = part_end(a, range, part);
+        const int steps = hi > from ? (hi - from + kStepKeys - 1) / kStepKeys : 0;
+        int page = early_page;
+        if (i != z || part != z) {
+            page = lane < steps ? pages[page_index(part)] : 0;
+        }
+
+        std::uint32_t k[2][D / 8], v[4][D / 16];
+        const auto may_load = [&](int key) {
+            return KeyRange{range.lo, hi}.holds(key, a.mask.sinks) &&
+                   !(Link::kTagged && key == position);
+        };
+        const auto load_keys = [&](int step) {
+            const int key = from + step * kStepKeys;
+            const T* at = cache_at<T>(a, keys, __shfl_sync(~0u, page, step), kv_head, key, D);
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const int row = key_of_row(g) + 2 * h;
+                load_row<T, D>(k[h], at + row * D, c, may_load(key + row));
+            }
+        };
+        const auto load_values = [&](int step) {
+            const int key = from + step * kStepKeys;
+            const T* at = cache_at<T>(a, values, __shfl_sync(~0u, page, step), kv_head, key, D);
+#pragma unroll
+            for (int h = 0; h < 4; ++h) {
+                const int row = 4 * c + h;
+                load_value<T, D>(v[h], at + row * D, g, may_load(key + row));
+            }
+        };
+
+        WarpSums<D> sums;
+        sums.clear();
+        // Also where there are no steps, and then nothing is read: registers that are not written
+        // on every path count as in use from the kernel's first instruction on.
+        load_keys(0);
+        if constexpr (kAhead) load_values(0);
+        if constexpr (Link::kTagged) {
+            if (i == z) {
+                link.template receive<T, D>(a, t, kv_head, team);
+                load_row<T, D, FromShared>(q, link.template q<T, D>(min(g, rows - 1)), c, g < rows);
+            }
+        }
+#pragma unroll 1
+        for (int step = 0; step < steps; ++step) {
+            if constexpr (Link::kTagged) {  // the newest key and value are not in the cache yet
+                const int key = from + step * kStepKeys;
+                if (position >= key && position < key + kWarpKeys) {
+#pragma unroll
+                    for (int h = 0; h < 2; ++h) {
+                        if (key + key_of_row(g) + 2 * h != position) continue;
+                        load_row<T, D, FromShared>(k[h], link.template key<T, D>(), c, true);
+                    }
+#pragma unroll
+                    for (int h = 0; h < 4; ++h) {
+                        if (key + 4 * c + h != position) continue;
+                        load_value<T, D, FromShared>(v[h], link.template value<T, D>(), g, true);
+                    }
+                }
+            }
+            const Scores scores = score<T, D>(k, q);
+            if constexpr (kAhead) {
+                if (step + 1 < steps) load_keys(step + 1);
+            } else {
+                load_values(step);
+            }
+
+            const Weights weights = sums.template weigh<T>(
+                scores, from + step * kStepKeys + key_of_row(g), sees, a.mask.sinks, a.scale);
+            sums.template add<T>(weights, v);
+            if (step + 1 < steps) {
+                if constexpr (kAhead) {
+                    load_values(step + 1);
+                } else {
+                    load_keys(step + 1);
+                }
+            }
+        }
+
+        sums.put(shared, warp, g, c, rows);
+        team.sync();
+        merge_warps<T>(a, kv_head, part, rows, shared, team, link);
+        i += place.count;
+        if (i >= shared.tile.parts()) break;
+        part = part_at(shared.tile, i);
+        team.sync();  // the next part writes the shared sums again
+    }
+    const Tile tile = shared.tile;
+    if (tile.parts() <= 1) return;
+    if constexpr (Link::kTagged) {
+        if (z > 0) return;
+        team.sync();
+        combine<T>(a, tile, kv_head, D, shared.sums, team, link,
+                   [&](std::int64_t slot) { return link.template parts<D>(slot); });
+    } else {
+        finish<T>(a, tile, kv_head, D, place.count, shared.sums, &shared.last, team);
+    }
+}
+
+}  // namespace mr::cuda::attn

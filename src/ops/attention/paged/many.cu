@@ -1,0 +1,322 @@
+// Decode attention for many sequences at once, at the speed of memory (sm_80 and up): the bits of
+// decode.cuh, from another arrangement.
+//
+// There, a part of 64 keys is a block's and every warp has 16 keys of it: with thousands of parts a
+// block spends its time on beginning and ending. Here a block a multiprocessor stays for all of it,
+// and a warp takes part after part: all parts of all rows and heads are one list, and every warp
+// has an equal stretch of it. Keys and values flow through a ring of the warp's own in shared
+// memory (cp.async, 4 KB a stage) that runs ahead across parts, heads and sequences; no barrier is
+// in the loop. What the four warps of a team did side by side with 16 keys each, a warp does one
+// after another, first all scores, then all values: the sums are the same, in the same order.
+#include "core/cuda/device.h"
+#include "ops/attention/paged/products.cuh"
+#include "ops/attention/paged/units.cuh"
+
+namespace mr::cuda::attn {
+namespace {
+
+// Whether this warp's `mine` parts were the last of `all` to be written; the counter is zero then,
+// and what other warps wrote can be read from L2.
+__device__ __forceinline__ bool last_of_parts(unsigned* counter, int mine, int all, int lane) {
+    __syncwarp();
+    if (mine == all) return true;
+    unsigned before = 0;
+    if (lane == 0) {
+        asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
+                     : "=r"(before)
+                     : "l"(counter), "r"(mine)
+                     : "memory");
+        if (before + static_cast<unsigned>(mine) == static_cast<unsigned>(all)) *counter = 0;
+    }
+    before = __shfl_sync(~0u, before, 0);
+    __syncwarp();
+    return before + static_cast<unsigned>(mine) == static_cast<unsigned>(all);
+}
+
+// combine() by one warp: the sums that are four warps' there, of every fourth part each, are one
+// lane's here.
+template <typename T, int D>
+__device__ __forceinline__ void combine_parts(const Args& a, const Tile& t, int head, int lane) {
+    constexpr int kInFlight = 8;
+    const int column = 4 * lane;
+    const Places places = t.places();
+#pragma unroll 1
+    for (int r = 0; r < t.rows; ++r) {
+        const std::int64_t slot = t.slot + head + static_cast<std::int64_t>(r) * a.kv_heads;
+        const float2* part_tops = a.tops + slot * a.max_parts;
+        const float* part_sums = a.sums + slot * a.max_parts * D;
+        float top = -INFINITY;
+        for (int p = places.first + lane; p < places.end; p += 32) {
+            if (places.hold(p)) top = fmaxf(top, __ldcg(part_tops + p).x);
+        }
+        const float base = base_of(warp_max(top));
+        float sums[4][4] = {}, weights[4] = {};
+#pragma unroll 1
+        for (int p0 = places.first; p0 < places.end; p0 += kInFlight) {
+            float2 of[kInFlight];
+            float4 x[kInFlight];
+#pragma unroll
+            for (int i = 0; i < kInFlight; ++i) {
+                const int p = p0 + i;
+                const bool on = places.hold(p);
+                of[i] = on ? __ldcg(part_tops + p) : float2{-INFINITY, 0};
+                x[i] = on && column < D
+                           ? __ldcg(reinterpret_cast<const float4*>(
+                                 part_sums + static_cast<std::int64_t>(p) * D + column))
+                           : float4{0, 0, 0, 0};
+            }
+#pragma unroll
+            for (int i = 0; i < kInFlight; ++i) {
+                const float w = exp2_fast(of[i].x - base);
+                weights[i % 4] = fmaf(w, of[i].y, weights[i % 4]);
+                sums[i % 4][0] = fmaf(w, x[i].x, sums[i % 4][0]);
+                sums[i % 4][1] = fmaf(w, x[i].y, sums[i % 4][1]);
+                sums[i % 4][2] = fmaf(w, x[i].z, sums[i % 4][2]);
+                sums[i % 4][3] = fmaf(w, x[i].w, sums[i % 4][3]);
+            }
+        }
+        if (column >= D) continue;
+        const float weight = (weights[0] + weights[1]) + (weights[2] + weights[3]);
+        const std::int64_t at = t.at(a, r, head, D) + column;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            store_normalised<T>(a, at + e, (sums[0][e] + sums[1][e]) + (sums[2][e] + sums[3][e]),
+                                weight);
+        }
+    }
+}
+
+template <typename T, int D, int kStages>
+__global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int tiles) {
+    using S = ManyShape<D, kStages>;
+    let_next_start();
+    extern __shared__ __align__(128) std::byte memory[];
+    __shared__ UnitList list;
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const int g = lane / 4, c = lane % 4;
+    wait_for_previous();
+    const StageClock clock(a.stamp);
+
+    const std::int64_t units = list_units<T, D>(a, tiles, list);
+    const int workers = static_cast<int>(gridDim.x) * kManyWarps;
+    // Neighbouring stretches go to different multiprocessors.
+    const int worker = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
+    const int first = static_cast<int>(units * worker / workers);
+    int left = static_cast<int>(units * (worker + 1) / workers) - first;
+    if (left == 0) return;
+
+    Unit unit = unit_at(list, first);
+    KeyStream<T, D, kStages> stream;
+    stream.ring = shared_address(memory) + warp * kStages * S::kStageBytes;
+    stream.begin(a, list, unit, left);
+#pragma unroll 1
+    for (int i = 0; i < kStages; ++i) stream.fetch(a, list, lane);
+
+    std::uint32_t q[D / 8];
+    const auto load_q = [&](const Unit& u) {
+        const Tile& t = list.tiles[u.tile];
+        load_row<T, D>(q, static_cast<const T*>(a.q) + t.at(a, min(g, t.rows - 1), u.head, D), c,
+                       g < t.rows);
+    };
+    load_q(unit);
+
+    // What this lane reads of a stage. Keys: row key_of_row(g) and the one two further, of every 64
+    // bytes the c-th 16, even and odd 64 bytes swapped in odd rows. Values: four 8 x 8 matrices for
+    // ldmatrix, keys 0-7 and 8-15 of the product's K (as lanes.cuh orders them), of 16
+    // neighbours of head_dim each.
+    const unsigned key_row = stream.ring + key_of_row(g) * S::kRowBytes + c * 16;
+    const unsigned keys_at[2] = {key_row + g % 2 * 64, key_row + 64 - g % 2 * 64};
+    const unsigned values_at =
+        stream.ring + (4 * (lane % 8 / 2) + 2 * (lane / 16) + lane % 2) * S::kRowBytes;
+    const int turn = lane % 8 ^ (lane / 8 & 1);
+    unsigned slot = 0;
+    const auto arrived = [&] {  // the oldest stage has come
+        wait_for_copies<kStages - 1>();
+        __syncwarp();
+    };
+    const auto taken = [&] {  // and was read: the stage behind all others takes its place
+        __syncwarp();
+        stream.fetch(a, list, lane);
+        slot = slot + S::kStageBytes == kStages * S::kStageBytes ? 0 : slot + S::kStageBytes;
+    };
+
+    int mine = 0;  // parts of this tile and head that this warp has done
+#pragma unroll 1
+    while (true) {
+        const Tile& t = list.tiles[unit.tile];
+        const int from = part_begin(unit.part);
+        const int hi = part_end(a, t.range, unit.part);
+        const int subs = (hi - from + kSubKeys - 1) / kSubKeys;
+
+        std::uint32_t low[kSubs] = {}, high[kSubs] = {};
+        float top[kSubs][2] = {}, weight[kSubs][2] = {};
+        {
+            KeyRange sees[2];  // rows 2 c and 2 c + 1
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                sees[e] = 2 * c + e < t.rows ? t.sees(a, 2 * c + e) : KeyRange{0, 0};
+            }
+            // Loops that are not unrolled, and arrays that move on by one: few registers.
+#pragma unroll 1
+            for (int sub = 0; sub < kSubs; ++sub) {
+#pragma unroll
+                for (int i = 0; i < kSubs; ++i) {
+                    const bool end = i == kSubs - 1;
+                    low[i] = end ? 0 : low[i + 1];
+                    high[i] = end ? 0 : high[i + 1];
+#pragma unroll
+                    for (int e = 0; e < 2; ++e) {
+                        top[i][e] = end ? -INFINITY : top[i + 1][e];
+                        weight[i][e] = end ? 0 : weight[i + 1][e];
+                    }
+                }
+                if (sub >= subs) continue;
+                arrived();
+                std::uint32_t k[2][D / 8];
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+#pragma unroll
+                    for (int i = 0; i < D / 32; ++i) {
+                        load16(k[h] + 4 * i,
+                               keys_at[i % 2] + slot + h * 2 * S::kRowBytes + i / 2 * 128);
+                    }
+                }
+                taken();
+                const Scores scores = score<T, D>(k, q);
+                const Weights weights = weigh<T>(
+                    scores, from + sub * kSubKeys + key_of_row(g), sees, a.mask.sinks, a.scale,
+                    [&](int e, float most) {
+                        top[kSubs - 1][e] = most;
+                        return base_of(most);
+                    },
+                    [&](int e, float sum) { weight[kSubs - 1][e] = sum; });
+                low[kSubs - 1] = weights.b0;
+                high[kSubs - 1] = weights.b1;
+            }
+        }
+
+        const Unit next = left > 1 ? unit_after(list, a, unit) : Unit{-1, -1, -1};
+        const bool ends = next.tile != unit.tile || next.head != unit.head;
+        if (ends && left > 1) load_q(next);  // on its way while the values are taken
+
+        float most[2], total[2] = {0, 0}, factor[kSubs][2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            most[e] = -INFINITY;
+#pragma unroll
+            for (int sub = 0; sub < kSubs; ++sub) most[e] = fmaxf(most[e], top[sub][e]);
+            const float base = base_of(most[e]);
+#pragma unroll
+            for (int sub = 0; sub < kSubs; ++sub) {
+                factor[sub][e] = exp2_fast(top[sub][e] - base);
+                total[e] = fmaf(factor[sub][e], weight[sub][e], total[e]);
+            }
+        }
+        float value[D / 16][4];  // head_dim 16 w + g: rows 2 c, 2 c + 1; and the same of g + 8
+#pragma unroll
+        for (int w = 0; w < D / 16; ++w) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) value[w][e] = 0;
+        }
+#pragma unroll 1
+        for (int sub = 0; sub < subs; ++sub) {
+            arrived();
+            constexpr int kHalf = D / 32;  // of the tiles at a time: the registers hold no more
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                std::uint32_t v[kHalf][4];
+                const int turned = computed_here(turn);
+                const unsigned at = values_at + slot;
+#pragma unroll
+                for (int w = 0; w < kHalf; ++w) {
+                    load_transposed(v[w], at + (2 * (half * kHalf + w) ^ turned) * 16);
+                }
+                if (half == 1) taken();
+#pragma unroll
+                for (int w = 0; w < kHalf; ++w) {
+                    float out[4] = {0, 0, 0, 0};
+                    mma<T>(out, v[w], low[0], high[0]);
+                    float(&to)[4] = value[half * kHalf + w];
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) to[e] = fmaf(factor[0][e % 2], out[e], to[e]);
+                }
+            }
+#pragma unroll
+            for (int i = 0; i + 1 < kSubs; ++i) {
+                low[i] = low[i + 1];
+                high[i] = high[i + 1];
+                factor[i][0] = factor[i + 1][0];
+                factor[i][1] = factor[i + 1][1];
+            }
+        }
+
+        const int parts = t.parts();
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            const int row = 2 * c + e;
+            if (row >= t.rows) continue;
+            if (parts == 1) {
+                const std::int64_t at = t.at(a, row, unit.head, D) + g;
+#pragma unroll
+                for (int w = 0; w < D / 16; ++w) {
+                    store_normalised<T>(a, at + 16 * w, value[w][e], total[e]);
+                    store_normalised<T>(a, at + 16 * w + 8, value[w][2 + e], total[e]);
+                }
+                continue;
+            }
+            const std::int64_t at =
+                (t.slot + unit.head + static_cast<std::int64_t>(row) * a.kv_heads) * a.max_parts +
+                t.place(unit.part);
+            float* to = a.sums + at * D + g;
+#pragma unroll
+            for (int w = 0; w < D / 16; ++w) {
+                to[16 * w] = value[w][e];
+                to[16 * w + 8] = value[w][2 + e];
+            }
+            if (g == 0) a.tops[at] = {most[e], total[e]};
+        }
+        ++mine;
+        if (ends) {
+            if (parts > 1 && last_of_parts(a.counters + t.slot + unit.head, mine, parts, lane)) {
+                combine_parts<T, D>(a, t, unit.head, lane);
+            }
+            mine = 0;
+        }
+        if (--left == 0) break;
+        unit = next;
+    }
+    wait_for_copies<0>();
+}
+
+template <typename T, int D, int kStages>
+bool start(const Context& ctx, int blocks, int tiles, const Args& args) {
+    static const bool fits = [] {
+        constexpr std::size_t kBytes = ManyShape<D, kStages>::kBytes;
+        if (this_gpu().shared_per_block < kBytes + sizeof(UnitList) + 1024) return false;
+        allow_shared(many_kernel<T, D, kStages>, kBytes);
+        return true;
+    }();
+    if (!fits) return false;
+    launch(ctx, dim3(static_cast<unsigned>(blocks)), kManyThreads, ManyShape<D, kStages>::kBytes,
+           many_kernel<T, D, kStages>, args, tiles);
+    return true;
+}
+
+template <typename T>
+bool start_for(const Context& ctx, int blocks, int tiles, const Args& args) {
+    if (args.head_dim == 128) return start<T, 128, 3>(ctx, blocks, tiles, args);
+    return args.head_dim == 64 && start<T, 64, 6>(ctx, blocks, tiles, args);
+}
+
+}  // namespace
+
+// For keys that lie in short parts.
+bool decode_many_on_tensor_cores(const Context& ctx, DType dtype, int multiprocessors,
+                                 std::int64_t tiles, const Args& args) {
+    if (tiles > kMostTiles || args.max_keys > kShortKeys) return false;
+    const int count = static_cast<int>(tiles);
+    if (dtype == DType::bf16) return start_for<bf16>(ctx, multiprocessors, count, args);
+    return dtype == DType::f16 && start_for<__half>(ctx, multiprocessors, count, args);
+}
+
+}  // namespace mr::cuda::attn

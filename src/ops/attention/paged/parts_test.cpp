@@ -1,0 +1,47 @@
+// Parts of keys follow one another without a gap, and the kernel of decode is the one that
+// docs/attention.md measured to be the fastest.
+#include "ops/attention/paged/parts.h"
+
+#include <gtest/gtest.h>
+
+namespace mr::cuda::attn {
+namespace {
+
+TEST(AttentionParts, FollowOneAnother) {
+    EXPECT_EQ(parts_of(0), 0);
+    for (int key = 0; key < 3 * kShortKeys; ++key) {
+        const int part = part_of(key);
+        ASSERT_LE(part_begin(part), key);
+        ASSERT_GT(part_begin(part + 1), key);
+        ASSERT_EQ(parts_of(key + 1), part + 1);
+        const int length = part_begin(part + 1) - part_begin(part);
+        ASSERT_EQ(length, key < kShortKeys ? kStepKeys : kLongPart);
+    }
+}
+
+TEST(AttentionParts, TheKernelOfDecodeIsChosenByTheWork) {
+    // 32 heads on 132 multiprocessors.
+    const auto kernel = [](int batch, int keys, int group, int dim) {
+        return decode_kernel({batch, 32 / group, group, keys, dim}, 132);
+    };
+    EXPECT_EQ(kernel(1, 512, 1, 128), DecodeKernel::blocks);
+    EXPECT_EQ(kernel(1, 2048, 1, 128), DecodeKernel::warps);
+    EXPECT_EQ(kernel(4, 512, 1, 128), DecodeKernel::warps);
+    EXPECT_EQ(kernel(32, 512, 1, 128), DecodeKernel::warps);
+    EXPECT_EQ(kernel(32, 512, 1, 64), DecodeKernel::warps);
+    EXPECT_EQ(kernel(32, 1024, 1, 128), DecodeKernel::warps);
+    EXPECT_EQ(kernel(32, 1025, 1, 128), DecodeKernel::teams);
+    EXPECT_EQ(kernel(32, 2048, 1, 64), DecodeKernel::warps);
+    EXPECT_EQ(kernel(4, 1025, 1, 128), DecodeKernel::warps);
+    EXPECT_EQ(kernel(4, 2048, 1, 128), DecodeKernel::warps);
+    EXPECT_EQ(kernel(4, 2049, 1, 128), DecodeKernel::teams);
+    EXPECT_EQ(kernel(64, 1024, 1, 128), DecodeKernel::warps);
+    EXPECT_EQ(kernel(128, 1024, 1, 128), DecodeKernel::teams);
+    EXPECT_EQ(kernel(32, 2048, 1, 128), DecodeKernel::teams);
+    EXPECT_EQ(kernel(32, 512, 4, 128), DecodeKernel::teams);
+    EXPECT_EQ(kernel(1, 4096, 4, 128), DecodeKernel::teams);
+    EXPECT_EQ(kernel(1, 32768, 1, 128), DecodeKernel::teams);
+}
+
+}  // namespace
+}  // namespace mr::cuda::attn

@@ -1,0 +1,46 @@
+// What a call of attention over a paged cache on the GPU says, checked, and which keys a row of it
+// sees. Compiles with and without CUDA, so that both are tested without a GPU.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/context.h"
+#include "core/tensor.h"
+#include "ops/attention/paged/attention.h"
+#include "ops/batch/batch.h"
+
+namespace mr::cuda::attn {
+
+inline constexpr int kPageKeys = ops::kPageTokens;
+inline constexpr int kMaxDim = 256;
+// Positions, keys and rows are counted in ints, with room to add a window or a tile to one.
+inline constexpr std::int64_t kMostCounted = std::int64_t{1} << 30;
+
+// The query at `position` of a sequence of `keys` sees keys [seen_from(), seen_to()) and those of
+// the sinks that are below seen_to(). Before the first key (position < 0) it sees none, unless it
+// sees all: then seen_to() <= 0. Blocks of 2^30 at most.
+constexpr int seen_from(const ops::AttentionMask& mask, int position) {
+    return mask.window > 0 ? std::max(0, position - mask.window + 1) : 0;
+}
+constexpr int seen_to(const ops::AttentionMask& mask, int keys, int position) {
+    int end = keys;
+    if (mask.kind == ops::AttentionMask::Kind::causal) {
+        end = position + 1;
+    } else if (mask.kind == ops::AttentionMask::Kind::block_causal) {
+        end = (position + mask.block) / mask.block * mask.block;
+    }
+    return std::min(end, keys);
+}
+
+// The rows that a batch may have: a sub-batch shares its arrays with rows that are not its own.
+inline std::int64_t rows_of(const ops::DeviceBatch& batch) {
+    return std::min<std::int64_t>(batch.tokens, std::int64_t{batch.sequences} * batch.max_count);
+}
+
+// Throws ContractError with the sentence that was broken. What the batch's arrays hold lies on the
+// device and is trusted.
+void check_call(const Context& ctx, const Tensor& out, const Tensor& q, const ops::PagedKv& kv,
+                const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale);
+
+}  // namespace mr::cuda::attn

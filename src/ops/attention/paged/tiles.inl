@@ -1,0 +1,114 @@
+// The two products of attention's tiles, for *_kernels.cpp alone: rows against rows, and weighted
+// sums of rows. Forward and backward are made of them.
+#pragma once
+
+#include "ops/attention/paged/attention_kernels.h"
+#include "ops/simd/vec.h"
+
+namespace mr::ops::MR_ISA {
+namespace {
+
+// Rows that share the loads of the other side, and vectors of the output held meanwhile: as many
+// as the registers take. Neither changes any bit: every (row, key) and (row, column) has its own
+// accumulator and its own order.
+#if defined(MR_VEC_AVX2)
+constexpr int kRowBlock = 2;
+constexpr int kColumns = 4;
+#else
+constexpr int kRowBlock = 4;
+constexpr int kColumns = 4;
+#endif
+
+// dots[r][j] = a[r] · b[j] for R rows and K keys from j on: one vector of partial sums over dim
+// each, then the one tree of sum() and sum4(). Rows of a are padded with zeros to whole vectors.
+template <int R, int K, typename T>
+MR_INLINE void dot_block(const float* a, std::int64_t a_stride, const T* b, std::int64_t b_stride,
+                         int dim, int j, float (*dots)[kTileKeys]) {
+    Vec acc[R][K];
+    for (int r = 0; r < R; ++r) {
+        for (int k = 0; k < K; ++k) acc[r][k] = set(0);
+    }
+    const T* key = b + j * b_stride;
+    int d = 0;
+    for (; d + kLanes <= dim; d += kLanes) {
+        Vec kv[K];
+        for (int k = 0; k < K; ++k) kv[k] = load(key + k * b_stride + d);
+        for (int r = 0; r < R; ++r) {
+            const Vec av = load(a + r * a_stride + d);
+            for (int k = 0; k < K; ++k) acc[r][k] = fma(av, kv[k], acc[r][k]);
+        }
+    }
+    if (d < dim) {
+        for (int k = 0; k < K; ++k) {
+            const Vec kv = load_part(key + k * b_stride + d, dim - d);
+            for (int r = 0; r < R; ++r) {
+                acc[r][k] = fma(load(a + r * a_stride + d), kv, acc[r][k]);
+            }
+        }
+    }
+    for (int r = 0; r < R; ++r) {
+        if constexpr (K % 4 == 0) {
+            for (int k = 0; k < K; k += 4) {
+                sum4(acc[r][k], acc[r][k + 1], acc[r][k + 2], acc[r][k + 3], &dots[r][j + k]);
+            }
+        } else {
+            for (int k = 0; k < K; ++k) dots[r][j + k] = sum(acc[r][k]);
+        }
+    }
+}
+
+// As dot_block, for keys [lo, hi).
+template <int R, typename T>
+MR_INLINE void dot_rows(const float* a, std::int64_t a_stride, const T* b, std::int64_t b_stride,
+                        int dim, int lo, int hi, float (*dots)[kTileKeys]) {
+    constexpr int kKeys = R == 1 ? 8 : 4;
+    int j = lo;
+    for (; j + kKeys <= hi; j += kKeys) {
+        dot_block<R, kKeys>(a, a_stride, b, b_stride, dim, j, dots);
+    }
+    for (; j < hi; ++j) dot_block<R, 1>(a, a_stride, b, b_stride, dim, j, dots);
+}
+
+// out[r] += sum of weights[r][j] * in[j] over j in [lo, hi), in order of j.
+template <int R, typename T>
+MR_INLINE void add_weighted(float* out, std::int64_t out_stride, const T* in,
+                            std::int64_t in_stride, int dim, int lo, int hi,
+                            const float (*weights)[kTileKeys]) {
+    int d = 0;
+    for (; d + kColumns * kLanes <= dim; d += kColumns * kLanes) {
+        Vec acc[R][kColumns];
+        for (int r = 0; r < R; ++r) {
+            for (int c = 0; c < kColumns; ++c) {
+                acc[r][c] = load(out + r * out_stride + d + c * kLanes);
+            }
+        }
+        for (int j = lo; j < hi; ++j) {
+            const T* value = in + j * in_stride + d;
+            Vec vv[kColumns];
+            for (int c = 0; c < kColumns; ++c) vv[c] = load(value + c * kLanes);
+            for (int r = 0; r < R; ++r) {
+                const Vec weight = set(weights[r][j]);
+                for (int c = 0; c < kColumns; ++c) acc[r][c] = fma(weight, vv[c], acc[r][c]);
+            }
+        }
+        for (int r = 0; r < R; ++r) {
+            for (int c = 0; c < kColumns; ++c) {
+                store(out + r * out_stride + d + c * kLanes, acc[r][c]);
+            }
+        }
+    }
+    for (; d < dim; d += kLanes) {
+        const int left = dim - d;
+        Vec acc[R];
+        for (int r = 0; r < R; ++r) acc[r] = load_n(out + r * out_stride + d, left);
+        for (int j = lo; j < hi; ++j) {
+            const T* value = in + j * in_stride + d;
+            const Vec vv = left >= kLanes ? load(value) : load_part(value, left);
+            for (int r = 0; r < R; ++r) acc[r] = fma(set(weights[r][j]), vv, acc[r]);
+        }
+        for (int r = 0; r < R; ++r) store_n(out + r * out_stride + d, acc[r], left);
+    }
+}
+
+}  // namespace
+}  // namespace mr::ops::MR_ISA

@@ -1,0 +1,160 @@
+// The work of many.cu: which parts of the keys there are, who takes which, and how they
+// come into shared memory.
+#pragma once
+
+#include "core/cuda/copy.cuh"
+#include "ops/attention/paged/common.cuh"
+
+namespace mr::cuda::attn {
+
+constexpr int kManyWarps = 8;
+constexpr int kManyThreads = 32 * kManyWarps;
+constexpr int kSubKeys = 16;                 // of a stage
+constexpr int kSubs = kStepKeys / kSubKeys;  // that a part has of them
+constexpr int kMostTiles = 256;
+static_assert(kMostTiles == kManyThreads, "a thread looks at a tile");
+
+// A part of the keys of one tile of rows and one head.
+struct Unit {
+    int tile, head, part;
+};
+
+struct UnitList {
+    Tile tiles[kMostTiles];
+    int before[kMostTiles + 1];  // units of the tiles before this one
+    int warps[kManyWarps];
+};
+
+template <int D, int kStages>
+struct ManyShape {
+    static constexpr int kRowBytes = 2 * D;
+    static constexpr int kChunks = D / 8;  // of 16 bytes, a row
+    static constexpr int kStageBytes = kSubKeys * kRowBytes;
+    static constexpr int kBytes = kManyWarps * kStages * kStageBytes;
+};
+
+// The list of units: every block makes it for itself. Returns how many there are.
+template <typename T, int D>
+__device__ __forceinline__ int list_units(const Args& a, int tiles, UnitList& list) {
+    const int tile = static_cast<int>(threadIdx.x), warp = tile / 32, lane = tile % 32;
+    const Tile t = listed_tile<T, D>(a, tiles, tile);
+    int sum = t.parts() * a.kv_heads;
+    list.tiles[tile] = t;
+#pragma unroll
+    for (int near = 1; near < 32; near *= 2) {
+        const int left = __shfl_up_sync(~0u, sum, near);
+        if (lane >= near) sum += left;
+    }
+    if (lane == 31) list.warps[warp] = sum;
+    __syncthreads();
+    for (int i = 0; i < warp; ++i) sum += list.warps[i];
+    list.before[tile + 1] = sum;
+    if (tile == 0) list.before[0] = 0;
+    __syncthreads();
+    return list.before[kMostTiles];
+}
+
+__device__ __forceinline__ Unit unit_at(const UnitList& list, int unit) {
+    int lo = 0, hi = kMostTiles - 1;  // the last tile with before[tile] <= unit
+    while (lo < hi) {
+        const int middle = (lo + hi + 1) / 2;
+        if (list.before[middle] <= unit) {
+            lo = middle;
+        } else {
+            hi = middle - 1;
+        }
+    }
+    const Tile& t = list.tiles[lo];
+    const int parts = t.parts(), in = unit - list.before[lo];
+    return {lo, in / parts, t.part(in % parts)};
+}
+// The unit after this one, which is not the last.
+__device__ __forceinline__ Unit unit_after(const UnitList& list, const Args& a, Unit u) {
+    const Tile& t = list.tiles[u.tile];
+    if (++u.part == t.ahead) u.part = t.begin;  // behind the sinks
+    if (u.part < t.end) return u;
+    if (++u.head == a.kv_heads) {
+        u.head = 0;
+        do {
+            ++u.tile;
+        } while (u.tile < kMostTiles - 1 && list.tiles[u.tile].begin == list.tiles[u.tile].end);
+    }
+    u.part = list.tiles[u.tile].part(0);
+    return u;
+}
+
+// What a warp brings in: stage after stage of its units, first the keys of a part, then its values.
+template <typename T, int D, int kStages>
+struct KeyStream {
+    using S = ManyShape<D, kStages>;
+    Unit unit, next;
+    int left;                                // units, this one included
+    int page, page2, next_page, next_page2;  // of the first and the last 32 keys
+    int stage, subs;        // of this unit: stages [0, subs) are keys, [subs, 2 subs) values
+    int from, lo, hi;       // its keys: it begins at `from`; of them those in [lo, hi) are there
+    unsigned ring, to = 0;  // this warp's, and where in it
+
+    __device__ __forceinline__ void look_ahead(const Args& a) {
+        const std::int32_t* table =
+            a.pages + static_cast<std::int64_t>(next.tile / a.row_tiles) * a.max_pages;
+        const int at = part_begin(next.part) / kPageKeys;
+        next_page = table[at];
+        next_page2 = table[min(at + 1, a.max_pages - 1)];
+    }
+    __device__ __forceinline__ void enter(const Args& a, const UnitList& list) {
+        unit = next;
+        page = next_page, page2 = next_page2;
+        const Tile& t = list.tiles[unit.tile];
+        from = part_begin(unit.part);
+        lo = unit.part < t.begin ? 0 : t.range.lo;
+        hi = part_end(a, t.range, unit.part);
+        subs = (hi - from + kSubKeys - 1) / kSubKeys;
+        stage = 0;
+        if (left > 1) {
+            next = unit_after(list, a, unit);
+            look_ahead(a);
+        }
+    }
+    __device__ __forceinline__ void begin(const Args& a, const UnitList& list, Unit first,
+                                          int units) {
+        next = first;
+        left = units;
+        look_ahead(a);
+        enter(a, list);
+    }
+    // The next stage, or nothing; a group of copies in any case.
+    __device__ __forceinline__ void fetch(const Args& a, const UnitList& list, int lane) {
+        if (left > 0) {
+            const bool value = stage >= subs;
+            const int sub = value ? stage - subs : stage;
+            const int key = from + sub * kSubKeys;
+            const T* at = cache_at<T>(a, value ? a.values : a.keys, sub < 2 ? page : page2,
+                                      unit.head, key, D);
+            const int here = computed_here(lane);  // no places of rows are kept in registers
+            const int row0 = here / S::kChunks, chunk = here % S::kChunks;
+            constexpr int kRows = 32 / S::kChunks;  // that the warp's 32 pieces make
+            at += row0 * D + chunk * 8;
+            // Such that nobody meets another one in a bank, reading the way the kernel does.
+            const auto place = [&](int row) {
+                const int turned =
+                    value ? chunk ^ ((row & 1) | (row >> 2 & 3) << 1) : chunk ^ (row & 1) << 2;
+                return ring + to + row * S::kRowBytes + turned * 16;
+            };
+            if (key >= lo && key + kSubKeys <= hi) {
+#pragma unroll
+                for (int j = 0; j < kSubKeys; j += kRows) copy16(place(row0 + j), at + j * D);
+            } else {
+#pragma unroll 1
+                for (int j = 0; j < kSubKeys; j += kRows) {
+                    const int row = row0 + j;
+                    copy16(place(row), at + j * D, KeyRange{lo, hi}.holds(key + row, a.mask.sinks));
+                }
+            }
+            to = to + S::kStageBytes == kStages * S::kStageBytes ? 0 : to + S::kStageBytes;
+            if (++stage == 2 * subs && --left > 0) enter(a, list);
+        }
+        commit_copies();
+    }
+};
+
+}  // namespace mr::cuda::attn
