@@ -45,8 +45,8 @@ target_compile_definitions(mr_sanitized_options INTERFACE MR_SANITIZED=1)
 file(GLOB_RECURSE reader_sources CONFIGURE_DEPENDS
      ${PROJECT_SOURCE_DIR}/src/core/*.cpp ${PROJECT_SOURCE_DIR}/src/formats/*.cpp
      ${PROJECT_SOURCE_DIR}/src/text/*.cpp ${PROJECT_SOURCE_DIR}/src/ops/quant/*.cpp
-     ${PROJECT_SOURCE_DIR}/src/model/load*.cpp)
-foreach(name names random source spec)  # what load*.cpp calls
+     ${PROJECT_SOURCE_DIR}/src/model/io/load*.cpp)
+foreach(name names io/random io/source spec)  # what load*.cpp calls
     list(APPEND reader_sources ${PROJECT_SOURCE_DIR}/src/model/${name}.cpp)
 endforeach()
 list(APPEND reader_sources ${PROJECT_SOURCE_DIR}/src/train/shards.cpp)

@@ -48,8 +48,8 @@ endfunction()
 # those of one purpose are compiled together. The others are compiled one by one.
 function(millrace_json_together)
     set(reports observe/html observe/report_html observe/roofline observe/run_report observe/trace)
-    set(readers formats/json formats/safetensors text/tokenizer_json model/load_huggingface
-        model/convert_huggingface model/convert_tokenizer)
+    set(readers formats/json formats/safetensors text/tokenizer_json model/io/load_huggingface
+        model/io/convert_huggingface model/io/convert_tokenizer)
     set(runs train/checkpoint train/dataset train/metrics train/options train/pack)
     foreach(group reports readers runs)
         list(TRANSFORM ${group} REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/src/\\1.cpp")

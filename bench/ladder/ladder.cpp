@@ -10,7 +10,7 @@
 #include "bench/ladder/matmul.h"
 #include "core/cpu.h"
 #include "core/error.h"
-#include "model/device_weights.h"
+#include "model/cuda/device_weights.h"
 
 namespace mr::ladder {
 namespace {

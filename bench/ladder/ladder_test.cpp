@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "core/error.h"
-#include "model/random.h"
+#include "model/io/random.h"
 
 namespace mr::ladder {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cli/options.h"
-#include "model/device_weights.h"
+#include "model/cuda/device_weights.h"
 
 namespace mr::cli {
 

@@ -9,8 +9,8 @@
 #include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/terminal.h"
-#include "model/device_engine.h"
-#include "model/source.h"
+#include "model/cuda/device_engine.h"
+#include "model/io/source.h"
 
 namespace mr::cli {
 namespace {

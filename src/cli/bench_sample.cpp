@@ -12,7 +12,7 @@
 #include "cli/terminal.h"
 #include "core/cuda/device.h"
 #include "core/error.h"
-#include "model/source.h"
+#include "model/io/source.h"
 #include "observe/bandwidth.h"
 #include "observe/device_bandwidth.h"
 

@@ -1,5 +1,5 @@
 // millrace convert: any readable model to GGUF or safetensors.
-#include "model/convert.h"
+#include "model/io/convert.h"
 
 #include <fmt/format.h>
 

@@ -15,9 +15,9 @@
 #include "core/error.h"
 #include "core/mapped_file.h"
 #include "core/thread_pool.h"
-#include "model/device_engine.h"
-#include "model/device_weights.h"
-#include "model/repack.h"
+#include "model/cpu/repack.h"
+#include "model/cuda/device_engine.h"
+#include "model/cuda/device_weights.h"
 #include "observe/recorder.h"
 
 namespace mr::cli {

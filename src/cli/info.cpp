@@ -17,7 +17,7 @@
 #include "core/error.h"
 #include "core/thread_pool.h"
 #include "millrace/millrace.h"
-#include "model/device_layout.h"
+#include "model/cuda/device_layout.h"
 #include "model/fits.h"
 #include "model/names.h"
 #include "observe/bandwidth.h"

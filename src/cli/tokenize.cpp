@@ -13,8 +13,8 @@
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/error.h"
-#include "model/random.h"
-#include "model/source.h"
+#include "model/io/random.h"
+#include "model/io/source.h"
 #include "text/tokenizer.h"
 
 namespace mr::cli {

@@ -13,11 +13,11 @@
 #include "decode/prompt.h"
 #include "decode/session.h"
 #include "millrace/millrace.h"
-#include "model/device_engine.h"
-#include "model/device_weights.h"
+#include "model/cpu/repack.h"
+#include "model/cuda/device_engine.h"
+#include "model/cuda/device_weights.h"
 #include "model/forward.h"
 #include "model/model.h"
-#include "model/repack.h"
 #include "text/tokenizer.h"
 
 namespace millrace {

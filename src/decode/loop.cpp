@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "model/device_engine.h"
+#include "model/cuda/device_engine.h"
 
 namespace mr::decode {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "decode/loop.h"
-#include "model/device_engine.h"
+#include "model/cuda/device_engine.h"
 #include "observe/device_bandwidth.h"
 
 namespace mr::decode {

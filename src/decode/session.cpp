@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "decode/loop.h"
-#include "model/device_engine.h"
+#include "model/cuda/device_engine.h"
 #include "text/tokenizer.h"
 
 namespace mr::decode {

@@ -19,8 +19,8 @@
 #include "core/output_file.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
-#include "model/source.h"
-#include "model/write_model.h"
+#include "model/io/source.h"
+#include "model/io/write_model.h"
 #include "train/output_folder.h"
 #include "train/shards.h"
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "model/train_engine.h"
+#include "model/train/train_engine.h"
 #include "text/tokenizer.h"
 #include "train/options.h"
 

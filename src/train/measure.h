@@ -7,7 +7,7 @@
 #include "core/arena.h"
 #include "core/ledger.h"
 #include "core/progress.h"
-#include "model/train_engine.h"
+#include "model/train/train_engine.h"
 
 namespace mr::train {
 

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "model/train_pass.h"
+#include "model/train/train_pass.h"
 #include "ops/attention/flash/flash.h"
 
 namespace mr::train {

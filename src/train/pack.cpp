@@ -16,7 +16,7 @@
 #include "core/error.h"
 #include "core/output_file.h"
 #include "core/philox.h"
-#include "model/source.h"
+#include "model/io/source.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_json_writer.h"
 #include "train/corpus.h"

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "model/train_engine.h"
+#include "model/train/train_engine.h"
 #include "text/tokenizer.h"
 #include "train/batches.h"
 #include "train/checkpoint.h"

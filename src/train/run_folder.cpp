@@ -12,7 +12,7 @@
 #include <system_error>
 
 #include "core/error.h"
-#include "model/source.h"
+#include "model/io/source.h"
 #include "train/checkpoint.h"
 #include "train/shards.h"
 

@@ -8,8 +8,8 @@
 #include "core/error.h"
 #include "core/mapped_file.h"
 #include "core/thread_pool.h"
-#include "model/source.h"
-#include "model/write_model.h"
+#include "model/io/source.h"
+#include "model/io/write_model.h"
 #include "train/run.h"
 
 namespace mr::train {

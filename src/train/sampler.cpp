@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "decode/prompt.h"
 #include "decode/session.h"
-#include "model/device_engine.h"
+#include "model/cuda/device_engine.h"
 
 namespace mr::train {
 namespace {

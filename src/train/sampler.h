@@ -1,6 +1,6 @@
 // Text of a model that is being trained, as it stands. A run on a GPU has it from the engine there,
-// over the parameters where they lie (model/live_weights.h); where that has no room, from the CPU
-// with a copy of them.
+// over the parameters where they lie (model/train/live_weights.h); where that has no room, from the
+// CPU with a copy of them.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 #include <string>
 
 #include "model/forward.h"
-#include "model/live_weights.h"
-#include "model/train_engine.h"
+#include "model/train/live_weights.h"
+#include "model/train/train_engine.h"
 #include "text/tokenizer.h"
 #include "train/options.h"
 

@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "core/output_file.h"
-#include "model/source.h"
+#include "model/io/source.h"
 #include "train/run.h"
 
 namespace mr::train {

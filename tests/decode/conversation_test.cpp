@@ -8,8 +8,8 @@
 
 #include "core/error.h"
 #include "decode/prompt.h"
+#include "model/io/random.h"
 #include "model/model.h"
-#include "model/random.h"
 
 namespace mr::decode {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "model/random.h"
+#include "model/io/random.h"
 
 namespace mr::decode {
 namespace {

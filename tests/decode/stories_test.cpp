@@ -9,9 +9,9 @@
 #include "core/mapped_file.h"
 #include "decode/eval.h"
 #include "decode/session.h"
-#include "model/convert.h"
 #include "model/forward.h"
-#include "model/random.h"
+#include "model/io/convert.h"
+#include "model/io/random.h"
 #include "support.h"
 #include "temp_folder.h"
 

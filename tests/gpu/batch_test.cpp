@@ -11,8 +11,8 @@
 #include "core/cuda/testing.h"
 #include "decode/loop.h"
 #include "gpu/engines.h"
-#include "model/device_engine.h"
-#include "model/random.h"
+#include "model/cuda/device_engine.h"
+#include "model/io/random.h"
 #include "ops/attention/paged/attention_cuda.h"
 
 namespace mr::model {

@@ -1,5 +1,5 @@
 // Weights on the device, byte for byte what the host has, in the layout that kernels rely on.
-#include "model/device_weights.h"
+#include "model/cuda/device_weights.h"
 
 #include <cstring>
 #include <filesystem>
@@ -10,9 +10,9 @@
 #include "core/cuda/testing.h"
 #include "core/error.h"
 #include "families.h"
-#include "model/convert.h"
-#include "model/device_layout.h"
-#include "model/random.h"
+#include "model/cuda/device_layout.h"
+#include "model/io/convert.h"
+#include "model/io/random.h"
 #include "ops/linear/tile_layout.h"
 #include "support.h"
 #include "temp_folder.h"

@@ -18,10 +18,10 @@
 #include "decode/session.h"
 #include "families.h"
 #include "gpu/engines.h"
-#include "model/convert.h"
-#include "model/device_engine.h"
+#include "model/cuda/device_engine.h"
 #include "model/forward.h"
-#include "model/random.h"
+#include "model/io/convert.h"
+#include "model/io/random.h"
 #include "support.h"
 #include "temp_folder.h"
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/thread_pool.h"
-#include "model/device_engine.h"
-#include "model/device_weights.h"
+#include "model/cuda/device_engine.h"
+#include "model/cuda/device_weights.h"
 #include "model/forward.h"
 
 namespace mr::test {

@@ -1,6 +1,6 @@
 // Text of a model in the middle of its training, from the parameters where they lie: the bits of
 // the same model loaded in bf16, and nothing of the training changes.
-#include "model/live_weights.h"
+#include "model/train/live_weights.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 #include "decode/loop.h"
 #include "families.h"
 #include "gpu/engines.h"
-#include "model/train_engine.h"
+#include "model/train/train_engine.h"
 #include "support.h"
 
 namespace mr::model {

@@ -11,10 +11,10 @@
 #include "core/error.h"
 #include "core/thread_pool.h"
 #include "decode/loop.h"
-#include "model/device_engine.h"
-#include "model/device_weights.h"
+#include "model/cuda/device_engine.h"
+#include "model/cuda/device_weights.h"
 #include "model/forward.h"
-#include "model/random.h"
+#include "model/io/random.h"
 
 namespace mr::model {
 namespace {

@@ -12,7 +12,7 @@
 #include "core/cuda/testing.h"
 #include "families.h"
 #include "gpu/engines.h"
-#include "model/convert.h"
+#include "model/io/convert.h"
 #include "support.h"
 #include "temp_folder.h"
 

@@ -11,7 +11,7 @@
 #include "core/cuda/testing.h"
 #include "decode/loop.h"
 #include "gpu/engines.h"
-#include "model/device_engine.h"
+#include "model/cuda/device_engine.h"
 #include "model/forward.h"
 
 namespace mr::model {

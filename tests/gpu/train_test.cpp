@@ -12,8 +12,8 @@
 #include "core/error.h"
 #include "core/half.h"
 #include "families.h"
-#include "model/source.h"
-#include "model/train_engine.h"
+#include "model/io/source.h"
+#include "model/train/train_engine.h"
 
 namespace mr::model {
 namespace {

@@ -1,4 +1,4 @@
-#include "model/convert.h"
+#include "model/io/convert.h"
 
 #include <gtest/gtest.h>
 
@@ -13,10 +13,10 @@
 #include "families.h"
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
+#include "model/io/random.h"
 #include "model/model.h"
 #include "model/model_files.h"
 #include "model/names.h"
-#include "model/random.h"
 #include "ops/quant/quant.h"
 
 namespace mr::model {

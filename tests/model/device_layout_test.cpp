@@ -1,5 +1,5 @@
 // Where weights will lie on a device, how much that takes, and how rows get there: no GPU needed.
-#include "model/device_layout.h"
+#include "model/cuda/device_layout.h"
 
 #include <gtest/gtest.h>
 
@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "core/error.h"
-#include "model/convert.h"
-#include "model/device_reader.h"
-#include "model/device_weights.h"
-#include "model/random.h"
+#include "model/cuda/device_reader.h"
+#include "model/cuda/device_weights.h"
+#include "model/io/convert.h"
+#include "model/io/random.h"
 #include "support.h"
 #include "temp_folder.h"
 

@@ -5,10 +5,10 @@
 
 #include "core/cuda/device.h"
 #include "core/error.h"
-#include "model/device_buffers.h"
-#include "model/device_engine.h"
+#include "model/cuda/device_buffers.h"
+#include "model/cuda/device_engine.h"
 #include "model/forward.h"
-#include "model/random.h"
+#include "model/io/random.h"
 
 namespace mr::model {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "model/io/random.h"
 #include "model/kv_cache.h"
-#include "model/random.h"
 
 namespace mr::model {
 namespace {

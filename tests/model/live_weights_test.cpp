@@ -1,6 +1,6 @@
 // The weights of a model in training as the engine reads them: what is copied, and to where. On
 // host memory: no GPU needed.
-#include "model/live_weights.h"
+#include "model/train/live_weights.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 
 #include "core/cuda/device.h"
 #include "families.h"
-#include "model/params.h"
+#include "model/train/params.h"
 #include "support.h"
 
 namespace mr::model {

@@ -194,8 +194,8 @@ TEST(LoadGguf, BadFilesAreNamed) {
     }
 }
 
-// The corpus of src/model/model_fuzz.cpp: one of which nothing is loaded would fuzz the first check
-// and nothing behind it.
+// The corpus of src/model/io/model_fuzz.cpp: one of which nothing is loaded would fuzz the first
+// check and nothing behind it.
 TEST(Load, FuzzCorpusIsWhatItsNamesSay) {
     test::ModelInput input;
     int good = 0, bad = 0;

@@ -1,4 +1,4 @@
-#include "model/random.h"
+#include "model/io/random.h"
 
 #include <gtest/gtest.h>
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "families.h"
-#include "model/convert.h"
 #include "model/forward.h"
+#include "model/io/convert.h"
 #include "model/model.h"
 #include "support.h"
 #include "temp_folder.h"

@@ -1,12 +1,12 @@
 // Rearranged weights: the same logits, the same accounts.
-#include "model/repack.h"
+#include "model/cpu/repack.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
 #include "model/forward.h"
-#include "model/random.h"
+#include "model/io/random.h"
 #include "ops/linear/linear.h"
 #include "support.h"
 

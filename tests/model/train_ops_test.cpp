@@ -1,10 +1,10 @@
 // Heads that attention has no backward for are refused before memory or a device is asked for.
-#include "model/train_ops.h"
+#include "model/train/train_ops.h"
 
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "model/train_engine.h"
+#include "model/train/train_engine.h"
 
 namespace mr::model {
 namespace {

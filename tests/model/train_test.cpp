@@ -12,9 +12,9 @@
 #include "families.h"
 #include "formats/safetensors.h"
 #include "model/forward.h"
-#include "model/source.h"
-#include "model/train_engine.h"
-#include "model/write_model.h"
+#include "model/io/source.h"
+#include "model/io/write_model.h"
+#include "model/train/train_engine.h"
 #include "temp_folder.h"
 
 namespace mr::model {

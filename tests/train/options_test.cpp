@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "core/error.h"
-#include "model/params.h"
-#include "model/source.h"
-#include "model/write_model.h"
+#include "model/io/source.h"
+#include "model/io/write_model.h"
+#include "model/train/params.h"
 #include "temp_folder.h"
 
 namespace mr::train {

@@ -13,7 +13,7 @@
 
 #include "core/error.h"
 #include "core/mapped_file.h"
-#include "model/train_engine.h"
+#include "model/train/train_engine.h"
 #include "temp_folder.h"
 #include "text/bpe_train.h"
 #include "text/tokenizer_json_writer.h"

@@ -1,0 +1,155 @@
+#include "model/cuda/device_buffers.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#ifdef MR_CUDA
+#include "core/cuda/timeline.h"
+#include "ops/attention/paged/attention_cuda.h"
+#include "ops/linear/gemm_cuda.h"
+#include "ops/linear/linear_cuda.h"
+#include "ops/sample/sample_cuda.h"
+#include "ops/step/step_cuda.h"
+#endif
+
+namespace mr::model {
+namespace {
+
+std::int64_t pages_of(const EngineOptions& options) {
+    return (options.context + KvCache::kPageTokens - 1) / KvCache::kPageTokens +
+           options.max_sequences - 1;
+}
+
+}  // namespace
+
+// The plan adds them up, the engine takes them.
+template <typename Take>
+void DeviceTensors::each(const Model& model, const EngineOptions& options, Take&& take) {
+    const ModelSpec& spec = model.spec;
+    const std::int64_t tokens = options.max_batch, rows = options.max_logits;
+    const auto tensor = [&](Tensor& t, Shape shape) {
+        t = {take(static_cast<std::size_t>(shape.count()) * 4), DType::f32, shape};
+    };
+    const auto array = [&](auto*& p, std::int64_t count) {
+        p = static_cast<std::remove_reference_t<decltype(p)>>(
+            take(static_cast<std::size_t>(count) * sizeof *p));
+    };
+    tensor(x, {tokens, spec.dim});
+    tensor(h, {tokens, spec.dim});
+    if (spec.residual == Residual::parallel) tensor(h2, {tokens, spec.dim});
+    tensor(qkv, {tokens, spec.q_dim() + 2 * spec.kv_dim()});
+    tensor(q, {tokens, spec.q_dim()});
+    tensor(attn, {tokens, spec.q_dim()});
+    if (spec.gated) tensor(gate_up, {tokens, 2 * spec.hidden});
+    tensor(up, {tokens, spec.hidden});
+    tensor(last, {rows, spec.dim});
+    tensor(logits, {rows, spec.vocab});
+    if (spec.rope.rotary > 0) tensor(rope, {options.context, spec.rope.rotary / 2, 2});
+    array(nll, rows);
+    if (options.check_nan) array(not_finite, 1);
+    max_pages = static_cast<int>(pages_of(options));
+    for (Arrays* a : {&pass, &decode}) {
+        array(a->ids, tokens);
+        array(a->positions, tokens);
+        array(a->sequence, tokens);
+        array(a->first, 2 * (options.max_sequences + 1));
+        array(a->pages, std::int64_t{options.max_sequences} * max_pages);
+        array(a->rows, std::max(rows, tokens));
+    }
+}
+
+std::uint64_t DeviceBuffers::activation_bytes(const Model& model, const EngineOptions& options) {
+    DeviceTensors unused;
+    std::size_t bytes = 0;
+    unused.each(model, options, [&](std::size_t size) -> void* {
+        bytes += cuda::DeviceArena::padded(size);
+        return nullptr;
+    });
+    return bytes;
+}
+
+#ifdef MR_CUDA
+namespace {
+
+std::size_t attention_bytes(const ModelSpec& spec, const EngineOptions& options) {
+    const int rows = std::min(options.max_batch, options.max_sequences * cuda::kDecodeRows);
+    return cuda::attention_scratch_bytes(rows, spec.heads, spec.head_dim,
+                                         static_cast<int>(options.context));
+}
+
+// Products for few tokens: their inputs, normed or quantised.
+std::size_t linear_bytes(const ModelSpec& spec, const EngineOptions& options) {
+    const int rows = std::min(options.max_batch, options.max_sequences * cuda::kDecodeRows);
+    return cuda::linear_small_scratch_bytes(std::max<std::int64_t>(rows, options.max_logits),
+                                            std::max({spec.dim, spec.q_dim(), spec.hidden}));
+}
+
+std::size_t step_bytes(const ModelSpec& spec, const EngineOptions& options) {
+    std::size_t bytes = 0;
+    for (int rows = 1; rows <= std::min(options.max_sequences, cuda::kStepRows); ++rows) {
+        bytes +=
+            cuda::DeviceArena::padded(cuda::StepProgram::bytes(step_shape(spec, options, rows)));
+    }
+    return bytes;
+}
+
+// The largest product of the model decides.
+std::size_t gemm_bytes(const Model& model) {
+    const ModelSpec& spec = model.spec;
+    std::size_t most = 0;
+    const auto product = [&](const Tensor& w, std::int64_t n) {
+        if (!w.shape.rank) return;
+        const DType type = w.dtype == DType::q8_0   ? DType::q8_0x8
+                           : w.dtype == DType::q4_0 ? DType::q4_0x8
+                                                    : w.dtype;
+        const DType compute = cuda::compute_type(type);
+        for (const DType out : {DType::f32, compute}) {
+            for (const bool bias : {false, true}) {
+                most = std::max(most,
+                                cuda::gemm_scratch_bytes({n, w.cols(), type, compute, out, bias}));
+            }
+        }
+    };
+    for (const LayerWeights& w : model.weights.layers) {
+        product(w.q, spec.q_dim() + 2 * spec.kv_dim());
+        product(w.o, spec.dim);
+        product(w.up, (spec.gated ? 2 : 1) * std::int64_t{spec.hidden});
+        product(w.down, spec.dim);
+    }
+    product(model.weights.head, spec.vocab);
+    return most;
+}
+
+}  // namespace
+
+std::uint64_t DeviceBuffers::scratch_bytes(const Model& model, const EngineOptions& options) {
+    return cuda::DeviceArena::padded(attention_bytes(model.spec, options)) +
+           cuda::DeviceArena::padded(gemm_bytes(model)) +
+           cuda::DeviceArena::padded(linear_bytes(model.spec, options)) +
+           cuda::DeviceArena::padded(step_bytes(model.spec, options));
+}
+
+std::uint64_t DeviceBuffers::beside_bytes(const Model& model, const EngineOptions& options) {
+    return cuda::DeviceArena::padded(cuda::Sampler::device_bytes(options.max_sequences)) +
+           cuda::DeviceArena::padded(most_stages(model.spec) * sizeof(cuda::Stamp));
+}
+
+void DeviceBuffers::take(const Model& model, const EngineOptions& options) {
+    activations_ = cuda::DeviceArena("activations", activation_bytes(model, options));
+    each(model, options, [&](std::size_t size) { return activations_.alloc(size); });
+    scratch_ = cuda::DeviceArena("scratch", scratch_bytes(model, options));
+    const auto span = [&](std::size_t bytes) {
+        return std::span<std::byte>(static_cast<std::byte*>(scratch_.alloc(bytes)), bytes);
+    };
+    attention_scratch = span(attention_bytes(model.spec, options));
+    gemm_scratch = span(gemm_bytes(model));
+    linear_scratch = span(linear_bytes(model.spec, options));
+    step_programs = span(step_bytes(model.spec, options));
+}
+#else
+// What only kernels can say.
+std::uint64_t DeviceBuffers::scratch_bytes(const Model&, const EngineOptions&) { return 0; }
+std::uint64_t DeviceBuffers::beside_bytes(const Model&, const EngineOptions&) { return 0; }
+#endif
+
+}  // namespace mr::model

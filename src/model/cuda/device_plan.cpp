@@ -1,0 +1,88 @@
+// What a device engine will hold, from the model alone; and what a build without CUDA has instead
+// of one.
+#include <string>
+
+#include "core/cuda/device.h"
+#include "core/error.h"
+#include "model/cuda/device_buffers.h"
+#include "model/cuda/device_engine.h"
+#include "model/cuda/device_layout.h"
+
+namespace mr::model {
+namespace {
+
+// Head sizes that attention takes (ops/attention/paged/attention_cuda.h).
+constexpr int kHeadUnit = 8, kMostHead = 256;
+
+}  // namespace
+
+DType device_kv_type(const Model& model) {
+    const Tensor& matrix =
+        model.weights.layers.empty() ? model.weights.embedding : model.weights.layers.front().o;
+    return matrix.dtype == DType::f32 || matrix.dtype == DType::f16 ? matrix.dtype : DType::bf16;
+}
+
+MemoryPlan device_plan(const Model& model, const EngineOptions& options) {
+    MemoryPlan plan;
+    plan.add("weights", device_weight_bytes(model));
+    plan.add("KV cache", cuda::DeviceArena::padded(
+                             KvCache::bytes(model.spec, options.context, options.max_sequences,
+                                            options.kv_type.value_or(device_kv_type(model)))));
+    plan.add("activations", DeviceBuffers::activation_bytes(model, options));
+    plan.add("scratch", DeviceBuffers::scratch_bytes(model, options));
+    plan.add("sampler and stamps", DeviceBuffers::beside_bytes(model, options));
+    return plan;
+}
+
+void require_device_shape(const Model& model) {
+    const ModelSpec& spec = model.spec;
+    if (spec.head_dim % kHeadUnit != 0 || spec.head_dim > kMostHead) {
+        throw Error::input({.file = model.source,
+                            .field = "head size",
+                            .value = std::to_string(spec.head_dim),
+                            .problem = "the GPU engine takes heads of a multiple of " +
+                                       std::to_string(kHeadUnit) + " up to " +
+                                       std::to_string(kMostHead),
+                            .remedy = "use --device cpu"});
+    }
+    for (const DeviceLayer& layer : device_views(spec, types_of(model), 0).layers) {
+        if (layer.qkv.shape.rank && (!spec.gated || layer.gate_up.shape.rank)) continue;
+        throw Error::input({.file = model.source,
+                            .field = "weights",
+                            .problem = "the matrices of q, k and v, or of gate and up, are of "
+                                       "different types or cannot lie one after another in tiles "
+                                       "of 8 rows, which the GPU engine needs",
+                            .remedy = "convert the model to one type (millrace convert --type), or "
+                                      "use --device cpu"});
+    }
+}
+
+void require_device_memory(const Model& model, const EngineOptions& options,
+                           std::uint64_t available) {
+    DeviceNeeds needs;
+    needs.plan = device_plan(model, options);
+    needs.context = options.context;
+    needs.weights = device_weight_bytes(model);
+    needs.kv_position = KvCache::bytes(model.spec, KvCache::kPageTokens, 1,
+                                       options.kv_type.value_or(device_kv_type(model))) /
+                        KvCache::kPageTokens;
+    require_device_memory(needs, model.spec, available);
+}
+
+void require_device(const Model& model, const EngineOptions& options, std::uint64_t held) {
+    require_device_shape(model);
+    require_device_memory(model, options, cuda::require_device().free_bytes + held);
+}
+
+#ifndef MR_CUDA
+// NOLINTBEGIN(performance-unnecessary-value-param): the signature is that of device_engine_cuda.cpp
+std::unique_ptr<DeviceEngine> make_device_engine(std::shared_ptr<const Model>,
+                                                 std::shared_ptr<const DeviceWeights>,
+                                                 const EngineOptions&, Ledger&) {
+    cuda::require_device();  // throws: there is none
+    return nullptr;
+}
+// NOLINTEND(performance-unnecessary-value-param)
+#endif
+
+}  // namespace mr::model

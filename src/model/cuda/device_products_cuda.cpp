@@ -1,0 +1,107 @@
+#include "model/cuda/device_products.h"
+
+#include <cmath>
+
+namespace mr::model {
+
+Tensor rows_as(Tensor buffer, DType type, std::int64_t first, std::int64_t rows,
+               std::int64_t cols) {
+    std::byte* data =
+        static_cast<std::byte*>(buffer.data) + static_cast<std::size_t>(first) * buffer.row_bytes();
+    return {data, type, {rows, cols}};
+}
+
+cuda::LinearIn DeviceProducts::qkv(const ops::DeviceBatch& batch, std::int64_t first, int i,
+                                   const ops::PagedKv& kv) const {
+    const LayerWeights& w = layer(i);
+    const DeviceLayer& joined = weights_.layers[static_cast<std::size_t>(i)];
+    const std::int64_t rows = batch.tokens;
+    Tensor q = rows_as(buffers_.q, cuda::compute_type(w.o.dtype), first, rows, spec_.q_dim());
+    q.shape = {rows, spec_.heads, spec_.head_dim};
+    cuda::LinearIn in;
+    in.x = rows_as(buffers_.x, DType::f32, first, rows, spec_.dim);
+    in.norm = norm(w.attn_norm, w.attn_norm_bias);
+    in.w = joined.qkv;
+    in.bias = joined.qkv_bias;
+    in.finish = cuda::Finish::qkv;
+    in.qkv = {q, kv, buffers_.rope, spec_.rope.rotary, spec_.heads};
+    in.batch = &batch;
+    in.name = "qkv";
+    return in;
+}
+
+cuda::LinearIn DeviceProducts::out(std::int64_t rows, std::int64_t first, int i) const {
+    const LayerWeights& w = layer(i);
+    cuda::LinearIn in;
+    in.x = rows_as(buffers_.attn, cuda::compute_type(w.o.dtype), first, rows, spec_.q_dim());
+    in.w = w.o;
+    in.bias = w.o_bias;
+    in.finish = cuda::Finish::add;
+    in.out = rows_as(buffers_.x, DType::f32, first, rows, spec_.dim);
+    in.name = "out";
+    return in;
+}
+
+cuda::LinearIn DeviceProducts::up(std::int64_t rows, std::int64_t first, int i) const {
+    const LayerWeights& w = layer(i);
+    cuda::LinearIn in;
+    in.x = rows_as(buffers_.x, DType::f32, first, rows, spec_.dim);
+    in.norm = norm(w.mlp_norm, w.mlp_norm_bias);
+    in.w = spec_.gated ? weights_.layers[static_cast<std::size_t>(i)].gate_up : w.up;
+    in.bias = w.up_bias;
+    in.finish = spec_.gated ? cuda::Finish::gate : cuda::Finish::activate;
+    in.activation = spec_.activation;
+    in.out = rows_as(buffers_.up, cuda::compute_type(w.down.dtype), first, rows, spec_.hidden);
+    in.name = "mlp up";
+    return in;
+}
+
+cuda::LinearIn DeviceProducts::down(std::int64_t rows, std::int64_t first, int i) const {
+    const LayerWeights& w = layer(i);
+    cuda::LinearIn in;
+    in.x = rows_as(buffers_.up, cuda::compute_type(w.down.dtype), first, rows, spec_.hidden);
+    in.w = w.down;
+    in.bias = w.down_bias;
+    in.finish = cuda::Finish::add;
+    in.out = rows_as(buffers_.x, DType::f32, first, rows, spec_.dim);
+    in.name = "down";
+    return in;
+}
+
+cuda::LinearIn DeviceProducts::head(Tensor x, Tensor logits) const {
+    const Weights& w = weights_.weights;
+    cuda::LinearIn in;
+    in.x = x;
+    in.norm = norm(w.final_norm, w.final_norm_bias);
+    in.w = w.head;
+    in.bias = w.head_bias;
+    in.out = logits;
+    in.kind = OpKind::lm_head;
+    in.name = "head";
+    return in;
+}
+
+cuda::StepModel DeviceProducts::step(const ops::DeviceBatch& batch, KvCache& cache,
+                                     Tensor logits) const {
+    const std::int64_t rows = batch.tokens;
+    cuda::StepModel model;
+    for (int i = 0; i < spec_.layers; ++i) {
+        const ops::PagedKv kv = cache.layer(i);
+        model.layers.push_back(
+            {qkv(batch, 0, i, kv), out(rows, 0, i), up(rows, 0, i), down(rows, 0, i), kv});
+    }
+    const DType compute = cuda::compute_type(layer(0).o.dtype);
+    model.q = rows_as(buffers_.q, compute, 0, rows, spec_.q_dim());
+    model.attn = rows_as(buffers_.attn, compute, 0, rows, spec_.q_dim());
+    model.q.shape = model.attn.shape = {rows, spec_.heads, spec_.head_dim};
+    model.parallel = spec_.residual == Residual::parallel;
+    model.mask = spec_.mask;
+    model.scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim));
+    if (weights_.weights.head.dtype == layer(0).o.dtype) {
+        model.head = head(rows_as(buffers_.x, DType::f32, 0, rows, spec_.dim),
+                          rows_as(logits, DType::f32, 0, rows, spec_.vocab));
+    }
+    return model;
+}
+
+}  // namespace mr::model

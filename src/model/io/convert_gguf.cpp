@@ -1,0 +1,132 @@
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "core/error.h"
+#include "model/io/convert_formats.h"
+#include "text/tokenizer_gguf.h"
+
+namespace mr::model {
+namespace {
+
+using text::TokenizerData;
+using text::TokenizerModel;
+using text::TokenType;
+
+std::uint32_t u32(std::int64_t value) { return static_cast<std::uint32_t>(value); }
+
+void write_rope(formats::GgufWriter& writer, const std::string& arch, const ModelSpec& spec) {
+    using Scaling = RopeSpec::Scaling;
+    const RopeSpec& rope = spec.rope;
+    if (rope.rotary == 0) return;
+    writer.set_u32(arch + ".rope.dimension_count", u32(rope.rotary));
+    writer.set_f32(arch + ".rope.freq_base", static_cast<float>(rope.theta));
+    if (rope.scaling != Scaling::linear && rope.scaling != Scaling::yarn) return;
+    const bool yarn = rope.scaling == Scaling::yarn;
+    writer.set_string(arch + ".rope.scaling.type", yarn ? "yarn" : "linear");
+    writer.set_f32(arch + ".rope.scaling.factor", static_cast<float>(rope.factor));
+    if (!yarn) return;
+    writer.set_u32(arch + ".rope.scaling.original_context_length",
+                   u32(std::llround(rope.original_context)));
+    writer.set_f32(arch + ".rope.scaling.yarn_beta_fast", static_cast<float>(rope.beta_fast));
+    writer.set_f32(arch + ".rope.scaling.yarn_beta_slow", static_cast<float>(rope.beta_slow));
+    if (rope.attention_factor > 0) {
+        // The key multiplies YaRN's own magnitude.
+        RopeSpec plain = rope;
+        plain.attention_factor = 0;
+        writer.set_f32(
+            arch + ".rope.scaling.attn_factor",
+            static_cast<float>(rope.attention_factor / rope_frequencies(plain).magnitude));
+    }
+}
+
+// The vocabulary as GGUF can hold it: as many tokens as the embedding has rows.
+TokenizerData padded_vocabulary(TokenizerData data, int vocab) {
+    if (data.model == TokenizerModel::bytes) {
+        // GGUF has no such kind: a SentencePiece vocabulary of nothing but bytes.
+        data.model = TokenizerModel::sentencepiece_bpe;
+        for (std::size_t i = 0; i < data.tokens.size() && i < 256; ++i) {
+            data.tokens[i] = fmt::format("<0x{:02X}>", i);
+            data.types[i] = TokenType::byte;
+        }
+        data.scores.assign(data.tokens.size(), 0.0f);
+    }
+    for (std::size_t i = data.tokens.size(); i < static_cast<std::size_t>(vocab); ++i) {
+        data.tokens.push_back(fmt::format("[PAD{}]", i));
+        data.types.push_back(TokenType::unused);
+        if (!data.scores.empty()) data.scores.push_back(-static_cast<float>(vocab));
+    }
+    return data;
+}
+
+}  // namespace
+
+std::string gguf_architecture(const ModelSpec& spec) {
+    if (spec.family == "mistral") return "llama";
+    if (spec.family == "gpt-neox") return "gptneox";
+    return spec.family;
+}
+
+void require_gguf_can_hold(const ModelSpec& spec, const std::string& file) {
+    const ops::Activation expected = spec.family == "gpt2"       ? ops::Activation::gelu_tanh
+                                     : spec.family == "gpt-neox" ? ops::Activation::gelu
+                                                                 : ops::Activation::silu;
+    if (spec.activation != expected) {
+        throw Error::input({.file = file,
+                            .field = "activation",
+                            .value = ops::activation_name(spec.activation),
+                            .problem = fmt::format("GGUF holds {} models with {} only", spec.family,
+                                                   ops::activation_name(expected)),
+                            .remedy = "convert to safetensors instead"});
+    }
+}
+
+std::vector<float> gguf_frequency_factors(const RopeSpec& rope) {
+    if (rope.scaling != RopeSpec::Scaling::llama3) return rope.freq_factors;
+    RopeSpec plain = rope;
+    plain.scaling = RopeSpec::Scaling::none;
+    plain.freq_factors.clear();
+    const auto from = rope_frequencies(plain).inv_freq;
+    const auto to = rope_frequencies(rope).inv_freq;
+    std::vector<float> out(from.size());
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(from[i] / to[i]);
+    return out;
+}
+
+void write_gguf_metadata(formats::GgufWriter& writer, const ModelSpec& spec,
+                         const text::Tokenizer* tokenizer, DType type) {
+    const std::string arch = gguf_architecture(spec);
+    writer.set_string("general.architecture", arch);
+    writer.set_string("general.type", "model");
+    if (!spec.name.empty()) writer.set_string("general.name", spec.name);
+    writer.set_u32("general.file_type", formats::ggml_type(type).file_type);
+    writer.set_u32("general.quantization_version", 2);
+    writer.set_u32(arch + ".context_length", u32(spec.context));
+    writer.set_u32(arch + ".embedding_length", u32(spec.dim));
+    writer.set_u32(arch + ".block_count", u32(spec.layers));
+    writer.set_u32(arch + ".feed_forward_length", u32(spec.hidden));
+    writer.set_u32(arch + ".attention.head_count", u32(spec.heads));
+    writer.set_u32(arch + ".attention.head_count_kv", u32(spec.kv_heads));
+    if (spec.head_dim * spec.heads != spec.dim) {
+        writer.set_u32(arch + ".attention.key_length", u32(spec.head_dim));
+        writer.set_u32(arch + ".attention.value_length", u32(spec.head_dim));
+    }
+    writer.set_f32(arch + (spec.norm == NormKind::rms ? ".attention.layer_norm_rms_epsilon"
+                                                      : ".attention.layer_norm_epsilon"),
+                   spec.norm_eps);
+    if (spec.mask.window > 0) {
+        writer.set_u32(arch + ".attention.sliding_window", u32(spec.mask.window));
+    }
+    if (spec.family == "gpt-neox") {
+        writer.set_bool(arch + ".use_parallel_residual", spec.residual == Residual::parallel);
+    }
+    writer.set_u32(arch + ".vocab_size", u32(spec.vocab));
+    write_rope(writer, arch, spec);
+    if (tokenizer) {
+        text::write_tokenizer(writer, padded_vocabulary(tokenizer->data(), spec.vocab));
+    } else {
+        writer.set_string("tokenizer.ggml.model", "no_vocab");
+    }
+}
+
+}  // namespace mr::model

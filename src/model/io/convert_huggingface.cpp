@@ -1,0 +1,193 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "core/error.h"
+#include "model/io/convert_formats.h"
+
+namespace mr::model {
+namespace {
+
+using nlohmann::ordered_json;
+using Scaling = RopeSpec::Scaling;
+
+const char* activation_in_config(ops::Activation activation) {
+    switch (activation) {
+        case ops::Activation::silu:
+            return "silu";
+        case ops::Activation::gelu:
+            return "gelu";
+        case ops::Activation::gelu_tanh:
+            return "gelu_new";
+        case ops::Activation::relu:
+            return "relu";
+    }
+    return "";
+}
+
+// 1e-05 rather than 9.999999747378752e-06; it reads back as the same float.
+double shortest(float value) { return std::stod(fmt::format("{}", value)); }
+
+[[noreturn]] void cannot_say(const std::string& file, const char* field, std::string value) {
+    throw Error::input({.file = file,
+                        .field = field,
+                        .value = std::move(value),
+                        .problem = "a Hugging Face configuration of this family cannot say this",
+                        .remedy = "convert to GGUF instead"});
+}
+
+// GGUF gives Llama-3's scaling as divisors alone; config.json wants the numbers they came from.
+// Llama-3 models have low and high factors of 1 and 4, and contexts that are powers of two.
+RopeSpec recover_llama3(RopeSpec rope, const std::string& file) {
+    if (rope.freq_factors.empty()) return rope;
+    const std::vector<float> wanted = std::move(rope.freq_factors);
+    rope.freq_factors.clear();
+    if (rope.scaling == Scaling::none) {
+        rope.scaling = Scaling::llama3;
+        rope.factor = static_cast<double>(*std::max_element(wanted.begin(), wanted.end()));
+        rope.low_freq_factor = 1;
+        rope.high_freq_factor = 4;
+        for (double context = 16; context <= 1 << 24; context *= 2) {
+            rope.original_context = context;
+            const std::vector<float> made = gguf_frequency_factors(rope);
+            bool same = true;
+            for (std::size_t i = 0; i < made.size() && same; ++i) {
+                same = std::abs(made[i] - wanted[i]) <= 1e-5f * wanted[i];
+            }
+            if (same) return rope;
+        }
+    }
+    cannot_say(file, "rope_freqs.weight", fmt::format("{} divisors", wanted.size()));
+}
+
+void add_rope(ordered_json& config, const ModelSpec& spec, const std::string& file) {
+    const RopeSpec rope = recover_llama3(spec.rope, file);
+    if (spec.family == "gpt-neox") {
+        // The loaders multiply and cut off: half a step more keeps the number of elements.
+        double part = static_cast<double>(rope.rotary) / spec.head_dim;
+        if (static_cast<int>(spec.head_dim * part) != rope.rotary) part += 0.5 / spec.head_dim;
+        config["rotary_pct"] = part;
+        config["rotary_emb_base"] = rope.theta;
+    } else {
+        if (rope.rotary != spec.head_dim) {
+            cannot_say(file, "rotary dimensions", fmt::format("{}", rope.rotary));
+        }
+        config["rope_theta"] = rope.theta;
+    }
+    config["rope_scaling"] = nullptr;
+    if (rope.scaling == Scaling::none) return;
+    ordered_json scaling;
+    scaling["rope_type"] = rope.scaling == Scaling::linear   ? "linear"
+                           : rope.scaling == Scaling::llama3 ? "llama3"
+                                                             : "yarn";
+    scaling["factor"] = rope.factor;
+    if (rope.scaling != Scaling::linear) {
+        scaling["original_max_position_embeddings"] = std::llround(rope.original_context);
+    }
+    if (rope.scaling == Scaling::llama3) {
+        scaling["low_freq_factor"] = rope.low_freq_factor;
+        scaling["high_freq_factor"] = rope.high_freq_factor;
+    }
+    if (rope.scaling == Scaling::yarn) {
+        scaling["beta_fast"] = rope.beta_fast;
+        scaling["beta_slow"] = rope.beta_slow;
+        if (rope.attention_factor > 0) scaling["attention_factor"] = rope.attention_factor;
+    }
+    config["rope_scaling"] = std::move(scaling);
+}
+
+void add_gpt2(ordered_json& config, const ModelSpec& spec) {
+    config["n_embd"] = spec.dim;
+    config["n_layer"] = spec.layers;
+    config["n_head"] = spec.heads;
+    config["n_inner"] = spec.hidden;
+    config["n_positions"] = spec.context;
+    config["activation_function"] = activation_in_config(spec.activation);
+    config["layer_norm_epsilon"] = shortest(spec.norm_eps);
+}
+
+void add_common(ordered_json& config, const ModelSpec& spec) {
+    config["hidden_size"] = spec.dim;
+    config["num_hidden_layers"] = spec.layers;
+    config["num_attention_heads"] = spec.heads;
+    config["intermediate_size"] = spec.hidden;
+    config["max_position_embeddings"] = spec.context;
+    config["hidden_act"] = activation_in_config(spec.activation);
+}
+
+void add_neox(ordered_json& config, const ModelSpec& spec, const std::string& file) {
+    if (spec.qkv_bias != spec.out_bias || !spec.mlp_bias) cannot_say(file, "biases", "some");
+    config["layer_norm_eps"] = shortest(spec.norm_eps);
+    config["use_parallel_residual"] = spec.residual == Residual::parallel;
+    config["attention_bias"] = spec.qkv_bias;
+}
+
+void add_llama(ordered_json& config, const ModelSpec& spec, const std::string& file) {
+    config["num_key_value_heads"] = spec.kv_heads;
+    config["head_dim"] = spec.head_dim;
+    config["rms_norm_eps"] = shortest(spec.norm_eps);
+    const bool qwen2 = spec.family == "qwen2";
+    const bool can_have_bias = !qwen2 && spec.family != "mistral";
+    const bool same = spec.qkv_bias == spec.out_bias && (can_have_bias || !spec.qkv_bias);
+    if (qwen2 ? !spec.qkv_bias || spec.out_bias : !same) cannot_say(file, "biases", "some");
+    if (can_have_bias) config["attention_bias"] = spec.qkv_bias;
+    const int window = spec.mask.window;
+    if (spec.family == "mistral") {
+        config["sliding_window"] = nullptr;
+        if (window > 0) config["sliding_window"] = window;
+    } else if (spec.family.starts_with("qwen")) {
+        config["use_sliding_window"] = window > 0;
+        config["sliding_window"] = nullptr;
+        if (window > 0) config["sliding_window"] = window;
+        config["max_window_layers"] = window > 0 ? 0 : spec.layers;
+    }
+}
+
+}  // namespace
+
+std::string huggingface_config(const ModelSpec& spec, const text::Tokenizer* tokenizer, DType type,
+                               const std::string& file) {
+    struct Family {
+        const char* name;
+        const char* architecture;
+        const char* model_type;
+    };
+    static constexpr Family kFamilies[] = {
+        {"llama", "LlamaForCausalLM", "llama"}, {"mistral", "MistralForCausalLM", "mistral"},
+        {"qwen2", "Qwen2ForCausalLM", "qwen2"}, {"qwen3", "Qwen3ForCausalLM", "qwen3"},
+        {"gpt2", "GPT2LMHeadModel", "gpt2"},    {"gpt-neox", "GPTNeoXForCausalLM", "gpt_neox"}};
+    const auto* family = std::find_if(std::begin(kFamilies), std::end(kFamilies),
+                                      [&](const Family& f) { return spec.family == f.name; });
+    MR_CHECK(family != std::end(kFamilies), "every family has a Hugging Face architecture");
+
+    ordered_json config;
+    config["architectures"] = {family->architecture};
+    config["model_type"] = family->model_type;
+    config["vocab_size"] = spec.vocab;
+    if (spec.family == "gpt2") {
+        add_gpt2(config, spec);
+    } else {
+        add_common(config, spec);
+        add_rope(config, spec, file);
+        if (spec.family == "gpt-neox") {
+            add_neox(config, spec, file);
+        } else {
+            add_llama(config, spec, file);
+        }
+    }
+    config["tie_word_embeddings"] = spec.tied_embeddings;
+    config["torch_dtype"] = type == DType::f16    ? "float16"
+                            : type == DType::bf16 ? "bfloat16"
+                                                  : "float32";
+    // Without a tokenizer nothing is known of them, and the family's defaults would be guesses.
+    config["bos_token_id"] = nullptr;
+    config["eos_token_id"] = nullptr;
+    if (tokenizer && tokenizer->bos()) config["bos_token_id"] = *tokenizer->bos();
+    if (tokenizer && tokenizer->eos()) config["eos_token_id"] = *tokenizer->eos();
+    return config.dump(2) + "\n";
+}
+
+}  // namespace mr::model

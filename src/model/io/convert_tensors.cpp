@@ -1,0 +1,284 @@
+#include "model/io/convert_tensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "core/cpu.h"
+#include "core/error.h"
+#include "model/io/convert_formats.h"
+#include "model/io/random.h"
+#include "model/row_order.h"
+#include "ops/quant/quant.h"
+
+namespace mr::model {
+namespace {
+
+constexpr std::size_t kChunkBytes = 4u << 20;  // written at a time
+
+}  // namespace
+
+ConvertInput open_input(const std::string& in, const ConvertOptions& options) {
+    ConvertInput out;
+    if (in.starts_with(kRandomPrefix)) {
+        auto model = std::make_shared<Model>(random_model(in));
+        out.spec = model->spec;
+        out.tokenizer = options.tokenizer.empty()
+                            ? model->tokenizer
+                            : open_tokenizer(options.tokenizer, out.spec.vocab);
+        require_vocab(out.spec, out.tokenizer.get(), in);
+        out.read = [model](RoleAt at) { return RoleTensor{role_slot(model->weights, at), model}; };
+        out.dtype = [model](RoleAt at) { return role_slot(model->weights, at).dtype; };
+        return out;
+    }
+    LoadOptions load;
+    load.tokenizer = options.tokenizer;
+    auto source = std::make_shared<Source>(open_source(in, load));
+    source->require_all_known();
+    out.spec = source->spec;
+    out.tokenizer = source->tokenizer;
+    out.read = [source](RoleAt at) { return source->read(at); };
+    out.dtype = [source](RoleAt at) { return source->place(at).tensor->view.dtype; };
+    return out;
+}
+
+Converter::Converter(ConvertInput input, Dialect dialect, const ConvertOptions& options)
+    : input_(std::move(input)),
+      dialect_(dialect),
+      layout_(dialect_layout(dialect, input_.spec.family)),
+      options_(options),
+      pool_(cpu_info().cores) {
+    // GGUF's llama turns neighbours; all others turn halves.
+    const bool interleaved = dialect == Dialect::gguf && gguf_architecture(input_.spec) == "llama";
+    style_ = interleaved ? ops::RopeStyle::interleaved : ops::RopeStyle::half;
+    plan();
+}
+
+std::vector<std::string> Converter::notes() const {
+    if (fallbacks_.empty()) return {};
+    return {fmt::format("{} matrices ({}, ...) have rows that are not a multiple of 32: f16",
+                        fallbacks_.size(), fallbacks_.front())};
+}
+
+DType Converter::main_type() const {
+    for (const OutTensor& tensor : tensors_) {
+        if (tensor.parts.front().role == Role::up) return tensor.dtype;
+    }
+    return DType::f32;
+}
+
+void Converter::run(const Write& write) {
+    std::uint64_t done = 0;
+    for (const OutTensor& tensor : tensors_) {
+        const auto counted = [&](const void* data, std::size_t bytes) {
+            write(data, bytes);
+            done += bytes;
+            if (options_.progress) options_.progress("converting", done, total_);
+        };
+        if (tensor.parts.front().role == Role::rope_freqs) {
+            const std::vector<float> factors = gguf_frequency_factors(input_.spec.rope);
+            counted(factors.data(), factors.size() * sizeof(float));
+        } else if (tensor.shape.rank == 1) {
+            write_vector(tensor, counted);
+        } else {
+            write_matrix(tensor, counted);
+        }
+    }
+}
+
+void Converter::plan() {
+    const ModelSpec& spec = input_.spec;
+    std::vector<RoleAt> roles = roles_of(spec);
+    // llama.cpp wants GPT-NeoX's head written out.
+    if (spec.tied_embeddings && dialect_ == Dialect::gguf && spec.family == "gpt-neox") {
+        roles.push_back({Role::head});
+    }
+    for (RoleAt at : roles) {
+        if (layout_.qkv != DialectLayout::Qkv::separate) {
+            // q stands for all three.
+            if (at.role == Role::q) {
+                add({Role::qkv, at.layer}, {at, {Role::k, at.layer}, {Role::v, at.layer}});
+                continue;
+            }
+            if (at.role == Role::q_bias) {
+                add({Role::qkv_bias, at.layer},
+                    {at, {Role::k_bias, at.layer}, {Role::v_bias, at.layer}});
+                continue;
+            }
+            if (at.role == Role::k || at.role == Role::v || at.role == Role::k_bias ||
+                at.role == Role::v_bias) {
+                continue;
+            }
+        }
+        add(at, {at});
+    }
+    if (dialect_ == Dialect::gguf && !gguf_frequency_factors(spec.rope).empty()) {
+        OutTensor freqs;
+        freqs.name = tensor_names(dialect_, {Role::rope_freqs}).front();
+        freqs.parts = {{Role::rope_freqs}};
+        freqs.shape = role_shape(spec, Role::rope_freqs);
+        total_ += dtype_bytes(DType::f32, static_cast<std::size_t>(freqs.shape.count()));
+        tensors_.push_back(std::move(freqs));
+    }
+}
+
+void Converter::add(RoleAt at, std::vector<RoleAt> parts) {
+    OutTensor out;
+    const auto names = tensor_names(dialect_, at);
+    if (names.empty()) {
+        throw Error::input({.field = fmt::format("role {}", static_cast<int>(at.role)),
+                            .problem = "the output format has no name for this tensor"});
+    }
+    out.name = names.front();
+    out.shape = role_shape(input_.spec, at.role);
+    out.transposed = layout_.transposed && is_matrix(at.role) && is_per_layer(at.role);
+    if (out.transposed) out.shape = Shape{out.shape[1], out.shape[0]};
+    out.parts = std::move(parts);
+    out.dtype = is_matrix(at.role) ? choose_type(at.role, out) : DType::f32;
+    total_ += dtype_bytes(out.dtype, static_cast<std::size_t>(out.shape.count()));
+    tensors_.push_back(std::move(out));
+}
+
+DType Converter::choose_type(Role role, const OutTensor& out) {
+    DType type = options_.type.value_or(part_type(out));
+    if (dialect_ != Dialect::gguf) return is_quantised(type) ? DType::f16 : type;
+    const bool is_head =
+        role == Role::head || (role == Role::embedding && input_.spec.tied_embeddings);
+    if (options_.type == DType::q4_0 && is_head) type = DType::q8_0;
+    if (options_.type && is_quantised(type) && role == Role::positions) return DType::f32;
+    if (out.shape[1] % dtype_info(type).block != 0) {
+        fallbacks_.push_back(out.name);
+        return DType::f16;
+    }
+    return type;
+}
+
+// The type that the parts have in the input; f16 where they differ.
+DType Converter::part_type(const OutTensor& out) const {
+    const DType first = source_dtype(out.parts.front());
+    for (RoleAt part : out.parts) {
+        if (source_dtype(part) != first) return DType::f16;
+    }
+    return first;
+}
+
+std::vector<RoleTensor> Converter::read(const OutTensor& tensor) const {
+    std::vector<RoleTensor> out;
+    for (RoleAt part : tensor.parts) out.push_back(input_.read(stored(part)));
+    return out;
+}
+
+// Which row of a q or k in memory belongs at `row`, where the output turns other pairs.
+std::int64_t Converter::rope_row(Role role, std::int64_t row) const {
+    if (input_.spec.rope.style == style_) return row;
+    const RowOrder rows = turned_rows(input_.spec, role);
+    return style_ == ops::RopeStyle::interleaved ? rows.source(row) : rows.inverse(row);
+}
+
+std::vector<Converter::RowRef> Converter::row_order(const OutTensor& tensor) const {
+    std::vector<RowRef> out;
+    const auto append = [&](int part, std::int64_t first, std::int64_t count) {
+        const Role role = tensor.parts[static_cast<std::size_t>(part)].role;
+        for (std::int64_t row = first; row < first + count; ++row) {
+            out.push_back({part, rope_row(role, row)});
+        }
+    };
+    const auto rows = [&](int part) {
+        return role_shape(input_.spec, tensor.parts[static_cast<std::size_t>(part)].role)[0];
+    };
+    const auto parts = static_cast<int>(tensor.parts.size());
+    if (parts == 3 && layout_.qkv == DialectLayout::Qkv::by_head) {
+        const std::int64_t size = input_.spec.head_dim;
+        for (std::int64_t head = 0; head < input_.spec.heads; ++head) {
+            for (int part = 0; part < parts; ++part) append(part, head * size, size);
+        }
+    } else {
+        for (int part = 0; part < parts; ++part) append(part, 0, rows(part));
+    }
+    return out;
+}
+
+void Converter::write_vector(const OutTensor& tensor, const Write& write) {
+    std::vector<std::vector<float>> parts;
+    for (const RoleTensor& part : read(tensor)) {
+        auto& values = parts.emplace_back(static_cast<std::size_t>(part.view.shape.count()));
+        ops::dequantize(part.view.dtype, part.view.data, values.data(), part.view.shape.count());
+    }
+    std::vector<float> out;
+    for (RowRef ref : row_order(tensor)) {
+        out.push_back(parts[static_cast<std::size_t>(ref.part)][static_cast<std::size_t>(ref.row)]);
+    }
+    write(out.data(), out.size() * sizeof(float));
+}
+
+// Rows of `cols` elements from fetch(row, f32 scratch), in the tensor's type, chunk by chunk.
+void Converter::write_rows(std::int64_t rows, std::size_t row_bytes, const Fetch& fetch,
+                           const Write& write) {
+    const auto chunk =
+        std::max<std::int64_t>(1, static_cast<std::int64_t>(kChunkBytes / row_bytes));
+    buffer_.resize(static_cast<std::size_t>(std::min(chunk, rows)) * row_bytes);
+    scratch_.resize(static_cast<std::size_t>(pool_.size()));
+    for (std::int64_t first = 0; first < rows; first += chunk) {
+        const std::int64_t count = std::min(chunk, rows - first);
+        pool_.parallel_for(count, 8, [&](std::int64_t begin, std::int64_t end, int thread) {
+            for (std::int64_t i = begin; i < end; ++i) {
+                fetch(first + i, scratch_[static_cast<std::size_t>(thread)],
+                      buffer_.data() + static_cast<std::size_t>(i) * row_bytes);
+            }
+        });
+        write(buffer_.data(), static_cast<std::size_t>(count) * row_bytes);
+    }
+}
+
+void Converter::write_matrix(const OutTensor& tensor, const Write& write) {
+    const std::vector<RoleTensor> parts = read(tensor);
+    const std::vector<RowRef> order = row_order(tensor);
+    const std::int64_t cols = parts.front().view.cols();
+    const std::size_t row_bytes =
+        dtype_bytes(tensor.dtype, static_cast<std::size_t>(tensor.shape[1]));
+    const auto source_row = [&](std::int64_t row) -> std::pair<const std::byte*, DType> {
+        const RowRef ref = order[static_cast<std::size_t>(row)];
+        const Tensor& view = parts[static_cast<std::size_t>(ref.part)].view;
+        return {view.row<const std::byte>(ref.row), view.dtype};
+    };
+    if (!tensor.transposed) {
+        write_rows(
+            tensor.shape[0], row_bytes,
+            [&](std::int64_t row, std::vector<float>& scratch, std::byte* out) {
+                const auto [data, dtype] = source_row(row);
+                if (dtype == tensor.dtype) {
+                    std::memcpy(out, data, row_bytes);
+                    return;
+                }
+                scratch.resize(static_cast<std::size_t>(cols));
+                ops::dequantize(dtype, data, scratch.data(), cols);
+                ops::quantize(tensor.dtype, scratch.data(), out, cols);
+            },
+            write);
+        return;
+    }
+    // A row of the output is a column of the parts: all of them are needed at once.
+    const std::int64_t rows = tensor.shape[1];
+    std::vector<float> all(static_cast<std::size_t>(rows * cols));
+    pool_.parallel_for(rows, 8, [&](std::int64_t begin, std::int64_t end, int) {
+        for (std::int64_t row = begin; row < end; ++row) {
+            const auto [data, dtype] = source_row(row);
+            ops::dequantize(dtype, data, all.data() + row * cols, cols);
+        }
+    });
+    write_rows(
+        cols, row_bytes,
+        [&](std::int64_t col, std::vector<float>& scratch, std::byte* out) {
+            scratch.resize(static_cast<std::size_t>(rows));
+            for (std::int64_t row = 0; row < rows; ++row) {
+                scratch[static_cast<std::size_t>(row)] =
+                    all[static_cast<std::size_t>(row * cols + col)];
+            }
+            ops::quantize(tensor.dtype, scratch.data(), out, rows);
+        },
+        write);
+}
+
+}  // namespace mr::model

@@ -1,0 +1,91 @@
+// The tensors of a conversion: which the output has, in which type and order of rows, and their
+// data. Internal to convert.cpp.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/thread_pool.h"
+#include "model/io/convert.h"
+#include "model/io/source.h"
+#include "model/names.h"
+
+namespace mr::model {
+
+// The model to convert: a file that was opened, or random weights.
+struct ConvertInput {
+    ModelSpec spec;
+    std::shared_ptr<const text::Tokenizer> tokenizer;
+    std::function<RoleTensor(RoleAt)> read;
+    std::function<DType(RoleAt)> dtype;
+};
+
+ConvertInput open_input(const std::string& in, const ConvertOptions& options);
+
+// One tensor of the output: one role, or q, k and v in one.
+struct OutTensor {
+    std::string name;
+    std::vector<RoleAt> parts;
+    DType dtype = DType::f32;
+    Shape shape;  // in the file
+    bool transposed = false;
+};
+
+class Converter {
+  public:
+    using Write = std::function<void(const void* data, std::size_t bytes)>;
+
+    Converter(ConvertInput input, Dialect dialect, const ConvertOptions& options);
+
+    const std::vector<OutTensor>& tensors() const { return tensors_; }
+    std::vector<std::string> notes() const;
+    std::uint64_t bytes() const { return total_; }
+    // The type of most matrices: what the file is said to be of.
+    DType main_type() const;
+    // Calls write with the data of every tensor in order.
+    void run(const Write& write);
+
+  private:
+    // Row `row` of the output is row `row` of part `part`.
+    struct RowRef {
+        int part;
+        std::int64_t row;
+    };
+    // Makes the output's bytes of a row; the scratch is the thread's.
+    using Fetch =
+        std::function<void(std::int64_t row, std::vector<float>& scratch, std::byte* out)>;
+
+    void plan();
+    void add(RoleAt at, std::vector<RoleAt> parts);
+    DType choose_type(Role role, const OutTensor& out);
+    DType part_type(const OutTensor& out) const;
+    // A tied head is the embedding.
+    RoleAt stored(RoleAt at) const {
+        return at.role == Role::head && input_.spec.tied_embeddings ? RoleAt{Role::embedding} : at;
+    }
+    DType source_dtype(RoleAt at) const { return input_.dtype(stored(at)); }
+    std::vector<RoleTensor> read(const OutTensor& tensor) const;
+    std::int64_t rope_row(Role role, std::int64_t row) const;
+    std::vector<RowRef> row_order(const OutTensor& tensor) const;
+    void write_vector(const OutTensor& tensor, const Write& write);
+    void write_rows(std::int64_t rows, std::size_t row_bytes, const Fetch& fetch,
+                    const Write& write);
+    void write_matrix(const OutTensor& tensor, const Write& write);
+
+    ConvertInput input_;
+    Dialect dialect_;
+    DialectLayout layout_;
+    const ConvertOptions& options_;
+    ops::RopeStyle style_;
+    ThreadPool pool_;
+    std::vector<OutTensor> tensors_;
+    std::vector<std::string> fallbacks_;
+    std::uint64_t total_ = 0;
+    std::vector<std::byte> buffer_;
+    std::vector<std::vector<float>> scratch_;  // by thread
+};
+
+}  // namespace mr::model

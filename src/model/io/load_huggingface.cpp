@@ -1,0 +1,388 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/mapped_file.h"
+#include "formats/bytes.h"
+#include "formats/json.h"
+#include "formats/safetensors.h"
+#include "model/io/source.h"
+
+namespace mr::model {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+// An object of config.json. A value that is null counts as absent, as transformers has it.
+class Config {
+  public:
+    Config(const json& object, std::string file, std::string prefix = {})
+        : object_(&object), file_(std::move(file)), prefix_(std::move(prefix)) {}
+
+    const json* find(const char* key) const {
+        const auto it = object_->find(key);
+        return it == object_->end() || it->is_null() ? nullptr : &*it;
+    }
+    std::optional<int> find_int(const char* key) const {
+        const json* value = find(key);
+        if (!value) return std::nullopt;
+        // Some writers give whole numbers as 64.0.
+        const double number = value->is_number() ? value->get<double>() : std::nan("");
+        if (!(number == std::floor(number)) || number < 0 || number > 1 << 28) {
+            fail(key, "must be a whole number from 0 to 2^28");
+        }
+        return static_cast<int>(number);
+    }
+    int need_int(const char* key) const {
+        const auto value = find_int(key);
+        if (!value) fail(key, "the field is missing");
+        return *value;
+    }
+    std::optional<double> find_float(const char* key) const {
+        const json* value = find(key);
+        if (!value) return std::nullopt;
+        if (!value->is_number()) fail(key, "must be a number");
+        return value->get<double>();
+    }
+    double need_float(const char* key) const {
+        const auto value = find_float(key);
+        if (!value) fail(key, "the field is missing");
+        return *value;
+    }
+    bool get_bool(const char* key, bool fallback) const {
+        const json* value = find(key);
+        if (!value) return fallback;
+        if (!value->is_boolean()) fail(key, "must be true or false");
+        return value->get<bool>();
+    }
+    std::string get_string(const char* key, const char* fallback) const {
+        const json* value = find(key);
+        if (!value) return fallback;
+        if (!value->is_string()) fail(key, "must be a string");
+        return value->get<std::string>();
+    }
+    std::optional<Config> find_object(const char* key) const {
+        const json* value = find(key);
+        if (!value) return std::nullopt;
+        if (!value->is_object()) fail(key, "must be an object");
+        return Config(*value, file_, prefix_ + key + ".");
+    }
+    [[noreturn]] void fail(const char* key, std::string problem, std::string remedy = {}) const {
+        const json* value = find(key);
+        throw Error::input({.file = file_,
+                            .field = prefix_ + key,
+                            .value = value ? formats::printable(value->dump(
+                                                 -1, ' ', false, json::error_handler_t::replace))
+                                           : "",
+                            .problem = std::move(problem),
+                            .remedy = std::move(remedy)});
+    }
+    const json& object() const { return *object_; }
+
+  private:
+    const json* object_;
+    std::string file_;
+    std::string prefix_;
+};
+
+struct Architecture {
+    const char* name;        // in "architectures"
+    const char* model_type;  // where that is missing
+    const char* family;
+};
+constexpr Architecture kArchitectures[] = {
+    {"LlamaForCausalLM", "llama", "llama"}, {"MistralForCausalLM", "mistral", "mistral"},
+    {"Qwen2ForCausalLM", "qwen2", "qwen2"}, {"Qwen3ForCausalLM", "qwen3", "qwen3"},
+    {"GPT2LMHeadModel", "gpt2", "gpt2"},    {"GPTNeoXForCausalLM", "gpt_neox", "gpt-neox"},
+};
+
+std::string read_family(const Config& config) {
+    constexpr const char* kRemedy =
+        "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
+        "GPT2LMHeadModel and GPTNeoXForCausalLM are";
+    if (const json* list = config.find("architectures")) {
+        if (!list->is_array() || list->size() != 1 || !list->front().is_string()) {
+            config.fail("architectures", "must be a list of one name");
+        }
+        for (const Architecture& known : kArchitectures) {
+            if (list->front() == known.name) return known.family;
+        }
+        config.fail("architectures", "this architecture is not supported", kRemedy);
+    }
+    for (const Architecture& known : kArchitectures) {
+        if (config.get_string("model_type", "") == known.model_type) return known.family;
+    }
+    config.fail(config.find("model_type") ? "model_type" : "architectures",
+                "names no architecture that is supported", kRemedy);
+}
+
+ops::Activation read_activation(const Config& config, const char* key, const char* fallback) {
+    const std::string name = config.get_string(key, fallback);
+    if (name == "silu" || name == "swish") return ops::Activation::silu;
+    if (name == "gelu") return ops::Activation::gelu;
+    if (name == "gelu_new" || name == "gelu_fast" || name == "gelu_pytorch_tanh") {
+        return ops::Activation::gelu_tanh;
+    }
+    if (name == "relu") return ops::Activation::relu;
+    config.fail(key, "this activation is not supported",
+                "silu, gelu, gelu_new, gelu_fast, gelu_pytorch_tanh and relu are");
+}
+
+// YaRN's own magnitude, of which `mscale` weights the logarithm.
+double yarn_mscale(double factor, double mscale) {
+    return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
+
+void read_yarn(const Config& scaling, ModelSpec& spec) {
+    RopeSpec& rope = spec.rope;
+    rope.scaling = RopeSpec::Scaling::yarn;
+    rope.factor = scaling.find_float("factor").value_or(spec.context / rope.original_context);
+    // Zero counts as absent here.
+    if (const auto beta = scaling.find_float("beta_fast"); beta && *beta != 0) {
+        rope.beta_fast = *beta;
+    }
+    if (const auto beta = scaling.find_float("beta_slow"); beta && *beta != 0) {
+        rope.beta_slow = *beta;
+    }
+    const double mscale = scaling.find_float("mscale").value_or(0);
+    const double mscale_all = scaling.find_float("mscale_all_dim").value_or(0);
+    if (const auto given = scaling.find_float("attention_factor")) {
+        if (!(*given > 0)) scaling.fail("attention_factor", "must be a positive number");
+        rope.attention_factor = *given;
+    } else if (mscale != 0 && mscale_all != 0) {
+        rope.attention_factor =
+            yarn_mscale(rope.factor, mscale) / yarn_mscale(rope.factor, mscale_all);
+    }
+    if (!scaling.get_bool("truncate", true)) {
+        scaling.fail("truncate", "YaRN with a range that is not truncated is not supported");
+    }
+}
+
+void read_rope_scaling(const Config& config, const Config& scaling, ModelSpec& spec) {
+    RopeSpec& rope = spec.rope;
+    for (const auto& [key, value] : scaling.object().items()) {
+        if (value.is_object()) {
+            scaling.fail(key.c_str(), "rotary positions that differ by layer are not supported");
+        }
+    }
+    const char* kind_key = scaling.find("rope_type") ? "rope_type" : "type";
+    const std::string kind = scaling.get_string(kind_key, "default");
+    rope.original_context = config.find_float("original_max_position_embeddings")
+                                .value_or(scaling.find_float("original_max_position_embeddings")
+                                              .value_or(static_cast<double>(spec.context)));
+    if (kind == "default") {
+        rope.original_context = 0;
+    } else if (kind == "linear") {
+        rope.original_context = 0;
+        rope.scaling = RopeSpec::Scaling::linear;
+        rope.factor = scaling.need_float("factor");
+    } else if (kind == "llama3") {
+        rope.scaling = RopeSpec::Scaling::llama3;
+        rope.factor = scaling.need_float("factor");
+        rope.low_freq_factor = scaling.need_float("low_freq_factor");
+        rope.high_freq_factor = scaling.need_float("high_freq_factor");
+    } else if (kind == "yarn") {
+        if (!(rope.original_context > 0)) {
+            scaling.fail("original_max_position_embeddings", "must be a positive number");
+        }
+        read_yarn(scaling, spec);
+    } else {
+        scaling.fail(kind_key, "this kind of rotary scaling is not supported",
+                     "default, linear, llama3 and yarn are");
+    }
+}
+
+// Both dialects: transformers 5 has all in `rope_parameters`, before it was `rope_theta` and
+// `rope_scaling`, and GPT-NeoX had names of its own.
+void read_rope(const Config& config, ModelSpec& spec) {
+    const bool neox = spec.family == "gpt-neox";
+    auto scaling = config.find_object("rope_scaling");
+    if (!scaling || scaling->object().empty()) scaling = config.find_object("rope_parameters");
+    const char* theta_key = neox ? "rotary_emb_base" : "rope_theta";
+    const char* part_key = neox ? "rotary_pct" : "partial_rotary_factor";
+    double theta = config.find_float(theta_key).value_or(10000.0);
+    double part = config.find_float(part_key).value_or(neox ? 0.25 : 1.0);
+    if (scaling) {
+        theta = scaling->find_float("rope_theta").value_or(theta);
+        part = scaling->find_float("partial_rotary_factor").value_or(part);
+    }
+    if (!(part > 0 && part <= 1)) {
+        const char* problem = "the share of a head that turns must be in (0, 1]";
+        if (scaling && scaling->find("partial_rotary_factor")) {
+            scaling->fail("partial_rotary_factor", problem);
+        }
+        config.fail(part_key, problem);
+    }
+    spec.rope.theta = theta;
+    spec.rope.rotary = static_cast<int>(spec.head_dim * part);
+    spec.rope.style = ops::RopeStyle::half;
+    if (scaling) read_rope_scaling(config, *scaling, spec);
+}
+
+// The window of all layers, 0 for none. Layers that differ are refused, unless the window is as
+// long as the context and so changes nothing.
+int read_window(const Config& config, const ModelSpec& spec) {
+    if (spec.family != "mistral" && !spec.family.starts_with("qwen")) return 0;
+    const bool qwen = spec.family != "mistral";
+    if (qwen && !config.get_bool("use_sliding_window", false)) return 0;
+    // transformers' default, where the field is missing rather than null.
+    const int window = config.object().contains("sliding_window")
+                           ? config.find_int("sliding_window").value_or(0)
+                           : 4096;
+    if (window <= 0 || window >= spec.context) return 0;
+    int sliding = spec.layers;
+    if (const json* types = config.find("layer_types"); types && qwen) {
+        if (!types->is_array() || types->size() != static_cast<std::size_t>(spec.layers)) {
+            config.fail("layer_types", fmt::format("must name the {} layers", spec.layers));
+        }
+        sliding = static_cast<int>(std::count(types->begin(), types->end(), "sliding_attention"));
+    } else if (qwen) {
+        sliding =
+            spec.layers - std::min(spec.layers, config.find_int("max_window_layers").value_or(28));
+    }
+    if (sliding != 0 && sliding != spec.layers) {
+        config.fail(config.find("layer_types") ? "layer_types" : "max_window_layers",
+                    fmt::format("{} of {} layers have a sliding window; all or none must", sliding,
+                                spec.layers),
+                    "a model that mixes them is not supported");
+    }
+    return sliding ? window : 0;
+}
+
+ModelSpec read_gpt2(const Config& config, ModelSpec spec) {
+    spec.dim = config.need_int("n_embd");
+    spec.layers = config.need_int("n_layer");
+    spec.heads = spec.kv_heads = config.need_int("n_head");
+    spec.hidden = config.find_int("n_inner").value_or(4 * spec.dim);
+    spec.context = config.find_int("n_positions").value_or(1024);
+    if (spec.heads < 1 || spec.dim % spec.heads != 0) {
+        config.fail("n_head", fmt::format("n_embd = {} is not a multiple of it", spec.dim));
+    }
+    spec.head_dim = spec.dim / spec.heads;
+    spec.norm = NormKind::layer;
+    spec.norm_eps = static_cast<float>(config.find_float("layer_norm_epsilon").value_or(1e-5));
+    spec.activation = read_activation(config, "activation_function", "gelu_new");
+    spec.gated = false;
+    spec.qkv_bias = spec.out_bias = spec.mlp_bias = true;
+    spec.learned_positions = true;
+    spec.tied_embeddings = config.get_bool("tie_word_embeddings", true);
+    for (const char* key : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"}) {
+        if (config.get_bool(key, false)) config.fail(key, "is not supported");
+    }
+    if (!config.get_bool("scale_attn_weights", true)) {
+        config.fail("scale_attn_weights", "is not supported");
+    }
+    return spec;
+}
+
+ModelSpec read_neox(const Config& config, ModelSpec spec) {
+    spec.norm = NormKind::layer;
+    spec.norm_eps = static_cast<float>(config.find_float("layer_norm_eps").value_or(1e-5));
+    spec.activation = read_activation(config, "hidden_act", "gelu");
+    spec.gated = false;
+    spec.qkv_bias = spec.out_bias = config.get_bool("attention_bias", true);
+    spec.mlp_bias = true;
+    spec.residual =
+        config.get_bool("use_parallel_residual", true) ? Residual::parallel : Residual::sequential;
+    return spec;
+}
+
+ModelSpec read_llama(const Config& config, ModelSpec spec) {
+    spec.norm_eps = static_cast<float>(config.find_float("rms_norm_eps").value_or(1e-6));
+    spec.activation = read_activation(config, "hidden_act", "silu");
+    const bool bias = spec.family != "mistral" && spec.family != "qwen2" &&
+                      config.get_bool("attention_bias", false);
+    spec.qkv_bias = bias || spec.family == "qwen2";
+    spec.out_bias = bias;
+    spec.qk_norm = spec.family == "qwen3";
+    spec.mlp_bias = spec.family == "llama" && config.get_bool("mlp_bias", false);
+    return spec;
+}
+
+// The folder's; of a checkpoint the run's.
+std::string name_of(const std::string& folder) {
+    const std::string run = run_of_checkpoint(folder);
+    return fs::path(run.empty() ? folder : run).filename().string();
+}
+
+ModelSpec read_spec(const Config& config, const std::string& folder) {
+    ModelSpec spec;
+    spec.family = read_family(config);
+    spec.name = name_of(folder);
+    if (config.find("quantization_config")) {
+        config.fail("quantization_config", "weights quantised this way are not supported",
+                    "use the original model, or a GGUF of it");
+    }
+    spec.vocab = config.need_int("vocab_size");
+    if (spec.family == "gpt2") return read_gpt2(config, std::move(spec));
+    spec.dim = config.need_int("hidden_size");
+    spec.layers = config.need_int("num_hidden_layers");
+    spec.heads = config.need_int("num_attention_heads");
+    spec.kv_heads = spec.family == "gpt-neox"
+                        ? spec.heads
+                        : config.find_int("num_key_value_heads").value_or(spec.heads);
+    spec.hidden = config.need_int("intermediate_size");
+    spec.context = config.need_int("max_position_embeddings");
+    if (spec.heads < 1) config.fail("num_attention_heads", "must be at least 1");
+    const auto head_dim = spec.family == "gpt-neox" ? std::nullopt : config.find_int("head_dim");
+    if (!head_dim && spec.dim % spec.heads != 0) {
+        config.fail("num_attention_heads",
+                    fmt::format("hidden_size = {} is not a multiple of it", spec.dim));
+    }
+    spec.head_dim = head_dim.value_or(spec.dim / spec.heads);
+    spec.tied_embeddings = config.get_bool("tie_word_embeddings", false);
+    read_rope(config, spec);
+    spec.mask.window = read_window(config, spec);
+    return spec.family == "gpt-neox" ? read_neox(config, std::move(spec))
+                                     : read_llama(config, std::move(spec));
+}
+
+}  // namespace
+
+Source open_huggingface(const std::string& path, const LoadOptions& options) {
+    std::error_code code;
+    const bool is_folder = fs::is_directory(path, code);
+    fs::path folder = is_folder ? fs::path(path) : fs::path(path).parent_path();
+    if (folder.empty()) folder = ".";
+    // "models/x/" is named x.
+    if (folder.filename().empty() && folder.has_parent_path()) folder = folder.parent_path();
+    const std::string config_file = (folder / "config.json").string();
+    if (!fs::exists(config_file, code)) {
+        throw Error::input(
+            {.file = path,
+             .problem = "there is no config.json here: not a Hugging Face model",
+             .remedy = "give a GGUF file, a Hugging Face folder or a llama2.c .bin"});
+    }
+    const json object = formats::parse_json(read_text_file(config_file, 1u << 24), config_file, "");
+    if (!object.is_object()) {
+        throw Error::input({.file = config_file, .problem = "must hold one JSON object"});
+    }
+
+    Source out;
+    out.spec = read_spec(Config(object, config_file), fs::absolute(folder).string());
+    out.spec.validate(config_file);
+    out.dialect = huggingface_dialect(out.spec.family);
+    out.path = path;
+    out.format = "safetensors";
+    const bool is_weights = !is_folder && fs::path(path).extension() == ".safetensors";
+    auto file = std::make_shared<formats::SafetensorsFile>(
+        formats::SafetensorsFile::open(is_weights ? path : folder.string()));
+    out.tensors = file->tensors();
+    out.maps = file->maps();
+    out.find = [raw = file.get()](std::string_view name) { return raw->find_tensor(name); };
+    out.file = file;
+    if (!options.tokenizer.empty()) {
+        out.tokenizer = open_tokenizer(options.tokenizer, out.spec.vocab);
+    } else if (fs::exists(folder / "tokenizer.json", code)) {
+        out.tokenizer = text::Tokenizer::from_json_file((folder / "tokenizer.json").string());
+    }
+    require_vocab(out.spec, out.tokenizer.get(), config_file);
+    return out;
+}
+
+}  // namespace mr::model

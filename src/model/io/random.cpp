@@ -1,0 +1,261 @@
+#include "model/io/random.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <optional>
+
+#include "core/arena.h"
+#include "core/cpu.h"
+#include "core/error.h"
+#include "core/half.h"
+#include "core/thread_pool.h"
+#include "model/names.h"
+#include "ops/quant/quant.h"
+
+namespace mr::model {
+namespace {
+
+// Weights are odd whole numbers in [-127, 127] times a step. Their standard deviation in steps:
+constexpr double kByteDeviation = 73.9;
+constexpr double kNibbleDeviation = 4.61;  // of 0..15 around their mean
+
+// Of the tensor at `index` of roles_of().
+std::uint64_t tensor_key(std::uint64_t seed, std::size_t index) {
+    return splitmix(seed + 1 + index);
+}
+
+ModelSpec llama_shape(int dim, int layers, int heads, int kv_heads, int hidden, int context,
+                      bool tied) {
+    ModelSpec spec;
+    spec.family = "llama";
+    spec.vocab = 32000;
+    spec.dim = dim;
+    spec.layers = layers;
+    spec.heads = heads;
+    spec.kv_heads = kv_heads;
+    spec.head_dim = dim / heads;
+    spec.hidden = hidden;
+    spec.context = context;
+    spec.tied_embeddings = tied;
+    spec.rope.rotary = spec.head_dim;
+    spec.rope.style = ops::RopeStyle::interleaved;
+    return spec;
+}
+
+ModelSpec gpt_shape(const char* family, int vocab, int dim, int layers, int heads, int context) {
+    ModelSpec spec;
+    spec.family = family;
+    spec.vocab = vocab;
+    spec.dim = dim;
+    spec.layers = layers;
+    spec.heads = spec.kv_heads = heads;
+    spec.head_dim = dim / heads;
+    spec.hidden = 4 * dim;
+    spec.context = context;
+    spec.norm = NormKind::layer;
+    spec.gated = false;
+    spec.qkv_bias = spec.out_bias = spec.mlp_bias = true;
+    return spec;
+}
+
+ModelSpec pythia_2_8b() {
+    ModelSpec spec = gpt_shape("gpt-neox", 50304, 2560, 32, 32, 2048);
+    spec.activation = ops::Activation::gelu;
+    spec.residual = Residual::parallel;
+    spec.rope.rotary = 20;  // a quarter of the head
+    return spec;
+}
+
+ModelSpec gpt2_124m() {
+    ModelSpec spec = gpt_shape("gpt2", 50257, 768, 12, 12, 1024);
+    spec.activation = ops::Activation::gelu_tanh;
+    spec.learned_positions = true;
+    spec.tied_embeddings = true;
+    return spec;
+}
+
+struct NamedShape {
+    const char* name;
+    ModelSpec spec;
+};
+std::array<NamedShape, 6> known_shapes() {
+    return {{
+        {"llama-2-7b", llama_shape(4096, 32, 32, 32, 11008, 4096, false)},
+        {"tinyllama-1.1b", llama_shape(2048, 22, 32, 4, 5632, 2048, false)},
+        {"stories-110m", llama_shape(768, 12, 12, 12, 2048, 1024, true)},
+        {"stories-42m", llama_shape(512, 8, 8, 8, 1376, 1024, true)},
+        {"pythia-2.8b", pythia_2_8b()},
+        {"gpt2", gpt2_124m()},
+    }};
+}
+
+DType matrix_type(DType dtype, std::int64_t cols) {
+    return cols % dtype_info(dtype).block == 0 ? dtype : DType::f16;
+}
+
+// What both kinds of random model are made by.
+Model make_model(const ModelSpec& spec, DType dtype, std::uint64_t seed, bool defer,
+                 const std::function<void(const Model&)>& planned) {
+    MR_CHECK(ops::can_quantize(dtype), "random weights are f32, f16, bf16, q8_0 or q4_0");
+    spec.validate("random");
+    Model model;
+    model.spec = spec;
+    model.format = "random";
+    model.source = fmt::format("random:{}", spec.name);
+    model.tokenizer = text::Tokenizer::bytes(spec.vocab);
+    if (defer) model.deferred = seed;
+
+    const std::vector<RoleAt> roles = roles_of(spec);
+    Weights& weights = model.weights;
+    weights.layers.resize(static_cast<std::size_t>(spec.layers));
+    for (RoleAt at : roles) {
+        const Shape shape = role_shape(spec, at.role);
+        const bool matrix = is_matrix(at.role);
+        const DType type = matrix ? matrix_type(dtype, shape[1]) : DType::f32;
+        role_slot(weights, at) = Tensor(nullptr, type, shape);
+        if (!(matrix && defer)) weights.owned_bytes += Arena::tensor_bytes(type, shape);
+    }
+    if (spec.tied_embeddings) weights.head = weights.embedding;
+    MemoryPlan plan;
+    plan.add("random weights", weights.owned_bytes);
+    plan.require(cpu_info().memory_bytes, "use a smaller shape or a smaller type, as in :q4_0");
+    if (planned) planned(model);
+
+    auto arena = std::make_shared<Arena>("weights", weights.owned_bytes);
+    std::optional<ThreadPool> pool;
+    if (!defer) pool.emplace(cpu_info().cores);
+    for (std::size_t i = 0; i < roles.size(); ++i) {
+        Tensor& slot = role_slot(weights, roles[i]);
+        if (is_matrix(roles[i].role)) {
+            if (defer) continue;
+            slot = arena->tensor(slot.dtype, slot.shape);
+            const RandomRows rows(slot.dtype, slot.cols(), seed, i);
+            pool->parallel_for(slot.rows(), 64, [&](std::int64_t begin, std::int64_t end, int) {
+                for (std::int64_t row = begin; row < end; ++row) {
+                    rows.fill(slot.row<std::byte>(row), row);
+                }
+            });
+        } else {
+            slot = arena->tensor(DType::f32, slot.shape);
+            const std::uint64_t key = tensor_key(seed, i);
+            const double mean = is_norm_weight(roles[i].role) ? 1.0 : 0.0;
+            for (std::int64_t j = 0; j < slot.dim(0); ++j) {
+                const std::uint64_t word = splitmix(key, static_cast<std::uint64_t>(j));
+                const double unit = static_cast<double>(word >> 40) * 0x1p-24 - 0.5;
+                slot.f32()[j] = static_cast<float>(mean + 0.1 * unit);
+            }
+        }
+    }
+    if (spec.tied_embeddings) weights.head = weights.embedding;
+    weights.arenas.push_back(std::move(arena));
+    return model;
+}
+
+}  // namespace
+
+RandomRows::RandomRows(DType dtype_, std::int64_t cols_, std::uint64_t seed, std::size_t index)
+    : dtype(dtype_), cols(cols_), key(tensor_key(seed, index)) {
+    const double deviation = 1.0 / std::sqrt(static_cast<double>(cols));
+    scale = f32_to_f16(
+        static_cast<float>(deviation / (dtype == DType::q4_0 ? kNibbleDeviation : kByteDeviation)));
+    for (std::size_t i = 0; i < 256; ++i) {
+        const auto step = static_cast<std::int8_t>(static_cast<std::uint8_t>(i | 1));
+        const auto value = static_cast<float>(step * deviation / kByteDeviation);
+        values[i] = dtype == DType::f32    ? std::bit_cast<std::uint32_t>(value)
+                    : dtype == DType::bf16 ? f32_to_bf16(value)
+                                           : f32_to_f16(value);
+    }
+}
+
+void RandomRows::fill(std::byte* row, std::int64_t r) const {
+    const DTypeInfo info = dtype_info(dtype);
+    const std::uint64_t state = splitmix(key + static_cast<std::uint64_t>(r));
+    std::uint64_t n = 0;
+    if (is_quantised(dtype)) {
+        const std::uint64_t odd = dtype == DType::q8_0 ? kOddBytes : 0;
+        for (std::int64_t block = 0; block < cols / info.block; ++block) {
+            std::memcpy(row, &scale, 2);
+            for (int at = 2; at < info.block_bytes; at += 8) {
+                const std::uint64_t word = splitmix(state, n++) | odd;
+                std::memcpy(row + at, &word, 8);
+            }
+            row += info.block_bytes;
+        }
+        return;
+    }
+    for (std::int64_t col = 0; col < cols; col += 8) {
+        const std::uint64_t word = splitmix(state, n++);
+        const auto count = static_cast<int>(std::min<std::int64_t>(8, cols - col));
+        for (int i = 0; i < count; ++i) {
+            const std::uint32_t value = values[static_cast<std::size_t>(word >> (8 * i) & 0xff)];
+            if (dtype == DType::f32) {
+                std::memcpy(row, &value, 4);
+            } else {
+                const auto half = static_cast<std::uint16_t>(value);
+                std::memcpy(row, &half, 2);
+            }
+            row += info.block_bytes;
+        }
+    }
+}
+
+Model random_model(const ModelSpec& spec, DType dtype, std::uint64_t seed,
+                   const std::function<void(const Model&)>& planned) {
+    return make_model(spec, dtype, seed, false, planned);
+}
+
+Model deferred_random_model(const ModelSpec& spec, DType dtype, std::uint64_t seed,
+                            const std::function<void(const Model&)>& planned) {
+    return make_model(spec, dtype, seed, true, planned);
+}
+
+std::pair<ModelSpec, DType> random_shape(const std::string& source) {
+    std::string shape = source.substr(kRandomPrefix.size());
+    DType dtype = DType::bf16;
+    if (const auto colon = shape.find(':'); colon != std::string::npos) {
+        const std::string name = shape.substr(colon + 1);
+        const auto type = dtype_from_name(name);
+        if (!type || !ops::can_quantize(*type)) {
+            throw Error::usage({.field = source,
+                                .value = name,
+                                .problem = "not a type for random weights",
+                                .remedy = "f32, f16, bf16, q8_0 and q4_0 are"});
+        }
+        dtype = *type;
+        shape.resize(colon);
+    }
+    std::string names;
+    for (NamedShape& known : known_shapes()) {
+        if (shape == known.name) {
+            known.spec.name = shape;
+            return {known.spec, dtype};
+        }
+        names += fmt::format("{}{}", names.empty() ? "" : ", ", known.name);
+    }
+    throw Error::usage({.field = source,
+                        .value = shape,
+                        .problem = "not a known shape",
+                        .remedy = fmt::format("use one of {}", names)});
+}
+
+Model random_model(const std::string& source, const std::function<void(const Model&)>& planned) {
+    const auto [spec, dtype] = random_shape(source);
+    Model model = random_model(spec, dtype, 1, planned);
+    model.source = source;
+    return model;
+}
+
+Model deferred_random_model(const std::string& source,
+                            const std::function<void(const Model&)>& planned) {
+    const auto [spec, dtype] = random_shape(source);
+    Model model = deferred_random_model(spec, dtype, 1, planned);
+    model.source = source;
+    return model;
+}
+
+}  // namespace mr::model

@@ -1,0 +1,322 @@
+#include "model/io/source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "formats/bytes.h"
+#include "formats/gguf.h"
+
+namespace mr::model {
+namespace {
+
+namespace fs = std::filesystem;
+using formats::FileTensor;
+
+// The role of the fused tensor that may hold `role`, and which third of it that is.
+struct Fused {
+    Role role;
+    int part;
+};
+std::optional<Fused> fused_role(Role role) {
+    switch (role) {
+        case Role::q:
+            return Fused{Role::qkv, 0};
+        case Role::k:
+            return Fused{Role::qkv, 1};
+        case Role::v:
+            return Fused{Role::qkv, 2};
+        case Role::q_bias:
+            return Fused{Role::qkv_bias, 0};
+        case Role::k_bias:
+            return Fused{Role::qkv_bias, 1};
+        case Role::v_bias:
+            return Fused{Role::qkv_bias, 2};
+        default:
+            return std::nullopt;
+    }
+}
+
+const FileTensor* find_any(const Source& source, RoleAt at) {
+    for (const std::string& name : tensor_names(source.dialect, at)) {
+        if (const FileTensor* tensor = source.find(name)) return tensor;
+    }
+    return nullptr;
+}
+
+Shape reversed(const Shape& shape) { return {shape[1], shape[0]}; }
+
+void check_tensor(const FileTensor& tensor, const Shape& expected) {
+    const DType dtype = tensor.view.dtype;
+    const std::string field = fmt::format("tensor {}", formats::printable(tensor.name));
+    if (tensor.view.shape != expected) {
+        throw Error::input(
+            {.file = tensor.file,
+             .field = field,
+             .value = tensor.view.shape.str(),
+             .problem = fmt::format("the model's configuration asks for {}", expected.str()),
+             .remedy = "file and configuration belong to different models"});
+    }
+    if (!is_float(dtype) && (expected.rank == 1 || !is_quantised(dtype))) {
+        throw Error::input(
+            {.file = tensor.file,
+             .field = field,
+             .value = dtype_name(dtype),
+             .problem = fmt::format("{} of this type are not supported",
+                                    expected.rank == 1 ? "norms and biases" : "weights"),
+             .remedy = "convert the model to f32, f16 or bf16 first"});
+    }
+}
+
+std::shared_ptr<std::byte[]> allocate(std::size_t bytes) {
+    return std::shared_ptr<std::byte[]>(new std::byte[bytes]);
+}
+
+// Elements of a type that is not quantised, any width: out[c, r] = in[r, c].
+void transpose(std::byte* out, const std::byte* in, std::int64_t rows, std::int64_t cols,
+               std::int64_t in_stride, std::int64_t width) {
+    constexpr std::int64_t kTile = 32;  // both sides of a tile stay in the first cache
+    for (std::int64_t r0 = 0; r0 < rows; r0 += kTile) {
+        for (std::int64_t c0 = 0; c0 < cols; c0 += kTile) {
+            const std::int64_t r1 = std::min(rows, r0 + kTile), c1 = std::min(cols, c0 + kTile);
+            for (std::int64_t c = c0; c < c1; ++c) {
+                for (std::int64_t r = r0; r < r1; ++r) {
+                    std::memcpy(out + (c * rows + r) * width, in + (r * in_stride + c) * width,
+                                static_cast<std::size_t>(width));
+                }
+            }
+        }
+    }
+}
+
+}  // namespace
+
+Source::Place Source::place(RoleAt at) const {
+    const DialectLayout layout = dialect_layout(dialect, spec.family);
+    const Shape shape = role_shape(spec, at.role);
+    Place out;
+    out.role = at.role;
+    out.tensor = find_any(*this, at);
+    const auto fused = fused_role(at.role);
+    if (!out.tensor && fused) {
+        out.role = fused->role;
+        out.tensor = find_any(*this, {fused->role, at.layer});
+    }
+    if (!out.tensor) {
+        auto names = tensor_names(dialect, at);
+        if (names.empty()) names = tensor_names(dialect, {out.role, at.layer});
+        throw Error::input({.file = path,
+                            .field = fmt::format("tensor {}", names.empty() ? "?" : names.front()),
+                            .problem = "the file has no such tensor, and the model needs it",
+                            .remedy = "is a shard missing, or is the file of another model?"});
+    }
+    const bool is_fused = out.role != at.role;
+    out.transposed = layout.transposed && is_matrix(out.role) && is_per_layer(out.role);
+    const Shape whole = role_shape(spec, out.role);
+    check_tensor(*out.tensor, out.transposed ? reversed(whole) : whole);
+    if (out.transposed && is_quantised(out.tensor->view.dtype)) {
+        throw Error::input({.file = out.tensor->file,
+                            .field = fmt::format("tensor {}", out.tensor->name),
+                            .value = dtype_name(out.tensor->view.dtype),
+                            .problem = "a quantised tensor cannot be transposed"});
+    }
+    const std::int64_t rows = shape[0];
+    out.run = out.stride = rows;
+    if (!is_fused) return out;
+    if (layout.qkv == DialectLayout::Qkv::by_head) {
+        // Every head has its own q, k and v side by side: heads == kv_heads in this layout.
+        out.first = fused->part * spec.head_dim;
+        out.run = spec.head_dim;
+        out.stride = 3 * spec.head_dim;
+    } else {
+        out.first = fused->part == 0   ? 0
+                    : fused->part == 1 ? spec.q_dim()
+                                       : spec.q_dim() + spec.kv_dim();
+    }
+    return out;
+}
+
+RoleTensor Source::read(RoleAt at) const {
+    const Place from = place(at);
+    const Tensor& in = from.tensor->view;
+    const Shape shape = role_shape(spec, at.role);
+    RoleTensor out;
+    out.view = Tensor(in.data, in.dtype, shape);
+    // A vector's "rows" are its elements.
+    const std::int64_t cols = shape.rank == 1 ? 1 : shape[1];
+    const auto row_bytes = shape.rank == 1 ? dtype_bytes(in.dtype, 1)
+                                           : dtype_bytes(in.dtype, static_cast<std::size_t>(cols));
+    const auto* bytes = static_cast<const std::byte*>(in.data);
+    if (from.contiguous()) {
+        out.view.data =
+            const_cast<std::byte*>(bytes + static_cast<std::size_t>(from.first) * row_bytes);
+        return out;
+    }
+    auto memory = allocate(out.view.bytes());
+    if (from.transposed) {
+        const auto width = static_cast<std::int64_t>(dtype_bytes(in.dtype, 1));
+        transpose(memory.get(), bytes + from.first * width, in.dim(0), shape[0], in.dim(1), width);
+    } else {
+        const auto run_bytes = static_cast<std::size_t>(from.run) * row_bytes;
+        for (std::int64_t run = 0; run * from.run < shape[0]; ++run) {
+            std::memcpy(
+                memory.get() + static_cast<std::size_t>(run) * run_bytes,
+                bytes + static_cast<std::size_t>(from.first + run * from.stride) * row_bytes,
+                run_bytes);
+        }
+    }
+    out.view.data = memory.get();
+    out.owned = std::shared_ptr<void>(memory, memory.get());
+    return out;
+}
+
+void Source::require_all_known() const {
+    std::set<const FileTensor*> used;
+    for (RoleAt at : roles_of(spec)) used.insert(place(at).tensor);
+    // A tied model's file may carry the head as well; it is the embedding once more.
+    used.insert(find_any(*this, {Role::head}));
+    if (const FileTensor* freqs = find_any(*this, {Role::rope_freqs})) used.insert(freqs);
+    for (const FileTensor& tensor : tensors) {
+        if (used.count(&tensor) || is_known_buffer(tensor.name)) continue;
+        throw Error::input({.file = tensor.file,
+                            .field = fmt::format("tensor {}", formats::printable(tensor.name)),
+                            .value = tensor.view.shape.str(),
+                            .problem = fmt::format("a {} model of {} layers has no such tensor",
+                                                   spec.family, spec.layers),
+                            .remedy = "file and configuration belong to different models"});
+    }
+}
+
+std::optional<std::int64_t> checkpoint_step(const std::string& name) {
+    const std::string prefix = kCheckpointPrefix;
+    if (!name.starts_with(prefix)) return std::nullopt;
+    std::int64_t step = 0;
+    const char* begin = name.data() + prefix.size();
+    const char* end = name.data() + name.size();
+    const auto [last, problem] = std::from_chars(begin, end, step);
+    if (begin == end || last != end || problem != std::errc() || step < 0) return std::nullopt;
+    return step;
+}
+
+std::string run_of_checkpoint(const std::string& path) {
+    const fs::path whole = fs::absolute(path).lexically_normal();
+    const fs::path at = whole.has_filename() ? whole : whole.parent_path();
+    const bool checkpoint = at.parent_path().filename() == kCheckpoints &&
+                            checkpoint_step(at.filename().string()).has_value();
+    return checkpoint ? at.parent_path().parent_path().string() : std::string();
+}
+
+std::vector<std::string> checkpoint_folders(const std::string& run) {
+    std::vector<std::pair<std::int64_t, std::string>> found;
+    std::error_code code;
+    for (const auto& entry : fs::directory_iterator(fs::path(run) / kCheckpoints, code)) {
+        const auto step = checkpoint_step(entry.path().filename().string());
+        if (step) found.emplace_back(*step, entry.path().string());
+    }
+    std::sort(found.begin(), found.end());
+    std::vector<std::string> out;
+    out.reserve(found.size());
+    for (auto& [step, path] : found) out.push_back(std::move(path));
+    return out;
+}
+
+std::string resolve_run(const std::string& path) {
+    std::error_code code;
+    const fs::path folder = fs::path(path) / kCheckpoints;
+    if (fs::exists(fs::path(path) / "config.json", code) || !fs::is_directory(folder, code)) {
+        return path;
+    }
+    const std::vector<std::string> checkpoints = checkpoint_folders(path);
+    if (checkpoints.empty()) {
+        throw Error::input({.file = path,
+                            .problem = "the training run has no checkpoint yet",
+                            .remedy = "wait for the first one (--save-every)"});
+    }
+    return checkpoints.back();
+}
+
+std::optional<Error> naming_older(const Error& error, const std::string& path,
+                                  const std::function<void(const std::string&)>& open) {
+    std::vector<std::string> all = checkpoint_folders(path);
+    if (error.kind() != ErrorKind::input || all.empty() || resolve_run(path) != all.back()) {
+        return std::nullopt;
+    }
+    for (all.pop_back(); !all.empty(); all.pop_back()) {
+        try {
+            open(all.back());
+        } catch (const Error&) {
+            continue;
+        }
+        ErrorInfo info = error.info();
+        info.remedy += fmt::format("{}take {}, an older checkpoint",
+                                   info.remedy.empty() ? "" : "; or ", all.back());
+        return Error::input(std::move(info));
+    }
+    return std::nullopt;
+}
+
+Source open_source(const std::string& given, const LoadOptions& options) {
+    const std::string path = resolve_run(given);
+    std::error_code code;
+    if (fs::is_directory(path, code)) return open_huggingface(path, options);
+    const std::string extension = fs::path(path).extension().string();
+    if (extension == ".safetensors" || fs::path(path).filename() == "config.json") {
+        return open_huggingface(path, options);
+    }
+    const MappedFile map(path);  // throws for what cannot be read
+    const auto bytes = map.bytes();
+    if (bytes.size() >= 4 && std::memcmp(bytes.data(), "GGUF", 4) == 0) {
+        return open_gguf(path, options);
+    }
+    if (extension == ".bin") return open_llama2c(path, options);
+    if (extension == ".gguf") return open_gguf(path, options);  // says what is wrong with it
+    throw Error::input({.file = path,
+                        .problem = "not a model that can be read",
+                        .remedy = "give a GGUF file, a Hugging Face folder or a llama2.c .bin"});
+}
+
+namespace {
+
+std::shared_ptr<const text::Tokenizer> tokenizer_at(const std::string& path, int vocab) {
+    std::error_code code;
+    fs::path file = resolve_run(path);
+    if (fs::is_directory(file, code)) file /= "tokenizer.json";
+    const std::string extension = file.extension().string();
+    if (extension == ".json") return text::Tokenizer::from_json_file(file.string());
+    if (extension == ".gguf") {
+        return text::Tokenizer::from_gguf(formats::GgufFile::open(file.string()));
+    }
+    if (extension == ".bin") return text::Tokenizer::from_llama2c(file.string(), vocab);
+    throw Error::input(
+        {.file = path,
+         .problem = "not a tokenizer that can be read",
+         .remedy = "give a tokenizer.json, a GGUF file or llama2.c's tokenizer.bin"});
+}
+
+}  // namespace
+
+std::shared_ptr<const text::Tokenizer> open_tokenizer(const std::string& path, int vocab) {
+    return open_of_run(path, [&](const std::string& at) { return tokenizer_at(at, vocab); });
+}
+
+void require_vocab(const ModelSpec& spec, const text::Tokenizer* tokenizer,
+                   const std::string& file) {
+    // Embeddings padded to a round number of rows are usual; ids without a row are not.
+    if (!tokenizer || tokenizer->vocab_size() <= spec.vocab) return;
+    throw Error::input({.file = file,
+                        .field = "vocabulary",
+                        .value = fmt::format("{}", spec.vocab),
+                        .problem = fmt::format("the tokenizer has {} tokens, more than the model",
+                                               tokenizer->vocab_size()),
+                        .remedy = "tokenizer and model do not belong together"});
+}
+
+}  // namespace mr::model

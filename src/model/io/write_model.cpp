@@ -1,0 +1,51 @@
+#include "model/io/write_model.h"
+
+#include "core/output_file.h"
+#include "formats/safetensors.h"
+#include "model/io/convert_formats.h"
+#include "model/io/convert_tensors.h"
+
+namespace mr::model {
+
+void write_huggingface(const std::string& folder, const ModelSpec& spec, const Weights& weights,
+                       const text::Tokenizer* tokenizer, const std::function<void()>& progress) {
+    const auto called = [&] {
+        if (progress) progress();
+    };
+    OutputFile config(folder + "/config.json");
+    config.write(huggingface_config(spec, tokenizer, DType::f32, folder));
+    config.commit();
+    called();
+    if (tokenizer) {
+        if (const auto files = huggingface_tokenizer(tokenizer->data())) {
+            OutputFile file(folder + "/tokenizer_config.json");
+            file.write(files->config);
+            file.commit();
+            called();
+        }
+    }
+
+    ConvertInput input;
+    input.spec = spec;
+    input.read = [&](RoleAt at) { return RoleTensor{role_slot(weights, at), nullptr}; };
+    input.dtype = [](RoleAt) { return DType::f32; };
+    const ConvertOptions options{.type = DType::f32};
+    Converter converter(std::move(input), huggingface_dialect(spec.family), options);
+    formats::SafetensorsWriter writer(folder + "/model.safetensors");
+    writer.set_metadata("format", "pt");
+    for (const OutTensor& tensor : converter.tensors()) {
+        writer.declare(tensor.name, tensor.dtype, tensor.shape);
+    }
+    converter.run([&](const void* data, std::size_t bytes) {
+        writer.write(data, bytes);
+        called();
+    });
+    writer.finish();
+    called();
+}
+
+void require_huggingface_can_hold(const ModelSpec& spec, const std::string& file) {
+    huggingface_config(spec, nullptr, DType::f32, file);
+}
+
+}  // namespace mr::model

@@ -1,0 +1,189 @@
+#include "model/train/params.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+
+#include "core/error.h"
+#include "core/philox.h"
+#include "model/row_order.h"
+#include "ops/quant/quant.h"
+
+namespace mr::model {
+namespace {
+
+std::int64_t aligned(std::int64_t elements) {
+    return (elements + kParamAlign - 1) / kParamAlign * kParamAlign;
+}
+
+// Whether the tensor lies right behind the one before it, as a part of one matrix or bias.
+bool continues(const ModelSpec& spec, Role role) {
+    return role == Role::k || role == Role::v || role == Role::k_bias || role == Role::v_bias ||
+           (role == Role::up && spec.gated);
+}
+
+// Four draws from N(0, 1), by Box and Muller.
+std::array<float, 4> normals(std::uint64_t seed, std::uint64_t index, std::uint64_t stream) {
+    const auto words = philox(seed, index, stream);
+    std::array<float, 4> out{};
+    for (std::size_t i = 0; i < 4; i += 2) {
+        const double radius = std::sqrt(-2 * std::log((words[i] + 0.5) * 0x1p-32));
+        const double angle = 2 * std::numbers::pi * (words[i + 1] * 0x1p-32);
+        out[i] = static_cast<float>(radius * std::cos(angle));
+        out[i + 1] = static_cast<float>(radius * std::sin(angle));
+    }
+    return out;
+}
+
+void init_matrix(float* out, std::int64_t count, float deviation, std::uint64_t seed,
+                 std::uint64_t stream, ThreadPool& pool) {
+    pool.parallel_for((count + 3) / 4, 4096, [&](std::int64_t begin, std::int64_t end, int) {
+        for (std::int64_t i = begin; i < end; ++i) {
+            const auto drawn = normals(seed, static_cast<std::uint64_t>(i), stream);
+            const std::int64_t part = std::min<std::int64_t>(4, count - 4 * i);
+            for (std::int64_t j = 0; j < part; ++j) {
+                out[4 * i + j] = deviation * drawn[static_cast<std::size_t>(j)];
+            }
+        }
+    });
+}
+
+}  // namespace
+
+ParamLayout param_layout(const ModelSpec& spec) {
+    ParamLayout layout;
+    layout.spec = spec;
+    const std::vector<RoleAt> roles = roles_of(spec);
+    std::int64_t offset = 0;
+    const auto add = [&](Role role, int layer) {
+        const Shape shape = role_shape(spec, role);
+        if (!continues(spec, role)) offset = aligned(offset);
+        layout.entries.push_back({{role, layer}, shape, offset});
+        offset += shape.count();
+        if (role == Role::head || (role == Role::embedding && spec.tied_embeddings)) {
+            offset += (head_rows(spec) - spec.vocab) * spec.dim;
+        }
+    };
+    // The order of roles_of() has biases between q, k and v: here the three come at once.
+    for (const bool matrices : {true, false}) {
+        for (RoleAt at : roles) {
+            if (is_matrix(at.role) != matrices || continues(spec, at.role)) continue;
+            add(at.role, at.layer);
+            if (at.role == Role::q) {
+                add(Role::k, at.layer);
+                add(Role::v, at.layer);
+            } else if (at.role == Role::q_bias) {
+                add(Role::k_bias, at.layer);
+                add(Role::v_bias, at.layer);
+            } else if (at.role == Role::gate) {
+                add(Role::up, at.layer);
+            }
+        }
+        offset = aligned(offset);
+        if (matrices) layout.decayed = offset;
+    }
+    layout.count = offset;
+    return layout;
+}
+
+Weights param_views(const ParamLayout& layout, void* base, DType dtype) {
+    Weights out;
+    out.layers.resize(static_cast<std::size_t>(layout.spec.layers));
+    for (const ParamLayout::Entry& entry : layout.entries) {
+        const std::size_t bytes = dtype_bytes(dtype, static_cast<std::size_t>(entry.offset));
+        role_slot(out, entry.at) =
+            Tensor(static_cast<std::byte*>(base) + bytes, dtype, entry.shape);
+    }
+    if (layout.spec.tied_embeddings) out.head = out.embedding;
+    return out;
+}
+
+Weights param_views(const ParamLayout& layout, void* matrices, DType dtype, float* rest,
+                    std::int64_t first) {
+    Weights out = param_views(layout, matrices, dtype);
+    for (const ParamLayout::Entry& entry : layout.entries) {
+        if (is_matrix(entry.at.role)) continue;
+        MR_CHECK(entry.offset >= first, "what is no matrix lies behind them");
+        role_slot(out, entry.at) = Tensor(rest + (entry.offset - first), DType::f32, entry.shape);
+    }
+    return out;
+}
+
+Tensor qkv_matrix(const ModelSpec& spec, const LayerWeights& w) {
+    return {w.q.data, w.q.dtype, role_shape(spec, Role::qkv)};
+}
+
+Tensor qkv_bias(const ModelSpec& spec, const LayerWeights& w) {
+    return w.q_bias ? Tensor(w.q_bias.data, w.q_bias.dtype, role_shape(spec, Role::qkv_bias))
+                    : Tensor();
+}
+
+Tensor gate_up_matrix(const ModelSpec& spec, const LayerWeights& w) {
+    if (!spec.gated) return w.up;
+    return {w.gate.data, w.gate.dtype, {std::int64_t{2} * spec.hidden, spec.dim}};
+}
+
+std::int64_t head_rows(const ModelSpec& spec) {
+    return (spec.vocab + kHeadAlign - 1) / kHeadAlign * kHeadAlign;
+}
+
+Tensor head_matrix(const ModelSpec& spec, const Weights& w) {
+    return {w.head.data, w.head.dtype, {head_rows(spec), std::int64_t{spec.dim}}};
+}
+
+std::int64_t widest_matrix(const ModelSpec& spec) {
+    return std::max<std::int64_t>({head_rows(spec), spec.q_dim() + 2 * spec.kv_dim(),
+                                   std::int64_t{2} * spec.hidden, spec.dim});
+}
+
+void init_params(const ParamLayout& layout, float* params, std::uint64_t seed, ThreadPool& pool) {
+    std::fill_n(params, layout.count, 0.0f);
+    for (const ParamLayout::Entry& entry : layout.entries) {
+        const Role role = entry.at.role;
+        float* out = params + entry.offset;
+        if (is_norm_weight(role)) {
+            std::fill_n(out, entry.shape.count(), 1.0f);
+        } else if (is_matrix(role)) {
+            const bool residual = role == Role::o || role == Role::down;
+            const double deviation = 0.02 / (residual ? std::sqrt(2.0 * layout.spec.layers) : 1.0);
+            const std::uint64_t stream = (static_cast<std::uint64_t>(role) << 32) +
+                                         static_cast<std::uint64_t>(entry.at.layer + 1);
+            init_matrix(out, entry.shape.count(), static_cast<float>(deviation), seed, stream,
+                        pool);
+        }
+    }
+}
+
+void copy_params(const ParamLayout& layout, float* params, const Model& model, ThreadPool& pool) {
+    MR_CHECK(!model.deferred, "the model's weights are there");
+    const ModelSpec& spec = model.spec;
+    const bool turn = spec.rope.style == ops::RopeStyle::interleaved;
+    std::fill_n(params, layout.count, 0.0f);
+    for (const ParamLayout::Entry& entry : layout.entries) {
+        const Tensor& from = role_slot(model.weights, entry.at);
+        MR_CHECK(from && from.shape == entry.shape, "the layout is that of the model");
+        const RowOrder rows = turned_rows(spec, entry.at.role);
+        const auto source_row = [&](std::int64_t row) { return turn ? rows.inverse(row) : row; };
+        float* out = params + entry.offset;
+        if (entry.shape.rank == 1) {  // norms and biases are f32, always
+            for (std::int64_t i = 0; i < entry.shape[0]; ++i) out[i] = from.f32()[source_row(i)];
+            continue;
+        }
+        const std::int64_t cols = entry.shape[1];
+        pool.parallel_for(entry.shape[0], 16, [&](std::int64_t begin, std::int64_t end, int) {
+            for (std::int64_t row = begin; row < end; ++row) {
+                ops::dequantize(from.dtype, from.row<std::byte>(source_row(row)), out + row * cols,
+                                cols);
+            }
+        });
+    }
+}
+
+ModelSpec trainable_spec(ModelSpec spec) {
+    spec.rope.style = ops::RopeStyle::half;
+    return spec;
+}
+
+}  // namespace mr::model

@@ -1,0 +1,251 @@
+#include "model/train/train_engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "core/error.h"
+#include "core/half.h"
+
+namespace mr::model {
+namespace {
+
+constexpr std::size_t kSumBytes = 2 * sizeof(double);  // of losses, of squares of gradients
+
+std::unique_ptr<TrainOps> make_ops(const ModelSpec& spec, const TrainEngineOptions& options) {
+    require_trainable_heads(spec, options.cuda);
+    return options.cuda ? make_cuda_train_ops(options.threads)
+                        : make_cpu_train_ops(options.threads);
+}
+
+TrainShape whole_shape(const ModelSpec& spec, const TrainEngineOptions& options, DType compute) {
+    TrainShape shape = options.shape;
+    if (shape.head_rows <= 0) shape.head_rows = default_head_rows(spec, shape.tokens(), compute);
+    return shape;
+}
+
+MemoryPlan plan_with(const ModelSpec& spec, const TrainEngineOptions& options,
+                     const TrainOps& ops) {
+    const DType compute = ops.compute_type();
+    const TrainShape shape = whole_shape(spec, options, compute);
+    const ParamLayout layout = param_layout(spec);
+    const auto count = static_cast<std::uint64_t>(layout.count);
+    const bool slim = options.bf16_masters && compute != DType::f32;
+    MemoryPlan plan;
+    const auto taken = TrainOps::padded;
+    plan.add("parameters",
+             taken((count - (slim ? static_cast<std::uint64_t>(layout.decayed) : 0)) * 4));
+    if (compute != DType::f32) {
+        plan.add(fmt::format("parameters in {}", dtype_name(compute)),
+                 taken(dtype_bytes(compute, count)));
+    }
+    plan.add("gradients", taken(count * 4));
+    plan.add("optimizer", 2 * taken(count * 4));
+    const MemoryPlan pass = TrainPass::plan(spec, shape, options.recompute, compute);
+    for (const MemoryPlan::Item& item : pass.items()) {
+        plan.add(item.name, item.bytes);
+    }
+    plan.add("scratch", ops.scratch_bytes(spec, shape) + taken(kSumBytes));
+    return plan;
+}
+
+// What of the options to change so that it fits, in words.
+std::string what_fits(const ModelSpec& spec, TrainEngineOptions options, const TrainOps& ops,
+                      std::uint64_t available) {
+    std::string out;
+    const int asked = options.shape.sequences;
+    options.shape.head_rows = 0;
+    for (const Recompute recompute : {Recompute::none, Recompute::light, Recompute::full}) {
+        if (recompute < options.recompute) continue;
+        TrainEngineOptions tried = options;
+        tried.recompute = recompute;
+        int low = 0, high = asked;  // what fits, what may
+        while (low < high) {
+            tried.shape.sequences = low + (high - low + 1) / 2;
+            if (plan_with(spec, tried, ops).total() <= available) {
+                low = tried.shape.sequences;
+            } else {
+                high = tried.shape.sequences - 1;
+            }
+        }
+        if (low > 0) {
+            out += fmt::format("{}--recompute {} with --batch {}", out.empty() ? "" : ", or ",
+                               recompute_name(recompute), low);
+            if (low < asked) out += fmt::format(" --accumulate {}", (asked + low - 1) / low);
+        }
+        if (low == asked) break;
+    }
+    return out.empty() ? "use a smaller model or a shorter --seq" : "what would fit: " + out;
+}
+
+}  // namespace
+
+MemoryPlan TrainEngine::plan(const ModelSpec& spec, const TrainEngineOptions& options) {
+    return plan_with(spec, options, *make_ops(spec, options));
+}
+
+TrainEngine::TrainEngine(const ModelSpec& spec, const TrainEngineOptions& options)
+    : layout_(param_layout(spec)), options_(options), ops_(make_ops(spec, options)) {
+    options_.shape = whole_shape(spec, options, ops_->compute_type());
+    plan_ = plan_with(spec, options_, *ops_);
+    const std::uint64_t available = ops_->memory_bytes();
+    if (available > 0 && plan_.total() > available) {
+        plan_.require(available, what_fits(spec, options_, *ops_, available));
+    }
+    slim_ = options_.bf16_masters && ops_->compute_type() != DType::f32;
+    const auto flat = [&](const char* purpose, DType dtype, std::int64_t skipped = 0) {
+        const Shape shape{layout_.count - skipped};
+        return Tensor(ops_->allocate(purpose, Arena::tensor_bytes(dtype, shape)), dtype, shape);
+    };
+    const DType compute = ops_->compute_type();
+    params_ = flat("parameters", DType::f32, slim_ ? layout_.decayed : 0);
+    if (compute != DType::f32) copy_ = flat("parameters for products", compute);
+    grads_ = flat("gradients", DType::f32);
+    m_ = flat("optimizer", DType::f32);
+    v_ = flat("optimizer", DType::f32);
+    sums_ = static_cast<double*>(ops_->allocate("sums", kSumBytes));
+    ops_->prepare(spec, options_.shape);
+    pass_ = std::make_unique<TrainPass>(layout_, options_.shape, options_.recompute, *ops_);
+    auto* base = static_cast<float*>(params_.data);
+    weights_ = copy_ ? param_views(layout_, copy_.data, compute, base, slim_ ? layout_.decayed : 0)
+                     : param_views(layout_, base, DType::f32);
+    grad_views_ = param_views(layout_, grads_.data, DType::f32);
+}
+
+TrainEngine::~TrainEngine() = default;
+
+void TrainEngine::init(std::uint64_t seed) {
+    std::vector<float> host(static_cast<std::size_t>(layout_.count));
+    init_params(layout_, host.data(), seed, pool());
+    set_state(host.data(), nullptr, nullptr);
+}
+
+void TrainEngine::load(const Model& model) {
+    std::vector<float> host(static_cast<std::size_t>(layout_.count));
+    copy_params(layout_, host.data(), model, pool());
+    set_state(host.data(), nullptr, nullptr);
+}
+
+void TrainEngine::set_state(const float* params, const float* m, const float* v) {
+    const auto matrices = static_cast<std::size_t>(layout_.decayed);
+    if (params && slim_) {
+        std::vector<std::uint16_t> half(matrices);
+        for (std::size_t i = 0; i < matrices; ++i) half[i] = f32_to_bf16(params[i]);
+        ops_->write(copy_.data, half.data(), matrices * sizeof(std::uint16_t));
+        ops_->write(params_.data, params + matrices, params_.bytes());
+    } else if (params) {
+        std::vector<float> rounded;
+        if (options_.bf16_masters) {
+            rounded.assign(params, params + layout_.count);
+            for (std::size_t i = 0; i < matrices; ++i) {
+                rounded[i] = bf16_to_f32(f32_to_bf16(params[i]));
+            }
+            params = rounded.data();
+        }
+        ops_->write(params_.data, params, params_.bytes());
+        if (copy_) ops_->refresh(copy_, params_);
+    }
+    if (m) ops_->write(m_.data, m, m_.bytes());
+    if (v) ops_->write(v_.data, v, v_.bytes());
+}
+
+void TrainEngine::read_params(float* to) {
+    const auto matrices = static_cast<std::size_t>(slim_ ? layout_.decayed : 0);
+    std::vector<std::uint16_t> half(matrices);
+    if (slim_) ops_->read(half.data(), copy_.data, matrices * sizeof(std::uint16_t));
+    for (std::size_t i = 0; i < matrices; ++i) to[i] = bf16_to_f32(half[i]);
+    ops_->read(to + matrices, params_.data, params_.bytes());
+}
+
+void TrainEngine::get_state(float* params, float* m, float* v) {
+    if (params) read_params(params);
+    if (m) ops_->read(m, m_.data, m_.bytes());
+    if (v) ops_->read(v, v_.data, v_.bytes());
+}
+
+const float* TrainEngine::host(State state) {
+    const Tensor& part = state == State::params ? params_ : state == State::m ? m_ : v_;
+    if (!ops_->on_device()) return part.f32();
+    host_.resize(static_cast<std::size_t>(layout_.count));
+    if (state == State::params) {
+        read_params(host_.data());
+    } else {
+        ops_->read(host_.data(), part.data, part.bytes());
+    }
+    return host_.data();
+}
+
+void TrainEngine::accumulate(int slot, double scale) {
+    scale_ = scale;
+    pass_->step(weights_, grad_views_, slot, static_cast<float>(scale));
+    ops_->add_sum(sums_, pass_->losses());
+}
+
+TrainEngine::StepResult TrainEngine::update(const ops::AdamW& with) {
+    ops::AdamW step = with;
+    step.bf16_masters = options_.bf16_masters;
+    ops_->square_sum(sums_ + 1, grads_);
+    ops_->adamw(step, params_, copy_, grads_, m_, v_, layout_.decayed, sums_ + 1);
+    double sums[2];
+    ops_->read(sums, sums_, sizeof sums);
+    const double zeros[2] = {};
+    ops_->write(sums_, zeros, sizeof zeros);
+    StepResult out;
+    out.loss = sums[0] * scale_;
+    out.grad_norm = std::sqrt(sums[1]);
+    out.skipped = !std::isfinite(sums[1]);
+    return out;
+}
+
+double TrainEngine::evaluate(int slot) {
+    pass_->evaluate(weights_, slot);
+    ops_->add_sum(sums_, pass_->losses());
+    double sum = 0;
+    ops_->read(&sum, sums_, sizeof sum);
+    const double zero = 0;
+    ops_->write(sums_, &zero, sizeof zero);
+    return sum;
+}
+
+void TrainEngine::read_losses(std::span<float> out) {
+    const Tensor losses = pass_->losses();
+    MR_CHECK(out.size_bytes() == losses.bytes(), "there is room for every token's loss");
+    ops_->read(out.data(), losses.data, losses.bytes());
+}
+
+void TrainEngine::read_grads(std::span<float> out) {
+    MR_CHECK(out.size_bytes() == grads_.bytes(), "there is room for all gradients");
+    ops_->read(out.data(), grads_.data, grads_.bytes());
+}
+
+std::uint64_t TrainEngine::flops_per_token(const ModelSpec& spec, int seq) {
+    const auto n = [](std::int64_t value) { return static_cast<std::uint64_t>(value); };
+    const std::uint64_t layer = n(spec.dim) * n(2 * spec.q_dim() + 2 * spec.kv_dim()) +
+                                n(spec.dim) * n(spec.hidden) * (spec.gated ? 3 : 2);
+    const std::uint64_t matrices = n(spec.layers) * layer + n(spec.vocab) * n(spec.dim);
+    // Scores and their product with values, of half the keys on average.
+    const std::uint64_t attention = n(spec.layers) * n(spec.q_dim()) * n(seq);
+    return 6 * (matrices + attention);
+}
+
+std::uint64_t TrainEngine::remade_flops_per_token(const ModelSpec& spec, int seq,
+                                                  Recompute recompute) {
+    if (recompute != Recompute::full) return 0;  // norms and activations alone
+    const auto n = [](std::int64_t value) { return static_cast<std::uint64_t>(value); };
+    std::uint64_t layer = n(spec.dim) * n(spec.q_dim() + 2 * spec.kv_dim()) +
+                          n(spec.dim) * n(spec.hidden) * (spec.gated ? 2 : 1);
+    // Outputs that only go to the residual stream are not needed: the MLP's never, attention's
+    // where the MLP does not read it.
+    if (spec.residual != Residual::parallel) layer += n(spec.q_dim()) * n(spec.dim);
+    return 2 * n(spec.layers) * (layer + n(spec.q_dim()) * n(seq));
+}
+
+std::uint64_t TrainEngine::bytes_saved_by_recompute() const {
+    TrainEngineOptions options = options_;
+    options.recompute = Recompute::none;
+    return plan_with(spec(), options, *ops_).total() - plan_.total();
+}
+
+}  // namespace mr::model

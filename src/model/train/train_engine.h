@@ -1,0 +1,102 @@
+// A model in training on one device: parameters, gradients, moments, and the pass over them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/arena.h"
+#include "model/train/params.h"
+#include "model/train/train_ops.h"
+#include "model/train/train_pass.h"
+
+namespace mr::model {
+
+struct TrainEngineOptions {
+    bool cuda = false;
+    int threads = 0;  // 0: all cores
+    TrainShape shape;
+    Recompute recompute = Recompute::none;
+    // Matrices and tables are kept in bf16, rounded by chance at every step (ops::AdamW), instead
+    // of f32. Where they are computed with in bf16 that is the only copy of them.
+    bool bf16_masters = false;
+};
+
+class TrainEngine {
+  public:
+    // What it will hold on its device. Both throw where heads are not trainable (train_ops.h).
+    static MemoryPlan plan(const ModelSpec& spec, const TrainEngineOptions& options);
+    // Throws Error (device) with what would fit where the plan does not.
+    TrainEngine(const ModelSpec& spec, const TrainEngineOptions& options);
+    ~TrainEngine();
+
+    const ModelSpec& spec() const { return layout_.spec; }
+    const ParamLayout& layout() const { return layout_; }
+    const TrainEngineOptions& options() const { return options_; }
+    const MemoryPlan& plan() const { return plan_; }
+    TrainOps& ops() { return *ops_; }
+    // What passes read, on the device: matrices in ops().compute_type(), the rest f32. They stay
+    // where they are as long as this lives.
+    const Weights& weights() const { return weights_; }
+    Ledger& ledger() { return ops_->ledger(); }
+    ThreadPool& pool() { return ops_->pool(); }
+
+    void init(std::uint64_t seed);
+    void load(const Model& model);  // expanded to f32
+    // All three, f32 [layout().count]; any may be null. bf16 masters are rounded to nearest here.
+    void set_state(const float* params, const float* m, const float* v);
+    void get_state(float* params, float* m, float* v);
+
+    // One of the three in host memory, [layout().count]: the parameters themselves where they lie
+    // there, else a copy that the next call writes over.
+    enum class State { params, m, v };
+    const float* host(State state);
+
+    // The batch in ops().host_slot(slot) goes to the device.
+    void put(int slot) { ops_->put(slot); }
+    // Adds gradients and losses of the slot's batch. `scale`: what a token's loss counts, 1 / the
+    // targets of the whole step.
+    void accumulate(int slot, double scale);
+    // The optimizer's step by what was accumulated; then gradients are 0 again. Where the
+    // gradient's norm is not finite nothing changes, and `skipped` says so.
+    struct StepResult {
+        double loss = 0;       // mean over what was accumulated, nats per token
+        double grad_norm = 0;  // before clipping
+        bool skipped = false;
+    };
+    StepResult update(const ops::AdamW& with);
+    // The sum of losses of the slot's batch, nats.
+    double evaluate(int slot);
+    // The losses of the last pass, [tokens].
+    void read_losses(std::span<float> out);
+    // The gradients since the last update, f32 [layout().count]: for tests.
+    void read_grads(std::span<float> out);
+
+    // FLOPs of a step's products and attention, forward and backward, without recomputation.
+    static std::uint64_t flops_per_token(const ModelSpec& spec, int seq);
+    // Of those, what recomputation does once more.
+    static std::uint64_t remade_flops_per_token(const ModelSpec& spec, int seq,
+                                                Recompute recompute);
+    // What the plan would need more without recomputation.
+    std::uint64_t bytes_saved_by_recompute() const;
+
+  private:
+    ParamLayout layout_;
+    TrainEngineOptions options_;
+    MemoryPlan plan_;
+    std::unique_ptr<TrainOps> ops_;
+    void read_params(float* to);
+
+    // Flat [count]. Where copy_ is the only one of matrices, params_ is the rest, from element
+    // `decayed` on.
+    Tensor params_, copy_, grads_, m_, v_;
+    bool slim_ = false;       // copy_ is
+    double* sums_ = nullptr;  // on the device: of losses, of squares of gradients
+    double scale_ = 0;        // of the losses
+    std::vector<float> host_;
+    Weights weights_, grad_views_;
+    std::unique_ptr<TrainPass> pass_;
+};
+
+}  // namespace mr::model

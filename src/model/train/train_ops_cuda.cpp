@@ -1,0 +1,290 @@
+// The operations of a training pass on the GPU: mr::cuda, activations and matrices in bf16. All of
+// them go to one stream; batches come on another, ordered by events.
+#include "model/train/train_ops.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "core/cpu.h"
+#include "core/cuda/device.h"
+#include "core/cuda/timeline.h"
+#include "core/error.h"
+#include "model/train/params.h"
+#include "ops/activation/activation_backward_cuda.h"
+#include "ops/attention/flash/flash_cuda.h"
+#include "ops/embedding/embedding_backward_cuda.h"
+#include "ops/embedding/embedding_cuda.h"
+#include "ops/linear/linear_train_cuda.h"
+#include "ops/loss/loss_backward_cuda.h"
+#include "ops/norm/norm_backward_cuda.h"
+#include "ops/norm/norm_cuda.h"
+#include "ops/optimizer/adamw_cuda.h"
+#include "ops/rope/rope_train_cuda.h"
+
+namespace mr::model {
+namespace {
+
+class CudaTrainOps final : public TrainOps {
+  public:
+    explicit CudaTrainOps(int threads) : pool_(threads > 0 ? threads : cpu_info().cores) {
+        ctx_.pool = &pool_;
+        ctx_.ledger = &ledger_;
+        ctx_.cuda = &stream_;
+    }
+    ~CudaTrainOps() override {
+        // Memory goes back before the streams do: nothing may still work on it.
+        try {
+            batches_.synchronize();
+            stream_.synchronize();
+        } catch (const Error&) {
+            // Whoever computed has been told, or is being told.
+        }
+    }
+
+    DType compute_type() const override { return DType::bf16; }
+    bool on_device() const override { return true; }
+    std::uint64_t memory_bytes() const override {
+        // Code is loaded when it is first used, and the driver keeps some for itself.
+        constexpr std::uint64_t kReserve = std::uint64_t{512} << 20;
+        const std::uint64_t free = cuda::require_device().free_bytes;
+        return free > kReserve ? free - kReserve : 1;
+    }
+    std::uint64_t memory_taken() const override {
+        const std::uint64_t free = cuda::require_device().free_bytes;
+        return free < free_at_first_ ? free_at_first_ - free : 0;
+    }
+    ThreadPool& pool() override { return pool_; }
+    void* allocate(const std::string& purpose, std::size_t bytes) override {
+        void* to = arenas_.emplace_back(purpose, padded(bytes)).alloc(bytes);
+        stream_.fill(to, 0, bytes);
+        return to;
+    }
+    std::size_t scratch_bytes(const ModelSpec& spec, const TrainShape& shape) const override {
+        // Slots and positions.
+        const auto tokens = static_cast<std::size_t>(shape.tokens());
+        return padded(op_scratch(spec, shape)) +
+               kSlots * padded(2 * tokens * sizeof(std::int32_t)) +
+               padded(tokens * sizeof(std::int32_t));
+    }
+    void prepare(const ModelSpec& spec, const TrainShape& shape) override {
+        shape_ = shape;
+        vocab_ = spec.vocab;
+        const std::size_t scratch = op_scratch(spec, shape);
+        ctx_.scratch = {static_cast<std::byte*>(allocate("scratch", scratch)), scratch};
+        const auto tokens = static_cast<std::size_t>(shape.tokens());
+        for (Slot& slot : slots_) {
+            slot.host = cuda::PinnedBuffer(2 * tokens * sizeof(std::int32_t));
+            slot.device =
+                static_cast<std::int32_t*>(allocate("batches", 2 * tokens * sizeof(std::int32_t)));
+        }
+        std::vector<std::int32_t> positions;
+        for (std::size_t t = 0; t < tokens; ++t) {
+            positions.push_back(static_cast<std::int32_t>(t % static_cast<std::size_t>(shape.seq)));
+        }
+        positions_ = static_cast<std::int32_t*>(allocate("positions", tokens * 4));
+        write(positions_, positions.data(), tokens * 4);
+    }
+    Ledger& ledger() override { return ledger_; }
+    void at(int layer) override {
+        ledger_.at(layer);
+        ctx_.layer = layer;
+    }
+    void watch() override {
+        constexpr std::size_t kMost = 1 << 16;  // operations; a step of 100 layers has some 3,000
+        if (!timeline_) timeline_ = std::make_unique<cuda::Timeline>(kMost);
+        timeline_->clear_stages();
+        timeline_->reset(stream_);
+        ctx_.timeline = timeline_.get();
+    }
+    std::vector<Stage> watched() override {
+        if (!ctx_.timeline) return {};
+        ctx_.timeline = nullptr;
+        std::vector<Stage> stages = timeline_->read(stream_);
+        for (const Stage& stage : stages) {
+            OpRecord time;
+            time.seconds = stage.work.seconds;
+            ledger_.add(stage.kind, time);
+        }
+        return stages;
+    }
+
+    std::span<std::int32_t> host_slot(int slot) override {
+        const Slot& s = slot_at(slot);
+        s.arrived.synchronize();  // at once where nothing was sent yet
+        return {reinterpret_cast<std::int32_t*>(s.host.data()),
+                s.host.size() / sizeof(std::int32_t)};
+    }
+    void put(int slot) override {
+        const Slot& s = slot_at(slot);
+        batches_.wait(s.done);
+        batches_.to_device(s.device, s.host.data(), s.host.size(), &ledger_);
+        batches_.record(s.arrived);
+    }
+    void done(int slot) override { stream_.record(slot_at(slot).done); }
+    void write(void* device, const void* host, std::size_t bytes) override {
+        stream_.to_device(device, host, bytes, &ledger_);
+        stream_.synchronize();
+    }
+    void read(void* host, const void* device, std::size_t bytes) override {
+        stream_.to_host(host, device, bytes, &ledger_);
+        stream_.synchronize();
+    }
+
+    void embed(Tensor x, Tensor table, Tensor positions, int slot) override {
+        ops::DeviceBatch batch;
+        batch.tokens = static_cast<int>(x.dim(0));
+        batch.ids = ids(slot);
+        batch.positions = positions_;
+        cuda::embedding(ctx_, x, table, positions, batch);
+    }
+    void norm(NormKind kind, float eps, Tensor out, Tensor x, Tensor weight, Tensor bias) override {
+        cuda::NormPass pass;
+        pass.kind = kind;
+        pass.eps = eps;
+        pass.x = x;
+        pass.out = out;
+        pass.weight = weight;
+        pass.bias = bias;
+        cuda::norm(ctx_, pass);
+    }
+    void linear(Tensor out, Tensor x, Tensor w, Tensor bias, Tensor residual,
+                OpKind kind) override {
+        cuda::linear_forward(ctx_, out, x, w, bias, residual, {.kind = kind, .timed = true});
+    }
+    void rope(const ops::HeadRows& x, Tensor cos_sin, ops::RopeStyle style,
+              bool backward) override {
+        cuda::rope_heads(ctx_, x, cos_sin, style, backward);
+    }
+    void norm_heads(const ops::HeadRows& out, const ops::HeadRows& x, Tensor weight,
+                    float eps) override {
+        cuda::rmsnorm_heads(ctx_, out, x, weight, eps);
+    }
+    void attention(const ops::HeadRows& out, Tensor lse, const ops::HeadRows& q,
+                   const ops::HeadRows& k, const ops::HeadRows& v, const ops::AttentionMask& mask,
+                   float scale) override {
+        cuda::flash_forward(ctx_, out, lse, q, k, v, batch_of(shape_), mask, scale);
+    }
+    void activation(Tensor out, Tensor in, Tensor bias, ops::Activation kind, bool gated) override {
+        cuda::activation_train(ctx_, out, in, bias, kind, gated);
+    }
+    bool activation_adds_bias() const override { return true; }
+
+    void loss(float* loss, Tensor logits, int slot, std::int64_t first, float scale,
+              bool gradient) override {
+        cuda::cross_entropy_backward(ctx_, loss, logits, vocab_, targets(slot) + first, scale,
+                                     gradient);
+    }
+    void linear_input(Tensor dx, Tensor dy, Tensor w, OpKind kind) override {
+        cuda::linear_backward_input(ctx_, dx, dy, w, false, {.kind = kind, .timed = true});
+    }
+    void linear_weight(Tensor dw, Tensor dbias, Tensor dy, Tensor x, OpKind kind) override {
+        cuda::linear_backward_weight(ctx_, dw, dbias, dy, x, {.kind = kind, .timed = true});
+    }
+    bool norm_backward(const NormBackward& pass) override {
+        return cuda::norm_backward(ctx_, {.kind = pass.kind,
+                                          .eps = pass.eps,
+                                          .dx = pass.dx,
+                                          .copy = pass.copy,
+                                          .residual = pass.residual,
+                                          .dweight = pass.dweight,
+                                          .dbias = pass.dbias,
+                                          .dsum = pass.dsum,
+                                          .dy = pass.dy,
+                                          .x = pass.x,
+                                          .weight = pass.weight});
+    }
+    void norm_heads_backward(const ops::HeadRows& dx, Tensor dweight, const ops::HeadRows& dy,
+                             const ops::HeadRows& x, Tensor weight, float eps) override {
+        cuda::rmsnorm_heads_backward(ctx_, dx, dweight, dy, x, weight, eps);
+    }
+    void attention_backward(const ops::FlashGradients& gradients, const ops::HeadRows& dout,
+                            const ops::HeadRows& q, const ops::HeadRows& k, const ops::HeadRows& v,
+                            const ops::HeadRows& out, Tensor lse, const ops::AttentionMask& mask,
+                            float scale) override {
+        cuda::flash_backward(ctx_, gradients, dout, q, k, v, out, lse, batch_of(shape_), mask,
+                             scale);
+    }
+    bool activation_backward(Tensor din, Tensor dbias, Tensor dy, Tensor in, Tensor bias,
+                             ops::Activation kind, bool gated) override {
+        if (gated) {
+            cuda::gated_activation_backward(ctx_, din, dy, in, kind);
+            return false;
+        }
+        if (!dbias) {
+            cuda::activation_backward(ctx_, din, dy, in, kind);
+            return false;
+        }
+        cuda::activation_backward(ctx_, din, dbias, dy, in, bias, kind);
+        return true;
+    }
+    void embed_backward(Tensor dtable, Tensor dpositions, Tensor dx, int slot) override {
+        cuda::embedding_backward(ctx_, dtable, dx, ids(slot));
+        if (dpositions) cuda::positions_backward(ctx_, dpositions, dx, shape_.seq);
+    }
+
+    void zero(Tensor x) override { stream_.fill(x.data, 0, x.bytes()); }
+    void add_sum(double* sum, Tensor x) override { cuda::add_sum(ctx_, sum, x); }
+    void square_sum(double* sum, Tensor x) override { cuda::square_sum(ctx_, sum, x); }
+    void adamw(const ops::AdamW& with, Tensor params, Tensor copy, Tensor grads, Tensor m, Tensor v,
+               std::int64_t decayed, const double* grad_square_sum) override {
+        cuda::adamw(ctx_, with, params, copy, grads, m, v, decayed, grad_square_sum);
+    }
+    void refresh(Tensor copy, Tensor params) override { cuda::round_to_bf16(ctx_, copy, params); }
+
+  private:
+    struct Slot {
+        cuda::PinnedBuffer host;         // [2 tokens]: ids, targets
+        std::int32_t* device = nullptr;  // the same
+        cuda::Event arrived, done;
+    };
+
+    const Slot& slot_at(int slot) const { return slots_[static_cast<std::size_t>(slot)]; }
+    // Whatever is launched from here on finds the slot's batch there.
+    std::int32_t* ids(int slot) {
+        const Slot& s = slot_at(slot);
+        stream_.wait(s.arrived);
+        return s.device;
+    }
+    std::int32_t* targets(int slot) { return ids(slot) + shape_.tokens(); }
+
+    static cuda::FlashBatch batch_of(const TrainShape& shape) {
+        cuda::FlashBatch batch;
+        batch.sequences = shape.sequences;
+        batch.max_queries = batch.max_keys = shape.seq;
+        return batch;
+    }
+
+    // The most that one operation wants: they follow one another.
+    static std::size_t op_scratch(const ModelSpec& spec, const TrainShape& shape) {
+        const std::int64_t tokens = shape.tokens();
+        const ops::HeadRows queries(Tensor(
+            nullptr, DType::bf16, {tokens, std::int64_t{spec.heads}, std::int64_t{spec.head_dim}}));
+        return std::max({cuda::linear_train_scratch_bytes(widest_matrix(spec)),
+                         cuda::norm_backward_scratch_bytes(spec.dim),
+                         cuda::rmsnorm_heads_scratch_bytes(), cuda::sum_scratch_bytes(),
+                         cuda::embedding_backward_scratch_bytes(tokens, spec.dim),
+                         cuda::flash_backward_scratch_bytes(queries, batch_of(shape))});
+    }
+
+    const std::uint64_t free_at_first_ = cuda::require_device().free_bytes;
+    ThreadPool pool_;
+    Ledger ledger_;
+    Context ctx_;
+    TrainShape shape_;
+    std::int64_t vocab_ = 0;
+    cuda::Stream stream_, batches_;
+    std::unique_ptr<cuda::Timeline> timeline_;  // once somebody has watched
+    std::vector<cuda::DeviceArena> arenas_;
+    std::array<Slot, kSlots> slots_;
+    std::int32_t* positions_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<TrainOps> make_cuda_train_ops(int threads) {
+    cuda::require_device();  // says why there is none
+    return std::make_unique<CudaTrainOps>(threads);
+}
+
+}  // namespace mr::model

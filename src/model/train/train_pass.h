@@ -1,0 +1,93 @@
+// Forward and backward of a training step, written once for every family, over TrainOps.
+//
+//   x -> h1 = norm(x) -> qkv = h1 Wqkvᵀ -> [norm of heads] -> rope -> attention -> x1 = x + attn
+//   Woᵀ
+//     -> h2 = norm(x1) -> gu = h2 [gate; up]ᵀ -> a = act(gu) -> x2 = x1 + a Wdownᵀ
+// (parallel residual: both norms read x, both branches are added to it).
+// The LM head and the loss are worked off in chunks of rows: all logits never exist.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/arena.h"
+#include "model/train/params.h"
+#include "model/train/train_ops.h"
+
+namespace mr::model {
+
+// What of a layer is not kept between forward and backward, but made again. The bits of a step are
+// the same for all three.
+enum class Recompute {
+    none,   // everything is kept
+    light,  // norms' outputs and the activation's output are made again: cheap, a third less memory
+    full,   // only a layer's input is kept: a second forward
+};
+const char* recompute_name(Recompute recompute);
+std::optional<Recompute> recompute_of(std::string_view name);
+
+// The head's rows at a time that suit the vocabulary and the device, where `wanted` is 0.
+std::int64_t default_head_rows(const ModelSpec& spec, std::int64_t tokens, DType compute);
+
+class TrainPass {
+  public:
+    // Takes its memory from `ops`, which must outlive it. ops.prepare() comes first, by the caller.
+    TrainPass(const ParamLayout& layout, const TrainShape& shape, Recompute recompute,
+              TrainOps& ops);
+    ~TrainPass();
+
+    // Activations by purpose: kept, workspace, logits.
+    static MemoryPlan plan(const ModelSpec& spec, const TrainShape& shape, Recompute recompute,
+                           DType compute);
+
+    // Forward and backward of the batch in `slot`. Gradients are added to `grads` (views of the
+    // flat f32 buffer). losses() holds the loss of every token; each counts `scale` in the
+    // gradient.
+    void step(const Weights& weights, const Weights& grads, int slot, float scale);
+    // The losses alone.
+    void evaluate(const Weights& weights, int slot);
+    // f32 [tokens], on the device.
+    Tensor losses() const;
+
+  private:
+    struct Layer;
+    struct Buffers;
+    // Every buffer by name, type and shape: the plan adds them up, the pass takes them.
+    template <typename Take>
+    static void for_each_buffer(const ModelSpec& spec, const TrainShape& shape, Recompute recompute,
+                                DType compute, Buffers& b, Take&& take);
+    void make_rope_table();
+
+    void forward(const Weights& weights, int slot);
+    void forward_attention(const LayerWeights& w, const Layer& a, Tensor x, Tensor out);
+    void forward_mlp(const LayerWeights& w, const Layer& a, Tensor x, Tensor out);
+    Tensor left_to_activation(Tensor up_bias) const;
+    void forward_layer(const LayerWeights& w, const Layer& a, Tensor out);
+    void remake(const LayerWeights& w, const Layer& a);
+    void head(const Weights& weights, const Weights* grads, int slot, float scale);
+    // o_bias, down_bias: their gradients, where they are still to be taken.
+    void backward_attention(const LayerWeights& w, const LayerWeights& g, const Layer& a,
+                            Tensor o_bias);
+    void backward_mlp(const LayerWeights& w, const LayerWeights& g, const Layer& a, Tensor dh,
+                      Tensor down_bias);
+    // `below`: the gradient of the next lower layer's down_bias, or none. True: it was taken.
+    bool backward_layer(const LayerWeights& w, const LayerWeights& g, const Layer& a,
+                        Tensor down_bias, Tensor below);
+    void norm(Tensor out, Tensor x, Tensor weight, Tensor bias);
+    // dx += the gradient of a norm whose output has the gradient dy. dsum, and what is returned, as
+    // in TrainOps::NormBackward.
+    bool norm_backward(Tensor dy, Tensor x, Tensor weight, Tensor dweight, Tensor dbias, bool copy,
+                       Tensor dsum);
+
+    ModelSpec spec_;
+    TrainShape shape_;
+    Recompute recompute_;
+    TrainOps& ops_;
+    std::unique_ptr<Buffers> b_;
+};
+
+}  // namespace mr::model
