@@ -17,8 +17,8 @@
 #include "core/error.h"
 #include "core/output_file.h"
 #include "core/thread_pool.h"
+#include "story/storybook.h"
 #include "train/pack.h"
-#include "train/storybook.h"
 
 namespace mr::cli {
 namespace {

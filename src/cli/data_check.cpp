@@ -11,7 +11,7 @@
 #include "cli/terminal.h"
 #include "core/error.h"
 #include "core/mapped_file.h"
-#include "train/story_check.h"
+#include "story/story_check.h"
 
 namespace mr::cli {
 namespace {

@@ -17,7 +17,7 @@
 #include "observe/recorder.h"
 #include "observe/roofline.h"
 #include "observe/run_report.h"
-#include "train/storybook.h"
+#include "story/storybook.h"
 
 namespace mr::cli {
 namespace {

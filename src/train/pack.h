@@ -8,8 +8,8 @@
 
 #include "core/progress.h"
 #include "core/thread_pool.h"
+#include "story/storybook.h"
 #include "train/shards.h"
-#include "train/storybook.h"
 
 namespace mr::train {
 

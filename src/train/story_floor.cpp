@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "story/storybook.h"
 #include "text/tokenizer.h"
-#include "train/storybook.h"
 
 namespace mr::train {
 

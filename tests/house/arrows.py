@@ -4,7 +4,8 @@ import pathlib
 import re
 import sys
 
-HOUSE = ["core", "observe", "ops", "formats", "text", "model", "decode", "train", "serve", "bench", "cli"]
+HOUSE = ["core", "observe", "ops", "formats", "text", "model", "decode", "story", "train", "serve",
+         "bench", "cli"]
 LEVEL = {room: level for level, room in enumerate(HOUSE)}
 
 # Inside of model: which of its folders a folder may not include; "" is the top, for its headers.

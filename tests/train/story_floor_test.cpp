@@ -6,8 +6,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "story/storybook.h"
 #include "text/tokenizer.h"
-#include "train/storybook.h"
 
 namespace mr::train {
 namespace {

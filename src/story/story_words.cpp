@@ -1,4 +1,4 @@
-#include "train/story_words.h"
+#include "story/story_words.h"
 
 #include <algorithm>
 #include <cctype>

@@ -1,4 +1,4 @@
-#include "train/grammar.h"
+#include "story/grammar.h"
 
 #include <algorithm>
 #include <cmath>

@@ -7,7 +7,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "train/grammar.h"
+#include "story/grammar.h"
 
 namespace mr::train {
 

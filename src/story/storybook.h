@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "train/grammar.h"
+#include "story/grammar.h"
 
 namespace mr::train {
 

@@ -1,4 +1,4 @@
-#include "train/storybook.h"
+#include "story/storybook.h"
 
 #include <gtest/gtest.h>
 

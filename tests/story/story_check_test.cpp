@@ -1,6 +1,6 @@
 // The checker of stories: all of the storybook's are well-formed, other words may be, and each kind
 // of bad story is found out with its reason.
-#include "train/story_check.h"
+#include "story/story_check.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 #include <iostream>
 #include <string>
 
-#include "train/story_words.h"
-#include "train/storybook.h"
+#include "story/story_words.h"
+#include "story/storybook.h"
 
 namespace mr::train {
 namespace {

@@ -5,7 +5,7 @@
 #include <map>
 #include <stdexcept>
 
-#include "train/grammar.h"
+#include "story/grammar.h"
 
 namespace mr::train {
 

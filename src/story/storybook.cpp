@@ -1,8 +1,8 @@
-#include "train/storybook.h"
+#include "story/storybook.h"
 
 #include <ostream>
 
-#include "train/storybook_content.h"
+#include "story/storybook_content.h"
 
 namespace mr::train {
 

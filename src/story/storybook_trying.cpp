@@ -1,4 +1,4 @@
-#include "train/storybook_content.h"
+#include "story/storybook_content.h"
 
 namespace mr::train {
 

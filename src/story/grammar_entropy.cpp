@@ -2,7 +2,7 @@
 #include <cmath>
 #include <map>
 
-#include "train/grammar.h"
+#include "story/grammar.h"
 
 namespace mr::train {
 

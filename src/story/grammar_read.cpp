@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "train/grammar.h"
+#include "story/grammar.h"
 
 namespace mr::train {
 

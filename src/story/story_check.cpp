@@ -1,10 +1,10 @@
-#include "train/story_check.h"
+#include "story/story_check.h"
 
 #include <algorithm>
 #include <set>
 
-#include "train/story_words.h"
-#include "train/storybook.h"
+#include "story/story_words.h"
+#include "story/storybook.h"
 
 namespace mr::train {
 namespace {
