@@ -1,4 +1,4 @@
-# The command line: one file per command in src/cli.
+# The command line: one file per command in src/cli, one per measurement in src/cli/bench.
 # The model that runs where none is named. This is the one place that knows its file name.
 set(MILLRACE_BUNDLED_MODEL storyteller.gguf)
 
@@ -32,7 +32,7 @@ if(MILLRACE_HAS_CUDA)
     target_link_libraries(mr_bench PRIVATE CUDA::cudart_static)
 endif()
 
-file(GLOB cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cli/*.cpp)
+file(GLOB_RECURSE cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cli/*.cpp)
 if(cli_sources)
     find_package(CLI11 REQUIRED)
     add_executable(millrace_cli ${cli_sources})

@@ -23,7 +23,7 @@ void add_data(const Command& app, Action& action);
 void add_tokenizer(const Command& app, Action& action);
 void add_data_check(const Command& data, Action& action);  // data check
 
-// What `bench` has besides (bench_*.cpp); `bench` is the command they belong to.
+// What `bench` has besides (bench/*.cpp); `bench` is the command they belong to.
 void add_bench_attention(const Command& bench, Action& action);
 void add_bench_gemm(const Command& bench, Action& action);
 void add_bench_ladder(const Command& bench, Action& action);

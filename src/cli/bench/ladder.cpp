@@ -1,10 +1,11 @@
 // millrace bench ladder: from one product on the GPU to everything there, one change at a time.
+#include "bench/ladder/ladder.h"
+
 #include <fmt/format.h>
 
 #include <memory>
 #include <string>
 
-#include "bench/ladder/ladder.h"
 #include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/options.h"

@@ -1,4 +1,4 @@
-#include "cli/bench_load.h"
+#include "cli/bench/load.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// The tables of `bench attention` for plain tensors (bench_flash.cpp).
+// The tables of `bench attention` for plain tensors (flash.cpp).
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 namespace mr::cli {
 
 struct FlashTables {
-    std::vector<std::string> shapes;  // as bench_flash_shapes.h writes them; none: those of `list`
+    std::vector<std::string> shapes;  // as flash_shapes.h writes them; none: those of `list`
     std::string list = "targets";     // wide, all
     std::vector<int> tokens;  // lengths of targets and of the grid; none: those of the table
     bool backward = true;

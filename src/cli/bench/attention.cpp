@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bench/ops/attention_measure.h"
-#include "cli/bench_flash.h"
+#include "cli/bench/flash.h"
 #include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/terminal.h"

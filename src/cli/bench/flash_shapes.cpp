@@ -1,4 +1,4 @@
-#include "cli/bench_flash_shapes.h"
+#include "cli/bench/flash_shapes.h"
 
 #include <fmt/format.h>
 

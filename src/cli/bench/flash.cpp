@@ -1,6 +1,6 @@
 // Attention on plain tensors: forward and backward, beside PyTorch, and against the unfused
 // version.
-#include "cli/bench_flash.h"
+#include "cli/bench/flash.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "bench/ops/flash_measure.h"
-#include "cli/bench_flash_shapes.h"
+#include "cli/bench/flash_shapes.h"
 #include "cli/coprocess.h"
 #include "cli/peer.h"
 #include "core/cuda/device.h"

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "cli/bench_load.h"
+#include "cli/bench/load.h"
 #include "cli/commands.h"
 #include "cli/engine.h"
 #include "cli/json.h"
