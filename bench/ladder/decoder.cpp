@@ -81,30 +81,30 @@ Timing PlainDecoder::time(int tokens) {
 EngineDecoder::EngineDecoder(ModelPtr model, model::EngineOptions options,
                              std::shared_ptr<const model::DeviceWeights> weights,
                              std::span<const std::int32_t> prompt)
-    : engine_(std::move(model), options, std::move(weights)),
+    : engine_(model::make_engine(std::move(model), options, std::move(weights))),
       prompt_(prompt.begin(), prompt.end()),
-      seq_(engine_.cache().open()) {
+      seq_(engine_->cache().open()) {
     for (std::size_t i = 0; i + 1 < prompt_.size(); ++i) feed(prompt_[i]);
 }
 
 // One token at a time, the prompt too: these are the kernels that decoding uses.
 Tensor EngineDecoder::feed(std::int32_t token) {
-    const model::BatchItem item{seq_, {&token, 1}, model::BatchItem::Logits::last};
-    return engine_.forward({&item, 1});
+    const model::BatchItem item{.seq = seq_, .tokens = {&token, 1}};
+    return engine_->submit({&item, 1});
 }
 
 Tensor EngineDecoder::restart() {
-    engine_.cache().truncate(seq_, static_cast<std::int64_t>(prompt_.size()) - 1);
+    engine_->cache().truncate(seq_, static_cast<std::int64_t>(prompt_.size()) - 1);
     return feed(prompt_.back());
 }
 
 std::vector<float> EngineDecoder::row_of(Tensor logits) {
-    const Tensor host = engine_.to_host(logits);
+    const Tensor host = engine_->to_host(logits);
     return {host.f32(), host.f32() + host.shape.count()};
 }
 
-model::DecodeRow EngineDecoder::greedy(int most) const {
-    model::DecodeRow row;
+decode::DecodeRow EngineDecoder::greedy(int most) const {
+    decode::DecodeRow row;
     row.seq = seq_;
     row.params.temperature = 0;
     row.most = most;
@@ -118,8 +118,7 @@ model::DecodeRow EngineDecoder::greedy(int most) const {
 Drawn EngineDecoder::draw(int tokens) {
     Drawn out;
     for (int n = 1; n <= tokens; ++n) {
-        const Tensor logits = restart();
-        decode::DecodeLoop loop(engine_, logits, {greedy(n)});
+        decode::DecodeLoop loop(*engine_, restart(), {greedy(n)});
         for (int i = 0; i < n; ++i) {
             const std::int32_t id = loop.next().front().id;
             if (i == n - 1) {
@@ -128,22 +127,22 @@ Drawn EngineDecoder::draw(int tokens) {
                 out.repeatable = false;
             }
         }
-        out.logits.push_back(row_of(logits));
+        out.logits.push_back(row_of(loop.logits()));
     }
     return out;
 }
 
 Timing EngineDecoder::time(int tokens) {
     Timing out;
-    decode::DecodeLoop loop(engine_, restart(), {greedy(tokens + 1)});
+    decode::DecodeLoop loop(*engine_, restart(), {greedy(tokens + 1)});
     // The first draw is part of the loop's construction: from here on every step is one token's.
-    const Ledger before = engine_.ledger();
+    const Ledger before = engine_->ledger();
     loop.next();
-    const bool ahead = engine_.device() != nullptr;  // all steps are launched: read all of them
+    const bool ahead = engine_->ahead() > 0;  // all steps are launched: read all of them
     const auto start = Clock::now();
     for (; out.tokens < tokens && (ahead || !enough(out.tokens, start)); ++out.tokens) loop.next();
     out.seconds = seconds_since(start);
-    out.ledger = engine_.ledger().since(before);
+    out.ledger = engine_->ledger().since(before);
     return out;
 }
 

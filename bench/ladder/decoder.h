@@ -10,7 +10,8 @@
 
 #include "bench/ladder/llama.h"
 #include "bench/ladder/weights.h"
-#include "model/forward.h"
+#include "decode/loop.h"
+#include "model/engine.h"
 
 namespace mr::ladder {
 
@@ -70,9 +71,9 @@ class EngineDecoder final : public Decoder {
     Tensor restart();
     Tensor feed(std::int32_t token);
     std::vector<float> row_of(Tensor logits);
-    model::DecodeRow greedy(int most) const;
+    decode::DecodeRow greedy(int most) const;
 
-    model::Engine engine_;
+    std::unique_ptr<model::Engine> engine_;
     std::vector<std::int32_t> prompt_;
     model::SeqId seq_;
 };

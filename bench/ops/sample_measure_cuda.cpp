@@ -45,8 +45,8 @@ ops::SampleMeasurement measure_sample(const ops::SampleMeasureOptions& options) 
         const auto seconds_of = [&](bool cached) {
             return seconds_per_call(stream, cached ? 32 : std::clamp(sets, 2, 256), [&](int i) {
                 const std::int64_t first = cached ? 0 : std::int64_t{i % sets} * rows;
-                sample(ctx, all.slice_rows(first, rows), sampler.state(), sampler.kind(),
-                       options.team);
+                sample(ctx, all.slice_rows(first, rows), sampler.state(),
+                       sampler.kind(0, sampler.max_rows()), options.team);
             });
         };
         out.timings.push_back({rows, seconds_of(false), seconds_of(true),

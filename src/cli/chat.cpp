@@ -89,7 +89,8 @@ int chat(Options options) {
         decode::require_tokenizer(model);
         return engine_options(options.shared);
     });
-    model::Engine engine = make_engine(loaded);
+    const std::unique_ptr<model::Engine> opened = make_engine(loaded);
+    model::Engine& engine = *opened;
     decode::Conversation conversation(engine, options.system);
     if (options.generate.max_tokens < 0) {
         options.generate.max_tokens = static_cast<int>(engine.options().context);

@@ -16,7 +16,6 @@
 #include "core/mapped_file.h"
 #include "core/thread_pool.h"
 #include "model/cpu/repack.h"
-#include "model/cuda/device_engine.h"
 #include "model/cuda/device_weights.h"
 #include "observe/recorder.h"
 
@@ -65,7 +64,7 @@ LoadedModel load(const SharedOptions& options, const Wanted& wanted) {
     const auto refuse_what_cannot_run = [&](const model::Model& planned) {
         if (!wanted) return;
         loaded.engine = wanted(planned);
-        model::Engine::require(planned, loaded.engine);
+        model::require_engine(planned, loaded.engine);
     };
     auto model = std::make_shared<model::Model>(
         model::load_model(model_source(options), {.tokenizer = options.tokenizer,
@@ -92,6 +91,7 @@ model::EngineOptions engine_options(const SharedOptions& options) {
     out.cuda = use_cuda(options);
     out.threads = options.threads;
     out.context = options.ctx;
+    out.pool = options.pool;
     out.kv_type = options.kv_dtype();
     if (out.kv_type == DType::bf16 && !out.cuda) {
         throw Error::usage({.field = "--kv-type",
@@ -110,8 +110,8 @@ model::EngineOptions engine_options(const SharedOptions& options) {
     return out;
 }
 
-model::Engine make_engine(const LoadedModel& loaded) {
-    return {loaded.model, loaded.engine, loaded.weights};
+std::unique_ptr<model::Engine> make_engine(const LoadedModel& loaded) {
+    return model::make_engine(loaded.model, loaded.engine, loaded.weights);
 }
 
 model::EngineOptions options_for(const SharedOptions& options, const model::Model& model,

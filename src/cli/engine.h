@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "cli/options.h"
-#include "decode/session.h"
-#include "model/forward.h"
+#include "decode/generate.h"
+#include "model/engine.h"
 #include "model/model.h"
 #include "observe/run_report.h"
 
@@ -29,7 +29,7 @@ using Wanted = std::function<model::EngineOptions(const model::Model&)>;
 LoadedModel load(const SharedOptions& options, const Wanted& wanted);
 LoadedModel look(const SharedOptions& options);
 model::EngineOptions engine_options(const SharedOptions& options);
-model::Engine make_engine(const LoadedModel& loaded);  // as it was planned
+std::unique_ptr<model::Engine> make_engine(const LoadedModel& loaded);  // as it was planned
 // For one generation, which knows how much context it can use: no need for all the model has.
 // Brings generate.max_tokens (< 0: without end) down to what fits.
 model::EngineOptions options_for(const SharedOptions& options, const model::Model& model,

@@ -45,7 +45,8 @@ int eval(const Options& options) {
         wanted.max_logits = decode::eval_logit_rows(model.spec);
         return wanted;
     });
-    model::Engine engine = make_engine(loaded);
+    const std::unique_ptr<model::Engine> opened = make_engine(loaded);
+    model::Engine& engine = *opened;
     ProgressLine line;
     const decode::EvalResult result = decode::evaluate(engine, text, options.eval, line.callback());
     line.remove();

@@ -156,12 +156,16 @@ Json model_json(const model::Model& model) {
     return json;
 }
 
-Json plan_json(const MemoryPlan& plan, std::int64_t context, int batch) {
+Json plan_json(const MemoryPlan& plan, const model::EngineOptions& engine) {
     Json items = Json::array();
     for (const MemoryPlan::Item& item : plan.items()) {
         items.push_back({{"name", item.name}, {"bytes", item.bytes}, {"mapped", item.mapped}});
     }
-    return {{"ctx", context}, {"batch", batch}, {"items", items}, {"total_bytes", plan.total()}};
+    return {{"ctx", engine.context},
+            {"batch", engine.max_sequences},
+            {"pool", engine.pool},
+            {"items", items},
+            {"total_bytes", plan.total()}};
 }
 
 // Positions of context for every weight type and KV type that fit into what is free on the GPU,
@@ -290,8 +294,9 @@ std::string model_text(const model::Model& model, double read_bandwidth) {
     return text;
 }
 
-std::string plan_text(const MemoryPlan& plan, std::int64_t context, int batch) {
-    std::string text = fmt::format("memory      for --ctx {} --batch {}\n", context, batch);
+std::string plan_text(const MemoryPlan& plan, const model::EngineOptions& engine) {
+    std::string text = fmt::format("memory      for --ctx {} --batch {} --pool {}\n",
+                                   engine.context, engine.max_sequences, engine.pool);
     for (const MemoryPlan::Item& item : plan.items()) {
         text += fmt::format("            {:>11}  {}\n", format_bytes(item.bytes), item.name);
     }
@@ -319,19 +324,19 @@ int info(const Options& options) {
     if (loaded) {
         const model::Model& model = *loaded->model;
         model::EngineOptions wanted = engine_options(options.shared);
-        const std::int64_t context = wanted.context ? wanted.context : model.spec.context;
-        wanted.context = context * options.batch;  // the cache is one pool for all sequences
         wanted.max_sequences = options.batch;
-        const MemoryPlan plan = model::Engine::plan(model, wanted);
+        wanted =
+            model::with_defaults(model, wanted, gpu ? gpu->free_bytes : cpu_info().memory_bytes);
+        const MemoryPlan plan = model::plan_engine(model, wanted);
         json["model"] = model_json(model);
-        json["memory_plan"] = plan_json(plan, context, options.batch);
+        json["memory_plan"] = plan_json(plan, wanted);
         json["what_fits"] = fits_json(model, plan, gpu);
         const Json& machine = json["machine"];
         const Json& reads = gpu && machine["gpu"].contains("read_gb_s")
                                 ? machine["gpu"]["read_gb_s"]
                                 : machine["read_bandwidth_gb_s"];
         text += model_text(model, reads.get<double>() * 1e9);
-        text += plan_text(plan, context, options.batch);
+        text += plan_text(plan, wanted);
         text += fits_text(json["what_fits"], model.spec.context);
     }
     out(options.shared.json ? json_text(json) : text);
@@ -349,7 +354,9 @@ void add_info(const Command& app, Action& action) {
     command.add_option("--batch", options->batch, "Sequences at a time, for the memory plan")
         .range(1, 65536);
     add_json_option(command, options->shared);
-    command.footer("Examples:\n  millrace info\n  millrace info model.gguf --ctx 8192 --batch 4");
+    command.footer(
+        "Examples:\n  millrace info\n  millrace info model.gguf --ctx 8192 --batch 4\n"
+        "  millrace info random:llama-3-8b --batch 256 --ctx 4096 --pool 400000");
     command.callback([options, &action] { action = [options] { return info(*options); }; });
 }
 

@@ -14,8 +14,9 @@ struct SharedOptions {
     std::string model;      // empty: the bundled one
     std::string tokenizer;  // empty: the one in or beside the model
     std::string device = "auto";
-    int threads = 0;       // 0: all cores
-    std::int64_t ctx = 0;  // 0: the model's own
+    int threads = 0;        // 0: all cores
+    std::int64_t ctx = 0;   // of one sequence; 0: the model's own
+    std::int64_t pool = 0;  // tokens in the cache, over all sequences; 0: what fits
     std::string kv_type = "auto";
     bool no_repack = false;  // use the weights as the file has them
     // On the GPU.

@@ -48,7 +48,8 @@ int profile(Options options) {
         return options_for(options.shared, model, ids.size(), options.generate);
     });
     recorder.add_span("load", load_begin, loaded.seconds);
-    model::Engine engine = make_engine(loaded);
+    const std::unique_ptr<model::Engine> opened = make_engine(loaded);
+    model::Engine& engine = *opened;
 
     options.generate.recorder = &recorder;
     options.generate.cancelled = [] { return InterruptGuard::pending(); };
@@ -78,7 +79,7 @@ int profile(Options options) {
     if (!options.html.empty()) {
         observe::write_html(options.html,
                             {names, summary, prompt, made.text, recorder.spans(), recorder.steps(),
-                             phases, model::Engine::plan(engine.model(), engine.options())});
+                             phases, model::plan_engine(engine.model(), engine.options())});
     }
 
     if (options.shared.json) {

@@ -1,9 +1,13 @@
 // millrace run: text from a model, as it is made.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cli/commands.h"
 #include "cli/engine.h"
@@ -12,7 +16,7 @@
 #include "cli/sampling.h"
 #include "cli/terminal.h"
 #include "decode/prompt.h"
-#include "decode/session.h"
+#include "decode/scheduler.h"
 #include "observe/device_bandwidth.h"
 #include "observe/recorder.h"
 #include "observe/roofline.h"
@@ -62,11 +66,40 @@ void print_json(const decode::Generated& made, const std::string& prompt,
     out(json_line(json));
 }
 
-void add_phase(decode::Phase& sum, const decode::Phase& phase) {
-    sum.tokens += phase.tokens;
-    sum.seconds += phase.seconds;
-    sum.ledger.add(phase.ledger);
-}
+// Texts are printed in their order: the first one that is not over streams, those after it wait.
+class InOrder {
+  public:
+    InOrder(int count, std::string prompt, bool separate)
+        : held_(static_cast<std::size_t>(count)), prompt_(std::move(prompt)), separate_(separate) {}
+
+    void push(int text, std::string_view piece) {
+        if (text != current_) {
+            held_[static_cast<std::size_t>(text)] += piece;
+            return;
+        }
+        if (piece.empty()) return;
+        if (!begun_) out(prompt_);
+        begun_ = true;
+        out(piece);
+    }
+    // `whole`: not cut short. A text that was is none that others should take for a whole one.
+    void end(bool whole) {
+        if (begun_) out("\n");
+        if (separate_ && whole) out(fmt::format("{}\n", train::kStorySeparator));
+        begun_ = false;
+        if (++current_ == static_cast<int>(held_.size())) return;
+        push(current_, std::exchange(held_[static_cast<std::size_t>(current_)], {}));
+    }
+
+  private:
+    std::vector<std::string> held_;
+    std::string prompt_;
+    bool separate_, begun_ = false;
+    int current_ = 0;
+};
+
+// Texts that are made at a time, at most.
+constexpr int kMostTexts = 256;
 
 int run(RunOptions options) {
     const InterruptGuard guard;
@@ -74,18 +107,25 @@ int run(RunOptions options) {
     std::vector<std::int32_t> ids;
     const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
         ids = decode::encode_prompt(model, prompt);
-        return options_for(options.shared, model, ids.size(), options.generate);
+        model::EngineOptions wanted =
+            options_for(options.shared, model, ids.size(), options.generate);
+        wanted.max_sequences = std::min(options.count, kMostTexts);
+        return wanted;
     });
-    model::Engine engine = make_engine(loaded);
-    decode::Session session(engine);
+    const std::unique_ptr<model::Engine> engine = make_engine(loaded);
+    std::optional<observe::Recorder> recorder;
+    if (options.roofline) recorder.emplace();
+    decode::Scheduler scheduler(*engine, recorder ? &*recorder : nullptr);
 
     options.generate.cancelled = [] { return InterruptGuard::pending(); };
-    std::optional<observe::Recorder> recorder;
-    const bool stream = !options.shared.json;
     const std::uint64_t first_seed = options.generate.sampling.seed;
+    const bool stream = !options.shared.json;
+    InOrder texts(options.count, options.no_echo ? "" : prompt, options.count > 1);
+    std::deque<decode::Scheduler::Id> open;
+    int added = 0;
     observe::Ceilings ceilings;
     const auto measure_ceilings = [&] {
-        ceilings = observe::ceilings_of(engine.options().cuda, *engine.context().pool, 0.1);
+        ceilings = observe::ceilings_of(engine->options().cuda, *engine->context().pool, 0.1);
     };
     const auto rooflines = [&] {
         std::vector<observe::Roofline> made;
@@ -95,36 +135,44 @@ int run(RunOptions options) {
         }
         return made;
     };
-    decode::Generated all;  // the phases of all texts, and how the last one ended
-    for (int i = 0; i < options.count && all.reason != decode::StopReason::cancelled; ++i) {
-        options.generate.sampling.seed = first_seed + static_cast<std::uint64_t>(i);
-        if (options.roofline && (i == 0 || options.shared.json)) {
-            options.generate.recorder = &recorder.emplace();
+    // Requests are added as others end: a million texts are not a million requests that wait.
+    const auto fill = [&] {
+        for (; added < options.count && open.size() < 2 * std::size_t{kMostTexts}; ++added) {
+            options.generate.sampling.seed = first_seed + static_cast<std::uint64_t>(added);
+            open.push_back(scheduler.add(ids, options.generate,
+                                         [&texts, stream, i = added](std::string_view text) {
+                                             if (stream) texts.push(i, text);
+                                             return true;
+                                         }));
         }
-        bool shown = false;
-        const decode::Generated made =
-            session.generate(ids, options.generate, [&](std::string_view text) {
-                if (stream) {
-                    if (!shown && !options.no_echo) out(prompt);
-                    out(text);
-                    shown = true;
-                }
-                return true;
-            });
-        if (stream && shown) out("\n");
-        // A text that was cut short is none that others should take for a whole one.
-        const bool whole = made.reason != decode::StopReason::cancelled;
-        if (stream && options.count > 1 && whole) out(fmt::format("{}\n", train::kStorySeparator));
-        add_phase(all.prefill, made.prefill);
-        add_phase(all.decode, made.decode);
-        all.reason = made.reason;
-        if (!options.shared.json) continue;
-        if (i == 0) measure_ceilings();
-        print_json(made, prompt, ids, report_of(made, loaded.seconds, ceilings.read), rooflines(),
-                   engine, loaded.ledger, options.generate.sampling.seed);
+    };
+    decode::StopReason reason = decode::StopReason::length;
+    int ended = 0;
+    for (bool busy = true; busy || !open.empty();) {
+        if (!InterruptGuard::pending()) fill();
+        busy = scheduler.step();
+        while (!open.empty()) {  // in their order
+            const std::optional<decode::Generated> made = scheduler.take(open.front());
+            if (!made) break;
+            open.pop_front();
+            // After the first that was cut short nothing is shown.
+            const bool show = reason != decode::StopReason::cancelled;
+            if (show) reason = made->reason;
+            if (stream && show) texts.end(reason != decode::StopReason::cancelled);
+            if (options.shared.json && show) {
+                if (ended == 0) measure_ceilings();
+                print_json(*made, prompt, ids, report_of(*made, loaded.seconds, ceilings.read),
+                           rooflines(), *engine, loaded.ledger,
+                           first_seed + static_cast<std::uint64_t>(ended));
+            }
+            ++ended;
+        }
     }
 
     if (!options.shared.json && (!options.quiet || options.roofline)) measure_ceilings();
+    decode::Generated all;  // the phases of all texts
+    all.prefill = scheduler.totals().prefill;
+    all.decode = scheduler.totals().decode;
     const observe::RunReport report = report_of(all, loaded.seconds, ceilings.read);
     if (!options.shared.json) {
         for (const observe::Roofline& r : rooflines()) {
@@ -133,7 +181,7 @@ int run(RunOptions options) {
     }
     if (!options.quiet) {
         err(fmt::format("{}; seed {}\n",
-                        observe::summary_line(report, observe::place_of(engine.options().cuda)),
+                        observe::summary_line(report, observe::place_of(engine->options().cuda)),
                         options.count == 1
                             ? fmt::format("{}", first_seed)
                             : fmt::format("{} and on, {} texts", first_seed, options.count)));
@@ -142,7 +190,7 @@ int run(RunOptions options) {
         err(fmt::format("\nprompt:\n{}\nanswer:\n{}", observe::op_table(report.prefill),
                         observe::op_table(report.decode)));
     }
-    return all.reason == decode::StopReason::cancelled ? InterruptGuard::exit_code() : 0;
+    return reason == decode::StopReason::cancelled ? InterruptGuard::exit_code() : 0;
 }
 
 }  // namespace
@@ -158,9 +206,11 @@ void add_run(const Command& app, Action& action) {
         .excludes(prompt);
     add_sampling_options(command, options->generate);
     command
-        .add_option("--count", options->count,
-                    fmt::format("So many texts, each with the next seed and a line {} after it",
-                                train::kStorySeparator))
+        .add_option(
+            "--count", options->count,
+            fmt::format(
+                "So many texts in one batch, each with the next seed and a line {} after it",
+                train::kStorySeparator))
         .range(1, 1 << 30)
         .shows_default();
     command.add_flag("--no-echo", options->no_echo, "Print what is made, without the prompt");

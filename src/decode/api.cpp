@@ -2,7 +2,6 @@
 #include <exception>
 #include <memory>
 #include <new>
-#include <optional>
 #include <utility>
 
 #include "core/cpu.h"
@@ -14,9 +13,8 @@
 #include "decode/session.h"
 #include "millrace/millrace.h"
 #include "model/cpu/repack.h"
-#include "model/cuda/device_engine.h"
 #include "model/cuda/device_weights.h"
-#include "model/forward.h"
+#include "model/engine.h"
 #include "model/model.h"
 #include "text/tokenizer.h"
 
@@ -48,12 +46,11 @@ auto guarded(Body&& body) -> decltype(body()) {
 struct Model::Impl {
     Impl(std::shared_ptr<const mr::model::Model> loaded, const mr::model::EngineOptions& options,
          std::shared_ptr<const mr::model::DeviceWeights> weights)
-        : model(std::move(loaded)), engine(model, options, std::move(weights)) {}
+        : model(std::move(loaded)),
+          engine(mr::model::make_engine(model, options, std::move(weights))) {}
 
     std::shared_ptr<const mr::model::Model> model;
-    mr::model::Engine engine;
-    // What generate() has in the cache. Evaluation needs all of the cache and ends it.
-    std::optional<mr::decode::Session> session;
+    std::unique_ptr<mr::model::Engine> engine;
 };
 
 Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -72,7 +69,7 @@ Model Model::load(const std::string& source, const LoadOptions& options) {
         // What cannot run is refused before its weights are read or sent.
         const auto planned = [&](const mr::model::Model& model) {
             engine.max_logits = mr::decode::eval_logit_rows(model.spec);
-            mr::model::Engine::require(model, engine);
+            mr::model::require_engine(model, engine);
         };
         auto model = std::make_shared<mr::model::Model>(mr::model::load_model(
             source,
@@ -87,7 +84,7 @@ Model Model::load(const std::string& source, const LoadOptions& options) {
             mr::model::repack_weights(*model, options.threads);
         }
         auto impl = std::make_unique<Impl>(std::move(model), engine, std::move(weights));
-        impl->engine.ledger().add(sent);
+        impl->engine->ledger().add(sent);
         return Model(std::move(impl));
     });
 }
@@ -101,7 +98,7 @@ ModelInfo Model::info() const {
     info.layers = spec.layers;
     info.dim = spec.dim;
     info.vocab = spec.vocab;
-    info.context = impl_->engine.options().context;
+    info.context = impl_->engine->options().context;
     return info;
 }
 
@@ -127,9 +124,9 @@ Generation Model::generate(std::string_view prompt, const GenerateOptions& optio
                 }
             };
         }
-        if (!impl_->session) impl_->session.emplace(impl_->engine);
-        mr::decode::Generated made = impl_->session->generate(
-            mr::decode::encode_prompt(*impl_->model, prompt), wanted, forward);
+        mr::decode::Generated made =
+            mr::decode::Session(*impl_->engine)
+                .generate(mr::decode::encode_prompt(*impl_->model, prompt), wanted, forward);
         Generation out;
         out.text = std::move(made.text);
         out.tokens = std::move(made.ids);
@@ -159,8 +156,7 @@ Evaluation Model::evaluate(std::string_view text, const std::string& split) {
         mr::decode::require_tokenizer(*impl_->model);
         mr::decode::EvalOptions options;
         options.split = split;
-        impl_->session.reset();
-        const mr::decode::EvalResult result = mr::decode::evaluate(impl_->engine, text, options);
+        const mr::decode::EvalResult result = mr::decode::evaluate(*impl_->engine, text, options);
         return Evaluation{result.tokens, result.nll, result.perplexity()};
     });
 }

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "decode/session.h"
-#include "model/forward.h"
+#include "model/engine.h"
 #include "text/chat.h"
 
 namespace mr::decode {

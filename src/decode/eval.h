@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/progress.h"
-#include "decode/session.h"
-#include "model/forward.h"
+#include "decode/generate.h"
+#include "model/engine.h"
 
 namespace mr::decode {
 

@@ -1,38 +1,56 @@
-// Tokens drawn one after another for one or more sequences, each fed back: the same on the CPU and
-// on the GPU, where the steps run ahead of whoever reads the tokens.
+// Tokens drawn one after another for a fixed set of sequences, each fed back: what measurements and
+// tests of an engine need. Generations go through the scheduler.
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <vector>
 
-#include "model/forward.h"
+#include "model/engine.h"
 
 namespace mr::decode {
 
+// A sequence that is to be decoded: what it draws with.
+struct DecodeRow {
+    model::SeqId seq = 0;
+    ops::SampleParams params;
+    std::vector<std::int32_t> recent;  // the tokens before the first one drawn, for the penalty
+    int window = 64;                   // of them and of what follows, how many count
+    std::int64_t most = 1;             // tokens that will be drawn at most
+};
+
 class DecodeLoop {
   public:
-    // `logits` has one row for each of `rows`, as the last forward() gave them.
-    DecodeLoop(model::Engine& engine, Tensor logits, std::vector<model::DecodeRow> rows);
+    // `logits` has one row for each of `rows`, as the last pass gave them.
+    DecodeLoop(model::Engine& engine, Tensor logits, const std::vector<DecodeRow>& rows);
+    // The sequences keep what was fed back for the tokens that were read, and no more.
+    ~DecodeLoop();
+    DecodeLoop(const DecodeLoop&) = delete;
+    DecodeLoop& operator=(const DecodeLoop&) = delete;
 
-    // The next token of every row. Before the second one the first is fed back, and so on: the
-    // cache then holds one token more of every row.
+    // The next token of every row. Before the second one the first is fed back, and so on. Throws
+    // Error (input) where a row has no position left.
     std::span<const ops::Sampled> next();
+    // Launches one step more than next() asks for.
+    void step();
+    // Of the newest step that was launched.
+    Tensor logits() const { return logits_; }
 
   private:
-    void next_on_cpu();
-    void next_on_device();
+    struct Row {
+        model::SeqId seq;
+        model::Slot slot;
+        std::int64_t before;  // length of the sequence
+    };
 
     model::Engine& engine_;
     Tensor logits_;
-    std::vector<model::DecodeRow> rows_;
+    std::vector<Row> rows_;
+    std::vector<model::BatchItem> items_;
     std::vector<ops::Sampled> drawn_;
     std::int64_t calls_ = 0;     // of next()
-    std::int64_t launched_ = 0;  // draws on the device
+    std::int64_t launched_ = 1;  // draws
     std::int64_t most_ = 0;      // ... at most: the shortest row decides
-    // Tokens that can be fed back where positions are learned: the longest row decides.
-    std::int64_t positions_ = std::numeric_limits<std::int64_t>::max() - 1;
 };
 
 }  // namespace mr::decode

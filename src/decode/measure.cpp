@@ -7,7 +7,6 @@
 
 #include "core/error.h"
 #include "decode/loop.h"
-#include "model/cuda/device_engine.h"
 #include "observe/device_bandwidth.h"
 
 namespace mr::decode {
@@ -42,15 +41,17 @@ std::vector<std::int32_t> made_up_prompt(const model::Engine& engine, int tokens
     return ids;
 }
 
+// The whole prompt.
 Tensor run_prompt(model::Engine& engine, model::SeqId seq, std::span<const std::int32_t> prompt) {
     const auto chunk = static_cast<std::size_t>(engine.options().max_batch);
     Tensor logits;
     for (std::size_t i = 0; i < prompt.size(); i += chunk) {
         const auto part = prompt.subspan(i, std::min(chunk, prompt.size() - i));
         const bool last = i + part.size() == prompt.size();
-        const model::BatchItem item{
-            seq, part, last ? model::BatchItem::Logits::last : model::BatchItem::Logits::none};
-        logits = engine.forward({&item, 1});
+        const model::BatchItem item = model::prompt_item(
+            seq, part, static_cast<std::int64_t>(prompt.size()),
+            last ? model::BatchItem::Logits::last : model::BatchItem::Logits::none);
+        logits = engine.submit({&item, 1});
     }
     return logits;
 }
@@ -122,13 +123,13 @@ double read_bandwidth(const model::Engine& engine) {
 Measured measure_decode(model::Engine& engine, const MeasureOptions& options,
                         const Progress& progress) {
     const std::int64_t positions = std::int64_t{options.prompt} + options.steps;
-    check(engine, options, positions * options.batch);
+    check(engine, options, positions);
     const std::vector<std::int32_t> prompt = made_up_prompt(engine, options.prompt);
     std::vector<std::unique_ptr<OpenSequence>> open;
-    std::vector<model::DecodeRow> rows;
+    std::vector<DecodeRow> rows;
     for (int i = 0; i < options.batch; ++i) {
         open.push_back(std::make_unique<OpenSequence>(engine.cache()));
-        model::DecodeRow row;
+        DecodeRow row;
         row.seq = open.back()->id();
         row.params.temperature = 0;
         row.most = options.steps;
@@ -137,28 +138,29 @@ Measured measure_decode(model::Engine& engine, const MeasureOptions& options,
     }
     std::vector<model::BatchItem> last;
     last.reserve(rows.size());
-    for (const model::DecodeRow& row : rows) {
-        last.push_back({row.seq, std::span(prompt).last(1), model::BatchItem::Logits::last});
+    for (const DecodeRow& row : rows) {
+        last.push_back({.seq = row.seq, .tokens = std::span(prompt).last(1)});
     }
     Measured out =
         repeat(engine, options, std::int64_t{options.steps} * options.batch, progress, [&] {
-            for (const model::DecodeRow& row : rows) {
+            for (const DecodeRow& row : rows) {
                 engine.cache().truncate(row.seq, options.prompt - 1);
             }
             const auto start = Clock::now();
             // The prompt's last token is the first step; the last token drawn is not fed back.
-            DecodeLoop loop(engine, engine.forward(last), rows);
+            DecodeLoop loop(engine, engine.submit(last), rows);
             for (int i = 0; i < options.steps; ++i) loop.next();
             return std::chrono::duration<double>(Clock::now() - start).count();
         });
-    if (engine.device()) {
-        for (const model::DecodeRow& row : rows) {
-            engine.cache().truncate(row.seq, options.prompt - 1);
-        }
-        engine.device()->begin(rows, engine.forward(last));
-        engine.device()->step();
-        out.stages = engine.device()->measured_step();
-    }
+    // One more step, as the device's own clock saw it.
+    for (const DecodeRow& row : rows) engine.cache().truncate(row.seq, options.prompt - 1);
+    DecodeLoop loop(engine, engine.submit(last), rows);
+    loop.next();
+    engine.synchronize();
+    engine.watch(true);
+    if (options.steps > 1) loop.next();
+    out.stages = engine.take_stages();
+    engine.watch(false);
     return out;
 }
 
@@ -171,7 +173,7 @@ Measured measure_prefill(model::Engine& engine, const MeasureOptions& options,
         engine.cache().truncate(seq.id(), 0);
         const auto start = Clock::now();
         run_prompt(engine, seq.id(), prompt);
-        if (engine.device()) engine.device()->synchronize();
+        engine.synchronize();
         return std::chrono::duration<double>(Clock::now() - start).count();
     });
 }

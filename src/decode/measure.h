@@ -8,7 +8,7 @@
 #include "core/cuda/timeline.h"
 #include "core/ledger.h"
 #include "core/progress.h"
-#include "model/forward.h"
+#include "model/engine.h"
 
 namespace mr::decode {
 

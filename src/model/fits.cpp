@@ -14,7 +14,7 @@ std::int64_t largest_context(const ModelSpec& spec, std::uint64_t room, DType kv
     const std::int64_t most =
         spec.learned_positions ? std::int64_t{spec.context} : std::int64_t{kMostContext};
     const auto fits = [&](std::int64_t tokens) {
-        return KvCache::bytes(spec, tokens, 1, kv) <= room;
+        return KvCache::bytes(spec, KvCache::pages_for(tokens), kv) <= room;
     };
     constexpr std::int64_t kPage = KvCache::kPageTokens;
     std::int64_t low = 0, high = most / kPage + 1;  // pages: low fit, high do not

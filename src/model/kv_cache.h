@@ -1,58 +1,125 @@
-// The paged KV cache: one pool of pages for all sequences, allocated once.
+// The paged KV cache: one pool of pages, allocated once, and the book of every sequence. Sequences
+// with equal prefixes share pages.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "core/arena.h"
+#include "model/batch.h"
 #include "model/spec.h"
 #include "ops/attention/paged/attention.h"
 
 namespace mr::model {
 
-using SeqId = std::int32_t;
-
 class KvCache {
   public:
     static constexpr int kPageTokens = ops::kPageTokens;
+    static constexpr std::int64_t pages_for(std::int64_t tokens) {
+        return (tokens + kPageTokens - 1) / kPageTokens;
+    }
+    // Pages of a pool of `tokens` positions: every sequence may leave its last page part empty.
+    static std::int64_t pool_pages(std::int64_t tokens, int sequences) {
+        return pages_for(tokens) + sequences - 1;
+    }
 
-    // Room for `tokens` positions in all; at most `sequences` at a time. The pages lie in memory of
-    // its own, or in the bytes() at `memory`, which may be a device's: it never looks into them.
-    KvCache(const ModelSpec& spec, std::int64_t tokens, int sequences, DType dtype,
-            std::byte* memory = nullptr);
+    // At most `sequences` at a time, each of at most `context` positions. The pages lie in memory
+    // of its own, or in the bytes() at `memory`, which may be a device's: it never looks into them.
+    KvCache(const ModelSpec& spec, std::int64_t pages, int sequences, std::int64_t context,
+            DType dtype, std::byte* memory = nullptr);
 
-    static std::uint64_t bytes(const ModelSpec& spec, std::int64_t tokens, int sequences,
-                               DType dtype);
+    static std::uint64_t bytes(const ModelSpec& spec, std::int64_t pages, DType dtype);
 
     SeqId open();          // a new, empty sequence
-    void close(SeqId id);  // gives its pages back
-    // Makes room for positions [0, length). Throws Error (device) when no page is free.
+    void close(SeqId id);  // gives its pages back; published ones can be found until they are taken
+    // Makes room for positions [0, length); where no page is left it takes none and says no.
+    bool try_reserve(SeqId id, std::int64_t length);
+    // ... and throws Error (device) instead of saying no.
     void reserve(SeqId id, std::int64_t length);
-    // Forgets positions from `length` on.
+    // Forgets positions from `length` on and gives back the pages behind them. The page that
+    // `length` lies in must be the sequence's own.
     void truncate(SeqId id, std::int64_t length);
 
-    std::int64_t length(SeqId id) const;  // positions written so far
+    std::int64_t length(SeqId id) const;  // committed positions
     void advance(SeqId id, std::int64_t count);
     std::span<const std::int32_t> pages(SeqId id) const;
     ops::PagedKv layer(int index) const;
-    std::int64_t free_tokens() const;
     DType dtype() const { return dtype_; }
+    std::int64_t page_count() const { return static_cast<std::int64_t>(pages_.size()); }
+    // Positions that could still be reserved: of free pages, and of pages that are only kept to be
+    // found again.
+    std::int64_t free_tokens() const;
+    // A page that belongs to no sequence, for good.
+    std::int32_t take_page();
+
+    // The positions [0, length) of the sequence were computed from `tokens` in this form: its whole
+    // pages can be found from now on, whether or not the sequence goes on. `with_part`: its last
+    // page, too, where that is not whole; the sequence is written no more.
+    void publish(SeqId id, std::span<const std::int32_t> tokens, Form form, bool with_part = false);
+    // Gives an empty sequence the pages that hold the longest known prefix of `tokens` in this
+    // form, a multiple of `cut` and at most `most` positions long, and returns its length. Where
+    // the prefix ends inside of a page, `copy` says which page is to be copied to which.
+    struct PageCopy {
+        std::int32_t to = -1, from = -1;
+    };
+    std::int64_t adopt(SeqId id, std::span<const std::int32_t> tokens, Form form, std::int64_t cut,
+                       std::int64_t most, std::optional<PageCopy>& copy);
+    // Makes the empty sequence `to` share the pages that hold the first `length` positions of
+    // `from`, as they are or will be. A last page that is not whole is not shared but taken anew:
+    // `copy` says so, and is due when it is written. Commits nothing. False: no page was left.
+    bool fork(SeqId to, SeqId from, std::int64_t length, std::optional<PageCopy>& copy);
+
+    // For tests: every page is free, kept, or held by as many sequences as its count says.
+    void check_books() const;
+    std::int64_t kept_pages() const { return kept_count_; }
 
   private:
+    static constexpr std::int32_t kNone = -1;
     struct Sequence {
         bool open = false;
         std::int64_t length = 0;
         std::vector<std::int32_t> pages;
     };
+    struct Page {
+        std::int32_t holders = 0;  // sequences that have it
+        // Of a published page: what it holds, and after which page. Serial numbers are never used
+        // twice, so a page's place in a chain is exact and no hash has to be trusted.
+        std::uint64_t serial = 0, parent = 0;  // 0: not published; the parent of a first page
+        Form form = Form::prompt;
+        std::int32_t count = 0;  // of tokens that it holds
+        std::int32_t tokens[kPageTokens] = {};
+        // Published pages that no sequence holds, the longest unused first.
+        std::int32_t kept_before = kNone, kept_after = kNone;
+    };
     Sequence& at(SeqId id);
     const Sequence& at(SeqId id) const;
+    Page& page(std::int32_t index) { return pages_[static_cast<std::size_t>(index)]; }
+    bool available(std::int64_t count) const;
+    std::int32_t take();
+    void drop(std::int32_t index);
+    void hold(std::int32_t index);
+    void keep(std::int32_t index);
+    void unkeep(std::int32_t index);
+    void forget(std::int32_t index);
+    void make_known(std::int32_t index, std::uint64_t parent, Form form,
+                    std::span<const std::int32_t> tokens);
+    static std::uint64_t key_of(std::uint64_t parent, Form form, const std::int32_t* tokens);
+    std::int32_t find(std::uint64_t parent, Form form, const std::int32_t* tokens) const;
 
     DType dtype_;
     Arena arena_;
     std::vector<ops::PagedKv> layers_;
     std::vector<Sequence> sequences_;
-    std::vector<std::int32_t> free_pages_;
+    std::vector<Page> pages_;
+    std::vector<std::int32_t> free_;
+    std::int32_t oldest_ = kNone, newest_ = kNone;  // of the kept pages
+    std::int64_t kept_count_ = 0, taken_count_ = 0;
+    std::uint64_t next_serial_ = 1;
+    std::unordered_multimap<std::uint64_t, std::int32_t> known_;     // whole pages, by key_of()
+    std::unordered_multimap<std::uint64_t, std::int32_t> children_;  // all pages, by parent
 };
 
 }  // namespace mr::model

@@ -29,13 +29,14 @@ struct LoadOptions {
     Progress progress{};
     // Called before any weight is read or made, with a model that has its spec, its tokenizer, the
     // bytes that its weights will take, and tensors of type and shape without memory: what
-    // Engine::plan() and device_weight_bytes() need. May throw.
+    // plan_engine() and device_weight_bytes() need. May throw.
     std::function<void(const Model&)> planned{};
     bool defer_random = false;  // leave the matrices of random: to the device
 };
 
 // `source` is a GGUF file, a Hugging Face folder, a llama2.c .bin, or
-// random:SHAPE[:TYPE] (llama-2-7b, tinyllama-1.1b, stories-110m, stories-42m, pythia-2.8b, gpt2).
+// random:SHAPE[:TYPE] (llama-2-7b, llama-3-8b, tinyllama-1.1b, stories-110m, stories-42m,
+// pythia-2.8b, gpt2).
 Model load_model(const std::string& source, const LoadOptions& options = {});
 
 }  // namespace mr::model

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "model/forward.h"
+#include "model/engine.h"
 #include "ops/check/check.h"
 
 namespace mr::model {

@@ -9,7 +9,6 @@
 #include "core/error.h"
 #include "decode/prompt.h"
 #include "decode/session.h"
-#include "model/cuda/device_engine.h"
 
 namespace mr::train {
 namespace {
@@ -21,7 +20,7 @@ class Settled {
     explicit Settled(model::Engine& engine) : engine_(engine) {}
     ~Settled() {
         try {
-            if (engine_.device()) engine_.device()->synchronize();
+            engine_.synchronize();
         } catch (const Error&) {  // a lost device: the next step meets it
             return;
         }
@@ -75,7 +74,7 @@ void Sampler::take_device(std::uint64_t room) {
     options.threads = 1;  // for nothing but the device's work
     options.max_batch = model::kDeviceBatch;
     const model::Weights& weights = trained_.weights();
-    const std::uint64_t needed = model::Engine::plan(*model, options).total() -
+    const std::uint64_t needed = model::plan_engine(*model, options).total() -
                                  model::device_weight_bytes(*model) +
                                  model::live_bytes(model->spec, weights);
     room = std::min(room, trained_.ops().memory_bytes());
@@ -85,7 +84,7 @@ void Sampler::take_device(std::uint64_t room) {
         return;
     }
     live_ = model::live_weights(model->spec, weights);
-    on_device_ = std::make_unique<model::Engine>(model, options, live_.weights);
+    on_device_ = model::make_engine(model, options, live_.weights);
     device_bytes_ = needed;
 }
 
@@ -97,7 +96,7 @@ std::optional<std::string> Sampler::text(const std::function<bool()>& cancelled)
         const std::shared_ptr<model::Model> copy = described();
         float* params = const_cast<float*>(trained_.host(model::TrainEngine::State::params));
         copy->weights = model::param_views(trained_.layout(), params, DType::f32);
-        on_cpu = std::make_unique<model::Engine>(copy, engine_options(*copy));
+        on_cpu = model::make_engine(copy, engine_options(*copy));
     }
     model::Engine& engine = on_device_ ? *on_device_ : *on_cpu;
     const std::vector<std::int32_t> prompt = decode::encode_prompt(engine.model(), options_.prompt);

@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-#include "model/forward.h"
+#include "model/engine.h"
 #include "model/train/live_weights.h"
 #include "model/train/train_engine.h"
 #include "text/tokenizer.h"

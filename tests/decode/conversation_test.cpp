@@ -27,11 +27,12 @@ GenerateOptions greedy(int tokens) {
     return options;
 }
 
-model::Engine engine_of(std::shared_ptr<const model::Model> model, std::int64_t context) {
+std::unique_ptr<model::Engine> engine_of(std::shared_ptr<const model::Model> model,
+                                         std::int64_t context) {
     model::EngineOptions options;
     options.context = context;
     options.threads = 1;
-    return {std::move(model), options};
+    return model::make_engine(std::move(model), options);
 }
 
 // A device that is lost answers no other question either: the program ends with it.
@@ -42,7 +43,8 @@ TEST(Conversation, GoesOnAfterWhatAPersonCanDoBetter) {
 }
 
 TEST(Conversation, KeepsItsHistory) {
-    model::Engine engine = engine_of(reference("llama2"), 512);
+    const std::unique_ptr<model::Engine> opened_engine = engine_of(reference("llama2"), 512);
+    model::Engine& engine = *opened_engine;
     Conversation chat(engine, "Be brief.");
     const Generated first = chat.answer("Hello", greedy(5));
     const Generated second = chat.answer("And you?", greedy(5));
@@ -58,7 +60,8 @@ TEST(Conversation, KeepsItsHistory) {
 }
 
 TEST(Conversation, ForgetsTheOldestTurnsAndKeepsTheSystemMessage) {
-    model::Engine engine = engine_of(reference("llama2"), 192);
+    const std::unique_ptr<model::Engine> opened_engine = engine_of(reference("llama2"), 192);
+    model::Engine& engine = *opened_engine;
     Conversation chat(engine, "Be brief.");
     for (int i = 0; i < 10; ++i) {
         chat.answer("A question about the weather, number " + std::to_string(i), greedy(4));
@@ -69,7 +72,8 @@ TEST(Conversation, ForgetsTheOldestTurnsAndKeepsTheSystemMessage) {
 }
 
 TEST(Conversation, ATurnThatFailsIsNone) {
-    model::Engine engine = engine_of(reference("llama2"), 128);
+    const std::unique_ptr<model::Engine> opened_engine = engine_of(reference("llama2"), 128);
+    model::Engine& engine = *opened_engine;
     Conversation chat(engine, "");
     const Generated first = chat.answer("Hello", greedy(3));
     EXPECT_THROW(chat.answer(std::string(4000, 'x'), greedy(3)), Error);
@@ -80,7 +84,8 @@ TEST(Conversation, ATurnThatFailsIsNone) {
 }
 
 TEST(Conversation, AnAnswerThatWasStoppedStays) {
-    model::Engine engine = engine_of(reference("llama2"), 512);
+    const std::unique_ptr<model::Engine> opened_engine = engine_of(reference("llama2"), 512);
+    model::Engine& engine = *opened_engine;
     Conversation chat(engine, "");
     const Generated made =
         chat.answer("Hello", greedy(100), [](std::string_view) { return false; });
@@ -90,7 +95,8 @@ TEST(Conversation, AnAnswerThatWasStoppedStays) {
 }
 
 TEST(Session, ALongPromptCanBeCancelled) {
-    model::Engine engine = engine_of(reference("llama2"), 512);
+    const std::unique_ptr<model::Engine> opened_engine = engine_of(reference("llama2"), 512);
+    model::Engine& engine = *opened_engine;
     Session session(engine);
     const std::vector<std::int32_t> prompt(300, *engine.model().tokenizer->bos());
     GenerateOptions options = greedy(5);
@@ -108,29 +114,32 @@ TEST(Session, ALongPromptCanBeCancelled) {
     // What was computed is not computed again, and the answer is the one of a prompt in one piece.
     const Generated rest = session.generate(prompt, greedy(5));
     EXPECT_EQ(rest.prefill.tokens, 300 - none.prefill.tokens);
-    model::Engine fresh = engine_of(reference("llama2"), 512);
+    const std::unique_ptr<model::Engine> opened_fresh = engine_of(reference("llama2"), 512);
+    model::Engine& fresh = *opened_fresh;
     EXPECT_EQ(Session(fresh).generate(prompt, greedy(5)).ids, rest.ids);
 }
 
 TEST(Session, CancelledBetweenTokens) {
-    model::Engine engine = engine_of(reference("llama2"), 512);
+    const std::unique_ptr<model::Engine> opened_engine = engine_of(reference("llama2"), 512);
+    model::Engine& engine = *opened_engine;
     Session session(engine);
     const std::int32_t bos = *engine.model().tokenizer->bos();
     GenerateOptions options = greedy(100);
     int asked = 0;
-    options.cancelled = [&] { return ++asked > 4; };  // one before the prompt, then one a token
+    options.cancelled = [&] { return ++asked > 4; };  // before every pass, each of which draws
     const Generated made = session.generate({&bos, 1}, options);
     EXPECT_EQ(made.reason, StopReason::cancelled);
-    EXPECT_EQ(made.ids.size(), 3u);
+    EXPECT_EQ(made.ids.size(), 4u);
     const auto read = static_cast<double>(made.decode.ledger.total().bytes_read);
     EXPECT_GT(made.decode.ledger.total().bytes_written, 0u);
-    EXPECT_DOUBLE_EQ(made.decode.bytes_per_token(), read / 2);  // two of the three were fed back
+    EXPECT_DOUBLE_EQ(made.decode.bytes_per_token(), read / 3);  // three of the four were fed back
     EXPECT_DOUBLE_EQ(made.decode.bytes_per_second(), read / made.decode.seconds);
 }
 
 // A text of which the end is held back, because a stop string may begin there.
 TEST(Session, OnTextIsNotCalledAgainAfterItSaidNo) {
-    model::Engine engine = engine_of(reference("llama2"), 512);
+    const std::unique_ptr<model::Engine> opened_engine = engine_of(reference("llama2"), 512);
+    model::Engine& engine = *opened_engine;
     const std::int32_t bos = *engine.model().tokenizer->bos();
     std::string all;
     std::size_t length = 0;  // of the text up to the first piece of several bytes
@@ -156,7 +165,8 @@ TEST(Session, OnTextIsNotCalledAgainAfterItSaidNo) {
 }
 
 TEST(Session, AsManyTokensAsThereCanBe) {
-    model::Engine engine = engine_of(reference("llama2"), 64);
+    const std::unique_ptr<model::Engine> opened_engine = engine_of(reference("llama2"), 64);
+    model::Engine& engine = *opened_engine;
     const std::int32_t bos = *engine.model().tokenizer->bos();
     const Generated made =
         Session(engine).generate({&bos, 1}, greedy(std::numeric_limits<int>::max()));
@@ -165,7 +175,8 @@ TEST(Session, AsManyTokensAsThereCanBe) {
 }
 
 TEST(Conversation, ATurnCancelledBeforeItsAnswerIsNone) {
-    model::Engine engine = engine_of(reference("llama2"), 512);
+    const std::unique_ptr<model::Engine> opened_engine = engine_of(reference("llama2"), 512);
+    model::Engine& engine = *opened_engine;
     Conversation chat(engine, "");
     GenerateOptions options = greedy(5);
     options.cancelled = [] { return true; };

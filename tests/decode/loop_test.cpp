@@ -12,7 +12,7 @@
 namespace mr::decode {
 namespace {
 
-// Two sequences share a cache of twice the table: one of them may want to go past the table.
+// The pool has room for more than the table: one sequence may want to go past it.
 TEST(DecodeLoop, EndsWhereATableOfPositionsDoes) {
     model::ModelSpec spec = model::random_shape("random:gpt2").first;
     spec.layers = 1;
@@ -26,15 +26,15 @@ TEST(DecodeLoop, EndsWhereATableOfPositionsDoes) {
     model::EngineOptions options;
     options.threads = 1;
     options.max_sequences = 2;
-    options.context = 40;
-    model::Engine engine(model, options);
+    const std::unique_ptr<model::Engine> opened = model::make_engine(model, options);
+    model::Engine& engine = *opened;
     const model::SeqId seq = engine.cache().open();
     const std::vector<std::int32_t> prompt(17, 5);
     const model::BatchItem item{seq, prompt, model::BatchItem::Logits::last};
-    model::DecodeRow row;
+    decode::DecodeRow row;
     row.seq = seq;
     row.most = 10;
-    DecodeLoop loop(engine, engine.forward({&item, 1}), {row});
+    DecodeLoop loop(engine, engine.submit({&item, 1}), {row});
     for (int i = 0; i < 4; ++i) loop.next();  // three are fed back, at 17, 18 and 19
     EXPECT_EQ(engine.cache().length(seq), 20);
     try {

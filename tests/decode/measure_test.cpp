@@ -16,7 +16,8 @@ TEST(Measure, CountsAndLedgerAreThoseOfOneRepetition) {
     model::EngineOptions options;
     options.context = 64;
     options.threads = 1;
-    model::Engine engine(model, options);
+    const std::unique_ptr<model::Engine> opened = model::make_engine(model, options);
+    model::Engine& engine = *opened;
     const MeasureOptions wanted{.prompt = 16, .steps = 8, .repetitions = 2, .warmup = 1};
 
     const Measured decode = measure_decode(engine, wanted);

@@ -9,7 +9,7 @@
 #include "core/mapped_file.h"
 #include "decode/eval.h"
 #include "decode/session.h"
-#include "model/forward.h"
+#include "model/engine.h"
 #include "model/io/convert.h"
 #include "model/io/random.h"
 #include "support.h"
@@ -31,7 +31,7 @@ std::unique_ptr<model::Engine> open_engine(const std::string& path, int max_logi
     model::EngineOptions options;
     options.threads = 2;
     options.max_logits = max_logits;
-    return std::make_unique<model::Engine>(loaded, options);
+    return model::make_engine(loaded, options);
 }
 
 GenerateOptions greedy(int tokens) {
@@ -95,7 +95,8 @@ TEST(Stories260K, SameTextWhateverTheThreads) {
         model::EngineOptions options;
         options.threads = threads;
         options.max_batch = threads == 2 ? 3 : 256;  // and however the prompt is cut
-        model::Engine engine(loaded, options);
+        const std::unique_ptr<model::Engine> opened = model::make_engine(loaded, options);
+        model::Engine& engine = *opened;
         Session session(engine);
         GenerateOptions sampled;
         sampled.max_tokens = 100;
@@ -189,7 +190,9 @@ TEST(Session, NaNWeightsAreOneClearError) {
     model::Model made = model::random_model(spec, DType::f32, 1);
     made.source = "damaged.gguf";
     static_cast<float*>(made.weights.layers[0].up.data)[5] = std::nanf("");
-    model::Engine engine(std::make_shared<const model::Model>(std::move(made)), {});
+    const std::unique_ptr<model::Engine> opened =
+        model::make_engine(std::make_shared<const model::Model>(std::move(made)), {});
+    model::Engine& engine = *opened;
     const std::int32_t id = 1;
     try {
         Session(engine).generate({&id, 1}, greedy(4));

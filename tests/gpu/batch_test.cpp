@@ -88,24 +88,23 @@ std::vector<Seen> run(Engine& engine, int from, int count) {
         if (comes_first(from + static_cast<int>(i))) early.push_back(i);
     }
     std::vector<BatchItem> items;
-    for (const std::size_t i : early) items.push_back({ids[i], prompts[i]});
-    if (!items.empty()) keep(engine.forward(items), early, &Seen::first);
+    for (const std::size_t i : early) items.push_back(prompt_item(ids[i], prompts[i]));
+    if (!items.empty()) keep(engine.submit(items), early, &Seen::first);
 
     const std::vector<std::int32_t> more{3};
     items.clear();
     for (const std::size_t i : everyone) {
-        BatchItem item{ids[i], more};
-        if (!comes_first(from + static_cast<int>(i))) item.tokens = prompts[i];
-        items.push_back(item);
+        items.push_back(
+            prompt_item(ids[i], comes_first(from + static_cast<int>(i)) ? more : prompts[i]));
     }
-    const Tensor logits = engine.forward(items);
+    const Tensor logits = engine.submit(items);
     keep(logits, everyone, &Seen::second);
 
     // Greedy rows, rows that draw, rows with a penalty.
-    std::vector<DecodeRow> rows;
+    std::vector<decode::DecodeRow> rows;
     for (const std::size_t i : everyone) {
         const int s = from + static_cast<int>(i);
-        DecodeRow row;
+        decode::DecodeRow row;
         row.seq = ids[i];
         row.most = kTokens;
         row.params.seed = static_cast<std::uint64_t>(5 + s);
@@ -125,7 +124,7 @@ std::vector<Seen> run(Engine& engine, int from, int count) {
     }
     items.clear();
     for (const std::size_t i : everyone) items.push_back({ids[i], {&seen[i].drawn.back(), 1}});
-    keep(engine.forward(items), everyone, &Seen::last);
+    keep(engine.submit(items), everyone, &Seen::last);
     for (const SeqId id : ids) engine.cache().close(id);
     return seen;
 }
@@ -152,13 +151,14 @@ void every_sequence_has_the_bits_it_has_alone(DType type) {
     std::vector<std::vector<Seen>> together;
     for (const bool graph : {true, false}) {
         EngineOptions options;
-        options.context = positions;
+        options.context = longest + 1 + kTokens;
+        options.pool = positions;
         options.max_sequences = kSequences;
         options.max_batch = static_cast<int>(std::max(first_pass, second_pass));
         options.graph = options.dependent_launch = graph;
         const auto engine = loaded.engine(options);
         together.push_back(run(*engine, 0, kSequences));
-        EXPECT_FALSE(engine->device()->persistent());
+        EXPECT_FALSE(engine->one_kernel());
     }
     for (const bool graph : {true, false}) {
         EngineOptions options;
@@ -178,7 +178,7 @@ void every_sequence_has_the_bits_it_has_alone(DType type) {
             if (testing::Test::HasFailure()) return;
         }
         // A sequence alone goes through the one kernel, where there is one.
-        EXPECT_EQ(engine->device()->persistent(), cuda::device()->sm >= 90);
+        EXPECT_EQ(engine->one_kernel(), cuda::device()->sm >= 90);
     }
 }
 
@@ -195,7 +195,8 @@ TEST_F(GpuBatch, AttentionWhoseBlocksStayHasTheBitsOfTheOther) {
         options.context = 0;
         options.max_batch = 0;
         for (int s = 0; s < kSequences; ++s) {
-            options.context += prompt_length(s) + 1 + kTokens;
+            options.context =
+                std::max<std::int64_t>(options.context, prompt_length(s) + 1 + kTokens);
             options.max_batch += prompt_length(s);
         }
         options.max_sequences = kSequences;

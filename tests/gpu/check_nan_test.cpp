@@ -15,7 +15,7 @@
 #include "families.h"
 #include "model/cuda/device_engine.h"
 #include "model/cuda/device_weights.h"
-#include "model/forward.h"
+#include "model/engine.h"
 #include "model/io/convert.h"
 #include "plant.h"
 #include "support.h"
@@ -37,7 +37,7 @@ std::unique_ptr<Engine> on_gpu(Model loaded, EngineOptions options) {
     ThreadPool pool(4);
     auto weights = load_to_device(*model, pool, nullptr);
     options.cuda = true;
-    return std::make_unique<Engine>(model, options, weights);
+    return make_engine(model, options, weights);
 }
 
 EngineOptions checked(bool fuse = true) {
@@ -62,8 +62,8 @@ std::string error_of_pass(Engine& engine, std::span<const std::int32_t> ids) {
     const SeqId seq = engine.cache().open();
     std::string error = "no error";
     try {
-        const BatchItem item{seq, ids, BatchItem::Logits::last};
-        engine.forward({&item, 1});
+        const BatchItem item = prompt_item(seq, ids);
+        engine.submit({&item, 1});
     } catch (const Error& caught) {
         EXPECT_EQ(caught.kind(), ErrorKind::input);
         error = caught.what();
@@ -188,17 +188,17 @@ TEST_F(GpuCheckNan, TheRowsOfAMixedBatchHavePositionsOfTheirOwn) {
     const SeqId a = cache.open(), b = cache.open(), c = cache.open();
     const BatchItem first[] = {{a, all.subspan(0, 3), BatchItem::Logits::last},
                                {b, all.subspan(0, 4), BatchItem::Logits::none}};
-    engine->forward(first);
+    engine->submit(first);
     const auto error = [&](std::span<const BatchItem> batch) {
         try {
-            engine->forward(batch);
+            engine->submit(batch);
         } catch (const Error& caught) {
             return std::string(caught.what());
         }
         return std::string("no error");
     };
     // In the part of many tokens, which comes after the 4 rows of the other.
-    const BatchItem many[] = {{b, all.subspan(2, 80), BatchItem::Logits::last},
+    const BatchItem many[] = {prompt_item(b, all.subspan(2, 80)),
                               {a, all.subspan(3, 4), BatchItem::Logits::last}};
     EXPECT_NE(error(many).find(test::finding(spec, embedding_stage(), kNan, 4 + 43)),
               std::string::npos);

@@ -10,9 +10,8 @@
 #include <vector>
 
 #include "core/thread_pool.h"
-#include "model/cuda/device_engine.h"
 #include "model/cuda/device_weights.h"
-#include "model/forward.h"
+#include "model/engine.h"
 
 namespace mr::test {
 
@@ -23,7 +22,7 @@ struct OnDevice {
 
     std::unique_ptr<model::Engine> engine(model::EngineOptions options = {}) const {
         options.cuda = true;
-        return std::make_unique<model::Engine>(model, options, weights);
+        return model::make_engine(model, options, weights);
     }
 };
 
@@ -44,8 +43,8 @@ inline std::unique_ptr<model::Engine> open_on_gpu(const std::string& source,
 inline std::unique_ptr<model::Engine> open_on_cpu(const std::string& source,
                                                   model::EngineOptions options = {}) {
     options.threads = 4;
-    return std::make_unique<model::Engine>(
-        std::make_shared<const model::Model>(model::load_model(source)), options);
+    return model::make_engine(std::make_shared<const model::Model>(model::load_model(source)),
+                              options);
 }
 
 inline std::vector<float> values(model::Engine& engine, Tensor logits) {
@@ -59,9 +58,10 @@ inline std::vector<float> logits_of(model::Engine& engine, std::span<const std::
     const model::SeqId seq = engine.cache().open();
     std::vector<float> out;
     for (std::size_t i = 0; i < ids.size(); i += chunk) {
-        const model::BatchItem item{seq, ids.subspan(i, std::min(chunk, ids.size() - i)),
-                                    model::BatchItem::Logits::all};
-        const std::vector<float> some = values(engine, engine.forward({&item, 1}));
+        const model::BatchItem item =
+            model::prompt_item(seq, ids.subspan(i, std::min(chunk, ids.size() - i)),
+                               static_cast<std::int64_t>(chunk), model::BatchItem::Logits::all);
+        const std::vector<float> some = values(engine, engine.submit({&item, 1}));
         out.insert(out.end(), some.begin(), some.end());
     }
     engine.cache().close(seq);

@@ -91,16 +91,16 @@ class LiveEngine : public ::testing::TestWithParam<const char*> {
         out.whole = test::logits_of(engine, ids, kPrompt);
         out.single = test::logits_of(engine, ids, 1);
         const SeqId seq = engine.cache().open();
-        const BatchItem item{seq, ids, BatchItem::Logits::last};
-        DecodeRow row;
+        const BatchItem item = prompt_item(seq, ids);
+        decode::DecodeRow row;
         row.seq = seq;
         row.params.temperature = 0.8f;
         row.params.seed = 4;
         row.recent = ids;
         row.most = kDrawn;
-        decode::DecodeLoop loop(engine, engine.forward({&item, 1}), {row});
+        decode::DecodeLoop loop(engine, engine.submit({&item, 1}), {row});
         for (int i = 0; i < kDrawn; ++i) out.drawn.push_back(loop.next().front().id);
-        engine.device()->synchronize();
+        engine.synchronize();
         engine.cache().close(seq);
         return out;
     }
@@ -116,8 +116,9 @@ TEST_P(LiveEngine, SaysWhatTheModelLoadedInBf16Says) {
         const std::uint64_t before = cuda::held_bytes();
         const LiveWeights live = live_weights(model->spec, trained->weights());
         EXPECT_EQ(cuda::held_bytes() - before, live_bytes(model->spec, trained->weights()));
-        Engine engine(model, engine_options(), live.weights);
-        EXPECT_EQ(cuda::held_bytes() - before, Engine::plan(*model, engine_options()).total() -
+        const std::unique_ptr<Engine> opened = make_engine(model, engine_options(), live.weights);
+        Engine& engine = *opened;
+        EXPECT_EQ(cuda::held_bytes() - before, plan_engine(*model, engine_options()).total() -
                                                    device_weight_bytes(*model) +
                                                    live_bytes(model->spec, trained->weights()));
         std::vector<float> earlier;
@@ -140,7 +141,8 @@ TEST_P(LiveEngine, LeavesTheTrainingAsItIs) {
     const auto watched = make_trainer(false), alone = make_trainer(false);
     const auto model = described(*watched);
     const LiveWeights live = live_weights(model->spec, watched->weights());
-    Engine engine(model, engine_options(), live.weights);
+    const std::unique_ptr<Engine> opened = make_engine(model, engine_options(), live.weights);
+    Engine& engine = *opened;
     for (int i = 1; i <= 5; ++i) {
         EXPECT_EQ(step(*watched, i), step(*alone, i)) << i;
         refresh(live);

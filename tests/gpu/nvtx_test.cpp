@@ -13,7 +13,7 @@
 
 #include "decode/prompt.h"
 #include "decode/session.h"
-#include "model/forward.h"
+#include "model/engine.h"
 #include "support.h"
 
 namespace {
@@ -55,7 +55,8 @@ namespace {
 TEST(Nvtx, WhatTheHostDoesAreRangesThatAToolHears) {
     const auto model =
         std::make_shared<const model::Model>(model::load_model(test::bundled_model()));
-    model::Engine engine(model, {});
+    const std::unique_ptr<model::Engine> opened = model::make_engine(model, {});
+    model::Engine& engine = *opened;
     Session session(engine);
     GenerateOptions options;
     options.max_tokens = 4;

@@ -13,7 +13,7 @@
 #include "decode/loop.h"
 #include "model/cuda/device_engine.h"
 #include "model/cuda/device_weights.h"
-#include "model/forward.h"
+#include "model/engine.h"
 #include "model/io/random.h"
 
 namespace mr::model {
@@ -27,7 +27,7 @@ class GpuPlan : public testing::Test {
         ThreadPool pool(4);
         auto weights = load_to_device(*model, pool, nullptr);
         options.cuda = true;
-        return std::make_unique<Engine>(model, options, weights);
+        return make_engine(model, options, weights);
     }
     static std::vector<std::int32_t> prompt(int tokens) {
         std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
@@ -57,7 +57,7 @@ TEST_F(GpuPlan, IsWhatTheArenasHold) {
         options.check_nan = c.check_nan;
         {
             const auto engine = open(c.model, options);
-            const std::uint64_t planned = Engine::plan(engine->model(), engine->options()).total();
+            const std::uint64_t planned = plan_engine(engine->model(), engine->options()).total();
             EXPECT_EQ(cuda::held_bytes() - before, planned);
         }
         EXPECT_EQ(cuda::held_bytes(), before);
@@ -75,22 +75,22 @@ TEST_F(GpuPlan, NothingIsTakenWhileItRuns) {
         const std::uint64_t held = cuda::held_bytes();
         const SeqId seq = engine->cache().open();
         const std::vector<std::int32_t> ids = prompt(250);
-        const BatchItem item{seq, ids, BatchItem::Logits::last};
-        DecodeRow row;
+        const BatchItem item = prompt_item(seq, ids);
+        decode::DecodeRow row;
         row.seq = seq;
         row.most = 40;
-        engine->device()->watch(true);
-        const Tensor logits = engine->forward({&item, 1});
-        const std::vector<cuda::Stage> pass = engine->device()->take_stages();
+        engine->watch(true);
+        const Tensor logits = engine->submit({&item, 1});
+        const std::vector<Stage> pass = engine->take_stages();
         EXPECT_FALSE(pass.empty());
-        engine->device()->begin({&row, 1}, logits);
+        decode::DecodeLoop loop(*engine, logits, {row});
         // Over 256 keys, where another graph is captured.
         for (int i = 0; i < 10; ++i) {
             const Ledger before = engine->ledger();
-            engine->device()->step();
-            const std::vector<cuda::Stage> step = engine->device()->take_stages();
+            loop.step();
+            const std::vector<Stage> step = engine->take_stages();
             EXPECT_FALSE(step.empty());
-            for (const cuda::Stage& stage : step) {
+            for (const Stage& stage : step) {
                 EXPECT_GT(stage.work.seconds, 0) << stage.name;
                 EXPECT_LT(stage.work.seconds, 0.1) << stage.name;
             }
@@ -98,9 +98,9 @@ TEST_F(GpuPlan, NothingIsTakenWhileItRuns) {
             EXPECT_EQ(engine->ledger().since(before).device_to_host().bytes,
                       16 + step.size() * sizeof(cuda::Stamp));
         }
-        engine->device()->watch(false);
-        for (int i = 0; i < 10; ++i) engine->device()->step();
-        engine->device()->synchronize();
+        engine->watch(false);
+        for (int i = 0; i < 10; ++i) loop.step();
+        engine->synchronize();
         EXPECT_EQ(cuda::held_bytes(), held) << graph;
     }
 }
@@ -130,20 +130,19 @@ TEST_F(GpuPlan, ConstructingRefusesWhatCannotRun) {
 // The loop stops where the table does, not where a step that runs ahead would read past it.
 TEST_F(GpuPlan, DecodingEndsWithTheTable) {
     EngineOptions options;
-    options.context = 2048;
     options.max_sequences = 2;
     options.max_batch = 1024;
     const auto engine = open("random:gpt2:bf16", options);
     const SeqId seq = engine->cache().open();
     const std::vector<std::int32_t> ids = prompt(1020);
-    const BatchItem item{seq, ids, BatchItem::Logits::last};
-    DecodeRow row;
+    const BatchItem item = prompt_item(seq, ids);
+    decode::DecodeRow row;
     row.seq = seq;
     row.most = 100;
-    decode::DecodeLoop loop(*engine, engine->forward({&item, 1}), {row});
+    decode::DecodeLoop loop(*engine, engine->submit({&item, 1}), {row});
     for (int i = 0; i < 5; ++i) loop.next();  // 4 are fed back, at 1020 to 1023
     EXPECT_THROW(loop.next(), Error);
-    engine->device()->synchronize();
+    engine->synchronize();
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/cuda/testing.h"
+#include "decode/loop.h"
 #include "families.h"
 #include "gpu/engines.h"
 #include "model/io/convert.h"
@@ -38,7 +39,7 @@ std::vector<std::vector<std::vector<float>>> stepped(Engine& engine,
         items.push_back({seqs.back(), ids.first(1)});
     }
     // One place for the logits, which passes and steps write alike.
-    const Tensor logits = engine.forward(items);
+    const Tensor logits = engine.submit(items);
     std::vector<std::vector<std::vector<float>>> out;
     const auto keep = [&] {
         const std::vector<float> all = test::values(engine, logits);
@@ -55,7 +56,7 @@ std::vector<std::vector<std::vector<float>>> stepped(Engine& engine,
                         {static_cast<std::int64_t>(count), static_cast<std::int64_t>(vocab)});
     for (std::size_t t = 1; t < ids.size(); ++t) {
         std::vector<float> only(count * vocab, 0.0f);
-        std::vector<DecodeRow> draw(count);
+        std::vector<decode::DecodeRow> draw(count);
         for (std::size_t r = 0; r < count; ++r) {
             only[r * vocab + static_cast<std::size_t>(ids[t])] = 10.0f;
             draw[r].seq = seqs[r];
@@ -64,13 +65,12 @@ std::vector<std::vector<std::vector<float>>> stepped(Engine& engine,
         }
         stream.to_device(choice.data, only.data(), choice.bytes(), nullptr);
         stream.synchronize();
-        engine.device()->begin(draw, choice);
-        engine.device()->step();
-        engine.device()->synchronize();
-        for (int r = 0; r < rows; ++r) {
-            EXPECT_EQ(engine.device()->wait(r, 0).id, ids[t]) << "token " << t << " row " << r;
-            engine.cache().advance(seqs[static_cast<std::size_t>(r)], 1);
+        decode::DecodeLoop loop(engine, choice, draw);
+        const std::span<const ops::Sampled> drawn = loop.next();
+        for (std::size_t r = 0; r < count; ++r) {
+            EXPECT_EQ(drawn[r].id, ids[t]) << "token " << t << " row " << r;
         }
+        loop.next();  // what was drawn is fed, and stays
         keep();
     }
     for (const SeqId seq : seqs) engine.cache().close(seq);

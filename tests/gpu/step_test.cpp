@@ -12,7 +12,7 @@
 #include "decode/loop.h"
 #include "gpu/engines.h"
 #include "model/cuda/device_engine.h"
-#include "model/forward.h"
+#include "model/engine.h"
 
 namespace mr::model {
 namespace {
@@ -46,25 +46,25 @@ Drawn decode(const Loaded& from, EngineOptions options, const std::vector<int>& 
     options.context = context;
     options.max_batch = context / 2;
     options.max_sequences = static_cast<int>(prompts.size());
-    Engine engine(from.model, options, from.weights);
+    const std::unique_ptr<Engine> opened = make_engine(from.model, options, from.weights);
+    Engine& engine = *opened;
     std::vector<std::vector<std::int32_t>> ids;
     std::vector<BatchItem> batch;
-    std::vector<DecodeRow> rows;
+    std::vector<decode::DecodeRow> rows;
     for (std::size_t s = 0; s < prompts.size(); ++s) {
         const SeqId seq = engine.cache().open();
         std::vector<std::int32_t>& prompt = ids.emplace_back();
         for (int i = 0; i < prompts[s]; ++i) {
             prompt.push_back(static_cast<std::int32_t>((i * 7919 + 13 * (s + 1)) % 30000));
         }
-        DecodeRow row;
+        decode::DecodeRow row;
         row.seq = seq;
         row.most = tokens;
         row.params.seed = 5 + s;
         rows.push_back(row);
-        batch.push_back({seq, {}, BatchItem::Logits::last});
     }
-    for (std::size_t s = 0; s < ids.size(); ++s) batch[s].tokens = ids[s];
-    decode::DecodeLoop loop(engine, engine.forward(batch), rows);
+    for (std::size_t s = 0; s < ids.size(); ++s) batch.push_back(prompt_item(rows[s].seq, ids[s]));
+    decode::DecodeLoop loop(engine, engine.submit(batch), rows);
     Drawn drawn;
     for (int i = 0; i < tokens; ++i) {
         for (const ops::Sampled& s : loop.next()) {
@@ -73,7 +73,7 @@ Drawn decode(const Loaded& from, EngineOptions options, const std::vector<int>& 
             drawn.numbers.push_back(s.confidence);
         }
     }
-    drawn.persistent = engine.device()->persistent();
+    drawn.persistent = engine.one_kernel();
     return drawn;
 }
 
@@ -158,20 +158,21 @@ TEST_F(GpuStep, SequencesOfAnyLengthFollowOneAnother) {
         options.max_batch = 1024;
         options.max_sequences = 8;
         options.persistent = persistent;
-        Engine engine(from.model, options, from.weights);
+        const std::unique_ptr<Engine> opened = make_engine(from.model, options, from.weights);
+        Engine& engine = *opened;
         std::vector<float> numbers;
         for (const int length : {900, 3, 500, 1, 1000, 64}) {
             const SeqId seq = engine.cache().open();
             const std::vector<std::int32_t> prompt(static_cast<std::size_t>(length), 7 + length);
-            const BatchItem item{seq, prompt, BatchItem::Logits::last};
-            DecodeRow row;
+            const BatchItem item = prompt_item(seq, prompt);
+            decode::DecodeRow row;
             row.seq = seq;
             row.most = 5;
-            decode::DecodeLoop loop(engine, engine.forward({&item, 1}), {row});
+            decode::DecodeLoop loop(engine, engine.submit({&item, 1}), {row});
             for (int i = 0; i < 5; ++i) {
                 for (const ops::Sampled& s : loop.next()) numbers.push_back(s.confidence);
             }
-            EXPECT_EQ(engine.device()->persistent(), persistent);
+            EXPECT_EQ(engine.one_kernel(), persistent);
             engine.cache().close(seq);  // the next one takes these pages
         }
         return numbers;
@@ -223,20 +224,20 @@ TEST_F(GpuStep, OneEngineAtATimeHasIt) {
     const std::vector<std::int32_t> prompt{1, 2, 3};
     const auto is_persistent = [&](Engine& engine) {
         const SeqId seq = engine.cache().open();
-        const BatchItem item{seq, prompt, BatchItem::Logits::last};
-        DecodeRow row;
+        const BatchItem item = prompt_item(seq, prompt);
+        decode::DecodeRow row;
         row.seq = seq;
-        engine.device()->begin({&row, 1}, engine.forward({&item, 1}));
-        return engine.device()->persistent();
+        const decode::DecodeLoop loop(engine, engine.submit({&item, 1}), {row});
+        return engine.one_kernel();
     };
     {
-        Engine first(from.model, options, from.weights);
-        Engine second(from.model, options, from.weights);
-        EXPECT_TRUE(is_persistent(first));
-        EXPECT_FALSE(is_persistent(second));
+        const auto first = make_engine(from.model, options, from.weights);
+        const auto second = make_engine(from.model, options, from.weights);
+        EXPECT_TRUE(is_persistent(*first));
+        EXPECT_FALSE(is_persistent(*second));
     }
-    Engine third(from.model, options, from.weights);
-    EXPECT_TRUE(is_persistent(third));
+    const auto third = make_engine(from.model, options, from.weights);
+    EXPECT_TRUE(is_persistent(*third));
 }
 
 // A watched step is the same step, and replayed like one.
@@ -245,21 +246,24 @@ TEST_F(GpuStep, StagesOfAllProductsAreStamped) {
     EngineOptions options;
     options.cuda = true;
     options.context = 512;
-    Engine engine(from.model, options, from.weights);
+    const std::unique_ptr<Engine> opened = make_engine(from.model, options, from.weights);
+    Engine& engine = *opened;
     const SeqId seq = engine.cache().open();
     const std::vector<std::int32_t> prompt{1, 2, 3};
-    const BatchItem item{seq, prompt, BatchItem::Logits::last};
-    DecodeRow row;
+    const BatchItem item = prompt_item(seq, prompt);
+    decode::DecodeRow row;
     row.seq = seq;
     row.most = 50;
-    engine.device()->begin({&row, 1}, engine.forward({&item, 1}));
-    EXPECT_TRUE(engine.device()->persistent());
+    decode::DecodeLoop loop(engine, engine.submit({&item, 1}), {row});
+    EXPECT_TRUE(engine.one_kernel());
+    engine.watch(true);
     for (int i = 0; i < 3; ++i) {
-        const std::vector<cuda::Stage> stages = engine.device()->measured_step();
+        loop.step();
+        const std::vector<Stage> stages = engine.take_stages();
         // Embedding, five a layer, head, sampler.
         EXPECT_EQ(stages.size(), 5u * static_cast<std::size_t>(from.model->spec.layers) + 3);
         double last = 0;
-        for (const cuda::Stage& stage : stages) {
+        for (const Stage& stage : stages) {
             EXPECT_GT(stage.work.seconds, 0) << stage.name;
             EXPECT_GE(stage.begin, last) << stage.name;
             last = stage.begin;

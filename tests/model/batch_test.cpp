@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/philox.h"
-#include "model/forward.h"
+#include "model/engine.h"
 #include "model/model.h"
 #include "support.h"
 
@@ -36,7 +36,7 @@ EngineOptions options(int threads) {
     EngineOptions out;
     out.threads = threads;
     out.max_sequences = 5;
-    out.context = 300;  // in all; each sequence stays below 64, which GPT-2's table has
+    out.context = 64;  // of a sequence: what GPT-2's table has
     out.max_batch = 128;
     out.max_logits = 128;
     return out;
@@ -53,14 +53,16 @@ TEST_P(Batch, ASequenceDoesNotSeeItsNeighbours) {
 
     std::vector<Row> alone;
     {
-        Engine engine(model, options(1));
+        const std::unique_ptr<Engine> opened = make_engine(model, options(1));
+        Engine& engine = *opened;
         const SeqId seq = engine.cache().open();
         const BatchItem item{seq, text, all};
-        alone = rows_of(engine.forward({&item, 1}));
+        alone = rows_of(engine.submit({&item, 1}));
     }
 
     for (int threads : {1, 2, 3}) {
-        Engine engine(model, options(threads));
+        const std::unique_ptr<Engine> opened = make_engine(model, options(threads));
+        Engine& engine = *opened;
         const std::vector<std::int32_t> long_text = tokens(40, 2, vocab);
         const std::vector<std::int32_t> short_text = tokens(3, 3, vocab);
         const SeqId before = engine.cache().open();
@@ -70,7 +72,7 @@ TEST_P(Batch, ASequenceDoesNotSeeItsNeighbours) {
         const std::span<const std::int32_t> ours(text);
         const BatchItem first[] = {
             {before, long_text, all}, {seq, ours.first(20), all}, {after, short_text, last}};
-        std::vector<Row> got = rows_of(engine.forward(first));
+        std::vector<Row> got = rows_of(engine.submit(first));
         for (std::size_t i = 0; i < 20; ++i) {
             EXPECT_EQ(got[40 + i], alone[i]) << "prefill row " << i << ", threads " << threads;
         }
@@ -80,7 +82,7 @@ TEST_P(Batch, ASequenceDoesNotSeeItsNeighbours) {
             const BatchItem step[] = {{after, short_text, last},
                                       {seq, ours.subspan(i, 1), last},
                                       {before, {&other, 1}, last}};
-            got = rows_of(engine.forward(step));
+            got = rows_of(engine.submit(step));
             EXPECT_EQ(got[1], alone[i]) << "decode row " << i << ", threads " << threads;
         }
     }
@@ -99,7 +101,7 @@ TEST(KvCache, PagesComeBack) {
     spec.layers = 1;
     spec.kv_heads = 1;
     spec.head_dim = 8;
-    KvCache cache(spec, 100, 2, DType::f32);  // 4 pages, and one for the second sequence's end
+    KvCache cache(spec, 5, 2, 160, DType::f32);
     const SeqId a = cache.open();
     const SeqId b = cache.open();
     EXPECT_THROW(cache.open(), Error);
@@ -122,39 +124,40 @@ TEST(Engine, RefusesWhatItCannotDo) {
     auto model = std::make_shared<const Model>(load_model(test::reference("gpt2")));
     EngineOptions too_long;
     too_long.context = model->spec.context + 1;
-    EXPECT_THROW(Engine(model, too_long), Error);  // learned positions end there
+    EXPECT_THROW(make_engine(model, too_long), Error);  // learned positions end there
 
     EngineOptions too_large;
     too_large.context = std::int64_t{1} << 40;
     auto rotary = std::make_shared<const Model>(load_model(test::reference("llama2")));
     try {
-        Engine(rotary, too_large);
+        make_engine(rotary, too_large);
         FAIL() << "a plan over the machine's memory was accepted";
     } catch (const Error& error) {
         EXPECT_EQ(error.exit_code(), 3);
         EXPECT_NE(std::string(error.what()).find("KV cache"), std::string::npos) << error.what();
     }
 
-    Engine engine(model, {});
+    const std::unique_ptr<Engine> opened = make_engine(model, {});
+    Engine& engine = *opened;
     const SeqId seq = engine.cache().open();
     const std::int32_t bad = model->spec.vocab;
     const BatchItem item{seq, {&bad, 1}, BatchItem::Logits::last};
-    EXPECT_THROW(engine.forward({&item, 1}), Error);
+    EXPECT_THROW(engine.submit({&item, 1}), Error);
 }
 
 TEST(Engine, LearnedPositionsEnd) {
     auto model = std::make_shared<const Model>(load_model(test::reference("gpt2")));
     EngineOptions two;
     two.max_sequences = 2;
-    two.context = 2 * model->spec.context;  // room for more than the table has, in one sequence
-    two.max_batch = static_cast<int>(two.context);
-    Engine engine(model, two);
+    two.max_batch = 2 * model->spec.context;
+    const std::unique_ptr<Engine> opened = make_engine(model, two);
+    Engine& engine = *opened;
     const SeqId seq = engine.cache().open();
     const std::vector<std::int32_t> text = tokens(model->spec.context + 1, 1, model->spec.vocab);
-    const BatchItem fits{seq, std::span(text).first(text.size() - 1), BatchItem::Logits::last};
-    engine.forward({&fits, 1});
+    const BatchItem fits = prompt_item(seq, std::span(text).first(text.size() - 1));
+    engine.submit({&fits, 1});
     const BatchItem over{seq, std::span(text).last(1), BatchItem::Logits::last};
-    EXPECT_THROW(engine.forward({&over, 1}), Error);
+    EXPECT_THROW(engine.submit({&over, 1}), Error);
 }
 
 TEST(Engine, PlanIsWhatItTakes) {
@@ -163,7 +166,7 @@ TEST(Engine, PlanIsWhatItTakes) {
     options.context = 64;
     options.threads = 1;
     std::uint64_t kv = 0;
-    const MemoryPlan plan = Engine::plan(model, options);
+    const MemoryPlan plan = plan_engine(model, options);
     for (const MemoryPlan::Item& item : plan.items()) {
         if (item.name == "KV cache") kv = item.bytes;
     }

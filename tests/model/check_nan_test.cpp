@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "families.h"
-#include "model/forward.h"
+#include "model/engine.h"
 #include "model_files.h"
 #include "plant.h"
 
@@ -26,7 +26,7 @@ std::unique_ptr<Engine> engine_of(Model model, bool check_nan, int sequences = 1
     options.max_sequences = sequences;
     options.context = 32 * sequences;
     options.check_nan = check_nan;
-    return std::make_unique<Engine>(std::make_shared<const Model>(std::move(model)), options);
+    return make_engine(std::make_shared<const Model>(std::move(model)), options);
 }
 
 std::vector<std::int32_t> prompt_of(const ModelSpec& spec) {
@@ -47,7 +47,7 @@ std::vector<float> last_logits(Engine& engine, const std::vector<std::int32_t>& 
             seq,
             {ids.data() + i, count},
             i + count == ids.size() ? BatchItem::Logits::last : BatchItem::Logits::none};
-        logits = engine.forward({&item, 1});
+        logits = engine.submit({&item, 1});
     }
     engine.cache().close(seq);
     return {logits.f32(), logits.f32() + logits.shape.count()};
@@ -121,11 +121,11 @@ TEST(CheckNanMessage, TheRowsOfABatchHavePositionsOfTheirOwn) {
     const std::span<const std::int32_t> all(ids);
     const BatchItem first[] = {{a, all.subspan(0, 3), BatchItem::Logits::last},
                                {b, all.subspan(4, 4), BatchItem::Logits::none}};
-    engine->forward(first);
+    engine->submit(first);
     const BatchItem second[] = {{a, all.subspan(3, 3), BatchItem::Logits::last},
                                 {b, all.subspan(8, 3), BatchItem::Logits::last},
                                 {c, all.subspan(9, 1), BatchItem::Logits::last}};
-    const std::string error = error_of([&] { engine->forward(second); });
+    const std::string error = error_of([&] { engine->submit(second); });
     EXPECT_NE(error.find(test::finding(spec, embedding_stage(), kNan, 5)), std::string::npos)
         << error;
 }
@@ -144,7 +144,7 @@ TEST(CheckNanMessage, LogitsOfABatchHaveThePositionsOfTheirTokens) {
     const std::span<const std::int32_t> all(ids);
     const BatchItem batch[] = {{a, all.subspan(0, 3), BatchItem::Logits::none},
                                {b, all.subspan(4, 4), BatchItem::Logits::last}};
-    const std::string error = error_of([&] { engine->forward(batch); });
+    const std::string error = error_of([&] { engine->submit(batch); });
     EXPECT_NE(error.find(test::finding(spec, logits_stage(spec), kInfinity, 3)), std::string::npos)
         << error;
 }
@@ -158,7 +158,9 @@ TEST(CheckNanMessage, SpeaksOfF16WhereNumbersPassThroughIt) {
         options.context = 32;
         options.kv_type = kv;
         options.check_nan = true;
-        Engine engine(std::make_shared<const Model>(std::move(model)), options);
+        const std::unique_ptr<Engine> opened =
+            make_engine(std::make_shared<const Model>(std::move(model)), options);
+        Engine& engine = *opened;
         try {
             last_logits(engine, {1});
             FAIL() << "a NaN went through";

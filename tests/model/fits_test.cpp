@@ -42,7 +42,8 @@ TEST(Fits, TheLargestContextFitsAndThePageAfterItDoesNot) {
         if (fit.weights == DType::f32) continue;
         ASSERT_GT(fit.context, 0);
         const auto taken = [&](std::int64_t context) {
-            return fit.weight_bytes + kOther + KvCache::bytes(spec, context, 1, fit.kv);
+            return fit.weight_bytes + kOther +
+                   KvCache::bytes(spec, KvCache::pages_for(context), fit.kv);
         };
         EXPECT_LE(taken(fit.context), kMemory);
         EXPECT_GT(taken(fit.context + 1), kMemory);

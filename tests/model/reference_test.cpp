@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "families.h"
-#include "model/forward.h"
+#include "model/engine.h"
 #include "model/io/convert.h"
 #include "model/model.h"
 #include "support.h"
@@ -24,13 +24,14 @@ std::vector<float> run(const std::string& path, const std::vector<std::int32_t>&
     options.threads = 2;
     options.max_batch = chunk;
     options.max_logits = chunk;
-    Engine engine(model, options);
+    const std::unique_ptr<Engine> opened = make_engine(model, options);
+    Engine& engine = *opened;
     const SeqId seq = engine.cache().open();
     std::vector<float> out;
     for (std::size_t i = 0; i < ids.size(); i += static_cast<std::size_t>(chunk)) {
         const std::size_t count = std::min(ids.size() - i, static_cast<std::size_t>(chunk));
         const BatchItem item{seq, {ids.data() + i, count}, BatchItem::Logits::all};
-        const Tensor logits = engine.forward({&item, 1});
+        const Tensor logits = engine.submit({&item, 1});
         out.insert(out.end(), logits.f32(), logits.f32() + logits.shape.count());
     }
     return out;

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "model/forward.h"
+#include "model/engine.h"
 #include "model/io/random.h"
 #include "ops/linear/linear.h"
 #include "support.h"
@@ -17,12 +17,13 @@ std::vector<float> logits_of(std::shared_ptr<const Model> model, std::size_t cou
     EngineOptions options;
     options.threads = 2;
     options.max_logits = static_cast<int>(count);
-    Engine engine(model, options);
+    const std::unique_ptr<Engine> opened = make_engine(model, options);
+    Engine& engine = *opened;
     std::vector<std::int32_t> ids;
     for (std::size_t i = 0; i < count; ++i)
         ids.push_back(static_cast<std::int32_t>((3 * i + 1) % 96));
     const BatchItem item{engine.cache().open(), ids, BatchItem::Logits::all};
-    const Tensor logits = engine.forward({&item, 1});
+    const Tensor logits = engine.submit({&item, 1});
     return {logits.f32(), logits.f32() + logits.shape.count()};
 }
 

@@ -11,7 +11,7 @@
 #include "core/error.h"
 #include "families.h"
 #include "formats/safetensors.h"
-#include "model/forward.h"
+#include "model/engine.h"
 #include "model/io/source.h"
 #include "model/io/write_model.h"
 #include "model/train/train_engine.h"
@@ -248,12 +248,13 @@ TEST(Training, AModelThatTurnsNeighboursGoesOnAsItWas) {
     engine.put(0);
     const double ours = engine.evaluate(0) / kSeq;
 
-    Engine reference(gguf, {.threads = 1, .max_logits = kSeq});
+    const std::unique_ptr<Engine> opened = make_engine(gguf, {.threads = 1, .max_logits = kSeq});
+    Engine& reference = *opened;
     const BatchItem item{.seq = reference.cache().open(),
                          .tokens = std::span<const std::int32_t>(ids).first(kSeq),
                          .logits = BatchItem::Logits::all};
     std::vector<double> nll(kSeq);
-    reference.cross_entropy(nll, reference.forward({&item, 1}),
+    reference.cross_entropy(nll, reference.submit({&item, 1}),
                             std::span<const std::int32_t>(ids).subspan(1, kSeq));
     double expected = 0;
     for (const double loss : nll) expected += loss / kSeq;

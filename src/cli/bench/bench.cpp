@@ -16,7 +16,6 @@
 #include "core/cuda/device.h"
 #include "decode/loop.h"
 #include "decode/measure.h"
-#include "decode/session.h"
 #include "observe/memory.h"
 #include "observe/run_report.h"
 
@@ -60,7 +59,7 @@ LoadedModel load_for(const Options& options, std::int64_t positions) {
     return load(options.shared, [&](const model::Model&) {
         model::EngineOptions wanted = engine_options(options.shared);
         wanted.max_sequences = options.measure.batch;
-        if (wanted.context == 0) wanted.context = positions * options.measure.batch;
+        if (wanted.context == 0) wanted.context = positions;
         return wanted;
     });
 }
@@ -96,7 +95,8 @@ std::string stage_table(const decode::Measured& m) {
 
 int decode_bench(const Options& options) {
     const LoadedModel loaded = load_for(options, options.measure.prompt + options.measure.steps);
-    model::Engine engine = make_engine(loaded);
+    const std::unique_ptr<model::Engine> opened = make_engine(loaded);
+    model::Engine& engine = *opened;
     ProgressLine line;
     const decode::Measured m = decode::measure_decode(engine, options.measure, line.callback());
     line.remove();
@@ -139,7 +139,8 @@ int decode_bench(const Options& options) {
 
 int prefill_bench(const Options& options) {
     const LoadedModel loaded = load_for(options, options.measure.prompt);
-    model::Engine engine = make_engine(loaded);
+    const std::unique_ptr<model::Engine> opened = make_engine(loaded);
+    model::Engine& engine = *opened;
     ProgressLine line;
     const decode::Measured m = decode::measure_prefill(engine, options.measure, line.callback());
     line.remove();
@@ -179,14 +180,15 @@ int load_bench(const Options& options) {
     const auto start = std::chrono::steady_clock::now();
     const LoadedModel loaded =
         load(options.shared, [&](const model::Model&) { return engine_options(options.shared); });
-    model::Engine engine = make_engine(loaded);
+    const std::unique_ptr<model::Engine> opened = make_engine(loaded);
+    model::Engine& engine = *opened;
     const std::int32_t first = 1 % engine.model().spec.vocab;
     const model::SeqId seq = engine.cache().open();
-    const model::BatchItem item{seq, {&first, 1}, model::BatchItem::Logits::last};
-    model::DecodeRow row;
+    const model::BatchItem item{.seq = seq, .tokens = {&first, 1}};
+    decode::DecodeRow row;
     row.seq = seq;
     row.params.temperature = 0;
-    decode::DecodeLoop(engine, engine.forward({&item, 1}), {row}).next();
+    decode::DecodeLoop(engine, engine.submit({&item, 1}), {row}).next();
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const std::size_t peak = observe::peak_resident_bytes();
@@ -194,7 +196,7 @@ int load_bench(const Options& options) {
 
     const model::Weights& weights = engine.model().weights;
     const std::uint64_t weight_bytes = weights.mapped_bytes + weights.owned_bytes;
-    const std::uint64_t kv = model::KvCache::bytes(engine.model().spec, engine.options().context, 1,
+    const std::uint64_t kv = model::KvCache::bytes(engine.model().spec, engine.cache().page_count(),
                                                    *engine.options().kv_type);
     Json json = header("load", engine);
     json["first_token_s"] = seconds;
@@ -251,7 +253,8 @@ void add_bench(const Command& app, Action& action) {
         "  millrace bench decode random:tinyllama-1.1b:q8_0\n"
         "  millrace bench prefill model.gguf --prompt 512\n"
         "  millrace bench load model.gguf --json\n"
-        "Shapes: llama-2-7b, tinyllama-1.1b, stories-110m, stories-42m, pythia-2.8b, gpt2; types:\n"
+        "Shapes: llama-2-7b, llama-3-8b, tinyllama-1.1b, stories-110m, stories-42m, pythia-2.8b, "
+        "gpt2; types:\n"
         "f32, f16, bf16, q8_0, q4_0. Their weights are made in memory.");
     // Options of its own for each: what the environment says (MILLRACE_DEVICE) is read for all of
     // them, after what the one that was called was given.
@@ -290,6 +293,7 @@ void add_bench(const Command& app, Action& action) {
         .shows_default();
     when_called(load, loading, load_bench);
     add_bench_attention(bench, action);
+    add_bench_batch(bench, action);
     add_bench_gemm(bench, action);
     add_bench_ladder(bench, action);
     add_bench_norm(bench, action);

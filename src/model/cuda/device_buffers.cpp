@@ -13,20 +13,13 @@
 #endif
 
 namespace mr::model {
-namespace {
-
-std::int64_t pages_of(const EngineOptions& options) {
-    return (options.context + KvCache::kPageTokens - 1) / KvCache::kPageTokens +
-           options.max_sequences - 1;
-}
-
-}  // namespace
-
 // The plan adds them up, the engine takes them.
 template <typename Take>
 void DeviceTensors::each(const Model& model, const EngineOptions& options, Take&& take) {
     const ModelSpec& spec = model.spec;
-    const std::int64_t tokens = options.max_batch, rows = options.max_logits;
+    const int most = row_bucket(options.max_sequences);
+    const std::int64_t tokens = std::max(options.max_batch, most);
+    const std::int64_t rows = std::max(options.max_logits, most);
     const auto tensor = [&](Tensor& t, Shape shape) {
         t = {take(static_cast<std::size_t>(shape.count()) * 4), DType::f32, shape};
     };
@@ -47,13 +40,13 @@ void DeviceTensors::each(const Model& model, const EngineOptions& options, Take&
     if (spec.rope.rotary > 0) tensor(rope, {options.context, spec.rope.rotary / 2, 2});
     array(nll, rows);
     if (options.check_nan) array(not_finite, 1);
-    max_pages = static_cast<int>(pages_of(options));
+    max_pages = static_cast<int>(KvCache::pages_for(options.context));
     for (Arrays* a : {&pass, &decode}) {
         array(a->ids, tokens);
         array(a->positions, tokens);
         array(a->sequence, tokens);
-        array(a->first, 2 * (options.max_sequences + 1));
-        array(a->pages, std::int64_t{options.max_sequences} * max_pages);
+        array(a->first, 2 * (std::int64_t{most} + 1));
+        array(a->pages, std::int64_t{most} * max_pages);
         array(a->rows, std::max(rows, tokens));
     }
 }
@@ -72,15 +65,13 @@ std::uint64_t DeviceBuffers::activation_bytes(const Model& model, const EngineOp
 namespace {
 
 std::size_t attention_bytes(const ModelSpec& spec, const EngineOptions& options) {
-    const int rows = std::min(options.max_batch, options.max_sequences * cuda::kDecodeRows);
-    return cuda::attention_scratch_bytes(rows, spec.heads, spec.head_dim,
+    return cuda::attention_scratch_bytes(decode_rows(options), spec.heads, spec.head_dim,
                                          static_cast<int>(options.context));
 }
 
 // Products for few tokens: their inputs, normed or quantised.
 std::size_t linear_bytes(const ModelSpec& spec, const EngineOptions& options) {
-    const int rows = std::min(options.max_batch, options.max_sequences * cuda::kDecodeRows);
-    return cuda::linear_small_scratch_bytes(std::max<std::int64_t>(rows, options.max_logits),
+    return cuda::linear_small_scratch_bytes(std::max(decode_rows(options), options.max_logits),
                                             std::max({spec.dim, spec.q_dim(), spec.hidden}));
 }
 
@@ -130,7 +121,8 @@ std::uint64_t DeviceBuffers::scratch_bytes(const Model& model, const EngineOptio
 }
 
 std::uint64_t DeviceBuffers::beside_bytes(const Model& model, const EngineOptions& options) {
-    return cuda::DeviceArena::padded(cuda::Sampler::device_bytes(options.max_sequences)) +
+    return cuda::DeviceArena::padded(
+               cuda::Sampler::device_bytes(row_bucket(options.max_sequences))) +
            cuda::DeviceArena::padded(most_stages(model.spec) * sizeof(cuda::Stamp));
 }
 

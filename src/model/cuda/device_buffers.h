@@ -2,12 +2,13 @@
 // describe a batch, and scratch; planned, then taken in one piece each.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "core/cuda/device.h"
 #include "core/tensor.h"
-#include "model/forward.h"
+#include "model/engine.h"
 #include "ops/batch/batch.h"
 #include "ops/step/step_cuda.h"
 
@@ -25,10 +26,27 @@ inline cuda::StepShape step_shape(const ModelSpec& spec, const EngineOptions& op
             .rows = rows};
 }
 
+// Rows of a step in which `active` decode: steps are captured for these numbers alone, and the rows
+// between sleep. The products take tokens by eights.
+constexpr int row_bucket(int active) {
+    const int unit = active <= 8 ? 1 : active <= 64 ? 8 : active <= 128 ? 16 : 32;
+    return (active + unit - 1) / unit * unit;
+}
+// Rows in the decode form that go through the model together: short prompts of many sequences take
+// several turns.
+inline int decode_rows(const EngineOptions& options) {
+    return std::max({row_bucket(options.max_sequences), std::min(options.max_batch, 256),
+                     static_cast<int>(kDecodePrompt)});
+}
+// Pages of the cache, with one that rows which sleep write to.
+inline std::int64_t device_pages(const EngineOptions& options) {
+    return KvCache::pool_pages(options.pool, options.max_sequences) + 1;
+}
+
 // What lies where. Of a plan there are shapes alone.
 struct DeviceTensors {
-    // Activations. Rows are max_batch, or max_logits for `last` and `logits`. Elements are 4 bytes
-    // wide, so that a buffer can be viewed in any compute type.
+    // Activations. Rows are those of the largest pass or step, or those with logits for `last` and
+    // `logits`. Elements are 4 bytes wide, so that a buffer can be viewed in any compute type.
     Tensor x;               // [tokens, dim]                  the residual stream, f32
     Tensor h;               // [tokens, dim]                  the normed input, where not fused
     Tensor h2;              // [tokens, dim]                  the MLP's, with a parallel residual
@@ -45,12 +63,12 @@ struct DeviceTensors {
     // A batch on the device, and the same arrays in pinned memory on their way there.
     struct Arrays {
         std::int32_t *ids, *positions, *sequence;  // [tokens]
-        std::int32_t* first;                       // [2 (sequences + 1)]: one for each sub-batch
-        std::int32_t* pages;                       // [sequences, max_pages]
-        std::int32_t* rows;                        // [max_logits]: which rows get logits; targets
+        std::int32_t* first;  // [2 (sequences + 1)]: those of all parts, one after another
+        std::int32_t* pages;  // [sequences, max_pages]
+        std::int32_t* rows;   // [max_logits]: which rows get logits; targets
     };
-    Arrays pass, decode;  // of forward(), and of the replayed step
-    int max_pages = 0;
+    Arrays pass, decode;  // of given tokens, and of the rows that are fed
+    int max_pages = 0;    // of a sequence
 
     // Every buffer once: take(bytes) gives its place.
     template <typename Take>

@@ -1,4 +1,5 @@
-// Decoding: the step from a drawn id to the next one, captured and replayed, and its account.
+// Rows that are fed: who sits where, and the step from a drawn id to the next one, captured and
+// replayed, with its account.
 #include <algorithm>
 #include <bit>
 #include <string>
@@ -12,67 +13,188 @@
 namespace mr::model {
 namespace {
 
-__global__ void advance_kernel(std::int32_t* positions, int rows) {
+// What a row of the step is, in device memory.
+struct RowTables {
+    cuda::SampleRow* sample;  // [rows]
+    std::int32_t* next_ids;   // [rows]
+    std::int32_t* positions;  // [rows]
+    std::int32_t* pages;      // [rows, max_pages]
+    int max_pages;
+};
+
+__global__ void advance_kernel(std::int32_t* positions, const cuda::SampleRow* sample, int rows) {
     cuda::wait_for_previous();
     cuda::let_next_start();
     const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-    if (i < rows) ++positions[i];
+    if (i < rows && sample[i].active) ++positions[i];
+}
+
+// Row `last` goes where row `hole` was, and its own place sleeps: one key, in the spare page.
+__global__ void leave_kernel(RowTables t, int hole, int last, std::int32_t spare) {
+    cuda::wait_for_previous();
+    const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+    if (hole != last) {
+        static_assert(sizeof(cuda::SampleRow) % sizeof(std::uint32_t) == 0);
+        const auto* from = reinterpret_cast<const std::uint32_t*>(t.sample + last);
+        auto* to = reinterpret_cast<std::uint32_t*>(t.sample + hole);
+        const int words = static_cast<int>(sizeof(cuda::SampleRow) / sizeof(std::uint32_t));
+        for (int i = thread; i < words; i += threads) to[i] = from[i];
+        const std::int64_t pages = t.max_pages;
+        for (int i = thread; i < t.max_pages; i += threads) {
+            t.pages[hole * pages + i] = t.pages[last * pages + i];
+        }
+        if (thread == 0) {
+            t.next_ids[hole] = t.next_ids[last];
+            t.positions[hole] = t.positions[last];
+        }
+    }
+    __syncthreads();
+    if (thread == 0) {
+        t.sample[last].active = 0;
+        t.next_ids[last] = 0;
+        t.positions[last] = 0;
+        t.pages[static_cast<std::int64_t>(last) * t.max_pages] = spare;
+    }
 }
 
 }  // namespace
 
-void Resident::begin(std::span<const DecodeRow> rows, Tensor logits) {
-    MR_CHECK(logits.rows() == static_cast<std::int64_t>(rows.size()), "every row has its logits");
-    MR_CHECK(rows.size() <= first_draw_.size(), "there are at most max_sequences rows");
-    staged_.synchronize();
-    auto* staging = reinterpret_cast<std::int32_t*>(staging_.data());
+// ---- slots and rows -----------------------------------------------------------------------------
+
+// All rows sleep. Steps that can come are captured now: none stalls on it later.
+void Resident::prepare_rows() {
+    const int most = row_bucket(options_.max_sequences);
+    slots_.resize(static_cast<std::size_t>(options_.max_sequences));
+    rows_.reserve(slots_.size());
+    spare_ = cache_->take_page();
     const DeviceBuffers::Arrays& to = buffers_.decode;
-    const auto send = [&](std::int32_t* device, std::size_t count) {
-        stream_.to_device(device, staging, count * sizeof *staging, &ledger_);
-        staging += count;
-    };
-    decode_rows_ = static_cast<int>(rows.size());
-    decode_keys_ = 0;
-    decode_lengths_.clear();
-    std::vector<std::int64_t> lengths;
-    for (const DecodeRow& row : rows) {
-        const std::int64_t length = cache_->length(row.seq);
-        lengths.push_back(length);
-        // All the pages it will need: a step asks the host for nothing.
-        cache_->reserve(row.seq, std::min(options_.context, length + row.most));
-        decode_keys_ = std::max(decode_keys_, length + 1);
-        decode_lengths_.push_back(length + 1);
-    }
-    for (std::size_t r = 0; r < rows.size(); ++r)
-        staging[r] = static_cast<std::int32_t>(lengths[r]);
-    send(to.positions, rows.size());
-    for (std::size_t r = 0; r < rows.size(); ++r) staging[r] = static_cast<std::int32_t>(r);
-    send(to.sequence, rows.size());
-    for (std::size_t r = 0; r <= rows.size(); ++r) staging[r] = static_cast<std::int32_t>(r);
-    send(to.first, rows.size() + 1);
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-        const std::span<const std::int32_t> pages = cache_->pages(rows[r].seq);
-        std::copy(pages.begin(), pages.end(), staging);
-        send(to.pages + r * static_cast<std::size_t>(buffers_.max_pages), pages.size());
-    }
-    stream_.record(staged_);
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-        // The index of the token that is drawn: one past what is in the cache.
-        sampler_.set_row(static_cast<int>(r), rows[r].params, lengths[r], rows[r].recent, &ledger_,
-                         std::min(rows[r].window, cuda::kMostRecent));
-        first_draw_[r] = sampler_.steps(static_cast<int>(r));
-    }
-    for (int r = decode_rows_; r < sampler_.max_rows(); ++r) sampler_.clear_row(r, &ledger_);
-    ctx_.scratch = {};
-    sampler_.sample(ctx_, logits);
+    const auto rows = static_cast<std::size_t>(most);
+    std::vector<std::int32_t> numbers(rows + 1);
+    for (std::size_t i = 0; i <= rows; ++i) numbers[i] = static_cast<std::int32_t>(i);
+    stream_.to_device(to.sequence, numbers.data(), rows * sizeof(std::int32_t), &ledger_);
+    stream_.to_device(to.first, numbers.data(), (rows + 1) * sizeof(std::int32_t), &ledger_);
+    stream_.fill(to.positions, 0, rows * sizeof(std::int32_t));
+    const std::vector<std::int32_t> pages(rows * static_cast<std::size_t>(buffers_.max_pages),
+                                          spare_);
+    stream_.to_device(to.pages, pages.data(), pages.size() * sizeof(std::int32_t), &ledger_);
+    stream_.synchronize();
+    prepare_programs();
+    if (options_.graph) capture_steps();
 }
 
+Resident::DeviceSlot& Resident::at(Slot slot) {
+    MR_CHECK(slot >= 0 && slot < static_cast<Slot>(slots_.size()) &&
+                 slots_[static_cast<std::size_t>(slot)].open,
+             "the slot is open");
+    return slots_[static_cast<std::size_t>(slot)];
+}
+
+Slot Resident::open_slot(SeqId seq, const DrawParams& params) {
+    ops::check_sample_params(params.sampling);
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+        DeviceSlot& slot = slots_[i];
+        if (slot.open || slot.row >= 0) continue;
+        slot.open = true;
+        slot.seq = seq;
+        slot.params = params;
+        slot.draws = 0;
+        return static_cast<Slot>(i);
+    }
+    // Slots that were closed still have their rows.
+    compact([&](const DeviceSlot& slot) { return slot.open; });
+    const bool free = std::any_of(slots_.begin(), slots_.end(),
+                                  [](const DeviceSlot& slot) { return !slot.open; });
+    MR_CHECK(free, "there are at most max_sequences slots");
+    return open_slot(seq, params);
+}
+
+// Its row leaves with the next pass.
+void Resident::close_slot(Slot slot) { at(slot).open = false; }
+
+ops::Sampled Resident::wait(Slot index, std::uint64_t number) {
+    const DeviceSlot& slot = at(index);
+    MR_CHECK(number < slot.draws && slot.draws - number <= slot.where.size(),
+             "the draw was launched, and not long ago");
+    const DeviceSlot::Draw& draw = slot.where[number % slot.where.size()];
+    return sampler_.wait(draw.row, draw.step);
+}
+
+// Rows that do not stay leave; the last ones take their places.
+template <typename Stays>
+void Resident::compact(Stays&& stays) {
+    for (std::size_t row = rows_.size(); row-- > 0;) {
+        if (!stays(slots_[static_cast<std::size_t>(rows_[row])])) leave(static_cast<int>(row));
+    }
+}
+
+void Resident::leave(int row) {
+    const int last = static_cast<int>(rows_.size()) - 1;
+    const DeviceBuffers::Arrays& a = buffers_.decode;
+    const RowTables tables{sampler_.state().rows, sampler_.next_ids(), a.positions, a.pages,
+                           buffers_.max_pages};
+    const Meanwhile whole(ctx_.dependent_launch, false);
+    cuda::launch(ctx_, dim3(1), dim3(128), 0, leave_kernel, tables, row, last, spare_);
+    slots_[static_cast<std::size_t>(rows_[static_cast<std::size_t>(row)])].row = -1;
+    if (row != last) {
+        rows_[static_cast<std::size_t>(row)] = rows_.back();
+        slots_[static_cast<std::size_t>(rows_.back())].row = row;
+    }
+    rows_.pop_back();
+    sampler_.move_row(row, last);
+}
+
+// The slot's sequence becomes a row; its next token is drawn for `position`.
+void Resident::join(Slot index, std::int64_t position) {
+    DeviceSlot& slot = at(index);
+    MR_CHECK(slot.row < 0 && slot.draws == 0, "a slot joins with its first draw");
+    const auto row = static_cast<std::ptrdiff_t>(rows_.size());
+    slot.row = static_cast<int>(row);
+    rows_.push_back(index);
+    const DeviceBuffers::Arrays& to = buffers_.decode;
+    const auto send = [&](std::int32_t* device, std::span<const std::int32_t> values) {
+        std::int32_t* const from = staging_.take(values.size());
+        std::copy(values.begin(), values.end(), from);
+        stream_.to_device(device, from, values.size_bytes(), &ledger_);
+    };
+    const auto at = static_cast<std::int32_t>(position);
+    send(to.positions + row, {&at, 1});
+    // All pages that were reserved for it: a step asks the host for nothing.
+    send(to.pages + row * buffers_.max_pages, cache_->pages(slot.seq));
+    sampler_.set_row(slot.row, slot.params.sampling, position, slot.params.recent, &ledger_,
+                     std::min(slot.params.window, cuda::kMostRecent));
+}
+
+// draws[i] from row i of the logits. The staging has begun.
+void Resident::join_and_draw(Tensor logits, std::span<const std::pair<Slot, std::int64_t>> draws) {
+    compact([](const DeviceSlot& slot) { return slot.open; });
+    const int first = static_cast<int>(rows_.size());
+    for (const auto& [slot, position] : draws) join(slot, position);
+    ctx_.scratch = {};
+    sampler_.sample(ctx_, logits, first);
+    for (const auto& [index, position] : draws) {
+        DeviceSlot& slot = at(index);
+        slot.where[slot.draws++ % slot.where.size()] = {slot.row, sampler_.steps(slot.row) - 1};
+    }
+}
+
+void Resident::draw(Tensor logits, std::span<const Slot> slots) {
+    MR_CHECK(logits.rows() >= static_cast<std::int64_t>(slots.size()), "every slot has its logits");
+    std::vector<std::pair<Slot, std::int64_t>> draws;
+    for (const Slot slot : slots) draws.emplace_back(slot, cache_->length(at(slot).seq));
+    staging_.begin();
+    join_and_draw(logits.slice_rows(0, static_cast<std::int64_t>(slots.size())), draws);
+    staging_.end(stream_);
+}
+
+// ---- steps --------------------------------------------------------------------------------------
+
 // A program for every number of rows, where there can be one.
-void Resident::prepare_steps() {
+void Resident::prepare_programs() {
     if (!options_.persistent || !options_.fuse || options_.check_nan || spec_.qk_norm) return;
     std::span<std::byte> memory = buffers_.step_programs;
     for (int rows = 1; rows <= std::min(options_.max_sequences, cuda::kStepRows); ++rows) {
-        const ops::DeviceBatch batch = decode_batch(rows);
+        const ops::DeviceBatch batch =
+            decode_batch(key_for(rows, options_.context, cuda::SampleKind::any));
         cuda::StepModel model = products_.step(batch, *cache_, buffers_.logits);
         model.keys = static_cast<int>(options_.context);
         if (!cuda::step_takes(model) || !step_turn_.take()) return;
@@ -84,48 +206,60 @@ void Resident::prepare_steps() {
     }
 }
 
-const cuda::StepProgram* Resident::program() const {
-    const auto rows = static_cast<std::size_t>(decode_rows_);
-    return rows < programs_.size() && programs_[rows] ? &*programs_[rows] : nullptr;
+const cuda::StepProgram* Resident::program(int rows) const {
+    const auto at = static_cast<std::size_t>(rows);
+    return at < programs_.size() && programs_[at] ? &*programs_[at] : nullptr;
 }
 
-// The keys that the next step reads in a layer, over all rows.
-std::int64_t Resident::decode_keys_read() const {
-    std::int64_t keys = 0;
-    for (const std::int64_t length : decode_lengths_) {
-        keys +=
-            spec_.mask.window > 0
-                ? std::min<std::int64_t>(length, std::int64_t{spec_.mask.window} + spec_.mask.sinks)
-                : length;
+// Grids for a power of two of keys: few graphs, and few blocks with nothing to do.
+Resident::StepKey Resident::key_for(int rows, std::int64_t keys, cuda::SampleKind kind) const {
+    const auto power = std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(keys, 256)));
+    const auto most = static_cast<std::uint64_t>(options_.context);
+    return {rows, static_cast<int>(std::min(power, most)),
+            samples_inside(rows) ? static_cast<int>(kind) : -1};
+}
+
+void Resident::capture_steps() {
+    std::vector<int> sizes;
+    for (int rows = 1; rows <= options_.max_sequences; ++rows) {
+        if (row_bucket(rows) == rows) sizes.push_back(rows);
     }
-    return keys;
-}
-// What they are worth in a layer's attention.
-OpRecord Resident::keys_work() const {
-    const auto keys = static_cast<std::uint64_t>(decode_keys_read());
-    const std::uint64_t element = cache_->layer(0).keys.dtype == DType::f32 ? 4 : 2;
-    return {0, 2 * keys * static_cast<std::uint64_t>(spec_.kv_dim()) * element, 0,
-            4 * keys * static_cast<std::uint64_t>(spec_.q_dim()), 0};
-}
-void Resident::stepped() {
-    ++decode_keys_;
-    for (std::int64_t& length : decode_lengths_) ++length;
-    if (options_.check_nan) require_finite(buffers_.decode, 1);
+    if (row_bucket(options_.max_sequences) != options_.max_sequences) {
+        sizes.push_back(row_bucket(options_.max_sequences));
+    }
+    for (const int rows : sizes) {
+        for (std::int64_t keys = 256;; keys *= 2) {
+            for (const auto kind : {cuda::SampleKind::greedy, cuda::SampleKind::any}) {
+                captured(key_for(rows, keys, kind));
+            }
+            if (keys >= options_.context) break;
+        }
+    }
 }
 
-ops::DeviceBatch Resident::decode_batch(int rows) const {
+const Resident::Captured& Resident::captured(const StepKey& key) {
+    auto found = graphs_.find(key);
+    if (found == graphs_.end()) {
+        Captured made;
+        const Meanwhile account(ctx_.ledger, &made.ledger);
+        made.graph = cuda::Graph::capture(stream_, [&] {
+            launch_forward(key);
+            if (key.kind >= 0) launch_sample(key.rows, static_cast<cuda::SampleKind>(key.kind));
+        });
+        found = graphs_.emplace(key, std::move(made)).first;
+    }
+    return found->second;
+}
+
+ops::DeviceBatch Resident::decode_batch(const StepKey& key) const {
     const DeviceBuffers::Arrays& a = buffers_.decode;
     ops::DeviceBatch batch;
-    batch.tokens = batch.sequences = rows;
+    batch.tokens = batch.sequences = key.rows;
     batch.max_count = 1;
-    // Grids for a power of two of keys: few graphs, and few blocks with nothing to do.
-    const auto keys =
-        std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(decode_keys_, 256)));
-    batch.max_keys = static_cast<int>(
-        std::min<std::uint64_t>(keys, static_cast<std::uint64_t>(options_.context)));
+    batch.max_keys = key.keys;
     // A captured step is replayed with other lengths: its account has no keys, and every replay
     // adds its own.
-    batch.total_keys = options_.graph ? 0 : decode_keys_read();
+    batch.total_keys = options_.graph ? 0 : keys_read_;
     batch.ids = sampler_.next_ids();
     batch.positions = a.positions;
     batch.sequence = a.sequence;
@@ -135,12 +269,12 @@ ops::DeviceBatch Resident::decode_batch(int rows) const {
     return batch;
 }
 
-// Everything a step is: forward from the drawn ids, the next draw, and on to the next position.
-void Resident::launch_step() {
-    const Part part{decode_batch(decode_rows_), 0, true};
-    const Tensor x = rows_as(buffers_.x, DType::f32, 0, decode_rows_, spec_.dim);
-    const Tensor logits = rows_as(buffers_.logits, DType::f32, 0, decode_rows_, spec_.vocab);
-    const cuda::StepProgram* whole = program();
+// From the drawn ids to logits.
+void Resident::launch_forward(const StepKey& key) {
+    const Part part{decode_batch(key), 0, true};
+    const Tensor x = rows_as(buffers_.x, DType::f32, 0, key.rows, spec_.dim);
+    const Tensor logits = rows_as(buffers_.logits, DType::f32, 0, key.rows, spec_.vocab);
+    const cuda::StepProgram* whole = program(key.rows);
     if (whole) {
         const Weights& w = weights_->weights;
         cuda::embedding(ctx_, x, w.embedding, w.positions, part.batch);
@@ -151,74 +285,111 @@ void Resident::launch_step() {
     }
     if (!whole || !whole->has_head()) heads(logits, x, true);
     check(logits_stage(spec_), logits, 0);
-    sampler_.sample(ctx_, logits);
-    cuda::launch(ctx_, dim3(static_cast<unsigned>((decode_rows_ + 255) / 256)), dim3(256), 0,
-                 advance_kernel, buffers_.decode.positions, decode_rows_);
 }
 
-void Resident::step() {
-    MR_CHECK(decode_rows_ > 0, "begin() came first");
+// The next draw, and on to the next position.
+void Resident::launch_sample(int rows, cuda::SampleKind kind) {
+    const Tensor logits = rows_as(buffers_.logits, DType::f32, 0, rows, spec_.vocab);
+    cuda::sample(ctx_, logits, sampler_.state(), kind);
+    cuda::launch(ctx_, dim3(static_cast<unsigned>((rows + 255) / 256)), dim3(256), 0,
+                 advance_kernel, buffers_.decode.positions,
+                 static_cast<const cuda::SampleRow*>(sampler_.state().rows), rows);
+}
+
+// What the keys of the step were worth in every layer's attention.
+void Resident::add_keys_work(Ledger& ledger, std::vector<Stage>* stages) const {
+    const auto keys = static_cast<std::uint64_t>(keys_read_);
+    const std::uint64_t element = cache_->layer(0).keys.dtype == DType::f32 ? 4 : 2;
+    const OpRecord work{0, 2 * keys * static_cast<std::uint64_t>(spec_.kv_dim()) * element, 0,
+                        4 * keys * static_cast<std::uint64_t>(spec_.q_dim()), 0};
+    for (int i = 0; i < spec_.layers; ++i) ledger.add(OpKind::attention, work);
+    if (!stages) return;
+    for (Stage& stage : *stages) {
+        if (stage.kind != OpKind::attention) continue;
+        stage.work.bytes_read += work.bytes_read;
+        stage.work.flops += work.flops;
+    }
+}
+
+void Resident::run_fed(const Pass& pass) {
+    std::vector<char> fed(slots_.size(), 0);
+    std::int64_t longest = 0;
+    keys_read_ = 0;
+    for (std::size_t i = pass.given; i < pass.items.size(); ++i) {
+        const Slot index = pass.items[i]->feed;
+        const DeviceSlot& slot = at(index);
+        MR_CHECK(slot.row >= 0 && slot.seq == pass.items[i]->seq &&
+                     !fed[static_cast<std::size_t>(index)],
+                 "a slot feeds what it drew, in every pass that feeds any");
+        MR_CHECK(pass.items[i]->draw.size() == 1 && pass.items[i]->draw[0] == index &&
+                     pass.items[i]->commit < 0,
+                 "a row that is fed commits and draws again");
+        fed[static_cast<std::size_t>(index)] = 1;
+        const std::int64_t keys = std::int64_t{pass.seqs[i].position} + 1;
+        longest = std::max(longest, keys);
+        keys_read_ +=
+            spec_.mask.window > 0
+                ? std::min<std::int64_t>(keys, std::int64_t{spec_.mask.window} + spec_.mask.sinks)
+                : keys;
+    }
+    compact([&](const DeviceSlot& slot) {
+        return slot.open && fed[static_cast<std::size_t>(&slot - slots_.data())];
+    });
+    const int active = static_cast<int>(rows_.size());
+    const int rows = row_bucket(active);
+    const cuda::SampleKind kind = sampler_.kind(0, active);
+    const StepKey key = key_for(rows, longest, kind);
     if (watched_) {
-        const std::vector<cuda::Stage> stages = measured_step();
-        stages_.insert(stages_.end(), stages.begin(), stages.end());
-        return;
-    }
-    if (!options_.graph) {
-        launch_step();
+        watched_step(key);
+    } else if (options_.graph) {
+        const Captured& step = captured(key);
+        step.graph.launch(stream_);
+        ledger_.add(step.ledger);
+        add_keys_work(ledger_, nullptr);
+        if (key.kind < 0) launch_sample(rows, kind);
     } else {
-        const ops::DeviceBatch batch = decode_batch(decode_rows_);
-        const GraphKey key{decode_rows_, batch.max_keys, static_cast<int>(sampler_.kind())};
-        auto found = graphs_.find(key);
-        if (found == graphs_.end()) {
-            Captured captured;
-            const Meanwhile account(ctx_.ledger, &captured.ledger);
-            captured.graph = cuda::Graph::capture(stream_, [&] { launch_step(); });
-            found = graphs_.emplace(key, std::move(captured)).first;
-        }
-        found->second.graph.launch(stream_);
-        sampler_.replayed(decode_rows_, &ledger_);
-        ledger_.add(found->second.ledger);
-        for (int i = 0; i < spec_.layers; ++i) ledger_.add(OpKind::attention, keys_work());
+        launch_forward(key);
+        launch_sample(rows, kind);
     }
-    stepped();
+    sampler_.replayed(rows, &ledger_);
+    for (const Slot index : rows_) {
+        DeviceSlot& slot = slots_[static_cast<std::size_t>(index)];
+        slot.where[slot.draws++ % slot.where.size()] = {slot.row, sampler_.steps(slot.row) - 1};
+    }
+    if (options_.check_nan) require_finite(buffers_.decode, 1);
 }
 
-std::vector<cuda::Stage> Resident::measured_step() {
-    std::vector<cuda::Stage> stages;
-    if (options_.graph) {
-        const ops::DeviceBatch batch = decode_batch(decode_rows_);
-        const GraphKey key{decode_rows_, batch.max_keys, static_cast<int>(sampler_.kind())};
-        if (!watched_step_ || watched_step_->first != key) {
-            watched_step_.reset();
-            timeline_.clear_stages();
-            Captured made;
-            const Meanwhile watching(ctx_.timeline, &timeline_);
-            const Meanwhile account(ctx_.ledger, &made.ledger);
-            made.graph = cuda::Graph::capture(stream_, [&] { launch_step(); });
-            watched_step_.emplace(key, std::move(made));
-        }
-        const Captured& step = watched_step_->second;
-        timeline_.reset(stream_);
-        step.graph.launch(stream_);
-        sampler_.replayed(decode_rows_, &ledger_);
-        ledger_.add(step.ledger);
-        stages = read_stamps();
-        const OpRecord keys = keys_work();
-        for (cuda::Stage& stage : stages) {
-            if (stage.kind != OpKind::attention) continue;
-            ledger_.add(OpKind::attention, keys);
-            stage.work.bytes_read += keys.bytes_read;
-            stage.work.flops += keys.flops;
-        }
-    } else {
+// The same with stamps.
+void Resident::watched_step(StepKey key) {
+    const cuda::SampleKind kind = sampler_.kind(0, static_cast<int>(rows_.size()));
+    key.kind = static_cast<int>(kind);  // sampled inside, whatever the rows
+    const auto launch = [&] {
+        launch_forward(key);
+        launch_sample(key.rows, kind);
+    };
+    if (!options_.graph) {
         timeline_.clear_stages();
         const Meanwhile watching(ctx_.timeline, &timeline_);
         timeline_.reset(stream_);
-        launch_step();
-        stages = read_stamps();
+        launch();
+        return keep_stages(read_stamps());
     }
-    stepped();
-    return stages;
+    if (!watched_step_ || watched_step_->first != key) {
+        watched_step_.reset();
+        timeline_.clear_stages();
+        Captured made;
+        const Meanwhile watching(ctx_.timeline, &timeline_);
+        const Meanwhile account(ctx_.ledger, &made.ledger);
+        made.graph = cuda::Graph::capture(stream_, launch);
+        watched_step_.emplace(key, std::move(made));
+    }
+    const Captured& step = watched_step_->second;
+    timeline_.reset(stream_);
+    step.graph.launch(stream_);
+    ledger_.add(step.ledger);
+    std::vector<Stage> stages = read_stamps();
+    add_keys_work(ledger_, &stages);
+    keep_stages(std::move(stages));
 }
 
 }  // namespace mr::model

@@ -1,6 +1,5 @@
 // Passes over any batch: prompts, and what has no step of its own.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "core/cuda/kernel.cuh"
@@ -17,49 +16,43 @@
 #include "ops/rope/rope_cuda.h"
 
 namespace mr::model {
-namespace {
 
-// Sequences with at most this many rows take the products for few tokens, others those for many:
-// which one a row takes depends on its own sequence alone.
-constexpr int kFewRows = cuda::kDecodeRows;
-
-}  // namespace
+std::int32_t* Staging::take(std::size_t count) {
+    MR_CHECK(used_ + count <= ints_, "what a pass sends was planned");
+    auto* at = reinterpret_cast<std::int32_t*>(memory_.data()) + half_ * ints_ + used_;
+    used_ += count;
+    return at;
+}
 
 Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const DeviceWeights> weights,
-                   const EngineOptions& options, Ledger& ledger)
-    : model_(std::move(model)),
+                   const EngineOptions& options)
+    : Engine(std::move(model), options),
       weights_(std::move(weights)),
       spec_(model_->spec),
-      options_(options),
-      ledger_(ledger),
-      kv_memory_("KV cache",
-                 KvCache::bytes(spec_, options.context, options.max_sequences, *options.kv_type)),
+      kv_memory_("KV cache", KvCache::bytes(spec_, device_pages(options), *options.kv_type)),
       products_(spec_, *weights_, buffers_),
-      sampler_(stream_, options.max_sequences),
+      sampler_(stream_, row_bucket(options.max_sequences)),
       timeline_(DeviceBuffers::most_stages(spec_)) {
-    cache_ = std::make_unique<KvCache>(spec_, options.context, options.max_sequences,
-                                       *options.kv_type, kv_memory_.data());
+    cache_ = std::make_unique<KvCache>(spec_, device_pages(options), options.max_sequences,
+                                       options.context, *options.kv_type, kv_memory_.data());
     buffers_.take(*model_, options);
     if (options.check_nan) stream_.fill(buffers_.not_finite, 0xff, sizeof *buffers_.not_finite);
-    first_draw_.resize(static_cast<std::size_t>(options.max_sequences));
-    ctx_.ledger = &ledger_;
     ctx_.cuda = &stream_;
     ctx_.dependent_launch = options.dependent_launch;
     ctx_.batch_products = options.batch_products;
     ctx_.resident_attention = options.resident_attention;
 
-    const std::size_t ints =
-        3 * static_cast<std::size_t>(options.max_batch) +
-        2 * static_cast<std::size_t>(options.max_sequences + 1) +
-        static_cast<std::size_t>(options.max_sequences) *
-            static_cast<std::size_t>(buffers_.max_pages) +
-        static_cast<std::size_t>(std::max(options.max_batch, options.max_logits));
-    staging_ = cuda::PinnedBuffer(2 * ints * sizeof(std::int32_t));
-    // Pages nobody owns hold no NaN: a masked key may be multiplied with zero.
+    // Ids, positions and sequences of given tokens, the items' first rows and pages, rows with
+    // logits; and position and pages of rows that join.
+    const auto sequences = static_cast<std::size_t>(options.max_sequences);
+    const auto pages = static_cast<std::size_t>(buffers_.max_pages);
+    staging_ = Staging(3 * static_cast<std::size_t>(options.max_batch) + 2 * (sequences + 1) +
+                       sequences * pages + static_cast<std::size_t>(options.max_logits) +
+                       sequences * (pages + 1));
+    // Pages that were never written hold no NaN: a masked key may be multiplied with zero.
     stream_.fill(kv_memory_.data(), 0, kv_memory_.size());
-    cuda::attention_prepare_scratch(
-        stream_, buffers_.attention_scratch,
-        std::min(options.max_batch, options.max_sequences * cuda::kDecodeRows), spec_.heads);
+    cuda::attention_prepare_scratch(stream_, buffers_.attention_scratch, decode_rows(options),
+                                    spec_.heads);
     if (spec_.rope.rotary > 0) {
         const RopeFrequencies rope = rope_frequencies(spec_.rope);
         // In the room of qkv, where nothing is yet: a row of it has at least as many bytes.
@@ -70,7 +63,7 @@ Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const Dev
                          rope.magnitude);
         stream_.synchronize();
     }
-    prepare_steps();
+    prepare_rows();
 }
 
 Resident::~Resident() {
@@ -230,7 +223,7 @@ void Resident::run(const Part& part) {
         // multiprocessor and none on another, layer after layer (docs/cuda-engine.md).
         ctx_.dependent_launch = false;
         ctx_.scratch = buffers_.attention_scratch;
-        const float scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim));
+        const float scale = ops::default_scale(spec_.head_dim);
         if (part.few) {
             cuda::attention_decode(ctx_, attn, q, cache_->layer(i), part.batch, spec_.mask, scale);
         } else {
@@ -288,27 +281,25 @@ void Resident::require_finite(const DeviceBuffers::Arrays& arrays, int behind) {
 }
 
 // The arrays of some items, from row `first_row` and sequence `first_seq` on.
-ops::DeviceBatch Resident::upload(std::span<const BatchItem* const> items,
-                                  std::span<const ops::BatchSeq* const> seqs,
+ops::DeviceBatch Resident::upload(const Pass& pass, std::span<const std::size_t> items,
                                   std::int64_t first_row, int first_seq, std::int32_t* first) {
     const DeviceBuffers::Arrays& to = buffers_.pass;
     ops::DeviceBatch batch;
     batch.sequences = static_cast<int>(items.size());
     batch.max_count = 0;
     batch.max_pages = buffers_.max_pages;
-    auto* staging = reinterpret_cast<std::int32_t*>(staging_.data()) + staging_used_;
-    const auto send = [&](std::int32_t* device, std::size_t count, auto&& fill) {
-        fill(staging);
-        stream_.to_device(device, staging, count * sizeof *staging, &ledger_);
-        staging += count;
-        staging_used_ += count;
-    };
     std::size_t tokens = 0;
-    for (const ops::BatchSeq* seq : seqs) {
-        tokens += static_cast<std::size_t>(seq->count);
-        batch.max_count = std::max(batch.max_count, seq->count);
-        batch.max_keys = std::max(batch.max_keys, seq->position + seq->count);
+    for (const std::size_t i : items) {
+        const ops::BatchSeq& seq = pass.seqs[i];
+        tokens += static_cast<std::size_t>(seq.count);
+        batch.max_count = std::max(batch.max_count, seq.count);
+        batch.max_keys = std::max(batch.max_keys, seq.position + seq.count);
     }
+    const auto send = [&](std::int32_t* device, std::size_t count, auto&& fill) {
+        std::int32_t* const from = staging_.take(count);
+        fill(from);
+        stream_.to_device(device, from, count * sizeof *from, &ledger_);
+    };
     batch.tokens = static_cast<int>(tokens);
     batch.ids = to.ids + first_row;
     batch.positions = to.positions + first_row;
@@ -316,29 +307,34 @@ ops::DeviceBatch Resident::upload(std::span<const BatchItem* const> items,
     batch.first = first;
     batch.pages = to.pages + static_cast<std::ptrdiff_t>(first_seq) * buffers_.max_pages;
     send(to.ids + first_row, tokens, [&](std::int32_t* at) {
-        for (const BatchItem* item : items)
-            at = std::copy(item->tokens.begin(), item->tokens.end(), at);
+        for (const std::size_t i : items) {
+            at = std::copy(pass.items[i]->tokens.begin(), pass.items[i]->tokens.end(), at);
+        }
     });
     send(to.positions + first_row, tokens, [&](std::int32_t* at) {
-        for (const ops::BatchSeq* seq : seqs) {
-            for (std::int32_t i = 0; i < seq->count; ++i) *at++ = seq->position + i;
+        for (const std::size_t i : items) {
+            for (std::int32_t j = 0; j < pass.seqs[i].count; ++j) {
+                *at++ = pass.seqs[i].position + j;
+            }
         }
     });
     send(to.sequence + first_row, tokens, [&](std::int32_t* at) {
-        for (std::size_t s = 0; s < seqs.size(); ++s) {
-            at = std::fill_n(at, seqs[s]->count, static_cast<std::int32_t>(s));
+        for (std::size_t s = 0; s < items.size(); ++s) {
+            at = std::fill_n(at, pass.seqs[items[s]].count, static_cast<std::int32_t>(s));
         }
     });
-    send(first, seqs.size() + 1, [&](std::int32_t* at) {
+    send(first, items.size() + 1, [&](std::int32_t* at) {
         std::int32_t row = 0;
-        for (const ops::BatchSeq* seq : seqs) {
+        for (const std::size_t i : items) {
             *at++ = row;
-            row += seq->count;
+            row += pass.seqs[i].count;
         }
         *at = row;
     });
-    for (std::size_t s = 0; s < seqs.size(); ++s) {
-        const std::span<const std::int32_t> pages = seqs[s]->pages;
+    for (std::size_t s = 0; s < items.size(); ++s) {
+        const ops::BatchSeq& seq = pass.seqs[items[s]];
+        const auto used = static_cast<std::size_t>(KvCache::pages_for(seq.position + seq.count));
+        const std::span<const std::int32_t> pages = seq.pages.first(used);
         send(to.pages + (static_cast<std::ptrdiff_t>(first_seq) + static_cast<std::ptrdiff_t>(s)) *
                             buffers_.max_pages,
              pages.size(), [&](std::int32_t* at) { std::copy(pages.begin(), pages.end(), at); });
@@ -346,69 +342,106 @@ ops::DeviceBatch Resident::upload(std::span<const BatchItem* const> items,
     return batch;
 }
 
-Tensor Resident::forward(std::span<const BatchItem> batch, std::span<const ops::BatchSeq> seqs) {
-    if (!watched_) return pass(batch, seqs);
+void Resident::keep_stages(std::vector<Stage> stages) {
+    stages_.insert(stages_.end(), stages.begin(), stages.end());
+}
+
+template <typename Body>
+void Resident::stamped(Body&& body) {
+    if (!watched_) return body();
     watched_step_.reset();  // its stages are not the timeline's any more
     timeline_.clear_stages();
     const Meanwhile watching(ctx_.timeline, &timeline_);
     timeline_.reset(stream_);
-    const Tensor logits = pass(batch, seqs);
-    const std::vector<cuda::Stage> stages = read_stamps();
-    stages_.insert(stages_.end(), stages.begin(), stages.end());
-    return logits;
+    body();
+    keep_stages(read_stamps());
 }
 
-std::vector<cuda::Stage> Resident::read_stamps() {
-    std::vector<cuda::Stage> stages = timeline_.read(stream_);
+std::vector<Stage> Resident::read_stamps() {
+    std::vector<Stage> stages = timeline_.read(stream_);
     ledger_.add_device_to_host(stages.size() * sizeof(cuda::Stamp));
     return stages;
 }
 
-Tensor Resident::pass(std::span<const BatchItem> batch, std::span<const ops::BatchSeq> seqs) {
-    staged_.synchronize();
-    staging_used_ = 0;
-    // Sequences with few rows first, those with many after them: two parts, each of one kind.
-    std::vector<const BatchItem*> items[2];
-    std::vector<const ops::BatchSeq*> where[2];
-    for (std::size_t i = 0; i < batch.size(); ++i) {
-        const int many = seqs[i].count > kFewRows;
-        items[many].push_back(&batch[i]);
-        where[many].push_back(&seqs[i]);
+// Rows that are fed first: those that join draw their first token behind them.
+Tensor Resident::run(const Pass& pass) {
+    const std::size_t fed = pass.items.size() - pass.given;
+    if (fed > 0) run_fed(pass);
+    if (pass.given == 0) {
+        return rows_as(buffers_.logits, DType::f32, 0, static_cast<std::int64_t>(fed), spec_.vocab);
     }
+    Tensor logits;
+    stamped([&] { logits = run_given(pass); });
+    if (options_.check_nan) require_finite(buffers_.pass, 0);
+    return logits;
+}
+
+Tensor Resident::run_given(const Pass& pass) {
+    staging_.begin();
+    // Parts of one form each: items in the decode form in groups of as many rows as attention's
+    // scratch was planned for, all others in one.
+    std::vector<std::int64_t> row_of(pass.given);
     std::int64_t row = 0;
     int first_seq = 0;
-    std::map<const BatchItem*, std::int64_t> row_of;
-    for (const int many : {0, 1}) {
-        if (items[many].empty()) continue;
+    std::int32_t* first = buffers_.pass.first;
+    std::vector<std::size_t> items;
+    const auto run_part = [&](bool few) {
+        if (items.empty()) return;
         Part part;
         part.first = row;
-        part.few = !many;
-        part.batch = upload(items[many], where[many], row, first_seq,
-                            buffers_.pass.first + many * (options_.max_sequences + 1));
-        for (std::size_t s = 0; s < items[many].size(); ++s) {
-            row_of[items[many][s]] = row;
-            row += where[many][s]->count;
+        part.few = few;
+        part.batch = upload(pass, items, row, first_seq, first);
+        for (const std::size_t i : items) {
+            row_of[i] = row;
+            row += pass.seqs[i].count;
         }
         first_seq += part.batch.sequences;
+        first += items.size() + 1;
         run(part);
+        items.clear();
+    };
+    for (const Form form : {Form::decode, Form::prompt}) {
+        std::int64_t rows = 0;
+        for (std::size_t i = 0; i < pass.given; ++i) {
+            if (pass.items[i]->form != form) continue;
+            if (form == Form::decode && rows + pass.seqs[i].count > decode_rows(options_)) {
+                run_part(true);
+                rows = 0;
+            }
+            items.push_back(i);
+            rows += pass.seqs[i].count;
+        }
+        run_part(form == Form::decode);
     }
 
-    // The rows that get logits, in the order of the items.
-    auto* rows = reinterpret_cast<std::int32_t*>(staging_.data()) + staging_used_;
-    std::int64_t count = 0;
+    // The rows whose logits are read, in the order of the items; then those that slots draw from.
+    std::int32_t* const rows =
+        staging_.take(static_cast<std::size_t>(std::max(options_.max_logits, 1)));
+    std::int64_t count = 0, read = 0;
+    // The head has the form of the item where all its logits are wanted; the last token's alone are
+    // computed as those of a token that was fed.
     std::vector<std::pair<std::int64_t, bool>> runs;  // rows of one kind: how many, and which
-    for (std::size_t i = 0; i < batch.size(); ++i) {
-        const std::int64_t all = seqs[i].count;
-        const std::int64_t wanted = batch[i].logits == BatchItem::Logits::none   ? 0
-                                    : batch[i].logits == BatchItem::Logits::last ? 1
-                                                                                 : all;
-        for (std::int64_t j = all - wanted; j < all; ++j) {
-            rows[count++] = static_cast<std::int32_t>(row_of[&batch[i]] + j);
+    const auto add = [&](std::size_t i, std::int64_t wanted, bool few) {
+        const std::int64_t end = row_of[i] + pass.seqs[i].count;
+        for (std::int64_t r = end - wanted; r < end; ++r) {
+            rows[count++] = static_cast<std::int32_t>(r);
         }
-        if (wanted == 0) continue;
-        const bool few = wanted <= kFewRows;
         if (runs.empty() || runs.back().second != few) runs.emplace_back(0, few);
         runs.back().first += wanted;
+    };
+    std::vector<std::pair<Slot, std::int64_t>> draws;  // and the position that is drawn for
+    for (std::size_t i = 0; i < pass.given; ++i) {
+        const BatchItem& item = *pass.items[i];
+        const bool all = item.logits == BatchItem::Logits::all;
+        if (item.logits == BatchItem::Logits::none) continue;
+        add(i, all ? pass.seqs[i].count : 1, !(all && item.form == Form::prompt));
+    }
+    read = count;
+    for (std::size_t i = 0; i < pass.given; ++i) {
+        for (const Slot slot : pass.items[i]->draw) {
+            add(i, 1, true);
+            draws.emplace_back(slot, draw_position(pass, i));
+        }
     }
     const Tensor logits = rows_as(buffers_.logits, DType::f32, 0, count, spec_.vocab);
     if (count > 0) {
@@ -416,16 +449,18 @@ Tensor Resident::pass(std::span<const BatchItem> batch, std::span<const ops::Bat
                           &ledger_);
         const Tensor last = rows_as(buffers_.last, DType::f32, 0, count, spec_.dim);
         cuda::gather_rows(ctx_, last, buffers_.x, buffers_.pass.rows, count);
-        std::int64_t at = 0;
+        std::int64_t from = 0;
         for (const auto& [some, few] : runs) {
-            heads(logits.slice_rows(at, some), last.slice_rows(at, some), few);
-            at += some;
+            heads(logits.slice_rows(from, some), last.slice_rows(from, some), few);
+            from += some;
         }
         check(logits_stage(spec_), logits, 0);
     }
-    stream_.record(staged_);
-    if (options_.check_nan) require_finite(buffers_.pass, 0);
-    return logits;
+    if (!draws.empty()) {
+        join_and_draw(logits.slice_rows(read, static_cast<std::int64_t>(draws.size())), draws);
+    }
+    staging_.end(stream_);
+    return rows_as(buffers_.logits, DType::f32, 0, read, spec_.vocab);
 }
 
 void Resident::cross_entropy(std::span<double> nll, Tensor logits,
@@ -436,15 +471,28 @@ void Resident::cross_entropy(std::span<double> nll, Tensor logits,
     stream_.synchronize();
 }
 
-void Resident::to_host(std::span<float> values, Tensor tensor) {
-    stream_.to_host(values.data(), tensor.data, values.size_bytes(), &ledger_);
+Tensor Resident::to_host(Tensor logits) {
+    host_logits_.resize(static_cast<std::size_t>(logits.shape.count()));
+    stream_.to_host(host_logits_.data(), logits.data, host_logits_.size() * sizeof(float),
+                    &ledger_);
     stream_.synchronize();
+    return {host_logits_.data(), DType::f32, logits.shape};
 }
 
-std::unique_ptr<DeviceEngine> make_device_engine(std::shared_ptr<const Model> model,
-                                                 std::shared_ptr<const DeviceWeights> weights,
-                                                 const EngineOptions& options, Ledger& ledger) {
-    return std::make_unique<Resident>(std::move(model), std::move(weights), options, ledger);
+void Resident::copy_page(std::int32_t to, std::int32_t from) {
+    // Keys and values of all layers lie one after another, each as large as the next.
+    const Tensor keys = cache_->layer(0).keys;
+    const std::size_t page = keys.bytes() / static_cast<std::size_t>(keys.dim(0));
+    const std::size_t step = Arena::tensor_bytes(keys.dtype, keys.shape);
+    stream_.rows_on_device(kv_memory_.data() + static_cast<std::size_t>(to) * page, step,
+                           kv_memory_.data() + static_cast<std::size_t>(from) * page, step, page,
+                           2 * static_cast<std::size_t>(spec_.layers));
+}
+
+std::unique_ptr<Engine> make_device_engine(std::shared_ptr<const Model> model,
+                                           std::shared_ptr<const DeviceWeights> weights,
+                                           const EngineOptions& options) {
+    return std::make_unique<Resident>(std::move(model), std::move(weights), options);
 }
 
 }  // namespace mr::model

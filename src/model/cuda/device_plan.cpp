@@ -26,8 +26,7 @@ MemoryPlan device_plan(const Model& model, const EngineOptions& options) {
     MemoryPlan plan;
     plan.add("weights", device_weight_bytes(model));
     plan.add("KV cache", cuda::DeviceArena::padded(
-                             KvCache::bytes(model.spec, options.context, options.max_sequences,
-                                            options.kv_type.value_or(device_kv_type(model)))));
+                             KvCache::bytes(model.spec, device_pages(options), *options.kv_type)));
     plan.add("activations", DeviceBuffers::activation_bytes(model, options));
     plan.add("scratch", DeviceBuffers::scratch_bytes(model, options));
     plan.add("sampler and stamps", DeviceBuffers::beside_bytes(model, options));
@@ -63,9 +62,7 @@ void require_device_memory(const Model& model, const EngineOptions& options,
     needs.plan = device_plan(model, options);
     needs.context = options.context;
     needs.weights = device_weight_bytes(model);
-    needs.kv_position = KvCache::bytes(model.spec, KvCache::kPageTokens, 1,
-                                       options.kv_type.value_or(device_kv_type(model))) /
-                        KvCache::kPageTokens;
+    needs.kv_position = KvCache::bytes(model.spec, 1, *options.kv_type) / KvCache::kPageTokens;
     require_device_memory(needs, model.spec, available);
 }
 
@@ -76,9 +73,9 @@ void require_device(const Model& model, const EngineOptions& options, std::uint6
 
 #ifndef MR_CUDA
 // NOLINTBEGIN(performance-unnecessary-value-param): the signature is that of device_engine_cuda.cpp
-std::unique_ptr<DeviceEngine> make_device_engine(std::shared_ptr<const Model>,
-                                                 std::shared_ptr<const DeviceWeights>,
-                                                 const EngineOptions&, Ledger&) {
+std::unique_ptr<Engine> make_device_engine(std::shared_ptr<const Model>,
+                                           std::shared_ptr<const DeviceWeights>,
+                                           const EngineOptions&) {
     cuda::require_device();  // throws: there is none
     return nullptr;
 }

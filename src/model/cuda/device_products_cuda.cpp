@@ -1,7 +1,5 @@
 #include "model/cuda/device_products.h"
 
-#include <cmath>
-
 namespace mr::model {
 
 Tensor rows_as(Tensor buffer, DType type, std::int64_t first, std::int64_t rows,
@@ -96,7 +94,7 @@ cuda::StepModel DeviceProducts::step(const ops::DeviceBatch& batch, KvCache& cac
     model.q.shape = model.attn.shape = {rows, spec_.heads, spec_.head_dim};
     model.parallel = spec_.residual == Residual::parallel;
     model.mask = spec_.mask;
-    model.scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim));
+    model.scale = ops::default_scale(spec_.head_dim);
     if (weights_.weights.head.dtype == layer(0).o.dtype) {
         model.head = head(rows_as(buffers_.x, DType::f32, 0, rows, spec_.dim),
                           rows_as(logits, DType::f32, 0, rows, spec_.vocab));

@@ -1,5 +1,5 @@
 // The engine on the device: weights, cache, activations and sampler stay there.
-// device_engine_cuda.cpp runs passes, device_decode.cu the step that is replayed.
+// device_engine_cuda.cpp runs passes of given tokens, device_decode.cu the rows that are fed.
 #pragma once
 
 #include <array>
@@ -36,40 +36,93 @@ class Meanwhile {
     T before_;
 };
 
-class Resident final : public DeviceEngine {
+// Pinned memory through which small arrays go to the device. One of two halves is filled while the
+// other may still be on its way.
+class Staging {
   public:
-    Resident(std::shared_ptr<const Model> model, std::shared_ptr<const DeviceWeights> weights,
-             const EngineOptions& options, Ledger& ledger);
-    ~Resident() override;
+    Staging() = default;
+    explicit Staging(std::size_t ints) : memory_(2 * ints * sizeof(std::int32_t)), ints_(ints) {}
 
-    KvCache& cache() override { return *cache_; }
-    Tensor forward(std::span<const BatchItem> batch, std::span<const ops::BatchSeq> seqs) override;
-    void cross_entropy(std::span<double> nll, Tensor logits,
-                       std::span<const std::int32_t> targets) override;
-    void to_host(std::span<float> values, Tensor tensor) override;
-    void begin(std::span<const DecodeRow> rows, Tensor logits) override;
-    void step() override;
-    ops::Sampled wait(int row, std::uint64_t draw) override {
-        return sampler_.wait(row, first_draw_[static_cast<std::size_t>(row)] + draw);
+    // Everything sent until end() lies in one half.
+    void begin() {
+        half_ = 1 - half_;
+        used_ = 0;
+        sent_[half_].synchronize();
     }
-    bool persistent() const override { return program() != nullptr; }
-    void synchronize() override { stream_.synchronize(); }
-    std::vector<cuda::Stage> measured_step() override;
-    void watch(bool on) override { watched_ = on; }
-    bool watched() const override { return watched_; }
-    std::vector<cuda::Stage> take_stages() override { return std::exchange(stages_, {}); }
+    // Room for `count` numbers.
+    std::int32_t* take(std::size_t count);
+    void end(const cuda::Stream& stream) { stream.record(sent_[half_]); }
 
   private:
-    // Rows [first, first + batch.tokens) of the activations, all with few or all with many rows.
+    cuda::PinnedBuffer memory_;
+    std::array<cuda::Event, 2> sent_;
+    std::size_t ints_ = 0, used_ = 0, half_ = 0;
+};
+
+class Resident final : public Engine {
+  public:
+    Resident(std::shared_ptr<const Model> model, std::shared_ptr<const DeviceWeights> weights,
+             const EngineOptions& options);
+    ~Resident() override;
+
+    Slot open_slot(SeqId seq, const DrawParams& params) override;
+    void close_slot(Slot slot) override;
+    void draw(Tensor logits, std::span<const Slot> slots) override;
+    ops::Sampled wait(Slot slot, std::uint64_t number) override;
+    void cross_entropy(std::span<double> nll, Tensor logits,
+                       std::span<const std::int32_t> targets) override;
+    Tensor to_host(Tensor logits) override;
+    void copy_page(std::int32_t to, std::int32_t from) override;
+    void synchronize() override { stream_.synchronize(); }
+    // Two steps keep the device busy while a token is printed; what runs ahead is for nothing where
+    // a generation ends early. A step that is checked ends before the next begins: what comes
+    // before a NaN is still read.
+    int ahead() const override { return watched_ || options_.check_nan ? 0 : 2; }
+    std::int64_t cut() const override { return kCut; }
+    void watch(bool on) override { watched_ = on; }
+    std::vector<Stage> take_stages() override { return std::exchange(stages_, {}); }
+    std::uint64_t stage_bytes() const override { return sizeof(cuda::Stamp); }
+    bool one_kernel() const override { return program(static_cast<int>(rows_.size())) != nullptr; }
+
+  private:
+    // Rows [first, first + batch.tokens) of the activations, all in one form.
     struct Part {
         ops::DeviceBatch batch;
         std::int64_t first = 0;
-        bool few = true;
+        bool few = true;  // the decode form
     };
-    ops::DeviceBatch upload(std::span<const BatchItem* const> items,
-                            std::span<const ops::BatchSeq* const> seqs, std::int64_t first_row,
-                            int first_seq, std::int32_t* first);
-    Tensor pass(std::span<const BatchItem> batch, std::span<const ops::BatchSeq> seqs);
+    // A slot, and where its newest draws are: in which row of the sampler, under which number.
+    struct DeviceSlot {
+        struct Draw {
+            int row = 0;
+            std::uint64_t step = 0;
+        };
+        bool open = false;
+        SeqId seq = 0;
+        DrawParams params;
+        int row = -1;  // of the rows that are fed; -1: none
+        std::uint64_t draws = 0;
+        std::array<Draw, 32> where;  // by number
+    };
+    // What a captured step was captured for.
+    struct StepKey {
+        int rows;
+        int keys;  // a power of two, or the context
+        int kind;  // of sampling; rows of large steps sample outside of the graph: -1
+        auto operator<=>(const StepKey&) const = default;
+    };
+    struct Captured {
+        cuda::Graph graph;
+        Ledger ledger;
+    };
+
+    Tensor run(const Pass& pass) override;
+    DeviceSlot& at(Slot slot);
+
+    // Given tokens.
+    ops::DeviceBatch upload(const Pass& pass, std::span<const std::size_t> items,
+                            std::int64_t first_row, int first_seq, std::int32_t* first);
+    Tensor run_given(const Pass& pass);
     void run(const Part& part);
     void attention_in(const Part& part, int layer);
     void mlp_in(const Part& part, int layer);
@@ -96,50 +149,59 @@ class Resident final : public DeviceEngine {
     cuda::NormPass norm_of(Tensor x, Tensor out, Tensor weight, Tensor bias) const;
     void check(int stage, Tensor x, std::int64_t first_row);
     void require_finite(const DeviceBuffers::Arrays& arrays, int behind);
-    void prepare_steps();
-    const cuda::StepProgram* program() const;
-    void launch_step();
-    ops::DeviceBatch decode_batch(int rows) const;
-    std::int64_t decode_keys_read() const;
-    OpRecord keys_work() const;
-    void stepped();
-    std::vector<cuda::Stage> read_stamps();
+    // Runs body() with stamps and keeps its stages.
+    template <typename Body>
+    void stamped(Body&& body);
+    void keep_stages(std::vector<Stage> stages);
+    std::vector<Stage> read_stamps();
 
-    std::shared_ptr<const Model> model_;
+    // Rows that are fed.
+    void prepare_rows();
+    void prepare_programs();
+    void capture_steps();
+    template <typename Stays>
+    void compact(Stays&& stays);
+    void leave(int row);
+    void join(Slot slot, std::int64_t position);
+    void join_and_draw(Tensor logits, std::span<const std::pair<Slot, std::int64_t>> draws);
+    void run_fed(const Pass& pass);
+    void watched_step(StepKey key);
+    const cuda::StepProgram* program(int rows) const;
+    StepKey key_for(int rows, std::int64_t keys, cuda::SampleKind kind) const;
+    bool samples_inside(int rows) const { return rows <= kSampledInside; }
+    const Captured& captured(const StepKey& key);
+    ops::DeviceBatch decode_batch(const StepKey& key) const;
+    void launch_forward(const StepKey& key);
+    void launch_sample(int rows, cuda::SampleKind kind);
+    void add_keys_work(Ledger& ledger, std::vector<Stage>* stages) const;
+
+    // A larger step takes milliseconds: two launches after it do not matter, and its graphs need
+    // not be captured for every kind of sampling.
+    static constexpr int kSampledInside = 8;
+
     std::shared_ptr<const DeviceWeights> weights_;
     const ModelSpec& spec_;
-    EngineOptions options_;
-    Ledger& ledger_;
     cuda::Stream stream_;
     cuda::DeviceArena kv_memory_;
-    std::unique_ptr<KvCache> cache_;
     DeviceBuffers buffers_;
     DeviceProducts products_;
-    cuda::PinnedBuffer staging_;
-    cuda::Event staged_;  // the last upload has left the staging memory
-    std::size_t staging_used_ = 0;
+    Staging staging_;
     cuda::Sampler sampler_;
     cuda::Timeline timeline_;  // of whatever is watched: one pass or step at a time
-    Context ctx_;
+    std::vector<float> host_logits_;
 
-    // The step that is replayed: one graph for each shape of it.
-    struct Captured {
-        cuda::Graph graph;
-        Ledger ledger;
-    };
-    using GraphKey = std::tuple<int, int, int>;  // rows, keys (a power of two), kind of sampling
-    std::map<GraphKey, Captured> graphs_;
+    std::vector<DeviceSlot> slots_;
+    std::vector<Slot> rows_;  // who sits in which row of the step
+    std::int32_t spare_ = 0;  // the page of rows that sleep
+    std::map<StepKey, Captured> graphs_;
     // The same with stamps: the last one alone, since all share the timeline.
-    std::optional<std::pair<GraphKey, Captured>> watched_step_;
+    std::optional<std::pair<StepKey, Captured>> watched_step_;
     // The layers of a step as one kernel, by rows; none where there is no such kernel.
     std::array<std::optional<cuda::StepProgram>, cuda::kStepRows + 1> programs_;
     cuda::StepTurn step_turn_;
-    int decode_rows_ = 0;
-    std::int64_t decode_keys_ = 0;              // keys of the longest row after the next step
-    std::vector<std::int64_t> decode_lengths_;  // ... of every row
-    std::vector<std::uint64_t> first_draw_;
+    std::int64_t keys_read_ = 0;  // by the step that is launched, in a layer, over all rows
     bool watched_ = false;
-    std::vector<cuda::Stage> stages_;
+    std::vector<Stage> stages_;
 };
 
 }  // namespace mr::model

@@ -47,6 +47,13 @@ ModelSpec llama_shape(int dim, int layers, int heads, int kv_heads, int hidden, 
     return spec;
 }
 
+ModelSpec llama_3_8b() {
+    ModelSpec spec = llama_shape(4096, 32, 32, 8, 14336, 8192, false);
+    spec.vocab = 128256;
+    spec.rope.theta = 500000;
+    return spec;
+}
+
 ModelSpec gpt_shape(const char* family, int vocab, int dim, int layers, int heads, int context) {
     ModelSpec spec;
     spec.family = family;
@@ -83,9 +90,10 @@ struct NamedShape {
     const char* name;
     ModelSpec spec;
 };
-std::array<NamedShape, 6> known_shapes() {
+std::array<NamedShape, 7> known_shapes() {
     return {{
         {"llama-2-7b", llama_shape(4096, 32, 32, 32, 11008, 4096, false)},
+        {"llama-3-8b", llama_3_8b()},
         {"tinyllama-1.1b", llama_shape(2048, 22, 32, 4, 5632, 2048, false)},
         {"stories-110m", llama_shape(768, 12, 12, 12, 2048, 1024, true)},
         {"stories-42m", llama_shape(512, 8, 8, 8, 1376, 1024, true)},

@@ -88,14 +88,17 @@ class Sampler {
     void set_row(int row, const ops::SampleParams& params, std::int64_t position,
                  std::span<const std::int32_t> recent, Ledger* ledger, int window = kMostRecent);
     void clear_row(int row, Ledger* ledger);  // the row is passed over
+    // What is in row `from` on the device now lies in row `to`, and row `from` is passed over: the
+    // caller's kernel has moved it.
+    void move_row(int to, int from);
 
-    // Launches a draw for the first rows of the state: logits f32 [rows, vocab]. May be captured;
-    // then call replayed() after every launch of the graph.
-    void sample(const Context& ctx, Tensor logits);
-    void replayed(int rows, Ledger* ledger);
-    // What sample() launches: greedy where every row that is set is greedy. A captured launch keeps
-    // what it was captured with: capture again where this changes.
-    SampleKind kind() const;
+    // Launches a draw for rows of the state, from `first` on: logits f32 [rows, vocab]. May be
+    // captured; then call replayed() after every launch of the graph.
+    void sample(const Context& ctx, Tensor logits, int first = 0);
+    void replayed(int rows, Ledger* ledger, int first = 0);
+    // What sample() launches for such rows: greedy where every row that is set is greedy. A
+    // captured launch keeps what it was captured with: capture again where this changes.
+    SampleKind kind(int first, int rows) const;
 
     // Draws launched for the row so far: the last one has the number steps(row) - 1.
     std::uint64_t steps(int row) const { return steps_[static_cast<std::size_t>(row)]; }
@@ -122,6 +125,8 @@ class Sampler {
     PinnedBuffer ring_, staging_;
     SampleState state_;
     std::vector<std::uint64_t> steps_;
+    enum class Draws : std::uint8_t { nothing, greedy, any };
+    std::vector<Draws> draws_;     // what each row does
     std::vector<Event> uploaded_;  // of each row's staging memory
 };
 

@@ -439,7 +439,7 @@ TEST_F(SampleTest, AGraphOfDrawsEqualsTheCpusLoop) {
                         &ledger_, window(row));
     }
     EXPECT_EQ(ledger_.host_to_device().bytes, kRows * sizeof(SampleRow));
-    EXPECT_EQ(sampler.kind(), SampleKind::any);
+    EXPECT_EQ(sampler.kind(0, sampler.max_rows()), SampleKind::any);
     const Graph graph = Graph::capture(*stream_, [&] { sampler.sample(ctx_, tensor); });
     EXPECT_EQ(graph.nodes(), 1u);
     EXPECT_EQ(sampler.steps(0), 0u) << "a capture draws nothing";
@@ -513,7 +513,8 @@ TEST_F(SampleTest, TheHostSeesTheCpusErrors) {
         ops::SampleParams params;
         params.temperature = temperature;
         for (int row : {0, 1}) sampler.set_row(row, params, 0, {}, nullptr);
-        EXPECT_EQ(sampler.kind(), temperature == 0 ? SampleKind::greedy : SampleKind::any);
+        EXPECT_EQ(sampler.kind(0, sampler.max_rows()),
+                  temperature == 0 ? SampleKind::greedy : SampleKind::any);
         sampler.sample(ctx_, tensor);
         for (int row : {0, 1}) {
             std::string want = "no error", got = "no error";

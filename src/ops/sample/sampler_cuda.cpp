@@ -33,6 +33,7 @@ Sampler::Sampler(const Stream& stream, int max_rows, int ring_slots)
       ring_(size(max_rows) * size(ring_slots) * sizeof(SampleSlot)),
       staging_(size(max_rows) * sizeof(SampleRow)),
       steps_(size(max_rows), 0),
+      draws_(size(max_rows), Draws::nothing),
       uploaded_(size(max_rows)) {
     MR_CHECK(max_rows > 0 && ring_slots > 0, "there are rows and slots");
     const std::size_t rows = size(max_rows);
@@ -71,6 +72,7 @@ void Sampler::set_row(int row, const ops::SampleParams& params, std::int64_t pos
     std::copy(last.begin(), last.end(), to.recent);
     to.recent_used = static_cast<std::int32_t>(last.size());
     to.recent_next = window > 0 ? to.recent_used % window : 0;
+    draws_[size(row)] = params.temperature == 0 ? Draws::greedy : Draws::any;
     upload(row, ledger);
 }
 
@@ -78,7 +80,14 @@ void Sampler::clear_row(int row, Ledger* ledger) {
     MR_CHECK(row >= 0 && row < max_rows(), "the row is one of the sampler's");
     uploaded_[size(row)].synchronize();
     reinterpret_cast<SampleRow*>(staging_.data())[row] = {};
+    draws_[size(row)] = Draws::nothing;
     upload(row, ledger);
+}
+
+void Sampler::move_row(int to, int from) {
+    MR_CHECK(to >= 0 && to <= from && from < max_rows(), "rows are of the sampler's");
+    draws_[size(to)] = draws_[size(from)];
+    draws_[size(from)] = Draws::nothing;
 }
 
 void Sampler::upload(int row, Ledger* ledger) {
@@ -87,29 +96,36 @@ void Sampler::upload(int row, Ledger* ledger) {
     stream_.record(uploaded_[size(row)]);
 }
 
-SampleKind Sampler::kind() const {
-    const auto* rows = reinterpret_cast<const SampleRow*>(staging_.data());
-    const bool greedy = std::all_of(rows, rows + max_rows(), [](const SampleRow& row) {
-        return !row.active || row.temperature == 0;
-    });
-    return greedy ? SampleKind::greedy : SampleKind::any;
+SampleKind Sampler::kind(int first, int rows) const {
+    MR_CHECK(first >= 0 && first + rows <= max_rows(), "the sampler was made for that many rows");
+    const auto begin = draws_.begin() + first;
+    return std::find(begin, begin + rows, Draws::any) == begin + rows ? SampleKind::greedy
+                                                                      : SampleKind::any;
 }
 
-void Sampler::sample(const Context& ctx, Tensor logits) {
-    MR_CHECK(logits.shape.rank == 2 && logits.shape[0] <= max_rows(),
+void Sampler::sample(const Context& ctx, Tensor logits, int first) {
+    const auto rows = static_cast<int>(logits.shape[0]);
+    MR_CHECK(logits.shape.rank == 2 && first + rows <= max_rows(),
              "the sampler was made for that many rows");
     MR_CHECK(ctx.cuda == &stream_, "the sampler works on the stream it was made for");
-    cuda::sample(ctx, logits, state_, kind());
+    SampleState state = state_;
+    state.rows += first;
+    state.steps += first;
+    state.ring += static_cast<std::ptrdiff_t>(first) * state.ring_slots;
+    state.next_ids += first;
+    state.probability += first;
+    state.confidence += first;
+    state.flags += first;
+    cuda::sample(ctx, logits, state, kind(first, rows));
     cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
     MR_CUDA_CALL(cudaStreamIsCapturing(stream_.raw(), &capturing));
-    if (capturing == cudaStreamCaptureStatusNone) {
-        replayed(static_cast<int>(logits.shape[0]), ctx.ledger);
-    }
+    if (capturing == cudaStreamCaptureStatusNone) replayed(rows, ctx.ledger, first);
 }
 
-void Sampler::replayed(int rows, Ledger* ledger) {
-    MR_CHECK(rows > 0 && rows <= max_rows(), "the sampler was made for that many rows");
-    for (int row = 0; row < rows; ++row) ++steps_[size(row)];
+void Sampler::replayed(int rows, Ledger* ledger, int first) {
+    MR_CHECK(rows > 0 && first >= 0 && first + rows <= max_rows(),
+             "the sampler was made for that many rows");
+    for (int row = first; row < first + rows; ++row) ++steps_[size(row)];
     if (ledger) ledger->add_device_to_host(size(rows) * sizeof(SampleSlot));
 }
 

@@ -1,0 +1,66 @@
+// What a generation is asked and what it gives: the words that the scheduler, sessions and
+// commands share.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/ledger.h"
+#include "observe/recorder.h"
+#include "ops/sample/sample.h"
+
+namespace mr::decode {
+
+struct GenerateOptions {
+    int max_tokens = 256;
+    ops::SampleParams sampling;
+    int repeat_window = 64;         // how many of the last tokens the repetition penalty looks at
+    std::vector<std::string> stop;  // generation ends before any of these; they are not printed
+    bool ignore_end = false;        // go on past the end-of-text token
+    // Asked before every pass and between parts of a long prompt; true ends the generation.
+    std::function<bool()> cancelled;
+    observe::Recorder* recorder = nullptr;  // where steps and their stages are written down
+};
+
+// Called with text that can be shown: whole UTF-8 characters, nothing that may still turn out to be
+// a stop string. Returning false ends the generation, and it is not called again.
+using OnText = std::function<bool(std::string_view)>;
+
+enum class StopReason { length, end_of_text, stop_string, context_full, cancelled };
+const char* stop_reason_name(StopReason reason);
+
+// What a phase of a run took and moved.
+struct Phase {
+    std::int64_t tokens = 0;
+    double seconds = 0;
+    Ledger ledger;
+
+    double tokens_per_second() const {
+        return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+    }
+    // Read from memory, by the contracts of the ops.
+    double bytes_per_second() const {
+        return seconds > 0 ? static_cast<double>(ledger.total().bytes_read) / seconds : 0;
+    }
+    double bytes_per_token() const {
+        return tokens > 0
+                   ? static_cast<double>(ledger.total().bytes_read) / static_cast<double>(tokens)
+                   : 0;
+    }
+};
+
+struct Generated {
+    std::vector<std::int32_t> ids;  // without the prompt; with the end token where one came
+    std::vector<float> confidence;  // of each: its probability by the unfiltered softmax
+    std::string text;
+    StopReason reason = StopReason::length;
+    std::int64_t prompt_tokens = 0;
+    // Tokens that were computed, not those found in the cache; until the first token was there.
+    Phase prefill;
+    Phase decode;  // tokens that were computed, not the first one, which prefill gave
+};
+
+}  // namespace mr::decode

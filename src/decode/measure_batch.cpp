@@ -1,0 +1,136 @@
+#include "decode/measure_batch.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "core/philox.h"
+
+namespace mr::decode {
+namespace {
+
+// The chances of a request, each from a number of its own: adding one kind moves no other.
+enum class Chance : std::uint64_t { gap, shape, cancel, when };
+double chance(std::uint64_t seed, std::uint64_t request, Chance what) {
+    return unit_float(philox(seed, request, static_cast<std::uint64_t>(what) + 1)[0]);
+}
+
+struct Arrival {
+    double at = 0;  // seconds after the start
+    BatchShape shape;
+    int cancel_after = -1;  // tokens; -1: never
+    std::uint64_t number = 0;
+};
+
+std::vector<Arrival> arrivals_of(const BatchLoad& load) {
+    std::vector<Arrival> out;
+    double at = 0;
+    for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(load.requests); ++i) {
+        Arrival arrival;
+        arrival.number = i;
+        if (load.arrivals > 0) {
+            at -= std::log(1 - chance(load.seed, i, Chance::gap)) / load.arrivals;
+        }
+        arrival.at = at;
+        const auto which = static_cast<std::size_t>(chance(load.seed, i, Chance::shape) *
+                                                    static_cast<double>(load.mix.size()));
+        arrival.shape = load.mix[which];
+        if (chance(load.seed, i, Chance::cancel) < load.cancelled) {
+            arrival.cancel_after =
+                static_cast<int>(chance(load.seed, i, Chance::when) * arrival.shape.output);
+        }
+        out.push_back(arrival);
+    }
+    return out;
+}
+
+// Any ids do: the work does not depend on them. Prompts differ from their first token on, unless
+// they are to be found in the cache.
+std::vector<std::int32_t> prompt_of(const Arrival& arrival, bool same, int vocab) {
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(arrival.shape.input));
+    const std::uint64_t first = same ? 1 : arrival.number * 31 + 1;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+        ids[i] = static_cast<std::int32_t>((i * 7919 + first) % static_cast<std::uint64_t>(vocab));
+    }
+    return ids;
+}
+
+struct Open {
+    Scheduler::Id id;
+    int cancel_after;
+    std::int64_t made = 0;
+};
+
+}  // namespace
+
+double quantile(std::vector<double> values, double share) {
+    if (values.empty()) return 0;
+    std::sort(values.begin(), values.end());
+    const auto rank =
+        static_cast<std::size_t>(std::ceil(share * static_cast<double>(values.size())));
+    return values[std::clamp<std::size_t>(rank, 1, values.size()) - 1];
+}
+
+BatchMeasured measure_batch(model::Engine& engine, const BatchLoad& load,
+                            const Progress& progress) {
+    const std::vector<Arrival> arrivals = arrivals_of(load);
+    BatchMeasured out;
+    out.requests = load.requests;
+    Scheduler scheduler(engine);
+    std::vector<Open> open;
+    std::size_t next = 0;
+    const Ledger before = engine.ledger();
+    const Moment start = Moment::now();
+    const auto now = [&] { return Moment::now().seconds_since(start); };
+    const auto collect = [&] {
+        std::erase_if(open, [&](const Open& one) {
+            const std::optional<Generated> made = scheduler.take(one.id);
+            if (!made) return false;
+            out.input += made->prompt_tokens;
+            out.output += static_cast<std::int64_t>(made->ids.size());
+            if (made->reason == StopReason::cancelled) {
+                ++out.cancelled;
+            } else {
+                out.first_token.push_back(made->prefill.seconds);
+                if (made->decode.tokens > 0) {
+                    out.per_token.push_back(made->decode.seconds /
+                                            static_cast<double>(made->decode.tokens));
+                }
+            }
+            if (progress) {
+                progress("measuring", static_cast<std::uint64_t>(next - open.size()),
+                         arrivals.size());
+            }
+            return true;
+        });
+    };
+    for (;;) {
+        while (next < arrivals.size() && arrivals[next].at <= now()) {
+            const Arrival& arrival = arrivals[next++];
+            GenerateOptions options;
+            options.max_tokens = arrival.shape.output;
+            options.sampling.temperature = 0;
+            options.ignore_end = true;
+            if (arrival.cancel_after >= 0) {  // after so many passes that could give it a token
+                options.cancelled = [left = arrival.cancel_after]() mutable { return left-- <= 0; };
+            }
+            open.push_back(
+                {scheduler.add(prompt_of(arrival, load.same_prompt, engine.model().spec.vocab),
+                               options),
+                 arrival.cancel_after});
+        }
+        const bool busy = scheduler.step();
+        collect();
+        if (busy) continue;
+        if (next == arrivals.size()) break;
+        std::this_thread::sleep_for(
+            std::chrono::duration<double>(std::max(0.0, arrivals[next].at - now())));
+    }
+    out.seconds = now();
+    out.totals = scheduler.totals();
+    out.ledger = engine.ledger().since(before);
+    return out;
+}
+
+}  // namespace mr::decode

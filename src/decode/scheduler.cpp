@@ -1,0 +1,439 @@
+#include "decode/scheduler.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/error.h"
+
+namespace mr::decode {
+namespace {
+
+// Prompt tokens in a pass that also decodes: few enough that the others' tokens are not held up,
+// and enough that products of many rows are worth their while.
+constexpr std::int64_t kPiecesBesideDecode = 256;
+// Where a generation can be cancelled and a pass takes long (the CPU), the first piece of a prompt
+// is small, and pieces grow as long as they are quick. The clock may decide this: such an engine
+// may be cut anywhere (Engine::cut()).
+constexpr std::int64_t kFirstPiece = 32;
+constexpr double kQuickPass = 0.5;  // seconds
+
+}  // namespace
+
+const char* stop_reason_name(StopReason reason) {
+    switch (reason) {
+        case StopReason::length:
+            return "length";
+        case StopReason::end_of_text:
+            return "end_of_text";
+        case StopReason::stop_string:
+            return "stop_string";
+        case StopReason::context_full:
+            return "context_full";
+        case StopReason::cancelled:
+            return "cancelled";
+    }
+    return "?";
+}
+
+struct Scheduler::Request {
+    Id id = 0;
+    std::vector<std::int32_t> prompt;
+    GenerateOptions options;
+    OnText on_text;
+    std::optional<TextStream> text;
+    model::Form form = model::Form::prompt;
+    std::int64_t most = 0;  // tokens that it draws at most
+
+    model::SeqId seq = -1;
+    model::Slot slot = model::kNoSlot;
+    std::vector<model::Slot> draws;  // its own slot, and those of the requests that follow it
+    Request* leader = nullptr;       // whose prompt is the same, and computed for both
+    std::vector<Request*> followers;
+    std::optional<model::KvCache::PageCopy> copy;  // due when the leader's prompt is computed
+
+    std::int64_t done = 0;                 // prompt tokens in the cache, or on their way
+    std::int64_t launched = 0, known = 0;  // draws
+    bool asked_to_stop = false;            // cancel()
+    bool refused = false;                  // on_text wants no more
+    bool ended = false;
+    std::exception_ptr error;
+    Moment start = Moment::now(), first_token;
+    Ledger ledger_before, ledger_prefilled;
+    Generated out;
+
+    bool prefilled() const { return done == static_cast<std::int64_t>(prompt.size()); }
+};
+
+Scheduler::Scheduler(model::Engine& engine, observe::Recorder* recorder)
+    : engine_(engine), recorder_(recorder) {
+    if (!recorder_) return;
+    engine_.watch(true);
+    recorder_->attach(&engine_.ledger());
+}
+
+Scheduler::~Scheduler() {
+    for (const RequestPtr& request : running_) {
+        if (request->slot != model::kNoSlot) engine_.close_slot(request->slot);
+        engine_.cache().close(request->seq);
+    }
+    if (!recorder_) return;
+    recorder_->attach(nullptr);
+    engine_.watch(false);
+}
+
+Scheduler::Id Scheduler::add(std::vector<std::int32_t> prompt, GenerateOptions options,
+                             OnText on_text) {
+    const text::Tokenizer* tokenizer = engine_.model().tokenizer.get();
+    ops::check_sample_params(options.sampling);
+    if (prompt.empty()) {
+        throw Error::input({.field = "prompt",
+                            .problem = "there is nothing to start from: the prompt is empty and "
+                                       "the model's tokenizer has no beginning-of-text token",
+                            .remedy = "give a prompt with -p"});
+    }
+    const std::int64_t context = engine_.most_positions();
+    const auto tokens = static_cast<std::int64_t>(prompt.size());
+    if (tokens >= context) {
+        throw Error::input({.field = "prompt",
+                            .value = std::to_string(tokens) + " tokens",
+                            .problem = "does not fit into the context of " +
+                                       std::to_string(context) + " with a token to spare",
+                            .remedy = "shorten it or raise --ctx"});
+    }
+    auto request = std::make_unique<Request>();
+    request->id = next_id_++;
+    // Where a prompt may be cut anywhere, the forms do not differ.
+    request->form = engine_.cut() == 1 ? model::Form::prompt : model::form_of_prompt(tokens);
+    // The last token that is drawn is not fed back, so it needs no position.
+    request->most = std::min<std::int64_t>(options.max_tokens, context - tokens + 1);
+    request->out.prompt_tokens = tokens;
+    if (tokenizer) {
+        // After nothing but the beginning-of-text token the answer begins a text of its own.
+        const bool at_start = tokens == 1 && tokenizer->bos() == prompt[0];
+        request->text.emplace(*tokenizer, options.stop, at_start);
+    }
+    request->prompt = std::move(prompt);
+    request->options = std::move(options);
+    request->on_text = std::move(on_text);
+    const Id id = request->id;
+    if (request->most <= 0) {
+        ended_.emplace(id, std::pair(std::move(request->out), nullptr));
+    } else {
+        waiting_.push_back(std::move(request));
+    }
+    return id;
+}
+
+void Scheduler::cancel(Id id) {
+    for (const RequestPtr& request : waiting_) request->asked_to_stop |= request->id == id;
+    for (const RequestPtr& request : running_) request->asked_to_stop |= request->id == id;
+}
+
+std::optional<Generated> Scheduler::take(Id id) {
+    const auto found = ended_.find(id);
+    if (found == ended_.end()) return std::nullopt;
+    auto [generated, error] = std::move(found->second);
+    ended_.erase(found);
+    if (error) std::rethrow_exception(error);
+    return generated;
+}
+
+bool Scheduler::step() {
+    heed_cancellations();
+    admit();
+    const Moment start = Moment::now();
+    const Ledger before = engine_.ledger();
+    const bool decodes = launch();
+    // Nothing else runs beside a pass of prompts alone: it is waited for, and its time is its own.
+    if (!decodes) engine_.synchronize();
+    read();
+    sweep();
+    Phase& phase = decodes ? totals_.decode : totals_.prefill;
+    const double seconds = Moment::now().seconds_since(start);
+    phase.seconds += seconds;
+    phase.ledger.add(engine_.ledger().since(before));
+    if (piece_limit_ > 0 && seconds < kQuickPass) piece_limit_ *= 2;
+    return !waiting_.empty() || !running_.empty();
+}
+
+void Scheduler::heed_cancellations() {
+    const auto wanted = [](const Request& request) {
+        return request.asked_to_stop || (request.options.cancelled && request.options.cancelled());
+    };
+    for (RequestPtr& request : waiting_) {
+        if (!wanted(*request)) continue;
+        request->out.reason = StopReason::cancelled;
+        ended_.emplace(request->id, std::pair(std::move(request->out), nullptr));
+        request.reset();
+    }
+    std::erase(waiting_, nullptr);
+    for (const RequestPtr& request : running_) {
+        if (!request->ended && wanted(*request)) finish(*request, StopReason::cancelled);
+    }
+    sweep();
+}
+
+// ---- admission --------------------------------------------------------------------------------
+
+// First come, first served: one that does not fit yet is not overtaken.
+void Scheduler::admit() {
+    const auto most = static_cast<std::size_t>(engine_.options().max_sequences);
+    while (!waiting_.empty() && running_.size() < most && admit(*waiting_.front())) {
+        running_.push_back(std::move(waiting_.front()));
+        waiting_.pop_front();
+    }
+}
+
+// The request whose prompt is the same and still being computed.
+Scheduler::Request* Scheduler::leader_of(const Request& request) const {
+    for (const RequestPtr& other : running_) {
+        if (!other->ended && !other->leader && !other->prefilled() &&
+            other->prompt == request.prompt) {
+            return other.get();
+        }
+    }
+    return nullptr;
+}
+
+bool Scheduler::admit(Request& request) {
+    model::KvCache& cache = engine_.cache();
+    const auto tokens = static_cast<std::int64_t>(request.prompt.size());
+    request.seq = cache.open();
+    std::optional<model::KvCache::PageCopy> copy;
+    Request* const leader = leader_of(request);
+    bool room = true;
+    if (leader) {
+        room = cache.fork(request.seq, leader->seq, tokens, request.copy);
+    } else {
+        // The last token is computed in any case: its logits are what is wanted.
+        request.done =
+            cache.adopt(request.seq, request.prompt, request.form, engine_.cut(), tokens - 1, copy);
+    }
+    if (!room || !cache.try_reserve(request.seq, tokens + request.most - 1)) {
+        cache.close(request.seq);
+        request.seq = -1;
+        request.done = 0;
+        request.copy.reset();
+        return false;
+    }
+    if (copy) engine_.copy_page(copy->to, copy->from);
+    model::DrawParams params;
+    params.sampling = request.options.sampling;
+    params.window = std::max(request.options.repeat_window, 0);
+    const auto recent = std::min(request.prompt.size(), static_cast<std::size_t>(params.window));
+    params.recent.assign(request.prompt.end() - static_cast<std::ptrdiff_t>(recent),
+                         request.prompt.end());
+    request.slot = engine_.open_slot(request.seq, params);
+    request.draws = {request.slot};
+    request.ledger_before = engine_.ledger();
+    if (leader) {
+        request.leader = leader;
+        leader->followers.push_back(&request);
+        leader->draws.push_back(request.slot);
+        totals_.found += tokens;
+    }
+    totals_.found += request.done;
+    if (request.options.cancelled && engine_.cut() == 1 && piece_limit_ == 0) {
+        piece_limit_ = kFirstPiece;
+    }
+    return true;
+}
+
+// ---- a pass -----------------------------------------------------------------------------------
+
+// Pieces of prompts in the order of admission, up to `budget` tokens.
+void Scheduler::add_pieces(std::int64_t budget) {
+    if (piece_limit_ > 0) budget = std::min(budget, piece_limit_);
+    for (const RequestPtr& request : running_) {
+        Request& r = *request;
+        if (r.ended || r.leader || r.prefilled()) continue;
+        const auto tokens = static_cast<std::int64_t>(r.prompt.size());
+        std::int64_t piece = std::min(budget, tokens - r.done);
+        const bool last = r.done + piece == tokens;
+        if (!last) piece = (r.done + piece) / engine_.cut() * engine_.cut() - r.done;
+        if (piece <= 0) return;
+        budget -= piece;
+        items_.push_back({.seq = r.seq,
+                          .tokens = std::span(r.prompt).subspan(static_cast<std::size_t>(r.done),
+                                                                static_cast<std::size_t>(piece)),
+                          .logits = model::BatchItem::Logits::none,
+                          .form = r.form,
+                          .draw = last ? std::span<const model::Slot>(r.draws)
+                                       : std::span<const model::Slot>()});
+        pieces_.emplace_back(&r, piece);
+    }
+}
+
+// Whether the pass decodes.
+bool Scheduler::launch() {
+    items_.clear();
+    pieces_.clear();
+    for (const RequestPtr& request : running_) {
+        Request& r = *request;
+        if (r.ended || r.launched == 0 || r.launched >= r.most) continue;
+        items_.push_back({.seq = r.seq,
+                          .logits = model::BatchItem::Logits::none,
+                          .feed = r.slot,
+                          .draw = {&r.slot, 1}});
+    }
+    const std::size_t fed = items_.size();
+    const std::int64_t most = engine_.options().max_batch;
+    add_pieces(fed > 0 ? std::min(most, kPiecesBesideDecode) : most);
+    if (items_.empty()) return true;
+    std::int64_t tokens = 0;
+    for (const auto& [request, piece] : pieces_) tokens += piece;
+    {
+        const char* const phase = fed == 0 ? "prefill" : pieces_.empty() ? "decode" : "mixed";
+        const observe::Span span(recorder_, phase);
+        if (recorder_) {
+            recorder_->begin_step(phase, tokens + static_cast<std::int64_t>(fed));
+        }
+        const double begin = recorder_ ? recorder_->now() : 0;
+        engine_.submit(items_);
+        if (const std::vector<Stage> stages = engine_.take_stages(); recorder_ && !stages.empty()) {
+            recorder_->add_stages(stages, begin, engine_.stage_bytes() * stages.size());
+        }
+    }
+    ++totals_.passes;
+    totals_.mixed += fed > 0 && !pieces_.empty();
+    totals_.prefill.tokens += tokens;
+    totals_.decode.tokens += static_cast<std::int64_t>(fed);
+    for (const RequestPtr& request : running_) {
+        Request& r = *request;
+        if (!r.ended && r.launched > 0 && r.launched < r.most) ++r.launched;
+    }
+    for (const auto& [request, piece] : pieces_) launched(*request, piece);
+    return fed > 0;
+}
+
+// A piece of its prompt is on its way.
+void Scheduler::launched(Request& r, std::int64_t piece) {
+    r.done += piece;
+    r.out.prefill.tokens += piece;
+    if (!r.prefilled()) return;
+    model::KvCache& cache = engine_.cache();
+    cache.publish(r.seq, r.prompt, r.form);
+    r.launched = 1;
+    r.ledger_prefilled = engine_.ledger();
+    for (Request* const follower : r.followers) {
+        cache.advance(follower->seq, r.done);
+        if (follower->copy) engine_.copy_page(follower->copy->to, follower->copy->from);
+        follower->done = r.done;
+        follower->launched = 1;
+        follower->leader = nullptr;
+        follower->ledger_prefilled = engine_.ledger();
+    }
+    r.followers.clear();
+    r.draws = {r.slot};
+}
+
+// ---- what was drawn ---------------------------------------------------------------------------
+
+void Scheduler::read() {
+    const std::int64_t ahead = engine_.ahead();
+    for (const RequestPtr& request : running_) {
+        Request& r = *request;
+        if (r.ended || r.known == r.launched) continue;
+        if (r.launched - r.known > ahead || r.launched >= r.most) read_one(r);
+    }
+}
+
+void Scheduler::read_one(Request& r) {
+    ops::Sampled drawn;
+    try {
+        drawn = engine_.wait(r.slot, static_cast<std::uint64_t>(r.known));
+    } catch (const Error& error) {
+        // Logits that are not finite end this request alone; the error says whose model it is.
+        if (error.kind() != ErrorKind::input) throw;
+        ErrorInfo info = error.info();
+        info.file = engine_.model().source;
+        r.error = std::make_exception_ptr(Error(error.kind(), info));
+        return finish(r, StopReason::cancelled);
+    }
+    if (r.known++ == 0) {
+        r.first_token = Moment::now();
+        r.out.prefill.seconds = r.first_token.seconds_since(r.start);
+        r.out.prefill.ledger = r.ledger_prefilled.since(r.ledger_before);
+    } else {
+        ++r.out.decode.tokens;
+    }
+    const std::int32_t token = drawn.id;
+    r.out.ids.push_back(token);
+    r.out.confidence.push_back(drawn.confidence);
+    const text::Tokenizer* tokenizer = engine_.model().tokenizer.get();
+    if (tokenizer && !r.options.ignore_end && tokenizer->is_end_of_generation(token)) {
+        return finish(r, StopReason::end_of_text);
+    }
+    if (r.text) {
+        const std::string text = r.text->push(token);
+        const observe::Span span(recorder_, "print");
+        r.out.text += text;
+        r.refused = !text.empty() && r.on_text && !r.on_text(text);
+        if (r.refused) return finish(r, StopReason::cancelled);
+        if (r.text->stopped()) return finish(r, StopReason::stop_string);
+    }
+    if (r.known < r.most) return;
+    finish(r, r.known >= r.options.max_tokens ? StopReason::length : StopReason::context_full);
+}
+
+// ---- the end of a request ---------------------------------------------------------------------
+
+void Scheduler::finish(Request& r, StopReason reason) {
+    model::KvCache& cache = engine_.cache();
+    r.ended = true;
+    r.out.reason = reason;
+    if (r.known > 0) r.out.decode.seconds = Moment::now().seconds_since(r.first_token);
+    if (r.launched > 0) r.out.decode.ledger = engine_.ledger().since(r.ledger_prefilled);
+    if (r.text && !r.refused && !r.error) {
+        const std::string rest = r.text->finish();
+        r.out.text += rest;
+        if (!rest.empty() && r.on_text) r.on_text(rest);
+    }
+    if (r.leader) {
+        std::erase(r.leader->followers, &r);
+        std::erase(r.leader->draws, r.slot);
+    }
+    if (!r.followers.empty()) {  // the first of them goes on with what there is of the prompt
+        Request& next = *r.followers.front();
+        // Its last page is its own, and empty.
+        const auto tokens = static_cast<std::int64_t>(r.prompt.size());
+        next.done =
+            std::min(r.done, tokens / model::KvCache::kPageTokens * model::KvCache::kPageTokens);
+        cache.advance(next.seq, next.done);
+        next.leader = nullptr;
+        next.copy.reset();
+        for (std::size_t i = 1; i < r.followers.size(); ++i) {
+            Request& other = *r.followers[i];
+            other.leader = &next;
+            if (other.copy) {
+                other.copy->from =
+                    cache.pages(next.seq)[next.prompt.size() / model::KvCache::kPageTokens];
+            }
+            next.followers.push_back(&other);
+            next.draws.push_back(other.slot);
+        }
+        r.followers.clear();
+    }
+    engine_.close_slot(r.slot);
+    r.slot = model::kNoSlot;
+    // What there is of a prompt can be found again. Where forms do not differ, so can what was
+    // generated: a conversation goes on here.
+    const bool one_form = engine_.cut() == 1;
+    std::vector<std::int32_t> tokens = r.prompt;
+    if (one_form) tokens.insert(tokens.end(), r.out.ids.begin(), r.out.ids.end());
+    if (!r.leader) cache.publish(r.seq, tokens, r.form, one_form);
+}
+
+// Ended requests leave.
+void Scheduler::sweep() {
+    for (RequestPtr& request : running_) {
+        if (!request->ended) continue;
+        engine_.cache().close(request->seq);
+        ended_.emplace(request->id, std::pair(std::move(request->out), request->error));
+        request.reset();
+    }
+    std::erase(running_, nullptr);
+}
+
+}  // namespace mr::decode

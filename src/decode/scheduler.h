@@ -1,0 +1,79 @@
+// Many generations on one engine. Requests wait in the order in which they came; one that is
+// admitted has its pages for the prompt and all tokens it may make, so none ever runs out of them.
+// A pass takes a token of every sequence that decodes, and beside them pieces of prompts. The text
+// of a request has the bits it has alone.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "decode/generate.h"
+#include "decode/text_stream.h"
+#include "model/engine.h"
+
+namespace mr::decode {
+
+class Scheduler {
+  public:
+    using Id = std::uint64_t;
+
+    explicit Scheduler(model::Engine& engine, observe::Recorder* recorder = nullptr);
+    ~Scheduler();
+    Scheduler(const Scheduler&) = delete;
+    Scheduler& operator=(const Scheduler&) = delete;
+
+    // A request to continue `prompt`, which is the whole history: what the cache already holds of
+    // it is not computed again. Throws Error (input) where the prompt is empty or does not fit into
+    // the context, Error (usage) for sampling parameters out of range.
+    Id add(std::vector<std::int32_t> prompt, GenerateOptions options, OnText on_text = {});
+    // Ends the request between two passes, wherever it is.
+    void cancel(Id id);
+    // One pass, and what has become known since: false where no request is left.
+    bool step();
+    // What a request gave, once it has ended; none before. Throws what ended it, if an error did.
+    std::optional<Generated> take(Id id);
+
+    // What all passes so far took: those of prompts alone, and those that decode.
+    struct Totals {
+        Phase prefill, decode;
+        std::int64_t passes = 0, mixed = 0;  // mixed: with prompts beside rows that decode
+        std::int64_t found = 0;              // prompt tokens that were in the cache already
+    };
+    const Totals& totals() const { return totals_; }
+    std::size_t waiting() const { return waiting_.size(); }
+    std::size_t running() const { return running_.size(); }
+
+  private:
+    struct Request;
+    using RequestPtr = std::unique_ptr<Request>;
+
+    void heed_cancellations();
+    void admit();
+    bool admit(Request& request);
+    Request* leader_of(const Request& request) const;
+    bool launch();
+    void add_pieces(std::int64_t budget);
+    void launched(Request& request, std::int64_t piece);
+    void read();
+    void read_one(Request& request);
+    void finish(Request& request, StopReason reason);
+    void sweep();
+
+    model::Engine& engine_;
+    observe::Recorder* recorder_;
+    std::deque<RequestPtr> waiting_;
+    std::vector<RequestPtr> running_;  // in the order of admission
+    std::map<Id, std::pair<Generated, std::exception_ptr>> ended_;
+    Id next_id_ = 1;
+    std::int64_t piece_limit_ = 0;  // prompt tokens of a pass where cancelling must be quick
+    std::vector<model::BatchItem> items_;
+    std::vector<std::pair<Request*, std::int64_t>> pieces_;  // of the pass: whose, how many tokens
+    Totals totals_;
+};
+
+}  // namespace mr::decode

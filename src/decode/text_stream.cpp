@@ -1,0 +1,46 @@
+#include "decode/text_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace mr::decode {
+
+TextStream::TextStream(const text::Tokenizer& tokenizer, std::vector<std::string> stops,
+                       bool at_start)
+    : decoder_(tokenizer, {.skip_special = true, .at_start = at_start}), stops_(std::move(stops)) {
+    std::erase_if(stops_, [](const std::string& stop) { return stop.empty(); });
+}
+
+std::string TextStream::push(std::int32_t token) {
+    return stopped_ ? std::string() : filter(decoder_.push(token));
+}
+
+std::string TextStream::finish() {
+    if (stopped_) return {};
+    std::string text = filter(decoder_.flush());
+    if (!stopped_) text += std::exchange(held_, {});
+    return text;
+}
+
+std::string TextStream::filter(std::string_view text) {
+    held_ += text;
+    std::size_t found = std::string::npos;
+    for (const std::string& stop : stops_) found = std::min(found, held_.find(stop));
+    if (found != std::string::npos) {
+        stopped_ = true;
+        held_.resize(found);
+        return std::exchange(held_, {});
+    }
+    // The longest end of the text with which a stop string begins stays back.
+    std::size_t keep = 0;
+    for (const std::string& stop : stops_) {
+        for (std::size_t n = std::min(held_.size(), stop.size() - 1); n > keep; --n) {
+            if (held_.compare(held_.size() - n, n, stop, 0, n) == 0) keep = n;
+        }
+    }
+    std::string out = held_.substr(0, held_.size() - keep);
+    held_.erase(0, out.size());
+    return out;
+}
+
+}  // namespace mr::decode

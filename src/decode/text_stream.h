@@ -1,0 +1,35 @@
+// Text as its tokens come: whole UTF-8 characters, and nothing that may still turn out to be the
+// beginning of a stop string.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/tokenizer.h"
+
+namespace mr::decode {
+
+class TextStream {
+  public:
+    // `at_start`: the text begins here, and not after a prompt. The tokenizer must outlive it.
+    TextStream(const text::Tokenizer& tokenizer, std::vector<std::string> stops, bool at_start);
+
+    // Takes the next token and returns the text that can be shown now. Where a stop string is
+    // complete, what lies before it; nothing comes after that.
+    std::string push(std::int32_t token);
+    // The text is over: what was held back.
+    std::string finish();
+    bool stopped() const { return stopped_; }
+
+  private:
+    std::string filter(std::string_view text);
+
+    text::StreamDecoder decoder_;
+    std::vector<std::string> stops_;
+    std::string held_;
+    bool stopped_ = false;
+};
+
+}  // namespace mr::decode

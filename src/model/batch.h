@@ -1,0 +1,64 @@
+// What a pass over the model is asked: items of a ragged batch. Serving, evaluation and generation
+// are ways to fill one (decode/scheduler.h); the engines (engine.h) answer it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ops/sample/sample.h"
+
+namespace mr::model {
+
+using SeqId = std::int32_t;  // a sequence of the KV cache
+using Slot = std::int32_t;   // what a row draws with, and the token it drew last
+inline constexpr Slot kNoSlot = -1;
+
+// Which kernels compute a token. On a GPU the two forms add in different orders, so the form of a
+// token follows from its text alone: a prompt of more than kDecodePrompt tokens takes the prompt
+// form; shorter prompts and generated tokens take the decode form. How many rows share a pass never
+// decides it.
+enum class Form : std::uint8_t { prompt, decode };
+inline constexpr std::int64_t kDecodePrompt = 64;
+// A prompt in the prompt form may be cut at multiples of this, counted from position 0. Pieces of
+// one prompt may go into any passes: where the cuts lie changes no bits.
+inline constexpr std::int64_t kCut = 64;
+
+constexpr Form form_of_prompt(std::int64_t tokens) {
+    return tokens > kDecodePrompt ? Form::prompt : Form::decode;
+}
+
+// One sequence's part in a pass: its next tokens, at positions that follow what is committed.
+struct BatchItem {
+    enum class Logits { none, last, all };
+
+    SeqId seq = 0;
+    std::span<const std::int32_t> tokens{};  // empty: one token, the one that slot `feed` drew last
+    Logits logits = Logits::last;            // of which tokens the caller reads logits
+    Form form = Form::decode;                // of fed tokens always decode
+    Slot feed = kNoSlot;
+    std::span<const Slot> draw{};  // slots that draw their next token from the last token's logits
+    // Positions that stay in the cache; the next item of the sequence overwrites the others.
+    // -1: all of them.
+    std::int64_t commit = -1;
+};
+
+// A prompt, or a piece of one, in the form that `prompt_tokens` (of the whole) asks for.
+inline BatchItem prompt_item(SeqId seq, std::span<const std::int32_t> tokens,
+                             std::int64_t prompt_tokens,
+                             BatchItem::Logits logits = BatchItem::Logits::last) {
+    return {.seq = seq, .tokens = tokens, .logits = logits, .form = form_of_prompt(prompt_tokens)};
+}
+inline BatchItem prompt_item(SeqId seq, std::span<const std::int32_t> tokens,
+                             BatchItem::Logits logits = BatchItem::Logits::last) {
+    return prompt_item(seq, tokens, static_cast<std::int64_t>(tokens.size()), logits);
+}
+
+// What a slot draws with.
+struct DrawParams {
+    ops::SampleParams sampling;
+    std::vector<std::int32_t> recent{};  // the tokens before the first draw, for the penalty
+    int window = 64;                     // of them and of what follows, how many count
+};
+
+}  // namespace mr::model

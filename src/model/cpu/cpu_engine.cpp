@@ -1,0 +1,415 @@
+#include "model/cpu/cpu_engine.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "core/error.h"
+#include "model/not_finite.h"
+#include "ops/activation/activation.h"
+#include "ops/embedding/embedding.h"
+#include "ops/linear/linear.h"
+#include "ops/loss/loss.h"
+#include "ops/norm/norm.h"
+#include "ops/rope/rope.h"
+#include "ops/sample/sample.h"
+
+namespace mr::model {
+namespace {
+
+std::size_t scratch_bytes(const Model& model, const EngineOptions& options) {
+    const ModelSpec& spec = model.spec;
+    const std::int64_t max_k = std::max({spec.dim, spec.hidden, spec.q_dim()});
+    return std::max({ops::linear_scratch_bytes(options.max_batch + options.max_sequences, max_k,
+                                               options.threads),
+                     ops::attention_scratch_bytes(spec.head_dim, options.threads),
+                     ops::sample_scratch_bytes(spec.vocab)});
+}
+
+struct Activations {
+    Tensor x;         // [tokens, dim]     the residual stream
+    Tensor h;         // [tokens, dim]     normed input of attention
+    Tensor h2;        // [tokens, dim]     normed input of the MLP, where parallel
+    Tensor q, k, v;   // [tokens, q_dim], [tokens, kv_dim] twice
+    Tensor attn;      // [tokens, q_dim]
+    Tensor gate, up;  // [tokens, hidden]
+    Tensor cos_sin;   // [tokens, rotary/2, 2]
+    Tensor last;      // [rows, dim]       what the LM head reads
+    Tensor logits;    // [rows, vocab]
+};
+
+// Every activation buffer by name and shape: the plan adds them up, the engine takes them. A pass
+// has max_batch given tokens and a fed one of every sequence at most.
+template <typename Take>
+void for_each_activation(const ModelSpec& spec, const EngineOptions& options, Activations& a,
+                         Take&& take) {
+    const std::int64_t tokens = std::int64_t{options.max_batch} + options.max_sequences;
+    const std::int64_t rows = options.max_logits;
+    take(a.x, Shape{tokens, spec.dim});
+    take(a.h, Shape{tokens, spec.dim});
+    if (spec.residual == Residual::parallel) take(a.h2, Shape{tokens, spec.dim});
+    take(a.q, Shape{tokens, spec.q_dim()});
+    take(a.k, Shape{tokens, spec.kv_dim()});
+    take(a.v, Shape{tokens, spec.kv_dim()});
+    take(a.attn, Shape{tokens, spec.q_dim()});
+    if (spec.gated) take(a.gate, Shape{tokens, spec.hidden});
+    take(a.up, Shape{tokens, spec.hidden});
+    if (spec.rope.rotary > 0) take(a.cos_sin, Shape{tokens, spec.rope.rotary});
+    take(a.last, Shape{rows, spec.dim});
+    take(a.logits, Shape{rows, spec.vocab});
+}
+
+std::int64_t pages_of(const EngineOptions& options) {
+    return KvCache::pool_pages(options.pool, options.max_sequences);
+}
+
+class CpuEngine final : public Engine {
+  public:
+    CpuEngine(std::shared_ptr<const Model> model, const EngineOptions& options);
+
+    Slot open_slot(SeqId seq, const DrawParams& params) override;
+    void close_slot(Slot slot) override { at(slot).open = false; }
+    void draw(Tensor logits, std::span<const Slot> slots) override;
+    ops::Sampled wait(Slot slot, std::uint64_t number) override;
+    void cross_entropy(std::span<double> nll, Tensor logits,
+                       std::span<const std::int32_t> targets) override {
+        ops::cross_entropy(ctx_, nll, logits, targets);
+    }
+    Tensor to_host(Tensor logits) override { return logits; }
+    void copy_page(std::int32_t to, std::int32_t from) override;
+    void synchronize() override {}
+    int ahead() const override { return 0; }
+    std::int64_t cut() const override { return 1; }
+    void watch(bool) override {}
+    std::vector<Stage> take_stages() override { return {}; }
+    std::uint64_t stage_bytes() const override { return 0; }
+    bool one_kernel() const override { return false; }
+
+  private:
+    struct CpuSlot {
+        bool open = false;
+        SeqId seq = 0;
+        DrawParams params;
+        std::uint64_t draws = 0;
+        struct Draw {
+            ops::Sampled sampled;
+            std::exception_ptr error;  // instead of it
+        };
+        std::array<Draw, 16> drawn;  // the last ones, by number
+    };
+    Tensor run(const Pass& pass) override;
+    CpuSlot& at(Slot slot);
+    void draw_one(Slot slot, const float* logits, std::int64_t position);
+    void attention_block(const LayerWeights& w, int layer, const Activations& a);
+    void mlp_block(const LayerWeights& w, int layer, const Activations& a, Tensor input);
+    void norm(Tensor out, Tensor x, Tensor weight, Tensor bias) const;
+    Activations views(std::int64_t tokens, std::int64_t rows) const;
+    // With check_nan: throws Error where `x`, what a stage of the pass gave, has a value that is
+    // not finite.
+    void check(int stage, Tensor x, const Pass& pass) const;
+
+    RopeFrequencies rope_;
+    Arena arena_;
+    Activations full_;                     // sized for all tokens of a pass and max_logits rows
+    std::span<const ops::BatchSeq> seqs_;  // of the pass that runs
+    std::vector<std::int32_t> ids_, positions_;
+    // The last `count` tokens of an item have rows [first, first + count) of the logits.
+    struct LogitRows {
+        std::size_t item;
+        std::int64_t first, count;
+    };
+    std::vector<LogitRows> logit_runs_;
+    std::vector<CpuSlot> slots_;
+};
+
+CpuEngine::CpuEngine(std::shared_ptr<const Model> model, const EngineOptions& options)
+    : Engine(std::move(model), options), rope_(rope_frequencies(model_->spec.rope)) {
+    const ModelSpec& spec = model_->spec;
+    const auto tokens = static_cast<std::size_t>(options_.max_batch + options_.max_sequences);
+    ids_.reserve(tokens);
+    positions_.reserve(tokens);
+    slots_.resize(static_cast<std::size_t>(options_.max_sequences));
+    cache_ = std::make_unique<KvCache>(spec, pages_of(options_), options_.max_sequences,
+                                       options_.context, *options_.kv_type);
+    const std::size_t scratch = scratch_bytes(*model_, options_);
+    std::size_t bytes = Arena::padded(scratch);
+    for_each_activation(spec, options_, full_, [&](Tensor&, Shape shape) {
+        bytes += Arena::tensor_bytes(DType::f32, shape);
+    });
+    arena_ = Arena("activations", bytes);
+    for_each_activation(spec, options_, full_, [&](Tensor& tensor, Shape shape) {
+        tensor = arena_.tensor(DType::f32, shape);
+    });
+    ctx_.scratch = {static_cast<std::byte*>(arena_.alloc(scratch)), scratch};
+}
+
+CpuEngine::CpuSlot& CpuEngine::at(Slot slot) {
+    MR_CHECK(slot >= 0 && slot < static_cast<Slot>(slots_.size()) &&
+                 slots_[static_cast<std::size_t>(slot)].open,
+             "the slot is open");
+    return slots_[static_cast<std::size_t>(slot)];
+}
+
+Slot CpuEngine::open_slot(SeqId seq, const DrawParams& params) {
+    ops::check_sample_params(params.sampling);
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+        CpuSlot& slot = slots_[i];
+        if (slot.open) continue;
+        slot.open = true;
+        slot.seq = seq;
+        slot.params = params;
+        slot.draws = 0;
+        return static_cast<Slot>(i);
+    }
+    MR_CHECK(false, "there are at most max_sequences slots");
+    return kNoSlot;
+}
+
+// Keyed by position: the draw does not depend on how the prompt reached the cache.
+void CpuEngine::draw_one(Slot index, const float* logits, std::int64_t position) {
+    CpuSlot& slot = at(index);
+    std::vector<std::int32_t>& recent = slot.params.recent;
+    const auto window =
+        std::min(recent.size(), static_cast<std::size_t>(std::max(slot.params.window, 0)));
+    const Tensor row(const_cast<float*>(logits), DType::f32, {std::int64_t{model_->spec.vocab}});
+    CpuSlot::Draw& drawn = slot.drawn[slot.draws++ % slot.drawn.size()];
+    drawn = {};
+    try {
+        drawn.sampled = ops::sample(ctx_, row, slot.params.sampling, std::span(recent).last(window),
+                                    static_cast<std::uint64_t>(position));
+        recent.push_back(drawn.sampled.id);
+    } catch (const Error&) {  // is this slot's alone, and known to those who wait for the draw
+        drawn.error = std::current_exception();
+    }
+}
+
+void CpuEngine::draw(Tensor logits, std::span<const Slot> slots) {
+    MR_CHECK(logits.rows() >= static_cast<std::int64_t>(slots.size()), "every slot has its logits");
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+        draw_one(slots[i], logits.f32(static_cast<std::int64_t>(i)),
+                 cache_->length(at(slots[i]).seq));
+    }
+}
+
+ops::Sampled CpuEngine::wait(Slot index, std::uint64_t number) {
+    const CpuSlot& slot = at(index);
+    MR_CHECK(number < slot.draws && slot.draws - number <= slot.drawn.size(),
+             "the draw was made, and not long ago");
+    const CpuSlot::Draw& drawn = slot.drawn[number % slot.drawn.size()];
+    if (drawn.error) std::rethrow_exception(drawn.error);
+    return drawn.sampled;
+}
+
+void CpuEngine::copy_page(std::int32_t to, std::int32_t from) {
+    for (int i = 0; i < model_->spec.layers; ++i) {
+        const ops::PagedKv kv = cache_->layer(i);
+        for (const Tensor& tensor : {kv.keys, kv.values}) {
+            const std::size_t bytes = tensor.bytes() / static_cast<std::size_t>(tensor.dim(0));
+            auto* const data = static_cast<std::byte*>(tensor.data);
+            std::memcpy(data + static_cast<std::size_t>(to) * bytes,
+                        data + static_cast<std::size_t>(from) * bytes, bytes);
+        }
+    }
+}
+
+// The first `tokens` (and `rows`) rows of every buffer.
+Activations CpuEngine::views(std::int64_t tokens, std::int64_t rows) const {
+    const auto cut = [](Tensor t, std::int64_t n) { return t ? t.slice_rows(0, n) : t; };
+    Activations a;
+    a.x = cut(full_.x, tokens);
+    a.h = cut(full_.h, tokens);
+    a.h2 = cut(full_.h2, tokens);
+    a.q = cut(full_.q, tokens);
+    a.k = cut(full_.k, tokens);
+    a.v = cut(full_.v, tokens);
+    a.attn = cut(full_.attn, tokens);
+    a.gate = cut(full_.gate, tokens);
+    a.up = cut(full_.up, tokens);
+    a.cos_sin = cut(full_.cos_sin, tokens);
+    if (a.cos_sin) a.cos_sin.shape = {tokens, model_->spec.rope.rotary / 2, 2};
+    a.last = cut(full_.last, rows);
+    a.logits = cut(full_.logits, rows);
+    return a;
+}
+
+void CpuEngine::norm(Tensor out, Tensor x, Tensor weight, Tensor bias) const {
+    const ModelSpec& spec = model_->spec;
+    if (spec.norm == NormKind::rms) {
+        ops::rmsnorm(ctx_, out, x, weight, spec.norm_eps);
+    } else {
+        ops::layernorm(ctx_, out, x, weight, bias, spec.norm_eps);
+    }
+}
+
+// x += o(attention(rope(q(h)), cache + rope(k(h)), v(h)))
+void CpuEngine::attention_block(const LayerWeights& w, int layer, const Activations& a) {
+    const ModelSpec& spec = model_->spec;
+    const std::int64_t tokens = a.x.rows();
+    const ops::LinearOut qkv[] = {
+        {w.q, a.q, w.q_bias, {}}, {w.k, a.k, w.k_bias, {}}, {w.v, a.v, w.v_bias, {}}};
+    ledger_.at(layer, "qkv");
+    ops::linear(ctx_, a.h, qkv);
+
+    const auto heads = [&](Tensor t, std::int64_t count) {
+        return Tensor(t.data, t.dtype, {tokens, count, spec.head_dim});
+    };
+    const Tensor q = heads(a.q, spec.heads);
+    const Tensor k = heads(a.k, spec.kv_heads);
+    if (spec.qk_norm) {
+        ops::rmsnorm(ctx_, q, q, w.q_norm, spec.norm_eps);
+        ops::rmsnorm(ctx_, k, k, w.k_norm, spec.norm_eps);
+    }
+    if (spec.rope.rotary > 0) {
+        ops::rope(ctx_, q, a.cos_sin, spec.rope.style);
+        ops::rope(ctx_, k, a.cos_sin, spec.rope.style);
+    }
+    const ops::PagedKv kv = cache_->layer(layer);
+    ops::kv_write(ctx_, kv, k, heads(a.v, spec.kv_heads), seqs_);
+    ops::attention(ctx_, heads(a.attn, spec.heads), q, kv, seqs_, spec.mask,
+                   ops::default_scale(spec.head_dim));
+    ledger_.at(layer, "out");
+    ops::linear(ctx_, a.attn, {w.o, a.x, w.o_bias, a.x});
+}
+
+// x += down(act(gate(input)) * up(input)), or x += down(act(up(input)))
+void CpuEngine::mlp_block(const LayerWeights& w, int layer, const Activations& a, Tensor input) {
+    const ModelSpec& spec = model_->spec;
+    ledger_.at(layer, "up");
+    if (spec.gated) {
+        const ops::LinearOut both[] = {{w.gate, a.gate, {}, {}}, {w.up, a.up, w.up_bias, {}}};
+        ops::linear(ctx_, input, both);
+        ops::gated_activation(ctx_, a.up, a.gate, a.up, spec.activation);
+    } else {
+        ops::linear(ctx_, input, {w.up, a.up, w.up_bias, {}});
+        ops::activation(ctx_, a.up, a.up, spec.activation);
+    }
+    ledger_.at(layer, "down");
+    ops::linear(ctx_, a.up, {w.down, a.x, w.down_bias, a.x});
+}
+
+void CpuEngine::check(int stage, Tensor x, const Pass& pass) const {
+    if (!options_.check_nan) return;
+    const std::optional<ops::NotFinite> found = ops::find_not_finite(ctx_, x, stage);
+    if (!found) return;
+    const std::int64_t row = found->row;
+    if (stage != logits_stage(model_->spec)) {
+        throw_not_finite(*model_, options_, *found, positions_[static_cast<std::size_t>(row)]);
+    }
+    // Logits are of the last tokens of an item.
+    for (const LogitRows& rows_of : logit_runs_) {
+        if (row >= rows_of.first + rows_of.count) continue;
+        const ops::BatchSeq& seq = pass.seqs[rows_of.item];
+        throw_not_finite(*model_, options_, *found,
+                         seq.position + seq.count - rows_of.count + row - rows_of.first);
+    }
+}
+
+Tensor CpuEngine::run(const Pass& pass) {
+    const ModelSpec& spec = model_->spec;
+    const Weights& weights = model_->weights;
+    seqs_ = pass.seqs;
+    ids_.clear();
+    positions_.clear();
+    std::int64_t rows = 0;
+    for (std::size_t i = 0; i < pass.items.size(); ++i) {
+        const BatchItem& item = *pass.items[i];
+        if (i < pass.given) {
+            ids_.insert(ids_.end(), item.tokens.begin(), item.tokens.end());
+        } else {
+            const CpuSlot& slot = at(item.feed);
+            MR_CHECK(slot.draws > 0 && slot.seq == item.seq, "a slot feeds what it drew");
+            ids_.push_back(wait(item.feed, slot.draws - 1).id);
+        }
+        for (std::int32_t j = 0; j < pass.seqs[i].count; ++j) {
+            positions_.push_back(pass.seqs[i].position + j);
+        }
+    }
+    // Rows that are read come first, then those that are only drawn from.
+    logit_runs_.clear();
+    for (const bool read : {true, false}) {
+        for (std::size_t i = 0; i < pass.items.size(); ++i) {
+            const BatchItem& item = *pass.items[i];
+            const std::int64_t count = logit_rows(item);
+            if (count == 0 || (item.logits != BatchItem::Logits::none) != read) continue;
+            logit_runs_.push_back({i, rows, count});
+            rows += count;
+        }
+    }
+
+    const Activations a = views(pass.tokens, rows);
+    ledger_.at(-1);
+    ops::embedding(ctx_, a.x, weights.embedding, ids_);
+    if (spec.learned_positions) ops::embedding(ctx_, a.x, weights.positions, positions_, true);
+    check(embedding_stage(), a.x, pass);
+    if (a.cos_sin) {
+        ledger_.at(-1, "rope table");
+        ops::rope_table(ctx_, a.cos_sin, positions_, rope_.inv_freq, rope_.magnitude);
+    }
+
+    for (int i = 0; i < spec.layers; ++i) {
+        const LayerWeights& w = weights.layers[static_cast<std::size_t>(i)];
+        ledger_.at(i);
+        norm(a.h, a.x, w.attn_norm, w.attn_norm_bias);
+        // Parallel residual: both branches read x as it enters the layer, so both norms are taken
+        // before either adds to x. The MLP's is added first, as on the GPU.
+        const bool parallel = spec.residual == Residual::parallel;
+        const auto mlp = [&](Tensor h) {
+            norm(h, a.x, w.mlp_norm, w.mlp_norm_bias);
+            mlp_block(w, i, a, h);
+            check(mlp_stage(spec, i), a.x, pass);
+        };
+        if (parallel) mlp(a.h2);
+        attention_block(w, i, a);
+        check(attention_stage(spec, i), a.x, pass);
+        if (!parallel) mlp(a.h);
+    }
+
+    ledger_.at(-1);
+    if (rows == 0) return a.logits;
+    // Only the rows that were asked for go through the LM head.
+    for (const LogitRows& rows_of : logit_runs_) {
+        const ops::BatchSeq& seq = pass.seqs[rows_of.item];
+        std::memcpy(a.last.f32(rows_of.first), a.x.f32(seq.first + seq.count - rows_of.count),
+                    static_cast<std::size_t>(rows_of.count) * a.x.row_bytes());
+    }
+    norm(a.last, a.last, weights.final_norm, weights.final_norm_bias);
+    ledger_.at(-1, "head");
+    ops::linear(ctx_, a.last, {weights.head, a.logits, weights.head_bias, {}}, OpKind::lm_head);
+    check(logits_stage(spec), a.logits, pass);
+    for (const LogitRows& rows_of : logit_runs_) {
+        for (const Slot slot : pass.items[rows_of.item]->draw) {
+            draw_one(slot, a.logits.f32(rows_of.first + rows_of.count - 1),
+                     draw_position(pass, rows_of.item));
+        }
+    }
+    return a.logits;
+}
+
+}  // namespace
+
+MemoryPlan cpu_plan(const Model& model, const EngineOptions& options) {
+    MemoryPlan plan;
+    if (model.weights.mapped_bytes > 0) {
+        plan.add("weights, mapped from the file", model.weights.mapped_bytes, true);
+    }
+    if (model.weights.owned_bytes > 0) plan.add("weights, in memory", model.weights.owned_bytes);
+    plan.add("KV cache", KvCache::bytes(model.spec, pages_of(options), *options.kv_type));
+    std::uint64_t activations = 0;
+    Activations unused;
+    for_each_activation(model.spec, options, unused, [&](Tensor&, Shape shape) {
+        activations += Arena::tensor_bytes(DType::f32, shape);
+    });
+    plan.add("activations", activations);
+    plan.add("scratch", Arena::padded(scratch_bytes(model, options)));
+    return plan;
+}
+
+std::unique_ptr<Engine> make_cpu_engine(std::shared_ptr<const Model> model,
+                                        const EngineOptions& options) {
+    return std::make_unique<CpuEngine>(std::move(model), options);
+}
+
+}  // namespace mr::model

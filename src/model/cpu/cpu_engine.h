@@ -1,0 +1,15 @@
+// The engine on the CPU: one forward pass for every family, over a ragged batch.
+#pragma once
+
+#include <memory>
+
+#include "model/engine.h"
+
+namespace mr::model {
+
+// Both take options with their defaults filled in.
+MemoryPlan cpu_plan(const Model& model, const EngineOptions& options);
+std::unique_ptr<Engine> make_cpu_engine(std::shared_ptr<const Model> model,
+                                        const EngineOptions& options);
+
+}  // namespace mr::model

@@ -1,0 +1,184 @@
+#include "model/engine.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/cpu.h"
+#include "core/cuda/device.h"
+#include "core/error.h"
+#include "model/cpu/cpu_engine.h"
+#include "model/cuda/device_engine.h"
+#include "model/cuda/device_weights.h"
+
+namespace mr::model {
+namespace {
+
+void require_positions(const ModelSpec& spec, const EngineOptions& options) {
+    if (!spec.learned_positions || options.context <= spec.context) return;
+    throw Error::input({.field = "--ctx",
+                        .value = std::to_string(options.context),
+                        .problem = "the model has a table of " + std::to_string(spec.context) +
+                                   " learned positions",
+                        .remedy = "use at most that"});
+}
+
+// The largest pool whose engine fits into `available` bytes, at least one sequence's context.
+std::int64_t fitting_pool(const Model& model, EngineOptions options, std::uint64_t available) {
+    const std::int64_t page = KvCache::kPageTokens;
+    const std::int64_t most = options.context * options.max_sequences;
+    const auto fits = [&](std::int64_t tokens) {
+        options.pool = tokens;
+        return plan_engine(model, options).total() <= available;
+    };
+    if (available == 0 || fits(most)) return most;
+    std::int64_t low = KvCache::pages_for(options.context), high = KvCache::pages_for(most);
+    while (high - low > 1) {
+        const std::int64_t middle = low + (high - low) / 2;
+        (fits(middle * page) ? low : high) = middle;
+    }
+    return std::max(low * page, options.context);
+}
+
+std::uint64_t available_bytes(const EngineOptions& options) {
+    return options.cuda ? cuda::require_device().free_bytes : cpu_info().memory_bytes;
+}
+
+}  // namespace
+
+EngineOptions with_defaults(const Model& model, const EngineOptions& wanted,
+                            std::uint64_t available) {
+    EngineOptions options = wanted;
+    if (options.threads <= 0) options.threads = cpu_info().cores;
+    if (options.context <= 0) options.context = model.spec.context;
+    if (options.pool > 0) options.context = std::min(options.context, options.pool);
+    options.max_sequences = std::max(options.max_sequences, 1);
+    options.max_batch = static_cast<int>(std::clamp<std::int64_t>(
+        options.max_batch, 1,
+        std::max<std::int64_t>(options.context, 1) * std::int64_t{options.max_sequences}));
+    options.max_batch = std::max(options.max_batch, options.max_sequences);
+    if (options.max_logits <= 0) options.max_logits = options.max_sequences;
+    options.max_logits = std::max(options.max_logits, options.max_sequences);
+    // What a step computed is looked at when it ends: there is nothing to replay.
+    if (options.check_nan) options.graph = false;
+    if (!options.kv_type) options.kv_type = options.cuda ? device_kv_type(model) : DType::f32;
+    if (options.pool <= 0) options.pool = fitting_pool(model, options, available);
+    return options;
+}
+
+MemoryPlan plan_engine(const Model& model, const EngineOptions& wanted) {
+    const EngineOptions options = with_defaults(model, wanted, 0);
+    return options.cuda ? device_plan(model, options) : cpu_plan(model, options);
+}
+
+void require_engine(const Model& model, const EngineOptions& wanted) {
+    require_positions(model.spec, wanted);
+    if (wanted.cuda) require_device_shape(model);
+    const EngineOptions options = with_defaults(model, wanted, available_bytes(wanted));
+    if (options.cuda) return require_device(model, options);
+    plan_engine(model, options)
+        .require(cpu_info().memory_bytes,
+                 "use a smaller --ctx, --pool or --batch, --kv-type f16, or a smaller weight type");
+}
+
+std::unique_ptr<Engine> make_engine(std::shared_ptr<const Model> model, const EngineOptions& wanted,
+                                    std::shared_ptr<const DeviceWeights> weights) {
+    const std::uint64_t held = weights ? weights->bytes : 0;
+    require_positions(model->spec, wanted);
+    const EngineOptions options = with_defaults(*model, wanted, available_bytes(wanted) + held);
+    if (!options.cuda) {
+        require_engine(*model, options);
+        return make_cpu_engine(std::move(model), options);
+    }
+    MR_CHECK(weights != nullptr, "an engine on the device is given weights there");
+    require_device(*model, options, held);
+    return make_device_engine(std::move(model), std::move(weights), options);
+}
+
+Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options)
+    : model_(std::move(model)), options_(options), pool_(options_.threads) {
+    const auto most = static_cast<std::size_t>(options_.max_sequences) * 2;
+    pass_.items.reserve(most);
+    pass_.seqs.reserve(most);
+    ctx_.pool = &pool_;
+    ctx_.ledger = &ledger_;
+}
+
+Engine::~Engine() = default;
+
+std::int64_t Engine::most_positions() const {
+    return model_->spec.learned_positions
+               ? std::min<std::int64_t>(options_.context, model_->spec.context)
+               : options_.context;
+}
+
+std::int64_t Engine::logit_rows(const BatchItem& item) {
+    if (item.logits == BatchItem::Logits::all) return static_cast<std::int64_t>(item.tokens.size());
+    return item.logits == BatchItem::Logits::last || !item.draw.empty() ? 1 : 0;
+}
+
+// Lays the batch out, one row a token, given items before fed ones, and makes room in the cache.
+Tensor Engine::submit(std::span<const BatchItem> items) {
+    const ModelSpec& spec = model_->spec;
+    pass_.items.clear();
+    pass_.seqs.clear();
+    pass_.tokens = 0;
+    std::int64_t rows = 0, given_tokens = 0;
+    for (const bool fed : {false, true}) {
+        for (const BatchItem& item : items) {
+            if (item.tokens.empty() != fed) continue;
+            MR_CHECK(!fed || (item.feed != kNoSlot && item.form == Form::decode),
+                     "an item has tokens, or a slot that feeds it in the decode form");
+            const auto count = fed ? 1 : static_cast<std::int64_t>(item.tokens.size());
+            MR_CHECK(item.form == Form::prompt || count <= kDecodePrompt,
+                     "an item in the decode form has at most kDecodePrompt tokens");
+            MR_CHECK(item.commit <= count, "an item commits positions of its own");
+            const std::int64_t position = cache_->length(item.seq);
+            if (position + count > most_positions()) {
+                const bool learned = spec.learned_positions && position + count > spec.context;
+                throw Error::input(
+                    {.field = "context",
+                     .value = std::to_string(position + count),
+                     .problem = learned ? "the model has learned positions for " +
+                                              std::to_string(spec.context) + " tokens only"
+                                        : "a sequence has at most " +
+                                              std::to_string(most_positions()) + " positions",
+                     .remedy =
+                         learned ? "use a shorter text" : "use a shorter text or raise --ctx"});
+            }
+            for (const std::int32_t id : item.tokens) {
+                if (id >= 0 && id < spec.vocab) continue;
+                throw Error::input({.field = "token id",
+                                    .value = std::to_string(id),
+                                    .problem = "is outside of the model's vocabulary of " +
+                                               std::to_string(spec.vocab),
+                                    .remedy = "use the tokenizer that belongs to the model"});
+            }
+            pass_.items.push_back(&item);
+            pass_.seqs.push_back({static_cast<std::int32_t>(pass_.tokens),
+                                  static_cast<std::int32_t>(count),
+                                  static_cast<std::int32_t>(position),
+                                  {}});
+            pass_.tokens += count;
+            rows += logit_rows(item);
+        }
+        if (fed) continue;
+        pass_.given = pass_.items.size();
+        given_tokens = pass_.tokens;
+    }
+    MR_CHECK(pass_.tokens > 0, "a pass has tokens");
+    MR_CHECK(given_tokens <= options_.max_batch, "a pass has at most max_batch given tokens");
+    MR_CHECK(rows <= options_.max_logits, "a pass asks for at most max_logits rows");
+    for (std::size_t i = 0; i < pass_.items.size(); ++i) {
+        cache_->reserve(pass_.items[i]->seq, pass_.seqs[i].position + pass_.seqs[i].count);
+        pass_.seqs[i].pages = cache_->pages(pass_.items[i]->seq);
+    }
+    const Tensor logits = run(pass_);
+    for (std::size_t i = 0; i < pass_.items.size(); ++i) {
+        const BatchItem& item = *pass_.items[i];
+        cache_->advance(item.seq, item.commit < 0 ? pass_.seqs[i].count : item.commit);
+    }
+    return logits;
+}
+
+}  // namespace mr::model

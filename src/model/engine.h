@@ -1,0 +1,150 @@
+// The engine: a model that answers batches (batch.h), on the CPU or on a GPU. Code outside of
+// model/ does not know which.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/arena.h"
+#include "core/context.h"
+#include "core/ledger.h"
+#include "core/thread_pool.h"
+#include "model/batch.h"
+#include "model/kv_cache.h"
+#include "model/model.h"
+
+namespace mr::model {
+
+struct DeviceWeights;
+
+struct EngineOptions {
+    bool cuda = false;         // compute on the GPU
+    int threads = 0;           // 0: all cores
+    std::int64_t context = 0;  // positions of one sequence at most; 0: the model's own
+    std::int64_t pool = 0;     // positions in the cache; 0: what fits, at most sequences x context
+    int max_sequences = 1;
+    int max_batch = 256;  // given tokens in one pass; longer prompts are cut
+    int max_logits = 0;   // rows of logits in one pass; 0: max_sequences
+    std::optional<DType>
+        kv_type{};  // of the cache; none: f32 on the CPU, the compute type on the GPU
+
+    bool check_nan = false;  // look for NaN and infinities at every stage; the first is an Error
+
+    // On the GPU; each can be switched off, to see what it is worth.
+    bool fuse = true;              // norms, rotation, activation inside of the products
+    bool graph = true;             // a decode step is one launch
+    bool dependent_launch = true;  // kernels start while their predecessors end
+    bool batch_products = true;    // products of many decode rows read the weights once
+    // Attention of many sequences or long keys has blocks that stay on their multiprocessor.
+    bool resident_attention = true;
+    // The layers of a decode step are one kernel, where there is one (docs/cuda-engine.md). One
+    // engine of a process at a time has it.
+    bool persistent = true;
+};
+
+// Given tokens of a pass on a GPU where nothing else is asked for: products of many rows are at
+// their best, and a pass of a large model is still over before a person notices.
+inline constexpr int kDeviceBatch = 2048;
+
+class Engine {
+  public:
+    virtual ~Engine();
+    Engine(const Engine&) = delete;
+    Engine& operator=(const Engine&) = delete;
+
+    const Model& model() const { return *model_; }
+    const EngineOptions& options() const { return options_; }
+    KvCache& cache() { return *cache_; }
+    Ledger& ledger() { return ledger_; }
+    // Ops on the host that belong to this engine's work.
+    const Context& context() const { return ctx_; }
+    // Positions that one sequence can have: the context, or less where positions are learned.
+    std::int64_t most_positions() const;
+
+    // Runs one pass. On a GPU it returns once the pass is launched. The sequences' pages must be
+    // reserved or free; Error (device) where no page is left. Returns logits f32 [rows, vocab] of
+    // the items with given tokens whose logits are read, in their order; of a batch of fed items
+    // alone, theirs. They are valid until the next pass, and on a GPU they lie there: to_host() and
+    // cross_entropy() know what to do with them. The bits of a row depend on its sequence and its
+    // items' forms alone. Fed items are those that draw again, and once a pass with fed items has
+    // left a slot out, that slot is fed no more.
+    Tensor submit(std::span<const BatchItem> items);
+
+    // A slot for a sequence. Its draws are numbered from 0.
+    virtual Slot open_slot(SeqId seq, const DrawParams& params) = 0;
+    // The slot is free again; what it was to draw is not read any more.
+    virtual void close_slot(Slot slot) = 0;
+    // slots[i] draws from row i of the logits of the last pass.
+    virtual void draw(Tensor logits, std::span<const Slot> slots) = 0;
+    // Draw number `number` of the slot, when it is there. Throws what ops::sample() throws. Draws
+    // that are more than 16 behind the newest one are forgotten.
+    virtual ops::Sampled wait(Slot slot, std::uint64_t number) = 0;
+
+    // nll[t] of targets[t] by row t of such logits.
+    virtual void cross_entropy(std::span<double> nll, Tensor logits,
+                               std::span<const std::int32_t> targets) = 0;
+    // Such logits in host memory, valid until the next call.
+    virtual Tensor to_host(Tensor logits) = 0;
+    // The keys and values of a page, all layers.
+    virtual void copy_page(std::int32_t to, std::int32_t from) = 0;
+    // Until everything that was launched is done.
+    virtual void synchronize() = 0;
+
+    // Passes that are worth launching before the draws of the first of them are read.
+    virtual int ahead() const = 0;
+    // A prompt may be cut, and a known prefix of it be reused, at multiples of this.
+    virtual std::int64_t cut() const = 0;
+    // Whether passes are timed one by one by the device's own clock. While watched, submit() waits
+    // until the pass is done and keeps its stages for take_stages(). Nothing on the CPU, whose ops
+    // enter their times into the ledger.
+    virtual void watch(bool on) = 0;
+    virtual std::vector<Stage> take_stages() = 0;
+    virtual std::uint64_t stage_bytes() const = 0;  // copied to the host for each of them
+    // Whether the layers of the last step of fed rows were one kernel.
+    virtual bool one_kernel() const = 0;
+
+  protected:
+    Engine(std::shared_ptr<const Model> model, const EngineOptions& options);
+
+    // A batch as it is laid out: given items first, then the fed ones, each in their order.
+    struct Pass {
+        std::vector<const BatchItem*> items;
+        std::vector<ops::BatchSeq> seqs;  // of each item
+        std::size_t given = 0;            // items with given tokens
+        std::int64_t tokens = 0;          // rows of all items
+    };
+    virtual Tensor run(const Pass& pass) = 0;
+    static std::int64_t logit_rows(const BatchItem& item);
+    // Where the draws of item i of the pass stand in their sequence: Philox's index.
+    static std::int64_t draw_position(const Pass& pass, std::size_t i) {
+        return pass.seqs[i].position + pass.seqs[i].count;
+    }
+
+    std::shared_ptr<const Model> model_;
+    EngineOptions options_;
+    ThreadPool pool_;
+    Ledger ledger_;
+    std::unique_ptr<KvCache> cache_;
+    Context ctx_;
+
+  private:
+    Pass pass_;
+};
+
+// What such an engine will hold.
+MemoryPlan plan_engine(const Model& model, const EngineOptions& options);
+// Throws Error where there can be none: not enough memory, or positions that the model lacks.
+// Spec and bytes of the weights are all that either looks at (LoadOptions::planned).
+void require_engine(const Model& model, const EngineOptions& options);
+// options.cuda: `weights` are the model's on the device (load_to_device()).
+std::unique_ptr<Engine> make_engine(std::shared_ptr<const Model> model,
+                                    const EngineOptions& options,
+                                    std::shared_ptr<const DeviceWeights> weights = nullptr);
+// The options with every default filled in; `available` bytes (0: unknown) bound a pool of 0.
+EngineOptions with_defaults(const Model& model, const EngineOptions& options,
+                            std::uint64_t available);
+
+}  // namespace mr::model

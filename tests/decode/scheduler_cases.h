@@ -1,0 +1,132 @@
+// Loads for the scheduler that any engine must bear: every text has the bits it has alone, and no
+// page is lost or shared in error.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/philox.h"
+#include "decode/scheduler.h"
+#include "model/engine.h"
+
+namespace mr::test {
+
+// A request of a load, and when it comes and goes.
+struct Order {
+    std::vector<std::int32_t> prompt;
+    decode::GenerateOptions options;
+    int arrives = 0;     // before this pass
+    int cancelled = -1;  // so many passes later; -1: never
+};
+
+// Requests whose prompts are random, share beginnings with others, or are those of others; around
+// `cut` they have every length.
+inline std::vector<Order> random_orders(int count, std::uint64_t seed, int vocab, int most_prompt,
+                                        int most_tokens, int cut) {
+    std::vector<Order> orders;
+    int pass = 0;
+    for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(count); ++i) {
+        std::uint64_t number = 0;
+        const auto pick = [&](int most) {  // 0 .. most - 1
+            return static_cast<int>(philox(seed, i, ++number)[0] %
+                                    static_cast<std::uint32_t>(most));
+        };
+        Order order;
+        const int kind = pick(8);
+        int length = 1 + pick(most_prompt);
+        if (kind < 2) length = std::clamp(cut - 3 + pick(7), 1, most_prompt);
+        if (kind == 2 && !orders.empty()) {
+            order.prompt =
+                orders[static_cast<std::size_t>(pick(static_cast<int>(orders.size())))].prompt;
+            length = static_cast<int>(order.prompt.size());
+        } else if (kind < 6 && !orders.empty()) {
+            const auto& other =
+                orders[static_cast<std::size_t>(pick(static_cast<int>(orders.size())))].prompt;
+            const int shared = std::min(length, pick(static_cast<int>(other.size()) + 1));
+            order.prompt.assign(other.begin(), other.begin() + shared);
+        }
+        while (static_cast<int>(order.prompt.size()) < length) {
+            order.prompt.push_back(pick(vocab));
+        }
+        order.options.max_tokens = 1 + pick(most_tokens);
+        order.options.ignore_end = true;
+        order.options.sampling.seed = i;
+        if (pick(3) == 0) order.options.sampling.temperature = 0;
+        if (pick(4) == 0) order.options.sampling.repeat_penalty = 1.3f;
+        pass += pick(3) == 0 ? pick(6) : 0;
+        order.arrives = pass;
+        if (pick(10) == 0) order.cancelled = pick(12);
+        orders.push_back(std::move(order));
+    }
+    return orders;
+}
+
+// Runs all of them; the books are checked after every pass.
+inline std::vector<decode::Generated> run_orders(model::Engine& engine,
+                                                 std::span<const Order> orders,
+                                                 decode::Scheduler::Totals* totals = nullptr) {
+    std::vector<decode::Generated> out(orders.size());
+    std::map<decode::Scheduler::Id, std::size_t> open;
+    {
+        decode::Scheduler scheduler(engine);
+        std::size_t next = 0;
+        for (int pass = 0; next < orders.size() || !open.empty(); ++pass) {
+            for (; next < orders.size() && orders[next].arrives <= pass; ++next) {
+                open[scheduler.add(orders[next].prompt, orders[next].options)] = next;
+            }
+            for (const auto& [id, i] : open) {
+                if (orders[i].cancelled >= 0 && pass >= orders[i].arrives + orders[i].cancelled) {
+                    scheduler.cancel(id);
+                }
+            }
+            scheduler.step();
+            engine.cache().check_books();
+            for (auto it = open.begin(); it != open.end();) {
+                std::optional<decode::Generated> made = scheduler.take(it->first);
+                if (made) out[it->second] = std::move(*made);
+                it = made ? open.erase(it) : std::next(it);
+            }
+            if (pass > 1000000) throw std::runtime_error("the load does not end");
+        }
+        if (totals) *totals = scheduler.totals();
+    }
+    engine.cache().check_books();
+    return out;
+}
+
+// `alone` has an engine to itself for each request, without anything in its cache.
+template <typename Fresh>
+void expect_as_alone(std::span<const Order> orders, const std::vector<decode::Generated>& got,
+                     Fresh&& alone) {
+    int whole = 0;
+    for (std::size_t i = 0; i < orders.size(); ++i) {
+        SCOPED_TRACE("request " + std::to_string(i) + ", a prompt of " +
+                     std::to_string(orders[i].prompt.size()));
+        Order order = orders[i];
+        order.arrives = 0;
+        order.cancelled = -1;
+        const decode::Generated want = std::move(run_orders(alone(), {&order, 1}).front());
+        ASSERT_EQ(want.ids.size(), static_cast<std::size_t>(order.options.max_tokens));
+        const bool cut_short = got[i].reason == decode::StopReason::cancelled;
+        ASSERT_TRUE(!cut_short || orders[i].cancelled >= 0);
+        whole += !cut_short;
+        // One that was cancelled has the beginning of its text.
+        ASSERT_LE(got[i].ids.size(), want.ids.size());
+        ASSERT_TRUE(cut_short || got[i].ids.size() == want.ids.size());
+        ASSERT_TRUE(std::equal(got[i].ids.begin(), got[i].ids.end(), want.ids.begin()));
+        ASSERT_TRUE(
+            std::equal(got[i].confidence.begin(), got[i].confidence.end(), want.confidence.begin()))
+            << "the bits differ";
+    }
+    EXPECT_GT(whole, static_cast<int>(orders.size()) / 2);
+}
+
+}  // namespace mr::test

@@ -1,0 +1,167 @@
+#include "decode/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "decode/scheduler_cases.h"
+#include "model/engine.h"
+#include "model/model.h"
+#include "support.h"
+
+namespace mr::decode {
+namespace {
+
+std::shared_ptr<const model::Model> small_model() {
+    static const auto model =
+        std::make_shared<const model::Model>(model::load_model(test::reference("llama2")));
+    return model;
+}
+
+std::unique_ptr<model::Engine> engine_of(int sequences, std::int64_t pool = 0, int threads = 1) {
+    model::EngineOptions options;
+    options.threads = threads;
+    options.context = 160;
+    options.max_sequences = sequences;
+    options.max_batch = 96;
+    options.pool = pool;
+    return model::make_engine(small_model(), options);
+}
+
+// An engine that forgets what it knew: a new one each time.
+struct Fresh {
+    std::unique_ptr<model::Engine> engine;
+    model::Engine& operator()() {
+        engine = engine_of(1);
+        return *engine;
+    }
+};
+
+TEST(Scheduler, AThousandSequencesHaveTheBitsTheyHaveAlone) {
+    const auto orders =
+        test::random_orders(1000, 3, small_model()->spec.vocab, 120, 24, model::kCut);
+    // A pool of a third of what all sequences could want: requests wait, pages are given away.
+    const auto engine = engine_of(12, 640, 2);
+    Scheduler::Totals totals;
+    const std::vector<Generated> got = test::run_orders(*engine, orders, &totals);
+    EXPECT_GT(totals.found, 1000);  // of prompts that share their beginning
+    EXPECT_GT(totals.mixed, 100);
+    test::expect_as_alone(orders, got, Fresh{});
+}
+
+TEST(Scheduler, APoolThatIsFullMakesRequestsWait) {
+    // Room for one and a half of them.
+    const auto engine = engine_of(8, 160);
+    Scheduler scheduler(*engine);
+    std::vector<Scheduler::Id> ids;
+    for (int i = 0; i < 6; ++i) {
+        GenerateOptions options;
+        options.max_tokens = 50;
+        options.ignore_end = true;
+        options.sampling.temperature = 0;
+        ids.push_back(scheduler.add(std::vector<std::int32_t>(40, 5 + i), options));
+    }
+    std::size_t most = 0;
+    while (scheduler.step()) {
+        most = std::max(most, scheduler.running());
+        engine->cache().check_books();
+    }
+    EXPECT_GE(most, 1u);
+    EXPECT_LT(most, 6u);
+    for (const Scheduler::Id id : ids) {
+        const std::optional<Generated> made = scheduler.take(id);
+        ASSERT_TRUE(made);
+        EXPECT_EQ(made->ids.size(), 50u);
+        EXPECT_EQ(made->reason, StopReason::length);
+    }
+}
+
+TEST(Scheduler, EqualPromptsAreComputedOnce) {
+    const auto engine = engine_of(8);
+    Scheduler scheduler(*engine);
+    const std::vector<std::int32_t> prompt(100, 7);
+    std::vector<Scheduler::Id> ids;
+    for (std::uint64_t i = 0; i < 8; ++i) {
+        GenerateOptions options;
+        options.max_tokens = 10;
+        options.ignore_end = true;
+        options.sampling.seed = i;
+        ids.push_back(scheduler.add(prompt, options));
+    }
+    while (scheduler.step()) engine->cache().check_books();
+    EXPECT_EQ(scheduler.totals().prefill.tokens, 100);
+    EXPECT_EQ(scheduler.totals().found, 700);
+    std::vector<test::Order> orders(8);
+    std::vector<Generated> got;
+    for (std::size_t i = 0; i < 8; ++i) {
+        got.push_back(*scheduler.take(ids[i]));
+        orders[i].prompt = prompt;
+        orders[i].options.max_tokens = 10;
+        orders[i].options.ignore_end = true;
+        orders[i].options.sampling.seed = i;
+    }
+    test::expect_as_alone(orders, got, Fresh{});
+}
+
+TEST(Scheduler, AFollowerTakesOverWhenItsLeaderIsCancelled) {
+    const auto engine = engine_of(3);
+    std::vector<test::Order> orders(3);
+    for (std::size_t i = 0; i < 3; ++i) {
+        orders[i].prompt = std::vector<std::int32_t>(150, 9);  // two passes of 96
+        orders[i].options.max_tokens = 5;
+        orders[i].options.ignore_end = true;
+        orders[i].options.sampling.seed = i;
+    }
+    orders[0].cancelled = 1;
+    Scheduler::Totals totals;
+    const std::vector<Generated> got = test::run_orders(*engine, orders, &totals);
+    EXPECT_EQ(got[0].reason, StopReason::cancelled);
+    EXPECT_TRUE(got[0].ids.empty());
+    EXPECT_EQ(totals.prefill.tokens, 150);
+    test::expect_as_alone(std::span(orders).subspan(1), {got.begin() + 1, got.end()}, Fresh{});
+}
+
+// A row joins in the pass in which another leaves.
+TEST(Scheduler, RowsJoinAndLeaveInEveryPass) {
+    const auto engine = engine_of(2);
+    std::vector<test::Order> orders(40);
+    for (std::size_t i = 0; i < orders.size(); ++i) {
+        orders[i].prompt = std::vector<std::int32_t>(3 + i % 5, static_cast<std::int32_t>(i + 3));
+        orders[i].options.max_tokens = 1 + static_cast<int>(i % 3);
+        orders[i].options.ignore_end = true;
+        orders[i].options.sampling.seed = i;
+    }
+    const std::vector<Generated> got = test::run_orders(*engine, orders);
+    test::expect_as_alone(orders, got, Fresh{});
+}
+
+TEST(Scheduler, RefusesWhatCanNeverRun) {
+    const auto engine = engine_of(1);
+    Scheduler scheduler(*engine);
+    EXPECT_THROW(scheduler.add({}, {}), Error);
+    EXPECT_THROW(scheduler.add(std::vector<std::int32_t>(160, 3), {}), Error);
+    GenerateOptions hot;
+    hot.sampling.temperature = -1;
+    EXPECT_THROW(scheduler.add({1, 2}, hot), Error);
+    EXPECT_FALSE(scheduler.step());
+}
+
+TEST(Scheduler, ARequestEndsWhereTheContextDoes) {
+    const auto engine = engine_of(1);
+    Scheduler scheduler(*engine);
+    GenerateOptions options;
+    options.max_tokens = 1000;
+    options.ignore_end = true;
+    const Scheduler::Id id = scheduler.add(std::vector<std::int32_t>(150, 3), options);
+    while (scheduler.step()) {
+    }
+    const std::optional<Generated> made = scheduler.take(id);
+    EXPECT_EQ(made->reason, StopReason::context_full);
+    EXPECT_EQ(made->ids.size(), 11u);  // ten are fed back, at 150 to 159
+}
+
+}  // namespace
+}  // namespace mr::decode
