@@ -29,6 +29,8 @@ using Wanted = std::function<model::EngineOptions(const model::Model&)>;
 LoadedModel load(const SharedOptions& options, const Wanted& wanted);
 LoadedModel look(const SharedOptions& options);
 model::EngineOptions engine_options(const SharedOptions& options);
+// An engine's defaults without what is switched off: for commands that set the rest themselves.
+model::EngineOptions engine_switches(const SharedOptions& options);
 model::Engine make_engine(const LoadedModel& loaded);  // as it was planned
 // For one generation, which knows how much context it can use: no need for all the model has.
 // Brings generate.max_tokens (< 0: without end) down to what fits.

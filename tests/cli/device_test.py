@@ -48,9 +48,14 @@ class Text(GpuTest):
         self.assertGreater(len(text.split()), 50)
         # The weights are 8-bit: the two round activations alike, but for the prompt's.
         self.assertEqual(text.split()[:45], self.ok(*STORY, "--device", "cpu").out.split()[:45])
-        for switch in ("--no-graph", "--no-dependent-launch", "--check-nan", "--no-batch-products",
-                       "--no-resident-attention", "--no-persistent"):
-            self.assertEqual(self.ok(*STORY, *CUDA, switch).out, text, switch)
+        self.assertEqual(self.ok(*STORY, *CUDA, "--check-nan").out, text)
+        for switch in ("graph", "dependent-launch", "batch-products", "resident-attention",
+                       "persistent"):
+            self.assertEqual(self.ok(*STORY, *CUDA, env={"MILLRACE_DISABLE": switch}).out, text,
+                             switch)
+        ids = self.ok_json(*STORY, *CUDA)["ids"]
+        profiled = self.ok_json("profile", *STORY[1:-1], *CUDA, "--disable", "graph,persistent")
+        self.assertEqual(profiled["ids"], ids)
 
     def test_eval_is_close_to_the_cpus(self):
         text = self.folder / "text.txt"
