@@ -136,18 +136,16 @@ int run_main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace mr::cli
 
-int main(int argc, char** argv) {
-    using namespace mr::cli;
+int program(int argc, char** argv) {
     hold_standard_streams();
     // A write says so instead, and the command ends cleanly: a closed pipe, a limit on file sizes.
     std::signal(SIGPIPE, SIG_IGN);
     std::signal(SIGXFSZ, SIG_IGN);
-    mr::explain_lost_maps("millrace");
+    explain_lost_maps("millrace");
     try {
         return run_main(argc, argv);
-    } catch (const mr::Error& error) {
+    } catch (const Error& error) {
         return fail(error.exit_code(), error.what());
     } catch (const OutputClosed&) {
         return 0;
@@ -155,9 +153,11 @@ int main(int argc, char** argv) {
         return InterruptGuard::exit_code();
     } catch (const std::bad_alloc&) {
         return fail(3, "out of memory; use a smaller model, --ctx or weight type");
-    } catch (const mr::ContractError& error) {
+    } catch (const ContractError& error) {
         return fail(1, fmt::format("internal error, please report it: {}", error.what()));
     } catch (const std::exception& error) {
         return fail(1, error.what());
     }
 }
+
+}  // namespace mr::cli
