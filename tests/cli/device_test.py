@@ -172,7 +172,8 @@ class Training(GpuTest):
         shutil.rmtree(resumed / "checkpoints" / "step-000006")
         self.ok("train", "--resume", resumed, *CUDA, "--prefetch", 0, "--recompute", "full")
         killed = self.folder / "killed"
-        code = self.train(killed, env={"MILLRACE_FAULT": "save:12"}).code
+        code = self.train(killed, program=driver.FAULTY,
+                          env={"MILLRACE_FAULT": "save:12"}).code
         self.assertEqual(code, -signal.SIGKILL)
         whole_ones = [name for name in checkpoints(killed) if name.startswith("step-")]
         self.assertLess(len(whole_ones), 2)  # killed before the second was there
