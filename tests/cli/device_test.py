@@ -57,6 +57,14 @@ class Text(GpuTest):
         profiled = self.ok_json("profile", *STORY[1:-1], *CUDA, "--disable", "graph,persistent")
         self.assertEqual(profiled["ids"], ids)
 
+    def test_the_penalty_looks_back_as_far_as_it_is_told(self):
+        near, far, all_of_it = (
+            self.ok("run", "-p", "Once upon a time", "-n", 200, "--temp", 0, "--ignore-eos", "-q",
+                    "--repeat-penalty", 4, "--repeat-window", window, *CUDA).out
+            for window in (64, 1000, 1000000))
+        self.assertEqual(far, all_of_it)  # the text is shorter than either
+        self.assertNotEqual(near, far)
+
     def test_eval_is_close_to_the_cpus(self):
         text = self.folder / "text.txt"
         text.write_text("Once upon a time, there was a kind girl named Lily. She had a red ball.\n"

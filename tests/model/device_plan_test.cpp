@@ -105,6 +105,24 @@ TEST(DevicePlan, TheRealContextIsHeldAgainstTheMemory) {
     EXPECT_NO_THROW(require_device_memory(model, options, 14 * gib));
 }
 
+// The penalty can look back on a whole text; what that takes grows with the texts, not with their
+// square.
+TEST(DevicePlan, RingsOfRecentTokensAreAsLongAsATextCanBe) {
+    ModelSpec spec = small(32);
+    spec.context = 2048;
+    const auto most = [&](std::int64_t context, int sequences) {
+        EngineOptions options = on_gpu(context);
+        options.max_sequences = sequences;
+        return DeviceBuffers::most_recent(spec, options);
+    };
+    EXPECT_EQ(most(100, 1), 100);
+    EXPECT_EQ(most(8192, 1), 8192) << "longer than the model was made for";
+    EXPECT_EQ(most(100, 4), 100) << "one may have all of it";
+    EXPECT_EQ(most(8192, 4), 2048);
+    EXPECT_EQ(most(std::int64_t{3000} * 4096, 4096), 3000);
+    EXPECT_EQ(most(std::int64_t{1} << 31, 1), (std::int64_t{1} << 31) - 1);
+}
+
 TEST(DevicePlan, ActivationsAreTheSumOfTheBuffers) {
     const ModelSpec spec = small(32);
     const Model model = deferred_random_model(spec, DType::bf16, 1);

@@ -1,6 +1,7 @@
 #include "model/cuda/device_buffers.h"
 
 #include <algorithm>
+#include <limits>
 #include <type_traits>
 
 #ifdef MR_CUDA
@@ -68,6 +69,14 @@ std::uint64_t DeviceBuffers::activation_bytes(const Model& model, const EngineOp
     return bytes;
 }
 
+int DeviceBuffers::most_recent(const ModelSpec& spec, const EngineOptions& options) {
+    const std::int64_t share =
+        (options.context + options.max_sequences - 1) / options.max_sequences;
+    const std::int64_t most =
+        std::min(options.context, std::max<std::int64_t>(spec.context, share));
+    return static_cast<int>(std::min<std::int64_t>(most, std::numeric_limits<int>::max()));
+}
+
 #ifdef MR_CUDA
 namespace {
 
@@ -130,7 +139,8 @@ std::uint64_t DeviceBuffers::scratch_bytes(const Model& model, const EngineOptio
 }
 
 std::uint64_t DeviceBuffers::beside_bytes(const Model& model, const EngineOptions& options) {
-    return cuda::DeviceArena::padded(cuda::Sampler::device_bytes(options.max_sequences)) +
+    return cuda::DeviceArena::padded(cuda::Sampler::device_bytes(
+               options.max_sequences, most_recent(model.spec, options))) +
            cuda::DeviceArena::padded(most_stages(model.spec) * sizeof(cuda::Stamp));
 }
 

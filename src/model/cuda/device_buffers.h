@@ -65,6 +65,11 @@ struct DeviceBuffers : DeviceTensors {
     static std::uint64_t scratch_bytes(const Model& model, const EngineOptions& options);
     // ... of what the engine takes beside these: the sampler's rows and the timeline's stamps.
     static std::uint64_t beside_bytes(const Model& model, const EngineOptions& options);
+    // Tokens that the repetition penalty of a sequence can look back on: all of its text. One
+    // sequence may have the whole cache. Of several each has as much as the model was made for, or
+    // its share of the cache where that is more: memory for all of the cache, for every one, would
+    // grow with the square of their number.
+    static int most_recent(const ModelSpec& spec, const EngineOptions& options);
     // Stages of a pass at most. Products of many tokens have stamps of their own before and after
     // the library's kernels.
     static std::size_t most_stages(const ModelSpec& spec) {

@@ -57,9 +57,10 @@ void Resident::begin(std::span<const DecodeRow> rows, Tensor logits) {
     }
     stream_.record(staged_);
     for (std::size_t r = 0; r < rows.size(); ++r) {
-        // The index of the token that is drawn: one past what is in the cache.
-        sampler_.set_row(static_cast<int>(r), rows[r].params, lengths[r], rows[r].recent, &ledger_,
-                         std::min(rows[r].window, cuda::kMostRecent));
+        // The index of the token that is drawn: one past what is in the cache. A longer window
+        // than the sampler's is one over the whole text.
+        sampler_.set_row(static_cast<int>(r), rows[r].params, lengths[r], rows[r].recent,
+                         std::min(rows[r].window, sampler_.most_recent()), &ledger_);
         first_draw_[r] = sampler_.steps(static_cast<int>(r));
     }
     for (int r = decode_rows_; r < sampler_.max_rows(); ++r) sampler_.clear_row(r, &ledger_);

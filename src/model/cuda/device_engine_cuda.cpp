@@ -35,7 +35,7 @@ Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const Dev
       kv_memory_("KV cache",
                  KvCache::bytes(spec_, options.context, options.max_sequences, *options.kv_type)),
       products_(spec_, *weights_, buffers_),
-      sampler_(stream_, options.max_sequences),
+      sampler_(stream_, options.max_sequences, DeviceBuffers::most_recent(spec_, options)),
       timeline_(DeviceBuffers::most_stages(spec_)) {
     cache_ = std::make_unique<KvCache>(spec_, options.context, options.max_sequences,
                                        *options.kv_type, kv_memory_.data());
