@@ -40,6 +40,8 @@ class Bench(driver.CliTest):
             for key in ("us", "cached_us", "floor_us", "times_floor"):
                 self.assertGreater(size[key], 0, key)
         self.assertIn("x floor", self.ok(*args).out)
+        penalty = self.ok_json(*args, "--repeat-penalty", 1.2, "--repeat-window", 3000)
+        self.assertEqual((penalty["repeat_window"], len(penalty["sizes"])), (3000, 2))
 
     def test_sample_takes_the_vocabulary_of_a_model(self):
         for args, vocab in ((("random:llama-2-7b:bf16",), 32000),  # none of its 13 GB is made
