@@ -1,13 +1,16 @@
 # The command line as a user drives it, and the installed package as another project uses it.
 # Plain python3: nothing to install. They drive the CPU engine; device_test.py drives the GPU's.
 if(Python3_FOUND AND TARGET millrace_cli)
+    # What MILLRACE_FAULT kills while it saves; the program itself knows nothing of it.
+    add_executable(millrace_faulty ${PROJECT_SOURCE_DIR}/tests/cli/faulty.cpp)
+    target_link_libraries(millrace_faulty PRIVATE mr_cli)
     file(GLOB cli_tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/cli/*_test.py)
     foreach(test ${cli_tests})
         get_filename_component(name ${test} NAME_WE)
         string(REGEX REPLACE "_test$" "" name ${name})
         add_test(NAME cli.${name} COMMAND ${Python3_EXECUTABLE} -B ${test})
         set_tests_properties(cli.${name} PROPERTIES TIMEOUT 300 ENVIRONMENT
-            "MILLRACE_DEVICE=cpu;MILLRACE_BIN=$<TARGET_FILE:millrace_cli>;MILLRACE_DATA=${MILLRACE_DATA};MILLRACE_SOURCE=${PROJECT_SOURCE_DIR};MILLRACE_BUILD=${PROJECT_BINARY_DIR};MILLRACE_CMAKE=${CMAKE_COMMAND};MILLRACE_CXX=${CMAKE_CXX_COMPILER};MILLRACE_SANITIZE=$<BOOL:${MILLRACE_SANITIZE}>")
+            "MILLRACE_DEVICE=cpu;MILLRACE_BIN=$<TARGET_FILE:millrace_cli>;MILLRACE_FAULTY=$<TARGET_FILE:millrace_faulty>;MILLRACE_DATA=${MILLRACE_DATA};MILLRACE_SOURCE=${PROJECT_SOURCE_DIR};MILLRACE_BUILD=${PROJECT_BINARY_DIR};MILLRACE_CMAKE=${CMAKE_COMMAND};MILLRACE_CXX=${CMAKE_CXX_COMPILER};MILLRACE_SANITIZE=$<BOOL:${MILLRACE_SANITIZE}>")
     endforeach()
     # As for test_gpu; `info` measures a GPU where there is one.
     set_tests_properties(cli.device PROPERTIES LABELS gpu)

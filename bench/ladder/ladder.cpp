@@ -141,7 +141,7 @@ Climb::Climb(ModelPtr model, const Options& options)
 }
 
 model::EngineOptions Climb::engine_options() const {
-    model::EngineOptions out;
+    model::EngineOptions out = options_.engine;
     out.threads = pool_.size();
     out.context = positions_;
     return out;
@@ -183,10 +183,10 @@ std::unique_ptr<Decoder> Climb::decoder(const Step& step) {
     const Type& type = with(step.weights);
     model::EngineOptions options = engine_options();
     options.cuda = true;
-    options.fuse = step.fuse;
-    options.graph = step.graph;
-    options.dependent_launch = step.dependent_launch;
-    options.persistent = step.persistent;
+    options.fuse &= step.fuse;
+    options.graph &= step.graph;
+    options.dependent_launch &= step.dependent_launch;
+    options.persistent &= step.persistent;
     return std::make_unique<EngineDecoder>(type.model, options, type.on_device, prompt_);
 }
 

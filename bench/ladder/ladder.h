@@ -20,6 +20,8 @@ struct Options {
     int check = 8;              // tokens whose logits are compared
     int threads = 0;            // 0: all cores
     bool cuda = false;          // rungs on the GPU too
+    // What the rungs' engines begin with: what is off here is off in every rung.
+    model::EngineOptions engine{};
 };
 
 // How far a rung is from the CPU.

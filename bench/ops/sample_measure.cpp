@@ -29,6 +29,19 @@ std::vector<float> plausible_logits(std::int64_t vocab, std::uint32_t seed) {
     return logits;
 }
 
+std::vector<std::int32_t> plausible_recent(const SampleMeasureOptions& options) {
+    if (options.params.repeat_penalty == 1.0f) return {};
+    std::mt19937 random(1);
+    std::vector<std::int32_t> recent(static_cast<std::size_t>(options.window));
+    for (std::size_t i = 0; i < recent.size(); ++i) {
+        recent[i] =
+            i % 4 == 3
+                ? recent[i / 2]
+                : static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(options.vocab));
+    }
+    return recent;
+}
+
 SampleMeasurement measure_sample(ThreadPool& pool, const SampleMeasureOptions& options) {
     SampleMeasurement out;
     out.device = cpu_info().model;
@@ -44,8 +57,9 @@ SampleMeasurement measure_sample(ThreadPool& pool, const SampleMeasureOptions& o
     for (std::uint32_t i = 0; i < 8; ++i) logits.push_back(plausible_logits(options.vocab, i));
     while (logits.size() < most) logits.push_back(logits[logits.size() % 8]);
     std::uint64_t position = 0;
+    const std::vector<std::int32_t> recent = plausible_recent(options);
     const auto draw = [&](std::vector<float>& row) {
-        sample(ctx, {row.data(), DType::f32, {options.vocab}}, options.params, {}, position++);
+        sample(ctx, {row.data(), DType::f32, {options.vocab}}, options.params, recent, position++);
     };
     for (int rows : options.rows) {
         const auto seconds_of = [&](bool cached) {

@@ -15,7 +15,8 @@ struct SampleMeasureOptions {
     std::vector<int> rows{1, 4, 16, 32, 64};  // one measurement each
     SampleParams params{
         .temperature = 0.8f, .top_k = 50, .top_p = 0.9f, .min_p = 0, .repeat_penalty = 1};
-    int team = 0;  // blocks per row on the GPU; 0: what is best
+    int window = 64;  // recent tokens, where there is a penalty: as many as count
+    int team = 0;     // blocks per row on the GPU; 0: what is best
 };
 
 struct SampleTiming {
@@ -34,6 +35,8 @@ SampleMeasurement measure_sample(ThreadPool& pool, const SampleMeasureOptions& o
 
 // Logits as a model gives them, roughly: normal with a few words that stand out.
 std::vector<float> plausible_logits(std::int64_t vocab, std::uint32_t seed);
+// As many tokens as count, some of them more than once.
+std::vector<std::int32_t> plausible_recent(const SampleMeasureOptions& options);
 
 }  // namespace mr::ops
 

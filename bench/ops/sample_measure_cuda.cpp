@@ -34,11 +34,12 @@ ops::SampleMeasurement measure_sample(const ops::SampleMeasureOptions& options) 
             stream.on_device(to, all.f32(static_cast<std::int64_t>(i % kKinds)), row_bytes);
         }
     }
-    Sampler sampler(stream, most_rows);
+    Sampler sampler(stream, most_rows, options.window);
+    const std::vector<std::int32_t> recent = ops::plausible_recent(options);
     for (int row = 0; row < most_rows; ++row) {
         ops::SampleParams params = options.params;
         params.seed = static_cast<std::uint64_t>(row);
-        sampler.set_row(row, params, 0, {}, nullptr);
+        sampler.set_row(row, params, 0, recent, options.window, nullptr);
     }
     for (int rows : options.rows) {
         const int sets = static_cast<int>(held) / rows;  // as many as lie in the memory

@@ -8,6 +8,10 @@
 
 namespace mr::cli {
 
+// The program: parses, calls, prints, and gives the exit code. main() is nothing else, so that a
+// test can have a program of its own around it (tests/cli/faulty.cpp).
+int program(int argc, char** argv);
+
 using Action = std::function<int()>;  // gives the exit code
 
 void add_run(const Command& app, Action& action);

@@ -52,6 +52,7 @@ std::string read_all(int fd, const std::string& name) {
 LoadedModel load(const SharedOptions& options, const Wanted& wanted) {
     const observe::Span span(nullptr, "load");
     const auto start = std::chrono::steady_clock::now();
+    const Disabled off = disabled(options);  // a misspelt word is told before the device is asked
     const bool cuda = use_cuda(options);
     if (wanted && !cuda && options.device == "auto") {
         // Not where there is none: then nobody expects it.
@@ -75,7 +76,7 @@ LoadedModel load(const SharedOptions& options, const Wanted& wanted) {
         ThreadPool pool(thread_count(options));
         loaded.weights = model::load_to_device(*model, pool, &loaded.ledger, line.callback());
         model::release_host_weights(*model);
-    } else if (!cuda && !options.no_repack) {  // the GPU is planned with weights as they are
+    } else if (!cuda && !off.repack) {  // the GPU is planned with weights as they are
         model::repack_weights(*model, thread_count(options), line.callback());
     }
     loaded.model = std::move(model);
@@ -86,8 +87,20 @@ LoadedModel load(const SharedOptions& options, const Wanted& wanted) {
 
 LoadedModel look(const SharedOptions& options) { return load(options, nullptr); }
 
-model::EngineOptions engine_options(const SharedOptions& options) {
+model::EngineOptions engine_switches(const SharedOptions& options) {
+    const Disabled off = disabled(options);
     model::EngineOptions out;
+    out.fuse = !off.fuse;
+    out.graph = !off.graph;
+    out.dependent_launch = !off.dependent_launch;
+    out.batch_products = !off.batch_products;
+    out.resident_attention = !off.resident_attention;
+    out.persistent = !off.persistent;
+    return out;
+}
+
+model::EngineOptions engine_options(const SharedOptions& options) {
+    model::EngineOptions out = engine_switches(options);
     out.cuda = use_cuda(options);
     out.threads = options.threads;
     out.context = options.ctx;
@@ -101,12 +114,6 @@ model::EngineOptions engine_options(const SharedOptions& options) {
     }
     if (out.cuda) out.max_batch = model::kDeviceBatch;
     out.check_nan = options.check_nan;
-    out.fuse = !options.no_fuse;
-    out.graph = !options.no_graph;
-    out.dependent_launch = !options.no_dependent_launch;
-    out.batch_products = !options.no_batch_products;
-    out.resident_attention = !options.no_resident_attention;
-    out.persistent = !options.no_persistent;
     return out;
 }
 

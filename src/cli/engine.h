@@ -30,6 +30,8 @@ LoadedModel load(const SharedOptions& options, const Wanted& wanted);
 LoadedModel look(const SharedOptions& options);
 model::EngineOptions engine_options(const SharedOptions& options);
 std::unique_ptr<model::Engine> make_engine(const LoadedModel& loaded);  // as it was planned
+// An engine's defaults without what is switched off: for commands that set the rest themselves.
+model::EngineOptions engine_switches(const SharedOptions& options);
 // For one generation, which knows how much context it can use: no need for all the model has.
 // Brings generate.max_tokens (< 0: without end) down to what fits.
 model::EngineOptions options_for(const SharedOptions& options, const model::Model& model,

@@ -1,10 +1,14 @@
 #include "cli/options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
+#include <string_view>
 #include <vector>
 
 #include "core/cpu.h"
@@ -14,6 +18,47 @@
 namespace mr::cli {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+struct Switch {
+    const char* word;
+    bool Disabled::*off;
+};
+constexpr Switch kSwitches[] = {
+    {"fuse", &Disabled::fuse},
+    {"graph", &Disabled::graph},
+    {"dependent-launch", &Disabled::dependent_launch},
+    {"batch-products", &Disabled::batch_products},
+    {"resident-attention", &Disabled::resident_attention},
+    {"persistent", &Disabled::persistent},
+    {"repack", &Disabled::repack},
+};
+
+std::string known_switches() {
+    std::vector<const char*> words;
+    for (const Switch& known : kSwitches) words.push_back(known.word);
+    return fmt::format("{}", fmt::join(words, ", "));
+}
+
+// Adds what a list names; `where` it was given.
+void add_disabled(Disabled& to, const char* where, std::string_view list) {
+    while (!list.empty()) {
+        const std::string_view word = list.substr(0, list.find(','));
+        const auto named = std::find_if(std::begin(kSwitches), std::end(kSwitches),
+                                        [&](const Switch& known) { return word == known.word; });
+        if (named == std::end(kSwitches)) {
+            throw Error::usage({.field = where,
+                                .value = std::string(word),
+                                .problem = "there is nothing of that name to switch off",
+                                .remedy = "known are " + known_switches()});
+        }
+        to.*named->off = true;
+        list.remove_prefix(std::min(word.size() + 1, list.size()));
+    }
+}
+
+}  // namespace
 
 void add_model_options(const Command& command, SharedOptions& options) {
     command.add_option(
@@ -51,24 +96,15 @@ void add_engine_options(const Command& command, SharedOptions& options) {
     command.add_flag("--check-nan", options.check_nan,
                      "Stop at the first NaN or infinity and name the layer where it appeared: to "
                      "find damaged weights and overflow; slower");
-    command.add_flag("--no-repack", options.no_repack,
-                     "Read quantised weights where the file is mapped: opens at once, decodes "
-                     "slower (CPU)");
-    command.add_flag("--no-fuse", options.no_fuse, "Every operation is a kernel of its own (GPU)");
-    command.add_flag("--no-graph", options.no_graph,
-                     "Launch the kernels of a step one by one (GPU)");
-    command.add_flag("--no-dependent-launch", options.no_dependent_launch,
-                     "Kernels start when their predecessors have ended (GPU)");
-    command.add_flag("--no-batch-products", options.no_batch_products,
-                     "Products of 9 to 64 tokens read the weights once for every 8 of them (GPU)");
-    command.add_flag(
-        "--no-resident-attention", options.no_resident_attention,
-        "Attention of many sequences or long keys starts a block for every part, and prefill "
-        "takes mma.sync instead of wgmma (GPU)");
-    command.add_flag(
-        "--no-persistent", options.no_persistent,
-        "A decode step is five kernels a layer instead of one for all (GPU; also where "
-        "the device is shared through MPS)");
+}
+
+void add_disable_option(const Command& command, SharedOptions& options) {
+    command
+        .add_option("--disable", options.disable,
+                    fmt::format("Switch parts off, to see what they are worth: a list of {}, as in "
+                                "fuse,graph (docs/cuda-engine.md)",
+                                known_switches()))
+        .shown_as("LIST");
 }
 
 void add_json_option(const Command& command, SharedOptions& options) {
@@ -83,6 +119,15 @@ bool use_cuda(const SharedOptions& options) {
 
 int thread_count(const SharedOptions& options) {
     return options.threads > 0 ? options.threads : cpu_info().cores;
+}
+
+Disabled disabled(const SharedOptions& options) {
+    Disabled out;
+    if (const char* list = std::getenv("MILLRACE_DISABLE")) {
+        add_disabled(out, "MILLRACE_DISABLE", list);
+    }
+    add_disabled(out, "--disable", options.disable);
+    return out;
 }
 
 std::string model_source(const SharedOptions& options) {

@@ -18,21 +18,29 @@ struct SharedOptions {
     std::int64_t ctx = 0;   // of one sequence; 0: the model's own
     std::int64_t pool = 0;  // tokens in the cache, over all sequences; 0: what fits
     std::string kv_type = "auto";
-    bool no_repack = false;  // use the weights as the file has them
-    // On the GPU.
-    bool no_fuse = false, no_graph = false, no_dependent_launch = false, no_batch_products = false,
-         no_resident_attention = false;
-    bool no_persistent = false;
+    std::string disable;  // the list of --disable: disabled() reads it
     bool check_nan = false;
     bool json = false;
 
     std::optional<DType> kv_dtype() const { return dtype_from_name(kv_type); }  // none: auto
 };
 
+// What is switched off: to see what it is worth, to find what is at fault, and where the device is
+// shared through MPS (docs/cuda-engine.md, "Switches"). Words of the lists have dashes for the
+// underscores.
+struct Disabled {
+    bool repack = false;  // on the CPU: weights are used as the file has them
+    // On the GPU, as in model::EngineOptions.
+    bool fuse = false, graph = false, dependent_launch = false, batch_products = false,
+         resident_attention = false, persistent = false;
+};
+
 // MODEL, --tokenizer
 void add_model_options(const Command& command, SharedOptions& options);
-// --device, --threads, --ctx, --kv-type, --check-nan, and the switches
+// --device, --threads, --ctx, --kv-type, --check-nan
 void add_engine_options(const Command& command, SharedOptions& options);
+// --disable: for commands that measure
+void add_disable_option(const Command& command, SharedOptions& options);
 // --device, --threads alone
 void add_machine_options(const Command& command, SharedOptions& options);
 void add_json_option(const Command& command, SharedOptions& options);
@@ -40,6 +48,8 @@ void add_json_option(const Command& command, SharedOptions& options);
 // Whether to compute on the GPU. Throws Error (device) where it was asked for and is not to be had.
 bool use_cuda(const SharedOptions& options);
 int thread_count(const SharedOptions& options);
+// What --disable or MILLRACE_DISABLE names. Throws Error (usage) for a word that names nothing.
+Disabled disabled(const SharedOptions& options);
 
 // The model that was named, or the bundled one: $MILLRACE_MODEL, else beside the installed program,
 // else in the source tree.

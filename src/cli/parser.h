@@ -1,5 +1,5 @@
 // Commands and their options, as the commands' files see them. CLI11 does the parsing, and only
-// parser.cpp and main.cpp include it: its header takes seconds of every file that does.
+// parser.cpp and program.cpp include it: its header takes seconds of every file that does.
 #pragma once
 
 #include <cstdint>

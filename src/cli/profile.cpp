@@ -128,6 +128,7 @@ void add_profile(const Command& app, Action& action) {
                        "Write a page with the timeline and the roofline to this file");
     add_sampling_options(command, options->generate);
     add_engine_options(command, options->shared);
+    add_disable_option(command, options->shared);
     add_json_option(command, options->shared);
     command.footer(
         "Examples:\n"

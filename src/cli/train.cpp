@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/engine.h"
 #include "cli/json.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
@@ -152,6 +153,7 @@ int run(const Options& options, const Command& command) {
     const bool resumed = !options.resume.empty();
     const std::string folder = resumed ? options.resume : options.train.out;
     train::TrainEvents events;
+    events.sampling = engine_switches(options.shared);
     // A run goes on where it was, unless it is told otherwise.
     const auto settle = [&](train::TrainOptions& o) {
         if (!resumed || command.given("--device")) o.cuda = use_cuda(options.shared);

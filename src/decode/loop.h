@@ -23,7 +23,7 @@ class DecodeLoop {
   public:
     // `logits` has one row for each of `rows`, as the last pass gave them.
     DecodeLoop(model::Engine& engine, Tensor logits, const std::vector<DecodeRow>& rows);
-    // The sequences keep what was fed back for the tokens that were read, and no more.
+    // The sequences keep what was fed back: on a GPU up to two tokens more than were read.
     ~DecodeLoop();
     DecodeLoop(const DecodeLoop&) = delete;
     DecodeLoop& operator=(const DecodeLoop&) = delete;
@@ -37,15 +37,9 @@ class DecodeLoop {
     Tensor logits() const { return logits_; }
 
   private:
-    struct Row {
-        model::SeqId seq;
-        model::Slot slot;
-        std::int64_t before;  // length of the sequence
-    };
-
     model::Engine& engine_;
     Tensor logits_;
-    std::vector<Row> rows_;
+    std::vector<model::Slot> slots_;  // of the rows
     std::vector<model::BatchItem> items_;
     std::vector<ops::Sampled> drawn_;
     std::int64_t calls_ = 0;     // of next()

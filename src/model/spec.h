@@ -1,5 +1,5 @@
 // What a decoder is, as one value. Llama, Mistral, Qwen2/3, GPT-2 and GPT-NeoX differ in nothing
-// else: there is one forward pass (forward.h), and it reads this.
+// else: there is one forward pass for each kind of device (engine.h), and it reads this.
 #pragma once
 
 #include <cstdint>

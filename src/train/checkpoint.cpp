@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
@@ -21,6 +19,7 @@
 #include "formats/safetensors.h"
 #include "model/io/source.h"
 #include "model/io/write_model.h"
+#include "train/fault.h"
 #include "train/output_folder.h"
 #include "train/shards.h"
 
@@ -40,20 +39,8 @@ constexpr int kStateVersion = 1;
 constexpr const char* kFiles[] = {"",           "config.json",           "model.safetensors",
                                   "state.json", "optimizer.safetensors", "tokenizer.json"};
 
-// For tests: MILLRACE_FAULT=save:N kills the program at the N-th point of saving that it comes to;
-// with ctrl-c:N that is where Ctrl-C comes (docs/training.md).
 void fault_point() {
-    static int signal = SIGKILL;
-    static const long at = [] {
-        const char* const given = std::getenv("MILLRACE_FAULT");
-        const std::string_view text = given ? given : "";
-        if (text.starts_with("ctrl-c:")) signal = SIGINT;
-        const std::size_t colon = text.find(':');
-        const bool known = text.starts_with("save:") || signal == SIGINT;
-        return known ? std::atol(text.data() + colon + 1) : 0L;
-    }();
-    static long count = 0;
-    if (at > 0 && ++count == at) ::raise(signal);
+    if (save_point) save_point();
 }
 
 // Of the bytes of a flat state, 8 at a time: finds what a disk has changed.

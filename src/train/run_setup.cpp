@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <filesystem>
+#include <limits>
 
 #include "core/cpu.h"
 #include "core/error.h"
@@ -94,7 +95,10 @@ void Run::make_engine() {
     } else {
         engine_->init(o_.seed);
     }
-    if (o_.sample_tokens > 0) sampler_ = std::make_unique<Sampler>(*engine_, tokenizer_, o_);
+    if (o_.sample_tokens > 0) {
+        sampler_ = std::make_unique<Sampler>(
+            *engine_, tokenizer_, o_, std::numeric_limits<std::uint64_t>::max(), events_.sampling);
+    }
 }
 
 // Now that an older one is loaded. They stay, for who wants to look; the run will come to their

@@ -35,8 +35,9 @@ class Settled {
 }  // namespace
 
 Sampler::Sampler(model::TrainEngine& engine, std::shared_ptr<const text::Tokenizer> tokenizer,
-                 const TrainOptions& options, std::uint64_t room)
-    : trained_(engine), tokenizer_(std::move(tokenizer)), options_(options) {
+                 const TrainOptions& options, std::uint64_t room,
+                 const model::EngineOptions& switches)
+    : trained_(engine), tokenizer_(std::move(tokenizer)), options_(options), switches_(switches) {
     if (!engine.ops().on_device()) return;
     try {
         take_device(room);
@@ -61,7 +62,7 @@ std::shared_ptr<model::Model> Sampler::described() const {
 model::EngineOptions Sampler::engine_options(const model::Model& model) const {
     const auto prompt =
         static_cast<std::int64_t>(decode::encode_prompt(model, options_.prompt).size());
-    model::EngineOptions out;
+    model::EngineOptions out = switches_;
     out.threads = options_.threads;
     out.context = std::min<std::int64_t>(model.spec.context, prompt + options_.sample_tokens + 1);
     return out;

@@ -21,10 +21,11 @@ namespace mr::train {
 class Sampler {
   public:
     // Takes what it needs on a GPU, for as long as it lives, so that no sample fails for memory
-    // later; at most `room` bytes of what is free.
+    // later; at most `room` bytes of what is free. Of `switches` it takes the engine's switches.
     Sampler(model::TrainEngine& engine, std::shared_ptr<const text::Tokenizer> tokenizer,
             const TrainOptions& options,
-            std::uint64_t room = std::numeric_limits<std::uint64_t>::max());
+            std::uint64_t room = std::numeric_limits<std::uint64_t>::max(),
+            const model::EngineOptions& switches = {});
 
     // Held on the GPU beside the run.
     std::uint64_t device_bytes() const { return device_bytes_; }
@@ -43,6 +44,7 @@ class Sampler {
     model::TrainEngine& trained_;
     std::shared_ptr<const text::Tokenizer> tokenizer_;
     const TrainOptions& options_;
+    model::EngineOptions switches_;
     model::LiveWeights live_;
     std::unique_ptr<model::Engine> on_device_;
     std::uint64_t device_bytes_ = 0;

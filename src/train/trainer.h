@@ -8,6 +8,7 @@
 
 #include "core/arena.h"
 #include "core/progress.h"
+#include "model/engine.h"
 #include "model/spec.h"
 #include "train/metrics.h"
 #include "train/options.h"
@@ -45,6 +46,8 @@ struct TrainEvents {
     // FLOP/s that the device can do at most, where known: for the report.
     double matrix_peak = 0;
     std::string device{};  // "CPU, 2 threads"
+    // What the engine that samples come from begins with: its switches.
+    model::EngineOptions sampling{};
 };
 
 struct TrainResult {

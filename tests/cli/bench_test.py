@@ -40,6 +40,8 @@ class Bench(driver.CliTest):
             for key in ("us", "cached_us", "floor_us", "times_floor"):
                 self.assertGreater(size[key], 0, key)
         self.assertIn("x floor", self.ok(*args).out)
+        penalty = self.ok_json(*args, "--repeat-penalty", 1.2, "--repeat-window", 3000)
+        self.assertEqual((penalty["repeat_window"], len(penalty["sizes"])), (3000, 2))
 
     def test_sample_takes_the_vocabulary_of_a_model(self):
         for args, vocab in ((("random:llama-2-7b:bf16",), 32000),  # none of its 13 GB is made
@@ -55,13 +57,57 @@ class Bench(driver.CliTest):
             self.skipTest("a sanitizer takes memory of its own")
         file = self.folder / "m.gguf"
         self.ok("convert", "random:stories-110m:q8_0", file)
-        mapped = self.ok_json("bench", "load", file, "--ctx", 128, "--no-repack")
+        mapped = self.ok_json("bench", "load", file, "--ctx", 128, "--disable", "repack")
         self.assertGreater(mapped["mapped_bytes"], 0.99 * mapped["weight_bytes"])
         # Rearranged or not: never two copies. The program itself takes some 16 MB, which does not
         # shrink with the model.
         for got in mapped, self.ok_json("bench", "load", file, "--ctx", 128):
             self.assertLess(got["peak_rss_bytes"],
                             1.1 * (got["weight_bytes"] + got["kv_bytes"]) + 16e6)
+
+    def test_parts_can_be_switched_off(self):
+        words = ("fuse", "graph", "dependent-launch", "batch-products", "resident-attention",
+                 "persistent", "repack")
+        few = ("--prompt", 4, "-n", 2, "--reps", 1, "--warmup", 0)
+        self.ok("bench", "decode", MODEL, *few, "--disable", ",".join(words))
+        self.ok("bench", "decode", "--disable", "fuse", MODEL, *few)  # takes one word alone
+        self.ok("profile", "-p", "Once", "-n", 2, "--disable", "repack,graph")
+        for command in (("bench", "decode", MODEL), ("bench", "prefill", MODEL),
+                        ("bench", "load", MODEL), ("profile", "-p", "Once")):
+            self.fails(2, *command, "--disable", "fuse,frobnicate",
+                       says=["--disable", "frobnicate", *words])
+            help_of = self.ok(*[part for part in command[:2] if part != "-p"], "--help").out
+            self.assertIn("--disable LIST", help_of)
+        self.fails(2, "bench", "decode", MODEL, "--disable", ",fuse", says=["--disable", *words])
+        self.fails(2, "bench", "attention", "--disable", "fuse", says="resident-attention")
+        # Nobody else has the option, and the seven that there were are gone.
+        for command in ("run", "chat", "eval", "info"):
+            text = self.ok(command, "--help").out
+            self.assertNotIn("--disable", text, command)
+            for word in words:
+                self.assertNotIn(f"--no-{word}", text, command)
+        self.fails(2, "run", "-p", "Once", "--disable", "fuse", says="--disable")
+        self.fails(2, "run", "-p", "Once", "--no-graph", says="--no-graph")
+
+    def test_the_environment_switches_parts_off_for_every_command(self):
+        text = self.folder / "text.txt"
+        text.write_text("Once upon a time.\n")
+        for command in (("run", "-p", "Once", "-n", 1), ("chat", "-n", 1), ("info", MODEL),
+                        ("eval", MODEL, "--text", text), ("profile", "-p", "Once", "-n", 1),
+                        ("bench", "decode", MODEL), ("bench", "ladder", MODEL),
+                        ("train", "--data", self.folder / "none", "--out", self.folder / "run")):
+            self.fails(2, *command, env={"MILLRACE_DISABLE": "repack,frobnicate"},
+                       says=["MILLRACE_DISABLE", "frobnicate", "persistent, repack"])
+        once = ("run", "-p", "Once upon a time", "-n", 8, "--temp", 0, "-q")
+        plain = self.ok(*once, env={"MILLRACE_DISABLE": ""}).out
+        self.assertEqual(self.ok(*once, env={"MILLRACE_DISABLE": "repack,persistent"}).out, plain)
+        # It does what --disable does, and beside it.
+        file = self.folder / "m.gguf"
+        self.ok("convert", "random:stories-42m:q8_0", file)
+        for given in ((), ("--disable", "graph")):
+            got = self.ok_json("bench", "load", file, "--ctx", 128, *given,
+                               env={"MILLRACE_DISABLE": "repack"})
+            self.assertGreater(got["mapped_bytes"], 0.99 * got["weight_bytes"])
 
     def test_norm(self):
         self.fails(3, "bench", "norm", env={"CUDA_VISIBLE_DEVICES": ""})

@@ -48,9 +48,22 @@ class Text(GpuTest):
         self.assertGreater(len(text.split()), 50)
         # The weights are 8-bit: the two round activations alike, but for the prompt's.
         self.assertEqual(text.split()[:45], self.ok(*STORY, "--device", "cpu").out.split()[:45])
-        for switch in ("--no-graph", "--no-dependent-launch", "--check-nan", "--no-batch-products",
-                       "--no-resident-attention", "--no-persistent"):
-            self.assertEqual(self.ok(*STORY, *CUDA, switch).out, text, switch)
+        self.assertEqual(self.ok(*STORY, *CUDA, "--check-nan").out, text)
+        for switch in ("graph", "dependent-launch", "batch-products", "resident-attention",
+                       "persistent"):
+            self.assertEqual(self.ok(*STORY, *CUDA, env={"MILLRACE_DISABLE": switch}).out, text,
+                             switch)
+        ids = self.ok_json(*STORY, *CUDA)["ids"]
+        profiled = self.ok_json("profile", *STORY[1:-1], *CUDA, "--disable", "graph,persistent")
+        self.assertEqual(profiled["ids"], ids)
+
+    def test_the_penalty_looks_back_as_far_as_it_is_told(self):
+        near, far, all_of_it = (
+            self.ok("run", "-p", "Once upon a time", "-n", 200, "--temp", 0, "--ignore-eos", "-q",
+                    "--repeat-penalty", 4, "--repeat-window", window, *CUDA).out
+            for window in (64, 1000, 1000000))
+        self.assertEqual(far, all_of_it)  # the text is shorter than either
+        self.assertNotEqual(near, far)
 
     def test_eval_is_close_to_the_cpus(self):
         text = self.folder / "text.txt"
@@ -167,7 +180,8 @@ class Training(GpuTest):
         shutil.rmtree(resumed / "checkpoints" / "step-000006")
         self.ok("train", "--resume", resumed, *CUDA, "--prefetch", 0, "--recompute", "full")
         killed = self.folder / "killed"
-        code = self.train(killed, env={"MILLRACE_FAULT": "save:12"}).code
+        code = self.train(killed, program=driver.FAULTY,
+                          env={"MILLRACE_FAULT": "save:12"}).code
         self.assertEqual(code, -signal.SIGKILL)
         whole_ones = [name for name in checkpoints(killed) if name.startswith("step-")]
         self.assertLess(len(whole_ones), 2)  # killed before the second was there

@@ -11,6 +11,8 @@ import unittest
 SOURCE = pathlib.Path(os.environ.get("MILLRACE_SOURCE", pathlib.Path(__file__).parents[2]))
 BUILD = pathlib.Path(os.environ.get("MILLRACE_BUILD", SOURCE / "build" / "release"))
 BIN = os.environ.get("MILLRACE_BIN", str(BUILD / "millrace"))
+# The same with MILLRACE_FAULT (faulty.cpp).
+FAULTY = os.environ.get("MILLRACE_FAULTY", str(BUILD / "millrace_faulty"))
 DATA = pathlib.Path(os.environ.get("MILLRACE_DATA", SOURCE / ".." / "shared" / "data"))
 REFERENCE = SOURCE / "tests" / "reference"
 STORIES = DATA / "models" / "stories260K.bin"
@@ -26,8 +28,8 @@ class Result:
         return json.loads(self.raw.decode("utf-8"))
 
 
-def millrace(*arguments, stdin=b"", env=None, timeout=120, **kwargs):
-    done = subprocess.run([BIN, *map(str, arguments)], input=stdin, stdout=subprocess.PIPE,
+def millrace(*arguments, stdin=b"", env=None, timeout=120, program=BIN, **kwargs):
+    done = subprocess.run([program, *map(str, arguments)], input=stdin, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, timeout=timeout,
                           env={**os.environ, **(env or {})}, **kwargs)
     return Result(done.returncode, done.stdout, done.stderr)

@@ -19,7 +19,7 @@ import termios
 import time
 
 import driver
-from driver import BIN, millrace
+from driver import BIN, FAULTY, millrace
 
 
 def shape(**other):
@@ -191,7 +191,8 @@ class TrainTest(driver.CliTest):
         killed = 0
         for point in points:
             run = self.folder / f"run{point}"
-            result = self.start(run, "--keep", "1", env={"MILLRACE_FAULT": f"save:{point}"})
+            result = self.start(run, "--keep", "1", program=FAULTY,
+                                env={"MILLRACE_FAULT": f"save:{point}"})
             if result.code == 0:
                 continue  # fewer points than that
             self.assertEqual(result.code, -signal.SIGKILL)
@@ -203,6 +204,15 @@ class TrainTest(driver.CliTest):
             # Nothing half written is left.
             self.assertEqual([n for n in checkpoints(run) if n.startswith(".")], [])
         self.assertGreaterEqual(killed, 4)
+
+    def test_faults_are_for_the_tests_program_alone(self):
+        run = self.folder / "run"
+        result = self.start(run, env={"MILLRACE_FAULT": "save:1"})
+        self.assertEqual(result.code, 0, result.err)
+        self.assert_same_end(run)
+        self.assertNotIn(b"MILLRACE_FAULT", pathlib.Path(BIN).read_bytes())
+        # ... which takes no fault that it does not know for none.
+        self.assertEqual(self.start(run, program=FAULTY, env={"MILLRACE_FAULT": "save:x"}).code, 2)
 
     def test_killed_at_any_time(self):
         run = self.folder / "run"
@@ -228,7 +238,7 @@ class TrainTest(driver.CliTest):
         self.assert_saved_last_step(run)
 
     def test_ctrl_c_again_does_not_cut_the_save(self):
-        run, process = self.running(stderr=subprocess.PIPE,
+        run, process = self.running(stderr=subprocess.PIPE, program=FAULTY,
                                     env={**os.environ, "MILLRACE_FAULT": "ctrl-c:3"})
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
@@ -236,11 +246,11 @@ class TrainTest(driver.CliTest):
         self.assertIn(b"still saving", err)
         self.assert_saved_last_step(run)
 
-    def running(self, *more, data=None, **kwargs):
+    def running(self, *more, data=None, program=BIN, **kwargs):
         """A run without end, once it has done a step."""
         run = self.folder / "run"
         process = subprocess.Popen(
-            [BIN, "train", *SHAPE, *QUIET, "--steps", "100000", "--save-every", "0", "--data",
+            [program, "train", *SHAPE, *QUIET, "--steps", "100000", "--save-every", "0", "--data",
              str(data or self.data), "--out", str(run), *more], **kwargs)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)

@@ -182,8 +182,8 @@ void every_sequence_has_the_bits_it_has_alone(DType type) {
     }
 }
 
-// 256 sequences have blocks of decode that stay (`--no-resident-attention` is the other way), and
-// these give the same bits. Prompts of more than cuda::kDecodeRows tokens are left out: their
+// 256 sequences have blocks of decode that stay (`--disable resident-attention` is the other way),
+// and these give the same bits. Prompts of more than cuda::kDecodeRows tokens are left out: their
 // kernels add in another order.
 TEST_F(GpuBatch, AttentionWhoseBlocksStayHasTheBitsOfTheOther) {
     const test::OnDevice loaded = small_model(DType::bf16);

@@ -166,6 +166,58 @@ TEST_F(GpuEngine, GreedyTextOfTheBundledModelIsTheCpusInF32) {
                                     "little boy named Tom. He had a puppy named Biscuit."));
 }
 
+// However long the window is: what is drawn is what ops::sample() draws from the same logits, with
+// the penalty on as much of the text. The ring of 65 comes round; the last one is longer than the
+// text can be.
+TEST_F(GpuEngine, ThePenaltyLooksBackAsFarAsItIsTold) {
+    constexpr std::size_t kPrompt = 40, kDrawn = 200;
+    const test::OnDevice loaded = test::load_on_device("random:stories-42m:bf16");
+    EngineOptions options;
+    options.context = kPrompt + kDrawn;
+    const auto engine = loaded.engine(options);
+    const int vocab = loaded.model->spec.vocab;
+    std::vector<std::byte> scratch(ops::sample_scratch_bytes(vocab));
+    ThreadPool pool(1);
+    Context cpu;
+    cpu.pool = &pool;
+    cpu.scratch = scratch;
+    const auto feed = [&](SeqId seq, std::span<const std::int32_t> ids) {
+        const BatchItem item{seq, ids, BatchItem::Logits::last};
+        return engine->submit({&item, 1});
+    };
+    for (const int window : {0, 64, 65, 150, 1'000'000}) {
+        for (const float temperature : {0.0f, 0.8f}) {
+            std::vector<std::int32_t> text = some_ids(kPrompt, vocab);
+            SeqId seq = engine->cache().open();
+            decode::DecodeRow row;
+            row.seq = seq;
+            row.params = {temperature, 40, 0.95f, 0, 1.5f, 3};
+            row.recent = text;
+            row.window = window;
+            row.most = kDrawn;
+            decode::DecodeLoop loop(*engine, feed(seq, text), {row});
+            for (std::size_t i = 0; i < kDrawn; ++i) text.push_back(loop.next()[0].id);
+            engine->synchronize();
+            engine->cache().close(seq);
+
+            seq = engine->cache().open();
+            const std::span<const std::int32_t> all(text);
+            for (std::size_t i = kPrompt; i < text.size(); ++i) {
+                const std::size_t fed = i == kPrompt ? kPrompt : 1;
+                const std::vector<float> logits =
+                    values(*engine, feed(seq, all.subspan(i - fed, fed)));
+                const std::size_t seen = std::min(i, static_cast<std::size_t>(window));
+                const Tensor row_of(const_cast<float*>(logits.data()), DType::f32, {vocab});
+                const ops::Sampled want =
+                    ops::sample(cpu, row_of, row.params, all.subspan(i - seen, seen), i);
+                ASSERT_EQ(text[i], want.id)
+                    << "window " << window << " temperature " << temperature << " token " << i;
+            }
+            engine->cache().close(seq);
+        }
+    }
+}
+
 // Perplexity in 16 bits, on the GPU and on the CPU.
 void expect_the_cpus_perplexity(const std::string& path, const std::string& stories,
                                 const decode::EvalOptions& eval) {

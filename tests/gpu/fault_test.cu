@@ -60,7 +60,7 @@ __global__ void meeting(unsigned* counter, unsigned* out, bool all) {
     atomicAdd(out, 1u);
 }
 
-// The end of a program, as main() has it (src/cli/main.cpp).
+// The end of a program, as the command line has it (src/cli/program.cpp).
 template <typename Body>
 [[noreturn]] void program(Body&& body) {
     try {

@@ -23,7 +23,7 @@ struct Options {
     std::vector<int> keys{128, 512, 4096, 32768};
     std::vector<int> prompts{2048};
     FlashTables plain;
-    std::string only, grid, peer;
+    std::string only, grid, peer, disable;
     bool json = false;
 };
 
@@ -97,6 +97,7 @@ void check(const Options& options) {
 int bench(Options options) {
     check(options);
     options.shape.dtype = *dtype_from_name(options.type);
+    options.shape.resident = options.disable.empty();
     options.plain.torch = options.peer == "torch";
     const std::string gpu = cuda::require_device().name;
     const observe::Ceilings& ceilings = observe::device_ceilings();
@@ -178,8 +179,10 @@ void add_bench_attention(const Command& bench_app, Action& action) {
     command.add_option("--sinks", options->shape.sinks, "... and how many of the first besides")
         .range(0, 1 << 22)
         .shows_default();
-    command.add_flag("!--no-resident-attention", options->shape.resident,
-                     "Paged cache: blocks do not stay (prefill: mma.sync instead of wgmma)");
+    command
+        .add_option("--disable", options->disable,
+                    "Paged cache: blocks do not stay (prefill: mma.sync instead of wgmma)")
+        .one_of({"resident-attention"});
     command.add_option("--heads", options->shape.heads, "Query heads")
         .range(1, 1024)
         .shows_default();

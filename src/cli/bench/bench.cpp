@@ -171,6 +171,7 @@ int prefill_bench(const Options& options) {
 
 // Once: what a second load would find in memory is not what a user waits for.
 int load_bench(const Options& options) {
+    disabled(options.shared);  // a misspelt word is told, also where no engine asks for the list
     if (use_cuda(options.shared)) {
         model::DeviceLoadOptions how;
         how.through_map = options.through_map;
@@ -224,6 +225,7 @@ Command add_kind(const Command& bench, const std::shared_ptr<Options>& options, 
     const Command command = bench.add_subcommand(name, what);
     add_model_options(command, options->shared);
     add_engine_options(command, options->shared);
+    add_disable_option(command, options->shared);
     add_json_option(command, options->shared);
     command.footer(fmt::format("Example:\n  millrace bench {} random:tinyllama-1.1b:q8_0", name));
     return command;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/engine.h"
 #include "cli/json.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
@@ -78,6 +79,7 @@ int ladder_bench(const Options& options) {
     ladder::check_rungs(wanted.rungs);
     wanted.cuda = use_cuda(options.shared);
     wanted.threads = thread_count(options.shared);
+    wanted.engine = engine_switches(options.shared);
     ProgressLine line;
     // Refused before its weights are read or made.
     const auto planned = [](const model::Model& model) {

@@ -63,13 +63,18 @@ int sample_bench(Options options) {
                  {"top_k", params.top_k},
                  {"top_p", params.top_p},
                  {"min_p", params.min_p},
+                 {"repeat_penalty", params.repeat_penalty},
+                 {"repeat_window", options.measure.window},
                  {"read_gb_s", read / 1e9},
                  {"sizes", Json::array()}};
     std::string text = fmt::format(
-        "sample: vocabulary {}, temperature {}, top-k {}, top-p {}, min-p {}, on {}\n"
+        "sample: vocabulary {}, temperature {}, top-k {}, top-p {}, min-p {}{}, on {}\n"
         "  one read of the logits at the measured {:.0f} GB/s is the floor\n"
         "  {:>5}  {:>10}  {:>12}  {:>9}  {:>7}\n",
         options.measure.vocab, params.temperature, params.top_k, params.top_p, params.min_p,
+        params.repeat_penalty == 1.0f ? ""
+                                      : fmt::format(", a penalty of {} on {} tokens",
+                                                    params.repeat_penalty, options.measure.window),
         m.device, read / 1e9, "rows", "us", "in cache us", "floor us", "x floor");
     for (const ops::SampleTiming& t : m.timings) {
         const double floor = static_cast<double>(t.bytes) / read;
@@ -105,6 +110,11 @@ void add_bench_sample(const Command& bench, Action& action) {
     command.add_option("--top-k", measure.params.top_k, "0: all").shows_default();
     command.add_option("--top-p", measure.params.top_p, "1: all").shows_default();
     command.add_option("--min-p", measure.params.min_p, "0: all").shows_default();
+    command.add_option("--repeat-penalty", measure.params.repeat_penalty, "1: none")
+        .shows_default();
+    command.add_option("--repeat-window", measure.window, "Tokens that it applies to")
+        .range(0, 1 << 20)
+        .shows_default();
     command
         .add_option("--team", measure.team,
                     "Blocks of the GPU that share a row: 1 to 16; 0: what is best")

@@ -121,8 +121,9 @@ std::uint64_t DeviceBuffers::scratch_bytes(const Model& model, const EngineOptio
 }
 
 std::uint64_t DeviceBuffers::beside_bytes(const Model& model, const EngineOptions& options) {
-    return cuda::DeviceArena::padded(
-               cuda::Sampler::device_bytes(row_bucket(options.max_sequences))) +
+    // A window may be as long as a text.
+    return cuda::DeviceArena::padded(cuda::Sampler::device_bytes(
+               row_bucket(options.max_sequences), static_cast<int>(options.context))) +
            cuda::DeviceArena::padded(most_stages(model.spec) * sizeof(cuda::Stamp));
 }
 

@@ -13,15 +13,6 @@
 namespace mr::model {
 namespace {
 
-// What a row of the step is, in device memory.
-struct RowTables {
-    cuda::SampleRow* sample;  // [rows]
-    std::int32_t* next_ids;   // [rows]
-    std::int32_t* positions;  // [rows]
-    std::int32_t* pages;      // [rows, max_pages]
-    int max_pages;
-};
-
 __global__ void advance_kernel(std::int32_t* positions, const cuda::SampleRow* sample, int rows) {
     cuda::wait_for_previous();
     cuda::let_next_start();
@@ -29,31 +20,24 @@ __global__ void advance_kernel(std::int32_t* positions, const cuda::SampleRow* s
     if (i < rows && sample[i].active) ++positions[i];
 }
 
-// Row `last` goes where row `hole` was, and its own place sleeps: one key, in the spare page.
-__global__ void leave_kernel(RowTables t, int hole, int last, std::int32_t spare) {
+// Position and pages of row `last` go where those of row `hole` were, and its own place sleeps: one
+// key, in the spare page.
+__global__ void leave_kernel(std::int32_t* positions, std::int32_t* pages, int max_pages, int hole,
+                             int last, std::int32_t spare) {
     cuda::wait_for_previous();
-    const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+    std::int32_t* const from = pages + static_cast<std::int64_t>(last) * max_pages;
+    std::int32_t* const to = pages + static_cast<std::int64_t>(hole) * max_pages;
     if (hole != last) {
-        static_assert(sizeof(cuda::SampleRow) % sizeof(std::uint32_t) == 0);
-        const auto* from = reinterpret_cast<const std::uint32_t*>(t.sample + last);
-        auto* to = reinterpret_cast<std::uint32_t*>(t.sample + hole);
-        const int words = static_cast<int>(sizeof(cuda::SampleRow) / sizeof(std::uint32_t));
-        for (int i = thread; i < words; i += threads) to[i] = from[i];
-        const std::int64_t pages = t.max_pages;
-        for (int i = thread; i < t.max_pages; i += threads) {
-            t.pages[hole * pages + i] = t.pages[last * pages + i];
+        for (int i = static_cast<int>(threadIdx.x); i < max_pages;
+             i += static_cast<int>(blockDim.x)) {
+            to[i] = from[i];
         }
-        if (thread == 0) {
-            t.next_ids[hole] = t.next_ids[last];
-            t.positions[hole] = t.positions[last];
-        }
+        if (threadIdx.x == 0) positions[hole] = positions[last];
     }
     __syncthreads();
-    if (thread == 0) {
-        t.sample[last].active = 0;
-        t.next_ids[last] = 0;
-        t.positions[last] = 0;
-        t.pages[static_cast<std::int64_t>(last) * t.max_pages] = spare;
+    if (threadIdx.x == 0) {
+        positions[last] = 0;
+        from[0] = spare;
     }
 }
 
@@ -130,17 +114,19 @@ void Resident::compact(Stays&& stays) {
 void Resident::leave(int row) {
     const int last = static_cast<int>(rows_.size()) - 1;
     const DeviceBuffers::Arrays& a = buffers_.decode;
-    const RowTables tables{sampler_.state().rows, sampler_.next_ids(), a.positions, a.pages,
-                           buffers_.max_pages};
-    const Meanwhile whole(ctx_.dependent_launch, false);
-    cuda::launch(ctx_, dim3(1), dim3(128), 0, leave_kernel, tables, row, last, spare_);
+    {
+        const Meanwhile whole(ctx_.dependent_launch, false);
+        cuda::launch(ctx_, dim3(1), dim3(128), 0, leave_kernel, a.positions, a.pages,
+                     buffers_.max_pages, row, last, spare_);
+    }
+    sampler_.copy_row(row, last);
+    sampler_.clear_row(last, &ledger_);
     slots_[static_cast<std::size_t>(rows_[static_cast<std::size_t>(row)])].row = -1;
     if (row != last) {
         rows_[static_cast<std::size_t>(row)] = rows_.back();
         slots_[static_cast<std::size_t>(rows_.back())].row = row;
     }
     rows_.pop_back();
-    sampler_.move_row(row, last);
 }
 
 // The slot's sequence becomes a row; its next token is drawn for `position`.
@@ -160,8 +146,9 @@ void Resident::join(Slot index, std::int64_t position) {
     send(to.positions + row, {&at, 1});
     // All pages that were reserved for it: a step asks the host for nothing.
     send(to.pages + row * buffers_.max_pages, cache_->pages(slot.seq));
-    sampler_.set_row(slot.row, slot.params.sampling, position, slot.params.recent, &ledger_,
-                     std::min(slot.params.window, cuda::kMostRecent));
+    // A longer window sees no more than the whole text.
+    sampler_.set_row(slot.row, slot.params.sampling, position, slot.params.recent,
+                     std::min(slot.params.window, sampler_.most_recent()), &ledger_);
 }
 
 // draws[i] from row i of the logits. The staging has begun.

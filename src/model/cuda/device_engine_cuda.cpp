@@ -31,7 +31,7 @@ Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const Dev
       spec_(model_->spec),
       kv_memory_("KV cache", KvCache::bytes(spec_, device_pages(options), *options.kv_type)),
       products_(spec_, *weights_, buffers_),
-      sampler_(stream_, row_bucket(options.max_sequences)),
+      sampler_(stream_, row_bucket(options.max_sequences), static_cast<int>(options.context)),
       timeline_(DeviceBuffers::most_stages(spec_)) {
     cache_ = std::make_unique<KvCache>(spec_, device_pages(options), options.max_sequences,
                                        options.context, *options.kv_type, kv_memory_.data());

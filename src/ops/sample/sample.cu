@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 
 #include "core/cuda/kernel.cuh"
@@ -18,7 +19,8 @@ __device__ void publish(const SampleState& state, int r, const SampleRow& before
     if (drawn.flags != kSampleInactive) {
         row.position = before.position + 1;
         if (drawn.flags == 0 && before.window > 0) {
-            row.recent[before.recent_next] = drawn.id;
+            state.recent[static_cast<std::int64_t>(r) * state.most_recent + before.recent_next] =
+                drawn.id;
             row.recent_next = (before.recent_next + 1) % before.window;
             row.recent_used = min(before.recent_used + 1, before.window);
         }
@@ -40,48 +42,49 @@ __device__ void publish(const SampleState& state, int r, const SampleRow& before
     slot->tag = static_cast<u32>(step + 1) << 4 | drawn.flags;
 }
 
-// A team of blocks per row. Two blocks fit on a multiprocessor: 32 rows of 8 blocks run at once on
-// 132 of them.
+// A team of blocks per row. Two blocks fit on a multiprocessor, clusters or not: 32 rows of 8
+// blocks run at once on 132 of them.
 template <bool kCluster, bool kGreedy>
-__global__ void __launch_bounds__(kThreads, kCluster ? 2 : 1)
+__global__ void __launch_bounds__(kThreads, 2)
     sample_rows(const float* logits, int vocab, SampleState state, Stamp* stamp) {
-    extern __shared__ __align__(16) float slice[];
+    extern __shared__ __align__(16) float memory[];
     __shared__ Work work;
     wait_for_previous();
     let_next_start();
     const StageClock clock(stamp);
     const int row = static_cast<int>(blockIdx.x) / Team<kCluster>::size();
-    RowDraw<kCluster> draw(work, slice, logits + static_cast<std::int64_t>(row) * vocab, vocab);
-    const Drawn drawn =
-        draw.template draw<kGreedy>(state.rows[row], state.steps ? state.steps + row : nullptr);
+    RowDraw<kCluster> draw(work, memory, logits + static_cast<std::int64_t>(row) * vocab, vocab);
+    const Drawn drawn = draw.template draw<kGreedy>(state, row);
     if (Team<kCluster>::rank() == 0 && thread() == 0) {
         publish(state, row, work.row, work.step, drawn);
     }
 }
 
+// The shared memory of a block beside Work.
 std::size_t slice_bytes(std::int64_t vocab, int team) {
-    return team == 1 ? kFilterBits / 8
-                     : sizeof(float) * static_cast<std::size_t>(
-                                           RowDraw<true>::slice_of(static_cast<int>(vocab), team));
+    const int slice = RowDraw<true>::slice_of(static_cast<int>(vocab), team);
+    return sizeof(u32) * static_cast<std::size_t>(RowDraw<true>::mark_words(slice)) +
+           (team > 1 ? sizeof(float) * static_cast<std::size_t>(slice) : 0);
 }
 
-// What a kernel may use, raised once; also whether there are clusters.
-template <typename Kernel>
-bool prepare_clusters(Kernel* kernel) {
-    cudaFuncAttributes attributes{};
-    MR_CUDA_CALL(cudaFuncGetAttributes(&attributes, kernel));
-    if (this_gpu().sm < 90) return false;
-    const std::size_t room = this_gpu().shared_per_block - attributes.sharedSizeBytes;
-    MR_CUDA_CALL(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      static_cast<int>(room)));
-    MR_CUDA_CALL(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
-    return true;
-}
-
-template <bool kGreedy>
-bool has_clusters() {
-    static const bool has = prepare_clusters(sample_rows<true, kGreedy>);
-    return has;
+// ... and the most that it can be, which is asked for once; 0: this device has no clusters.
+template <bool kCluster, bool kGreedy>
+std::size_t most_slice_bytes() {
+    static const std::size_t bytes = [] {
+        const auto kernel = sample_rows<kCluster, kGreedy>;
+        cudaFuncAttributes attributes{};
+        MR_CUDA_CALL(cudaFuncGetAttributes(&attributes, kernel));
+        if (kCluster && this_gpu().sm < 90) return std::size_t{0};
+        const std::size_t room = this_gpu().shared_per_block - attributes.sharedSizeBytes;
+        MR_CUDA_CALL(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                          static_cast<int>(room)));
+        if (kCluster) {
+            MR_CUDA_CALL(
+                cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+        }
+        return room;
+    }();
+    return bytes;
 }
 
 template <bool kGreedy>
@@ -114,13 +117,12 @@ constexpr std::int64_t kSmallVocab = 8192;
 }  // namespace
 
 bool sample_team_fits(std::int64_t vocab, int team) {
-    if (team == 1) return true;
     const bool power_of_two = team > 0 && (team & (team - 1)) == 0;
     if (!power_of_two || team > Team<true>::kMost) return false;
-    if (!has_clusters<false>() || !has_clusters<true>()) return false;
-    if (slice_bytes(vocab, team) + sizeof(Work) + 1024 > this_gpu().shared_per_block) {
-        return false;
-    }
+    const std::size_t most =
+        team == 1 ? std::min(most_slice_bytes<false, false>(), most_slice_bytes<false, true>())
+                  : std::min(most_slice_bytes<true, false>(), most_slice_bytes<true, true>());
+    if (slice_bytes(vocab, team) > most) return false;
     if (team <= 8) return true;
     // More than 8 is more than CUDA promises: ask.
     cudaLaunchConfig_t config{};
@@ -147,9 +149,11 @@ void sample(const Context& ctx, Tensor logits, const SampleState& state, SampleK
     MR_CHECK(vocab > 0 && vocab <= 1 << 19, "the vocabulary has at most 2^19 tokens");
     MR_CHECK(state.rows != nullptr, "every row has its parameters");
     MR_CHECK(!state.ring || (state.steps && state.ring_slots > 0), "a ring has slots and steps");
+    MR_CHECK(!state.recent == (state.most_recent == 0), "rings of recent tokens have places");
     if (team == 0) team = vocab >= kSmallVocab && sample_team_fits(vocab, 8) ? 8 : 1;
     MR_CHECK(sample_team_fits(vocab, team), "the device has teams of that size");
-    // Compare, subtract, exponential, add: 4 operations a logit, as on the CPU.
+    // Compare, subtract, exponential, add: 4 operations a logit, as on the CPU. How much of the
+    // rings is read, only the device knows.
     const OpRecord work{1, logits.bytes() + static_cast<std::uint64_t>(rows) * sizeof(SampleRow),
                         static_cast<std::uint64_t>(rows) * sizeof(SampleSlot),
                         4 * static_cast<std::uint64_t>(rows * vocab), 0};

@@ -14,21 +14,24 @@
 
 namespace mr::cuda {
 
-// Most tokens the repetition penalty can look back on.
-inline constexpr int kMostRecent = 64;
-
 // What one row samples with, in device memory. The kernel moves `position` and the recent tokens on
 // after every draw.
+//
+// A row of the state is its SampleRow, its ring of recent tokens and its id in next_ids, and
+// nothing else: who copies these three to another row, on the stream, has moved it, and that row
+// draws what this one would have drawn (Sampler::copy_row()). What is numbered by the row, not by
+// what it draws, stays: steps, the ring in host memory.
 struct SampleRow {
     float temperature, top_p, min_p, repeat_penalty;
     std::int32_t top_k;
     std::int32_t active;  // 0: the row is passed over
     std::uint64_t seed;
-    std::int64_t position;     // of the token that is drawn next: Philox's index
-    std::int32_t window;       // how many recent tokens count, at most kMostRecent
+    std::int64_t position;  // of the token that is drawn next: Philox's index
+    // The penalty's tokens: the first recent_used of the row's ring, in no order that counts. With
+    // a window the ring has as many places in use, and goes round; without, it stays as it is.
+    std::int32_t window;       // how many recent tokens count, at most SampleState::most_recent
     std::int32_t recent_used;  // how many there are
     std::int32_t recent_next;  // where the next one goes
-    std::int32_t recent[kMostRecent];
     std::int32_t unused;
 };
 
@@ -54,6 +57,8 @@ struct SampleSlot {
 // result may be null.
 struct SampleState {
     SampleRow* rows = nullptr;       // [rows]
+    std::int32_t* recent = nullptr;  // [rows, most_recent]  rings of recent tokens
+    int most_recent = 0;             // 0: no row has any
     std::uint64_t* steps = nullptr;  // [rows]  draws of this row so far; null: no ring
     SampleSlot* ring = nullptr;      // [rows, ring_slots]  host memory; step s is in s % ring_slots
     int ring_slots = 0;
@@ -72,25 +77,30 @@ enum class SampleKind {
 // a row do not depend on the other rows, nor on `team`: how many blocks work on a row (a cluster of
 // 2, 4, 8 or 16 on sm_90, 1 everywhere; 0: what is best). Weights are summed as integers, so that
 // no order of adding changes anything; they agree with the CPU's to 2^-44 of the best one's.
+// A row has at most 2^19 logits. Shared memory holds a bit for each of them, which on sm_75 has
+// room for 325,000.
 void sample(const Context& ctx, Tensor logits, const SampleState& state,
             SampleKind kind = SampleKind::any, int team = 0);
 // Whether this device and build can put `team` blocks on a row of that many logits.
 bool sample_team_fits(std::int64_t vocab, int team);
 
-// Rows, their state and the ring.
+// Rows, their state and the rings.
 class Sampler {
   public:
-    explicit Sampler(const Stream& stream, int max_rows, int ring_slots = 64);
+    // `most_recent`: the longest window of a row; 0: there is no penalty.
+    explicit Sampler(const Stream& stream, int max_rows, int most_recent, int ring_slots = 64);
 
     // From the next launch on, row `row` draws with these parameters; `position` is the index of
-    // the token it draws next, `recent` the tokens before it (the last `window` count). Uploaded on
-    // the stream. Throws what ops::sample() throws for parameters out of range.
+    // the token it draws next, `recent` the tokens before it, of which, and of those that it draws,
+    // the last `window` count. Uploaded on the stream, the tokens only where the penalty is not 1.
+    // Throws what ops::sample() throws for parameters out of range.
     void set_row(int row, const ops::SampleParams& params, std::int64_t position,
-                 std::span<const std::int32_t> recent, Ledger* ledger, int window = kMostRecent);
+                 std::span<const std::int32_t> recent, int window, Ledger* ledger);
     void clear_row(int row, Ledger* ledger);  // the row is passed over
-    // What is in row `from` on the device now lies in row `to`, and row `from` is passed over: the
-    // caller's kernel has moved it.
-    void move_row(int to, int from);
+    // From the next launch on, row `to` draws what row `from` would have drawn, which stays as it
+    // is. On the stream; nothing comes from the host. (A kernel may do the same; kind() then still
+    // says what was set.)
+    void copy_row(int to, int from);
 
     // Launches a draw for rows of the state, from `first` on: logits f32 [rows, vocab]. May be
     // captured; then call replayed() after every launch of the graph.
@@ -115,18 +125,23 @@ class Sampler {
     const SampleState& state() const { return state_; }
     std::int32_t* next_ids() const { return state_.next_ids; }  // [max_rows] on the device
     int max_rows() const { return static_cast<int>(steps_.size()); }
-    static std::size_t device_bytes(int max_rows);
+    int most_recent() const { return state_.most_recent; }
+    static std::size_t device_bytes(int max_rows, int most_recent);
 
   private:
+    SampleRow& staged(int row) const;  // as it was set: the kernel moves the device's on
+    std::int32_t* ring_of(int row) const;
     void upload(int row, Ledger* ledger);
+    void upload_recent(int row, std::span<const std::int32_t> tokens, Ledger* ledger);
 
     const Stream& stream_;
     DeviceArena memory_;
     PinnedBuffer ring_, staging_;
+    PinnedBuffer tokens_;          // recent tokens on their way, one piece behind the other
+    std::size_t tokens_used_ = 0;  // of it since it was last empty
+    Event tokens_read_;            // the last piece has left it
     SampleState state_;
     std::vector<std::uint64_t> steps_;
-    enum class Draws : std::uint8_t { nothing, greedy, any };
-    std::vector<Draws> draws_;     // what each row does
     std::vector<Event> uploaded_;  // of each row's staging memory
 };
 

@@ -35,15 +35,15 @@ class RowDraw : RowSlice<kCluster> {
     using typename Slice::Blocks;
 
   public:
+    using Slice::mark_words;
     using Slice::slice_of;
-    // `slice`: [slice_of()] in shared memory; without a cluster, kFilterBits.
-    __device__ RowDraw(Work& work, float* slice, const float* logits, int vocab)
-        : Slice(work, slice, logits, vocab) {}
+    __device__ RowDraw(Work& work, float* memory, const float* logits, int vocab)
+        : Slice(work, memory, logits, vocab) {}
 
     // The result is valid in the first thread of the first block.
     template <bool kGreedy>
-    __device__ Drawn draw(const SampleRow& row, const u64* step) {
-        Slice::load(row, step);
+    __device__ Drawn draw(const SampleState& state, int row) {
+        Slice::load(state, row);
         if (!row_.active) return {0, 0, 0, kSampleInactive};
         Slice::apply_penalty();
         Slice::agree_on_best();

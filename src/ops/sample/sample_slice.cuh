@@ -29,8 +29,9 @@ struct Work {
     u64 crossing, crossing_weight;  // the candidate a descent found
 };
 
-// A filter of the ids the penalty applies to, for blocks that keep no slice.
-constexpr int kFilterBits = 1 << 14;
+// Tokens of a row's ring that are on their way with the row, before anybody knows how many count:
+// as many as the usual window has.
+constexpr int kFetched = 64;
 
 template <bool kCluster>
 class RowSlice {
@@ -39,16 +40,25 @@ class RowSlice {
     __host__ __device__ static int slice_of(int vocab, int blocks) {
         return ((vocab + 3) / 4 + blocks - 1) / blocks * 4;
     }
+    // A bit for each of them: whether the penalty applies to it.
+    __host__ __device__ static int mark_words(int slice) { return (slice + 31) / 32; }
 
   protected:
     using Blocks = Team<kCluster>;
 
-    // `slice`: [slice_of()] in shared memory; without a cluster it is the filter instead.
-    __device__ RowSlice(Work& work, float* slice, const float* logits, int vocab)
-        : work_(work), row_(work.row), raw_(logits), own_(slice), vocab_(vocab) {
-        const int each = slice_of(vocab, Blocks::size());
-        first_ = min(Blocks::rank() * each, vocab);
-        end_ = min(first_ + each, vocab);
+    // `memory`: shared; in a cluster the slice, f32 [slice_of()], then the marks, u32
+    // [mark_words(slice_of())]; a block alone keeps no slice, and has the marks alone.
+    __device__ RowSlice(Work& work, float* memory, const float* logits, int vocab)
+        : work_(work), row_(work.row), raw_(logits), own_(memory), vocab_(vocab) {
+        first_ = 0;
+        end_ = vocab;
+        marks_ = reinterpret_cast<u32*>(memory);
+        if constexpr (kCluster) {
+            const int each = slice_of(vocab, Blocks::size());
+            first_ = min(Blocks::rank() * each, vocab);
+            end_ = min(first_ + each, vocab);
+            marks_ += each;
+        }
     }
 
     // ---- the slice ----
@@ -56,19 +66,11 @@ class RowSlice {
     __device__ float penalty(float x) const {
         return x > 0 ? x / row_.repeat_penalty : x * row_.repeat_penalty;
     }
-    __device__ u32& filter_word(int id) const {
-        return reinterpret_cast<u32*>(own_)[(id & (kFilterBits - 1)) / 32];
-    }
     // Logit `id` of the slice after the penalty.
     __device__ float at(int id) const {
         if constexpr (kCluster) return own_[id - first_];
-        float x = raw_[id];
-        if (penalised_ && filter_word(id) >> (id % 32) & 1) {
-            for (int i = 0; i < row_.recent_used; ++i) {
-                if (row_.recent[i] == id) return penalty(x);
-            }
-        }
-        return x;
+        const float x = raw_[id];  // first_ is 0
+        return penalised_ && marks_[id / 32] >> (id % 32) & 1 ? penalty(x) : x;
     }
     // f(id, logit) for this thread's part of the slice. A slice in shared memory ends with up to
     // three -inf, whose ids mean nothing.
@@ -91,12 +93,16 @@ class RowSlice {
         }
     }
 
-    __device__ void load(const SampleRow& row, const u64* step) {
+    __device__ void load(const SampleState& state, int row) {
         constexpr int kRowWords = static_cast<int>(sizeof(SampleRow) / sizeof(u32));
         u32 word = 0;  // of the parameters: on its way while the logits are
         u64 steps = 0;
-        if (thread() < kRowWords) word = reinterpret_cast<const u32*>(&row)[thread()];
-        if (thread() == 0 && step) steps = *step;
+        if (thread() < kRowWords) word = reinterpret_cast<const u32*>(state.rows + row)[thread()];
+        if (thread() == 0 && state.steps) steps = state.steps[row];
+        recent_ = state.recent + static_cast<std::int64_t>(row) * state.most_recent;
+        if (thread() < min(kFetched, state.most_recent)) fetched_ = recent_[thread()];
+        const int marks = mark_words(slice_of(vocab_, Blocks::size()));
+        for (int i = thread(); i < marks; i += kThreads) marks_[i] = 0;
         work_.bin_count[thread()] = 0;
         if (thread() == 0) work_.listed = 0;
         thread_best_ = -kInfinity;
@@ -109,7 +115,6 @@ class RowSlice {
         const int count = end_ - first_;
         if constexpr (!kCluster) {
             for (int i = thread(); i < count; i += kThreads) see(from[i]);
-            for (int i = thread(); i < kFilterBits / 32; i += kThreads) filter_word(32 * i) = 0;
         } else if (reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {
             constexpr int kBatch = 5;  // loads in flight per thread
             const float4* quads = reinterpret_cast<const float4*>(from);
@@ -150,25 +155,30 @@ class RowSlice {
         penalised_ = row_.repeat_penalty != 1.0f && row_.recent_used > 0;
     }
 
-    // From the raw logit, once per distinct token. Who changes a logit remembers which: the
-    // confidence is on the logits as they came.
+    // From the raw logit: a token that is there twice is marked, and changed, as if it were there
+    // once, whoever comes first. All blocks of the team look at all of the ring, and only before
+    // they agree on the best: after that the ring may be written.
     __device__ void apply_penalty() {
-        changed_ = -1;
         if (!penalised_) return;
-        const int id = thread() < row_.recent_used ? row_.recent[thread()] : -1;
-        bool first = id >= first_ && id < end_;
-        for (int i = 0; first && i < thread(); ++i) first = row_.recent[i] != id;
-        if (first) {
-            changed_ = id;
-            if constexpr (kCluster) {
-                own_[id - first_] = penalty(raw_[id]);
-            } else {
-                atomicOr(&filter_word(id), 1u << (id % 32));
+        constexpr int kBatch = 4;  // loads in flight per thread
+        for (int i = thread(); i < row_.recent_used; i += kBatch * kThreads) {
+            int id[kBatch];
+#pragma unroll
+            for (int b = 0; b < kBatch; ++b) {
+                const int at = i + b * kThreads;
+                id[b] = at < kFetched ? fetched_ : at < row_.recent_used ? recent_[at] : -1;
             }
+#pragma unroll
+            for (int b = 0; b < kBatch; ++b) mark(id[b]);
         }
         __syncthreads();
         thread_best_ = -kInfinity;
         each([&](int, float x) { thread_best_ = fmaxf(thread_best_, x); });
+    }
+    __device__ void mark(int id) {
+        if (id < first_ || id >= end_) return;
+        if constexpr (kCluster) own_[id - first_] = penalty(raw_[id]);
+        atomicOr(&marks_[(id - first_) / 32], 1u << ((id - first_) % 32));
     }
 
     __device__ void agree_on_best() {
@@ -248,11 +258,17 @@ class RowSlice {
             raw_best_ < kInfinity ? fminf(x - raw_best_, 0.0f) : (x == kInfinity ? 0 : -kInfinity);
         return __float2ull_rn(__expf(distance) * 0x1p40f);
     }
-    // Given the sum of softmax_weight() over each(), of this thread.
+    // Given the sum of softmax_weight() over each(), of this thread. What the penalty has changed
+    // counts as it came.
     __device__ void keep_softmax_sum(u64 sum) {
-        if (changed_ >= 0) {
-            const float was = raw_[changed_];
-            sum += softmax_weight(was) - softmax_weight(penalty(was));
+        if (penalised_) {
+            const int marks = mark_words(end_ - first_);
+            for (int i = thread(); i < marks; i += kThreads) {
+                for (u32 bits = marks_[i]; bits != 0; bits &= bits - 1) {
+                    const float was = raw_[first_ + 32 * i + __ffs(static_cast<int>(bits)) - 1];
+                    sum += softmax_weight(was) - softmax_weight(penalty(was));
+                }
+            }
         }
         sum = block_sum(sum, work_.space);
         if (thread() == 0) work_.softmax_sum = sum;
@@ -269,10 +285,12 @@ class RowSlice {
     const SampleRow& row_;
     const float* raw_;  // [vocab]
     float* own_;
-    int vocab_, first_, end_;  // the slice: [first_, end_)
+    u32* marks_;
+    int vocab_, first_, end_;               // the slice: [first_, end_)
+    const std::int32_t* recent_ = nullptr;  // the row's ring
+    std::int32_t fetched_ = -1;             // this thread's token of it, of the first kFetched
     bool penalised_ = false;
     bool nan_ = false;
-    int changed_ = -1;       // the logit this thread has penalised
     float thread_best_ = 0;  // this thread's, after the penalty
     float raw_best_ = 0, best_ = 0;
 };

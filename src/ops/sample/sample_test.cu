@@ -36,6 +36,7 @@ void expect_same_bits(const Draws& a, const Draws& b, const std::string& what) {
     EXPECT_TRUE(same(a.flags, b.flags)) << what;
 }
 
+// `recent` is what run() is given, too.
 SampleRow row_of(const ops::SampleParams& params, std::int64_t position,
                  std::span<const std::int32_t> recent = {}) {
     SampleRow row{};
@@ -47,10 +48,7 @@ SampleRow row_of(const ops::SampleParams& params, std::int64_t position,
     row.active = 1;
     row.seed = params.seed;
     row.position = position;
-    row.window = kMostRecent;
-    row.recent_used = static_cast<std::int32_t>(recent.size());
-    row.recent_next = row.recent_used % row.window;
-    std::copy(recent.begin(), recent.end(), row.recent);
+    row.window = row.recent_used = static_cast<std::int32_t>(recent.size());
     return row;
 }
 
@@ -72,11 +70,20 @@ class SampleTest : public GpuTest {
         stream_->synchronize();
         return t;
     }
+    // The rows' rings, each with the same tokens.
+    void upload_recent(SampleState& state, std::size_t rows, std::span<const std::int32_t> recent) {
+        if (recent.empty()) return;
+        std::vector<std::int32_t> all;
+        for (std::size_t r = 0; r < rows; ++r) all.insert(all.end(), recent.begin(), recent.end());
+        state.recent = upload<std::int32_t>(all);
+        state.most_recent = static_cast<int>(recent.size());
+    }
     Draws run(Tensor logits, const std::vector<SampleRow>& rows, SampleKind kind = SampleKind::any,
-              int team = 0) {
+              int team = 0, std::span<const std::int32_t> recent = {}) {
         const std::size_t n = rows.size();
         SampleState state;
         state.rows = upload<SampleRow>(rows);
+        upload_recent(state, n, recent);
         state.next_ids = memory_.array<std::int32_t>(n);
         state.probability = memory_.array<float>(n);
         state.confidence = memory_.array<float>(n);
@@ -165,7 +172,7 @@ TEST_F(SampleTest, AgreesWithTheCpuForEveryCombination) {
                 state.push_back(row_of(params[i / logits.size()],
                                        static_cast<std::int64_t>(i) + (1LL << 33), recent));
             }
-            const Draws got = run(tensor, state);
+            const Draws got = run(tensor, state, SampleKind::any, 0, recent);
             for (std::size_t i = 0; i < batch; ++i) {
                 const ops::SampleParams& p = params[(first + i) / logits.size()];
                 const ops::Sampled want =
@@ -202,12 +209,13 @@ TEST_F(SampleTest, TheTeamChangesNoBit) {
                                            random_()};
             rows.push_back(row_of(params, i, recent));
         }
-        const Draws first = run(tensor, rows, SampleKind::any, 1);
+        const Draws first = run(tensor, rows, SampleKind::any, 1, recent);
         for (int team : teams(static_cast<std::int64_t>(vocab))) {
             const std::string what =
                 "vocab " + std::to_string(vocab) + " team " + std::to_string(team);
-            expect_same_bits(run(tensor, rows, SampleKind::any, team), first, what);
-            expect_same_bits(run(tensor, rows, SampleKind::any, team), first, what + " again");
+            const auto again = [&] { return run(tensor, rows, SampleKind::any, team, recent); };
+            expect_same_bits(again(), first, what);
+            expect_same_bits(again(), first, what + " again");
         }
     }
 }
@@ -248,8 +256,9 @@ TEST_F(SampleTest, GreedyHasAKernelOfItsOwn) {
         const std::vector<std::int32_t> recent{static_cast<std::int32_t>(vocab / 2)};
         const std::vector<SampleRow> rows(logits.size(), row_of(params, 3, recent));
         for (int team : teams(static_cast<std::int64_t>(vocab))) {
-            const Draws got = run(tensor, rows, SampleKind::greedy, team);
-            expect_same_bits(got, run(tensor, rows, SampleKind::any, team), "greedy and any");
+            const Draws got = run(tensor, rows, SampleKind::greedy, team, recent);
+            expect_same_bits(got, run(tensor, rows, SampleKind::any, team, recent),
+                             "greedy and any");
             for (std::size_t i = 0; i < logits.size(); ++i) {
                 const ops::Sampled want = on_cpu(logits[i], params, 3, recent);
                 EXPECT_EQ(got.ids[i], want.id) << "vocab " << vocab << " row " << i;
@@ -260,6 +269,59 @@ TEST_F(SampleTest, GreedyHasAKernelOfItsOwn) {
     }
     const Tensor tensor = upload_rows({{1, 2, 3}}, 1);
     EXPECT_EQ(run(tensor, {row_of(plain(), 0)}, SampleKind::greedy).flags[0], kSampleKind);
+}
+
+// Tokens as a text has them: a few of them again and again, half of the vocabulary once or never.
+std::vector<std::int32_t> some_text(std::size_t count, std::size_t vocab, std::mt19937& random) {
+    std::vector<std::int32_t> text(count);
+    for (std::int32_t& id : text) {
+        const std::size_t range = random() % 3 == 0 ? vocab : std::max<std::size_t>(vocab / 50, 1);
+        id = static_cast<std::int32_t>(random() % range);
+    }
+    return text;
+}
+
+// Windows of any length: shorter than a block has threads, longer, longer than the vocabulary; and
+// tokens that are in them many times count once.
+TEST_F(SampleTest, LongWindowsAgreeWithTheCpu) {
+    for (const std::size_t vocab : {300, 9000, 151936}) {
+        const Logits logits = some_rows(vocab, random_);
+        for (const std::size_t window : {1, 63, 64, 65, 500, 513, 4096, 20000}) {
+            memory_.reset();
+            const Tensor tensor = upload_rows(logits, logits.size() * 6);
+            const std::vector<std::int32_t> recent = some_text(window, vocab, random_);
+            std::vector<ops::SampleParams> params;
+            std::vector<SampleRow> rows, greedy;
+            for (std::size_t i = 0; i < logits.size() * 6; ++i) {
+                const std::size_t kind = i / logits.size();
+                params.push_back({kind % 3 == 0 ? 0.0f : 0.8f, kind % 3 == 1 ? 40 : 0,
+                                  kind % 3 == 1 ? 0.9f : 1.0f, 0, kind < 3 ? 1.3f : 0.8f,
+                                  random_()});
+                rows.push_back(row_of(params.back(), static_cast<std::int64_t>(i), recent));
+                greedy.push_back(rows.back());
+                greedy.back().temperature = 0;
+            }
+            Draws first;
+            for (int team : teams(static_cast<std::int64_t>(vocab))) {
+                const std::string what = "vocab " + std::to_string(vocab) + " window " +
+                                         std::to_string(window) + " team " + std::to_string(team);
+                const Draws got = run(tensor, rows, SampleKind::any, team, recent);
+                if (team == 1) first = got;
+                expect_same_bits(got, first, what);
+                expect_same_bits(run(tensor, greedy, SampleKind::greedy, team, recent),
+                                 run(tensor, greedy, SampleKind::any, team, recent),
+                                 what + " greedy");
+                for (std::size_t i = 0; team == 1 && i < rows.size(); ++i) {
+                    const ops::Sampled want = on_cpu(logits[i % logits.size()], params[i],
+                                                     static_cast<std::int64_t>(i), recent);
+                    ASSERT_EQ(got.ids[i], want.id) << what << " row " << i;
+                    EXPECT_EQ(got.flags[i], 0u);
+                    EXPECT_NEAR(got.probability[i], want.probability, 0x1p-22 * want.probability);
+                    EXPECT_NEAR(got.confidence[i], want.confidence, 0x1p-24 * 80 * want.confidence);
+                }
+            }
+        }
+    }
 }
 
 TEST_F(SampleTest, BadRowsAreFlaggedAndHarmNobodyElse) {
@@ -386,6 +448,7 @@ TEST_F(SampleTest, AMillionDrawsFollowTheDistribution) {
             }
             SampleState state;
             state.rows = upload<SampleRow>(rows);
+            upload_recent(state, kRows, recent);
             state.next_ids = memory_.array<std::int32_t>(kRows);
             std::vector<double> counts(c.vocab, 0.0);
             for (std::size_t i = 0; i < kLaunches; ++i) {
@@ -426,19 +489,21 @@ TEST_F(SampleTest, AGraphOfDrawsEqualsTheCpusLoop) {
     const std::size_t vocab = 9000;
     const Logits logits = some_rows(vocab, random_);
     const Tensor tensor = upload_rows({logits.begin(), logits.begin() + kRows}, kRows);
-    Sampler sampler(*stream_, kRows, 16);
+    Sampler sampler(*stream_, kRows, 64, 16);
     std::vector<std::vector<std::int32_t>> history(kRows);
     std::vector<ops::SampleParams> params;
-    const auto window = [](int row) { return row == 3 ? 0 : row == 2 ? 7 : kMostRecent; };
+    const auto window = [](int row) { return row == 3 ? 0 : row == 2 ? 7 : 64; };
+    std::size_t counted = 0;
     for (int row = 0; row < kRows; ++row) {
         params.push_back({row == 4 ? 0.0f : 0.8f, 10 * row, 0.9f, 0.01f, 1.2f, 77});
         for (int i = 0; i < 30 * row; ++i) {
             history[static_cast<std::size_t>(row)].push_back(i % 1000);
         }
         sampler.set_row(row, params.back(), 30 * row, history[static_cast<std::size_t>(row)],
-                        &ledger_, window(row));
+                        window(row), &ledger_);
+        counted += static_cast<std::size_t>(std::min(30 * row, window(row)));
     }
-    EXPECT_EQ(ledger_.host_to_device().bytes, kRows * sizeof(SampleRow));
+    EXPECT_EQ(ledger_.host_to_device().bytes, kRows * sizeof(SampleRow) + 4 * counted);
     EXPECT_EQ(sampler.kind(0, sampler.max_rows()), SampleKind::any);
     const Graph graph = Graph::capture(*stream_, [&] { sampler.sample(ctx_, tensor); });
     EXPECT_EQ(graph.nodes(), 1u);
@@ -473,12 +538,69 @@ TEST_F(SampleTest, AGraphOfDrawsEqualsTheCpusLoop) {
     EXPECT_TRUE(sampler.poll(0, kSteps - 16));
 }
 
+// Rings that come round, and rings that are not full yet; more tokens than the sampler sends in one
+// piece. Half way a row goes on in the place of another one.
+TEST_F(SampleTest, LongWindowsMoveOnAndRowsCanBeCopied) {
+    constexpr int kSteps = 600, kRows = 6, kMost = 40000;
+    const std::size_t vocab = 9000;
+    const Logits logits = some_rows(vocab, random_);
+    const Tensor tensor = upload_rows({logits.begin() + 2, logits.begin() + 3}, kRows);
+    Sampler sampler(*stream_, kRows, kMost);
+    const int windows[kRows] = {65, 500, 4096, 4096, kMost, 64};
+    const std::size_t before[kRows] = {30, 499, 4000, 10, kMost + 7, 64};
+    std::vector<std::vector<std::int32_t>> history;
+    std::vector<ops::SampleParams> params;
+    std::vector<std::int64_t> positions;  // of the token that is drawn next
+    std::vector<int> window_of(windows, windows + kRows);
+    for (std::size_t row = 0; row < kRows; ++row) {
+        params.push_back({row == 1 ? 0.0f : 0.9f, 50, 0.95f, 0, 1.5f, 9 + row});
+        history.push_back(some_text(before[row], vocab, random_));
+        positions.push_back(static_cast<std::int64_t>(before[row]));
+        sampler.set_row(static_cast<int>(row), params[row], positions[row], history[row],
+                        windows[row], nullptr);
+    }
+    const Graph graph = Graph::capture(*stream_, [&] { sampler.sample(ctx_, tensor); });
+    for (int step = 0; step < kSteps; ++step) {
+        if (step == kSteps / 2) {
+            const Ledger spent = ledger_;
+            sampler.copy_row(5, 2);
+            EXPECT_EQ(ledger_.since(spent).host_to_device().bytes, 0u);
+            EXPECT_EQ(download(sampler.next_ids(), kRows)[5], history[2].back());
+            history[5] = history[2];
+            params[5] = params[2];
+            positions[5] = positions[2];
+            window_of[5] = window_of[2];
+        }
+        graph.launch(*stream_);
+        sampler.replayed(kRows, nullptr);
+        for (std::size_t row = 0; row < kRows; ++row) {
+            std::vector<std::int32_t>& past = history[row];
+            const std::size_t seen =
+                std::min(past.size(), static_cast<std::size_t>(window_of[row]));
+            const ops::Sampled want = on_cpu(logits[2], params[row], positions[row],
+                                             std::span<const std::int32_t>(past).last(seen));
+            const ops::Sampled got =
+                sampler.wait(static_cast<int>(row), static_cast<std::uint64_t>(step));
+            ASSERT_EQ(got.id, want.id) << "step " << step << " row " << row;
+            past.push_back(got.id);
+            ++positions[row];
+        }
+        if (step >= kSteps / 2) EXPECT_EQ(history[5], history[2]);
+    }
+    // What nobody looks at is not sent.
+    const Ledger spent = ledger_;
+    sampler.set_row(0, plain(), 0, history[4], kMost, &ledger_);
+    EXPECT_EQ(ledger_.since(spent).host_to_device().bytes, sizeof(SampleRow));
+    EXPECT_THROW(sampler.set_row(0, plain(), 0, {}, kMost + 1, nullptr), ContractError);
+    EXPECT_THROW(sampler.copy_row(0, kRows), ContractError);
+}
+
 TEST_F(SampleTest, ManyLaunchesAheadOfTheReader) {
     const Logits logits = some_rows(2000, random_);
     const Tensor tensor = upload_rows(logits, 2);
-    Sampler sampler(*stream_, 4, 64);
-    sampler.set_row(0, plain(), 0, {}, nullptr);
-    sampler.set_row(1, plain(), 500, {}, nullptr);
+    Sampler sampler(*stream_, 4, 0, 64);
+    sampler.set_row(0, plain(), 0, {}, 0, nullptr);
+    sampler.set_row(1, plain(), 500, {}, 0, nullptr);
     const Graph graph = Graph::capture(*stream_, [&] { sampler.sample(ctx_, tensor); });
     for (int i = 0; i < 64; ++i) {
         graph.launch(*stream_);
@@ -493,7 +615,7 @@ TEST_F(SampleTest, ManyLaunchesAheadOfTheReader) {
         }
     }
     // A row set anew goes on counting its steps: what is still in the ring is never mistaken.
-    sampler.set_row(0, plain(), 7, {}, nullptr);
+    sampler.set_row(0, plain(), 7, {}, 0, nullptr);
     sampler.sample(ctx_, tensor);
     EXPECT_EQ(sampler.steps(0), 65u);
     EXPECT_EQ(sampler.wait(0, 64).id, on_cpu(logits[0], plain(), 7).id);
@@ -508,11 +630,11 @@ TEST_F(SampleTest, TheHostSeesTheCpusErrors) {
     logits[0][5] = kNan;
     std::fill(logits[1].begin(), logits[1].end(), -kInf);
     const Tensor tensor = upload_rows(logits, 2);
-    Sampler sampler(*stream_, 2);
+    Sampler sampler(*stream_, 2, 0);
     for (float temperature : {0.0f, 1.0f}) {
         ops::SampleParams params;
         params.temperature = temperature;
-        for (int row : {0, 1}) sampler.set_row(row, params, 0, {}, nullptr);
+        for (int row : {0, 1}) sampler.set_row(row, params, 0, {}, 0, nullptr);
         EXPECT_EQ(sampler.kind(0, sampler.max_rows()),
                   temperature == 0 ? SampleKind::greedy : SampleKind::any);
         sampler.sample(ctx_, tensor);
@@ -533,8 +655,8 @@ TEST_F(SampleTest, TheHostSeesTheCpusErrors) {
             EXPECT_NE(got, "no error");
         }
     }
-    EXPECT_THROW(sampler.set_row(0, {.temperature = -1}, 0, {}, nullptr), Error);
-    EXPECT_THROW(sampler.set_row(2, plain(), 0, {}, nullptr), ContractError);
+    EXPECT_THROW(sampler.set_row(0, {.temperature = -1}, 0, {}, 0, nullptr), Error);
+    EXPECT_THROW(sampler.set_row(2, plain(), 0, {}, 0, nullptr), ContractError);
 }
 
 TEST_F(SampleTest, LedgerTimelineAndContract) {

@@ -14,30 +14,38 @@ namespace {
 constexpr std::uint32_t kNumberBits = 28;
 constexpr std::uint32_t kNumberMask = (1u << kNumberBits) - 1;
 
+// Of the pinned memory that recent tokens go through, however many a row has.
+constexpr std::size_t kTokensStaged = 16384;
+
 std::size_t size(int n) { return static_cast<std::size_t>(n); }
 
 }  // namespace
 
-std::size_t Sampler::device_bytes(int max_rows) {
+std::size_t Sampler::device_bytes(int max_rows, int most_recent) {
     const std::size_t rows = size(max_rows);
     return DeviceArena::padded(rows * sizeof(SampleRow)) +
+           DeviceArena::padded(rows * size(most_recent) * sizeof(std::int32_t)) +
            DeviceArena::padded(rows * sizeof(std::uint64_t)) +
            DeviceArena::padded(rows * sizeof(std::int32_t)) +
            2 * DeviceArena::padded(rows * sizeof(float)) +
            DeviceArena::padded(rows * sizeof(std::uint32_t));
 }
 
-Sampler::Sampler(const Stream& stream, int max_rows, int ring_slots)
+Sampler::Sampler(const Stream& stream, int max_rows, int most_recent, int ring_slots)
     : stream_(stream),
-      memory_("sampler", device_bytes(max_rows)),
+      memory_("sampler", device_bytes(max_rows, most_recent)),
       ring_(size(max_rows) * size(ring_slots) * sizeof(SampleSlot)),
       staging_(size(max_rows) * sizeof(SampleRow)),
+      tokens_(kTokensStaged * sizeof(std::int32_t)),
       steps_(size(max_rows), 0),
-      draws_(size(max_rows), Draws::nothing),
       uploaded_(size(max_rows)) {
     MR_CHECK(max_rows > 0 && ring_slots > 0, "there are rows and slots");
     const std::size_t rows = size(max_rows);
     state_.rows = memory_.array<SampleRow>(rows);
+    if (most_recent > 0) {
+        state_.recent = memory_.array<std::int32_t>(rows * size(most_recent));
+        state_.most_recent = most_recent;
+    }
     state_.steps = memory_.array<std::uint64_t>(rows);
     state_.next_ids = memory_.array<std::int32_t>(rows);
     state_.probability = memory_.array<float>(rows);
@@ -48,16 +56,27 @@ Sampler::Sampler(const Stream& stream, int max_rows, int ring_slots)
     std::memset(ring_.data(), 0, ring_.size());
     std::memset(staging_.data(), 0, staging_.size());
     stream_.fill(memory_.data(), 0, memory_.size());
-    sample_team_fits(1, 8);  // what is asked of the kernels once is not asked while capturing
+    // What is asked of the kernels once is not asked while capturing.
+    sample_team_fits(1, 1);
+    sample_team_fits(1, 8);
+}
+
+SampleRow& Sampler::staged(int row) const {
+    return reinterpret_cast<SampleRow*>(staging_.data())[row];
+}
+
+std::int32_t* Sampler::ring_of(int row) const {
+    return state_.recent + size(row) * size(state_.most_recent);
 }
 
 void Sampler::set_row(int row, const ops::SampleParams& params, std::int64_t position,
-                      std::span<const std::int32_t> recent, Ledger* ledger, int window) {
+                      std::span<const std::int32_t> recent, int window, Ledger* ledger) {
     ops::check_sample_params(params);
     MR_CHECK(row >= 0 && row < max_rows(), "the row is one of the sampler's");
-    MR_CHECK(window >= 0 && window <= kMostRecent, "the window is at most kMostRecent tokens");
+    MR_CHECK(window >= 0 && window <= most_recent(), "the window is at most most_recent() tokens");
+    if (params.repeat_penalty == 1.0f) window = 0;  // then nobody looks at them
     uploaded_[size(row)].synchronize();
-    SampleRow& to = reinterpret_cast<SampleRow*>(staging_.data())[row];
+    SampleRow& to = staged(row);
     to = {};
     to.temperature = params.temperature;
     to.top_p = params.top_p;
@@ -69,38 +88,61 @@ void Sampler::set_row(int row, const ops::SampleParams& params, std::int64_t pos
     to.position = position;
     to.window = window;
     const std::span<const std::int32_t> last = recent.last(std::min(recent.size(), size(window)));
-    std::copy(last.begin(), last.end(), to.recent);
     to.recent_used = static_cast<std::int32_t>(last.size());
     to.recent_next = window > 0 ? to.recent_used % window : 0;
-    draws_[size(row)] = params.temperature == 0 ? Draws::greedy : Draws::any;
+    upload_recent(row, last, ledger);
     upload(row, ledger);
 }
 
 void Sampler::clear_row(int row, Ledger* ledger) {
     MR_CHECK(row >= 0 && row < max_rows(), "the row is one of the sampler's");
     uploaded_[size(row)].synchronize();
-    reinterpret_cast<SampleRow*>(staging_.data())[row] = {};
-    draws_[size(row)] = Draws::nothing;
+    staged(row) = {};
     upload(row, ledger);
 }
 
-void Sampler::move_row(int to, int from) {
-    MR_CHECK(to >= 0 && to <= from && from < max_rows(), "rows are of the sampler's");
-    draws_[size(to)] = draws_[size(from)];
-    draws_[size(from)] = Draws::nothing;
+void Sampler::copy_row(int to, int from) {
+    MR_CHECK(to >= 0 && to < max_rows() && from >= 0 && from < max_rows(),
+             "the rows are two of the sampler's");
+    if (to == from) return;
+    uploaded_[size(to)].synchronize();
+    staged(to) = staged(from);  // for kind(), and for how much of the ring there is
+    stream_.on_device(state_.rows + to, state_.rows + from, sizeof(SampleRow));
+    stream_.on_device(state_.next_ids + to, state_.next_ids + from, sizeof(std::int32_t));
+    if (staged(from).window > 0) {
+        stream_.on_device(ring_of(to), ring_of(from),
+                          size(staged(from).window) * sizeof(std::int32_t));
+    }
 }
 
 void Sampler::upload(int row, Ledger* ledger) {
-    const SampleRow* from = reinterpret_cast<const SampleRow*>(staging_.data()) + row;
-    stream_.to_device(state_.rows + row, from, sizeof(SampleRow), ledger);
+    stream_.to_device(state_.rows + row, &staged(row), sizeof(SampleRow), ledger);
     stream_.record(uploaded_[size(row)]);
+}
+
+void Sampler::upload_recent(int row, std::span<const std::int32_t> tokens, Ledger* ledger) {
+    auto* const staging = reinterpret_cast<std::int32_t*>(tokens_.data());
+    for (std::size_t sent = 0; sent < tokens.size();) {
+        if (tokens_used_ == kTokensStaged) {
+            tokens_read_.synchronize();
+            tokens_used_ = 0;
+        }
+        const std::size_t count = std::min(tokens.size() - sent, kTokensStaged - tokens_used_);
+        std::copy_n(tokens.data() + sent, count, staging + tokens_used_);
+        stream_.to_device(ring_of(row) + sent, staging + tokens_used_, count * sizeof *staging,
+                          ledger);
+        stream_.record(tokens_read_);
+        tokens_used_ += count;
+        sent += count;
+    }
 }
 
 SampleKind Sampler::kind(int first, int rows) const {
     MR_CHECK(first >= 0 && first + rows <= max_rows(), "the sampler was made for that many rows");
-    const auto begin = draws_.begin() + first;
-    return std::find(begin, begin + rows, Draws::any) == begin + rows ? SampleKind::greedy
-                                                                      : SampleKind::any;
+    const auto* row = reinterpret_cast<const SampleRow*>(staging_.data()) + first;
+    const bool greedy = std::all_of(
+        row, row + rows, [](const SampleRow& one) { return !one.active || one.temperature == 0; });
+    return greedy ? SampleKind::greedy : SampleKind::any;
 }
 
 void Sampler::sample(const Context& ctx, Tensor logits, int first) {
@@ -110,6 +152,7 @@ void Sampler::sample(const Context& ctx, Tensor logits, int first) {
     MR_CHECK(ctx.cuda == &stream_, "the sampler works on the stream it was made for");
     SampleState state = state_;
     state.rows += first;
+    state.recent += static_cast<std::ptrdiff_t>(first) * state.most_recent;
     state.steps += first;
     state.ring += static_cast<std::ptrdiff_t>(first) * state.ring_slots;
     state.next_ids += first;
