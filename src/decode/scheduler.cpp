@@ -277,6 +277,16 @@ bool Scheduler::launch() {
                           .feed = r.slot,
                           .draw = {&r.slot, 1}});
     }
+    // Rows that have their first token only can wait for the second: as long as there are no
+    // others, prompts go on in whole passes. Of many that came at once all are computed first.
+    const auto young = [](const RequestPtr& r) { return r->ended || r->launched <= 1; };
+    const auto unfilled = [](const RequestPtr& r) {
+        return !r->ended && !r->leader && !r->prefilled();
+    };
+    if (std::all_of(running_.begin(), running_.end(), young) &&
+        std::any_of(running_.begin(), running_.end(), unfilled)) {
+        items_.clear();
+    }
     const std::size_t fed = items_.size();
     const std::int64_t most = engine_.options().max_batch;
     add_pieces(fed > 0 ? std::min(most, kPiecesBesideDecode) : most);
@@ -299,9 +309,11 @@ bool Scheduler::launch() {
     totals_.mixed += fed > 0 && !pieces_.empty();
     totals_.prefill.tokens += tokens;
     totals_.decode.tokens += static_cast<std::int64_t>(fed);
-    for (const RequestPtr& request : running_) {
-        Request& r = *request;
-        if (!r.ended && r.launched > 0 && r.launched < r.most) ++r.launched;
+    if (fed > 0) {
+        for (const RequestPtr& request : running_) {
+            Request& r = *request;
+            if (!r.ended && r.launched > 0 && r.launched < r.most) ++r.launched;
+        }
     }
     for (const auto& [request, piece] : pieces_) launched(*request, piece);
     return fed > 0;
@@ -334,8 +346,12 @@ void Scheduler::read() {
     const std::int64_t ahead = engine_.ahead();
     for (const RequestPtr& request : running_) {
         Request& r = *request;
-        if (r.ended || r.known == r.launched) continue;
-        if (r.launched - r.known > ahead || r.launched >= r.most) read_one(r);
+        while (!r.ended && r.known < r.launched) {
+            // Draws that keep the engine from running ahead are waited for, others are not.
+            const bool due = r.launched - r.known > ahead || r.launched >= r.most;
+            if (!due && !engine_.ready(r.slot, static_cast<std::uint64_t>(r.known))) break;
+            read_one(r);
+        }
     }
 }
 

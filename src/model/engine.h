@@ -82,6 +82,7 @@ class Engine {
     // Draw number `number` of the slot, when it is there. Throws what ops::sample() throws. Draws
     // that are more than 16 behind the newest one are forgotten.
     virtual ops::Sampled wait(Slot slot, std::uint64_t number) = 0;
+    virtual bool ready(Slot slot, std::uint64_t number) = 0;  // whether wait() would not wait
 
     // nll[t] of targets[t] by row t of such logits.
     virtual void cross_entropy(std::span<double> nll, Tensor logits,

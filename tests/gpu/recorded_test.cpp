@@ -109,7 +109,7 @@ TEST_F(GpuRecorded, DecodeStepsHaveTheRecordedLogitsIn16Bits) {
             for (const int rows : {1, 12}) {
                 for (const bool graph : {true, false}) {
                     options.max_sequences = rows;
-                    options.context = rows * (spec.learned_positions ? spec.context : 64);
+                    options.context = spec.learned_positions ? spec.context : 64;
                     options.graph = graph;
                     const auto gpu = loaded.engine(options);
                     const auto got = stepped(*gpu, expected.ids, rows);

@@ -74,6 +74,7 @@ class CpuEngine final : public Engine {
     void close_slot(Slot slot) override { at(slot).open = false; }
     void draw(Tensor logits, std::span<const Slot> slots) override;
     ops::Sampled wait(Slot slot, std::uint64_t number) override;
+    bool ready(Slot slot, std::uint64_t number) override { return number < at(slot).draws; }
     void cross_entropy(std::span<double> nll, Tensor logits,
                        std::span<const std::int32_t> targets) override {
         ops::cross_entropy(ctx_, nll, logits, targets);

@@ -33,10 +33,13 @@ constexpr int row_bucket(int active) {
     return (active + unit - 1) / unit * unit;
 }
 // Rows in the decode form that go through the model together: short prompts of many sequences take
-// several turns.
+// several turns, more of them where long contexts make attention's partial results large.
 inline int decode_rows(const EngineOptions& options) {
-    return std::max({row_bucket(options.max_sequences), std::min(options.max_batch, 256),
-                     static_cast<int>(kDecodePrompt)});
+    constexpr std::int64_t kRows = 256, kLongContext = 8192;
+    const std::int64_t given =
+        std::min<std::int64_t>({options.max_batch, options.max_sequences * kDecodePrompt,
+                                options.context > kLongContext ? kDecodePrompt : kRows});
+    return static_cast<int>(std::max<std::int64_t>(row_bucket(options.max_sequences), given));
 }
 // Pages of the cache, with one that rows which sleep write to.
 inline std::int64_t device_pages(const EngineOptions& options) {

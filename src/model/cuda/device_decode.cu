@@ -95,12 +95,21 @@ Slot Resident::open_slot(SeqId seq, const DrawParams& params) {
 // Its row leaves with the next pass.
 void Resident::close_slot(Slot slot) { at(slot).open = false; }
 
-ops::Sampled Resident::wait(Slot index, std::uint64_t number) {
+const Resident::DeviceSlot::Draw& Resident::draw_of(Slot index, std::uint64_t number) {
     const DeviceSlot& slot = at(index);
     MR_CHECK(number < slot.draws && slot.draws - number <= slot.where.size(),
              "the draw was launched, and not long ago");
-    const DeviceSlot::Draw& draw = slot.where[number % slot.where.size()];
+    return slot.where[number % slot.where.size()];
+}
+
+ops::Sampled Resident::wait(Slot slot, std::uint64_t number) {
+    const DeviceSlot::Draw& draw = draw_of(slot, number);
     return sampler_.wait(draw.row, draw.step);
+}
+
+bool Resident::ready(Slot slot, std::uint64_t number) {
+    const DeviceSlot::Draw& draw = draw_of(slot, number);
+    return sampler_.poll(draw.row, draw.step).has_value();
 }
 
 // Rows that do not stay leave; the last ones take their places.

@@ -69,6 +69,7 @@ class Resident final : public Engine {
     void close_slot(Slot slot) override;
     void draw(Tensor logits, std::span<const Slot> slots) override;
     ops::Sampled wait(Slot slot, std::uint64_t number) override;
+    bool ready(Slot slot, std::uint64_t number) override;
     void cross_entropy(std::span<double> nll, Tensor logits,
                        std::span<const std::int32_t> targets) override;
     Tensor to_host(Tensor logits) override;
@@ -118,6 +119,7 @@ class Resident final : public Engine {
 
     Tensor run(const Pass& pass) override;
     DeviceSlot& at(Slot slot);
+    const DeviceSlot::Draw& draw_of(Slot slot, std::uint64_t number);
 
     // Given tokens.
     ops::DeviceBatch upload(const Pass& pass, std::span<const std::size_t> items,
