@@ -149,6 +149,7 @@ bool Scheduler::step() {
     if (!decodes) engine_.synchronize();
     read();
     sweep();
+    if (recorder_) recorder_->end_step();
     Phase& phase = decodes ? totals_.decode : totals_.prefill;
     const double seconds = Moment::now().seconds_since(start);
     phase.seconds += seconds;
