@@ -8,7 +8,7 @@
 namespace mr::decode {
 
 DecodeLoop::DecodeLoop(model::Engine& engine, Tensor logits, const std::vector<DecodeRow>& rows)
-    : engine_(engine), logits_(logits), drawn_(rows.size()) {
+    : engine_(engine), logits_(logits), rows_(rows), first_(rows.size()), drawn_(rows.size()) {
     MR_CHECK(logits.rows() == static_cast<std::int64_t>(rows.size()), "every row has its logits");
     most_ = rows.empty() ? 0 : rows.front().most;
     slots_.reserve(rows.size());  // the items point into it
@@ -32,11 +32,21 @@ void DecodeLoop::step() {
     ++launched_;
 }
 
+void DecodeLoop::replace(std::size_t r) {
+    engine_.close_slot(slots_[r]);
+    slots_[r] =
+        engine_.open_slot(rows_[r].seq, {rows_[r].params, rows_[r].recent, rows_[r].window});
+    items_[r].feed = slots_[r];
+    engine_.draw(logits_.slice_rows(static_cast<std::int64_t>(r), 1), {&slots_[r], 1});
+    first_[r] = launched_ - 1;
+}
+
 std::span<const ops::Sampled> DecodeLoop::next() {
     if (calls_ == launched_ && launched_ >= most_) step();  // throws: no position is left
     while (launched_ < most_ && launched_ <= calls_ + engine_.ahead()) step();
     for (std::size_t r = 0; r < slots_.size(); ++r) {
-        drawn_[r] = engine_.wait(slots_[r], static_cast<std::uint64_t>(calls_));
+        if (calls_ < first_[r]) continue;
+        drawn_[r] = engine_.wait(slots_[r], static_cast<std::uint64_t>(calls_ - first_[r]));
     }
     ++calls_;
     return drawn_;

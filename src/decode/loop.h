@@ -33,13 +33,18 @@ class DecodeLoop {
     std::span<const ops::Sampled> next();
     // Launches one step more than next() asks for.
     void step();
+    // Row r leaves, and its sequence joins again in a slot of its own, which draws from the newest
+    // logits of the row. What the row drew and was not read is lost.
+    void replace(std::size_t r);
     // Of the newest step that was launched.
     Tensor logits() const { return logits_; }
 
   private:
     model::Engine& engine_;
     Tensor logits_;
-    std::vector<model::Slot> slots_;  // of the rows
+    std::vector<DecodeRow> rows_;
+    std::vector<model::Slot> slots_;   // of the rows
+    std::vector<std::int64_t> first_;  // which of the row's draws is the slot's first
     std::vector<model::BatchItem> items_;
     std::vector<ops::Sampled> drawn_;
     std::int64_t calls_ = 0;     // of next()

@@ -149,7 +149,10 @@ Measured measure_decode(model::Engine& engine, const MeasureOptions& options,
             const auto start = Clock::now();
             // The prompt's last token is the first step; the last token drawn is not fed back.
             DecodeLoop loop(engine, engine.submit(last), rows);
-            for (int i = 0; i < options.steps; ++i) loop.next();
+            for (int i = 0; i < options.steps; ++i) {
+                if (options.churn) loop.replace(static_cast<std::size_t>(i % options.batch));
+                loop.next();
+            }
             return std::chrono::duration<double>(Clock::now() - start).count();
         });
     // One more step, as the device's own clock saw it.

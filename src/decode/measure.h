@@ -16,8 +16,9 @@ struct MeasureOptions {
     int prompt = 128;  // prefill: tokens of the prompt; decode: tokens that are there already
     int steps = 32;    // decode: tokens a repetition makes
     int repetitions = 5;
-    int warmup = 1;  // repetitions that are not counted
-    int batch = 1;   // decode: sequences at a time
+    int warmup = 1;      // repetitions that are not counted
+    int batch = 1;       // decode: sequences at a time
+    bool churn = false;  // decode: in every step one of them leaves and joins again
 };
 
 struct Measured {

@@ -44,6 +44,10 @@ std::uint64_t available_bytes(const EngineOptions& options) {
     return options.cuda ? cuda::require_device().free_bytes : cpu_info().memory_bytes;
 }
 
+// A pool of what fits leaves the driver room on a GPU: allocations are rounded up there, and code
+// and captured graphs need memory of their own.
+constexpr std::uint64_t kDriverRoom = std::uint64_t{1} << 30;
+
 }  // namespace
 
 EngineOptions with_defaults(const Model& model, const EngineOptions& wanted,
@@ -62,7 +66,10 @@ EngineOptions with_defaults(const Model& model, const EngineOptions& wanted,
     // What a step computed is looked at when it ends: there is nothing to replay.
     if (options.check_nan) options.graph = false;
     if (!options.kv_type) options.kv_type = options.cuda ? device_kv_type(model) : DType::f32;
-    if (options.pool <= 0) options.pool = fitting_pool(model, options, available);
+    if (options.pool <= 0) {
+        const std::uint64_t room = options.cuda ? std::min(available / 16, kDriverRoom) : 0;
+        options.pool = fitting_pool(model, options, available - room);
+    }
     return options;
 }
 

@@ -1,6 +1,7 @@
 // What is planned is what is taken, to the byte; what cannot run is refused before anything is.
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -103,6 +104,47 @@ TEST_F(GpuPlan, NothingIsTakenWhileItRuns) {
         engine->synchronize();
         EXPECT_EQ(cuda::held_bytes(), held) << graph;
     }
+}
+
+// What a server of an 8B model would hold: attention's scratch grows with the rows of a step and
+// the context of one sequence, not with the pool.
+TEST_F(GpuPlan, ServingShapesHaveLittleScratch) {
+    const Model model = load_model("random:llama-3-8b:bf16", {.defer_random = true});
+    for (const auto& [sequences, context] :
+         {std::pair{256, 4096}, std::pair{64, 8192}, std::pair{8, 131072}}) {
+        EngineOptions options;
+        options.cuda = true;
+        options.max_sequences = sequences;
+        options.context = context;
+        options.pool = 400000;
+        options.max_batch = kDeviceBatch;
+        for (const MemoryPlan::Item& item : plan_engine(model, options).items()) {
+            if (item.name != "scratch") continue;
+            EXPECT_LT(item.bytes, std::uint64_t{2} << 30) << sequences << " x " << context;
+        }
+    }
+}
+
+// Steps are captured when the engine is made: their memory is the driver's, and fits into the room
+// that a pool of what fits leaves for it.
+TEST_F(GpuPlan, CapturedStepsFitIntoTheDriversRoom) {
+    EngineOptions options;
+    options.context = 4096;
+    options.max_sequences = 256;
+    options.pool = 8192;
+    options.max_batch = 512;
+    options.graph = false;
+    std::uint64_t taken[2] = {};
+    for (const bool graph : {false, true}) {
+        options.graph = graph;
+        const std::uint64_t before = cuda::device()->free_bytes;
+        const auto engine = open("random:tinyllama-1.1b:bf16", options);
+        taken[graph] = before - cuda::device()->free_bytes;
+    }
+    const std::uint64_t graphs = taken[1] > taken[0] ? taken[1] - taken[0] : 0;
+    std::printf("captured steps of 22 layers, 256 sequences of 4096: %.1f MiB\n",
+                static_cast<double>(graphs) / (1 << 20));
+    EXPECT_LT(graphs, std::uint64_t{700} << 20);
 }
 
 TEST_F(GpuPlan, ConstructingRefusesWhatCannotRun) {

@@ -107,6 +107,7 @@ int decode_bench(const Options& options) {
     json["prompt"] = options.measure.prompt;
     json["steps"] = options.measure.steps;
     json["batch"] = options.measure.batch;
+    json["churn"] = options.measure.churn;
     json["repetitions"] = options.measure.repetitions;
     json["tok_s"] = m.tokens_per_second();
     json["tok_s_best"] = m.best_tokens_per_second();
@@ -282,6 +283,8 @@ void add_bench(const Command& app, Action& action) {
                     "Tokens a repetition makes, of each sequence")
         .range(1, 1 << 24)
         .shows_default();
+    decode.add_flag("--churn", decoding->measure.churn,
+                    "In every step one sequence leaves the batch and joins again");
     when_called(decode, decoding, decode_bench);
     const Command prefill = add_kind(bench, filling, "prefill", "Tokens a second of a prompt");
     add_measure_options(prefill, *filling);

@@ -1,0 +1,154 @@
+#include "model/kv_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include "core/error.h"
+
+namespace mr::model {
+namespace {
+
+constexpr int kPage = KvCache::kPageTokens;
+
+ModelSpec small() {
+    ModelSpec spec;
+    spec.layers = 1;
+    spec.kv_heads = 1;
+    spec.head_dim = 8;
+    return spec;
+}
+
+std::vector<std::int32_t> text(int tokens, int first = 0) {
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
+    std::iota(ids.begin(), ids.end(), first);
+    return ids;
+}
+
+// A sequence whose tokens were computed.
+SeqId computed(KvCache& cache, const std::vector<std::int32_t>& tokens) {
+    const SeqId seq = cache.open();
+    cache.reserve(seq, static_cast<std::int64_t>(tokens.size()));
+    cache.advance(seq, static_cast<std::int64_t>(tokens.size()));
+    return seq;
+}
+
+class Cache : public testing::Test {
+  protected:
+    KvCache cache_{small(), 16, 6, 16 * kPage, DType::f32};
+    std::optional<KvCache::PageCopy> copy_;
+
+    std::int64_t adopt(SeqId seq, const std::vector<std::int32_t>& tokens, std::int64_t cut = 1,
+                       Form form = Form::prompt) {
+        return cache_.adopt(seq, tokens, form, cut, static_cast<std::int64_t>(tokens.size()) - 1,
+                            copy_);
+    }
+    void TearDown() override { cache_.check_books(); }
+};
+
+TEST_F(Cache, SaysNoAndTakesNothingWhereNoPageIsLeft) {
+    const SeqId a = cache_.open(), b = cache_.open();
+    EXPECT_TRUE(cache_.try_reserve(a, 10 * kPage));
+    EXPECT_FALSE(cache_.try_reserve(b, 7 * kPage));
+    EXPECT_TRUE(cache_.pages(b).empty());
+    EXPECT_EQ(cache_.free_tokens(), 6 * kPage);
+    EXPECT_TRUE(cache_.try_reserve(b, 6 * kPage));
+    EXPECT_THROW(cache_.reserve(b, 7 * kPage), Error);
+}
+
+TEST_F(Cache, EqualPrefixesShareWholePages) {
+    const auto tokens = text(3 * kPage + 5);
+    const SeqId first = computed(cache_, tokens);
+    cache_.publish(first, tokens, Form::prompt);
+    const SeqId second = cache_.open();
+    EXPECT_EQ(adopt(second, tokens, kPage), 3 * kPage);
+    EXPECT_EQ(cache_.length(second), 3 * kPage);
+    EXPECT_FALSE(copy_);
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(cache_.pages(second)[i], cache_.pages(first)[i]);
+    // One that differs in its second page shares the first.
+    auto other = tokens;
+    other[kPage + 3] = 999;
+    const SeqId third = cache_.open();
+    EXPECT_EQ(adopt(third, other, kPage), kPage);
+    EXPECT_EQ(adopt(cache_.open(), other, 2 * kPage), 0) << "a cut is a multiple of two pages";
+}
+
+TEST_F(Cache, AFormIsPartOfWhatAPageHolds) {
+    const auto tokens = text(2 * kPage + 1);
+    const SeqId first = computed(cache_, tokens);
+    cache_.publish(first, tokens, Form::decode);
+    EXPECT_EQ(adopt(cache_.open(), tokens, kPage, Form::prompt), 0);
+    EXPECT_EQ(adopt(cache_.open(), tokens, kPage, Form::decode), 2 * kPage);
+}
+
+TEST_F(Cache, APrefixThatEndsInsideOfAPageIsCopied) {
+    const auto tokens = text(2 * kPage + 10);
+    const SeqId first = computed(cache_, tokens);
+    cache_.publish(first, tokens, Form::prompt, true);
+    const std::int32_t part = cache_.pages(first)[2];
+    cache_.close(first);
+    auto longer = tokens;
+    longer.resize(static_cast<std::size_t>(2 * kPage + 7));
+    longer.push_back(5000);
+    longer.push_back(5001);
+    const SeqId second = cache_.open();
+    EXPECT_EQ(adopt(second, longer), 2 * kPage + 7);
+    ASSERT_TRUE(copy_);
+    EXPECT_EQ(copy_->from, part);
+    EXPECT_EQ(copy_->to, cache_.pages(second)[2]);
+    EXPECT_NE(copy_->to, copy_->from);
+}
+
+TEST_F(Cache, PagesThatAreOnlyKeptAreGivenAwayTheOldestFirst) {
+    const auto old = text(4 * kPage), young = text(4 * kPage, 1000);
+    const SeqId a = computed(cache_, old);
+    cache_.publish(a, old, Form::prompt);
+    cache_.close(a);
+    const SeqId b = computed(cache_, young);
+    cache_.publish(b, young, Form::prompt);
+    cache_.close(b);
+    EXPECT_EQ(cache_.kept_pages(), 8);
+    EXPECT_EQ(cache_.free_tokens(), 16 * kPage) << "kept pages are free to take";
+    const SeqId c = cache_.open();
+    EXPECT_TRUE(cache_.try_reserve(c, 11 * kPage));  // eight free ones, three of the older text
+    EXPECT_EQ(adopt(cache_.open(), young, kPage), 3 * kPage);
+    // Of a chain, the pages behind go first: what is left can still be found.
+    EXPECT_EQ(adopt(cache_.open(), old, kPage), kPage);
+}
+
+TEST_F(Cache, AForkSharesWholePagesAndHasALastOneOfItsOwn) {
+    const auto tokens = text(2 * kPage + 9);
+    const SeqId leader = cache_.open();
+    cache_.reserve(leader, static_cast<std::int64_t>(tokens.size()));
+    const SeqId follower = cache_.open();
+    ASSERT_TRUE(cache_.fork(follower, leader, static_cast<std::int64_t>(tokens.size()), copy_));
+    ASSERT_TRUE(copy_);
+    EXPECT_EQ(copy_->from, cache_.pages(leader)[2]);
+    EXPECT_EQ(copy_->to, cache_.pages(follower)[2]);
+    EXPECT_EQ(cache_.pages(follower)[1], cache_.pages(leader)[1]);
+    EXPECT_EQ(cache_.length(follower), 0) << "nothing is computed yet";
+    cache_.close(leader);
+    EXPECT_EQ(cache_.free_tokens(), (16 - 3) * kPage);
+}
+
+TEST_F(Cache, WhatIsWrittenAnewIsNotFoundAsWhatItWas) {
+    const auto tokens = text(2 * kPage);
+    const SeqId first = computed(cache_, tokens);
+    cache_.publish(first, tokens, Form::prompt);
+    cache_.truncate(first, kPage + 4);  // and then goes on with another text
+    EXPECT_EQ(adopt(cache_.open(), text(2 * kPage + 1), 1), kPage);
+}
+
+TEST_F(Cache, ASharedPageCannotBeWrittenAnew) {
+    const auto tokens = text(2 * kPage);
+    const SeqId first = computed(cache_, tokens);
+    cache_.publish(first, tokens, Form::prompt);
+    const SeqId second = cache_.open();
+    ASSERT_EQ(adopt(second, text(2 * kPage + 1), kPage), 2 * kPage);
+    EXPECT_THROW(cache_.truncate(second, kPage + 4), ContractError);
+}
+
+}  // namespace
+}  // namespace mr::model
