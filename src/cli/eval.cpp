@@ -36,6 +36,9 @@ std::optional<train::StoryDistance> distance_to_storybook(const std::string& tex
     return train::story_distance(decode::split_documents(text, options), result.document_nats);
 }
 
+// Documents that are read at a time: short ones fill a pass together.
+constexpr int kSideBySide = 16;
+
 int eval(const Options& options) {
     const InterruptGuard guard;
     const std::string text = read_input(options.text);
@@ -43,6 +46,7 @@ int eval(const Options& options) {
         decode::require_tokenizer(model);
         model::EngineOptions wanted = engine_options(options.shared);
         wanted.max_logits = decode::eval_logit_rows(model.spec);
+        wanted.max_sequences = kSideBySide;
         return wanted;
     });
     const std::unique_ptr<model::Engine> opened = make_engine(loaded);
