@@ -96,6 +96,36 @@ INSTANTIATE_TEST_SUITE_P(Families, Batch,
                              return name;
                          });
 
+// A block that is computed again until it is done: what was not committed leaves no trace.
+TEST(Engine, PositionsThatAreNotCommittedAreWrittenAgain) {
+    auto model = std::make_shared<const Model>(load_model(test::reference("llama2")));
+    const std::vector<std::int32_t> text = tokens(30, 1, model->spec.vocab);
+    const std::span<const std::int32_t> all(text);
+    std::vector<Row> rows[2];
+    for (const bool tried_before : {false, true}) {
+        const std::unique_ptr<Engine> engine = make_engine(model, options(1));
+        const SeqId seq = engine->cache().open();
+        const BatchItem prompt{seq, all.first(20)};
+        engine->submit({&prompt, 1});
+        if (tried_before) {
+            const std::vector<std::int32_t> other = tokens(10, 9, model->spec.vocab);
+            const BatchItem draft{.seq = seq, .tokens = other, .commit = 0};
+            engine->submit({&draft, 1});
+            EXPECT_EQ(engine->cache().length(seq), 20);
+            const BatchItem half{.seq = seq, .tokens = all.subspan(20, 10), .commit = 4};
+            engine->submit({&half, 1});
+            EXPECT_EQ(engine->cache().length(seq), 24);
+        } else {
+            const BatchItem begin{.seq = seq, .tokens = all.subspan(20, 4)};
+            engine->submit({&begin, 1});
+        }
+        const BatchItem rest{
+            .seq = seq, .tokens = all.subspan(24, 6), .logits = BatchItem::Logits::all};
+        rows[tried_before] = rows_of(engine->submit({&rest, 1}));
+    }
+    EXPECT_EQ(rows[0], rows[1]);
+}
+
 TEST(KvCache, PagesComeBack) {
     ModelSpec spec;
     spec.layers = 1;
