@@ -15,9 +15,9 @@
 
 namespace mr::test {
 
-inline constexpr const char* kFamilies[] = {"llama2",  "llama3",   "llama-linear", "llama-yarn",
-                                            "mistral", "qwen2",    "qwen2-yarn",   "qwen3",
-                                            "gpt2",    "gpt2-hub", "gpt-neox",     "gpt-neox-seq"};
+inline constexpr const char* kFamilies[] = {
+    "llama2",       "llama3", "llama-linear", "llama-yarn", "mistral",  "qwen2",       "qwen2-yarn",
+    "qwen2-window", "qwen3",  "gpt2",         "gpt2-hub",   "gpt-neox", "gpt-neox-seq"};
 
 // For INSTANTIATE_TEST_SUITE_P: a test's name has no dashes.
 inline std::string family_name(const ::testing::TestParamInfo<const char*>& info) {

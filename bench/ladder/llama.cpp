@@ -51,20 +51,37 @@ void HostMatmul::multiply(float* out, const float* x, const float* w, int n, int
     });
 }
 
+// What of a layer a plain Llama has not (model::TakesLayer).
+static std::string plain_takes(const model::LayerSpec& layer, const model::LayerSpec& common) {
+    // Every member by its name: one that is added has to be handled before this compiles again.
+    const auto& [mask, rope, scale, softcap, norm, norm_eps, qk_norm, activation, gated] = layer;
+    if (norm != model::NormKind::rms) return "LayerNorm";
+    if (qk_norm) return "norms of q and k";
+    if (!gated) return "no gate in its MLP";
+    if (activation != ops::Activation::silu) return "another activation than SiLU";
+    if (rope.rotary == 0) return "no rotary positions";
+    if (mask.kind != ops::AttentionMask::Kind::causal) return "a mask that is not causal";
+    if (mask.window > 0) return "an attention window";
+    if (softcap != 0) return "a softcap of scores";
+    if (rope != common.rope || scale != common.scale || norm_eps != common.norm_eps) {
+        return "layers that differ";
+    }
+    return {};
+}
+
 void require_plain(const model::Model& model) {
     const model::ModelSpec& spec = model.spec;
-    const char* other = spec.norm != model::NormKind::rms                 ? "LayerNorm"
-                        : spec.residual != model::Residual::sequential    ? "a parallel residual"
-                        : spec.qk_norm                                    ? "norms of q and k"
-                        : spec.qkv_bias || spec.out_bias || spec.mlp_bias ? "biases"
-                        : !spec.gated                                     ? "no gate in its MLP"
-                        : spec.activation != ops::Activation::silu ? "another activation than SiLU"
-                        : spec.learned_positions || spec.rope.rotary == 0 ? "no rotary positions"
-                        : spec.mask.kind != ops::AttentionMask::Kind::causal
-                            ? "a mask that is not causal"
-                        : spec.mask.window > 0 ? "an attention window"
-                                               : nullptr;
-    if (!other) return;
+    std::string other;
+    if (const auto lack = model::lack_of(spec, plain_takes)) {
+        other = lack->what;
+    } else if (spec.residual != model::Residual::sequential) {
+        other = "a parallel residual";
+    } else if (spec.qkv_bias || spec.out_bias || spec.mlp_bias) {
+        other = "biases";
+    } else if (spec.learned_positions) {
+        other = "learned positions";
+    }
+    if (other.empty()) return;
     throw Error::usage({.file = model.source,
                         .field = "family",
                         .value = spec.family,
@@ -80,6 +97,7 @@ PlainLlama::PlainLlama(std::shared_ptr<const model::Model> model, Matmul& matmul
       spec_(model_->spec),
       matmul_(matmul),
       rope_(model::rope_frequencies(spec_.rope)),
+      scale_(spec_.common().scale),
       positions_(positions) {
     require_plain(*model_);
     x_.resize(size(spec_.dim));
@@ -152,13 +170,12 @@ void PlainLlama::attention(int layer) {
     for (int head = 0; head < spec_.heads; ++head) rotate(q_.data() + head * head_dim);
     for (int head = 0; head < spec_.kv_heads; ++head) rotate(key + head * head_dim);
 
-    const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
     std::fill(attn_.begin(), attn_.end(), 0.0f);
     for (int head = 0; head < spec_.heads; ++head) {
         const int from = head / (spec_.heads / spec_.kv_heads) * head_dim;  // in a key or a value
         for (int t = 0; t <= length_; ++t) {
-            scores_[size(t)] = scale * dot(q_.data() + head * head_dim,
-                                           keys + size(t) * size(kv_dim) + from, head_dim);
+            scores_[size(t)] = scale_ * dot(q_.data() + head * head_dim,
+                                            keys + size(t) * size(kv_dim) + from, head_dim);
         }
         softmax(scores_.data(), length_ + 1);
         for (int t = 0; t <= length_; ++t) {

@@ -62,6 +62,7 @@ class PlainLlama {
     const model::ModelSpec& spec_;
     Matmul& matmul_;
     model::RopeFrequencies rope_;
+    float scale_;  // of the scores
     int positions_;
     int length_ = 0;
     std::vector<float> x_;              // [dim]     the residual stream

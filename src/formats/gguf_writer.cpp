@@ -83,6 +83,11 @@ void GgufWriter::set_floats(std::string_view key, std::span<const float> values)
     for (const float value : values) put(metadata_, value);
 }
 
+void GgufWriter::set_bools(std::string_view key, const std::vector<bool>& values) {
+    begin_array(key, GgufType::boolean, values.size());
+    for (const bool value : values) put<std::uint8_t>(metadata_, value ? 1 : 0);
+}
+
 void GgufWriter::set_ints(std::string_view key, std::span<const std::int32_t> values) {
     begin_array(key, GgufType::i32, values.size());
     for (const std::int32_t value : values) put(metadata_, value);

@@ -32,6 +32,7 @@ class GgufWriter {
     void set_strings(std::string_view key, std::span<const std::string> values);
     void set_floats(std::string_view key, std::span<const float> values);       // array of f32
     void set_ints(std::string_view key, std::span<const std::int32_t> values);  // array of i32
+    void set_bools(std::string_view key, const std::vector<bool>& values);
     // A value of any type as it stands in another file.
     void copy(const GgufFile& from, std::string_view key);
 

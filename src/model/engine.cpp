@@ -40,6 +40,11 @@ std::int64_t fitting_pool(const Model& model, EngineOptions options, std::uint64
     return std::max(low * page, options.context);
 }
 
+void require_cpu_layers(const Model& model) {
+    require_layers(model.spec, cpu_takes, model.source, "the CPU engine",
+                   "no engine of this program runs the model");
+}
+
 std::uint64_t available_bytes(const EngineOptions& options) {
     return options.cuda ? cuda::require_device().free_bytes : cpu_info().memory_bytes;
 }
@@ -80,7 +85,11 @@ MemoryPlan plan_engine(const Model& model, const EngineOptions& wanted) {
 
 void require_engine(const Model& model, const EngineOptions& wanted) {
     require_positions(model.spec, wanted);
-    if (wanted.cuda) require_device_shape(model);
+    if (wanted.cuda) {
+        require_device_shape(model);
+    } else {
+        require_cpu_layers(model);
+    }
     const EngineOptions options = with_defaults(model, wanted, available_bytes(wanted));
     if (options.cuda) return require_device(model, options);
     plan_engine(model, options)

@@ -103,7 +103,6 @@ bool is_matrix(Role role) {
 }
 
 std::vector<RoleAt> roles_of(const ModelSpec& spec) {
-    const bool layer_norm = spec.norm == NormKind::layer;
     std::vector<RoleAt> out;
     const auto add = [&out](bool present, Role role, int layer = -1) {
         if (present) out.push_back({role, layer});
@@ -111,6 +110,8 @@ std::vector<RoleAt> roles_of(const ModelSpec& spec) {
     add(true, Role::embedding);
     add(spec.learned_positions, Role::positions);
     for (int layer = 0; layer < spec.layers; ++layer) {
+        const LayerSpec of = spec.layer(layer);
+        const bool layer_norm = of.norm == NormKind::layer;
         add(true, Role::attn_norm, layer);
         add(layer_norm, Role::attn_norm_bias, layer);
         add(true, Role::q, layer);
@@ -119,20 +120,20 @@ std::vector<RoleAt> roles_of(const ModelSpec& spec) {
         add(spec.qkv_bias, Role::k_bias, layer);
         add(true, Role::v, layer);
         add(spec.qkv_bias, Role::v_bias, layer);
-        add(spec.qk_norm, Role::q_norm, layer);
-        add(spec.qk_norm, Role::k_norm, layer);
+        add(of.qk_norm, Role::q_norm, layer);
+        add(of.qk_norm, Role::k_norm, layer);
         add(true, Role::o, layer);
         add(spec.out_bias, Role::o_bias, layer);
         add(true, Role::mlp_norm, layer);
         add(layer_norm, Role::mlp_norm_bias, layer);
-        add(spec.gated, Role::gate, layer);
+        add(of.gated, Role::gate, layer);
         add(true, Role::up, layer);
         add(spec.mlp_bias, Role::up_bias, layer);
         add(true, Role::down, layer);
         add(spec.mlp_bias, Role::down_bias, layer);
     }
     add(true, Role::final_norm);
-    add(layer_norm, Role::final_norm_bias);
+    add(spec.norm == NormKind::layer, Role::final_norm_bias);
     add(!spec.tied_embeddings, Role::head);
     return out;
 }

@@ -15,15 +15,14 @@ constexpr double kPi = 3.14159265358979323846;
 // Bounds that no real model comes near, small enough that no product of two of them overflows.
 constexpr int kMaxVocab = 1 << 24;
 constexpr int kMaxWidth = 1 << 22;
-constexpr int kMaxLayers = 1 << 12;
 constexpr int kMaxHeads = 1 << 14;
 constexpr int kMaxHeadDim = 1 << 12;
 constexpr int kMaxContext = 1 << 28;
 
-[[noreturn]] void reject(const std::string& file, const char* field, std::string value,
+[[noreturn]] void reject(const std::string& file, std::string field, std::string value,
                          std::string problem) {
     throw Error::input({.file = file,
-                        .field = field,
+                        .field = std::move(field),
                         .value = std::move(value),
                         .problem = std::move(problem),
                         .remedy = "the model's configuration is wrong or not supported"});
@@ -34,56 +33,100 @@ void check_count(const std::string& file, const char* field, std::int64_t value,
     reject(file, field, fmt::format("{}", value), fmt::format("must be between 1 and {}", max));
 }
 
-void check_positive(const std::string& file, const char* field, double value) {
+void check_positive(const std::string& file, std::string field, double value) {
     if (std::isfinite(value) && value > 0) return;
-    reject(file, field, fmt::format("{}", value), "must be a positive number");
+    reject(file, std::move(field), fmt::format("{}", value), "must be a positive number");
 }
 
-void validate_rope(const RopeSpec& rope, int head_dim, const std::string& file) {
+// `where`: "" of all layers, or "layer 3: ".
+void validate_rope(const RopeSpec& rope, int head_dim, const std::string& file,
+                   const std::string& where) {
     using Scaling = RopeSpec::Scaling;
     if (rope.rotary < 0 || rope.rotary > head_dim || rope.rotary % 2 != 0) {
-        reject(file, "rotary dimensions", fmt::format("{}", rope.rotary),
+        reject(file, where + "rotary dimensions", fmt::format("{}", rope.rotary),
                fmt::format("must be even and at most the head's {} elements", head_dim));
     }
     if (rope.rotary == 0) return;
-    check_positive(file, "rope theta", rope.theta);
-    if (rope.scaling != Scaling::none) check_positive(file, "rope factor", rope.factor);
+    check_positive(file, where + "rope theta", rope.theta);
+    if (rope.scaling != Scaling::none) check_positive(file, where + "rope factor", rope.factor);
     if (rope.scaling == Scaling::llama3 || rope.scaling == Scaling::yarn) {
-        check_positive(file, "rope original context", rope.original_context);
+        check_positive(file, where + "rope original context", rope.original_context);
         if (rope.original_context > kMaxContext) {
-            reject(file, "rope original context", fmt::format("{}", rope.original_context),
+            reject(file, where + "rope original context", fmt::format("{}", rope.original_context),
                    fmt::format("must be at most {}", kMaxContext));
         }
     }
     if (rope.scaling == Scaling::llama3) {
-        check_positive(file, "rope low_freq_factor", rope.low_freq_factor);
-        check_positive(file, "rope high_freq_factor", rope.high_freq_factor);
+        check_positive(file, where + "rope low_freq_factor", rope.low_freq_factor);
+        check_positive(file, where + "rope high_freq_factor", rope.high_freq_factor);
         if (rope.high_freq_factor <= rope.low_freq_factor) {
-            reject(file, "rope high_freq_factor", fmt::format("{}", rope.high_freq_factor),
+            reject(file, where + "rope high_freq_factor", fmt::format("{}", rope.high_freq_factor),
                    fmt::format("must be above low_freq_factor, {}", rope.low_freq_factor));
         }
     }
     if (rope.scaling == Scaling::yarn) {
-        check_positive(file, "rope beta_fast", rope.beta_fast);
-        check_positive(file, "rope beta_slow", rope.beta_slow);
+        check_positive(file, where + "rope beta_fast", rope.beta_fast);
+        check_positive(file, where + "rope beta_slow", rope.beta_slow);
         if (rope.theta <= 1) {
-            reject(file, "rope theta", fmt::format("{}", rope.theta), "YaRN needs it above 1");
+            reject(file, where + "rope theta", fmt::format("{}", rope.theta),
+                   "YaRN needs it above 1");
         }
         if (!std::isfinite(rope.attention_factor) || rope.attention_factor < 0) {
-            reject(file, "rope attention_factor", fmt::format("{}", rope.attention_factor),
+            reject(file, where + "rope attention_factor", fmt::format("{}", rope.attention_factor),
                    "must be a positive number");
         }
     }
     if (!rope.freq_factors.empty()) {
         const std::size_t pairs = static_cast<std::size_t>(rope.rotary) / 2;
         if (rope.freq_factors.size() != pairs) {
-            reject(file, "rope frequency factors", fmt::format("{}", rope.freq_factors.size()),
+            reject(file, where + "rope frequency factors",
+                   fmt::format("{}", rope.freq_factors.size()),
                    fmt::format("there must be {}, one a frequency", pairs));
         }
         for (float factor : rope.freq_factors) {
-            check_positive(file, "rope frequency factor", static_cast<double>(factor));
+            check_positive(file, where + "rope frequency factor", static_cast<double>(factor));
         }
     }
+}
+
+void validate_layer(const LayerSpec& layer, const ModelSpec& model, const std::string& file,
+                    const std::string& where) {
+    // Every member by its name: one that is added is checked before this compiles again. Any norm,
+    // qk_norm and activation is one.
+    const auto& [mask, rope, scale, softcap, norm, norm_eps, qk_norm, activation, gated] = layer;
+    if (!std::isfinite(norm_eps) || norm_eps < 0 || norm_eps >= 1) {
+        reject(file, where + "norm epsilon", fmt::format("{}", norm_eps), "must be in [0, 1)");
+    }
+    if (mask.window < 0) {
+        reject(file, where + "sliding window", fmt::format("{}", mask.window),
+               "must not be negative");
+    }
+    if (mask.block < 1) {
+        reject(file, where + "attention block", fmt::format("{}", mask.block),
+               "must be at least 1");
+    }
+    // No file format names them: a program that wants a model to run on for ever with a window sets
+    // them, since without its first tokens a model that was not trained so loses the thread.
+    if (mask.sinks < 0) {
+        reject(file, where + "attention sinks", fmt::format("{}", mask.sinks),
+               "must not be negative");
+    }
+    if (mask.sinks > 0 && mask.window == 0) {
+        reject(file, where + "attention sinks", fmt::format("{}", mask.sinks),
+               "are what a sliding window leaves visible, and there is no window");
+    }
+    if (!std::isfinite(scale) || scale < 0) {
+        reject(file, where + "scale of scores", fmt::format("{}", scale),
+               "must be a positive number, or 0 for the usual one");
+    }
+    if (!std::isfinite(softcap) || softcap < 0) {
+        reject(file, where + "softcap of scores", fmt::format("{}", softcap),
+               "must be a positive number, or 0 for none");
+    }
+    if (gated && model.mlp_bias) {
+        reject(file, where + "mlp bias", "true", "biases in a gated MLP are not supported");
+    }
+    validate_rope(rope, model.head_dim, file, where);
 }
 
 // YaRN's magnitude as its paper suggests it.
@@ -122,15 +165,19 @@ void scale_llama3(const RopeSpec& rope, RopeFrequencies& out) {
 
 std::uint64_t ModelSpec::parameters() const {
     const auto n = [](int value) { return static_cast<std::uint64_t>(value); };
-    const std::uint64_t norm_size = norm == NormKind::layer ? 2 * n(dim) : n(dim);
-    std::uint64_t layer = 2 * norm_size;
-    layer += n(q_dim()) * n(dim) * 2 + n(kv_dim()) * n(dim) * 2;
-    if (qkv_bias) layer += n(q_dim()) + 2 * n(kv_dim());
-    if (out_bias) layer += n(dim);
-    if (qk_norm) layer += 2 * n(head_dim);
-    layer += n(hidden) * n(dim) * (gated ? 3 : 2);
-    if (mlp_bias) layer += n(hidden) + n(dim);
-    std::uint64_t total = n(vocab) * n(dim) + n(layers) * layer + norm_size;
+    const auto norm_size = [&](NormKind kind) {
+        return kind == NormKind::layer ? 2 * n(dim) : n(dim);
+    };
+    std::uint64_t total = n(vocab) * n(dim) + norm_size(norm);
+    for (const LayerSpec& of : layer_specs()) {
+        total += 2 * norm_size(of.norm);
+        total += n(q_dim()) * n(dim) * 2 + n(kv_dim()) * n(dim) * 2;
+        if (qkv_bias) total += n(q_dim()) + 2 * n(kv_dim());
+        if (out_bias) total += n(dim);
+        if (of.qk_norm) total += 2 * n(head_dim);
+        total += n(hidden) * n(dim) * (of.gated ? 3 : 2);
+        if (mlp_bias) total += n(hidden) + n(dim);
+    }
     if (learned_positions) total += n(context) * n(dim);
     if (!tied_embeddings) total += n(vocab) * n(dim);
     return total;
@@ -149,25 +196,68 @@ void ModelSpec::validate(const std::string& file) const {
         reject(file, "kv heads", fmt::format("{}", kv_heads),
                fmt::format("the {} heads are not a multiple of it", heads));
     }
-    if (!std::isfinite(norm_eps) || norm_eps < 0 || norm_eps >= 1) {
-        reject(file, "norm epsilon", fmt::format("{}", norm_eps), "must be in [0, 1)");
+    validate_layer(*this, *this, file, "");
+    if (own.empty()) return;
+    if (own.size() != static_cast<std::size_t>(layers)) {
+        reject(file, "layers of their own", fmt::format("{}", own.size()),
+               fmt::format("there must be none or all {}", layers));
     }
-    if (mask.window < 0) {
-        reject(file, "sliding window", fmt::format("{}", mask.window), "must not be negative");
+    for (int i = 0; i < layers; ++i) {
+        validate_layer(own[static_cast<std::size_t>(i)], *this, file, fmt::format("layer {}: ", i));
     }
-    // No file format names them: a program that wants a model to run on for ever with a window sets
-    // them, since without its first tokens a model that was not trained so loses the thread.
-    if (mask.sinks < 0) {
-        reject(file, "attention sinks", fmt::format("{}", mask.sinks), "must not be negative");
+}
+
+LayerSpec ModelSpec::common() const {
+    LayerSpec out = *this;
+    if (out.scale == 0) out.scale = ops::default_scale(head_dim);
+    return out;
+}
+
+LayerSpec ModelSpec::layer(int i) const {
+    MR_CHECK(i >= 0 && i < layers, "the model has the layer");
+    LayerSpec out = own.empty() ? common() : own[static_cast<std::size_t>(i)];
+    if (out.scale == 0) out.scale = ops::default_scale(head_dim);
+    return out;
+}
+
+std::vector<LayerSpec> ModelSpec::layer_specs() const {
+    std::vector<LayerSpec> out;
+    out.reserve(static_cast<std::size_t>(layers));
+    for (int i = 0; i < layers; ++i) out.push_back(layer(i));
+    return out;
+}
+
+LayerRopes layer_ropes(const ModelSpec& spec) {
+    LayerRopes out;
+    for (const LayerSpec& layer : spec.layer_specs()) {
+        if (layer.rope.rotary == 0) {
+            out.of_layer.push_back(-1);
+            continue;
+        }
+        const auto found = std::find(out.ropes.begin(), out.ropes.end(), layer.rope);
+        out.of_layer.push_back(static_cast<int>(found - out.ropes.begin()));
+        if (found == out.ropes.end()) out.ropes.push_back(layer.rope);
     }
-    if (mask.sinks > 0 && mask.window == 0) {
-        reject(file, "attention sinks", fmt::format("{}", mask.sinks),
-               "are what a sliding window leaves visible, and there is no window");
+    return out;
+}
+
+std::optional<LayerLack> lack_of(const ModelSpec& spec, TakesLayer takes) {
+    const LayerSpec common = spec.common();
+    for (int i = 0; i < spec.layers; ++i) {
+        std::string what = takes(spec.layer(i), common);
+        if (!what.empty()) return LayerLack{i, std::move(what)};
     }
-    if (gated && mlp_bias) {
-        reject(file, "mlp bias", "true", "biases in a gated MLP are not supported");
-    }
-    validate_rope(rope, head_dim, file);
+    return std::nullopt;
+}
+
+void require_layers(const ModelSpec& spec, TakesLayer takes, const std::string& file,
+                    const char* path, const char* remedy) {
+    const std::optional<LayerLack> lack = lack_of(spec, takes);
+    if (!lack) return;
+    throw Error::input({.file = file,
+                        .field = fmt::format("layer {}", lack->layer),
+                        .problem = fmt::format("{} lacks {}", path, lack->what),
+                        .remedy = remedy});
 }
 
 RopeFrequencies rope_frequencies(const RopeSpec& rope) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,9 +34,32 @@ struct RopeSpec {
     double beta_fast = 32, beta_slow = 1;              // yarn
     double attention_factor = 0;                       // yarn; 0: 0.1 ln(factor) + 1
     std::vector<float> freq_factors;                   // a file may give divisors, one a frequency
+
+    bool operator==(const RopeSpec&) const = default;
 };
 
-struct ModelSpec {
+// What a layer computes with its weights. Every path that computes layers names all members in its
+// `takes` function (TakesLayer below): one that is added here stops them from compiling until each
+// has said what it does with it.
+struct LayerSpec {
+    ops::AttentionMask mask;
+    RopeSpec rope;
+    float scale = 0;    // of the scores; 0: ops::default_scale(head_dim)
+    float softcap = 0;  // scores become softcap * tanh(score / softcap); 0: they stay as they are
+    NormKind norm = NormKind::rms;
+    float norm_eps = 1e-5f;  // of all norms of the layer
+    bool qk_norm = false;    // rmsnorm of every query and key head, before the rotation
+    ops::Activation activation = ops::Activation::silu;
+    bool gated = true;  // down(act(gate(x)) * up(x)), else down(act(up(x)))
+
+    bool operator==(const LayerSpec&) const = default;
+};
+
+inline constexpr int kMaxLayers = 1 << 12;  // that no real model comes near
+
+// What it has of LayerSpec is what all layers have in common, and the norm before the LM head. Code
+// that computes a layer asks layer(i).
+struct ModelSpec : LayerSpec {
     std::string family;  // "llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt-neox"
     std::string name;    // as the file says; may be empty
     int vocab = 0;
@@ -47,19 +71,20 @@ struct ModelSpec {
     int hidden = 0;   // of the MLP
     int context = 0;  // positions the model was trained for
 
-    NormKind norm = NormKind::rms;
-    float norm_eps = 1e-5f;
     Residual residual = Residual::sequential;
-    bool qk_norm = false;  // rmsnorm of every query and key head, before the rotation
-    ops::Activation activation = ops::Activation::silu;
-    bool gated = true;  // down(act(gate(x)) * up(x)), else down(act(up(x)))
     bool qkv_bias = false;
     bool out_bias = false;  // attention's output projection
     bool mlp_bias = false;
     bool learned_positions = false;  // a table added to the embedding (GPT-2)
     bool tied_embeddings = false;    // the LM head is the embedding table
-    RopeSpec rope;
-    ops::AttentionMask mask;
+    // The layers one by one, [layers], where they differ; empty: all are the common one.
+    std::vector<LayerSpec> own;
+
+    // The whole truth about layer i; its scale is never 0. A copy: who computes keeps all of them
+    // (layer_specs), since a step allocates nothing.
+    LayerSpec layer(int i) const;
+    std::vector<LayerSpec> layer_specs() const;  // [layers]
+    LayerSpec common() const;                    // as layer(), of a layer that has nothing own
 
     int q_dim() const { return heads * head_dim; }
     int kv_dim() const { return kv_heads * head_dim; }
@@ -76,5 +101,25 @@ struct RopeFrequencies {
     double magnitude = 1.0;
 };
 RopeFrequencies rope_frequencies(const RopeSpec& rope);
+
+// The rotations of a model's layers, each once: one table of positions serves all that share it.
+struct LayerRopes {
+    std::vector<RopeSpec> ropes;
+    std::vector<int> of_layer;  // [layers], into `ropes`; -1: no rotary positions
+};
+LayerRopes layer_ropes(const ModelSpec& spec);
+
+// What of `layer` a path lacks, in words ("a softcap of scores"), or nothing where it takes it.
+// `common`: what the model's layers have in common, for paths in which some of it is shared.
+using TakesLayer = std::string (*)(const LayerSpec& layer, const LayerSpec& common);
+struct LayerLack {
+    int layer;
+    std::string what;
+};
+// Of the first layer that is not taken.
+std::optional<LayerLack> lack_of(const ModelSpec& spec, TakesLayer takes);
+// Throws Error (input) naming `file`, the layer and what `path` ("the GPU engine") lacks.
+void require_layers(const ModelSpec& spec, TakesLayer takes, const std::string& file,
+                    const char* path, const char* remedy);
 
 }  // namespace mr::model

@@ -330,6 +330,11 @@ def make_model():
               "blk.0.attn_v": (13, 176), "blk.0.ffn_gate": (2, 144), "blk.0.ffn_up": (7, 192),
               "blk.0.ffn_down": (1, 12)}
 
+    sliding = entry("llama.attention.sliding_window", 4, u32(4))
+
+    def flags(*values):
+        return entry("llama.attention.sliding_window_pattern", 9, u32(7) + u64(len(values)) + bytes(values))
+
     def spoiled(**fields):
         return folder(plain | {"config.json": {**config, **fields}})
     return {
@@ -345,6 +350,10 @@ def make_model():
                               "model.safetensors": zeros(llama_shapes(bias="qkv"))}),
         "good_qwen3": folder({"config.json": {**qwen3, "rope_parameters": {"rope_theta": 1e6}},
                               "model.safetensors": zeros(llama_shapes(q=4, kv=2, head_norm=2))}),
+        "good_window_layers": folder({
+            "config.json": {**qwen3, "num_hidden_layers": 2,
+                            "layer_types": ["full_attention", "sliding_attention"]},
+            "model.safetensors": zeros(llama_shapes(q=4, kv=2, head_norm=2, layers=2))}),
         "good_gpt2": folder(gpt2_folder()),
         "good_neox": folder(neox_folder()),
         "good_sharded": folder(sharded),
@@ -352,6 +361,7 @@ def make_model():
         "good_gguf": gguf_model(more=vocab),
         "good_gguf_qwen3": gguf_model("qwen3"),
         "good_gguf_yarn": gguf_model(more=scaling),
+        "good_gguf_windows": gguf_model(more=[sliding, flags(0)]),
         "good_gguf_quants": gguf_model(dim=256, head=2, kinds=quants),
         "bad_no_config": folder({"model.safetensors": weights}),
         "bad_no_weights": folder({"config.json": config}),
@@ -375,6 +385,9 @@ def make_model():
         "bad_yarn_context": spoiled(rope_scaling={**yarn, "original_max_position_embeddings": 0}),
         "bad_window_layers": folder({"config.json": {**qwen3, "layer_types": ["a", "b"]},
                                      "model.safetensors": zeros(llama_shapes(q=4, kv=2, head_norm=2))}),
+        "bad_window_kind": folder({"config.json": {**qwen3, "layer_types": ["chunked_attention"]},
+                                   "model.safetensors": zeros(llama_shapes(q=4, kv=2, head_norm=2))}),
+        "bad_gguf_window_layers": gguf_model(more=[sliding, flags(0, 1)]),
         "bad_tensor_extra": folder(plain | {"model.safetensors": zeros(llama_shapes(layers=2))}),
         "bad_tensor_type": folder(plain | {"model.safetensors": weights.replace(b'"F32"', b'"I32"')}),
         "bad_shard_missing": folder({k: v for k, v in sharded.items() if k != "b.safetensors"}),

@@ -216,6 +216,41 @@ TEST_F(GpuStep, IsNotTakenWhereItCannotBe) {
     other.fuse = false;
     EXPECT_FALSE(decode(from, other, {5}, 2).persistent);
 }
+
+// Windows in some layers: the step goes kernel by kernel, and its account has the keys that each
+// layer's mask lets it read.
+TEST_F(GpuStep, LayersThatDifferGoKernelByKernel) {
+    Loaded from = open("random:stories-42m:bf16");
+    ModelSpec& spec = from.model->spec;
+    const auto read_by = [&](bool graph) {
+        EngineOptions options;
+        options.cuda = true;
+        options.context = 1024;
+        options.graph = graph;
+        const std::unique_ptr<Engine> opened = make_engine(from.model, options, from.weights);
+        Engine& engine = *opened;
+        const SeqId seq = engine.cache().open();
+        const std::vector<std::int32_t> prompt(500, 7);
+        const BatchItem item = prompt_item(seq, prompt);
+        decode::DecodeRow row;
+        row.seq = seq;
+        row.most = 8;
+        decode::DecodeLoop loop(engine, engine.submit({&item, 1}), {row});
+        loop.next();
+        engine.synchronize();
+        EXPECT_EQ(engine.one_kernel(), spec.own.empty());
+        return engine.ledger().op(OpKind::attention).bytes_read;
+    };
+    const std::uint64_t alike = read_by(true);
+    EXPECT_EQ(read_by(false), alike);
+    spec.own.assign(static_cast<std::size_t>(spec.layers), spec);
+    for (std::size_t i = 1; i < spec.own.size(); i += 2) spec.own[i].mask.window = 100;
+    const std::uint64_t some = read_by(true);
+    EXPECT_EQ(read_by(false), some);
+    EXPECT_LT(some, alike);
+    spec.own.clear();
+}
+
 TEST_F(GpuStep, OneEngineAtATimeHasIt) {
     const Loaded from = open("random:stories-42m:q8_0");
     EngineOptions options;

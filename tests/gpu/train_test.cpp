@@ -18,7 +18,7 @@
 namespace mr::model {
 namespace {
 
-constexpr const char* kTrained[] = {"llama2", "llama3", "mistral",  "qwen2",
+constexpr const char* kTrained[] = {"llama2", "llama3", "mistral",  "qwen2",       "qwen2-window",
                                     "qwen3",  "gpt2",   "gpt-neox", "gpt-neox-seq"};
 constexpr int kSequences = 3, kSeq = 24;
 constexpr double kScale = 1.0 / (kSequences * kSeq);

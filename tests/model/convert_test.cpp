@@ -68,7 +68,12 @@ void expect_same_spec(const ModelSpec& a, const ModelSpec& b) {
     EXPECT_EQ(a.mlp_bias, b.mlp_bias);
     EXPECT_EQ(a.learned_positions, b.learned_positions);
     EXPECT_EQ(a.tied_embeddings, b.tied_embeddings);
-    EXPECT_EQ(a.mask.window, b.mask.window);
+    ASSERT_EQ(a.own.size(), b.own.size());
+    for (int i = 0; i < a.layers; ++i) {
+        EXPECT_EQ(a.layer(i).mask, b.layer(i).mask) << "layer " << i;
+        EXPECT_EQ(a.layer(i).norm_eps, b.layer(i).norm_eps) << "layer " << i;
+        EXPECT_EQ(a.layer(i).rope.style, b.layer(i).rope.style) << "layer " << i;
+    }
     EXPECT_EQ(a.rope.rotary, b.rope.rotary);
     EXPECT_EQ(a.rope.style, b.rope.style);
     // The keys of GGUF are f32.

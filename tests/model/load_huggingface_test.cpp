@@ -272,16 +272,24 @@ TEST(LoadHuggingFace, BadConfigurationsAreNamed) {
          [](json& c) {
              c["use_sliding_window"] = true;
              c["sliding_window"] = 16;
-             c["max_window_layers"] = 1;
+             c["layer_types"] = {"full_attention", "chunked_attention"};
          },
-         {"max_window_layers", "1 of 2"}},
+         {"layer_types", "chunked_attention", "sliding_attention are"}},
+        {"qwen2-window",
+         [](json& c) { c["use_sliding_window"] = false; },
+         {"layer_types", "there is no sliding window"}},
+        {"mistral",
+         [](json& c) {
+             c["layer_types"] = {"full_attention", "sliding_attention"};
+         },
+         {"layer_types", "all slide or none"}},
         {"qwen3",
          [](json& c) {
              c["use_sliding_window"] = true;
              c["sliding_window"] = 16;
              c["layer_types"] = {"full_attention", "sliding_attention"};
          },
-         {"layer_types"}},
+         {"layer_types", "must name the 1 layers"}},
         // Configurations that contradict the tensors.
         {"llama2",
          [](json& c) { c["vocab_size"] = 300; },
@@ -314,6 +322,35 @@ TEST(LoadHuggingFace, BadConfigurationsAreNamed) {
                 << test.folder << ": \"" << part << "\" is not in: " << said;
         }
     }
+}
+
+// The windows of all layers.
+std::vector<int> windows(const std::string& path) {
+    std::vector<int> out;
+    for (const LayerSpec& layer : load_model(path).spec.layer_specs()) {
+        out.push_back(layer.mask.window);
+    }
+    return out;
+}
+
+TEST(LoadHuggingFace, SlidingWindowsOfSomeLayers) {
+    Spoiled model("qwen2-window");
+    EXPECT_EQ(windows(model.path()), (std::vector<int>{0, 12, 0, 12}));
+    model.config["layer_types"] = {"sliding_attention", "full_attention", "full_attention",
+                                   "sliding_attention"};
+    EXPECT_EQ(windows(model.path()), (std::vector<int>{12, 0, 0, 12}));
+    // Before there were layer_types, the layers from max_window_layers on slid.
+    model.config.erase("layer_types");
+    EXPECT_EQ(windows(model.path()), (std::vector<int>{0, 0, 0, 0}));  // 28
+    model.config["max_window_layers"] = 1;
+    EXPECT_EQ(windows(model.path()), (std::vector<int>{0, 12, 12, 12}));
+    // What is common to all is common to those that slide.
+    EXPECT_EQ(load_model(model.path()).spec.layer(3).norm_eps, 1e-6f);
+    model.config["max_window_layers"] = 0;
+    EXPECT_EQ(windows(model.path()), (std::vector<int>{12, 12, 12, 12}));
+    EXPECT_TRUE(load_model(model.path()).spec.own.empty());
+    model.config["use_sliding_window"] = false;
+    EXPECT_EQ(windows(model.path()), (std::vector<int>{0, 0, 0, 0}));
 }
 
 TEST(LoadHuggingFace, SlidingWindowsOfAllLayersOrOfNone) {

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "formats/gguf.h"
+#include "model/io/convert.h"
 #include "model/model.h"
 #include "model/model_files.h"
 #include "model_input.h"
@@ -215,6 +216,41 @@ TEST(Load, FuzzCorpusIsWhatItsNamesSay) {
     }
     EXPECT_GE(good, 14);
     EXPECT_GE(bad, 30);
+}
+
+TEST(Load, GgufSaysWhichLayersSlide) {
+    TempFolder folder;
+    const auto window = [&](const std::function<void(TinyGguf&)>& change) {
+        TinyGguf file;
+        file.keys["llama.attention.sliding_window"] = TinyGguf::u32(16);
+        change(file);
+        file.write(folder / "a.gguf");
+        return load_model(folder / "a.gguf").spec.layer(0).mask.window;
+    };
+    const std::string key = "llama.attention.sliding_window_pattern";
+    const auto flags = [](const std::vector<bool>& values) {
+        return [values](formats::GgufWriter& w, const std::string& k) { w.set_bools(k, values); };
+    };
+    EXPECT_EQ(window([](TinyGguf&) {}), 16);  // no pattern: all do
+    EXPECT_EQ(window([&](TinyGguf& f) { f.keys[key] = flags({true}); }), 16);
+    EXPECT_EQ(window([&](TinyGguf& f) { f.keys[key] = flags({false}); }), 0);
+    // A period: its last layer does not slide; 0: all do.
+    EXPECT_EQ(window([&](TinyGguf& f) { f.keys[key] = TinyGguf::u32(0); }), 16);
+    EXPECT_EQ(window([&](TinyGguf& f) { f.keys[key] = TinyGguf::u32(1); }), 0);
+    EXPECT_EQ(window([&](TinyGguf& f) { f.keys[key] = TinyGguf::u32(2); }), 16);
+    const std::string said = error_of([&] {
+        window([&](TinyGguf& f) { f.keys[key] = flags({true, false}); });
+    });
+    EXPECT_NE(said.find("sliding_window_pattern"), std::string::npos) << said;
+    EXPECT_NE(said.find("each of the 1 layers"), std::string::npos) << said;
+    // A file with four layers that was converted.
+    convert_model(reference("qwen2-window"), folder / "b.gguf");
+    const auto gguf = formats::GgufFile::open(folder / "b.gguf");
+    EXPECT_EQ(gguf.get_uint("qwen2.attention.sliding_window"), 12u);
+    EXPECT_EQ(gguf.get_ints("qwen2.attention.sliding_window_pattern"),
+              (std::vector<std::int64_t>{0, 1, 0, 1}));
+    EXPECT_EQ(load_model(folder / "b.gguf").spec.layer(2).mask.window, 0);
+    EXPECT_EQ(load_model(folder / "b.gguf").spec.layer(3).mask.window, 12);
 }
 
 // Bytes that are planned before a weight is touched are those that are taken.

@@ -289,6 +289,12 @@ VARIANTS = {
                        rope_parameters=rope("yarn", 10000.0, factor=4.0,
                                             original_max_position_embeddings=64))),
                    dict(old=True)),
+    "qwen2-window": (Qwen2ForCausalLM,
+                     Qwen2Config(**llama_shape(
+                         num_hidden_layers=4, intermediate_size=32, rms_norm_eps=1e-6,
+                         use_sliding_window=True, sliding_window=12,
+                         layer_types=["full_attention", "sliding_attention"] * 2)),
+                     dict()),
     "qwen3": (Qwen3ForCausalLM,
               Qwen3Config(**llama_shape(num_hidden_layers=1, head_dim=16, rms_norm_eps=1e-6,
                                         rope_parameters=rope("default", 1000000.0))),
@@ -310,7 +316,8 @@ VARIANTS = {
 
 
 # Those whose training is recorded: every family, tied and not, both residuals, windows, scaling.
-TRAINED = ["llama2", "llama3", "mistral", "qwen2", "qwen3", "gpt2", "gpt-neox", "gpt-neox-seq"]
+TRAINED = ["llama2", "llama3", "mistral", "qwen2", "qwen2-window", "qwen3", "gpt2", "gpt-neox",
+           "gpt-neox-seq"]
 TRAIN_STEPS = 10
 SAMPLED = 192  # elements of a gradient that are kept
 

@@ -36,9 +36,10 @@ struct Activations {
     Tensor q, k, v;   // [tokens, q_dim], [tokens, kv_dim] twice
     Tensor attn;      // [tokens, q_dim]
     Tensor gate, up;  // [tokens, hidden]
-    Tensor cos_sin;   // [tokens, rotary/2, 2]
     Tensor last;      // [rows, dim]       what the LM head reads
     Tensor logits;    // [rows, vocab]
+    // [tokens, rotary] of every rotation (LayerRopes); of the whole buffers alone, not of views.
+    std::vector<Tensor> cos_sin;
 };
 
 // Every activation buffer by name and shape: the plan adds them up, the engine takes them. A pass
@@ -55,9 +56,16 @@ void for_each_activation(const ModelSpec& spec, const EngineOptions& options, Ac
     take(a.k, Shape{tokens, spec.kv_dim()});
     take(a.v, Shape{tokens, spec.kv_dim()});
     take(a.attn, Shape{tokens, spec.q_dim()});
-    if (spec.gated) take(a.gate, Shape{tokens, spec.hidden});
+    const std::vector<LayerSpec> layers = spec.layer_specs();
+    if (std::any_of(layers.begin(), layers.end(), [](const LayerSpec& l) { return l.gated; })) {
+        take(a.gate, Shape{tokens, spec.hidden});
+    }
     take(a.up, Shape{tokens, spec.hidden});
-    if (spec.rope.rotary > 0) take(a.cos_sin, Shape{tokens, spec.rope.rotary});
+    const LayerRopes turns = layer_ropes(spec);
+    a.cos_sin.resize(turns.ropes.size());
+    for (std::size_t i = 0; i < turns.ropes.size(); ++i) {
+        take(a.cos_sin[i], Shape{tokens, turns.ropes[i].rotary});
+    }
     take(a.last, Shape{rows, spec.dim});
     take(a.logits, Shape{rows, spec.vocab});
 }
@@ -106,13 +114,17 @@ class CpuEngine final : public Engine {
     void draw_one(Slot slot, const float* logits, std::int64_t position);
     void attention_block(const LayerWeights& w, int layer, const Activations& a);
     void mlp_block(const LayerWeights& w, int layer, const Activations& a, Tensor input);
-    void norm(Tensor out, Tensor x, Tensor weight, Tensor bias) const;
+    void norm(const LayerSpec& of, Tensor out, Tensor x, Tensor weight, Tensor bias) const;
+    // Cosines and sines of the pass's tokens, [tokens, rotary/2, 2]; `rope`: which of ropes_.
+    Tensor cos_sin(std::size_t rope, std::int64_t tokens) const;
     Activations views(std::int64_t tokens, std::int64_t rows) const;
     // With check_nan: throws Error where `x`, what a stage of the pass gave, has a value that is
     // not finite.
     void check(int stage, Tensor x, const Pass& pass) const;
 
-    RopeFrequencies rope_;
+    const std::vector<LayerSpec> layers_;
+    const LayerRopes turns_;
+    std::vector<RopeFrequencies> ropes_;  // of turns_.ropes
     Arena arena_;
     Activations full_;                     // sized for all tokens of a pass and max_logits rows
     std::span<const ops::BatchSeq> seqs_;  // of the pass that runs
@@ -127,8 +139,11 @@ class CpuEngine final : public Engine {
 };
 
 CpuEngine::CpuEngine(std::shared_ptr<const Model> model, const EngineOptions& options)
-    : Engine(std::move(model), options), rope_(rope_frequencies(model_->spec.rope)) {
+    : Engine(std::move(model), options),
+      layers_(model_->spec.layer_specs()),
+      turns_(layer_ropes(model_->spec)) {
     const ModelSpec& spec = model_->spec;
+    for (const RopeSpec& rope : turns_.ropes) ropes_.push_back(rope_frequencies(rope));
     const auto tokens = static_cast<std::size_t>(options_.max_batch + options_.max_sequences);
     ids_.reserve(tokens);
     positions_.reserve(tokens);
@@ -229,25 +244,29 @@ Activations CpuEngine::views(std::int64_t tokens, std::int64_t rows) const {
     a.attn = cut(full_.attn, tokens);
     a.gate = cut(full_.gate, tokens);
     a.up = cut(full_.up, tokens);
-    a.cos_sin = cut(full_.cos_sin, tokens);
-    if (a.cos_sin) a.cos_sin.shape = {tokens, model_->spec.rope.rotary / 2, 2};
     a.last = cut(full_.last, rows);
     a.logits = cut(full_.logits, rows);
     return a;
 }
 
-void CpuEngine::norm(Tensor out, Tensor x, Tensor weight, Tensor bias) const {
-    const ModelSpec& spec = model_->spec;
-    if (spec.norm == NormKind::rms) {
-        ops::rmsnorm(ctx_, out, x, weight, spec.norm_eps);
+Tensor CpuEngine::cos_sin(std::size_t rope, std::int64_t tokens) const {
+    Tensor table = full_.cos_sin[rope].slice_rows(0, tokens);
+    table.shape = {tokens, turns_.ropes[rope].rotary / 2, 2};
+    return table;
+}
+
+void CpuEngine::norm(const LayerSpec& of, Tensor out, Tensor x, Tensor weight, Tensor bias) const {
+    if (of.norm == NormKind::rms) {
+        ops::rmsnorm(ctx_, out, x, weight, of.norm_eps);
     } else {
-        ops::layernorm(ctx_, out, x, weight, bias, spec.norm_eps);
+        ops::layernorm(ctx_, out, x, weight, bias, of.norm_eps);
     }
 }
 
 // x += o(attention(rope(q(h)), cache + rope(k(h)), v(h)))
 void CpuEngine::attention_block(const LayerWeights& w, int layer, const Activations& a) {
     const ModelSpec& spec = model_->spec;
+    const LayerSpec& of = layers_[static_cast<std::size_t>(layer)];
     const std::int64_t tokens = a.x.rows();
     const ops::LinearOut qkv[] = {
         {w.q, a.q, w.q_bias, {}}, {w.k, a.k, w.k_bias, {}}, {w.v, a.v, w.v_bias, {}}};
@@ -259,33 +278,34 @@ void CpuEngine::attention_block(const LayerWeights& w, int layer, const Activati
     };
     const Tensor q = heads(a.q, spec.heads);
     const Tensor k = heads(a.k, spec.kv_heads);
-    if (spec.qk_norm) {
-        ops::rmsnorm(ctx_, q, q, w.q_norm, spec.norm_eps);
-        ops::rmsnorm(ctx_, k, k, w.k_norm, spec.norm_eps);
+    if (of.qk_norm) {
+        ops::rmsnorm(ctx_, q, q, w.q_norm, of.norm_eps);
+        ops::rmsnorm(ctx_, k, k, w.k_norm, of.norm_eps);
     }
-    if (spec.rope.rotary > 0) {
-        ops::rope(ctx_, q, a.cos_sin, spec.rope.style);
-        ops::rope(ctx_, k, a.cos_sin, spec.rope.style);
+    const int rope = turns_.of_layer[static_cast<std::size_t>(layer)];
+    if (rope >= 0) {
+        const Tensor table = cos_sin(static_cast<std::size_t>(rope), tokens);
+        ops::rope(ctx_, q, table, of.rope.style);
+        ops::rope(ctx_, k, table, of.rope.style);
     }
     const ops::PagedKv kv = cache_->layer(layer);
     ops::kv_write(ctx_, kv, k, heads(a.v, spec.kv_heads), seqs_);
-    ops::attention(ctx_, heads(a.attn, spec.heads), q, kv, seqs_, spec.mask,
-                   ops::default_scale(spec.head_dim));
+    ops::attention(ctx_, heads(a.attn, spec.heads), q, kv, seqs_, of.mask, of.scale);
     ledger_.at(layer, "out");
     ops::linear(ctx_, a.attn, {w.o, a.x, w.o_bias, a.x});
 }
 
 // x += down(act(gate(input)) * up(input)), or x += down(act(up(input)))
 void CpuEngine::mlp_block(const LayerWeights& w, int layer, const Activations& a, Tensor input) {
-    const ModelSpec& spec = model_->spec;
+    const LayerSpec& of = layers_[static_cast<std::size_t>(layer)];
     ledger_.at(layer, "up");
-    if (spec.gated) {
+    if (of.gated) {
         const ops::LinearOut both[] = {{w.gate, a.gate, {}, {}}, {w.up, a.up, w.up_bias, {}}};
         ops::linear(ctx_, input, both);
-        ops::gated_activation(ctx_, a.up, a.gate, a.up, spec.activation);
+        ops::gated_activation(ctx_, a.up, a.gate, a.up, of.activation);
     } else {
         ops::linear(ctx_, input, {w.up, a.up, w.up_bias, {}});
-        ops::activation(ctx_, a.up, a.up, spec.activation);
+        ops::activation(ctx_, a.up, a.up, of.activation);
     }
     ledger_.at(layer, "down");
     ops::linear(ctx_, a.up, {w.down, a.x, w.down_bias, a.x});
@@ -345,20 +365,22 @@ Tensor CpuEngine::run(const Pass& pass) {
     ops::embedding(ctx_, a.x, weights.embedding, ids_);
     if (spec.learned_positions) ops::embedding(ctx_, a.x, weights.positions, positions_, true);
     check(embedding_stage(), a.x, pass);
-    if (a.cos_sin) {
+    for (std::size_t i = 0; i < ropes_.size(); ++i) {
         ledger_.at(-1, "rope table");
-        ops::rope_table(ctx_, a.cos_sin, positions_, rope_.inv_freq, rope_.magnitude);
+        ops::rope_table(ctx_, cos_sin(i, pass.tokens), positions_, ropes_[i].inv_freq,
+                        ropes_[i].magnitude);
     }
 
     for (int i = 0; i < spec.layers; ++i) {
         const LayerWeights& w = weights.layers[static_cast<std::size_t>(i)];
+        const LayerSpec& of = layers_[static_cast<std::size_t>(i)];
         ledger_.at(i);
-        norm(a.h, a.x, w.attn_norm, w.attn_norm_bias);
+        norm(of, a.h, a.x, w.attn_norm, w.attn_norm_bias);
         // Parallel residual: both branches read x as it enters the layer, so both norms are taken
         // before either adds to x. The MLP's is added first, as on the GPU.
         const bool parallel = spec.residual == Residual::parallel;
         const auto mlp = [&](Tensor h) {
-            norm(h, a.x, w.mlp_norm, w.mlp_norm_bias);
+            norm(of, h, a.x, w.mlp_norm, w.mlp_norm_bias);
             mlp_block(w, i, a, h);
             check(mlp_stage(spec, i), a.x, pass);
         };
@@ -376,7 +398,7 @@ Tensor CpuEngine::run(const Pass& pass) {
         std::memcpy(a.last.f32(rows_of.first), a.x.f32(seq.first + seq.count - rows_of.count),
                     static_cast<std::size_t>(rows_of.count) * a.x.row_bytes());
     }
-    norm(a.last, a.last, weights.final_norm, weights.final_norm_bias);
+    norm(spec, a.last, a.last, weights.final_norm, weights.final_norm_bias);
     ledger_.at(-1, "head");
     ops::linear(ctx_, a.last, {weights.head, a.logits, weights.head_bias, {}}, OpKind::lm_head);
     check(logits_stage(spec), a.logits, pass);
@@ -390,6 +412,15 @@ Tensor CpuEngine::run(const Pass& pass) {
 }
 
 }  // namespace
+
+std::string cpu_takes(const LayerSpec& layer, const LayerSpec&) {
+    // Every member by its name: one that is added has to be handled before this compiles again.
+    // Masks and scales go to ops::attention layer by layer, rotations have a table each, and norms
+    // and MLPs are those of the layer.
+    const auto& [mask, rope, scale, softcap, norm, norm_eps, qk_norm, activation, gated] = layer;
+    if (softcap != 0) return "a softcap of scores";
+    return {};
+}
 
 MemoryPlan cpu_plan(const Model& model, const EngineOptions& options) {
     MemoryPlan plan;

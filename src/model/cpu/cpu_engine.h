@@ -2,10 +2,14 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "model/engine.h"
 
 namespace mr::model {
+
+// What of a layer the CPU's pass lacks (TakesLayer).
+std::string cpu_takes(const LayerSpec& layer, const LayerSpec& common);
 
 // Both take options with their defaults filled in.
 MemoryPlan cpu_plan(const Model& model, const EngineOptions& options);

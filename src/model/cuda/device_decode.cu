@@ -48,6 +48,12 @@ __global__ void leave_kernel(std::int32_t* positions, std::int32_t* pages, int m
 // All rows sleep. Steps that can come are captured now: none stalls on it later.
 void Resident::prepare_rows() {
     const int most = row_bucket(options_.max_sequences);
+    for (const LayerSpec& of : layers_) {
+        std::size_t at = 0;
+        while (at < masks_.size() && masks_[at].mask != of.mask) ++at;
+        if (at == masks_.size()) masks_.push_back({of.mask, 0});
+        mask_of_.push_back(at);
+    }
     slots_.resize(static_cast<std::size_t>(options_.max_sequences));
     rows_.reserve(slots_.size());
     spare_ = cache_->take_page();
@@ -186,7 +192,8 @@ void Resident::draw(Tensor logits, std::span<const Slot> slots) {
 
 // A program for every number of rows, where there can be one.
 void Resident::prepare_programs() {
-    if (!options_.persistent || !options_.fuse || options_.check_nan || spec_.qk_norm) return;
+    if (!options_.persistent || !options_.fuse || options_.check_nan) return;
+    if (lack_of(spec_, step_takes_layer)) return;  // kernel by kernel, then
     std::span<std::byte> memory = buffers_.step_programs;
     for (int rows = 1; rows <= std::min(options_.max_sequences, cuda::kStepRows); ++rows) {
         const ops::DeviceBatch batch =
@@ -255,7 +262,7 @@ ops::DeviceBatch Resident::decode_batch(const StepKey& key) const {
     batch.max_keys = key.keys;
     // A captured step is replayed with other lengths: its account has no keys, and every replay
     // adds its own.
-    batch.total_keys = options_.graph ? 0 : keys_read_;
+    batch.total_keys = options_.graph ? 0 : keys_read(0);
     batch.ids = sampler_.next_ids();
     batch.positions = a.positions;
     batch.sequence = a.sequence;
@@ -292,16 +299,19 @@ void Resident::launch_sample(int rows, cuda::SampleKind kind) {
                  static_cast<const cuda::SampleRow*>(sampler_.state().rows), rows);
 }
 
-// What the keys of the step were worth in every layer's attention.
+// What the keys of the step were worth in every layer's attention, through the layer's mask.
 void Resident::add_keys_work(Ledger& ledger, std::vector<Stage>* stages) const {
-    const auto keys = static_cast<std::uint64_t>(keys_read_);
     const std::uint64_t element = cache_->layer(0).keys.dtype == DType::f32 ? 4 : 2;
-    const OpRecord work{0, 2 * keys * static_cast<std::uint64_t>(spec_.kv_dim()) * element, 0,
+    const auto work_of = [&](int layer) {
+        const auto keys = static_cast<std::uint64_t>(keys_read(layer));
+        return OpRecord{0, 2 * keys * static_cast<std::uint64_t>(spec_.kv_dim()) * element, 0,
                         4 * keys * static_cast<std::uint64_t>(spec_.q_dim()), 0};
-    for (int i = 0; i < spec_.layers; ++i) ledger.add(OpKind::attention, work);
+    };
+    for (int i = 0; i < spec_.layers; ++i) ledger.add(OpKind::attention, work_of(i));
     if (!stages) return;
     for (Stage& stage : *stages) {
         if (stage.kind != OpKind::attention) continue;
+        const OpRecord work = work_of(stage.layer);
         stage.work.bytes_read += work.bytes_read;
         stage.work.flops += work.flops;
     }
@@ -310,7 +320,7 @@ void Resident::add_keys_work(Ledger& ledger, std::vector<Stage>* stages) const {
 void Resident::run_fed(const Pass& pass) {
     std::vector<char> fed(slots_.size(), 0);
     std::int64_t longest = 0;
-    keys_read_ = 0;
+    for (MaskKeys& seen : masks_) seen.keys = 0;
     for (std::size_t i = pass.given; i < pass.items.size(); ++i) {
         const Slot index = pass.items[i]->feed;
         const DeviceSlot& slot = at(index);
@@ -321,12 +331,11 @@ void Resident::run_fed(const Pass& pass) {
                      pass.items[i]->commit < 0,
                  "a row that is fed commits and draws again");
         fed[static_cast<std::size_t>(index)] = 1;
-        const std::int64_t keys = std::int64_t{pass.seqs[i].position} + 1;
-        longest = std::max(longest, keys);
-        keys_read_ +=
-            spec_.mask.window > 0
-                ? std::min<std::int64_t>(keys, std::int64_t{spec_.mask.window} + spec_.mask.sinks)
-                : keys;
+        const std::int32_t position = pass.seqs[i].position;
+        longest = std::max(longest, std::int64_t{position} + 1);
+        for (MaskKeys& seen : masks_) {
+            seen.keys += ops::visible_keys(seen.mask, position, position + 1).count();
+        }
     }
     compact([&](const DeviceSlot& slot) {
         return slot.open && fed[static_cast<std::size_t>(&slot - slots_.data())];

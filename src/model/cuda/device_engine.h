@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "core/arena.h"
 #include "model/cuda/device_weights.h"
@@ -16,6 +17,10 @@ namespace mr::model {
 // What a device engine holds there. Exact: what is planned is what is taken, to the byte; what the
 // driver takes for captured graphs is an estimate (graph_bytes()).
 MemoryPlan device_plan(const Model& model, const EngineOptions& options);
+// What of a layer the device's passes lack, and why the step in one kernel (ops/step) does not take
+// a layer, which then runs kernel by kernel (TakesLayer). Need no GPU.
+std::string device_takes(const LayerSpec& layer, const LayerSpec& common);
+std::string step_takes_layer(const LayerSpec& layer, const LayerSpec& common);
 // Throws Error (input) where the device's kernels do not take such a model. Needs no GPU.
 void require_device_shape(const Model& model);
 // Throws Error (device) with the numbers, and what would fit, where the plan is over `available`.

@@ -29,6 +29,7 @@ Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const Dev
     : Engine(std::move(model), options),
       weights_(std::move(weights)),
       spec_(model_->spec),
+      layers_(spec_.layer_specs()),
       kv_memory_("KV cache", KvCache::bytes(spec_, device_pages(options), *options.kv_type)),
       products_(spec_, *weights_, buffers_),
       sampler_(stream_, row_bucket(options.max_sequences), static_cast<int>(options.context)),
@@ -53,7 +54,7 @@ Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const Dev
     stream_.fill(kv_memory_.data(), 0, kv_memory_.size());
     cuda::attention_prepare_scratch(stream_, buffers_.attention_scratch, decode_rows(options),
                                     spec_.heads);
-    if (spec_.rope.rotary > 0) {
+    if (spec_.rope.rotary > 0) {  // the same in all layers: device_takes()
         const RopeFrequencies rope = rope_frequencies(spec_.rope);
         // In the room of qkv, where nothing is yet: a row of it has at least as many bytes.
         const std::size_t bytes = rope.inv_freq.size() * sizeof(double);
@@ -73,10 +74,11 @@ Resident::~Resident() {
     }
 }
 
-cuda::NormPass Resident::norm_of(Tensor x, Tensor out, Tensor weight, Tensor bias) const {
+cuda::NormPass Resident::norm_of(const LayerSpec& of, Tensor x, Tensor out, Tensor weight,
+                                 Tensor bias) {
     cuda::NormPass pass;
-    pass.kind = spec_.norm;
-    pass.eps = spec_.norm_eps;
+    pass.kind = of.norm;
+    pass.eps = of.norm_eps;
     pass.x = x;
     pass.out = out;
     pass.weight = weight;
@@ -111,13 +113,13 @@ void Resident::product(Tensor out, Tensor x, Tensor w, Tensor bias, bool few, co
 
 // Whether norm, product and what follows are one kernel.
 bool Resident::attention_fused(const Part& part, int layer) const {
-    return part.few && options_.fuse && !spec_.qk_norm &&
+    return part.few && options_.fuse && !layer_spec(layer).qk_norm &&
            cuda::linear_small_takes(joined(layer).qkv.dtype, spec_.dim);
 }
 bool Resident::mlp_fused(const Part& part, int layer) const {
     const DType matrix = mlp_matrix(layer).dtype;
     return part.few && options_.fuse && cuda::linear_small_takes(matrix, spec_.dim) &&
-           (!spec_.gated || spec_.hidden % 8 == 0) &&
+           (!layer_spec(layer).gated || spec_.hidden % 8 == 0) &&
            cuda::compute_type(matrix) == cuda::compute_type(weights_of(layer).down.dtype);
 }
 // Parallel residual: attention and MLP norm the same x, in one pass where neither norms for itself.
@@ -131,6 +133,7 @@ bool Resident::norms_together(const Part& part, int layer) const {
 // q, and k and v in the cache, from x.
 void Resident::attention_in(const Part& part, int layer) {
     const LayerWeights& w = weights_of(layer);
+    const LayerSpec& of = layer_spec(layer);
     const DeviceLayer& joined = this->joined(layer);
     const std::int64_t rows = part.batch.tokens;
     const DType compute = cuda::compute_type(joined.qkv.dtype);
@@ -143,7 +146,7 @@ void Resident::attention_in(const Part& part, int layer) {
         return linear(products_.qkv(part.batch, part.first, layer, kv));
     }
     const Tensor h = rows_as(buffers_.h, compute, part.first, rows, spec_.dim);
-    cuda::NormPass pass = norm_of(x, h, w.attn_norm, w.attn_norm_bias);
+    cuda::NormPass pass = norm_of(of, x, h, w.attn_norm, w.attn_norm_bias);
     if (norms_together(part, layer)) {
         pass.out2 = rows_as(buffers_.h2, compute, part.first, rows, spec_.dim);
         pass.weight2 = w.mlp_norm;
@@ -158,10 +161,10 @@ void Resident::attention_in(const Part& part, int layer) {
     finish.kv = kv;
     finish.qkv = qkv;
     finish.bias = joined.qkv_bias;
-    if (spec_.qk_norm) {
+    if (of.qk_norm) {
         finish.q_norm = w.q_norm;
         finish.k_norm = w.k_norm;
-        finish.norm_eps = spec_.norm_eps;
+        finish.norm_eps = of.norm_eps;
     }
     finish.rope = buffers_.rope;
     cuda::qkv_finish(ctx_, finish, part.batch);
@@ -170,6 +173,7 @@ void Resident::attention_in(const Part& part, int layer) {
 // act(gate(norm(x))) * up(norm(x)), or act(up(norm(x))), into `up`.
 void Resident::mlp_in(const Part& part, int layer) {
     const LayerWeights& w = weights_of(layer);
+    const LayerSpec& of = layer_spec(layer);
     const Tensor matrix = mlp_matrix(layer);
     const std::int64_t rows = part.batch.tokens;
     const DType compute = cuda::compute_type(matrix.dtype);
@@ -180,23 +184,23 @@ void Resident::mlp_in(const Part& part, int layer) {
     const bool together = norms_together(part, layer);
     const Tensor h =
         rows_as(together ? buffers_.h2 : buffers_.h, compute, part.first, rows, spec_.dim);
-    if (!together) cuda::norm(ctx_, norm_of(x, h, w.mlp_norm, w.mlp_norm_bias));
+    if (!together) cuda::norm(ctx_, norm_of(of, x, h, w.mlp_norm, w.mlp_norm_bias));
     const DType between = part.few ? DType::f32 : compute;
-    if (spec_.gated) {
+    if (of.gated) {
         const Tensor both = rows_as(buffers_.gate_up, between, part.first, rows, 2 * spec_.hidden);
         product(both, h, matrix, {}, part.few, "mlp up");
-        cuda::gated_activation(ctx_, up, both, spec_.activation);
+        cuda::gated_activation(ctx_, up, both, of.activation);
     } else {
         // The room of gate_up is not there: up's own serves, 4 bytes an element.
         const Tensor raw =
             rows_as(buffers_.up, part.few ? DType::f32 : compute, part.first, rows, spec_.hidden);
         if (raw.dtype == up.dtype) {
             product(raw, h, matrix, {}, part.few, "mlp up");
-            cuda::activation(ctx_, up, raw, w.up_bias, spec_.activation);
+            cuda::activation(ctx_, up, raw, w.up_bias, of.activation);
         } else {
             // Rounded before the activation: the only place for f32 is where the result goes.
             product(up, h, matrix, w.up_bias, part.few, "mlp up");
-            cuda::activation(ctx_, up, up, {}, spec_.activation);
+            cuda::activation(ctx_, up, up, {}, of.activation);
         }
     }
 }
@@ -207,9 +211,11 @@ void Resident::run(const Part& part) {
     const Tensor x = rows_as(buffers_.x, DType::f32, part.first, rows, spec_.dim);
     cuda::embedding(ctx_, x, weights.embedding, weights.positions, part.batch);
     check(embedding_stage(), x, part.first);
+    ops::DeviceBatch batch = part.batch;  // with the keys of the layer
     for (int i = 0; i < spec_.layers; ++i) {
         ctx_.layer = i;
         const LayerWeights& w = weights_of(i);
+        const LayerSpec& of = layer_spec(i);
         const bool parallel = spec_.residual == Residual::parallel;
         attention_in(part, i);
         // Parallel residual: the MLP reads x as it enters the layer.
@@ -223,11 +229,13 @@ void Resident::run(const Part& part) {
         // multiprocessor and none on another, layer after layer (docs/cuda-engine.md).
         ctx_.dependent_launch = false;
         ctx_.scratch = buffers_.attention_scratch;
-        const float scale = ops::default_scale(spec_.head_dim);
+        // Known of a step that is launched and not captured (decode_batch()): layers have masks of
+        // their own.
+        if (part.batch.total_keys > 0) batch.total_keys = keys_read(i);
         if (part.few) {
-            cuda::attention_decode(ctx_, attn, q, cache_->layer(i), part.batch, spec_.mask, scale);
+            cuda::attention_decode(ctx_, attn, q, cache_->layer(i), batch, of.mask, of.scale);
         } else {
-            cuda::attention_prefill(ctx_, attn, q, cache_->layer(i), part.batch, spec_.mask, scale);
+            cuda::attention_prefill(ctx_, attn, q, cache_->layer(i), batch, of.mask, of.scale);
         }
         ctx_.dependent_launch = options_.dependent_launch;
         const auto mlp_out = [&] {
@@ -253,7 +261,7 @@ void Resident::heads(Tensor logits, Tensor x, bool few) {
         return linear(products_.head(x, logits));
     }
     const Tensor h = rows_as(buffers_.h, compute, 0, x.rows(), spec_.dim);
-    cuda::norm(ctx_, norm_of(x, h, w.final_norm, w.final_norm_bias));
+    cuda::norm(ctx_, norm_of(spec_, x, h, w.final_norm, w.final_norm_bias));
     product(logits, h, w.head, w.head_bias, few, "head", OpKind::lm_head);
 }
 

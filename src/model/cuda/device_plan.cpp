@@ -33,8 +33,34 @@ MemoryPlan device_plan(const Model& model, const EngineOptions& options) {
     return plan;
 }
 
+std::string device_takes(const LayerSpec& layer, const LayerSpec& common) {
+    // Every member by its name: one that is added has to be handled before this compiles again.
+    // Masks, scales, norms and activations are given to the kernels layer by layer.
+    const auto& [mask, rope, scale, softcap, norm, norm_eps, qk_norm, activation, gated] = layer;
+    if (softcap != 0) return "a softcap of scores";
+    if (rope != common.rope) return "rotary positions that differ by layer";  // there is one table
+    if (gated != common.gated) return "MLPs with and without a gate in one model";
+    return {};
+}
+
+std::string step_takes_layer(const LayerSpec& layer, const LayerSpec& common) {
+    const auto& [mask, rope, scale, softcap, norm, norm_eps, qk_norm, activation, gated] = layer;
+    if (softcap != 0) return "a softcap of scores";
+    if (qk_norm) return "norms of q and k";
+    // The kernel is given these once for all layers.
+    if (mask != common.mask) return "masks that differ by layer";
+    if (scale != common.scale) return "scales of scores that differ by layer";
+    if (rope != common.rope) return "rotary positions that differ by layer";
+    if (norm != common.norm || norm_eps != common.norm_eps) return "norms that differ by layer";
+    if (activation != common.activation || gated != common.gated) {
+        return "MLPs that differ by layer";
+    }
+    return {};
+}
+
 void require_device_shape(const Model& model) {
     const ModelSpec& spec = model.spec;
+    require_layers(spec, device_takes, model.source, "the GPU engine", "use --device cpu");
     if (spec.head_dim % kHeadUnit != 0 || spec.head_dim > kMostHead) {
         throw Error::input({.file = model.source,
                             .field = "head size",

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "model/cuda/device_buffers.h"
 #include "model/cuda/device_weights.h"
@@ -20,7 +21,7 @@ class DeviceProducts {
     // All three outlive it; the buffers may be taken later.
     DeviceProducts(const ModelSpec& spec, const DeviceWeights& weights,
                    const DeviceBuffers& buffers)
-        : spec_(spec), weights_(weights), buffers_(buffers) {}
+        : spec_(spec), layers_(spec.layer_specs()), weights_(weights), buffers_(buffers) {}
 
     // Of rows [first, first + rows) of the activations. qkv: q, and k and v into the cache; `batch`
     // must outlive what is returned.
@@ -38,10 +39,12 @@ class DeviceProducts {
     const LayerWeights& layer(int i) const {
         return weights_.weights.layers[static_cast<std::size_t>(i)];
     }
-    cuda::NormIn norm(Tensor weight, Tensor bias) const {
-        return {weight, bias, spec_.norm, spec_.norm_eps};
+    const LayerSpec& layer_spec(int i) const { return layers_[static_cast<std::size_t>(i)]; }
+    static cuda::NormIn norm(const LayerSpec& of, Tensor weight, Tensor bias) {
+        return {weight, bias, of.norm, of.norm_eps};
     }
     const ModelSpec& spec_;
+    const std::vector<LayerSpec> layers_;
     const DeviceWeights& weights_;
     const DeviceBuffers& buffers_;
 };

@@ -18,11 +18,11 @@ cuda::LinearIn DeviceProducts::qkv(const ops::DeviceBatch& batch, std::int64_t f
     q.shape = {rows, spec_.heads, spec_.head_dim};
     cuda::LinearIn in;
     in.x = rows_as(buffers_.x, DType::f32, first, rows, spec_.dim);
-    in.norm = norm(w.attn_norm, w.attn_norm_bias);
+    in.norm = norm(layer_spec(i), w.attn_norm, w.attn_norm_bias);
     in.w = joined.qkv;
     in.bias = joined.qkv_bias;
     in.finish = cuda::Finish::qkv;
-    in.qkv = {q, kv, buffers_.rope, spec_.rope.rotary, spec_.heads};
+    in.qkv = {q, kv, buffers_.rope, layer_spec(i).rope.rotary, spec_.heads};
     in.batch = &batch;
     in.name = "qkv";
     return in;
@@ -42,13 +42,14 @@ cuda::LinearIn DeviceProducts::out(std::int64_t rows, std::int64_t first, int i)
 
 cuda::LinearIn DeviceProducts::up(std::int64_t rows, std::int64_t first, int i) const {
     const LayerWeights& w = layer(i);
+    const LayerSpec& of = layer_spec(i);
     cuda::LinearIn in;
     in.x = rows_as(buffers_.x, DType::f32, first, rows, spec_.dim);
-    in.norm = norm(w.mlp_norm, w.mlp_norm_bias);
-    in.w = spec_.gated ? weights_.layers[static_cast<std::size_t>(i)].gate_up : w.up;
+    in.norm = norm(of, w.mlp_norm, w.mlp_norm_bias);
+    in.w = of.gated ? weights_.layers[static_cast<std::size_t>(i)].gate_up : w.up;
     in.bias = w.up_bias;
-    in.finish = spec_.gated ? cuda::Finish::gate : cuda::Finish::activate;
-    in.activation = spec_.activation;
+    in.finish = of.gated ? cuda::Finish::gate : cuda::Finish::activate;
+    in.activation = of.activation;
     in.out = rows_as(buffers_.up, cuda::compute_type(w.down.dtype), first, rows, spec_.hidden);
     in.name = "mlp up";
     return in;
@@ -70,7 +71,7 @@ cuda::LinearIn DeviceProducts::head(Tensor x, Tensor logits) const {
     const Weights& w = weights_.weights;
     cuda::LinearIn in;
     in.x = x;
-    in.norm = norm(w.final_norm, w.final_norm_bias);
+    in.norm = norm(spec_, w.final_norm, w.final_norm_bias);
     in.w = w.head;
     in.bias = w.head_bias;
     in.out = logits;
@@ -93,8 +94,9 @@ cuda::StepModel DeviceProducts::step(const ops::DeviceBatch& batch, KvCache& cac
     model.attn = rows_as(buffers_.attn, compute, 0, rows, spec_.q_dim());
     model.q.shape = model.attn.shape = {rows, spec_.heads, spec_.head_dim};
     model.parallel = spec_.residual == Residual::parallel;
-    model.mask = spec_.mask;
-    model.scale = ops::default_scale(spec_.head_dim);
+    // All layers' (step_takes_layer).
+    model.mask = layers_.front().mask;
+    model.scale = layers_.front().scale;
     if (weights_.weights.head.dtype == layer(0).o.dtype) {
         model.head = head(rows_as(buffers_.x, DType::f32, 0, rows, spec_.dim),
                           rows_as(logits, DType::f32, 0, rows, spec_.vocab));

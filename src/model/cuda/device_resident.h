@@ -143,12 +143,16 @@ class Resident final : public Engine {
         return weights_->layers[static_cast<std::size_t>(layer)];
     }
     Tensor mlp_matrix(int layer) const {
-        return spec_.gated ? joined(layer).gate_up : weights_of(layer).up;
+        return layer_spec(layer).gated ? joined(layer).gate_up : weights_of(layer).up;
     }
     bool attention_fused(const Part& part, int layer) const;
     bool mlp_fused(const Part& part, int layer) const;
     bool norms_together(const Part& part, int layer) const;
-    cuda::NormPass norm_of(Tensor x, Tensor out, Tensor weight, Tensor bias) const;
+    const LayerSpec& layer_spec(int layer) const {
+        return layers_[static_cast<std::size_t>(layer)];
+    }
+    static cuda::NormPass norm_of(const LayerSpec& of, Tensor x, Tensor out, Tensor weight,
+                                  Tensor bias);
     void check(int stage, Tensor x, std::int64_t first_row);
     void require_finite(const DeviceBuffers::Arrays& arrays, int behind);
     // Runs body() with stamps and keeps its stages.
@@ -175,6 +179,10 @@ class Resident final : public Engine {
     ops::DeviceBatch decode_batch(const StepKey& key) const;
     void launch_forward(const StepKey& key);
     void launch_sample(int rows, cuda::SampleKind kind);
+    // Keys that the step which is launched reads in a layer, over all rows.
+    std::int64_t keys_read(int layer) const {
+        return masks_[mask_of_[static_cast<std::size_t>(layer)]].keys;
+    }
     void add_keys_work(Ledger& ledger, std::vector<Stage>* stages) const;
 
     // A larger step takes milliseconds: two launches after it do not matter, and its graphs need
@@ -183,6 +191,7 @@ class Resident final : public Engine {
 
     std::shared_ptr<const DeviceWeights> weights_;
     const ModelSpec& spec_;
+    const std::vector<LayerSpec> layers_;
     cuda::Stream stream_;
     cuda::DeviceArena kv_memory_;
     DeviceBuffers buffers_;
@@ -201,7 +210,14 @@ class Resident final : public Engine {
     // The layers of a step as one kernel, by rows; none where there is no such kernel.
     std::array<std::optional<cuda::StepProgram>, cuda::kStepRows + 1> programs_;
     cuda::StepTurn step_turn_;
-    std::int64_t keys_read_ = 0;  // by the step that is launched, in a layer, over all rows
+    // The masks of the layers, each once, and the keys that the rows of the step which is launched
+    // see through it.
+    struct MaskKeys {
+        ops::AttentionMask mask;
+        std::int64_t keys = 0;
+    };
+    std::vector<MaskKeys> masks_;
+    std::vector<std::size_t> mask_of_;  // [layers]
     bool watched_ = false;
     std::vector<Stage> stages_;
 };

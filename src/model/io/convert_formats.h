@@ -1,6 +1,7 @@
 // What the two output formats say about a model besides its tensors. Internal to convert.cpp.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,18 @@
 #include "text/tokenizer.h"
 
 namespace mr::model {
+
+// What of a layer neither format has words for (TakesLayer).
+std::string formats_take(const LayerSpec& layer, const LayerSpec& common);
+
+// The window of the layers that slide, 0 where none does.
+struct Windows {
+    int window = 0;
+    std::vector<bool> slides;  // [layers]
+    bool all() const { return std::find(slides.begin(), slides.end(), false) == slides.end(); }
+};
+// Throws Error naming `file` where layers slide by different windows or are not taken.
+Windows windows_of(const ModelSpec& spec, const std::string& file);
 
 // "llama" for Llama and Mistral, "gptneox" for GPT-NeoX, ...
 std::string gguf_architecture(const ModelSpec& spec);

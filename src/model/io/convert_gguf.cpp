@@ -61,6 +61,51 @@ TokenizerData padded_vocabulary(TokenizerData data, int vocab) {
 
 }  // namespace
 
+std::string formats_take(const LayerSpec& layer, const LayerSpec& common) {
+    // Every member by its name: one that is added has to be handled before this compiles again.
+    // The common values are written, and which layers have a window.
+    const auto& [mask, rope, scale, softcap, norm, norm_eps, qk_norm, activation, gated] = layer;
+    if (mask.kind != ops::AttentionMask::Kind::causal) return "a mask that is not causal";
+    if (mask.sinks != 0) return "attention sinks";
+    if (softcap != 0) return "a softcap of scores";
+    if (scale != common.scale) return "scales of scores that differ by layer";
+    if (rope != common.rope) return "rotary positions that differ by layer";
+    if (norm != common.norm || norm_eps != common.norm_eps || qk_norm != common.qk_norm) {
+        return "norms that differ by layer";
+    }
+    if (activation != common.activation || gated != common.gated) {
+        return "MLPs that differ by layer";
+    }
+    return {};
+}
+
+Windows windows_of(const ModelSpec& spec, const std::string& file) {
+    constexpr const char* kPath = "the output format";
+    constexpr const char* kRemedy = "keep the model as it is";
+    require_layers(spec, formats_take, file, kPath, kRemedy);
+    if (spec.scale != 0 && spec.scale != ops::default_scale(spec.head_dim)) {
+        throw Error::input({.file = file,
+                            .field = "scale of scores",
+                            .value = fmt::format("{}", spec.scale),
+                            .problem = fmt::format("{} has only the usual one", kPath),
+                            .remedy = kRemedy});
+    }
+    Windows out;
+    for (const LayerSpec& layer : spec.layer_specs()) {
+        const int window = layer.mask.window;
+        out.slides.push_back(window > 0);
+        if (window > 0 && out.window > 0 && window != out.window) {
+            throw Error::input({.file = file,
+                                .field = "sliding window",
+                                .value = fmt::format("{} and {}", out.window, window),
+                                .problem = fmt::format("{} has one for all layers", kPath),
+                                .remedy = kRemedy});
+        }
+        if (window > 0) out.window = window;
+    }
+    return out;
+}
+
 std::string gguf_architecture(const ModelSpec& spec) {
     if (spec.family == "mistral") return "llama";
     if (spec.family == "gpt-neox") return "gptneox";
@@ -68,6 +113,11 @@ std::string gguf_architecture(const ModelSpec& spec) {
 }
 
 void require_gguf_can_hold(const ModelSpec& spec, const std::string& file) {
+    if (windows_of(spec, file).window > 0 && spec.family == "gpt2") {
+        throw Error::input({.file = file,
+                            .field = "sliding window",
+                            .problem = "GGUF holds gpt2 models without windows only"});
+    }
     const ops::Activation expected = spec.family == "gpt2"       ? ops::Activation::gelu_tanh
                                      : spec.family == "gpt-neox" ? ops::Activation::gelu
                                                                  : ops::Activation::silu;
@@ -114,8 +164,12 @@ void write_gguf_metadata(formats::GgufWriter& writer, const ModelSpec& spec,
     writer.set_f32(arch + (spec.norm == NormKind::rms ? ".attention.layer_norm_rms_epsilon"
                                                       : ".attention.layer_norm_epsilon"),
                    spec.norm_eps);
-    if (spec.mask.window > 0) {
-        writer.set_u32(arch + ".attention.sliding_window", u32(spec.mask.window));
+    if (const Windows windows = windows_of(spec, {}); windows.window > 0) {
+        writer.set_u32(arch + ".attention.sliding_window", u32(windows.window));
+        // llama.cpp's words, a flag a layer. Where all slide the key above says it all.
+        if (!windows.all()) {
+            writer.set_bools(arch + ".attention.sliding_window_pattern", windows.slides);
+        }
     }
     if (spec.family == "gpt-neox") {
         writer.set_bool(arch + ".use_parallel_residual", spec.residual == Residual::parallel);

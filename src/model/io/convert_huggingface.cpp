@@ -134,16 +134,33 @@ void add_llama(ordered_json& config, const ModelSpec& spec, const std::string& f
     const bool same = spec.qkv_bias == spec.out_bias && (can_have_bias || !spec.qkv_bias);
     if (qwen2 ? !spec.qkv_bias || spec.out_bias : !same) cannot_say(file, "biases", "some");
     if (can_have_bias) config["attention_bias"] = spec.qkv_bias;
-    const int window = spec.mask.window;
-    if (spec.family == "mistral") {
-        config["sliding_window"] = nullptr;
-        if (window > 0) config["sliding_window"] = window;
-    } else if (spec.family.starts_with("qwen")) {
-        config["use_sliding_window"] = window > 0;
-        config["sliding_window"] = nullptr;
-        if (window > 0) config["sliding_window"] = window;
-        config["max_window_layers"] = window > 0 ? 0 : spec.layers;
+}
+
+void add_windows(ordered_json& config, const ModelSpec& spec, const std::string& file) {
+    const Windows windows = windows_of(spec, file);
+    const bool some = windows.window > 0;
+    const bool qwen = spec.family.starts_with("qwen");
+    const bool mistral = spec.family == "mistral";
+    // Mistral's layers all slide or none does; the other families have no window at all.
+    if (some && !qwen && (!mistral || !windows.all())) {
+        cannot_say(file, "sliding window", fmt::format("{}", windows.window));
     }
+    if (!qwen && !mistral) return;
+    config["sliding_window"] = nullptr;
+    if (some) config["sliding_window"] = windows.window;
+    if (!qwen) return;
+    config["use_sliding_window"] = some;
+    // The first layer that slides, where all that follow do: older versions of transformers know
+    // no layer_types.
+    const auto first = std::find(windows.slides.begin(), windows.slides.end(), true);
+    const bool suffix = std::find(first, windows.slides.end(), false) == windows.slides.end();
+    config["max_window_layers"] = suffix ? first - windows.slides.begin() : spec.layers;
+    if (!some || windows.all()) return;
+    ordered_json types = ordered_json::array();
+    for (const bool slides : windows.slides) {
+        types.push_back(slides ? "sliding_attention" : "full_attention");
+    }
+    config["layer_types"] = std::move(types);
 }
 
 }  // namespace
@@ -178,6 +195,7 @@ std::string huggingface_config(const ModelSpec& spec, const text::Tokenizer* tok
             add_llama(config, spec, file);
         }
     }
+    add_windows(config, spec, file);
     config["tie_word_embeddings"] = spec.tied_embeddings;
     config["torch_dtype"] = type == DType::f16    ? "float16"
                             : type == DType::bf16 ? "bfloat16"

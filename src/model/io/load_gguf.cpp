@@ -115,6 +115,29 @@ void read_rope(const Metadata& meta, ModelSpec& spec, const formats::FileTensor*
     ops::dequantize(view.dtype, view.data, rope.freq_factors.data(), view.shape.count());
 }
 
+// Which layers slide: all, unless the file has llama.cpp's pattern, which is a flag a layer, or a
+// period whose last layer does not slide (0: all do).
+std::vector<bool> read_sliding_layers(const Metadata& meta, int layers) {
+    constexpr const char* kPattern = "attention.sliding_window_pattern";
+    std::vector<bool> slides(static_cast<std::size_t>(layers), true);
+    const auto type = meta.file().type_of(meta.key(kPattern));
+    if (!type) return slides;
+    if (*type != formats::GgufType::array) {
+        const auto period = static_cast<std::size_t>(meta.need_int(kPattern));
+        for (std::size_t i = 0; i < slides.size() && period > 0; ++i) {
+            slides[i] = i % period + 1 < period;
+        }
+        return slides;
+    }
+    const std::vector<std::int64_t> flags = *meta.file().get_ints(meta.key(kPattern));
+    if (flags.size() != slides.size()) {
+        meta.fail(kPattern, fmt::format("{} values", flags.size()),
+                  fmt::format("must have one for each of the {} layers", layers));
+    }
+    for (std::size_t i = 0; i < slides.size(); ++i) slides[i] = flags[i] != 0;
+    return slides;
+}
+
 struct Architecture {
     const char* name;
     const char* family;
@@ -162,6 +185,10 @@ ModelSpec read_spec(const GgufFile& file) {
     spec.name = file.get_string("general.name").value_or("");
     spec.dim = meta.need_int("embedding_length");
     spec.layers = meta.need_int("block_count");
+    if (spec.layers < 1 || spec.layers > kMaxLayers) {
+        meta.fail("block_count", fmt::format("{}", spec.layers),
+                  fmt::format("must be between 1 and {}", kMaxLayers));
+    }
     spec.heads = meta.need_int("attention.head_count");
     spec.kv_heads = meta.find_int("attention.head_count_kv").value_or(spec.heads);
     spec.hidden = meta.need_int("feed_forward_length");
@@ -205,13 +232,11 @@ ModelSpec read_spec(const GgufFile& file) {
         const bool parallel = file.get_bool(meta.key("use_parallel_residual")).value_or(true);
         spec.residual = parallel ? Residual::parallel : Residual::sequential;
     }
-    if (meta.file().has(meta.key("attention.sliding_window_pattern"))) {
-        meta.fail("attention.sliding_window_pattern", {},
-                  "layers with different windows are not supported");
-    }
-    spec.mask.window = meta.find_int("attention.sliding_window").value_or(0);
     read_rope(meta, spec, file.find_tensor("rope_freqs.weight"));
-    if (spec.family == "llama" && spec.mask.window > 0) spec.family = "mistral";
+    const int window = meta.find_int("attention.sliding_window").value_or(0);
+    if (spec.family == "llama" && window > 0) spec.family = "mistral";
+    // Last: layers of their own are the common one but for what they differ in.
+    set_windows(spec, window, read_sliding_layers(meta, spec.layers));
     return spec;
 }
 

@@ -224,34 +224,50 @@ void read_rope(const Config& config, ModelSpec& spec) {
     if (scaling) read_rope_scaling(config, *scaling, spec);
 }
 
-// The window of all layers, 0 for none. Layers that differ are refused, unless the window is as
-// long as the context and so changes nothing.
-int read_window(const Config& config, const ModelSpec& spec) {
-    if (spec.family != "mistral" && !spec.family.starts_with("qwen")) return 0;
-    const bool qwen = spec.family != "mistral";
-    if (qwen && !config.get_bool("use_sliding_window", false)) return 0;
-    // transformers' default, where the field is missing rather than null.
-    const int window = config.object().contains("sliding_window")
-                           ? config.find_int("sliding_window").value_or(0)
-                           : 4096;
-    if (window <= 0 || window >= spec.context) return 0;
-    int sliding = spec.layers;
-    if (const json* types = config.find("layer_types"); types && qwen) {
-        if (!types->is_array() || types->size() != static_cast<std::size_t>(spec.layers)) {
-            config.fail("layer_types", fmt::format("must name the {} layers", spec.layers));
+// Which layers `layer_types` says to slide; all false where there is no such list.
+std::vector<bool> read_layer_types(const Config& config, int layers) {
+    std::vector<bool> slides(static_cast<std::size_t>(layers), false);
+    const json* types = config.find("layer_types");
+    if (!types) return slides;
+    if (!types->is_array() || types->size() != slides.size()) {
+        config.fail("layer_types", fmt::format("must name the {} layers", layers));
+    }
+    for (std::size_t i = 0; i < slides.size(); ++i) {
+        slides[i] = (*types)[i] == "sliding_attention";
+        if (!slides[i] && (*types)[i] != "full_attention") {
+            config.fail("layer_types", "names a kind of attention that is not supported",
+                        "full_attention and sliding_attention are");
         }
-        sliding = static_cast<int>(std::count(types->begin(), types->end(), "sliding_attention"));
-    } else if (qwen) {
-        sliding =
-            spec.layers - std::min(spec.layers, config.find_int("max_window_layers").value_or(28));
     }
-    if (sliding != 0 && sliding != spec.layers) {
-        config.fail(config.find("layer_types") ? "layer_types" : "max_window_layers",
-                    fmt::format("{} of {} layers have a sliding window; all or none must", sliding,
-                                spec.layers),
-                    "a model that mixes them is not supported");
+    return slides;
+}
+
+// The layers that slide, as transformers has it. A window as long as the context changes nothing
+// and is left out.
+void read_windows(const Config& config, ModelSpec& spec) {
+    const bool qwen = spec.family.starts_with("qwen");
+    if (!qwen && spec.family != "mistral") return;
+    // transformers' default, where the field is missing rather than null.
+    int window = config.object().contains("sliding_window")
+                     ? config.find_int("sliding_window").value_or(0)
+                     : 4096;
+    if (qwen && !config.get_bool("use_sliding_window", false)) window = 0;
+    std::vector<bool> slides = read_layer_types(config, spec.layers);
+    const auto sliding = std::count(slides.begin(), slides.end(), true);
+    if (sliding > 0 && window == 0) {
+        config.fail("layer_types", "some layers slide, and there is no sliding window",
+                    qwen ? "set use_sliding_window and sliding_window" : "set sliding_window");
     }
-    return sliding ? window : 0;
+    if (!qwen) {
+        if (config.find("layer_types") && window > 0 && sliding != spec.layers) {
+            config.fail("layer_types", "the layers of this architecture all slide or none does");
+        }
+        slides.assign(slides.size(), true);
+    } else if (!config.find("layer_types")) {
+        const int first = config.find_int("max_window_layers").value_or(28);
+        for (int i = first; i < spec.layers; ++i) slides[static_cast<std::size_t>(i)] = true;
+    }
+    if (window < spec.context) set_windows(spec, window, slides);
 }
 
 ModelSpec read_gpt2(const Config& config, ModelSpec spec) {
@@ -322,6 +338,9 @@ ModelSpec read_spec(const Config& config, const std::string& folder) {
     if (spec.family == "gpt2") return read_gpt2(config, std::move(spec));
     spec.dim = config.need_int("hidden_size");
     spec.layers = config.need_int("num_hidden_layers");
+    if (spec.layers < 1 || spec.layers > kMaxLayers) {
+        config.fail("num_hidden_layers", fmt::format("must be between 1 and {}", kMaxLayers));
+    }
     spec.heads = config.need_int("num_attention_heads");
     spec.kv_heads = spec.family == "gpt-neox"
                         ? spec.heads
@@ -337,9 +356,11 @@ ModelSpec read_spec(const Config& config, const std::string& folder) {
     spec.head_dim = head_dim.value_or(spec.dim / spec.heads);
     spec.tied_embeddings = config.get_bool("tie_word_embeddings", false);
     read_rope(config, spec);
-    spec.mask.window = read_window(config, spec);
-    return spec.family == "gpt-neox" ? read_neox(config, std::move(spec))
+    spec = spec.family == "gpt-neox" ? read_neox(config, std::move(spec))
                                      : read_llama(config, std::move(spec));
+    // Last: layers of their own are the common one but for what they differ in.
+    read_windows(config, spec);
+    return spec;
 }
 
 }  // namespace

@@ -319,4 +319,19 @@ void require_vocab(const ModelSpec& spec, const text::Tokenizer* tokenizer,
                         .remedy = "tokenizer and model do not belong together"});
 }
 
+void set_windows(ModelSpec& spec, int window, const std::vector<bool>& slides) {
+    MR_CHECK(spec.own.empty() && slides.size() == static_cast<std::size_t>(spec.layers),
+             "every layer slides or does not");
+    const auto sliding = static_cast<std::size_t>(std::count(slides.begin(), slides.end(), true));
+    if (window == 0 || sliding == 0) return;
+    if (sliding == slides.size()) {
+        spec.mask.window = window;
+        return;
+    }
+    spec.own.assign(slides.size(), spec);
+    for (std::size_t i = 0; i < slides.size(); ++i) {
+        if (slides[i]) spec.own[i].mask.window = window;
+    }
+}
+
 }  // namespace mr::model

@@ -103,6 +103,10 @@ Weights planned_weights(const Source& source);
 // expanded to q8_0.
 Weights load_weights(const Source& source, const Weights& planned, const Progress& progress);
 
+// Gives the layers that slide this window, 0: none; slides: [layers]. The last word on the spec:
+// what it has of its own later is not that of its layers.
+void set_windows(ModelSpec& spec, int window, const std::vector<bool>& slides);
+
 // A tokenizer by path: tokenizer.json (or its folder), a GGUF file, or llama2.c's .bin.
 std::shared_ptr<const text::Tokenizer> open_tokenizer(const std::string& path, int vocab);
 // Throws Error where the tokenizer has ids that the embedding lacks.

@@ -183,6 +183,7 @@ void copy_params(const ParamLayout& layout, float* params, const Model& model, T
 
 ModelSpec trainable_spec(ModelSpec spec) {
     spec.rope.style = ops::RopeStyle::half;
+    for (LayerSpec& layer : spec.own) layer.rope.style = ops::RopeStyle::half;
     return spec;
 }
 

@@ -16,6 +16,7 @@ constexpr std::size_t kSumBytes = 2 * sizeof(double);  // of losses, of squares 
 
 std::unique_ptr<TrainOps> make_ops(const ModelSpec& spec, const TrainEngineOptions& options) {
     require_trainable_heads(spec, options.cuda);
+    require_layers(spec, train_takes, spec.name, "training", "train another model");
     return options.cuda ? make_cuda_train_ops(options.threads)
                         : make_cpu_train_ops(options.threads);
 }

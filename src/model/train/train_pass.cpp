@@ -1,7 +1,6 @@
 #include "model/train/train_pass.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "core/error.h"
 #include "ops/rope/rope.h"
@@ -10,6 +9,7 @@ namespace mr::model {
 
 // What a layer's forward leaves for its backward. Buffers that are not kept are the same for all.
 struct TrainPass::Layer {
+    LayerSpec of;
     Tensor x;     // [tokens, dim] f32, the layer's input
     Tensor h1;    // [tokens, dim]
     Tensor qkv;   // [tokens, q_dim + 2 kv_dim], turned in place unless there is qk
@@ -55,6 +55,18 @@ ops::HeadRows heads_of(Tensor x, std::int64_t first, std::int64_t count, std::in
 enum class Part { kept, work, head, mlp, attention };
 
 }  // namespace
+
+std::string train_takes(const LayerSpec& layer, const LayerSpec& common) {
+    // Every member by its name: one that is added has to be handled before this compiles again.
+    // Masks, scales, norms and activations are those of the layer, forward and backward.
+    const auto& [mask, rope, scale, softcap, norm, norm_eps, qk_norm, activation, gated] = layer;
+    if (softcap != 0) return "a softcap of scores";
+    // One table of positions, and buffers and joined matrices of one shape, serve all layers.
+    if (rope != common.rope) return "rotary positions that differ by layer";
+    if (qk_norm != common.qk_norm) return "norms of q and k in some layers only";
+    if (gated != common.gated) return "MLPs with and without a gate in one model";
+    return {};
+}
 
 const char* recompute_name(Recompute recompute) {
     switch (recompute) {
@@ -180,6 +192,9 @@ TrainPass::TrainPass(const ParamLayout& layout, const TrainShape& shape, Recompu
                         tensor = Tensor(at, dtype, dims);
                         at += padded_bytes(dtype, dims);
                     });
+    for (int i = 0; i < spec_.layers; ++i) {
+        b_->layers[static_cast<std::size_t>(i)].of = spec_.layer(i);
+    }
     if (b_->cos_sin) make_rope_table();
 }
 
@@ -201,8 +216,8 @@ void TrainPass::make_rope_table() {
     ops_.write(b_->cos_sin.data, host.data(), b_->cos_sin.bytes());
 }
 
-void TrainPass::norm(Tensor out, Tensor x, Tensor weight, Tensor bias) {
-    ops_.norm(spec_.norm, spec_.norm_eps, out, x, weight, bias);
+void TrainPass::norm(const LayerSpec& of, Tensor out, Tensor x, Tensor weight, Tensor bias) {
+    ops_.norm(of.norm, of.norm_eps, out, x, weight, bias);
 }
 
 // out = x + o(attention(h1))
@@ -210,45 +225,45 @@ void TrainPass::forward_attention(const LayerWeights& w, const Layer& a, Tensor 
     const std::int64_t heads = spec_.heads, kv = spec_.kv_heads, size = spec_.head_dim;
     ops_.linear(a.qkv, a.h1, qkv_matrix(spec_, w), qkv_bias(spec_, w), {});
     Tensor qk = a.qkv;
-    if (spec_.qk_norm) {
+    if (a.of.qk_norm) {
         qk = a.qk;
         ops_.norm_heads(heads_of(qk, 0, heads, size), heads_of(a.qkv, 0, heads, size), w.q_norm,
-                        spec_.norm_eps);
+                        a.of.norm_eps);
         ops_.norm_heads(heads_of(qk, heads, kv, size), heads_of(a.qkv, heads, kv, size), w.k_norm,
-                        spec_.norm_eps);
+                        a.of.norm_eps);
     }
     if (b_->cos_sin) {  // queries and keys lie side by side and turn alike
-        ops_.rope(heads_of(qk, 0, heads + kv, size), b_->cos_sin, spec_.rope.style, false);
+        ops_.rope(heads_of(qk, 0, heads + kv, size), b_->cos_sin, a.of.rope.style, false);
     }
     ops_.attention(heads_of(a.attn, 0, heads, size), a.lse, heads_of(qk, 0, heads, size),
-                   heads_of(qk, heads, kv, size), heads_of(a.qkv, heads + kv, kv, size), spec_.mask,
-                   1.0f / std::sqrt(static_cast<float>(size)));
+                   heads_of(qk, heads, kv, size), heads_of(a.qkv, heads + kv, kv, size), a.of.mask,
+                   a.of.scale);
     if (out) ops_.linear(out, a.attn, w.o, w.o_bias, x);
 }
 
 // The bias of `up` where the activation adds it, else none.
-Tensor TrainPass::left_to_activation(Tensor up_bias) const {
-    return spec_.gated || !ops_.activation_adds_bias() ? Tensor() : up_bias;
+Tensor TrainPass::left_to_activation(const Layer& a, Tensor up_bias) const {
+    return a.of.gated || !ops_.activation_adds_bias() ? Tensor() : up_bias;
 }
 
 // out = x + down(act(up(h2)))
 void TrainPass::forward_mlp(const LayerWeights& w, const Layer& a, Tensor x, Tensor out) {
-    const Tensor later = left_to_activation(w.up_bias);
+    const Tensor later = left_to_activation(a, w.up_bias);
     ops_.linear(a.gu, a.h2, gate_up_matrix(spec_, w), later ? Tensor() : w.up_bias, {});
-    ops_.activation(a.a, a.gu, later, spec_.activation, spec_.gated);
+    ops_.activation(a.a, a.gu, later, a.of.activation, a.of.gated);
     if (out) ops_.linear(out, a.a, w.down, w.down_bias, x);
 }
 
 // `out` none: all but the layer's output, for a backward that kept nothing else.
 void TrainPass::forward_layer(const LayerWeights& w, const Layer& a, Tensor out) {
-    norm(a.h1, a.x, w.attn_norm, w.attn_norm_bias);
+    norm(a.of, a.h1, a.x, w.attn_norm, w.attn_norm_bias);
     if (spec_.residual == Residual::parallel) {
-        norm(a.h2, a.x, w.mlp_norm, w.mlp_norm_bias);
+        norm(a.of, a.h2, a.x, w.mlp_norm, w.mlp_norm_bias);
         forward_mlp(w, a, a.x, out);
         forward_attention(w, a, out, out);
     } else {
         forward_attention(w, a, a.x, a.x1);
-        norm(a.h2, a.x1, w.mlp_norm, w.mlp_norm_bias);
+        norm(a.of, a.h2, a.x1, w.mlp_norm, w.mlp_norm_bias);
         forward_mlp(w, a, a.x1, out);
     }
 }
@@ -278,7 +293,7 @@ void TrainPass::head(const Weights& weights, const Weights* grads, int slot, flo
         const Tensor x = b.x_out.slice_rows(first, rows);
         const Tensor hf = b.hf.slice_rows(0, rows);
         const Tensor logits = b.logits.slice_rows(0, rows);
-        norm(hf, x, weights.final_norm, weights.final_norm_bias);
+        norm(spec_, hf, x, weights.final_norm, weights.final_norm_bias);
         ops_.linear(logits, hf, head, weights.head_bias, {}, OpKind::lm_head);
         ops_.loss(static_cast<float*>(b.losses.data) + first, logits, slot, first, scale,
                   grads != nullptr);
@@ -302,12 +317,12 @@ void TrainPass::head(const Weights& weights, const Weights* grads, int slot, flo
     }
 }
 
-bool TrainPass::norm_backward(Tensor dy, Tensor x, Tensor weight, Tensor dweight, Tensor dbias,
-                              bool copy, Tensor dsum) {
+bool TrainPass::norm_backward(const LayerSpec& of, Tensor dy, Tensor x, Tensor weight,
+                              Tensor dweight, Tensor dbias, bool copy, Tensor dsum) {
     const Buffers& b = *b_;
     copy = copy && b.dxc.data != b.dx.data;
-    return ops_.norm_backward({.kind = spec_.norm,
-                               .eps = spec_.norm_eps,
+    return ops_.norm_backward({.kind = of.norm,
+                               .eps = of.norm_eps,
                                .dx = b.dx,
                                .copy = copy ? b.dxc : Tensor(),
                                .residual = b.dx,
@@ -324,8 +339,8 @@ void TrainPass::remake(const LayerWeights& w, const Layer& a) {
     if (recompute_ == Recompute::none) return;
     if (recompute_ == Recompute::full) {
         if (spec_.residual == Residual::parallel) {
-            norm(a.h1, a.x, w.attn_norm, w.attn_norm_bias);
-            norm(a.h2, a.x, w.mlp_norm, w.mlp_norm_bias);
+            norm(a.of, a.h1, a.x, w.attn_norm, w.attn_norm_bias);
+            norm(a.of, a.h2, a.x, w.mlp_norm, w.mlp_norm_bias);
             forward_mlp(w, a, {}, {});
             forward_attention(w, a, {}, {});
         } else {
@@ -333,9 +348,10 @@ void TrainPass::remake(const LayerWeights& w, const Layer& a) {
         }
         return;
     }
-    norm(a.h1, a.x, w.attn_norm, w.attn_norm_bias);
-    norm(a.h2, spec_.residual == Residual::parallel ? a.x : a.x1, w.mlp_norm, w.mlp_norm_bias);
-    ops_.activation(a.a, a.gu, left_to_activation(w.up_bias), spec_.activation, spec_.gated);
+    norm(a.of, a.h1, a.x, w.attn_norm, w.attn_norm_bias);
+    norm(a.of, a.h2, spec_.residual == Residual::parallel ? a.x : a.x1, w.mlp_norm,
+         w.mlp_norm_bias);
+    ops_.activation(a.a, a.gu, left_to_activation(a, w.up_bias), a.of.activation, a.of.gated);
 }
 
 // dh = the gradient of h2, from that of the MLP's output, dxc.
@@ -345,7 +361,7 @@ void TrainPass::backward_mlp(const LayerWeights& w, const LayerWeights& g, const
     ops_.linear_input(b.da, b.dxc, w.down);
     ops_.linear_weight(g.down, down_bias, b.dxc, a.a);
     const bool with_bias = ops_.activation_backward(
-        a.gu, g.up_bias, b.da, a.gu, left_to_activation(w.up_bias), spec_.activation, spec_.gated);
+        a.gu, g.up_bias, b.da, a.gu, left_to_activation(a, w.up_bias), a.of.activation, a.of.gated);
     ops_.linear_input(dh, a.gu, gate_up_matrix(spec_, w));
     ops_.linear_weight(gate_up_matrix(spec_, g), with_bias ? Tensor() : g.up_bias, a.gu, a.h2);
 }
@@ -357,22 +373,21 @@ void TrainPass::backward_attention(const LayerWeights& w, const LayerWeights& g,
     const std::int64_t heads = spec_.heads, kv = spec_.kv_heads, size = spec_.head_dim;
     ops_.linear_input(b.dattn, b.dxc, w.o);
     ops_.linear_weight(g.o, o_bias, b.dxc, a.attn);
-    const Tensor qk = spec_.qk_norm ? a.qk : a.qkv;
+    const Tensor qk = a.of.qk_norm ? a.qk : a.qkv;
     const ops::HeadRows dq = heads_of(b.dqkv, 0, heads, size);
     const ops::HeadRows dk = heads_of(b.dqkv, heads, kv, size);
     ops_.attention_backward({dq, dk, heads_of(b.dqkv, heads + kv, kv, size)},
                             heads_of(b.dattn, 0, heads, size), heads_of(qk, 0, heads, size),
                             heads_of(qk, heads, kv, size), heads_of(a.qkv, heads + kv, kv, size),
-                            heads_of(a.attn, 0, heads, size), a.lse, spec_.mask,
-                            1.0f / std::sqrt(static_cast<float>(size)));
+                            heads_of(a.attn, 0, heads, size), a.lse, a.of.mask, a.of.scale);
     if (b.cos_sin) {
-        ops_.rope(heads_of(b.dqkv, 0, heads + kv, size), b.cos_sin, spec_.rope.style, true);
+        ops_.rope(heads_of(b.dqkv, 0, heads + kv, size), b.cos_sin, a.of.rope.style, true);
     }
-    if (spec_.qk_norm) {
+    if (a.of.qk_norm) {
         ops_.norm_heads_backward(dq, g.q_norm, dq, heads_of(a.qkv, 0, heads, size), w.q_norm,
-                                 spec_.norm_eps);
+                                 a.of.norm_eps);
         ops_.norm_heads_backward(dk, g.k_norm, dk, heads_of(a.qkv, heads, kv, size), w.k_norm,
-                                 spec_.norm_eps);
+                                 a.of.norm_eps);
     }
     ops_.linear_input(b.dh, b.dqkv, qkv_matrix(spec_, w));
     ops_.linear_weight(qkv_matrix(spec_, g), qkv_bias(spec_, g), b.dqkv, a.h1);
@@ -388,14 +403,14 @@ bool TrainPass::backward_layer(const LayerWeights& w, const LayerWeights& g, con
         // Both branches read dxc, so both are done before either norm adds to it.
         backward_mlp(w, g, a, b.dh2, down_bias);
         backward_attention(w, g, a, g.o_bias);
-        norm_backward(b.dh2, a.x, w.mlp_norm, g.mlp_norm, g.mlp_norm_bias, false, {});
+        norm_backward(a.of, b.dh2, a.x, w.mlp_norm, g.mlp_norm, g.mlp_norm_bias, false, {});
     } else {
         backward_mlp(w, g, a, b.dh, down_bias);
-        const bool taken =
-            norm_backward(b.dh, a.x1, w.mlp_norm, g.mlp_norm, g.mlp_norm_bias, true, g.o_bias);
+        const bool taken = norm_backward(a.of, b.dh, a.x1, w.mlp_norm, g.mlp_norm, g.mlp_norm_bias,
+                                         true, g.o_bias);
         backward_attention(w, g, a, taken ? Tensor() : g.o_bias);
     }
-    return norm_backward(b.dh, a.x, w.attn_norm, g.attn_norm, g.attn_norm_bias, true, below);
+    return norm_backward(a.of, b.dh, a.x, w.attn_norm, g.attn_norm, g.attn_norm_bias, true, below);
 }
 
 void TrainPass::step(const Weights& weights, const Weights& grads, int slot, float scale) {

@@ -33,6 +33,9 @@ std::optional<Recompute> recompute_of(std::string_view name);
 // The head's rows at a time that suit the vocabulary and the device, where `wanted` is 0.
 std::int64_t default_head_rows(const ModelSpec& spec, std::int64_t tokens, DType compute);
 
+// What of a layer training lacks (TakesLayer).
+std::string train_takes(const LayerSpec& layer, const LayerSpec& common);
+
 class TrainPass {
   public:
     // Takes its memory from `ops`, which must outlive it. ops.prepare() comes first, by the caller.
@@ -65,7 +68,7 @@ class TrainPass {
     void forward(const Weights& weights, int slot);
     void forward_attention(const LayerWeights& w, const Layer& a, Tensor x, Tensor out);
     void forward_mlp(const LayerWeights& w, const Layer& a, Tensor x, Tensor out);
-    Tensor left_to_activation(Tensor up_bias) const;
+    Tensor left_to_activation(const Layer& a, Tensor up_bias) const;
     void forward_layer(const LayerWeights& w, const Layer& a, Tensor out);
     void remake(const LayerWeights& w, const Layer& a);
     void head(const Weights& weights, const Weights* grads, int slot, float scale);
@@ -77,11 +80,11 @@ class TrainPass {
     // `below`: the gradient of the next lower layer's down_bias, or none. True: it was taken.
     bool backward_layer(const LayerWeights& w, const LayerWeights& g, const Layer& a,
                         Tensor down_bias, Tensor below);
-    void norm(Tensor out, Tensor x, Tensor weight, Tensor bias);
+    void norm(const LayerSpec& of, Tensor out, Tensor x, Tensor weight, Tensor bias);
     // dx += the gradient of a norm whose output has the gradient dy. dsum, and what is returned, as
     // in TrainOps::NormBackward.
-    bool norm_backward(Tensor dy, Tensor x, Tensor weight, Tensor dweight, Tensor dbias, bool copy,
-                       Tensor dsum);
+    bool norm_backward(const LayerSpec& of, Tensor dy, Tensor x, Tensor weight, Tensor dweight,
+                       Tensor dbias, bool copy, Tensor dsum);
 
     ModelSpec spec_;
     TrainShape shape_;

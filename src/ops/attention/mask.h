@@ -20,6 +20,8 @@ struct AttentionMask {
     std::int32_t block = 1;
     std::int32_t window = 0;  // > 0: only keys with query - key < window
     std::int32_t sinks = 0;   // the first keys that the window leaves visible; `kind` still holds
+
+    bool operator==(const AttentionMask&) const = default;
 };
 
 // What scores are multiplied with where nobody says otherwise: 1 / sqrt(head_dim), in f32, as the
