@@ -54,8 +54,8 @@ struct Problem {
 void check_rows(const HeadRows& x) {
     MR_CHECK(x.tensor.shape.rank == 3 && x.tensor.dtype == DType::f32,
              "attention's tensors are f32 [tokens, heads, head_dim] on the CPU");
-    MR_CHECK(x.tokens() >= 0 && x.tokens() <= std::numeric_limits<std::int32_t>::max(),
-             "attention's tensors have at most 2^31 - 1 tokens");
+    MR_CHECK(x.tokens() >= 0 && x.tokens() < KeyMask::kNever,
+             "attention's tensors have less than 2^30 tokens");
     MR_CHECK(x.token_stride >= x.heads() * x.head_dim(),
              "a token's stride is no less than heads * head_dim");
     MR_CHECK(x.tensor.data || x.tokens() == 0, "attention's tensors have memory: no null pointers");

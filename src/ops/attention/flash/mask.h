@@ -17,36 +17,25 @@ struct Sequence {
     constexpr int position(int query) const { return keys - queries + query; }
 };
 
-// Key j is seen from position p where j < hi(p) and (j >= lo(p) or j < sinks). hi and lo never fall
-// with p. Below 2^30 positions, windows, blocks and sinks.
-struct Mask {
-    enum class Kind : std::int32_t { full, causal, block_causal };
-    static constexpr int kNever = 1 << 30;
+// Kernels carry the definition itself: its bounds are what they compare keys with.
+using Mask = ops::KeyMask;
 
-    Kind kind = Kind::full;
-    int block = 1;
-    int window = kNever;
-    int sinks = 0;
+// The bounds of Mask in the form that the one-pass backward wants: it computes them for every score
+// of a tile that is cut, and a sum and a minimum take less than the cases of Mask. full and causal
+// differ in a number alone, and a bound may be below 0, where Mask has 0. mask_test.cpp holds it to
+// Mask.
+struct ScoreBounds {
+    const Mask& mask;
+    int beyond;  // but for blocks, position p sees keys below p + beyond
 
-    constexpr Mask() = default;
-    constexpr explicit Mask(const ops::AttentionMask& m)
-        : kind(m.kind == ops::AttentionMask::Kind::causal         ? Kind::causal
-               : m.kind == ops::AttentionMask::Kind::block_causal ? Kind::block_causal
-                                                                  : Kind::full),
-          block(std::min(m.block, kNever)),
-          window(m.window > 0 ? std::min(m.window, kNever) : kNever),
-          sinks(m.window > 0 ? std::min(m.sinks, kNever) : 0) {}
-
+    constexpr explicit ScoreBounds(const Mask& m)
+        : mask(m), beyond(m.kind == Mask::Kind::full ? Mask::kNever : 1) {}
     constexpr int hi(int p, int keys) const {
-        if (kind == Kind::full) return keys;
-        if (p < 0) return 0;
-        const int end = kind == Kind::causal ? p + 1 : (p / block + 1) * block;
-        return std::min(end, keys);
+        int end = std::min(keys, p + beyond);
+        if (mask.kind == Mask::Kind::block_causal) end = mask.hi(p, keys);
+        return end;
     }
-    constexpr int lo(int p) const { return std::max(0, p - window + 1); }
-    constexpr bool sees(int p, int j, int keys) const {
-        return j < hi(p, keys) && (j >= lo(p) || j < sinks);
-    }
+    constexpr int lo(int p) const { return p - mask.window + 1; }
 };
 
 // The tiles of kTile keys that the queries [first, last] (positions) see anything of, in the order
@@ -97,7 +86,7 @@ struct QueryTiles {
 
     constexpr QueryTiles(const Mask& mask, const Sequence& s, int key, int count)
         : mask_(mask), s_(s), key_(key), last_(key + count - 1) {
-        // The first position that sees `key`.
+        // The first position that sees `key`: where hi() first exceeds it.
         int from = s.position(0);
         if (mask.kind == Mask::Kind::causal) from = std::max(from, key);
         if (mask.kind == Mask::Kind::block_causal) {

@@ -1,5 +1,5 @@
-// What a call of attention over a paged cache on the GPU says, checked, and which keys a row of it
-// sees. Compiles with and without CUDA, so that both are tested without a GPU.
+// What a call of attention over a paged cache on the GPU says, checked. Compiles with and without
+// CUDA, so that it is tested without a GPU.
 #pragma once
 
 #include <algorithm>
@@ -17,9 +17,10 @@ inline constexpr int kMaxDim = 256;
 // Positions, keys and rows are counted in ints, with room to add a window or a tile to one.
 inline constexpr std::int64_t kMostCounted = std::int64_t{1} << 30;
 
-// The query at `position` of a sequence of `keys` sees keys [seen_from(), seen_to()) and those of
-// the sinks that are below seen_to(). Before the first key (position < 0) it sees none, unless it
-// sees all: then seen_to() <= 0. Blocks of 2^30 at most.
+// The bounds of KeyMask in the form that the kernels over pages want, which hold an AttentionMask:
+// seen_from() asks for a window, and seen_to() not for positions before the first key, where it may
+// be negative. With the bounds of KeyMask the decode kernel of head size 96 spills a register (nvcc
+// 13.0). mask_test.cpp holds these to KeyMask. Blocks of 2^30 at most.
 constexpr int seen_from(const ops::AttentionMask& mask, int position) {
     return mask.window > 0 ? std::max(0, position - mask.window + 1) : 0;
 }

@@ -43,16 +43,15 @@ __device__ __forceinline__ void hide_scores(float (&s)[kRows / 2], const Mask& m
         }
         return;
     }
-    const int beyond = mask.kind == Mask::Kind::full ? Mask::kNever : 1;
+    const ScoreBounds bounds(mask);
 #pragma unroll
     for (int b = 0; b < kRows / 8; ++b) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
             const int query = query0 + 8 * b + e, position = seq.position(query);
-            int hi = min(position + beyond, seq.keys);
-            if (mask.kind == Mask::Kind::block_causal) hi = mask.hi(position, seq.keys);
+            int hi = bounds.hi(position, seq.keys);
             if (query >= seq.queries) hi = 0;
-            const int lo = position - mask.window + 1;
+            const int lo = bounds.lo(position);
             const auto hide = [&](float& x, int j) {
                 if (j >= hi || (j < lo && j >= mask.sinks)) x = -kInfinity;
             };
