@@ -33,13 +33,13 @@ std::size_t right_bytes(std::int64_t depth, std::int64_t cols) {
 }
 
 // A matrix as the product reads it: element (i, j) is data[i * stride + j], or data[j * stride + i]
-// where it is `turned`.
+// where it is `transposed`.
 struct Operand {
     const float* data = nullptr;
     std::int64_t stride = 0;
-    bool turned = false;
+    bool transposed = false;
     const float* at(std::int64_t i, std::int64_t j) const {
-        return turned ? data + j * stride + i : data + i * stride + j;
+        return transposed ? data + j * stride + i : data + i * stride + j;
     }
 };
 
@@ -76,14 +76,14 @@ void multiply(const Context& ctx, const Product& p) {
             ctx.pool->parallel_for(panels, 8, [&](std::int64_t first, std::int64_t last, int) {
                 pack(right + first * tile_cols * depth, p.b.at(deep, col + first * tile_cols),
                      p.b.stride, depth, std::min(last * tile_cols, cols) - first * tile_cols,
-                     p.b.turned, PanelSide::right);
+                     p.b.transposed, PanelSide::right);
             });
             ctx.pool->parallel_for(pieces, 1, [&](std::int64_t piece, std::int64_t, int thread) {
                 auto* left = reinterpret_cast<float*>(lefts + left_bytes(p.depth) *
                                                                   static_cast<std::size_t>(thread));
                 const std::int64_t row = piece * rows_per_piece;
                 const std::int64_t rows = std::min(rows_per_piece, p.rows - row);
-                pack(left, p.a.at(row, deep), p.a.stride, depth, rows, !p.a.turned,
+                pack(left, p.a.at(row, deep), p.a.stride, depth, rows, !p.a.transposed,
                      PanelSide::left);
                 PackedBlock block;
                 block.a = left;

@@ -103,7 +103,7 @@ MR_INLINE void panel_across(float* to, const float* from, std::int64_t stride, s
         for (; p + 4 <= depth; p += 4) {
 #pragma GCC unroll 8
             for (int i = 0; i < kQuads; i += 4) {
-                turn4(to + p * Width + i, Width, from + i * stride + p, stride);
+                transpose4(to + p * Width + i, Width, from + i * stride + p, stride);
             }
             for (int i = kQuads; i < Width; ++i) {
                 for (int j = 0; j < 4; ++j) to[(p + j) * Width + i] = from[i * stride + p + j];

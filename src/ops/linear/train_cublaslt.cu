@@ -29,7 +29,7 @@ struct Key {
     std::int64_t rows, cols, sum, a_stride, b_stride, out_stride;
     std::uint32_t a_align, b_align, c_align, out_align;
     DType out_type;
-    bool a_turned, b_turned, bias, c;
+    bool a_transposed, b_transposed, bias, c;
     auto operator<=>(const Key&) const = default;
 };
 
@@ -46,31 +46,31 @@ Key key_of(const TrainProduct& p) {
             p.c ? alignment(p.c, p.out_stride, p.out_type) : out_align,
             out_align,
             p.out_type,
-            p.a_turned,
-            p.b_turned,
+            p.a_transposed,
+            p.b_transposed,
             p.bias != nullptr,
             p.c != nullptr};
 }
 
 // The library counts in columns first, and calls what lies here as [rows, cols] cols x rows. So
 //   Out (cols x rows) = op(B) (cols x sum) · op(A) (sum x rows),
-// where what is turned for us is not for the library, and is to be transposed.
+// where a matrix that is transposed here is not to the library, which then has to transpose it.
 class Problem {
   public:
     explicit Problem(const TrainProduct& p) {
         check(library().cublasLtMatmulDescCreate(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F),
               "descriptor");
-        set(CUBLASLT_MATMUL_DESC_TRANSA, p.b_turned ? CUBLAS_OP_T : CUBLAS_OP_N);
-        set(CUBLASLT_MATMUL_DESC_TRANSB, p.a_turned ? CUBLAS_OP_T : CUBLAS_OP_N);
+        set(CUBLASLT_MATMUL_DESC_TRANSA, p.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+        set(CUBLASLT_MATMUL_DESC_TRANSB, p.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
         if (p.bias) {
             set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
             set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
             set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
                 static_cast<std::int32_t>(data_type(p.out_type)));
         }
-        layout(b, DType::bf16, p.b_turned ? p.sum : p.cols, p.b_turned ? p.cols : p.sum,
+        layout(b, DType::bf16, p.b_transposed ? p.sum : p.cols, p.b_transposed ? p.cols : p.sum,
                p.b_stride);
-        layout(a, DType::bf16, p.a_turned ? p.rows : p.sum, p.a_turned ? p.sum : p.rows,
+        layout(a, DType::bf16, p.a_transposed ? p.rows : p.sum, p.a_transposed ? p.sum : p.rows,
                p.a_stride);
         layout(out, p.out_type, p.cols, p.rows, p.out_stride);
     }

@@ -21,9 +21,9 @@ struct TrainProduct {
     const void* c = nullptr;     // as out, or null; may be out
     const void* bias = nullptr;  // [cols] of out's type, or null
     DType out_type = DType::bf16;
-    // As they lie: a turned matrix a [sum, rows], b [cols, sum]; from one row to the next are so
-    // many elements.
-    bool a_turned = false, b_turned = false;
+    // Transposed, a lies as [sum, rows] and b as [cols, sum]. Strides are the elements from one row
+    // to the next.
+    bool a_transposed = false, b_transposed = false;
     std::int64_t a_stride = 0, b_stride = 0, out_stride = 0;
 };
 

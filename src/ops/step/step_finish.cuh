@@ -39,9 +39,9 @@ struct Results {
 struct HeldFinish {
     float residual = 0;
     float2 bias{0, 0};
-    float2 turn{1, 0};
+    float2 rotation{1, 0};
     unsigned* cache = nullptr;  // where the pair goes besides, of keys and values
-    bool turned = false;
+    bool rotated = false;
 };
 template <typename T>
 __device__ __forceinline__ HeldFinish held_finish(const Results& results, int row, int2 where,
@@ -54,8 +54,8 @@ __device__ __forceinline__ HeldFinish held_finish(const Results& results, int ro
         if (results.pairs()) held.bias.y = p.bias[row + 1];
     }
     if (p.finish == Finish::qkv) {
-        held.turned = small::is_turned(p, row);
-        if (held.turned) held.turn = small::turn_of(p, row, where.x);
+        held.rotated = small::is_rotated(p, row);
+        if (held.rotated) held.rotation = small::rotation_of(p, row, where.x);
         if (row >= p.heads * p.head_dim) {
             const small::CachePlace to = small::cache_place(p, where, row);
             held.cache = reinterpret_cast<unsigned*>(static_cast<T*>(to.cache) + to.at);
@@ -106,8 +106,8 @@ __device__ __forceinline__ void send_tiles(const Results& results, const float* 
                 a = b;
                 b = first;
             }
-        } else if (held.turned) {
-            rotate_pair(a, b, held.turn);
+        } else if (held.rotated) {
+            rotate_pair(a, b, held.rotation);
         }
         if (gate) {
             float up_a = add_warps(at + kTileRows / 2, kTileRows);

@@ -13,13 +13,13 @@ namespace mr::cuda::step {
 
 using small::HeldNorm;
 
-// All blocks arrive, then wait. The counter's top bit turns when the last one has come, and its
+// All blocks arrive, then wait. The counter's top bit flips when the last one has come, and its
 // other bits are then as they were: nobody needs to reset it. One thread of a block calls all of
 // it.
 class GridBarrier {
   public:
     // Before this block's first arrival, and after the kernels before this one.
-    __device__ explicit GridBarrier(unsigned* counter) : counter_(counter), turned_(~top()) {}
+    __device__ explicit GridBarrier(unsigned* counter) : counter_(counter), phase_(~top()) {}
     GridBarrier() = default;  // none
     // What the block wrote before a barrier of its own can be read by whoever has waited.
     __device__ void arrive() const {
@@ -31,10 +31,10 @@ class GridBarrier {
     // of silence.
     __device__ void wait() {
         const long long begin = clock64();
-        while (((top() ^ turned_) & 0x80000000u) != 0) {
+        while (((top() ^ phase_) & 0x80000000u) != 0) {
             if (clock64() - begin > (1ll << 37)) __trap();
         }
-        turned_ = ~turned_;
+        phase_ = ~phase_;
     }
 
   private:
@@ -44,7 +44,7 @@ class GridBarrier {
         return now;
     }
     unsigned* counter_ = nullptr;
-    unsigned turned_ = 0;  // its top bit: what the counter's will be when all have come
+    unsigned phase_ = 0;  // its top bit: what the counter's will be when all have come
 };
 
 // All threads that multiply.

@@ -63,8 +63,8 @@ MR_INLINE void row_block(const FlashBackwardTile& tile, int row, int lo, int hi,
     }
     if constexpr (R == 4) {  // whole vectors of keys: those outside of [lo, hi) weigh 0
         for (int j = first; j < last; j += 4) {
-            turn4(&by_key.p[j][row], kBlockRows, &s[0][j], kTileKeys);
-            turn4(&by_key.ds[j][row], kBlockRows, &dp[0][j], kTileKeys);
+            transpose4(&by_key.p[j][row], kBlockRows, &s[0][j], kTileKeys);
+            transpose4(&by_key.ds[j][row], kBlockRows, &dp[0][j], kTileKeys);
         }
     }
     add_weighted<R>(tile.dq + at, tile.stride, tile.keys, tile.key_stride, tile.head_dim, lo, hi,

@@ -128,7 +128,7 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
     const unsigned keys_at[2] = {key_row + g % 2 * 64, key_row + 64 - g % 2 * 64};
     const unsigned values_at =
         stream.ring + (4 * (lane % 8 / 2) + 2 * (lane / 16) + lane % 2) * S::kRowBytes;
-    const int turn = lane % 8 ^ (lane / 8 & 1);
+    const int swizzle = lane % 8 ^ (lane / 8 & 1);
     unsigned slot = 0;
     const auto arrived = [&] {  // the oldest stage has come
         wait_for_copies<kStages - 1>();
@@ -225,11 +225,11 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 std::uint32_t v[kHalf][4];
-                const int turned = computed_here(turn);
+                const int swizzled = computed_here(swizzle);
                 const unsigned at = values_at + slot;
 #pragma unroll
                 for (int w = 0; w < kHalf; ++w) {
-                    load_transposed(v[w], at + (2 * (half * kHalf + w) ^ turned) * 16);
+                    load_transposed(v[w], at + (2 * (half * kHalf + w) ^ swizzled) * 16);
                 }
                 if (half == 1) taken();
 #pragma unroll

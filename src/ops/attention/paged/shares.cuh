@@ -155,10 +155,10 @@ struct Walk {
     __device__ __forceinline__ void begin(const ShareList& list, const Share& share) {
         which = -1;
         left = 0;
-        turn(list, share);
+        next_stretch(list, share);
     }
     // To the next stretch.
-    __device__ __forceinline__ void turn(const ShareList& list, const Share& share) {
+    __device__ __forceinline__ void next_stretch(const ShareList& list, const Share& share) {
         while (left == 0 && ++which < 2) {
             left = share.stretch[which].end - share.stretch[which].begin;
             if (left > 0) place(list, share.stretch[which].begin);
@@ -169,7 +169,7 @@ struct Walk {
                                             int steps) {
         step += steps;
         left -= steps;
-        if (left == 0) return turn(list, share);
+        if (left == 0) return next_stretch(list, share);
         const Section s = section_of(list, section);
         if (step == s.sinks) step = s.first;  // behind them; without sinks it is never 0
         if (step < s.last) return;
@@ -185,7 +185,7 @@ struct Walk {
 
 // Where a row's 16 bytes lie in a stage: such that lanes that read at the same time, keys or values
 // the way the products want them, never meet in a bank.
-__device__ __forceinline__ int turned(int row, int chunk) {
+__device__ __forceinline__ int swizzled(int row, int chunk) {
     return chunk ^ (row & 1) << 2 ^ (row >> 2 & 3) << 1;
 }
 
@@ -278,7 +278,7 @@ struct TeamStream {
             constexpr int kRows = 32 / kChunks;  // that the warp's 32 pieces make
             at += row0 * D + chunk * 8;
             const auto copy = [&](int row, const T* from, bool on) {
-                const unsigned place = ring + to + row * kRowBytes + turned(row, chunk) * 16;
+                const unsigned place = ring + to + row * kRowBytes + swizzled(row, chunk) * 16;
                 copy16_once(place, from, on, policy);
             };
             if (key >= lo && key + kWarpKeys <= hi) {

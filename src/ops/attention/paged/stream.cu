@@ -143,15 +143,15 @@ __global__ void __launch_bounds__(kTeams* kDecodeThreads, 1)
     };
     load_q();
 
-    // What this lane reads of a stage, see turned(): of keys two rows, of every 64 bytes the c-th
+    // What this lane reads of a stage, see swizzled(): of keys two rows, of every 64 bytes the c-th
     // 16; of values four rows, of every 128 bytes the g-th 16.
     const unsigned key_row = stream.ring + static_cast<unsigned>(key_of_row(g) * Stream::kRowBytes);
     const unsigned keys_at[2] = {
-        key_row + static_cast<unsigned>(turned(key_of_row(g), c) * 16),
-        key_row + static_cast<unsigned>(turned(key_of_row(g), c + 4) * 16)};
+        key_row + static_cast<unsigned>(swizzled(key_of_row(g), c) * 16),
+        key_row + static_cast<unsigned>(swizzled(key_of_row(g), c + 4) * 16)};
     const unsigned value_row = stream.ring + static_cast<unsigned>(4 * c * Stream::kRowBytes);
-    const unsigned values_at[2] = {value_row + static_cast<unsigned>(turned(4 * c, g) * 16),
-                                   value_row + static_cast<unsigned>(turned(4 * c + 1, g) * 16)};
+    const unsigned values_at[2] = {value_row + static_cast<unsigned>(swizzled(4 * c, g) * 16),
+                                   value_row + static_cast<unsigned>(swizzled(4 * c + 1, g) * 16)};
     unsigned slot = 0;
     const auto arrived = [&] {  // the oldest stage has come
         wait_for_copies<kStages - 1>();

@@ -136,9 +136,9 @@ struct KeyStream {
             at += row0 * D + chunk * 8;
             // Such that nobody meets another one in a bank, reading the way the kernel does.
             const auto place = [&](int row) {
-                const int turned =
+                const int swizzled =
                     value ? chunk ^ ((row & 1) | (row >> 2 & 3) << 1) : chunk ^ (row & 1) << 2;
-                return ring + to + row * S::kRowBytes + turned * 16;
+                return ring + to + row * S::kRowBytes + swizzled * 16;
             };
             if (key >= lo && key + kSubKeys <= hi) {
 #pragma unroll
