@@ -24,10 +24,11 @@ class Timeline {
   public:
     explicit Timeline(std::size_t most_stages);
 
-    // For whoever launches a kernel: where it may stamp. The order of calls is the order of stages.
+    // The stamp of a kernel that is about to be launched. The order of calls is the order of
+    // stages.
     Stamp* add(OpKind kind, const char* name, int layer, const OpRecord& work);
     void clear_stages() { stages_.clear(); }
-    // Makes the stamps ready for a run, on the stream.
+    // Resets the stamps for a run, on the stream.
     void reset(const Stream& stream);
     // After the stream has finished: the stages with their times.
     std::vector<Stage> read(const Stream& stream) const;

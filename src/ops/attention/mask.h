@@ -1,5 +1,6 @@
-// Which keys a query sees: the one definition, of which every attention op, on the CPU and on the
-// GPU, takes its bounds. All constexpr and free of CUDA: g++ and nvcc compile it, kernels call it.
+// Which keys a query sees: the one definition, from which every attention op takes its bounds, on
+// the CPU and on the GPU. All of it is constexpr and needs no CUDA header, so g++ and nvcc compile
+// it and kernels call it.
 #pragma once
 
 #include <algorithm>
@@ -23,8 +24,8 @@ struct AttentionMask {
     std::int32_t sinks = 0;   // the first keys that the window leaves visible; `kind` still holds
 };
 
-// What scores are multiplied with where nobody says otherwise: 1 / sqrt(head_dim), in f32, as the
-// models compute it (one ulp from the rounded quotient at some sizes, 96 among them).
+// The default factor of the scores: 1 / sqrt(head_dim), in f32, as the models compute it (one ulp
+// from the rounded quotient at some sizes, 96 among them).
 inline float default_scale(std::int64_t head_dim) {
     return 1 / std::sqrt(static_cast<float>(head_dim));
 }
@@ -34,8 +35,8 @@ inline float default_scale(std::int64_t head_dim) {
 // is kNever and there are no sinks, so that lo() needs no case. Positions are below 2^30, blocks,
 // windows and sinks at most 2^30: ints hold their sums.
 struct KeyMask {
-    // Numbered so that the first question of hi() compares with 0; AttentionMask numbers its kinds
-    // otherwise, for the kernels over pages. Both keep the machine code as it was measured.
+    // AttentionMask numbers its kinds in another order. The kernels over pages compare with those
+    // numbers, the flash kernels with these: one numbering would change measured machine code.
     enum class Kind : std::int32_t { full, causal, block_causal };
     static constexpr int kNever = 1 << 30;
 
@@ -65,8 +66,8 @@ struct KeyMask {
     }
 };
 
-// What a query sees, as ranges that do not overlap: keys [0, sinks) and [lo, hi), and sinks < lo
-// unless it is 0.
+// The keys that a query sees as two ranges that do not overlap: [0, sinks) and [lo, hi), with sinks
+// < lo or sinks == 0.
 struct VisibleKeys {
     std::int32_t sinks = 0;
     std::int32_t lo = 0, hi = 0;

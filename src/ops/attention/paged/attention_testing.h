@@ -104,7 +104,7 @@ class AttentionGpu : public GpuTest {
 
     World make_world(const Shapes& s, std::vector<int> lengths, float deviation = 1) {
         World w{s, std::move(lengths), {}, {}, {}, {}, {}};
-        int total = 3;  // pages that nobody has
+        int total = 3;  // pages of no sequence
         for (const int length : w.lengths) total += (length + 31) / 32;
         std::vector<std::int32_t> deal(static_cast<std::size_t>(total));
         std::iota(deal.begin(), deal.end(), 0);

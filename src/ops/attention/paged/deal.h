@@ -7,8 +7,8 @@
 namespace mr::cuda::attn {
 
 // Costs are counted in steps; a long part has kLongSteps, a short one has 1. Team t of `teams`
-// takes long parts [longs_before(t), longs_before(t + 1)) and so many short ones that all have as
-// many steps.
+// takes long parts [longs_before(t), longs_before(t + 1)) and as many short ones as it needs to
+// have the same number of steps as the others.
 struct Deal {
     static constexpr int kLongSteps = 4;
     static constexpr int kLanes = 32;

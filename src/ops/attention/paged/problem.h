@@ -1,5 +1,5 @@
-// What a call of attention over a paged cache on the GPU says, checked. Compiles with and without
-// CUDA, so that it is tested without a GPU.
+// The checks of a call of attention over a paged cache on the GPU. The file compiles with and
+// without CUDA, so that they are tested without a GPU.
 #pragma once
 
 #include <algorithm>
@@ -17,10 +17,11 @@ inline constexpr int kMaxDim = 256;
 // Positions, keys and rows are counted in ints, with room to add a window or a tile to one.
 inline constexpr std::int64_t kMostCounted = std::int64_t{1} << 30;
 
-// The bounds of KeyMask in the form that the kernels over pages want, which hold an AttentionMask:
-// seen_from() asks for a window, and seen_to() not for positions before the first key, where it may
-// be negative. With the bounds of KeyMask the decode kernel of head size 96 spills a register (nvcc
-// 13.0). mask_test.cpp holds these to KeyMask. Blocks of 2^30 at most.
+// KeyMask::lo() and KeyMask::hi() for the kernels over pages, which hold an AttentionMask.
+// seen_from() has a case for masks without a window. seen_to() has none for positions before the
+// first key, where it may be negative. With the functions of KeyMask the decode kernel of head size
+// 96 spills a register (nvcc 13.0). mask_test.cpp compares these with KeyMask. Blocks are at most
+// 2^30.
 constexpr int seen_from(const ops::AttentionMask& mask, int position) {
     return mask.window > 0 ? std::max(0, position - mask.window + 1) : 0;
 }
@@ -39,8 +40,8 @@ inline std::int64_t rows_of(const ops::DeviceBatch& batch) {
     return std::min<std::int64_t>(batch.tokens, std::int64_t{batch.sequences} * batch.max_count);
 }
 
-// Throws ContractError with the sentence that was broken. What the batch's arrays hold lies on the
-// device and is trusted.
+// Throws ContractError with the sentence that was broken. The contents of the batch's arrays lie on
+// the device and are trusted.
 void check_call(const Context& ctx, const Tensor& out, const Tensor& q, const ops::PagedKv& kv,
                 const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale);
 
