@@ -17,16 +17,15 @@ struct Sequence {
     constexpr int position(int query) const { return keys - queries + query; }
 };
 
-// Kernels carry the definition itself: its bounds are what they compare keys with.
+// Kernels hold the definition itself and compare keys with its bounds.
 using Mask = ops::KeyMask;
 
-// The bounds of Mask in the form that the one-pass backward wants: it computes them for every score
-// of a tile that is cut, and a sum and a minimum take less than the cases of Mask. full and causal
-// differ in a number alone, and a bound may be below 0, where Mask has 0. mask_test.cpp holds it to
-// Mask.
+// The bounds of Mask for the one-pass backward, which computes them for every score of a cut tile.
+// A sum and a minimum cost less there than the cases of Mask: full and causal differ in a number
+// alone, and a bound may be negative where Mask's is 0. mask_test.cpp compares them with Mask.
 struct ScoreBounds {
     const Mask& mask;
-    int beyond;  // but for blocks, position p sees keys below p + beyond
+    int beyond;  // full, causal: position p sees keys below p + beyond
 
     constexpr explicit ScoreBounds(const Mask& m)
         : mask(m), beyond(m.kind == Mask::Kind::full ? Mask::kNever : 1) {}
@@ -38,8 +37,9 @@ struct ScoreBounds {
     constexpr int lo(int p) const { return p - mask.window + 1; }
 };
 
-// The tiles of kTile keys that the queries [first, last] (positions) see anything of, in the order
-// of visits: the last keys first, because that is where causal masks cut, the sinks at the end.
+// The tiles of kTile keys of which the queries [first, last] (positions) see a key, in the order of
+// visits: from the last keys to the first, because causal masks cut the last ones, and the sinks at
+// the end.
 template <int kTile>
 struct KeyTiles {
     int sink_end = 0;            // tiles [0, sink_end)
@@ -62,11 +62,11 @@ struct KeyTiles {
     constexpr int at(int i) const {
         return (i < end - begin ? end - 1 - i : sink_end - 1 - (i - (end - begin))) * kTile;
     }
-    // Whether the tile at key n is one of them.
+    // Whether the tile at key n is visited.
     constexpr bool visits(int n) const {
         return n < end * kTile && (n >= begin * kTile || n < sinks);
     }
-    // The one that is visited after the one at key n; below 0: none.
+    // The first key of the tile visited after the one at key n; below 0: none.
     constexpr int after(int n) const {
         const int last_sinks = (sinks + kTile - 1) / kTile * kTile - kTile;
         return n > begin * kTile ? n - kTile : std::min(n - kTile, last_sinks);
@@ -77,9 +77,8 @@ struct KeyTiles {
     }
 };
 
-// The tiles of kTile queries that see anything of the keys [key, key + count), count > 0, of a
-// sequence: one range [begin, end), and whether the mask cuts a tile (rows that are not there are
-// no cut).
+// The tiles of kTile queries of a sequence that see one of the keys [key, key + count), count > 0:
+// one range [begin, end), and whether the mask cuts a tile (missing rows do not count as a cut).
 template <int kTile>
 struct QueryTiles {
     int begin = 0, end = 0;
@@ -92,7 +91,7 @@ struct QueryTiles {
         if (mask.kind == Mask::Kind::block_causal) {
             from = std::max(from, key / mask.block * mask.block);
         }
-        // The last one that sees the last key, or everybody where the first key is a sink.
+        // The last position that sees the last key; all do where the first key is a sink.
         int to = s.keys - 1;
         if (key >= mask.sinks && mask.window < Mask::kNever) {
             to = std::min(to, last_ + mask.window - 1);

@@ -138,9 +138,9 @@ struct WarpSums {
     }
 };
 
-// Adds the warps' sums to those of the part and writes them to out where there is one part, else to
-// the partial results. The rows are read from shared.tile again where they are needed: with the
-// part's slot in a register, heads of 96 spill.
+// Adds up the warps' sums, each of its own keys, and writes them to out where there is one part,
+// else to the partial results. The rows are read from shared.tile again where they are needed: with
+// the part's slot in a register, heads of 96 spill.
 template <typename T, int D, typename Team, typename Link>
 __device__ __forceinline__ void merge_warps(const Args& a, int kv_head, int part, int rows,
                                             DecodeShared<D>& shared, Team team, const Link& link) {
