@@ -1,5 +1,5 @@
-// How fast the library's favourites for the products of training are, and which of them have the
-// bits of the first: for whoever chooses.
+// The speed of the library's algorithms for the products of training, and which of them have the
+// bits of the first. It helps to choose an algorithm.
 #include <algorithm>
 #include <cstdio>
 #include <string>

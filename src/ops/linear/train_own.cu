@@ -9,8 +9,7 @@ constexpr int kTile = 64;      // rows and columns of a block
 constexpr int kDepth = 16;     // of the sum at a time
 constexpr int kThreads = 256;  // 16 x 16, each 4 rows by 4 columns
 
-// Element `i` of [first, first + kTile) and `depth` of a matrix that lies as [many, sum], or
-// transposed.
+// Element (i, depth) of a matrix [many, sum], which may be stored transposed; 0 outside of it.
 __device__ __forceinline__ float element(const bf16* m, std::int64_t stride, bool transposed,
                                          std::int64_t i, std::int64_t many, std::int64_t depth,
                                          std::int64_t sum) {
@@ -33,8 +32,8 @@ __global__ void __launch_bounds__(kThreads) multiply(const TrainProduct p, Stamp
 #pragma unroll
         for (int i = 0; i < kTile * kDepth / kThreads; ++i) {
             const int at = i * kThreads + thread;
-            // Neighbours read neighbours, whichever way the matrix lies. To the kernel b is
-            // [cols, sum] where the caller says that it is transposed.
+            // Neighbouring threads read neighbouring elements, transposed or not. Where the caller
+            // says that b is transposed it lies as [cols, sum].
             const int a_row = p.a_transposed ? at % kTile : at / kDepth;
             const int a_depth = p.a_transposed ? at / kTile : at % kDepth;
             as[a_depth][a_row] = element(static_cast<const bf16*>(p.a), p.a_stride, p.a_transposed,
