@@ -68,7 +68,7 @@ class GpuTest : public ::testing::Test {
         stream_->synchronize();
         return to;
     }
-    // f32 values rounded to `dtype` on their way; `values` become what the device has.
+    // Uploads f32 values rounded to `dtype`; `values` become the rounded ones.
     Tensor upload(DType dtype, Shape shape, std::vector<float>& values) {
         const Tensor t = memory_.tensor(dtype, shape);
         std::vector<std::byte> bytes(t.bytes());

@@ -1,4 +1,4 @@
-// Where the time of a step went, measured by the kernels themselves: every kernel stamps the
+// The time of each stage of a step, measured by the kernels themselves: every kernel stamps the
 // device's clock when its first block begins and when its last block ends. The stamps cost no
 // launch and no copy, and they see the step as it really runs, replayed from a graph with launches
 // overlapping.

@@ -99,7 +99,7 @@ __device__ void fetch_all(const Args& a, unsigned ring, const Barriers& barriers
     int under_way = 0;
     Source source = source_of(a.phases[0]);
     for (int i = 0; i < a.count; ++i) {
-        const Source next = source_of(a.phases[min(i + 1, a.count - 1)]);  // under way meanwhile
+        const Source next = source_of(a.phases[min(i + 1, a.count - 1)]);  // loaded meanwhile
         for (int tile = first_tile(source.first_block); tile < source.tiles;
              tile += static_cast<int>(gridDim.x)) {
             typename R::Fetch fetch = R::begin(source, tile, lane);

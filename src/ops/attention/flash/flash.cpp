@@ -113,8 +113,8 @@ Problem checked(const Context& ctx, const HeadRows& q, const HeadRows& k, const 
             static_cast<int>(q.head_dim())};
 }
 
-// What the ledger is told: tokens that belong to a sequence, and (query, key) pairs that the mask
-// leaves, of one head.
+// The amounts for the ledger: tokens that belong to a sequence, and (query, key) pairs of one head
+// that the mask leaves.
 struct Amount {
     std::uint64_t q_bytes, k_bytes, lse_bytes;  // of q or out, of k or v, of lse
     std::uint64_t product_flops;                // of one product over all pairs of query and key

@@ -42,10 +42,11 @@ struct ScoreBounds {
 // the end.
 template <int kTile>
 struct KeyTiles {
-    int sink_end = 0;            // tiles [0, sink_end)
-    int begin = 0, end = 0;      // and [begin, end)
-    int all_lo = 0, all_hi = 0;  // what every query sees: keys [all_lo, all_hi) ...
-    int sinks = 0;               // ... and, below all_hi, [0, sinks)
+    int sink_end = 0;        // tiles [0, sink_end)
+    int begin = 0, end = 0;  // and [begin, end)
+    // Every query sees keys [all_lo, all_hi) and, below all_hi, [0, sinks).
+    int all_lo = 0, all_hi = 0;
+    int sinks = 0;
 
     constexpr KeyTiles(const Mask& mask, int first, int last, int keys) {
         const int hi = mask.hi(last, keys), lo = std::min(mask.lo(first), hi);

@@ -72,7 +72,7 @@ inline bool sees(const AttentionMask& mask, int query, int key) {
 }
 
 // Whether one of the item's rows sees a key of its sequence's page.
-inline bool somebody_sees(const AttentionMask& mask, const Item& item, int page) {
+inline bool any_sees(const AttentionMask& mask, const Item& item, int page) {
     for (int key = 32 * page; key < std::min(32 * page + 32, item.keys); ++key) {
         for (int t = item.keys - item.count; t < item.keys; ++t) {
             if (sees(mask, t, key)) return true;

@@ -31,9 +31,9 @@ struct Deal {
     constexpr int missing(int t) const {
         return static_cast<int>(steps * t / teams) - longs_before(t) * kLongSteps;
     }
-    // Where so few parts are short that `back` is too far: they go, as many to each, to the teams
-    // that have no long part more than others have (`light`), but no more than 4 to each; or else,
-    // as many to each, to all.
+    // For so few short parts that `back` is too far: they go in equal numbers, at most 4 to each,
+    // to the teams that do not have one long part more than others (`light`); if that does not
+    // suffice, in equal numbers to all teams.
     constexpr bool few() const { return back >= kLanes; }
     constexpr int few_before(int t) const {
         const int most = static_cast<int>(longs) / teams + 1;

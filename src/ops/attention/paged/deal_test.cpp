@@ -1,4 +1,5 @@
-// Parts of keys are dealt out once each, and to everybody as many steps as can be.
+// Every part of the keys is dealt out once, and all teams get as equal a number of steps as
+// possible.
 #include "ops/attention/paged/deal.h"
 
 #include <gtest/gtest.h>

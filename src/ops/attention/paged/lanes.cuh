@@ -53,8 +53,9 @@ __device__ __forceinline__ void load16(std::uint32_t* to, unsigned from) {
                  : "memory");
 }
 
-// What lane 4 g + c holds of one row along head_dim for the first product: 16 bytes from every 32
-// elements (two k16 steps), 8 bytes from a last 16. Words 2 i and 2 i + 1 belong to k16 step i.
+// The part of one row along head_dim that lane 4 g + c holds for the first product: 16 bytes from
+// every 32 elements (two k16 steps), 8 bytes from a last 16. Words 2 i and 2 i + 1 belong to k16
+// step i.
 template <typename T, int D, typename From = FromMemory>
 __device__ __forceinline__ void load_row(std::uint32_t (&words)[D / 8], const T* row, int c,
                                          bool on) {
@@ -67,8 +68,8 @@ __device__ __forceinline__ void load_row(std::uint32_t (&words)[D / 8], const T*
     }
 }
 
-// What lane 4 g + c holds of one value for the second product: word w has two neighbours of
-// head_dim, beginning at value_column(w, g), which are rows g and g + 8 of m16 tile w.
+// The part of one value that lane 4 g + c holds for the second product: word w has two neighbours
+// of head_dim, beginning at value_column(w, g), which are rows g and g + 8 of m16 tile w.
 template <typename T, int D, typename From = FromMemory>
 __device__ __forceinline__ void load_value(std::uint32_t (&words)[D / 16], const T* row, int g,
                                            bool on) {

@@ -103,7 +103,7 @@ __device__ __forceinline__ void list_sections(const Args& a, int tiles, ShareLis
 struct Stretch {
     int begin, end;
 };
-// What team `team` of `teams` takes: a stretch of the long parts, and one of the short ones.
+// The share of team `team` of `teams`: a stretch of the long parts, and one of the short ones.
 struct Share {
     Stretch stretch[2];
 };

@@ -94,7 +94,7 @@ void expect_no_deadlock(const ops::AttentionMask& m, const Sequence& s, int slot
     }
 }
 
-TEST(FlashBackwardOrder, TurnsComeInOrderAndNobodyWaitsForEver) {
+TEST(FlashBackwardOrder, TurnsComeInOrderAndEveryWaitEnds) {
     for (const ops::AttentionMask& mask : kMasks) {
         for (const Sequence& s : kSequences) {
             for (int slots : {1, 2, 3, 64}) {
