@@ -99,7 +99,7 @@ void flash_backward_tile(const FlashBackwardTile& tile) {
         any_hi = any_hi > tile.hi[r] ? any_hi : tile.hi[r];
     }
     if (any_lo >= any_hi) return;
-    // Each block of rows goes through the keys that one of its rows sees; the others weigh 0.
+    // Each block of rows goes through the keys that one of its rows sees; the others have weight 0.
     ByKey by_key;
     for (int j = any_lo; j < any_hi; ++j) {
         for (int r = 0; r < tile.rows; ++r) by_key.p[j][r] = by_key.ds[j][r] = 0;

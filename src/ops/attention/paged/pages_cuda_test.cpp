@@ -34,7 +34,7 @@ TEST_F(AttentionGpu, EveryRowMatchesF64) {
 
 // Pages without a visible key may be gone or belong to another sequence: their entries in the table
 // are not followed. A read of one would be far outside of the cache, or give NaN.
-TEST_F(AttentionGpu, PagesThatNobodySeesAreNotRead) {
+TEST_F(AttentionGpu, PagesWithoutAVisibleKeyAreNotRead) {
     for (const int dim : {48, 64, 80, 128, 256}) {
         for (const DType dtype : {kBf16, kF32}) {
             const Shapes s{4, 2, dim, dtype, dtype};

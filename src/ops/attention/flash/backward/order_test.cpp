@@ -126,8 +126,8 @@ TEST(FlashBackwardOrder, EveryTileOfEveryPairIsWorkOnce) {
     }
 }
 
-// With whole pairs a ticket has all tiles of one, in order. Without a window every tile of keys is
-// seen by somebody, or none is: a block never skips one.
+// With whole pairs a ticket has all tiles of one, in order. Without a window every tile of keys has
+// a query that sees it, unless there is no query at all: a block never skips one.
 TEST(FlashBackwardOrder, WholePairsAreWorkOnce) {
     const BackwardWorkOrder order(5, 9, 2, true);
     ASSERT_EQ(order.blocks(), 5);
