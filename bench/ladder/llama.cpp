@@ -142,16 +142,16 @@ const std::vector<float>& PlainLlama::forward(std::int32_t token) {
     return logits_;
 }
 
-// Turns the pairs of one head, [head_dim], in place.
+// Rotates the pairs of one head, [head_dim], in place.
 void PlainLlama::rotate(float* head) const {
     const std::size_t pairs = cos_.size();
     const bool neighbours = spec_.rope.style == ops::RopeStyle::interleaved;
     for (std::size_t i = 0; i < pairs; ++i) {
         float& a = head[neighbours ? 2 * i : i];
         float& b = head[neighbours ? 2 * i + 1 : i + pairs];
-        const float turned = a * cos_[i] - b * sin_[i];
+        const float rotated = a * cos_[i] - b * sin_[i];
         b = a * sin_[i] + b * cos_[i];
-        a = turned;
+        a = rotated;
     }
 }
 

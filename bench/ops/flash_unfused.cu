@@ -90,8 +90,8 @@ void transpose(const Context& ctx, Tensor to, Tensor from) {
 
 // What lies in the memory, one after the other.
 struct Parts {
-    Tensor weights, gradients, turned;  // [tokens, tokens]; the last two in the backward alone
-    Tensor narrow;                      // [head_dim, tokens]
+    Tensor weights, gradients, transposed;  // [tokens, tokens]; the last two in the backward alone
+    Tensor narrow;                          // [head_dim, tokens]
     std::size_t bytes = 0;
 
     Parts(void* memory, std::int64_t n, std::int64_t dim, DType dtype, bool backward) {
@@ -104,7 +104,7 @@ struct Parts {
         narrow = take({dim, n});
         if (!backward) return;
         gradients = take({n, n});
-        turned = take({n, n});
+        transposed = take({n, n});
     }
 };
 
@@ -147,9 +147,9 @@ void unfused_forward(const Context& ctx, const UnfusedTensors& t, void* memory, 
 void unfused_backward(const Context& ctx, const UnfusedTensors& t, void* memory, float scale) {
     const std::int64_t n = t.q.dim(0);
     const Parts parts(memory, n, t.q.dim(1), t.q.dtype, true);
-    transpose(ctx, parts.turned, parts.weights);
+    transpose(ctx, parts.transposed, parts.weights);
     transpose(ctx, parts.narrow, t.dout);
-    product(ctx, t.dv, parts.turned, parts.narrow);
+    product(ctx, t.dv, parts.transposed, parts.narrow);
     product(ctx, parts.gradients, t.dout, t.v);
     with_float_type(t.q.dtype, [&](auto type) {
         using T = decltype(type);
@@ -159,9 +159,9 @@ void unfused_backward(const Context& ctx, const UnfusedTensors& t, void* memory,
     });
     transpose(ctx, parts.narrow, t.k);
     product(ctx, t.dq, parts.gradients, parts.narrow);
-    transpose(ctx, parts.turned, parts.gradients);
+    transpose(ctx, parts.transposed, parts.gradients);
     transpose(ctx, parts.narrow, t.q);
-    product(ctx, t.dk, parts.turned, parts.narrow);
+    product(ctx, t.dk, parts.transposed, parts.narrow);
 }
 
 }  // namespace mr::cuda

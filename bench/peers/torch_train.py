@@ -47,19 +47,19 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(o.dim, (o.heads + 2 * o.kv_heads) * self.size, bias=bias)
         self.out = nn.Linear(o.dim, o.dim, bias=bias)
 
-    def forward(self, x, turn):  # x [batch, seq, dim]
+    def forward(self, x, rotation):  # x [batch, seq, dim]
         batch, seq, _ = x.shape
         heads = self.qkv(x).view(batch, seq, -1, self.size).transpose(1, 2)
         q, k, v = heads.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
-        if turn is not None:
-            q, k = rotated(q, *turn), rotated(k, *turn)
+        if rotation is not None:
+            q, k = rotated(q, *rotation), rotated(k, *rotation)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True,
                                            enable_gqa=self.kv_heads != self.heads)
         return self.out(y.transpose(1, 2).reshape(batch, seq, -1))
 
 
 def rotated(x, cos, sin):
-    """Pairs (i, i + half) of every head, turned; cos and sin [seq, half]."""
+    """Pairs (i, i + half) of every head, rotated; cos and sin [seq, half]."""
     a, b = x.float().chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)
 
@@ -88,8 +88,8 @@ class Layer(nn.Module):
         super().__init__()
         self.norm1, self.attention, self.norm2, self.mlp = norm(o), Attention(o), norm(o), Mlp(o)
 
-    def forward(self, x, turn):
-        x = x + self.attention(self.norm1(x), turn)
+    def forward(self, x, rotation):
+        x = x + self.attention(self.norm1(x), rotation)
         return x + self.mlp(self.norm2(x))
 
 
@@ -121,13 +121,13 @@ class Model(nn.Module):
         """Loss of every token, [batch * seq]; a target below 0 counts 0."""
         seq = ids.shape[1]
         x = self.embedding(ids)
-        turn = None
+        rotation = None
         if self.positions is not None:
             x = x + self.positions(torch.arange(seq, device=ids.device))
         else:
-            turn = self.cos[:seq], self.sin[:seq]
+            rotation = self.cos[:seq], self.sin[:seq]
         for layer in self.layers:
-            x = layer(x, turn)
+            x = layer(x, rotation)
         logits = self.head(self.norm(x))
         return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), targets.reshape(-1),
                                ignore_index=-1, reduction="none")

@@ -2,7 +2,7 @@
 
 namespace mr::model {
 
-RowOrder turned_rows(const ModelSpec& spec, Role role) {
+RowOrder reordered_rows(const ModelSpec& spec, Role role) {
     switch (role) {
         case Role::q:
         case Role::k:

@@ -28,6 +28,6 @@ struct RowOrder {
     constexpr bool plain() const { return rotary == 0; }
 };
 // Of a role; plain where its rows belong to no head that turns.
-RowOrder turned_rows(const ModelSpec& spec, Role role);
+RowOrder reordered_rows(const ModelSpec& spec, Role role);
 
 }  // namespace mr::model

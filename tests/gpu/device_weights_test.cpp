@@ -31,9 +31,9 @@ class DeviceWeightsTest : public cuda::GpuTest {
     // What a tensor of the host must be on the device, from the definitions alone: rows of q and k
     // (and their biases and norms) with 2i from i and 2i + 1 from i + rotary/2, then tiles.
     static std::vector<std::byte> expected(const ModelSpec& spec, Role role, const Tensor& host) {
-        const bool turned = role == Role::q || role == Role::k || role == Role::q_bias ||
-                            role == Role::k_bias || role == Role::q_norm || role == Role::k_norm;
-        const bool halves = turned && spec.rope.style == ops::RopeStyle::half;
+        const bool rotated = role == Role::q || role == Role::k || role == Role::q_bias ||
+                             role == Role::k_bias || role == Role::q_norm || role == Role::k_norm;
+        const bool halves = rotated && spec.rope.style == ops::RopeStyle::half;
         const std::int64_t rows = host.dim(0), half = spec.rope.rotary / 2;
         const std::size_t row_bytes = host.shape.rank == 1 ? 4 : host.row_bytes();
         const auto* from = static_cast<const std::byte*>(host.data);
@@ -137,7 +137,8 @@ TEST_P(DeviceWeightsOf, EveryTypeArrivesAsItIs) {
 INSTANTIATE_TEST_SUITE_P(Families, DeviceWeightsOf, ::testing::ValuesIn(test::kFamilies),
                          test::family_name);
 
-// dim 64, hidden 172 (no whole blocks or tiles), heads that turn in part, everything with a bias.
+// dim 64, hidden 172 (no whole blocks or tiles), heads that are rotated in part, everything with a
+// bias.
 ModelSpec odd(ops::RopeStyle style, int rotary) {
     ModelSpec spec;
     spec.family = "qwen2";

@@ -123,7 +123,7 @@ TEST(Convert, LlamaRowsAreReorderedForGguf) {
     const Model from = load_model(reference("llama2")), to = load_model(folder / "a.gguf");
     EXPECT_EQ(from.spec.rope.style, ops::RopeStyle::half);
     EXPECT_EQ(to.spec.rope.style, ops::RopeStyle::interleaved);
-    // 8 elements a head: rows 0 and 4 turn together, and are neighbours in GGUF.
+    // 8 elements a head: rows 0 and 4 rotate together, and are neighbours in GGUF.
     const int order[] = {0, 4, 1, 5, 2, 6, 3, 7};
     for (int row = 0; row < 32; ++row) {
         const int source = row / 8 * 8 + order[row % 8];
@@ -138,7 +138,7 @@ TEST(Convert, LlamaRowsAreReorderedForGguf) {
             std::memcmp(to.weights.layers[1].v.f32(row), from.weights.layers[1].v.f32(row), 32 * 4),
             0);
     }
-    // Qwen2 turns halves in both.
+    // Qwen2 rotates halves in both.
     convert_model(reference("qwen2"), folder / "q.gguf");
     expect_same_weights(load_model(folder / "q.gguf"), load_model(reference("qwen2")));
 }

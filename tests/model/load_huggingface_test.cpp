@@ -146,7 +146,7 @@ TEST(LoadHuggingFace, EveryReferenceHasTheRightSpec) {
     }
 }
 
-TEST(LoadHuggingFace, Gpt2MatricesAreTurnedRound) {
+TEST(LoadHuggingFace, Gpt2MatricesAreTransposed) {
     const Model model = load_model(reference("gpt2"));
     const auto file = formats::SafetensorsFile::open(reference("gpt2"));
     const Tensor fused = file.find_tensor("transformer.h.1.attn.c_attn.weight")->view;  // [32, 96]

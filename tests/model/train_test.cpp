@@ -230,8 +230,8 @@ void put_random(TrainEngine& engine, int slot, int vocab) {
     engine.put(slot);
 }
 
-// GGUF's llama turns neighbours, what is trained and written turns halves: the rows of queries and
-// keys change places, and the model must stay what it was.
+// GGUF's llama rotates neighbours, what is trained and written rotates halves: the rows of queries
+// and keys change places, and the model must stay what it was.
 TEST(Training, AModelThatTurnsNeighboursGoesOnAsItWas) {
     auto gguf = std::make_shared<Model>(
         load_model(std::string(MR_SOURCE_DIR) + "/models/storyteller.gguf"));

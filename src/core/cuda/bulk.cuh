@@ -1,5 +1,6 @@
-// Bulk copies from memory to shared memory (sm_90), and the barriers in shared memory that say when
-// they have come and when their place is free again. Elsewhere it compiles, and is never launched.
+// Bulk copies from global to shared memory (sm_90), and the mbarriers that tell when a copy has
+// arrived and when its slot is free again. For older devices the code compiles and is never
+// launched.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +10,16 @@
 
 namespace mr::cuda {
 
-// A barrier is 8 bytes of shared memory. It begins in phase 0, and goes to the next one when
-// `arrivals` have come, and all bytes that were announced.
+// A barrier is 8 bytes of shared memory. It begins in phase 0 and enters the next phase when
+// `arrivals` threads have arrived and all announced bytes have been copied.
 __device__ __forceinline__ void barrier_init(unsigned barrier, int arrivals) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals)
                  : "memory");
 #endif
 }
-// After all barrier_init(), and before a bulk copy writes what stores of this thread wrote to.
+// Call it after all barrier_init(), and before a bulk copy overwrites memory that this thread has
+// stored to.
 __device__ __forceinline__ void barriers_ready() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -29,20 +31,20 @@ __device__ __forceinline__ void barrier_arrive(unsigned barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 #endif
 }
-// Arrives, and announces copies.
+// Arrives and announces copies of `bytes`.
 __device__ __forceinline__ void barrier_expect(unsigned barrier, int bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
 #endif
 }
-// Arrives when this thread's copies of copy.cuh have come; counts as one of the arrivals.
+// Arrives when this thread's copies of copy.cuh are complete; counts as one of the arrivals.
 __device__ __forceinline__ void barrier_arrive_after_copies(unsigned barrier) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 #endif
 }
-// Until the phase of this parity is over.
+// Waits until the phase of this parity is over.
 __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     unsigned over = 0;
@@ -58,8 +60,8 @@ __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) 
 #endif
 }
 
-// Registers of a group of four warps: from now on so many a thread. All its threads call it; those
-// that take wait until others have given. Multiples of 8.
+// Sets the registers a thread of a warp group (four warps), a multiple of 8. All threads of the
+// group call it. A group that takes registers waits until other groups have given theirs.
 template <int kCount>
 __device__ __forceinline__ void give_registers() {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -73,11 +75,12 @@ __device__ __forceinline__ void take_registers() {
 #endif
 }
 
-// How L2 is to keep what a copy touches: what createpolicy.fractional makes of L2::evict_normal,
-// L2::evict_first and L2::evict_last, of all of it. For hosts, that kernels' arguments carry them.
+// L2 eviction policies of a copy: the values that createpolicy.fractional gives for
+// L2::evict_normal, L2::evict_first and L2::evict_last with a fraction of 1. The host passes them
+// as kernel arguments.
 inline constexpr std::uint64_t kEvictNormal = 0x1000000000000000, kEvictFirst = 0x12f0000000000000,
                                kEvictLast = 0x14f0000000000000;
-// What is read once should not push out of L2 what will be read again.
+// For data that is read once: it should not evict data from L2 that will be read again.
 __device__ __forceinline__ std::uint64_t read_once_policy() {
     std::uint64_t policy = 0;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -8,8 +8,8 @@
 
 namespace mr::cuda {
 
-// All threads of all blocks of the cluster; what each wrote before is there for all after it. Older
-// devices know clusters of one block only.
+// A barrier of all threads of all blocks of the cluster: writes before it are visible to all after
+// it. Older devices have clusters of one block only.
 __device__ __forceinline__ void cluster_barrier() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.release;" ::: "memory");

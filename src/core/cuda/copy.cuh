@@ -1,5 +1,5 @@
-// How bytes come in without a detour: from memory to shared memory behind the threads' back
-// (cp.async, sm_80 and up), and past L1 where they are read once.
+// Asynchronous copies from global to shared memory (cp.async, sm_80 and up), and loads past L1 for
+// data that is read once.
 #pragma once
 
 #include "core/cuda/kernel.cuh"
@@ -10,8 +10,9 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
     return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 
-// 16 bytes from memory to shared memory, there after commit_copies() and wait_for_copies(); zeros
-// where !on, and then `from` is not read. Before sm_80 it is there at once.
+// Copies 16 bytes from global to shared memory; they are there after commit_copies() and
+// wait_for_copies(). Where !on it writes zeros and does not read `from`. Before sm_80 the copy is
+// synchronous.
 __device__ __forceinline__ void copy16(unsigned to, const void* from, bool on = true) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
@@ -30,7 +31,7 @@ __device__ __forceinline__ void commit_copies() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
-// Until all of this thread's groups but the last kPending are there.
+// Waits until all of this thread's groups but the last kPending are complete.
 template <int kPending>
 __device__ __forceinline__ void wait_for_copies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -44,8 +45,8 @@ __device__ __forceinline__ void wait_for_copies() {
 #endif
 }
 
-// Reads of what is read once, so past L1; zeros where `on` is false. Not the .nc kind: a kernel
-// that was started early must see what its predecessor wrote.
+// Loads data that is read once, past L1; zeros where `on` is false. Not ld.global.nc: a kernel that
+// was started early must see the writes of its predecessor.
 template <int kWords>
 __device__ __forceinline__ void load_words(std::uint32_t* to, const void* from, bool on) {
     static_assert(kWords == 1 || kWords == 2 || kWords == 4);

@@ -1,4 +1,4 @@
-// How fast pinned memory of the host goes to the device and back: what loading is held against.
+// The speed of copies from pinned host memory to the device and back. Loading is compared with it.
 #pragma once
 
 namespace mr::cuda {

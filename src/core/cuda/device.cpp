@@ -1,4 +1,4 @@
-// What a build without CUDA has in place of device.cu: no device, and the reason.
+// Replaces device.cu in a build without CUDA: no device, and the reason.
 #include "core/cuda/device.h"
 
 #include "core/error.h"

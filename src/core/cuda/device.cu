@@ -25,7 +25,7 @@ int code_of(int capability) {
 }
 
 std::string last_problem;  // of probe_device(), which runs once
-bool is_there = false;     // ... the GPU it was about
+bool is_there = false;     // whether the system has a GPU at all
 
 std::atomic<std::uint64_t> held{0};
 
@@ -131,9 +131,9 @@ void call_failed(cudaError_t status, const char* call, const char* file, int lin
     throw Error::device(std::move(info));
 }
 
-// Two kernels share a multiprocessor only where both see it split the same way between cache and
-// shared memory; a change of the split waits until it is empty. So all of ours ask for the same
-// one.
+// Two kernels share a multiprocessor only where both ask for the same split between L1 and shared
+// memory; a change of the split waits until the multiprocessor is empty. So all kernels ask for the
+// same split.
 void prepare_kernel(const void* kernel) {
     static std::mutex guard;
     static std::unordered_set<const void*> prepared;

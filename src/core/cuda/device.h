@@ -22,8 +22,8 @@ namespace mr::cuda {
 struct DeviceInfo {
     std::string name;
     int capability = 0;  // of the GPU: 90 is 9.0
-    // What kernels are chosen by: the capability that the code this GPU was given was written for.
-    // A build for older GPUs has, on a newer one, the older kernels and no others.
+    // The capability that this GPU's code was compiled for; kernels are chosen by it. A build for
+    // older GPUs runs the older kernels on a newer GPU.
     int sm = 0;
     int multiprocessors = 0;
     std::uint64_t memory_bytes = 0;
@@ -46,15 +46,15 @@ std::string passed_over();
 // The GPU, or Error (device) with why_no_device().
 DeviceInfo require_device();
 
-// Error (device) where the GPU's memory does not suffice: the one a caller may live with.
+// Error (device) where the GPU's memory does not suffice. A caller may recover from it.
 class OutOfMemory : public Error {
   public:
     explicit OutOfMemory(ErrorInfo info) : Error(ErrorKind::device, std::move(info)) {}
 };
 
-// What kernels are chosen by, `sm` as above. Of the device that is current at the first call, which
-// is asked for nothing else: no probe, no free memory, so that it may be called while a stream is
-// captured.
+// The properties that kernels are chosen by, `sm` as above, of the device that is current at the
+// first call. The call neither probes the device nor asks for its free memory, so it is allowed
+// while a stream is captured.
 struct Gpu {
     int sm = 0, multiprocessors = 0;
     std::size_t l2_bytes = 0;
@@ -62,8 +62,8 @@ struct Gpu {
 };
 const Gpu& this_gpu();
 
-// Bytes of all DeviceArenas there are now, as they asked for them: what a plan is held against.
-// What the driver takes for itself (code, contexts, graphs) is not among them.
+// Bytes of all existing DeviceArenas, as requested; tests compare plans with it. Memory of the
+// driver (code, contexts, graphs) is not included.
 std::uint64_t held_bytes();
 
 // Device memory, taken once and handed out front to back, as core/arena.h does for the host.
@@ -157,7 +157,8 @@ class Stream {
     void to_device(void* to, const void* from, std::size_t bytes, Ledger* ledger) const;
     void to_host(void* to, const void* from, std::size_t bytes, Ledger* ledger) const;
     void on_device(void* to, const void* from, std::size_t bytes) const;
-    // `rows` pieces of `bytes`, each a step behind the one before it.
+    // Copies `rows` pieces of `bytes`; `to_step` and `from_step` are the bytes from one piece to
+    // the next.
     void rows_on_device(void* to, std::size_t to_step, const void* from, std::size_t from_step,
                         std::size_t bytes, std::size_t rows) const;
     void fill(void* to, int byte, std::size_t bytes) const;

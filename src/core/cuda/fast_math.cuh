@@ -13,7 +13,7 @@ __device__ __forceinline__ float fast_exp2(float x) {
     return y;
 }
 __device__ __forceinline__ float fast_exp(float x) { return fast_exp2(x * kLog2E); }
-// Infinite for 0, 0 for what is infinite or from 2¹²⁶ on.
+// 1 / x: infinite for 0, and 0 for infinities and for x from 2¹²⁶ on.
 __device__ __forceinline__ float fast_inverse(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

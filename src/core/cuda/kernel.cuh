@@ -1,4 +1,4 @@
-// What every kernel of the house uses: launching with dependent launch, the stage clock, loads.
+// What every kernel uses: dependent launch, the stage clock, loads.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,7 +17,7 @@ namespace mr::cuda {
 
 using bf16 = __nv_bfloat16;
 
-// What kernels call; the rest compiles as C++, too, which takes a third of the time.
+// Device code. The rest compiles as C++ as well, which takes a third of the time.
 #ifdef __CUDACC__
 
 // Dependent launch (sm_90): a kernel may start while its predecessor in the stream still runs.
@@ -30,7 +30,7 @@ __device__ __forceinline__ void wait_for_previous() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-// Lets the next kernel's blocks start as soon as there is room for them.
+// Lets the blocks of the next kernel start as soon as they find room.
 __device__ __forceinline__ void let_next_start() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
@@ -43,21 +43,21 @@ __device__ __forceinline__ unsigned long long device_clock() {
     return now;
 }
 
-// The same value, of which the compiler knows nothing: what is computed from it inside a loop is
-// computed there, and not kept in registers from before the loop.
+// Returns x, opaque to the compiler. Values computed from it inside a loop are computed there; the
+// compiler cannot compute them before the loop and keep them in registers.
 __device__ __forceinline__ int computed_here(int x) {
     asm volatile("" : "+r"(x));
     return x;
 }
-// threadIdx.x, likewise: for kernels so long that what is kept of it would take the registers that
-// others need.
+// threadIdx.x, opaque likewise: in a long kernel values derived from it would occupy registers that
+// are needed elsewhere.
 __device__ __forceinline__ int thread_here() {
     return computed_here(static_cast<int>(threadIdx.x));
 }
 
-// Zeros that the compiler takes for a result. Registers that are not written on every way to where
-// they are read count as in use from the kernel's beginning on, everywhere: in a long kernel this
-// is the difference between spilling hundreds of bytes and none.
+// Zeros that the compiler takes for a result. A register that is not written on every path to its
+// read counts as live from the kernel's beginning on: in a long kernel this is the difference
+// between spilling hundreds of bytes and none.
 template <typename T>
 __device__ __forceinline__ void define(T& x) {
     static_assert(sizeof(T) % 4 == 0);
@@ -83,14 +83,15 @@ struct WarpsTeam {
     }
 };
 
-// Stamps a stage, null for none, from one thread of every block: its begin is that of the first.
+// Stamps the begin of a stage (null: none) from one thread of every block; the earliest block
+// counts.
 __device__ __forceinline__ void stamp_begin(Stamp* stamp) {
     if (stamp && threadIdx.x == 0) atomicMin(&stamp->begin, device_clock());
 }
 __device__ __forceinline__ void stamp_end(Stamp* stamp) {
     if (stamp && threadIdx.x == 0) atomicMax(&stamp->end, device_clock());
 }
-// Both: construct after wait_for_previous().
+// Stamps begin and end. Construct it after wait_for_previous().
 class StageClock {
   public:
     __device__ explicit StageClock(Stamp* stamp) : stamp_(stamp) { stamp_begin(stamp_); }
@@ -130,7 +131,7 @@ void launch(const Context& ctx, dim3 grid, dim3 block, std::size_t shared,
     MR_CUDA_CALL(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
 }
 
-// Enters the work in the ledger and gives the kernel its stamp (null where nobody watches).
+// Enters the work in the ledger and returns the kernel's stamp (null without a timeline).
 inline Stamp* account(const Context& ctx, OpKind kind, const char* name, const OpRecord& work) {
     if (ctx.ledger) ctx.ledger->add(kind, work);
     return ctx.timeline ? ctx.timeline->add(kind, name, ctx.layer, work) : nullptr;
@@ -139,7 +140,7 @@ inline Stamp* account(const Context& ctx, OpKind kind, const char* name, const O
 // Raises a kernel's shared-memory limit once per kernel and size; cheap to call every time.
 template <typename Kernel>
 void allow_shared(Kernel* kernel, std::size_t bytes) {
-    // 48 KB need not be asked for, but they are for arrays of the kernel's own, too.
+    // Every kernel has 48 KB without asking, but its static arrays count towards them.
     if (bytes <= 32 * 1024) return;
     MR_CUDA_CALL(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(bytes)));

@@ -1,5 +1,5 @@
-// The tensor cores' product of 16 x 16 and 16 x 8, for T = __half and bf16: sm_80 and up; elsewhere
-// it compiles, and the host never launches it.
+// The tensor cores' product of 16 x 16 and 16 x 8, for T = __half and bf16: sm_80 and up. For older
+// devices the code compiles and is never launched.
 #pragma once
 
 #include <type_traits>

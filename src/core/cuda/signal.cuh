@@ -1,10 +1,10 @@
-// Results that say themselves that they have come, for blocks that run at the same time.
+// Tagged words: results that carry the mark of their arrival, for blocks that run at the same time.
 //
-// A word is four bytes of a result and a tag, eight bytes that are written whole and read whole. A
-// reader that knows the tag reads until it finds it, and has the result in the same moment: one way
-// to L2 and one way back, where a counter costs a fence, an addition, reads of the counter and then
-// of the results, one after the other. The price is twice the bytes, and tags: a place must not
-// have the one that is waited for from before.
+// A word is four bytes of a result and a four-byte tag; all eight are written at once and read at
+// once. A reader polls the word until it has the expected tag, and then has the result as well: one
+// way to L2 and one way back. A counter would cost a fence, an addition, reads of the counter and
+// then of the results, one after the other. The price is twice the bytes, and a rule for tags: the
+// slot must not already hold the expected tag.
 #pragma once
 
 #include "core/cuda/kernel.cuh"
@@ -32,7 +32,8 @@ __device__ __forceinline__ void send(Word* to, float first, float second, unsign
         : "memory");
 }
 
-// Two neighbouring words, 16-byte aligned, as they are now: x and z the results, y and w the tags.
+// Two neighbouring words, 16-byte aligned, in their present state: x and z are the results, y and w
+// the tags.
 __device__ __forceinline__ uint4 look(const Word* at) {
     Word a, b;
     asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
@@ -43,9 +44,9 @@ __device__ __forceinline__ uint4 look(const Word* at) {
             static_cast<unsigned>(b >> 32)};
 }
 
-// kCount pairs of words, at(i) the i-th, when all have come; zeros where at(i) is null. Those that
-// have come are not read again. A block that never comes ends the kernel after a minute: an error
-// instead of silence.
+// Waits for kCount pairs of words, at(i) being the i-th; gives zeros where at(i) is null. A pair
+// that has arrived is not read again. A missing block ends the kernel with a trap after a minute
+// instead of a hang.
 template <int kCount, typename At>
 __device__ __forceinline__ void receive(uint4 (&v)[kCount], unsigned tag, At&& at) {
     const auto missing = [&](const uint4& pair) { return pair.y != tag || pair.w != tag; };
@@ -69,7 +70,7 @@ __device__ __forceinline__ void receive(uint4 (&v)[kCount], unsigned tag, At&& a
         if (clock64() - begin > (1ll << 37)) __trap();
     }
 }
-// One word, whatever its neighbour is.
+// Waits for one word; its neighbour may hold anything.
 __device__ __forceinline__ unsigned receive_one(const Word* at, unsigned tag) {
     const long long begin = clock64();
     while (true) {

@@ -1,5 +1,5 @@
-// Tensor maps: how TMA (sm_90) is told where a tensor lies. Made on the host, passed to kernels by
-// value as `const __grid_constant__ CUtensorMap`. For files that nvcc compiles.
+// Tensor maps, which describe a tensor to TMA (sm_90). The host makes them and passes them to
+// kernels by value as `const __grid_constant__ CUtensorMap`. For files that nvcc compiles.
 #pragma once
 
 #include <cuda.h>
@@ -12,8 +12,8 @@ namespace mr::cuda {
 
 // [tokens, heads, head_dim] of f16 or bf16 with `stride` elements from token to token, read in
 // boxes of 64 numbers of one head by `rows` tokens, into shared memory with 128 bytes of swizzle.
-// What lies outside of the tensor (head_dim included) comes as zeros. data and strides % 16 bytes
-// == 0.
+// Elements outside of the tensor (also in head_dim) are read as zeros. data and strides are
+// multiples of 16 bytes.
 CUtensorMap head_rows_map(const void* data, DType dtype, std::int64_t tokens, std::int64_t heads,
                           std::int64_t head_dim, std::int64_t stride, int rows);
 

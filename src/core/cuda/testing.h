@@ -20,7 +20,7 @@
 
 namespace mr::cuda {
 
-// Set where there is to be a GPU: then a test that finds none has failed.
+// Whether a GPU is required (set in the environment): a test that finds none fails then.
 inline bool gpu_is_required() {
     const char* value = std::getenv("MILLRACE_REQUIRE_GPU");
     return value && std::string_view(value) == "1";
@@ -55,7 +55,7 @@ class GpuTest : public ::testing::Test {
         if (stream_) stream_->synchronize();  // a kernel's fault belongs to its own test
     }
 
-    // Device memory, poisoned: an output nobody wrote is NaN.
+    // Device memory filled with NaN, so that an output that was not written shows.
     Tensor poisoned(DType dtype, Shape shape) {
         const Tensor t = memory_.tensor(dtype, shape);
         stream_->fill(t.data, 0xff, t.bytes());
@@ -68,7 +68,7 @@ class GpuTest : public ::testing::Test {
         stream_->synchronize();
         return to;
     }
-    // f32 values rounded to `dtype` on their way; `values` become what the device has.
+    // Uploads f32 values rounded to `dtype`; `values` become the rounded ones.
     Tensor upload(DType dtype, Shape shape, std::vector<float>& values) {
         const Tensor t = memory_.tensor(dtype, shape);
         std::vector<std::byte> bytes(t.bytes());

@@ -1,4 +1,4 @@
-// Where the time of a step went, measured by the kernels themselves: every kernel stamps the
+// The time of each stage of a step, measured by the kernels themselves: every kernel stamps the
 // device's clock when its first block begins and when its last block ends. The stamps cost no
 // launch and no copy, and they see the step as it really runs, replayed from a graph with launches
 // overlapping.
@@ -24,10 +24,11 @@ class Timeline {
   public:
     explicit Timeline(std::size_t most_stages);
 
-    // For whoever launches a kernel: where it may stamp. The order of calls is the order of stages.
+    // The stamp of a kernel that is about to be launched. The order of calls is the order of
+    // stages.
     Stamp* add(OpKind kind, const char* name, int layer, const OpRecord& work);
     void clear_stages() { stages_.clear(); }
-    // Makes the stamps ready for a run, on the stream.
+    // Resets the stamps for a run, on the stream.
     void reset(const Stream& stream);
     // After the stream has finished: the stages with their times.
     std::vector<Stage> read(const Stream& stream) const;

@@ -17,7 +17,7 @@ double seconds_per_call(const Stream& stream, int calls, Body&& body, int replay
     const auto all = [&] {
         for (int i = 0; i < calls; ++i) body(i);
     };
-    all();  // whatever is made at the first call
+    all();  // a first call may allocate
     stream.synchronize();
     Graph captured;
     if (graph) captured = Graph::capture(stream, all);

@@ -1,4 +1,4 @@
-// Boxes of a tensor from memory to shared memory by one thread (sm_90); bulk.cuh has the barriers.
+// TMA (sm_90): one thread copies a box of a tensor to shared memory. bulk.cuh has the barriers.
 #pragma once
 
 #include <cuda.h>
@@ -7,8 +7,8 @@
 
 namespace mr::cuda {
 
-// The box of a head_rows_map() at (dim, head, token) to `to` (% 1024 == 0); its bytes, also those
-// of zeros, are counted by the barrier, which was told to expect them.
+// Copies the box of a head_rows_map() at (dim, head, token) to `to` (% 1024 == 0). The barrier
+// counts its bytes, zeros included, and must have been told to expect them.
 __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& map, int dim, int head,
                                          int token, unsigned barrier) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -19,7 +19,7 @@ __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& map, in
         : "memory");
 #endif
 }
-// The same, with how L2 is to keep it.
+// The same with an L2 eviction policy.
 __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& map, int dim, int head,
                                          int token, unsigned barrier, std::uint64_t policy) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -35,7 +35,7 @@ __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 #endif
 }
-// After stores to shared memory (by this thread), before TMA or a product reads them there.
+// Call it after stores of this thread to shared memory, before TMA or a wgmma reads them there.
 __device__ __forceinline__ void stores_before_products() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -5,7 +5,7 @@
 
 namespace mr::cuda {
 
-// As they lie in memory; loads of many of these can be in flight before the first is unpacked.
+// The four as they lie in memory: many loads can be in flight before the first is unpacked.
 template <typename T>
 struct Raw4 {
     uint2 bits;
@@ -54,7 +54,7 @@ template <typename T>
 __device__ __forceinline__ void load4(const T* p, float (&v)[4]) {
     unpack4(load_raw4(p), v);
 }
-// Read-only for the kernel's life: weights.
+// For data that is read-only while the kernel runs: weights.
 __device__ __forceinline__ void load4_weight(const float* p, float (&v)[4]) {
     unpack4(Raw4<float>{__ldg(reinterpret_cast<const float4*>(p))}, v);
 }

@@ -1,7 +1,7 @@
 // The product of a warp group (four warps, sm_90a): D [64, N] += A [64, 16] B [16, N], where A lies
 // in registers or in shared memory and B in shared memory, T = bf16 or __half, D in f32. It runs
-// behind the threads' back: between multiply_begin() and multiply_wait() nobody touches D or A's
-// registers. Elsewhere it compiles, and is never launched.
+// asynchronously: between multiply_begin() and multiply_wait() no thread may touch the registers of
+// D or A. For other devices the code compiles and is never launched.
 //
 // Thread 4 g + c of warp w holds of D, for n = 0 .. N / 8 - 1:
 //   d[4 n], d[4 n + 1]      row 16 w + g,     columns 8 n + 2 c and the next
@@ -34,14 +34,14 @@ __device__ __forceinline__ std::uint64_t columns_descriptor(unsigned address, un
     return std::uint64_t{(address & 0x3ffff) >> 4} | (std::uint64_t{panel >> 4} << 16) |
            (std::uint64_t{1024 >> 4} << 32) | (std::uint64_t{1} << 62);
 }
-// A descriptor of what lies `bytes` (% 16 == 0) further. The address is in the low half.
+// The descriptor of the matrix `bytes` (% 16 == 0) behind. The address is in the low half.
 __device__ __forceinline__ std::uint64_t further(std::uint64_t descriptor, int bytes) {
     const auto low =
         static_cast<std::uint32_t>(descriptor) + static_cast<std::uint32_t>(bytes >> 4);
     return (descriptor & 0xffffffff00000000u) | low;
 }
 
-// Before the first product after registers of D or A were written.
+// Call it before the first product after writes to the registers of D or A.
 __device__ __forceinline__ void multiply_begin() {
 #ifdef MR_WARP_GROUPS
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -53,15 +53,15 @@ __device__ __forceinline__ void multiply_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif
 }
-// Until all groups but the last kPending are done.
+// Waits until all groups but the last kPending are done.
 template <int kPending>
 __device__ __forceinline__ void multiply_wait() {
 #ifdef MR_WARP_GROUPS
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 #endif
 }
-// After multiply_wait(): the compiler may not read these registers any earlier. And before it: what
-// is computed in them may not be put off until the wait is over.
+// A fence for the compiler on these registers. After multiply_wait() it keeps reads from moving
+// before the wait; before multiply_wait() it keeps computations from moving behind it.
 template <int kCount>
 __device__ __forceinline__ void keep_order(float (&d)[kCount]) {
 #pragma unroll
@@ -180,7 +180,7 @@ __device__ __forceinline__ void keep_order(float (&d)[kCount]) {
     MR_WG_REGS_120, "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), \
         "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
 
-// %R, %R + 1, ...: what comes after the registers of D.
+// %R, %R + 1, ... are the operands after the registers of D.
 #define MR_WG_SHARED(N, R, TYPE, A, B, ADD, TA, TB)                                  \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " ADD                             \
                  ", 0;\n"                                                            \

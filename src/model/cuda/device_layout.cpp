@@ -203,7 +203,7 @@ void require_device_memory(const DeviceNeeds& needs, const ModelSpec& spec,
 }
 
 RowOrder row_order(const ModelSpec& spec, Role role) {
-    return spec.rope.style == ops::RopeStyle::half ? turned_rows(spec, role) : RowOrder{};
+    return spec.rope.style == ops::RopeStyle::half ? reordered_rows(spec, role) : RowOrder{};
 }
 
 }  // namespace mr::model

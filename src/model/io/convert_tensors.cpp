@@ -173,7 +173,7 @@ std::vector<RoleTensor> Converter::read(const OutTensor& tensor) const {
 // Which row of a q or k in memory belongs at `row`, where the output turns other pairs.
 std::int64_t Converter::rope_row(Role role, std::int64_t row) const {
     if (input_.spec.rope.style == style_) return row;
-    const RowOrder rows = turned_rows(input_.spec, role);
+    const RowOrder rows = reordered_rows(input_.spec, role);
     return style_ == ops::RopeStyle::interleaved ? rows.source(row) : rows.inverse(row);
 }
 

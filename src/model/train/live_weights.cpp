@@ -15,10 +15,10 @@ class LivePlacer {
         : spec_(spec), base_(base) {
         out_.weights = trained;
         out_.layers.resize(trained.layers.size());
-        const bool turned = !row_order(spec, Role::q).plain();
+        const bool reordered = !row_order(spec, Role::q).plain();
         for (std::size_t i = 0; i < out_.layers.size(); ++i) {
             LayerWeights& w = out_.weights.layers[i];
-            if (turned) copy_heads(w);
+            if (reordered) copy_heads(w);
             out_.layers[i].qkv = qkv_matrix(spec, w);
             out_.layers[i].qkv_bias = qkv_bias(spec, w);
             if (spec.gated) out_.layers[i].gate_up = gate_up_matrix(spec, w);
@@ -33,19 +33,19 @@ class LivePlacer {
         if (w.q_bias) join(w.q_bias, w.k_bias, w.v_bias);
         for (Tensor* norm : {&w.q_norm, &w.k_norm}) {
             if (!*norm) continue;
-            turn(*norm, take(norm->bytes()));
+            reorder(*norm, take(norm->bytes()));
         }
     }
     void join(Tensor& q, Tensor& k, Tensor& v) {
         std::byte* to = take(q.bytes() + k.bytes() + v.bytes());
-        to = turn(q, to);
-        to = turn(k, to);
+        to = reorder(q, to);
+        to = reorder(k, to);
         add({.to = to, .from = static_cast<const std::byte*>(v.data), .bytes = v.bytes()});
         v.data = to;
     }
     // Row r of a head is its row order.source(r): the first half of what turns goes to even rows,
     // the second to odd ones, and what does not turn stays. Returns what is behind the copy.
-    std::byte* turn(Tensor& tensor, std::byte* to) {
+    std::byte* reorder(Tensor& tensor, std::byte* to) {
         const RowOrder order = row_order(spec_, Role::q);
         const std::int64_t rows = tensor.dim(0), half = order.rotary / 2;
         const std::size_t row = tensor.bytes() / static_cast<std::size_t>(rows);

@@ -159,13 +159,13 @@ void init_params(const ParamLayout& layout, float* params, std::uint64_t seed, T
 void copy_params(const ParamLayout& layout, float* params, const Model& model, ThreadPool& pool) {
     MR_CHECK(!model.deferred, "the model's weights are there");
     const ModelSpec& spec = model.spec;
-    const bool turn = spec.rope.style == ops::RopeStyle::interleaved;
+    const bool reorder = spec.rope.style == ops::RopeStyle::interleaved;
     std::fill_n(params, layout.count, 0.0f);
     for (const ParamLayout::Entry& entry : layout.entries) {
         const Tensor& from = role_slot(model.weights, entry.at);
         MR_CHECK(from && from.shape == entry.shape, "the layout is that of the model");
-        const RowOrder rows = turned_rows(spec, entry.at.role);
-        const auto source_row = [&](std::int64_t row) { return turn ? rows.inverse(row) : row; };
+        const RowOrder rows = reordered_rows(spec, entry.at.role);
+        const auto source_row = [&](std::int64_t row) { return reorder ? rows.inverse(row) : row; };
         float* out = params + entry.offset;
         if (entry.shape.rank == 1) {  // norms and biases are f32, always
             for (std::int64_t i = 0; i < entry.shape[0]; ++i) out[i] = from.f32()[source_row(i)];

@@ -1,4 +1,6 @@
-// Which keys a query sees. Every attention op, on the CPU and on the GPU, means the same by it.
+// Which keys a query sees: the one definition, from which every attention op takes its bounds, on
+// the CPU and on the GPU. All of it is constexpr and needs no CUDA header, so g++ and nvcc compile
+// it and kernels call it.
 #pragma once
 
 #include <algorithm>
@@ -24,39 +26,63 @@ struct AttentionMask {
     bool operator==(const AttentionMask&) const = default;
 };
 
-// What scores are multiplied with where nobody says otherwise: 1 / sqrt(head_dim), in f32, as the
-// models compute it (one ulp from the rounded quotient at some sizes, 96 among them).
+// The default factor of the scores: 1 / sqrt(head_dim), in f32, as the models compute it (one ulp
+// from the rounded quotient at some sizes, 96 among them).
 inline float default_scale(std::int64_t head_dim) {
     return 1 / std::sqrt(static_cast<float>(head_dim));
 }
 
-// What a query sees: keys [0, sinks) and [lo, hi), and sinks < lo unless it is 0.
+// The definition. Key j is seen from position p where j < hi(p) and (j >= lo(p) or j < sinks).
+// hi and lo never fall with p. The numbers are those of an AttentionMask; without a window `window`
+// is kNever and there are no sinks, so that lo() needs no case. Positions are below 2^30, blocks,
+// windows and sinks at most 2^30: ints hold their sums.
+struct KeyMask {
+    // AttentionMask numbers its kinds in another order. The kernels over pages compare with those
+    // numbers, the flash kernels with these: one numbering would change measured machine code.
+    enum class Kind : std::int32_t { full, causal, block_causal };
+    static constexpr int kNever = 1 << 30;
+
+    Kind kind = Kind::full;
+    int block = 1;
+    int window = kNever;
+    int sinks = 0;
+
+    constexpr KeyMask() = default;
+    constexpr explicit KeyMask(const AttentionMask& m)
+        : kind(m.kind == AttentionMask::Kind::causal         ? Kind::causal
+               : m.kind == AttentionMask::Kind::block_causal ? Kind::block_causal
+                                                             : Kind::full),
+          block(std::min(m.block, kNever)),
+          window(m.window > 0 ? std::min(m.window, kNever) : kNever),
+          sinks(m.window > 0 ? std::min(m.sinks, kNever) : 0) {}
+
+    constexpr int hi(int p, int keys) const {
+        if (kind == Kind::full) return keys;
+        if (p < 0) return 0;
+        const int end = kind == Kind::causal ? p + 1 : (p / block + 1) * block;
+        return std::min(end, keys);
+    }
+    constexpr int lo(int p) const { return std::max(0, p - window + 1); }
+    constexpr bool sees(int p, int j, int keys) const {
+        return j < hi(p, keys) && (j >= lo(p) || j < sinks);
+    }
+};
+
+// The keys that a query sees as two ranges that do not overlap: [0, sinks) and [lo, hi), with sinks
+// < lo or sinks == 0.
 struct VisibleKeys {
     std::int32_t sinks = 0;
     std::int32_t lo = 0, hi = 0;
-    std::int32_t count() const { return sinks + (hi - lo); }
+    constexpr std::int32_t count() const { return sinks + (hi - lo); }
 };
 
 // For the query at position `query` of a sequence with keys [0, keys).
-inline VisibleKeys visible_keys(const AttentionMask& mask, std::int32_t query, std::int32_t keys) {
-    std::int64_t hi = keys;
-    if (mask.kind == AttentionMask::Kind::causal) {
-        hi = std::int64_t{query} + 1;
-    } else if (mask.kind == AttentionMask::Kind::block_causal) {
-        hi = query < 0 ? 0 : (std::int64_t{query} / mask.block + 1) * mask.block;
-    }
-    VisibleKeys out;
-    out.hi = static_cast<std::int32_t>(std::clamp<std::int64_t>(hi, 0, keys));
-    if (mask.window > 0) {
-        const std::int64_t lo = std::int64_t{query} - mask.window + 1;
-        out.lo = static_cast<std::int32_t>(std::clamp<std::int64_t>(lo, 0, out.hi));
-    }
-    if (mask.sinks >= out.lo) {
-        out.lo = 0;  // the window still reaches the sinks: one range
-    } else {
-        out.sinks = mask.sinks;
-    }
-    return out;
+constexpr VisibleKeys visible_keys(const AttentionMask& mask, std::int32_t query,
+                                   std::int32_t keys) {
+    const KeyMask m(mask);
+    const std::int32_t hi = m.hi(query, keys), lo = std::min(m.lo(query), hi);
+    if (m.sinks >= lo) return {0, 0, hi};  // the window reaches the sinks: one range
+    return {m.sinks, lo, hi};
 }
 
 }  // namespace mr::ops

@@ -1,4 +1,4 @@
-// How activations and weights of 8 bits lie in scratch, on the paths with vectors.
+// The layout of 8-bit activations and weights in scratch, on the paths with vectors.
 
 namespace {
 
@@ -20,14 +20,14 @@ constexpr int kGroup = 16, kRun = 4;
 constexpr float kMagic = 0x1.8p23f;
 constexpr std::int32_t kMagicBits = 0x4b400000;
 
-// What a path adds to 8-bit weights to make them unsigned.
+// The number that a path adds to 8-bit weights to make them unsigned.
 #if defined(MR_ISA_avx512)
 constexpr std::int32_t kWeightOffset = 128;
 #else
 constexpr std::int32_t kWeightOffset = 0;
 #endif
 
-// The one token of a decode step; every scalar four times, as 4 rows want it.
+// The one token of a decode step; every scalar four times, for 4 rows.
 struct TokenBlock {
     std::int8_t q[32];
     float d[4];
@@ -41,7 +41,7 @@ struct GroupBlock {
     float d[kGroup];
     float minus[kGroup];
 #if defined(__x86_64__)
-    std::int32_t sum[kGroup];  // of q: there weights are taken as unsigned
+    std::int32_t sum[kGroup];  // of q, for unsigned weights
 #endif
 };
 static_assert(sizeof(TokenBlock) <= kTokenGroup * kQuantBlockBytes);

@@ -1,5 +1,5 @@
-// The functions of cuBLASLt that are used, from the library that was found when they were first
-// needed. Only for files that nvcc compiles; without cublasLt.h there is nothing in here.
+// The functions of cuBLASLt that are used, from the library that is opened at the first use. Only
+// for files that nvcc compiles; without cublasLt.h this header is empty.
 #pragma once
 
 #if __has_include(<cublasLt.h>)

@@ -26,8 +26,8 @@ void float_tile(const LinearJob& job, const unsigned char* const* w, std::int64_
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) acc[t][r] = zero();
     }
-    // Where the weights are read but once, the next rows, which follow in memory, are fetched while
-    // these are summed. (L2: they are too long for L1.)
+    // Where the weights are read only once, the next rows, which follow in memory, are prefetched
+    // while these are summed. (To L2: they are too long for L1.)
     const unsigned char* ahead = w[R - 1] + k * kBytes;
     const std::int64_t pace = job.tokens <= kTileTokens ? R * kBytes : 0;
     std::int64_t i = 0;

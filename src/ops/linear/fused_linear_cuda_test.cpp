@@ -120,8 +120,8 @@ TEST_F(FusedLinear, QkvIsItsParts) {
     const Case cases[] = {
         {4, 2, 48, 48, 1376, ops::NormKind::rms, false},    // grouped heads
         {3, 1, 40, 40, 160, ops::NormKind::rms, true},      // ... with biases (Qwen2)
-        {8, 8, 64, 16, 512, ops::NormKind::layer, true},    // a quarter turns (GPT-NeoX)
-        {4, 4, 32, 0, 96, ops::NormKind::layer, true},      // nothing turns (GPT-2)
+        {8, 8, 64, 16, 512, ops::NormKind::layer, true},    // a quarter is rotated (GPT-NeoX)
+        {4, 4, 32, 0, 96, ops::NormKind::layer, true},      // nothing is rotated (GPT-2)
         {6, 2, 128, 128, 4224, ops::NormKind::rms, false},  // x too wide to be held
     };
     constexpr int kPageTokens = 16, kSequences = 5, kMaxPages = 4, kRows = 70;
@@ -143,11 +143,12 @@ TEST_F(FusedLinear, QkvIsItsParts) {
             const NormIn by = make_norm(c.norm, c.k);
             const Tensor all = make_x(kRows, c.k);
             std::vector<float> bias_values = normal(static_cast<std::size_t>(n)),
-                               turns = normal(std::size_t{kPageTokens} * kMaxPages * c.rotary);
+                               rotations = normal(std::size_t{kPageTokens} * kMaxPages * c.rotary);
             const Tensor bias = c.bias ? upload(DType::f32, {n}, bias_values) : Tensor{};
             const Tensor rope =
-                c.rotary > 0 ? upload(DType::f32, {kPageTokens * kMaxPages, c.rotary / 2, 2}, turns)
-                             : Tensor{};
+                c.rotary > 0
+                    ? upload(DType::f32, {kPageTokens * kMaxPages, c.rotary / 2, 2}, rotations)
+                    : Tensor{};
             ops::DeviceBatch batch;
             batch.positions = upload<std::int32_t>(positions);
             batch.sequence = upload<std::int32_t>(sequence);

@@ -12,7 +12,8 @@ bool aligned(const void* at, std::size_t bytes = cublaslt::kAlign) {
     return reinterpret_cast<std::uintptr_t>(at) % bytes == 0;
 }
 
-// The library's kernels do not stamp; where somebody watches, these two do, around them.
+// The library's kernels write no stamps. With a timeline these two kernels stamp before and after
+// them.
 __global__ void stamp_begin(Stamp* stamp) {
     wait_for_previous();
     stamp->begin = device_clock();
@@ -47,17 +48,17 @@ Plan plan(const GemmShape& shape) {
     return out;
 }
 
-// As the library sees the shape; tiled weights come to it in x's type.
+// The shape as the library gets it; tiled weights are expanded to x's type first.
 cublaslt::Key key_of(const GemmShape& shape) {
     return {shape.n, shape.k, shape.x, shape.out, shape.bias};
 }
 
-// The library's algorithm for the shape; null where the own kernels serve it. It must not depend on
-// anything but the shape: the bits of a row do.
+// The library's algorithm for the shape; null where our own kernels compute it. It depends on the
+// shape alone, because the bits of a row depend on it.
 const cublaslt::Algorithm* library_algorithm(const GemmShape& shape) {
     const DType w = ops::is_tiled(shape.w) ? shape.x : shape.w;
     if (w != shape.x) return nullptr;
-    if (this_gpu().sm < 80 && shape.x == DType::bf16) return nullptr;  // not known to those GPUs
+    if (this_gpu().sm < 80 && shape.x == DType::bf16) return nullptr;  // those GPUs lack bf16
     if (shape.k * dtype_info(shape.x).block_bytes % static_cast<int>(cublaslt::kAlign) != 0) {
         return nullptr;
     }
@@ -146,8 +147,8 @@ void gemm_prepare(const Context& ctx, const GemmShape& shape) {
     MR_CHECK(ctx.scratch.size() >= plan(shape).total(), "scratch was planned");
     const cublaslt::Algorithm* algorithm = library_algorithm(shape);
     if (!algorithm) return;
-    // The smallest product that is aligned as the shape is; garbage in, garbage out, all of it in
-    // the workspace.
+    // A small product with the alignment of the shape. Its inputs and outputs are arbitrary bytes
+    // of the workspace.
     const auto small = [](std::int64_t size) { return size > 512 ? size % 256 + 256 : size; };
     GemmShape warm = shape;
     warm.n = small(shape.n);
@@ -167,7 +168,7 @@ void gemm_prepare(const Context& ctx, const GemmShape& shape) {
         cublaslt::matmul(ctx, key_of(warm), *algorithm, kTokens, out.data, x.data, w.data,
                          shape.bias ? bias.data : nullptr, nullptr, ctx.scratch.subspan(used));
     } catch (const Error&) {
-        // Too small for it: then its code is loaded when it is first used.
+        // The product is too small for the algorithm: its code is then loaded at the first use.
     }
 }
 

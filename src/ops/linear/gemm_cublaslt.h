@@ -15,7 +15,7 @@
 
 namespace mr::cuda::cublaslt {
 
-inline constexpr std::size_t kWorkspace = std::size_t{32} << 20;  // the most an algorithm is given
+inline constexpr std::size_t kWorkspace = std::size_t{32} << 20;  // the most for an algorithm
 inline constexpr std::size_t kAlign = 16;  // bytes of x, w and bias; rows of x and w are whole ones
 
 // A product for any number of tokens.
@@ -26,14 +26,14 @@ struct Key {
     // NOLINTNEXTLINE(modernize-use-nullptr): there is no 0 in it
     auto operator<=>(const Key&) const = default;
 
-    // Bytes that addresses of `out` are whole ones of, whichever row they begin at.
+    // The alignment of `out` in bytes, at every row.
     std::size_t out_align() const {
         const std::size_t row = dtype_bytes(out, static_cast<std::size_t>(n));
         return std::min(kAlign, row & (~row + 1));
     }
 };
 
-// One algorithm with everything it can be told: it is the same kernel for every number of tokens.
+// One algorithm with its whole configuration: the same kernel for every number of tokens.
 struct Algorithm {
     std::array<std::uint64_t, 8> opaque{};  // cublasLtMatmulAlgo_t
     std::size_t workspace = 0;
@@ -47,9 +47,10 @@ bool available();
 
 // The algorithms that may serve the key, the library's favourite for 2048 tokens first: only those
 // that neither split k nor stream over it, and that take every number of tokens. May be empty. The
-// search ends when `enough` were found that want no workspace.
+// search ends when it has found `enough` that need no workspace.
 std::vector<Algorithm> algorithms(const Key& key, int enough = 32);
-// The one that serves it; null where there is none. Chosen once per key; any thread.
+// The algorithm for the key; null where there is none. Chosen once per key; callable from any
+// thread.
 const Algorithm* algorithm(const Key& key);
 
 // out [tokens, n] = x [tokens, k] · w [n, k]ᵀ (+ bias) (+ c, as `out`); addresses

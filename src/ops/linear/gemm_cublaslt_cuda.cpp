@@ -21,7 +21,7 @@ std::string Algorithm::str() const {
 #ifdef MR_HAS_CUBLASLT
 namespace {
 
-// The library counts in columns first: what is [tokens, n] here it calls n x tokens. So
+// The library is column-major: a matrix [tokens, n] here is n x tokens there. So
 //   D (n x tokens) = W (k x n)ᵀ · X (k x tokens) (+ C, n x tokens).
 class Problem {
   public:
@@ -74,7 +74,7 @@ class Problem {
     cublasLtMatrixLayout_t w_ = nullptr, x_ = nullptr, out_ = nullptr;
 };
 
-// What the search may give. Destroyed where it goes out of scope.
+// The limits of a search for algorithms (cublasLtMatmulPreference_t).
 class Preference {
   public:
     explicit Preference(const Key& key) {
@@ -110,7 +110,7 @@ template <typename T>
 T config(const cublasLtMatmulAlgo_t& algo, cublasLtMatmulAlgoConfigAttributes_t attribute) {
     T value{};
     std::size_t written = 0;
-    // An attribute that this version of the library does not know is one it does not use.
+    // A version of the library that does not know an attribute does not use it.
     if (library().cublasLtMatmulAlgoConfigGetAttribute(&algo, attribute, &value, sizeof value,
                                                        &written) != CUBLAS_STATUS_SUCCESS) {
         return T{};
@@ -118,7 +118,7 @@ T config(const cublasLtMatmulAlgo_t& algo, cublasLtMatmulAlgoConfigAttributes_t 
     return value;
 }
 
-// One sum over k per element, by one thread block.
+// Whether one thread block computes the whole sum over k of an element.
 bool whole_sums(const cublasLtMatmulAlgo_t& algo) {
     return config<std::int32_t>(algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) <= 1 &&
            config<std::uint32_t>(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME) ==
@@ -156,7 +156,8 @@ Algorithm describe(const cublasLtMatmulAlgo_t& algo) {
 // Where the addresses are not known yet: an address aligned as the worst of them.
 const void* stand_in() { return reinterpret_cast<const void*>(kAlign); }
 
-// The most workspace the algorithm wants for any number of tokens; nothing where it refuses one.
+// The largest workspace that the algorithm needs for any number of tokens; none where it does not
+// take one of them.
 std::optional<std::size_t> takes_all(const Key& key, const cublasLtMatmulAlgo_t& algo) {
     std::size_t most = 0;
     for (const std::int64_t tokens : {1, 2, 8, 33, 65, 127, 128, 300, 1000, 2048, 4095, 16384}) {
@@ -201,8 +202,8 @@ std::vector<Algorithm> algorithms(const Key& key, int enough) {
         found.back().workspace = *workspace;
         if (*workspace == 0 && --enough <= 0) break;
     }
-    // Partial sums need room to meet in: an algorithm that wants none has none, whatever it calls
-    // itself.
+    // Partial sums need a workspace, so an algorithm without one has no partial sums, whatever its
+    // attributes say.
     std::stable_partition(found.begin(), found.end(),
                           [](const Algorithm& each) { return each.workspace == 0; });
     return found;

@@ -38,7 +38,7 @@ struct GemmOptions {
 void gemm(const Context& ctx, Tensor out, Tensor x, Tensor w, Tensor bias = {},
           Tensor residual = {}, const GemmOptions& options = {});
 
-// What is known of a product before there are tokens.
+// A product without its number of tokens.
 struct GemmShape {
     std::int64_t n = 0, k = 0;
     DType w = DType::bf16, x = DType::bf16, out = DType::bf16;
@@ -52,7 +52,7 @@ std::size_t gemm_scratch_bytes(const GemmShape& shape);
 void gemm_prepare(const Context& ctx, const GemmShape& shape);
 // Whether cuBLASLt computes it: the same for every number of tokens.
 bool gemm_uses_library(const GemmShape& shape);
-// Who computes it, for reports: "cuBLASLt 13.1.0, algorithm 66, tile 31, ...", "own kernel, ...".
+// What computes it, for reports: "cuBLASLt 13.1.0, algorithm 66, tile 31, ...", "own kernel, ...".
 std::string gemm_about(const GemmShape& shape);
 
 // Writes w (q8_0x8 or q4_0x8, [n, k]) out as f32, f16 or bf16 [n, k]: scale * quant, rounded once.

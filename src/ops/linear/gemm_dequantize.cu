@@ -1,5 +1,5 @@
-// Tiled quantised weights written out in a floating type, as the product for many tokens reads
-// them. Bound by memory: one read of the quants, one write of the values.
+// Expands tiled quantised weights to a floating type, which the product for many tokens reads.
+// Bound by memory: one read of the quants, one write of the values.
 #include "core/cuda/kernel.cuh"
 #include "ops/linear/gemm_cuda.h"
 #include "ops/linear/tile_layout.h"
@@ -8,7 +8,7 @@ namespace mr::cuda {
 namespace {
 
 constexpr int kWarps = 8;           // of a block
-constexpr int kRecordsPerWarp = 4;  // whose loads are in flight together
+constexpr int kRecordsPerWarp = 4;  // their loads are in flight together
 
 // `count` values that lie side by side in memory, stored as one or two words of 16 bytes (or one
 // of 8).

@@ -29,7 +29,7 @@ __device__ __forceinline__ float load(const void* from, DType type, std::int64_t
     }
 }
 
-// What becomes of a sum.
+// The epilogue of a sum.
 template <typename Out>
 __device__ __forceinline__ void finish(const Args& args, std::int64_t token, std::int64_t col,
                                        float sum) {
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(kThreads) gemm_mma(const Args args, bool align
         keep(xs, next_x);
         keep(ws, next_w);
         __syncthreads();
-        if (k0 + kDepth < args.k) {  // on their way while this piece is worked on
+        if (k0 + kDepth < args.k) {  // loaded while this piece is multiplied
             fetch(next_x, x, first_token, args.tokens, k0 + kDepth, args.k, aligned);
             fetch(next_w, w, first_col, args.n, k0 + kDepth, args.k, aligned);
         }

@@ -359,7 +359,7 @@ TEST_F(GemmTest, IsCapturedAfterPreparingAloneAndAllocatesNothing) {
     }
 }
 
-// Falling back to the own kernels is correct and slow, so that nobody would notice.
+// A fallback to our own kernels is correct but slow, so no other test would notice it.
 TEST_F(GemmTest, TheLibraryServesTheLayersOfModels) {
     if (!cublaslt::available()) GTEST_SKIP() << cublaslt::about();
     if (device()->sm < 80) GTEST_SKIP() << "this GPU has no bf16";

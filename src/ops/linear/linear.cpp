@@ -13,10 +13,11 @@ namespace {
 
 constexpr std::int64_t kBlock = 32;
 constexpr std::size_t kAlign = 64;
-// A piece of work is this much of the weights: small enough that threads end together, large enough
-// that handing it out costs nothing.
+// Bytes of weights of a piece of work: small enough that threads end together, large enough that
+// distributing it costs little.
 constexpr std::size_t kPieceBytes = 128 * 1024;
-// One token only streams: longer pieces, as long as every thread still gets several.
+// With one token the weights are only streamed: pieces are longer, as long as every thread still
+// gets several.
 constexpr std::size_t kMaxPieceBytes = 1024 * 1024;
 constexpr std::int64_t kRowStep = 16;  // pieces start at multiples, so that tiles are full
 
@@ -131,7 +132,7 @@ void linear_repack(ThreadPool& pool, Tensor to, Tensor w) {
 }
 
 std::size_t linear_scratch_bytes(std::int64_t max_tokens, std::int64_t max_k, int threads) {
-    // One alignment more: the caller's scratch may start anywhere.
+    // Plus one alignment, because the caller's scratch may start anywhere.
     return quantised_bytes(max_tokens, max_k) +
            pack_bytes(max_k) * static_cast<std::size_t>(threads) + kAlign;
 }

@@ -11,7 +11,7 @@ namespace mr::ops {
 // One product of a group that shares its input.
 struct LinearOut {
     Tensor w;              // [n, k] f32, f16, bf16, q8_0 or q4_0 (GGUF's block layout, unaligned),
-                           // or what linear_repack() made
+                           // or as linear_repack() makes it
     Tensor out;            // [tokens, n] f32
     Tensor bias = {};      // [n] f32, or none
     Tensor residual = {};  // [tokens, n] f32, or none; may be `out` itself
@@ -19,9 +19,10 @@ struct LinearOut {
 
 // For every output of the group: out = x · wᵀ (+ bias) (+ residual).   x f32 [tokens, k].
 //
-// Weights of 8 and 4 bits meet activations quantised to 8 bits in blocks of 32; all other weights
-// meet them in f32. The bits of out[t, :] depend on x[t, :] and w alone: not on the number of
-// tokens, the threads, or the other members of the group (one order of summation everywhere).
+// Weights of 8 and 4 bits are multiplied with activations quantised to 8 bits in blocks of 32, all
+// other weights with activations in f32. The bits of out[t, :] depend on x[t, :] and w alone: not
+// on the number of tokens, the threads, or the other members of the group (one order of summation
+// everywhere).
 //
 // Scratch: linear_scratch_bytes() of ctx.scratch.
 void linear(const Context& ctx, Tensor x, std::span<const LinearOut> group,
@@ -39,7 +40,8 @@ DType linear_fastest_type(DType type, std::int64_t n);
 // Copies w, of a type that linear_fastest_type() changes, into that type. to [n, k], as many bytes.
 //   4 rows, one block of 32 columns: for j = 0, 1, ...: bytes 4j..4j+3 of each row's quants, row
 //   after row; then the 4 scales. Blocks follow in order of columns, then the next 4 rows.
-// One token then meets 4 rows per instruction with nothing to add up across, in one stream.
+// One token is then multiplied with 4 rows per instruction, without sums across lanes and in one
+// stream of memory.
 void linear_repack(ThreadPool& pool, Tensor to, Tensor w);
 
 std::size_t linear_scratch_bytes(std::int64_t max_tokens, std::int64_t max_k, int threads);

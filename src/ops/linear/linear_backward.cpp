@@ -10,9 +10,9 @@ namespace mr::ops {
 namespace {
 
 constexpr std::size_t kAlign = 64;
-// Of the depth, the columns and the rows of c, what is packed at a time: a panel of b (12 KiB on
-// NEON) in the first cache, a thread's rows of a (at most 96 KiB) in the second, b's columns (at
-// most 960 KiB) in the last, shared.
+// The depth, columns and rows of c that are packed at a time: a panel of b (12 KiB on NEON) fits
+// L1, a thread's rows of a (at most 96 KiB) L2, and b's columns (at most 960 KiB) the shared
+// last-level cache.
 constexpr std::int64_t kDepthBlock = 256;
 constexpr std::int64_t kColBlock = 10 * kPanelStep;
 constexpr std::int64_t kRowBlock = kPanelStep;
@@ -33,13 +33,13 @@ std::size_t right_bytes(std::int64_t depth, std::int64_t cols) {
 }
 
 // A matrix as the product reads it: element (i, j) is data[i * stride + j], or data[j * stride + i]
-// where it is `turned`.
+// where it is `transposed`.
 struct Operand {
     const float* data = nullptr;
     std::int64_t stride = 0;
-    bool turned = false;
+    bool transposed = false;
     const float* at(std::int64_t i, std::int64_t j) const {
-        return turned ? data + j * stride + i : data + i * stride + j;
+        return transposed ? data + j * stride + i : data + i * stride + j;
     }
 };
 
@@ -64,7 +64,7 @@ void multiply(const Context& ctx, const Product& p) {
                  ctx.scratch.data() + ctx.scratch.size(),
              "ctx.scratch has linear_backward_scratch_bytes()");
 
-    // Several pieces a thread. What they are changes no bits.
+    // Every thread gets several pieces. Their size does not change the bits.
     const std::int64_t rows_per_piece =
         std::clamp(round_up(p.rows / (4 * threads), kRowStep), kRowStep, kRowBlock);
     const std::int64_t pieces = (p.rows + rows_per_piece - 1) / rows_per_piece;
@@ -76,14 +76,14 @@ void multiply(const Context& ctx, const Product& p) {
             ctx.pool->parallel_for(panels, 8, [&](std::int64_t first, std::int64_t last, int) {
                 pack(right + first * tile_cols * depth, p.b.at(deep, col + first * tile_cols),
                      p.b.stride, depth, std::min(last * tile_cols, cols) - first * tile_cols,
-                     p.b.turned, PanelSide::right);
+                     p.b.transposed, PanelSide::right);
             });
             ctx.pool->parallel_for(pieces, 1, [&](std::int64_t piece, std::int64_t, int thread) {
                 auto* left = reinterpret_cast<float*>(lefts + left_bytes(p.depth) *
                                                                   static_cast<std::size_t>(thread));
                 const std::int64_t row = piece * rows_per_piece;
                 const std::int64_t rows = std::min(rows_per_piece, p.rows - row);
-                pack(left, p.a.at(row, deep), p.a.stride, depth, rows, !p.a.turned,
+                pack(left, p.a.at(row, deep), p.a.stride, depth, rows, !p.a.transposed,
                      PanelSide::left);
                 PackedBlock block;
                 block.a = left;
@@ -130,7 +130,7 @@ std::uint64_t product_flops(const Tensor& x, const Tensor& w) {
 std::size_t linear_backward_scratch_bytes(std::int64_t max_tokens, std::int64_t max_n,
                                           std::int64_t max_k, int threads) {
     const std::int64_t depth = std::max({max_tokens, max_n, max_k});
-    // One alignment more: the caller's scratch may start anywhere.
+    // Plus one alignment, because the caller's scratch may start anywhere.
     return right_bytes(depth, std::max(max_n, max_k)) +
            left_bytes(depth) * static_cast<std::size_t>(threads) + kAlign;
 }

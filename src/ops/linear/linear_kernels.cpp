@@ -1,4 +1,5 @@
-// Compiled once per instruction path. What every path needs is here; the loops are in PATH.inl.
+// Compiled once per instruction path. This file has what every path needs; the loops are in
+// PATH.inl.
 #include "ops/linear/linear_kernels.h"
 
 #if defined(__aarch64__)

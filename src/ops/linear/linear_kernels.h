@@ -1,11 +1,11 @@
-// What linear.cpp and its kernels (one set per instruction path, simd/dispatch.h) agree on.
+// The interface between linear.cpp and its kernels (one set per instruction path, simd/dispatch.h).
 //
 // Quantised weights, on every path, for one output and block b = 0, 1, ... of 32 elements:
 //   isum = sum of w[i] * q[i]                    exact in int32
 //   acc  = fma(float(isum) * d, scale, acc)      f32; d of the activations, scale of the weights
 // so the bits are the same on every path. An activation block holds q = round(x / d), ties to even,
 // d = absmax / 127 rounded to 22 significant bits: then 1.5 * 2^23 * d is exact, which lets kernels
-// turn isum into float(isum) * d by one fma. A block with |x| >= 2^100, an infinity or a NaN has
+// compute float(isum) * d from isum by one fma. A block with |x| >= 2^100, an infinity or a NaN has
 // d = NaN and makes its token's outputs NaN; one whose d would be subnormal counts as zero.
 //
 // Float weights: W lanes, lane j sums elements j, j + W, ... in order; then a fixed tree. W and

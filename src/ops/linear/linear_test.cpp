@@ -89,7 +89,7 @@ std::vector<float> random_floats(std::int64_t count, unsigned seed) {
     return out;
 }
 
-// What x becomes when it meets quantised weights: q * d, in blocks of 32 (linear_kernels.h).
+// x as quantised weights see it: q * d, in blocks of 32 (linear_kernels.h).
 struct Quantised {
     explicit Quantised(const std::vector<float>& x) : value(x.size()), error(x.size()) {
         for (std::size_t b = 0; b < x.size(); b += 32) {
@@ -359,7 +359,7 @@ TEST(Linear, QuantisedBitsAreTheSameOnEveryPath) {
     set_isa(before);
 }
 
-// What is not a number in one token shows in that token, and in no other.
+// A NaN in one token shows in that token, and in no other.
 TEST(Linear, NotANumberStaysInItsToken) {
     constexpr std::int64_t kN = 9, kK = 64, kTokens = 6;
     for (DType dtype : kAll) {

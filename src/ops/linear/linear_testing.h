@@ -1,5 +1,5 @@
-// What the tests of linear_small() and linear_plain() share: matrices of every type on the device,
-// and what a product with them is to give.
+// Shared by the tests of linear_small() and linear_plain(): matrices of every type on the device,
+// and the expected products with them.
 #pragma once
 
 #include <cmath>
@@ -34,7 +34,7 @@ class LinearGpuTest : public GpuTest {
         if (tensor_cores() && !linear_small_takes(DType::bf16, 64)) {
             GTEST_SKIP() << "linear_small() needs sm_80";
         }
-        // NaN, so that what nobody prepared shows.
+        // NaN, so that reads of unprepared scratch show.
         scratch_ = DeviceArena("scratch", linear_small_scratch_bytes(kMostRows, kMostColumns));
         stream_->fill(scratch_.data(), 0xff, scratch_.size());
         ctx_.scratch = {static_cast<std::byte*>(scratch_.data()), scratch_.size()};

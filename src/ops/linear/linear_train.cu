@@ -12,7 +12,8 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kBatch = 4;  // loads in flight
 
-// The library's kernels do not stamp; where somebody watches, these two do, around them.
+// The library's kernels write no stamps. With a timeline these two kernels stamp before and after
+// them.
 __global__ void stamp_before(Stamp* stamp) {
     wait_for_previous();
     stamp_begin(stamp);
@@ -29,8 +30,8 @@ __global__ void __launch_bounds__(kThreads) round_bias(bf16* to, const float* bi
     if (i < n) to[i] = from_f32<bf16>(bias[i]);
 }
 
-// Block (columns, part): rows part * each .. of dy are summed, a warp has every 8th of them and 32
-// times kWidth columns.
+// Block (columns, part) sums rows part * each .. of dy; a warp has every 8th of them and 32 times
+// kWidth columns.
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads)
     column_sums(float* parts, const bf16* dy, std::int64_t rows, std::int64_t each, int n,
@@ -100,7 +101,8 @@ void multiply(const Context& ctx, const TrainProduct& p, const char* name,
 
 bool is_matrix(Tensor t, DType type) { return t && t.dtype == type && t.shape.rank == 2; }
 
-// How many parts the sum over tokens has, whatever their number; each has n floats.
+// The number of parts of the sum over tokens, independent of the number of tokens; each part has n
+// floats.
 int bias_parts(std::int64_t n) {
     return static_cast<int>(std::clamp<std::int64_t>(1024 / ((n + 255) / 256), 8, 256));
 }
@@ -150,8 +152,8 @@ void linear_forward(const Context& ctx, Tensor out, Tensor x, Tensor w, Tensor b
               .c = residual.data,
               .bias = bias_data,
               .out_type = out.dtype,
-              .a_turned = false,
-              .b_turned = true,
+              .a_transposed = false,
+              .b_transposed = true,
               .a_stride = k,
               .b_stride = k,
               .out_stride = out.dim(1)},
@@ -178,8 +180,8 @@ void linear_backward_input(const Context& ctx, Tensor dx, Tensor dy, Tensor w, b
               .c = accumulate ? dx.data : nullptr,
               .bias = nullptr,
               .out_type = dx.dtype,
-              .a_turned = false,
-              .b_turned = false,
+              .a_transposed = false,
+              .b_transposed = false,
               .a_stride = dy.dim(1),
               .b_stride = k,
               .out_stride = k},
@@ -206,8 +208,8 @@ void linear_backward_weight(const Context& ctx, Tensor dw, Tensor dbias, Tensor 
               .c = dw.data,
               .bias = nullptr,
               .out_type = DType::f32,
-              .a_turned = true,
-              .b_turned = false,
+              .a_transposed = true,
+              .b_transposed = false,
               .a_stride = dy.dim(1),
               .b_stride = k,
               .out_stride = k},

@@ -1,10 +1,10 @@
 // linear() and its backward for training on the GPU: tensors lie there, x, w, dy are bf16, sums are
-// f32. Unlike gemm() (gemm_cuda.h) the best algorithm for the number of tokens is taken, so a row's
-// bits may depend on how many others there are; a call's bits depend on its tensors alone: sums
-// over parts have one order, nothing is added atomically.
+// f32. Unlike gemm() (gemm_cuda.h) it takes the best algorithm for the number of tokens, so a row's
+// bits may depend on the number of other rows. A call's bits depend on its tensors alone: sums over
+// parts have one order, and there are no atomic additions.
 //
-// Rows of out and dy may be longer than n, so that a vocabulary can be padded to what the products
-// like: the columns beyond are neither read nor written.
+// Rows of out and dy may be longer than n, so that a vocabulary can be padded to a size that suits
+// the products: the columns beyond are neither read nor written.
 //
 // cuBLASLt where it can be opened and takes the shape, else a plain kernel of our own.
 #pragma once

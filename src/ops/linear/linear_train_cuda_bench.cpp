@@ -1,5 +1,5 @@
-// How fast the library's favourites for the products of training are, and which of them have the
-// bits of the first: for whoever chooses.
+// The speed of the library's algorithms for the products of training, and which of them have the
+// bits of the first. It helps to choose an algorithm.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -38,8 +38,8 @@ class Products {
         };
         p.a = noise(count(p.rows, p.sum));
         p.b = noise(count(p.sum, p.cols));
-        p.a_stride = p.a_turned ? p.rows : p.sum;
-        p.b_stride = p.b_turned ? p.sum : p.cols;
+        p.a_stride = p.a_transposed ? p.rows : p.sum;
+        p.b_stride = p.b_transposed ? p.sum : p.cols;
         p.out_stride = p.cols;
         const std::size_t bytes = dtype_bytes(p.out_type, count(p.rows, p.cols));
         p.out = memory_.alloc(bytes);
@@ -71,7 +71,7 @@ class Products {
         std::printf("%s: %lld tokens, n %lld, k %lld\n", name, static_cast<long long>(tokens),
                     static_cast<long long>(n), static_cast<long long>(k));
         TrainProduct p;
-        p.rows = tokens, p.cols = n, p.sum = k, p.b_turned = true;
+        p.rows = tokens, p.cols = n, p.sum = k, p.b_transposed = true;
         p.out_type = residual ? DType::f32 : DType::bf16;
         measure("  forward", p, residual);
         measure("  forward with bias", p, residual, true);
@@ -79,7 +79,7 @@ class Products {
         p.rows = tokens, p.cols = k, p.sum = n;
         measure("  input", p, false);
         p = {};
-        p.rows = n, p.cols = k, p.sum = tokens, p.a_turned = true, p.out_type = DType::f32;
+        p.rows = n, p.cols = k, p.sum = tokens, p.a_transposed = true, p.out_type = DType::f32;
         measure("  weight", p, true);
     }
 

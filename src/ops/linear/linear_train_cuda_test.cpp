@@ -105,8 +105,12 @@ TEST_F(LinearTrainTest, MatchesF64) {
             const auto x_at = at(xs, k);
             const auto w_at = at(ws, k);
             const auto d_at = at(ds, padded);
-            const auto w_turned = [&](std::int64_t i, std::int64_t col) { return w_at(col, i); };
-            const auto d_turned = [&](std::int64_t row, std::int64_t i) { return d_at(i, row); };
+            const auto w_transposed = [&](std::int64_t i, std::int64_t col) {
+                return w_at(col, i);
+            };
+            const auto d_transposed = [&](std::int64_t row, std::int64_t i) {
+                return d_at(i, row);
+            };
 
             for (const DType type : {DType::bf16, DType::f32}) {
                 for (const bool with_bias : {false, true}) {
@@ -119,7 +123,7 @@ TEST_F(LinearTrainTest, MatchesF64) {
                     linear_forward(ctx_, out, x, w, with_bias ? bias : Tensor{},
                                    add ? out : Tensor{}, options);
                     const std::vector<float> got = download(all);
-                    compare(got, tokens, n, padded, k, type, x_at, w_turned,
+                    compare(got, tokens, n, padded, k, type, x_at, w_transposed,
                             [&](std::int64_t row, std::int64_t col) {
                                 const float b = bs[static_cast<std::size_t>(col)];
                                 double was = 0;
@@ -154,7 +158,7 @@ TEST_F(LinearTrainTest, MatchesF64) {
             if (HasFatalFailure()) return;
 
             linear_backward_weight(ctx_, dw, dbias, dy, x, options);
-            compare(download(dw), n, k, k, tokens, DType::f32, d_turned, x_at, at(gs, k));
+            compare(download(dw), n, k, k, tokens, DType::f32, d_transposed, x_at, at(gs, k));
             if (HasFatalFailure()) return;
             const std::vector<float> db = download(dbias);
             for (std::int64_t i = 0; i < n; ++i) {

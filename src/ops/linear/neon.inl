@@ -41,9 +41,9 @@ inline float32x4_t scales_of_four(const unsigned char* const* rows, std::size_t 
     return vcvt_f32_f16(vreinterpret_f16_u64(vcreate_u64(bits)));
 }
 
-// A block of 4 rows, by hand as far as the exact sums of the block: v24-27 are the rows' dot
-// products, added up across in pairs. While 4 rows are summed the next 4, which follow in memory,
-// are fetched: 4 streams of a few lines each would start cold every time.
+// A block of 4 rows, in assembly up to the exact sums of the block: v24-27 are the rows' dot
+// products, added across lanes in pairs. While 4 rows are summed the next 4, which follow in
+// memory, are fetched: 4 streams of a few lines each would start cold every time.
 #define MR_GEMV_TAIL(start)              \
     "ldr q6, [%[x], #" #start            \
     "]\n"                                \
@@ -156,8 +156,8 @@ inline void gemv_four(const unsigned char* const* rows, std::int64_t blocks, con
 
 #undef MR_GEMV_TAIL
 
-// The same of 4 rows that linear_repack() interleaved: lanes are rows, nothing is added across, and
-// memory is one stream. Lines are fetched kAhead bytes before they are read.
+// The same for 4 rows that linear_repack() interleaved: lanes are rows, there are no sums across
+// lanes, and memory is one stream. Lines are fetched kAhead bytes before they are read.
 template <bool Q8>
 inline void gemv_interleaved(const unsigned char* w, std::int64_t blocks, const TokenBlock* x,
                              float* sums) {
@@ -279,7 +279,7 @@ inline float32x4_t scales_interleaved(const unsigned char* at) {
 
 // --- quantised, many tokens ---
 
-// 4 rows of a block as the tiles want them.
+// 4 rows of a block in the layout of the tiles.
 inline void store_four_block(const int8x16_t (&w)[4][2], float32x4_t scale, FourBlock* to) {
     if constexpr (kRun == 4) {  // rows one after the other
 #pragma GCC unroll 4
@@ -336,8 +336,8 @@ inline void pack_four(const unsigned char* const* rows, std::int64_t blocks, Fou
     }
 }
 
-// A register with what is at p, by a load of its own: the load pipes have room, and a copy of a
-// register would take a slot of the pipes that the products need.
+// Loads a register from p once more: the load pipes have room, while a copy of a register would
+// take a slot of the pipes that the products need.
 template <typename T, typename V>
 inline V fresh(const T* p) {
     V v;
@@ -352,7 +352,7 @@ alignas(32) constexpr std::int32_t kStart[8] = {kMagicBits, kMagicBits, kMagicBi
 
 constexpr int kTileGroups = 2;  // 8 integer and 8 float accumulators, 4 rows, 2 groups
 
-// Where a tile takes 4 rows of weights from: what pack_four() made, or the file.
+// The source of a tile's 4 rows of weights: the result of pack_four(), or the file.
 struct Packed {
     const FourBlock* block;
     void half(int h, int8x16_t (&v)[4]) const {
@@ -455,7 +455,7 @@ __attribute__((noinline)) void gemm_acc(Source w, std::int64_t blocks,
     }
 }
 
-// The block of the tile of 8 tokens, by hand: compilers move registers about, and every such move
+// The block of the tile of 8 tokens in assembly: compilers insert register moves, and every move
 // takes a slot from the products. 64 sdot + 16 fmla at two a cycle are 40 cycles; the rest are
 // loads. v0-7 sums (row * 2 + group), v8-15 weights, v16-23 activations, v24-31 acc.
 #define MR_DOT4(s0, s1, s2, s3, x, w0, w1, w2, w3, lane) \

@@ -5,8 +5,8 @@
 namespace mr::ops::MR_ISA {
 namespace {
 
-// A tile is kTileRows x (kTileVecs vectors): accumulators, one row of b's panel and what holds a
-// fit the path's registers (NEON 24 + 3 + 2 of 32, AVX2 12 + 2 + 1 of 16, AVX-512 24 + 2 + 1).
+// A tile is kTileRows x (kTileVecs vectors): accumulators, one row of b's panel and the elements of
+// a fit the path's registers (NEON 24 + 3 + 2 of 32, AVX2 12 + 2 + 1 of 16, AVX-512 24 + 2 + 1).
 #if defined(MR_VEC_NEON)
 constexpr int kTileRows = 8, kTileVecs = 3;
 #elif defined(MR_VEC_AVX2)
@@ -103,7 +103,7 @@ MR_INLINE void panel_across(float* to, const float* from, std::int64_t stride, s
         for (; p + 4 <= depth; p += 4) {
 #pragma GCC unroll 8
             for (int i = 0; i < kQuads; i += 4) {
-                turn4(to + p * Width + i, Width, from + i * stride + p, stride);
+                transpose4(to + p * Width + i, Width, from + i * stride + p, stride);
             }
             for (int i = kQuads; i < Width; ++i) {
                 for (int j = 0; j < 4; ++j) to[(p + j) * Width + i] = from[i * stride + p + j];
@@ -131,8 +131,8 @@ MR_INLINE void panel_along(float* to, const float* from, std::int64_t stride, st
 template <int Width>
 MR_INLINE void panels(float* to, const float* from, std::int64_t stride, std::int64_t depth,
                       std::int64_t count, bool across) {
-    // Along the rows of a matrix one panel takes a part of a line of memory: all panels take what
-    // they want of a few rows while those are in the first cache.
+    // Along the rows of a matrix one panel takes a part of a cache line: all panels take their
+    // parts of a few rows while those are in L1.
     const std::int64_t step = across ? depth : kAlongRows;
     for (std::int64_t p = 0; p < depth; p += step) {
         const std::int64_t rows = depth - p < step ? depth - p : step;
@@ -161,7 +161,7 @@ void packed_panels(float* to, const float* from, std::int64_t stride, std::int64
     }
 }
 
-// A panel of b stays in the first cache while all panels of a, in the second, go past it.
+// A panel of b stays in L1 while all panels of a pass by from L2.
 void packed_block(const PackedBlock& block) {
     for (std::int64_t col = 0; col < block.cols; col += kTileCols) {
         for (std::int64_t row = 0; row < block.rows; row += kTileRows) {

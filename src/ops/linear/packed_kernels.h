@@ -1,6 +1,6 @@
-// What linear_backward.cpp and its kernels agree on: a product c = a · b of f32 matrices, worked
-// off in tiles of as many accumulators as the registers hold. Both operands are first copied into
-// panels, in the order in which a tile's loop reads them.
+// The interface between linear_backward.cpp and its kernels: a product c = a · b of f32 matrices in
+// tiles of as many accumulators as the registers hold. Both operands are first copied into panels,
+// in the order in which a tile's loop reads them.
 //
 // An element of c is summed over the depth in order, one accumulator, one block of the depth after
 // the other: its bits depend on the path and on the depth, not on where in c it lies.
@@ -35,8 +35,8 @@ struct PackedBlock {
 };
 
 MR_KERNEL(PackedTile, packed_tile, ())
-// Copies `count` rows of a (columns of b) into whole panels; what a panel lacks is 0.
-// Element (p, i), p along the depth, is from[p * stride + i], or from[i * stride + p] if `across`.
+// Copies `count` rows of a (columns of b) into whole panels, padded with zeros. Element (p, i), p
+// along the depth, is from[p * stride + i], or from[i * stride + p] if `across`.
 MR_KERNEL(void, packed_panels,
           (float* to, const float* from, std::int64_t stride, std::int64_t depth,
            std::int64_t count, bool across, PanelSide side))

@@ -1,5 +1,5 @@
-// linear_plain(): a warp a row of w, plain f32 arithmetic. For f32 weights, for rows that are not
-// whole 16-byte pieces, and for devices without the tensor cores of linear_small().
+// linear_plain(): one warp for each row of w, plain f32 arithmetic. For f32 weights, for rows that
+// are not whole 16-byte pieces, and for devices without the tensor cores of linear_small().
 #include "core/cuda/kernel.cuh"
 #include "core/error.h"
 #include "ops/linear/linear_cuda.h"

@@ -1,4 +1,4 @@
-// Plain C++: the path the others are held to.
+// Plain C++: the path that the others are compared with.
 
 namespace {
 

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::int64_t kQuantChunk = 32;  // rows that are unpacked together
 
-// q must come out as in quantised() of linear_kernels.cpp; written for the vectoriser.
+// The same q as in quantised() of linear_kernels.cpp, written for the vectoriser.
 inline QuantScale quantise_block(const float* x, std::int8_t* q) {
     std::uint32_t top = 0;
     for (int i = 0; i < 32; ++i) {

@@ -56,10 +56,10 @@ __device__ __forceinline__ int2 place_of(const Params& p, int token) {
 }
 
 // How far rows `row` and the next one are turned, at `position`; only for those that are.
-__device__ __forceinline__ bool is_turned(const Params& p, int row) {
+__device__ __forceinline__ bool is_rotated(const Params& p, int row) {
     return row < (p.heads + p.kv_heads) * p.head_dim && row % p.head_dim < p.rotary;
 }
-__device__ __forceinline__ float2 turn_of(const Params& p, int row, int position) {
+__device__ __forceinline__ float2 rotation_of(const Params& p, int row, int position) {
     return *reinterpret_cast<const float2*>(
         p.rope + (static_cast<std::int64_t>(position) * (p.rotary / 2) + row % p.head_dim / 2) * 2);
 }
@@ -82,7 +82,7 @@ __device__ __forceinline__ CachePlace cache_place(const Params& p, int2 where, i
 template <typename T>
 __device__ void finish_pair(const Params& p, int2 where, int row, int token, float a, float b) {
     if (p.bias) a += p.bias[row], b += p.bias[row + 1];
-    if (is_turned(p, row)) rotate_pair(a, b, turn_of(p, row, where.x));
+    if (is_rotated(p, row)) rotate_pair(a, b, rotation_of(p, row, where.x));
     const int q_dim = p.heads * p.head_dim;
     if (row < q_dim) {
         const std::int64_t at = static_cast<std::int64_t>(token) * q_dim + row;

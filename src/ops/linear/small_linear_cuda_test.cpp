@@ -99,7 +99,7 @@ TEST_F(SmallLinear, ManyTokensOfQkvAreThoseOfEachAlone) {
             const Matrix m = matrix(type, n, c.k);
             std::vector<float> xv = normal(std::size_t{kRows} * c.k), weight = normal(c.k),
                                norm_bias = normal(c.k), bias = normal(n),
-                               turns = normal(std::size_t{kPageTokens} * kMaxPages * c.rotary);
+                               rotations = normal(std::size_t{kPageTokens} * kMaxPages * c.rotary);
             ops::DeviceBatch batch;
             batch.positions = upload<std::int32_t>(positions);
             batch.sequence = upload<std::int32_t>(sequence);
@@ -112,7 +112,7 @@ TEST_F(SmallLinear, ManyTokensOfQkvAreThoseOfEachAlone) {
             in.bias = upload(DType::f32, {n}, bias);
             in.finish = Finish::qkv;
             in.batch = &batch;
-            in.qkv.rope = upload(DType::f32, {kPageTokens * kMaxPages, c.rotary / 2, 2}, turns);
+            in.qkv.rope = upload(DType::f32, {kPageTokens * kMaxPages, c.rotary / 2, 2}, rotations);
             in.qkv.rotary = c.rotary;
             in.qkv.heads = c.heads;
             const Tensor x = upload(DType::f32, {kRows, c.k}, xv);

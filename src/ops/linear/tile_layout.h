@@ -1,5 +1,5 @@
-// Where things lie in q8_0x8 and q4_0x8, the layouts of quantised weights on the GPU: what one warp
-// reads with one 16-byte load a lane is what its tensor-core instructions want.
+// q8_0x8 and q4_0x8, the layouts of quantised weights on the GPU: one 16-byte load a lane gives a
+// warp the operands of its tensor-core instructions in place.
 //
 // Rows in tiles of 8, columns in granules of 64 (q8_0x8) or 128 (q4_0x8); rows are padded to whole
 // tiles and columns to whole granules, with zero scales (and quants that mean 0). For tile t and
@@ -35,7 +35,7 @@ constexpr int tile_record_bytes(DType type) {
 constexpr std::int64_t tile_granules(DType type, std::int64_t cols) {
     return (cols + tile_granule(type) - 1) / tile_granule(type);
 }
-// A whole matrix, with its padding: what must be allocated.
+// Bytes of a whole matrix with its padding.
 constexpr std::size_t tile_bytes(DType type, std::int64_t rows, std::int64_t cols) {
     return static_cast<std::size_t>((rows + kTileRows - 1) / kTileRows * tile_granules(type, cols) *
                                     tile_record_bytes(type));
@@ -73,8 +73,9 @@ constexpr std::int64_t tile_scale(DType type, std::int64_t granules, std::int64_
 // Where in its byte a q4_0x8 quant begins: bit 0 or 4.
 constexpr int tile_shift(std::int64_t col) { return col % kTileBlock < 16 ? 0 : 4; }
 
-// On the host, element by element: the layout by its definition, what faster packers are tested
-// with. `from` holds rows of q8_0 or q4_0 blocks, `to` has tile_bytes(). cols is whole blocks.
+// Packs on the host, element by element, by the definition of the layout. Faster packers are tested
+// against it. `from` holds rows of q8_0 or q4_0 blocks, `to` has tile_bytes(). cols is whole
+// blocks.
 inline void pack_tiles(DType type, const std::byte* from, std::int64_t rows, std::int64_t cols,
                        std::byte* to) {
     const bool eight = type == DType::q8_0x8;

@@ -17,19 +17,19 @@ using cublaslt::check;
 using cublaslt::data_type;
 using cublaslt::library;
 
-// Bytes that all rows of a matrix begin at whole ones of, 16 at most.
+// The alignment in bytes of all rows of a matrix, at most 16.
 std::uint32_t alignment(const void* data, std::int64_t stride, DType type) {
     const std::uintptr_t bits = reinterpret_cast<std::uintptr_t>(data) |
                                 dtype_bytes(type, static_cast<std::size_t>(stride)) | 16;
     return static_cast<std::uint32_t>(bits & (~bits + 1));
 }
 
-// What an algorithm is chosen by.
+// An algorithm is chosen by these.
 struct Key {
     std::int64_t rows, cols, sum, a_stride, b_stride, out_stride;
     std::uint32_t a_align, b_align, c_align, out_align;
     DType out_type;
-    bool a_turned, b_turned, bias, c;
+    bool a_transposed, b_transposed, bias, c;
     auto operator<=>(const Key&) const = default;
 };
 
@@ -46,31 +46,31 @@ Key key_of(const TrainProduct& p) {
             p.c ? alignment(p.c, p.out_stride, p.out_type) : out_align,
             out_align,
             p.out_type,
-            p.a_turned,
-            p.b_turned,
+            p.a_transposed,
+            p.b_transposed,
             p.bias != nullptr,
             p.c != nullptr};
 }
 
-// The library counts in columns first, and calls what lies here as [rows, cols] cols x rows. So
+// The library is column-major: a matrix [rows, cols] here is cols x rows there. So
 //   Out (cols x rows) = op(B) (cols x sum) · op(A) (sum x rows),
-// where what is turned for us is not for the library, and is to be transposed.
+// where a matrix that is transposed here is not to the library, which then has to transpose it.
 class Problem {
   public:
     explicit Problem(const TrainProduct& p) {
         check(library().cublasLtMatmulDescCreate(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F),
               "descriptor");
-        set(CUBLASLT_MATMUL_DESC_TRANSA, p.b_turned ? CUBLAS_OP_T : CUBLAS_OP_N);
-        set(CUBLASLT_MATMUL_DESC_TRANSB, p.a_turned ? CUBLAS_OP_T : CUBLAS_OP_N);
+        set(CUBLASLT_MATMUL_DESC_TRANSA, p.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+        set(CUBLASLT_MATMUL_DESC_TRANSB, p.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
         if (p.bias) {
             set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
             set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
             set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
                 static_cast<std::int32_t>(data_type(p.out_type)));
         }
-        layout(b, DType::bf16, p.b_turned ? p.sum : p.cols, p.b_turned ? p.cols : p.sum,
+        layout(b, DType::bf16, p.b_transposed ? p.sum : p.cols, p.b_transposed ? p.cols : p.sum,
                p.b_stride);
-        layout(a, DType::bf16, p.a_turned ? p.rows : p.sum, p.a_turned ? p.sum : p.rows,
+        layout(a, DType::bf16, p.a_transposed ? p.rows : p.sum, p.a_transposed ? p.sum : p.rows,
                p.a_stride);
         layout(out, p.out_type, p.cols, p.rows, p.out_stride);
     }
@@ -107,7 +107,7 @@ struct Preference {
     explicit Preference(const Key& key) {
         check(library().cublasLtMatmulPreferenceCreate(&raw), "preference");
         set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kTrainWorkspace});
-        // Partial sums of a split sum meet in the workspace and are added in a step of their own.
+        // Split sums: the partial sums go to the workspace, and a separate step adds them.
         set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
             static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
         set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.b_align);
@@ -151,7 +151,7 @@ std::vector<Choice> choose(const Key& key, const Problem& problem) {
         library().handle, problem.desc(), problem.b, problem.a, problem.out, problem.out,
         preference.raw, static_cast<int>(results.size()), results.data(), &count);
     std::vector<Choice> found;
-    if (status != CUBLAS_STATUS_SUCCESS) return found;  // not a product it knows
+    if (status != CUBLAS_STATUS_SUCCESS) return found;  // the library does not take the product
     for (int i = 0; i < count; ++i) {
         const cublasLtMatmulHeuristicResult_t& each = results[static_cast<std::size_t>(i)];
         const auto scheme =
@@ -174,8 +174,8 @@ cublasStatus_t run(const Context& ctx, const TrainProduct& p, const Problem& pro
                                     ctx.cuda->raw());
 }
 
-// A number that every bit of the output and its place go into; whole numbers have one sum in every
-// order. Unit: as wide as an element.
+// A digest of all bits of the output and their positions, as a sum of integers, which is the same
+// in any order. Unit is as wide as an element.
 template <typename Unit>
 __global__ void __launch_bounds__(256)
     digest(unsigned long long* to, const Unit* out, std::int64_t rows, std::int64_t cols,
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(256)
 
 unsigned long long product_digest(const Context& ctx, const TrainProduct& p,
                                   std::span<std::byte> workspace) {
-    auto* to = reinterpret_cast<unsigned long long*>(workspace.data());  // nobody needs it now
+    auto* to = reinterpret_cast<unsigned long long*>(workspace.data());  // free now
     ctx.cuda->fill(to, 0, sizeof *to);
     const auto start = [&](auto unit) {
         using Unit = decltype(unit);
@@ -246,7 +246,8 @@ std::size_t fastest(const Context& ctx, const TrainProduct& p, const Problem& pr
     return best;
 }
 
-// Elements of an output that is worth trying: among so many rounded sums another order shows.
+// The fewest elements of an output that is timed: among so many rounded sums another order of
+// summation shows.
 constexpr std::int64_t kLeastTimed = std::int64_t{1} << 20;
 
 struct Known {

@@ -9,13 +9,12 @@ constexpr int kTile = 64;      // rows and columns of a block
 constexpr int kDepth = 16;     // of the sum at a time
 constexpr int kThreads = 256;  // 16 x 16, each 4 rows by 4 columns
 
-// Element `i` of [first, first + kTile) and `depth` of a matrix that lies as [many, sum], or
-// turned.
-__device__ __forceinline__ float element(const bf16* m, std::int64_t stride, bool turned,
+// Element (i, depth) of a matrix [many, sum], which may be stored transposed; 0 outside of it.
+__device__ __forceinline__ float element(const bf16* m, std::int64_t stride, bool transposed,
                                          std::int64_t i, std::int64_t many, std::int64_t depth,
                                          std::int64_t sum) {
     if (i >= many || depth >= sum) return 0.0f;
-    return to_f32(m[turned ? depth * stride + i : i * stride + depth]);
+    return to_f32(m[transposed ? depth * stride + i : i * stride + depth]);
 }
 
 template <typename Out>
@@ -33,15 +32,15 @@ __global__ void __launch_bounds__(kThreads) multiply(const TrainProduct p, Stamp
 #pragma unroll
         for (int i = 0; i < kTile * kDepth / kThreads; ++i) {
             const int at = i * kThreads + thread;
-            // Neighbours read neighbours, whichever way the matrix lies. To the kernel b is
-            // [cols, sum] where the caller says that it is turned.
-            const int a_row = p.a_turned ? at % kTile : at / kDepth;
-            const int a_depth = p.a_turned ? at / kTile : at % kDepth;
-            as[a_depth][a_row] = element(static_cast<const bf16*>(p.a), p.a_stride, p.a_turned,
+            // Neighbouring threads read neighbouring elements, transposed or not. Where the caller
+            // says that b is transposed it lies as [cols, sum].
+            const int a_row = p.a_transposed ? at % kTile : at / kDepth;
+            const int a_depth = p.a_transposed ? at / kTile : at % kDepth;
+            as[a_depth][a_row] = element(static_cast<const bf16*>(p.a), p.a_stride, p.a_transposed,
                                          first_row + a_row, p.rows, k + a_depth, p.sum);
-            const int b_col = p.b_turned ? at / kDepth : at % kTile;
-            const int b_depth = p.b_turned ? at % kDepth : at / kTile;
-            bs[b_depth][b_col] = element(static_cast<const bf16*>(p.b), p.b_stride, !p.b_turned,
+            const int b_col = p.b_transposed ? at / kDepth : at % kTile;
+            const int b_depth = p.b_transposed ? at % kDepth : at / kTile;
+            bs[b_depth][b_col] = element(static_cast<const bf16*>(p.b), p.b_stride, !p.b_transposed,
                                          first_col + b_col, p.cols, k + b_depth, p.sum);
         }
         __syncthreads();

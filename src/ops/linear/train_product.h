@@ -1,4 +1,4 @@
-// One product of training, and who computes it.
+// One product of training, by cuBLASLt or by a kernel of our own.
 #pragma once
 
 #include <cstddef>
@@ -21,31 +21,32 @@ struct TrainProduct {
     const void* c = nullptr;     // as out, or null; may be out
     const void* bias = nullptr;  // [cols] of out's type, or null
     DType out_type = DType::bf16;
-    // As they lie: a turned matrix a [sum, rows], b [cols, sum]; from one row to the next are so
-    // many elements.
-    bool a_turned = false, b_turned = false;
+    // Transposed, a lies as [sum, rows] and b as [cols, sum]. Strides are the elements from one row
+    // to the next.
+    bool a_transposed = false, b_transposed = false;
     std::int64_t a_stride = 0, b_stride = 0, out_stride = 0;
 };
 
 inline constexpr std::size_t kTrainWorkspace = std::size_t{32} << 20;
 
-// By cuBLASLt; false where it does not take the product, and nothing was done. Only algorithms
-// whose partial sums, if any, meet in the workspace and are added there in one order. `which`: of
-// the library's favourites, the first one best; false where there are not so many. kTimed: that of
-// them which is fastest here among those with the bits of the first, so that the choice, which may
-// be another one next time, changes nothing. For that the first call of a shape computes it again
-// and again and waits. Where the product adds to its own output, or has less than a million
-// elements, the first one is taken.
+// Computes the product by cuBLASLt; false where the library does not take it, and then nothing was
+// done. Only algorithms are used that have no partial sums, or add them in the workspace in one
+// order. `which` is the number of an algorithm in the library's order of preference; false where
+// there are not that many. With kTimed it is the fastest on this device among those with the bits
+// of the first, so that the choice, which may differ from run to run, does not change the results.
+// For that the first call of a shape computes the product several times and waits. Where the
+// product adds to its own output, or has less than a million elements, the first algorithm is
+// taken.
 inline constexpr int kTrainCandidates = 16;
 inline constexpr int kTimed = -1;
 bool library_product(const Context& ctx, const TrainProduct& product,
                      std::span<std::byte> workspace, int which = 0);
-// What the library calls the favourite `which`, and a number that all bits of the output go into
-// (it waits for it): for whoever measures.
+// For measurements: the library's name for algorithm `which`, and a digest of all bits of the
+// output (it waits for the output).
 std::string library_product_name(const TrainProduct& product, int which);
 unsigned long long product_digest(const Context& ctx, const TrainProduct& product,
                                   std::span<std::byte> workspace);
-// By a plain kernel: any shape, any GPU.
+// Computes the product by a plain kernel: any shape, any GPU.
 void own_product(const Context& ctx, const TrainProduct& product, Stamp* stamp);
 
 }  // namespace mr::cuda

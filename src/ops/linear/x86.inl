@@ -1,10 +1,10 @@
 // x86: AVX2 with maddubs, AVX-512 with VNNI.
 //
 // Both multiply unsigned weights by signed activations:
-//   4 bits, both paths: w + 8 (0..15);   8 bits, AVX-512: w + 128;
-// and what that adds is taken off again with the block's sum of activations, exactly, before any
-// rounding. AVX2's 16-bit sums of two products would overflow for w + 128, so there 8-bit weights
-// give |w| and put their sign on the activation: 2 * 128 * 127 < 2^15.
+//   4 bits, both paths: w + 8 (0..15);   8 bits, AVX-512: w + 128.
+// The offset is subtracted again with the block's sum of activations, exactly, before any rounding.
+// AVX2's 16-bit sums of two products would overflow for w + 128, so there 8-bit weights give |w|
+// and put their sign on the activation: 2 * 128 * 127 < 2^15.
 
 namespace {
 

@@ -43,9 +43,9 @@ void rope(const Context& ctx, Tensor x, Tensor cos_sin, RopeStyle style) {
     const std::int64_t tokens = x.dim(0), heads = x.dim(1), head_dim = x.dim(2);
     const std::int64_t pairs = cos_sin.dim(1);
     MR_CHECK(2 * pairs <= head_dim, "rotary is at most head_dim");
-    const auto turned = static_cast<std::uint64_t>(tokens * heads * pairs * 2);
-    const LedgerEntry entry(ctx.ledger, OpKind::rope, turned * 4 + cos_sin.bytes(), turned * 4,
-                            turned * 3);
+    const auto rotated = static_cast<std::uint64_t>(tokens * heads * pairs * 2);
+    const LedgerEntry entry(ctx.ledger, OpKind::rope, rotated * 4 + cos_sin.bytes(), rotated * 4,
+                            rotated * 3);
     float* data = x.f32();
     const float* table = cos_sin.f32();
     const auto kernel = MR_DISPATCH(rope_token);

@@ -117,12 +117,13 @@ __global__ void __launch_bounds__(kThreads) finish_qkv(const Args a) {
         }
     }
     if (a.rope && !is_v) {
-        const float2* turns = a.rope + static_cast<std::int64_t>(a.kv.positions[token]) * a.pairs;
+        const float2* rotations =
+            a.rope + static_cast<std::int64_t>(a.kv.positions[token]) * a.pairs;
 #pragma unroll
         for (int k = 0; k < kHeadChunks; ++k) {
             const int pair = (lane + 32 * k) * 2;
-            if (pair < a.pairs) rotate_pair(v[k][0], v[k][1], turns[pair]);
-            if (pair + 1 < a.pairs) rotate_pair(v[k][2], v[k][3], turns[pair + 1]);
+            if (pair < a.pairs) rotate_pair(v[k][0], v[k][1], rotations[pair]);
+            if (pair + 1 < a.pairs) rotate_pair(v[k][2], v[k][3], rotations[pair + 1]);
         }
     }
     std::int64_t at;
@@ -190,7 +191,7 @@ void qkv_finish(const Context& ctx, const QkvFinish& f, const ops::DeviceBatch& 
     const auto tokens = static_cast<std::uint64_t>(batch.tokens);
     const std::uint64_t stored = 2 * tokens * static_cast<std::uint64_t>(kv_heads * dim);
     const int pairs = f.rope ? static_cast<int>(f.rope.dim(1)) : 0;
-    const auto turned = tokens * static_cast<std::uint64_t>((heads + kv_heads) * pairs);
+    const auto rotated = tokens * static_cast<std::uint64_t>((heads + kv_heads) * pairs);
     const std::uint64_t read = f.qkv.bytes() + f.bias.bytes() + f.q_norm.bytes() +
                                f.k_norm.bytes() + tokens * static_cast<std::uint64_t>(pairs) * 8;
     const std::uint64_t normed_elements =
@@ -198,7 +199,7 @@ void qkv_finish(const Context& ctx, const QkvFinish& f, const ops::DeviceBatch& 
         static_cast<std::uint64_t>(((f.q_norm ? heads : 0) + (f.k_norm ? kv_heads : 0)) * dim);
     Stamp* stamp = account(ctx, OpKind::rope, "qkv finish",
                            {1, read, f.q_out.bytes() + dtype_bytes(f.kv.keys.dtype, stored),
-                            6 * turned + 4 * normed_elements +
+                            6 * rotated + 4 * normed_elements +
                                 (f.bias ? tokens * static_cast<std::uint64_t>(all * dim) : 0),
                             0});
     const auto floats = [](Tensor t) { return static_cast<const float*>(t.data); };

@@ -8,7 +8,7 @@
 
 namespace mr::ops {
 
-// Which two elements of a head turn together.
+// Which two elements of a head rotate together.
 enum class RopeStyle {
     half,         // (i, i + rotary/2): Hugging Face, GPT-NeoX, Qwen
     interleaved,  // (2i, 2i + 1): llama2.c, GGUF's llama
@@ -19,7 +19,7 @@ enum class RopeStyle {
 void rope_table(const Context& ctx, Tensor cos_sin, std::span<const std::int32_t> positions,
                 std::span<const double> inv_freq, double magnitude);
 
-// Turns the first `rotary` elements of every head in place. x f32 [tokens, heads, head_dim],
+// Rotates the first `rotary` elements of every head in place. x f32 [tokens, heads, head_dim],
 // rotary = 2 * cos_sin.dim(1) <= head_dim.
 void rope(const Context& ctx, Tensor x, Tensor cos_sin, RopeStyle style);
 

@@ -22,12 +22,12 @@ struct QkvFinish {
     ops::PagedKv kv;  // of one layer, f32, f16 or bf16
     Tensor qkv;       // [tokens, (heads + 2 * kv_heads) * head_dim] f32, f16 or bf16: q, k, v
     Tensor bias;      // f32, a row of qkv; or none
-    Tensor q_norm;    // f32 [head_dim] or none: rmsnorm of every head before it turns
+    Tensor q_norm;    // f32 [head_dim] or none: rmsnorm of every head before its rotation
     Tensor k_norm;
     float norm_eps = 1e-5f;
-    Tensor rope;  // rope_table()'s, or none: nothing turns
+    Tensor rope;  // rope_table()'s, or none: nothing is rotated
 };
-// q_out = turned q of each token; its k (turned) and v go to the pages at its position. f32 in
+// q_out = rotated q of each token; its k (rotated) and v go to the pages at its position. f32 in
 // between. head_dim <= 256. Rows whose sequence or page is negative leave the cache as it is.
 void qkv_finish(const Context& ctx, const QkvFinish& finish, const ops::DeviceBatch& batch);
 

@@ -144,10 +144,10 @@ TEST_F(QkvFinishTest, MatchesF64) {
                         f.k_norm = upload(DType::f32, {c.dim}, k_weight);
                         f.norm_eps = kEps;
                     }
-                    std::vector<float> turns;
+                    std::vector<float> rotations;
                     if (c.rotary > 0) {
                         f.rope = table_of(kPositions, c.rotary, 1.1);
-                        turns = download(f.rope);
+                        rotations = download(f.rope);
                     }
                     qkv_finish(ctx_, f, batch_);
                     const std::vector<float> q = download(f.q_out);
@@ -179,9 +179,10 @@ TEST_F(QkvFinishTest, MatchesF64) {
                             }
                             for (int i = 0; 2 * i < c.rotary && !is_v; ++i) {
                                 const auto at = static_cast<std::size_t>(2 * i);
-                                const std::size_t turn =
+                                const std::size_t rotation =
                                     static_cast<std::size_t>(positions_[t] * c.rotary) + at;
-                                const double cosine = turns[turn], sine = turns[turn + 1];
+                                const double cosine = rotations[rotation],
+                                             sine = rotations[rotation + 1];
                                 const double a = x[at], b = x[at + 1];
                                 x[at] = a * cosine - b * sine;
                                 x[at + 1] = a * sine + b * cosine;
@@ -213,7 +214,7 @@ TEST_F(QkvFinishTest, MatchesF64) {
                                 }
                                 ASSERT_NEAR(got, x[at], bound)
                                     << "heads " << c.heads << "/" << c.kv_heads << " of " << c.dim
-                                    << " turning " << c.rotary << ", token " << t << " head "
+                                    << " rotating " << c.rotary << ", token " << t << " head "
                                     << head << " at " << d << ", " << dtype_name(types.qkv) << " "
                                     << dtype_name(type) << (with_bias ? " bias" : "")
                                     << (with_norm ? " norm" : "");
@@ -252,10 +253,10 @@ TEST_F(QkvFinishTest, HasTheBitsOfItsParts) {
                 rmsnorm(ctx_, normed_heads, heads, f.q_norm, f.norm_eps);
                 want = download(normed_heads);
             }
-            std::vector<float> turns;
+            std::vector<float> rotations;
             if (c.rotary > 0) {
                 f.rope = table_of(kPositions, c.rotary);
-                turns = download(f.rope);
+                rotations = download(f.rope);
             }
             qkv_finish(ctx_, f, batch_);
             const std::vector<float> q = download(f.q_out), keys = download(f.kv.keys);
@@ -264,10 +265,10 @@ TEST_F(QkvFinishTest, HasTheBitsOfItsParts) {
                 for (int head = 0; head < c.heads + c.kv_heads; ++head) {
                     float* x = want.data() + (static_cast<std::int64_t>(t) * all + head) * c.dim;
                     for (int i = 0; 2 * i < c.rotary; ++i) {
-                        const float* turn = turns.data() + positions_[t] * c.rotary + 2 * i;
+                        const float* rotation = rotations.data() + positions_[t] * c.rotary + 2 * i;
                         const float a = x[2 * i], b = x[2 * i + 1];
-                        x[2 * i] = sum(product(a, turn[0]), -product(b, turn[1]));
-                        x[2 * i + 1] = sum(product(a, turn[1]), product(b, turn[0]));
+                        x[2 * i] = sum(product(a, rotation[0]), -product(b, rotation[1]));
+                        x[2 * i + 1] = sum(product(a, rotation[1]), product(b, rotation[0]));
                     }
                     for (int d = 0; d < c.dim; ++d) {
                         const float got = head < c.heads

@@ -88,8 +88,8 @@ TEST(Rope, LedgerAndContract) {
     Floats x({2, 3, 8}, 1), table({2, 2, 2}, 1), wide({2, 5, 2}, 1), few({1, 2, 2}, 1);
     Bench bench;
     rope(bench, x, table, RopeStyle::half);
-    const std::uint64_t turned = 2 * 3 * 4;
-    expect_record(bench.ledger.op(OpKind::rope), 1, turned * 4 + 32, turned * 4, turned * 3);
+    const std::uint64_t rotated = 2 * 3 * 4;
+    expect_record(bench.ledger.op(OpKind::rope), 1, rotated * 4 + 32, rotated * 4, rotated * 3);
     EXPECT_THROW(rope(bench, x, wide, RopeStyle::half), ContractError);
     EXPECT_THROW(rope(bench, x, few, RopeStyle::half), ContractError);
     const std::vector<std::int32_t> positions{0, 1, 2};

@@ -38,9 +38,9 @@ void rope_heads(const Context& ctx, const HeadRows& x, Tensor cos_sin, RopeStyle
     MR_CHECK(tokens == 0 || (positions > 0 && tokens % positions == 0),
              "tokens are whole sequences of cos_sin's positions");
     MR_CHECK(2 * pairs <= x.head_dim(), "rotary is at most head_dim");
-    const auto turned = static_cast<std::uint64_t>(tokens * heads * pairs * 2);
-    const LedgerEntry entry(ctx.ledger, OpKind::rope, turned * 4 + cos_sin.bytes(), turned * 4,
-                            turned * 3);
+    const auto rotated = static_cast<std::uint64_t>(tokens * heads * pairs * 2);
+    const LedgerEntry entry(ctx.ledger, OpKind::rope, rotated * 4 + cos_sin.bytes(), rotated * 4,
+                            rotated * 3);
     const auto kernel = MR_DISPATCH(rope_token);
     ctx.pool->parallel_for(
         tokens, rows_per_piece(heads * pairs * 2), [&](std::int64_t begin, std::int64_t end, int) {

@@ -21,13 +21,13 @@ constexpr int kWarps = kThreads / 32;
 // 2i.. and their neighbours.
 template <bool kHalf, int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    turn_heads(bf16* x, std::int64_t stride, const float2* turns, int positions, int heads, int dim,
-               int pairs, float sign, Stamp* stamp) {
+    rotate_heads(bf16* x, std::int64_t stride, const float2* rotations, int positions, int heads,
+                 int dim, int pairs, float sign, Stamp* stamp) {
     wait_for_previous();
     const StageClock clock(stamp);
     let_next_start();
     bf16* token = x + static_cast<std::int64_t>(blockIdx.x) * stride;
-    turns += static_cast<std::int64_t>(static_cast<int>(blockIdx.x) % positions) * pairs;
+    rotations += static_cast<std::int64_t>(static_cast<int>(blockIdx.x) % positions) * pairs;
     const int units = pairs / kWidth;
     for (int unit = static_cast<int>(threadIdx.x); unit < heads * units; unit += kThreads) {
         const int first = unit % units * kWidth;  // pair
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads)
         load_wide<kWidth>(high, b);
 #pragma unroll
         for (int i = 0; i < kWidth; ++i) {
-            float2 t = turns[first + i];
+            float2 t = rotations[first + i];
             t.y *= sign;
             if constexpr (kHalf) {
                 rotate_pair(a[i], b[i], t);
@@ -213,16 +213,16 @@ void rope_heads(const Context& ctx, const HeadRows& x, Tensor cos_sin, RopeStyle
                  cos_sin.dim(0) > 0 && 2 * cos_sin.dim(1) <= x.head_dim(),
              "the table is f32 [positions, rotary/2, 2], rotary at most head_dim");
     const std::int64_t pairs = cos_sin.dim(1);
-    const auto turned = static_cast<std::uint64_t>(x.tokens() * x.heads() * pairs);
-    if (turned == 0) return;
+    const auto rotated = static_cast<std::uint64_t>(x.tokens() * x.heads() * pairs);
+    if (rotated == 0) return;
     Stamp* stamp = account(ctx, OpKind::rope, backward ? "rope backward" : "rope",
-                           {1, 4 * turned + cos_sin.bytes(), 4 * turned, 6 * turned, 0});
+                           {1, 4 * rotated + cos_sin.bytes(), 4 * rotated, 6 * rotated, 0});
     const bool wide = in_eights(x) && pairs % 8 == 0;
     const bool half = style == RopeStyle::half;
     launch(ctx, dim3(static_cast<unsigned>(x.tokens())), dim3(kThreads), 0,
-           half   ? wide ? turn_heads<true, 8> : turn_heads<true, 1>
-             : wide ? turn_heads<false, 8>
-                  : turn_heads<false, 1>,
+           half   ? wide ? rotate_heads<true, 8> : rotate_heads<true, 1>
+             : wide ? rotate_heads<false, 8>
+                  : rotate_heads<false, 1>,
            static_cast<bf16*>(x.tensor.data), x.token_stride,
            static_cast<const float2*>(cos_sin.data), static_cast<int>(cos_sin.dim(0)),
            static_cast<int>(x.heads()), static_cast<int>(x.head_dim()), static_cast<int>(pairs),

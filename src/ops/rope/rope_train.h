@@ -12,8 +12,8 @@
 
 namespace mr::ops {
 
-// rope() of every head of x, whose tokens may lie apart. `backward`: turns the other way, which is
-// the gradient's way back. Token t has row t % positions of cos_sin [positions, rotary/2, 2], so
+// rope() of every head of x, whose tokens may lie apart. `backward`: rotates the other way, which
+// is the gradient's way back. Token t has row t % positions of cos_sin [positions, rotary/2, 2], so
 // that one sequence's table serves a batch of its length.
 void rope_heads(const Context& ctx, const HeadRows& x, Tensor cos_sin, RopeStyle style,
                 bool backward = false);

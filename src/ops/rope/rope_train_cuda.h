@@ -13,9 +13,9 @@
 
 namespace mr::cuda {
 
-// Turns the first 2 * cos_sin.dim(1) elements of every head; `backward`: the other way. cos_sin f32
-// [positions, rotary/2, 2]: token t is at row t % positions, so that sequences of one length, one
-// after the other, share the rows of one.
+// Rotates the first 2 * cos_sin.dim(1) elements of every head; `backward`: the other way. cos_sin
+// f32 [positions, rotary/2, 2]: token t is at row t % positions, so that sequences of one length,
+// one after the other, share the rows of one.
 void rope_heads(const Context& ctx, const ops::HeadRows& x, Tensor cos_sin, ops::RopeStyle style,
                 bool backward = false);
 

@@ -29,7 +29,7 @@ class RopeTrainTest : public GpuTest {
     }
 };
 
-TEST_F(RopeTrainTest, TurnsAndTurnsBack) {
+TEST_F(RopeTrainTest, RotatesAndRotatesBack) {
     struct Case {
         std::int64_t tokens, positions, heads, others, dim, pairs;
     };
@@ -51,9 +51,9 @@ TEST_F(RopeTrainTest, TurnsAndTurnsBack) {
                 angles.push_back(static_cast<float>(1.5 * std::sin(angle)));
             }
             const Tensor table = upload(DType::f32, {c.positions, c.pairs, 2}, angles);
-            const HeadRows turned = part(x, 0, c.heads);
+            const HeadRows rotated = part(x, 0, c.heads);
             for (const bool backward : {false, true}) {
-                rope_heads(ctx_, turned, table, style, backward);
+                rope_heads(ctx_, rotated, table, style, backward);
                 const std::vector<float> got = download(x);
                 for (std::int64_t t = 0; t < c.tokens; ++t) {
                     for (std::int64_t h = 0; h < all; ++h) {

@@ -53,7 +53,7 @@ Floats table(std::int64_t positions, std::int64_t pairs) {
 
 constexpr RopeStyle kStyles[] = {RopeStyle::half, RopeStyle::interleaved};
 
-TEST(RopeTrain, TurnsTheHeadsOfAFusedProjectionAsRopeDoes) {
+TEST(RopeTrain, RotatesTheHeadsOfAFusedProjectionAsRopeDoes) {
     for_each_isa([] {
         for (const RopeStyle style : kStyles) {
             for (const int threads : {1, 2, 3}) {

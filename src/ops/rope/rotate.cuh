@@ -7,11 +7,11 @@
 
 namespace mr::cuda {
 
-// (a, b) turned; t = (cos, sin) of the pair. No product is fused, as on the CPU.
+// (a, b) rotated; t = (cos, sin) of the pair. No product is fused, as on the CPU.
 __device__ __forceinline__ void rotate_pair(float& a, float& b, float2 t) {
-    const float turned = __fsub_rn(__fmul_rn(a, t.x), __fmul_rn(b, t.y));
+    const float rotated = __fsub_rn(__fmul_rn(a, t.x), __fmul_rn(b, t.y));
     b = __fadd_rn(__fmul_rn(a, t.y), __fmul_rn(b, t.x));
-    a = turned;
+    a = rotated;
 }
 
 // The pages of one layer and the batch's way to them, as a kernel is given them.

@@ -31,7 +31,7 @@ bool before(const Candidate& a, const Candidate& b) {
     return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
 }
 
-// Logits relative to the best one, and what they weigh.
+// Logits relative to the best one, and their weights.
 class Weigher {
   public:
     Weigher(float best, float temperature) : best_(best), temperature_(temperature) {}
@@ -48,7 +48,7 @@ class Weigher {
     float best_, temperature_;
 };
 
-// A list of which only the front that somebody looks at gets sorted.
+// A list that is sorted only as far as it is read.
 class SortedFront {
   public:
     explicit SortedFront(std::span<Candidate> all) : all_(all) {}
@@ -159,7 +159,7 @@ Sampled sample(const Context& ctx, Tensor logits, const SampleParams& params,
     if (params.repeat_penalty != 1.0f && !recent.empty()) {
         auto* copy = reinterpret_cast<float*>(buffer + vocab);
         std::memcpy(copy, raw, vocab * sizeof(float));
-        for (std::int32_t id : recent) {  // from the raw logit: twice the same id is once
+        for (std::int32_t id : recent) {  // from the raw logit: a repeated id counts once
             const float logit = raw[id];
             copy[id] = logit > 0 ? logit / params.repeat_penalty : logit * params.repeat_penalty;
         }
@@ -184,13 +184,13 @@ Sampled sample(const Context& ctx, Tensor logits, const SampleParams& params,
     const Weigher weigher(best, params.temperature);
     const double top_p = params.top_p, min_p = params.min_p;
     std::span<Candidate> chosen;
-    double total = 0;  // of all candidates after top-k: what top-p is a part of
+    double total = 0;  // of all candidates after top-k: top-p is a part of it
     if (params.top_k > 0 && static_cast<std::size_t>(params.top_k) < vocab) {
         chosen = take_best({x, vocab}, static_cast<std::size_t>(params.top_k), buffer);
         std::sort(chosen.begin(), chosen.end(), before);
         for (const Candidate& c : chosen) total += weigher.weight(c.logit);
     } else {
-        // What min-p would drop need not be sorted; its exact test comes below.
+        // Candidates that min-p drops need not be sorted; its exact test comes below.
         const double floor = min_p > 0 ? std::log(min_p) - 1e-6 : kNegligible;
         const bool want_total = top_p < 1 || min_p == 0;
         std::size_t held = 0;

@@ -11,8 +11,8 @@ namespace {
 
 using namespace sampling;
 
-// Moves the row on and says what was drawn: to the next step, to the device and to the host.
-// `before`: the row as it was, near at hand.
+// Advances the row and publishes the draw: to the next step, to device memory and to the host.
+// `before` is a copy of the row before the draw.
 __device__ void publish(const SampleState& state, int r, const SampleRow& before, u64 step,
                         const Drawn& drawn) {
     SampleRow& row = state.rows[r];
@@ -60,14 +60,15 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
 }
 
-// The shared memory of a block beside Work.
+// The dynamic shared memory of a block, beside Work.
 std::size_t slice_bytes(std::int64_t vocab, int team) {
     const int slice = RowDraw<true>::slice_of(static_cast<int>(vocab), team);
     return sizeof(u32) * static_cast<std::size_t>(RowDraw<true>::mark_words(slice)) +
            (team > 1 ? sizeof(float) * static_cast<std::size_t>(slice) : 0);
 }
 
-// ... and the most that it can be, which is asked for once; 0: this device has no clusters.
+// The most dynamic shared memory that a block can have; the device is asked once. 0: it has no
+// clusters.
 template <bool kCluster, bool kGreedy>
 std::size_t most_slice_bytes() {
     static const std::size_t bytes = [] {
@@ -111,7 +112,7 @@ void launch_rows(const Context& ctx, int rows, int team, const float* logits, in
     MR_CUDA_CALL(cudaLaunchKernelEx(&config, kernel, logits, vocab, state, stamp));
 }
 
-// Small vocabularies are over before a cluster has met twice.
+// Small vocabularies take less time than two barriers of a cluster.
 constexpr std::int64_t kSmallVocab = 8192;
 
 }  // namespace
@@ -124,7 +125,7 @@ bool sample_team_fits(std::int64_t vocab, int team) {
                   : std::min(most_slice_bytes<true, false>(), most_slice_bytes<true, true>());
     if (slice_bytes(vocab, team) > most) return false;
     if (team <= 8) return true;
-    // More than 8 is more than CUDA promises: ask.
+    // CUDA guarantees clusters of up to 8 blocks; larger ones have to be queried.
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(static_cast<unsigned>(team));
     config.blockDim = dim3(kThreads);
@@ -152,8 +153,8 @@ void sample(const Context& ctx, Tensor logits, const SampleState& state, SampleK
     MR_CHECK(!state.recent == (state.most_recent == 0), "rings of recent tokens have places");
     if (team == 0) team = vocab >= kSmallVocab && sample_team_fits(vocab, 8) ? 8 : 1;
     MR_CHECK(sample_team_fits(vocab, team), "the device has teams of that size");
-    // Compare, subtract, exponential, add: 4 operations a logit, as on the CPU. How much of the
-    // rings is read, only the device knows.
+    // Compare, subtract, exponential, add: 4 operations a logit, as on the CPU. Only the device
+    // knows how much of the rings is read.
     const OpRecord work{1, logits.bytes() + static_cast<std::uint64_t>(rows) * sizeof(SampleRow),
                         static_cast<std::uint64_t>(rows) * sizeof(SampleSlot),
                         4 * static_cast<std::uint64_t>(rows * vocab), 0};

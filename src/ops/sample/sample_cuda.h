@@ -1,6 +1,6 @@
-// The sampler on the GPU: ops::sample() for many rows at once, logits and every parameter read from
-// device memory. A drawn id goes straight to where the next step reads it; the host learns it from
-// a ring in its own memory that the kernel writes, without a copy and without stopping anything.
+// The sampler on the GPU: ops::sample() for many rows at once, with logits and all parameters in
+// device memory. The kernel writes a drawn id to the memory from which the next step reads it, and
+// to a ring buffer in host memory, so the host learns it without a copy or a synchronisation.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,21 @@
 
 namespace mr::cuda {
 
-// What one row samples with, in device memory. The kernel moves `position` and the recent tokens on
-// after every draw.
+// The sampling state of one row, in device memory. The kernel advances `position` and the recent
+// tokens after every draw.
 //
-// A row of the state is its SampleRow, its ring of recent tokens and its id in next_ids, and
-// nothing else: who copies these three to another row, on the stream, has moved it, and that row
-// draws what this one would have drawn (Sampler::copy_row()). What is numbered by the row, not by
-// what it draws, stays: steps, the ring in host memory.
+// The state of a row is its SampleRow, its ring of recent tokens and its id in next_ids, and
+// nothing else. A copy of these three to another row, on the stream, moves it: that row then draws
+// what this one would have drawn (Sampler::copy_row()). The number of steps and the ring in host
+// memory belong to the row's number and are not moved.
 struct SampleRow {
     float temperature, top_p, min_p, repeat_penalty;
     std::int32_t top_k;
-    std::int32_t active;  // 0: the row is passed over
+    std::int32_t active;  // 0: the row is skipped
     std::uint64_t seed;
     std::int64_t position;  // of the token that is drawn next: Philox's index
-    // The penalty's tokens: the first recent_used of the row's ring, in no order that counts. With
-    // a window the ring has as many places in use, and goes round; without, it stays as it is.
+    // The tokens of the penalty: the first recent_used of the row's ring, in any order. With a
+    // window the ring has that many slots and wraps; without one it does not change.
     std::int32_t window;       // how many recent tokens count, at most SampleState::most_recent
     std::int32_t recent_used;  // how many there are
     std::int32_t recent_next;  // where the next one goes
@@ -40,11 +40,11 @@ struct SampleRow {
 enum SampleFlag : std::uint32_t {
     kSampleNan = 1,       // a logit is not a number
     kSampleNone = 2,      // no token is possible: all are -inf
-    kSampleInactive = 4,  // the row is passed over
+    kSampleInactive = 4,  // the row is skipped
     kSampleKind = 8,      // the greedy kernel met a row that is not greedy
 };
 
-// What the host reads of one draw: 16 bytes. `tag` is written last: the low 28 bits of the step's
+// One draw as the host reads it: 16 bytes. `tag` is written last: the low 28 bits of the step's
 // number counted from 1, then 4 bits of flags.
 struct SampleSlot {
     std::int32_t id;
@@ -53,8 +53,7 @@ struct SampleSlot {
     std::uint32_t tag;
 };
 
-// Where a launch finds its rows and leaves its results; all addresses as the device sees them, any
-// result may be null.
+// The rows and the results of a launch. All are device addresses; any result may be null.
 struct SampleState {
     SampleRow* rows = nullptr;       // [rows]
     std::int32_t* recent = nullptr;  // [rows, most_recent]  rings of recent tokens
@@ -74,11 +73,11 @@ enum class SampleKind {
 };
 
 // Draws one token per row from logits f32 [rows, vocab], by the rules of ops::sample(). The bits of
-// a row do not depend on the other rows, nor on `team`: how many blocks work on a row (a cluster of
-// 2, 4, 8 or 16 on sm_90, 1 everywhere; 0: what is best). Weights are summed as integers, so that
-// no order of adding changes anything; they agree with the CPU's to 2^-44 of the best one's.
-// A row has at most 2^19 logits. Shared memory holds a bit for each of them, which on sm_75 has
-// room for 325,000.
+// a row do not depend on the other rows, nor on `team`, the number of blocks that share a row (a
+// cluster of 2, 4, 8 or 16 on sm_90, 1 on every device; 0: the fastest). Weights are summed as
+// integers, so that the order of additions does not change the sum; they agree with the CPU's to
+// 2^-44 of the best one's. A row has at most 2^19 logits. Shared memory holds a bit for each of
+// them, which on sm_75 has room for 325,000.
 void sample(const Context& ctx, Tensor logits, const SampleState& state,
             SampleKind kind = SampleKind::any, int team = 0);
 // Whether this device and build can put `team` blocks on a row of that many logits.
@@ -96,7 +95,7 @@ class Sampler {
     // Throws what ops::sample() throws for parameters out of range.
     void set_row(int row, const ops::SampleParams& params, std::int64_t position,
                  std::span<const std::int32_t> recent, int window, Ledger* ledger);
-    void clear_row(int row, Ledger* ledger);  // the row is passed over
+    void clear_row(int row, Ledger* ledger);  // the row is skipped
     // From the next launch on, row `to` draws what row `from` would have drawn, which stays as it
     // is. On the stream; nothing comes from the host. (A kernel may do the same; kind() then still
     // says what was set.)
@@ -118,8 +117,8 @@ class Sampler {
     };
     // The draw of that number, when it has been made. The ring keeps the last ring_slots.
     std::optional<Result> poll(int row, std::uint64_t step) const;
-    // Waits for it; throws what ops::sample() throws for such logits, and Error (device) where the
-    // device has failed.
+    // Waits for the draw; throws what ops::sample() throws for such logits, and Error (device)
+    // where the device has failed.
     ops::Sampled wait(int row, std::uint64_t step) const;
 
     const SampleState& state() const { return state_; }
@@ -129,7 +128,7 @@ class Sampler {
     static std::size_t device_bytes(int max_rows, int most_recent);
 
   private:
-    SampleRow& staged(int row) const;  // as it was set: the kernel moves the device's on
+    SampleRow& staged(int row) const;  // as it was set: the kernel advances the device's copy
     std::int32_t* ring_of(int row) const;
     void upload(int row, Ledger* ledger);
     void upload_recent(int row, std::span<const std::int32_t> tokens, Ledger* ledger);
@@ -137,9 +136,9 @@ class Sampler {
     const Stream& stream_;
     DeviceArena memory_;
     PinnedBuffer ring_, staging_;
-    PinnedBuffer tokens_;          // recent tokens on their way, one piece behind the other
-    std::size_t tokens_used_ = 0;  // of it since it was last empty
-    Event tokens_read_;            // the last piece has left it
+    PinnedBuffer tokens_;          // recent tokens being uploaded, piece after piece
+    std::size_t tokens_used_ = 0;  // since the buffer was last empty
+    Event tokens_read_;            // the last piece has been uploaded
     SampleState state_;
     std::vector<std::uint64_t> steps_;
     std::vector<Event> uploaded_;  // of each row's staging memory

@@ -1,16 +1,16 @@
-// One row of logits, one token: what a team of blocks does, step by step.
+// One row of logits, one token: the steps of a team of blocks.
 //
 //   1. Each block loads its slice of the row into shared memory, once; the team agrees on the best.
 //   2. With top-k: the k-th best of the threads' own maxima bounds the k-th best logit from below.
-//      What is not below it is a short list, with the winner in it, for any row a model makes.
-//      Without: a histogram of counts and weights says where the front that top-p and min-p leave
-//      may end.
+//      The logits at or above the bound are a short list with the winner in it, for any row a model
+//      makes. Without top-k: a histogram of counts and weights bounds the candidates that top-p and
+//      min-p may keep.
 //   3. A list of up to 512 is gathered in one block and ranked, each thread one candidate against
 //      all; the rest is a scan over weights.
-//   4. Where the list would be longer (flat rows, ties, large k), nothing is listed before a
-//      histogram descent has found the few candidates among which a boundary lies.
+//   4. Where the list would be longer (flat rows, ties, large k), a histogram descent first finds
+//      the few candidates among which a boundary lies.
 //
-// Counts and weights are integers: all of this gives the same bits whoever does what.
+// Counts and weights are integers, so the bits do not depend on the distribution of the work.
 #pragma once
 
 #include "core/philox.h"
@@ -57,7 +57,7 @@ class RowDraw : RowSlice<kCluster> {
         } else if constexpr (!kGreedy) {
             return sampled();
         }
-        Blocks::sync();  // nobody leaves while another block may read its memory
+        Blocks::sync();  // no block may exit while another reads its memory
         return drawn;
     }
 
@@ -100,7 +100,7 @@ class RowDraw : RowSlice<kCluster> {
         return by_descent(weigh, top_k);
     }
 
-    // Puts the candidates of the slice on the list that are in bins up to `last`.
+    // Lists the candidates of the slice in bins up to `last`.
     __device__ void push(int id, float x) {
         const u32 slot = atomicAdd(&work_.listed, 1u);
         if (slot < kListed) work_.list[slot] = candidate(x, id);
@@ -110,17 +110,18 @@ class RowDraw : RowSlice<kCluster> {
         return warp_reduce(mine, [](u64 a, u64 b) { return a + b; });
     }
 
-    // Lists a front of the row that has the k best in it. False where it is too long for that.
+    // Lists a front of the row that holds the k best. False where it would be too long.
     __device__ bool list_the_best() {
-        // Bins of 1/16 nat; but never coarser than 1/16 logit, however hot: the list stays short.
+        // Bins of 1/16 nat, but never coarser than 1/16 logit at high temperatures, so that the
+        // list stays short.
         const Bins bins{best_, 16 / fminf(row_.temperature, 1.0f)};
         const int bin = bins(thread_best_);
         if (bin < kTail) atomicAdd(&work_.bin_count[bin], 1u);
         Blocks::sync();
         const u64 to = block_scan(merged_count(), work_.space);
         int last = __syncthreads_count(to < static_cast<u64>(row_.top_k));
-        // Fewer than k threads have anything outside of the tail. What is in it weighs nothing,
-        // if the bins are in nats.
+        // Fewer than k threads have a candidate outside of the tail. Candidates in the tail have no
+        // weight, if the bins are in nats.
         const bool known = last < kTail || row_.temperature <= 1.0f;
         last = min(last, kTail - 1);
         const float limit = static_cast<float>(last + 1);
@@ -160,7 +161,7 @@ class RowDraw : RowSlice<kCluster> {
         const u64 wanted = part_of(work_.weight_to[kTail]);
         last = min(last, __syncthreads_count(work_.weight_to[thread()] < wanted));
         if (row_.min_p > 0) {
-            // A bin more, for the roundings.
+            // One bin more, for the rounding errors.
             last = min(last, static_cast<int>(-16 * logf(row_.min_p)) + 1);
         }
         if (work_.count_to[last] > kListed) return false;
@@ -171,7 +172,7 @@ class RowDraw : RowSlice<kCluster> {
 
     template <typename In>
     __device__ void list(In in) {
-        Blocks::sync();  // nobody reads the last list any more
+        Blocks::sync();  // the last list has been read
         if (thread() == 0) work_.listed = 0;
         __syncthreads();
         each([&](int id, float x) {
@@ -180,21 +181,20 @@ class RowDraw : RowSlice<kCluster> {
         Blocks::sync();
     }
 
-    // What of `whole` top-p asks for: at least 1 so that one token stays.
+    // The part of `whole` that top-p keeps: at least 1, so that one token stays.
     __device__ u64 part_of(u64 whole) const {
         if (row_.top_p >= 1.0f) return whole;
         const double part = ceil(static_cast<double>(row_.top_p) * static_cast<double>(whole));
         return min(max(static_cast<u64>(part), u64{1}), whole);
     }
-    // Which sum of weights the draw falls on: the first candidate that reaches it is drawn.
+    // The sum of weights that the draw falls on: the first candidate that reaches it is drawn.
     __device__ u64 target_in(u64 kept) const {
         const u32 word = philox(row_.seed, static_cast<u64>(row_.position))[0];
         return __umul64hi(u64{word >> 8} << 40, kept) + 1;  // u * kept, u of 24 bits, exactly
     }
 
     // Collects the team's lists and sorts them: thread i gets the i-th best, threads from `count`
-    // on get 0. The lists are free again when everybody has passed the sync of the team that
-    // follows.
+    // on get 0. The lists are free again after the next sync of the team.
     __device__ u64 ranked(int* count) {
         const int listed =
             lane() < Blocks::size() ? static_cast<int>(*Blocks::of(&work_.listed, lane())) : 0;
@@ -219,8 +219,8 @@ class RowDraw : RowSlice<kCluster> {
         return thread() < before ? work_.sorted[thread()] : 0;
     }
 
-    // The first block draws from the list; the others are done. `whole`: what top-p is a part of,
-    // where that is known already; 0: the k best, which are on the list.
+    // The first block draws from the list; the others are done. `whole` is the total weight that
+    // top-p refers to, where it is known already; 0: that of the k best, which are on the list.
     __device__ Drawn among_front(const Weigher& weigh, u64 whole) {
         int count = 0;
         u64 mine = 0, softmax = 0;
@@ -228,7 +228,7 @@ class RowDraw : RowSlice<kCluster> {
             mine = ranked(&count);
             softmax = sum_of_blocks(&work_.softmax_sum);
         }
-        Blocks::sync();  // the other blocks' memory is not needed any more
+        Blocks::sync();  // the memory of other blocks has been read
         if (Blocks::rank() != 0) return {};
         const float x = logit_of(key_in(mine));
         const bool there = thread() < count && (whole > 0 || thread() < row_.top_k);
@@ -258,7 +258,7 @@ class RowDraw : RowSlice<kCluster> {
     __device__ Drawn by_descent(const Weigher& weigh, bool top_k) {
         u64 kept = work_.weight_to[kTail];
 #pragma unroll 1
-        for (int stage = 0; stage < 3; ++stage) {  // top-k, top-p, the draw: one copy of the code
+        for (int stage = 0; stage < 3; ++stage) {  // top-k, top-p, the draw; not unrolled
             if ((stage == 0 && !top_k) || (stage == 1 && row_.top_p >= 1.0f)) continue;
             if (stage == 2 && row_.min_p > 0) kept = min(kept, weight_left_by_min_p(weigh));
             const u64 want = stage == 0   ? static_cast<u64>(row_.top_k)
@@ -287,13 +287,13 @@ class RowDraw : RowSlice<kCluster> {
         return team_sum(sum) + (bin > 0 ? work_.weight_to[bin - 1] : 0);
     }
 
-    // The first candidate, in order, with which the count (or the weight) reaches `want`: gives the
-    // weight up to and with it, and leaves it and its own weight in work_. Its id is right in the
-    // first block, where it is wanted.
+    // The first candidate, in order, with which the count (or the weight) reaches `want`: returns
+    // the weight up to and including it, and leaves it and its own weight in work_. Its id is valid
+    // in the first block, where it is needed.
     __device__ u64 cross(const Weigher& weigh, bool by_count, u64 want, bool want_id) {
         const u64 reach = by_count ? work_.count_to[thread()] : work_.weight_to[thread()];
         int bin = __syncthreads_count(reach < want);
-        if (bin >= kTail) return work_.weight_to[kTail];  // the tail weighs nothing
+        if (bin >= kTail) return work_.weight_to[kTail];  // the tail has no weight
         u32 count_before = bin > 0 ? work_.count_to[bin - 1] : 0;
         u64 weight_before = bin > 0 ? work_.weight_to[bin - 1] : 0;
         u32 count = work_.count_to[bin] - count_before;

@@ -1,4 +1,4 @@
-// One row of logits shared among a team of blocks: each has its slice; what they know together.
+// One row of logits shared by a team of blocks: the slice of each block, and sums over the team.
 #pragma once
 
 #include "ops/sample/sample_cuda.h"
@@ -8,7 +8,7 @@ namespace mr::cuda::sampling {
 
 // A block's shared memory, besides its slice of the logits.
 struct Work {
-    // What other blocks of the team read.
+    // Read by other blocks of the team.
     float raw_best, best;
     int nan;
     int first_best;   // greedy: the lowest id of the slice that has the best logit
@@ -19,7 +19,7 @@ struct Work {
     u64 list[kListed];
     u32 bin_count[kBins];
     u32 bin_low[kBins], bin_high[kBins];  // weight, as two words: shared memory adds 32 bits
-    // What only this block uses.
+    // Used by this block alone.
     u64 space[kWarps];
     SampleRow row;
     u64 step;              // of the row
@@ -29,7 +29,7 @@ struct Work {
     u64 crossing, crossing_weight;  // the candidate a descent found
 };
 
-// Tokens of a row's ring that are on their way with the row, before anybody knows how many count:
+// Tokens of a row's ring that are loaded together with the row, before it is known how many count:
 // as many as the usual window has.
 constexpr int kFetched = 64;
 
@@ -95,7 +95,7 @@ class RowSlice {
 
     __device__ void load(const SampleState& state, int row) {
         constexpr int kRowWords = static_cast<int>(sizeof(SampleRow) / sizeof(u32));
-        u32 word = 0;  // of the parameters: on its way while the logits are
+        u32 word = 0;  // of the parameters: loaded together with the logits
         u64 steps = 0;
         if (thread() < kRowWords) word = reinterpret_cast<const u32*>(state.rows + row)[thread()];
         if (thread() == 0 && state.steps) steps = state.steps[row];
@@ -155,8 +155,8 @@ class RowSlice {
         penalised_ = row_.repeat_penalty != 1.0f && row_.recent_used > 0;
     }
 
-    // From the raw logit: a token that is there twice is marked, and changed, as if it were there
-    // once, whoever comes first. All blocks of the team look at all of the ring, and only before
+    // Computes from the raw logit, so a token that occurs twice is marked and changed as if it
+    // occurred once, in any order. All blocks of the team read all of the ring, and only before
     // they agree on the best: after that the ring may be written.
     __device__ void apply_penalty() {
         if (!penalised_) return;
@@ -210,19 +210,19 @@ class RowSlice {
 
     // ---- sums over the team ----
 
-    // One value of each block, added up.
+    // The sum of one value of each block.
     __device__ u64 sum_of_blocks(u64* theirs) const {
         const u64 x = lane() < Blocks::size() ? *Blocks::of(theirs, lane()) : 0;
         return warp_reduce(x, [](u64 a, u64 b) { return a + b; });
     }
     __device__ u64 team_sum(u64 x) {
         x = block_sum(x, work_.space);
-        Blocks::sync();  // everybody has read the sum before this one
+        Blocks::sync();  // all blocks have read the sum before this one
         if (thread() == 0) work_.partial = x;
         Blocks::sync();
         return sum_of_blocks(&work_.partial);
     }
-    // This thread's bin, added up over the team.
+    // The sum of this thread's bin over the team.
     __device__ u32 merged_count() const {
         u32 sum = 0;
 #pragma unroll 8
@@ -246,7 +246,7 @@ class RowSlice {
         if (high) atomicAdd(&work_.bin_high[bin], high);
     }
     __device__ void clear_bins() {
-        Blocks::sync();  // nobody reads the last histogram any more
+        Blocks::sync();  // the last histogram has been read
         work_.bin_count[thread()] = work_.bin_low[thread()] = work_.bin_high[thread()] = 0;
         __syncthreads();
     }
@@ -258,8 +258,8 @@ class RowSlice {
             raw_best_ < kInfinity ? fminf(x - raw_best_, 0.0f) : (x == kInfinity ? 0 : -kInfinity);
         return __float2ull_rn(__expf(distance) * 0x1p40f);
     }
-    // Given the sum of softmax_weight() over each(), of this thread. What the penalty has changed
-    // counts as it came.
+    // `sum` is this thread's sum of softmax_weight() over each(). Logits that the penalty has
+    // changed count with their raw value.
     __device__ void keep_softmax_sum(u64 sum) {
         if (penalised_) {
             const int marks = mark_words(end_ - first_);

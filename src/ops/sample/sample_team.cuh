@@ -1,5 +1,5 @@
-// What the sampling kernels are made of: a team of blocks that share a row, sums over a block, the
-// order of logits as integers, and what a logit weighs.
+// The building blocks of the sampling kernels: a team of blocks that share a row, sums over a
+// block, the order of logits as integers, and the weight of a logit.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ using u64 = std::uint64_t;
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
 constexpr int kBins = kThreads;    // of a histogram: one per thread
-constexpr int kTail = kBins - 1;   // the bin of what weighs nothing
+constexpr int kTail = kBins - 1;   // the bin of logits without weight
 constexpr int kBinBits = 9;        // 2^9 = kBins
 constexpr int kListed = kThreads;  // most candidates that are ranked one by one: one per thread
 constexpr float kInfinity = __builtin_huge_valf();
@@ -41,7 +41,7 @@ struct Team {
 #endif
         return static_cast<int>(n);
     }
-    // Every thread of every block of the team.
+    // A barrier of every thread of every block of the team.
     __device__ static void sync() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
         if constexpr (kCluster) {
@@ -76,7 +76,7 @@ __device__ __forceinline__ T warp_reduce(T x, Op op) {
 }
 __device__ __forceinline__ u64 block_sum(u64 x, u64* space) {
     x = warp_reduce(x, [](u64 a, u64 b) { return a + b; });
-    __syncthreads();  // whoever read the space before has done so
+    __syncthreads();  // earlier reads of the space are done
     if (lane() == 0) space[warp()] = x;
     __syncthreads();
     x = 0;
@@ -84,7 +84,7 @@ __device__ __forceinline__ u64 block_sum(u64 x, u64* space) {
     for (int w = 0; w < kWarps; ++w) x += space[w];
     return x;
 }
-// x of this thread and of all before it.
+// The sum of x over this thread and all before it.
 __device__ __forceinline__ u64 block_scan(u64 x, u64* space) {
 #pragma unroll
     for (int offset = 1; offset < 32; offset *= 2) {
@@ -117,7 +117,7 @@ __device__ __forceinline__ int id_in(u64 candidate) {
 }
 
 // The smallest key in [low, high] for which `holds`, which is false up to some key and true from
-// there on, and true for `high`. A warp asks 32 keys at a time; all warps get the same.
+// there on, and true for `high`. A warp tests 32 keys at a time; all warps get the same result.
 template <typename Holds>
 __device__ u32 first_key(u32 low, u32 high, Holds holds) {
     while (true) {
@@ -138,8 +138,8 @@ __device__ u32 first_key(u32 low, u32 high, Holds holds) {
     }
 }
 
-// What a logit weighs against the best one, as an integer: 2^44 is as much as the best. Sums of
-// integers are the same in any order, which makes a draw independent of who adds what.
+// The weight of a logit relative to the best one, as an integer: 2^44 is the weight of the best.
+// Sums of integers are the same in any order, so a draw does not depend on the order of additions.
 class Weigher {
   public:
     static constexpr int kBits = 44;  // a vocabulary of 2^19 sums below 2^63
@@ -174,7 +174,7 @@ class Weigher {
         const double in_units = fma(p, scale, 0x1p52);  // the nearest integer in its last bits
         return static_cast<u64>(__double_as_longlong(in_units)) & ((u64{1} << 52) - 1);
     }
-    // Less than this part of the best one's weight, by the CPU's own arithmetic.
+    // Whether the weight is less than this part of the best one's, by the CPU's arithmetic.
     __device__ bool below(float x, float part) const {
         double nats = (static_cast<double>(x) - static_cast<double>(best_)) /
                       static_cast<double>(temperature_);

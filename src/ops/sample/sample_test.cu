@@ -587,7 +587,7 @@ TEST_F(SampleTest, LongWindowsMoveOnAndRowsCanBeCopied) {
         }
         if (step >= kSteps / 2) EXPECT_EQ(history[5], history[2]);
     }
-    // What nobody looks at is not sent.
+    // Unused tokens are not uploaded.
     const Ledger spent = ledger_;
     sampler.set_row(0, plain(), 0, history[4], kMost, &ledger_);
     EXPECT_EQ(ledger_.since(spent).host_to_device().bytes, sizeof(SampleRow));

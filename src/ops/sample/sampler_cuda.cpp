@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint32_t kNumberBits = 28;
 constexpr std::uint32_t kNumberMask = (1u << kNumberBits) - 1;
 
-// Of the pinned memory that recent tokens go through, however many a row has.
+// Tokens of the pinned staging memory for recent tokens, however many a row has.
 constexpr std::size_t kTokensStaged = 16384;
 
 std::size_t size(int n) { return static_cast<std::size_t>(n); }
@@ -56,7 +56,7 @@ Sampler::Sampler(const Stream& stream, int max_rows, int most_recent, int ring_s
     std::memset(ring_.data(), 0, ring_.size());
     std::memset(staging_.data(), 0, staging_.size());
     stream_.fill(memory_.data(), 0, memory_.size());
-    // What is asked of the kernels once is not asked while capturing.
+    // Queries the kernels' attributes now, because a query is not allowed during a capture.
     sample_team_fits(1, 1);
     sample_team_fits(1, 8);
 }
@@ -74,7 +74,7 @@ void Sampler::set_row(int row, const ops::SampleParams& params, std::int64_t pos
     ops::check_sample_params(params);
     MR_CHECK(row >= 0 && row < max_rows(), "the row is one of the sampler's");
     MR_CHECK(window >= 0 && window <= most_recent(), "the window is at most most_recent() tokens");
-    if (params.repeat_penalty == 1.0f) window = 0;  // then nobody looks at them
+    if (params.repeat_penalty == 1.0f) window = 0;  // then they are not used
     uploaded_[size(row)].synchronize();
     SampleRow& to = staged(row);
     to = {};
@@ -106,7 +106,7 @@ void Sampler::copy_row(int to, int from) {
              "the rows are two of the sampler's");
     if (to == from) return;
     uploaded_[size(to)].synchronize();
-    staged(to) = staged(from);  // for kind(), and for how much of the ring there is
+    staged(to) = staged(from);  // for kind(), and for the tokens in the ring
     stream_.on_device(state_.rows + to, state_.rows + from, sizeof(SampleRow));
     stream_.on_device(state_.next_ids + to, state_.next_ids + from, sizeof(std::int32_t));
     if (staged(from).window > 0) {
@@ -204,7 +204,7 @@ ops::Sampled Sampler::wait(int row, std::uint64_t step) const {
         }
         if (spins % kSpins == 0) std::this_thread::yield();
         if (spins % (kSpins * 64) != 0) continue;
-        // Is anybody still working on it? A failed device never writes.
+        // Check that the device still works: a failed one never writes.
         const cudaError_t status = cudaStreamQuery(stream_.raw());
         if (status == cudaErrorNotReady) continue;
         MR_CUDA_CALL(status);

@@ -324,8 +324,8 @@ MR_INLINE void store_n(float* p, Vec a, int n) {
     }
 }
 
-// A square of 4 x 4 floats turned: to[p * width + i] = from[i * stride + p].
-MR_INLINE void turn4(float* to, std::int64_t width, const float* from, std::int64_t stride) {
+// A square of 4 x 4 floats transposed: to[p * width + i] = from[i * stride + p].
+MR_INLINE void transpose4(float* to, std::int64_t width, const float* from, std::int64_t stride) {
 #if defined(MR_VEC_NEON)
     const float32x4_t r0 = vld1q_f32(from), r1 = vld1q_f32(from + stride);
     const float32x4_t r2 = vld1q_f32(from + 2 * stride), r3 = vld1q_f32(from + 3 * stride);

@@ -1,5 +1,4 @@
-// The host's side of a step: which products in which order, and how much of the ring there is room
-// for.
+// The host's side of a step: the order of the products, and the size of the ring buffer.
 #include <algorithm>
 #include <atomic>
 
@@ -33,7 +32,7 @@ std::size_t padded(std::size_t bytes) { return (bytes + 127) / 128 * 128; }
 template <typename R>
 struct Ring {};
 
-// f with the ring and compute type of weights of `type`.
+// Calls f with the ring and the compute type for weights of `type`.
 template <typename F>
 bool with_ring(DType type, F&& f) {
     switch (type) {
@@ -66,10 +65,10 @@ struct Fit {
     bool clear = false;
 };
 
-// The results of so many tiles of a block end together (8 KB of sums, one token).
+// One epilogue takes the results of up to this many tiles of a block (8 KB of sums, one token).
 constexpr int kMostTiles = 16;
 
-// Tiles of 8 rows, where the block that has most then has fewer.
+// Whether to use tiles of 8 rows: where the most loaded block then has fewer rows.
 bool halves(DType type, const LinearIn& in, int blocks) {
     bool can =
         in.finish == Finish::qkv || in.finish == Finish::add || in.finish == Finish::activate;
@@ -81,7 +80,8 @@ bool halves(DType type, const LinearIn& in, int blocks) {
            most(kTileRows / 2) <= kMostTiles * kTileRows / 2;
 }
 
-// All phases of a model, in order, as Phase or as what is accounted for.
+// Calls product() and attention() for all phases of a model, in order: to build them or to account
+// for them.
 template <typename Product, typename Attention>
 void each_phase(const StepModel& model, Product&& product, Attention&& attention) {
     const auto layers = static_cast<int>(model.layers.size());
@@ -89,8 +89,9 @@ void each_phase(const StepModel& model, Product&& product, Attention&& attention
         const StepLayer& layer = model.layers[static_cast<std::size_t>(i)];
         product(i, layer.qkv, true, true);
         if (model.parallel) {
-            // `up` needs what `qkv` needs, so it is done while other blocks end that; `down` while
-            // attention's results are on their way; and blocks add `out` to what they added `down`.
+            // `up` has the input of `qkv`, so blocks compute it while others end `qkv`, and `down`
+            // while attention's results are in flight. A block adds `out` to the rows to which it
+            // has added `down`.
             product(i, layer.up, false, false);
             attention(i, layer.kv);
             product(i, layer.down, true, false);
@@ -105,7 +106,7 @@ void each_phase(const StepModel& model, Product&& product, Attention&& attention
     if (model.head.w) product(-1, model.head, true, false);
 }
 
-// The words that the phases of one token hand on, in the order of their memory.
+// The words that the phases of one token pass on, in the order of their memory.
 struct Words {
     explicit Words(const StepShape& shape) {
         const std::int64_t q_dim = shape.heads * shape.head_dim;
@@ -118,8 +119,8 @@ struct Words {
     std::int64_t x = 0, qkv, attn, up, part, all;  // where each begins
 };
 
-// Whether a step of one token can hand its results on as words: rows that a thread's registers
-// hold, whole pieces of them, results that one pass ends.
+// Whether a step of one token can pass on its results as words: rows must fit into registers and
+// consist of whole pieces, and one epilogue must take all results of a product.
 bool with_words(const StepModel& model) {
     const int blocks = limits().multiprocessors;
     const Tensor& x = model.layers.front().qkv.x;
@@ -152,8 +153,8 @@ StepShape shape_of(const StepModel& model) {
             .rows = static_cast<int>(layer.qkv.x.rows())};
 }
 
-// Who sends what to whom. A phase's tag is its place in the order, from 1; 0 is what the step
-// begins with.
+// Connects the phases: which words each reads and writes. A phase's tag is its place in the order,
+// from 1; tag 0 is that of the step's input.
 void link(const StepModel& model, std::vector<Phase>& phases, Word* memory) {
     const Words words(shape_of(model));
     int number = 0, x_tag = 0, qkv_tag = 0, up_tag = 0, attn_tag = 0;
@@ -173,8 +174,8 @@ void link(const StepModel& model, std::vector<Phase>& phases, Word* memory) {
             } else if (in.finish == Finish::gate || in.finish == Finish::activate) {
                 phase.out = memory + words.up, up_tag = number;
             } else if (in.finish == Finish::add) {
-                // Two sums on the same rows without a barrier between: the first is in memory, its
-                // block's own, and only the second goes on.
+                // Two products add to the same rows without a barrier between them. The first sum
+                // stays in memory, where only its own block reads it; only the second is sent on.
                 const bool second =
                     phases[static_cast<std::size_t>(number) - 2].p.finish == Finish::add &&
                     phases[static_cast<std::size_t>(number) - 2].keys == nullptr;
@@ -220,8 +221,9 @@ std::vector<Phase> phases_of(const StepModel& model, Fit& fit) {
                 fit.flight = R::kFlight;
                 fit.clear = fit.clear || phase.p.k % R::Weights::kGranule != 0;
             });
-            // The tiles of all products go round the blocks, so that all get as many. What is added
-            // to the same rows without a barrier between is one block's.
+            // The tiles of all products are dealt to the blocks in turn, so that all get as many.
+            // Tiles that are added to the same rows without a barrier between them go to the same
+            // block.
             const bool same = in.finish == Finish::add && !wait;
             phase.first_block = same ? phases.back().first_block : next;
             next = (next + phase.p.tiles) % blocks;
@@ -305,7 +307,7 @@ StepProgram::StepProgram(const StepModel& model, std::span<std::byte> memory, co
         part_words_ = words + step::Words(shape).part * static_cast<std::int64_t>(sizeof(Word));
     }
     for (StepLayer& layer : model_.layers)
-        layer.qkv.batch = nullptr;  // the caller's, and in phases
+        layer.qkv.batch = nullptr;  // the caller's, which phases hold already
     phases_ = static_cast<int>(phases.size());
     blocks_ = step::limits().multiprocessors;
     stages_ = fit.stages;
@@ -320,7 +322,7 @@ StepProgram::StepProgram(const StepModel& model, std::span<std::byte> memory, co
         },
         [](int, const ops::PagedKv&) {});
     stream.fill(memory.data(), 0, step::kBarrierBytes);
-    // Tags begin with 0: no word may have one of them yet.
+    // Tags begin with 0: no word may hold an expected tag before it is sent.
     const auto words_bytes = static_cast<std::size_t>(memory.data() + memory.size() - words);
     if (words_) stream.fill(words, 0xff, words_bytes);
     stream.to_device(memory.data() + step::kBarrierBytes, phases.data(),
@@ -345,7 +347,7 @@ void StepProgram::run(const Context& ctx, const ops::DeviceBatch& batch) const {
     const auto stamped = [&](OpKind kind, const char* name, int layer, const OpRecord& work) {
         at.layer = layer;
         Stamp* stamp = account(at, kind, name, work);
-        if (!args.stamps) args.stamps = stamp;  // they follow one another
+        if (!args.stamps) args.stamps = stamp;  // the others follow it
     };
     auto done = products_.begin();
     each_phase(

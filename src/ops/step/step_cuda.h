@@ -1,17 +1,17 @@
 // The layers of a decode step as one kernel that stays on the device from the first product to the
 // last.
 //
-// A decode step reads every weight once and computes little with it, so it is as fast as the
-// weights flow. Kernel after kernel, the flow stops at each boundary: the last block ends, the next
-// kernel starts, norms its input, asks for its first weights. Weights depend on nothing, though:
-// here some warps of every block do nothing but ask for them, in the order in which they will be
-// needed, through a ring in shared memory and across all boundaries. The other warps multiply.
-// Where a product needs what another one made, the results of one token come as words that say
-// themselves that they have come (step_link.cuh), and several tokens' blocks meet at a barrier of
-// the whole grid; while they wait, the ring fills.
+// A decode step reads every weight once and computes little with it, so the flow of weights from
+// memory bounds it. With one kernel after the other the flow stops at each boundary: the last block
+// ends, the next kernel starts, norms its input and loads its first weights. Weights depend on no
+// result, though. Here some warps of every block only load weights, in the order in which the
+// products need them, into a ring buffer in shared memory and across all boundaries. The other
+// warps multiply. Where a product needs the results of another, those of one token arrive as tagged
+// words (step_link.cuh), and with several tokens the blocks meet at a barrier of the whole grid.
+// While they wait, the ring fills.
 //
-// The results have the bits of linear_small() and attention_decode(): the instructions and their
-// order are the same, and so are the functions (small_input.cuh, small_finish.cuh,
+// The results have the bits of linear_small() and attention_decode(), because the instructions,
+// their order and the functions are the same (small_input.cuh, small_finish.cuh,
 // ops/attention/paged/decode.cuh; step_finish.cuh has one token's results in the order that suits
 // it).
 #pragma once
@@ -28,7 +28,7 @@
 
 namespace mr::cuda {
 
-// Tokens in one step, at most: with 8, the kernels one by one are faster.
+// The most tokens of a step: with 8, separate kernels are faster.
 inline constexpr int kStepRows = 4;
 
 struct StepLayer {
@@ -37,21 +37,21 @@ struct StepLayer {
 };
 struct StepModel {
     std::vector<StepLayer> layers;
-    LinearIn head = {};     // w none: the caller's
-    bool parallel = false;  // `up` reads what `qkv` reads, not what `out` has made of it
+    LinearIn head = {};     // w none: the caller computes it
+    bool parallel = false;  // `up` reads the input of `qkv`, not the result of `out`
     Tensor q, attn;         // [rows, heads, head_dim]
     ops::AttentionMask mask;
     float scale = 0;
-    int keys = 0;  // that a sequence may have, at most
+    int keys = 0;  // the most that a sequence may have
 };
 
 // Whether there is a kernel for this model on this device: products of one type, attention on
 // tensor cores over a cache of the compute type, inputs that fit into shared memory.
 bool step_takes(const StepModel& model);
 
-// The blocks of a step wait for one another, so all must be on the device at once: two steps of one
-// process, in two streams, could each have half of it and wait forever. Whoever has the turn may
-// run steps; it is given back at the end.
+// The blocks of a step wait for one another, so all must be on the device at once. Two steps of one
+// process in two streams could each occupy half of the device and wait forever. The holder of the
+// turn may run steps; the destructor gives the turn back.
 class StepTurn {
   public:
     StepTurn() = default;
@@ -64,7 +64,7 @@ class StepTurn {
     bool taken_ = false;
 };
 
-// What decides how much memory a program needs.
+// The sizes that determine how much memory a program needs.
 struct StepShape {
     int layers = 0;
     std::int64_t dim = 0, hidden = 0;
@@ -73,17 +73,18 @@ struct StepShape {
     int rows = 1;
 };
 
-// What is constant about a step of so many rows: everything but lengths.
+// Everything about a step of a given number of rows but the lengths of its sequences.
 class StepProgram {
   public:
     // Device memory for a program.
     static std::size_t bytes(const StepShape& shape);
-    // `memory` stays the program's. Copies once, and waits for it.
+    // The program uses `memory` as long as it exists. The constructor copies to it and waits for
+    // the copy.
     StepProgram(const StepModel& model, std::span<std::byte> memory, const Stream& stream,
                 Ledger* ledger);
 
-    // x, in place, through all layers; then the head, if it has one. batch: that of the model's
-    // qkv, with the keys of now. ctx.scratch: attention's.
+    // Takes x, in place, through all layers and then through the head, if the model has one. batch
+    // is that of the model's qkv with the present number of keys; ctx.scratch is attention's.
     void run(const Context& ctx, const ops::DeviceBatch& batch) const;
     bool has_head() const { return model_.head.w.data != nullptr; }
 
@@ -94,13 +95,13 @@ class StepProgram {
         OpRecord work;
     };
     StepModel model_;
-    std::vector<Product> products_;  // in the order of the phases, for the account
+    std::vector<Product> products_;  // in the order of the phases, for the ledger
     std::span<std::byte> memory_;
     int rows_ = 0, phases_ = 0;
     int blocks_ = 0, stages_ = 0;  // of the grid; of the ring
     int flight_ = 0;
-    bool clear_ = false;  // the ring, before anything else
-    bool words_ = false;  // one token, whose phases hand on words (step_link.cuh)
+    bool clear_ = false;  // fill the ring with zeros first
+    bool words_ = false;  // one token: phases pass on tagged words (step_link.cuh)
     std::byte* part_words_ = nullptr;
     std::size_t ring_bytes_ = 0, shared_bytes_ = 0;
 };

@@ -1,5 +1,5 @@
-// What becomes of a product's sums in a step of one token: small_finish.cuh's arithmetic, with
-// everything that does not need the sums done before they are there, and the results sent on.
+// The epilogue of a product in a step of one token: the arithmetic of small_finish.cuh. Loads that
+// do not need the sums are issued before the sums are there, and the results are sent on as words.
 #pragma once
 
 #include "core/cuda/mma.cuh"
@@ -9,8 +9,8 @@
 
 namespace mr::cuda::step {
 
-// The results of a block's tiles first, first + step, ... go round the threads: result i is one row
-// of the output, or two neighbours that make one word.
+// The results of a block's tiles first, first + step, ... are dealt to the threads in turn. Result
+// i is one row of the output, or two neighbouring rows that make one word.
 struct Results {
     const Phase& phase;
     int first, step;
@@ -35,13 +35,13 @@ struct Results {
     }
 };
 
-// What a thread will need for a result besides the sums.
+// The operands of a result's epilogue besides the sums, loaded ahead.
 struct HeldFinish {
     float residual = 0;
     float2 bias{0, 0};
-    float2 turn{1, 0};
-    unsigned* cache = nullptr;  // where the pair goes besides, of keys and values
-    bool turned = false;
+    float2 rotation{1, 0};
+    unsigned* cache = nullptr;  // keys and values: where the pair goes as well
+    bool rotated = false;
 };
 template <typename T>
 __device__ __forceinline__ HeldFinish held_finish(const Results& results, int row, int2 where,
@@ -54,8 +54,8 @@ __device__ __forceinline__ HeldFinish held_finish(const Results& results, int ro
         if (results.pairs()) held.bias.y = p.bias[row + 1];
     }
     if (p.finish == Finish::qkv) {
-        held.turned = small::is_turned(p, row);
-        if (held.turned) held.turn = small::turn_of(p, row, where.x);
+        held.rotated = small::is_rotated(p, row);
+        if (held.rotated) held.rotation = small::rotation_of(p, row, where.x);
         if (row >= p.heads * p.head_dim) {
             const small::CachePlace to = small::cache_place(p, where, row);
             held.cache = reinterpret_cast<unsigned*>(static_cast<T*>(to.cache) + to.at);
@@ -101,13 +101,13 @@ __device__ __forceinline__ void send_tiles(const Results& results, const float* 
         if (p.bias && !gate) a += held.bias.x, b += held.bias.y;
         if (gate || p.finish == Finish::activate) {
 #pragma unroll 1
-            for (int j = 0; j < 2; ++j) {  // one copy of the code: there is much of it
+            for (int j = 0; j < 2; ++j) {  // not unrolled: the code is long
                 const float first = small::activate_by(a, p.activation);
                 a = b;
                 b = first;
             }
-        } else if (held.turned) {
-            rotate_pair(a, b, held.turn);
+        } else if (held.rotated) {
+            rotate_pair(a, b, held.rotation);
         }
         if (gate) {
             float up_a = add_warps(at + kTileRows / 2, kTileRows);

@@ -13,28 +13,29 @@ namespace mr::cuda::step {
 
 using small::HeldNorm;
 
-// All blocks arrive, then wait. The counter's top bit turns when the last one has come, and its
-// other bits are then as they were: nobody needs to reset it. One thread of a block calls all of
-// it.
+// A barrier of the grid: all blocks arrive, then wait. The counter's top bit flips when the last
+// block has arrived, and its other bits then have their old values, so it needs no reset. One
+// thread of a block makes all calls.
 class GridBarrier {
   public:
-    // Before this block's first arrival, and after the kernels before this one.
-    __device__ explicit GridBarrier(unsigned* counter) : counter_(counter), turned_(~top()) {}
+    // Construct it before this block's first arrival and after the kernels before this one.
+    __device__ explicit GridBarrier(unsigned* counter) : counter_(counter), phase_(~top()) {}
     GridBarrier() = default;  // none
-    // What the block wrote before a barrier of its own can be read by whoever has waited.
+    // After a barrier of the block: what the block wrote before it can be read by every block that
+    // has waited.
     __device__ void arrive() const {
         const unsigned step = blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1u;
         asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter_), "r"(step)
                      : "memory");
     }
-    // A block that never comes (it found no room) ends the kernel after a minute: an error instead
-    // of silence.
+    // If a block is missing (it found no room on the device), the kernel traps after a minute
+    // instead of hanging.
     __device__ void wait() {
         const long long begin = clock64();
-        while (((top() ^ turned_) & 0x80000000u) != 0) {
+        while (((top() ^ phase_) & 0x80000000u) != 0) {
             if (clock64() - begin > (1ll << 37)) __trap();
         }
-        turned_ = ~turned_;
+        phase_ = ~phase_;
     }
 
   private:
@@ -44,16 +45,17 @@ class GridBarrier {
         return now;
     }
     unsigned* counter_ = nullptr;
-    unsigned turned_ = 0;  // its top bit: what the counter's will be when all have come
+    unsigned phase_ = 0;  // its top bit is the counter's once all have arrived
 };
 
-// All threads that multiply.
+// Called by all threads that multiply.
 __device__ __forceinline__ void meet(GridBarrier& grid) {
     if (threadIdx.x == 0) grid.wait();
     WarpsTeam<kMultiplying>{0, 1}.sync();
 }
 
-// Where a warp is in the ring: which stage comes next, and for the how-manieth time.
+// A warp's position in the ring buffer: the next stage, and the parity of the pass through the
+// ring.
 struct Place {
     int stage = 0;
     unsigned parity;
@@ -86,24 +88,24 @@ __device__ __forceinline__ Source source_of(const Phase& phase) {
             phase.half};
 }
 
-// The warps that fetch: all weights of this block's tiles, as fast as the ring is emptied.
+// The loading warps: they load all weights of this block's tiles as fast as the ring empties.
 template <typename R>
 __device__ void fetch_all(const Args& a, unsigned ring, const Barriers& barriers) {
     const int lane = static_cast<int>(threadIdx.x) - kMultiplying;
     const unsigned full = shared_address(barriers.full), empty = shared_address(barriers.empty);
     const std::uint64_t policy = read_once_policy();
     Place place{0, 1};   // at first all stages are free
-    Place oldest{0, 0};  // of those on their way
+    Place oldest{0, 0};  // of the stages in flight
     int under_way = 0;
     Source source = source_of(a.phases[0]);
     for (int i = 0; i < a.count; ++i) {
-        const Source next = source_of(a.phases[min(i + 1, a.count - 1)]);  // under way meanwhile
+        const Source next = source_of(a.phases[min(i + 1, a.count - 1)]);  // loaded meanwhile
         for (int tile = first_tile(source.first_block); tile < source.tiles;
              tile += static_cast<int>(gridDim.x)) {
             typename R::Fetch fetch = R::begin(source, tile, lane);
             while (fetch.left > 0) {
-                // With more on its way than keeps the memory busy, whatever else is read or
-                // written would only wait longer.
+                // More loads in flight than keep the memory busy would only delay other reads and
+                // writes.
                 if (under_way == a.flight) {
                     barrier_wait(full + oldest.stage * 8, oldest.parity);
                     oldest.next(a.stages);
@@ -120,22 +122,22 @@ __device__ void fetch_all(const Args& a, unsigned ring, const Barriers& barriers
     }
 }
 
-// What the threads that multiply share besides the room.
+// What the multiplying threads share besides the room.
 struct Common {
     Phase phases[2];  // this one and the next
     Barriers barriers;
     int2 where[kStepRows];
-    unsigned tags;  // one token: a phase's tag is its number and this
+    unsigned tags;  // one token: added to a phase's number, it is the phase's tag
 };
 static_assert(sizeof(Common) <= kCommonBytes);
 
-// What a thread takes from phase to phase.
+// The state that a thread carries from phase to phase.
 struct Going {
     Place place;
     GridBarrier grid;
 };
-// One product: its input into the room, this block's tiles through the ring, what becomes of them.
-// `number` is the phase's.
+// One product: loads its input into the room, multiplies this block's tiles from the ring, and runs
+// the epilogue. `number` is the phase's.
 template <typename R, typename T, bool kOne>
 __device__ __forceinline__ Going product(const Args& a, const Phase& phase, int number,
                                          unsigned ring, std::byte* room, Common& common,
@@ -143,7 +145,7 @@ __device__ __forceinline__ Going product(const Args& a, const Phase& phase, int 
     using W = typename R::Weights;
     const Params& p = phase.p;
     Place& place = going.place;
-    HeldNorm<W> norm;  // on its way while others end
+    HeldNorm<W> norm;  // loaded while other blocks end
     define(norm);
     if (HeldNorm<W>::possible(p)) norm.load(p);
     if (!kOne && phase.wait) meet(going.grid);
@@ -191,13 +193,13 @@ __device__ __forceinline__ Going product(const Args& a, const Phase& phase, int 
             }
         }
         for (int row = 0; row < rows; ++row) {
-            if (p.norm_weight && row > 0) team.sync();  // the statistics' room is used again
+            if (p.norm_weight && row > 0) team.sync();  // the room of the statistics is reused
             const small::SharedRow<W> to{input + row * p.x_stride, scales + row * (columns / 32)};
             small::load_row<W, T>(p, norm, row, to, columns, sums, team);
         }
     }
     team.sync();
-    if (kOne) stamp_begin(stamp);  // whoever waits for others is not at work yet
+    if (kOne) stamp_begin(stamp);  // waiting does not count as work
 
     const int token = kOne ? 0 : min(lane / 4, rows - 1);
     const unsigned x0 =
@@ -212,8 +214,8 @@ __device__ __forceinline__ Going product(const Args& a, const Phase& phase, int 
 
     for (int done = 0; done < tiles; done += p.pass_tiles) {
         const int count = min(p.pass_tiles, tiles - done);
-        // What a stage needs is on its way to the registers while the one before is multiplied, and
-        // the stage itself is free again.
+        // The operands of a stage are loaded to registers while the stage before is multiplied,
+        // which frees the stage's slot early.
         typename R::template Held<kOne> held[2];
         define(held);
         int loading = 0;  // stage of its tile
@@ -273,7 +275,7 @@ __device__ __forceinline__ Going product(const Args& a, const Phase& phase, int 
     return going;
 }
 
-// Attention of one layer: teams of four warps, two a block, take what would be blocks elsewhere.
+// Attention of one layer: teams of four warps, two a block, do the work of a block of decode.cu.
 template <typename T, int D, bool kOne>
 __device__ __forceinline__ Going attend(const Args& a, const Phase& phase, int number,
                                         unsigned tags, std::byte* room, Going going) {
@@ -304,7 +306,7 @@ __device__ __forceinline__ Going attend(const Args& a, const Phase& phase, int n
     return going;
 }
 
-// R: how weights pass through the ring; T: the compute type; D: the head's width; kOne: one token.
+// R: the ring's layout of weights; T: the compute type; D: head_dim; kOne: one token.
 template <typename R, typename T, int D, bool kOne>
 __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant__ Args a) {
     extern __shared__ __align__(128) std::byte shared[];
@@ -345,7 +347,7 @@ __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant
     Going going{{0, 0}, {}};
     if constexpr (!kOne) going.grid = GridBarrier(a.barrier);
     if (kOne && thread == 0) common.tags = *a.barrier;
-    // Positions and pages stay as they are during a step; its first product is that of q, k and v.
+    // Positions and pages do not change during a step. Its first product is that of q, k and v.
     if (thread < common.phases[0].p.rows) {
         common.where[thread] = small::place_of(common.phases[0].p, thread);
     }
@@ -366,10 +368,10 @@ __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant
                            : product<R, T, kOne>(a, phase, i + 1, ring, room, common, going);
         wait_for_copies();
         const bool arrive = !kOne && phase.arrive;
-        team.sync();  // the room, and the place of the phase, are free
+        team.sync();  // the room and the phase's slot are free
         if (arrive && thread == 0) going.grid.arrive();
     }
-    // The next step's tags begin where this one's end; whoever is last says so.
+    // The tags of the next step begin where those of this step end. The last block writes it.
     if (kOne && thread == 0 && atomicAdd(a.barrier + 1, 1u) + 1 == gridDim.x) {
         a.barrier[1] = 0;
         a.barrier[0] = common.tags + a.count + 1;

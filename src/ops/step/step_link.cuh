@@ -1,7 +1,7 @@
-// How the products and the attention of a step of one token hand their results on: as words that
-// say themselves that they have come (core/cuda/signal.cuh), from the block that has made one to
-// every block that needs it. The functions that read and compute are those of the kernels that a
-// step replaces; these are their other ends.
+// How the products and the attention of a step of one token pass on their results: as tagged words
+// (core/cuda/signal.cuh), from the block that computes a word to every block that needs it. The
+// functions that read and compute are those of the kernels that a step replaces; these structs are
+// their sources and sinks.
 #pragma once
 
 #include "core/cuda/mma.cuh"
@@ -11,7 +11,7 @@
 
 namespace mr::cuda::step {
 
-// A row on its way: a word for every f32, or for two 16-bit numbers.
+// A row of words in flight: one for every f32, or for every two 16-bit numbers.
 struct TaggedRow {
     const Word* words;
     unsigned tag;
@@ -60,7 +60,8 @@ struct TaggedRow {
             }
         }
     }
-    // Eight chunks and a gap, so that threads which read four neighbours each meet all banks.
+    // A gap follows every eight chunks, so that threads that read four neighbours each use all
+    // banks.
     __device__ __forceinline__ void keep(int chunk, const float4& v) const {
         room[chunk + chunk / 8] = v;
     }

@@ -1,9 +1,9 @@
-// How weights pass through the ring of a step: what the warps that fetch ask for, and how the
-// others find it.
+// The ring buffer of a step: how the loading warps fill it with weights and how the multiplying
+// warps read them.
 //
-// A stage is a tile of 16 rows by kWarps * each() granules of columns, each() for each of the warps
-// that multiply; or 8 rows and twice the columns, where that spreads a product better. Granule i of
-// a row belongs to warp i % kWarps, as in small_linear.cuh.
+// A stage is a tile of 16 rows by kWarps * each() granules of columns, each() for each multiplying
+// warp; or of 8 rows and twice the columns, where that balances a product better. Granule i of a
+// row belongs to warp i % kWarps, as in small_linear.cuh.
 #pragma once
 
 #include "core/cuda/bulk.cuh"
@@ -18,17 +18,17 @@ using small::kTileRows;
 using small::kWarps;
 using small::Params;
 
-// What the fetching warps need to know of a product.
+// A product as the loading warps see it.
 struct Source {
     const std::byte* w;
     int k, n, tiles, lower;
     int upper_step;  // rows from one tile's upper half to the next one's
     int first_block;
-    bool half;  // tiles of 8 rows: what would be the lower half are the next columns
+    bool half;  // tiles of 8 rows: the next columns in place of the lower half
 };
 
-// The layout of f16 and bf16: a row's piece of a stage lies together, rows kPitch apart, so that
-// the lanes of a load meet different banks.
+// The layout of f16 and bf16: a row's part of a stage is contiguous, and rows are kPitch apart, so
+// that the lanes of a load use different banks.
 template <typename T>
 struct HalfRing {
     using Weights = small::HalfWeights<T>;
@@ -39,20 +39,20 @@ struct HalfRing {
 
     static constexpr int kFetching = 128, kArrivals = 128;  // threads; on the barrier `full`
 
-    static constexpr int kFlight = 4;  // stages on their way at once, at most
+    static constexpr int kFlight = 4;  // the most stages in flight
 
-    // Copies of 16 bytes: bulk copies of the kilobyte that a row has in a stage are slower. Thread
-    // 8 r + i has every eighth piece of row r.
+    // Copies of 16 bytes: bulk copies of a row's kilobyte of a stage are slower. Thread 8 r + i
+    // copies every eighth piece of row r.
     struct Fetch {
         const std::byte* from;
         int left;   // bytes of a row
-        int ahead;  // of them, what others have before this thread's
+        int ahead;  // of them, those before this thread's
         int step;
     };
     static __device__ __forceinline__ Fetch begin(const Source& s, int tile, int thread) {
         const int upper = tile * s.upper_step, r = thread / 8;
         const bool ahead = s.half && r >= 8;
-        // Rows past the last are read as the last; their results go nowhere.
+        // Rows past the last one read the last one; their results are dropped.
         const int row = min(r < 8 ? upper + r : upper + (s.half ? 0 : s.lower) + r - 8, s.n - 1);
         const int at = thread % 8 * 16 + (ahead ? kRowBytes : 0);
         return {s.w + static_cast<std::int64_t>(row) * s.k * 2 + at, s.k * 2, at,
@@ -72,7 +72,7 @@ struct HalfRing {
     }
     static __device__ __forceinline__ int each(bool half) { return half ? 2 : 1; }
 
-    // What a lane needs of a warp's granules of a stage.
+    // A lane's operands of its warp's granules of a stage.
     template <bool kOne>
     struct Held {
         uint4 u[2], l[2], b[2];
@@ -116,7 +116,8 @@ struct HalfRing {
     };
 };
 
-// q8_0x8 and q4_0x8: a half tile's records lie together in memory, so a stage is two copies.
+// q8_0x8 and q4_0x8: the records of a half tile are contiguous in memory, so a stage takes two
+// copies.
 template <typename Layout>
 struct QuantRing {
     using Weights = small::QuantWeights<Layout>;
@@ -128,7 +129,7 @@ struct QuantRing {
     static constexpr int kFlight = 3;
     static __device__ __forceinline__ int each(bool) { return kEach; }
 
-    // Lanes 0 and 1 have the halves.
+    // Lanes 0 and 1 copy one half each.
     struct Fetch {
         const std::byte* from;
         int halves;

@@ -70,7 +70,7 @@ void attention_forward(const Attention& attention, void* stream) {
     mr::cuda::Stream borrowed(static_cast<CUstream_st*>(stream));
     mr::Context ctx;
     ctx.cuda = &borrowed;
-    ctx.dependent_launch = false;  // what came before in the stream is not ours
+    ctx.dependent_launch = false;  // the kernels before in the stream are the caller's
     mr::cuda::flash_forward(ctx, c.out, c.lse, c.q, c.k, c.v, c.batch, c.mask, c.scale);
 }
 

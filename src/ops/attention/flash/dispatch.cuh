@@ -1,6 +1,6 @@
 // The kernels that flash_forward() chooses between (flash_cuda.cpp), and for pages
-// attention_prefill() (attention_cuda.cu). All take a checked Problem with at least one query, and
-// do nothing about the ledger.
+// attention_prefill() (attention_cuda.cu). All take a checked Problem with at least one query and
+// leave the ledger to the caller.
 #pragma once
 
 #include "core/cuda/kernel.cuh"
@@ -20,7 +20,7 @@ constexpr bool mma_takes_pages(int head_dim) {
     return head_dim == 64 || head_dim == 80 || head_dim == 96 || head_dim == 128 || head_dim == 256;
 }
 void forward_mma(const Context& ctx, const Problem& p, Stamp* stamp, const PagedKeys& paged = {});
-// Everything, everywhere. flash/forward/plain.cu
+// Any type, any device. flash/forward/plain.cu
 void forward_plain(const Context& ctx, const Problem& p, Stamp* stamp);
 
 }  // namespace mr::cuda::flash

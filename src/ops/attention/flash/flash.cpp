@@ -54,8 +54,8 @@ struct Problem {
 void check_rows(const HeadRows& x) {
     MR_CHECK(x.tensor.shape.rank == 3 && x.tensor.dtype == DType::f32,
              "attention's tensors are f32 [tokens, heads, head_dim] on the CPU");
-    MR_CHECK(x.tokens() >= 0 && x.tokens() <= std::numeric_limits<std::int32_t>::max(),
-             "attention's tensors have at most 2^31 - 1 tokens");
+    MR_CHECK(x.tokens() >= 0 && x.tokens() < KeyMask::kNever,
+             "attention's tensors have less than 2^30 tokens");
     MR_CHECK(x.token_stride >= x.heads() * x.head_dim(),
              "a token's stride is no less than heads * head_dim");
     MR_CHECK(x.tensor.data || x.tokens() == 0, "attention's tensors have memory: no null pointers");
@@ -113,8 +113,8 @@ Problem checked(const Context& ctx, const HeadRows& q, const HeadRows& k, const 
             static_cast<int>(q.head_dim())};
 }
 
-// What the ledger is told: tokens that belong to a sequence, and (query, key) pairs that the mask
-// leaves, of one head.
+// The amounts for the ledger: tokens that belong to a sequence, and (query, key) pairs of one head
+// that the mask leaves.
 struct Amount {
     std::uint64_t q_bytes, k_bytes, lse_bytes;  // of q or out, of k or v, of lse
     std::uint64_t product_flops;                // of one product over all pairs of query and key

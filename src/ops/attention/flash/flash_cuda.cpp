@@ -1,4 +1,4 @@
-// The contract of attention on plain tensors on the GPU, and which kernel keeps it.
+// Attention on plain tensors on the GPU: checks, and the choice of the kernel.
 #include "ops/attention/flash/flash_cuda.h"
 
 #include "core/cuda/device.h"

@@ -63,8 +63,8 @@ MR_INLINE void row_block(const FlashBackwardTile& tile, int row, int lo, int hi,
     }
     if constexpr (R == 4) {  // whole vectors of keys: those outside of [lo, hi) weigh 0
         for (int j = first; j < last; j += 4) {
-            turn4(&by_key.p[j][row], kBlockRows, &s[0][j], kTileKeys);
-            turn4(&by_key.ds[j][row], kBlockRows, &dp[0][j], kTileKeys);
+            transpose4(&by_key.p[j][row], kBlockRows, &s[0][j], kTileKeys);
+            transpose4(&by_key.ds[j][row], kBlockRows, &dp[0][j], kTileKeys);
         }
     }
     add_weighted<R>(tile.dq + at, tile.stride, tile.keys, tile.key_stride, tile.head_dim, lo, hi,
@@ -99,7 +99,7 @@ void flash_backward_tile(const FlashBackwardTile& tile) {
         any_hi = any_hi > tile.hi[r] ? any_hi : tile.hi[r];
     }
     if (any_lo >= any_hi) return;
-    // Each block of rows goes through the keys that one of its rows sees; the others weigh 0.
+    // Each block of rows goes through the keys that one of its rows sees; the others have weight 0.
     ByKey by_key;
     for (int j = any_lo; j < any_hi; ++j) {
         for (int r = 0; r < tile.rows; ++r) by_key.p[j][r] = by_key.ds[j][r] = 0;

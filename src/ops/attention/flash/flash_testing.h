@@ -1,4 +1,4 @@
-// What the tests of attention on plain tensors on the GPU share.
+// Shared by the tests of attention on plain tensors on the GPU.
 #pragma once
 
 #include <algorithm>

@@ -17,46 +17,36 @@ struct Sequence {
     constexpr int position(int query) const { return keys - queries + query; }
 };
 
-// Key j is seen from position p where j < hi(p) and (j >= lo(p) or j < sinks). hi and lo never fall
-// with p. Below 2^30 positions, windows, blocks and sinks.
-struct Mask {
-    enum class Kind : std::int32_t { full, causal, block_causal };
-    static constexpr int kNever = 1 << 30;
+// Kernels hold the definition itself and compare keys with its bounds.
+using Mask = ops::KeyMask;
 
-    Kind kind = Kind::full;
-    int block = 1;
-    int window = kNever;
-    int sinks = 0;
+// The bounds of Mask for the one-pass backward, which computes them for every score of a cut tile.
+// A sum and a minimum cost less there than the cases of Mask: full and causal differ in a number
+// alone, and a bound may be negative where Mask's is 0. mask_test.cpp compares them with Mask.
+struct ScoreBounds {
+    const Mask& mask;
+    int beyond;  // full, causal: position p sees keys below p + beyond
 
-    constexpr Mask() = default;
-    constexpr explicit Mask(const ops::AttentionMask& m)
-        : kind(m.kind == ops::AttentionMask::Kind::causal         ? Kind::causal
-               : m.kind == ops::AttentionMask::Kind::block_causal ? Kind::block_causal
-                                                                  : Kind::full),
-          block(std::min(m.block, kNever)),
-          window(m.window > 0 ? std::min(m.window, kNever) : kNever),
-          sinks(m.window > 0 ? std::min(m.sinks, kNever) : 0) {}
-
+    constexpr explicit ScoreBounds(const Mask& m)
+        : mask(m), beyond(m.kind == Mask::Kind::full ? Mask::kNever : 1) {}
     constexpr int hi(int p, int keys) const {
-        if (kind == Kind::full) return keys;
-        if (p < 0) return 0;
-        const int end = kind == Kind::causal ? p + 1 : (p / block + 1) * block;
-        return std::min(end, keys);
+        int end = std::min(keys, p + beyond);
+        if (mask.kind == Mask::Kind::block_causal) end = mask.hi(p, keys);
+        return end;
     }
-    constexpr int lo(int p) const { return std::max(0, p - window + 1); }
-    constexpr bool sees(int p, int j, int keys) const {
-        return j < hi(p, keys) && (j >= lo(p) || j < sinks);
-    }
+    constexpr int lo(int p) const { return p - mask.window + 1; }
 };
 
-// The tiles of kTile keys that the queries [first, last] (positions) see anything of, in the order
-// of visits: the last keys first, because that is where causal masks cut, the sinks at the end.
+// The tiles of kTile keys of which the queries [first, last] (positions) see a key, in the order of
+// visits: from the last keys to the first, because causal masks cut the last ones, and the sinks at
+// the end.
 template <int kTile>
 struct KeyTiles {
-    int sink_end = 0;            // tiles [0, sink_end)
-    int begin = 0, end = 0;      // and [begin, end)
-    int all_lo = 0, all_hi = 0;  // what every query sees: keys [all_lo, all_hi) ...
-    int sinks = 0;               // ... and, below all_hi, [0, sinks)
+    int sink_end = 0;        // tiles [0, sink_end)
+    int begin = 0, end = 0;  // and [begin, end)
+    // Every query sees keys [all_lo, all_hi) and, below all_hi, [0, sinks).
+    int all_lo = 0, all_hi = 0;
+    int sinks = 0;
 
     constexpr KeyTiles(const Mask& mask, int first, int last, int keys) {
         const int hi = mask.hi(last, keys), lo = std::min(mask.lo(first), hi);
@@ -73,11 +63,11 @@ struct KeyTiles {
     constexpr int at(int i) const {
         return (i < end - begin ? end - 1 - i : sink_end - 1 - (i - (end - begin))) * kTile;
     }
-    // Whether the tile at key n is one of them.
+    // Whether the tile at key n is visited.
     constexpr bool visits(int n) const {
         return n < end * kTile && (n >= begin * kTile || n < sinks);
     }
-    // The one that is visited after the one at key n; below 0: none.
+    // The first key of the tile visited after the one at key n; below 0: none.
     constexpr int after(int n) const {
         const int last_sinks = (sinks + kTile - 1) / kTile * kTile - kTile;
         return n > begin * kTile ? n - kTile : std::min(n - kTile, last_sinks);
@@ -88,22 +78,21 @@ struct KeyTiles {
     }
 };
 
-// The tiles of kTile queries that see anything of the keys [key, key + count), count > 0, of a
-// sequence: one range [begin, end), and whether the mask cuts a tile (rows that are not there are
-// no cut).
+// The tiles of kTile queries of a sequence that see one of the keys [key, key + count), count > 0:
+// one range [begin, end), and whether the mask cuts a tile (missing rows do not count as a cut).
 template <int kTile>
 struct QueryTiles {
     int begin = 0, end = 0;
 
     constexpr QueryTiles(const Mask& mask, const Sequence& s, int key, int count)
         : mask_(mask), s_(s), key_(key), last_(key + count - 1) {
-        // The first position that sees `key`.
+        // The first position that sees `key`: where hi() first exceeds it.
         int from = s.position(0);
         if (mask.kind == Mask::Kind::causal) from = std::max(from, key);
         if (mask.kind == Mask::Kind::block_causal) {
             from = std::max(from, key / mask.block * mask.block);
         }
-        // The last one that sees the last key, or everybody where the first key is a sink.
+        // The last position that sees the last key; all do where the first key is a sink.
         int to = s.keys - 1;
         if (key >= mask.sinks && mask.window < Mask::kNever) {
             to = std::min(to, last_ + mask.window - 1);

@@ -1,5 +1,5 @@
-// What a call of attention on the GPU says, checked: the kernels are given a Problem and trust it.
-// Compiles with and without CUDA, so that the contract is tested without a GPU.
+// A checked call of attention on the GPU: kernels get a Problem and trust it. The file compiles
+// with and without CUDA, so that the contract is tested without a GPU.
 #pragma once
 
 #include <cstdint>

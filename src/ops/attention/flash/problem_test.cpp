@@ -30,17 +30,6 @@ std::vector<AttentionMask> masks() {
             {Kind::causal, 1, 1 << 30, 1 << 30}};
 }
 
-TEST(FlashMask, IsTheReference) {
-    for (const AttentionMask& words : masks()) {
-        const Mask mask(words);
-        for (int p = -20; p < 70; ++p) {
-            for (int j = 0; j < 70; ++j) {
-                ASSERT_EQ(mask.sees(p, j, 70), ops::reference::sees(words, p, j)) << p << ' ' << j;
-            }
-        }
-    }
-}
-
 // Every pair that is seen is in a visited tile, every visited tile has one, no tile comes twice,
 // later ones lie before earlier ones, and a tile that is not cut is seen whole.
 template <int kRows, int kKeys>

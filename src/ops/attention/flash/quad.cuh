@@ -1,4 +1,4 @@
-// Rows in registers, as wgmma leaves them, on their way to memory.
+// Writes rows to memory from registers in the layout of wgmma's results.
 #pragma once
 
 #include "core/cuda/kernel.cuh"

@@ -154,36 +154,6 @@ TEST(FlashReference, ExtremeScoresGiveNoNan) {
     for (double x : r.lse) EXPECT_EQ(x, -std::numeric_limits<double>::infinity());
 }
 
-// The ranges the ops work with are the mask's words.
-TEST(AttentionMask, RangesAreTheDefinition) {
-    for (Kind kind : {Kind::causal, Kind::block_causal, Kind::full}) {
-        for (int block : {1, 2, 3, 8}) {
-            for (int window : {0, 1, 2, 5, 20}) {
-                for (int sinks : {0, 1, 3, 6, 30}) {
-                    const AttentionMask mask{kind, block, window, sinks};
-                    for (int keys : {0, 1, 2, 7, 13}) {
-                        for (int query = -5; query < keys; ++query) {
-                            const VisibleKeys range = visible_keys(mask, query, keys);
-                            int count = 0;
-                            for (int key = 0; key < keys; ++key) {
-                                const bool in =
-                                    key < range.sinks || (key >= range.lo && key < range.hi);
-                                ASSERT_EQ(in, reference::sees(mask, query, key))
-                                    << "query " << query << " key " << key << " of " << keys
-                                    << " block " << block << " window " << window << " sinks "
-                                    << sinks << " kind " << static_cast<int>(kind);
-                                count += in;
-                            }
-                            ASSERT_EQ(range.count(), count);
-                            ASSERT_TRUE(range.sinks == 0 || range.sinks < range.lo);
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
 // The models' own expression, to the bit, and the quotient to an ulp.
 TEST(AttentionScale, IsTheModels) {
     for (int dim = 8; dim <= 256; dim += 8) {

@@ -24,6 +24,7 @@ void check_cache(const Context& ctx, const PagedKv& kv, std::int64_t tokens,
                      std::int64_t{seq.first} + seq.count <= tokens,
                  "a sequence's tokens lie in the batch");
         const std::int64_t end = std::int64_t{seq.position} + seq.count;
+        MR_CHECK(end < KeyMask::kNever, "a sequence has less than 2^30 positions");
         const std::int64_t pages = (end + kv.page_tokens() - 1) / kv.page_tokens();
         MR_CHECK(static_cast<std::int64_t>(seq.pages.size()) >= pages,
                  "a sequence has pages for all its positions");

@@ -9,7 +9,7 @@
 
 namespace mr::ops {
 
-// What a page of the model's caches holds, and all that kernels on a GPU take.
+// Tokens of a page of the model's caches. Kernels on a GPU take no other size.
 inline constexpr int kPageTokens = 32;
 
 // One layer's share of the paged KV cache. A page holds `page_tokens` positions of one sequence:

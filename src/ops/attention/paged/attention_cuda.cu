@@ -1,4 +1,4 @@
-// The contract of attention on the GPU, and which kernel keeps it.
+// Attention over pages on the GPU: checks, and the choice of the kernel.
 #include <algorithm>
 #include <limits>
 
@@ -89,8 +89,8 @@ std::byte* begin_of(std::span<std::byte> scratch) {
     return reinterpret_cast<std::byte*>(padded(reinterpret_cast<std::uintptr_t>(scratch.data())));
 }
 
-// The counters are the last things in the scratch: wherever the partial results of a small batch
-// end, they never reach what a large one will count with.
+// The counters lie at the end of the scratch, so that the partial results of a small batch never
+// overlap the counters of a large one.
 unsigned* counters_in(std::span<std::byte> scratch, std::size_t slots) {
     const auto end = reinterpret_cast<std::uintptr_t>(scratch.data() + scratch.size()) / 256 * 256;
     return reinterpret_cast<unsigned*>(end) - slots;
@@ -145,8 +145,8 @@ void attention_decode(const Context& ctx, Tensor out, Tensor q, const ops::Paged
             return;
         }
     }
-    // A block takes every grid.z-th part. Parts beyond a sequence's end cost a block that looks and
-    // leaves, so there are not more blocks than keep the device busy.
+    // A block takes every grid.z-th part. Parts beyond a sequence's end cost a block that finds
+    // nothing to do, so there are no more blocks than keep the device busy.
     const int z = decode.parts_at_once(std::int64_t{16} * multiprocessors);
     const dim3 grid(static_cast<unsigned>(decode.args.kv_heads),
                     static_cast<unsigned>(decode.tiles), static_cast<unsigned>(z));
@@ -158,8 +158,8 @@ void attention_decode(const Context& ctx, Tensor out, Tensor q, const ops::Paged
 
 namespace {
 
-// Whether the Hopper forward takes it: rows of the cache, tiles of queries and entries of the table
-// are numbered with an int there.
+// Whether the Hopper forward takes the call: it numbers rows of the cache, tiles of queries and
+// entries of the table with an int.
 bool fits_hopper(const flash::Problem& p, const flash::PagedKeys& paged) {
     const std::int64_t sequences = p.sequences, row_tiles = (p.max_queries + 127) / 128;
     return p.head_dim <= flash::kPagedMaxDim &&

@@ -1,5 +1,5 @@
-// Attention over the paged KV cache on the GPU. Nothing about lengths comes from the host: rows,
-// positions and pages are read from the DeviceBatch, so that a captured step can be replayed.
+// Attention over the paged KV cache on the GPU. Kernels read rows, positions and pages from the
+// DeviceBatch in device memory, so that a captured step can be replayed with other lengths.
 //
 // q and out are [tokens, heads, head_dim] in f32, f16 or bf16, alike; the cache is f32, f16 or bf16
 // with pages of 32 tokens; heads is a multiple of kv_heads; head_dim is a multiple of 8, 8 to 256.
@@ -7,16 +7,16 @@
 // 256 (prefill on sm_90a: any multiple of 8 up to 128, too) and the device has them (sm_80); plain
 // kernels everywhere else.
 //
-// Row r of sequence s (rows first[s] .. first[s + 1] - 1 of the batch) sees of the keys
-// [0, positions[first[s + 1] - 1] + 1) what the mask leaves; a row that sees none, or whose scores
-// are all -inf, gives zeros. Rows of no sequence are left as they are. Pages of which nobody sees a
-// key are not read, and their entries in the table not followed: behind the last key that somebody
-// sees, and between sinks and a window. Keys behind the sequence's end never matter.
+// Row r of sequence s (rows first[s] .. first[s + 1] - 1 of the batch) sees those of the keys [0,
+// positions[first[s + 1] - 1] + 1) that the mask leaves; a row that sees none, or whose scores are
+// all -inf, gives zeros. Rows of no sequence are left as they are. A page without a visible key is
+// not read, and its entry in the table is not followed: pages behind the last visible key, and
+// pages between sinks and a window. Keys behind the sequence's end never matter.
 //
-// Limits: 65,535 heads; less than 2^30 rows and keys; rows * heads less than 2^31. What the batch's
-// arrays hold is trusted: first never falls, no sequence has more than max_count rows or stands
-// beyond max_keys, pages that somebody sees lie in the cache. A call that breaks what the host can
-// see throws ContractError with the sentence it broke (problem.cpp).
+// Limits: 65,535 heads; less than 2^30 rows and keys; rows * heads less than 2^31. The contents of
+// the batch's arrays are trusted: first never falls, no sequence has more than max_count rows or a
+// position beyond max_keys, and pages with visible keys lie in the cache. A call that breaks what
+// the host can check throws ContractError with the sentence it broke (problem.cpp).
 //
 // The bits of a row depend on the form (decode or prefill), its query and its sequence's keys and
 // values alone: not on other sequences or rows, the grid, max_keys, or how often it runs.
@@ -55,8 +55,8 @@ void attention(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
 // Scratch of the decode form for at most `rows` rows in a batch (min(tokens, sequences * max_count)
 // of it counts) over at most `max_keys` keys a sequence.
 std::size_t attention_scratch_bytes(int rows, int heads, int head_dim, int max_keys);
-// Zeroes the counters at the end of the scratch, once, before the first attention_decode;
-// they return to zero by themselves. Nobody else may write to that scratch from then on.
+// Zeroes the counters at the end of the scratch, once, before the first attention_decode; kernels
+// reset them to zero. Nothing else may write to that scratch from then on.
 void attention_prepare_scratch(const Stream& stream, std::span<std::byte> scratch, int rows,
                                int heads);
 

@@ -5,8 +5,8 @@
 namespace mr::ops::MR_ISA {
 namespace {
 
-// Turns the scores of one row into weights relative to the new maximum and rescales what the row
-// has so far. Returns false where the row sees nothing here.
+// Replaces the scores of one row by weights relative to the new maximum and rescales the row's sums
+// so far. Returns false where the row sees nothing here.
 MR_INLINE bool softmax_row(const AttentionTile& tile, int row, float* scores) {
     const int lo = tile.lo[row], hi = tile.hi[row];
     if (lo >= hi) return false;

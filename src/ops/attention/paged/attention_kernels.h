@@ -11,7 +11,7 @@ namespace mr::ops {
 inline constexpr int kTileKeys = 64;
 inline constexpr int kBlockRows = 64;  // query rows (token, head) that a task takes along at most
 
-// One tile of keys against a block of query rows, whose running softmax it carries on.
+// One tile of keys against a block of query rows; the kernel updates their running softmax.
 struct AttentionTile {
     int rows = 0;
     int head_dim = 0;

@@ -310,7 +310,7 @@ TEST(Attention, RaggedBatchGivesTheBitsOfEachAlone) {
     });
 }
 
-// What a query may not see cannot reach it, not even as 0 * NaN.
+// Keys that a query may not see cannot reach it, not even as 0 * NaN.
 TEST(Attention, MaskedNanStaysOut) {
     const Shapes s{4, 2, 20, 16};
     for_each_isa([&] {

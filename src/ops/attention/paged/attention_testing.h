@@ -72,7 +72,7 @@ inline bool sees(const AttentionMask& mask, int query, int key) {
 }
 
 // Whether one of the item's rows sees a key of its sequence's page.
-inline bool somebody_sees(const AttentionMask& mask, const Item& item, int page) {
+inline bool any_sees(const AttentionMask& mask, const Item& item, int page) {
     for (int key = 32 * page; key < std::min(32 * page + 32, item.keys); ++key) {
         for (int t = item.keys - item.count; t < item.keys; ++t) {
             if (sees(mask, t, key)) return true;
@@ -104,7 +104,7 @@ class AttentionGpu : public GpuTest {
 
     World make_world(const Shapes& s, std::vector<int> lengths, float deviation = 1) {
         World w{s, std::move(lengths), {}, {}, {}, {}, {}};
-        int total = 3;  // pages that nobody has
+        int total = 3;  // pages of no sequence
         for (const int length : w.lengths) total += (length + 31) / 32;
         std::vector<std::int32_t> deal(static_cast<std::size_t>(total));
         std::iota(deal.begin(), deal.end(), 0);

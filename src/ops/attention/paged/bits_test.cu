@@ -255,7 +255,7 @@ TEST_F(AttentionGpu, ASubBatchTouchesItsOwnRowsAlone) {
         memory_.reset();
         const World w = make_world(s, {100, 70, 2200});
         const std::vector<Item> items{{0, 100, 3}, {1, 70, 1}, {2, 2200, 2}};
-        const Run run = prepare(w, items, 0, 50);  // 50 rows of somebody else come first
+        const Run run = prepare(w, items, 0, 50);  // 50 rows of another batch come first
         give_scratch(s, static_cast<int>(items.size()) * 3, run.batch.max_keys);
         launch_form(form, w, run, kCausal);
         const std::vector<float> got = download(run.out);

@@ -1,5 +1,5 @@
-// What the attention kernels share: which keys a row sees, and how parts of the keys
-// (parts.h) are put together again.
+// Shared by the attention kernels over pages: which keys a row sees, and how the partial results of
+// parts of the keys (parts.h) are combined.
 #pragma once
 
 #include <algorithm>
@@ -40,8 +40,7 @@ struct Args {
 
 struct KeyRange {
     int lo, hi;
-    // Whether a key is one of these, or of the first `sinks`, which a window leaves visible and
-    // which end before hi like all others.
+    // Whether a key is visible: in [lo, hi), or below hi one of the first `sinks`.
     __device__ __forceinline__ bool holds(int key, int sinks) const {
         return (key >= lo || key < sinks) && key < hi;
     }
@@ -53,16 +52,16 @@ __device__ __forceinline__ KeyRange visible(const ops::AttentionMask& mask, int 
     return {seen_from(mask, position), seen_to(mask, keys, position)};
 }
 
-// Where the keys of a part end that are there: `range` is what a tile of rows sees besides the
-// sinks, and what lies before it is the sinks'.
+// The end of the visible keys of a part. `range` is what a tile of rows sees besides the sinks; a
+// part before it holds sinks.
 __device__ __forceinline__ int part_end(const Args& a, const KeyRange& range, int part) {
     const int end = part_begin(part + 1);
     return min(end, end <= range.lo ? a.mask.sinks : range.hi);
 }
 
-// Where the parts of a row lie in its partial results: part p at p, and those of the sinks moved up
-// to them by a multiple of four, so that nobody walks over what lies between. Places [first, sinks)
-// and [begin, end) hold something; `first` is a multiple of four.
+// The slots of a row's parts in its partial results: part p has slot p, and the parts of the sinks
+// are moved up next to the others by a multiple of four, so that no loop runs over the gap. Slots
+// [first, sinks) and [begin, end) are in use; `first` is a multiple of four.
 struct Places {
     int first, sinks, begin, end;
     __device__ __forceinline__ bool hold(int place) const {
@@ -70,8 +69,8 @@ struct Places {
     }
 };
 
-// kTileRows rows of one sequence and kv head, and what of the keys they see. Filled in two steps,
-// because a kernel has other things to load while the position is on its way.
+// kTileRows rows of one sequence and kv head, and the keys that they see. Filled in two steps,
+// because a kernel issues other loads while it waits for the position.
 struct Tile {
     int first, count;  // the sequence: rows [first, first + count) of the batch
     int row, rows;     // the tile: rows [row, row + rows) of count * group; rows <= 0: none
@@ -90,8 +89,8 @@ struct Tile {
     __device__ KeyRange sees(const Args& a, int r) const {
         return visible(a.mask, keys, keys - count + token(a, r));
     }
-    // With the position of the sequence's last row. Later rows see neither earlier first keys nor
-    // earlier last ones, so the first and the last row of the tile say what all see.
+    // The second step, with the position of the sequence's last row. The bounds never fall with the
+    // row, so the first and the last row of the tile give those of all.
     __device__ void see(const Args& a, int last_position) {
         keys = min(last_position + 1, a.max_keys);
         range = {sees(a, 0).lo, sees(a, rows - 1).hi};
@@ -136,11 +135,12 @@ __device__ __forceinline__ float exp2_fast(float x) {
     asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-// What to subtract before taking powers: a row without a finite score has weights of zero.
+// The number to subtract before the exponential: 0 for a row without a finite score, whose weights
+// are zero then.
 __device__ __forceinline__ float base_of(float top) { return top == -INFINITY ? 0.0f : top; }
 
-// True in every thread of the last of `teams` teams that come to this counter, which is zero
-// again; what the others wrote before they came can then be read from L2. `flag` is shared.
+// Arrives at a counter. True in every thread of the last of `teams` teams, which resets the counter
+// and can read from L2 what the others wrote before they arrived. `flag` is in shared memory.
 template <typename Team>
 __device__ __forceinline__ bool last_to_arrive(unsigned* counter, unsigned teams, bool* flag,
                                                Team team) {
@@ -166,8 +166,8 @@ __device__ __forceinline__ void store_normalised(const Args& a, std::int64_t at,
                                                  float weight) {
     static_cast<T*>(a.out)[at] = from_f32<T>(normalised(sum, weight));
 }
-// Tile `tile` of `tiles`, of a kernel whose blocks each list all of them; nothing past the last.
-// Rows that see nothing have no part: whoever is at it writes their zeros.
+// Tile `tile` of `tiles` for a kernel in which every block lists all tiles; an empty tile past the
+// last. Rows that see nothing have no part, so this function writes their zeros.
 template <typename T, int D>
 __device__ __forceinline__ Tile listed_tile(const Args& a, int tiles, int tile) {
     Tile t{};
@@ -186,8 +186,8 @@ __device__ __forceinline__ Tile listed_tile(const Args& a, int tiles, int tile) 
     return t;
 }
 
-// How a decode team is linked to what comes before and after it: here by memory, between kernels.
-// step_link.cuh has another one.
+// Where a decode team reads its inputs and writes its results: memory, between kernels.
+// step_link.cuh has another link.
 struct MemoryLink {
     static constexpr bool kTagged = false;
     // Elements `at` and at + 1 of out; at is even.
@@ -202,8 +202,8 @@ struct MemoryLink {
             *reinterpret_cast<float2*>(to) = pair;
         }
     }
-    // Columns d and d + 1 of a row's partial result at `place`, and with the first what it is
-    // worth.
+    // Writes columns d and d + 1 of a row's partial result to slot `place`, and with the first
+    // columns its greatest score and sum of weights.
     template <int D>
     __device__ __forceinline__ void store_part(const Args& a, std::int64_t slot, int place, int d,
                                                const float2& sums, const float2& top) const {
@@ -212,7 +212,7 @@ struct MemoryLink {
         if (d == 0) a.tops[at] = top;
     }
 };
-// The parts of one row, as memory has them; kCount of them are under way at once in every warp.
+// The parts of one row in memory; every warp has the loads of kCount of them in flight.
 template <int kCount>
 struct MemoryParts {
     const float2* tops;
@@ -238,10 +238,9 @@ struct MemoryParts {
     }
 };
 
-// Puts the parts of a tile's rows together, in an order that is a property of the part's number
-// alone: part p is added by warp p % 4, and the warps' sums are added in one tree. `shared` holds
-// 4 * (dim + 2) floats. A part in which a row sees nothing adds exact zeros. parts_of_slot(slot):
-// where a row's are.
+// Combines the parts of a tile's rows in an order that depends on the parts' numbers alone: warp p
+// % 4 adds part p, and one tree adds the warps' sums. `shared` holds 4 * (dim + 2) floats. A part
+// in which a row sees nothing adds exact zeros. parts_of_slot(slot): where a row's are.
 template <typename T, typename Team, typename Link, typename PartsOf>
 __device__ __forceinline__ void combine(const Args& a, const Tile& t, int kv_head, int dim,
                                         float* shared, Team team, const Link& link,
@@ -257,7 +256,7 @@ __device__ __forceinline__ void combine(const Args& a, const Tile& t, int kv_hea
         constexpr int kInFlight = decltype(parts)::kInFlight;
         float2 of[kInFlight];
         float4 x[kInFlight];
-        // The first parts' sums are under way together with all parts' tops.
+        // The loads of the first parts' sums are in flight together with those of all tops.
         parts.load(first, places, min(4 * lane, dim - 4), of, x);
         float top = -INFINITY;
 #pragma unroll
@@ -298,12 +297,12 @@ __device__ __forceinline__ void combine(const Args& a, const Tile& t, int kv_hea
             };
             link.template store<T>(a, at + d, {sum(d), sum(d + 1)}, weight);
         }
-        team.sync();  // the next row writes the shared sums again
+        team.sync();  // the next row overwrites the shared sums
     }
 }
 
-// The end of a decode team that has written its parts, one of `most` or fewer on the same rows:
-// whoever comes last combines. `flag` and `shared` are shared memory that nobody reads any more.
+// The end of a decode team that has written its parts, one of at most `most` teams on the same
+// rows: the last team combines. `flag` and `shared` are free shared memory.
 template <typename T, typename Team>
 __device__ __forceinline__ void finish(const Args& a, const Tile& t, int kv_head, int dim, int most,
                                        float* shared, bool* flag, Team team) {
@@ -317,8 +316,8 @@ __device__ __forceinline__ void finish(const Args& a, const Tile& t, int kv_head
                [&](std::int64_t slot) { return MemoryParts<8>(a, slot, dim); });
 }
 
-// attention_decode() as arguments for whoever runs it: args without a stamp, tiles = 0 where there
-// is nothing to do.
+// The arguments of attention_decode() for any kernel that runs it: args without a stamp; tiles = 0
+// where there is nothing to do.
 struct Decode {
     Args args{};
     std::int64_t tiles = 0;  // of rows, in all sequences
@@ -327,7 +326,7 @@ struct Decode {
         return decode_kernel({tiles, args.kv_heads, args.group, args.max_keys, args.head_dim},
                              multiprocessors);
     }
-    // Parts of a tile to work on at once, where about `teams` find room.
+    // The number of parts of a tile to work on in parallel, where about `teams` teams find room.
     int parts_at_once(std::int64_t teams) const {
         const std::int64_t enough = teams / (tiles * args.kv_heads);
         return static_cast<int>(

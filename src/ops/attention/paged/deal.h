@@ -7,8 +7,8 @@
 namespace mr::cuda::attn {
 
 // Costs are counted in steps; a long part has kLongSteps, a short one has 1. Team t of `teams`
-// takes long parts [longs_before(t), longs_before(t + 1)) and so many short ones that all have as
-// many steps.
+// takes long parts [longs_before(t), longs_before(t + 1)) and as many short ones as it needs to
+// have the same number of steps as the others.
 struct Deal {
     static constexpr int kLongSteps = 4;
     static constexpr int kLanes = 32;
@@ -31,9 +31,9 @@ struct Deal {
     constexpr int missing(int t) const {
         return static_cast<int>(steps * t / teams) - longs_before(t) * kLongSteps;
     }
-    // Where so few parts are short that `back` is too far: they go, as many to each, to the teams
-    // that have no long part more than others have (`light`), but no more than 4 to each; or else,
-    // as many to each, to all.
+    // For so few short parts that `back` is too far: they go in equal numbers, at most 4 to each,
+    // to the teams that do not have one long part more than others (`light`); if that does not
+    // suffice, in equal numbers to all teams.
     constexpr bool few() const { return back >= kLanes; }
     constexpr int few_before(int t) const {
         const int most = static_cast<int>(longs) / teams + 1;

@@ -1,4 +1,5 @@
-// Parts of keys are dealt out once each, and to everybody as many steps as can be.
+// Every part of the keys is dealt out once, and all teams get as equal a number of steps as
+// possible.
 #include "ops/attention/paged/deal.h"
 
 #include <gtest/gtest.h>
@@ -57,7 +58,7 @@ TEST(AttentionDeal, EveryPartOnceAndNobodyHasMuchMore) {
 
 // 32 heads with a window of 4,096 keys, which touches 17 long parts, and four sinks: a short part a
 // head goes to teams with one long part, since others have two.
-TEST(AttentionDeal, FewShortPartsGoToWhoHasTime) {
+TEST(AttentionDeal, FewShortPartsGoToLightTeams) {
     EXPECT_EQ(most_of(17 * 32, 0, 396), 8);
     EXPECT_EQ(most_of(17 * 32, 32, 396), 8);
     EXPECT_EQ(most_of(16 * 32, 32, 396), 8);

@@ -7,23 +7,23 @@
 
 namespace mr::cuda::attn {
 
-// Which part of the work a team takes: of the kv head and of tile `tile` of the batch (sequence and
-// rows of it) every count-th part of the keys, from the z-th on.
+// The work of a team: every count-th part of the keys, from the z-th on, of one kv head and of tile
+// `tile` of the batch (a sequence and rows of it).
 struct DecodePlace {
     int kv_head, tile, z, count;
 };
 
-// A team of kDecodeThreads takes its parts; whoever is the last of a tile's teams puts the parts
-// together. `keys` and `values` are the cache's, instead of those of `a`.
-// A tagged link (one token, whose q, key and value are on their way from other blocks): everything
-// that is in the cache already is asked for before they have come.
+// A team of kDecodeThreads computes its parts; the last of a tile's teams combines them. `keys` and
+// `values` are the cache's and replace those of `a`. With a tagged link (one token; its q, key and
+// value are in flight from other blocks) the team loads what is in the cache before it waits for
+// them.
 template <typename T, int D, typename Team, typename Link = MemoryLink>
 __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, const void* values,
                                              const DecodePlace& place, DecodeShared<D>& shared,
                                              Team team, const Link& link = {}) {
     static_assert(!Link::kTagged || D <= 128);
-    // The loads of the next step are under way while this one is computed, where the registers hold
-    // keys, values, sums and q at the same time.
+    // Whether the loads of the next step are in flight while this one is computed: where the
+    // registers hold keys, values, sums and q at the same time.
     constexpr bool kAhead = D <= 128;
     const int warp = team.thread() / 32, lane = team.thread() % 32;
     const int g = lane / 4, c = lane % 4;
@@ -31,8 +31,8 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
     const int s = place.tile / a.row_tiles;
     const std::int32_t* pages = a.pages + static_cast<std::int64_t>(s) * a.max_pages;
 
-    // Everything that does not wait for the position is asked for before it: lane i < 4 has the
-    // page of its warp's keys in step i of the part that this block will most likely take.
+    // Loads that do not need the position are issued before it arrives: lane i < 4 has the page of
+    // its warp's keys in step i of the part that this block will most likely take.
     const auto page_index = [&](int part) {
         return (part_begin(part) + kStepKeys * min(lane, 3) + kWarpKeys * warp) / kPageKeys;
     };
@@ -63,7 +63,8 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
 
     if (team.thread() == 0) shared.tile = t;
 
-    // Long parts first, so that no block begins one when the others end; the sinks' last.
+    // Long parts come first, so that no block begins one when the others end; those of the sinks
+    // come last.
     const auto part_at = [](const Tile& tile, int i) {
         const int sinks_from = tile.end - tile.begin;
         if (i >= sinks_from) return i - sinks_from;
@@ -111,8 +112,8 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
 
         WarpSums<D> sums;
         sums.clear();
-        // Also where there are no steps, and then nothing is read: registers that are not written
-        // on every path count as in use from the kernel's first instruction on.
+        // Called even without a step, where it reads nothing: registers that are not written on
+        // every path count as live from the kernel's first instruction on.
         load_keys(0);
         if constexpr (kAhead) load_values(0);
         if constexpr (Link::kTagged) {
@@ -163,7 +164,7 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
         i += place.count;
         if (i >= shared.tile.parts()) break;
         part = part_at(shared.tile, i);
-        team.sync();  // the next part writes the shared sums again
+        team.sync();  // the next part overwrites the shared sums
     }
     const Tile tile = shared.tile;
     if (tile.parts() <= 1) return;

@@ -15,8 +15,8 @@ __device__ __forceinline__ float some_number(std::uint32_t i) {
 struct BetweenOnes {
     static __device__ float value(std::uint32_t i) { return 2 * some_number(i) - 1; }
 };
-// As PyTorch's randn() has them: of the peers that are measured beside us. What values are decides
-// how much power a product takes, and so how fast it is.
+// Normal values, as PyTorch's randn() gives the peers of a measurement. The values determine the
+// power that a product takes, and so its speed.
 struct Normal {
     static __device__ float value(std::uint32_t i) {
         const float u = 1 - some_number(i), angle = some_number(i ^ 0x9e3779b9u);

@@ -1,12 +1,12 @@
-// Which lane of a decode team holds what of q, keys and values: a team is four warps, and a warp
-// has 16 keys of a step of 64, for up to eight rows of q.
+// The register layout of q, keys and values in a decode team. A team is four warps, and a warp has
+// 16 keys of a step of 64, for up to eight rows of q.
 //
 // Eight rows are the N of m16n8k16, so everything is transposed:
 //   scoresᵀ [16 keys, 8 rows] = K [16 keys, head_dim] · Qᵀ        (A = keys, as they lie in memory)
 //   outᵀ    [head_dim, 8 rows] = Vᵀ [head_dim, 16 keys] · weightsᵀ
-// The order of head_dim inside a product is free as long as both sides agree, and so is the order
-// of the keys: both are chosen such that a lane's 16 bytes of a key, or of a value, are what it
-// needs.
+// The order of head_dim inside a product is free as long as both operands agree, and so is the
+// order of the keys. Both are chosen such that a lane loads exactly the 16 bytes of a key, or of a
+// value, that it needs.
 #pragma once
 
 #include "core/cuda/copy.cuh"
@@ -18,7 +18,7 @@ constexpr int kDecodeWarps = kDecodeThreads / 32;
 constexpr int kWarpKeys = kStepKeys / kDecodeWarps;  // 16: the K of the second product
 static_assert(kWarpKeys == 16);
 
-// How a lane reads a row: from memory, or from what its team has put into shared memory.
+// How a lane reads a row: from global memory, or from shared memory that its team has filled.
 struct FromMemory {
     template <int kWords>
     static __device__ __forceinline__ void words(std::uint32_t* to, const void* from, bool on) {
@@ -45,7 +45,7 @@ struct FromShared {
 // loads keys key_of_row(g) and the one two further (words k[0], k[1]), and values 4 c ... 4 c + 3.
 __device__ __forceinline__ int key_of_row(int g) { return 4 * (g / 2) + g % 2; }
 
-// 16 bytes of what a warp's copies have brought into shared memory.
+// Loads 16 bytes of shared memory that the warp's copies have filled.
 __device__ __forceinline__ void load16(std::uint32_t* to, unsigned from) {
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -53,8 +53,9 @@ __device__ __forceinline__ void load16(std::uint32_t* to, unsigned from) {
                  : "memory");
 }
 
-// What lane 4 g + c holds of one row along head_dim for the first product: 16 bytes from every 32
-// elements (two k16 steps), 8 bytes from a last 16. Words 2 i and 2 i + 1 belong to k16 step i.
+// The part of one row along head_dim that lane 4 g + c holds for the first product: 16 bytes from
+// every 32 elements (two k16 steps), 8 bytes from a last 16. Words 2 i and 2 i + 1 belong to k16
+// step i.
 template <typename T, int D, typename From = FromMemory>
 __device__ __forceinline__ void load_row(std::uint32_t (&words)[D / 8], const T* row, int c,
                                          bool on) {
@@ -67,8 +68,8 @@ __device__ __forceinline__ void load_row(std::uint32_t (&words)[D / 8], const T*
     }
 }
 
-// What lane 4 g + c holds of one value for the second product: word w has two neighbours of
-// head_dim, beginning at value_column(w, g), which are rows g and g + 8 of m16 tile w.
+// The part of one value that lane 4 g + c holds for the second product: word w has two neighbours
+// of head_dim, beginning at value_column(w, g), which are rows g and g + 8 of m16 tile w.
 template <typename T, int D, typename From = FromMemory>
 __device__ __forceinline__ void load_value(std::uint32_t (&words)[D / 16], const T* row, int g,
                                            bool on) {

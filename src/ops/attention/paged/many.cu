@@ -1,13 +1,13 @@
-// Decode attention for many sequences at once, at the speed of memory (sm_80 and up): the bits of
-// decode.cuh, from another arrangement.
+// Decode attention for many sequences at once, at the speed of memory (sm_80 and up). It has the
+// bits of decode.cuh with another distribution of the work.
 //
-// There, a part of 64 keys is a block's and every warp has 16 keys of it: with thousands of parts a
-// block spends its time on beginning and ending. Here a block a multiprocessor stays for all of it,
-// and a warp takes part after part: all parts of all rows and heads are one list, and every warp
-// has an equal stretch of it. Keys and values flow through a ring of the warp's own in shared
-// memory (cp.async, 4 KB a stage) that runs ahead across parts, heads and sequences; no barrier is
-// in the loop. What the four warps of a team did side by side with 16 keys each, a warp does one
-// after another, first all scores, then all values: the sums are the same, in the same order.
+// In decode.cuh a block has a part of 64 keys and every warp 16 of them; with thousands of parts a
+// block spends its time on beginning and ending. Here one persistent block a multiprocessor does
+// all of the work, and a warp takes part after part: all parts of all rows and heads are one list,
+// and every warp has an equal stretch of it. Keys and values flow through a ring buffer of the warp
+// in shared memory (cp.async, 4 KB a stage), which runs ahead across parts, heads and sequences;
+// the loop has no barrier. A warp does the work of a team's four warps, 16 keys each, one after the
+// other, first all scores, then all values: the sums are the same, in the same order.
 #include "core/cuda/device.h"
 #include "ops/attention/paged/products.cuh"
 #include "ops/attention/paged/units.cuh"
@@ -15,8 +15,8 @@
 namespace mr::cuda::attn {
 namespace {
 
-// Whether this warp's `mine` parts were the last of `all` to be written; the counter is zero then,
-// and what other warps wrote can be read from L2.
+// Whether this warp's `mine` parts were the last of `all` to be written. The counter is reset then,
+// and the parts of other warps can be read from L2.
 __device__ __forceinline__ bool last_of_parts(unsigned* counter, int mine, int all, int lane) {
     __syncwarp();
     if (mine == all) return true;
@@ -33,8 +33,8 @@ __device__ __forceinline__ bool last_of_parts(unsigned* counter, int mine, int a
     return before + static_cast<unsigned>(mine) == static_cast<unsigned>(all);
 }
 
-// combine() by one warp: the sums that are four warps' there, of every fourth part each, are one
-// lane's here.
+// combine() by one warp: a lane computes the four sums, of every fourth part each, that four warps
+// compute there.
 template <typename T, int D>
 __device__ __forceinline__ void combine_parts(const Args& a, const Tile& t, int head, int lane) {
     constexpr int kInFlight = 8;
@@ -120,21 +120,21 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
     };
     load_q(unit);
 
-    // What this lane reads of a stage. Keys: row key_of_row(g) and the one two further, of every 64
-    // bytes the c-th 16, even and odd 64 bytes swapped in odd rows. Values: four 8 x 8 matrices for
-    // ldmatrix, keys 0-7 and 8-15 of the product's K (as lanes.cuh orders them), of 16
-    // neighbours of head_dim each.
+    // The addresses that this lane reads of a stage. Keys: row key_of_row(g) and the one two
+    // further, of every 64 bytes the c-th 16, even and odd 64 bytes swapped in odd rows. Values:
+    // four 8 x 8 matrices for ldmatrix, keys 0-7 and 8-15 of the product's K (as lanes.cuh orders
+    // them), of 16 neighbours of head_dim each.
     const unsigned key_row = stream.ring + key_of_row(g) * S::kRowBytes + c * 16;
     const unsigned keys_at[2] = {key_row + g % 2 * 64, key_row + 64 - g % 2 * 64};
     const unsigned values_at =
         stream.ring + (4 * (lane % 8 / 2) + 2 * (lane / 16) + lane % 2) * S::kRowBytes;
-    const int turn = lane % 8 ^ (lane / 8 & 1);
+    const int swizzle = lane % 8 ^ (lane / 8 & 1);
     unsigned slot = 0;
-    const auto arrived = [&] {  // the oldest stage has come
+    const auto arrived = [&] {  // waits for the oldest stage
         wait_for_copies<kStages - 1>();
         __syncwarp();
     };
-    const auto taken = [&] {  // and was read: the stage behind all others takes its place
+    const auto taken = [&] {  // frees the oldest stage: the next copies go to its slot
         __syncwarp();
         stream.fetch(a, list, lane);
         slot = slot + S::kStageBytes == kStages * S::kStageBytes ? 0 : slot + S::kStageBytes;
@@ -156,7 +156,7 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
             for (int e = 0; e < 2; ++e) {
                 sees[e] = 2 * c + e < t.rows ? t.sees(a, 2 * c + e) : KeyRange{0, 0};
             }
-            // Loops that are not unrolled, and arrays that move on by one: few registers.
+            // The loops are not unrolled and arrays shift by one: that takes few registers.
 #pragma unroll 1
             for (int sub = 0; sub < kSubs; ++sub) {
 #pragma unroll
@@ -197,7 +197,7 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
 
         const Unit next = left > 1 ? unit_after(list, a, unit) : Unit{-1, -1, -1};
         const bool ends = next.tile != unit.tile || next.head != unit.head;
-        if (ends && left > 1) load_q(next);  // on its way while the values are taken
+        if (ends && left > 1) load_q(next);  // loaded while the values are multiplied
 
         float most[2], total[2] = {0, 0}, factor[kSubs][2];
 #pragma unroll
@@ -221,15 +221,15 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
 #pragma unroll 1
         for (int sub = 0; sub < subs; ++sub) {
             arrived();
-            constexpr int kHalf = D / 32;  // of the tiles at a time: the registers hold no more
+            constexpr int kHalf = D / 32;  // tiles at a time: registers hold no more
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 std::uint32_t v[kHalf][4];
-                const int turned = computed_here(turn);
+                const int swizzled = computed_here(swizzle);
                 const unsigned at = values_at + slot;
 #pragma unroll
                 for (int w = 0; w < kHalf; ++w) {
-                    load_transposed(v[w], at + (2 * (half * kHalf + w) ^ turned) * 16);
+                    load_transposed(v[w], at + (2 * (half * kHalf + w) ^ swizzled) * 16);
                 }
                 if (half == 1) taken();
 #pragma unroll
@@ -310,7 +310,7 @@ bool start_for(const Context& ctx, int blocks, int tiles, const Args& args) {
 
 }  // namespace
 
-// For keys that lie in short parts.
+// For keys in short parts.
 bool decode_many_on_tensor_cores(const Context& ctx, DType dtype, int multiprocessors,
                                  std::int64_t tiles, const Args& args) {
     if (tiles > kMostTiles || args.max_keys > kShortKeys) return false;

@@ -1,5 +1,5 @@
-// What attention needs around the tensor cores' products, for T = __half and bf16. Everything here
-// is for sm_80 and up; elsewhere it compiles, and the host never launches it.
+// What attention needs around the tensor cores' products, for T = __half and bf16. For sm_80 and
+// up; for older devices the code compiles and is never launched.
 #pragma once
 
 #include "core/cuda/copy.cuh"

@@ -1,4 +1,4 @@
-// Which pages attention over a cache reads, and every row of what comes of them, against f64.
+// The pages that attention over a cache reads, and every row of its results against f64.
 #include "ops/attention/paged/attention_testing.h"
 
 namespace mr::cuda::paged {
@@ -32,15 +32,15 @@ TEST_F(AttentionGpu, EveryRowMatchesF64) {
     }
 }
 
-// Pages in which nobody sees a key may be gone, and may be somebody else's: their entries in the
-// table are not followed. A read of one would be far outside of the cache, or give NaN.
-TEST_F(AttentionGpu, PagesThatNobodySeesAreNotRead) {
+// Pages without a visible key may be gone or belong to another sequence: their entries in the table
+// are not followed. A read of one would be far outside of the cache, or give NaN.
+TEST_F(AttentionGpu, PagesWithoutAVisibleKeyAreNotRead) {
     for (const int dim : {48, 64, 80, 128, 256}) {
         for (const DType dtype : {kBf16, kF32}) {
             const Shapes s{4, 2, dim, dtype, dtype};
             memory_.reset();
             const World w = make_world(s, {2700, 1000, 131, 180, 97});
-            // One of those that nobody has: all NaN.
+            // A page of no sequence: all NaN.
             std::vector<bool> owned(static_cast<std::size_t>(w.kv.keys.dim(0)), false);
             for (const auto& pages : w.pages) {
                 for (const std::int32_t page : pages) owned[static_cast<std::size_t>(page)] = true;
@@ -69,7 +69,7 @@ TEST_F(AttentionGpu, PagesThatNobodySeesAreNotRead) {
                             for (const Item& item : items) {
                                 for (int page = 0; page < run.batch.max_pages; ++page) {
                                     const auto& own = w.pages[static_cast<std::size_t>(item.seq)];
-                                    table.push_back(somebody_sees(mask, item, page)
+                                    table.push_back(any_sees(mask, item, page)
                                                         ? own[static_cast<std::size_t>(page)]
                                                         : gone);
                                 }

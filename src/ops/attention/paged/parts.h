@@ -8,9 +8,9 @@ namespace mr::cuda::attn {
 
 inline constexpr int kStepKeys = 64;  // keys that a block scores at once, in all kernels
 
-// The keys are cut into parts at places that depend on nothing: parts of one step where a sequence
-// begins, because short sequences need every block; parts of four steps further on, where there are
-// blocks enough and every part costs a partial result that is written and read again.
+// The keys of every sequence are cut into parts at the same positions: parts of one step at the
+// beginning, because short sequences need every block; parts of four steps further on, where there
+// are blocks enough and every part costs a partial result that is written and read again.
 inline constexpr int kShortParts = 32;
 inline constexpr int kShortKeys = kShortParts * kStepKeys;
 inline constexpr int kLongPart = 4 * kStepKeys;
@@ -23,20 +23,21 @@ constexpr int part_begin(int part) {
 }
 constexpr int parts_of(int keys) { return keys > 0 ? part_of(keys - 1) + 1 : 0; }
 
-// Who works on what: a block on a part of one tile and head (decode.cu), a warp on a part
-// (many.cu), or a team of four warps on a stretch of all parts (stream.cu).
+// The unit of work of each kernel: a block has a part of one tile and head (decode.cu), a warp has
+// a part (many.cu), or a team of four warps has a stretch of all parts (stream.cu).
 enum class DecodeKernel { blocks, warps, teams };
 
-// Tiles of rows of all sequences, whose keys are at most max_keys: what a graph was captured for.
+// The work that a graph was captured for: tiles of rows of all sequences, which have at most
+// max_keys keys.
 struct DecodeWork {
     std::int64_t tiles;
     int kv_heads, group, max_keys, head_dim;
 };
 
-// The fastest over all that max_keys may stand for, by what was measured (docs/attention.md): with
-// less than three steps for a multiprocessor there is nothing to share out; parts of 64 keys with
-// one row of each go well to a warp each, as long as there are not so many that memory alone
-// counts; parts of 256 keys want a team.
+// The fastest kernel over all lengths up to max_keys, as measured (docs/attention.md). With less
+// than three steps for a multiprocessor there is nothing to balance. Parts of 64 keys with one row
+// each suit a warp, as long as there are not so many that memory bandwidth alone counts. Parts of
+// 256 keys need a team.
 constexpr DecodeKernel decode_kernel(const DecodeWork& work, int multiprocessors) {
     const std::int64_t steps =
         work.tiles * work.kv_heads * ((work.max_keys + kStepKeys - 1) / kStepKeys);

@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(const __grid_constant__
         const int part = t.part(i);
         const int end = kSplit ? part_end(a, t.range, part) : t.range.hi;
         const KeyRange seen{t.range.lo, end};
-        // The first step from this one on in which somebody sees a key.
+        // The first step from this one on with a visible key.
         const auto step_from = [&](int key) {
             return key < a.mask.sinks ? key : max(key, t.range.lo / kStepKeys * kStepKeys);
         };

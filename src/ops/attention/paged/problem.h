@@ -1,5 +1,5 @@
-// What a call of attention over a paged cache on the GPU says, checked, and which keys a row of it
-// sees. Compiles with and without CUDA, so that both are tested without a GPU.
+// The checks of a call of attention over a paged cache on the GPU. The file compiles with and
+// without CUDA, so that they are tested without a GPU.
 #pragma once
 
 #include <algorithm>
@@ -17,9 +17,11 @@ inline constexpr int kMaxDim = 256;
 // Positions, keys and rows are counted in ints, with room to add a window or a tile to one.
 inline constexpr std::int64_t kMostCounted = std::int64_t{1} << 30;
 
-// The query at `position` of a sequence of `keys` sees keys [seen_from(), seen_to()) and those of
-// the sinks that are below seen_to(). Before the first key (position < 0) it sees none, unless it
-// sees all: then seen_to() <= 0. Blocks of 2^30 at most.
+// KeyMask::lo() and KeyMask::hi() for the kernels over pages, which hold an AttentionMask.
+// seen_from() has a case for masks without a window. seen_to() has none for positions before the
+// first key, where it may be negative. With the functions of KeyMask the decode kernel of head size
+// 96 spills a register (nvcc 13.0). mask_test.cpp compares these with KeyMask. Blocks are at most
+// 2^30.
 constexpr int seen_from(const ops::AttentionMask& mask, int position) {
     return mask.window > 0 ? std::max(0, position - mask.window + 1) : 0;
 }
@@ -38,8 +40,8 @@ inline std::int64_t rows_of(const ops::DeviceBatch& batch) {
     return std::min<std::int64_t>(batch.tokens, std::int64_t{batch.sequences} * batch.max_count);
 }
 
-// Throws ContractError with the sentence that was broken. What the batch's arrays hold lies on the
-// device and is trusted.
+// Throws ContractError with the sentence that was broken. The contents of the batch's arrays lie on
+// the device and are trusted.
 void check_call(const Context& ctx, const Tensor& out, const Tensor& q, const ops::PagedKv& kv,
                 const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale);
 

@@ -1,4 +1,4 @@
-// What attention over pages on the GPU refuses, and what its rows see: the parts that need no GPU.
+// What attention over pages on the GPU refuses: the part that needs no GPU.
 #include "ops/attention/paged/problem.h"
 
 #include <gtest/gtest.h>
@@ -9,36 +9,11 @@
 #include <vector>
 
 #include "core/error.h"
-#include "ops/attention/flash/reference.h"
 
 namespace mr::cuda::attn {
 namespace {
 
 using ops::AttentionMask;
-using Kind = AttentionMask::Kind;
-
-// Also from before the first key, where a sequence has more rows than keys.
-TEST(AttentionProblem, RowsSeeWhatTheReferenceDoes) {
-    for (const AttentionMask& mask : {AttentionMask{Kind::full},
-                                      {Kind::causal},
-                                      {Kind::block_causal, 5},
-                                      {Kind::block_causal, 64},
-                                      {Kind::block_causal, 1 << 30},
-                                      {Kind::causal, 1, 1},
-                                      {Kind::causal, 1, 7, 3},
-                                      {Kind::causal, 1, 9, 30},
-                                      {Kind::full, 1, 12, 4},
-                                      {Kind::block_causal, 6, 15, 2}}) {
-        for (int position = -20; position < 70; ++position) {
-            const int from = seen_from(mask, position), to = seen_to(mask, 70, position);
-            for (int key = 0; key < 70; ++key) {
-                ASSERT_EQ(key < to && (key >= from || key < mask.sinks),
-                          ops::reference::sees(mask, position, key))
-                    << "position " << position << " key " << key << " block " << mask.block;
-            }
-        }
-    }
-}
 
 struct Call {
     Context ctx;

@@ -1,7 +1,7 @@
-// The products of decode attention: what a warp does with its 16 keys of a step, and how a team of
-// four warps makes one part of their sums. The bits of all decode kernels are the same because
-// these are: decode.cuh and stream.cu use all, many.cu as far as the
-// weights. Which lane holds what is said in lanes.cuh.
+// The products of decode attention: a warp's 16 keys of a step, and the reduction of four warps'
+// sums to one part. All decode kernels have the same bits because they share these functions:
+// decode.cuh and stream.cu use all of them, many.cu those up to the weights. lanes.cuh describes
+// the register layout.
 #pragma once
 
 #include "ops/attention/paged/lanes.cuh"
@@ -26,9 +26,10 @@ __device__ __forceinline__ Scores score(const std::uint32_t (&k)[2][D / 8],
     return s;
 }
 
-// The weights of 16 keys as the second product's B. `key`: the first of the lane's two; sees: of
-// rows 2 c and 2 c + 1, besides the sinks. rebase(e, most): what to subtract from the scores of row
-// 2 c + e, of which `most` is the greatest; take(e, sum): of its weights.
+// The weights of 16 keys as the second product's B. `key` is the first of the lane's two keys;
+// `sees` are the bounds of rows 2 c and 2 c + 1 besides the sinks. rebase(e, most) returns the
+// number to subtract from the scores of row 2 c + e, of which `most` is the greatest; take(e, sum)
+// receives the sum of its weights.
 struct Weights {
     std::uint32_t b0, b1;
 };
@@ -51,7 +52,7 @@ __device__ __forceinline__ Weights weigh(const Scores& s, int key, const KeyRang
         p[2 + e] = exp2_fast(s1 - base);
     }
     const std::uint32_t low = pack<T>(p[0], p[1]), high = pack<T>(p[2], p[3]);
-    // The sum is of the weights as they are used, rounded.
+    // Sums the rounded weights, as the product uses them.
     const float2 low2 = unpack<T>(low), high2 = unpack<T>(high);
     float sum[2] = {low2.x + high2.x, low2.y + high2.y};
 #pragma unroll
@@ -65,22 +66,22 @@ __device__ __forceinline__ Weights weigh(const Scores& s, int key, const KeyRang
     return {transpose(low), transpose(high)};
 }
 
-// What a team works in, of shared memory.
+// The shared memory of a team.
 template <int D>
 struct DecodeShared {
     static constexpr int kStride = D + 2;  // floats: lanes of different rows meet in few banks
     alignas(16) float sums[kDecodeWarps * kTileRows * kStride];
     float2 tops[kDecodeWarps][kTileRows];
-    Tile tile;  // what is needed again only when a part is done
+    Tile tile;  // read again only at the end of a part
     bool last;
 };
 
-// What a warp has summed of a part so far, rows 2 c and 2 c + 1.
+// A warp's running softmax and sums of a part, rows 2 c and 2 c + 1.
 template <int D>
 struct WarpSums {
     float out[D / 16][4];  // [w]: row 2 c (elements 0, 2) and 2 c + 1 (1, 3) of value_column(w, g)
     float top[2], weight[2];
-    float factor[2];  // what the sums before the last weigh() are worth since
+    float factor[2];  // of the sums before the last weigh()
 
     __device__ __forceinline__ void clear() {
 #pragma unroll
@@ -137,9 +138,9 @@ struct WarpSums {
     }
 };
 
-// The warps' sums, each for the keys it had, become the part's: they go to out where there is one
-// part, else to the partial results. shared.tile says which rows, and is read again where it is
-// needed: with the part's place in a register, heads of 96 spill.
+// Adds up the warps' sums, each of its own keys, and writes them to out where there is one part,
+// else to the partial results. The rows are read from shared.tile again where they are needed: with
+// the part's slot in a register, heads of 96 spill.
 template <typename T, int D, typename Team, typename Link>
 __device__ __forceinline__ void merge_warps(const Args& a, int kv_head, int part, int rows,
                                             DecodeShared<D>& shared, Team team, const Link& link) {

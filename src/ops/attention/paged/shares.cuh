@@ -1,5 +1,5 @@
-// The work of stream.cu: which parts of the keys there are, who takes which, and how they
-// come into shared memory.
+// The work of stream.cu: the list of the parts of the keys, the share of each team, and the copies
+// to shared memory.
 #pragma once
 
 #include "core/cuda/bulk.cuh"
@@ -13,8 +13,8 @@ constexpr int kShortSteps = kShortKeys / kStepKeys;
 constexpr int kLongSteps = kLongPart / kStepKeys;
 static_assert(kLongSteps == Deal::kLongSteps);
 
-// All parts of all tiles and heads. What they cost is counted in steps of 64 keys. First come the
-// long parts of all tiles, then the short ones: whoever has fewer long ones gets more short ones.
+// All parts of all tiles and heads. Costs are counted in steps of 64 keys. First come the long
+// parts of all tiles, then the short ones: a team with fewer long ones gets more short ones.
 struct ShareList {
     Tile tiles[kMostSharedTiles];
     int before[2 * kMostSharedTiles + 1];  // steps of the sections before this one
@@ -47,8 +47,9 @@ __device__ __forceinline__ Section section_of(const ShareList& list, int section
     return section_of(list.tiles[list.tile(section)], list.is_long(section));
 }
 
-// What is asked for one after the other, positions and then pages, is brought near at once: a line
-// a thread of the page tables, and the positions where they lie if every sequence has one row.
+// Prefetches the positions and the page tables together, which later loads need one after the
+// other: every thread takes a cache line of the page tables, and the positions as they lie if every
+// sequence has one row.
 __device__ __forceinline__ void bring_near(const Args& a, int tiles) {
     const int sequences = tiles / a.row_tiles, i = 32 * static_cast<int>(threadIdx.x);
     const auto bring = [](const std::int32_t* at) {
@@ -102,7 +103,7 @@ __device__ __forceinline__ void list_sections(const Args& a, int tiles, ShareLis
 struct Stretch {
     int begin, end;
 };
-// What team `team` of `teams` takes: a stretch of the long parts, and one of the short ones.
+// The share of team `team` of `teams`: a stretch of the long parts, and one of the short ones.
 struct Share {
     Stretch stretch[2];
 };
@@ -131,7 +132,7 @@ __device__ __forceinline__ Share share_of(const ShareList& list, int team, int t
     return share;
 }
 
-// Where one is in a team's share.
+// A position in a team's share.
 struct Walk {
     int section, head, step;  // the step counts from the head's first key
     int left, which;          // steps left of stretch `which`; 0: nothing is left of the share
@@ -155,23 +156,23 @@ struct Walk {
     __device__ __forceinline__ void begin(const ShareList& list, const Share& share) {
         which = -1;
         left = 0;
-        turn(list, share);
+        next_stretch(list, share);
     }
-    // To the next stretch.
-    __device__ __forceinline__ void turn(const ShareList& list, const Share& share) {
+    // Goes to the next stretch.
+    __device__ __forceinline__ void next_stretch(const ShareList& list, const Share& share) {
         while (left == 0 && ++which < 2) {
             left = share.stretch[which].end - share.stretch[which].begin;
             if (left > 0) place(list, share.stretch[which].begin);
         }
     }
-    // By `steps`, to the end of the sinks or of the head's section at most.
+    // Advances by `steps`, at most to the end of the sinks or of the head's section.
     __device__ __forceinline__ void advance(const ShareList& list, const Share& share, int kv_heads,
                                             int steps) {
         step += steps;
         left -= steps;
-        if (left == 0) return turn(list, share);
+        if (left == 0) return next_stretch(list, share);
         const Section s = section_of(list, section);
-        if (step == s.sinks) step = s.first;  // behind them; without sinks it is never 0
+        if (step == s.sinks) step = s.first;  // behind the sinks; without sinks it is never 0
         if (step < s.last) return;
         if (++head == kv_heads) {
             head = 0;
@@ -183,13 +184,13 @@ struct Walk {
     }
 };
 
-// Where a row's 16 bytes lie in a stage: such that lanes that read at the same time, keys or values
-// the way the products want them, never meet in a bank.
-__device__ __forceinline__ int turned(int row, int chunk) {
+// The swizzle of a stage: where the 16 bytes `chunk` of a row lie. Lanes that read keys or values
+// at the same time, as the products need them, use different banks.
+__device__ __forceinline__ int swizzled(int row, int chunk) {
     return chunk ^ (row & 1) << 2 ^ (row >> 2 & 3) << 1;
 }
 
-// copy16() of what is read once: the partial results that were written meanwhile stay in L2.
+// copy16() for data that is read once, so that the partial results stay in L2.
 __device__ __forceinline__ void copy16_once(unsigned to, const void* from, bool on,
                                             std::uint64_t policy) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -202,8 +203,8 @@ __device__ __forceinline__ void copy16_once(unsigned to, const void* from, bool 
 #endif
 }
 
-// What a warp brings in: its 16 keys of a step, then their values, step after step of its team's
-// share. A stage is either.
+// The copies of a warp: its 16 keys of a step, then their values, for all steps of its team's
+// share. A stage holds keys or values.
 template <typename T, int D, int kStages>
 struct TeamStream {
     static constexpr int kRowBytes = 2 * D;
@@ -216,10 +217,10 @@ struct TeamStream {
     int tile, head, step, first, stop;  // of the run; nothing is left where step == stop
     int lo, hi;                         // keys of the tile that are there
     bool value;
-    unsigned ring, to = 0;  // this warp's, and where in it
+    unsigned ring, to = 0;  // this warp's ring buffer, and the offset in it
     std::uint64_t policy;   // of L2
 
-    // The pages of the next run are on their way while this one is brought in.
+    // Loads the pages of the next run while this one is copied.
     __device__ __forceinline__ void look_ahead(const Args& a, const ShareList& list, int warp,
                                                int lane) {
         const std::int32_t* table =
@@ -243,7 +244,7 @@ struct TeamStream {
         next.advance(list, share, a.kv_heads, steps);
         if (next.left > 0) look_ahead(a, list, warp, lane);
     }
-    // To a step in which this warp has a key: the last of a head may have none.
+    // Goes to a step in which this warp has a key: the last step of a head may have none.
     __device__ __forceinline__ void settle(const Args& a, const ShareList& list, const Share& share,
                                            int warp, int lane) {
         while (true) {
@@ -266,19 +267,19 @@ struct TeamStream {
         look_ahead(a, list, warp, lane);
         settle(a, list, share, warp, lane);
     }
-    // The next stage, or nothing; a group of copies in any case.
+    // Copies the next stage, or nothing at the end. It commits a group of copies in any case.
     __device__ __forceinline__ void fetch(const Args& a, const ShareList& list, const Share& share,
                                           int warp, int lane) {
         if (step < stop) {
             const int key = step * kStepKeys + kWarpKeys * warp;
             const T* at = cache_at<T>(a, value ? a.values : a.keys,
                                       __shfl_sync(~0u, page, step - first), head, key, D);
-            const int here = computed_here(lane);  // no places of rows are kept in registers
+            const int here = computed_here(lane);  // keeps no addresses of rows in registers
             const int row0 = here / kChunks, chunk = here % kChunks;
-            constexpr int kRows = 32 / kChunks;  // that the warp's 32 pieces make
+            constexpr int kRows = 32 / kChunks;  // in the warp's 32 pieces
             at += row0 * D + chunk * 8;
             const auto copy = [&](int row, const T* from, bool on) {
-                const unsigned place = ring + to + row * kRowBytes + turned(row, chunk) * 16;
+                const unsigned place = ring + to + row * kRowBytes + swizzled(row, chunk) * 16;
                 copy16_once(place, from, on, policy);
             };
             if (key >= lo && key + kWarpKeys <= hi) {

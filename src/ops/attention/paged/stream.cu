@@ -1,11 +1,11 @@
-// Decode attention at the speed of memory, for much to read (sm_80 and up): the products, parts and
-// bits of decode.cuh, in another arrangement.
+// Decode attention at the speed of memory, for long caches (sm_80 and up). It has the products,
+// parts and bits of decode.cuh with another distribution of the work.
 //
-// There, a block begins, reads some parts and ends, and asks for the next part's keys when the sums
-// of the last are together. Here one block a multiprocessor stays for all of it, three teams of
-// four warps. All parts of all rows and heads are one list, of which every team has an equal share.
-// Keys and values flow through rings in shared memory, one for each warp (cp.async, 16 keys a
-// stage), that run ahead across parts, heads and sequences.
+// In decode.cuh a block reads some parts and ends, and loads the keys of a part when the sums of
+// the last part are complete. Here one persistent block a multiprocessor, three teams of four
+// warps, does all of the work. All parts of all rows and heads are one list, of which every team
+// has an equal share. Keys and values flow through ring buffers in shared memory, one for each warp
+// (cp.async, 16 keys a stage), which run ahead across parts, heads and sequences.
 #include "core/cuda/device.h"
 #include "ops/attention/paged/products.cuh"
 #include "ops/attention/paged/shares.cuh"
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kPartsInFlight = 16;  // registers are free when parts are combined
 
-// last_to_arrive(), where a team comes with `mine` of `all` parts.
+// last_to_arrive() for a team that has written `mine` of `all` parts.
 template <typename Team>
 __device__ __forceinline__ bool last_of_parts(unsigned* counter, int mine, int all, bool* flag,
                                               Team team) {
@@ -33,8 +33,8 @@ __device__ __forceinline__ bool last_of_parts(unsigned* counter, int mine, int a
     return *flag;
 }
 
-// combine() with a row a warp: the sums that are four warps' there, of every fourth part each, are
-// one lane's here.
+// combine() with a row a warp: a lane computes the four sums, of every fourth part each, that four
+// warps compute there.
 template <typename T, int D>
 __device__ __forceinline__ void combine_rows(const Args& a, const Tile& t, int head, int warp,
                                              int lane) {
@@ -60,7 +60,7 @@ __device__ __forceinline__ void combine_rows(const Args& a, const Tile& t, int h
                 x[i] = __ldcg(reinterpret_cast<const float4*>(
                     parts.sums + static_cast<std::int64_t>(p) * D + column));
             }
-            // Lane i has what the part at p0 + i is worth.
+            // Lane i has the factor of the part at p0 + i.
             const int mine = p0 + lane;
             const float2 of =
                 lane < kPartsInFlight && places.hold(mine) ? parts.top(mine) : float2{-INFINITY, 0};
@@ -143,21 +143,21 @@ __global__ void __launch_bounds__(kTeams* kDecodeThreads, 1)
     };
     load_q();
 
-    // What this lane reads of a stage, see turned(): of keys two rows, of every 64 bytes the c-th
-    // 16; of values four rows, of every 128 bytes the g-th 16.
+    // The addresses that this lane reads of a stage, see swizzled(): of keys two rows, of every 64
+    // bytes the c-th 16; of values four rows, of every 128 bytes the g-th 16.
     const unsigned key_row = stream.ring + static_cast<unsigned>(key_of_row(g) * Stream::kRowBytes);
     const unsigned keys_at[2] = {
-        key_row + static_cast<unsigned>(turned(key_of_row(g), c) * 16),
-        key_row + static_cast<unsigned>(turned(key_of_row(g), c + 4) * 16)};
+        key_row + static_cast<unsigned>(swizzled(key_of_row(g), c) * 16),
+        key_row + static_cast<unsigned>(swizzled(key_of_row(g), c + 4) * 16)};
     const unsigned value_row = stream.ring + static_cast<unsigned>(4 * c * Stream::kRowBytes);
-    const unsigned values_at[2] = {value_row + static_cast<unsigned>(turned(4 * c, g) * 16),
-                                   value_row + static_cast<unsigned>(turned(4 * c + 1, g) * 16)};
+    const unsigned values_at[2] = {value_row + static_cast<unsigned>(swizzled(4 * c, g) * 16),
+                                   value_row + static_cast<unsigned>(swizzled(4 * c + 1, g) * 16)};
     unsigned slot = 0;
-    const auto arrived = [&] {  // the oldest stage has come
+    const auto arrived = [&] {  // waits for the oldest stage
         wait_for_copies<kStages - 1>();
         __syncwarp();
     };
-    const auto taken = [&] {  // and was read: the stage behind all others takes its place
+    const auto taken = [&] {  // frees the oldest stage: the next copies go to its slot
         __syncwarp();
         stream.fetch(a, list, share, warp, lane);
         slot = slot + Stream::kStageBytes == Stream::kBytes ? 0 : slot + Stream::kStageBytes;
@@ -213,9 +213,9 @@ __global__ void __launch_bounds__(kTeams* kDecodeThreads, 1)
         walk.advance(list, share, a.kv_heads, list.is_long(walk.section) ? kLongSteps : 1);
         const bool more = walk.left > 0;
         const bool ends = !more || list.tile(walk.section) != tile || walk.head != head;
-        if (ends && more) load_q();  // on its way while the sums are put together
+        if (ends && more) load_q();  // loaded while the sums are added
 
-        team.sync();  // nobody reads the sums of the part before any more
+        team.sync();  // the sums of the part before have been read
         if (team.thread() == 0) {
             shared.tile = t;
             shared.tile.slot += head;

@@ -1,5 +1,5 @@
-// The work of many.cu: which parts of the keys there are, who takes which, and how they
-// come into shared memory.
+// The work of many.cu: the list of the parts of the keys, the share of each warp, and the copies to
+// shared memory.
 #pragma once
 
 #include "core/cuda/copy.cuh"
@@ -33,7 +33,7 @@ struct ManyShape {
     static constexpr int kBytes = kManyWarps * kStages * kStageBytes;
 };
 
-// The list of units: every block makes it for itself. Returns how many there are.
+// Makes the list of units, in every block. Returns their number.
 template <typename T, int D>
 __device__ __forceinline__ int list_units(const Args& a, int tiles, UnitList& list) {
     const int tile = static_cast<int>(threadIdx.x), warp = tile / 32, lane = tile % 32;
@@ -83,7 +83,7 @@ __device__ __forceinline__ Unit unit_after(const UnitList& list, const Args& a, 
     return u;
 }
 
-// What a warp brings in: stage after stage of its units, first the keys of a part, then its values.
+// The copies of a warp: all stages of its units, first the keys of a part, then its values.
 template <typename T, int D, int kStages>
 struct KeyStream {
     using S = ManyShape<D, kStages>;
@@ -91,8 +91,8 @@ struct KeyStream {
     int left;                                // units, this one included
     int page, page2, next_page, next_page2;  // of the first and the last 32 keys
     int stage, subs;        // of this unit: stages [0, subs) are keys, [subs, 2 subs) values
-    int from, lo, hi;       // its keys: it begins at `from`; of them those in [lo, hi) are there
-    unsigned ring, to = 0;  // this warp's, and where in it
+    int from, lo, hi;       // its keys: the first one, and the visible ones [lo, hi)
+    unsigned ring, to = 0;  // this warp's ring buffer, and the offset in it
 
     __device__ __forceinline__ void look_ahead(const Args& a) {
         const std::int32_t* table =
@@ -122,7 +122,7 @@ struct KeyStream {
         look_ahead(a);
         enter(a, list);
     }
-    // The next stage, or nothing; a group of copies in any case.
+    // Copies the next stage, or nothing at the end. It commits a group of copies in any case.
     __device__ __forceinline__ void fetch(const Args& a, const UnitList& list, int lane) {
         if (left > 0) {
             const bool value = stage >= subs;
@@ -130,15 +130,15 @@ struct KeyStream {
             const int key = from + sub * kSubKeys;
             const T* at = cache_at<T>(a, value ? a.values : a.keys, sub < 2 ? page : page2,
                                       unit.head, key, D);
-            const int here = computed_here(lane);  // no places of rows are kept in registers
+            const int here = computed_here(lane);  // keeps no addresses of rows in registers
             const int row0 = here / S::kChunks, chunk = here % S::kChunks;
-            constexpr int kRows = 32 / S::kChunks;  // that the warp's 32 pieces make
+            constexpr int kRows = 32 / S::kChunks;  // in the warp's 32 pieces
             at += row0 * D + chunk * 8;
-            // Such that nobody meets another one in a bank, reading the way the kernel does.
+            // Swizzled, so that the lanes of the kernel's loads use different banks.
             const auto place = [&](int row) {
-                const int turned =
+                const int swizzled =
                     value ? chunk ^ ((row & 1) | (row >> 2 & 3) << 1) : chunk ^ (row & 1) << 2;
-                return ring + to + row * S::kRowBytes + turned * 16;
+                return ring + to + row * S::kRowBytes + swizzled * 16;
             };
             if (key >= lo && key + kSubKeys <= hi) {
 #pragma unroll

@@ -1,4 +1,5 @@
-// The backward on the GPU: scratch, which kernels, and those of the one pass in their order.
+// The backward on the GPU: its scratch, the choice of kernels, and the launches of the one-pass
+// backward.
 #include "core/cuda/device.h"
 #include "ops/attention/flash/backward/backward.cuh"
 #include "ops/attention/flash/backward/dispatch.cuh"
@@ -47,8 +48,9 @@ BackwardArgs flash::backward_args(const Context& ctx, const Problem& p, const Ba
     args.p = p;
     args.views = views;
     args.tiles = row_tiles(p.tokens_q, p.sequences, backward_rows(p.head_dim));
-    // How many blocks follow one another along the queries of a pair: each of them finds these in
-    // L2, but starts a step after the last, which short causal walks have no time for. Measured.
+    // The number of blocks that follow one another along the queries of a pair. Each of them finds
+    // the queries in L2, but starts a step after the one before, which costs short causal walks too
+    // much. Measured.
     const bool causal = p.mask.kind != Mask::Kind::full;
     const int walk = (p.max_queries + backward_rows(p.head_dim) - 1) / backward_rows(p.head_dim);
     const int chain = causal ? std::clamp(walk / 16, 4, 8) : 8;
@@ -56,9 +58,9 @@ BackwardArgs flash::backward_args(const Context& ctx, const Problem& p, const Ba
     const std::int64_t pairs = std::int64_t{p.sequences} * p.kv_heads;
     MR_CHECK(pairs * std::max(1, key_tiles) < (std::int64_t{1} << 31),
              "attention's backward takes less than 2^31 tiles of 128 keys, of all kv heads");
-    // Blocks with whole pairs wait for nobody and begin once, but all take as long, and what all of
-    // them add to has to fit into L2. Measured: up to 1,024 keys, or 512 where all are seen, and
-    // where the last round of blocks leaves little of the device idle.
+    // Blocks with whole pairs wait for no other block and begin once, but all take equally long,
+    // and the sums of dq of all of them have to fit into L2. Measured: faster up to 1,024 keys, or
+    // 512 with a full mask, where the last round of blocks leaves little of the device idle.
     const std::int64_t at_once = this_gpu().multiprocessors;
     const std::int64_t rounds = (pairs + at_once - 1) / at_once;
     bool whole = std::max(key_tiles, walk * p.group) <= (causal ? 8 : 4) &&

@@ -1,4 +1,4 @@
-// What the kernels of the one-pass backward share: their arguments, and the tiles in scratch.
+// Shared by the kernels of the one-pass backward: their arguments, and the tiles in scratch.
 #pragma once
 
 #include "core/cuda/bulk.cuh"
@@ -18,13 +18,13 @@ struct BackwardArgs {
     float* lse2 = nullptr;        // [heads, tiles, rows] lse * log2(e); +infinity: no weight
     float* delta = nullptr;       // [heads, tiles, rows] dout . out
     float* dq = nullptr;          // [heads, tiles, rows * head_dim] sums, in the order of DqTile
-    unsigned* turns = nullptr;    // [heads, tiles] how many have added to the tile
-    unsigned* tickets = nullptr;  // how many were given out: order.h
-    // The last who adds to a tile of dq writes it to the tensor instead; finish_backward() has only
-    // those left that nobody adds to. For blocks with whole pairs.
+    unsigned* turns = nullptr;    // [heads, tiles] additions to the tile so far
+    unsigned* tickets = nullptr;  // the number of tickets taken: order.h
+    // The last block that adds to a tile of dq writes the sum to the tensor instead, and
+    // finish_backward() only has the tiles without an addition. For blocks with whole pairs.
     bool fold = false;
-    // How L2 is to keep what is read, sums of dq, and these where they are read for the last time:
-    // with whole pairs it has no room for all.
+    // L2 eviction policies of the inputs, of the sums of dq, and of their last read: with whole
+    // pairs L2 has no room for all.
     std::uint64_t read_policy = kEvictNormal, sums_policy = kEvictNormal, end_policy = kEvictNormal;
     Stamp* stamp = nullptr;
 
@@ -34,17 +34,17 @@ struct BackwardArgs {
 };
 
 inline constexpr int kBackwardKeys = 128;  // of a tile of keys
-// The kernels' head_dim: what is beyond the tensors' own counts as zeros.
+// The kernels' head_dim; elements beyond the tensors' own head_dim count as zeros.
 constexpr int backward_dim(int head_dim) {
     return head_dim <= 64 ? 64 : head_dim <= 80 ? 80 : head_dim <= 96 ? 96 : 128;
 }
 // Of a tile of queries: as many as registers and shared memory have room for.
 constexpr int backward_rows(int head_dim) { return head_dim <= 64 ? 128 : 64; }
 
-// How a tile of dq lies in scratch: as two warp groups hold it in registers (wgmma.cuh), so that
-// nothing is reordered where it is added to. Each has 64 rows by kWidth columns: with 128 rows the
-// group's own, with 64 rows its half of the columns. float4 number n * 128 + thread of a group has
-// columns 8 n and on.
+// The layout of a tile of dq in scratch: that of the registers of two warp groups (wgmma.cuh), so
+// that additions reorder nothing. Each has 64 rows by kWidth columns: with 128 rows the group's
+// own, with 64 rows its half of the columns. float4 number n * 128 + thread of a group has columns
+// 8 n and on.
 template <int kDim, int kRows>
 struct DqTile {
     static constexpr bool kByRows = kRows == 128;

@@ -1,7 +1,7 @@
-// The backward in two passes on the tensor cores of sm_80 and up (mma.sync, cp.async).
-// two.cuh says what the passes compute. A block of four warps has 64 own rows, 16 a
-// warp; other rows come in tiles, the next one while this one is worked on. P and dS go from the
-// accumulators of their products into the next ones as they are, so warps share nothing but tiles.
+// The backward in two passes on the tensor cores of sm_80 and up (mma.sync, cp.async). two.cuh says
+// what the passes compute. A block of four warps has 64 own rows, 16 a warp; other rows are loaded
+// in tiles, the next one while this one is computed. P and dS go from the accumulators of their
+// products into the next ones as they are, so warps share nothing but tiles.
 #include "ops/attention/flash/backward/dispatch.cuh"
 #include "ops/attention/flash/backward/two.cuh"
 #include "ops/attention/paged/mma.cuh"
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads) backward_tiles(TwoPassArgs args) {
 
     for (int n = 0; n < steps; ++n) {
         wait_for_copies();
-        __syncthreads();  // the tile is there, and the other stage's place is free
+        __syncthreads();  // the tile has arrived, and the other stage is free
         if (n + 1 < steps) load_step(n + 1);
         commit_copies();
         const Step step = step_of(n);

@@ -1,22 +1,19 @@
-// In which order the one-pass backward works, and in which order tiles of keys add to a tile of dq.
-// All constexpr: kernels call it on the device, tests on the host.
+// The order of work of the one-pass backward, and the order in which tiles of keys add to a tile of
+// dq. All constexpr: kernels call it on the device, tests on the host.
 //
 // A block has one tile of keys and walks along the tiles of queries that see it; each step adds to
-// the dq of one tile of queries. Additions to a tile take turns: the first keys go first, so turn()
-// is how many tiles of keys before this one see anything of the tile.
-//
-// Blocks take tickets as they start, and a ticket waits for none but lower ones of its own launch:
-// those of earlier keys. Whoever has a lower ticket is running or done, and the lowest that runs
-// waits for nobody. So every wait ends, however many blocks the device runs at once and whatever
-// else runs there.
-//
+// the dq of one tile of queries. Additions to a tile take turns: earlier keys go first, so turn()
+// is the number of tiles of keys before this one that see a query of the tile.
+// Blocks take tickets as they start. A ticket waits only for lower tickets of its own launch: those
+// of earlier keys. A block with a lower ticket is running or done, and the lowest running one waits
+// for no other. So every wait ends, however many blocks the device runs at once and whatever else
+// runs there.
 // Waiting is rare if a block follows the one before it at a distance:
-//   - Without a window everybody sees the last queries, and later keys see fewer of the first.
-//   Walks
-//     go from the last queries to the first. Two blocks that start together are a step apart from
-//     then on, and the longest walks are the first to start.
-//   - With a window walks go from the first queries to the last, as the window does; sinks, which
-//     everybody waits for, go ahead of it.
+//   - Without a window all keys are seen by the last queries, and later keys by fewer of the first.
+//     So walks go from the last queries to the first: two blocks that start together are a step
+//     apart from then on, and the longest walks are the first to start.
+//   - With a window walks go from the first queries to the last, as the window does. All blocks
+//     wait for the sinks, which go ahead of the window.
 #pragma once
 
 #include "ops/attention/flash/mask.h"
@@ -28,10 +25,10 @@ struct BackwardWork {
     int pair = 0, key_tile = 0, end = 0;
 };
 // For `pairs` pairs with at most `key_tiles` tiles of keys each. Sequences may be shorter: then
-// there is nothing to do beyond their last tile. Pairs are worked on in sections: many enough that
-// few blocks follow one another along the same queries, few enough that those find them in L2.
-// Or `whole`: a block has all tiles of a pair, one after the other, and waits for nobody.
-// Nobody's bits depend on any of it.
+// there is nothing to do beyond their last tile. Pairs are worked on in sections: large enough that
+// few blocks follow one another along the same queries, small enough that those find the queries in
+// L2. With `whole` a block has all tiles of a pair, one after the other, and waits for no other
+// block. The results have the same bits in every case.
 struct BackwardWorkOrder {
     unsigned pairs = 0, key_tiles = 0, section = 1;
     bool whole = false;
@@ -67,12 +64,12 @@ class BackwardWalks {
     }
     // From one tile of queries to the next.
     constexpr int direction() const { return mask_.window < Mask::kNever ? 1 : -1; }
-    // How many add to dq of the tile of queries before this tile of keys does.
+    // The number of tiles of keys that add to dq of the tile of queries before this one.
     constexpr int turn(int query_tile, int key_tile) const {
         const KeyTiles<kK> tiles = seen_from(query_tile);
         return key_tile < tiles.begin ? key_tile : tiles.sink_end + key_tile - tiles.begin;
     }
-    // Whether nobody adds after it.
+    // Whether no tile of keys adds after this one.
     constexpr bool last(int query_tile, int key_tile) const {
         return key_tile + 1 == seen_from(query_tile).end;
     }

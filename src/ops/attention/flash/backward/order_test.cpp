@@ -94,7 +94,7 @@ void expect_no_deadlock(const ops::AttentionMask& m, const Sequence& s, int slot
     }
 }
 
-TEST(FlashBackwardOrder, TurnsComeInOrderAndNobodyWaitsForEver) {
+TEST(FlashBackwardOrder, TurnsComeInOrderAndEveryWaitEnds) {
     for (const ops::AttentionMask& mask : kMasks) {
         for (const Sequence& s : kSequences) {
             for (int slots : {1, 2, 3, 64}) {
@@ -126,8 +126,8 @@ TEST(FlashBackwardOrder, EveryTileOfEveryPairIsWorkOnce) {
     }
 }
 
-// With whole pairs a ticket has all tiles of one, in order. Without a window every tile of keys is
-// seen by somebody, or none is: a block never skips one.
+// With whole pairs a ticket has all tiles of one, in order. Without a window every tile of keys has
+// a query that sees it, unless there is no query at all: a block never skips one.
 TEST(FlashBackwardOrder, WholePairsAreWorkOnce) {
     const BackwardWorkOrder order(5, 9, 2, true);
     ASSERT_EQ(order.blocks(), 5);

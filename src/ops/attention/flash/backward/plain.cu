@@ -11,7 +11,7 @@ constexpr int kOwn = 32, kOther = 16, kThreads = 256;
 constexpr int kMaxDim = kFlashBackwardMaxDim;
 constexpr float kLog2E = 1.4426950408889634f;
 
-// A warp a query and head.
+// One warp for each query and head.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) delta_rows(TwoPassArgs args) {
     wait_for_previous();
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads, 2) backward_rows(TwoPassArgs args) {
     float *b2 = b1 + kOther * stride, *weights = b2 + kOther * stride;
     float* ds = weights + kOwn * (kOther + 1);
 
-    // Rows beyond the sequence's end are zeros: nobody reads what lies there.
+    // Rows beyond the sequence's end become zeros; their memory is not read.
     const auto load = [&](float* to, const View& from, std::int64_t token, int rows, int most,
                           int head) {
         for (int i = thread; i < most * dim; i += kThreads) {
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kThreads, 2) backward_rows(TwoPassArgs args) {
     load(a2, walk.a2(args), walk.own_token(walk.own), walk.own_rows - walk.own, kOwn,
          kKeys ? walk.kv_head : walk.head);
 
-    // Sums: eight threads an own row, every eighth number each.
+    // Sums: eight threads share an own row, and each has every eighth column.
     const int x = thread / 8;
     float sum1[kMaxDim / 8], sum2[kMaxDim / 8];
 #pragma unroll

@@ -1,5 +1,5 @@
-// What is done once per query before and after the one-pass backward. Both kernels only move
-// memory: a block has one tile of rows of one head, and asks for all of it before it uses any.
+// The work per query before and after the one-pass backward. Both kernels are bound by memory: a
+// block has one tile of rows of one head and issues all of its loads before it uses any.
 #include "core/cuda/copy.cuh"
 #include "core/cuda/mma.cuh"
 #include "ops/attention/flash/backward/backward.cuh"
@@ -14,7 +14,7 @@ struct RowTile {
     int first = 0;  // query of the sequence
     Sequence s;
 };
-// Which queries a tile of scratch has: those of the last sequence that begins at or before it.
+// The queries of a tile of scratch: those of the last sequence that begins at or before it.
 __device__ RowTile row_tile_of(const Problem& p, int tile, int rows) {
     int lo = 0, hi = p.sequences - 1;
     while (lo < hi) {
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads) finish_rows(BackwardArgs args) {
     float4 v[kEach];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) v[i] = __ldcs(sums + i * kThreads + thread);
-    const bool any = args.turns[tile] > 0;  // or nobody has written: there is no gradient
+    const bool any = args.turns[tile] > 0;  // else no block has added: the gradient is zero
     const RowTile t = row_tile_of(p, static_cast<int>(blockIdx.x), kRows);
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {

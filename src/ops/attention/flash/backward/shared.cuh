@@ -1,5 +1,5 @@
 // The shared memory of the one-pass backward, its barriers, and the instructions it needs besides
-// those of core/cuda. For sm_90a; elsewhere it compiles, and is never launched.
+// those of core/cuda. For sm_90a; for other devices the code compiles and is never launched.
 #pragma once
 
 #include "core/cuda/bulk.cuh"
@@ -18,8 +18,8 @@ struct BackwardLayout {
     static constexpr int kDsPanel = kRows * 128;  // [kRows, 64 keys]: of one warp group
     static constexpr int kDsTile = 2 * kDsPanel;
     static constexpr int kStages = 2;
-    // Places for tiles of keys: at head size 64 the next one's come while this one is worked on,
-    // where the second place for dS was.
+    // Slots for tiles of keys. At head size 64 the next tile is loaded while this one is worked on,
+    // in place of a second slot for dS.
     static constexpr int kKeySlots = kDim <= 64 ? 2 : 1;
     static constexpr int kDsSlots = kKeySlots == 2 ? 1 : 2;
     static constexpr bool kFold = kKeySlots == 2;  // BackwardArgs::fold
@@ -34,14 +34,14 @@ struct BackwardLayout {
     static constexpr int kLse = kDq + 2 * kDqTile;
     static constexpr int kDelta = kLse + kStages * kRows * 4;
     static constexpr int kBarriers = kDelta + kStages * kRows * 4;
-    static constexpr int kSteps = kBarriers + 176;  // what the loading warp says of each stage
-    static constexpr int kDqSteps = kSteps + 16;    // what adding warps say of theirs: DqStep
+    static constexpr int kSteps = kBarriers + 176;  // the loading warp's description of each stage
+    static constexpr int kDqSteps = kSteps + 16;    // the adding warps' descriptions: DqStep
     static constexpr int kWork = kDqSteps + 16;     // BlockWork
     static constexpr int kBytes = kWork + 32;
     static_assert(kBytes <= 227 * 1024);
 };
 
-// Registers a thread: what a block of 384 threads with 168 each has, shared out anew.
+// Registers a thread: those of a block of 384 threads with 168 each, redistributed.
 inline constexpr int kLoadRegisters = 40, kComputeRegisters = (168 * 3 - kLoadRegisters) / 2;
 
 struct BackwardBarriers {
@@ -56,7 +56,8 @@ struct BackwardBarriers {
     __device__ __forceinline__ unsigned dq_full(int stage, int group) const {
         return at + 112 + 16 * stage + 8 * group;
     }
-    // There is room for dq; or the sums so far are there, for the last who adds.
+    // Signals that there is room for dq; for the last block that adds, that the sums so far have
+    // arrived.
     __device__ __forceinline__ unsigned dq_ready(int stage) const { return at + 144 + 8 * stage; }
     __device__ __forceinline__ unsigned ds_empty() const { return at + 160; }
     __device__ __forceinline__ unsigned work() const { return at + 168; }
@@ -77,8 +78,8 @@ __device__ __forceinline__ unsigned read_turn(const unsigned* at) {
 #endif
     return turn;
 }
-// Turns come (order.h). Should one not, because scratch was written to by somebody
-// else, the kernel ends after a minute: an error instead of silence.
+// Every turn comes (order.h). If one does not, because something else wrote to the scratch, the
+// kernel traps after a minute instead of hanging.
 __device__ __forceinline__ void wait_for_turn(const unsigned* at, unsigned turn) {
     const long long begin = clock64();
     while (read_turn(at) != turn) {
@@ -120,7 +121,7 @@ __device__ __forceinline__ void bulk_commit() {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 #endif
 }
-// Until shared memory was read, or all is in memory.
+// Wait until shared memory has been read, or until all data is in memory.
 __device__ __forceinline__ void bulk_wait_read() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
@@ -145,7 +146,8 @@ __device__ __forceinline__ void store_transposed(unsigned at, const std::uint32_
                  : "memory");
 #endif
 }
-// What was in these registers is not needed any more: a product that only writes them follows.
+// Tells the compiler that the values of these registers are dead: a product that only writes them
+// follows.
 template <int kCount>
 __device__ __forceinline__ void forget(float (&d)[kCount]) {
 #pragma unroll

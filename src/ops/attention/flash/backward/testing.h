@@ -1,5 +1,5 @@
-// What the tests of attention's backward on the GPU share. out and lse are the reference's own,
-// rounded: the forward is not needed.
+// Shared by the tests of attention's backward on the GPU. out and lse are those of the reference,
+// rounded, so the tests do not need the forward.
 #pragma once
 
 #include <cmath>
@@ -113,7 +113,7 @@ class FlashBackwardTest : public FlashGpuTest {
         backward(d.gradients(), d.dout, d.q, d.k, d.v, d.out, d.lse, d.batch, p.mask, p.scale,
                  path);
     }
-    // What a caller gives once for all calls.
+    // The context that a caller makes once for all calls.
     Context with_scratch(const Device& d, Stream& stream) {
         const std::size_t bytes = flash_backward_scratch_bytes(d.q, d.batch);
         Context ctx = ctx_;
@@ -166,7 +166,8 @@ class FlashBackwardTest : public FlashGpuTest {
     static Wanted wanted(const Problem& p, DType dtype) {
         return with_bounds(p, ops::reference::forward_backward(p), dtype);
     }
-    // Every element within its bound; the first that is not is told. Tokens of no sequence: left.
+    // Checks every element against its bound and reports the first that exceeds it. Tokens of no
+    // sequence must be unchanged.
     void expect_close(const Device& d, const Wanted& want, const std::string& what) {
         const auto check = [&](const char* which, const Tensor& t, const std::vector<double>& value,
                                const std::vector<double>& bound) {
@@ -185,7 +186,7 @@ class FlashBackwardTest : public FlashGpuTest {
         check("dk", d.dk, want.value.dk, want.bound.dk);
         check("dv", d.dv, want.value.dv, want.bound.dv);
     }
-    // What a type loses near zero: f16 has no numbers below 2^-24.
+    // The absolute rounding error of a type near zero: f16 has no numbers below 2^-24.
     static double tiny(DType dtype) { return dtype == DType::f16 ? 0x1p-25 : 0x1p-126; }
 
     void expect_reference(const Problem& p, DType dtype, const std::string& what, int spare = 0) {

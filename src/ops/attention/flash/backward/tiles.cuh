@@ -1,5 +1,5 @@
-// What the computing warps of the one-pass backward do to tiles besides products: rows that are not
-// there, masks, and dq where it is complete. Threads 128 and on of a block compute.
+// The work of the computing warps of the one-pass backward besides products: they clear missing
+// rows, apply masks, and write dq where it is complete. Threads 128 and on of a block compute.
 #pragma once
 
 #include "core/cuda/mma.cuh"
@@ -8,8 +8,8 @@
 
 namespace mr::cuda::flash {
 
-// Zeros in rows [from, rows) of panels of shared memory: rows of another sequence or of nobody,
-// where anything may lie, and 0 * NaN is not 0.
+// Writes zeros to rows [from, rows) of panels of shared memory. These rows belong to another
+// sequence or to none and may hold anything, and 0 * NaN is not 0.
 template <int kPanels>
 __device__ __forceinline__ void clear_rows(unsigned at, int panel_bytes, int from, int rows,
                                            int thread, int threads) {
@@ -23,7 +23,7 @@ __device__ __forceinline__ void clear_rows(unsigned at, int panel_bytes, int fro
 }
 
 // Scores that queries do not see become -infinity. s: keys from `key0` on by the queries of a step,
-// transposed, as wgmma leaves it; `what`: what the warp that loads says of the step.
+// transposed, as wgmma leaves it; `what` is the loading warp's description of the step.
 template <int kRows>
 __device__ __forceinline__ void hide_scores(float (&s)[kRows / 2], const Mask& mask,
                                             const Sequence& seq, int what, int key0) {
@@ -43,16 +43,15 @@ __device__ __forceinline__ void hide_scores(float (&s)[kRows / 2], const Mask& m
         }
         return;
     }
-    const int beyond = mask.kind == Mask::Kind::full ? Mask::kNever : 1;
+    const ScoreBounds bounds(mask);
 #pragma unroll
     for (int b = 0; b < kRows / 8; ++b) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
             const int query = query0 + 8 * b + e, position = seq.position(query);
-            int hi = min(position + beyond, seq.keys);
-            if (mask.kind == Mask::Kind::block_causal) hi = mask.hi(position, seq.keys);
+            int hi = bounds.hi(position, seq.keys);
             if (query >= seq.queries) hi = 0;
-            const int lo = position - mask.window + 1;
+            const int lo = bounds.lo(position);
             const auto hide = [&](float& x, int j) {
                 if (j >= hi || (j < lo && j >= mask.sinks)) x = -kInfinity;
             };
@@ -62,8 +61,8 @@ __device__ __forceinline__ void hide_scores(float (&s)[kRows / 2], const Mask& m
     }
 }
 
-// dq of this step and what was summed before. As additions in memory do, and so with the same bits:
-// denormal numbers count as zero.
+// Adds the sums so far to dq of this step. Denormal numbers count as zero, as in additions in
+// memory, so the bits are the same.
 template <int kCount>
 __device__ __forceinline__ void add_sums(float (&dq)[kCount], unsigned at) {
 #pragma unroll
@@ -79,7 +78,7 @@ __device__ __forceinline__ void add_sums(float (&dq)[kCount], unsigned at) {
         }
     }
 }
-// The rows of a warp group of dq, complete, to the tensor; 128 rows a tile.
+// Writes a warp group's rows of the complete dq to the tensor; 128 rows a tile.
 template <typename T, int kDim, int kCount>
 __device__ __forceinline__ void write_dq(const BackwardArgs& args, const DqStep& step,
                                          const Sequence& seq, const float (&dq)[kCount]) {

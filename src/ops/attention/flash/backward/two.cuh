@@ -1,6 +1,6 @@
-// What the two-pass backwards share (plain and mma.sync). No sum is shared between blocks: one pass
-// has a tile of keys a block and walks along the queries that see it, for dk and dv; the other has
-// a tile of queries and walks along the keys, for dq. Both recompute the scores, so a tile costs
+// Shared by the two-pass backwards (plain and mma.sync). Blocks share no sums: in one pass a block
+// has a tile of keys and walks along the queries that see it, for dk and dv; in the other it has a
+// tile of queries and walks along the keys, for dq. Both recompute the scores, so a tile costs
 // seven products instead of five.
 //
 // The passes are one piece of code. "Own" rows are those whose gradients a block computes, "other"
@@ -33,8 +33,8 @@ struct TwoPassWalk {
     int other_rows;
     int begin = 0, end = 0, sink_end = 0;  // tiles of other rows: [0, sink_end) and [begin, end)
 
-    // Block (x, y): x = head + heads * sequence, y the tile, those that causal masks let see or be
-    // seen by most first.
+    // Block (x, y): x = head + heads * sequence, y the tile. Tiles with the longest walks under a
+    // causal mask come first.
     __device__ explicit TwoPassWalk(const Problem& p) {
         const int pair = static_cast<int>(blockIdx.x);
         const int tile = static_cast<int>(kKeys ? blockIdx.y : gridDim.y - 1 - blockIdx.y);
@@ -62,7 +62,8 @@ struct TwoPassWalk {
         const int query = kKeys ? y : x, key = kKeys ? x : y;
         return query < s.queries && p.mask.sees(s.position(query), key, s.keys);
     }
-    // Whether every own row sees, or is seen by, every row of the other tile; all are there.
+    // Whether every own row sees, or is seen by, every row of the other tile, and no row is
+    // missing.
     __device__ bool whole(const Problem& p, int other) const {
         if (own + kOwn > own_rows || other + kOther > other_rows) return false;
         const int query = kKeys ? other : own, key = kKeys ? own : other;
@@ -78,8 +79,8 @@ struct TwoPassWalk {
     __device__ std::int64_t other_token(int row) const { return (kKeys ? s.q : s.k) + row; }
 };
 
-// Starts what scratch is for: delta of every query and head. `own`: rows of a tile; refuses more
-// tiles than a grid has.
+// Makes the arguments and launches the kernel that writes delta of every query and head to scratch.
+// `own` is the number of rows of a tile; throws where there are more tiles than a grid can have.
 TwoPassArgs two_pass_args(const Context& ctx, const Problem& p, const BackwardViews& views,
                           Stamp* stamp, int own);
 

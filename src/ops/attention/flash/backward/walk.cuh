@@ -6,8 +6,8 @@
 
 namespace mr::cuda::flash {
 
-// What the warp that loads tells of a stage: the tile of queries, and what is special about it.
-// kDiagonal: the mask is plainly causal, and all queries are there.
+// The loading warp's description of a stage: the tile of queries and these flags. kDiagonal: the
+// mask is causal without a window, and no query is missing.
 constexpr int kMasked = 1, kShort = 2, kDiagonal = 4, kKinds = 8;
 __device__ __forceinline__ int read_word(unsigned at) {
     int x;
@@ -18,7 +18,7 @@ __device__ __forceinline__ void write_word(unsigned at, int x) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
 }
 
-// What a block works on. It lies in shared memory: nobody has registers for it.
+// The work of a block. It lies in shared memory, because no warp has registers for it.
 struct BlockWork {
     int kv_head;
     int first_tile;     // of the sequence's rows, in scratch
@@ -39,7 +39,7 @@ struct BlockWork {
     }
 };
 
-// What the computing warps do with dq of a step.
+// What the computing warps have to do with dq of a step.
 struct DqStep {
     int tile;          // of queries
     bool last, alone;  // write it to the tensor; without sums that came before
@@ -55,7 +55,7 @@ struct DqStep {
     }
 };
 
-// The walk of a tile of keys, as the warps that load and add see it.
+// The walk of a tile of keys, for the loading and the adding warps.
 template <int kRows>
 struct BackwardWalk {
     int kv_head, first_tile;
@@ -88,7 +88,7 @@ struct BackwardWalk {
     }
 };
 
-// The warp that loads: one thread.
+// The loading warp: one thread.
 template <int kDim, int kRows>
 __device__ __forceinline__ void backward_load(const CUtensorMap& q_map, const CUtensorMap& k_map,
                                               const CUtensorMap& v_map, const CUtensorMap& do_map,
@@ -147,8 +147,9 @@ __device__ __forceinline__ void backward_load(const CUtensorMap& q_map, const CU
             load_rows(do_map, args.delta, base + L::kDo, base + L::kDelta, barriers.do_full(stage),
                       barriers.do_empty(stage));
             walk.advance(step);
-            // The next keys' place is that of those before these, which are gone when the first
-            // queries of these are: so not before two more have been asked for.
+            // The slot of the next keys is that of the keys before these, which is free once the
+            // first queries of these keys have been used. So they are loaded after two more stages
+            // of queries.
             if (L::kKeySlots == 2 && j == min(2, walk.steps - 1) &&
                 tile + 1 < BlockWork::read_end(base + kAt)) {
                 const int slot = (n + 1) & 1;
@@ -162,14 +163,15 @@ __device__ __forceinline__ void backward_load(const CUtensorMap& q_map, const CU
     }
 }
 
-// A warp that adds dQ to memory: one thread. There are two, for even and odd steps: an addition has
-// to be in memory before the next block is told, and that takes longer than it should.
+// A warp that adds dQ to memory: one thread. There are two such warps, for even and odd steps,
+// because an addition has to be complete in memory before the next block may add, and that takes
+// long.
 template <int kDim, int kRows>
 __device__ __forceinline__ void backward_add(const BackwardArgs& args, unsigned base,
                                              const BackwardBarriers& barriers, int stage) {
     using L = BackwardLayout<kDim, kRows>;
     using Tile = DqTile<kDim, kRows>;
-    unsigned* added = nullptr;  // whose turn is to be written once the last addition is in memory
+    unsigned* added = nullptr;  // counter to write once the last addition is in memory
     unsigned next_turn = 0;
     const auto finish_last = [&] {
         bulk_wait();
@@ -214,7 +216,7 @@ __device__ __forceinline__ void backward_add(const BackwardArgs& args, unsigned 
                 const unsigned from = at + Tile::begin(group) * 4;
                 constexpr int kBytes[2] = {64 * Tile::width(0) * 4, 64 * Tile::width(1) * 4};
                 if (last) continue;
-                if (turn == 0) {  // nobody before: there is nothing to add to
+                if (turn == 0) {  // the first addition: there is nothing to add to
                     bulk_store(sums + Tile::begin(group), from, kBytes[group], args.sums_policy);
                 } else {
                     bulk_add(sums + Tile::begin(group), from, kBytes[group], args.sums_policy);

@@ -9,11 +9,11 @@
 //   (order.h)
 //
 // Two warp groups compute, 64 keys each; P and dS go from accumulators into the next product as
-// they are. Only dQ, a sum over all 128 keys, needs the dS of both: through shared memory, where it
-// is stored transposed. Of the third warp group one warp loads (TMA), and two add the tiles of dQ
-// to memory (bulk reductions). The products of a step are started so that the tensor cores have
-// something to do while the threads compute: dP while they compute exponentials, S of the next step
-// while they take dQ of this one out.
+// they are. Only dQ, a sum over all 128 keys, needs the dS of both groups, which goes through
+// shared memory, stored transposed. Of the third warp group one warp loads (TMA), and two add the
+// tiles of dQ to memory (bulk reductions). The products of a step are started such that the tensor
+// cores work while the threads compute: dP during the exponentials, S of the next step while dQ of
+// this one is written out.
 #pragma once
 
 #include "core/cuda/mma.cuh"
@@ -24,7 +24,7 @@
 
 namespace mr::cuda::flash {
 
-// A warp group that computes. Little is kept in registers besides the sums: there is no room.
+// A computing warp group. The sums leave few registers for anything else.
 template <typename T, int kDim, int kRows>
 __device__ __forceinline__ void backward_compute(const BackwardArgs& args, unsigned base,
                                                  const BackwardBarriers& barriers, int group) {
@@ -32,15 +32,16 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, unsig
     using Tile = DqTile<kDim, kRows>;
     constexpr int kBlocks = kRows / 8;  // of eight queries
     constexpr int kDqWidth = Tile::kFirstWidth;
-    // dV is started before dP has come: its weights have to be packed for that, so the exponentials
-    // cannot be put off until then. At head size 64 there are too many of them for the registers.
+    // Whether dV is started before dP is complete: its weights have to be packed first, so the
+    // exponentials cannot be delayed until then. At head size 64 the registers do not hold that
+    // many weights.
     constexpr bool kEarly = kDim > 64;
     const int thread = static_cast<int>(threadIdx.x) % 128, warp = thread / 32, lane = thread % 32;
 
     float dk[kDim / 2], dv[kDim / 2];
     float s[kRows / 2], dp[kRows / 2];
 
-    // Of the group, in a place for tiles of keys.
+    // The group's rows in a slot for tiles of keys.
     const auto k_rows = [&](int slot) {
         return base + L::kK + slot * L::kKeyTile + group * 64 * 128;
     };
@@ -49,7 +50,7 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, unsig
     };
     const auto first_tile = [&] { return BlockWork::read_key_tile(base + L::kWork); };
     const auto sequence = [&] { return BlockWork::read_sequence(base + L::kWork); };
-    // The n-th tile of keys of the block has this place.
+    // The slot of the block's n-th tile of keys.
     const auto slot_of = [](int n) { return L::kKeySlots == 2 ? n & 1 : 0; };
     const auto phase_of = [](int n) { return L::kKeySlots == 2 ? n >> 1 & 1 : 0; };
     // Waits for a tile's keys; those beyond the sequence's end become zeros.
@@ -87,7 +88,7 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, unsig
 #pragma unroll
         for (int k = 0; k < kRows / 16; ++k) multiply<T, 1>(d, a[k], further(from_b, k * 2048), 1);
     };
-    // Rows beyond the sequence's end in the tile of a stage.
+    // Overwrites the rows beyond the sequence's end in the tile of a stage with zeros.
     const auto clear_stage = [&](int stage) {
         const int what = read_word(base + L::kSteps + stage * 4);
         if (!(what & kShort)) return;
@@ -100,11 +101,11 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, unsig
         meet<1, 256>();
     };
 
-    // Step i of all, of the n-th tile of keys; `over`: its last step; `more`: another one follows.
-    // kNext: the next step's scores are started, at the end of a tile those of the next tile. After
-    // the last step of all they are of whatever lies there, and nobody's: where products are in
-    // flight the compiler wants no branch. For the same reason, with one tile of keys, the last
-    // step is code of its own.
+    // Step i of all, in the n-th tile of keys; `over`: the tile's last step; `more`: another tile
+    // follows. kNext: the step starts the scores of the next step, at the end of a tile those of
+    // the next tile. After the very last step these scores have arbitrary operands and are not
+    // used: the compiler allows no branch while products are in flight. For the same reason, with
+    // one tile of keys, the last step is separate code.
     const auto take_step = [&](int i, int n, bool over, bool more, auto next_scores) {
         constexpr bool kNext = decltype(next_scores)::value;
         const int stage = i & 1, slot = slot_of(n);
@@ -192,7 +193,7 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, unsig
             }
             multiply_commit();
         }
-        multiply_wait<1>();  // dV and dK are there
+        multiply_wait<1>();  // dV and dK are complete
         if (lane == 0) barrier_arrive(barriers.do_empty(stage));
         if (lane == 0) barrier_arrive(barriers.q_empty(stage));
         if constexpr (kNext) {
@@ -203,7 +204,7 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, unsig
             multiply_commit();
         }
 
-        multiply_wait<kNext ? 1 : 0>();  // dQ is there
+        multiply_wait<kNext ? 1 : 0>();  // dQ is complete
         keep_order(dq);
         if constexpr (L::kDsSlots == 1) {
             if (lane == 0) barrier_arrive(barriers.ds_empty());
@@ -235,8 +236,8 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, unsig
         __syncwarp();
         if (lane == 0) barrier_arrive(barriers.dq_full(stage, group));
     };
-    // dK and dV of a tile, out through the shared memory of its K and V, which nobody reads any
-    // more, so that rows are written in whole lines.
+    // Writes dK and dV of a tile through the shared memory of its K and V, which have been read, so
+    // that rows are written in whole lines.
     const auto write_out = [&](int n) {
         const int slot = slot_of(n), thread = thread_here() % 128, warp = thread / 32;
         meet<1, 256>();
@@ -256,7 +257,7 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, unsig
         };
         stage_out(dv, v_rows(slot), 1.0f);
         stage_out(dk, k_rows(slot), args.p.scale);
-        stores_before_products();  // and before the next keys come there
+        stores_before_products();  // and before the next keys arrive there
         if (group == 0) {
             meet<2, 128>();
         } else {
@@ -279,7 +280,7 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, unsig
             copy(v_rows(slot), args.views.dv);
             copy(k_rows(slot), args.views.dk);
         }
-        if constexpr (L::kKeySlots == 2) {  // the place is free
+        if constexpr (L::kKeySlots == 2) {  // the slot is free
             __syncwarp();
             if (lane == 0) barrier_arrive(barriers.keys_empty(slot));
         }
@@ -357,7 +358,7 @@ __global__ void __launch_bounds__(384, 1)
     const StageClock clock(args.stamp);
     if (threadIdx.x == 0) {
         const unsigned n = atomicAdd(args.tickets, 1u);
-        // More tickets than blocks: tickets were not put back, and nobody's turn would come.
+        // More tickets than blocks: the counter was not reset, and no turn would ever come.
         if (n >= gridDim.x) __trap();
         const BackwardWork work = args.order.at(n);
         const int sequence = work.pair / args.p.kv_heads;
@@ -368,7 +369,7 @@ __global__ void __launch_bounds__(384, 1)
     }
     __syncthreads();
     if (BlockWork::read_key_tile(base + L::kWork) >= BlockWork::read_end(base + L::kWork)) return;
-    // Told to be the same for the whole warp, which products ask for.
+    // The shuffle makes it uniform in the warp, which products require.
     const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
     if (group == 0) {
         give_registers<kLoadRegisters>();
@@ -390,7 +391,7 @@ void start_backward(const Context& ctx, const BackwardArgs& args) {
     constexpr int kRows = backward_rows(kDim);
     using L = BackwardLayout<kDim, kRows>;
     const Problem& p = args.p;
-    // Where there is no query nobody reads q and dout, but a map is of something.
+    // Without a query q and dout are not read, but a tensor map needs an address.
     const bool none = p.tokens_q == 0;
     const auto map = [&](const View& x, bool queries) {
         return head_rows_map(x.data, p.dtype, queries ? p.tokens_q : p.tokens_k,

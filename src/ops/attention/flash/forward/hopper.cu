@@ -20,7 +20,7 @@ class CapturedCounters {
         static auto* pool = new CapturedCounters;  // graphs may be the last to go
         return *pool;
     }
-    // -1: every one is kept.
+    // -1: all are in use.
     int take(cudaGraph_t graph) {
         const int counter = pop();
         if (counter < 0) return -1;
@@ -59,7 +59,7 @@ class CapturedCounters {
 };
 
 // A counter that no other launch uses at the same time, or -1. Launches that are not captured share
-// a ring of so many that whoever had it before is long done.
+// a ring of counters so large that the previous user of a counter has long finished.
 int take_counter(const Context& ctx) {
     static std::atomic<unsigned> launched{0};
     cudaStreamCaptureStatus status{};

@@ -1,12 +1,13 @@
-// The forward for sm_90a, after FlashAttention-3. A block is one producer and two or three groups
-// of four warps, consumers, with 64 queries each:
-//  - the producer's one thread copies Q, K and V with TMA, as far ahead as shared memory reaches;
+// The forward for sm_90a, after FlashAttention-3. A block has one producer and two or three
+// consumers, warp groups with 64 queries each:
+//  - one thread of the producer copies Q, K and V with TMA, as far ahead as shared memory reaches;
 //  - a consumer starts the scores of the next tile of keys and the product of this tile's weights
-//    with V, both behind its back, and while they run takes the softmax of the scores;
-//  - consumers take turns in starting their products, so that one's softmax falls into the other's;
-//  - the queries' sums never leave registers; weights go from scores to the second product there.
-// Blocks stay and take tile after tile of queries, the ones with most keys first, whoever is free
-// the next; while one is written, the next one's Q, K and V are already on their way.
+//    with V, both asynchronous, and computes the softmax of the scores while they run;
+//  - consumers take turns in starting their products, so that the softmax of one overlaps with the
+//    products of the other;
+//  - the queries' sums never leave registers, and weights go to the second product in registers.
+// Blocks are persistent. A free block takes the next tile of queries, those with most keys first;
+// while it writes one tile, the Q, K and V of the next are already in flight.
 #pragma once
 
 #include "core/cuda/wgmma.cuh"
@@ -15,8 +16,8 @@
 
 namespace mr::cuda::flash {
 
-// Tiles are unequal and so are their blocks' times: whoever is free takes the next. A launch counts
-// to `tiles` in a counter of its own (atomicInc), which is then zero again for another.
+// Tiles differ in length, so a free block takes the next one. A launch counts to `tiles` in a
+// counter of its own (atomicInc), which is zero again for another launch afterwards.
 inline constexpr int kTileCounters = 1 << 16;
 static __device__ unsigned tile_counters[kTileCounters];
 
@@ -31,7 +32,7 @@ __device__ __forceinline__ void named_sync(int barrier, int threads) {
 __device__ __forceinline__ void named_arrive(int barrier, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
-// The slots of a ring of tiles in shared memory, by how many tiles came before.
+// The slots of a ring buffer of tiles in shared memory, by the number of tiles before.
 template <int kStages>
 __device__ __forceinline__ int slot_of(unsigned tile) {
     static_assert((kStages & (kStages - 1)) == 0);
@@ -58,7 +59,8 @@ struct Layout {
     __device__ unsigned k_empty(int i) const { return barriers + 16 + 8 * (S::kStages + i); }
     __device__ unsigned v_full(int i) const { return barriers + 16 + 8 * (2 * S::kStages + i); }
     __device__ unsigned v_empty(int i) const { return barriers + 16 + 8 * (3 * S::kStages + i); }
-    // Of this tile of queries and the next: one is published while the other is written out.
+    // The descriptions of this tile of queries and of the next: one is published while the other is
+    // written out.
     __device__ unsigned tile(unsigned number) const { return barriers + 192 + 32 * (number % 2); }
     static_assert(16 + 32 * S::kStages <= 192);
 };
@@ -81,7 +83,7 @@ __device__ __forceinline__ void produce(const Problem& p, const ForwardPlan& pla
                                         const CUtensorMap& v_map) {
     unsigned loaded = 0;  // tiles of keys
     unsigned number = 0;  // tiles of queries
-    // Waits for a place for the next queries, and says what they are.
+    // Waits for the slot of the next queries and publishes their description.
     const auto publish = [&](const ForwardTile& tile) {
         barrier_wait(shared.q_empty(), number % 2 ^ 1);
         const unsigned at = shared.tile(number++);
@@ -155,7 +157,7 @@ __device__ __forceinline__ void produce(const Problem& p, const ForwardPlan& pla
     barrier_arrive(shared.q_full());
 }
 
-// Where tile number `tile` lies, the same for a warp.
+// The offset of tile number `tile`, uniform in a warp.
 template <typename S>
 __device__ __forceinline__ int place_of(unsigned tile) {
     const int slot = slot_of<S::kStages>(tile);
@@ -171,7 +173,7 @@ template <typename T, typename S>
 __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& plan,
                                         const Layout<S>& shared, int group) {
     constexpr int D = S::kDim;
-    // Asked for anew where it is needed between tiles of queries: registers are scarce.
+    // Computed again where it is needed between tiles of queries: registers are scarce.
     const auto row_of_thread = [&] {
         const int thread = thread_here() % 128;
         return 64 * group + thread / 32 * 16 + thread % 32 / 4;
@@ -198,15 +200,15 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
     const auto wait_for_values = [&](unsigned which) {
         barrier_wait(shared.v_full(slot_of<S::kStages>(which)), phase_of<S::kStages>(which));
     };
-    // Consumers start their products in turns, every one as often as there are tiles of keys.
+    // Consumers start their products in turns, each of them once for every tile of keys.
     const auto begin_turn = [&] { named_sync(kTurn + group, 256); };
     const auto end_turn = [&] { named_arrive(kTurn + (group + 1) % S::kGroups, 256); };
     if (group == S::kGroups - 1) end_turn();  // the first turn is the first group's
-    // Products with the keys, or the values, in place `at`.
+    // Products with the keys, or the values, in slot `at`.
     const auto start_scores = [&](int at) {
         const std::uint64_t k = further(k_at, at * S::kTileBytes);
 #pragma unroll
-        for (auto& x : s) asm volatile("" : "=f"(x));  // what was there is not needed any more
+        for (auto& x : s) asm volatile("" : "=f"(x));  // the old values are dead
         multiply_begin();
 #pragma unroll
         for (int d = 0; d < D / 16; ++d) {
@@ -239,7 +241,7 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
         const KeyTiles<S::kKeys> tiles(p.mask, shift + max(tile.row0, 0),
                                        shift + min(tile.row0 + S::kRows, tile.queries) - 1, keys);
         const int count = tiles.count();
-        // Of the first tiles, those that this group does not see: it lets them pass.
+        // Skips those of the first tiles that this group does not see.
         const int end = tile.row0 + 64 * group + 64;
         const int mine = max(end - 64, 0), last = min(end, tile.queries) - 1;
         const KeyTiles<S::kKeys> seen(p.mask, shift + mine, shift + last, keys);
@@ -247,8 +249,8 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
                                 ? count
                                 : min(max(tiles.end - seen.end, 0), tiles.end - tiles.begin);
         if (count > 0 && tiles.at(0) + S::kKeys > keys && tile.key0 + keys < p.tokens_k) {
-            // Values behind the end are another sequence's: 0 times whatever they are is 0 only
-            // if they are.
+            // Values behind the end belong to another sequence. Their weights are 0, but 0 times
+            // NaN or infinity is NaN, so they are overwritten with zeros.
             wait_for_values(used);
             const unsigned v = shared.v + slot_of<S::kStages>(used) * S::kTileBytes;
             const int from = (keys - tiles.at(0)) * 8;  // in pieces of 16 bytes
@@ -274,7 +276,7 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
         for (int i = 0; i < skipped; ++i, ++used) {
             wait_for_keys();
             wait_for_values(used);
-            __syncwarp();  // no lane still waits for what came when the next copies come
+            __syncwarp();  // all lanes have left the wait before the next copies arrive
             release(shared.k_empty(slot_of<S::kStages>(used)));
             release(shared.v_empty(slot_of<S::kStages>(used)));
             begin_turn();
@@ -336,7 +338,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
                    const __grid_constant__ CUtensorMap v_map) {
     extern __shared__ unsigned char memory[];
     const Layout<S> shared(shared_address(memory));
-    // The compiler is told what it cannot see: all threads of a warp have the same group.
+    // The shuffle tells the compiler that all threads of a warp have the same group.
     const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
     if (threadIdx.x == 0) {
         prefetch_map(q_map);

@@ -1,8 +1,8 @@
 // The forward for sm_80 and up, after FlashAttention-2: a block of rows of one head keeps its
 // queries in shared memory and its sums in registers, and tiles of keys and values stream past with
 // a running softmax. K of the next tile is copied while this tile's weights meet V, and V while the
-// scores are computed. Keys and values are plain tensors or lie in the pages of a cache: who
-// counts a sequence's keys and who copies a tile know of pages, and nobody else.
+// scores are computed. Keys and values are plain tensors or lie in the pages of a cache: only the
+// count of a sequence's keys and the copies of tiles depend on it.
 #include "core/cuda/fast_math.cuh"
 #include "ops/attention/flash/dispatch.cuh"
 #include "ops/attention/paged/mma.cuh"
@@ -57,13 +57,13 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
     const int rows = min(S::kRows, s.queries - row0);
     if (rows <= 0) return;
     const KeyTiles<kKeys> tiles(p.mask, s.position(row0), s.position(row0 + rows - 1), s.keys);
-    // Those of this warp's rows: it lets the others pass. A warp without rows has none.
+    // The tiles that this warp's rows see; the warp skips the others. A warp without rows has none.
     const int warp_row = warp * kWarpRows;
     const KeyTiles<kKeys> mine(p.mask, s.position(row0 + warp_row),
                                s.position(row0 + min(warp_row + kWarpRows, rows) - 1),
                                warp_row < rows ? s.keys : 0);
 
-    // [rows, head_dim] of one head; what is not there is zeros.
+    // Copies [rows, head_dim] of one head; missing elements become zeros.
     const auto load = [&](unsigned to, const View& view, int token, int of_head, int count,
                           int most) {
         for (int piece = tid; piece < most * kPieces; piece += S::kThreads) {
@@ -75,11 +75,11 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
         }
         commit_copies();
     };
-    // What any of the rows sees besides the sinks.
+    // The keys that any of the rows sees besides the sinks.
     const int any_hi = p.mask.hi(s.position(row0 + rows - 1), s.keys);
     const int any_lo = min(p.mask.lo(s.position(row0)), any_hi);
-    // The two pages of the tile at key n; another's in the place of one of which nobody sees a key,
-    // and which is not copied. Below 0, behind the last tile, they are just some.
+    // The two pages of the tile at key n. A page without a visible key is not copied and is
+    // replaced by another page; so is every page where n is below 0, behind the last tile.
     const auto pages_at = [&](int n) {
         int2 page{0, 0};
         if constexpr (kPaged) {
@@ -94,8 +94,8 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
     };
     const auto load_tile = [&](unsigned to, const View& view, int n, int2 page) {
         if constexpr (kPaged) {
-            // A page's keys of one head lie together; in shared memory a row is a piece longer.
-            // Keys that are not copied are zeros.
+            // The keys of one head are contiguous in a page; in shared memory a row is one piece
+            // longer. Keys that are not copied become zeros.
             constexpr unsigned kPagePieces = PagedKeys::kPage * kPieces;
             const auto begin_of = [&](int number) {
                 const std::int64_t row = std::int64_t{number} * p.kv_heads + kv_head;
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
         }
     };
     load(shared_q, p.q, s.q + row0, head, rows, S::kRows);
-    // Where this lane's row of the four matrices of a load lies.
+    // The address of this lane's row of the four matrices of a load.
     const unsigned q_of_lane = shared_q + (warp_row + lane % 16) * kStrideBytes + lane / 16 * 16;
     const unsigned k_of_lane =
         shared_k + (lane % 8 + lane / 16 * 8) * kStrideBytes + lane / 8 % 2 * 16;
@@ -140,9 +140,9 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
         then = tiles.after(n);
         const bool works = mine.visits(n);
         wait_for_copies();
-        __syncthreads();  // K of this tile is there, and nobody reads V of the last any more
+        __syncthreads();  // K of this tile has arrived, V of the last one has been read
         load_tile(shared_v, p.v, n, page);
-        page = pages_at(then);  // early: they are there when K is asked for
+        page = pages_at(then);  // early: they have arrived when K is loaded
 
         std::uint32_t w[S::kBlocks][kKeys / 16][4];  // the weights, as the second product's A
         if (works) {
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
             }
         }
         wait_for_copies();
-        __syncthreads();  // V of this tile is there, and nobody reads its K any more
+        __syncthreads();  // V of this tile has arrived, its K has been read
         if (then >= 0) load_tile(shared_k, p.k, then, page);
         if (!works) continue;
 #pragma unroll
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
         }
     }
 
-    // Through this warp's own rows of q in shared memory, so that whole rows are written.
+    // Writes through this warp's rows of q in shared memory, so that whole rows are written.
     wait_for_copies();
     __syncthreads();
 #pragma unroll

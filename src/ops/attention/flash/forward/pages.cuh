@@ -1,4 +1,4 @@
-// How the Hopper forward's producer copies tiles of keys that lie in the pages of a cache.
+// How the producer of the Hopper forward copies tiles of keys from the pages of a cache.
 #pragma once
 
 #include "core/cuda/tma.cuh"
@@ -6,13 +6,13 @@
 
 namespace mr::cuda::flash::forward {
 
-// Where the pages of a tile of keys lie in a cache, as rows of [pages * kv_heads * 32, head_dim]. A
-// page of which nobody sees a key is not followed: it lies before the cache's first row, where TMA
-// reads nothing and gives zeros, and the entry that is read in its place is another one's.
+// The pages of a tile of keys as rows of the cache [pages * kv_heads * 32, head_dim]. The entry of
+// a page without a visible key is not followed: another entry is read in its place, and the page
+// gets a row before the cache's first, where TMA reads nothing and gives zeros.
 template <typename S>
 struct PageRows {
     int row[S::kPages];
-    // `table`: of the sequence, from paged.table on; [lo, hi): what is seen besides the sinks.
+    // `table` is the offset of the sequence in paged.table; [lo, hi) is visible besides the sinks.
     __device__ __forceinline__ PageRows(const PagedKeys& paged, const Problem& p, int table,
                                         int kv_head, int n, int lo, int hi) {
         constexpr int kPage = PagedKeys::kPage;

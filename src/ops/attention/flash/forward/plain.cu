@@ -1,6 +1,6 @@
 // The forward without tensor cores: f32 everywhere, and every type before sm_80. A block keeps 32
-// queries and their sums, in f32; tiles of 16 or 32 keys, then of their values, pass through shared
-// memory, in one place, so that 64 KB suffice for 256 numbers a head.
+// queries and their sums, in f32; tiles of 16 or 32 keys, then of their values, pass through one
+// buffer in shared memory, so that 64 KB suffice for head_dim 256.
 #include "ops/attention/flash/dispatch.cuh"
 
 namespace mr::cuda::flash {
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads)
                     }
                 }
             }
-            __syncthreads();  // nobody reads the keys any more
+            __syncthreads();  // the keys have been read
             load_rows<T, D>(shared.kv, p.v, s.k + n, kv_head, p.head_dim, s.keys - n);
             const bool cut = tiles.cut(n);
 #pragma unroll
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kThreads)
                     }
                 }
             }
-            __syncthreads();  // nobody reads this tile any more
+            __syncthreads();  // this tile has been read
         }
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kThreads)
                     sum > 0 ? (top[r] + log2f(sum)) * kLn2 : -INFINITY;
             }
         }
-        __syncthreads();  // before the next rows are written where these are
+        __syncthreads();  // before the next rows overwrite these
     }
 }
 

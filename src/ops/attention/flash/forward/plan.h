@@ -9,19 +9,20 @@
 
 namespace mr::cuda::flash {
 
-// D: numbers of a head, padded to what the products are made for (zeros cost time, nothing else).
+// D: head_dim, padded with zeros to a size that the products have (zeros cost only time).
 template <int D, int kGroups_, int kKeys_, int kStages_, bool kUniform_>
 struct ForwardShape {
     static constexpr int kDim = D;
     static constexpr int kGroups = kGroups_;  // consumers
     static constexpr int kRows = 64 * kGroups;
     static constexpr int kKeys = kKeys_;      // of a tile
-    static constexpr int kStages = kStages_;  // tiles of K, and of V, on their way or in use
-    // Whether places of the ring pass through a reduction, whose result the compiler keeps in
-    // registers of the warp: products then take their addresses without copies. Measured: 1% faster
-    // at head_dim 64, no difference at 128.
+    static constexpr int kStages = kStages_;  // tiles of K, and of V, in flight or in use
+    // Whether offsets in the ring buffer pass through a warp reduction, of which the compiler keeps
+    // the result in uniform registers: products then take their descriptors without copies.
+    // Measured: 1% faster at head_dim 64, no difference at 128.
     static constexpr bool kUniform = kUniform_;
-    // Whether a tile is made of whole pages of a cache: else its keys are plain tensors' alone.
+    // Whether a tile consists of whole pages of a cache; otherwise the shape is for plain tensors
+    // alone.
     static constexpr bool kPaged = kKeys % PagedKeys::kPage == 0;
     static constexpr int kPages = kKeys / PagedKeys::kPage;
     static constexpr int kThreads = 128 * (kGroups + 1);
@@ -34,22 +35,22 @@ struct ForwardShape {
     static_assert(D % 16 == 0 && kKeys % 16 == 0 && kBytes <= 227 * 1024);
 };
 
-// What the producer tells the consumers about a tile.
+// A tile as the producer describes it to the consumers.
 struct ForwardTile {
-    int row0, head;  // first query, of its sequence; below 0: rows that are not there go before it
+    int row0, head;  // first query, in its sequence; below 0: missing rows come first
     int q, queries;  // the sequence: first query as a token of q, and how many; 0: no more tiles
     int keys, key0;  // how many keys, and the first as a token of k
 };
 
-// How tiles of queries follow each other: sections of `section` (sequence, head) pairs; in a
-// section the last queries of all pairs first, which see most keys, so that what comes last is
+// The order of tiles of queries: sections of `section` (sequence, head) pairs. In a section the
+// last queries of all pairs come first, because they see most keys, so that the last tiles are
 // short.
 struct ForwardPlan {
     int row_tiles = 0;     // of the longest sequence
     int pairs = 0;         // sequences * heads
     int section = 1;       // pairs that are worked on together
     int tiles = 0;         // row_tiles * pairs
-    int counter = -1;      // whose turn it is (tile_counters); -1: every block has its own tiles
+    int counter = -1;      // counts tiles taken (tile_counters); -1: each block has its own tiles
     float scale_log2 = 1;  // scale * log2(e): weights are powers of two
     Stamp* stamp = nullptr;
 
@@ -62,29 +63,30 @@ struct ForwardPlan {
         return {first + rest % width, row_tiles - 1 - rest / width};
     }
     // The first query of a sequence's tile `row`; `queries` or more where there is none. Tiles end
-    // with the last query: where they do not fit, it is the first queries that have a tile to
-    // themselves, and they are the ones that see few keys.
+    // with the last query. Where they do not fit, the first tile is the partial one, and its
+    // queries see few keys.
     static constexpr int first_row(int row, int queries, int rows) {
         const int tiles_here = (queries + rows - 1) / rows;
         return row < tiles_here ? queries - (tiles_here - row) * rows : queries;
     }
-    // Which tile a block takes after another; its first is that of its own number. `ticket` counts
-    // the tiles that were taken before by anyone: every one taken asks for one more, so that a
-    // launch counts to `tiles` exactly, where atomicInc() begins at 0 again.
+    // The next tile of a block; its first has the block's number. `ticket` is the number of tickets
+    // taken before by all blocks. Every tile takes one ticket, so that a launch counts exactly to
+    // `tiles`, where atomicInc() wraps to 0.
     static constexpr int after_ticket(int blocks, unsigned ticket) {
         return blocks + static_cast<int>(ticket);
     }
-    // The same without a counter: there and back again, so that who got a long tile gets a short
-    // one. round = 1, 2, ...
+    // The same without a counter: alternating directions, so that a block with a long tile gets a
+    // short one next. round = 1, 2, ...
     static constexpr int own(int block, int blocks, int round) {
         return round * blocks + (round % 2 ? blocks - 1 - block : block);
     }
 };
 
-// Blocks on the same keys at the same time find them in L2. Many pairs at once spread the blocks so
-// thin that none does; few leave long tiles for the end, where tiles are not equally long. So,
-// where they are: at least four pairs, or as many as fit in a sixth of L2 (queries and results pass
-// through it as well). Else: at least four blocks a pair, or as many pairs as fit in a third.
+// Blocks that read the same keys at the same time find them in L2. With many pairs at once few
+// blocks share keys; with few pairs long tiles remain for the end, where tiles differ in length.
+// Where tiles are equal: at least four pairs, or as many as fit in a sixth of L2 (queries and
+// results pass through it as well). Else: at least four blocks a pair, or as many pairs as fit in a
+// third.
 inline ForwardPlan plan_forward(const Problem& p, int rows, int multiprocessors,
                                 std::size_t l2_bytes, Stamp* stamp) {
     ForwardPlan plan;

@@ -1,4 +1,4 @@
-// In which order tiles of queries are taken: every one once, whoever takes it.
+// The order in which tiles of queries are taken: every tile once, by any block.
 #include "ops/attention/flash/forward/plan.h"
 
 #include <gtest/gtest.h>
@@ -52,10 +52,10 @@ TEST(ForwardPlan, IsTakenOnceByBlocksOfAnySpeed) {
                 std::vector<Block> busy;
                 for (int b = 0; b < blocks; ++b) busy.push_back({b, b});
                 while (!busy.empty()) {
-                    const std::size_t who = random() % busy.size();
-                    Block& block = busy[who];
+                    const std::size_t next = random() % busy.size();
+                    Block& block = busy[next];
                     if (block.tile >= tiles) {
-                        busy.erase(busy.begin() + static_cast<std::ptrdiff_t>(who));
+                        busy.erase(busy.begin() + static_cast<std::ptrdiff_t>(next));
                         continue;
                     }
                     ++taken[static_cast<std::size_t>(block.tile)];
@@ -158,7 +158,7 @@ void for_tiles_of_queries(FirstRow&& first_row, F&& f) {
 }
 
 // Whether a query at one of these positions sees one of `count` keys.
-bool somebody_sees(const Mask& mask, int keys, int first, int last, int key, int count) {
+bool any_sees(const Mask& mask, int keys, int first, int last, int key, int count) {
     for (int p = first; p <= last; ++p) {
         for (int j = key; j < std::min(key + count, keys); ++j) {
             if (mask.sees(p, j, keys)) return true;
@@ -167,11 +167,11 @@ bool somebody_sees(const Mask& mask, int keys, int first, int last, int key, int
     return false;
 }
 
-// What the producer of the forward over pages does: of every tile of keys that a tile of queries
-// visits, the pages are copied of which one of its queries sees a key, and no others. Keys behind
-// the sequence's end lie only where the consumers write zeros, from there to the end of the first
-// tile visited.
-TEST(ForwardPages, AreThoseThatSomebodySees) {
+// The producer of the forward over pages copies, of every tile of keys that a tile of queries
+// visits, the pages of which one of its queries sees a key, and no others. Keys behind the
+// sequence's end lie only where the consumers write zeros, from there to the end of the first tile
+// visited.
+TEST(ForwardPages, AreThoseWithAVisibleKey) {
     constexpr int kKeys = 128, kPage = PagedKeys::kPage;
     for_tiles_of_queries(
         [](int row, int queries) { return ForwardPlan::first_row(row, queries, 128); },
@@ -181,7 +181,7 @@ TEST(ForwardPages, AreThoseThatSomebodySees) {
             for (int i = 0; i < tiles.count() * (kKeys / kPage); ++i) {
                 const int tile = i / (kKeys / kPage);
                 const int key = tiles.at(tile) + i % (kKeys / kPage) * kPage;
-                const bool seen = somebody_sees(mask, keys, first, last, key, kPage);
+                const bool seen = any_sees(mask, keys, first, last, key, kPage);
                 const int at = PagedKeys::or_seen(mask, key, lo, hi);
                 ASSERT_TRUE((at == key) == seen && at >= 0 && at < hi)
                     << "key " << key << ", at " << at;
@@ -190,9 +190,9 @@ TEST(ForwardPages, AreThoseThatSomebodySees) {
         });
 }
 
-// The forward without TMA copies a part of every tile: what somebody sees, nothing of other pages,
-// and nothing behind the sequence's end.
-TEST(ForwardPages, PartsHoldWhatSomebodySees) {
+// The forward without TMA copies a part of every tile: the visible keys, nothing of pages without
+// one, and nothing behind the sequence's end.
+TEST(ForwardPages, PartsHoldTheVisibleKeys) {
     constexpr int kKeys = 64, kPage = PagedKeys::kPage;
     for_tiles_of_queries([](int row, int) { return 128 * row; },
                          [](const Mask& mask, int keys, int first, int last) {
@@ -203,7 +203,7 @@ TEST(ForwardPages, PartsHoldWhatSomebodySees) {
                                  const auto part = PagedKeys::part<kKeys>(mask, n, lo, hi);
                                  for (int key = n; key < n + kKeys; ++key) {
                                      const bool copied = part.holds(static_cast<unsigned>(key - n));
-                                     if (somebody_sees(mask, keys, first, last, key, 1)) {
+                                     if (any_sees(mask, keys, first, last, key, 1)) {
                                          ASSERT_TRUE(copied) << "key " << key;
                                      }
                                      if (copied) {

@@ -1,4 +1,4 @@
-// What the forward on Hopper does with scores in registers, as wgmma leaves them: the running
+// Scores in registers, in the layout of wgmma's results, in the Hopper forward: the running
 // softmax, the mask, weights for the next product, rows for memory.
 #pragma once
 
@@ -9,12 +9,12 @@
 
 namespace mr::cuda::flash::forward {
 
-constexpr float kSlack = 8;  // a maximum may grow by 2^8 before what was summed is scaled again
+constexpr float kSlack = 8;  // a maximum may grow by 2^8 before the sums are rescaled
 
 // The running softmax of two rows a thread, g and g + 8 of its warp's 16.
 struct Softmax {
-    float top[2];     // what weights are relative to, times scale_log2
-    float factor[2];  // by which what was summed before is to be multiplied
+    float top[2];     // the maximum that weights are relative to, times scale_log2
+    float factor[2];  // to multiply the sums so far with
     float sum[2];     // of this thread's weights
 
     __device__ __forceinline__ void reset() {
@@ -32,7 +32,7 @@ struct Softmax {
             }
             most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
             most = fmaxf(most, __shfl_xor_sync(~0u, most, 2)) * scale;
-            // A row decides for itself, so that its bits are its own.
+            // Every row decides for itself, so that its bits do not depend on other rows.
             const float before = top[h];
             if (most > before + kSlack || before == -INFINITY) top[h] = most;
             const float base = top[h] == -INFINITY ? 0.0f : top[h];
@@ -50,8 +50,9 @@ struct Softmax {
             sum[h] = fmaf(sum[h], factor[h], added[0] + added[1]);
         }
     }
-    // Never traps. The assembler cannot know, and so takes the exponentials before what comes next:
-    // otherwise it puts them off until V's product, which they are to run beside, is waited for.
+    // It never traps, but ptxas cannot know that and so computes the exponentials before this
+    // point. Otherwise it moves them behind the wait for V's product, with which they are to
+    // overlap.
     __device__ __forceinline__ void finish() const {
         asm volatile(
             "{ .reg .pred p; setp.gt.f32 p, %0, 0f7F800000; @p trap; }" ::"f"(sum[0] + sum[1]));

@@ -1,5 +1,5 @@
-// What the tests of attention's forward on the GPU share: every path that the device has, tensors
-// there and back, and every element held against its bound.
+// Shared by the tests of attention's forward on the GPU: every path that the device has, tensors
+// there and back, and the comparison of every element with its bound.
 #pragma once
 
 #include <cmath>
@@ -107,7 +107,7 @@ class FlashForwardTest : public FlashGpuTest {
     static Wanted wanted(const Problem& p, DType dtype) {
         return with_bounds(p, ops::reference::forward(p), dtype);
     }
-    // Every element within its bound; the first that is not is told.
+    // Checks every element against its bound and reports the first that exceeds it.
     void expect_close(const Problem& p, const Device& d, const Wanted& want,
                       const std::string& what) {
         const std::vector<float> out = download(d.out), lse = download(d.lse);

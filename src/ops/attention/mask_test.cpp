@@ -1,0 +1,158 @@
+// The definition of what a query sees against the words of AttentionMask, and every form of it that
+// an op or a kernel works with against the definition: exhaustively, for small numbers.
+#include "ops/attention/mask.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "ops/attention/flash/mask.h"
+#include "ops/attention/flash/reference.h"
+#include "ops/attention/paged/problem.h"
+
+namespace mr::ops {
+namespace {
+
+using Kind = AttentionMask::Kind;
+
+// Compiled as constants, too.
+constexpr KeyMask kWindow(AttentionMask{Kind::causal, 1, 4, 2});
+static_assert(kWindow.lo(10) == 7 && kWindow.hi(10, 100) == 11 && kWindow.hi(10, 9) == 9);
+static_assert(kWindow.sees(10, 1, 100) && !kWindow.sees(10, 2, 100) && kWindow.sees(10, 7, 100));
+static_assert(visible_keys(AttentionMask{Kind::block_causal, 4}, 5, 100).hi == 8);
+
+std::vector<AttentionMask> masks() {
+    std::vector<AttentionMask> out;
+    for (const Kind kind : {Kind::full, Kind::causal, Kind::block_causal}) {
+        for (const int block : {1, 2, 3, 5, 8, 64, 1 << 30}) {
+            if (block > 1 && kind != Kind::block_causal) continue;
+            for (const int window : {0, 1, 2, 5, 7, 20, 1 << 30}) {
+                for (const int sinks : {0, 1, 3, 6, 30, 1 << 30}) {
+                    out.push_back({kind, block, window, sinks});
+                }
+            }
+        }
+    }
+    return out;
+}
+
+// Calls visit(mask, position, keys) for all of them, also with positions before the first key: a
+// sequence may have more queries than keys.
+template <typename Visit>
+void for_every_query(Visit&& visit) {
+    for (const AttentionMask& mask : masks()) {
+        for (const int keys : {0, 1, 2, 7, 13, 40}) {
+            for (int position = -12; position < keys; ++position) {
+                SCOPED_TRACE(testing::Message()
+                             << "kind " << static_cast<int>(mask.kind) << " block " << mask.block
+                             << " window " << mask.window << " sinks " << mask.sinks << " keys "
+                             << keys << " position " << position);
+                visit(mask, position, keys);
+                if (testing::Test::HasFatalFailure()) return;
+            }
+        }
+    }
+}
+
+TEST(AttentionMask, DefinitionIsTheWords) {
+    for_every_query([](const AttentionMask& words, int p, int keys) {
+        const KeyMask mask(words);
+        for (int j = 0; j < keys; ++j) {
+            ASSERT_EQ(mask.sees(p, j, keys), reference::sees(words, p, j)) << "key " << j;
+        }
+        ASSERT_GE(mask.hi(p, keys), 0);
+        ASSERT_LE(mask.hi(p, keys), keys);
+        ASSERT_GE(mask.lo(p), 0);
+    });
+}
+
+// Tiles rely on it: their first and last query say what all of them see.
+TEST(AttentionMask, BoundsNeverFall) {
+    for_every_query([](const AttentionMask& words, int p, int keys) {
+        const KeyMask mask(words);
+        ASSERT_LE(mask.hi(p - 1, keys), mask.hi(p, keys));
+        ASSERT_LE(mask.lo(p - 1), mask.lo(p));
+    });
+}
+
+// The largest numbers do not overflow.
+TEST(AttentionMask, LargestNumbers) {
+    constexpr int kLast = KeyMask::kNever - 1, kMost = 0x7fffffff;
+    const KeyMask never(AttentionMask{Kind::causal, 1, 0, 9});
+    EXPECT_EQ(never.lo(kLast), 0);
+    EXPECT_EQ(never.hi(kLast, kLast), kLast);
+    EXPECT_EQ(never.sinks, 0);  // a window alone needs them
+    for (const int block : {1 << 29, (1 << 29) + 1, (1 << 30) - 1, 1 << 30}) {
+        const AttentionMask words{Kind::block_causal, block, kMost, kMost};
+        EXPECT_EQ(cuda::attn::seen_to(words, kLast, kLast), kLast) << block;
+        EXPECT_EQ(cuda::attn::seen_from(words, kLast), 0) << block;
+    }
+    for (const int block : {1 << 29, (1 << 29) + 1, (1 << 30) - 1, 1 << 30, kMost}) {
+        const KeyMask mask(AttentionMask{Kind::block_causal, block, kMost, kMost});
+        EXPECT_EQ(mask.hi(kLast, kLast), kLast) << block;
+        EXPECT_EQ(mask.lo(kLast), 0) << block;
+    }
+}
+
+TEST(AttentionMask, VisibleKeysAreTheDefinition) {
+    for_every_query([](const AttentionMask& words, int p, int keys) {
+        const KeyMask mask(words);
+        const VisibleKeys range = visible_keys(words, p, keys);
+        int count = 0;
+        for (int j = 0; j < keys; ++j) {
+            const bool in = j < range.sinks || (j >= range.lo && j < range.hi);
+            ASSERT_EQ(in, mask.sees(p, j, keys)) << "key " << j;
+            count += in;
+        }
+        ASSERT_EQ(range.count(), count);
+        ASSERT_TRUE(range.sinks == 0 || range.sinks < range.lo);
+    });
+}
+
+// The kernels over pages, whose comparison is KeyRange::holds() of common.cuh. The call drops sinks
+// where there is no window.
+TEST(AttentionMask, BoundsOverPagesAreTheDefinition) {
+    for_every_query([](const AttentionMask& words, int p, int keys) {
+        const KeyMask mask(words);
+        const int hi = cuda::attn::seen_to(words, keys, p), lo = cuda::attn::seen_from(words, p);
+        ASSERT_EQ(std::max(hi, 0), mask.hi(p, keys));
+        ASSERT_EQ(lo, mask.lo(p));
+        for (int j = 0; j < keys; ++j) {
+            ASSERT_EQ((j >= lo || j < mask.sinks) && j < hi, mask.sees(p, j, keys)) << "key " << j;
+        }
+    });
+}
+
+// The one-pass backward, whose comparison is that of hide_scores() in tiles.cuh.
+TEST(AttentionMask, ScoreBoundsAreTheDefinition) {
+    for_every_query([](const AttentionMask& words, int p, int keys) {
+        const KeyMask mask(words);
+        const cuda::flash::ScoreBounds bounds(mask);
+        const int hi = bounds.hi(p, keys), lo = bounds.lo(p);
+        for (int j = 0; j < keys; ++j) {
+            const bool hidden = j >= hi || (j < lo && j >= mask.sinks);
+            ASSERT_EQ(!hidden, mask.sees(p, j, keys)) << "key " << j;
+        }
+    });
+}
+
+// The tiles of a single query and of a single key, which are its keys and its queries. Those of
+// several are tested in flash/problem_test.cpp.
+TEST(AttentionMask, TilesOfOneAreTheDefinition) {
+    for_every_query([](const AttentionMask& words, int p, int keys) {
+        const KeyMask mask(words);
+        const cuda::flash::KeyTiles<1> tiles(mask, p, p, keys);
+        const cuda::flash::Sequence s{0, 0, keys + 12, keys};
+        for (int j = 0; j < keys; ++j) {
+            ASSERT_EQ(tiles.visits(j), mask.sees(p, j, keys)) << "key " << j;
+            const cuda::flash::QueryTiles<1> queries(mask, s, j, 1);
+            const int query = p - s.position(0);
+            ASSERT_EQ(query >= queries.begin && query < queries.end, mask.sees(p, j, keys))
+                << "key " << j;
+        }
+    });
+}
+
+}  // namespace
+}  // namespace mr::ops
