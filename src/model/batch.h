@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "ops/attention/mask.h"
 #include "ops/sample/sample.h"
 
 namespace mr::model {
@@ -41,6 +43,8 @@ struct BatchItem {
     // Positions that stay in the cache; the next item of the sequence overwrites the others.
     // -1: all of them.
     std::int64_t commit = -1;
+    // Which keys the tokens see in every layer; none: what the layers say. Of given tokens alone.
+    std::optional<ops::AttentionMask> mask{};
 };
 
 // A prompt, or a piece of one, in the form that `prompt_tokens` (of the whole) asks for.

@@ -149,6 +149,7 @@ Tensor Engine::submit(std::span<const BatchItem> items) {
             MR_CHECK(item.form == Form::prompt || count <= kDecodePrompt,
                      "an item in the decode form has at most kDecodePrompt tokens");
             MR_CHECK(item.commit <= count, "an item commits positions of its own");
+            MR_CHECK(!fed || !item.mask, "a token that is fed sees what the layers say");
             const std::int64_t position = cache_->length(item.seq);
             if (position + count > most_positions()) {
                 const bool learned = spec.learned_positions && position + count > spec.context;

@@ -126,6 +126,33 @@ TEST(Engine, PositionsThatAreNotCommittedAreWrittenAgain) {
     EXPECT_EQ(rows[0], rows[1]);
 }
 
+// Items with masks of their own, beside others: each as if it were alone.
+TEST(Engine, AnItemSeesByItsOwnMask) {
+    auto model = std::make_shared<const Model>(load_model(test::reference("llama2")));
+    const std::vector<std::int32_t> text = tokens(20, 1, model->spec.vocab);
+    const auto all = BatchItem::Logits::all;
+    ops::AttentionMask full;
+    full.kind = ops::AttentionMask::Kind::full;
+    const auto run = [&](std::vector<std::optional<ops::AttentionMask>> masks) {
+        const std::unique_ptr<Engine> engine = make_engine(model, options(1));
+        std::vector<BatchItem> items;
+        for (const auto& mask : masks) {
+            items.push_back({engine->cache().open(), text, all});
+            items.back().mask = mask;
+        }
+        return rows_of(engine->submit(items));
+    };
+    const std::vector<Row> causal = run({std::nullopt}), whole = run({full});
+    EXPECT_NE(causal.front(), whole.front()) << "the first token sees the last";
+    const std::vector<Row> mixed = run({std::nullopt, full, std::nullopt, full, full});
+    for (std::size_t i = 0; i < 5; ++i) {
+        const std::vector<Row>& want = i == 0 || i == 2 ? causal : whole;
+        for (std::size_t r = 0; r < text.size(); ++r) {
+            EXPECT_EQ(mixed[i * text.size() + r], want[r]) << "item " << i << " row " << r;
+        }
+    }
+}
+
 TEST(KvCache, PagesComeBack) {
     ModelSpec spec;
     spec.layers = 1;

@@ -115,7 +115,7 @@ class CpuEngine final : public Engine {
     void attention_block(const LayerWeights& w, int layer, const Activations& a);
     void mlp_block(const LayerWeights& w, int layer, const Activations& a, Tensor input);
     void norm(const LayerSpec& of, Tensor out, Tensor x, Tensor weight, Tensor bias) const;
-    // Cosines and sines of the pass's tokens, [tokens, rotary/2, 2]; `rope`: which of ropes_.
+    // Cosines and sines of the pass's tokens, [tokens, rotary/2, 2]; `rope`: which of ropes_.ropes.
     Tensor cos_sin(std::size_t rope, std::int64_t tokens) const;
     Activations views(std::int64_t tokens, std::int64_t rows) const;
     // With check_nan: throws Error where `x`, what a stage of the pass gave, has a value that is
@@ -123,10 +123,11 @@ class CpuEngine final : public Engine {
     void check(int stage, Tensor x, const Pass& pass) const;
 
     const std::vector<LayerSpec> layers_;
-    const LayerRopes turns_;
-    std::vector<RopeFrequencies> ropes_;  // of turns_.ropes
+    const LayerRopes ropes_;
+    std::vector<RopeFrequencies> frequencies_;  // of ropes_.ropes
     Arena arena_;
     Activations full_;                     // sized for all tokens of a pass and max_logits rows
+    const Pass* pass_ = nullptr;           // that runs
     std::span<const ops::BatchSeq> seqs_;  // of the pass that runs
     std::vector<std::int32_t> ids_, positions_;
     // The last `count` tokens of an item have rows [first, first + count) of the logits.
@@ -141,9 +142,9 @@ class CpuEngine final : public Engine {
 CpuEngine::CpuEngine(std::shared_ptr<const Model> model, const EngineOptions& options)
     : Engine(std::move(model), options),
       layers_(model_->spec.layer_specs()),
-      turns_(layer_ropes(model_->spec)) {
+      ropes_(layer_ropes(model_->spec)) {
     const ModelSpec& spec = model_->spec;
-    for (const RopeSpec& rope : turns_.ropes) ropes_.push_back(rope_frequencies(rope));
+    for (const RopeSpec& rope : ropes_.ropes) frequencies_.push_back(rope_frequencies(rope));
     const auto tokens = static_cast<std::size_t>(options_.max_batch + options_.max_sequences);
     ids_.reserve(tokens);
     positions_.reserve(tokens);
@@ -251,7 +252,7 @@ Activations CpuEngine::views(std::int64_t tokens, std::int64_t rows) const {
 
 Tensor CpuEngine::cos_sin(std::size_t rope, std::int64_t tokens) const {
     Tensor table = full_.cos_sin[rope].slice_rows(0, tokens);
-    table.shape = {tokens, turns_.ropes[rope].rotary / 2, 2};
+    table.shape = {tokens, ropes_.ropes[rope].rotary / 2, 2};
     return table;
 }
 
@@ -282,7 +283,7 @@ void CpuEngine::attention_block(const LayerWeights& w, int layer, const Activati
         ops::rmsnorm(ctx_, q, q, w.q_norm, of.norm_eps);
         ops::rmsnorm(ctx_, k, k, w.k_norm, of.norm_eps);
     }
-    const int rope = turns_.of_layer[static_cast<std::size_t>(layer)];
+    const int rope = ropes_.of_layer[static_cast<std::size_t>(layer)];
     if (rope >= 0) {
         const Tensor table = cos_sin(static_cast<std::size_t>(rope), tokens);
         ops::rope(ctx_, q, table, of.rope.style);
@@ -290,7 +291,14 @@ void CpuEngine::attention_block(const LayerWeights& w, int layer, const Activati
     }
     const ops::PagedKv kv = cache_->layer(layer);
     ops::kv_write(ctx_, kv, k, heads(a.v, spec.kv_heads), seqs_);
-    ops::attention(ctx_, heads(a.attn, spec.heads), q, kv, seqs_, of.mask, of.scale);
+    // Neighbours with the same mask go together.
+    const auto mask_of = [&](std::size_t i) { return pass_->items[i]->mask.value_or(of.mask); };
+    for (std::size_t begin = 0, end = 0; begin < seqs_.size(); begin = end) {
+        const ops::AttentionMask mask = mask_of(begin);
+        while (end < seqs_.size() && mask_of(end) == mask) ++end;
+        ops::attention(ctx_, heads(a.attn, spec.heads), q, kv, seqs_.subspan(begin, end - begin),
+                       mask, of.scale);
+    }
     ledger_.at(layer, "out");
     ops::linear(ctx_, a.attn, {w.o, a.x, w.o_bias, a.x});
 }
@@ -331,6 +339,7 @@ void CpuEngine::check(int stage, Tensor x, const Pass& pass) const {
 Tensor CpuEngine::run(const Pass& pass) {
     const ModelSpec& spec = model_->spec;
     const Weights& weights = model_->weights;
+    pass_ = &pass;
     seqs_ = pass.seqs;
     ids_.clear();
     positions_.clear();
@@ -365,10 +374,10 @@ Tensor CpuEngine::run(const Pass& pass) {
     ops::embedding(ctx_, a.x, weights.embedding, ids_);
     if (spec.learned_positions) ops::embedding(ctx_, a.x, weights.positions, positions_, true);
     check(embedding_stage(), a.x, pass);
-    for (std::size_t i = 0; i < ropes_.size(); ++i) {
+    for (std::size_t i = 0; i < frequencies_.size(); ++i) {
         ledger_.at(-1, "rope table");
-        ops::rope_table(ctx_, cos_sin(i, pass.tokens), positions_, ropes_[i].inv_freq,
-                        ropes_[i].magnitude);
+        ops::rope_table(ctx_, cos_sin(i, pass.tokens), positions_, frequencies_[i].inv_freq,
+                        frequencies_[i].magnitude);
     }
 
     for (int i = 0; i < spec.layers; ++i) {

@@ -232,10 +232,11 @@ void Resident::run(const Part& part) {
         // Known of a step that is launched and not captured (decode_batch()): layers have masks of
         // their own.
         if (part.batch.total_keys > 0) batch.total_keys = keys_read(i);
+        const ops::AttentionMask mask = part.mask.value_or(of.mask);
         if (part.few) {
-            cuda::attention_decode(ctx_, attn, q, cache_->layer(i), batch, of.mask, of.scale);
+            cuda::attention_decode(ctx_, attn, q, cache_->layer(i), batch, mask, of.scale);
         } else {
-            cuda::attention_prefill(ctx_, attn, q, cache_->layer(i), batch, of.mask, of.scale);
+            cuda::attention_prefill(ctx_, attn, q, cache_->layer(i), batch, mask, of.scale);
         }
         ctx_.dependent_launch = options_.dependent_launch;
         const auto mlp_out = [&] {
@@ -386,8 +387,8 @@ Tensor Resident::run(const Pass& pass) {
 
 Tensor Resident::run_given(const Pass& pass) {
     staging_.begin();
-    // Parts of one form each: items in the decode form in groups of as many rows as attention's
-    // scratch was planned for, all others in one.
+    // Parts of one form and mask each: items in the decode form in groups of as many rows as
+    // attention's scratch was planned for; neighbours with the same mask go together.
     std::vector<std::int64_t> row_of(pass.given);
     std::int64_t row = 0;
     int first_seq = 0;
@@ -398,6 +399,7 @@ Tensor Resident::run_given(const Pass& pass) {
         Part part;
         part.first = row;
         part.few = few;
+        part.mask = pass.items[items.front()]->mask;
         part.batch = upload(pass, items, row, first_seq, first);
         for (const std::size_t i : items) {
             row_of[i] = row;
@@ -412,8 +414,11 @@ Tensor Resident::run_given(const Pass& pass) {
         std::int64_t rows = 0;
         for (std::size_t i = 0; i < pass.given; ++i) {
             if (pass.items[i]->form != form) continue;
-            if (form == Form::decode && rows + pass.seqs[i].count > decode_rows(options_)) {
-                run_part(true);
+            const bool full =
+                form == Form::decode && rows + pass.seqs[i].count > decode_rows(options_);
+            if (full ||
+                (!items.empty() && pass.items[items.front()]->mask != pass.items[i]->mask)) {
+                run_part(form == Form::decode);
                 rows = 0;
             }
             items.push_back(i);

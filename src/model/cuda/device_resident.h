@@ -86,11 +86,12 @@ class Resident final : public Engine {
     bool one_kernel() const override { return program(static_cast<int>(rows_.size())) != nullptr; }
 
   private:
-    // Rows [first, first + batch.tokens) of the activations, all in one form.
+    // Rows [first, first + batch.tokens) of the activations, all of one form and mask.
     struct Part {
         ops::DeviceBatch batch;
         std::int64_t first = 0;
-        bool few = true;  // the decode form
+        bool few = true;                           // the decode form
+        std::optional<ops::AttentionMask> mask{};  // of all its items; none: what the layers say
     };
     // A slot, and where its newest draws are: in which row of the sampler, under which number.
     struct DeviceSlot {
