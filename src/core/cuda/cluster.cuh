@@ -19,6 +19,18 @@ __device__ __forceinline__ void cluster_barrier() {
 #endif
 }
 
+// Its two halves: what comes between them waits for nobody. Every thread calls both, in turn.
+__device__ __forceinline__ void cluster_arrive() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void cluster_wait() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+
 // `address` in this block's shared memory -> the same place in that of block `rank`.
 __device__ __forceinline__ unsigned cluster_address(unsigned address, int rank) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
