@@ -8,12 +8,16 @@
 
 namespace mr::cuda::small {
 
-// The 8 warps' sums of one row and token, `step` floats apart, always in this order.
+// The 8 warps' sums of one row and token, `step` floats apart, always in this order: one after
+// another, so that who has them one after another keeps no more than the sum of those before.
 __device__ __forceinline__ float add_warps(const float* sums, int step) {
     float v[kWarps];
 #pragma unroll
     for (int i = 0; i < kWarps; ++i) v[i] = sums[i * step];
-    return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+    float sum = v[0];
+#pragma unroll
+    for (int i = 1; i < kWarps; ++i) sum += v[i];
+    return sum;
 }
 
 __device__ __forceinline__ float activate_by(float v, ops::Activation kind) {
@@ -78,11 +82,13 @@ __device__ __forceinline__ CachePlace cache_place(const Params& p, int2 where, i
                                          row % p.head_dim};
 }
 
-// Two neighbouring rows of q, k or v for one token: turn them and put them where they belong.
+// Two neighbouring rows of q, k or v for one token: turn them and put them where they belong. turn:
+// of rows that are turned.
 template <typename T>
-__device__ void finish_pair(const Params& p, int2 where, int row, int token, float a, float b) {
+__device__ __forceinline__ void finish_pair(const Params& p, int2 where, int row, int token,
+                                            float a, float b, float2 turn) {
     if (p.bias) a += p.bias[row], b += p.bias[row + 1];
-    if (is_turned(p, row)) rotate_pair(a, b, turn_of(p, row, where.x));
+    if (is_turned(p, row)) rotate_pair(a, b, turn);
     const int q_dim = p.heads * p.head_dim;
     if (row < q_dim) {
         const std::int64_t at = static_cast<std::int64_t>(token) * q_dim + row;
@@ -93,6 +99,12 @@ __device__ void finish_pair(const Params& p, int2 where, int row, int token, flo
     const CachePlace to = cache_place(p, where, row);
     put_kv(to.cache, to.at, a, p.kv_type);
     put_kv(to.cache, to.at + 1, b, p.kv_type);
+}
+
+template <typename T>
+__device__ void finish_pair(const Params& p, int2 where, int row, int token, float a, float b) {
+    finish_pair<T>(p, where, row, token, a, b,
+                   is_turned(p, row) ? turn_of(p, row, where.x) : float2{});
 }
 
 // One result of Finish::store, add or activate; `before`: what it is added to.
