@@ -234,9 +234,11 @@ std::size_t mid_scratch_bytes(std::int64_t rows, std::int64_t k) {
 void run_mid(const Context& ctx, DType weights, const Params& p) {
     switch (weights) {
         case DType::bf16:
-            return run<HalfWeights<bf16>, bf16>(ctx, p);
+            if (wide_way < 0) return run<HalfWeights<bf16>, bf16>(ctx, p);
+            return run_wide<bf16>(ctx, p);
         case DType::f16:
-            return run<HalfWeights<__half>, __half>(ctx, p);
+            if (wide_way < 0) return run<HalfWeights<__half>, __half>(ctx, p);
+            return run_wide<__half>(ctx, p);
         case DType::q8_0x8:
             return run<QuantWeights<Q8Layout>, bf16>(ctx, p);
         case DType::q4_0x8:

@@ -23,6 +23,11 @@ static_assert(kBlockParts * kCluster == kWarps);
 template <typename T>
 void run_mid_half(const Context& ctx, const Params& p);
 
+// f16 and bf16 weights (wide_half.cu): any number of tokens, in passes of 256.
+template <typename T>
+void run_wide(const Context& ctx, const Params& all);
+inline int wide_way = 0;
+
 // How prepared inputs lie in memory.
 template <typename W>
 struct Mid;
