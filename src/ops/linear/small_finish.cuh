@@ -8,16 +8,12 @@
 
 namespace mr::cuda::small {
 
-// The 8 warps' sums of one row and token, `step` floats apart, always in this order: one after
-// another, so that who has them one after another keeps no more than the sum of those before.
+// The 8 warps' sums of one row and token, `step` floats apart, always in this order.
 __device__ __forceinline__ float add_warps(const float* sums, int step) {
     float v[kWarps];
 #pragma unroll
     for (int i = 0; i < kWarps; ++i) v[i] = sums[i * step];
-    float sum = v[0];
-#pragma unroll
-    for (int i = 1; i < kWarps; ++i) sum += v[i];
-    return sum;
+    return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
 }
 
 __device__ __forceinline__ float activate_by(float v, ops::Activation kind) {
