@@ -36,7 +36,7 @@ __device__ __forceinline__ void barrier_arrive_at(unsigned barrier, int rank) {
     asm volatile(
         "{ .reg .b32 there;\n"
         "mapa.shared::cluster.u32 there, %0, %1;\n"
-        "mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(barrier),
+        "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [there]; }" ::"r"(barrier),
         "r"(rank)
         : "memory");
 #endif

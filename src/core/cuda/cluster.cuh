@@ -19,18 +19,6 @@ __device__ __forceinline__ void cluster_barrier() {
 #endif
 }
 
-// Its two halves: what comes between them waits for nobody. Every thread calls both, in turn.
-__device__ __forceinline__ void cluster_arrive() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void cluster_wait() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-#endif
-}
-
 // `address` in this block's shared memory -> the same place in that of block `rank`.
 __device__ __forceinline__ unsigned cluster_address(unsigned address, int rank) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -48,6 +36,24 @@ __device__ __forceinline__ void cluster_store(unsigned to, float v) {
 #else
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(v) : "memory");
 #endif
+}
+
+// How many clusters of `size` blocks the device runs at once.
+template <typename... Params>
+int most_clusters(void (*kernel)(Params...), unsigned size, int threads, std::size_t shared) {
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(size);
+    config.blockDim = dim3(static_cast<unsigned>(threads));
+    config.dynamicSmemBytes = shared;
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = size;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    int clusters = 0;
+    MR_CUDA_CALL(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
+    return clusters;
 }
 
 // launch() with blocks in clusters of `size`: 1, 2, 4 or 8; whole clusters.
