@@ -52,8 +52,9 @@ void add_engine_options(const Command& command, SharedOptions& options) {
                      "Launch the kernels of a step one by one (GPU)");
     command.add_flag("--no-dependent-launch", options.no_dependent_launch,
                      "Kernels start when their predecessors have ended (GPU)");
-    command.add_flag("--no-batch-products", options.no_batch_products,
-                     "Products of 9 to 64 tokens read the weights once for every 8 of them (GPU)");
+    command.add_flag(
+        "--no-batch-products", options.no_batch_products,
+        "Products of 5 tokens and more read the weights once for every 8 of them (GPU)");
     command.add_flag(
         "--no-resident-attention", options.no_resident_attention,
         "Attention of many sequences or long keys starts a block for every part, and prefill "

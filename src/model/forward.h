@@ -36,7 +36,7 @@ struct EngineOptions {
     bool fuse = true;              // norms, rotation, activation inside of the products
     bool graph = true;             // a decode step is one launch
     bool dependent_launch = true;  // kernels start while their predecessors end
-    bool batch_products = true;    // products of 9 to 64 tokens read the weights once
+    bool batch_products = true;    // products of 5 tokens and more read the weights once
     // Attention of many sequences or long keys has blocks that stay on their multiprocessor.
     bool resident_attention = true;
     // The layers of a decode step are one kernel, where there is one (docs/cuda-engine.md). One

@@ -87,7 +87,7 @@ void linear_small(const Context& ctx, const LinearIn& in) {
     Params all = params_of(in);
     all.stamp = account(ctx, in.kind, in.name, work_of(in, all));
 
-    if (all.rows > most_alone(in.w.dtype) && ctx.batch_products && mid_possible())
+    if (all.rows > kAloneRows && ctx.batch_products && mid_possible())
         return run_mid(ctx, in.w.dtype, all);
     run_small(ctx, in.w.dtype, all);
 }
