@@ -24,7 +24,7 @@ struct Context {
     cuda::Timeline* timeline = nullptr;  // where kernels stamp their times; may be null
     int layer = -1;                      // which layer of the model is running, for the timeline
     bool dependent_launch = true;        // kernels may start while their predecessors end
-    bool batch_products = true;          // products of 9 to 64 tokens read the weights once
+    bool batch_products = true;          // products of 5 tokens and more read the weights once
     bool resident_attention = true;      // attention's blocks stay: decode of much, prefill (9.0)
     bool many_rows_norm = true;          // norms of thousands of rows have a kernel of their own
 };

@@ -31,6 +31,18 @@ __device__ __forceinline__ void barrier_arrive(unsigned barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 #endif
 }
+// At the barrier in block `rank` of the cluster that lies where `barrier` lies here. It hands over
+// nothing that was written: for places that were read, and may be filled again.
+__device__ __forceinline__ void barrier_arrive_at(unsigned barrier, int rank) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{ .reg .b32 there;\n"
+        "mapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [there]; }" ::"r"(barrier),
+        "r"(rank)
+        : "memory");
+#endif
+}
 // Arrives and announces copies of `bytes`.
 __device__ __forceinline__ void barrier_expect(unsigned barrier, int bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

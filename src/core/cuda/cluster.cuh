@@ -38,6 +38,24 @@ __device__ __forceinline__ void cluster_store(unsigned to, float v) {
 #endif
 }
 
+// How many clusters of `size` blocks the device runs at once.
+template <typename... Params>
+int most_clusters(void (*kernel)(Params...), unsigned size, int threads, std::size_t shared) {
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(size);
+    config.blockDim = dim3(static_cast<unsigned>(threads));
+    config.dynamicSmemBytes = shared;
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = size;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    int clusters = 0;
+    MR_CUDA_CALL(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
+    return clusters;
+}
+
 // launch() with blocks in clusters of `size`: 1, 2, 4 or 8; whole clusters.
 template <typename... Params, typename... Args>
 void launch_clusters(const Context& ctx, unsigned clusters, unsigned size, dim3 block,

@@ -17,4 +17,9 @@ namespace mr::cuda {
 CUtensorMap head_rows_map(const void* data, DType dtype, std::int64_t tokens, std::int64_t heads,
                           std::int64_t head_dim, std::int64_t stride, int rows);
 
+// [planes, rows, cols] of f16 or bf16, contiguous, read in boxes of 64 columns by `box_rows` rows
+// of `box_planes` planes, as above. data and a row % 16 bytes == 0.
+CUtensorMap plane_rows_map(const void* data, DType dtype, std::int64_t planes, std::int64_t rows,
+                           std::int64_t cols, int box_planes, int box_rows);
+
 }  // namespace mr::cuda

@@ -30,6 +30,19 @@ __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& map, in
         : "memory");
 #endif
 }
+// To the same place in all blocks of the cluster that `blocks` has a bit for; the barrier there
+// counts what came there.
+__device__ __forceinline__ void copy_box_to(std::uint16_t blocks, unsigned to,
+                                            const CUtensorMap& map, int dim, int head, int token,
+                                            unsigned barrier, std::uint64_t policy) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6, %7;" ::"r"(to),
+        "l"(&map), "r"(dim), "r"(head), "r"(token), "r"(barrier), "h"(blocks), "l"(policy)
+        : "memory");
+#endif
+}
 __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");

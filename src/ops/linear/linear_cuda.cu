@@ -87,13 +87,13 @@ void linear_small(const Context& ctx, const LinearIn& in) {
     Params all = params_of(in);
     all.stamp = account(ctx, in.kind, in.name, work_of(in, all));
 
-    if (all.rows > kTokens && ctx.batch_products && mid_possible())
+    if (all.rows > kAloneRows && ctx.batch_products && mid_possible())
         return run_mid(ctx, in.w.dtype, all);
     run_small(ctx, in.w.dtype, all);
 }
 
 std::size_t linear_small_scratch_bytes(std::int64_t max_rows, std::int64_t max_k) {
-    return max_rows > small::kTokens ? small::mid_scratch_bytes(max_rows, max_k) : 0;
+    return max_rows > small::kAloneRows ? small::mid_scratch_bytes(max_rows, max_k) : 0;
 }
 
 }  // namespace mr::cuda

@@ -37,7 +37,7 @@ struct QkvOut {
     Tensor q;         // [rows, heads, head_dim] in the compute type or f32
     ops::PagedKv kv;  // where the keys and values of the rows go
     Tensor rope;      // f32 [positions, rotary / 2, 2], cos and sin; none: nothing turns
-    int rotary = 0;   // the first elements of a head turn, in pairs (2i, 2i + 1)
+    int rotary = 0;   // the first elements of a head are rotated, in pairs (2i, 2i + 1)
     int heads = 0;    // of q; kv and head_dim say the rest
 };
 

@@ -1,4 +1,4 @@
-// linear_small() for 9 to 64 tokens with f16 or bf16 weights: a block to a multiprocessor, which
+// linear_small() for 5 to 32 tokens with f16 or bf16 weights: a block to a multiprocessor, which
 // has its rows for itself.
 //
 //   fill the rings with weights | wait for the previous kernel | weights and inputs through the
@@ -234,7 +234,8 @@ void start(const Context& ctx, const Params& p) {
 
 template <typename T>
 void run_mid_half(const Context& ctx, const Params& p) {
-    if (p.rows > 32) return start<T, HalfShape<8, 6, 5>>(ctx, p);
+    if (p.rows <= 8) return start<T, HalfShape<1, 11, 7>>(ctx, p);
+    if (p.rows <= 16) return start<T, HalfShape<2, 11, 6>>(ctx, p);
     // All of a block's tiles in one pass where the registers suffice.
     if (p.tiles > 6 * this_gpu().multiprocessors) return start<T, HalfShape<4, 11, 8>>(ctx, p);
     start<T, HalfShape<4, 6, 6>>(ctx, p);

@@ -1,6 +1,6 @@
-// linear_small() for 9 tokens and more: the weights are read once for up to 64 of them, and every
-// result has the bits that small_linear.cu gives it. f16 and bf16 weights go on to mid_half.cu, the
-// quantised ones are here:
+// linear_small() for 5 tokens and more: the weights are read once for up to 64 of them, and every
+// result has the bits that small_linear.cu gives it. f16 and bf16 weights go on to mid_half.cu and
+// wide_half.cu, the quantised ones are here:
 //
 //   (norm, quantise: a kernel of its own) | fill the ring with weights | wait for the previous
 //   kernel | inputs into the ring | weights and inputs through the tensor cores | the 8 parts of a
@@ -180,7 +180,11 @@ template <typename W, typename T>
 void start_quantised(const Context& ctx, const Params& p) {
     // Strips of two tiles where they are enough to give nearly every multiprocessor a block.
     const bool two = (p.tiles + 1) / 2 * 4 >= 3 * this_gpu().multiprocessors;
-    if (p.rows <= 32) {
+    if (p.rows <= 8) {
+        two ? start<W, T, 2, 1>(ctx, p) : start<W, T, 1, 1>(ctx, p);
+    } else if (p.rows <= 16) {
+        two ? start<W, T, 2, 2>(ctx, p) : start<W, T, 1, 2>(ctx, p);
+    } else if (p.rows <= 32) {
         two ? start<W, T, 2, 4>(ctx, p) : start<W, T, 1, 4>(ctx, p);
     } else {
         two ? start<W, T, 2, 8>(ctx, p) : start<W, T, 1, 8>(ctx, p);
@@ -225,18 +229,21 @@ bool mid_possible() {
     return possible;
 }
 
-// f16 and bf16: [rows, k]; 8 bits: less.
+// f16 and bf16: [rows, k]; 8 bits: less. Behind it what the blocks of wide_half.cu hand each other.
 std::size_t mid_scratch_bytes(std::int64_t rows, std::int64_t k) {
-    return static_cast<std::size_t>((std::min<std::int64_t>(rows, kPreparedRows) + 7) / 8 * 8 *
-                                    ((k + 127) / 128 * 128) * 2);
+    const auto inputs = static_cast<std::size_t>((std::min<std::int64_t>(rows, kPreparedRows) + 7) /
+                                                 8 * 8 * ((k + 127) / 128 * 128) * 2);
+    return inputs + (rows > kMidHalfRows ? wide_scratch_bytes() : 0);
 }
 
 void run_mid(const Context& ctx, DType weights, const Params& p) {
     switch (weights) {
         case DType::bf16:
-            return run<HalfWeights<bf16>, bf16>(ctx, p);
+            if (p.rows <= kMidHalfRows) return run<HalfWeights<bf16>, bf16>(ctx, p);
+            return run_wide<bf16>(ctx, p);
         case DType::f16:
-            return run<HalfWeights<__half>, __half>(ctx, p);
+            if (p.rows <= kMidHalfRows) return run<HalfWeights<__half>, __half>(ctx, p);
+            return run_wide<__half>(ctx, p);
         case DType::q8_0x8:
             return run<QuantWeights<Q8Layout>, bf16>(ctx, p);
         case DType::q4_0x8:

@@ -1,4 +1,4 @@
-// What the products for 9 to 64 tokens share, and the inside of that with quantised weights: how a
+// What the products for 5 to 64 tokens share, and the inside of that with quantised weights: how a
 // stage of the ring gets its inputs, and how a warp multiplies R tiles of weights with NT groups of
 // 8 tokens. The instructions that a result is made of, and their order, are those of
 // small_linear.cuh.
@@ -18,10 +18,16 @@ constexpr int kCluster = 8;
 constexpr int kBlockParts = kWarps / kCluster;
 static_assert(kBlockParts * kCluster == kWarps);
 
-// f16 and bf16 weights (mid_half.cu): one pass for up to 64 tokens, whose inputs lie in memory as
-// rows, p.x_stride bytes apart.
+// f16 and bf16 weights (mid_half.cu): one pass for up to kMidHalfRows tokens, whose inputs lie in
+// memory as rows, p.x_stride bytes apart.
+constexpr int kMidHalfRows = 32;
 template <typename T>
 void run_mid_half(const Context& ctx, const Params& p);
+
+// f16 and bf16 weights (wide_half.cu): any number of tokens, in passes of 256.
+template <typename T>
+void run_wide(const Context& ctx, const Params& all);
+std::size_t wide_scratch_bytes();  // what it needs beside the inputs
 
 // How prepared inputs lie in memory.
 template <typename W>

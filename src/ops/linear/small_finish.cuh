@@ -55,7 +55,7 @@ __device__ __forceinline__ int2 place_of(const Params& p, int token) {
                               position / p.page_tokens]};
 }
 
-// How far rows `row` and the next one are turned, at `position`; only for those that are.
+// The rotation of rows `row` and the next one at `position`; only for rows that are rotated.
 __device__ __forceinline__ bool is_rotated(const Params& p, int row) {
     return row < (p.heads + p.kv_heads) * p.head_dim && row % p.head_dim < p.rotary;
 }
@@ -78,11 +78,13 @@ __device__ __forceinline__ CachePlace cache_place(const Params& p, int2 where, i
                                          row % p.head_dim};
 }
 
-// Two neighbouring rows of q, k or v for one token: turn them and put them where they belong.
+// Rotates two neighbouring rows of q, k or v of one token and stores them where they belong.
+// `rotation` counts for rows that are rotated.
 template <typename T>
-__device__ void finish_pair(const Params& p, int2 where, int row, int token, float a, float b) {
+__device__ __forceinline__ void finish_pair(const Params& p, int2 where, int row, int token,
+                                            float a, float b, float2 rotation) {
     if (p.bias) a += p.bias[row], b += p.bias[row + 1];
-    if (is_rotated(p, row)) rotate_pair(a, b, rotation_of(p, row, where.x));
+    if (is_rotated(p, row)) rotate_pair(a, b, rotation);
     const int q_dim = p.heads * p.head_dim;
     if (row < q_dim) {
         const std::int64_t at = static_cast<std::int64_t>(token) * q_dim + row;
@@ -93,6 +95,12 @@ __device__ void finish_pair(const Params& p, int2 where, int row, int token, flo
     const CachePlace to = cache_place(p, where, row);
     put_kv(to.cache, to.at, a, p.kv_type);
     put_kv(to.cache, to.at + 1, b, p.kv_type);
+}
+
+template <typename T>
+__device__ void finish_pair(const Params& p, int2 where, int row, int token, float a, float b) {
+    finish_pair<T>(p, where, row, token, a, b,
+                   is_rotated(p, row) ? rotation_of(p, row, where.x) : float2{});
 }
 
 // One result of Finish::store, add or activate; `before`: what it is added to.

@@ -90,7 +90,12 @@ __device__ __forceinline__ void store_input(const Row& to, int chunk, int column
         if (c >= columns) return;
         const T four[4] = {from_f32<T>(v[0]), from_f32<T>(v[1]), from_f32<T>(v[2]),
                            from_f32<T>(v[3])};
-        *reinterpret_cast<uint2*>(to.at(c)) = *reinterpret_cast<const uint2*>(four);
+        const uint2 words = *reinterpret_cast<const uint2*>(four);
+        if constexpr (requires { to.put(c, words); }) {
+            to.put(c, words);
+        } else {
+            *reinterpret_cast<uint2*>(to.at(c)) = words;
+        }
     }
 }
 

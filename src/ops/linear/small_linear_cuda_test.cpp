@@ -73,6 +73,127 @@ TEST_F(SmallLinear, ARowsBitsDoNotDependOnTheOtherRows) {
     }
 }
 
+// Few tokens, and more, go through kernels of different shapes: every row has the bits that it has
+// alone, whatever becomes of the sums.
+TEST_F(SmallLinear, EveryFinishOfManyRowsIsThatOfEachAlone) {
+    enum class Out { f32, compute, add, activate, gate, qkv };
+    constexpr int kRows = 300, kPageTokens = 16, kSequences = 5, kMaxPages = 4, kHeadDim = 8;
+    constexpr int kPages = kSequences * kMaxPages;
+    std::vector<std::int32_t> positions(kRows), sequence(kRows), pages(kPages);
+    for (int t = 0; t < kRows; ++t) {
+        sequence[t] = t % kSequences;
+        positions[t] = t / kSequences;
+    }
+    for (int i = 0; i < kPages; ++i) pages[i] = (7 * i + 3) % kPages;
+    for (const DType type : {DType::bf16, DType::f16}) {
+        for (const auto& [n, k] : {std::pair{50, 72},
+                                   {152, 96},
+                                   {4104, 200},
+                                   {152, 1024},
+                                   {4104, 4096},
+                                   {50, 11008},
+                                   {20000, 72}}) {
+            for (const Out what :
+                 {Out::f32, Out::compute, Out::add, Out::activate, Out::gate, Out::qkv}) {
+                memory_.reset();
+                const int rows_of_w = what == Out::gate  ? (n + 15) / 16 * 16
+                                      : what == Out::qkv ? n / kHeadDim * kHeadDim
+                                                         : n;
+                const bool norm = what == Out::gate || what == Out::qkv;
+                const Matrix m = matrix(type, rows_of_w, k);
+                std::vector<float> xv = normal(std::size_t{kRows} * k), weight = normal(k),
+                                   bias = normal(rows_of_w),
+                                   turns = normal(std::size_t{kPageTokens} * kMaxPages * kHeadDim);
+                const Tensor x = upload(norm ? DType::f32 : type, {kRows, k}, xv);
+                LinearIn in;
+                in.w = m.device;
+                in.finish = what == Out::add        ? Finish::add
+                            : what == Out::activate ? Finish::activate
+                            : what == Out::gate     ? Finish::gate
+                            : what == Out::qkv      ? Finish::qkv
+                                                    : Finish::store;
+                if (norm)
+                    in.norm = {upload(DType::f32, {k}, weight), {}, ops::NormKind::rms, 1e-5f};
+                if (what == Out::activate || what == Out::qkv) {
+                    in.bias = upload(DType::f32, {rows_of_w}, bias);
+                }
+                const int cols = what == Out::gate  ? rows_of_w / 2
+                                 : what == Out::qkv ? rows_of_w - 2 * kHeadDim
+                                                    : rows_of_w;
+                const bool f32 = what == Out::f32 || what == Out::add;
+                const Tensor out = poisoned(f32 ? DType::f32 : type, {kRows, cols});
+                std::vector<float> before =
+                    normal(what == Out::add ? std::size_t{kRows} * cols : 1);
+                const Tensor residual =
+                    what == Out::add ? upload(DType::f32, {kRows, cols}, before) : Tensor{};
+                ops::DeviceBatch batch;
+                if (what == Out::qkv) {
+                    batch.positions = upload<std::int32_t>(positions);
+                    batch.sequence = upload<std::int32_t>(sequence);
+                    batch.pages = upload<std::int32_t>(pages);
+                    batch.max_pages = kMaxPages;
+                    in.batch = &batch;
+                    in.qkv.heads = rows_of_w / kHeadDim - 2;
+                    in.qkv.rotary = kHeadDim;
+                    in.qkv.rope =
+                        upload(DType::f32, {kPageTokens * kMaxPages, kHeadDim / 2, 2}, turns);
+                    const Shape cache{kPages, 1, kPageTokens, kHeadDim};
+                    in.qkv.kv = {poisoned(type, cache), poisoned(type, cache)};
+                }
+                // The first `rows` rows, `step` at a time.
+                const auto results = [&](int rows, int step) {
+                    stream_->fill(out.data, 0xff, out.bytes());
+                    if (residual) {
+                        stream_->on_device(out.data, residual.data,
+                                           static_cast<std::size_t>(rows) * residual.row_bytes());
+                    }
+                    std::vector<Tensor> parts{out};
+                    if (what == Out::qkv) {
+                        parts = {out, in.qkv.kv.keys, in.qkv.kv.values};
+                        stream_->fill(in.qkv.kv.keys.data, 0xff, in.qkv.kv.keys.bytes());
+                        stream_->fill(in.qkv.kv.values.data, 0xff, in.qkv.kv.values.bytes());
+                    }
+                    const ops::DeviceBatch all = batch;
+                    for (int t = 0; t < rows; t += step) {
+                        in.x = x.slice_rows(t, step);
+                        if (what == Out::qkv) {
+                            in.qkv.q = out.slice_rows(t, step);
+                            batch.positions = all.positions + t;
+                            batch.sequence = all.sequence + t;
+                            batch.tokens = step;
+                        } else {
+                            in.out = out.slice_rows(t, step);
+                        }
+                        linear_small(ctx_, in);
+                    }
+                    batch = all;
+                    std::vector<std::byte> bytes;
+                    for (const Tensor& part : parts) {
+                        const auto some =
+                            download(static_cast<const std::byte*>(part.data), part.bytes());
+                        bytes.insert(bytes.end(), some.begin(), some.end());
+                    }
+                    return bytes;
+                };
+                // Large ones of few row counts: their results are many megabytes.
+                const bool large = std::int64_t{n} * k > (std::int64_t{1} << 20) || n > 5000;
+                for (const int rows :
+                     large ? std::vector<int>{5, 16, 33, 64, 100, 129, 256, 300}
+                           : std::vector<int>{1,  2,  4,  5,   7,   8,   9,   16,  31,  32,  33, 63,
+                                              64, 65, 97, 100, 128, 129, 200, 255, 256, 257, 300}) {
+                    const std::vector<std::byte> alone = results(rows, 1),
+                                                 together = results(rows, rows);
+                    ASSERT_TRUE(alone == together)
+                        << dtype_name(type) << " [" << rows_of_w << ", " << k << "] rows " << rows
+                        << " finish " << static_cast<int>(what) << " first at byte "
+                        << std::mismatch(alone.begin(), alone.end(), together.begin()).first -
+                               alone.begin();
+                }
+            }
+        }
+    }
+}
+
 // Norm, bias, rotation and the way into a paged cache: many tokens at once give what each gives
 // alone, bit for bit, and nothing else is touched.
 TEST_F(SmallLinear, ManyTokensOfQkvAreThoseOfEachAlone) {

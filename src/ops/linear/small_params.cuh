@@ -47,7 +47,11 @@ OpRecord work_of(const LinearIn& in, const Params& p);
 // Up to 8 tokens a pass over the weights (small_linear.cu); rows: any number.
 void run_small(const Context& ctx, DType weights, const Params& p);
 
-// Up to 64 tokens a pass (mid_linear.cu), where the device has clusters. The same bits.
+// Up to so many tokens run_small() is the faster way.
+inline constexpr int kAloneRows = 4;
+
+// More tokens a pass, where the device has clusters: 32 (mid_half.cu) or 256 (wide_half.cu) with
+// f16 and bf16 weights, 64 with others (mid_linear.cu). The same bits.
 bool mid_possible();
 void run_mid(const Context& ctx, DType weights, const Params& p);
 std::size_t mid_scratch_bytes(std::int64_t rows, std::int64_t k);

@@ -1,0 +1,371 @@
+// linear_small() for many tokens with f16 or bf16 weights: every weight is read from memory once
+// for up to 256 of them, and every result has the bits that small_linear.cu gives it.
+//
+//   inputs (norm, order: a kernel of its own) | fill the ring with weights | wait for the previous
+//   kernel | weights and inputs through the tensor cores | four blocks add up | finish
+//
+// A result is a tree of 8 sums, one for each eighth of the granules of 64 columns ("part"). Four
+// neighbouring blocks ("ranks") have 128 rows together: rank r has parts 2r and 2r + 1, 256 bytes
+// of every 1024 of a row, and its neighbours read the other 768 at the same time. It adds its two
+// parts up; the four sums of a result then meet in memory, which is L2, where each rank takes the
+// results of a quarter of the tokens. The four are not a cluster: of those there would not be room
+// for enough. All blocks of the grid run at once, so they may wait for each other; two such
+// products at the same time, of different streams, may not.
+//
+// A block has a warp that brings things in by TMA, and two groups of four warps that multiply, 64
+// rows each. The weights are the first operand of wgmma, from registers: a lane loads 16 bytes of
+// its row, as in small_linear.cuh. The second operand are the tokens, in shared memory. There the
+// columns of each 32 lie in another order: 16 neighbours are those that one instruction of
+// small_linear.cuh takes.
+//
+// More than 128 tokens: a cluster of two blocks, which have different tokens and share the weights.
+#include <algorithm>
+#include <type_traits>
+
+#include "core/cuda/cluster.cuh"
+#include "core/cuda/tensor_map.h"
+#include "ops/linear/small_input.cuh"
+#include "ops/linear/wide_half.cuh"
+
+namespace mr::cuda::small {
+namespace {
+
+constexpr int kPreparedRows = 256;  // tokens whose inputs are prepared at once
+
+// The stages in the order in which they are multiplied.
+struct Walk {
+    int strip, groups, strips, stages;
+    int in = 0;
+    __device__ bool valid() const { return strip < strips && stages > 0; }
+    __device__ void next() {
+        if (++in < stages) return;
+        in = 0;
+        strip += groups;
+    }
+};
+
+template <typename S>
+struct Bringer {
+    const Params& p;
+    const WidePlan& plan;
+    const WideLayout<S>& shared;
+    const WideBlock<S>& me;
+    const CUtensorMap &weights, &inputs;
+    int lane;
+
+    // Lanes 0 to 3: 64 rows each of one of the two granules.
+    __device__ __forceinline__ void bring_weights(const Walk& at, int slot) const {
+        const unsigned full = shared.full + 8 * slot;
+        if (lane == 0) barrier_expect(full, S::kStageBytes);
+        __syncwarp();
+        if (lane >= 4) return;
+        const int piece = lane / 2, part = lane % 2, strip = at.strip;
+        const bool gate = p.finish == Finish::gate;
+        const unsigned to =
+            shared.ring + slot * S::kStageBytes + piece * kPieceBytes + part * (kPieceBytes / 2);
+        const int column = (at.in * kWarps + 2 * me.rank + piece) * kGranule;
+        const int row = gate ? strip * (kStrip / 2) : strip * kStrip + part * (kStrip / 2);
+        if constexpr (S::kHalves == 2) {
+            if (part == me.half)
+                copy_box_to(3, to, weights, column, row, gate ? part : 0, full, plan.policy);
+        } else {
+            copy_box(to, weights, column, row, gate ? part : 0, full, plan.policy);
+        }
+    }
+    // Lanes 4 and 5: a granule each.
+    __device__ __forceinline__ void bring_inputs(const Walk& at, int slot) const {
+        if (lane != 4 && lane != 5) return;
+        const int piece = lane - 4;
+        copy_box(shared.ring + slot * S::kStageBytes + 2 * kPieceBytes + piece * S::kInputPiece,
+                 inputs, (at.in * kWarps + 2 * me.rank + piece) * kGranule, 0,
+                 me.half * S::kTokensMost, shared.full + 8 * slot);
+    }
+    __device__ __forceinline__ void run() const {
+        const Walk begin{me.group, me.groups, plan.strips, me.stages};
+        Walk ahead = begin, at = begin;
+#pragma unroll 1
+        for (int i = 0; i < S::kStages && ahead.valid(); ++i, ahead.next()) bring_weights(ahead, i);
+        wait_for_previous();
+        int filled = 0;
+#pragma unroll 1
+        for (; filled < S::kStages && at.valid(); ++filled, at.next()) bring_inputs(at, filled);
+        Place<S::kStages> place;
+        place.parity = 1;  // all have been filled once
+#pragma unroll 1
+        for (; at.valid(); at.next(), place.next()) {
+            barrier_wait(shared.empty + 8 * place.slot, place.parity ^ 1);
+            bring_weights(at, place.slot);
+            bring_inputs(at, place.slot);
+            __syncwarp();  // no lane still waits for what others have seen
+        }
+    }
+};
+
+// Where the ranks of a strip meet.
+template <typename S>
+struct Meeting {
+    const WidePlan& plan;
+    const WideBlock<S>& me;
+
+    // What rank r hands over, in turn 0 or 1.
+    __device__ __forceinline__ float4* handed(int r, int turn) const {
+        const int block = static_cast<int>(blockIdx.x) + (r - me.rank) * S::kHalves;
+        return plan.handed + (std::int64_t{block} * 2 + turn) * S::kHanded;
+    }
+    __device__ __forceinline__ void hand_over(const float (&sum)[S::kSums], int turn) const {
+        float4* to = handed(me.rank, turn) + threadIdx.x;
+#pragma unroll
+        for (int i = 0; i < S::kSums / 4; ++i) {
+            const float* v = sum + 4 * i;
+            __stcg(to + i * kMultipliers, float4{v[0], v[1], v[2], v[3]});
+        }
+    }
+    // A thread arrives for its block, and waits for all ranks.
+    __device__ __forceinline__ void arrive(int strip) const {
+        unsigned* at = plan.arrived + strip * S::kHalves + me.half;
+        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(at) : "memory");
+        unsigned seen = 0;
+        while (seen < kRanks) {
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(at) : "memory");
+        }
+    }
+    // The results of a tile (of the strip's 8) and this rank's tokens, by a warp.
+    template <typename T>
+    __device__ __forceinline__ void finish(const Params& p, const WideLayout<S>& shared, int strip,
+                                           int turn, int tile, int lane) const {
+        if (me.first_token >= p.rows) return;
+        float4 v[S::kChunks][kRanks][2];
+#pragma unroll
+        for (int r = 0; r < kRanks; ++r) {
+            const float4* from =
+                handed(r, turn) + me.rank * S::kChunks * 2 * kMultipliers + tile * 32 + lane;
+#pragma unroll
+            for (int c = 0; c < S::kChunks; ++c) {
+                v[c][r][0] = __ldcg(from + 2 * c * kMultipliers);
+                v[c][r][1] = __ldcg(from + (2 * c + 1) * kMultipliers);
+            }
+        }
+        constexpr int kStride = kFinishStride;
+        float* stage = shared.finish + tile * (kFinishBytes / 4);
+        float* to = stage + lane % 4 * 2 * kStride + row_of(lane / 4);
+#pragma unroll
+        for (int c = 0; c < S::kChunks; ++c) {
+            const int first = me.first_token + 16 * c;
+            if (first >= p.rows) break;
+            __syncwarp();
+#pragma unroll
+            for (int n = 0; n < 2; ++n) {
+                const float4 v0 = v[c][0][n], v1 = v[c][1][n], v2 = v[c][2][n], v3 = v[c][3][n];
+                float* at = to + n * 8 * kStride;
+                at[0] = (v0.x + v1.x) + (v2.x + v3.x);
+                at[kStride] = (v0.y + v1.y) + (v2.y + v3.y);
+                at[8] = (v0.z + v1.z) + (v2.z + v3.z);
+                at[kStride + 8] = (v0.w + v1.w) + (v2.w + v3.w);
+            }
+            __syncwarp();
+            finish_stage<T, kStride>(p, shared.where + 16 * c, stage,
+                                     strip * (kStrip / kTileRows) + tile, first, lane);
+        }
+    }
+};
+
+template <typename T, typename S>
+__device__ __forceinline__ void multiply_all(const Params& p, const WidePlan& plan,
+                                             const WideLayout<S>& shared, const WideBlock<S>& me) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+    // Gate: 64 rows of gate, then the same 64 of up; a tile has 8 of each.
+    const bool gate = p.finish == Finish::gate;
+    const int g = row_of(lane / 4);
+    const unsigned upper = shared.ring + (warp * (gate ? 8 : 16) + g) * 128 + (lane % 4 ^ g) * 16;
+    const unsigned lower = gate ? kPieceBytes / 2 : 1024;
+    // All that copy to this block are told that a place is free.
+    const auto release = [&](int slot) {
+        const unsigned empty = shared.empty + 8 * slot;
+        if constexpr (S::kHalves == 1) {
+            if (lane == 0) barrier_arrive(empty);
+        } else {
+            if (lane < S::kHalves) barrier_arrive_at(empty, lane);
+        }
+    };
+    Place<S::kStages> place;
+    const Meeting<S> meeting{plan, me};
+    int turn = 0;
+#pragma unroll 1
+    for (int strip = me.group; strip < plan.strips; strip += me.groups, turn ^= 1) {
+        float even[S::kSums], odd[S::kSums];
+#pragma unroll
+        for (int i = 0; i < S::kSums; ++i) even[i] = odd[i] = 0;
+        Weights a, b;
+        int used = 0;
+        // While the products of one granule run, the weights of the next are loaded.
+#pragma unroll 1
+        for (int i = 0; i < me.stages; ++i) {
+            barrier_wait(shared.full + 8 * place.slot, place.parity);
+            const unsigned at = place.slot * S::kStageBytes;
+            const unsigned tokens = shared.ring + at + 2 * kPieceBytes;
+            multiply_wait<1>();
+            load_weights(a, upper + at, lower);
+            multiply_granule<T>(even, a, tokens);
+            multiply_wait<1>();
+            if (i > 0) release(used);
+            load_weights(b, upper + at + kPieceBytes, lower);
+            multiply_granule<T>(odd, b, tokens + S::kInputPiece);
+            used = place.slot;
+            place.next();
+        }
+        multiply_wait<0>();
+        keep_order(even);
+        keep_order(odd);
+        if (me.stages > 0) release(used);
+#pragma unroll
+        for (int i = 0; i < S::kSums; ++i) even[i] += odd[i];
+        meeting.hand_over(even, turn);
+        multipliers_meet();
+        if (threadIdx.x == 0) meeting.arrive(strip);
+        multipliers_meet();
+        if (me.rank < S::kTakers) {
+            meeting.template finish<T>(p, shared, strip, turn, warp, lane);
+        }
+    }
+}
+
+template <typename T, typename S>
+__global__ void __launch_bounds__(S::kEntry, 1)
+    wide_kernel(const __grid_constant__ Params p, const __grid_constant__ WidePlan plan,
+                const __grid_constant__ CUtensorMap weights,
+                const __grid_constant__ CUtensorMap inputs) {
+    let_next_start();
+    extern __shared__ __align__(1024) std::byte memory[];
+    const WideLayout<S> shared(memory);
+    const WideBlock<S> me(p);
+    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    constexpr int kBringer = kMultipliers / 32;  // the warp
+    if (warp == kBringer && lane == 0) {
+        prefetch_map(weights);
+        prefetch_map(inputs);
+        for (int i = 0; i < S::kStages; ++i) {
+            barrier_init(shared.full + 8 * i, 1);
+            barrier_init(shared.empty + 8 * i, S::kHalves * kMultipliers / 32);
+        }
+        barriers_ready();
+    }
+    __syncthreads();
+    if constexpr (S::kHalves > 1) cluster_barrier();
+    if (warp >= kBringer) {
+        give_registers<24>();
+        if (warp == kBringer) Bringer<S>{p, plan, shared, me, weights, inputs, lane}.run();
+    } else {
+        take_registers<S::kRegisters>();
+        wait_for_previous();
+        stamp_begin(p.stamp);
+        const int i = static_cast<int>(threadIdx.x), token = me.first_token + i;
+        if (p.finish == Finish::qkv && i < S::kShare && token < p.rows) {
+            shared.where[i] = place_of(p, token);
+        }
+        multiply_all<T, S>(p, plan, shared, me);
+        stamp_end(p.stamp);
+    }
+    // Nobody leaves while the other block's copies and arrivals are on their way here.
+    if constexpr (S::kHalves > 1) cluster_barrier();
+}
+
+// Where a token's input goes: rows, columns in the order above.
+struct WideRow {
+    std::byte* row;
+    // Four columns from c on (c % 4 == 0).
+    __device__ __forceinline__ void put(int c, uint2 four) const {
+        const int in = c % 32;
+        std::byte* at = row + (c - in + in % 8 / 4 * 16 + in / 8 * 2) * 2;
+        *reinterpret_cast<unsigned*>(at) = four.x;
+        *reinterpret_cast<unsigned*>(at + 16) = four.y;
+    }
+};
+
+// The inputs of all tokens, normed or as they are: a block a token. No rank has arrived anywhere.
+template <typename T>
+__global__ void __launch_bounds__(kInputThreads)
+    wide_input_kernel(const Params p, std::byte* to, int stride, unsigned* arrived, int count) {
+    using W = HalfWeights<T>;
+    let_next_start();
+    HeldNorm<W> held;
+    if (HeldNorm<W>::possible(p)) held.load(p);
+    wait_for_previous();
+    const StageClock clock(p.stamp);
+    __shared__ float shared[kRowShared<kInputThreads>];
+    const int row = static_cast<int>(blockIdx.x);
+    const int all = static_cast<int>(gridDim.x) * kInputThreads;
+    for (int i = row * kInputThreads + static_cast<int>(threadIdx.x); i < count; i += all) {
+        arrived[i] = 0;
+    }
+    load_row<W, T>(p, held, row, WideRow{to + static_cast<std::int64_t>(row) * stride}, stride / 2,
+                   shared);
+}
+
+// How many groups of blocks run at once.
+template <typename T, typename S>
+int most_groups() {
+    static const int most = [] {
+        allow_shared(wide_kernel<T, S>, S::kBytes);
+        return most_clusters(wide_kernel<T, S>, S::kHalves, kWideThreads, S::kBytes) / kRanks;
+    }();
+    return most;
+}
+
+template <typename T, typename S>
+void start(const Context& ctx, const Params& p, WidePlan plan) {
+    const int groups = std::min(most_groups<T, S>(), plan.strips);
+    const DType type = std::is_same_v<T, bf16> ? DType::bf16 : DType::f16;
+    const bool gate = p.finish == Finish::gate;
+    const CUtensorMap weights =
+        plane_rows_map(p.w, type, gate ? 2 : 1, gate ? p.out_cols : p.n, p.k, 1, kStrip / 2);
+    const CUtensorMap inputs =
+        head_rows_map(p.x, type, p.rows, 1, p.x_stride / 2, p.x_stride / 2, S::kTokensMost);
+    launch_clusters(ctx, static_cast<unsigned>(groups * kRanks), S::kHalves, dim3(kWideThreads),
+                    S::kBytes, wide_kernel<T, S>, p, plan, weights, inputs);
+}
+
+}  // namespace
+
+// Behind the inputs: what blocks hand over, of at most 128 tokens each, and who has arrived.
+std::size_t wide_scratch_bytes() {
+    const auto blocks = static_cast<std::size_t>(this_gpu().multiprocessors);
+    return blocks * 2 * kStrip * 128 * 4 + kMostStrips * 4;
+}
+
+template <typename T>
+void run_wide(const Context& ctx, const Params& all) {
+    MR_CHECK(ctx.scratch.size() >= mid_scratch_bytes(all.rows, all.k),
+             "the scratch has linear_small_scratch_bytes()");
+    for (int first = 0; first < all.rows; first += kPreparedRows) {
+        Params p = pass_of(all, first, std::min(kPreparedRows, all.rows - first));
+        p.x_stride = static_cast<int>((p.k + kGranule - 1) / kGranule * kGranule * 2);
+        std::byte* behind =
+            ctx.scratch.data() + mid_scratch_bytes(all.rows, all.k) - wide_scratch_bytes();
+        const int tiles = kStrip / kTileRows;
+        WidePlan plan{(p.tiles + tiles - 1) / tiles,
+                      reinterpret_cast<float4*>(behind + kMostStrips * 4),
+                      reinterpret_cast<unsigned*>(behind), kEvictFirst};
+        MR_CHECK(2 * plan.strips <= kMostStrips, "a product has at most half a million rows");
+        launch(ctx, dim3(static_cast<unsigned>(p.rows)), dim3(kInputThreads), 0,
+               wide_input_kernel<T>, p, ctx.scratch.data(), p.x_stride, plan.arrived,
+               2 * plan.strips);
+        p.x = ctx.scratch.data();
+        if (p.rows <= 64) {
+            start<T, WideShape<64, 1, 4, 512, 176>>(ctx, p, plan);
+        } else if (p.rows <= 96) {
+            start<T, WideShape<96, 1, 3, kWideThreads, 240>>(ctx, p, plan);
+        } else if (p.rows <= 128) {
+            start<T, WideShape<128, 1, 3, kWideThreads, 240>>(ctx, p, plan);
+        } else if (p.rows <= 192) {
+            start<T, WideShape<96, 2, 3, kWideThreads, 240>>(ctx, p, plan);
+        } else {
+            start<T, WideShape<128, 2, 3, kWideThreads, 240>>(ctx, p, plan);
+        }
+    }
+}
+template void run_wide<bf16>(const Context&, const Params&);
+template void run_wide<__half>(const Context&, const Params&);
+
+}  // namespace mr::cuda::small
