@@ -117,4 +117,5 @@ if(Python3_FOUND)
              ${PROJECT_SOURCE_DIR}/tests/house/arrows.py ${PROJECT_SOURCE_DIR})
 endif()
 include(${PROJECT_SOURCE_DIR}/cmake/cli_tests.cmake OPTIONAL)
-include(${PROJECT_SOURCE_DIR}/cmake/fuzz.cmake OPTIONAL)
+include(${PROJECT_SOURCE_DIR}/cmake/fuzz.cmake)
+include(${PROJECT_SOURCE_DIR}/cmake/tsan.cmake)  # after it: the same options
