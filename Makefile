@@ -18,7 +18,7 @@ CODE = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "  PRESET=release|debug|asan  JOBS=$(JOBS)  PREFIX=$(PREFIX)"
+	@echo "  PRESET=release|debug|asan|tsan  JOBS=$(JOBS)  PREFIX=$(PREFIX)"
 
 run: program ## install what is missing, build, and tell a story with the bundled model
 	@$(BUILD)/millrace run -p "$(PROMPT)" -n 300

@@ -9,6 +9,9 @@ option(MILLRACE_FUZZ "Build the libFuzzer programs too (needs clang)" OFF)
 option(MILLRACE_ALLOW_NO_SANITIZERS "Go on where the sanitizers do not run" OFF)
 set(MILLRACE_FUZZ_COUNT 20000 CACHE STRING "Mutations per fuzz target in ctest")
 
+if(MILLRACE_TSAN)  # the two do not go together
+    return()
+endif()
 # MILLRACE_SANITIZE gives every target the sanitizers already.
 set(address -fsanitize=address -fno-omit-frame-pointer)
 set(undefined -fsanitize=undefined -fno-sanitize-recover=all)

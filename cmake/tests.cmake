@@ -58,27 +58,19 @@ gtest_discover_tests(test_ladder DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
 # C++: nvcc takes longer. Where there is no GPU its tests skip, or fail with MILLRACE_REQUIRE_GPU=1
 # in the environment. One at a time has the GPU: they compare what is free there, and time what runs
 # there.
-#   MILLRACE_GPU_TESTS  AUTO, ON or OFF: whether tests with kernels of their own are compiled. AUTO:
-#                       where there is a GPU; elsewhere all of them would skip, after minutes of nvcc.
-set(MILLRACE_GPU_TESTS AUTO CACHE STRING "Compile tests with kernels: AUTO, ON or OFF")
-set_property(CACHE MILLRACE_GPU_TESTS PROPERTY STRINGS AUTO ON OFF)
+#   MILLRACE_GPU_TESTS  ON: they are compiled wherever nvcc is, GPU or not, so that a change which
+#                       breaks one is seen at once. OFF: those with kernels of their own are not,
+#                       which saves minutes of nvcc.
+option(MILLRACE_GPU_TESTS "Compile tests with kernels of their own" ON)
 if(MILLRACE_HAS_CUDA)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS
          ${PROJECT_SOURCE_DIR}/src/*_test.cu ${PROJECT_SOURCE_DIR}/src/*_cuda_test.cpp
          ${PROJECT_SOURCE_DIR}/bench/ops/*_test.cu
          ${PROJECT_SOURCE_DIR}/tests/gpu/*_test.cu ${PROJECT_SOURCE_DIR}/tests/gpu/*_test.cpp)
-    set(with_kernels ${MILLRACE_GPU_TESTS})
-    if(with_kernels STREQUAL "AUTO")
-        execute_process(COMMAND nvidia-smi -L RESULT_VARIABLE no_gpu OUTPUT_QUIET ERROR_QUIET)
-        set(with_kernels ON)
-        if(NOT no_gpu EQUAL 0)
-            set(with_kernels OFF)
-            message(STATUS "CUDA: no GPU here, so tests with kernels of their own are not compiled "
-                           "(-DMILLRACE_GPU_TESTS=ON does)")
-        endif()
-    endif()
-    if(NOT with_kernels)
+    if(NOT MILLRACE_GPU_TESTS)
         list(FILTER sources EXCLUDE REGEX "\\.cu$")
+        message(STATUS "CUDA: tests with kernels of their own are not compiled "
+                       "(MILLRACE_GPU_TESTS=OFF)")
     endif()
     if(sources)
         add_executable(test_gpu ${sources})
@@ -117,4 +109,5 @@ if(Python3_FOUND)
              ${PROJECT_SOURCE_DIR}/tests/house/arrows.py ${PROJECT_SOURCE_DIR})
 endif()
 include(${PROJECT_SOURCE_DIR}/cmake/cli_tests.cmake OPTIONAL)
-include(${PROJECT_SOURCE_DIR}/cmake/fuzz.cmake OPTIONAL)
+include(${PROJECT_SOURCE_DIR}/cmake/fuzz.cmake)
+include(${PROJECT_SOURCE_DIR}/cmake/tsan.cmake)  # after it: the same options

@@ -11,7 +11,7 @@
 
 #include "core/error.h"
 #include "core/memory.h"
-#if defined(__aarch64__)
+#if defined(__aarch64__) && !defined(MR_PORTABLE_ONLY)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 #endif
@@ -21,7 +21,7 @@ namespace {
 
 bool machine_can_run(Isa isa) {
     if (isa == Isa::portable) return true;
-#if defined(__aarch64__)
+#if defined(__aarch64__) && !defined(MR_PORTABLE_ONLY)
     const unsigned long caps = ::getauxval(AT_HWCAP);
     const unsigned long caps2 = ::getauxval(AT_HWCAP2);
     const bool dot = (caps & HWCAP_ASIMDDP) != 0 && (caps & HWCAP_ASIMDHP) != 0;
@@ -29,7 +29,7 @@ bool machine_can_run(Isa isa) {
     if (isa == Isa::neon_i8mm) {
         return dot && (caps2 & HWCAP2_I8MM) != 0 && (caps2 & HWCAP2_BF16) != 0;
     }
-#elif defined(__x86_64__)
+#elif defined(__x86_64__) && !defined(MR_PORTABLE_ONLY)
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                       __builtin_cpu_supports("f16c");
     if (isa == Isa::avx2) return avx2;

@@ -29,8 +29,8 @@ class Install(driver.CliTest):
         self.assertTrue(version.startswith("millrace "), version)
 
         flags = []
-        if os.environ.get("MILLRACE_SANITIZE") == "1":
-            flags = ["-DCMAKE_CXX_FLAGS=-fsanitize=address,undefined"]
+        if sanitizers := os.environ.get("MILLRACE_SANITIZE"):
+            flags = [f"-DCMAKE_CXX_FLAGS=-fsanitize={sanitizers}"]
         build = self.folder / "build"
         self.command(CMAKE, "-S", driver.SOURCE / "examples" / "hello", "-B", build, "-G", "Ninja",
                      f"-DCMAKE_PREFIX_PATH={prefix}",

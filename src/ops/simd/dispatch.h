@@ -4,12 +4,13 @@
 // compiled for instructions this machine lacks.
 //
 // MR_KERNEL(void, rms_row, (float* out, const float* x, int n)) declares it in every namespace;
-// MR_DISPATCH(rms_row)(out, x, n) calls the one of the active path.
+// MR_DISPATCH(rms_row)(out, x, n) calls the one of the active path. MR_PORTABLE_ONLY: there is no
+// other path than the portable one (cmake/tsan.cmake).
 #pragma once
 
 #include "core/cpu.h"
 
-#if defined(__aarch64__)
+#if defined(__aarch64__) && !defined(MR_PORTABLE_ONLY)
 #define MR_KERNEL(result, name, args) \
     namespace portable {              \
     result name args;                 \
@@ -24,7 +25,7 @@
     (::mr::active_isa() == ::mr::Isa::neon_i8mm  ? ::mr::ops::neon_i8mm::name \
      : ::mr::active_isa() == ::mr::Isa::neon_dot ? ::mr::ops::neon_dot::name  \
                                                  : ::mr::ops::portable::name)
-#elif defined(__x86_64__)
+#elif defined(__x86_64__) && !defined(MR_PORTABLE_ONLY)
 #define MR_KERNEL(result, name, args) \
     namespace portable {              \
     result name args;                 \

@@ -1,0 +1,69 @@
+# What threads share, under ThreadSanitizer, whatever the build type:
+#   test_tsan   the tests that start threads, with what they need of the library compiled a second
+#               time: without CUDA, and with the portable kernels alone. Part of ctest.
+# `make test PRESET=tsan` builds everything so. There the runtime may refuse to start on kernels that
+# spread addresses far ("unexpected memory mapping"): `setarch $(uname -m) -R make test PRESET=tsan`.
+if(MILLRACE_SANITIZE OR MILLRACE_TSAN)
+    return()
+endif()
+include(CheckCXXSourceCompiles)
+set(CMAKE_REQUIRED_FLAGS "-fsanitize=thread")
+check_cxx_source_compiles("int main() {}" MILLRACE_TSAN_LINKS)
+unset(CMAKE_REQUIRED_FLAGS)
+if(NOT MILLRACE_TSAN_LINKS)
+    if(NOT MILLRACE_ALLOW_NO_SANITIZERS)
+        message(FATAL_ERROR "This compiler has no ThreadSanitizer (install libtsan, or see "
+                "CMakeFiles/CMakeError.log). Set -DMILLRACE_ALLOW_NO_SANITIZERS=ON to go on "
+                "without looking for races")
+    endif()
+    message(WARNING "This compiler has no ThreadSanitizer: races are not looked for")
+    return()
+endif()
+
+# plain_options of fuzz.cmake: not -Werror, for the same reason.
+add_library(mr_tsan_options INTERFACE)
+target_link_libraries(mr_tsan_options INTERFACE fmt::fmt Threads::Threads
+                      nlohmann_json::nlohmann_json)
+target_compile_options(mr_tsan_options INTERFACE ${plain_options} -fsanitize=thread -g1 -O1 -UNDEBUG)
+target_link_options(mr_tsan_options INTERFACE -fsanitize=thread)
+target_include_directories(mr_tsan_options INTERFACE ${PROJECT_SOURCE_DIR}/src
+                           ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/tests)
+target_compile_definitions(mr_tsan_options INTERFACE MR_SANITIZED=1 MR_PORTABLE_ONLY=1
+                           MR_ISA=portable MR_ISA_portable=1)
+
+# Left out is what no thread of these tests comes to: the story room, reports, the training run.
+set(tsan_sources "")
+foreach(room core observe ops formats text model decode train)
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${room}/*.cpp)
+    list(APPEND tsan_sources ${sources})
+endforeach()
+list(FILTER tsan_sources EXCLUDE REGEX "_(test|bench|fuzz|cuda)\\.cpp$")
+list(FILTER tsan_sources EXCLUDE REGEX
+     "/observe/(chart_svg|html|report_html|roofline|roofline_svg|run_report|trace)\\.cpp$")
+list(FILTER tsan_sources EXCLUDE REGEX
+     "/train/(measure|report|run_[a-z]+|sampler|story_floor|trainer)\\.cpp$")
+add_library(mr_tsan STATIC ${tsan_sources})
+# The groups of millrace_json_together().
+set_target_properties(mr_tsan PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+target_link_libraries(mr_tsan PUBLIC mr_tsan_options)
+
+set(tsan_tests core/thread_pool model/batch model/train decode/scheduler train/batches train/pack
+    text/bpe_train observe/bandwidth)
+list(TRANSFORM tsan_tests REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/tests/\\1_test.cpp")
+list(APPEND tsan_tests ${PROJECT_SOURCE_DIR}/src/ops/linear/linear_test.cpp)
+add_executable(test_tsan ${tsan_tests})
+target_link_libraries(test_tsan PRIVATE mr_tsan GTest::gtest_main)
+target_compile_options(test_tsan PRIVATE  # see millrace_quick_to_compile()
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds;-Wno-restrict;-Wno-stringop-overflow>)
+target_precompile_headers(test_tsan PRIVATE <gtest/gtest.h> <fmt/format.h>)
+target_compile_definitions(test_tsan PRIVATE
+    MR_TEST_DATA="${MILLRACE_DATA}" MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+# Not again what takes long over values rather than over threads.
+string(JOIN ":" too_long "*AgreeWithDouble" Training.LearnsOneBatchByHeart
+       Training.AModelThatTurnsNeighboursGoesOnAsItWas Memory.PeakGrowsWithWhatIsTouched)
+add_test(NAME tsan.threads COMMAND ${PROJECT_SOURCE_DIR}/scripts/tsan.sh $<TARGET_FILE:test_tsan>
+         --gtest_brief=1 "--gtest_filter=-${too_long}")
+set_tests_properties(tsan.threads PROPERTIES TIMEOUT 900 COST 100)
+if(MILLRACE_ALLOW_NO_SANITIZERS)
+    set_tests_properties(tsan.threads PROPERTIES SKIP_RETURN_CODE 77)
+endif()
