@@ -206,8 +206,9 @@ void run(const Context& ctx, const Params& all) {
                    input_kernel<W, T>, some, ctx.scratch.data(), stride);
             x = ctx.scratch.data();
         }
-        for (int token = 0; token < some.rows; token += 64) {
-            Params p = pass_of(some, token, std::min(64, some.rows - token));
+        constexpr int kPass = W::kQuantised ? 64 : kMidHalfRows;
+        for (int token = 0; token < some.rows; token += kPass) {
+            Params p = pass_of(some, token, std::min(kPass, some.rows - token));
             p.x = x + Mid<W>::group(token / 8, stride);
             p.x_stride = stride;
             if constexpr (W::kQuantised) {
@@ -237,13 +238,13 @@ std::size_t mid_scratch_bytes(std::int64_t rows, std::int64_t k) {
 }
 
 void run_mid(const Context& ctx, DType weights, const Params& p) {
+    // wgmma is there on sm_90 alone.
+    const bool wide = p.rows > kMidHalfRows && this_gpu().sm == 90;
     switch (weights) {
         case DType::bf16:
-            if (p.rows <= kMidHalfRows) return run<HalfWeights<bf16>, bf16>(ctx, p);
-            return run_wide<bf16>(ctx, p);
+            return wide ? run_wide<bf16>(ctx, p) : run<HalfWeights<bf16>, bf16>(ctx, p);
         case DType::f16:
-            if (p.rows <= kMidHalfRows) return run<HalfWeights<__half>, __half>(ctx, p);
-            return run_wide<__half>(ctx, p);
+            return wide ? run_wide<__half>(ctx, p) : run<HalfWeights<__half>, __half>(ctx, p);
         case DType::q8_0x8:
             return run<QuantWeights<Q8Layout>, bf16>(ctx, p);
         case DType::q4_0x8:
