@@ -46,10 +46,10 @@ std::vector<Arrival> arrivals_of(const BatchLoad& load) {
 }
 
 // Any ids do: the work does not depend on them. Prompts differ from their first token on, unless
-// they are to be found in the cache.
-std::vector<std::int32_t> prompt_of(const Arrival& arrival, bool same, int vocab) {
+// they are to be found in the cache; other seeds have other prompts.
+std::vector<std::int32_t> prompt_of(const Arrival& arrival, const BatchLoad& load, int vocab) {
     std::vector<std::int32_t> ids(static_cast<std::size_t>(arrival.shape.input));
-    const std::uint64_t first = same ? 1 : arrival.number * 31 + 1;
+    const std::uint64_t first = load.seed * 7 + (load.same_prompt ? 1 : arrival.number * 31 + 1);
     for (std::size_t i = 0; i < ids.size(); ++i) {
         ids[i] = static_cast<std::int32_t>((i * 7919 + first) % static_cast<std::uint64_t>(vocab));
     }
@@ -116,8 +116,7 @@ BatchMeasured measure_batch(model::Engine& engine, const BatchLoad& load,
                 options.cancelled = [left = arrival.cancel_after]() mutable { return left-- <= 0; };
             }
             open.push_back(
-                {scheduler.add(prompt_of(arrival, load.same_prompt, engine.model().spec.vocab),
-                               options),
+                {scheduler.add(prompt_of(arrival, load, engine.model().spec.vocab), options),
                  arrival.cancel_after});
         }
         const bool busy = scheduler.step();

@@ -118,7 +118,8 @@ TEST_F(GpuPlan, ServingShapesHaveLittleScratch) {
         options.context = context;
         options.pool = 400000;
         options.max_batch = kDeviceBatch;
-        for (const MemoryPlan::Item& item : plan_engine(model, options).items()) {
+        const MemoryPlan plan = plan_engine(model, options);
+        for (const MemoryPlan::Item& item : plan.items()) {
             if (item.name != "scratch") continue;
             EXPECT_LT(item.bytes, std::uint64_t{2} << 30) << sequences << " x " << context;
         }

@@ -226,6 +226,7 @@ TEST_F(GpuStep, LayersThatDifferGoKernelByKernel) {
         EngineOptions options;
         options.cuda = true;
         options.context = 1024;
+        options.max_batch = 512;
         options.graph = graph;
         const std::unique_ptr<Engine> opened = make_engine(from.model, options, from.weights);
         Engine& engine = *opened;

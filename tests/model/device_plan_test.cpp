@@ -92,6 +92,7 @@ TEST(DevicePlan, TheRealContextIsHeldAgainstTheMemory) {
     EngineOptions options = on_gpu(model.spec.context);
     options.max_batch = kDeviceBatch;
     options.max_logits = 1;
+    options = with_defaults(model, options, 0);
     const std::uint64_t gib = std::uint64_t{1} << 30;
     EXPECT_NO_THROW(require_device_memory(model, options, 64 * gib));
     // 12.6 GiB of weights and 2 of cache.
