@@ -80,7 +80,7 @@ class Bench(driver.CliTest):
             self.assertIn("--disable LIST", help_of)
         self.fails(2, "bench", "decode", MODEL, "--disable", ",fuse", says=["--disable", *words])
         self.fails(2, "bench", "attention", "--disable", "fuse", says="resident-attention")
-        # Nobody else has the option, and the seven that there were are gone.
+        # No other command has the option, and the seven that there were are gone.
         for command in ("run", "chat", "eval", "info"):
             text = self.ok(command, "--help").out
             self.assertNotIn("--disable", text, command)

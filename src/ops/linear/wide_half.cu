@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(S::kEntry, 1)
         multiply_all<T, S>(p, plan, shared, me);
         stamp_end(p.stamp);
     }
-    // Nobody leaves while the other block's copies and arrivals are on their way here.
+    // This block stays until the copies and arrivals of the other one are here.
     if constexpr (S::kHalves > 1) cluster_barrier();
 }
 
