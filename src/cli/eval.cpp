@@ -47,6 +47,7 @@ int eval(const Options& options) {
         model::EngineOptions wanted = engine_options(options.shared);
         wanted.max_logits = decode::eval_logit_rows(model.spec);
         wanted.max_sequences = kSideBySide;
+        wanted.graph = false;  // nothing is decoded: there is no step to capture
         return wanted;
     });
     const std::unique_ptr<model::Engine> opened = make_engine(loaded);

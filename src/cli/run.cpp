@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -69,12 +70,11 @@ void print_json(const decode::Generated& made, const std::string& prompt,
 // Texts are printed in their order: the first one that is not over streams, those after it wait.
 class InOrder {
   public:
-    InOrder(int count, std::string prompt, bool separate)
-        : held_(static_cast<std::size_t>(count)), prompt_(std::move(prompt)), separate_(separate) {}
+    InOrder(std::string prompt, bool separate) : prompt_(std::move(prompt)), separate_(separate) {}
 
     void push(int text, std::string_view piece) {
         if (text != current_) {
-            held_[static_cast<std::size_t>(text)] += piece;
+            if (current_ >= 0) held_[text] += piece;
             return;
         }
         if (piece.empty()) return;
@@ -87,12 +87,12 @@ class InOrder {
         if (begun_) out("\n");
         if (separate_ && whole) out(fmt::format("{}\n", train::kStorySeparator));
         begun_ = false;
-        if (++current_ == static_cast<int>(held_.size())) return;
-        push(current_, std::exchange(held_[static_cast<std::size_t>(current_)], {}));
+        current_ = whole ? current_ + 1 : -1;  // after one that was cut short, nothing is shown
+        if (const auto next = held_.extract(current_)) push(current_, next.mapped());
     }
 
   private:
-    std::vector<std::string> held_;
+    std::map<int, std::string> held_;  // what texts after the current one have made
     std::string prompt_;
     bool separate_, begun_ = false;
     int current_ = 0;
@@ -120,7 +120,7 @@ int run(RunOptions options) {
     options.generate.cancelled = [] { return InterruptGuard::pending(); };
     const std::uint64_t first_seed = options.generate.sampling.seed;
     const bool stream = !options.shared.json;
-    InOrder texts(options.count, options.no_echo ? "" : prompt, options.count > 1);
+    InOrder texts(options.no_echo ? "" : prompt, options.count > 1);
     std::deque<decode::Scheduler::Id> open;
     int added = 0;
     observe::Ceilings ceilings;
@@ -190,7 +190,8 @@ int run(RunOptions options) {
         err(fmt::format("\nprompt:\n{}\nanswer:\n{}", observe::op_table(report.prefill),
                         observe::op_table(report.decode)));
     }
-    return reason == decode::StopReason::cancelled ? InterruptGuard::exit_code() : 0;
+    const bool cut = reason == decode::StopReason::cancelled || ended < options.count;
+    return cut ? InterruptGuard::exit_code() : 0;
 }
 
 }  // namespace

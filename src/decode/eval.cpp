@@ -31,7 +31,8 @@ class Evaluation {
         : engine_(engine),
           most_rows_(static_cast<std::size_t>(
               std::min(engine.options().max_logits, engine.options().max_batch))) {
-        MR_CHECK(static_cast<std::int64_t>(most_rows_) >= std::min<std::int64_t>(engine.cut(), 64),
+        MR_CHECK(static_cast<std::int64_t>(most_rows_) >=
+                     std::min(engine.cut(), engine.options().context - 1),
                  "an evaluation has logits for a piece of a window");
     }
     ~Evaluation() {

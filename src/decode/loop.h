@@ -33,8 +33,8 @@ class DecodeLoop {
     std::span<const ops::Sampled> next();
     // Launches one step more than next() asks for.
     void step();
-    // Row r leaves, and its sequence joins again in a slot of its own, which draws from the newest
-    // logits of the row. What the row drew and was not read is lost.
+    // Row r leaves, and its sequence joins again in a slot of its own, which draws from logits of
+    // the newest step: for measurements. What the row drew and was not read is lost.
     void replace(std::size_t r);
     // Of the newest step that was launched.
     Tensor logits() const { return logits_; }

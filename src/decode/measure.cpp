@@ -158,10 +158,12 @@ Measured measure_decode(model::Engine& engine, const MeasureOptions& options,
     // One more step, as the device's own clock saw it.
     for (const DecodeRow& row : rows) engine.cache().truncate(row.seq, options.prompt - 1);
     DecodeLoop loop(engine, engine.submit(last), rows);
+    engine.watch(true);  // nothing runs ahead from here on
     loop.next();
-    engine.synchronize();
-    engine.watch(true);
-    if (options.steps > 1) loop.next();
+    if (options.steps > 1) {
+        engine.take_stages();
+        loop.next();
+    }
     out.stages = engine.take_stages();
     engine.watch(false);
     return out;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <string_view>
 #include <thread>
 
 #include "core/philox.h"
@@ -19,7 +20,7 @@ double chance(std::uint64_t seed, std::uint64_t request, Chance what) {
 struct Arrival {
     double at = 0;  // seconds after the start
     BatchShape shape;
-    int cancel_after = -1;  // tokens; -1: never
+    int cancel_after = -1;  // pieces of text, about a token each; -1: never
     std::uint64_t number = 0;
 };
 
@@ -58,8 +59,7 @@ std::vector<std::int32_t> prompt_of(const Arrival& arrival, const BatchLoad& loa
 
 struct Open {
     Scheduler::Id id;
-    int cancel_after;
-    std::int64_t made = 0;
+    double late;  // seconds from its arrival until it was added: a pass was under way
 };
 
 }  // namespace
@@ -77,7 +77,7 @@ BatchMeasured measure_batch(model::Engine& engine, const BatchLoad& load,
     const std::vector<Arrival> arrivals = arrivals_of(load);
     BatchMeasured out;
     out.requests = load.requests;
-    Scheduler scheduler(engine);
+    Scheduler scheduler(engine, nullptr, load.at_a_time);
     std::vector<Open> open;
     std::size_t next = 0;
     const Ledger before = engine.ledger();
@@ -92,7 +92,7 @@ BatchMeasured measure_batch(model::Engine& engine, const BatchLoad& load,
             if (made->reason == StopReason::cancelled) {
                 ++out.cancelled;
             } else {
-                out.first_token.push_back(made->prefill.seconds);
+                out.first_token.push_back(one.late + made->prefill.seconds);
                 if (made->decode.tokens > 0) {
                     out.per_token.push_back(made->decode.seconds /
                                             static_cast<double>(made->decode.tokens));
@@ -112,12 +112,17 @@ BatchMeasured measure_batch(model::Engine& engine, const BatchLoad& load,
             options.max_tokens = arrival.shape.output;
             options.sampling.temperature = 0;
             options.ignore_end = true;
-            if (arrival.cancel_after >= 0) {  // after so many passes that could give it a token
-                options.cancelled = [left = arrival.cancel_after]() mutable { return left-- <= 0; };
+            OnText on_text;
+            if (arrival.cancel_after == 0) {
+                options.cancelled = [] { return true; };
+            } else if (arrival.cancel_after > 0) {
+                on_text = [left = arrival.cancel_after](std::string_view) mutable {
+                    return --left > 0;
+                };
             }
-            open.push_back(
-                {scheduler.add(prompt_of(arrival, load, engine.model().spec.vocab), options),
-                 arrival.cancel_after});
+            const Scheduler::Id id = scheduler.add(
+                prompt_of(arrival, load, engine.model().spec.vocab), options, on_text);
+            open.push_back({id, now() - arrival.at});
         }
         const bool busy = scheduler.step();
         collect();

@@ -18,6 +18,7 @@ struct BatchShape {
 
 struct BatchLoad {
     int requests = 1;
+    int at_a_time = 0;  // that run together at most; 0: as many as the engine takes
     std::vector<BatchShape> mix{BatchShape{}};  // drawn from with equal chances
     double arrivals = 0;       // a second, times of a Poisson process; 0: all at once
     double cancelled = 0;      // share of the requests that are cancelled somewhere on their way
@@ -26,7 +27,7 @@ struct BatchLoad {
 };
 
 struct BatchMeasured {
-    double seconds = 0;  // from the first arrival to the last token
+    double seconds = 0;  // from the start, at which the first may arrive, to the last token
     std::int64_t requests = 0, cancelled = 0;
     std::int64_t input = 0, output = 0;  // tokens
     std::vector<double> first_token;     // seconds from arrival, of each that was not cancelled

@@ -65,8 +65,10 @@ struct Scheduler::Request {
     bool prefilled() const { return done == static_cast<std::int64_t>(prompt.size()); }
 };
 
-Scheduler::Scheduler(model::Engine& engine, observe::Recorder* recorder)
+Scheduler::Scheduler(model::Engine& engine, observe::Recorder* recorder, int most)
     : engine_(engine), recorder_(recorder) {
+    const int all = engine.options().max_sequences;
+    most_ = static_cast<std::size_t>(most > 0 ? std::min(most, all) : all);
     if (!recorder_) return;
     engine_.watch(true);
     recorder_->attach(&engine_.ledger());
@@ -99,7 +101,15 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> prompt, GenerateOptions o
                             .value = std::to_string(tokens) + " tokens",
                             .problem = "does not fit into the context of " +
                                        std::to_string(context) + " with a token to spare",
-                            .remedy = "shorten it or raise --ctx"});
+                            .remedy = "shorten it, or raise --ctx (and --pool where it is given)"});
+    }
+    for (const std::int32_t id : prompt) {  // one bad request must not end the others
+        if (id >= 0 && id < engine_.model().spec.vocab) continue;
+        throw Error::input({.field = "token id",
+                            .value = std::to_string(id),
+                            .problem = "is outside of the model's vocabulary of " +
+                                       std::to_string(engine_.model().spec.vocab),
+                            .remedy = "use the tokenizer that belongs to the model"});
     }
     auto request = std::make_unique<Request>();
     request->id = next_id_++;
@@ -154,7 +164,9 @@ bool Scheduler::step() {
     const double seconds = Moment::now().seconds_since(start);
     phase.seconds += seconds;
     phase.ledger.add(engine_.ledger().since(before));
-    if (piece_limit_ > 0 && seconds < kQuickPass) piece_limit_ *= 2;
+    if (piece_limit_ > 0 && !pieces_.empty() && seconds < kQuickPass) {
+        piece_limit_ = std::min<std::int64_t>(2 * piece_limit_, engine_.options().max_batch);
+    }
     return !waiting_.empty() || !running_.empty();
 }
 
@@ -179,8 +191,7 @@ void Scheduler::heed_cancellations() {
 
 // First come, first served: one that does not fit yet is not overtaken.
 void Scheduler::admit() {
-    const auto most = static_cast<std::size_t>(engine_.options().max_sequences);
-    while (!waiting_.empty() && running_.size() < most && admit(*waiting_.front())) {
+    while (!waiting_.empty() && running_.size() < most_ && admit(*waiting_.front())) {
         running_.push_back(std::move(waiting_.front()));
         waiting_.pop_front();
     }
@@ -402,11 +413,6 @@ void Scheduler::finish(Request& r, StopReason reason) {
     r.out.reason = reason;
     if (r.known > 0) r.out.decode.seconds = Moment::now().seconds_since(r.first_token);
     if (r.launched > 0) r.out.decode.ledger = engine_.ledger().since(r.ledger_prefilled);
-    if (r.text && !r.refused && !r.error) {
-        const std::string rest = r.text->finish();
-        r.out.text += rest;
-        if (!rest.empty() && r.on_text) r.on_text(rest);
-    }
     if (r.leader) {
         std::erase(r.leader->followers, &r);
         std::erase(r.leader->draws, r.slot);
@@ -440,6 +446,12 @@ void Scheduler::finish(Request& r, StopReason reason) {
     std::vector<std::int32_t> tokens = r.prompt;
     if (one_form) tokens.insert(tokens.end(), r.out.ids.begin(), r.out.ids.end());
     if (!r.leader) cache.publish(r.seq, tokens, r.form, one_form);
+    // Last, since it may throw: the books are in order.
+    if (r.text && !r.refused && !r.error) {
+        const std::string rest = r.text->finish();
+        r.out.text += rest;
+        if (!rest.empty() && r.on_text) r.on_text(rest);
+    }
 }
 
 // Ended requests leave.

@@ -22,7 +22,8 @@ class Scheduler {
   public:
     using Id = std::uint64_t;
 
-    explicit Scheduler(model::Engine& engine, observe::Recorder* recorder = nullptr);
+    // `most`: requests that run together at most; 0: as many as the engine takes.
+    explicit Scheduler(model::Engine& engine, observe::Recorder* recorder = nullptr, int most = 0);
     ~Scheduler();
     Scheduler(const Scheduler&) = delete;
     Scheduler& operator=(const Scheduler&) = delete;
@@ -33,7 +34,8 @@ class Scheduler {
     Id add(std::vector<std::int32_t> prompt, GenerateOptions options, OnText on_text = {});
     // Ends the request between two passes, wherever it is.
     void cancel(Id id);
-    // One pass, and what has become known since: false where no request is left.
+    // One pass, and what has become known since: false where no request is left. A scheduler whose
+    // step() has thrown (a lost device, a NaN that was looked for, a listener) is to be destroyed.
     bool step();
     // What a request gave, once it has ended; none before. Throws what ended it, if an error did.
     std::optional<Generated> take(Id id);
@@ -66,6 +68,7 @@ class Scheduler {
 
     model::Engine& engine_;
     observe::Recorder* recorder_;
+    std::size_t most_;  // requests that run together
     std::deque<RequestPtr> waiting_;
     std::vector<RequestPtr> running_;  // in the order of admission
     std::map<Id, std::pair<Generated, std::exception_ptr>> ended_;

@@ -66,6 +66,10 @@ EngineOptions with_defaults(const Model& model, const EngineOptions& wanted,
         options.max_batch, 1,
         std::max<std::int64_t>(options.context, 1) * std::int64_t{options.max_sequences}));
     options.max_batch = std::max(options.max_batch, options.max_sequences);
+    if (options.cuda) {  // a piece of a prompt there is never smaller
+        options.max_batch = std::max(
+            options.max_batch, static_cast<int>(std::min<std::int64_t>(kCut, options.context)));
+    }
     if (options.max_logits <= 0) options.max_logits = options.max_sequences;
     options.max_logits = std::max(options.max_logits, options.max_sequences);
     // What a step computed is looked at when it ends: there is nothing to replay.
@@ -139,7 +143,7 @@ Tensor Engine::submit(std::span<const BatchItem> items) {
     pass_.items.clear();
     pass_.seqs.clear();
     pass_.tokens = 0;
-    std::int64_t rows = 0, given_tokens = 0;
+    std::int64_t rows = 0, drawn = 0, given_tokens = 0;
     for (const bool fed : {false, true}) {
         for (const BatchItem& item : items) {
             if (item.tokens.empty() != fed) continue;
@@ -178,6 +182,11 @@ Tensor Engine::submit(std::span<const BatchItem> items) {
                                   {}});
             pass_.tokens += count;
             rows += logit_rows(item);
+            // Of given tokens every slot has a row of its own to draw from, beside what is read.
+            if (!fed) {
+                drawn += static_cast<std::int64_t>(item.draw.size()) +
+                         (item.logits == BatchItem::Logits::none ? 0 : logit_rows(item));
+            }
         }
         if (fed) continue;
         pass_.given = pass_.items.size();
@@ -186,6 +195,7 @@ Tensor Engine::submit(std::span<const BatchItem> items) {
     MR_CHECK(pass_.tokens > 0, "a pass has tokens");
     MR_CHECK(given_tokens <= options_.max_batch, "a pass has at most max_batch given tokens");
     MR_CHECK(rows <= options_.max_logits, "a pass asks for at most max_logits rows");
+    MR_CHECK(drawn <= options_.max_logits, "as many rows can be drawn from");
     for (std::size_t i = 0; i < pass_.items.size(); ++i) {
         cache_->reserve(pass_.items[i]->seq, pass_.seqs[i].position + pass_.seqs[i].count);
         pass_.seqs[i].pages = cache_->pages(pass_.items[i]->seq);

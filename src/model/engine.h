@@ -1,5 +1,5 @@
-// The engine: a model that answers batches (batch.h), on the CPU or on a GPU. Code outside of
-// model/ does not know which.
+// The engine: a model that answers batches (batch.h), on the CPU or on a GPU. Code that fills
+// batches does not know which.
 #pragma once
 
 #include <cstdint>
@@ -67,10 +67,10 @@ class Engine {
     // Runs one pass. On a GPU it returns once the pass is launched. The sequences' pages must be
     // reserved or free; Error (device) where no page is left. Returns logits f32 [rows, vocab] of
     // the items with given tokens whose logits are read, in their order; of a batch of fed items
-    // alone, theirs. They are valid until the next pass, and on a GPU they lie there: to_host() and
-    // cross_entropy() know what to do with them. The bits of a row depend on its sequence and its
-    // items' forms alone. Fed items are those that draw again, and once a pass with fed items has
-    // left a slot out, that slot is fed no more.
+    // alone, a row each, in the items' order until one has left. They are valid until the next
+    // pass, and on a GPU they lie there: to_host() and cross_entropy() know what to do with them.
+    // The bits of a row depend on its sequence and its items' forms alone. Fed items are those that
+    // draw again, and once a pass with fed items has left a slot out, that slot is fed no more.
     Tensor submit(std::span<const BatchItem> items);
 
     // A slot for a sequence. Its draws are numbered from 0.

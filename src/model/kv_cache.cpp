@@ -80,7 +80,7 @@ SeqId KvCache::open() {
     throw Error::device({.field = "sequences",
                          .value = std::to_string(sequences_.size()),
                          .problem = "all of them are in use",
-                         .remedy = "start the engine with a larger --batch"});
+                         .remedy = "open the engine for more sequences"});
 }
 
 void KvCache::close(SeqId id) {
@@ -269,11 +269,12 @@ std::int64_t KvCache::adopt(SeqId id, std::span<const std::int32_t> tokens, Form
         parent = page(known).serial;
         length += kPageTokens;
     }
-    // A page that begins as the text goes on.
+    // A page that begins as the text goes on, where a prefix may end inside of a page.
     std::int32_t part = kNone;
     std::int64_t part_tokens = 0;
     const auto children = children_.equal_range(parent);
-    for (auto it = children.first; it != children.second; ++it) {
+    const bool parts = cut % kPageTokens != 0;
+    for (auto it = children.first; parts && it != children.second; ++it) {
         const Page& p = page(it->second);
         if (p.form != form) continue;
         const auto rest = tokens.subspan(static_cast<std::size_t>(length));
@@ -333,6 +334,17 @@ bool KvCache::fork(SeqId to, SeqId from, std::int64_t length, std::optional<Page
         sequence.pages.push_back(copy->to);
     }
     return true;
+}
+
+void KvCache::forget_all() {
+    for (std::size_t i = 0; i < pages_.size(); ++i) {
+        const auto index = static_cast<std::int32_t>(i);
+        if (!pages_[i].serial) continue;
+        forget(index);
+        if (pages_[i].holders > 0) continue;
+        unkeep(index);
+        free_.push_back(index);
+    }
 }
 
 void KvCache::check_books() const {

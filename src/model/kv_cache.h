@@ -72,6 +72,9 @@ class KvCache {
     // `copy` says so, and is due when it is written. Commits nothing. False: no page was left.
     bool fork(SeqId to, SeqId from, std::int64_t length, std::optional<PageCopy>& copy);
 
+    // What is published is not found any more: the weights have changed.
+    void forget_all();
+
     // For tests: every page is free, kept, or held by as many sequences as its count says.
     void check_books() const;
     std::int64_t kept_pages() const { return kept_count_; }

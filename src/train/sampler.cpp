@@ -93,6 +93,7 @@ std::optional<std::string> Sampler::text(const std::function<bool()>& cancelled)
     std::unique_ptr<model::Engine> on_cpu;
     if (on_device_) {
         model::refresh(live_);
+        on_device_->cache().forget_all();  // keys and values of the parameters as they were
     } else {
         const std::shared_ptr<model::Model> copy = described();
         float* params = const_cast<float*>(trained_.host(model::TrainEngine::State::params));

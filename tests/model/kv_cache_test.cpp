@@ -141,6 +141,18 @@ TEST_F(Cache, WhatIsWrittenAnewIsNotFoundAsWhatItWas) {
     EXPECT_EQ(adopt(cache_.open(), text(2 * kPage + 1), 1), kPage);
 }
 
+TEST_F(Cache, WeightsThatChangeMakeAllPagesUnknown) {
+    const auto tokens = text(2 * kPage + 1);
+    const SeqId held = computed(cache_, tokens), given_back = computed(cache_, text(kPage, 500));
+    cache_.publish(held, tokens, Form::prompt);
+    cache_.publish(given_back, text(kPage, 500), Form::prompt);
+    cache_.close(given_back);
+    cache_.forget_all();
+    cache_.check_books();
+    EXPECT_EQ(cache_.kept_pages(), 0);
+    EXPECT_EQ(adopt(cache_.open(), tokens, kPage), 0);
+}
+
 TEST_F(Cache, ASharedPageCannotBeWrittenAnew) {
     const auto tokens = text(2 * kPage);
     const SeqId first = computed(cache_, tokens);

@@ -26,6 +26,7 @@ struct Options {
     decode::BatchLoad load;
     int prompt = 128, tokens = 128, requests = 0;
     std::string arrivals, mix;
+    bool given_sequences = false;
 };
 
 [[noreturn]] void bad(const char* field, const std::string& value, const char* remedy) {
@@ -51,7 +52,7 @@ std::vector<decode::BatchShape> mix_of(const std::string& text) {
     const char* const stop = text.data() + text.size();
     const auto number = [&](int& to) {
         const auto [end, error] = std::from_chars(at, stop, to);
-        if (error != std::errc() || to < 1) {
+        if (error != std::errc() || to < 1 || to > 1 << 24) {
             bad("--mix", text, "give IN:OUT pairs of tokens, 1024:128,128:512 for example");
         }
         at = end;
@@ -131,6 +132,11 @@ int bench(Options options) {
     for (const decode::BatchShape& shape : options.load.mix) {
         longest = std::max(longest, shape.input + shape.output);
     }
+    if (arrives && options.sequences.size() > 1 && options.given_sequences) {
+        throw Error::usage({.field = "--sequences",
+                            .problem = "with --arrivals it is one number",
+                            .remedy = "give the most that run at a time"});
+    }
     const int most = *std::max_element(options.sequences.begin(), options.sequences.end());
     observe::Ceilings ceilings;
     const LoadedModel loaded = load(options.shared, [&](const model::Model&) {
@@ -163,6 +169,7 @@ int bench(Options options) {
     ProgressLine line;
     for (const int sequences : arrives ? std::vector{most} : options.sequences) {
         decode::BatchLoad load = options.load;
+        load.at_a_time = sequences;
         load.requests = options.requests > 0 ? options.requests
                         : arrives            ? 4 * sequences
                                              : sequences;
@@ -219,12 +226,14 @@ void add_bench_batch(const Command& bench_command, Action& action) {
                      "All prompts of a length are equal: one is computed, the others are found");
     command.add_option("--seed", options->load.seed, "Of arrivals, shapes and cancellations");
     add_engine_options(command, options->shared);
+    add_disable_option(command, options->shared);
     add_json_option(command, options->shared);
     command.footer(
         "Examples:\n"
         "  millrace bench batch random:llama-3-8b:bf16 --sequences 1,8,32,64,128,256 -n 128\n"
         "  millrace bench batch MODEL --arrivals 40/s --mix 1024:128,128:512 --cancel 0.05");
-    command.callback([options, &action] {
+    command.callback([options, command, &action] {
+        options->given_sequences = command.given("--sequences");
         action = [options] {
             const InterruptGuard guard;
             return bench(*options);

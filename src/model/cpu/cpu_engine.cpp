@@ -417,7 +417,14 @@ Tensor CpuEngine::run(const Pass& pass) {
                      draw_position(pass, rows_of.item));
         }
     }
-    return a.logits;
+    // Given items come first: of a mixed pass, theirs are what is read.
+    std::int64_t read = 0;
+    for (const LogitRows& rows_of : logit_runs_) {
+        const bool given = rows_of.item < pass.given;
+        const bool wanted = pass.items[rows_of.item]->logits != BatchItem::Logits::none;
+        if (wanted && (given || pass.given == 0)) read = rows_of.first + rows_of.count;
+    }
+    return a.logits.slice_rows(0, pass.given == 0 ? rows : read);
 }
 
 }  // namespace
