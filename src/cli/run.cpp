@@ -47,7 +47,7 @@ std::string prompt_text(const RunOptions& options) {
 void print_json(const decode::Generated& made, const std::string& prompt,
                 std::span<const std::int32_t> prompt_ids, const observe::RunReport& report,
                 std::span<const observe::Roofline> rooflines, const model::Engine& engine,
-                const Ledger& loading, std::uint64_t seed) {
+                const Ledger& loading, std::uint64_t seed, bool alone) {
     Json json = {{"model", engine.model().source},
                  {"prompt", prompt},
                  {"prompt_ids", prompt_ids},
@@ -56,10 +56,19 @@ void print_json(const decode::Generated& made, const std::string& prompt,
                  {"stop_reason", decode::stop_reason_name(made.reason)},
                  {"seed", seed},
                  {"threads", engine.options().threads}};
-    json.update(observe::report_json(report));
-    json["ledger"] = {{"load", observe::ledger_json(loading)},
-                      {"prefill", observe::ledger_json(report.prefill)},
-                      {"decode", observe::ledger_json(report.decode)}};
+    if (alone) {
+        json.update(observe::report_json(report));
+        json["ledger"] = {{"load", observe::ledger_json(loading)},
+                          {"prefill", observe::ledger_json(report.prefill)},
+                          {"decode", observe::ledger_json(report.decode)}};
+    } else {  // the bytes of a pass are those of all texts in it
+        json.update(Json{{"load_s", report.load_seconds},
+                         {"prompt_tokens", made.prompt_tokens},
+                         {"first_token_s", made.prefill.seconds},
+                         {"decode_steps", made.decode.tokens},
+                         {"decode_s", made.decode.seconds},
+                         {"tok_s", made.decode.tokens_per_second()}});
+    }
     for (const observe::Roofline& r : rooflines) {
         json["roofline"][r.phase] = observe::roofline_json(r);
     }
@@ -163,7 +172,7 @@ int run(RunOptions options) {
                 if (ended == 0) measure_ceilings();
                 print_json(*made, prompt, ids, report_of(*made, loaded.seconds, ceilings.read),
                            rooflines(), *engine, loaded.ledger,
-                           first_seed + static_cast<std::uint64_t>(ended));
+                           first_seed + static_cast<std::uint64_t>(ended), options.count == 1);
             }
             ++ended;
         }

@@ -412,7 +412,11 @@ void Scheduler::finish(Request& r, StopReason reason) {
     r.ended = true;
     r.out.reason = reason;
     if (r.known > 0) r.out.decode.seconds = Moment::now().seconds_since(r.first_token);
-    if (r.launched > 0) r.out.decode.ledger = engine_.ledger().since(r.ledger_prefilled);
+    if (r.launched > 0) {
+        r.out.decode.ledger = engine_.ledger().since(r.ledger_prefilled);
+        // Steps that ran ahead of its end made no token of its text.
+        totals_.decode.tokens -= r.launched - std::max<std::int64_t>(r.known, 1);
+    }
     if (r.leader) {
         std::erase(r.leader->followers, &r);
         std::erase(r.leader->draws, r.slot);

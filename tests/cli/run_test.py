@@ -61,6 +61,7 @@ class Run(driver.CliTest):
         self.assertEqual(many.out, "".join(f"Once{text}\n<|endoftext|>\n" for text in each))
         self.assertIn("seed 7 and on, 3 texts", many.err)
         lines = self.ok(*sampled, "--seed", 7, "--count", 3, "--json").out.splitlines()
+        self.assertNotIn("ledger", lines[0])  # the bytes of a pass are those of all texts in it
         self.assertEqual([json.loads(line)["text"] for line in lines], each)
         self.assertEqual([json.loads(line)["seed"] for line in lines], [7, 8, 9])
         self.fails(2, *sampled, "--count", 0, says="--count")
