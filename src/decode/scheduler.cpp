@@ -103,14 +103,7 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> prompt, GenerateOptions o
                                        std::to_string(context) + " with a token to spare",
                             .remedy = "shorten it, or raise --ctx (and --pool where it is given)"});
     }
-    for (const std::int32_t id : prompt) {  // one bad request must not end the others
-        if (id >= 0 && id < engine_.model().spec.vocab) continue;
-        throw Error::input({.field = "token id",
-                            .value = std::to_string(id),
-                            .problem = "is outside of the model's vocabulary of " +
-                                       std::to_string(engine_.model().spec.vocab),
-                            .remedy = "use the tokenizer that belongs to the model"});
-    }
+    engine_.require_tokens(prompt);  // one bad request must not end the others
     auto request = std::make_unique<Request>();
     request->id = next_id_++;
     // Where a prompt may be cut anywhere, the forms do not differ.

@@ -132,6 +132,18 @@ std::int64_t Engine::most_positions() const {
                : options_.context;
 }
 
+void Engine::require_tokens(std::span<const std::int32_t> ids) const {
+    const int vocab = model_->spec.vocab;
+    for (const std::int32_t id : ids) {
+        if (id >= 0 && id < vocab) continue;
+        throw Error::input(
+            {.field = "token id",
+             .value = std::to_string(id),
+             .problem = "is outside of the model's vocabulary of " + std::to_string(vocab),
+             .remedy = "use the tokenizer that belongs to the model"});
+    }
+}
+
 std::int64_t Engine::logit_rows(const BatchItem& item) {
     if (item.logits == BatchItem::Logits::all) return static_cast<std::int64_t>(item.tokens.size());
     return item.logits == BatchItem::Logits::last || !item.draw.empty() ? 1 : 0;
@@ -167,14 +179,7 @@ Tensor Engine::submit(std::span<const BatchItem> items) {
                      .remedy =
                          learned ? "use a shorter text" : "use a shorter text or raise --ctx"});
             }
-            for (const std::int32_t id : item.tokens) {
-                if (id >= 0 && id < spec.vocab) continue;
-                throw Error::input({.field = "token id",
-                                    .value = std::to_string(id),
-                                    .problem = "is outside of the model's vocabulary of " +
-                                               std::to_string(spec.vocab),
-                                    .remedy = "use the tokenizer that belongs to the model"});
-            }
+            require_tokens(item.tokens);
             pass_.items.push_back(&item);
             pass_.seqs.push_back({static_cast<std::int32_t>(pass_.tokens),
                                   static_cast<std::int32_t>(count),

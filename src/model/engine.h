@@ -61,6 +61,8 @@ class Engine {
     Ledger& ledger() { return ledger_; }
     // Ops on the host that belong to this engine's work.
     const Context& context() const { return ctx_; }
+    // Throws Error (input) where one of them is no token of the model.
+    void require_tokens(std::span<const std::int32_t> ids) const;
     // Positions that one sequence can have: the context, or less where positions are learned.
     std::int64_t most_positions() const;
 

@@ -4,19 +4,13 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/splitmix.h"
 
 namespace mr::model {
 namespace {
 
 Shape layer_shape(const ModelSpec& spec, std::int64_t pages) {
     return {pages, spec.kv_heads, KvCache::kPageTokens, spec.head_dim};
-}
-
-std::uint64_t mix(std::uint64_t x) {
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
 }
 
 template <typename Map>
@@ -209,8 +203,9 @@ std::int64_t KvCache::free_tokens() const {
 // ---- equal prefixes --------------------------------------------------------------------------
 
 std::uint64_t KvCache::key_of(std::uint64_t parent, Form form, const std::int32_t* tokens) {
-    std::uint64_t key = mix(parent * 2 + static_cast<std::uint64_t>(form));
-    for (int i = 0; i < kPageTokens; ++i) key = mix(key ^ static_cast<std::uint32_t>(tokens[i]));
+    std::uint64_t key = splitmix(parent * 2 + static_cast<std::uint64_t>(form));
+    for (int i = 0; i < kPageTokens; ++i)
+        key = splitmix(key ^ static_cast<std::uint32_t>(tokens[i]));
     return key;
 }
 

@@ -1,5 +1,6 @@
 // The engine on the device: weights, cache, activations and sampler stay there.
-// device_engine_cuda.cpp runs passes of given tokens, device_decode.cu the rows that are fed.
+// device_engine_cuda.cpp computes the layers, device_given_cuda.cpp runs passes of given tokens,
+// device_decode.cu the rows that are fed.
 #pragma once
 
 #include <array>

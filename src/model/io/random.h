@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/splitmix.h"
 #include "model/model.h"
 
 namespace mr::model {
@@ -34,15 +35,6 @@ Model deferred_random_model(const std::string& source,
                             const std::function<void(const Model&)>& planned = {});
 Model deferred_random_model(const ModelSpec& spec, DType dtype, std::uint64_t seed,
                             const std::function<void(const Model&)>& planned = {});
-
-// Output `n` of SplitMix64 started at `state`. Every output alone: rows, and words of a row, can be
-// made in any order and on any machine.
-constexpr std::uint64_t splitmix(std::uint64_t state, std::uint64_t n = 0) {
-    std::uint64_t z = state + (n + 1) * 0x9E3779B97F4A7C15u;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-}
 
 // What the rows of a random matrix are made of. Row r is started at splitmix(key + r); its word n
 // is 8 weights: bytes of a table's index where they are floats, quants as they lie in a block.

@@ -1,0 +1,166 @@
+// A pass of given tokens: its items in parts of one form and mask, then the rows with logits.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "model/cuda/device_resident.h"
+#include "model/not_finite.h"
+#include "ops/embedding/embedding_cuda.h"
+
+namespace mr::model {
+
+// The arrays of some items, from row `first_row` and sequence `first_seq` on.
+ops::DeviceBatch Resident::upload(const Pass& pass, std::span<const std::size_t> items,
+                                  std::int64_t first_row, int first_seq, std::int32_t* first) {
+    const DeviceBuffers::Arrays& to = buffers_.pass;
+    ops::DeviceBatch batch;
+    batch.sequences = static_cast<int>(items.size());
+    batch.max_count = 0;
+    batch.max_pages = buffers_.max_pages;
+    std::size_t tokens = 0;
+    for (const std::size_t i : items) {
+        const ops::BatchSeq& seq = pass.seqs[i];
+        tokens += static_cast<std::size_t>(seq.count);
+        batch.max_count = std::max(batch.max_count, seq.count);
+        batch.max_keys = std::max(batch.max_keys, seq.position + seq.count);
+    }
+    const auto send = [&](std::int32_t* device, std::size_t count, auto&& fill) {
+        std::int32_t* const from = staging_.take(count);
+        fill(from);
+        stream_.to_device(device, from, count * sizeof *from, &ledger_);
+    };
+    batch.tokens = static_cast<int>(tokens);
+    batch.ids = to.ids + first_row;
+    batch.positions = to.positions + first_row;
+    batch.sequence = to.sequence + first_row;
+    batch.first = first;
+    batch.pages = to.pages + static_cast<std::ptrdiff_t>(first_seq) * buffers_.max_pages;
+    send(to.ids + first_row, tokens, [&](std::int32_t* at) {
+        for (const std::size_t i : items) {
+            at = std::copy(pass.items[i]->tokens.begin(), pass.items[i]->tokens.end(), at);
+        }
+    });
+    send(to.positions + first_row, tokens, [&](std::int32_t* at) {
+        for (const std::size_t i : items) {
+            for (std::int32_t j = 0; j < pass.seqs[i].count; ++j) {
+                *at++ = pass.seqs[i].position + j;
+            }
+        }
+    });
+    send(to.sequence + first_row, tokens, [&](std::int32_t* at) {
+        for (std::size_t s = 0; s < items.size(); ++s) {
+            at = std::fill_n(at, pass.seqs[items[s]].count, static_cast<std::int32_t>(s));
+        }
+    });
+    send(first, items.size() + 1, [&](std::int32_t* at) {
+        std::int32_t row = 0;
+        for (const std::size_t i : items) {
+            *at++ = row;
+            row += pass.seqs[i].count;
+        }
+        *at = row;
+    });
+    for (std::size_t s = 0; s < items.size(); ++s) {
+        const ops::BatchSeq& seq = pass.seqs[items[s]];
+        const auto used = static_cast<std::size_t>(KvCache::pages_for(seq.position + seq.count));
+        const std::span<const std::int32_t> pages = seq.pages.first(used);
+        send(to.pages + (static_cast<std::ptrdiff_t>(first_seq) + static_cast<std::ptrdiff_t>(s)) *
+                            buffers_.max_pages,
+             pages.size(), [&](std::int32_t* at) { std::copy(pages.begin(), pages.end(), at); });
+    }
+    return batch;
+}
+
+Tensor Resident::run_given(const Pass& pass) {
+    staging_.begin();
+    // Parts of one form and mask each: items in the decode form in groups of as many rows as
+    // attention's scratch was planned for; neighbours with the same mask go together.
+    std::vector<std::int64_t> row_of(pass.given);
+    std::int64_t row = 0;
+    int first_seq = 0;
+    std::int32_t* first = buffers_.pass.first;
+    std::vector<std::size_t> items;
+    const auto run_part = [&](bool few) {
+        if (items.empty()) return;
+        Part part;
+        part.first = row;
+        part.few = few;
+        part.mask = pass.items[items.front()]->mask;
+        part.batch = upload(pass, items, row, first_seq, first);
+        for (const std::size_t i : items) {
+            row_of[i] = row;
+            row += pass.seqs[i].count;
+        }
+        first_seq += part.batch.sequences;
+        first += items.size() + 1;
+        run(part);
+        items.clear();
+    };
+    for (const Form form : {Form::decode, Form::prompt}) {
+        std::int64_t rows = 0;
+        for (std::size_t i = 0; i < pass.given; ++i) {
+            if (pass.items[i]->form != form) continue;
+            const bool full =
+                form == Form::decode && rows + pass.seqs[i].count > decode_rows(options_);
+            if (full ||
+                (!items.empty() && pass.items[items.front()]->mask != pass.items[i]->mask)) {
+                run_part(form == Form::decode);
+                rows = 0;
+            }
+            items.push_back(i);
+            rows += pass.seqs[i].count;
+        }
+        run_part(form == Form::decode);
+    }
+
+    // The rows whose logits are read, in the order of the items; then those that slots draw from.
+    std::int32_t* const rows =
+        staging_.take(static_cast<std::size_t>(std::max(options_.max_logits, 1)));
+    std::int64_t count = 0, read = 0;
+    // The head has the form of the item where all its logits are wanted; the last token's alone are
+    // computed as those of a token that was fed.
+    std::vector<std::pair<std::int64_t, bool>> runs;  // rows of one kind: how many, and which
+    const auto add = [&](std::size_t i, std::int64_t wanted, bool few) {
+        const std::int64_t end = row_of[i] + pass.seqs[i].count;
+        for (std::int64_t r = end - wanted; r < end; ++r) {
+            rows[count++] = static_cast<std::int32_t>(r);
+        }
+        if (runs.empty() || runs.back().second != few) runs.emplace_back(0, few);
+        runs.back().first += wanted;
+    };
+    std::vector<std::pair<Slot, std::int64_t>> draws;  // and the position that is drawn for
+    for (std::size_t i = 0; i < pass.given; ++i) {
+        const BatchItem& item = *pass.items[i];
+        const bool all = item.logits == BatchItem::Logits::all;
+        if (item.logits == BatchItem::Logits::none) continue;
+        add(i, all ? pass.seqs[i].count : 1, !(all && item.form == Form::prompt));
+    }
+    read = count;
+    for (std::size_t i = 0; i < pass.given; ++i) {
+        for (const Slot slot : pass.items[i]->draw) {
+            add(i, 1, true);
+            draws.emplace_back(slot, draw_position(pass, i));
+        }
+    }
+    const Tensor logits = rows_as(buffers_.logits, DType::f32, 0, count, spec_.vocab);
+    if (count > 0) {
+        stream_.to_device(buffers_.pass.rows, rows, static_cast<std::size_t>(count) * sizeof *rows,
+                          &ledger_);
+        const Tensor last = rows_as(buffers_.last, DType::f32, 0, count, spec_.dim);
+        cuda::gather_rows(ctx_, last, buffers_.x, buffers_.pass.rows, count);
+        std::int64_t from = 0;
+        for (const auto& [some, few] : runs) {
+            heads(logits.slice_rows(from, some), last.slice_rows(from, some), few);
+            from += some;
+        }
+        check(logits_stage(spec_), logits, 0);
+    }
+    if (!draws.empty()) {
+        join_and_draw(logits.slice_rows(read, static_cast<std::int64_t>(draws.size())), draws);
+    }
+    staging_.end(stream_);
+    return rows_as(buffers_.logits, DType::f32, 0, read, spec_.vocab);
+}
+
+}  // namespace mr::model
