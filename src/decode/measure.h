@@ -26,7 +26,7 @@ struct Measured {
     std::int64_t tokens = 0;          // of one repetition
     Ledger ledger;                    // of one repetition: all of them are alike
     double read_bandwidth = 0;        // bytes a second, best of all passes
-    std::vector<cuda::Stage> stages;  // on the GPU: of one decode step
+    std::vector<cuda::Stage> stages;  // on the GPU: of one decode step or one prompt
 
     double median_seconds() const;
     double best_seconds() const;

@@ -9,6 +9,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/cuda/device.h"
@@ -16,6 +17,7 @@
 #include "core/mapped_file.h"
 #include "decode/eval.h"
 #include "decode/loop.h"
+#include "decode/measure.h"
 #include "decode/prompt.h"
 #include "decode/session.h"
 #include "families.h"
@@ -436,6 +438,23 @@ TEST_F(GpuEngine, AMeasuredStepHasEveryStageInOrder) {
     want.emplace_back("head");
     want.emplace_back("sample");
     EXPECT_EQ(names, want);
+}
+
+// `bench -v` prints these.
+TEST_F(GpuEngine, AMeasurementHasTheStagesOfOneStepAndOfOnePrompt) {
+    const auto engine = open_on_gpu("random:stories-42m:bf16", {.context = 512});
+    const decode::MeasureOptions options{.prompt = 100, .steps = 3, .repetitions = 1, .warmup = 0};
+    const auto calls = [&](const decode::Measured& m, std::string_view name) {
+        return std::ranges::count_if(m.stages, [&](const Stage& s) { return s.name == name; });
+    };
+    const int layers = engine->model().spec.layers;
+    const decode::Measured step = decode::measure_decode(*engine, options);
+    EXPECT_EQ(calls(step, "attention"), layers);
+    EXPECT_EQ(calls(step, "sample"), 1);
+    const decode::Measured prompt = decode::measure_prefill(*engine, options);
+    EXPECT_EQ(calls(prompt, "attention"), layers);
+    EXPECT_EQ(calls(prompt, "head"), 1);
+    EXPECT_EQ(calls(prompt, "sample"), 0);
 }
 
 }  // namespace

@@ -64,8 +64,9 @@ LoadedModel load_for(const Options& options, std::int64_t positions) {
     });
 }
 
-// The stages of one step on the GPU, layers added up, with the time that passed before each began.
-std::string stage_table(const decode::Measured& m) {
+// The stages of one step or prompt on the GPU, layers added up, with the time that passed before
+// each began. what: the name of the last line.
+std::string stage_table(const decode::Measured& m, const char* what) {
     struct Sum {
         std::string name;
         int calls = 0;
@@ -90,7 +91,7 @@ std::string stage_table(const decode::Measured& m) {
                              sum.calls, sum.seconds / sum.calls * 1e6, sum.seconds * 1e6,
                              sum.gap * 1e6, sum.bytes / sum.seconds / 1e9);
     }
-    return table + fmt::format("  {:<18}{:>24.1f}\n", "one step", end * 1e6);
+    return table + fmt::format("  {:<18}{:>24.1f}\n", what, end * 1e6);
 }
 
 int decode_bench(const Options& options) {
@@ -133,7 +134,8 @@ int decode_bench(const Options& options) {
         fmt::format("  {:.2f} MB per token; the memory was read at {:.2f} GB/s in the same run\n",
                     m.bytes_per_token() / 1e6, m.read_bandwidth / 1e9);
     if (options.verbose)
-        text += "\n" + (m.stages.empty() ? observe::op_table(m.ledger) : stage_table(m));
+        text +=
+            "\n" + (m.stages.empty() ? observe::op_table(m.ledger) : stage_table(m, "one step"));
     print(options, json, text);
     return 0;
 }
@@ -165,7 +167,9 @@ int prefill_bench(const Options& options) {
                         std::to_string(options.measure.prompt).size() + 9 +
                             std::to_string(m.seconds.size()).size() + 6,
                         m.best_tokens_per_second());
-    if (options.verbose) text += "\n" + observe::op_table(m.ledger);
+    if (options.verbose)
+        text +=
+            "\n" + (m.stages.empty() ? observe::op_table(m.ledger) : stage_table(m, "the prompt"));
     print(options, json, text);
     return 0;
 }

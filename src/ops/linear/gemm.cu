@@ -3,6 +3,7 @@
 #include "ops/linear/gemm_cublaslt.h"
 #include "ops/linear/gemm_cuda.h"
 #include "ops/linear/gemm_own.h"
+#include "ops/linear/gemm_search.h"
 #include "ops/linear/tile_layout.h"
 
 namespace mr::cuda {
@@ -53,16 +54,22 @@ cublaslt::Key key_of(const GemmShape& shape) {
     return {shape.n, shape.k, shape.x, shape.out, shape.bias};
 }
 
-// The library's algorithm for the shape; null where our own kernels compute it. It depends on the
-// shape alone, because the bits of a row depend on it.
-const cublaslt::Algorithm* library_algorithm(const GemmShape& shape) {
+// The library's algorithm for the shape; null where our own kernels compute it. Its bits depend on
+// the shape alone; `tokens` only chooses among algorithms that were seen to have the same.
+const cublaslt::Algorithm* library_algorithm(const GemmShape& shape,
+                                             std::int64_t tokens = cublaslt::kManyTokens) {
     const DType w = ops::is_tiled(shape.w) ? shape.x : shape.w;
     if (w != shape.x) return nullptr;
     if (this_gpu().sm < 80 && shape.x == DType::bf16) return nullptr;  // those GPUs lack bf16
     if (shape.k * dtype_info(shape.x).block_bytes % static_cast<int>(cublaslt::kAlign) != 0) {
         return nullptr;
     }
-    return cublaslt::algorithm(key_of(shape));
+    return cublaslt::algorithm(key_of(shape), tokens);
+}
+
+// f32 has kernels whose sums differ from tile to tile: one algorithm serves all token counts.
+void search(const Context& ctx, const GemmShape& shape) {
+    if (shape.x != DType::f32 && library_algorithm(shape)) search_steps(ctx, key_of(shape));
 }
 
 void check_shape(const GemmShape& shape) {
@@ -123,6 +130,7 @@ void gemm(const Context& ctx, Tensor out, Tensor x, Tensor w, Tensor bias, Tenso
     const GemmShape shape{w.dim(0), w.dim(1), w.dtype, x.dtype, out.dtype, bool(bias)};
     check_arguments(ctx, shape, out, x, w, bias, residual);
     if (x.dim(0) == 0) return;
+    if (!options.own_kernel) search(ctx, shape);
     if (ops::is_tiled(w.dtype)) {
         const Tensor plain(ctx.scratch.data() + plan(shape).workspace, x.dtype, w.shape);
         gemm_dequantize(ctx, plain, w, options.kind);
@@ -134,7 +142,8 @@ void gemm(const Context& ctx, Tensor out, Tensor x, Tensor w, Tensor bias, Tenso
     const std::uint64_t extra = (bias ? bias.bytes() : 0) + (residual ? residual.bytes() : 0);
     Stamp* stamp = account(ctx, options.kind, options.name,
                            {1, x.bytes() + w.bytes() + extra, out.bytes(), flops, 0});
-    const cublaslt::Algorithm* algorithm = options.own_kernel ? nullptr : library_algorithm(shape);
+    const cublaslt::Algorithm* algorithm =
+        options.own_kernel ? nullptr : library_algorithm(shape, x.dim(0));
     if (algorithm) {
         run_library(ctx, shape, *algorithm, out, x, w, bias, residual, stamp);
     } else {
@@ -147,6 +156,7 @@ void gemm_prepare(const Context& ctx, const GemmShape& shape) {
     MR_CHECK(ctx.scratch.size() >= plan(shape).total(), "scratch was planned");
     const cublaslt::Algorithm* algorithm = library_algorithm(shape);
     if (!algorithm) return;
+    search(ctx, shape);
     // A small product with the alignment of the shape. Its inputs and outputs are arbitrary bytes
     // of the workspace.
     const auto small = [](std::int64_t size) { return size > 512 ? size % 256 + 256 : size; };
@@ -174,8 +184,8 @@ void gemm_prepare(const Context& ctx, const GemmShape& shape) {
 
 bool gemm_uses_library(const GemmShape& shape) { return library_algorithm(shape) != nullptr; }
 
-std::string gemm_about(const GemmShape& shape) {
-    if (const cublaslt::Algorithm* algorithm = library_algorithm(shape)) {
+std::string gemm_about(const GemmShape& shape, std::int64_t tokens) {
+    if (const cublaslt::Algorithm* algorithm = library_algorithm(shape, tokens)) {
         return cublaslt::about() + ", " + algorithm->str();
     }
     const DType w = ops::is_tiled(shape.w) ? shape.x : shape.w;

@@ -33,7 +33,7 @@ struct Key {
     }
 };
 
-// One algorithm with its whole configuration: the same kernel for every number of tokens.
+// One algorithm with its whole configuration: one kernel, one tile, one order of sums.
 struct Algorithm {
     std::array<std::uint64_t, 8> opaque{};  // cublasLtMatmulAlgo_t
     std::size_t workspace = 0;
@@ -45,13 +45,27 @@ struct Algorithm {
 std::string about();
 bool available();
 
-// The algorithms that may serve the key, the library's favourite for 2048 tokens first: only those
-// that neither split k nor stream over it, and that take every number of tokens. May be empty. The
-// search ends when it has found `enough` that need no workspace.
-std::vector<Algorithm> algorithms(const Key& key, int enough = 32);
-// The algorithm for the key; null where there is none. Chosen once per key; callable from any
-// thread.
-const Algorithm* algorithm(const Key& key);
+// The algorithms that may serve the key, the library's favourite for `tokens` first: only those
+// that neither split k nor stream over it, and that take every number of tokens (where `tokens` is
+// below kManyTokens: every number up to it). May be empty. The search ends when it has found
+// `enough` that need no workspace.
+inline constexpr std::int64_t kManyTokens = 2048;
+std::vector<Algorithm> algorithms(const Key& key, int enough = 32,
+                                  std::int64_t tokens = kManyTokens);
+
+// The tile that is best for 2048 tokens leaves most multiprocessors idle at 64. Up to each of these
+// numbers of tokens a key may have an algorithm of its own, if it gives the same bits.
+inline constexpr std::array<std::int64_t, 5> kSteps{64, 128, 256, 512, 1024};
+
+// The algorithm for so many tokens; null where there is none for the key. The one for kManyTokens
+// is chosen at the first call and defines the bits; the others are those that adopt() was given.
+// Callable from any thread; addresses stay.
+const Algorithm* algorithm(const Key& key, std::int64_t tokens = kManyTokens);
+// From now on this one serves up to kSteps[step] tokens. The caller has shown that its bits are
+// those of algorithm(key).
+void adopt(const Key& key, std::size_t step, const Algorithm& algorithm);
+// Whether the steps of the key were not yet looked at. Says so once.
+bool begin_search(const Key& key);
 
 // out [tokens, n] = x [tokens, k] · w [n, k]ᵀ (+ bias) (+ c, as `out`); addresses
 // aligned as kAlign and out_align() say.

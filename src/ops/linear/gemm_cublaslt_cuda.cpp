@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "core/cuda/device.h"
 #include "core/error.h"
@@ -156,11 +157,14 @@ Algorithm describe(const cublasLtMatmulAlgo_t& algo) {
 // Where the addresses are not known yet: an address aligned as the worst of them.
 const void* stand_in() { return reinterpret_cast<const void*>(kAlign); }
 
-// The largest workspace that the algorithm needs for any number of tokens; none where it does not
-// take one of them.
-std::optional<std::size_t> takes_all(const Key& key, const cublasLtMatmulAlgo_t& algo) {
+// The largest workspace that the algorithm needs for any number of tokens, up to `limit` where that
+// is below kManyTokens; none where it does not take one of them.
+std::optional<std::size_t> takes_all(const Key& key, const cublasLtMatmulAlgo_t& algo,
+                                     std::int64_t limit) {
     std::size_t most = 0;
-    for (const std::int64_t tokens : {1, 2, 8, 33, 65, 127, 128, 300, 1000, 2048, 4095, 16384}) {
+    for (const std::int64_t tokens :
+         {1, 2, 8, 33, 64, 65, 127, 128, 256, 300, 512, 1000, 1024, 2048, 4095, 16384}) {
+        if (tokens > limit && limit < kManyTokens) break;
         const Problem problem(key, tokens, stand_in());
         cublasLtMatmulHeuristicResult_t result{};
         const cublasStatus_t status = library().cublasLtMatmulAlgoCheck(
@@ -179,11 +183,11 @@ std::optional<std::size_t> takes_all(const Key& key, const cublasLtMatmulAlgo_t&
 std::string about() { return library().about; }
 bool available() { return static_cast<bool>(library()); }
 
-std::vector<Algorithm> algorithms(const Key& key, int enough) {
+std::vector<Algorithm> algorithms(const Key& key, int enough, std::int64_t tokens) {
     std::vector<Algorithm> found;
     if (!available()) return found;
     constexpr int kMost = 32;
-    const Problem problem(key, 2048, stand_in());
+    const Problem problem(key, tokens, stand_in());
     const Preference preference(key);
     std::array<cublasLtMatmulHeuristicResult_t, kMost> results{};
     int count = 0;
@@ -196,7 +200,7 @@ std::vector<Algorithm> algorithms(const Key& key, int enough) {
         const cublasLtMatmulHeuristicResult_t& result = results[static_cast<std::size_t>(i)];
         if (result.state != CUBLAS_STATUS_SUCCESS || !whole_sums(result.algo)) continue;
         if (key.in == DType::f32 && !true_f32(result.algo)) continue;
-        const std::optional<std::size_t> workspace = takes_all(key, result.algo);
+        const std::optional<std::size_t> workspace = takes_all(key, result.algo, tokens);
         if (!workspace) continue;
         found.push_back(describe(result.algo));
         found.back().workspace = *workspace;
@@ -209,18 +213,56 @@ std::vector<Algorithm> algorithms(const Key& key, int enough) {
     return found;
 }
 
-const Algorithm* algorithm(const Key& key) {
-    static std::mutex mutex;
-    static std::map<Key, std::optional<Algorithm>> chosen;  // never erased: addresses stay
-    const std::lock_guard lock(mutex);
-    auto at = chosen.find(key);
-    if (at == chosen.end()) {
-        const std::vector<Algorithm> found = algorithms(key, 1);
-        std::optional<Algorithm> first;
-        if (!found.empty()) first = found.front();
-        at = chosen.emplace(key, first).first;
+namespace {
+
+struct Choice {
+    std::optional<Algorithm> any;                              // for every number of tokens
+    std::array<std::optional<Algorithm>, kSteps.size()> step;  // up to kSteps[i]
+    bool searched = false;
+};
+class Choices {
+  public:
+    // With the lock held. Entries are never erased: addresses stay.
+    Choice& of(const Key& key) {
+        auto at = choices_.find(key);
+        if (at == choices_.end()) {
+            Choice choice;
+            const std::vector<Algorithm> found = algorithms(key, 1);
+            if (!found.empty()) choice.any = found.front();
+            at = choices_.emplace(key, choice).first;
+        }
+        return at->second;
     }
-    return at->second ? &*at->second : nullptr;
+    std::mutex mutex;
+
+  private:
+    std::map<Key, Choice> choices_;
+};
+Choices& choices() {
+    static Choices all;
+    return all;
+}
+
+}  // namespace
+
+const Algorithm* algorithm(const Key& key, std::int64_t tokens) {
+    const std::lock_guard lock(choices().mutex);
+    const Choice& choice = choices().of(key);
+    if (!choice.any) return nullptr;
+    const auto at =
+        static_cast<std::size_t>(std::ranges::lower_bound(kSteps, tokens) - kSteps.begin());
+    return &(at < kSteps.size() && choice.step[at] ? *choice.step[at] : *choice.any);
+}
+
+void adopt(const Key& key, std::size_t step, const Algorithm& algorithm) {
+    const std::lock_guard lock(choices().mutex);
+    Choice& choice = choices().of(key);
+    if (!choice.step[step]) choice.step[step] = algorithm;  // another thread may use the first
+}
+
+bool begin_search(const Key& key) {
+    const std::lock_guard lock(choices().mutex);
+    return !std::exchange(choices().of(key).searched, true);
 }
 
 void matmul(const Context& ctx, const Key& key, const Algorithm& algorithm, std::int64_t tokens,
@@ -242,8 +284,10 @@ void matmul(const Context& ctx, const Key& key, const Algorithm& algorithm, std:
 
 std::string about() { return "built without cublasLt.h"; }
 bool available() { return false; }
-std::vector<Algorithm> algorithms(const Key&, int) { return {}; }
-const Algorithm* algorithm(const Key&) { return nullptr; }
+std::vector<Algorithm> algorithms(const Key&, int, std::int64_t) { return {}; }
+const Algorithm* algorithm(const Key&, std::int64_t) { return nullptr; }
+void adopt(const Key&, std::size_t, const Algorithm&) {}
+bool begin_search(const Key&) { return false; }
 void matmul(const Context&, const Key&, const Algorithm&, std::int64_t, void*, const void*,
             const void*, const void*, const void*, std::span<std::byte>) {
     MR_CHECK(false, "there is an algorithm");

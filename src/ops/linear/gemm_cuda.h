@@ -26,15 +26,16 @@ struct GemmOptions {
 //
 // Sums are taken in f32; f32 by f32 is never rounded to TF32. The bits of out[t, :] depend on
 // x[t, :], w, bias and residual[t, :] alone: for every (n, k, types, bias or none) one algorithm
-// with one tile size and no split of k serves every number of tokens.
+// without a split of k defines them, and others serve fewer tokens only where a trial on random
+// numbers gave the same bits.
 //
 // cuBLASLt where it can be opened and takes the shape (x and w of one type, rows of whole 16
 // bytes); else own kernels: tensor cores for f16 and bf16 from sm_80 on, FMA for the rest. The
 // environment's MILLRACE_CUBLASLT names the library's file, or is `off`.
 //
-// Scratch: gemm_scratch_bytes() of ctx.scratch. Nothing is allocated and nothing synchronised; the
-// first call for a shape asks the library for its algorithm, so call gemm_prepare() before a
-// capture.
+// Scratch: gemm_scratch_bytes() of ctx.scratch. Nothing is allocated. The first call for a shape
+// looks for its algorithms and waits for the device, a few milliseconds; later ones do not. Call
+// gemm_prepare() before a capture.
 void gemm(const Context& ctx, Tensor out, Tensor x, Tensor w, Tensor bias = {},
           Tensor residual = {}, const GemmOptions& options = {});
 
@@ -47,13 +48,13 @@ struct GemmShape {
 
 // For any number of tokens.
 std::size_t gemm_scratch_bytes(const GemmShape& shape);
-// Chooses the shape's algorithm and runs it once on a small product inside ctx.scratch, so that its
+// Chooses the shape's algorithms and runs them on small products inside ctx.scratch, so that their
 // code is on the device.
 void gemm_prepare(const Context& ctx, const GemmShape& shape);
 // Whether cuBLASLt computes it: the same for every number of tokens.
 bool gemm_uses_library(const GemmShape& shape);
 // What computes it, for reports: "cuBLASLt 13.1.0, algorithm 66, tile 31, ...", "own kernel, ...".
-std::string gemm_about(const GemmShape& shape);
+std::string gemm_about(const GemmShape& shape, std::int64_t tokens = std::int64_t{1} << 20);
 
 // Writes w (q8_0x8 or q4_0x8, [n, k]) out as f32, f16 or bf16 [n, k]: scale * quant, rounded once.
 void gemm_dequantize(const Context& ctx, Tensor to, Tensor w, OpKind kind = OpKind::linear);

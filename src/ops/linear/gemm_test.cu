@@ -253,7 +253,8 @@ class GemmRows : public GemmTest {
         };
         const Bytes all = product(0, kTokens);
         const std::size_t row = all.size() / kTokens;
-        for (const std::int64_t tokens : {65, 127, 128, 700, 1, 33, 1999}) {
+        for (const std::int64_t tokens :
+             {65, 127, 128, 700, 1, 33, 64, 256, 300, 512, 1024, 1999}) {
             for (const std::int64_t first : {std::int64_t{0}, kFirst}) {
                 if (first + tokens > kTokens) continue;
                 const Bytes some = product(first, tokens);
@@ -378,6 +379,19 @@ TEST_F(GemmTest, TheLibraryServesTheLayersOfModels) {
             }
         }
     }
+}
+
+// The tile for 2048 tokens would leave most multiprocessors idle. GemmRows compares the bits.
+TEST_F(GemmTest, FewTokensHaveAnAlgorithmOfTheirOwn) {
+    const GemmShape shape{4096, 4096, DType::bf16, DType::bf16, DType::bf16, false};
+    if (!gemm_uses_library(shape)) GTEST_SKIP() << gemm_about(shape);
+    give_scratch(shape);
+    gemm_prepare(ctx_, shape);
+    stream_->synchronize();
+    EXPECT_NE(gemm_about(shape, 64), gemm_about(shape)) << gemm_about(shape);
+    EXPECT_EQ(gemm_about(shape, 64), gemm_about(shape, 1));
+    EXPECT_EQ(gemm_about(shape, 65), gemm_about(shape, 128));
+    EXPECT_EQ(gemm_about(shape, 1025), gemm_about(shape));
 }
 
 TEST_F(GemmTest, TheTimelineSeesTheProductAndTheLedgerItsWork) {
