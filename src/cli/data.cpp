@@ -64,7 +64,7 @@ int storybook(const Options& options) {
     std::ostream stream(&sink);
     stream.exceptions(std::ios::badbit);  // what the sink throws comes out as it is
     ProgressLine line;
-    const train::StorybookStats stats = train::write_storybook(
+    const story::StorybookStats stats = story::write_storybook(
         stream, options.stories, options.seed, [&](std::uint64_t done, std::uint64_t total) {
             line.update("writing stories", done, total);
         });
@@ -73,7 +73,7 @@ int storybook(const Options& options) {
 
     const double bits = stats.entropy_nats / std::log(2.0);
     if (options.shared.json) {
-        const train::Grammar::Size size = train::Storybook::grammar().size();
+        const story::Grammar::Size size = story::Storybook::grammar().size();
         const Json json = {{"out", options.out},
                            {"stories", stats.stories},
                            {"seed", options.seed},

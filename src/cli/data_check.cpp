@@ -28,15 +28,15 @@ double share(std::uint64_t part, std::uint64_t all) {
     return all ? static_cast<double>(part) / static_cast<double>(all) : 0;
 }
 
-Json census_json(const std::string& file, const train::StoryCensus& census) {
+Json census_json(const std::string& file, const story::StoryCensus& census) {
     Json faults = Json::object(), bad = Json::array();
     for (std::size_t i = 0; i < census.faults.size(); ++i) {
-        faults[train::story_fault_name(static_cast<train::StoryFault>(i))] = census.faults[i];
+        faults[story::story_fault_name(static_cast<story::StoryFault>(i))] = census.faults[i];
     }
     for (const auto& story : census.bad) {
         Json problems = Json::array();
-        for (const train::StoryProblem& p : story.problems) {
-            problems.push_back({{"fault", train::story_fault_name(p.fault)}, {"what", p.what}});
+        for (const story::StoryProblem& p : story.problems) {
+            problems.push_back({{"fault", story::story_fault_name(p.fault)}, {"what", p.what}});
         }
         bad.push_back({{"story", story.index}, {"problems", problems}});
     }
@@ -53,7 +53,7 @@ Json census_json(const std::string& file, const train::StoryCensus& census) {
 
 int check(const Options& options) {
     const std::string text = read_text_file(options.file);
-    const auto stories = train::split_stories(text);
+    const auto stories = story::split_stories(text);
     if (stories.empty()) {
         throw Error::input({.file = options.file,
                             .problem = "has no story in it",
@@ -61,8 +61,8 @@ int check(const Options& options) {
     }
     const InterruptGuard guard;
     ProgressLine line;
-    const train::StoryCensus census =
-        train::check_stories(stories, kMostListed, [&](std::uint64_t done, std::uint64_t total) {
+    const story::StoryCensus census =
+        story::check_stories(stories, kMostListed, [&](std::uint64_t done, std::uint64_t total) {
             line.update("reading stories", done, total);
         });
     line.remove();
@@ -82,13 +82,13 @@ int check(const Options& options) {
     for (std::size_t i = 0; i < census.faults.size(); ++i) {
         if (census.faults[i] == 0) continue;
         out(fmt::format("  {:<12}{:>8}\n",
-                        train::story_fault_name(static_cast<train::StoryFault>(i)),
+                        story::story_fault_name(static_cast<story::StoryFault>(i)),
                         census.faults[i]));
     }
     for (std::size_t i = 0; i < std::min(options.show, census.bad.size()); ++i) {
-        for (const train::StoryProblem& p : census.bad[i].problems) {
+        for (const story::StoryProblem& p : census.bad[i].problems) {
             out(fmt::format("story {}: {}: {}\n", census.bad[i].index,
-                            train::story_fault_name(p.fault), one_line(p.what)));
+                            story::story_fault_name(p.fault), one_line(p.what)));
         }
     }
     return 0;

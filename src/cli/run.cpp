@@ -94,7 +94,7 @@ class InOrder {
     // `whole`: not cut short. A text that was is none that others should take for a whole one.
     void end(bool whole) {
         if (begun_) out("\n");
-        if (separate_ && whole) out(fmt::format("{}\n", train::kStorySeparator));
+        if (separate_ && whole) out(fmt::format("{}\n", story::kStorySeparator));
         begun_ = false;
         current_ = whole ? current_ + 1 : -1;  // after one that was cut short, nothing is shown
         if (const auto next = held_.extract(current_)) push(current_, next.mapped());
@@ -220,7 +220,7 @@ void add_run(const Command& app, Action& action) {
             "--count", options->count,
             fmt::format(
                 "So many texts in one batch, each with the next seed and a line {} after it",
-                train::kStorySeparator))
+                story::kStorySeparator))
         .range(1, 1 << 30)
         .shows_default();
     command.add_flag("--no-echo", options->no_echo, "Print what is made, without the prompt");

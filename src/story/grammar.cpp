@@ -4,7 +4,7 @@
 #include <cmath>
 #include <stdexcept>
 
-namespace mr::train {
+namespace mr::story {
 
 namespace {
 
@@ -152,4 +152,4 @@ bool Grammar::knows(std::string_view word) const {
                               [](const auto& a, const auto& b) { return a.first < b.first; });
 }
 
-}  // namespace mr::train
+}  // namespace mr::story

@@ -30,7 +30,7 @@
 #include <string_view>
 #include <vector>
 
-namespace mr::train {
+namespace mr::story {
 
 // Decides the outcome of each choice. Weights of 0 mark options that must not be taken.
 class Chooser {
@@ -157,4 +157,4 @@ class Grammar {
     uint32_t start_ = 0;
 };
 
-}  // namespace mr::train
+}  // namespace mr::story

@@ -9,7 +9,7 @@
 
 #include "story/grammar.h"
 
-namespace mr::train {
+namespace mr::story {
 
 // Two derivations of one text agree up to a first choice at which they part. So it suffices to
 // show, at every choice and for every two outcomes, that the texts which can follow must differ.
@@ -313,4 +313,4 @@ class AmbiguityPass {
 
 std::vector<std::string> Grammar::ambiguities() const { return AmbiguityPass(*this).run(); }
 
-}  // namespace mr::train
+}  // namespace mr::story

@@ -7,7 +7,7 @@
 
 #include "story/grammar.h"
 
-namespace mr::train {
+namespace mr::story {
 
 namespace {
 
@@ -450,4 +450,4 @@ std::vector<uint32_t> Grammar::tokenize(std::string_view text) const {
     return tokens;
 }
 
-}  // namespace mr::train
+}  // namespace mr::story

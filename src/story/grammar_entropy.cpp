@@ -4,7 +4,7 @@
 
 #include "story/grammar.h"
 
-namespace mr::train {
+namespace mr::story {
 
 // Entropy of a derivation H = sum over choices met of E[-ln p]. A choice may depend on records
 // bound before it, so the pass carries the joint distribution of the bound records forward through
@@ -265,4 +265,4 @@ class EntropyPass {
 
 double Grammar::entropy_nats() const { return EntropyPass(*this).run(); }
 
-}  // namespace mr::train
+}  // namespace mr::story

@@ -6,7 +6,7 @@
 
 #include "story/grammar.h"
 
-namespace mr::train {
+namespace mr::story {
 
 // Reads a text back: tries every choice, keeps those whose words agree.
 class Reader {
@@ -125,4 +125,4 @@ Grammar::Span Grammar::words() const {
     return visit(visit, start_);
 }
 
-}  // namespace mr::train
+}  // namespace mr::story

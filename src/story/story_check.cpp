@@ -6,7 +6,7 @@
 #include "story/story_words.h"
 #include "story/storybook.h"
 
-namespace mr::train {
+namespace mr::story {
 namespace {
 
 using Names = std::set<std::string, std::less<>>;
@@ -496,4 +496,4 @@ StoryCensus check_stories(const std::vector<std::string_view>& stories, std::siz
     return census;
 }
 
-}  // namespace mr::train
+}  // namespace mr::story

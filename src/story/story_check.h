@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-namespace mr::train {
+namespace mr::story {
 
 enum class StoryFault : std::uint8_t {
     unfinished,  // too short, cut off, or a quote that never closes
@@ -67,4 +67,4 @@ StoryCensus check_stories(
     const std::vector<std::string_view>& stories, std::size_t most_bad = 1000,
     const std::function<void(std::uint64_t done, std::uint64_t total)>& progress = {});
 
-}  // namespace mr::train
+}  // namespace mr::story

@@ -4,7 +4,7 @@
 #include <cctype>
 #include <set>
 
-namespace mr::train {
+namespace mr::story {
 namespace {
 
 bool is_letter(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
@@ -125,4 +125,4 @@ std::string StoryText::part(std::size_t first, std::size_t last) const {
     return all;
 }
 
-}  // namespace mr::train
+}  // namespace mr::story

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace mr::train {
+namespace mr::story {
 
 struct StoryWord {
     std::string text;          // as it is spelled, without a possessive 's
@@ -42,4 +42,4 @@ std::vector<std::string> stems(std::string_view text);
 // What share of `wanted` a text (of plain_words) has, as the beginning of a word.
 double share_of(const std::vector<std::string>& wanted, std::string_view plain);
 
-}  // namespace mr::train
+}  // namespace mr::story

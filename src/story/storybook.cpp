@@ -4,7 +4,7 @@
 
 #include "story/storybook_content.h"
 
-namespace mr::train {
+namespace mr::story {
 
 const Grammar& Storybook::grammar() {
     static const Grammar grammar = [] {
@@ -57,4 +57,4 @@ StorybookStats write_storybook(std::ostream& out, uint64_t stories, uint64_t see
     return stats;
 }
 
-}  // namespace mr::train
+}  // namespace mr::story

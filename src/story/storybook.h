@@ -10,7 +10,7 @@
 
 #include "story/grammar.h"
 
-namespace mr::train {
+namespace mr::story {
 
 inline constexpr std::string_view kStorySeparator = "<|endoftext|>";
 
@@ -50,4 +50,4 @@ using StorybookProgress = std::function<void(uint64_t done, uint64_t total)>;
 StorybookStats write_storybook(std::ostream& out, uint64_t stories, uint64_t seed,
                                const StorybookProgress& progress = {}, uint64_t first = 0);
 
-}  // namespace mr::train
+}  // namespace mr::story

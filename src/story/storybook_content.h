@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-namespace mr::train {
+namespace mr::story {
 
 extern const std::string_view kStorybookPeople;   // heroes, traits, pets
 extern const std::string_view kStorybookPlaces;   // where they live, who helps there, where to look
@@ -13,4 +13,4 @@ extern const std::string_view kStorybookPlotsOfTrying;   // learn, fear, wonder,
 extern const std::string_view kStorybookPlotsOfThings;   // lost, gift, broken, prize
 extern const std::string_view kStorybookPlotsOfFriends;  // friend, quarrel, rescue
 
-}  // namespace mr::train
+}  // namespace mr::story

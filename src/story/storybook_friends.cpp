@@ -1,6 +1,6 @@
 #include "story/storybook_content.h"
 
-namespace mr::train {
+namespace mr::story {
 
 // Plots around somebody else: found, quarrelled with and won back, or brought home.
 const std::string_view kStorybookPlotsOfFriends = R"(
@@ -296,4 +296,4 @@ baby mole | had come up on the hard road | dug with both hands, but the road was
   | a fresh molehill stood there like a bouquet
 )";
 
-}  // namespace mr::train
+}  // namespace mr::story

@@ -1,6 +1,6 @@
 #include "story/storybook_content.h"
 
-namespace mr::train {
+namespace mr::story {
 
 const std::string_view kStorybookPeople = R"(
 @rule who
@@ -146,4 +146,4 @@ tadpole | {petname} hid under a leaf. | {petname} wriggled for joy.
 wren | {petname} fluffed up and said nothing. | {petname} sang louder than a trumpet.
 )";
 
-}  // namespace mr::train
+}  // namespace mr::story

@@ -1,6 +1,6 @@
 #include "story/storybook_content.h"
 
-namespace mr::train {
+namespace mr::story {
 
 const std::string_view kStorybookPhrases = R"(
 @rule story
@@ -220,4 +220,4 @@ a [castle|ship|garden|house|train|mountain|bridge|palace|tower|city]
 
 )";
 
-}  // namespace mr::train
+}  // namespace mr::story

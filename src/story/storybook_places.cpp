@@ -1,6 +1,6 @@
 #include "story/storybook_content.h"
 
-namespace mr::train {
+namespace mr::story {
 
 // Six kinds of country. Each has places, creatures and people who live there and may help, and
 // spots to look into, with what one finds there instead of what one seeks.
@@ -302,4 +302,4 @@ beside the beaver dam | a heap of twigs
 among the yellow irises | a moorhen's nest
 )";
 
-}  // namespace mr::train
+}  // namespace mr::story

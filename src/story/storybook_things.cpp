@@ -1,6 +1,6 @@
 #include "story/storybook_content.h"
 
-namespace mr::train {
+namespace mr::story {
 
 // Plots around a thing: lost, made for somebody, broken, or longed for.
 const std::string_view kStorybookPlotsOfThings = R"(
@@ -443,4 +443,4 @@ a bricklayer with a broken trowel | He could not finish the school | bought him 
   | one of the bricks in the new school had the name of {hero} on it
 )";
 
-}  // namespace mr::train
+}  // namespace mr::story

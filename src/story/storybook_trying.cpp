@@ -1,6 +1,6 @@
 #include "story/storybook_content.h"
 
-namespace mr::train {
+namespace mr::story {
 
 // Plots in which the wish is to do, to dare, to see or to raise something. Each case carries its
 // own failures, advice and outcome, so that what helps is always what was missing.
@@ -465,4 +465,4 @@ a mint leaf | somebody stepped on it by mistake
   | Soon there was mint in every corner, as fresh as rain | mint tea
 )";
 
-}  // namespace mr::train
+}  // namespace mr::story

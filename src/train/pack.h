@@ -14,15 +14,15 @@
 namespace mr::train {
 
 struct PackOptions {
-    std::vector<std::string> data;       // files, folders, globs
-    std::vector<std::string> val_data;   // the validation split's own; empty: taken from `data`
-    std::string tokenizer;               // a tokenizer.json or its folder, a GGUF
-    std::string out;                     // must not be there yet, or be empty
-    std::string split{kStorySeparator};  // between documents; empty: each file is one
-    std::string end_token{};             // empty: the tokenizer's own end of text
-    double val = 0.01;                   // share of the documents
-    std::optional<std::uint64_t> val_docs{};  // instead: how many
-    std::uint64_t seed = 0;                   // of the choice of validation documents
+    std::vector<std::string> data;      // files, folders, globs
+    std::vector<std::string> val_data;  // the validation split's own; empty: taken from `data`
+    std::string tokenizer;              // a tokenizer.json or its folder, a GGUF
+    std::string out;                    // must not be there yet, or be empty
+    std::string split{story::kStorySeparator};  // between documents; empty: each file is one
+    std::string end_token{};                    // empty: the tokenizer's own end of text
+    double val = 0.01;                          // share of the documents
+    std::optional<std::uint64_t> val_docs{};    // instead: how many
+    std::uint64_t seed = 0;                     // of the choice of validation documents
     std::uint64_t shard_tokens = 100'000'000;
     bool parse_special = false;  // special tokens written out in the texts become their ids
     bool force = false;          // replaces a data folder that is there

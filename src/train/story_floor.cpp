@@ -32,7 +32,7 @@ std::optional<StoryFloor> story_floor(const Shards& split, std::int32_t end_toke
             std::string text = tokenizer.decode(story, true);
             text.erase(text.find_last_not_of(" \n") + 1);
             text.erase(0, text.find_first_not_of(" \n"));
-            const Grammar::Reading reading = Storybook::grammar().read(text);
+            const mr::story::Grammar::Reading reading = mr::story::Storybook::grammar().read(text);
             if (reading.derivations == 0) return std::nullopt;
             nats += reading.nats;
             tokens += story.size() + 1;
@@ -43,7 +43,7 @@ std::optional<StoryFloor> story_floor(const Shards& split, std::int32_t end_toke
     if (floor.stories == 0) return std::nullopt;
     floor.nats_per_story = nats / static_cast<double>(floor.stories);
     floor.nats_per_token = nats / static_cast<double>(tokens);
-    floor.entropy_nats = Storybook::entropy_nats();
+    floor.entropy_nats = mr::story::Storybook::entropy_nats();
     return floor;
 }
 
@@ -53,7 +53,8 @@ std::optional<StoryDistance> story_distance(std::span<const std::string_view> st
     StoryDistance out;
     double squares = 0;
     for (std::size_t i = 0; i < stories.size(); ++i) {
-        const Grammar::Reading reading = Storybook::grammar().read(stories[i]);
+        const mr::story::Grammar::Reading reading =
+            mr::story::Storybook::grammar().read(stories[i]);
         if (reading.derivations == 0) return std::nullopt;
         const double above = nats[i] - reading.nats;
         out.own += reading.nats;
@@ -65,7 +66,7 @@ std::optional<StoryDistance> story_distance(std::span<const std::string_view> st
     out.above /= count;
     const double variance = squares / count - out.above * out.above;
     out.error = count > 1 ? std::sqrt(std::max(0.0, variance) / (count - 1)) : 0;
-    out.entropy = Storybook::entropy_nats();
+    out.entropy = mr::story::Storybook::entropy_nats();
     return out;
 }
 

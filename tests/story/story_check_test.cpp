@@ -12,7 +12,7 @@
 #include "story/story_words.h"
 #include "story/storybook.h"
 
-namespace mr::train {
+namespace mr::story {
 namespace {
 
 const std::string kOwl =
@@ -287,4 +287,4 @@ TEST(StoryCheck, WordsAndSentences) {
 }
 
 }  // namespace
-}  // namespace mr::train
+}  // namespace mr::story

@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace mr::train {
+namespace mr::story {
 namespace {
 
 // Walks through every derivation of a grammar, like the digits of an odometer.
@@ -331,4 +331,4 @@ TEST(Storybook, IsRich) {
 }
 
 }  // namespace
-}  // namespace mr::train
+}  // namespace mr::story

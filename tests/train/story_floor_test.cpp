@@ -46,7 +46,7 @@ struct Packed {
 };
 
 TEST(StoryFloor, IsTheirProbability) {
-    const Storybook book(3);
+    const story::Storybook book(3);
     std::vector<std::string> texts;
     double nats = 0;
     for (std::uint64_t i = 0; i < 20; ++i) {
@@ -61,19 +61,19 @@ TEST(StoryFloor, IsTheirProbability) {
     EXPECT_NEAR(floor->nats_per_story, nats / 20, 1e-9);
     // Each has its end token; the one at the beginning is no part of any.
     EXPECT_NEAR(floor->nats_per_token, nats / static_cast<double>(packed.tokens - 1), 1e-9);
-    EXPECT_EQ(floor->entropy_nats, Storybook::entropy_nats());
+    EXPECT_EQ(floor->entropy_nats, story::Storybook::entropy_nats());
     EXPECT_EQ(packed.floor(5)->stories, 5u);
 }
 
 TEST(StoryFloor, IsNotThereForOtherTexts) {
-    const std::string story = Storybook(3).story(0).text;
+    const std::string story = story::Storybook(3).story(0).text;
     EXPECT_FALSE(Packed({story, std::string(story).append(" And more.")}).floor());
     EXPECT_FALSE(Packed({}).floor());
     EXPECT_FALSE(Packed({std::string(5000, 'a')}).floor());
 }
 
 TEST(StoryDistance, IsWhatAModelPaysMore) {
-    const Storybook book(5);
+    const story::Storybook book(5);
     std::vector<std::string> texts;
     std::vector<double> nats;
     const double above[] = {0.5, 1.5, 4.0};
@@ -91,7 +91,7 @@ TEST(StoryDistance, IsWhatAModelPaysMore) {
     EXPECT_NEAR(distance->above, 2.0, 1e-9);
     // Squares of 1.5, 0.5 and 2 from the mean: a variance of 6.5 / 2, over three stories.
     EXPECT_NEAR(distance->error, std::sqrt(6.5 / 2 / 3), 1e-9);
-    EXPECT_EQ(distance->entropy, Storybook::entropy_nats());
+    EXPECT_EQ(distance->entropy, story::Storybook::entropy_nats());
     stories[1] = "Once upon a time there was a cat.";
     EXPECT_FALSE(story_distance(stories, nats));
     EXPECT_FALSE(story_distance({}, {}));
