@@ -450,7 +450,7 @@ TEST_F(GpuEngine, AMeasurementHasTheStagesOfOneStepAndOfOnePrompt) {
     const int layers = engine->model().spec.layers;
     const decode::Measured step = decode::measure_decode(*engine, options);
     EXPECT_EQ(calls(step, "attention"), layers);
-    EXPECT_EQ(calls(step, "sample"), 1);
+    EXPECT_EQ(calls(step, "head"), 1);
     const decode::Measured prompt = decode::measure_prefill(*engine, options);
     EXPECT_EQ(calls(prompt, "attention"), layers);
     EXPECT_EQ(calls(prompt, "head"), 1);

@@ -16,6 +16,7 @@
 namespace mr::cuda::cublaslt {
 
 inline constexpr std::size_t kWorkspace = std::size_t{32} << 20;  // the most for an algorithm
+inline constexpr std::size_t kNoSums = 256;  // a workspace of so many bytes holds no partial sums
 inline constexpr std::size_t kAlign = 16;  // bytes of x, w and bias; rows of x and w are whole ones
 
 // A product for any number of tokens.
@@ -48,7 +49,7 @@ bool available();
 // The algorithms that may serve the key, the library's favourite for `tokens` first: only those
 // that neither split k nor stream over it, and that take every number of tokens (where `tokens` is
 // below kManyTokens: every number up to it). May be empty. The search ends when it has found
-// `enough` that need no workspace.
+// `enough` whose workspace is at most kNoSums.
 inline constexpr std::int64_t kManyTokens = 2048;
 std::vector<Algorithm> algorithms(const Key& key, int enough = 32,
                                   std::int64_t tokens = kManyTokens);

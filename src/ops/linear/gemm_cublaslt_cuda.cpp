@@ -157,14 +157,12 @@ Algorithm describe(const cublasLtMatmulAlgo_t& algo) {
 // Where the addresses are not known yet: an address aligned as the worst of them.
 const void* stand_in() { return reinterpret_cast<const void*>(kAlign); }
 
-// The largest workspace that the algorithm needs for any number of tokens, up to `limit` where that
-// is below kManyTokens; none where it does not take one of them.
+// The largest workspace that the algorithm needs for these numbers of tokens; none where it does
+// not take one of them.
 std::optional<std::size_t> takes_all(const Key& key, const cublasLtMatmulAlgo_t& algo,
-                                     std::int64_t limit) {
+                                     std::span<const std::int64_t> counts) {
     std::size_t most = 0;
-    for (const std::int64_t tokens :
-         {1, 2, 8, 33, 64, 65, 127, 128, 256, 300, 512, 1000, 1024, 2048, 4095, 16384}) {
-        if (tokens > limit && limit < kManyTokens) break;
+    for (const std::int64_t tokens : counts) {
         const Problem problem(key, tokens, stand_in());
         cublasLtMatmulHeuristicResult_t result{};
         const cublasStatus_t status = library().cublasLtMatmulAlgoCheck(
@@ -187,6 +185,11 @@ std::vector<Algorithm> algorithms(const Key& key, int enough, std::int64_t token
     std::vector<Algorithm> found;
     if (!available()) return found;
     constexpr int kMost = 32;
+    constexpr std::array<std::int64_t, 12> kAny{1,   2,   8,    33,   65,   127,
+                                                128, 300, 1000, 2048, 4095, 16384};
+    const std::array<std::int64_t, 4> few{1, tokens / 2 + 1, tokens - 1, tokens};
+    const std::span<const std::int64_t> counts =
+        tokens < kManyTokens ? std::span<const std::int64_t>(few) : kAny;
     const Problem problem(key, tokens, stand_in());
     const Preference preference(key);
     std::array<cublasLtMatmulHeuristicResult_t, kMost> results{};
@@ -200,16 +203,16 @@ std::vector<Algorithm> algorithms(const Key& key, int enough, std::int64_t token
         const cublasLtMatmulHeuristicResult_t& result = results[static_cast<std::size_t>(i)];
         if (result.state != CUBLAS_STATUS_SUCCESS || !whole_sums(result.algo)) continue;
         if (key.in == DType::f32 && !true_f32(result.algo)) continue;
-        const std::optional<std::size_t> workspace = takes_all(key, result.algo, tokens);
+        const std::optional<std::size_t> workspace = takes_all(key, result.algo, counts);
         if (!workspace) continue;
         found.push_back(describe(result.algo));
         found.back().workspace = *workspace;
-        if (*workspace == 0 && --enough <= 0) break;
+        if (*workspace <= kNoSums && --enough <= 0) break;
     }
-    // Partial sums need a workspace, so an algorithm without one has no partial sums, whatever its
-    // attributes say.
+    // Partial sums need a workspace, so an algorithm with next to none has no partial sums,
+    // whatever its attributes say.
     std::stable_partition(found.begin(), found.end(),
-                          [](const Algorithm& each) { return each.workspace == 0; });
+                          [](const Algorithm& each) { return each.workspace <= kNoSums; });
     return found;
 }
 

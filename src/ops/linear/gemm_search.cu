@@ -1,7 +1,8 @@
-#include "ops/linear/gemm_search.h"
+#include <algorithm>
 
 #include "core/cuda/kernel.cuh"
 #include "core/error.h"
+#include "ops/linear/gemm_search.h"
 
 namespace mr::cuda {
 namespace {
@@ -44,6 +45,7 @@ class Trial {
         bias_ = take(shape.out, 1, n);
         for (Tensor& out : out_) out = take(shape.out, kMostTokens, n);
         different_ = static_cast<unsigned*>(take(DType::f32, 1, 1).data);
+        workspace_ = take(DType::f32, 1, cublaslt::kNoSums / 4);
         MR_CHECK(used_ <= cublaslt::kWorkspace, "a trial fits into the workspace");
         with_float_type(shape.in, [&](auto example) {
             using T = decltype(example);
@@ -56,7 +58,7 @@ class Trial {
     }
     // Whether both give the same bits for so many tokens. Waits for the device.
     bool same(const cublaslt::Algorithm& a, const cublaslt::Algorithm& b, std::int64_t tokens) {
-        if (a.workspace > 0 || b.workspace > 0) return false;
+        if (std::max(a.workspace, b.workspace) > cublaslt::kNoSums) return false;
         run(out_[0], a, tokens);
         run(out_[1], b, tokens);
         ctx_.cuda->fill(different_, 0, sizeof *different_);
@@ -80,12 +82,13 @@ class Trial {
     void run(Tensor out, const cublaslt::Algorithm& algorithm, std::int64_t tokens) {
         ctx_.cuda->fill(out.data, 0xff, out.bytes());
         cublaslt::matmul(ctx_, key_, algorithm, tokens, out.data, x_.data, w_.data,
-                         key_.bias ? bias_.data : nullptr, nullptr, {});
+                         key_.bias ? bias_.data : nullptr, nullptr,
+                         {static_cast<std::byte*>(workspace_.data), workspace_.bytes()});
     }
 
     const Context& ctx_;
     cublaslt::Key key_;
-    Tensor x_, w_, bias_, out_[2];
+    Tensor x_, w_, bias_, out_[2], workspace_;
     unsigned* different_ = nullptr;
     std::size_t used_ = 0;
 };
