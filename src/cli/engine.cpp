@@ -55,7 +55,7 @@ LoadedModel load(const SharedOptions& options, const Wanted& wanted) {
     const Disabled off = disabled(options);  // a misspelt word is told before the device is asked
     const bool cuda = use_cuda(options);
     if (wanted && !cuda && options.device == "auto") {
-        // Not where there is none: then nobody expects it.
+        // Not where there is no GPU: none is expected there.
         if (const std::string why = cuda::passed_over(); !why.empty()) {
             note(fmt::format("computing on the CPU; the GPU is passed over: {}", one_line(why)));
         }

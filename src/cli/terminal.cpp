@@ -45,7 +45,7 @@ extern "C" void on_interrupt(int signal) {
             if (answer) say_at_once("still saving");
             return;
         }
-        // Pressed twice by a nervous hand: nobody can have read the answer yet.
+        // The same key pressed twice within a second: the answer cannot have been read yet.
         if (answer && now() - interrupted_at < 1) return;
         // Leave as if there were no handler.
         if (signal != SIGHUP && !(patient && signal == SIGINT)) {
@@ -81,7 +81,7 @@ void err(std::string_view text) noexcept {
         const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
         if (written >= 0) {
             text.remove_prefix(static_cast<std::size_t>(written));
-        } else if (errno == EAGAIN) {  // someone made it non-blocking: wait a little
+        } else if (errno == EAGAIN) {  // another program made it non-blocking: wait a little
             pollfd ready{STDERR_FILENO, POLLOUT, 0};
             if (::poll(&ready, 1, 1000) <= 0) break;
         } else if (errno != EINTR) {
@@ -124,7 +124,7 @@ InterruptGuard::InterruptGuard() {
     for (const int signal : kSignals) {
         struct sigaction before {};
         sigaction(signal, nullptr, &before);
-        // nohup: whoever started us wants us to go on.
+        // nohup ignores the signal so that the program goes on.
         if (signal == SIGINT || before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
     }
 }

@@ -255,7 +255,7 @@ void check_together(const Options& options, const Command& command) {
             throw Error::usage({.field = name, .problem = problem, .remedy = remedy});
         }
     };
-    // What stands for "the usual" in them is for nobody to give.
+    // A negative value stands for the default; it cannot be given.
     if (command.given("--min-lr") && options.train.min_lr < 0) {
         throw Error::usage({.field = "--min-lr",
                             .value = fmt::format("{}", options.train.min_lr),

@@ -65,7 +65,8 @@ struct Stage {
     double begin = 0;  // seconds after the start of its log, or after its step's first stage
 };
 
-// Every operation in its order, for whoever wants more than sums. Off unless a ledger watches().
+// Every operation in its order, for reports that need more than sums. Off unless a ledger
+// watches().
 struct StageLog {
     Moment start = Moment::now();
     std::vector<Stage> stages;

@@ -11,8 +11,7 @@
 
 namespace mr::decode {
 
-// Whether whoever talks may say something else after such an error. A device that has failed
-// answers nothing any more.
+// Whether the conversation can go on after such an error. A failed device answers no more.
 inline bool may_go_on(ErrorKind kind) { return kind != ErrorKind::device; }
 
 class Conversation {

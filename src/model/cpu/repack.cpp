@@ -15,7 +15,7 @@ namespace mr::model {
 namespace {
 
 // Lets the system have the pages back that lie wholly inside. Of a mapped file nothing is lost; of
-// memory of our own the content is, and nobody reads it any more.
+// memory of our own the content is; it is not read again.
 void release(const Tensor& tensor) {
     const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
     const auto begin = reinterpret_cast<std::uintptr_t>(tensor.data);

@@ -37,7 +37,7 @@ class Conveyor {
     ~Conveyor() {  // nothing may still read or write what is about to be given back
         try {
             finish();
-        } catch (const Error&) {  // it was, or will be, reported by whoever waits
+        } catch (const Error&) {  // the call that waits reports it
         }
     }
     Conveyor(const Conveyor&) = delete;

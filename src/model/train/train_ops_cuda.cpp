@@ -38,7 +38,7 @@ class CudaTrainOps final : public TrainOps {
             batches_.synchronize();
             stream_.synchronize();
         } catch (const Error&) {
-            // Whoever computed has been told, or is being told.
+            // The call that computed has thrown it, or is throwing it.
         }
     }
 
@@ -274,7 +274,7 @@ class CudaTrainOps final : public TrainOps {
     TrainShape shape_;
     std::int64_t vocab_ = 0;
     cuda::Stream stream_, batches_;
-    std::unique_ptr<cuda::Timeline> timeline_;  // once somebody has watched
+    std::unique_ptr<cuda::Timeline> timeline_;  // made at the first watch
     std::vector<cuda::DeviceArena> arenas_;
     std::array<Slot, kSlots> slots_;
     std::int32_t* positions_ = nullptr;

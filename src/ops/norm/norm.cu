@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(256) norm_any_row(const Args a) {
     };
     const RowStats stats =
         row_stats_of<256>(a.kind, value, a.cols, a.eps, static_cast<int>(threadIdx.x), shared);
-    // Nobody reads the row any more but the thread that replaces it: its sums are in.
+    // The sums are taken, so only the thread that replaces an element still reads it.
     for (int i = static_cast<int>(threadIdx.x); i < a.cols; i += 256) {
         const float s = value(i);
         if constexpr (!std::is_void_v<R>) {

@@ -1,6 +1,6 @@
 // The statistics of one row, in one order for every kernel that needs them: the norm kernels, the
 // fused linear prologue, the per-head norms. The bits depend on the row's values and on `cols`
-// alone, whoever computes them and with however many threads.
+// alone, not on the kernel or its number of threads.
 //
 // The order: elements in chunks of 4; chunk c belongs to partial sum c % 256, which adds its chunks
 // one after another; then a tree adds partials p and p + 128, p and p + 64, ... p and p + 1.
@@ -39,7 +39,7 @@ __device__ __forceinline__ float chunk_squares(float a, float b, float c, float 
 
 // The tree. Thread `thread` of the group holds, as partial[i * kEach + e], the partials
 // (thread + kThreads * i) * kEach + e; every thread gets the sum. More than one warp: `shared`
-// holds kThreads * kEach floats that nobody reads any more.
+// holds kThreads * kEach floats whose content is not needed any more.
 template <int kThreads, int kEach = 1, typename Team = BlockTeam>
 __device__ __forceinline__ float row_reduce(float (&partial)[kRowPartials / kThreads], int thread,
                                             float* shared, Team team = {}) {
