@@ -119,15 +119,15 @@ struct Mid<QuantWeights<Layout>> {
 #pragma unroll
                     for (int r = 0; r < kR; ++r) {
                         const unsigned(&w)[4] = a[r][block];
-                        int c[4];
+                        float c[4];
                         mma_bytes(c, w[0], w[1], w[2], w[3], b[2 * block], b[2 * block + 1]);
                         float(&to)[4] = acc[r][nt];
                         const float u = du[r][block], l = dl[r][block];
                         const float first_of = da[block], second_of = db[block];
-                        to[0] = __fmaf_rn(static_cast<float>(c[0]), __fmul_rn(u, first_of), to[0]);
-                        to[1] = __fmaf_rn(static_cast<float>(c[1]), __fmul_rn(u, second_of), to[1]);
-                        to[2] = __fmaf_rn(static_cast<float>(c[2]), __fmul_rn(l, first_of), to[2]);
-                        to[3] = __fmaf_rn(static_cast<float>(c[3]), __fmul_rn(l, second_of), to[3]);
+                        to[0] = __fmaf_rn(c[0], __fmul_rn(u, first_of), to[0]);
+                        to[1] = __fmaf_rn(c[1], __fmul_rn(u, second_of), to[1]);
+                        to[2] = __fmaf_rn(c[2], __fmul_rn(l, first_of), to[2]);
+                        to[3] = __fmaf_rn(c[3], __fmul_rn(l, second_of), to[3]);
                     }
                 }
             }
