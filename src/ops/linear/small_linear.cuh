@@ -30,21 +30,14 @@ __device__ __forceinline__ uint4 load16(unsigned from) {
     return v;
 }
 
-// The product of 32 columns of 8-bit numbers, as f32. The sums are exact: of 4-bit weights, which
-// come times 16, as of 8-bit ones they are at most 32 * 128 * 127 = 520,192, less than 2^22. Added
-// to the bits of 1.5 * 2^23, an integer of that size makes the bits of 1.5 * 2^23 + itself, so the
-// tensor cores begin there and a subtraction does what a conversion would, at eight times its rate.
-__device__ __forceinline__ void mma_bytes(float (&c)[4], unsigned a0, unsigned a1, unsigned a2,
-                                          unsigned a3, unsigned b0, unsigned b1) {
+// begin + the product of 32 columns of 8-bit numbers; the sums are exact.
+__device__ __forceinline__ void mma_bytes(int (&c)[4], unsigned a0, unsigned a1, unsigned a2,
+                                          unsigned a3, unsigned b0, unsigned b1, int begin = 0) {
 #if __CUDA_ARCH__ >= 800
-    constexpr float kBegin = 0x1.8p23f;
-    int sum[4];
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
         "{%10,%10,%10,%10};"
-        : "=r"(sum[0]), "=r"(sum[1]), "=r"(sum[2]), "=r"(sum[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(__float_as_int(kBegin)));
-#pragma unroll
-    for (int i = 0; i < 4; ++i) c[i] = __fsub_rn(__int_as_float(sum[i]), kBegin);
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(begin));
 #endif
 }
 
@@ -203,14 +196,14 @@ struct QuantWeights {
                 unsigned u0, u1, l0, l1;
                 Layout::unpack(u, block, u0, u1);
                 Layout::unpack(l, block, l0, l1);
-                float c[4];
+                int c[4];
                 mma_bytes(c, u0, l0, u1, l1, b[2 * block], b[2 * block + 1]);
                 const float du = scale_of(su, block), dl = scale_of(sl, block);
-                acc[0] = __fmaf_rn(c[0], __fmul_rn(du, da[block]), acc[0]);
-                acc[2] = __fmaf_rn(c[2], __fmul_rn(dl, da[block]), acc[2]);
+                acc[0] = __fmaf_rn(static_cast<float>(c[0]), __fmul_rn(du, da[block]), acc[0]);
+                acc[2] = __fmaf_rn(static_cast<float>(c[2]), __fmul_rn(dl, da[block]), acc[2]);
                 if constexpr (!kOne) {
-                    acc[1] = __fmaf_rn(c[1], __fmul_rn(du, db[block]), acc[1]);
-                    acc[3] = __fmaf_rn(c[3], __fmul_rn(dl, db[block]), acc[3]);
+                    acc[1] = __fmaf_rn(static_cast<float>(c[1]), __fmul_rn(du, db[block]), acc[1]);
+                    acc[3] = __fmaf_rn(static_cast<float>(c[3]), __fmul_rn(dl, db[block]), acc[3]);
                 }
             }
         }
