@@ -121,5 +121,17 @@ __device__ __forceinline__ void copy_bulk(unsigned to, const void* from, int byt
         : "memory");
 #endif
 }
+// To the same place in all blocks of the cluster that `blocks` has a bit for; the barrier there
+// counts what came there.
+__device__ __forceinline__ void copy_bulk_to(std::uint16_t blocks, unsigned to, const void* from,
+                                             int bytes, unsigned barrier, std::uint64_t policy) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+        ".L2::cache_hint [%0], [%1], %2, [%3], %4, %5;" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(barrier), "h"(blocks), "l"(policy)
+        : "memory");
+#endif
+}
 
 }  // namespace mr::cuda

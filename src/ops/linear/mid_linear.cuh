@@ -1,11 +1,10 @@
-// What the products for 5 to 64 tokens share, and the inside of that with quantised weights: how a
-// stage of the ring gets its inputs, and how a warp multiplies R tiles of weights with NT groups of
-// 8 tokens. The instructions that a result is made of, and their order, are those of
-// small_linear.cuh.
-//
-// A quantised input of 8 tokens and one granule of columns is kGroupBytes in shared memory: two
-// pieces of 512 bytes, in which lane 4 g + t finds 16 bytes of token g at lane * 16, and behind
-// them the tokens' scales, f32 [8 tokens, 4 blocks of 32 columns].
+// What the products for 5 tokens and more share, and the inside of those with quantised weights:
+// how prepared inputs lie in memory, and how a warp multiplies. A result is made as in
+// small_linear.cuh: the sums of 32 columns are exact integers, so it may be the tokens that are the
+// first operand of the tensor cores, 16 of them, and 8 rows of weights the second. Both then come
+// from shared memory as the instruction wants them, 16 bytes a lane; with the weights first, every
+// instruction had four moves before it. Lane 4 g + t has the results of tokens g and g + 8 with
+// rows 2 t and 2 t + 1.
 #pragma once
 
 #include "ops/linear/small_linear.cuh"
@@ -13,10 +12,7 @@
 
 namespace mr::cuda::small {
 
-// Blocks that share a strip of rows; each takes kBlockParts of the 8 parts of the columns.
-constexpr int kCluster = 8;
-constexpr int kBlockParts = kWarps / kCluster;
-static_assert(kBlockParts * kCluster == kWarps);
+constexpr int kPreparedRows = 256;  // tokens whose inputs are prepared at once
 
 // f16 and bf16 weights (mid_half.cu): one pass for up to kMidHalfRows tokens, whose inputs lie in
 // memory as rows, p.x_stride bytes apart.
@@ -27,7 +23,15 @@ void run_mid_half(const Context& ctx, const Params& p);
 // f16 and bf16 weights (wide_half.cu): any number of tokens, in passes of 256.
 template <typename T>
 void run_wide(const Context& ctx, const Params& all);
-std::size_t wide_scratch_bytes();  // what it needs beside the inputs
+
+// Quantised weights: up to kMidQuantRows tokens (mid_quant.cu), or up to 256 (wide_quant.cu), whose
+// inputs are prepared, p.x_stride bytes from granule to granule.
+constexpr int kMidQuantRows = 32;
+template <typename Layout>
+void run_mid_quant(const Context& ctx, const Params& p);
+struct WidePlan;
+template <typename Layout>
+void run_wide_quant(const Context& ctx, const Params& p, const WidePlan& plan);
 
 // How prepared inputs lie in memory.
 template <typename W>
@@ -45,138 +49,142 @@ struct Mid<HalfWeights<T>> {
             : row(to + static_cast<std::int64_t>(token) * stride) {}
         __device__ __forceinline__ std::byte* at(int c) const { return row + c * 2; }
     };
-    static int stride(std::int64_t k, int) {
+    static int stride(std::int64_t k) {
         return static_cast<int>((k + W::kGranule - 1) / W::kGranule * W::kGranule * 2);
     }
-    // What is added to p.x for the group of tokens that a pass begins with.
-    static std::int64_t group(int first, int stride) { return std::int64_t{first} * 8 * stride; }
 };
 
-// [granules][groups of 8 tokens][kGroupBytes], a granule's p.x_stride bytes apart.
+// [granules][groups of tokens][kGroupBytes], a granule's p.x_stride bytes apart. A group is 16
+// tokens: [4 blocks of 32 columns][32 lanes][16 bytes: tokens g and g + 8, twice], then their
+// scales, f32 [2 pieces of 64 columns][8 g][g, g + 8][2 blocks]. Of 8 tokens at most (kFew) it is
+// [2 pieces][32 lanes][2 blocks][8 bytes], scales [2 pieces][8 tokens][2 blocks].
 template <typename Layout>
 struct Mid<QuantWeights<Layout>> {
     using W = QuantWeights<Layout>;
-    static constexpr int kGroupBytes = 1024 + 8 * 4 * 4;
     static_assert(W::kGranule == 128);
+    template <bool kFew>
+    static constexpr int kGroupBytes = kFew ? 1024 + 128 : 2048 + 256;
 
+    template <bool kFew>
     struct Row {
         std::byte* group;
         int token, stride;
         __device__ Row(std::byte* to, int row, int bytes)
-            : group(to + row / 8 * kGroupBytes), token(row % 8), stride(bytes) {}
+            : group(to + row / 16 * kGroupBytes<kFew>), token(row % 16), stride(bytes) {}
         __device__ __forceinline__ std::byte* at(int c) const {
+            // Columns c to c + 3 are one word of a lane: the first or the second of its block.
             constexpr int kQuarter = 8 * W::kBlocks;  // bytes of a record that are one lane's
-            const int in = c % W::kGranule, place = Layout::input_place(in % W::kColumns);
-            const int piece = in / W::kColumns + place % kQuarter / 16;
-            return group + static_cast<std::int64_t>(c / W::kGranule) * stride + piece * 512 +
-                   (token * 4 + place / kQuarter) * 16 + place % 16;
+            const int place = Layout::input_place(c % W::kColumns);
+            const int lane = token % 8 * 4 + place / kQuarter, second = place / 4 % 2;
+            const int block = c % W::kGranule / 32;
+            const int in = kFew ? block / 2 * 512 + lane * 16 + block % 2 * 8 + second * 4
+                                : block * 512 + lane * 16 + second * 8 + token / 8 * 4;
+            return granule(c) + in;
         }
         __device__ __forceinline__ float* scale(int c) const {
-            return reinterpret_cast<float*>(group +
-                                            static_cast<std::int64_t>(c / W::kGranule) * stride +
-                                            1024 + token * 16 + c % W::kGranule / 32 * 4);
+            const int block = c % W::kGranule / 32, g = token % 8;
+            const int in = kFew ? 1024 + block / 2 * 64 + g * 8
+                                : 2048 + block / 2 * 128 + g * 16 + token / 8 * 8;
+            return reinterpret_cast<float*>(granule(c) + in + block % 2 * 4);
+        }
+        __device__ __forceinline__ std::byte* granule(int c) const {
+            return group + static_cast<std::int64_t>(c / W::kGranule) * stride;
         }
     };
-    static int stride(std::int64_t, int rows) { return (rows + 7) / 8 * kGroupBytes; }
-    static std::int64_t group(int first, int) { return std::int64_t{first} * kGroupBytes; }
-
-    template <int kNT>
-    static __device__ __forceinline__ void fetch(const Params& p, unsigned to, int granule,
-                                                 int share, int lane) {
-        const int bytes = (p.rows + 7) / 8 * kGroupBytes;  // of the pass, at most kNT groups
-        const std::byte* from =
-            static_cast<const std::byte*>(p.x) + static_cast<std::int64_t>(granule) * p.x_stride;
-#pragma unroll
-        for (int i = 0; i < (kNT * kGroupBytes + 512 * kCluster - 1) / (512 * kCluster); ++i) {
-            const int at = (share + kCluster * i) * 512 + lane * 16;
-            if (at < bytes) copy16(to + at, from + at);
-        }
+    template <bool kFew>
+    static int stride(int rows) {
+        return (rows + 15) / 16 * kGroupBytes<kFew>;
     }
 
-    template <int kR, int kNT>
-    static __device__ __forceinline__ void multiply(float (&acc)[kR][kNT][4], unsigned from,
-                                                    unsigned x, int lane) {
-        // Pieces of two blocks of 32 columns. Not unrolled: with the loads of the second before the
-        // products of the first the registers do not suffice.
-#pragma unroll 1
-        for (int piece = 0; piece < 2; ++piece) {
-            unsigned a[kR][2][4];
-            float du[kR][2], dl[kR][2];
-#pragma unroll
-            for (int r = 0; r < kR; ++r) {
-                weights(a[r], du[r], dl[r], from + r * W::kStageBytes, piece, lane);
-            }
-            const unsigned scales = x + 1024 + lane % 4 * 32 + piece * 8;
-#pragma unroll
-            for (int nt = 0; nt < kNT; ++nt) {
-                const uint4 v = load16(x + nt * kGroupBytes + piece * 512 + lane * 16);
-                const unsigned b[4] = {v.x, v.y, v.z, v.w};
-                const float2 first = load_two(scales + nt * kGroupBytes);  // of token 2t
-                const float2 second = load_two(scales + nt * kGroupBytes + 16);
-                const float da[2] = {first.x, first.y}, db[2] = {second.x, second.y};
+    // A lane's share of a group's piece: the first operand, and the scales of tokens g and g + 8.
+    template <bool kFew>
+    struct Tokens {
+        unsigned a[2][4];
+        float d[2][2];  // [token][block]
+        __device__ __forceinline__ void load(unsigned group, int piece, int lane) {
+            if constexpr (kFew) {
+                const uint4 v = load16(group + piece * 512 + lane * 16);
+                a[0][0] = v.x, a[0][2] = v.y, a[1][0] = v.z, a[1][2] = v.w;
+                a[0][1] = a[0][3] = a[1][1] = a[1][3] = 0;
+                unsigned first, second;
+                load8(first, second, group + 1024 + piece * 64 + lane / 4 * 8);
+                d[0][0] = __uint_as_float(first), d[0][1] = __uint_as_float(second);
+            } else {
 #pragma unroll
                 for (int block = 0; block < 2; ++block) {
-#pragma unroll
-                    for (int r = 0; r < kR; ++r) {
-                        const unsigned(&w)[4] = a[r][block];
-                        int c[4];
-                        mma_bytes(c, w[0], w[1], w[2], w[3], b[2 * block], b[2 * block + 1]);
-                        float(&to)[4] = acc[r][nt];
-                        const float u = du[r][block], l = dl[r][block];
-                        const float first_of = da[block], second_of = db[block];
-                        to[0] = __fmaf_rn(static_cast<float>(c[0]), __fmul_rn(u, first_of), to[0]);
-                        to[1] = __fmaf_rn(static_cast<float>(c[1]), __fmul_rn(u, second_of), to[1]);
-                        to[2] = __fmaf_rn(static_cast<float>(c[2]), __fmul_rn(l, first_of), to[2]);
-                        to[3] = __fmaf_rn(static_cast<float>(c[3]), __fmul_rn(l, second_of), to[3]);
-                    }
+                    const uint4 v = load16(group + (2 * piece + block) * 512 + lane * 16);
+                    a[block][0] = v.x, a[block][1] = v.y, a[block][2] = v.z, a[block][3] = v.w;
                 }
+                const uint4 v = load16(group + 2048 + piece * 128 + lane / 4 * 16);
+                d[0][0] = __uint_as_float(v.x), d[0][1] = __uint_as_float(v.y);
+                d[1][0] = __uint_as_float(v.z), d[1][1] = __uint_as_float(v.w);
+            }
+        }
+    };
+    // A lane's share of 8 rows of weights, a piece: the second operand, and the scales of rows 2 t
+    // and 2 t + 1. from: the granule's first record.
+    struct Rows {
+        unsigned b[2][2];
+        float d[2][2];  // [row][block]
+        __device__ __forceinline__ void load(unsigned from, int piece, int lane) {
+            constexpr bool kWhole = W::kBlocks == 2;  // a piece is a record, or half of one
+            const unsigned record = from + (kWhole ? piece * W::kRecord : 0);
+            const unsigned quants = record + lane * 16 + (kWhole ? 0 : piece * 8);
+            const unsigned scales = record + 512 + lane % 4 * (4 * W::kBlocks);
+            unsigned w[4] = {}, s[2];  // two f16 each
+            if constexpr (kWhole) {
+                const uint4 v = load16(quants);
+                w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
+                load8(s[0], s[1], scales);
+            } else {
+                load8(w[0], w[1], quants);
+                s[0] = load4(scales + piece * 4);
+                s[1] = load4(scales + 8 + piece * 4);
+            }
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                Layout::unpack(w, i, b[i][0], b[i][1]);
+                __half2 pair;
+                memcpy(&pair, &s[i], 4);
+                d[i][0] = __low2float(pair), d[i][1] = __high2float(pair);
+            }
+        }
+    };
+    // The sums of 32 columns are less than 2^22: 32 * 128 * 127 = 520,192 at most, also of 4-bit
+    // weights, which come times 16. Added to the bits of 1.5 * 2^23, an integer of that size makes
+    // the bits of 1.5 * 2^23 + itself. So the tensor cores begin there, and a subtraction makes
+    // f32 of a sum, at eight times the rate of a conversion.
+    static constexpr float kBegin = 0x1.8p23f;
+
+    // acc += a piece of a group of tokens and 8 rows. acc: tokens g, g + 8 x rows 2 t, 2 t + 1.
+    template <bool kFew, int kSums>
+    static __device__ __forceinline__ void multiply(float (&acc)[kSums], const Tokens<kFew>& x,
+                                                    const Rows& w) {
+#pragma unroll
+        for (int block = 0; block < 2; ++block) {
+            const unsigned(&a)[4] = x.a[block];
+            int bits[4];
+            mma_bytes(bits, a[0], a[1], a[2], a[3], w.b[block][0], w.b[block][1],
+                      __float_as_int(kBegin));
+            float c[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) c[i] = __fsub_rn(__int_as_float(bits[i]), kBegin);
+#pragma unroll
+            for (int i = 0; i < kSums; ++i) {
+                const float scale = __fmul_rn(w.d[i % 2][block], x.d[i / 2][block]);
+                acc[i] = __fmaf_rn(c[i], scale, acc[i]);
             }
         }
     }
 
   private:
-    // Two blocks of a tile: the first operand of their products, and the rows' scales.
-    static __device__ __forceinline__ void weights(unsigned (&a)[2][4], float (&du)[2],
-                                                   float (&dl)[2], unsigned from, int piece,
-                                                   int lane) {
-        // A piece is a record of q8_0x8, or half of one of q4_0x8.
-        constexpr bool kWhole = W::kBlocks == 2;
-        const unsigned record = from + (kWhole ? piece * W::kRecord : 0);
-        const unsigned quants = record + lane * 16 + (kWhole ? 0 : piece * 8);
-        const unsigned scales =
-            record + 512 + lane / 4 * (2 * W::kBlocks) + (kWhole ? 0 : piece * 4);
-        unsigned u[4] = {}, l[4] = {};
-        if constexpr (kWhole) {
-            const uint4 upper = load16(quants), lower = load16(quants + W::kHalf);
-            u[0] = upper.x, u[1] = upper.y, u[2] = upper.z, u[3] = upper.w;
-            l[0] = lower.x, l[1] = lower.y, l[2] = lower.z, l[3] = lower.w;
-        } else {
-            load8(u[0], u[1], quants);
-            load8(l[0], l[1], quants + W::kHalf);
-        }
-#pragma unroll
-        for (int block = 0; block < 2; ++block) {
-            Layout::unpack(u, block, a[block][0], a[block][2]);
-            Layout::unpack(l, block, a[block][1], a[block][3]);
-        }
-        load_pair(du, scales);
-        load_pair(dl, scales + W::kHalf);
+    static __device__ __forceinline__ unsigned load4(unsigned from) {
+        unsigned v;
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from));
+        return v;
     }
     static __device__ __forceinline__ void load8(unsigned& a, unsigned& b, unsigned from) {
         asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "r"(from));
-    }
-    static __device__ __forceinline__ float2 load_two(unsigned from) {
-        unsigned a, b;
-        load8(a, b, from);
-        return {__uint_as_float(a), __uint_as_float(b)};
-    }
-    static __device__ __forceinline__ void load_pair(float (&to)[2], unsigned from) {
-        unsigned v;
-        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from));
-        __half two[2];
-        memcpy(two, &v, 4);
-        to[0] = __half2float(two[0]);
-        to[1] = __half2float(two[1]);
     }
 };
 

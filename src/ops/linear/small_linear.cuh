@@ -30,14 +30,14 @@ __device__ __forceinline__ uint4 load16(unsigned from) {
     return v;
 }
 
-// 32 columns of 8-bit numbers; the sums are exact.
+// begin + the product of 32 columns of 8-bit numbers; the sums are exact.
 __device__ __forceinline__ void mma_bytes(int (&c)[4], unsigned a0, unsigned a1, unsigned a2,
-                                          unsigned a3, unsigned b0, unsigned b1) {
+                                          unsigned a3, unsigned b0, unsigned b1, int begin = 0) {
 #if __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
         "{%10,%10,%10,%10};"
         : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(0));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(begin));
 #endif
 }
 

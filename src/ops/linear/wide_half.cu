@@ -30,20 +30,6 @@
 namespace mr::cuda::small {
 namespace {
 
-constexpr int kPreparedRows = 256;  // tokens whose inputs are prepared at once
-
-// The stages in the order in which they are multiplied.
-struct Walk {
-    int strip, groups, strips, stages;
-    int in = 0;
-    __device__ bool valid() const { return strip < strips && stages > 0; }
-    __device__ void next() {
-        if (++in < stages) return;
-        in = 0;
-        strip += groups;
-    }
-};
-
 template <typename S>
 struct Bringer {
     const Params& p;
@@ -101,74 +87,6 @@ struct Bringer {
     }
 };
 
-// Where the ranks of a strip meet.
-template <typename S>
-struct Meeting {
-    const WidePlan& plan;
-    const WideBlock<S>& me;
-
-    // What rank r hands over, in turn 0 or 1.
-    __device__ __forceinline__ float4* handed(int r, int turn) const {
-        const int block = static_cast<int>(blockIdx.x) + (r - me.rank) * S::kHalves;
-        return plan.handed + (std::int64_t{block} * 2 + turn) * S::kHanded;
-    }
-    __device__ __forceinline__ void hand_over(const float (&sum)[S::kSums], int turn) const {
-        float4* to = handed(me.rank, turn) + threadIdx.x;
-#pragma unroll
-        for (int i = 0; i < S::kSums / 4; ++i) {
-            const float* v = sum + 4 * i;
-            __stcg(to + i * kMultipliers, float4{v[0], v[1], v[2], v[3]});
-        }
-    }
-    // A thread arrives for its block, and waits for all ranks.
-    __device__ __forceinline__ void arrive(int strip) const {
-        unsigned* at = plan.arrived + strip * S::kHalves + me.half;
-        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(at) : "memory");
-        unsigned seen = 0;
-        while (seen < kRanks) {
-            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(at) : "memory");
-        }
-    }
-    // The results of a tile (of the strip's 8) and this rank's tokens, by a warp.
-    template <typename T>
-    __device__ __forceinline__ void finish(const Params& p, const WideLayout<S>& shared, int strip,
-                                           int turn, int tile, int lane) const {
-        if (me.first_token >= p.rows) return;
-        float4 v[S::kChunks][kRanks][2];
-#pragma unroll
-        for (int r = 0; r < kRanks; ++r) {
-            const float4* from =
-                handed(r, turn) + me.rank * S::kChunks * 2 * kMultipliers + tile * 32 + lane;
-#pragma unroll
-            for (int c = 0; c < S::kChunks; ++c) {
-                v[c][r][0] = __ldcg(from + 2 * c * kMultipliers);
-                v[c][r][1] = __ldcg(from + (2 * c + 1) * kMultipliers);
-            }
-        }
-        constexpr int kStride = kFinishStride;
-        float* stage = shared.finish + tile * (kFinishBytes / 4);
-        float* to = stage + lane % 4 * 2 * kStride + row_of(lane / 4);
-#pragma unroll
-        for (int c = 0; c < S::kChunks; ++c) {
-            const int first = me.first_token + 16 * c;
-            if (first >= p.rows) break;
-            __syncwarp();
-#pragma unroll
-            for (int n = 0; n < 2; ++n) {
-                const float4 v0 = v[c][0][n], v1 = v[c][1][n], v2 = v[c][2][n], v3 = v[c][3][n];
-                float* at = to + n * 8 * kStride;
-                at[0] = (v0.x + v1.x) + (v2.x + v3.x);
-                at[kStride] = (v0.y + v1.y) + (v2.y + v3.y);
-                at[8] = (v0.z + v1.z) + (v2.z + v3.z);
-                at[kStride + 8] = (v0.w + v1.w) + (v2.w + v3.w);
-            }
-            __syncwarp();
-            finish_stage<T, kStride>(p, shared.where + 16 * c, stage,
-                                     strip * (kStrip / kTileRows) + tile, first, lane);
-        }
-    }
-};
-
 template <typename T, typename S>
 __device__ __forceinline__ void multiply_all(const Params& p, const WidePlan& plan,
                                              const WideLayout<S>& shared, const WideBlock<S>& me) {
@@ -189,7 +107,7 @@ __device__ __forceinline__ void multiply_all(const Params& p, const WidePlan& pl
         }
     };
     Place<S::kStages> place;
-    const Meeting<S> meeting{plan, me};
+    const Meeting<S, HalfSums> meeting{plan, me};
     int turn = 0;
 #pragma unroll 1
     for (int strip = me.group; strip < plan.strips; strip += me.groups, turn ^= 1) {
@@ -222,7 +140,10 @@ __device__ __forceinline__ void multiply_all(const Params& p, const WidePlan& pl
         for (int i = 0; i < S::kSums; ++i) even[i] += odd[i];
         meeting.hand_over(even, turn);
         multipliers_meet();
-        if (threadIdx.x == 0) meeting.arrive(strip);
+        if (threadIdx.x == 0) {
+            meeting.tell(strip);
+            meeting.wait(strip);
+        }
         multipliers_meet();
         if (me.rank < S::kTakers) {
             meeting.template finish<T>(p, shared, strip, turn, warp, lane);
@@ -328,12 +249,6 @@ void start(const Context& ctx, const Params& p, WidePlan plan) {
 
 }  // namespace
 
-// Behind the inputs: what blocks hand over, of at most 128 tokens each, and who has arrived.
-std::size_t wide_scratch_bytes() {
-    const auto blocks = static_cast<std::size_t>(this_gpu().multiprocessors);
-    return blocks * 2 * kStrip * 128 * 4 + kMostStrips * 4;
-}
-
 template <typename T>
 void run_wide(const Context& ctx, const Params& all) {
     MR_CHECK(ctx.scratch.size() >= mid_scratch_bytes(all.rows, all.k),
@@ -341,27 +256,21 @@ void run_wide(const Context& ctx, const Params& all) {
     for (int first = 0; first < all.rows; first += kPreparedRows) {
         Params p = pass_of(all, first, std::min(kPreparedRows, all.rows - first));
         p.x_stride = static_cast<int>((p.k + kGranule - 1) / kGranule * kGranule * 2);
-        std::byte* behind =
-            ctx.scratch.data() + mid_scratch_bytes(all.rows, all.k) - wide_scratch_bytes();
-        const int tiles = kStrip / kTileRows;
-        WidePlan plan{(p.tiles + tiles - 1) / tiles,
-                      reinterpret_cast<float4*>(behind + kMostStrips * 4),
-                      reinterpret_cast<unsigned*>(behind), kEvictFirst};
-        MR_CHECK(2 * plan.strips <= kMostStrips, "a product has at most half a million rows");
+        const WidePlan plan = wide_plan(ctx, all, p);
         launch(ctx, dim3(static_cast<unsigned>(p.rows)), dim3(kInputThreads), 0,
                wide_input_kernel<T>, p, ctx.scratch.data(), p.x_stride, plan.arrived,
                2 * plan.strips);
         p.x = ctx.scratch.data();
         if (p.rows <= 64) {
-            start<T, WideShape<64, 1, 4, 512, 176>>(ctx, p, plan);
+            start<T, HalfShape<64, 1, 4, 512, 176>>(ctx, p, plan);
         } else if (p.rows <= 96) {
-            start<T, WideShape<96, 1, 3, kWideThreads, 240>>(ctx, p, plan);
+            start<T, HalfShape<96, 1, 3, kWideThreads, 240>>(ctx, p, plan);
         } else if (p.rows <= 128) {
-            start<T, WideShape<128, 1, 3, kWideThreads, 240>>(ctx, p, plan);
+            start<T, HalfShape<128, 1, 3, kWideThreads, 240>>(ctx, p, plan);
         } else if (p.rows <= 192) {
-            start<T, WideShape<96, 2, 3, kWideThreads, 240>>(ctx, p, plan);
+            start<T, HalfShape<96, 2, 3, kWideThreads, 240>>(ctx, p, plan);
         } else {
-            start<T, WideShape<128, 2, 3, kWideThreads, 240>>(ctx, p, plan);
+            start<T, HalfShape<128, 2, 3, kWideThreads, 240>>(ctx, p, plan);
         }
     }
 }

@@ -1,0 +1,296 @@
+// linear_small() for 33 to 256 tokens with quantised weights: every weight is read from memory
+// once, and every result has the bits that small_linear.cu gives it.
+//
+// Ranks, parts, and how the four sums of a result meet are those of wide_half.cu, with granules of
+// 128 columns. The products are mma.sync: its sums may begin at any number, here at the one that
+// makes f32 of them (mid_linear.cuh), where those of wgmma would have to be set anew for each block
+// of 32 columns. Three instructions for each result and block remain, for its scales: for a layer
+// of Llama-2-7B and 256 tokens they alone take 155 us.
+//
+// A block has a warp that brings things in, and eight that multiply: 32 rows each and half of the
+// block's tokens. Weights come as they lie in memory, 8 rows by two granules at a time; so do
+// prepared inputs.
+//
+// More than 128 tokens: a cluster of two blocks, which have different tokens and share the weights.
+#include <algorithm>
+
+#include "core/cuda/cluster.cuh"
+#include "core/cuda/tma.cuh"
+#include "ops/linear/wide_strip.cuh"
+
+namespace mr::cuda::small {
+namespace {
+
+constexpr int kEights = kStrip / 8;  // 8 rows each
+
+// kWarpGroups: groups of 16 tokens of a warp; kEntry: threads as many as which would have all
+// registers; kRegisters: of a thread that multiplies.
+template <typename Layout, int kWarpGroups_, int kHalves, int kStages, int kEntry_, int kRegisters_>
+struct QuantShape
+    : WideShape<32 * kWarpGroups_, kHalves, kStages,
+                2 * (kEights * QuantWeights<Layout>::kHalf +
+                     2 * kWarpGroups_ * Mid<QuantWeights<Layout>>::template kGroupBytes<false>),
+                QuantWeights<Layout>::kGranule> {
+    using W = QuantWeights<Layout>;
+    static constexpr int kWarpGroups = kWarpGroups_, kEntry = kEntry_, kRegisters = kRegisters_;
+    static constexpr int kEightBytes = 2 * W::kHalf;  // of 8 rows, two granules
+    static constexpr int kWeightBytes = kEights * kEightBytes;
+    static constexpr int kGroupBytes = Mid<W>::template kGroupBytes<false>;
+    static constexpr int kGroups = 2 * kWarpGroups;
+    static constexpr int kInputBytes = kGroups * kGroupBytes;  // of a granule
+};
+
+// Who has which sums: a warp has two tiles, four times 8 rows, and half of the tokens.
+template <int kWarpGroups>
+struct QuantSums {
+    static __device__ __forceinline__ int warp(int tile, int chunk) {
+        return tile / 2 + chunk / kWarpGroups * 4;
+    }
+    static __device__ __forceinline__ int vector(int tile, int chunk) {
+        return chunk % kWarpGroups * 4 + tile % 2 * 2;
+    }
+    // Tokens g and g + 8, rows 2 t and 2 t + 1 of the n-th 8.
+    template <int kStride>
+    static __device__ __forceinline__ void put(float* stage, int n, int lane, float4 v) {
+        float* at = stage + lane / 4 * kStride + n * 8 + lane % 4 * 2;
+        *reinterpret_cast<float2*>(at) = {v.x, v.y};
+        *reinterpret_cast<float2*>(at + 8 * kStride) = {v.z, v.w};
+    }
+};
+
+template <typename S>
+struct QuantBringer {
+    using W = typename S::W;
+    const Params& p;
+    const WidePlan& plan;
+    const WideLayout<S>& shared;
+    const WideBlock<S>& me;
+    int lane;
+
+    // The stage's first granule.
+    __device__ __forceinline__ int granule(const Walk& at) const {
+        return at.in * kWarps + 2 * me.rank;
+    }
+    __device__ __forceinline__ int weight_bytes(const Walk& at) const {
+        const int records = static_cast<int>((p.k + W::kColumns - 1) / W::kColumns);
+        return min(2 * W::kRecords, records - granule(at) * W::kRecords) * W::kRecord;
+    }
+    __device__ __forceinline__ int input_granules(const Walk& at) const {
+        return min(2, static_cast<int>((p.k + W::kGranule - 1) / W::kGranule) - granule(at));
+    }
+    __device__ __forceinline__ int input_bytes() const {  // of a granule
+        const int groups = (p.rows + 15) / 16 - me.half * S::kGroups;
+        return min(groups, S::kGroups) * S::kGroupBytes;
+    }
+
+    // Lanes 0 to 15: 8 rows each.
+    __device__ __forceinline__ void bring_weights(const Walk& at, int slot) const {
+        const unsigned full = shared.full + 8 * slot;
+        const int bytes = weight_bytes(at);
+        if (lane == 0) barrier_expect(full, kEights * bytes + input_granules(at) * input_bytes());
+        __syncwarp();
+        if (lane >= kEights) return;
+        const int tile = at.strip * (kStrip / kTileRows) + lane / 2;
+        const int upper = tile * (p.finish == Finish::gate ? kTileRows / 2 : kTileRows);
+        const RowPointers rows = W::rows(p.w, p.k, p.n, upper, upper + p.lower, lane);
+        const std::byte* from =
+            (lane % 2 ? rows.lower : rows.upper) + std::int64_t{granule(at)} * W::kStep;
+        const unsigned to = shared.ring + slot * S::kStageBytes + lane * S::kEightBytes;
+        if constexpr (S::kHalves == 2) {
+            if (lane / (kEights / 2) == me.half)
+                copy_bulk_to(3, to, from, bytes, full, plan.policy);
+        } else {
+            copy_bulk(to, from, bytes, full, plan.policy);
+        }
+    }
+    // Lanes 16 and 17: a granule each.
+    __device__ __forceinline__ void bring_inputs(const Walk& at, int slot) const {
+        const int which = lane - kEights;
+        if (which < 0 || which >= input_granules(at)) return;
+        const std::byte* from = static_cast<const std::byte*>(p.x) +
+                                std::int64_t{granule(at) + which} * p.x_stride +
+                                me.half * S::kInputBytes;
+        copy_bulk(shared.ring + slot * S::kStageBytes + S::kWeightBytes + which * S::kInputBytes,
+                  from, input_bytes(), shared.full + 8 * slot);
+    }
+    __device__ __forceinline__ void run() const {
+        const Walk begin{me.group, me.groups, plan.strips, me.stages};
+        Walk ahead = begin, at = begin;
+#pragma unroll 1
+        for (int i = 0; i < S::kStages && ahead.valid(); ++i, ahead.next()) bring_weights(ahead, i);
+        wait_for_previous();
+        int filled = 0;
+#pragma unroll 1
+        for (; filled < S::kStages && at.valid(); ++filled, at.next()) bring_inputs(at, filled);
+        Place<S::kStages> place;
+        place.parity = 1;  // all have been filled once
+#pragma unroll 1
+        for (; at.valid(); at.next(), place.next()) {
+            barrier_wait(shared.empty + 8 * place.slot, place.parity ^ 1);
+            bring_weights(at, place.slot);
+            bring_inputs(at, place.slot);
+            __syncwarp();  // no lane still waits for what others have seen
+        }
+    }
+};
+
+template <typename S>
+__device__ __forceinline__ void multiply_all(const Params& p, const WidePlan& plan,
+                                             const WideLayout<S>& shared, const WideBlock<S>& me) {
+    using W = typename S::W;
+    using M = Mid<W>;
+    constexpr int kGroups = S::kWarpGroups;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+    const unsigned weights = shared.ring + warp % 4 * 4 * S::kEightBytes;
+    const unsigned tokens = shared.ring + S::kWeightBytes + warp / 4 * kGroups * S::kGroupBytes;
+    Place<S::kStages> place;
+    const Meeting<S, QuantSums<kGroups>> meeting{plan, me};
+    // A strip is finished when the next one has been multiplied: all ranks have handed over by
+    // then. That also keeps what is handed over until all have read it: who hands over strip s has
+    // waited for all ranks' strip s - 1, before which they read s - 2.
+    const auto finish = [&](int strip, int turn) {
+        if (threadIdx.x == 0) meeting.wait(strip);
+        multipliers_meet();
+        if (me.rank < S::kTakers) {
+            meeting.template finish<bf16>(p, shared, strip, turn, warp, lane);
+        }
+    };
+    int turn = 0, last = -1;
+#pragma unroll 1
+    for (int strip = me.group; strip < plan.strips; strip += me.groups, turn ^= 1) {
+        float even[kGroups][4][4] = {}, odd[kGroups][4][4] = {};
+        int left = static_cast<int>(p.k) - 2 * me.rank * W::kGranule;  // columns
+#pragma unroll 1
+        for (int i = 0; i < me.stages; ++i, left -= kWarps * W::kGranule) {
+            barrier_wait(shared.full + 8 * place.slot, place.parity);
+            const unsigned at = place.slot * S::kStageBytes;
+            // Pieces of 64 columns; those past the last have not come.
+            const auto multiply = [&](float(&acc)[kGroups][4][4], int granule, int piece) {
+                if (left <= granule * W::kGranule + piece * 64) return;
+                typename M::Rows rows[4];
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    rows[i].load(weights + at + i * S::kEightBytes + granule * W::kHalf, piece,
+                                 lane);
+                }
+#pragma unroll
+                for (int g = 0; g < kGroups; ++g) {
+                    typename M::template Tokens<false> x;
+                    x.load(tokens + at + granule * S::kInputBytes + g * S::kGroupBytes, piece,
+                           lane);
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) M::multiply(acc[g][i], x, rows[i]);
+                }
+            };
+#pragma unroll 1
+            for (int piece = 0; piece < 2; ++piece) multiply(even, 0, piece);
+#pragma unroll 1
+            for (int piece = 0; piece < 2; ++piece) multiply(odd, 1, piece);
+            __syncwarp();
+            const unsigned empty = shared.empty + 8 * place.slot;
+            if constexpr (S::kHalves == 1) {
+                if (lane == 0) barrier_arrive(empty);
+            } else {
+                if (lane < S::kHalves) barrier_arrive_at(empty, lane);
+            }
+            place.next();
+        }
+        float sum[S::kSums];
+#pragma unroll
+        for (int i = 0; i < S::kSums; ++i) {
+            sum[i] = even[i / 16][i / 4 % 4][i % 4] + odd[i / 16][i / 4 % 4][i % 4];
+        }
+        if (strip != me.group) finish(strip - me.groups, turn ^ 1);
+        meeting.hand_over(sum, turn);
+        asm volatile("bar.arrive 2, %0;" ::"n"(kMultipliers + 32) : "memory");
+        last = strip;
+    }
+    if (last >= 0) finish(last, turn ^ 1);
+}
+
+// The warp that tells other ranks what the multiplying ones have handed over: it takes a
+// microsecond until all of that has been written.
+template <typename S>
+__device__ __forceinline__ void tell_all(const WidePlan& plan, const WideBlock<S>& me) {
+    const Meeting<S, QuantSums<S::kWarpGroups>> meeting{plan, me};
+#pragma unroll 1
+    for (int strip = me.group; strip < plan.strips; strip += me.groups) {
+        asm volatile("bar.sync 2, %0;" ::"n"(kMultipliers + 32) : "memory");
+        if (threadIdx.x % 32 == 0) meeting.tell(strip);
+        __syncwarp();
+    }
+}
+
+template <typename S>
+__global__ void __launch_bounds__(S::kEntry, 1)
+    wide_quant_kernel(const __grid_constant__ Params p, const __grid_constant__ WidePlan plan) {
+    let_next_start();
+    extern __shared__ __align__(1024) std::byte memory[];
+    const WideLayout<S> shared(memory);
+    const WideBlock<S> me(p);
+    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    constexpr int kBringer = kMultipliers / 32;  // the warp
+    if (warp == kBringer && lane == 0) {
+        for (int i = 0; i < S::kStages; ++i) {
+            barrier_init(shared.full + 8 * i, 1);
+            barrier_init(shared.empty + 8 * i, S::kHalves * kMultipliers / 32);
+        }
+        barriers_ready();
+    }
+    __syncthreads();
+    if constexpr (S::kHalves > 1) cluster_barrier();
+    if (warp >= kBringer) {
+        give_registers<24>();
+        if (warp == kBringer) QuantBringer<S>{p, plan, shared, me, lane}.run();
+        if (warp == kBringer + 1) {
+            wait_for_previous();
+            tell_all<S>(plan, me);
+        }
+    } else {
+        take_registers<S::kRegisters>();
+        wait_for_previous();
+        stamp_begin(p.stamp);
+        const int i = static_cast<int>(threadIdx.x), token = me.first_token + i;
+        if (p.finish == Finish::qkv && i < S::kShare && token < p.rows) {
+            shared.where[i] = place_of(p, token);
+        }
+        multiply_all<S>(p, plan, shared, me);
+        stamp_end(p.stamp);
+    }
+    // This block stays until the copies and arrivals of the other one are here.
+    if constexpr (S::kHalves > 1) cluster_barrier();
+}
+
+template <typename S>
+void start(const Context& ctx, const Params& p, const WidePlan& plan) {
+    static const int most = [] {  // groups of blocks that run at once
+        allow_shared(wide_quant_kernel<S>, S::kBytes);
+        return most_clusters(wide_quant_kernel<S>, S::kHalves, kWideThreads, S::kBytes) / kRanks;
+    }();
+    const int groups = std::min(most, plan.strips);
+    launch_clusters(ctx, static_cast<unsigned>(groups * kRanks), S::kHalves, dim3(kWideThreads),
+                    S::kBytes, wide_quant_kernel<S>, p, plan);
+}
+
+}  // namespace
+
+template <typename Layout>
+void run_wide_quant(const Context& ctx, const Params& p, const WidePlan& plan) {
+    if (p.rows <= 64) {
+        start<QuantShape<Layout, 2, 1, 4, 512, 176>>(ctx, p, plan);
+    } else if (p.rows <= 96) {
+        start<QuantShape<Layout, 3, 1, 3, kWideThreads, 240>>(ctx, p, plan);
+    } else if (p.rows <= 128) {
+        start<QuantShape<Layout, 4, 1, 3, kWideThreads, 240>>(ctx, p, plan);
+    } else if (p.rows <= 192) {
+        start<QuantShape<Layout, 3, 2, 3, kWideThreads, 240>>(ctx, p, plan);
+    } else {
+        start<QuantShape<Layout, 4, 2, 3, kWideThreads, 240>>(ctx, p, plan);
+    }
+}
+template void run_wide_quant<Q8Layout>(const Context&, const Params&, const WidePlan&);
+template void run_wide_quant<Q4Layout>(const Context&, const Params&, const WidePlan&);
+
+}  // namespace mr::cuda::small

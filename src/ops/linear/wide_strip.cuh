@@ -1,0 +1,247 @@
+// What wide_half.cu and wide_quant.cu share: who a block is, where the ranks of a strip meet, and
+// what becomes of the sums of 16 tokens and a tile. wide_half.cu says what ranks and parts are.
+#pragma once
+
+#include "core/cuda/bulk.cuh"
+#include "ops/linear/mid_linear.cuh"
+#include "ops/linear/small_finish.cuh"
+
+namespace mr::cuda::small {
+
+constexpr int kMultipliers = 256;                     // threads: eight warps
+constexpr int kWideThreads = kMultipliers + 128;      // and one that brings things in, of four
+constexpr int kFinishStride = 20;                     // floats from token to token
+constexpr int kFinishBytes = 16 * kFinishStride * 4;  // of a warp: 16 tokens of a tile
+
+constexpr int kRanks = 4;
+constexpr int kStrip = 128;        // rows of a block
+constexpr int kMostStrips = 8192;  // of a product, twice where two blocks share weights
+
+// kTokensMost: of a block; kHalves: 2: the blocks of a cluster have a half of the tokens each, and
+// share the weights; kStages: of the ring; kStageBytes: two granules of the strip's weights and of
+// the inputs; kColumns: of a granule.
+template <int kTokensMost_, int kHalves_, int kStages_, int kStageBytes_, int kColumns_>
+struct WideShape {
+    static constexpr int kTokensMost = kTokensMost_, kHalves = kHalves_, kStages = kStages_;
+    static constexpr int kStageBytes = kStageBytes_, kColumns = kColumns_;
+    static constexpr int kSums = kTokensMost / 2;  // registers of a thread
+    // Tokens that a rank finishes, and ranks that have such.
+    static constexpr int kShare = (kTokensMost / kRanks + 15) / 16 * 16;
+    static constexpr int kTakers = kTokensMost / kShare;
+    static_assert(kShare * kTakers == kTokensMost);
+    static constexpr int kChunks = kShare / 16;  // 16 tokens each, 8 registers, 2 vectors
+    // What a block hands over, twice, since others may still read the last: float4 [takers]
+    // [chunks][2][threads].
+    static constexpr int kHanded = kTakers * kChunks * 2 * kMultipliers;
+    static constexpr int kBytes =
+        1024 + kStages * kStageBytes + 8 * kFinishBytes + kShare * 8 + 2 * kStages * 8;
+    static_assert(kBytes <= 222 * 1024);  // beside it a block that prepares inputs fits
+};
+
+struct WidePlan {
+    int strips;
+    float4* handed;
+    unsigned* arrived;     // ranks, of each strip and half
+    std::uint64_t policy;  // of the weights: inputs and sums stay in L2
+};
+// p: a pass of `all`, for which ctx.scratch has room (mid_linear.cu).
+WidePlan wide_plan(const Context& ctx, const Params& all, const Params& p);
+
+template <typename S>
+struct WideLayout {
+    unsigned ring, full, empty;
+    float* finish;
+    int2* where;
+    __device__ explicit WideLayout(std::byte* base) {
+        const unsigned start = shared_address(base);
+        ring = (start + 1023) / 1024 * 1024;
+        const int rest = static_cast<int>(ring - start) + S::kStages * S::kStageBytes;
+        finish = reinterpret_cast<float*>(base + rest);
+        where = reinterpret_cast<int2*>(base + rest + 8 * kFinishBytes);
+        full = start + rest + 8 * kFinishBytes + S::kShare * 8;
+        empty = full + S::kStages * 8;
+    }
+};
+
+// Who a block is.
+template <typename S>
+struct WideBlock {
+    int half, group, rank, groups;  // four clusters are a group
+    int stages;                     // of a strip
+    int first_token;                // that it finishes
+    __device__ explicit WideBlock(const Params& p) {
+        const int block = static_cast<int>(blockIdx.x), cluster = block / S::kHalves;
+        half = block % S::kHalves;
+        group = cluster / kRanks, rank = cluster % kRanks;
+        groups = static_cast<int>(gridDim.x) / (S::kHalves * kRanks);
+        const int granules = static_cast<int>((p.k + S::kColumns - 1) / S::kColumns);
+        stages = max(granules - 2 * rank + kWarps - 1, 0) / kWarps;
+        first_token = half * S::kTokensMost + rank * S::kShare;
+    }
+};
+
+// A place in the ring, and how often it has come round.
+template <int kStages>
+struct Place {
+    int slot = 0;
+    unsigned parity = 0;
+    __device__ __forceinline__ void next() {
+        if (++slot == kStages) slot = 0, parity ^= 1;
+    }
+};
+
+// The stages in the order in which they are multiplied.
+struct Walk {
+    int strip, groups, strips, stages;
+    int in = 0;
+    __device__ bool valid() const { return strip < strips && stages > 0; }
+    __device__ void next() {
+        if (++in < stages) return;
+        in = 0;
+        strip += groups;
+    }
+};
+
+__device__ __forceinline__ void multipliers_meet() {
+    asm volatile("bar.sync 1, %0;" ::"n"(kMultipliers) : "memory");
+}
+
+// The results of one tile and 16 tokens from `first` on, from stage [16 tokens][kStride], by a
+// warp. where: of the first of them.
+template <typename T, int kStride>
+__device__ __forceinline__ void finish_stage(const Params& p, const int2* where, const float* stage,
+                                             int tile, int first, int lane) {
+    if (p.finish == Finish::qkv) {
+        const int row = tile * kTileRows + 2 * (lane % 8);
+        if (row >= p.n) return;
+        float2 v[4], rotation[4];
+        int2 place[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int token = lane / 8 + 4 * i;
+            v[i] = *reinterpret_cast<const float2*>(stage + token * kStride + 2 * (lane % 8));
+            place[i] = first + token < p.rows ? where[token] : int2{};
+            rotation[i] = float2{};
+            if (is_rotated(p, row)) rotation[i] = rotation_of(p, row, place[i].x);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int token = first + lane / 8 + 4 * i;
+            if (token >= p.rows) break;
+            finish_pair<T>(p, place[i], row, token, v[i].x, v[i].y, rotation[i]);
+        }
+    } else if (p.finish == Finish::gate) {
+        const int row = tile * (kTileRows / 2) + lane % 8;
+        if (row >= p.out_cols) return;
+        float gate[4], up[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float* at = stage + (lane / 8 + 4 * i) * kStride + lane % 8;
+            gate[i] = at[0];
+            up[i] = at[8];
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int token = first + lane / 8 + 4 * i;
+            if (token < p.rows) finish_gate<T>(p, row, token, gate[i], up[i]);
+        }
+    } else {
+        const int row = tile * kTileRows + lane % 16;
+        if (row >= p.n) return;
+        float v[8], before[8];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const int token = first + lane / 16 + 2 * i;
+            v[i] = stage[(lane / 16 + 2 * i) * kStride + lane % 16];
+            before[i] = 0;
+            if (p.finish == Finish::add && token < p.rows) {
+                before[i] = static_cast<const float*>(
+                    p.out)[static_cast<std::int64_t>(token) * p.out_cols + row];
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const int token = first + lane / 16 + 2 * i;
+            if (token >= p.rows) break;
+            finish_one<T>(p, row, token, v[i], [&](const float*) { return before[i]; });
+        }
+    }
+}
+
+// Where the ranks of a strip meet. M says which warp has the sums of a tile and 16 tokens, two
+// vectors a thread, which of its vectors they are, and where they go in [16 tokens][kStride].
+template <typename S, typename M>
+struct Meeting {
+    const WidePlan& plan;
+    const WideBlock<S>& me;
+
+    // What rank r hands over, in turn 0 or 1.
+    __device__ __forceinline__ float4* handed(int r, int turn) const {
+        const int block = static_cast<int>(blockIdx.x) + (r - me.rank) * S::kHalves;
+        return plan.handed + (std::int64_t{block} * 2 + turn) * S::kHanded;
+    }
+    __device__ __forceinline__ void hand_over(const float (&sum)[S::kSums], int turn) const {
+        float4* to = handed(me.rank, turn) + threadIdx.x;
+#pragma unroll
+        for (int i = 0; i < S::kSums / 4; ++i) {
+            const float* v = sum + 4 * i;
+            __stcg(to + i * kMultipliers, float4{v[0], v[1], v[2], v[3]});
+        }
+    }
+    // A thread tells, for its block, that a strip's sums have been handed over; another waits until
+    // all ranks have.
+    __device__ __forceinline__ void tell(int strip) const {
+        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(arrived(strip)) : "memory");
+    }
+    __device__ __forceinline__ void wait(int strip) const {
+        unsigned seen = 0;
+        while (seen < kRanks) {
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+                         : "=r"(seen)
+                         : "l"(arrived(strip))
+                         : "memory");
+        }
+    }
+    __device__ __forceinline__ unsigned* arrived(int strip) const {
+        return plan.arrived + strip * S::kHalves + me.half;
+    }
+    // The results of a tile (of the strip's 8) and this rank's tokens, by a warp.
+    template <typename T>
+    __device__ __forceinline__ void finish(const Params& p, const WideLayout<S>& shared, int strip,
+                                           int turn, int tile, int lane) const {
+        if (me.first_token >= p.rows) return;
+        float4 v[S::kChunks][kRanks][2];
+#pragma unroll
+        for (int r = 0; r < kRanks; ++r) {
+#pragma unroll
+            for (int c = 0; c < S::kChunks; ++c) {
+                const int chunk = me.rank * S::kChunks + c;
+                const float4* from = handed(r, turn) + M::vector(tile, chunk) * kMultipliers +
+                                     M::warp(tile, chunk) * 32 + lane;
+                v[c][r][0] = __ldcg(from);
+                v[c][r][1] = __ldcg(from + kMultipliers);
+            }
+        }
+        constexpr int kStride = kFinishStride;
+        float* stage = shared.finish + tile * (kFinishBytes / 4);
+#pragma unroll
+        for (int c = 0; c < S::kChunks; ++c) {
+            const int first = me.first_token + 16 * c;
+            if (first >= p.rows) break;
+            __syncwarp();
+#pragma unroll
+            for (int n = 0; n < 2; ++n) {
+                const float4 v0 = v[c][0][n], v1 = v[c][1][n], v2 = v[c][2][n], v3 = v[c][3][n];
+                M::template put<kStride>(
+                    stage, n, lane,
+                    {(v0.x + v1.x) + (v2.x + v3.x), (v0.y + v1.y) + (v2.y + v3.y),
+                     (v0.z + v1.z) + (v2.z + v3.z), (v0.w + v1.w) + (v2.w + v3.w)});
+            }
+            __syncwarp();
+            finish_stage<T, kStride>(p, shared.where + 16 * c, stage,
+                                     strip * (kStrip / kTileRows) + tile, first, lane);
+        }
+    }
+};
+
+}  // namespace mr::cuda::small
