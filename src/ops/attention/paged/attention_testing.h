@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -176,7 +177,8 @@ class AttentionGpu : public GpuTest {
         }
         run.rows = first.back();
         if (max_keys > 0) run.batch.max_keys = max_keys;
-        run.batch.max_pages = (run.batch.max_keys + 31) / 32;
+        run.batch.max_pages =
+            static_cast<int>(std::bit_ceil(static_cast<unsigned>(run.batch.max_keys + 31) / 32));
         for (const Item& item : items) {
             // Pages past the sequence's own are not to be looked at.
             std::vector<std::int32_t> own(static_cast<std::size_t>(run.batch.max_pages),
