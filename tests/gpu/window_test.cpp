@@ -7,6 +7,7 @@
 
 #include "core/cuda/testing.h"
 #include "decode/scheduler_cases.h"
+#include "families.h"
 #include "gpu/engines.h"
 #include "model/io/random.h"
 
@@ -112,6 +113,47 @@ TEST_F(GpuWindows, AStepThatGoesRoundSendsNothing) {
     EXPECT_EQ(engine->ledger().since(before).host_to_device().bytes, 0u);
     EXPECT_EQ(scheduler.running(), 20u);
     EXPECT_GE(engine->cache().free_tokens(), free);
+}
+
+// Blocks that end where a prompt does, in both forms: as the CPU computes them.
+TEST_F(GpuWindows, AnItemHasItsMaskAndOrigin) {
+    model::ModelSpec spec = model::random_shape("random:stories-42m").first;
+    spec.layers = 2;
+    spec.vocab = kVocab;
+    const auto on_host =
+        std::make_shared<const model::Model>(model::random_model(spec, DType::f32, 11));
+    const test::OnDevice on_device = test::to_device(model::random_model(spec, DType::f32, 11));
+    const std::vector<std::int32_t> text = order_of(200, 1).prompt;
+    for (const int prompt : {5, 70, 97}) {
+        for (const int block : {4, 32}) {
+            ops::AttentionMask mask{ops::AttentionMask::Kind::block_causal, block};
+            mask.origin = prompt;
+            std::vector<float> rows[2];
+            for (const bool cuda : {false, true}) {
+                model::EngineOptions options;
+                options.context = 256;
+                options.max_logits = 64;
+                options.cuda = cuda;
+                options.kv_type = DType::f32;
+                const auto engine =
+                    cuda ? on_device.engine(options) : model::make_engine(on_host, options);
+                const model::SeqId seq = engine->cache().open();
+                const std::span<const std::int32_t> all(text);
+                const model::BatchItem first =
+                    model::prompt_item(seq, all.first(static_cast<std::size_t>(prompt)));
+                engine->submit({&first, 1});
+                model::BatchItem two{.seq = seq,
+                                     .tokens = all.subspan(static_cast<std::size_t>(prompt),
+                                                           static_cast<std::size_t>(2 * block)),
+                                     .logits = model::BatchItem::Logits::all};
+                two.mask = mask;
+                rows[cuda] = test::values(*engine, engine->submit({&two, 1}));
+            }
+            ASSERT_EQ(rows[0].size(), rows[1].size());
+            EXPECT_LT(test::relative_rms(rows[1], rows[0]), 0.002)
+                << "prompt " << prompt << " block " << block;
+        }
+    }
 }
 
 }  // namespace

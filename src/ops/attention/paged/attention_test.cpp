@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "core/half.h"
+#include "ops/attention/mask_testing.h"
 #include "ops/simd/testing.h"
 
 namespace mr::ops {
@@ -62,7 +63,8 @@ bool sees(const AttentionMask& mask, int query, int key, int end) {
         case AttentionMask::Kind::causal:
             return key <= query;
         case AttentionMask::Kind::block_causal:
-            return key / mask.block <= query / mask.block;
+            return std::floor(double(key - mask.origin) / mask.block) <=
+                   std::floor(double(query - mask.origin) / mask.block);
         case AttentionMask::Kind::full:
             return true;
     }
@@ -230,6 +232,25 @@ TEST(Attention, BitsDoNotDependOnHowTheSequenceIsCut) {
             }
         }
     });
+}
+
+TEST(Attention, BlocksFromEveryOrigin) {
+    const Shapes s{4, 2, 24, 32};
+    for (const AttentionMask& mask : reference::origin_masks()) {
+        SCOPED_TRACE(::testing::Message() << "block " << mask.block << " origin " << mask.origin);
+        Sequence seq(s, 75, 11);
+        std::vector<std::vector<float>> results;
+        for_each_isa([&] { results.push_back(run_chunks(s, DType::f32, seq, mask, 0.2f, {75})); });
+        expect_near_reference(s, DType::f32, seq, mask, 0.2f, results);
+        if (::testing::Test::HasFatalFailure()) return;
+        // Cut where a block ends, as blocks after a prompt are computed.
+        std::vector<int> blocks{mask.origin % mask.block};
+        if (blocks[0] == 0) blocks.clear();
+        for (int at = mask.origin % mask.block; at < 75; at += mask.block) {
+            blocks.push_back(std::min(mask.block, 75 - at));
+        }
+        EXPECT_TRUE(same_bits(results.back(), run_chunks(s, DType::f32, seq, mask, 0.2f, blocks)));
+    }
 }
 
 // A table of as few entries as a window and its chunks allow, each with a page that is written

@@ -1,4 +1,5 @@
 // The pages that attention over a cache reads, and every row of its results against f64.
+#include "ops/attention/mask_testing.h"
 #include "ops/attention/paged/attention_testing.h"
 
 namespace mr::cuda::paged {
@@ -27,6 +28,22 @@ TEST_F(AttentionGpu, EveryRowMatchesF64) {
                         FAIL() << "form " << static_cast<int>(form);
                     }
                 }
+            }
+        }
+    }
+}
+
+TEST_F(AttentionGpu, BlocksFromEveryOrigin) {
+    const std::vector<Item> items{{0, 131, 70}, {1, 75, 75}, {2, 33, 3}, {3, 100, 1}};
+    for (const auto& [dim, type] : {std::pair{64, kBf16}, {96, kF16}, {128, kBf16}, {40, kF32}}) {
+        const Shapes s{3, 1, dim, type, type};
+        memory_.reset();
+        const World w = make_world(s, {131, 75, 33, 100});
+        for (const AttentionMask& mask : ops::reference::origin_masks()) {
+            const std::vector<Want> wants = wanted(w, items, mask, s.scale(), kAllRows);
+            for (const Form form : kForms) {
+                expect_near(w, items, mask, wants, compute(form, w, items, mask));
+                if (HasFatalFailure()) FAIL() << "form " << static_cast<int>(form);
             }
         }
     }
