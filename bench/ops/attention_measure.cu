@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 #include <random>
@@ -34,8 +35,10 @@ struct Case {
 Case make_case(const Stream& stream, DeviceArena& memory, const AttentionShape& shape, int batch,
                int count, int keys) {
     Case c;
-    const int max_pages = (keys + kPage - 1) / kPage;
+    const int held = (keys + kPage - 1) / kPage;  // pages of a sequence
+    const int max_pages = static_cast<int>(std::bit_ceil(static_cast<unsigned>(held)));
     std::vector<std::int32_t> first, positions, sequence,
+        deal(static_cast<std::size_t>(batch) * static_cast<std::size_t>(held)),
         pages(static_cast<std::size_t>(batch) * static_cast<std::size_t>(max_pages));
     for (int s = 0; s < batch; ++s) {
         first.push_back(s * count);
@@ -45,9 +48,12 @@ Case make_case(const Stream& stream, DeviceArena& memory, const AttentionShape& 
         }
     }
     first.push_back(batch * count);
-    std::iota(pages.begin(), pages.end(), 0);
-    std::shuffle(pages.begin(), pages.end(), std::mt19937(7));
-    c.pages = static_cast<std::int64_t>(pages.size());
+    std::iota(deal.begin(), deal.end(), 0);
+    std::shuffle(deal.begin(), deal.end(), std::mt19937(7));
+    for (int s = 0; s < batch; ++s) {
+        std::copy_n(deal.begin() + s * held, held, pages.begin() + s * max_pages);
+    }
+    c.pages = static_cast<std::int64_t>(deal.size());
     c.batch.tokens = batch * count;
     c.batch.sequences = batch;
     c.batch.max_count = count;

@@ -30,7 +30,7 @@ enum class AttentionType { f32, f16, bf16 };
 enum class AttentionMask {
     full,          // always
     causal,        // j <= p
-    block_causal,  // j / block <= p / block
+    block_causal,  // floor((j - origin) / block) <= floor((p - origin) / block)
 };
 
 struct Attention {
@@ -58,6 +58,7 @@ struct Attention {
     int block = 1;   // of block_causal
     int window = 0;  // > 0: only keys with p - j < window
     int sinks = 0;   // the first keys, which a window leaves visible
+    int origin = 0;  // of block_causal: where a block begins, modulo `block`
 };
 
 // Writes out and lse. `stream` is a cudaStream_t. Calls may run beside one another; a captured call

@@ -87,7 +87,7 @@ void add_engine_options(const Command& command, SharedOptions& options) {
     command
         .add_option("--pool", options.pool,
                     "Tokens that the KV cache holds, over all sequences; 0: what fits, at most "
-                    "every sequence's context")
+                    "every sequence's context, or about two windows where the model has one")
         .range(std::int64_t{0}, std::int64_t{1} << 40);
     command
         .add_option("--kv-type", options.kv_type, "Type of the KV cache: f32, f16, bf16 (on a GPU)")

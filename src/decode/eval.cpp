@@ -59,8 +59,9 @@ class Evaluation {
   private:
     bool admit(Window& window) {
         window.seq = engine_.cache().open();
-        if (engine_.cache().try_reserve(window.seq,
-                                        static_cast<std::int64_t>(window.tokens.size()) - 1)) {
+        // Nobody shares its pages: none is kept that no token sees any more.
+        if (engine_.try_reserve(window.seq, 0,
+                                static_cast<std::int64_t>(window.tokens.size()) - 1)) {
             return true;
         }
         engine_.cache().close(window.seq);

@@ -50,6 +50,7 @@ struct Scheduler::Request {
     std::vector<model::Slot> draws;  // its own slot, and those of the requests that follow it
     Request* leader = nullptr;       // whose prompt is the same, and computed for both
     std::vector<Request*> followers;
+    bool shares = true;  // its prompt lies in pages that others may have, too
     std::optional<model::KvCache::PageCopy> copy;  // due when the leader's prompt is computed
 
     std::int64_t done = 0;                 // prompt tokens in the cache, or on their way
@@ -193,7 +194,7 @@ void Scheduler::admit() {
 // The request whose prompt is the same and still being computed.
 Scheduler::Request* Scheduler::leader_of(const Request& request) const {
     for (const RequestPtr& other : running_) {
-        if (!other->ended && !other->leader && !other->prefilled() &&
+        if (!other->ended && !other->leader && !other->prefilled() && other->shares &&
             other->prompt == request.prompt) {
             return other.get();
         }
@@ -201,27 +202,40 @@ Scheduler::Request* Scheduler::leader_of(const Request& request) const {
     return nullptr;
 }
 
-bool Scheduler::admit(Request& request) {
+// A sequence with room for prompt and answer. `copy`: a page of a known beginning that is to be
+// copied.
+bool Scheduler::reserve(Request& request, std::optional<model::KvCache::PageCopy>& copy) {
     model::KvCache& cache = engine_.cache();
     const auto tokens = static_cast<std::int64_t>(request.prompt.size());
-    request.seq = cache.open();
-    std::optional<model::KvCache::PageCopy> copy;
-    Request* const leader = leader_of(request);
-    bool room = true;
-    if (leader) {
-        room = cache.fork(request.seq, leader->seq, tokens, request.copy);
-    } else {
-        // The last token is computed in any case: its logits are what is wanted.
-        request.done =
-            cache.adopt(request.seq, request.prompt, request.form, engine_.cut(), tokens - 1, copy);
-    }
-    if (!room || !cache.try_reserve(request.seq, tokens + request.most - 1)) {
+    const std::int64_t length = tokens + request.most - 1;
+    for (const bool shares : {true, false}) {
+        request.seq = cache.open();
+        request.shares = shares;
+        request.leader = shares ? leader_of(request) : nullptr;
+        bool room = true;
+        if (request.leader) {
+            room = cache.fork(request.seq, request.leader->seq, tokens, request.copy);
+        } else if (shares) {
+            // The last token is computed in any case: its logits are what is wanted.
+            request.done = cache.adopt(request.seq, request.prompt, request.form, engine_.cut(),
+                                       tokens - 1, copy);
+        }
+        if (room && engine_.try_reserve(request.seq, shares ? tokens : 0, length)) return true;
         cache.close(request.seq);
         request.seq = -1;
         request.done = 0;
+        request.leader = nullptr;
         request.copy.reset();
-        return false;
+        copy.reset();
+        if (engine_.window() == 0) break;  // it needs as many pages alone
     }
+    return false;
+}
+
+bool Scheduler::admit(Request& request) {
+    const auto tokens = static_cast<std::int64_t>(request.prompt.size());
+    std::optional<model::KvCache::PageCopy> copy;
+    if (!reserve(request, copy)) return false;
     if (copy) engine_.copy_page(copy->to, copy->from);
     model::DrawParams params;
     params.sampling = request.options.sampling;
@@ -232,10 +246,9 @@ bool Scheduler::admit(Request& request) {
     request.slot = engine_.open_slot(request.seq, params);
     request.draws = {request.slot};
     request.ledger_before = engine_.ledger();
-    if (leader) {
-        request.leader = leader;
-        leader->followers.push_back(&request);
-        leader->draws.push_back(request.slot);
+    if (request.leader) {
+        request.leader->followers.push_back(&request);
+        request.leader->draws.push_back(request.slot);
         totals_.found += tokens;
     }
     totals_.found += request.done;
@@ -321,6 +334,9 @@ bool Scheduler::launch() {
         }
     }
     for (const auto& [request, piece] : pieces_) launched(*request, piece);
+    for (const RequestPtr& request : running_) {  // a prompt is published before it leaves
+        if (!request->ended && request->prefilled()) engine_.release(request->seq);
+    }
     return fed > 0;
 }
 
@@ -428,7 +444,7 @@ void Scheduler::finish(Request& r, StopReason reason) {
             other.leader = &next;
             if (other.copy) {
                 other.copy->from =
-                    cache.pages(next.seq)[next.prompt.size() / model::KvCache::kPageTokens];
+                    cache.page_at(next.seq, static_cast<std::int64_t>(next.prompt.size()));
             }
             next.followers.push_back(&other);
             next.draws.push_back(other.slot);

@@ -1,5 +1,7 @@
 // Many generations on one engine. Requests wait in the order in which they came; one that is
 // admitted has its pages for the prompt and all tokens it may make, so none ever runs out of them.
+// Where every layer has a window, its answer goes round in the pages of the window, and so does a
+// prompt for which there is no room otherwise.
 // A pass takes a token of every sequence that decodes, and beside them pieces of prompts. The text
 // of a request has the bits it has alone.
 #pragma once
@@ -57,6 +59,7 @@ class Scheduler {
     void heed_cancellations();
     void admit();
     bool admit(Request& request);
+    bool reserve(Request& request, std::optional<model::KvCache::PageCopy>& copy);
     Request* leader_of(const Request& request) const;
     bool launch();
     void add_pieces(std::int64_t budget);

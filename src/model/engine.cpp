@@ -23,21 +23,23 @@ void require_positions(const ModelSpec& spec, const EngineOptions& options) {
                         .remedy = "use at most that"});
 }
 
-// The largest pool whose engine fits into `available` bytes, at least one sequence's context.
+// The largest pool whose engine fits into `available` bytes, at least what one sequence needs.
 std::int64_t fitting_pool(const Model& model, EngineOptions options, std::uint64_t available) {
     const std::int64_t page = KvCache::kPageTokens;
-    const std::int64_t most = options.context * options.max_sequences;
+    // Twice, so that prompts up to the length of a circle are kept for others beside one.
+    const std::int64_t least = least_positions(model.spec, options);
+    const std::int64_t most = std::min(options.context, 2 * least) * options.max_sequences;
     const auto fits = [&](std::int64_t tokens) {
         options.pool = tokens;
         return plan_engine(model, options).total() <= available;
     };
     if (available == 0 || fits(most)) return most;
-    std::int64_t low = KvCache::pages_for(options.context), high = KvCache::pages_for(most);
+    std::int64_t low = KvCache::pages_for(least), high = KvCache::pages_for(most);
     while (high - low > 1) {
         const std::int64_t middle = low + (high - low) / 2;
         (fits(middle * page) ? low : high) = middle;
     }
-    return std::max(low * page, options.context);
+    return std::max(low * page, least);
 }
 
 void require_cpu_layers(const Model& model) {
@@ -47,6 +49,12 @@ void require_cpu_layers(const Model& model) {
 
 std::uint64_t available_bytes(const EngineOptions& options) {
     return options.cuda ? cuda::require_device().free_bytes : cpu_info().memory_bytes;
+}
+
+// Pages of a circle in which a pass has `rows` rows of a sequence: those that the first row sees
+// are still there when the last one is stored.
+std::int64_t circle_pages(std::int64_t window, std::int64_t rows) {
+    return ops::pages_spanned(window - 1 + rows);
 }
 
 // A pool of what fits leaves the driver room on a GPU: allocations are rounded up there, and code
@@ -60,8 +68,10 @@ EngineOptions with_defaults(const Model& model, const EngineOptions& wanted,
     EngineOptions options = wanted;
     if (options.threads <= 0) options.threads = cpu_info().cores;
     if (options.context <= 0) options.context = model.spec.context;
-    if (options.pool > 0) options.context = std::min(options.context, options.pool);
     options.max_sequences = std::max(options.max_sequences, 1);
+    if (options.pool > 0 && options.pool < least_positions(model.spec, options)) {
+        options.context = std::min(options.context, options.pool);
+    }
     options.max_batch = static_cast<int>(std::clamp<std::int64_t>(
         options.max_batch, 1,
         std::max<std::int64_t>(options.context, 1) * std::int64_t{options.max_sequences}));
@@ -115,8 +125,20 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<const Model> model, const En
     return make_device_engine(std::move(model), std::move(weights), options);
 }
 
+std::int64_t least_positions(const ModelSpec& spec, const EngineOptions& options) {
+    const std::int64_t window = spec.widest_window();
+    if (window == 0) return options.context;
+    // The largest pass, whatever else it is rounded up to (with_defaults()).
+    const std::int64_t rows =
+        std::max({std::int64_t{options.max_batch}, std::int64_t{options.max_sequences}, kCut});
+    return std::min(options.context, circle_pages(window, rows) * KvCache::kPageTokens);
+}
+
 Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options)
-    : model_(std::move(model)), options_(options), pool_(options_.threads) {
+    : model_(std::move(model)),
+      options_(options),
+      pool_(options_.threads),
+      window_(model_->spec.widest_window()) {
     const auto most = static_cast<std::size_t>(options_.max_sequences) * 2;
     pass_.items.reserve(most);
     pass_.seqs.reserve(most);
@@ -144,9 +166,41 @@ void Engine::require_tokens(std::span<const std::int32_t> ids) const {
     }
 }
 
+bool Engine::try_reserve(SeqId seq, std::int64_t kept, std::int64_t length) {
+    if (window_ > 0) {
+        const std::int64_t circle = circle_pages(window_, kept > 0 ? 1 : options_.max_batch);
+        if (KvCache::pages_for(kept) + circle < KvCache::pages_for(length)) {
+            return cache_->try_reserve_circle(seq, kept, circle);
+        }
+    }
+    return cache_->try_reserve(seq, length);
+}
+
+void Engine::release(SeqId seq) {
+    if (window_ == 0) return;
+    cache_->release_before(seq, std::max<std::int64_t>(cache_->length(seq) - window_ + 1, 0));
+}
+
 std::int64_t Engine::logit_rows(const BatchItem& item) {
     if (item.logits == BatchItem::Logits::all) return static_cast<std::int64_t>(item.tokens.size());
     return item.logits == BatchItem::Logits::last || !item.draw.empty() ? 1 : 0;
+}
+
+// Room in the cache for the item's tokens, and the table of its sequence.
+void Engine::make_room(const BatchItem& item, ops::BatchSeq& seq) {
+    const std::int64_t end = std::int64_t{seq.position} + seq.count;
+    // A circle turns only when it must: until a prompt is published, its pages stay.
+    const KvCache::Circle circle = cache_->circle(item.seq);
+    if (circle.pages > 0 && KvCache::pages_for(end) > circle.end) release(item.seq);
+    cache_->reserve(item.seq, end);
+    seq.pages = cache_->table(item.seq);
+    seq.base = static_cast<std::int32_t>(cache_->base(item.seq));
+    if (seq.base == 0) return;
+    const std::int64_t window = !item.mask             ? window_
+                                : item.mask->sinks > 0 ? 0
+                                                       : std::int64_t{item.mask->window};
+    MR_CHECK(window > 0 && seq.position - window + 1 >= seq.base,
+             "no token sees a position whose page was given back");
 }
 
 // Lays the batch out, one row a token, given items before fed ones, and makes room in the cache.
@@ -201,10 +255,7 @@ Tensor Engine::submit(std::span<const BatchItem> items) {
     MR_CHECK(given_tokens <= options_.max_batch, "a pass has at most max_batch given tokens");
     MR_CHECK(rows <= options_.max_logits, "a pass asks for at most max_logits rows");
     MR_CHECK(drawn <= options_.max_logits, "as many rows can be drawn from");
-    for (std::size_t i = 0; i < pass_.items.size(); ++i) {
-        cache_->reserve(pass_.items[i]->seq, pass_.seqs[i].position + pass_.seqs[i].count);
-        pass_.seqs[i].pages = cache_->pages(pass_.items[i]->seq);
-    }
+    for (std::size_t i = 0; i < pass_.items.size(); ++i) make_room(*pass_.items[i], pass_.seqs[i]);
     const Tensor logits = run(pass_);
     for (std::size_t i = 0; i < pass_.items.size(); ++i) {
         const BatchItem& item = *pass_.items[i];

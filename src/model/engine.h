@@ -24,7 +24,9 @@ struct EngineOptions {
     bool cuda = false;         // compute on the GPU
     int threads = 0;           // 0: all cores
     std::int64_t context = 0;  // positions of one sequence at most; 0: the model's own
-    std::int64_t pool = 0;     // positions in the cache; 0: what fits, at most sequences x context
+    // Positions in the cache; 0: what fits, at most sequences x context, or where every layer has a
+    // window sequences x twice what one of them needs (least_positions()).
+    std::int64_t pool = 0;
     int max_sequences = 1;
     int max_batch = 256;  // given tokens in one pass; longer prompts are cut
     int max_logits = 0;   // rows of logits in one pass; 0: max_sequences
@@ -65,6 +67,17 @@ class Engine {
     void require_tokens(std::span<const std::int32_t> ids) const;
     // Positions that one sequence can have: the context, or less where positions are learned.
     std::int64_t most_positions() const;
+    // Positions that a token sees in any layer, its own included; 0: all before it.
+    std::int64_t window() const { return window_; }
+
+    // Makes room in the cache for positions [0, length) of a sequence that has committed nothing,
+    // or the beginning of what it keeps; false, and nothing taken, where there is none. Where every
+    // layer has a window, what follows the first `kept` positions may go round in as many pages as
+    // the window and the rows of a pass need (KvCache::try_reserve_circle): behind those that are
+    // kept a pass has one token of the sequence, or a piece of a prompt where none is.
+    bool try_reserve(SeqId seq, std::int64_t kept, std::int64_t length);
+    // Gives back the pages that no query to come sees; none where a layer sees everything.
+    void release(SeqId seq);
 
     // Runs one pass. On a GPU it returns once the pass is launched. The sequences' pages must be
     // reserved or free; Error (device) where no page is left. Returns logits f32 [rows, vocab] of
@@ -120,6 +133,7 @@ class Engine {
         std::int64_t tokens = 0;          // rows of all items
     };
     virtual Tensor run(const Pass& pass) = 0;
+    void make_room(const BatchItem& item, ops::BatchSeq& seq);
     static std::int64_t logit_rows(const BatchItem& item);
     // Where the draws of item i of the pass stand in their sequence: Philox's index.
     static std::int64_t draw_position(const Pass& pass, std::size_t i) {
@@ -132,10 +146,15 @@ class Engine {
     Ledger ledger_;
     std::unique_ptr<KvCache> cache_;
     Context ctx_;
+    const std::int64_t window_;  // ModelSpec::widest_window()
 
   private:
     Pass pass_;
 };
+
+// Positions that a sequence of `context` needs in the cache at least: all, or where every layer has
+// a window those of a circle for the largest pass (options.max_batch).
+std::int64_t least_positions(const ModelSpec& spec, const EngineOptions& options);
 
 // What such an engine will hold.
 MemoryPlan plan_engine(const Model& model, const EngineOptions& options);

@@ -1,10 +1,10 @@
 #include "model/kv_cache.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 
 #include "core/error.h"
-#include "core/splitmix.h"
 
 namespace mr::model {
 namespace {
@@ -13,21 +13,16 @@ Shape layer_shape(const ModelSpec& spec, std::int64_t pages) {
     return {pages, spec.kv_heads, KvCache::kPageTokens, spec.head_dim};
 }
 
-template <typename Map>
-void erase_one(Map& map, std::uint64_t key, std::int32_t value) {
-    const auto range = map.equal_range(key);
-    for (auto it = range.first; it != range.second; ++it) {
-        if (it->second != value) continue;
-        map.erase(it);
-        return;
-    }
-}
-
 }  // namespace
 
 std::uint64_t KvCache::bytes(const ModelSpec& spec, std::int64_t pages, DType dtype) {
     return 2 * static_cast<std::uint64_t>(spec.layers) *
            Arena::tensor_bytes(dtype, layer_shape(spec, pages));
+}
+
+std::int64_t KvCache::table_entries(std::int64_t pages, std::int64_t context) {
+    const std::int64_t held = std::max<std::int64_t>(std::min(pages, pages_for(context)), 1);
+    return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(held)));
 }
 
 KvCache::KvCache(const ModelSpec& spec, std::int64_t pages, int sequences, std::int64_t context,
@@ -48,7 +43,7 @@ KvCache::KvCache(const ModelSpec& spec, std::int64_t pages, int sequences, std::
     }
     sequences_.resize(static_cast<std::size_t>(sequences));
     for (Sequence& sequence : sequences_) {  // nothing allocates in a step
-        sequence.pages.reserve(static_cast<std::size_t>(std::min(pages, pages_for(context))));
+        sequence.table.resize(static_cast<std::size_t>(table_entries(pages, context)));
     }
     pages_.resize(static_cast<std::size_t>(pages));
     free_.reserve(static_cast<std::size_t>(pages));
@@ -67,8 +62,9 @@ const KvCache::Sequence& KvCache::at(SeqId id) const { return const_cast<KvCache
 SeqId KvCache::open() {
     for (std::size_t i = 0; i < sequences_.size(); ++i) {
         if (sequences_[i].open) continue;
-        sequences_[i].open = true;
-        sequences_[i].length = 0;
+        Sequence& sequence = sequences_[i];
+        sequence.open = true;
+        sequence.length = sequence.base = sequence.end = sequence.circle = sequence.kept = 0;
         return static_cast<SeqId>(i);
     }
     throw Error::device({.field = "sequences",
@@ -80,10 +76,14 @@ SeqId KvCache::open() {
 void KvCache::close(SeqId id) {
     Sequence& sequence = at(id);
     // From the back: of a chain, the pages behind are given away before those in front.
-    while (!sequence.pages.empty()) {
-        drop(sequence.pages.back());
-        sequence.pages.pop_back();
+    if (sequence.circle > 0) {
+        for (std::int64_t i = sequence.end; i-- > sequence.end - sequence.circle;) {
+            drop(sequence.page(i));
+        }
+        sequence.end = std::max(sequence.kept, sequence.first());
+        sequence.circle = 0;
     }
+    pop_to(sequence, sequence.first());
     sequence.open = false;
 }
 
@@ -105,6 +105,17 @@ std::int32_t KvCache::take() {
     }
     page(index).holders = 1;
     return index;
+}
+
+void KvCache::push(Sequence& sequence, std::int32_t index) {
+    MR_CHECK(sequence.end - sequence.first() < static_cast<std::int64_t>(sequence.table.size()),
+             "the table of a sequence has an entry for every page it holds");
+    sequence.page(sequence.end++) = index;
+}
+
+// Gives back the pages from `end` on.
+void KvCache::pop_to(Sequence& sequence, std::int64_t end) {
+    while (sequence.end > end) drop(sequence.page(--sequence.end));
 }
 
 std::int32_t KvCache::take_page() {
@@ -143,20 +154,31 @@ void KvCache::unkeep(std::int32_t index) {
     --kept_count_;
 }
 
-// The page is not found any more.
-void KvCache::forget(std::int32_t index) {
-    Page& p = page(index);
-    if (p.count == kPageTokens) erase_one(known_, key_of(p.parent, p.form, p.tokens), index);
-    erase_one(children_, p.parent, index);
-    p.serial = 0;
-}
-
 bool KvCache::try_reserve(SeqId id, std::int64_t length) {
     Sequence& sequence = at(id);
-    const std::int64_t missing =
-        pages_for(length) - static_cast<std::int64_t>(sequence.pages.size());
+    const std::int64_t missing = pages_for(length) - sequence.end;
+    if (sequence.circle > 0) {
+        for (std::int64_t i = 0; i < missing; ++i, ++sequence.end) {
+            const std::int64_t again = sequence.end - sequence.circle;
+            MR_CHECK(again < sequence.first(),
+                     "a circle has room for what the rows of a pass see together");
+            sequence.page(sequence.end) = sequence.page(again);
+        }
+        return true;
+    }
     if (!available(missing)) return false;
-    for (std::int64_t i = 0; i < missing; ++i) sequence.pages.push_back(take());
+    for (std::int64_t i = 0; i < missing; ++i) push(sequence, take());
+    return true;
+}
+
+bool KvCache::try_reserve_circle(SeqId id, std::int64_t kept, std::int64_t pages) {
+    Sequence& sequence = at(id);
+    MR_CHECK(pages > 0 && sequence.circle == 0 && sequence.end <= pages_for(kept),
+             "a sequence gets its circle once, behind what it keeps");
+    if (!available(pages_for(kept) - sequence.end + pages)) return false;
+    while (sequence.end < pages_for(kept) + pages) push(sequence, take());
+    sequence.kept = pages_for(kept);
+    sequence.circle = pages;
     return true;
 }
 
@@ -168,17 +190,26 @@ void KvCache::reserve(SeqId id, std::int64_t length) {
                          .remedy = "use a larger --ctx or --pool"});
 }
 
+void KvCache::release_before(SeqId id, std::int64_t position) {
+    Sequence& sequence = at(id);
+    MR_CHECK(position <= sequence.length, "what is given back is committed");
+    const std::int64_t before = sequence.first();
+    const std::int64_t first = std::max(position / kPageTokens, before);
+    sequence.base = first * kPageTokens;
+    const std::int64_t own = sequence.circle > 0 ? sequence.kept : sequence.end;
+    // From the back, as in close().
+    for (std::int64_t i = std::min(first, own); i-- > before;) drop(sequence.page(i));
+}
+
 void KvCache::truncate(SeqId id, std::int64_t length) {
     Sequence& sequence = at(id);
     MR_CHECK(length >= 0, "a length is not negative");
+    MR_CHECK(length >= sequence.base, "positions before the base are gone");
     sequence.length = std::min(sequence.length, length);
-    while (static_cast<std::int64_t>(sequence.pages.size()) > pages_for(sequence.length)) {
-        drop(sequence.pages.back());
-        sequence.pages.pop_back();
-    }
+    if (sequence.circle == 0) pop_to(sequence, pages_for(sequence.length));
     if (sequence.length % kPageTokens == 0) return;
     // What follows will be written into this page: it holds something else then.
-    const std::int32_t last = sequence.pages.back();
+    const std::int32_t last = sequence.page(sequence.length / kPageTokens);
     MR_CHECK(page(last).holders == 1, "the page that is written to is the sequence's own");
     if (page(last).serial) forget(last);
 }
@@ -188,196 +219,49 @@ std::int64_t KvCache::length(SeqId id) const { return at(id).length; }
 void KvCache::advance(SeqId id, std::int64_t count) {
     Sequence& sequence = at(id);
     sequence.length += count;
-    MR_CHECK(pages_for(sequence.length) <= static_cast<std::int64_t>(sequence.pages.size()),
+    MR_CHECK(pages_for(sequence.length) <= sequence.end,
              "room was reserved before the sequence advanced");
 }
 
-std::span<const std::int32_t> KvCache::pages(SeqId id) const { return at(id).pages; }
+std::int64_t KvCache::base(SeqId id) const { return at(id).base; }
+
+std::int64_t KvCache::held(SeqId id) const {
+    std::int64_t pages = 0;
+    at(id).each([&](std::int32_t) { ++pages; });
+    return pages;
+}
+
+std::span<const std::int32_t> KvCache::table(SeqId id) const { return at(id).table; }
+
+std::int32_t KvCache::page_at(SeqId id, std::int64_t position) const {
+    const Sequence& sequence = at(id);
+    MR_CHECK(position >= sequence.base && position < sequence.end * kPageTokens,
+             "the sequence holds a page for the position");
+    return sequence.page(position / kPageTokens);
+}
+
+KvCache::TablePart KvCache::table_part(SeqId id, std::int64_t end) const {
+    const Sequence& sequence = at(id);
+    const auto entries = static_cast<std::int64_t>(sequence.table.size());
+    const std::int64_t last = end < 0 ? sequence.end : pages_for(end);
+    MR_CHECK(sequence.first() <= last && last <= sequence.end,
+             "the sequence has room for the positions");
+    // Whoever goes on by itself needs those that a circle will write next, too.
+    const std::int64_t first =
+        end < 0 ? std::min(sequence.first(), sequence.end - sequence.circle) : sequence.first();
+    const std::span<const std::int32_t> table(sequence.table);
+    const std::int64_t from = ops::table_entry(first, entries);
+    if (from + last - first > entries) return {0, table};  // it goes round the end of the table
+    return {from,
+            table.subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(last - first))};
+}
+
+KvCache::Circle KvCache::circle(SeqId id) const { return {at(id).end, at(id).circle}; }
 
 ops::PagedKv KvCache::layer(int index) const { return layers_[static_cast<std::size_t>(index)]; }
 
 std::int64_t KvCache::free_tokens() const {
     return (static_cast<std::int64_t>(free_.size()) + kept_count_) * kPageTokens;
-}
-
-// ---- equal prefixes --------------------------------------------------------------------------
-
-std::uint64_t KvCache::key_of(std::uint64_t parent, Form form, const std::int32_t* tokens) {
-    std::uint64_t key = splitmix(parent * 2 + static_cast<std::uint64_t>(form));
-    for (int i = 0; i < kPageTokens; ++i)
-        key = splitmix(key ^ static_cast<std::uint32_t>(tokens[i]));
-    return key;
-}
-
-std::int32_t KvCache::find(std::uint64_t parent, Form form, const std::int32_t* tokens) const {
-    const auto range = known_.equal_range(key_of(parent, form, tokens));
-    for (auto it = range.first; it != range.second; ++it) {
-        const Page& p = pages_[static_cast<std::size_t>(it->second)];
-        if (p.parent == parent && p.form == form &&
-            std::equal(p.tokens, p.tokens + kPageTokens, tokens)) {
-            return it->second;
-        }
-    }
-    return kNone;
-}
-
-void KvCache::make_known(std::int32_t index, std::uint64_t parent, Form form,
-                         std::span<const std::int32_t> tokens) {
-    Page& p = page(index);
-    // A page that is known already was adopted behind a page that was forgotten since.
-    if (p.serial) forget(index);
-    p.serial = next_serial_++;
-    p.parent = parent;
-    p.form = form;
-    p.count = static_cast<std::int32_t>(tokens.size());
-    std::copy(tokens.begin(), tokens.end(), p.tokens);
-    if (p.count == kPageTokens) known_.emplace(key_of(parent, form, p.tokens), index);
-    children_.emplace(parent, index);
-}
-
-void KvCache::publish(SeqId id, std::span<const std::int32_t> tokens, Form form, bool with_part) {
-    const Sequence& sequence = at(id);
-    tokens = tokens.first(std::min(tokens.size(), static_cast<std::size_t>(sequence.length)));
-    std::uint64_t parent = 0;
-    std::size_t i = 0;
-    for (; tokens.size() >= kPageTokens; ++i, tokens = tokens.subspan(kPageTokens)) {
-        const std::int32_t known = find(parent, form, tokens.data());
-        if (known == kNone) make_known(sequence.pages[i], parent, form, tokens.first(kPageTokens));
-        parent = page(known == kNone ? sequence.pages[i] : known).serial;
-    }
-    if (with_part && !tokens.empty()) make_known(sequence.pages[i], parent, form, tokens);
-}
-
-std::int64_t KvCache::adopt(SeqId id, std::span<const std::int32_t> tokens, Form form,
-                            std::int64_t cut, std::int64_t most, std::optional<PageCopy>& copy) {
-    Sequence& sequence = at(id);
-    MR_CHECK(sequence.pages.empty() && sequence.length == 0, "an empty sequence adopts a prefix");
-    copy.reset();
-    most = std::min(most, static_cast<std::int64_t>(tokens.size()));
-    std::vector<std::int32_t> chain;
-    std::uint64_t parent = 0;
-    std::int64_t length = 0;
-    while (length + kPageTokens <= static_cast<std::int64_t>(tokens.size())) {
-        const std::int32_t known = find(parent, form, tokens.data() + length);
-        if (known == kNone) break;
-        chain.push_back(known);
-        parent = page(known).serial;
-        length += kPageTokens;
-    }
-    // A page that begins as the text goes on, where a prefix may end inside of a page.
-    std::int32_t part = kNone;
-    std::int64_t part_tokens = 0;
-    const auto children = children_.equal_range(parent);
-    const bool parts = cut % kPageTokens != 0;
-    for (auto it = children.first; parts && it != children.second; ++it) {
-        const Page& p = page(it->second);
-        if (p.form != form) continue;
-        const auto rest = tokens.subspan(static_cast<std::size_t>(length));
-        const auto same = std::mismatch(rest.begin(), rest.end(), p.tokens, p.tokens + p.count);
-        const auto count = static_cast<std::int64_t>(same.first - rest.begin());
-        if (count <= part_tokens) continue;
-        part = it->second;
-        part_tokens = count;
-    }
-    std::int64_t take_length = std::min(length + part_tokens, most) / cut * cut;
-    const std::int64_t whole = take_length / kPageTokens;
-    const bool broken = take_length % kPageTokens != 0;
-    const std::int32_t source = !broken ? kNone
-                                        : (whole < static_cast<std::int64_t>(chain.size())
-                                               ? chain[static_cast<std::size_t>(whole)]
-                                               : part);
-    chain.resize(static_cast<std::size_t>(whole));
-    for (const std::int32_t index : chain) {
-        hold(index);
-        sequence.pages.push_back(index);
-    }
-    if (broken) {
-        // Held while another page is taken: it must not be the one that is given away for it.
-        hold(source);
-        if (available(1)) {
-            copy = PageCopy{take(), source};
-            sequence.pages.push_back(copy->to);
-        } else {
-            take_length = whole * kPageTokens / cut * cut;
-        }
-        drop(source);
-    }
-    while (static_cast<std::int64_t>(sequence.pages.size()) > pages_for(take_length)) {
-        drop(sequence.pages.back());
-        sequence.pages.pop_back();
-    }
-    sequence.length = take_length;
-    return take_length;
-}
-
-bool KvCache::fork(SeqId to, SeqId from, std::int64_t length, std::optional<PageCopy>& copy) {
-    copy.reset();
-    const Sequence& source = at(from);
-    Sequence& sequence = at(to);
-    MR_CHECK(sequence.pages.empty() && sequence.length == 0, "an empty sequence becomes a fork");
-    MR_CHECK(pages_for(length) <= static_cast<std::int64_t>(source.pages.size()),
-             "what is forked has its pages");
-    const std::int64_t whole = length / kPageTokens;
-    if (length % kPageTokens != 0 && !available(1)) return false;
-    for (std::int64_t i = 0; i < whole; ++i) {
-        const std::int32_t index = source.pages[static_cast<std::size_t>(i)];
-        hold(index);
-        sequence.pages.push_back(index);
-    }
-    if (length % kPageTokens != 0) {
-        copy = PageCopy{take(), source.pages[static_cast<std::size_t>(whole)]};
-        sequence.pages.push_back(copy->to);
-    }
-    return true;
-}
-
-void KvCache::forget_all() {
-    for (std::size_t i = 0; i < pages_.size(); ++i) {
-        const auto index = static_cast<std::int32_t>(i);
-        if (!pages_[i].serial) continue;
-        forget(index);
-        if (pages_[i].holders > 0) continue;
-        unkeep(index);
-        free_.push_back(index);
-    }
-}
-
-void KvCache::check_books() const {
-    std::vector<std::int32_t> holders(pages_.size(), 0);
-    for (const Sequence& sequence : sequences_) {
-        MR_CHECK(sequence.open || sequence.pages.empty(), "a closed sequence holds no page");
-        MR_CHECK(!sequence.open ||
-                     pages_for(sequence.length) <= static_cast<std::int64_t>(sequence.pages.size()),
-                 "committed positions have pages");
-        for (const std::int32_t index : sequence.pages) ++holders[static_cast<std::size_t>(index)];
-    }
-    std::vector<char> idle(pages_.size(), 0);
-    for (const std::int32_t index : free_) {
-        MR_CHECK(!idle[static_cast<std::size_t>(index)]++, "a page is free once");
-        MR_CHECK(!pages_[static_cast<std::size_t>(index)].serial, "a free page is not published");
-    }
-    std::int64_t kept = 0;
-    for (std::int32_t index = oldest_; index != kNone;
-         index = pages_[static_cast<std::size_t>(index)].kept_after) {
-        MR_CHECK(!idle[static_cast<std::size_t>(index)]++,
-                 "a kept page is neither free nor kept twice");
-        MR_CHECK(pages_[static_cast<std::size_t>(index)].serial, "a kept page is published");
-        ++kept;
-    }
-    MR_CHECK(kept == kept_count_, "kept pages are counted");
-    std::int64_t lost = 0;
-    std::size_t published = 0, whole = 0;
-    for (std::size_t i = 0; i < pages_.size(); ++i) {
-        const bool spare = pages_[i].holders == 1 && holders[i] == 0;
-        lost += spare;
-        MR_CHECK(spare || pages_[i].holders == holders[i], "a page counts its holders");
-        MR_CHECK(idle[i] == (pages_[i].holders == 0), "a page without holders is free or kept");
-        published += pages_[i].serial != 0;
-        whole += pages_[i].serial != 0 && pages_[i].count == kPageTokens;
-    }
-    MR_CHECK(lost == taken_count_, "no page is lost");
-    MR_CHECK(whole == known_.size() && published == children_.size(),
-             "published pages can be found");
 }
 
 }  // namespace mr::model

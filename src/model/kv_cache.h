@@ -1,5 +1,6 @@
-// The paged KV cache: one pool of pages, allocated once, and the book of every sequence. Sequences
-// with equal prefixes share pages.
+// The paged KV cache: one pool of pages, allocated once, and the book of every sequence: its
+// committed length, its base (the first position whose page it still holds) and its pages.
+// Sequences with equal prefixes share pages.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,10 @@ class KvCache {
         return pages_for(tokens) + sequences - 1;
     }
 
+    // Entries of the circular table of a sequence (ops/attention/paged/page_table.h): a power of
+    // two, and no fewer than the pages that one sequence can hold at once.
+    static std::int64_t table_entries(std::int64_t pages, std::int64_t context);
+
     // At most `sequences` at a time, each of at most `context` positions. The pages lie in memory
     // of its own, or in the bytes() at `memory`, which may be a device's: it never looks into them.
     KvCache(const ModelSpec& spec, std::int64_t pages, int sequences, std::int64_t context,
@@ -35,17 +40,43 @@ class KvCache {
 
     SeqId open();          // a new, empty sequence
     void close(SeqId id);  // gives its pages back; published ones can be found until they are taken
-    // Makes room for positions [0, length); where no page is left it takes none and says no.
+    // Makes room for positions [base, length); where no page is left it takes none and says no.
     bool try_reserve(SeqId id, std::int64_t length);
+    // Makes room for positions [base, kept) as above, and for all that follow in `pages` pages of
+    // the sequence's own, once and for all: page i behind `kept` is written again as page i +
+    // `pages`, when room is made for that one and release_before() has passed page i. So no shared
+    // or published page is ever written again: those lie before `kept`.
+    bool try_reserve_circle(SeqId id, std::int64_t kept, std::int64_t pages);
     // ... and throws Error (device) instead of saying no.
     void reserve(SeqId id, std::int64_t length);
-    // Forgets positions from `length` on and gives back the pages behind them. The page that
-    // `length` lies in must be the sequence's own.
+    // Gives back the whole pages before `position`, which is committed at most: no query to come
+    // sees them. Those that are shared lose a holder, those that are published can be found until
+    // they are taken, those of a circle stay the sequence's own.
+    void release_before(SeqId id, std::int64_t position);
+    // Forgets positions from `length` on, not before the base, and gives back the pages behind
+    // them (a circle keeps its own). The page that `length` lies in must be the sequence's own.
     void truncate(SeqId id, std::int64_t length);
 
     std::int64_t length(SeqId id) const;  // committed positions
     void advance(SeqId id, std::int64_t count);
-    std::span<const std::int32_t> pages(SeqId id) const;
+    std::int64_t base(SeqId id) const;                    // a multiple of kPageTokens
+    std::int64_t held(SeqId id) const;                    // pages that it has, shared ones included
+    std::span<const std::int32_t> table(SeqId id) const;  // [table_entries()]
+    std::int32_t page_at(SeqId id, std::int64_t position) const;
+    // The part of the table that has the pages of positions [base, end), for whoever sends it
+    // elsewhere: entries [first, first + pages.size()). `end` -1: all for which there is room, and
+    // those that a circle will write next.
+    struct TablePart {
+        std::int64_t first;
+        std::span<const std::int32_t> pages;
+    };
+    TablePart table_part(SeqId id, std::int64_t end = -1) const;
+    // Pages below `end` have their entries. From there on page i takes the entry of page i - pages;
+    // 0 pages: there is no circle.
+    struct Circle {
+        std::int64_t end, pages;
+    };
+    Circle circle(SeqId id) const;
     ops::PagedKv layer(int index) const;
     DType dtype() const { return dtype_; }
     std::int64_t page_count() const { return static_cast<std::int64_t>(pages_.size()); }
@@ -56,8 +87,9 @@ class KvCache {
     std::int32_t take_page();
 
     // The positions [0, length) of the sequence were computed from `tokens` in this form: its whole
-    // pages can be found from now on, whether or not the sequence goes on. `with_part`: its last
-    // page, too, where that is not whole; the sequence is written no more.
+    // pages can be found from now on, whether or not the sequence goes on; not those of a circle.
+    // `with_part`: the sequence is written no more, and its last page, too, where that is not
+    // whole, and those of a circle. Pages before the base are published already or never.
     void publish(SeqId id, std::span<const std::int32_t> tokens, Form form, bool with_part = false);
     // Gives an empty sequence the pages that hold the longest known prefix of `tokens` in this
     // form, a multiple of `cut` and at most `most` positions long, and returns its length. Where
@@ -68,7 +100,8 @@ class KvCache {
     std::int64_t adopt(SeqId id, std::span<const std::int32_t> tokens, Form form, std::int64_t cut,
                        std::int64_t most, std::optional<PageCopy>& copy);
     // Makes the empty sequence `to` share the pages that hold the first `length` positions of
-    // `from`, as they are or will be. A last page that is not whole is not shared but taken anew:
+    // `from`, as they are or will be; `from` has given back none of them, and none lies in its
+    // circle. A last page that is not whole is not shared but taken anew:
     // `copy` says so, and is due when it is written. Commits nothing. False: no page was left.
     bool fork(SeqId to, SeqId from, std::int64_t length, std::optional<PageCopy>& copy);
 
@@ -83,8 +116,23 @@ class KvCache {
     static constexpr std::int32_t kNone = -1;
     struct Sequence {
         bool open = false;
-        std::int64_t length = 0;
-        std::vector<std::int32_t> pages;
+        std::int64_t length = 0, base = 0;
+        std::int64_t end = 0;             // pages [base / kPageTokens, end) have entries
+        std::int64_t circle = 0;          // pages that go round
+        std::int64_t kept = 0;            // pages before those
+        std::vector<std::int32_t> table;  // [table_entries()]
+
+        std::int64_t first() const { return base / kPageTokens; }
+        std::int32_t& page(std::int64_t i) {
+            return table[ops::table_entry(static_cast<std::size_t>(i), table.size())];
+        }
+        std::int32_t page(std::int64_t i) const { return const_cast<Sequence*>(this)->page(i); }
+        // Calls use(page number) for all that it holds, from the front.
+        template <typename Use>
+        void each(Use&& use) const {
+            for (std::int64_t i = first(); i < (circle > 0 ? kept : end); ++i) use(page(i));
+            for (std::int64_t i = end - circle; i < end; ++i) use(page(i));
+        }
     };
     struct Page {
         std::int32_t holders = 0;  // sequences that have it
@@ -101,6 +149,8 @@ class KvCache {
     const Sequence& at(SeqId id) const;
     Page& page(std::int32_t index) { return pages_[static_cast<std::size_t>(index)]; }
     bool available(std::int64_t count) const;
+    void push(Sequence& sequence, std::int32_t index);
+    void pop_to(Sequence& sequence, std::int64_t end);
     std::int32_t take();
     void drop(std::int32_t index);
     void hold(std::int32_t index);

@@ -163,6 +163,15 @@ void scale_llama3(const RopeSpec& rope, RopeFrequencies& out) {
 
 }  // namespace
 
+std::int64_t ModelSpec::widest_window() const {
+    std::int64_t widest = 0;
+    for (const LayerSpec& layer : layer_specs()) {
+        if (layer.mask.window == 0 || layer.mask.sinks > 0) return 0;
+        widest = std::max<std::int64_t>(widest, layer.mask.window);
+    }
+    return widest;
+}
+
 std::uint64_t ModelSpec::parameters() const {
     const auto n = [](int value) { return static_cast<std::uint64_t>(value); };
     const auto norm_size = [&](NormKind kind) {

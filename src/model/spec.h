@@ -86,6 +86,9 @@ struct ModelSpec : LayerSpec {
     std::vector<LayerSpec> layer_specs() const;  // [layers]
     LayerSpec common() const;                    // as layer(), of a layer that has nothing own
 
+    // Positions that a query sees at most in any layer, its own included; 0: all before it.
+    std::int64_t widest_window() const;
+
     int q_dim() const { return heads * head_dim; }
     int kv_dim() const { return kv_heads * head_dim; }
     std::uint64_t parameters() const;

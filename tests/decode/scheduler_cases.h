@@ -102,6 +102,56 @@ inline std::vector<decode::Generated> run_orders(model::Engine& engine,
     return out;
 }
 
+// A request as a plain sequence gives it, which holds all its pages: without a scheduler, with
+// nothing shared and nothing given back. The prompt is one pass.
+inline decode::Generated run_plainly(model::Engine& engine, const Order& order) {
+    const auto tokens = static_cast<std::int64_t>(order.prompt.size());
+    model::KvCache& cache = engine.cache();
+    const model::SeqId seq = cache.open();
+    cache.reserve(seq, tokens + order.options.max_tokens - 1);
+    model::DrawParams params{.sampling = order.options.sampling,
+                             .window = order.options.repeat_window};
+    const auto recent = std::min(tokens, std::int64_t{params.window});
+    params.recent.assign(order.prompt.end() - recent, order.prompt.end());
+    const model::Slot slot = engine.open_slot(seq, params);
+    const model::BatchItem prompt{
+        .seq = seq,
+        .tokens = order.prompt,
+        .logits = model::BatchItem::Logits::none,
+        .form = engine.cut() == 1 ? model::Form::prompt : model::form_of_prompt(tokens),
+        .draw = {&slot, 1}};
+    const model::BatchItem fed{
+        .seq = seq, .logits = model::BatchItem::Logits::none, .feed = slot, .draw = {&slot, 1}};
+    decode::Generated out;
+    for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(order.options.max_tokens); ++i) {
+        engine.submit({i == 0 ? &prompt : &fed, 1});
+        const ops::Sampled drawn = engine.wait(slot, i);
+        out.ids.push_back(drawn.id);
+        out.confidence.push_back(drawn.confidence);
+    }
+    engine.close_slot(slot);
+    cache.close(seq);
+    return out;
+}
+
+// Every text has the bits of a plain sequence; those that were cancelled have the beginning of it.
+inline void expect_as_plain(std::span<const Order> orders,
+                            const std::vector<decode::Generated>& got, model::Engine& plain) {
+    for (std::size_t i = 0; i < orders.size(); ++i) {
+        SCOPED_TRACE("request " + std::to_string(i) + ", a prompt of " +
+                     std::to_string(orders[i].prompt.size()));
+        const decode::Generated want = run_plainly(plain, orders[i]);
+        const bool cut_short = got[i].reason == decode::StopReason::cancelled;
+        ASSERT_TRUE(!cut_short || orders[i].cancelled >= 0);
+        ASSERT_LE(got[i].ids.size(), want.ids.size());
+        ASSERT_TRUE(cut_short || got[i].ids.size() == want.ids.size());
+        ASSERT_TRUE(std::equal(got[i].ids.begin(), got[i].ids.end(), want.ids.begin()));
+        ASSERT_TRUE(
+            std::equal(got[i].confidence.begin(), got[i].confidence.end(), want.confidence.begin()))
+            << "the bits differ";
+    }
+}
+
 // `alone` has an engine to itself for each request, without anything in its cache.
 template <typename Fresh>
 void expect_as_alone(std::span<const Order> orders, const std::vector<decode::Generated>& got,

@@ -127,8 +127,9 @@ TEST(DevicePlan, ActivationsAreTheSumOfTheBuffers) {
     add(100 * 32, 4), add(5, 8);                  // rope, nll
     for (int i = 0; i < 2; ++i) {                 // the arrays of passes and of steps
         add(7, 4), add(7, 4), add(7, 4);          // ids, positions, sequence
-        add(2 * 4, 4), add(3 * 6, 4), add(7, 4);  // first, pages (4 + 2), rows
+        add(2 * 4, 4), add(3 * 4, 4), add(7, 4);  // first, tables of 4 entries, rows
     }
+    add(2 * 3, 4);  // circles
     EXPECT_EQ(DeviceBuffers::activation_bytes(model, options), want);
     options.check_nan = true;
     add(1, 8);

@@ -52,7 +52,7 @@ TEST_F(Cache, SaysNoAndTakesNothingWhereNoPageIsLeft) {
     const SeqId a = cache_.open(), b = cache_.open();
     EXPECT_TRUE(cache_.try_reserve(a, 10 * kPage));
     EXPECT_FALSE(cache_.try_reserve(b, 7 * kPage));
-    EXPECT_TRUE(cache_.pages(b).empty());
+    EXPECT_EQ(cache_.held(b), 0);
     EXPECT_EQ(cache_.free_tokens(), 6 * kPage);
     EXPECT_TRUE(cache_.try_reserve(b, 6 * kPage));
     EXPECT_THROW(cache_.reserve(b, 7 * kPage), Error);
@@ -66,7 +66,7 @@ TEST_F(Cache, EqualPrefixesShareWholePages) {
     EXPECT_EQ(adopt(second, tokens, kPage), 3 * kPage);
     EXPECT_EQ(cache_.length(second), 3 * kPage);
     EXPECT_FALSE(copy_);
-    for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(cache_.pages(second)[i], cache_.pages(first)[i]);
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(cache_.table(second)[i], cache_.table(first)[i]);
     // One that differs in its second page shares the first.
     auto other = tokens;
     other[kPage + 3] = 999;
@@ -87,7 +87,7 @@ TEST_F(Cache, APrefixThatEndsInsideOfAPageIsCopied) {
     const auto tokens = text(2 * kPage + 10);
     const SeqId first = computed(cache_, tokens);
     cache_.publish(first, tokens, Form::prompt, true);
-    const std::int32_t part = cache_.pages(first)[2];
+    const std::int32_t part = cache_.table(first)[2];
     cache_.close(first);
     auto longer = tokens;
     longer.resize(static_cast<std::size_t>(2 * kPage + 7));
@@ -97,7 +97,7 @@ TEST_F(Cache, APrefixThatEndsInsideOfAPageIsCopied) {
     EXPECT_EQ(adopt(second, longer), 2 * kPage + 7);
     ASSERT_TRUE(copy_);
     EXPECT_EQ(copy_->from, part);
-    EXPECT_EQ(copy_->to, cache_.pages(second)[2]);
+    EXPECT_EQ(copy_->to, cache_.table(second)[2]);
     EXPECT_NE(copy_->to, copy_->from);
 }
 
@@ -125,9 +125,9 @@ TEST_F(Cache, AForkSharesWholePagesAndHasALastOneOfItsOwn) {
     const SeqId follower = cache_.open();
     ASSERT_TRUE(cache_.fork(follower, leader, static_cast<std::int64_t>(tokens.size()), copy_));
     ASSERT_TRUE(copy_);
-    EXPECT_EQ(copy_->from, cache_.pages(leader)[2]);
-    EXPECT_EQ(copy_->to, cache_.pages(follower)[2]);
-    EXPECT_EQ(cache_.pages(follower)[1], cache_.pages(leader)[1]);
+    EXPECT_EQ(copy_->from, cache_.table(leader)[2]);
+    EXPECT_EQ(copy_->to, cache_.table(follower)[2]);
+    EXPECT_EQ(cache_.table(follower)[1], cache_.table(leader)[1]);
     EXPECT_EQ(cache_.length(follower), 0) << "nothing is computed yet";
     cache_.close(leader);
     EXPECT_EQ(cache_.free_tokens(), (16 - 3) * kPage);

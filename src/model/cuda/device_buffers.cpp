@@ -40,7 +40,7 @@ void DeviceTensors::each(const Model& model, const EngineOptions& options, Take&
     if (spec.rope.rotary > 0) tensor(rope, {options.context, spec.rope.rotary / 2, 2});
     array(nll, rows);
     if (options.check_nan) array(not_finite, 1);
-    max_pages = static_cast<int>(KvCache::pages_for(options.context));
+    max_pages = static_cast<int>(KvCache::table_entries(device_pages(options), options.context));
     for (Arrays* a : {&pass, &decode}) {
         array(a->ids, tokens);
         array(a->positions, tokens);
@@ -49,6 +49,7 @@ void DeviceTensors::each(const Model& model, const EngineOptions& options, Take&
         array(a->pages, std::int64_t{most} * max_pages);
         array(a->rows, std::max(rows, tokens));
     }
+    array(circles, 2 * std::int64_t{most});
 }
 
 std::uint64_t DeviceBuffers::activation_bytes(const Model& model, const EngineOptions& options) {

@@ -67,11 +67,14 @@ struct DeviceTensors {
     struct Arrays {
         std::int32_t *ids, *positions, *sequence;  // [tokens]
         std::int32_t* first;  // [2 (sequences + 1)]: those of all parts, one after another
-        std::int32_t* pages;  // [sequences, max_pages]
+        std::int32_t* pages;  // [sequences, max_pages], circular tables
         std::int32_t* rows;   // [max_logits]: which rows get logits; targets
     };
     Arrays pass, decode;  // of given tokens, and of the rows that are fed
-    int max_pages = 0;    // of a sequence
+    int max_pages = 0;    // entries of a sequence's table
+    // Of each row that is fed, [sequences, 2]: pages from the first number on take the entry of the
+    // page that is the second number before them (KvCache::Circle).
+    std::int32_t* circles = nullptr;
 
     // Every buffer once: take(bytes) gives its place.
     template <typename Take>

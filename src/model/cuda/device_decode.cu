@@ -2,44 +2,28 @@
 // replayed, with its account.
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <string>
 
 #include "core/cuda/kernel.cuh"
 #include "core/error.h"
 #include "model/cuda/device_resident.h"
+#include "model/cuda/device_rows.cuh"
 #include "model/not_finite.h"
 #include "ops/embedding/embedding_cuda.h"
 
 namespace mr::model {
 namespace {
 
-__global__ void advance_kernel(std::int32_t* positions, const cuda::SampleRow* sample, int rows) {
-    cuda::wait_for_previous();
-    cuda::let_next_start();
-    const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-    if (i < rows && sample[i].active) ++positions[i];
+using rows::Rows;
+
+Rows rows_of(const DeviceTensors& of) {
+    return {of.decode.positions, of.decode.pages, reinterpret_cast<int2*>(of.circles),
+            of.max_pages};
 }
 
-// Position and pages of row `last` go where those of row `hole` were, and its own place sleeps: one
-// key, in the spare page.
-__global__ void leave_kernel(std::int32_t* positions, std::int32_t* pages, int max_pages, int hole,
-                             int last, std::int32_t spare) {
-    cuda::wait_for_previous();
-    std::int32_t* const from = pages + static_cast<std::int64_t>(last) * max_pages;
-    std::int32_t* const to = pages + static_cast<std::int64_t>(hole) * max_pages;
-    if (hole != last) {
-        for (int i = static_cast<int>(threadIdx.x); i < max_pages;
-             i += static_cast<int>(blockDim.x)) {
-            to[i] = from[i];
-        }
-        if (threadIdx.x == 0) positions[hole] = positions[last];
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        positions[last] = 0;
-        from[0] = spare;
-    }
-}
+// For a row whose pages do not go round: no page is this far.
+constexpr std::int32_t kNoCircle = std::numeric_limits<std::int32_t>::max();
 
 }  // namespace
 
@@ -67,6 +51,9 @@ void Resident::prepare_rows() {
     const std::vector<std::int32_t> pages(rows * static_cast<std::size_t>(buffers_.max_pages),
                                           spare_);
     stream_.to_device(to.pages, pages.data(), pages.size() * sizeof(std::int32_t), &ledger_);
+    const std::vector<std::int32_t> circles(2 * rows, kNoCircle);
+    stream_.to_device(buffers_.circles, circles.data(), circles.size() * sizeof(std::int32_t),
+                      &ledger_);
     stream_.synchronize();
     prepare_programs();
     if (options_.graph) capture_steps();
@@ -128,11 +115,10 @@ void Resident::compact(Stays&& stays) {
 
 void Resident::leave(int row) {
     const int last = static_cast<int>(rows_.size()) - 1;
-    const DeviceBuffers::Arrays& a = buffers_.decode;
     {
         const Meanwhile whole(ctx_.dependent_launch, false);
-        cuda::launch(ctx_, dim3(1), dim3(128), 0, leave_kernel, a.positions, a.pages,
-                     buffers_.max_pages, row, last, spare_);
+        cuda::launch(ctx_, dim3(1), dim3(128), 0, rows::leave_kernel, rows_of(buffers_), row, last,
+                     spare_);
     }
     sampler_.copy_row(row, last);
     sampler_.clear_row(last, &ledger_);
@@ -159,8 +145,24 @@ void Resident::join(Slot index, std::int64_t position) {
     };
     const auto at = static_cast<std::int32_t>(position);
     send(to.positions + row, {&at, 1});
-    // All pages that were reserved for it: a step asks the host for nothing.
-    send(to.pages + row * buffers_.max_pages, cache_->pages(slot.seq));
+    // All pages that were reserved for it, and how they go round: a step asks the host for nothing.
+    const KvCache::TablePart part = cache_->table_part(slot.seq);
+    send(to.pages + row * buffers_.max_pages + part.first, part.pages);
+    if (window_ > 0) {
+        const KvCache::Circle circle = cache_->circle(slot.seq);
+        const std::int32_t numbers[] = {
+            circle.pages > 0 ? static_cast<std::int32_t>(circle.end) : kNoCircle,
+            static_cast<std::int32_t>(circle.pages)};
+        send(buffers_.circles + 2 * row, numbers);
+        // Its first position may enter a page already, as the later ones do in advance_kernel.
+        const std::int64_t page = position / KvCache::kPageTokens;
+        if (circle.pages > 0 && page >= circle.end) {
+            const auto entries = std::int64_t{buffers_.max_pages};
+            const std::int32_t again = cache_->table(
+                slot.seq)[static_cast<std::size_t>(ops::table_entry(page - circle.pages, entries))];
+            send(to.pages + row * entries + ops::table_entry(page, entries), {&again, 1});
+        }
+    }
     // A longer window sees no more than the whole text.
     sampler_.set_row(slot.row, slot.params.sampling, position, slot.params.recent,
                      std::min(slot.params.window, sampler_.most_recent()), &ledger_);
@@ -295,7 +297,7 @@ void Resident::launch_sample(int rows, cuda::SampleKind kind) {
     const Tensor logits = rows_as(buffers_.logits, DType::f32, 0, rows, spec_.vocab);
     cuda::sample(ctx_, logits, sampler_.state(), kind);
     cuda::launch(ctx_, dim3(static_cast<unsigned>((rows + 255) / 256)), dim3(256), 0,
-                 advance_kernel, buffers_.decode.positions,
+                 rows::advance_kernel, rows_of(buffers_),
                  static_cast<const cuda::SampleRow*>(sampler_.state().rows), rows);
 }
 

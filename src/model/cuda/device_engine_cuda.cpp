@@ -44,12 +44,12 @@ Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const Dev
     ctx_.resident_attention = options.resident_attention;
 
     // Ids, positions and sequences of given tokens, the items' first rows and pages, rows with
-    // logits; and position and pages of rows that join.
+    // logits; and position, pages and circle of rows that join.
     const auto sequences = static_cast<std::size_t>(options.max_sequences);
     const auto pages = static_cast<std::size_t>(buffers_.max_pages);
     staging_ = Staging(3 * static_cast<std::size_t>(options.max_batch) + 2 * (sequences + 1) +
                        sequences * pages + static_cast<std::size_t>(options.max_logits) +
-                       sequences * (pages + 1));
+                       sequences * (pages + 4));
     // Pages that were never written hold no NaN: a masked key may be multiplied with zero.
     stream_.fill(kv_memory_.data(), 0, kv_memory_.size());
     cuda::attention_prepare_scratch(stream_, buffers_.attention_scratch, decode_rows(options),

@@ -63,11 +63,11 @@ ops::DeviceBatch Resident::upload(const Pass& pass, std::span<const std::size_t>
     });
     for (std::size_t s = 0; s < items.size(); ++s) {
         const ops::BatchSeq& seq = pass.seqs[items[s]];
-        const auto used = static_cast<std::size_t>(KvCache::pages_for(seq.position + seq.count));
-        const std::span<const std::int32_t> pages = seq.pages.first(used);
-        send(to.pages + (static_cast<std::ptrdiff_t>(first_seq) + static_cast<std::ptrdiff_t>(s)) *
-                            buffers_.max_pages,
-             pages.size(), [&](std::int32_t* at) { std::copy(pages.begin(), pages.end(), at); });
+        const auto [entry, pages] =
+            cache_->table_part(pass.items[items[s]]->seq, seq.position + seq.count);
+        const auto row = static_cast<std::ptrdiff_t>(first_seq) + static_cast<std::ptrdiff_t>(s);
+        send(to.pages + row * buffers_.max_pages + entry, pages.size(),
+             [&, pages = pages](std::int32_t* at) { std::copy(pages.begin(), pages.end(), at); });
     }
     return batch;
 }

@@ -15,13 +15,17 @@ namespace mr::ops {
 struct AttentionMask {
     enum class Kind {
         causal,        // key <= query
-        block_causal,  // key's block <= query's block, blocks of `block` positions
+        block_causal,  // key's block <= query's block, blocks of `block` positions from `origin`
         full,          // all keys of the sequence so far
     };
     Kind kind = Kind::causal;
     std::int32_t block = 1;
     std::int32_t window = 0;  // > 0: only keys with query - key < window
     std::int32_t sinks = 0;   // the first keys that the window leaves visible; `kind` still holds
+    // Where blocks are counted from: position p lies in block floor((p - origin) / block). It
+    // counts modulo `block`, so the first block, which begins at position 0, may be shorter than
+    // the others. Blocks that follow a prompt of any length have its end as their origin.
+    std::int32_t origin = 0;
 
     bool operator==(const AttentionMask&) const = default;
 };
@@ -46,6 +50,7 @@ struct KeyMask {
     int block = 1;
     int window = kNever;
     int sinks = 0;
+    int origin = 0;  // in [0, block): the end of the first block, where that is shorter
 
     constexpr KeyMask() = default;
     constexpr explicit KeyMask(const AttentionMask& m)
@@ -54,12 +59,21 @@ struct KeyMask {
                                                              : Kind::full),
           block(std::min(m.block, kNever)),
           window(m.window > 0 ? std::min(m.window, kNever) : kNever),
-          sinks(m.window > 0 ? std::min(m.sinks, kNever) : 0) {}
+          sinks(m.window > 0 ? std::min(m.sinks, kNever) : 0),
+          origin(origin_of(m)) {}
+
+    // No position reaches an origin of kNever: then all lie in one block.
+    static constexpr int origin_of(const AttentionMask& m) {
+        if (m.kind != AttentionMask::Kind::block_causal || m.block < 1) return 0;
+        const int rest = m.origin % m.block, in = rest < 0 ? rest + m.block : rest;
+        return in < kNever ? in : 0;
+    }
 
     constexpr int hi(int p, int keys) const {
         if (kind == Kind::full) return keys;
         if (p < 0) return 0;
-        const int end = kind == Kind::causal ? p + 1 : (p / block + 1) * block;
+        const int end =
+            kind == Kind::causal ? p + 1 : (p - origin + block) / block * block + origin;
         return std::min(end, keys);
     }
     constexpr int lo(int p) const { return std::max(0, p - window + 1); }

@@ -9,6 +9,7 @@
 
 #include "ops/attention/flash/mask.h"
 #include "ops/attention/flash/reference.h"
+#include "ops/attention/mask_testing.h"
 #include "ops/attention/paged/problem.h"
 
 namespace mr::ops {
@@ -21,6 +22,10 @@ constexpr KeyMask kWindow(AttentionMask{Kind::causal, 1, 4, 2});
 static_assert(kWindow.lo(10) == 7 && kWindow.hi(10, 100) == 11 && kWindow.hi(10, 9) == 9);
 static_assert(kWindow.sees(10, 1, 100) && !kWindow.sees(10, 2, 100) && kWindow.sees(10, 7, 100));
 static_assert(visible_keys(AttentionMask{Kind::block_causal, 4}, 5, 100).hi == 8);
+// Blocks from position 6 on: [0, 2), [2, 6), [6, 10), ...
+static_assert(visible_keys(AttentionMask{Kind::block_causal, 4, 0, 0, 6}, 1, 100).hi == 2);
+static_assert(visible_keys(AttentionMask{Kind::block_causal, 4, 0, 0, 6}, 5, 100).hi == 6);
+static_assert(visible_keys(AttentionMask{Kind::block_causal, 4, 0, 0, 6}, 6, 100).hi == 10);
 
 std::vector<AttentionMask> masks() {
     std::vector<AttentionMask> out;
@@ -32,6 +37,20 @@ std::vector<AttentionMask> masks() {
                     out.push_back({kind, block, window, sinks});
                 }
             }
+        }
+    }
+    for (AttentionMask mask : reference::origin_masks()) {
+        for (const int window : {0, 5, 20}) {
+            for (const int sinks : {0, 3, 30}) {
+                mask.window = window;
+                mask.sinks = sinks;
+                out.push_back(mask);
+            }
+        }
+    }
+    for (const int origin : {-1, -7, 5, 39, 40, 1 << 30, 0x7fffffff, -0x7fffffff}) {
+        for (const int block : {1, 3, 8, 1 << 30, 0x7fffffff}) {
+            out.push_back({Kind::block_causal, block, 0, 0, origin});
         }
     }
     return out;
@@ -47,7 +66,7 @@ void for_every_query(Visit&& visit) {
                 SCOPED_TRACE(testing::Message()
                              << "kind " << static_cast<int>(mask.kind) << " block " << mask.block
                              << " window " << mask.window << " sinks " << mask.sinks << " keys "
-                             << keys << " position " << position);
+                             << keys << " origin " << mask.origin << " position " << position);
                 visit(mask, position, keys);
                 if (testing::Test::HasFatalFailure()) return;
             }
@@ -84,14 +103,19 @@ TEST(AttentionMask, LargestNumbers) {
     EXPECT_EQ(never.hi(kLast, kLast), kLast);
     EXPECT_EQ(never.sinks, 0);  // a window alone needs them
     for (const int block : {1 << 29, (1 << 29) + 1, (1 << 30) - 1, 1 << 30}) {
-        const AttentionMask words{Kind::block_causal, block, kMost, kMost};
-        EXPECT_EQ(cuda::attn::seen_to(words, kLast, kLast), kLast) << block;
-        EXPECT_EQ(cuda::attn::seen_from(words, kLast), 0) << block;
+        for (const int origin : {0, 1, block - 1}) {
+            const AttentionMask words{Kind::block_causal, block, kMost, kMost, origin};
+            const AttentionMask own = cuda::attn::for_kernels(words);
+            EXPECT_EQ(cuda::attn::seen_to(own, kLast, kLast), kLast) << block << ' ' << origin;
+            EXPECT_EQ(cuda::attn::seen_from(own, kLast), 0) << block << ' ' << origin;
+        }
     }
     for (const int block : {1 << 29, (1 << 29) + 1, (1 << 30) - 1, 1 << 30, kMost}) {
-        const KeyMask mask(AttentionMask{Kind::block_causal, block, kMost, kMost});
-        EXPECT_EQ(mask.hi(kLast, kLast), kLast) << block;
-        EXPECT_EQ(mask.lo(kLast), 0) << block;
+        for (const int origin : {0, 1, block - 1, kMost, -kMost}) {
+            const KeyMask mask(AttentionMask{Kind::block_causal, block, kMost, kMost, origin});
+            EXPECT_EQ(mask.hi(kLast, kLast), kLast) << block << ' ' << origin;
+            EXPECT_EQ(mask.lo(kLast), 0) << block << ' ' << origin;
+        }
     }
 }
 
@@ -115,7 +139,9 @@ TEST(AttentionMask, VisibleKeysAreTheDefinition) {
 TEST(AttentionMask, BoundsOverPagesAreTheDefinition) {
     for_every_query([](const AttentionMask& words, int p, int keys) {
         const KeyMask mask(words);
-        const int hi = cuda::attn::seen_to(words, keys, p), lo = cuda::attn::seen_from(words, p);
+        if (p < 0 && mask.origin > 0) return;  // rows of a cache have positions
+        const AttentionMask own = cuda::attn::for_kernels(words);
+        const int hi = cuda::attn::seen_to(own, keys, p), lo = cuda::attn::seen_from(own, p);
         ASSERT_EQ(std::max(hi, 0), mask.hi(p, keys));
         ASSERT_EQ(lo, mask.lo(p));
         for (int j = 0; j < keys; ++j) {

@@ -20,7 +20,7 @@ struct DeviceBatch {
     const std::int32_t* sequence = nullptr;   // [tokens]     whose row, counted from `first`
     const std::int32_t* first = nullptr;      // [sequences + 1]
     const std::int32_t* pages = nullptr;      // [sequences, max_pages], as ops::BatchSeq::pages
-    int max_pages = 0;
+    int max_pages = 0;                        // entries of a table, a power of two
 };
 
 }  // namespace mr::ops

@@ -125,11 +125,11 @@ TEST_F(FusedLinear, QkvIsItsParts) {
         {6, 2, 128, 128, 4224, ops::NormKind::rms, false},  // x too wide to be held
     };
     constexpr int kPageTokens = 16, kSequences = 5, kMaxPages = 4, kRows = 70;
-    constexpr int kPages = kSequences * kMaxPages;
+    constexpr int kPages = kSequences * kMaxPages, kPositions = 100;
     std::vector<std::int32_t> positions(kRows), sequence(kRows), pages(kPages);
     for (int t = 0; t < kRows; ++t) {
         sequence[t] = t % kSequences;
-        positions[t] = t / kSequences + sequence[t] * 9;
+        positions[t] = t / kSequences + sequence[t] * 20;  // the last two go round their tables
     }
     for (int i = 0; i < kPages; ++i) pages[i] = (7 * i + 3) % kPages;
     for (const DType type : kSmallTypes) {
@@ -143,12 +143,11 @@ TEST_F(FusedLinear, QkvIsItsParts) {
             const NormIn by = make_norm(c.norm, c.k);
             const Tensor all = make_x(kRows, c.k);
             std::vector<float> bias_values = normal(static_cast<std::size_t>(n)),
-                               rotations = normal(std::size_t{kPageTokens} * kMaxPages * c.rotary);
+                               rotations = normal(std::size_t{kPositions} * c.rotary);
             const Tensor bias = c.bias ? upload(DType::f32, {n}, bias_values) : Tensor{};
-            const Tensor rope =
-                c.rotary > 0
-                    ? upload(DType::f32, {kPageTokens * kMaxPages, c.rotary / 2, 2}, rotations)
-                    : Tensor{};
+            const Tensor rope = c.rotary > 0
+                                    ? upload(DType::f32, {kPositions, c.rotary / 2, 2}, rotations)
+                                    : Tensor{};
             ops::DeviceBatch batch;
             batch.positions = upload<std::int32_t>(positions);
             batch.sequence = upload<std::int32_t>(sequence);

@@ -61,6 +61,8 @@ small::Params small::params_of(const LinearIn& in) {
         p.sequence = in.batch->sequence;
         p.pages = in.batch->pages;
         p.max_pages = in.batch->max_pages;
+        MR_CHECK(p.max_pages > 0 && (p.max_pages & (p.max_pages - 1)) == 0,
+                 "a page table has a power of two of entries");
         MR_CHECK(p.n == (p.heads + 2 * p.kv_heads) * p.head_dim && p.head_dim % 2 == 0,
                  "the weights are those of q, k and v");
     } else {

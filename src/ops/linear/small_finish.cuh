@@ -52,7 +52,7 @@ __device__ __forceinline__ void put_kv(void* to, std::int64_t at, float v, DType
 __device__ __forceinline__ int2 place_of(const Params& p, int token) {
     const int at = p.first_row + token, position = p.positions[at];
     return {position, p.pages[static_cast<std::int64_t>(p.sequence[at]) * p.max_pages +
-                              position / p.page_tokens]};
+                              ops::table_entry(position / p.page_tokens, p.max_pages)]};
 }
 
 // The rotation of rows `row` and the next one at `position`; only for rows that are rotated.

@@ -186,6 +186,8 @@ void qkv_finish(const Context& ctx, const QkvFinish& f, const ops::DeviceBatch& 
                          f.rope.dim(2) == 2 && 2 * f.rope.dim(1) <= dim),
              "the rope table is f32 [positions, rotary/2, 2], rotary at most head_dim");
     MR_CHECK(batch.positions && batch.sequence && batch.pages, "the batch lies on the device");
+    MR_CHECK(batch.max_pages > 0 && (batch.max_pages & (batch.max_pages - 1)) == 0,
+             "a page table has a power of two of entries");
     if (batch.tokens == 0) return;
 
     const auto tokens = static_cast<std::uint64_t>(batch.tokens);

@@ -31,8 +31,8 @@ struct KvPlace {
         const int sequence_of = sequence[token];
         if (sequence_of < 0) return -1;
         const int position = positions[token];
-        const std::int64_t page =
-            pages[static_cast<std::int64_t>(sequence_of) * max_pages + position / page_tokens];
+        const std::int64_t page = pages[static_cast<std::int64_t>(sequence_of) * max_pages +
+                                        ops::table_entry(position / page_tokens, max_pages)];
         if (page < 0) return -1;
         return ((page * kv_heads + head) * page_tokens + position % page_tokens) * head_dim;
     }

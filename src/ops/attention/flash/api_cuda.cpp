@@ -53,6 +53,7 @@ struct Call {
         mask.block = a.block;
         mask.window = a.window;
         mask.sinks = a.sinks;
+        mask.origin = a.origin;
         scale = a.scale != 0 ? a.scale : mr::ops::default_scale(a.head_dim);
     }
     static HeadRows rows(const Attention& a, const void* data, std::int64_t tokens, int heads,

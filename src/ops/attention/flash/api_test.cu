@@ -38,6 +38,7 @@ class FlashApiTest : public FlashForwardTest {
         call.block = p.mask.block;
         call.window = p.mask.window;
         call.sinks = p.mask.sinks;
+        call.origin = p.mask.origin;
         return call;
     }
     ops::FlashGradients gradients(const Device& d) {

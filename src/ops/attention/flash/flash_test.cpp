@@ -23,6 +23,8 @@ constexpr AttentionMask kMasks[] = {
     {Kind::causal, 1, 20, 4},        // and sinks
     {Kind::causal, 1, 33, 70},       // sinks beyond a tile
     {Kind::block_causal, 7, 20, 2},  // all of it
+    {Kind::block_causal, 16, 0, 0, 21},
+    {Kind::block_causal, 7, 20, 2, 3},
     {Kind::full, 1, 5, 2},
 };
 

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "ops/attention/flash/forward/testing.cuh"
+#include "ops/attention/mask_testing.h"
 
 namespace mr::cuda {
 namespace {
@@ -27,7 +28,7 @@ std::vector<AttentionMask> masks() {
             {Kind::causal, 1, 50},
             {Kind::causal, 1, 100, 5},
             {Kind::full, 1, 33, 2},
-            {Kind::block_causal, 32, 70, 3}};
+            {Kind::block_causal, 32, 70, 3, 9}};
 }
 
 std::string text(int dim, DType dtype, const AttentionMask& mask) {
@@ -51,6 +52,19 @@ TEST_F(FlashTest, EveryMaskHeadSizeAndType) {
             for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
                 const Problem p = random(2, 1, c.dim, c.q, c.k, mask, dtype);
                 expect_all_paths(p, dtype, text(c.dim, dtype, mask));
+                if (HasFatalFailure()) return;
+            }
+        }
+    }
+}
+
+TEST_F(FlashTest, BlocksFromEveryOrigin) {
+    for (const AttentionMask& mask : ops::reference::origin_masks()) {
+        for (const int dim : {64, 128}) {
+            for (const DType dtype : {DType::bf16, DType::f32}) {
+                const Problem p = random(2, 1, dim, {70, 9, 40}, {70, 41, 13}, mask, dtype);
+                expect_all_paths(p, dtype,
+                                 text(dim, dtype, mask) + " origin " + std::to_string(mask.origin));
                 if (HasFatalFailure()) return;
             }
         }

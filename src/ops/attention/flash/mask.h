@@ -90,7 +90,9 @@ struct QueryTiles {
         int from = s.position(0);
         if (mask.kind == Mask::Kind::causal) from = std::max(from, key);
         if (mask.kind == Mask::Kind::block_causal) {
-            from = std::max(from, key / mask.block * mask.block);
+            // The begin of the key's block: the first one may be shorter.
+            const int end = (key - mask.origin + mask.block) / mask.block * mask.block;
+            from = std::max({from, 0, end + mask.origin - mask.block});
         }
         // The last position that sees the last key; all do where the first key is a sink.
         int to = s.keys - 1;

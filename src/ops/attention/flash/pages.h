@@ -17,10 +17,11 @@ struct PagedKeys {
     static constexpr int kPage = ops::kPageTokens;
     static constexpr int kAnyToken = Mask::kNever - 1;  // Problem::tokens_k: pages have no order
 
-    const std::int32_t* table = nullptr;      // [sequences, max_pages]; null: plain tensors
+    // [sequences, max_pages], circular (paged/page_table.h); null: plain tensors.
+    const std::int32_t* table = nullptr;
     const std::int32_t* positions = nullptr;  // [tokens_q]
-    int max_pages = 0;
-    std::int64_t pages = 0;  // of the cache
+    int max_pages = 0;                        // a power of two
+    std::int64_t pages = 0;                   // of the cache
 
     // For the first key of a page: `key` itself if some query sees a key of that page, else another
     // key below hi. [lo, hi), hi > 0, is what all queries see together besides the sinks. It is

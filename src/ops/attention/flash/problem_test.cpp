@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops/attention/flash/reference.h"
+#include "ops/attention/mask_testing.h"
 
 namespace mr::cuda::flash {
 namespace {
@@ -27,6 +28,9 @@ std::vector<AttentionMask> masks() {
             {Kind::full, 1, 12},
             {Kind::full, 1, 12, 4},
             {Kind::block_causal, 6, 15, 2},
+            {Kind::block_causal, 5, 0, 0, 2},
+            {Kind::block_causal, 64, 0, 0, 63},
+            {Kind::block_causal, 6, 15, 2, 5},
             {Kind::causal, 1, 1 << 30, 1 << 30}};
 }
 
@@ -88,6 +92,19 @@ TEST(FlashMask, TilesAreWhatIsSeen) {
                 expect_tiles<8, 8>(words, queries, keys);
                 expect_tiles<16, 4>(words, queries, keys);
                 expect_tiles<4, 11>(words, queries, keys);
+            }
+        }
+    }
+}
+
+TEST(FlashMask, TilesOfBlocksFromEveryOrigin) {
+    for (const AttentionMask& words : ops::reference::origin_masks()) {
+        SCOPED_TRACE(testing::Message() << "block " << words.block << " origin " << words.origin);
+        for (const int keys : {1, 7, 33, 70}) {
+            for (const int queries : {1, 33, 80}) {
+                expect_tiles<8, 8>(words, queries, keys);
+                expect_tiles<4, 11>(words, queries, keys);
+                if (testing::Test::HasFatalFailure()) return;
             }
         }
     }

@@ -71,14 +71,15 @@ inline Problem random_problem(
 // Does the query at position `query` see key `key`? From the words of AttentionMask.
 inline bool sees(const AttentionMask& mask, int query, int key) {
     const auto block_of = [&](int position) {
-        return static_cast<int>(std::floor(double(position) / mask.block));
+        return std::floor((double(position) - mask.origin) / mask.block);
     };
     switch (mask.kind) {
         case AttentionMask::Kind::causal:
             if (key > query) return false;
             break;
         case AttentionMask::Kind::block_causal:
-            if (block_of(key) > block_of(query)) return false;
+            // A query before the first key stands before the first block.
+            if (query < 0 || block_of(key) > block_of(query)) return false;
             break;
         case AttentionMask::Kind::full:
             break;

@@ -17,6 +17,7 @@ constexpr AttentionMask kMasks[] = {
     {Kind::causal, 1, 6},           // a window
     {Kind::causal, 1, 6, 3},        // and sinks
     {Kind::block_causal, 4, 7, 2},  // all of it
+    {Kind::block_causal, 4, 0, 0, 3},
     {Kind::full, 1, 5, 2},
 };
 

@@ -1,6 +1,7 @@
 #include "ops/attention/paged/attention.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "core/half.h"
@@ -9,6 +10,11 @@
 
 namespace mr::ops {
 namespace {
+
+// Page i of the sequence in the cache.
+std::int32_t page_of(const BatchSeq& seq, std::int64_t i) {
+    return seq.pages[table_entry(static_cast<std::size_t>(i), seq.pages.size())];
+}
 
 void check_cache(const Context& ctx, const PagedKv& kv, std::int64_t tokens,
                  std::span<const BatchSeq> seqs) {
@@ -25,11 +31,16 @@ void check_cache(const Context& ctx, const PagedKv& kv, std::int64_t tokens,
                  "a sequence's tokens lie in the batch");
         const std::int64_t end = std::int64_t{seq.position} + seq.count;
         MR_CHECK(end < KeyMask::kNever, "a sequence has less than 2^30 positions");
+        MR_CHECK(seq.base >= 0 && seq.base <= seq.position && seq.base % kv.page_tokens() == 0,
+                 "the cache of a sequence begins with a page and not behind its tokens");
+        const std::int64_t first = seq.base / kv.page_tokens();
         const std::int64_t pages = (end + kv.page_tokens() - 1) / kv.page_tokens();
-        MR_CHECK(static_cast<std::int64_t>(seq.pages.size()) >= pages,
+        MR_CHECK(seq.pages.empty() || std::has_single_bit(seq.pages.size()),
+                 "a table of pages has a power of two of entries");
+        MR_CHECK(static_cast<std::int64_t>(seq.pages.size()) >= pages - first,
                  "a sequence has pages for all its positions");
-        for (std::int64_t i = 0; i < pages; ++i) {
-            const std::int32_t page = seq.pages[static_cast<std::size_t>(i)];
+        for (std::int64_t i = first; i < pages; ++i) {
+            const std::int32_t page = page_of(seq, i);
             MR_CHECK(page >= 0 && page < kv.keys.dim(0), "a page lies in the cache");
         }
     }
@@ -81,8 +92,7 @@ void kv_write(const Context& ctx, const PagedKv& kv, Tensor k, Tensor v,
             [&](std::int64_t begin, std::int64_t end, int) {
                 for (std::int64_t t = begin; t < end; ++t) {
                     const std::int64_t position = seq.position + t;
-                    const std::int64_t page =
-                        seq.pages[static_cast<std::size_t>(position / page_tokens)];
+                    const std::int64_t page = page_of(seq, position / page_tokens);
                     const std::int64_t row = (seq.first + t) * heads;
                     for (std::int64_t h = 0; h < heads; ++h) {
                         const std::int64_t slot =
@@ -120,6 +130,8 @@ void attention(const Context& ctx, Tensor out, Tensor q, const PagedKv& kv,
         VisibleKeys all{0, end, 0};
         for (std::int32_t t = 0; t < seq.count; ++t) {
             const VisibleKeys keys = visible_keys(mask, seq.position + t, end);
+            MR_CHECK(seq.base == 0 || (keys.sinks == 0 && keys.lo >= seq.base),
+                     "no query sees a position whose page is gone");
             pairs += static_cast<std::uint64_t>(keys.count());
             all = {std::max(all.sinks, keys.sinks), std::min(all.lo, keys.lo),
                    std::max(all.hi, keys.hi)};
@@ -171,7 +183,7 @@ void attention(const Context& ctx, Tensor out, Tensor q, const PagedKv& kv,
         block.attend(kernel, dim, dim, [&](std::int64_t key) {
             const std::int64_t offset = key % page_tokens / kTileKeys * kTileKeys;
             const std::int64_t first = key - key % page_tokens + offset;
-            const std::int64_t page = seq.pages[static_cast<std::size_t>(key / page_tokens)];
+            const std::int64_t page = page_of(seq, key / page_tokens);
             const std::size_t at =
                 static_cast<std::size_t>(((page * kv_heads + task.kv_head) * page_tokens + offset) *
                                          dim) *

@@ -6,11 +6,9 @@
 #include "core/context.h"
 #include "core/tensor.h"
 #include "ops/attention/mask.h"
+#include "ops/attention/paged/page_table.h"
 
 namespace mr::ops {
-
-// Tokens of a page of the model's caches. Kernels on a GPU take no other size.
-inline constexpr int kPageTokens = 32;
 
 // One layer's share of the paged KV cache. A page holds `page_tokens` positions of one sequence:
 //   keys   [pages, kv_heads, page_tokens, head_dim]
@@ -25,12 +23,13 @@ struct PagedKv {
 };
 
 // One sequence of a ragged batch: tokens [first, first + count) of the batch stand at positions
-// [position, position + count) of the sequence, whose pages (in order) hold its cache.
+// [position, position + count) of the sequence. Its pages hold the positions from `base` on.
 struct BatchSeq {
     std::int32_t first = 0;
     std::int32_t count = 0;
     std::int32_t position = 0;
-    std::span<const std::int32_t> pages;  // page of positions [i * page_tokens, ...)
+    std::span<const std::int32_t> pages;  // the circular table (page_table.h), a power of two
+    std::int32_t base = 0;                // a multiple of page_tokens; what lies before is gone
 };
 
 // Stores k and v [tokens, kv_heads, head_dim] f32 of each sequence at its positions.
@@ -38,11 +37,11 @@ void kv_write(const Context& ctx, const PagedKv& kv, Tensor k, Tensor v,
               std::span<const BatchSeq> seqs);
 
 // out = softmax(q · Kᵀ * scale, masked) · V for every token of every sequence, keys already in the
-// cache (positions [0, position + count)). q and out f32 [tokens, heads, head_dim]; heads is a
-// multiple of kv_heads. Never forms more than a tile of scores. The bits of a token's output depend
-// on its own query and on its sequence's keys and values alone, and not on how the batch was cut.
-// A row without any weight gives zeros. Tokens of no sequence are left as they are.
-// Scratch: attention_scratch_bytes() for the threads of ctx.pool.
+// cache (positions [base, position + count), and no query sees one before). q and out f32 [tokens,
+// heads, head_dim]; heads is a multiple of kv_heads. Never forms more than a tile of scores. The
+// bits of a token's output depend on its own query and on its sequence's keys and values alone, and
+// not on how the batch was cut. A row without any weight gives zeros. Tokens of no sequence are
+// left as they are. Scratch: attention_scratch_bytes() for the threads of ctx.pool.
 void attention(const Context& ctx, Tensor out, Tensor q, const PagedKv& kv,
                std::span<const BatchSeq> seqs, const AttentionMask& mask, float scale);
 

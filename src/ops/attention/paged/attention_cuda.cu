@@ -31,9 +31,7 @@ Args checked(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
     args.group = heads / kv.kv_heads();
     args.head_dim = kv.head_dim();
     args.row_tiles = (batch.max_count * args.group + attn::kTileRows - 1) / attn::kTileRows;
-    args.mask = mask;
-    args.mask.block = static_cast<int>(std::min<std::int64_t>(mask.block, attn::kMostCounted));
-    if (mask.window == 0) args.mask.sinks = 0;  // everything before the query is seen anyway
+    args.mask = attn::for_kernels(mask);
     args.scale = scale * 1.4426950408889634f;
     return args;
 }

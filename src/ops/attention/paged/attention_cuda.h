@@ -11,7 +11,9 @@
 // positions[first[s + 1] - 1] + 1) that the mask leaves; a row that sees none, or whose scores are
 // all -inf, gives zeros. Rows of no sequence are left as they are. A page without a visible key is
 // not read, and its entry in the table is not followed: pages behind the last visible key, and
-// pages between sinks and a window. Keys behind the sequence's end never matter.
+// pages between sinks and a window. Keys behind the sequence's end never matter. Page tables are
+// circular (page_table.h) and hold the whole sequence or, where a window is all that rows see and
+// there are no sinks, at least the pages that the rows of a call see together.
 //
 // Limits: 65,535 heads; less than 2^30 rows and keys; rows * heads less than 2^31. The contents of
 // the batch's arrays are trusted: first never falls, no sequence has more than max_count rows or a

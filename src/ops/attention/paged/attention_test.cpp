@@ -1,9 +1,11 @@
 #include "ops/attention/paged/attention.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "core/half.h"
+#include "ops/attention/mask_testing.h"
 #include "ops/simd/testing.h"
 
 namespace mr::ops {
@@ -39,6 +41,7 @@ class Cache {
             out.push_back(free_.back());
             free_.pop_back();
         }
+        out.resize(std::bit_ceil(out.size()), -1);  // entries that are not followed
         return out;
     }
     double rounded(float value) const { return half_ ? f16_to_f32(f32_to_f16(value)) : value; }
@@ -60,7 +63,8 @@ bool sees(const AttentionMask& mask, int query, int key, int end) {
         case AttentionMask::Kind::causal:
             return key <= query;
         case AttentionMask::Kind::block_causal:
-            return key / mask.block <= query / mask.block;
+            return std::floor(double(key - mask.origin) / mask.block) <=
+                   std::floor(double(query - mask.origin) / mask.block);
         case AttentionMask::Kind::full:
             return true;
     }
@@ -228,6 +232,88 @@ TEST(Attention, BitsDoNotDependOnHowTheSequenceIsCut) {
             }
         }
     });
+}
+
+TEST(Attention, BlocksFromEveryOrigin) {
+    const Shapes s{4, 2, 24, 32};
+    for (const AttentionMask& mask : reference::origin_masks()) {
+        SCOPED_TRACE(::testing::Message() << "block " << mask.block << " origin " << mask.origin);
+        Sequence seq(s, 75, 11);
+        std::vector<std::vector<float>> results;
+        for_each_isa([&] { results.push_back(run_chunks(s, DType::f32, seq, mask, 0.2f, {75})); });
+        expect_near_reference(s, DType::f32, seq, mask, 0.2f, results);
+        if (::testing::Test::HasFatalFailure()) return;
+        // Cut where a block ends, as blocks after a prompt are computed.
+        std::vector<int> blocks{mask.origin % mask.block};
+        if (blocks[0] == 0) blocks.clear();
+        for (int at = mask.origin % mask.block; at < 75; at += mask.block) {
+            blocks.push_back(std::min(mask.block, 75 - at));
+        }
+        EXPECT_TRUE(same_bits(results.back(), run_chunks(s, DType::f32, seq, mask, 0.2f, blocks)));
+    }
+}
+
+// A table of as few entries as a window and its chunks allow, each with a page that is written
+// again and again: the bits of a table that has room for all.
+TEST(Attention, AWindowGoesRoundInAShortTable) {
+    for_each_isa([] {
+        for (const Shapes& s : kShapes) {
+            for (const AttentionMask& mask : {kWindow, kFullWindow, kBlocksWindow}) {
+                for (const int chunk : {1, 7, 40}) {
+                    const int length = 300;
+                    Sequence seq(s, length, 3);
+                    std::vector<int> chunks(static_cast<std::size_t>(length / chunk), chunk);
+                    if (length % chunk > 0) chunks.push_back(length % chunk);
+                    const auto entries = std::bit_ceil(static_cast<unsigned>(
+                        pages_spanned(mask.window - 1 + chunk, s.page_tokens)));
+                    Cache cache(s, DType::f32, static_cast<int>(entries));
+                    const std::vector<std::int32_t> pages =
+                        cache.take_pages(static_cast<int>(entries) * s.page_tokens);
+                    Bench bench(1, attention_scratch_bytes(s.head_dim, 1));
+                    Floats out({length, s.heads, s.head_dim});
+                    int position = 0;
+                    for (const int count : chunks) {
+                        const int seen = std::max(0, position - mask.window + 1);
+                        const BatchSeq batch{0, count, position, pages,
+                                             seen / s.page_tokens * s.page_tokens};
+                        kv_write(bench, cache.kv,
+                                 rows(seq.k, s.kv_heads, s.head_dim, position, count),
+                                 rows(seq.v, s.kv_heads, s.head_dim, position, count), {&batch, 1});
+                        attention(bench, rows(out, s.heads, s.head_dim, position, count),
+                                  rows(seq.q, s.heads, s.head_dim, position, count), cache.kv,
+                                  {&batch, 1}, mask, 0.25f);
+                        position += count;
+                    }
+                    EXPECT_TRUE(
+                        same_bits(out.values, run_chunks(s, DType::f32, seq, mask, 0.25f, chunks)))
+                        << "dim " << s.head_dim << " window " << mask.window << " chunk " << chunk;
+                }
+            }
+        }
+    });
+}
+
+TEST(Attention, APageThatIsGoneIsNotSeen) {
+    const Shapes s{2, 1, 8, 16};
+    Cache cache(s, DType::f32, 4);
+    const std::vector<std::int32_t> pages = cache.take_pages(64);
+    Bench bench(1, attention_scratch_bytes(s.head_dim, 1));
+    Floats q({1, s.heads, s.head_dim}), out({1, s.heads, s.head_dim});
+    const auto attend = [&](const BatchSeq& seq, const AttentionMask& mask) {
+        attention(bench, out, q, cache.kv, {&seq, 1}, mask, 1);
+    };
+    Floats k({64, s.kv_heads, s.head_dim}), v({64, s.kv_heads, s.head_dim});
+    const BatchSeq all{0, 64, 32, pages, 32};
+    kv_write(bench, cache.kv, k, v, {&all, 1});
+    const BatchSeq seq{0, 1, 95, pages, 48};
+    EXPECT_NO_THROW(attend(seq, kWindow));
+    EXPECT_THROW(attend(seq, kCausal), ContractError);
+    EXPECT_THROW(attend(seq, kSinks), ContractError);
+    EXPECT_THROW(attend({0, 1, 95, pages, 64}, kWindow), ContractError);
+    EXPECT_THROW(attend({0, 1, 95, pages, 40}, kWindow), ContractError);  // no begin of a page
+    EXPECT_THROW(attend({0, 1, 95, pages, 16}, kWindow),
+                 ContractError);  // five pages, four entries
+    EXPECT_THROW(attend({0, 1, 40, std::span(pages).first(3)}, kWindow), ContractError);
 }
 
 // A block that is denoised sees itself whole; earlier blocks never see it.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -27,12 +28,12 @@ constexpr AttentionMask kNarrowWindow{AttentionMask::Kind::causal, 1, 5};  // le
 constexpr AttentionMask kItself{AttentionMask::Kind::causal, 1, 1};
 constexpr AttentionMask kWideWindow{AttentionMask::Kind::causal, 1, 700};
 constexpr AttentionMask kBlocks{AttentionMask::Kind::block_causal, 16, 0};
-constexpr AttentionMask kBlocksWindow{AttentionMask::Kind::block_causal, 7, 90};
+constexpr AttentionMask kBlocksWindow{AttentionMask::Kind::block_causal, 7, 90, 0, 3};
 constexpr AttentionMask kFull{AttentionMask::Kind::full, 1, 0};
 constexpr AttentionMask kFullWindow{AttentionMask::Kind::full, 1, 70};
 // Sinks: a few, some that end in a second part, and more parts of them than are added at once.
 constexpr AttentionMask kSinks{AttentionMask::Kind::causal, 1, 37, 4};
-constexpr AttentionMask kBlocksSinks{AttentionMask::Kind::block_causal, 7, 90, 67};
+constexpr AttentionMask kBlocksSinks{AttentionMask::Kind::block_causal, 7, 90, 67, 5};
 constexpr AttentionMask kManySinks{AttentionMask::Kind::full, 1, 100, 330};
 constexpr AttentionMask kMasks[] = {kCausal, kWindow,     kWideWindow, kBlocks,      kBlocksWindow,
                                     kFull,   kFullWindow, kSinks,      kBlocksSinks, kManySinks};
@@ -64,7 +65,8 @@ inline bool sees(const AttentionMask& mask, int query, int key) {
         case AttentionMask::Kind::causal:
             return key <= query;
         case AttentionMask::Kind::block_causal:
-            return key / mask.block <= query / mask.block;
+            return std::floor(double(key - mask.origin) / mask.block) <=
+                   std::floor(double(query - mask.origin) / mask.block);
         case AttentionMask::Kind::full:
             return true;
     }
@@ -176,7 +178,8 @@ class AttentionGpu : public GpuTest {
         }
         run.rows = first.back();
         if (max_keys > 0) run.batch.max_keys = max_keys;
-        run.batch.max_pages = (run.batch.max_keys + 31) / 32;
+        run.batch.max_pages =
+            static_cast<int>(std::bit_ceil(static_cast<unsigned>(run.batch.max_keys + 31) / 32));
         for (const Item& item : items) {
             // Pages past the sequence's own are not to be looked at.
             std::vector<std::int32_t> own(static_cast<std::size_t>(run.batch.max_pages),

@@ -306,7 +306,7 @@ TEST_F(AttentionGpu, BrokenContractsAreNamed) {
     expect_refused("the tensors have memory", nullptr, {1, 4, 64});
     expect_refused("a multiple of 16 bytes", static_cast<std::byte*>(run.q.data) + 2, {1, 4, 64});
     DeviceBatch batch = run.batch;
-    batch.max_pages = 3;
+    batch.max_pages = 2;
     expect_broken("the page tables have room for max_keys", [&] { go(run.q, w.kv, batch, 1); });
     batch = run.batch;
     batch.max_keys = 1 << 20;

@@ -23,7 +23,7 @@ struct Args {
     const void* values;  // as keys
     const std::int32_t* first;
     const std::int32_t* positions;
-    const std::int32_t* pages;  // [sequences, max_pages]
+    const std::int32_t* pages;  // [sequences, max_pages], circular (page_table.h)
     int max_pages, max_keys;
     int heads, kv_heads, group, head_dim;
     int row_tiles;  // of a sequence of max_count rows

@@ -34,10 +34,11 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
     // Loads that do not need the position are issued before it arrives: lane i < 4 has the page of
     // its warp's keys in step i of the part that this block will most likely take.
     const auto page_index = [&](int part) {
-        return (part_begin(part) + kStepKeys * min(lane, 3) + kWarpKeys * warp) / kPageKeys;
+        const int key = part_begin(part) + kStepKeys * min(lane, 3) + kWarpKeys * warp;
+        return ops::table_entry(key / kPageKeys, a.max_pages);
     };
     Tile t = rows_at(a, s, place.tile % a.row_tiles, kv_head);
-    const int early_page = pages[min(page_index(z), a.max_pages - 1)];
+    const int early_page = pages[page_index(z)];
     if (t.rows <= 0) return;
     const int position = last_position(a, t);
     std::uint32_t q[D / 8];

@@ -89,7 +89,9 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(const __grid_constant__
                 const bool on = seen.holds(key, a.mask.sinks);
                 float dot[kTileRows] = {};
                 if (on) {
-                    const C* at = cache_at<C>(a, a.keys, pages[key / kPageKeys], kv_head, key, dim);
+                    const C* at = cache_at<C>(a, a.keys,
+                                              pages[ops::table_entry(key / kPageKeys, a.max_pages)],
+                                              kv_head, key, dim);
                     for (int d = lane % 8 * 8; d < dim; d += 64) {
                         float x[8];
                         load<8>(x, at + d);
@@ -143,7 +145,9 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(const __grid_constant__
                     const int key = from + k;
                     if (!seen.holds(key, a.mask.sinks)) continue;
                     float x[4];
-                    load<4>(x, cache_at<C>(a, a.values, pages[key / kPageKeys], kv_head, key, dim) +
+                    load<4>(x, cache_at<C>(a, a.values,
+                                           pages[ops::table_entry(key / kPageKeys, a.max_pages)],
+                                           kv_head, key, dim) +
                                    column);
 #pragma unroll
                     for (int r = 0; r < kTileRows; ++r) {

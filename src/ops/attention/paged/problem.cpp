@@ -1,5 +1,7 @@
 #include "ops/attention/paged/problem.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "core/error.h"
@@ -8,6 +10,13 @@ namespace mr::cuda::attn {
 namespace {
 
 bool aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; }
+
+// Entries that a table must have, so that no two pages with visible keys share one.
+std::int64_t entries_for(const ops::DeviceBatch& batch, const ops::AttentionMask& mask) {
+    const std::int64_t all = (batch.max_keys + kPageKeys - 1) / kPageKeys;
+    if (mask.window == 0 || mask.sinks > 0) return all;
+    return std::min(all, ops::pages_spanned(std::int64_t{mask.window} + batch.max_count - 1));
+}
 
 }  // namespace
 
@@ -39,11 +48,14 @@ void check_call(const Context& ctx, const Tensor& out, const Tensor& q, const op
     MR_CHECK(batch.sequences == 0 || (batch.first && batch.positions && batch.pages),
              "the batch has first, positions and pages in device memory");
     MR_CHECK(batch.max_keys < kMostCounted, "a sequence has less than 2^30 keys");
-    MR_CHECK(batch.sequences == 0 || (batch.max_keys > 0 &&
-                                      std::int64_t{batch.max_pages} * kPageKeys >= batch.max_keys),
-             "the page tables have room for max_keys");
     MR_CHECK(mask.block >= 1 && mask.window >= 0 && mask.sinks >= 0,
              "the mask has a block, a window and sinks");
+    MR_CHECK(batch.sequences == 0 || (batch.max_pages > 0 &&
+                                      std::has_single_bit(static_cast<unsigned>(batch.max_pages))),
+             "a page table has a power of two of entries");
+    MR_CHECK(
+        batch.sequences == 0 || (batch.max_keys > 0 && batch.max_pages >= entries_for(batch, mask)),
+        "the page tables have room for max_keys, or for all that the rows of a window see");
     MR_CHECK(scale > 0 && std::isfinite(scale), "the scale is positive and finite");
 }
 

@@ -20,8 +20,16 @@ inline constexpr std::int64_t kMostCounted = std::int64_t{1} << 30;
 // KeyMask::lo() and KeyMask::hi() for the kernels over pages, which hold an AttentionMask.
 // seen_from() has a case for masks without a window. seen_to() has none for positions before the
 // first key, where it may be negative. With the functions of KeyMask the decode kernel of head size
-// 96 spills a register (nvcc 13.0). mask_test.cpp compares these with KeyMask. Blocks are at most
-// 2^30.
+// 96 spills a register (nvcc 13.0). mask_test.cpp compares these with KeyMask. The mask is one that
+// for_kernels() gave: a block of at most 2^30, an origin in [0, block).
+constexpr ops::AttentionMask for_kernels(const ops::AttentionMask& mask) {
+    const ops::KeyMask numbers(mask);
+    ops::AttentionMask out = mask;
+    out.block = numbers.block;
+    out.origin = numbers.origin;
+    out.sinks = mask.window > 0 ? mask.sinks : 0;  // without a window all before is seen anyway
+    return out;
+}
 constexpr int seen_from(const ops::AttentionMask& mask, int position) {
     return mask.window > 0 ? std::max(0, position - mask.window + 1) : 0;
 }
@@ -30,7 +38,7 @@ constexpr int seen_to(const ops::AttentionMask& mask, int keys, int position) {
     if (mask.kind == ops::AttentionMask::Kind::causal) {
         end = position + 1;
     } else if (mask.kind == ops::AttentionMask::Kind::block_causal) {
-        end = (position + mask.block) / mask.block * mask.block;
+        end = (position - mask.origin + mask.block) / mask.block * mask.block + mask.origin;
     }
     return std::min(end, keys);
 }

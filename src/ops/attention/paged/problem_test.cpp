@@ -79,7 +79,10 @@ TEST(AttentionProblem, BrokenContractsAreNamed) {
     expect_broken("in device memory", [](Call& c) { c.batch.first = nullptr; });
     expect_broken("in device memory", [](Call& c) { c.batch.positions = nullptr; });
     expect_broken("in device memory", [](Call& c) { c.batch.pages = nullptr; });
-    expect_broken("room for max_keys", [](Call& c) { c.batch.max_pages = 3; });
+    expect_broken("room for max_keys", [](Call& c) { c.batch.max_pages = 2; });
+    for (const int entries : {0, 3, 6, -4}) {
+        expect_broken("a power of two", [&](Call& c) { c.batch.max_pages = entries; });
+    }
     expect_broken("room for max_keys", [](Call& c) { c.batch.max_keys = 0; });
     expect_broken("the mask has", [](Call& c) { c.mask.block = 0; });
     expect_broken("the mask has", [](Call& c) { c.mask.window = -1; });
@@ -87,6 +90,27 @@ TEST(AttentionProblem, BrokenContractsAreNamed) {
     for (const float scale : {0.0f, -1.0f, INFINITY, NAN}) {
         expect_broken("positive and finite", [&](Call& c) { c.scale = scale; });
     }
+}
+
+// A window needs entries for what its rows see, and no more however long the sequence is.
+TEST(AttentionProblem, AWindowGoesRoundInAShortTable) {
+    const auto ring = [](int window, int rows, int entries) {
+        Call call;
+        call.mask.window = window;
+        call.batch.max_count = rows;
+        call.batch.max_keys = 1 << 20;
+        call.batch.max_pages = entries;
+        return call;
+    };
+    EXPECT_NO_THROW(ring(33, 1, 2).check());
+    EXPECT_NO_THROW(ring(97, 1, 4).check());
+    EXPECT_NO_THROW(ring(93, 5, 4).check());
+    EXPECT_NO_THROW(ring(98, 1, 8).check());
+    EXPECT_THROW(ring(98, 1, 4).check(), ContractError);  // the last key of five pages
+    EXPECT_THROW(ring(94, 5, 4).check(), ContractError);
+    Call sinks = ring(33, 1, 2);  // a sink stays, whatever page its entry has gone to
+    sinks.mask.sinks = 1;
+    EXPECT_THROW(sinks.check(), ContractError);
 }
 
 // What kernels count in ints, just inside and just outside.

@@ -227,7 +227,7 @@ struct TeamStream {
             a.pages +
             static_cast<std::int64_t>(list.tile(next.section) / a.row_tiles) * a.max_pages;
         const int key = (next.step + lane) * kStepKeys + kWarpKeys * warp;
-        next_page = table[min(key / kPageKeys, a.max_pages - 1)];
+        next_page = table[ops::table_entry(key / kPageKeys, a.max_pages)];
     }
     __device__ __forceinline__ void enter(const Args& a, const ShareList& list, const Share& share,
                                           int warp, int lane) {

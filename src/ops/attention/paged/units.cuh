@@ -98,8 +98,8 @@ struct KeyStream {
         const std::int32_t* table =
             a.pages + static_cast<std::int64_t>(next.tile / a.row_tiles) * a.max_pages;
         const int at = part_begin(next.part) / kPageKeys;
-        next_page = table[at];
-        next_page2 = table[min(at + 1, a.max_pages - 1)];
+        next_page = table[ops::table_entry(at, a.max_pages)];
+        next_page2 = table[ops::table_entry(at + 1, a.max_pages)];
     }
     __device__ __forceinline__ void enter(const Args& a, const UnitList& list) {
         unit = next;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "ops/attention/flash/backward/testing.h"
+#include "ops/attention/mask_testing.h"
 
 namespace mr::cuda {
 namespace {
@@ -82,6 +83,17 @@ TEST_F(FlashBackwardTest, QueriesAndKeysThatDiffer) {
             expect_reference(random(2, 1, dim, {5, 64, 1, 40, 0, 3, 270, 300},
                                     {270, 64, 300, 17, 9, 0, 150, 20}, mask, DType::bf16),
                              DType::bf16, "dim " + std::to_string(dim) + " " + text(mask));
+            if (HasFatalFailure()) return;
+        }
+    }
+}
+
+TEST_F(FlashBackwardTest, BlocksFromEveryOrigin) {
+    for (const AttentionMask& mask : ops::reference::origin_masks()) {
+        for (const auto& [dim, dtype] :
+             {std::pair{64, DType::bf16}, {128, DType::bf16}, {96, DType::f16}, {64, DType::f32}}) {
+            expect_reference(random(2, 1, dim, {70, 9, 40}, {70, 41, 13}, mask, dtype), dtype,
+                             "dim " + std::to_string(dim) + " " + text(mask));
             if (HasFatalFailure()) return;
         }
     }

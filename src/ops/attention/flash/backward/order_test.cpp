@@ -19,6 +19,9 @@ const std::vector<ops::AttentionMask> kMasks{
     {Kind::causal, 1, 200, 4},
     {Kind::causal, 1, 33, 300},
     {Kind::block_causal, 7, 150, 2},
+    {Kind::block_causal, 16, 0, 0, 5},
+    {Kind::block_causal, 300, 0, 0, 299},
+    {Kind::block_causal, 7, 150, 2, 3},
     {Kind::full, 1, 50, 20},
 };
 const std::vector<Sequence> kSequences{{0, 0, 1, 1},     {0, 0, 1, 700},    {0, 0, 700, 1},

@@ -16,10 +16,10 @@ inline const std::vector<ops::AttentionMask> kBackwardMasks{
     {ops::AttentionMask::Kind::full},
     {ops::AttentionMask::Kind::causal},
     {ops::AttentionMask::Kind::block_causal, 16},
-    {ops::AttentionMask::Kind::causal, 1, 137},           // a window
-    {ops::AttentionMask::Kind::causal, 1, 100, 4},        // and sinks
-    {ops::AttentionMask::Kind::causal, 1, 60, 140},       // sinks beyond a tile
-    {ops::AttentionMask::Kind::block_causal, 50, 70, 2},  // all of it
+    {ops::AttentionMask::Kind::causal, 1, 137},               // a window
+    {ops::AttentionMask::Kind::causal, 1, 100, 4},            // and sinks
+    {ops::AttentionMask::Kind::causal, 1, 60, 140},           // sinks beyond a tile
+    {ops::AttentionMask::Kind::block_causal, 50, 70, 2, 13},  // all of it
     {ops::AttentionMask::Kind::full, 1, 50, 20},
 };
 
@@ -203,8 +203,8 @@ class FlashBackwardTest : public FlashGpuTest {
 
 inline std::string text(const ops::AttentionMask& mask) {
     return "mask " + std::to_string(static_cast<int>(mask.kind)) + " block " +
-           std::to_string(mask.block) + " window " + std::to_string(mask.window) + " sinks " +
-           std::to_string(mask.sinks);
+           std::to_string(mask.block) + " origin " + std::to_string(mask.origin) + " window " +
+           std::to_string(mask.window) + " sinks " + std::to_string(mask.sinks);
 }
 
 }  // namespace mr::cuda

@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
             const std::int32_t* table = paged.table + std::int64_t{sequence} * paged.max_pages;
             const auto page_at = [&](int key) {
                 const int at = PagedKeys::or_seen(p.mask, max(key, 0), any_lo, any_hi);
-                return table[at / PagedKeys::kPage];
+                return table[ops::table_entry(at / PagedKeys::kPage, paged.max_pages)];
             };
             page = {page_at(n), page_at(n + PagedKeys::kPage)};
         }

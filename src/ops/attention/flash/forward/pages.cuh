@@ -19,7 +19,8 @@ struct PageRows {
 #pragma unroll
         for (int i = 0; i < S::kPages; ++i) {
             const int key = n + i * kPage, at = PagedKeys::or_seen(p.mask, key, lo, hi);
-            const int page = (paged.table[table + at / kPage] * p.kv_heads + kv_head) * kPage;
+            const int entry = ops::table_entry(at / kPage, paged.max_pages);
+            const int page = (paged.table[table + entry] * p.kv_heads + kv_head) * kPage;
             row[i] = at == key ? page : -kPage;
         }
     }

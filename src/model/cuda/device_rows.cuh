@@ -1,0 +1,58 @@
+// The rows that are fed, on the device: how they advance from step to step, and how one leaves.
+#pragma once
+
+#include <cstdint>
+
+#include "core/cuda/kernel.cuh"
+#include "model/kv_cache.h"
+#include "ops/sample/sample_cuda.h"
+
+namespace mr::model::rows {
+
+// What advances, and what it takes with it: a row of a circle that enters a page gives it the entry
+// of the page that leaves the window (KvCache::try_reserve follows the same rule).
+struct Rows {
+    std::int32_t* positions;  // [rows]
+    std::int32_t* pages;      // [rows, max_pages]
+    int2* circles;            // [rows]
+    int max_pages;
+};
+
+inline __global__ void advance_kernel(const Rows rows, const cuda::SampleRow* sample, int count) {
+    cuda::wait_for_previous();
+    cuda::let_next_start();
+    const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i >= count || !sample[i].active) return;
+    const int position = rows.positions[i] + 1, page = position / KvCache::kPageTokens;
+    const int2 circle = rows.circles[i];
+    rows.positions[i] = position;
+    if (page < circle.x || position % KvCache::kPageTokens != 0) return;
+    std::int32_t* const table = rows.pages + static_cast<std::int64_t>(i) * rows.max_pages;
+    table[ops::table_entry(page, rows.max_pages)] =
+        table[ops::table_entry(page - circle.y, rows.max_pages)];
+}
+
+// Position and pages of row `last` go where those of row `hole` were, and its own place sleeps: one
+// key, in the spare page.
+inline __global__ void leave_kernel(const Rows rows, int hole, int last, std::int32_t spare) {
+    cuda::wait_for_previous();
+    std::int32_t* const from = rows.pages + static_cast<std::int64_t>(last) * rows.max_pages;
+    std::int32_t* const to = rows.pages + static_cast<std::int64_t>(hole) * rows.max_pages;
+    if (hole != last) {
+        for (int i = static_cast<int>(threadIdx.x); i < rows.max_pages;
+             i += static_cast<int>(blockDim.x)) {
+            to[i] = from[i];
+        }
+        if (threadIdx.x == 0) {
+            rows.positions[hole] = rows.positions[last];
+            rows.circles[hole] = rows.circles[last];
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        rows.positions[last] = 0;
+        from[0] = spare;
+    }
+}
+
+}  // namespace mr::model::rows

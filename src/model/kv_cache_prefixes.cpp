@@ -1,0 +1,223 @@
+// Equal prefixes in the paged KV cache: pages that are published, found, shared and forgotten; and
+// the check of the books.
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/splitmix.h"
+#include "model/kv_cache.h"
+
+namespace mr::model {
+namespace {
+
+template <typename Map>
+void erase_one(Map& map, std::uint64_t key, std::int32_t value) {
+    const auto range = map.equal_range(key);
+    for (auto it = range.first; it != range.second; ++it) {
+        if (it->second != value) continue;
+        map.erase(it);
+        return;
+    }
+}
+
+}  // namespace
+
+// The page is not found any more.
+void KvCache::forget(std::int32_t index) {
+    Page& p = page(index);
+    if (p.count == kPageTokens) erase_one(known_, key_of(p.parent, p.form, p.tokens), index);
+    erase_one(children_, p.parent, index);
+    p.serial = 0;
+}
+
+std::uint64_t KvCache::key_of(std::uint64_t parent, Form form, const std::int32_t* tokens) {
+    std::uint64_t key = splitmix(parent * 2 + static_cast<std::uint64_t>(form));
+    for (int i = 0; i < kPageTokens; ++i)
+        key = splitmix(key ^ static_cast<std::uint32_t>(tokens[i]));
+    return key;
+}
+
+std::int32_t KvCache::find(std::uint64_t parent, Form form, const std::int32_t* tokens) const {
+    const auto range = known_.equal_range(key_of(parent, form, tokens));
+    for (auto it = range.first; it != range.second; ++it) {
+        const Page& p = pages_[static_cast<std::size_t>(it->second)];
+        if (p.parent == parent && p.form == form &&
+            std::equal(p.tokens, p.tokens + kPageTokens, tokens)) {
+            return it->second;
+        }
+    }
+    return kNone;
+}
+
+void KvCache::make_known(std::int32_t index, std::uint64_t parent, Form form,
+                         std::span<const std::int32_t> tokens) {
+    Page& p = page(index);
+    // A page that is known already was adopted behind a page that was forgotten since.
+    if (p.serial) forget(index);
+    p.serial = next_serial_++;
+    p.parent = parent;
+    p.form = form;
+    p.count = static_cast<std::int32_t>(tokens.size());
+    std::copy(tokens.begin(), tokens.end(), p.tokens);
+    if (p.count == kPageTokens) known_.emplace(key_of(parent, form, p.tokens), index);
+    children_.emplace(parent, index);
+}
+
+void KvCache::publish(SeqId id, std::span<const std::int32_t> tokens, Form form, bool with_part) {
+    const Sequence& sequence = at(id);
+    tokens = tokens.first(std::min(tokens.size(), static_cast<std::size_t>(sequence.length)));
+    std::uint64_t parent = 0;
+    // A page of a circle will hold something else, unless the sequence is written no more.
+    const std::int64_t end = sequence.circle > 0 && !with_part ? sequence.kept : sequence.end;
+    std::int64_t i = 0;
+    for (; tokens.size() >= kPageTokens; ++i, tokens = tokens.subspan(kPageTokens)) {
+        std::int32_t known = find(parent, form, tokens.data());
+        if (known == kNone) {
+            // Without the pages in front nothing behind them can be found.
+            if (i < sequence.first() || i >= end) return;
+            known = sequence.page(i);
+            make_known(known, parent, form, tokens.first(kPageTokens));
+        }
+        parent = page(known).serial;
+    }
+    if (with_part && !tokens.empty() && i >= sequence.first()) {
+        make_known(sequence.page(i), parent, form, tokens);
+    }
+}
+
+std::int64_t KvCache::adopt(SeqId id, std::span<const std::int32_t> tokens, Form form,
+                            std::int64_t cut, std::int64_t most, std::optional<PageCopy>& copy) {
+    Sequence& sequence = at(id);
+    MR_CHECK(sequence.end == 0 && sequence.length == 0, "an empty sequence adopts a prefix");
+    copy.reset();
+    most = std::min(most, static_cast<std::int64_t>(tokens.size()));
+    std::vector<std::int32_t> chain;
+    std::uint64_t parent = 0;
+    std::int64_t length = 0;
+    while (length + kPageTokens <= static_cast<std::int64_t>(tokens.size())) {
+        const std::int32_t known = find(parent, form, tokens.data() + length);
+        if (known == kNone) break;
+        chain.push_back(known);
+        parent = page(known).serial;
+        length += kPageTokens;
+    }
+    // A page that begins as the text goes on, where a prefix may end inside of a page.
+    std::int32_t part = kNone;
+    std::int64_t part_tokens = 0;
+    const auto children = children_.equal_range(parent);
+    const bool parts = cut % kPageTokens != 0;
+    for (auto it = children.first; parts && it != children.second; ++it) {
+        const Page& p = page(it->second);
+        if (p.form != form) continue;
+        const auto rest = tokens.subspan(static_cast<std::size_t>(length));
+        const auto same = std::mismatch(rest.begin(), rest.end(), p.tokens, p.tokens + p.count);
+        const auto count = static_cast<std::int64_t>(same.first - rest.begin());
+        if (count <= part_tokens) continue;
+        part = it->second;
+        part_tokens = count;
+    }
+    std::int64_t take_length = std::min(length + part_tokens, most) / cut * cut;
+    const std::int64_t whole = take_length / kPageTokens;
+    const bool broken = take_length % kPageTokens != 0;
+    const std::int32_t source = !broken ? kNone
+                                        : (whole < static_cast<std::int64_t>(chain.size())
+                                               ? chain[static_cast<std::size_t>(whole)]
+                                               : part);
+    chain.resize(static_cast<std::size_t>(whole));
+    for (const std::int32_t index : chain) {
+        hold(index);
+        push(sequence, index);
+    }
+    if (broken) {
+        // Held while another page is taken: it must not be the one that is given away for it.
+        hold(source);
+        if (available(1)) {
+            copy = PageCopy{take(), source};
+            push(sequence, copy->to);
+        } else {
+            take_length = whole * kPageTokens / cut * cut;
+        }
+        drop(source);
+    }
+    pop_to(sequence, pages_for(take_length));
+    sequence.length = take_length;
+    return take_length;
+}
+
+bool KvCache::fork(SeqId to, SeqId from, std::int64_t length, std::optional<PageCopy>& copy) {
+    copy.reset();
+    const Sequence& source = at(from);
+    Sequence& sequence = at(to);
+    MR_CHECK(sequence.end == 0 && sequence.length == 0, "an empty sequence becomes a fork");
+    MR_CHECK(
+        source.base == 0 && pages_for(length) <= (source.circle > 0 ? source.kept : source.end),
+        "what is forked has its pages, from the first one on, and none of them in a circle");
+    const std::int64_t whole = length / kPageTokens;
+    if (length % kPageTokens != 0 && !available(1)) return false;
+    for (std::int64_t i = 0; i < whole; ++i) {
+        hold(source.page(i));
+        push(sequence, source.page(i));
+    }
+    if (length % kPageTokens != 0) {
+        copy = PageCopy{take(), source.page(whole)};
+        push(sequence, copy->to);
+    }
+    return true;
+}
+
+void KvCache::forget_all() {
+    for (std::size_t i = 0; i < pages_.size(); ++i) {
+        const auto index = static_cast<std::int32_t>(i);
+        if (!pages_[i].serial) continue;
+        forget(index);
+        if (pages_[i].holders > 0) continue;
+        unkeep(index);
+        free_.push_back(index);
+    }
+}
+
+void KvCache::check_books() const {
+    std::vector<std::int32_t> holders(pages_.size(), 0);
+    for (const Sequence& sequence : sequences_) {
+        if (!sequence.open) continue;
+        MR_CHECK(sequence.base % kPageTokens == 0 && sequence.base <= sequence.length,
+                 "a base is the begin of a page, and committed");
+        MR_CHECK(pages_for(sequence.length) <= sequence.end, "committed positions have pages");
+        MR_CHECK(sequence.end - std::min(sequence.first(), sequence.end - sequence.circle) <=
+                     static_cast<std::int64_t>(sequence.table.size()),
+                 "no two pages share an entry of the table");
+        sequence.each([&](std::int32_t index) { ++holders[static_cast<std::size_t>(index)]; });
+        for (std::int64_t i = sequence.end - sequence.circle; i < sequence.end; ++i) {
+            MR_CHECK(pages_[static_cast<std::size_t>(sequence.page(i))].holders == 1,
+                     "a page of a circle is not shared");
+        }
+    }
+    std::vector<char> idle(pages_.size(), 0);
+    for (const std::int32_t index : free_) {
+        MR_CHECK(!idle[static_cast<std::size_t>(index)]++, "a page is free once");
+        MR_CHECK(!pages_[static_cast<std::size_t>(index)].serial, "a free page is not published");
+    }
+    std::int64_t kept = 0;
+    for (std::int32_t index = oldest_; index != kNone;
+         index = pages_[static_cast<std::size_t>(index)].kept_after) {
+        MR_CHECK(!idle[static_cast<std::size_t>(index)]++,
+                 "a kept page is neither free nor kept twice");
+        MR_CHECK(pages_[static_cast<std::size_t>(index)].serial, "a kept page is published");
+        ++kept;
+    }
+    MR_CHECK(kept == kept_count_, "kept pages are counted");
+    std::int64_t lost = 0;
+    std::size_t published = 0, whole = 0;
+    for (std::size_t i = 0; i < pages_.size(); ++i) {
+        const bool spare = pages_[i].holders == 1 && holders[i] == 0;
+        lost += spare;
+        MR_CHECK(spare || pages_[i].holders == holders[i], "a page counts its holders");
+        MR_CHECK(idle[i] == (pages_[i].holders == 0), "a page without holders is free or kept");
+        published += pages_[i].serial != 0;
+        whole += pages_[i].serial != 0 && pages_[i].count == kPageTokens;
+    }
+    MR_CHECK(lost == taken_count_, "no page is lost");
+    MR_CHECK(whole == known_.size() && published == children_.size(),
+             "published pages can be found");
+}
+
+}  // namespace mr::model
