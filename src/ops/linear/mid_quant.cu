@@ -256,18 +256,11 @@ void start(const Context& ctx, const Params& p) {
 
 template <typename Layout>
 void run_mid_quant(const Context& ctx, const Params& p) {
-    // As few tiles as a block has: the registers that others would have taken let the kernel that
-    // prepares the next inputs start beside it.
-    const int blocks = this_gpu().multiprocessors;
-    if (p.rows <= 8) {
-        p.tiles > 6 * blocks ? start<QuantShape<Layout, 1, 11, 105>>(ctx, p)
-                             : start<QuantShape<Layout, 1, 6, 105>>(ctx, p);
-    } else if (p.rows <= 16) {
-        start<QuantShape<Layout, 2, 6, 105>>(ctx, p);
-    } else {
-        p.tiles > 4 * blocks ? start<QuantShape<Layout, 4, 6, 105, 336>>(ctx, p)
-                             : start<QuantShape<Layout, 4, 4, 105, 336>>(ctx, p);
-    }
+    // One shape for all products of a number of rows: fewer tiles for products with fewer rows of
+    // weights win alone and lose in a layer (docs/cuda-engine.md).
+    if (p.rows <= 8) return start<QuantShape<Layout, 1, 11, 105>>(ctx, p);
+    if (p.rows <= 16) return start<QuantShape<Layout, 2, 6, 105>>(ctx, p);
+    start<QuantShape<Layout, 4, 6, 105, 336>>(ctx, p);
 }
 template void run_mid_quant<Q8Layout>(const Context&, const Params&);
 template void run_mid_quant<Q4Layout>(const Context&, const Params&);
