@@ -21,6 +21,7 @@ struct Options {
     SharedOptions shared;  // the input is `model`; --tokenizer, --json
     std::string output;
     std::string type;
+    bool force = false;
 };
 
 int convert(const Options& options) {
@@ -30,6 +31,7 @@ int convert(const Options& options) {
     model::ConvertOptions wanted;
     if (!options.type.empty()) wanted.type = dtype_from_name(options.type);
     wanted.tokenizer = options.shared.tokenizer;
+    wanted.force = options.force;
     wanted.progress = line.callback();
     const model::ConvertResult result =
         model::convert_model(options.shared.model, options.output, wanted);
@@ -70,6 +72,8 @@ void add_convert(const Command& app, Action& action) {
         .one_of({"f32", "f16", "bf16", "q8_0", "q4_0"});
     command.add_option("--tokenizer", options->shared.tokenizer,
                        "tokenizer.json, tokenizer.bin or a GGUF file, where the model has none");
+    command.add_flag("--force", options->force,
+                     "Replace files that are there beside the one that is named");
     add_json_option(command, options->shared);
     command.footer(
         "Examples:\n"

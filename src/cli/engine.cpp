@@ -72,6 +72,10 @@ LoadedModel load(const SharedOptions& options, const Wanted& wanted) {
                                                   .progress = line.callback(),
                                                   .planned = refuse_what_cannot_run,
                                                   .defer_random = cuda}));
+    for (const std::string& said : model->notes) {
+        line.remove();
+        err(fmt::format("note: {}\n", one_line(said)));
+    }
     if (cuda && wanted) {
         ThreadPool pool(thread_count(options));
         loaded.weights = model::load_to_device(*model, pool, &loaded.ledger, line.callback());

@@ -22,8 +22,9 @@ class MappedFile {
     std::span<const std::byte> bytes() const { return {data_, size_}; }
     const std::string& path() const { return path_; }
     // Bytes [offset, offset + out.size()), inside of the file as it was opened, by a read instead
-    // of through the map. A reader that needs each part once saves the page faults; and a file that has
-    // become shorter, or a disk that fails, is an Error (input) here, where the map raises SIGBUS.
+    // of through the map. A reader that needs each part once saves the page faults; and a file that
+    // has become shorter, or a disk that fails, is an Error (input) here, where the map raises
+    // SIGBUS.
     void read(std::uint64_t offset, std::span<std::byte> out) const;
     int fd() const { return fd_; }  // open as long as the map
 

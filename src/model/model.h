@@ -20,6 +20,9 @@ struct Model {
     std::shared_ptr<const text::Tokenizer> tokenizer;  // none where the source has none
     std::string source;                                // the path, or "random:..."
     std::string format;  // "GGUF v3", "safetensors", "llama2.c v0", "random"
+    // What a user should know about how the source was read: a contradiction in it, and which side
+    // was taken.
+    std::vector<std::string> notes{};
     // Set: matrices have type and shape but no memory; a device makes them of this seed (random.h).
     std::optional<std::uint64_t> deferred;
 };

@@ -61,7 +61,8 @@ class Convert(driver.CliTest):
         (target / "tokenizer.json").mkdir()  # cannot be written
         before = {p.name: p.read_bytes() for p in target.iterdir() if p.is_file()}
         self.assertIn("model.safetensors", before)
-        self.fails(1, "convert", MODEL, target, "--type", "f16", says="tokenizer.json")
+        self.fails(2, "convert", MODEL, target, "--type", "f16", says="--force")
+        self.fails(1, "convert", MODEL, target, "--type", "f16", "--force", says="tokenizer.json")
         self.assertEqual({p.name: p.read_bytes() for p in target.iterdir() if p.is_file()}, before)
 
     def test_folders_are_not_left_behind(self):

@@ -10,6 +10,7 @@
 
 #include "core/mapped_file.h"
 #include "formats/safetensors.h"
+#include "model/io/source.h"
 #include "model/model.h"
 #include "model/model_files.h"
 
@@ -209,6 +210,45 @@ class Spoiled {
     TempFolder folder_;
 };
 
+// transformers goes by model_type, and rotates whole heads in these families.
+TEST(LoadHuggingFace, ContradictionsAreReadAsTransformersDoesAndNoted) {
+    struct Case {
+        const char* folder;
+        std::function<void(json&)> change;
+        const char* says;
+    };
+    const std::vector<Case> cases = {
+        {"qwen2", [](json& c) { c["architectures"] = {"LlamaForCausalLM"}; }, "model_type"},
+        {"llama2", [](json& c) { c["architectures"] = {"MyForCausalLM"}; }, "MyForCausalLM"},
+        {"llama2", [](json& c) { c["partial_rotary_factor"] = 0.5; }, "partial_rotary_factor"},
+    };
+    for (const Case& test : cases) {
+        SCOPED_TRACE(test.says);
+        Spoiled model(test.folder);
+        test.change(model.config);
+        const Model read = load_model(model.path());
+        const Model plain = load_model(reference(test.folder));
+        EXPECT_EQ(read.spec.family, plain.spec.family);
+        EXPECT_EQ(read.spec.rope.rotary, plain.spec.rope.rotary);
+        ASSERT_EQ(read.notes.size(), 1u);
+        EXPECT_NE(read.notes[0].find(test.says), std::string::npos) << read.notes[0];
+        EXPECT_TRUE(plain.notes.empty());
+    }
+}
+
+TEST(LoadHuggingFace, AnotherHeadThanTheEmbeddingIsUsedThoughTheConfigurationTiesThem) {
+    Spoiled model("llama3");
+    model.config["tie_word_embeddings"] = true;
+    const Model read = load_model(model.path()), plain = load_model(reference("llama3"));
+    EXPECT_FALSE(read.spec.tied_embeddings);
+    EXPECT_EQ(
+        std::memcmp(read.weights.head.data, plain.weights.head.data, plain.weights.head.bytes()),
+        0);
+    ASSERT_EQ(read.notes.size(), 1u);
+    EXPECT_NE(read.notes[0].find("lm_head.weight"), std::string::npos) << read.notes[0];
+    EXPECT_TRUE(planned_model(model.path()).weights.head.shape == plain.weights.head.shape);
+}
+
 TEST(LoadHuggingFace, BadConfigurationsAreNamed) {
     struct Case {
         const char* folder;
@@ -217,8 +257,21 @@ TEST(LoadHuggingFace, BadConfigurationsAreNamed) {
     };
     const std::vector<Case> cases = {
         {"llama2",
-         [](json& c) { c["architectures"] = {"MambaForCausalLM"}; },
+         [](json& c) {
+             c["architectures"] = {"MambaForCausalLM"};
+             c.erase("model_type");
+         },
          {"config.json", "architectures", "MambaForCausalLM", "LlamaForCausalLM"}},
+        {"llama2",
+         [](json& c) { c["architectures"] = {"LlamaForSequenceClassification"}; },
+         {"architectures", "LlamaForSequenceClassification"}},
+        {"llama2", [](json& c) { c["model_type"] = "mamba"; }, {"model_type", "mamba"}},
+        {"llama2",
+         [](json& c) {
+             c.erase("architectures");
+             c.erase("model_type");
+         },
+         {"architectures", "missing", "model_type"}},
         {"llama2",
          [](json& c) {
              c.erase("architectures");
@@ -307,9 +360,7 @@ TEST(LoadHuggingFace, BadConfigurationsAreNamed) {
         {"llama2",
          [](json& c) { c["attention_bias"] = true; },
          {"self_attn.q_proj.bias", "no such"}},
-        {"qwen2",
-         [](json& c) { c["architectures"] = {"LlamaForCausalLM"}; },
-         {".bias", "has no such tensor"}},
+        {"qwen2", [](json& c) { c["model_type"] = "llama"; }, {".bias", "has no such tensor"}},
         {"gpt2", [](json& c) { c["n_inner"] = 128; }, {"mlp.c_fc.weight", "[32, 64]", "[32, 128]"}},
         {"gpt-neox", [](json& c) { c["attention_bias"] = false; }, {".bias", "no such tensor"}},
     };

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <set>
+#include <span>
 
 #include "core/error.h"
 #include "core/output_file.h"
@@ -135,6 +137,24 @@ ConvertResult to_safetensors(ConvertInput input, const std::string& in, const st
         outputs.push_back(folder / "tokenizer_config.json");
     }
     refuse_own_input(in, options, outputs);
+    std::string left;  // why the companions of a single file stay as they are
+    if (!options.force) {
+        const std::span<const fs::path> beside = std::span(outputs).subspan(one_file ? 1 : 0);
+        const auto there = std::ranges::find_if(beside, [&](const fs::path& path) {
+            return fs::symlink_status(path, code).type() != fs::file_type::not_found;
+        });
+        if (there != beside.end() && !one_file) {
+            throw Error::usage({.file = there->string(),
+                                .problem = "this file is there already",
+                                .remedy = "give another folder, or --force to replace it"});
+        }
+        if (there != beside.end()) {
+            left = fmt::format(
+                "{} is there already and stays: only the weights were written, and a reader takes "
+                "their configuration and tokenizer from that folder (--force replaces them)",
+                there->string());
+        }
+    }
     if (fs::exists(folder / "model.safetensors.index.json", code)) {
         throw Error::usage({.file = folder.string(),
                             .problem = "a model in several shards lies here",
@@ -172,9 +192,11 @@ ConvertResult to_safetensors(ConvertInput input, const std::string& in, const st
         cleanup.add(to);
         result.files.push_back(to.string());
     };
-    add_text(folder / "config.json", config);
-    for (const auto& [from, to] : copies) add_text(to, read_text_file(from.string()));
-    if (made) {
+    if (left.empty()) add_text(folder / "config.json", config);
+    for (const auto& [from, to] : copies) {
+        if (left.empty()) add_text(to, read_text_file(from.string()));
+    }
+    if (made && left.empty()) {
         add_text(folder / "tokenizer.json", made->tokenizer);
         add_text(folder / "tokenizer_config.json", made->config);
     }
@@ -190,6 +212,7 @@ ConvertResult to_safetensors(ConvertInput input, const std::string& in, const st
     cleanup.keep();
     result.bytes = converter.bytes();
     result.tensors = converter.tensors().size();
+    if (!left.empty()) result.notes.push_back(left);
     if (copies.empty() && !made && tokenizer) {
         result.notes.push_back(
             "the tokenizer has no tokenizer.json form and is not part of the output: "

@@ -17,6 +17,7 @@ struct ConvertOptions {
     // format can hold them (quantised ones become f16 in safetensors).
     std::optional<DType> type{};
     std::string tokenizer{};  // a path; empty: the one in or beside the model
+    bool force = false;       // replace files that are there beside the one that `out` names
     Progress progress{};
 };
 
@@ -35,7 +36,12 @@ struct ConvertResult {
 // are not a whole number of blocks becomes f16. q4_0 files hold the LM head (the embedding, where
 // tied) in q8_0: it is what decides between tokens, and one matrix of many.
 //
-// Throws Error (usage) where it would write over its own input; nothing is left behind on failure.
+// The file that `out` names is replaced. Of a folder every file that is there already needs
+// `force`. A .safetensors file gets its companions (config.json, tokenizer.json, ...) only where
+// the folder has none of them; otherwise they stay as they are, and a note says so, unless `force`.
+//
+// Throws Error (usage) where it would write over its own input or over a file that needs `force`;
+// nothing is left behind on failure.
 ConvertResult convert_model(const std::string& in, const std::string& out,
                             const ConvertOptions& options = {});
 

@@ -128,6 +128,7 @@ Model described(const std::string& source, const Source& opened) {
     model.tokenizer = opened.tokenizer;
     model.source = source;
     model.format = opened.format;
+    model.notes = opened.notes;
     return model;
 }
 

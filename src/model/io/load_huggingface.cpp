@@ -91,8 +91,8 @@ class Config {
 };
 
 struct Architecture {
-    const char* name;        // in "architectures"
-    const char* model_type;  // where that is missing
+    const char* name;  // in "architectures"
+    const char* model_type;
     const char* family;
 };
 constexpr Architecture kArchitectures[] = {
@@ -101,24 +101,41 @@ constexpr Architecture kArchitectures[] = {
     {"GPT2LMHeadModel", "gpt2", "gpt2"},    {"GPTNeoXForCausalLM", "gpt_neox", "gpt-neox"},
 };
 
-std::string read_family(const Config& config) {
+// By model_type, as transformers goes; by the architecture where that is missing. An architecture
+// that is no language model has other tensors.
+std::string read_family(const Config& config, std::vector<std::string>& notes) {
     constexpr const char* kRemedy =
         "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
         "GPT2LMHeadModel and GPTNeoXForCausalLM are";
+    std::string named;
     if (const json* list = config.find("architectures")) {
         if (!list->is_array() || list->size() != 1 || !list->front().is_string()) {
             config.fail("architectures", "must be a list of one name");
         }
-        for (const Architecture& known : kArchitectures) {
-            if (list->front() == known.name) return known.family;
-        }
+        named = list->front().get<std::string>();
+    }
+    const std::string type = config.get_string("model_type", "");
+    const Architecture *by_name = nullptr, *by_type = nullptr;
+    for (const Architecture& known : kArchitectures) {
+        if (named == known.name) by_name = &known;
+        if (type == known.model_type) by_type = &known;
+    }
+    const bool language = named.ends_with("ForCausalLM") || named.ends_with("LMHeadModel");
+    if (!named.empty() && !by_name && (!by_type || !language)) {
         config.fail("architectures", "this architecture is not supported", kRemedy);
     }
-    for (const Architecture& known : kArchitectures) {
-        if (config.get_string("model_type", "") == known.model_type) return known.family;
+    if (!by_type && !type.empty()) {
+        config.fail("model_type", "names no architecture that is supported", kRemedy);
     }
-    config.fail(config.find("model_type") ? "model_type" : "architectures",
-                "names no architecture that is supported", kRemedy);
+    if (!by_type && !by_name) {
+        config.fail("architectures", "the field is missing, and so is model_type", kRemedy);
+    }
+    if (by_type && !named.empty() && by_name != by_type) {
+        notes.push_back(fmt::format(
+            "config.json names the architecture {} and the model_type {}: the model_type is taken",
+            formats::printable(named), type));
+    }
+    return (by_type ? by_type : by_name)->family;
 }
 
 ops::Activation read_activation(const Config& config, const char* key, const char* fallback) {
@@ -199,7 +216,7 @@ void read_rope_scaling(const Config& config, const Config& scaling, ModelSpec& s
 
 // Both dialects: transformers 5 has all in `rope_parameters`, before it was `rope_theta` and
 // `rope_scaling`, and GPT-NeoX had names of its own.
-void read_rope(const Config& config, ModelSpec& spec) {
+void read_rope(const Config& config, ModelSpec& spec, std::vector<std::string>& notes) {
     const bool neox = spec.family == "gpt-neox";
     auto scaling = config.find_object("rope_scaling");
     if (!scaling || scaling->object().empty()) scaling = config.find_object("rope_parameters");
@@ -217,6 +234,16 @@ void read_rope(const Config& config, ModelSpec& spec) {
             scaling->fail("partial_rotary_factor", problem);
         }
         config.fail(part_key, problem);
+    }
+    const auto kind =
+        scaling ? scaling->get_string(scaling->find("rope_type") ? "rope_type" : "type", "default")
+                : "default";
+    if (!neox && part != 1 && kind == "default") {
+        notes.push_back(fmt::format(
+            "config.json has partial_rotary_factor {}, which transformers does not use for {}: "
+            "whole heads are rotated",
+            part, spec.family));
+        part = 1;
     }
     spec.rope.theta = theta;
     spec.rope.rotary = static_cast<int>(spec.head_dim * part);
@@ -326,9 +353,10 @@ std::string name_of(const std::string& folder) {
     return fs::path(run.empty() ? folder : run).filename().string();
 }
 
-ModelSpec read_spec(const Config& config, const std::string& folder) {
+ModelSpec read_spec(const Config& config, const std::string& folder,
+                    std::vector<std::string>& notes) {
     ModelSpec spec;
-    spec.family = read_family(config);
+    spec.family = read_family(config, notes);
     spec.name = name_of(folder);
     if (config.find("quantization_config")) {
         config.fail("quantization_config", "weights quantised this way are not supported",
@@ -355,7 +383,7 @@ ModelSpec read_spec(const Config& config, const std::string& folder) {
     }
     spec.head_dim = head_dim.value_or(spec.dim / spec.heads);
     spec.tied_embeddings = config.get_bool("tie_word_embeddings", false);
-    read_rope(config, spec);
+    read_rope(config, spec, notes);
     spec = spec.family == "gpt-neox" ? read_neox(config, std::move(spec))
                                      : read_llama(config, std::move(spec));
     // Last: layers of their own are the common one but for what they differ in.
@@ -385,7 +413,8 @@ Source open_huggingface(const std::string& path, const LoadOptions& options) {
     }
 
     Source out;
-    out.spec = read_spec(Config(object, config_file), fs::absolute(folder).string());
+    std::vector<std::string> notes;
+    out.spec = read_spec(Config(object, config_file), fs::absolute(folder).string(), notes);
     out.spec.validate(config_file);
     out.dialect = huggingface_dialect(out.spec.family);
     out.path = path;
@@ -397,6 +426,8 @@ Source open_huggingface(const std::string& path, const LoadOptions& options) {
     out.maps = file->maps();
     out.find = [raw = file.get()](std::string_view name) { return raw->find_tensor(name); };
     out.file = file;
+    out.notes = std::move(notes);
+    out.untie_other_head();
     if (!options.tokenizer.empty()) {
         out.tokenizer = open_tokenizer(options.tokenizer, out.spec.vocab);
     } else if (fs::exists(folder / "tokenizer.json", code)) {

@@ -181,7 +181,7 @@ RoleTensor Source::read(RoleAt at) const {
 void Source::require_all_known() const {
     std::set<const FileTensor*> used;
     for (RoleAt at : roles_of(spec)) used.insert(place(at).tensor);
-    // A tied model's file may carry the head as well; it is the embedding once more.
+    // A tied model's file may carry the head as well: untie_other_head() has compared it.
     used.insert(find_any(*this, {Role::head}));
     if (const FileTensor* freqs = find_any(*this, {Role::rope_freqs})) used.insert(freqs);
     for (const FileTensor& tensor : tensors) {
@@ -193,6 +193,22 @@ void Source::require_all_known() const {
                                                    spec.family, spec.layers),
                             .remedy = "file and configuration belong to different models"});
     }
+}
+
+void Source::untie_other_head() {
+    if (!spec.tied_embeddings) return;
+    const FileTensor* head = find_any(*this, {Role::head});
+    const FileTensor* embedding = find_any(*this, {Role::embedding});
+    if (!head || !embedding || head == embedding) return;
+    const Tensor &a = head->view, &b = embedding->view;
+    if (a.dtype == b.dtype && a.shape == b.shape && std::memcmp(a.data, b.data, a.bytes()) == 0) {
+        return;
+    }
+    spec.tied_embeddings = false;
+    notes.push_back(
+        fmt::format("{} says that the head is the embedding, and {} holds another head: that one "
+                    "is used",
+                    path, formats::printable(head->name)));
 }
 
 std::optional<std::int64_t> checkpoint_step(const std::string& name) {

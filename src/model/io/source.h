@@ -37,6 +37,7 @@ struct Source {
     std::span<const MappedFile> maps;  // that the tensors point into
     std::function<const formats::FileTensor*(std::string_view)> find;
     std::shared_ptr<const text::Tokenizer> tokenizer;
+    std::vector<std::string> notes;  // Model::notes
 
     // Where a tensor lies in the file. Throws Error where it is missing, has another shape than the
     // spec asks for, or a type that is not a weight's.
@@ -55,6 +56,9 @@ struct Source {
     // Throws Error for a tensor that no role of the spec claims: the file holds another model than
     // its configuration says.
     void require_all_known() const;
+    // Where the spec has a tied head and the file has one that differs from the embedding: unties
+    // them, as transformers does, and notes it.
+    void untie_other_head();
 };
 
 // Each checks its configuration (spec.validate) and opens the tokenizer that is there.
