@@ -83,11 +83,11 @@ void add_engine_options(const Command& command, SharedOptions& options) {
     command
         .add_option("--ctx", options.ctx,
                     "Positions of context that one sequence has; 0: as many as the model has")
-        .range(std::int64_t{0}, std::int64_t{1} << 31);
+        .range(std::int64_t{0}, (std::int64_t{1} << 30) - 1);
     command
         .add_option("--pool", options.pool,
                     "Tokens that the KV cache holds, over all sequences; 0: what fits, at most "
-                    "every sequence's context, or about two windows where the model has one")
+                    "every sequence's context")
         .range(std::int64_t{0}, std::int64_t{1} << 40);
     command
         .add_option("--kv-type", options.kv_type, "Type of the KV cache: f32, f16, bf16 (on a GPU)")

@@ -59,7 +59,7 @@ class Evaluation {
   private:
     bool admit(Window& window) {
         window.seq = engine_.cache().open();
-        // Nobody shares its pages: none is kept that no token sees any more.
+        // Its pages are not shared, so those that no token sees any more are given back.
         if (engine_.try_reserve(window.seq, 0,
                                 static_cast<std::int64_t>(window.tokens.size()) - 1)) {
             return true;

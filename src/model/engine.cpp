@@ -15,6 +15,14 @@ namespace mr::model {
 namespace {
 
 void require_positions(const ModelSpec& spec, const EngineOptions& options) {
+    constexpr std::int64_t kMost = (std::int64_t{1} << 30) - 1;  // kernels count in 32 bits
+    if (options.context > kMost) {
+        throw Error::input(
+            {.field = "--ctx",
+             .value = std::to_string(options.context),
+             .problem = "a sequence has at most " + std::to_string(kMost) + " positions",
+             .remedy = "use at most that"});
+    }
     if (!spec.learned_positions || options.context <= spec.context) return;
     throw Error::input({.field = "--ctx",
                         .value = std::to_string(options.context),
@@ -26,9 +34,10 @@ void require_positions(const ModelSpec& spec, const EngineOptions& options) {
 // The largest pool whose engine fits into `available` bytes, at least what one sequence needs.
 std::int64_t fitting_pool(const Model& model, EngineOptions options, std::uint64_t available) {
     const std::int64_t page = KvCache::kPageTokens;
-    // Twice, so that prompts up to the length of a circle are kept for others beside one.
+    // A model of windows runs in less than its context; the rest of the pool keeps prompts and
+    // conversations, which would be computed again.
     const std::int64_t least = least_positions(model.spec, options);
-    const std::int64_t most = std::min(options.context, 2 * least) * options.max_sequences;
+    const std::int64_t most = options.context * options.max_sequences;
     const auto fits = [&](std::int64_t tokens) {
         options.pool = tokens;
         return plan_engine(model, options).total() <= available;

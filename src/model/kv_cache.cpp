@@ -64,7 +64,7 @@ SeqId KvCache::open() {
         if (sequences_[i].open) continue;
         Sequence& sequence = sequences_[i];
         sequence.open = true;
-        sequence.length = sequence.base = sequence.end = sequence.circle = sequence.kept = 0;
+        sequence.length = sequence.base = sequence.end = sequence.circle = sequence.prefix = 0;
         return static_cast<SeqId>(i);
     }
     throw Error::device({.field = "sequences",
@@ -80,7 +80,7 @@ void KvCache::close(SeqId id) {
         for (std::int64_t i = sequence.end; i-- > sequence.end - sequence.circle;) {
             drop(sequence.page(i));
         }
-        sequence.end = std::max(sequence.kept, sequence.first());
+        sequence.end = std::max(sequence.prefix, sequence.first());
         sequence.circle = 0;
     }
     pop_to(sequence, sequence.first());
@@ -99,12 +99,26 @@ std::int32_t KvCache::take() {
         index = free_.back();
         free_.pop_back();
     } else {
-        index = oldest_;
+        index = last_kept_of_chain(oldest_);
         unkeep(index);
         forget(index);
     }
     page(index).holders = 1;
     return index;
+}
+
+// The page to give away of the chain that goes on behind `index`: without a page the ones behind it
+// cannot be found, so they go first.
+std::int32_t KvCache::last_kept_of_chain(std::int32_t index) const {
+    for (;;) {
+        const auto [begin, end] =
+            children_.equal_range(pages_[static_cast<std::size_t>(index)].serial);
+        const auto next = std::find_if(begin, end, [&](const auto& child) {
+            return pages_[static_cast<std::size_t>(child.second)].holders == 0;
+        });
+        if (next == end) return index;
+        index = next->second;
+    }
 }
 
 void KvCache::push(Sequence& sequence, std::int32_t index) {
@@ -171,13 +185,13 @@ bool KvCache::try_reserve(SeqId id, std::int64_t length) {
     return true;
 }
 
-bool KvCache::try_reserve_circle(SeqId id, std::int64_t kept, std::int64_t pages) {
+bool KvCache::try_reserve_circle(SeqId id, std::int64_t prefix, std::int64_t pages) {
     Sequence& sequence = at(id);
-    MR_CHECK(pages > 0 && sequence.circle == 0 && sequence.end <= pages_for(kept),
-             "a sequence gets its circle once, behind what it keeps");
-    if (!available(pages_for(kept) - sequence.end + pages)) return false;
-    while (sequence.end < pages_for(kept) + pages) push(sequence, take());
-    sequence.kept = pages_for(kept);
+    MR_CHECK(pages > 0 && sequence.circle == 0 && sequence.end <= pages_for(prefix),
+             "a sequence gets its circle once, behind its prefix");
+    if (!available(pages_for(prefix) - sequence.end + pages)) return false;
+    while (sequence.end < pages_for(prefix) + pages) push(sequence, take());
+    sequence.prefix = pages_for(prefix);
     sequence.circle = pages;
     return true;
 }
@@ -196,7 +210,7 @@ void KvCache::release_before(SeqId id, std::int64_t position) {
     const std::int64_t before = sequence.first();
     const std::int64_t first = std::max(position / kPageTokens, before);
     sequence.base = first * kPageTokens;
-    const std::int64_t own = sequence.circle > 0 ? sequence.kept : sequence.end;
+    const std::int64_t own = sequence.circle > 0 ? sequence.prefix : sequence.end;
     // From the back, as in close().
     for (std::int64_t i = std::min(first, own); i-- > before;) drop(sequence.page(i));
 }
@@ -207,11 +221,15 @@ void KvCache::truncate(SeqId id, std::int64_t length) {
     MR_CHECK(length >= sequence.base, "positions before the base are gone");
     sequence.length = std::min(sequence.length, length);
     if (sequence.circle == 0) pop_to(sequence, pages_for(sequence.length));
-    if (sequence.length % kPageTokens == 0) return;
-    // What follows will be written into this page: it holds something else then.
-    const std::int32_t last = sequence.page(sequence.length / kPageTokens);
-    MR_CHECK(page(last).holders == 1, "the page that is written to is the sequence's own");
-    if (page(last).serial) forget(last);
+    // What follows will be written into these pages: they hold something else then. The pages of a
+    // prefix lie before a circle, so they stay.
+    const std::int64_t end =
+        sequence.circle > 0 ? std::max(sequence.prefix, pages_for(sequence.length)) : sequence.end;
+    for (std::int64_t i = sequence.length / kPageTokens; i < end; ++i) {
+        const std::int32_t written = sequence.page(i);
+        MR_CHECK(page(written).holders == 1, "a page that is written to is the sequence's own");
+        if (page(written).serial) forget(written);
+    }
 }
 
 std::int64_t KvCache::length(SeqId id) const { return at(id).length; }
@@ -246,7 +264,7 @@ KvCache::TablePart KvCache::table_part(SeqId id, std::int64_t end) const {
     const std::int64_t last = end < 0 ? sequence.end : pages_for(end);
     MR_CHECK(sequence.first() <= last && last <= sequence.end,
              "the sequence has room for the positions");
-    // Whoever goes on by itself needs those that a circle will write next, too.
+    // A device that goes on by itself needs those that a circle will write next, too.
     const std::int64_t first =
         end < 0 ? std::min(sequence.first(), sequence.end - sequence.circle) : sequence.first();
     const std::span<const std::int32_t> table(sequence.table);

@@ -42,11 +42,11 @@ class KvCache {
     void close(SeqId id);  // gives its pages back; published ones can be found until they are taken
     // Makes room for positions [base, length); where no page is left it takes none and says no.
     bool try_reserve(SeqId id, std::int64_t length);
-    // Makes room for positions [base, kept) as above, and for all that follow in `pages` pages of
-    // the sequence's own, once and for all: page i behind `kept` is written again as page i +
+    // Makes room for positions [base, prefix) as above, and for all that follow in `pages` pages of
+    // the sequence's own, once and for all: page i behind `prefix` is written again as page i +
     // `pages`, when room is made for that one and release_before() has passed page i. So no shared
-    // or published page is ever written again: those lie before `kept`.
-    bool try_reserve_circle(SeqId id, std::int64_t kept, std::int64_t pages);
+    // or published page is ever written again: those lie before `prefix`.
+    bool try_reserve_circle(SeqId id, std::int64_t prefix, std::int64_t pages);
     // ... and throws Error (device) instead of saying no.
     void reserve(SeqId id, std::int64_t length);
     // Gives back the whole pages before `position`, which is committed at most: no query to come
@@ -54,7 +54,8 @@ class KvCache {
     // they are taken, those of a circle stay the sequence's own.
     void release_before(SeqId id, std::int64_t position);
     // Forgets positions from `length` on, not before the base, and gives back the pages behind
-    // them (a circle keeps its own). The page that `length` lies in must be the sequence's own.
+    // them (a circle and the pages before it stay). Pages that will be written again, that of
+    // `length` among them, must be the sequence's own; they are not found any more.
     void truncate(SeqId id, std::int64_t length);
 
     std::int64_t length(SeqId id) const;  // committed positions
@@ -63,9 +64,9 @@ class KvCache {
     std::int64_t held(SeqId id) const;                    // pages that it has, shared ones included
     std::span<const std::int32_t> table(SeqId id) const;  // [table_entries()]
     std::int32_t page_at(SeqId id, std::int64_t position) const;
-    // The part of the table that has the pages of positions [base, end), for whoever sends it
-    // elsewhere: entries [first, first + pages.size()). `end` -1: all for which there is room, and
-    // those that a circle will write next.
+    // The part of the table that has the pages of positions [base, end), to send it elsewhere:
+    // entries [first, first + pages.size()). `end` -1: all for which there is room, and those that
+    // a circle will write next.
     struct TablePart {
         std::int64_t first;
         std::span<const std::int32_t> pages;
@@ -119,7 +120,7 @@ class KvCache {
         std::int64_t length = 0, base = 0;
         std::int64_t end = 0;             // pages [base / kPageTokens, end) have entries
         std::int64_t circle = 0;          // pages that go round
-        std::int64_t kept = 0;            // pages before those
+        std::int64_t prefix = 0;          // pages before those
         std::vector<std::int32_t> table;  // [table_entries()]
 
         std::int64_t first() const { return base / kPageTokens; }
@@ -130,7 +131,7 @@ class KvCache {
         // Calls use(page number) for all that it holds, from the front.
         template <typename Use>
         void each(Use&& use) const {
-            for (std::int64_t i = first(); i < (circle > 0 ? kept : end); ++i) use(page(i));
+            for (std::int64_t i = first(); i < (circle > 0 ? prefix : end); ++i) use(page(i));
             for (std::int64_t i = end - circle; i < end; ++i) use(page(i));
         }
     };
@@ -152,6 +153,7 @@ class KvCache {
     void push(Sequence& sequence, std::int32_t index);
     void pop_to(Sequence& sequence, std::int64_t end);
     std::int32_t take();
+    std::int32_t last_kept_of_chain(std::int32_t index) const;
     void drop(std::int32_t index);
     void hold(std::int32_t index);
     void keep(std::int32_t index);

@@ -67,7 +67,7 @@ void KvCache::publish(SeqId id, std::span<const std::int32_t> tokens, Form form,
     tokens = tokens.first(std::min(tokens.size(), static_cast<std::size_t>(sequence.length)));
     std::uint64_t parent = 0;
     // A page of a circle will hold something else, unless the sequence is written no more.
-    const std::int64_t end = sequence.circle > 0 && !with_part ? sequence.kept : sequence.end;
+    const std::int64_t end = sequence.circle > 0 && !with_part ? sequence.prefix : sequence.end;
     std::int64_t i = 0;
     for (; tokens.size() >= kPageTokens; ++i, tokens = tokens.subspan(kPageTokens)) {
         std::int32_t known = find(parent, form, tokens.data());
@@ -149,7 +149,7 @@ bool KvCache::fork(SeqId to, SeqId from, std::int64_t length, std::optional<Page
     Sequence& sequence = at(to);
     MR_CHECK(sequence.end == 0 && sequence.length == 0, "an empty sequence becomes a fork");
     MR_CHECK(
-        source.base == 0 && pages_for(length) <= (source.circle > 0 ? source.kept : source.end),
+        source.base == 0 && pages_for(length) <= (source.circle > 0 ? source.prefix : source.end),
         "what is forked has its pages, from the first one on, and none of them in a circle");
     const std::int64_t whole = length / kPageTokens;
     if (length % kPageTokens != 0 && !available(1)) return false;

@@ -23,7 +23,7 @@ struct Step {
     double begin = 0, seconds = 0;             // for the host, until the next step began
     std::vector<Stage> stages;                 // their begins count from the step's
     std::uint64_t to_device = 0, to_host = 0;  // bytes copied meanwhile
-    std::uint64_t stamps = 0;  // ... of to_host: the times of `stages`, which nobody else needs
+    std::uint64_t stamps = 0;  // ... of to_host: the times of `stages`, which are for reports alone
 };
 
 class Recorder {

@@ -88,7 +88,7 @@ class Grammar {
     Size size() const;
 
     // A column of a table, a text a record: what is written there itself, without what slots and
-    // choices would add. For whoever knows the stories by what they are about.
+    // choices would add. For a reader that knows the stories by what they are about.
     std::vector<std::string> column_texts(std::string_view table, std::string_view column) const;
     bool knows(std::string_view word) const;  // as it is spelled
 

@@ -118,7 +118,7 @@ void Prefetcher::work() {
             freed_.wait(lock, [&] { return stop_ || n < released_ + buffers_.size(); });
             if (stop_) return;
         }
-        // Nobody else looks at this slot until read_ says so.
+        // No other thread looks at this slot until read_ says so.
         Slot& slot = slots_[n % slots_.size()];
         try {
             slot.rows = batches_.read(first_ + n, buffers_[n % buffers_.size()]);

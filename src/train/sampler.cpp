@@ -13,7 +13,7 @@
 namespace mr::train {
 namespace {
 
-// Steps on a GPU run ahead of whoever reads their tokens: none may still read parameters when the
+// Steps on a GPU run ahead of the reader of their tokens: none may still read parameters when the
 // next step of the training changes them.
 class Settled {
   public:

@@ -25,7 +25,8 @@ class Models(driver.CliTest):
         large = self.ok_json("info", MODEL, "--ctx", 64, "--batch", 8)["memory_plan"]["total_bytes"]
         self.assertGreater(large, small)
         # A plan that does not fit is shown, not refused.
-        self.ok("info", MODEL, "--ctx", 1 << 31)
+        self.ok("info", MODEL, "--ctx", (1 << 30) - 1)
+        self.fails(2, "info", MODEL, "--ctx", 1 << 30, says="--ctx")
 
     def bad_files(self):
         good = self.folder / "good.gguf"

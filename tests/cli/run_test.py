@@ -94,7 +94,7 @@ class Run(driver.CliTest):
     def test_too_large_a_context_is_refused_before_the_weights_are_made(self):
         """random:stories-110m:f32 has 0.5 GB of weights; the refusal takes next to nothing."""
         for model, says in (("random:stories-110m:f32", "KV cache"), ("random:gpt2:f32", "--ctx")):
-            with subprocess.Popen([driver.BIN, "run", model, "-p", "x", "--ctx", str(1 << 31)],
+            with subprocess.Popen([driver.BIN, "run", model, "-p", "x", "--ctx", str((1 << 30) - 1)],
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
                 out, err = process.stdout.read(), process.stderr.read().decode()
                 _, status, usage = os.wait4(process.pid, 0)

@@ -81,10 +81,10 @@ TEST(Windows, TheWidestIsWhatALayerSees) {
     EXPECT_EQ(spec.widest_window(), 0);
 }
 
-TEST(Windows, APoolNeedsNoMoreThanTwoCircles) {
-    EXPECT_EQ(engine_of(1, 0)->options().pool, 2 * kPieces * kPage);
-    EXPECT_EQ(engine_of(7, 0)->options().pool, 7 * 2 * kPieces * kPage);
-    EXPECT_EQ(engine_of(1, 0, 2900)->options().pool, kContext);
+// What is not needed for windows keeps prompts and conversations.
+TEST(Windows, TheDefaultPoolIsThatOfAModelWithoutWindows) {
+    EXPECT_EQ(engine_of(1, 0)->options().pool, kContext);
+    EXPECT_EQ(engine_of(7, 0)->options().pool, 7 * kContext);
     // A pool that holds a circle holds any text; a smaller one limits it as ever.
     EXPECT_EQ(engine_of(1, kPieces * kPage)->options().context, kContext);
     EXPECT_EQ(engine_of(1, kPieces * kPage - 1)->options().context, kPieces * kPage - 1);
@@ -163,18 +163,34 @@ TEST(Windows, AnEvaluationGoesRound) {
     const auto model = std::make_shared<const model::Model>(std::move(loaded));
     std::string text;
     for (int i = 0; i < 300; ++i) text += "Once upon a time " + std::to_string(i * i) + ". ";
-    const auto nll = [&](std::int64_t pool) {
+    const auto nll = [&](std::int64_t pool, int batch) {
         model::EngineOptions options;
         options.threads = 1;
         options.context = kContext;
-        options.max_logits = options.max_batch = 96;
+        options.max_logits = options.max_batch = batch;
         options.pool = pool;
         const auto engine = model::make_engine(model, options);
         const EvalResult result = evaluate(*engine, text, {});
         EXPECT_GT(result.tokens, 500);
         return result.nll;
     };
-    EXPECT_EQ(nll(kPieces * kPage), nll(kContext));
+    // Where all of a text may be one pass, its pages are as many as the text has.
+    EXPECT_EQ(nll(kPieces * kPage, 96), nll(2 * kContext, kContext));
+}
+
+// The history of a conversation, as far as it was prompt, is found again however long it is.
+TEST(Windows, AConversationFindsItsPrompts) {
+    const auto engine = engine_of(1, 0);
+    test::Order order = order_of(70, 40);
+    std::int64_t known = 0;  // tokens of the prompt before
+    for (int turn = 0; turn < 12; ++turn) {
+        Scheduler::Totals totals;
+        const std::vector<Generated> got = test::run_orders(*engine, {&order, 1}, &totals);
+        EXPECT_GE(totals.found, known / model::kCut * model::kCut) << turn;
+        known = static_cast<std::int64_t>(order.prompt.size());
+        order.prompt.insert(order.prompt.end(), got[0].ids.begin(), got[0].ids.end());
+        order.prompt.insert(order.prompt.end(), 30, turn);
+    }
 }
 
 // What was given back cannot be seen by a mask that reaches further.

@@ -316,40 +316,40 @@ TEST(Convert, OneSafetensorsFile) {
 // Another model's files stay, and the error names the first of them.
 TEST(Convert, FilesThatAreThereNeedForce) {
     TempFolder folder;
-    convert_model(reference("qwen2"), folder / "qwen");
-    convert_model(reference("llama2"), folder / "llama.gguf");
+    convert_model(reference("llama2"), folder / "llama");
+    convert_model(reference("qwen2"), folder / "qwen.gguf");
     const auto content = [&](const char* name) { return read_text_file(folder / name, 1u << 24); };
-    const std::string config = content("qwen/config.json"),
-                      weights = content("qwen/model.safetensors"),
-                      tokenizer = content("qwen/tokenizer.json");
+    const std::string config = content("llama/config.json"),
+                      weights = content("llama/model.safetensors"),
+                      tokenizer = content("llama/tokenizer.json");
     const auto unchanged = [&] {
-        return content("qwen/config.json") == config &&
-               content("qwen/tokenizer.json") == tokenizer &&
-               content("qwen/model.safetensors") == weights;
+        return content("llama/config.json") == config &&
+               content("llama/tokenizer.json") == tokenizer &&
+               content("llama/model.safetensors") == weights;
     };
     const std::string said =
-        error_of([&] { convert_model(folder / "llama.gguf", folder / "qwen"); });
-    EXPECT_NE(said.find("qwen/model.safetensors"), std::string::npos) << said;
+        error_of([&] { convert_model(folder / "qwen.gguf", folder / "llama"); });
+    EXPECT_NE(said.find("llama/model.safetensors"), std::string::npos) << said;
     EXPECT_NE(said.find("--force"), std::string::npos) << said;
     EXPECT_TRUE(unchanged());
-    fs::remove(folder / "qwen/model.safetensors");  // the others are enough
+    fs::remove(folder / "llama/model.safetensors");  // the others are enough
     EXPECT_NE(error_of([&] {
-                  convert_model(folder / "llama.gguf", folder / "qwen");
-              }).find("qwen/config.json"),
+                  convert_model(folder / "qwen.gguf", folder / "llama");
+              }).find("llama/config.json"),
               std::string::npos);
-    convert_model(reference("qwen2"), folder / "qwen", {.force = true});
+    convert_model(reference("llama2"), folder / "llama", {.force = true});
     EXPECT_TRUE(unchanged());
 
     // A single file: its companions are the folder's, and stay.
     const ConvertResult one =
-        convert_model(folder / "llama.gguf", folder / "qwen/other.safetensors");
-    EXPECT_EQ(one.files, std::vector<std::string>{folder / "qwen/other.safetensors"});
+        convert_model(folder / "qwen.gguf", folder / "llama/other.safetensors");
+    EXPECT_EQ(one.files, std::vector<std::string>{folder / "llama/other.safetensors"});
     ASSERT_FALSE(one.notes.empty());
-    EXPECT_NE(one.notes[0].find("qwen/config.json"), std::string::npos) << one.notes[0];
+    EXPECT_NE(one.notes[0].find("llama/config.json"), std::string::npos) << one.notes[0];
     EXPECT_TRUE(unchanged());
-    convert_model(folder / "llama.gguf", folder / "qwen/other.safetensors");  // the named file
-    convert_model(folder / "llama.gguf", folder / "qwen", {.force = true});
-    EXPECT_EQ(load_model(folder / "qwen").spec.family, "llama");
+    convert_model(folder / "qwen.gguf", folder / "llama/other.safetensors");  // the named file
+    convert_model(folder / "qwen.gguf", folder / "llama", {.force = true});
+    EXPECT_NE(content("llama/config.json").find("qwen2"), std::string::npos);
 }
 
 TEST(Convert, ProgressEndsAtTheTotal) {

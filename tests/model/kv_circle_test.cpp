@@ -116,10 +116,41 @@ TEST_F(Circle, ASharedPageLosesAHolderAndIsFoundAsBefore) {
     EXPECT_EQ(cache_.kept_pages(), 0);
     EXPECT_EQ(cache_.page_at(second, 0), shared);
     cache_.release_before(second, 4 * kPage);
-    EXPECT_EQ(cache_.kept_pages(), 4) << "nobody holds them, and they can be found";
+    EXPECT_EQ(cache_.kept_pages(), 4) << "they have no holder, and they can be found";
     const SeqId third = cache_.open();
     EXPECT_EQ(adopt(third, tokens), 4 * kPage);
     EXPECT_EQ(cache_.page_at(third, 0), shared);
+}
+
+// Pages are given back from the front, one by one, as a window passes. When a page is needed, the
+// one at the end of the chain goes: the others can still be found.
+TEST_F(Circle, AChainIsGivenAwayFromItsEnd) {
+    const auto tokens = text(6 * kPage + 1);
+    const SeqId first = computed(tokens);
+    cache_.publish(first, tokens, Form::prompt);
+    for (int i = 1; i <= 6; ++i) cache_.release_before(first, i * kPage);
+    EXPECT_EQ(cache_.kept_pages(), 6);
+    const SeqId other = cache_.open();
+    cache_.reserve(other, free_pages() * kPage - 5 * kPage);  // all free ones and a kept one
+    EXPECT_EQ(cache_.kept_pages(), 5);
+    const SeqId second = cache_.open();
+    EXPECT_EQ(adopt(second, tokens), 5 * kPage);
+}
+
+// Pages in front of a circle that will be written again are the sequence's own by then.
+TEST_F(Circle, GoingBackBeforeACircleTouchesNoSharedPage) {
+    const auto tokens = text(4 * kPage + 1);
+    const SeqId first = cache_.open();
+    ASSERT_TRUE(cache_.try_reserve_circle(first, 4 * kPage, 2));
+    cache_.advance(first, 4 * kPage);
+    cache_.publish(first, tokens, Form::prompt);
+    const SeqId second = cache_.open();
+    ASSERT_EQ(adopt(second, tokens), 4 * kPage);
+    EXPECT_THROW(cache_.truncate(first, kPage), ContractError);
+    cache_.close(second);
+    cache_.truncate(first, kPage);
+    const SeqId third = cache_.open();
+    EXPECT_EQ(adopt(third, tokens), kPage) << "what is written again is not found";
 }
 
 // What follows is published behind pages that were given back, as long as those are known.

@@ -56,14 +56,10 @@ std::string title(const Json& json) {
 
 // Loads for a measurement that needs so many positions of every sequence.
 LoadedModel load_for(const Options& options, std::int64_t positions) {
-    return load(options.shared, [&](const model::Model& model) {
+    return load(options.shared, [&](const model::Model&) {
         model::EngineOptions wanted = engine_options(options.shared);
         wanted.max_sequences = options.measure.batch;
         if (wanted.context == 0) wanted.context = positions;
-        // Measurements go back in a text: its pages stay, whatever a window leaves of them.
-        if (wanted.pool == 0 && model.spec.widest_window() > 0) {
-            wanted.pool = wanted.context * wanted.max_sequences;
-        }
         return wanted;
     });
 }

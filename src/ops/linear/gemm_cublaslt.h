@@ -58,6 +58,9 @@ std::vector<Algorithm> algorithms(const Key& key, int enough = 32,
 // numbers of tokens a key may have an algorithm of its own, if it gives the same bits.
 inline constexpr std::array<std::int64_t, 5> kSteps{64, 128, 256, 512, 1024};
 
+// Whether the algorithm takes so many tokens with at most kNoSums of workspace.
+bool takes(const Key& key, const Algorithm& algorithm, std::int64_t tokens);
+
 // The algorithm for so many tokens; null where there is none for the key. The one for kManyTokens
 // is chosen at the first call and defines the bits; the others are those that adopt() was given.
 // Callable from any thread; addresses stay.

@@ -216,6 +216,13 @@ std::vector<Algorithm> algorithms(const Key& key, int enough, std::int64_t token
     return found;
 }
 
+bool takes(const Key& key, const Algorithm& algorithm, std::int64_t tokens) {
+    cublasLtMatmulAlgo_t algo{};
+    std::copy(algorithm.opaque.begin(), algorithm.opaque.end(), std::begin(algo.data));
+    const std::optional<std::size_t> workspace = takes_all(key, algo, {&tokens, 1});
+    return workspace && *workspace <= kNoSums;
+}
+
 namespace {
 
 struct Choice {
@@ -289,6 +296,7 @@ std::string about() { return "built without cublasLt.h"; }
 bool available() { return false; }
 std::vector<Algorithm> algorithms(const Key&, int, std::int64_t) { return {}; }
 const Algorithm* algorithm(const Key&, std::int64_t) { return nullptr; }
+bool takes(const Key&, const Algorithm&, std::int64_t) { return false; }
 void adopt(const Key&, std::size_t, const Algorithm&) {}
 bool begin_search(const Key&) { return false; }
 void matmul(const Context&, const Key&, const Algorithm&, std::int64_t, void*, const void*,

@@ -5,10 +5,11 @@
 //   tensor cores | add up the warps | finish
 //
 // As in small_linear.cu a warp has one eighth of the granules, brings its weights itself and waits
-// for nobody; a block reads 1 KB of each of 16 rows, then of the next 16. Here all of its tiles, up
-// to kTiles, take their turn before it goes on to the next granule: the inputs of a granule, which
-// are as many bytes as the weights of 32 rows (at 32 tokens), are brought once for all of them. The
-// instructions that a result is made of, and their order, are those of small_linear.cuh.
+// for no other warp; a block reads 1 KB of each of 16 rows, then of the next 16. Here all of its
+// tiles, up to kTiles, take their turn before it goes on to the next granule: the inputs of a
+// granule, which are as many bytes as the weights of 32 rows (at 32 tokens), are brought once for
+// all of them. The instructions that a result is made of, and their order, are those of
+// small_linear.cuh.
 #include <algorithm>
 #include <type_traits>
 
@@ -138,7 +139,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     Inputs<T, S> x{room + warp * S::kInputs * S::kInputBytes, shared_address(barriers[warp])};
     const unsigned ring =
         room + kWarps * S::kInputs * S::kInputBytes + warp * kStages * S::kStageBytes;
-    if (lane == 0) {  // nobody but this warp uses them
+    if (lane == 0) {  // only this warp uses them
         for (int i = 0; i < S::kInputs; ++i) barrier_init(x.full + i * 8, 1);
         barriers_ready();
         prefetch_map(inputs);
@@ -193,7 +194,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
             x.next();
         }
         wait_for_copies<0>();
-        __syncthreads();  // nobody reads a ring any more
+        __syncthreads();  // all warps have done with their rings
         auto* sums = reinterpret_cast<float*>(shared);
         float* to = sums + warp * S::kPartSums + lane % 4 * S::kSumStride + lane / 4;
 #pragma unroll

@@ -4,11 +4,11 @@
 //   fill the rings with weights | wait for the previous kernel | weights and inputs through the
 //   tensor cores | add up the warps | finish
 //
-// A warp has one eighth of the granules and waits for nobody. All tiles of the block, up to kTiles,
-// take their turn before it goes on to the next granule, so that the inputs pass once; the sums of
-// all tiles stay in registers. Instructions are dear here: a result has three for each block of 32
-// columns, at 32 tokens half of what a warp can issue while its weights come. So the weights are
-// walked through with running pointers, and inputs lie as the tensor cores want them.
+// A warp has one eighth of the granules and waits for no other warp. All tiles of the block, up to
+// kTiles, take their turn before it goes on to the next granule, so that the inputs pass once; the
+// sums of all tiles stay in registers. Instructions are dear here: a result has three for each
+// block of 32 columns, at 32 tokens half of what a warp can issue while its weights come. So the
+// weights are walked through with running pointers, and inputs lie as the tensor cores want them.
 #include <algorithm>
 
 #include "core/cuda/tma.cuh"
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(S::kEntry, 1) quant_kernel(const Params p) {
     Inputs<S> input{room + warp * S::kInputs * S::kInputBytes, shared_address(barriers[warp])};
     const unsigned ring =
         room + kWarps * S::kInputs * S::kInputBytes + warp * kStages * S::kStageBytes;
-    if (lane == 0) {  // nobody but this warp uses them
+    if (lane == 0) {  // only this warp uses them
         for (int i = 0; i < S::kInputs; ++i) barrier_init(input.full + i * 8, 1);
         barriers_ready();
     }
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(S::kEntry, 1) quant_kernel(const Params p) {
             input.next();
         }
         wait_for_copies<0>();
-        __syncthreads();  // nobody reads a ring any more
+        __syncthreads();  // all warps have done with their rings
         auto* sums = reinterpret_cast<float*>(shared);
         float* to = sums + warp * S::kPartSums + lane / 4 * S::kSumStride + lane % 4 * 2;
 #pragma unroll

@@ -40,7 +40,7 @@ struct QuantShape
     static constexpr int kInputBytes = kGroups * kGroupBytes;  // of a granule
 };
 
-// Who has which sums: a warp has two tiles, four times 8 rows, and half of the tokens.
+// The sums of a warp: two tiles, four times 8 rows, and half of the tokens.
 template <int kWarpGroups>
 struct QuantSums {
     static __device__ __forceinline__ int warp(int tile, int chunk) {
@@ -147,8 +147,8 @@ __device__ __forceinline__ void multiply_all(const Params& p, const WidePlan& pl
     Place<S::kStages> place;
     const Meeting<S, QuantSums<kGroups>> meeting{plan, me};
     // A strip is finished when the next one has been multiplied: all ranks have handed over by
-    // then. That also keeps what is handed over until all have read it: who hands over strip s has
-    // waited for all ranks' strip s - 1, before which they read s - 2.
+    // then. That also keeps what is handed over until all have read it: a rank that hands over
+    // strip s has waited for all ranks' strip s - 1, before which they read s - 2.
     const auto finish = [&](int strip, int turn) {
         if (threadIdx.x == 0) meeting.wait(strip);
         multipliers_meet();

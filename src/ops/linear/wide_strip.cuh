@@ -1,5 +1,5 @@
-// What wide_half.cu and wide_quant.cu share: who a block is, where the ranks of a strip meet, and
-// what becomes of the sums of 16 tokens and a tile. wide_half.cu says what ranks and parts are.
+// Shared by wide_half.cu and wide_quant.cu: the place of a block in its group, the meeting of the
+// ranks of a strip, and the finish of 16 tokens of a tile. wide_half.cu explains ranks and parts.
 #pragma once
 
 #include "core/cuda/bulk.cuh"
