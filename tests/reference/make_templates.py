@@ -4,7 +4,8 @@ small ones in template_cases.py.
 
 usage: python3 -m venv V && V/bin/pip install jinja2==3.1.6 && V/bin/python tests/reference/make_templates.py
 
-Writes templates/expected.json, which tests/text/jinja_reference_test.cpp replays.
+Writes templates/expected.json, which tests/text/jinja_reference_test.cpp replays, and the seeds of the
+fuzzer, tests/fuzz/corpus/jinja.
 """
 import datetime
 import json
@@ -82,6 +83,49 @@ def expressions(line):
     return [e.strip() for e in out]
 
 
+# What would run, nest or grow without end.
+HOSTILE = {
+    "steps": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "recursion": "{% macro f(x) %}{{ f(x + 1) }}{% endmacro %}{{ f(0) }}",
+    "text": "{% set n = namespace(t='x') %}{% for i in range(99) %}{% set n.t = n.t ~ n.t %}{% endfor %}{{ n.t }}",
+    "repeat": "{{ 'x' * 9999999999999 }}{{ [0] * 9999999999999 }}",
+    "lists": "{% set n = namespace(l=[]) %}{% for i in range(9999) %}{% set n.l = [n.l, n.l] %}{% endfor %}{{ n.l }}",
+    "shared": "{% set n = namespace(l=[]) %}{% for i in range(60) %}{% set n.l = [n.l, n.l] %}{% endfor %}"
+              "{{ n.l == n.l }}{{ n.l | tojson }}",
+    "cycle": "{% set n = namespace() %}{% set n.n = n %}{% set n.l = [n] %}{{ n.l == [n] }}{{ n.l }}",
+    "loops": "{% set n = namespace(l=[1]) %}{% for i in range(999) %}{% for j in n.l %}{% set n.l = [loop] %}"
+             "{% endfor %}{% endfor %}",
+    "macros": "{% set n = namespace(f=[]) %}{% for i in range(99) %}{% macro m() %}{{ i }}{% endmacro %}"
+              "{% set n.f = n.f + [m] %}{% endfor %}{{ n.f[0]() }}{{ n.f[98]() }}",
+    "methods": "{% set n = namespace(m='') %}{% for i in range(999) %}{% set n.m = [n.m].count %}{% endfor %}",
+    "brackets": "{{ " + "(" * 500 + "1" + ")" * 500 + " }}",
+    "sum": "{{ 1" + "+1" * 5000 + " }}",
+    "chain": "{{ x" + ".a" * 5000 + " }}{{ x" + "|trim" * 5000 + " }}",
+    "nested": "{% if 1 %}" * 500 + "{% endif %}" * 500,
+    "elif": "{% if 0 %}" + "{% elif 0 %}" * 3000 + "{% endif %}",
+    "not": "{{ " + "not " * 5000 + "1 }}{{ " + "-" * 5000 + "1 }}",
+    "integers": "{{ 9223372036854775807 + 1 }}{{ (-9223372036854775807 - 1) // -1 }}{{ 3 ** 999 }}",
+    "slice": "{{ 'abc'[::-9223372036854775807 - 1] }}{{ [1][9223372036854775807:] }}{{ 'abc'[-9223372036854775807:] }}",
+    "format": "{{ '%999999999d' % 1 }}{{ '%.99999f' % 1.0 }}{{ '{0}{'.format(1) }}{{ '%' % 1 }}",
+    "bytes": "\udcff{{ '\udcfe\udcff'[1] ~ '\udcf0\udc9f'.upper() }}{{ ['\udcc3'] }}",
+}
+
+
+def write_corpus():
+    folder = HERE.parents[1] / "fuzz" / "corpus" / "jinja"
+    folder.mkdir(exist_ok=True)
+    for old in folder.iterdir():
+        old.unlink()
+    files = {f"hostile_{name}": source for name, source in HOSTILE.items()}
+    for name in template_talks.MODELS:
+        files[f"model_{name}"] = (HERE / f"{name}.jinja").read_text(encoding="utf-8")
+    small = ["{{ " + line + " }}" for line in template_cases.EXPRESSIONS] + template_cases.TEMPLATES
+    for i in range(0, len(small), 8):
+        files[f"small_{i // 8:02}"] = "\n".join(small[i:i + 8])
+    for name, source in files.items():
+        (folder / f"{name}.jinja").write_bytes(source.encode("utf-8", "surrogateescape"))
+
+
 def main():
     env = environment()
     small = []
@@ -108,6 +152,7 @@ def main():
         head = [f' "{key}": {json.dumps(out[key])}'
                 for key in ("now", "jinja2", "variables", "models", "talks")]
         file.write("{\n" + ",\n".join(head + [lines("small"), lines("renderings")]) + "\n}\n")
+    write_corpus()
     failed = [t for t in talks if "error" in t]
     print(f"{len(small)} small templates, {sum('error' in s for s in small)} of them errors; "
           f"{len(talks)} renderings, {len(failed)} errors: {failed[:5]}")

@@ -101,7 +101,7 @@ not n is odd, n is not odd, not missing, not missing is defined, n is odd and x 
 word if word is string else "none", (word | length) > 5 and "long" or "short"
 n == 7 and not (x > 3 or false), (n, x)[0], [n, [x]][1][0]
 "a" ~ "b" | upper, ("a" ~ "b") | upper, "a" + "b" | upper, 1 + 2 | string | length
-n.real is defined, word.nope is defined, num.nope is defined, d.nope.nope is defined
+word.nope is defined, num.nope is defined, d.nope.nope is defined
 strftime_now("%Y-%m-%d"), strftime_now("%d %b %Y"), strftime_now("%A %B %H:%M:%S %j %y %p %I %a"), strftime_now("%-d")
 "x" is in d, "b" is in d, d is not none, d | length > 3
 missing == missing, missing == none, missing != 1, missing in [1], 1 in missing

@@ -152,7 +152,8 @@ Value get_attribute(Context& context, const Value& value, std::string_view name)
     if (const Map* map = value.as_map()) {
         if (const Value* found = find_key(context.budget, *map, Value::text(name))) return *found;
     }
-    if (const auto* macro = value.get<Macro>(); macro && name == "name") return Value::text("macro");
+    if (const auto* macro = value.get<Macro>(); macro && name == "name")
+        return Value::text("macro");
     return Undefined{std::string(name)};
 }
 
@@ -200,11 +201,11 @@ Value get_path(Context& context, const Value& value, const Value& path) {
         context.budget.step();
         const std::size_t dot = rest.find('.');
         const std::string_view part = rest.substr(0, dot);
-        const bool number = !part.empty() && part.size() < 10 &&
-                            std::all_of(part.begin(), part.end(),
-                                        [](char c) { return c >= '0' && c <= '9'; });
-        at = get_item(context, at,
-                      number ? Value(std::stoi(std::string(part))) : Value::text(part));
+        const bool number =
+            !part.empty() && part.size() < 10 &&
+            std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
+        at =
+            get_item(context, at, number ? Value(std::stoi(std::string(part))) : Value::text(part));
         if (dot == std::string_view::npos) return at;
         rest.remove_prefix(dot + 1);
     }

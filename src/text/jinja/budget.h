@@ -9,13 +9,13 @@
 namespace mr::text::jinja {
 
 struct Limits {
-    std::uint64_t steps = 10'000'000;     // nodes executed, items walked
-    std::size_t made = 256u << 20;        // bytes of all texts that are made on the way
-    std::size_t output = 32u << 20;       // bytes of the result
-    int depth = 400;                      // expressions, statements and macros inside of each other
+    std::uint64_t steps = 10'000'000;  // nodes executed, items walked
+    std::size_t made = 256u << 20;     // bytes of all texts that are made on the way
+    std::size_t output = 32u << 20;    // bytes of the result
+    int depth = 400;                   // expressions, statements and macros inside of each other
 };
-inline constexpr int kMaxNesting = 200;       // of a template's syntax
-inline constexpr int kMaxValueDepth = 100;    // of lists and mappings inside of each other
+inline constexpr int kMaxNesting = 200;     // of a template's syntax
+inline constexpr int kMaxValueDepth = 100;  // of lists and mappings inside of each other
 inline constexpr std::size_t kMaxTemplateBytes = 1u << 20;
 
 // What went wrong inside of a template. Whoever knows the template and the line turns it into an

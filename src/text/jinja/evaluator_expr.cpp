@@ -123,14 +123,14 @@ Value Evaluator::compare(const Expr& expr) {
     for (std::size_t i = 0; i < expr.names.size(); ++i) {
         Value right = evaluate(*expr.parts[i + 1]);
         const std::string& op = expr.names[i];
-        const bool holds = op == "=="       ? equal(budget, left, right)
-                           : op == "!="     ? !equal(budget, left, right)
-                           : op == "<"      ? less(budget, left, right)
-                           : op == ">"      ? less(budget, right, left)
-                           : op == "<="     ? less(budget, left, right) || equal(budget, left, right)
-                           : op == ">="     ? less(budget, right, left) || equal(budget, left, right)
-                           : op == "in"     ? contains(context_, right, left)
-                                            : !contains(context_, right, left);
+        const bool holds = op == "=="   ? equal(budget, left, right)
+                           : op == "!=" ? !equal(budget, left, right)
+                           : op == "<"  ? less(budget, left, right)
+                           : op == ">"  ? less(budget, right, left)
+                           : op == "<=" ? less(budget, left, right) || equal(budget, left, right)
+                           : op == ">=" ? less(budget, right, left) || equal(budget, left, right)
+                           : op == "in" ? contains(context_, right, left)
+                                        : !contains(context_, right, left);
         if (!holds) return false;
         left = std::move(right);
     }

@@ -181,7 +181,8 @@ Value round_filter(Context&, const Value& input, const Args& args) {
 Value abs_filter(Context& context, const Value& input, const Args& args) {
     args.bind("abs", {});
     need_defined(input);
-    if (!is_number(input)) throw Failure{"abs wants a number, not " + std::string(input.type_name())};
+    if (!is_number(input))
+        throw Failure{"abs wants a number, not " + std::string(input.type_name())};
     if (const auto* d = input.get<double>()) return std::fabs(*d);
     std::int64_t room = 0;
     const std::int64_t i = *integer_of(input, room);

@@ -47,8 +47,7 @@ Value join_filter(Context& context, const Value& input, const Args& args) {
     std::vector<MarkedText> parts;
     for (const Value& item : need_items(context, input)) {
         const bool whole = a[1].is_undefined() || a[1].is_none();
-        parts.push_back(
-            to_text(context.budget, whole ? item : get_path(context, item, a[1])));
+        parts.push_back(to_text(context.budget, whole ? item : get_path(context, item, a[1])));
     }
     return join(context.budget, separator, parts);
 }
@@ -64,7 +63,8 @@ Value reverse_filter(Context& context, const Value& input, const Args& args) {
 Value items_filter(Context& context, const Value& input, const Args& args) {
     args.bind("items", {});
     if (input.is_undefined()) return Value::list({});
-    if (!input.as_map()) throw Failure{"items wants a mapping, not " + std::string(input.type_name())};
+    if (!input.as_map())
+        throw Failure{"items wants a mapping, not " + std::string(input.type_name())};
     return call_method(context, {input, "items"}, {});
 }
 
@@ -156,8 +156,8 @@ Value extreme_filter(Context& context, const Value& input, const Args& args) {
     bool first = true;
     for (const Value& item : need_items(context, input)) {
         const Value key = key_of(context, item, a[1], a[0].truthy());
-        if (first || (Largest ? less(context.budget, best_key, key)
-                              : less(context.budget, key, best_key))) {
+        if (first ||
+            (Largest ? less(context.budget, best_key, key) : less(context.budget, key, best_key))) {
             best = item;
             best_key = key;
         }

@@ -12,8 +12,9 @@ constexpr int kWidest = 1000;  // characters of a number with a width
 
 void put_padded(Context& context, MarkedText piece, int width, bool left, char fill,
                 MarkedText& out) {
-    const std::size_t missing =
-        static_cast<std::size_t>(width) > piece.size() ? static_cast<std::size_t>(width) - piece.size() : 0;
+    const std::size_t missing = static_cast<std::size_t>(width) > piece.size()
+                                    ? static_cast<std::size_t>(width) - piece.size()
+                                    : 0;
     context.budget.make(piece.size() + missing);
     if (!left) out.append(std::string(missing, fill), false);
     out.append(piece);
@@ -39,10 +40,14 @@ int read_small(std::string_view text, std::size_t& i) {
 Place read_place(std::string_view text, std::size_t& i) {
     Place place;
     for (; i < text.size(); ++i) {
-        if (text[i] == '-') place.left = true;
-        else if (text[i] == '0') place.zero = true;
-        else if (text[i] == '+') place.plus = true;
-        else break;
+        if (text[i] == '-')
+            place.left = true;
+        else if (text[i] == '0')
+            place.zero = true;
+        else if (text[i] == '+')
+            place.plus = true;
+        else
+            break;
     }
     place.width = read_small(text, i);
     if (i < text.size() && text[i] == '.') {
@@ -167,7 +172,8 @@ MarkedText brace_format(Context& context, const MarkedText& format, const Args& 
             continue;
         }
         const std::size_t end = text.find('}', brace);
-        if (text[brace] == '}' || end == std::string::npos) throw Failure{"a format has an odd brace"};
+        if (text[brace] == '}' || end == std::string::npos)
+            throw Failure{"a format has an odd brace"};
         const std::string name = text.substr(brace + 1, end - brace - 1);
         const Value* value = nullptr;
         const bool number = name.find_first_not_of("0123456789") == std::string::npos;

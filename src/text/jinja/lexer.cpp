@@ -1,14 +1,12 @@
 #include "text/jinja/lexer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cerrno>
-#include <charconv>
-#include <cstdlib>
 #include <optional>
 #include <utility>
 
 #include "text/jinja/literals.h"
-#include "text/unicode.h"
 
 namespace mr::text::jinja {
 namespace {
@@ -89,9 +87,9 @@ class Lexer {
 
     void skip(std::size_t count) {
         const std::size_t end = std::min(pos_ + count, source_.size());
-        line_ += static_cast<int>(std::count(source_.begin() + static_cast<std::ptrdiff_t>(pos_),
-                                             source_.begin() + static_cast<std::ptrdiff_t>(end),
-                                             '\n'));
+        line_ +=
+            static_cast<int>(std::count(source_.begin() + static_cast<std::ptrdiff_t>(pos_),
+                                        source_.begin() + static_cast<std::ptrdiff_t>(end), '\n'));
         if (end > pos_) starts_line_ = source_[end - 1] == '\n';
         pos_ = end;
     }
@@ -183,8 +181,8 @@ class Lexer {
             if (pos_ >= source_.size()) fail("a tag has no end");
             if (open.empty()) {
                 const char sign = sign_at(pos_);
-                const bool signed_end = sign && (block || sign == '-') &&
-                                        source_.compare(pos_ + 1, 2, mark) == 0;
+                const bool signed_end =
+                    sign && (block || sign == '-') && source_.compare(pos_ + 1, 2, mark) == 0;
                 if (signed_end || at(mark)) {
                     push(end);
                     past_end(signed_end ? sign : '\0', signed_end ? 3 : 2, block);
@@ -210,7 +208,8 @@ class Lexer {
             std::size_t end = pos_ + 1;
             while (end < source_.size() && source_[end] != c) end += source_[end] == '\\' ? 2 : 1;
             if (end >= source_.size()) fail("a string has no end");
-            push(TokenKind::text, unescape(std::string_view(source_).substr(pos_ + 1, end - pos_ - 1)));
+            push(TokenKind::text,
+                 unescape(std::string_view(source_).substr(pos_ + 1, end - pos_ - 1)));
             skip(end + 1 - pos_);
         } else {
             symbol(open);
@@ -218,9 +217,8 @@ class Lexer {
     }
 
     void number() {
-        const char* const from = source_.data() + pos_;
         const NumberLiteral read = read_number(std::string_view(source_).substr(pos_));
-        if (read.size == 0) fail("'" + std::string(from, 1) + "' does not begin a number");
+        if (read.size == 0) fail(fmt::format("'{}' does not begin a number", source_[pos_]));
         if (read.overflow) fail("an integer does not fit into 64 bits");
         Token& token = push(read.is_real ? TokenKind::real : TokenKind::integer);
         token.integer = read.integer;
@@ -237,13 +235,13 @@ class Lexer {
         const char c = source_[pos_];
         constexpr std::string_view kOne = "+-*/%~[](){}<>=.:|,;";
         if (kOne.find(c) == std::string_view::npos) {
-            fail(std::string("unexpected '") + c + "'");
+            fail(fmt::format("unexpected '{}'", c));
         }
         if (c == '(') open += ')';
         if (c == '[') open += ']';
         if (c == '{') open += '}';
         if (c == ')' || c == ']' || c == '}') {
-            if (open.empty() || open.back() != c) fail(std::string("unexpected '") + c + "'");
+            if (open.empty() || open.back() != c) fail(fmt::format("unexpected '{}'", c));
             open.pop_back();
         }
         push(TokenKind::op, std::string(1, c));

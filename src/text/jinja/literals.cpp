@@ -49,7 +49,8 @@ std::string unescape(std::string_view literal) {
         } else if (c >= '0' && c <= '7') {
             char32_t code = 0;
             std::size_t n = 0;
-            for (; n < 3 && i + n < literal.size() && literal[i + n] >= '0' && literal[i + n] <= '7';
+            for (;
+                 n < 3 && i + n < literal.size() && literal[i + n] >= '0' && literal[i + n] <= '7';
                  ++n) {
                 code = code * 8 + static_cast<char32_t>(literal[i + n] - '0');
             }
@@ -103,7 +104,8 @@ NumberLiteral read_number(std::string_view text) {
             out.is_real = true;
         }
         if (end < text.size() && (text[end] | 0x20) == 'e') {
-            const bool sign = end + 1 < text.size() && (text[end + 1] == '+' || text[end + 1] == '-');
+            const bool sign =
+                end + 1 < text.size() && (text[end + 1] == '+' || text[end + 1] == '-');
             if (digit_at(end + (sign ? 2 : 1))) {
                 digits += 'e';
                 if (sign) digits += text[end + 1];
@@ -118,7 +120,8 @@ NumberLiteral read_number(std::string_view text) {
         out.real = std::strtod(digits.c_str(), nullptr);
         return out;
     }
-    const auto done = std::from_chars(digits.data(), digits.data() + digits.size(), out.integer, base);
+    const auto done =
+        std::from_chars(digits.data(), digits.data() + digits.size(), out.integer, base);
     out.overflow = done.ec != std::errc{};
     return out;
 }

@@ -9,7 +9,7 @@ namespace {
 constexpr std::string_view kMapMethods[] = {"copy", "get", "items", "keys", "values"};
 constexpr std::string_view kListMethods[] = {"copy", "count", "index"};
 // The sandbox that transformers uses does not allow them either.
-constexpr std::string_view kChanging[] = {"append", "clear",   "extend",     "insert", "pop",
+constexpr std::string_view kChanging[] = {"append",  "clear",  "extend",     "insert", "pop",
                                           "popitem", "remove", "setdefault", "update"};
 constexpr std::int64_t kMaxRange = 100000;  // as in Jinja's sandbox
 
@@ -18,7 +18,8 @@ bool has(const std::string_view (&names)[N], std::string_view name) {
     return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-Value mapping_method(Context& context, const Value& receiver, std::string_view name, const Args& args) {
+Value mapping_method(Context& context, const Value& receiver, std::string_view name,
+                     const Args& args) {
     const Map& map = *receiver.as_map();
     if (name == "get") {
         const auto a = args.bind("get", {"key", "default"}, 1);
@@ -41,7 +42,7 @@ Value mapping_method(Context& context, const Value& receiver, std::string_view n
 }
 
 Value sequence_method(Context& context, const Value& receiver, std::string_view name,
-                  const Args& args) {
+                      const Args& args) {
     const List& list = *receiver.as_list();
     if (name == "copy") return receiver;
     const auto a = args.bind(name, {"value"}, 1);
@@ -129,7 +130,8 @@ bool has_method(const Value& receiver, std::string_view name) {
 
 Value call_method(Context& context, const Method& method, const Args& args) {
     const Value& receiver = method.receiver;
-    if (receiver.as_text()) return call_text_method(context, *receiver.as_text(), method.name, args);
+    if (receiver.as_text())
+        return call_text_method(context, *receiver.as_text(), method.name, args);
     if (has(kChanging, method.name)) {
         throw Failure{"'" + method.name +
                       "' would change a value, which templates may not; build a new one"};

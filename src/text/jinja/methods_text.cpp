@@ -46,8 +46,8 @@ Value partition_method(Context& context, const MarkedText& text, const Args& arg
     const MarkedText& separator = need_text("partition", a[0]);
     if (separator.empty()) throw Failure{"splits at an empty string"};
     context.budget.make(text.size());
-    const std::size_t at = FromRight ? text.bytes().rfind(separator.bytes())
-                                     : text.bytes().find(separator.bytes());
+    const std::size_t at =
+        FromRight ? text.bytes().rfind(separator.bytes()) : text.bytes().find(separator.bytes());
     if (at == std::string::npos) {
         return FromRight ? texts({MarkedText(), MarkedText(), text}, true)
                          : texts({text, MarkedText(), MarkedText()}, true);
@@ -167,7 +167,8 @@ Value is_method(Context& context, const MarkedText& text, const Args& args) {
     return !text.empty();
 }
 
-template <MarkedText (*Map)(Budget&, const MarkedText&), MarkedText (*Other)(Budget&, const MarkedText&)>
+template <MarkedText (*Map)(Budget&, const MarkedText&),
+          MarkedText (*Other)(Budget&, const MarkedText&)>
 Value is_case_method(Context& context, const MarkedText& text, const Args& args) {
     args.bind("the method", {});
     return Map(context.budget, text).bytes() == text.bytes() &&
@@ -184,11 +185,13 @@ Value pad_method(Context& context, const MarkedText& text, const Args& args) {
     MarkedText fill(Side == 'z' ? "0" : " ");
     if (!a[1].is_undefined()) fill = need_text("the method", a[1]);
     const auto missing = static_cast<std::size_t>(width - size);
-    const std::size_t left = Side == 'l'   ? 0
-                             : Side == 'c' ? missing / 2 + (missing & static_cast<std::size_t>(width) & 1)
-                                           : missing;
+    const std::size_t left = Side == 'l' ? 0
+                             : Side == 'c'
+                                 ? missing / 2 + (missing & static_cast<std::size_t>(width) & 1)
+                                 : missing;
     MarkedText out;
-    const bool sign = Side == 'z' && (text.bytes().starts_with('-') || text.bytes().starts_with('+'));
+    const bool sign =
+        Side == 'z' && (text.bytes().starts_with('-') || text.bytes().starts_with('+'));
     if (sign) out.append(text, 0, 1);
     for (std::size_t i = 0; i < left; ++i) {
         context.budget.make(fill.size());

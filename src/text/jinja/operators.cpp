@@ -12,7 +12,9 @@ namespace {
                   std::string(right.type_name())};
 }
 
-[[noreturn]] void too_large() { throw Failure{"computes an integer that does not fit into 64 bits"}; }
+[[noreturn]] void too_large() {
+    throw Failure{"computes an integer that does not fit into 64 bits"};
+}
 
 std::int64_t integer_power(std::int64_t base, std::int64_t exponent) {
     std::int64_t out = 1;

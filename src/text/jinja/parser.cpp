@@ -31,7 +31,9 @@ void TokenStream::expect(TokenKind kind) {
     take();
 }
 
-void TokenStream::fail(std::string problem) const { throw SyntaxFailure{line(), std::move(problem)}; }
+void TokenStream::fail(std::string problem) const {
+    throw SyntaxFailure{line(), std::move(problem)};
+}
 
 void TokenStream::unexpected() const {
     switch (current().kind) {
@@ -83,7 +85,8 @@ class StatementParser {
         return false;
     }
 
-    // Up to a tag whose name is one of `ends`, which stays current; to the end where there are none.
+    // Up to a tag whose name is one of `ends`, which stays current; to the end where there are
+    // none.
     std::vector<Node> body(Words ends) {
         const TokenStream::Level level(tokens_);
         const int line = tokens_.line();

@@ -31,8 +31,8 @@ using Variables = std::vector<std::pair<std::string, Value>>;
 // Immutable once made; any number of threads may use one.
 class Template {
   public:
-    // `name` is what errors call it. Throws Error (input) naming the line for what is not Jinja, and
-    // for tags, filters and tests that are not known.
+    // `name` is what errors call it. Throws Error (input) naming the line for what is not Jinja,
+    // and for tags, filters and tests that are not known.
     Template(std::string_view source, std::string name);
     ~Template();
 

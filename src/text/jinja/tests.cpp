@@ -59,7 +59,8 @@ bool divisible_test(Context&, const Value& input, const Args& args) {
     return by == -1 || whole_number(input) % by == 0;
 }
 
-template <MarkedText (*Map)(Budget&, const MarkedText&), MarkedText (*Other)(Budget&, const MarkedText&)>
+template <MarkedText (*Map)(Budget&, const MarkedText&),
+          MarkedText (*Other)(Budget&, const MarkedText&)>
 bool case_test(Context& context, const Value& input, const Args& args) {
     args.bind("the test", {});
     const MarkedText text = to_text(context.budget, input);

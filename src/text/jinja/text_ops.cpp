@@ -7,14 +7,6 @@
 namespace mr::text::jinja {
 namespace {
 
-// The start of the character that ends at `pos` > 0.
-std::size_t start_before(std::string_view text, std::size_t pos) {
-    for (std::size_t back = 1; back <= 4 && back <= pos; ++back) {
-        if (char_at(text, pos - back).size == back) return pos - back;
-    }
-    return pos - 1;
-}
-
 bool ends_line(char32_t c) {
     return (c >= '\n' && c <= '\r') || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 ||
            c == 0x2029;
@@ -68,7 +60,7 @@ MarkedText strip(Budget& budget, const MarkedText& text, const MarkedText* chars
     };
     std::size_t begin = 0, end = bytes.size();
     while (left && begin < end && goes(begin)) begin += char_at(bytes, begin).size;
-    while (right && end > begin && goes(start_before(bytes, end))) end = start_before(bytes, end);
+    while (right && end > begin && goes(char_before(bytes, end))) end = char_before(bytes, end);
     return text.slice(begin, end);
 }
 
@@ -118,7 +110,7 @@ std::vector<MarkedText> split_from_right(Budget& budget, const MarkedText& text,
     std::vector<MarkedText> out;
     std::size_t end = bytes.size();
     const auto blank_before = [&](std::size_t at) {
-        return is_space(char_at(bytes, start_before(bytes, at)).code);
+        return is_space(char_at(bytes, char_before(bytes, at)).code);
     };
     while (static_cast<std::int64_t>(out.size()) < most) {
         budget.hold(1);
@@ -129,10 +121,10 @@ std::vector<MarkedText> split_from_right(Budget& budget, const MarkedText& text,
             out.push_back(text.slice(found + separator->size(), end));
             end = found;
         } else {
-            while (end > 0 && blank_before(end)) end = start_before(bytes, end);
+            while (end > 0 && blank_before(end)) end = char_before(bytes, end);
             if (end == 0) break;
             std::size_t begin = end;
-            while (begin > 0 && !blank_before(begin)) begin = start_before(bytes, begin);
+            while (begin > 0 && !blank_before(begin)) begin = char_before(bytes, begin);
             out.push_back(text.slice(begin, end));
             end = begin;
         }
@@ -215,7 +207,7 @@ MarkedText reversed(Budget& budget, const MarkedText& text) {
     budget.make(text.size());
     MarkedText out;
     for (std::size_t end = text.size(); end > 0;) {
-        const std::size_t begin = start_before(text.bytes(), end);
+        const std::size_t begin = char_before(text.bytes(), end);
         out.append(text, begin, end);
         end = begin;
     }

@@ -131,7 +131,8 @@ class JsonWriter {
 
 Value to_json(Context& context, const Value& value, const Args& args) {
     const auto a = args.bind("tojson", {"ensure_ascii", "indent", "separators", "sort_keys"});
-    if (!a[0].is_undefined() && a[0].truthy()) throw Failure{"tojson with ensure_ascii is not known"};
+    if (!a[0].is_undefined() && a[0].truthy())
+        throw Failure{"tojson with ensure_ascii is not known"};
     Style style;
     if (a[1].as_text()) {
         style.indent = *a[1].as_text();
@@ -139,8 +140,8 @@ Value to_json(Context& context, const Value& value, const Args& args) {
     } else if (!a[1].is_undefined() && !a[1].is_none()) {
         const std::int64_t width = need_integer("tojson", a[1]);
         if (width > 100) throw Failure{"tojson indents by " + std::to_string(width)};
-        style.indent.append(std::string(static_cast<std::size_t>(std::max<std::int64_t>(width, 0)), ' '),
-                            false);
+        style.indent.append(
+            std::string(static_cast<std::size_t>(std::max<std::int64_t>(width, 0)), ' '), false);
         style.lines = true;
     }
     style.between.append(style.lines ? "," : ", ", false);

@@ -159,8 +159,7 @@ bool less(Budget& budget, const Value& a, const Value& b) {
     for (const Value* side : {&a, &b}) {
         if (const auto* u = side->get<Undefined>()) throw Failure{"'" + u->what + "' is undefined"};
     }
-    throw Failure{"compares " + std::string(a.type_name()) + " with " +
-                  std::string(b.type_name())};
+    throw Failure{"compares " + std::string(a.type_name()) + " with " + std::string(b.type_name())};
 }
 
 const Value* find_key(Budget& budget, const Map& map, const Value& key) {

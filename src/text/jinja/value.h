@@ -1,5 +1,6 @@
 // What a template computes with: Python's values, as far as templates see them. A value never
-// changes once it is made (namespaces aside), as in the sandbox that transformers runs templates in.
+// changes once it is made (namespaces aside), as in the sandbox that transformers runs templates
+// in.
 #pragma once
 
 #include <cstdint>
@@ -56,9 +57,9 @@ class Value {
     using ListPtr = std::shared_ptr<const List>;
     using MapPtr = std::shared_ptr<const Map>;
     using TextPtr = std::shared_ptr<const MarkedText>;
-    using Data = std::variant<Undefined, None, bool, std::int64_t, double, TextPtr, ListPtr, MapPtr,
-                              Namespace*, std::shared_ptr<Loop>, Macro, std::shared_ptr<Method>,
-                              Function>;
+    using Data =
+        std::variant<Undefined, None, bool, std::int64_t, double, TextPtr, ListPtr, MapPtr,
+                     Namespace*, std::shared_ptr<Loop>, Macro, std::shared_ptr<Method>, Function>;
 
     Value() : data_(Undefined{}) {}
     Value(None none) : data_(none) {}
@@ -95,7 +96,9 @@ class Value {
 
     bool is_undefined() const { return get<Undefined>() != nullptr; }
     bool is_none() const { return get<None>() != nullptr; }
-    bool is_callable() const { return get<Macro>() || get<std::shared_ptr<Method>>() || get<Function>(); }
+    bool is_callable() const {
+        return get<Macro>() || get<std::shared_ptr<Method>>() || get<Function>();
+    }
     int depth() const;
     bool truthy() const;
     // Python's name of the type, for errors.

@@ -1,8 +1,8 @@
 // Values as text: Python's str() and repr().
+#include <fmt/format.h>
+
 #include <charconv>
 #include <cmath>
-
-#include <fmt/format.h>
 
 #include "text/jinja/value.h"
 #include "text/unicode.h"
@@ -30,18 +30,24 @@ bool printable(char32_t c) {
 void write_quoted(Budget& budget, const MarkedText& text, MarkedText& out) {
     const std::string& bytes = text.bytes();
     budget.make(bytes.size() + 2);
-    const bool single = bytes.find('\'') == std::string::npos || bytes.find('"') != std::string::npos;
+    const bool single =
+        bytes.find('\'') == std::string::npos || bytes.find('"') != std::string::npos;
     const char quote = single ? '\'' : '"';
     out.append({&quote, 1}, false);
     for (std::size_t i = 0; i < bytes.size();) {
         const Char c = char_at(bytes, i);
         const bool user = text.any_user(i, i + c.size);
         std::string escaped;
-        if (c.code == '\n') escaped = "\\n";
-        else if (c.code == '\r') escaped = "\\r";
-        else if (c.code == '\t') escaped = "\\t";
-        else if (c.code == '\\') escaped = "\\\\";
-        else if (c.code == static_cast<char32_t>(quote)) escaped = {'\\', quote};
+        if (c.code == '\n')
+            escaped = "\\n";
+        else if (c.code == '\r')
+            escaped = "\\r";
+        else if (c.code == '\t')
+            escaped = "\\t";
+        else if (c.code == '\\')
+            escaped = "\\\\";
+        else if (c.code == static_cast<char32_t>(quote))
+            escaped = {'\\', quote};
         else if (!printable(c.code)) {
             const auto code = static_cast<std::uint32_t>(c.code);
             escaped = code < 0x100     ? fmt::format("\\x{:02x}", code)
@@ -66,7 +72,8 @@ std::string float_text(double value) {
     if (std::isnan(value)) return "nan";
     if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
     char buffer[64];
-    const auto done = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific);
+    const auto done =
+        std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific);
     std::string_view shown(buffer, static_cast<std::size_t>(done.ptr - buffer));
     const std::size_t e = shown.find('e');
     const int exponent = std::atoi(std::string(shown.substr(e + 1)).c_str());
@@ -85,7 +92,8 @@ std::string float_text(double value) {
         return out + "0." + std::string(static_cast<std::size_t>(-exponent - 1), '0') + digits;
     }
     const auto whole = static_cast<std::size_t>(exponent) + 1;
-    if (digits.size() <= whole) return out + digits + std::string(whole - digits.size(), '0') + ".0";
+    if (digits.size() <= whole)
+        return out + digits + std::string(whole - digits.size(), '0') + ".0";
     return out + digits.substr(0, whole) + "." + digits.substr(whole);
 }
 
