@@ -70,6 +70,18 @@ void ChatWriter::take_arguments() {
         }
         variables_.emplace_back(name, std::move(value));
     }
+    // transformers gives these two always: templates ask whether they are none, not whether they
+    // are.
+    for (const char* name : {"tools", "documents"}) {
+        if (!variable(name)) variables_.emplace_back(name, jinja::None{});
+    }
+}
+
+const Value* ChatWriter::variable(std::string_view name) const {
+    for (const auto& [known, value] : variables_) {
+        if (known == name) return &value;
+    }
+    return nullptr;
 }
 
 void ChatWriter::load_template() {
@@ -80,8 +92,7 @@ void ChatWriter::load_template() {
         try_template();
         return;
     }
-    const bool tools = std::any_of(variables_.begin(), variables_.end(),
-                                   [](const auto& v) { return v.first == "tools"; });
+    const bool tools = variable("tools")->truthy();
     const std::string& source =
         tools && !data.tool_template.empty() ? data.tool_template : data.chat_template;
     if (source.empty()) {

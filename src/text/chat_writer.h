@@ -4,6 +4,7 @@
 
 #include <ctime>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -43,6 +44,7 @@ class ChatWriter {
 
   private:
     void take_arguments();
+    const jinja::Value* variable(std::string_view name) const;  // null: none
     void load_template();
     void try_template() const;
     jinja::MarkedText execute(std::span<const ChatMessage> messages, bool prompt) const;

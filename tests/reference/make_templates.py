@@ -139,8 +139,9 @@ def main():
             if not set(talk.get("needs", [])) <= set(about.get("knows", [])):
                 continue
             for prompt in (True, False):
-                variables = {**about["tokens"], "messages": talk["messages"],
-                             "add_generation_prompt": prompt, **talk.get("more", {})}
+                # transformers gives tools and documents always, none where there are none.
+                variables = {**about["tokens"], "messages": talk["messages"], "tools": None,
+                             "documents": None, "add_generation_prompt": prompt, **talk.get("more", {})}
                 talks.append({"model": name, "talk": talk["name"], "prompt": prompt,
                               **record(env, source, variables)})
     out = {"now": NOW.isoformat(), "jinja2": jinja2.__version__, "variables": template_cases.VARIABLES,

@@ -49,6 +49,12 @@ TEST(ChatWriter, ExecutesTheModelsOwnTemplate) {
     EXPECT_EQ(std::count(more.begin(), more.end(), 256), 3);
 }
 
+TEST(ChatWriter, ToolsAndDocumentsAreNoneWhereThereAreNone) {
+    const auto tokenizer = Tokenizer::from_data(
+        data_with({}, "{{ tools is none }}{{ documents is none }}{{ other is defined }}"));
+    EXPECT_EQ(ChatWriter(*tokenizer, {}).render(kTalk, true), "TrueTrueFalse");
+}
+
 TEST(ChatWriter, BosIsTheTemplatesToWrite) {
     TokenizerData data = data_with({"<s>"}, "{% for m in messages %}{{ m.content }}{% endfor %}");
     data.bos = 256;

@@ -75,7 +75,8 @@ Variables variables_of(const Json& model, const Json& talk, bool prompt) {
     Variables variables;
     add(variables, model["tokens"], false);
     add(variables, {{"messages", talk["messages"]}}, true);
-    add(variables, {{"add_generation_prompt", prompt}}, false);
+    add(variables, {{"add_generation_prompt", prompt}, {"tools", nullptr}, {"documents", nullptr}},
+        false);
     if (talk.contains("more")) add(variables, talk["more"], true);
     return variables;
 }

@@ -1,10 +1,11 @@
 // Filters on texts, numbers and anything at all; those on lists are in filters_list.cpp.
 #include "text/jinja/filters.h"
 
+#include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 
-#include "text/jinja/literals.h"
 #include "text/jinja/text_ops.h"
 
 namespace mr::text::jinja {

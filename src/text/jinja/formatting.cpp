@@ -1,6 +1,7 @@
 // Texts with places for values: "%s" % x, "{}".format(x) and the time of day.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "text/jinja/context.h"
