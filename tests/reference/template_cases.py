@@ -89,6 +89,7 @@ word | safe, "<a href='x'>&\\"" | e, "<b>" | escape, "one two  three" | wordcoun
 d | tojson, num | tojson, nest | tojson, people | tojson, evil | tojson, uni | tojson, none | tojson, true | tojson, 1.0 | tojson, 1e100 | tojson, "" | tojson, (1, 2) | tojson, {} | tojson, [] | tojson
 d | tojson(indent=2), people | tojson(indent=4), [] | tojson(indent=2), [[], {}] | tojson(indent=1), {"a": [1]} | tojson(indent=0)
 d | tojson(separators=(",", ":")), d | tojson(sort_keys=true), {"é": 1, 2: 3, none: 4, true: 5, 1.5: 6} | tojson
+uni | tojson(ensure_ascii=true), evil | tojson(true), none | map("upper") | list, none | selectattr("a") | list, missing | reject | list
 evil, [evil], uni, [uni], ["it's"], ["\\"'"], "a\\\\b", ["a\\\\b", "\\r\\t"]
 range(5) | list, range(2, 5) | list, range(5, 0, -2) | list, range(0) | list, range(3)[1]
 dict(a=1, b="x"), dict({"a": 1}, b=2), dict([("a", 1)]), dict(a=1).a
@@ -193,6 +194,7 @@ TEMPLATES = [
     "{% endfor %}",
     "{{ raise_exception('Only user and assistant') }}",
     "{% if n > 3 %}{{ raise_exception('n is ' + n | string) }}{% endif %}",
+    "{% if no %}{{ n | nofilter }}{{ n is notest }}{% endif %}ok", "{% if yes %}{{ n | nofilter }}{% endif %}",
     "{{ n | nofilter }}", "{{ n is notest }}", "{% notag %}", "{{ n", "{% if n %}", "{% endif %}", "{{ 'open }}",
     "{% for %}{% endfor %}", "{{ (1 }}", "{{ 1 + }}", "{# open", "{% raw %}x", "{{ }}", "{{ a b }}", "{% set 1 = 2 %}",
     "{% break %}", "{{ n is odd is even }}", "{% set n.a = 1 %}",

@@ -61,7 +61,9 @@ Value Evaluator::evaluate_here(const Expr& expr) {
             return apply_filter(expr, part(0));
         case ExprKind::test: {
             const Value input = part(0);
-            return find_test(expr.name)(context_, input, arguments(expr));
+            const Test test = find_test(expr.name);
+            if (!test) throw Failure{"the test '" + expr.name + "' is not known"};
+            return test(context_, input, arguments(expr));
         }
         case ExprKind::negate:
             return arithmetic(context_, "-", 0, part(0));
@@ -138,7 +140,9 @@ Value Evaluator::compare(const Expr& expr) {
 }
 
 Value Evaluator::apply_filter(const Expr& expr, const Value& input) {
-    return find_filter(expr.name)(context_, input, arguments(expr));
+    const Filter filter = find_filter(expr.name);
+    if (!filter) throw Failure{"the filter '" + expr.name + "' is not known"};
+    return filter(context_, input, arguments(expr));
 }
 
 // The filters of a {% filter %} or {% set %} block: the innermost one takes the block's text.

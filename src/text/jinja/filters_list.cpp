@@ -24,6 +24,11 @@ std::vector<Value> need_items(Context& context, const Value& input) {
     return iterate(context.budget, input);
 }
 
+// As Jinja has it in map and select: None and the like have no items there.
+std::vector<Value> items_or_none(Context& context, const Value& input) {
+    return input.truthy() ? need_items(context, input) : std::vector<Value>{};
+}
+
 Value list_filter(Context& context, const Value& input, const Args& args) {
     args.bind("list", {});
     return Value::list(need_items(context, input));
@@ -201,7 +206,7 @@ Value map_filter(Context& context, const Value& input, const Args& args) {
     std::vector<Value> out;
     if (args.positional.empty()) {
         const auto a = Args{{}, args.named}.bind("map", {"attribute", "default"}, 1);
-        for (const Value& item : need_items(context, input)) {
+        for (const Value& item : items_or_none(context, input)) {
             Value found = get_path(context, item, a[0]);
             out.push_back(found.is_undefined() && !a[1].is_undefined() ? a[1] : std::move(found));
         }
@@ -209,7 +214,7 @@ Value map_filter(Context& context, const Value& input, const Args& args) {
     }
     const std::string name = need_text("map", args.positional[0]).bytes();
     const Args rest{{args.positional.begin() + 1, args.positional.end()}, args.named};
-    for (const Value& item : need_items(context, input)) {
+    for (const Value& item : items_or_none(context, input)) {
         out.push_back(need_filter(context, name, item, rest));
     }
     return Value::list(std::move(out));
@@ -232,7 +237,7 @@ Value choose_filter(Context& context, const Value& input, const Args& args) {
     }
     rest.named = args.named;
     std::vector<Value> out;
-    for (const Value& item : need_items(context, input)) {
+    for (const Value& item : items_or_none(context, input)) {
         const Value value = Attribute ? get_path(context, item, args.positional[0]) : item;
         if ((test ? test(context, value, rest) : value.truthy()) == Wanted) out.push_back(item);
     }

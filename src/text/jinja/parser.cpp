@@ -162,6 +162,7 @@ class StatementParser {
 
     Node branches() {
         Node node = make(NodeKind::branches);
+        ++expressions_.lenient;
         node.branches.push_back({expressions_.tuple_or_one(false), {}});
         for (;;) {
             end_tag();
@@ -176,6 +177,7 @@ class StatementParser {
             }
             tokens_.take();
             end_tag();
+            --expressions_.lenient;
             return node;
         }
     }

@@ -9,7 +9,7 @@
 
 namespace mr::text::jinja {
 
-// Throws SyntaxFailure, also for a filter or a test that is not known.
+// Throws SyntaxFailure, also for a filter or a test outside of an if that is not known.
 std::vector<Node> parse(std::string_view source);
 
 class TokenStream {
@@ -70,6 +70,9 @@ class ExprParser {
         bool varargs = false, kwargs = false, caller = false;
     };
     Seen seen;
+    // Inside of an if, a filter or test that is not known fails when it is reached, as in Jinja:
+    // templates ask for the program that they run in.
+    int lenient = 0;
 
   private:
     ExprPtr conditional();

@@ -92,7 +92,8 @@ ExprPtr ExprParser::filters_and_tests(ExprPtr node) {
 ExprPtr ExprParser::filter_call(ExprPtr input) {
     Expr expr = make(ExprKind::filter);
     expr.name = tokens_.expect_name();
-    if (!find_filter(expr.name)) tokens_.fail("the filter '" + expr.name + "' is not known");
+    if (!lenient && !find_filter(expr.name))
+        tokens_.fail("the filter '" + expr.name + "' is not known");
     expr.parts.push_back(std::move(input));
     if (tokens_.at_op("(")) call_arguments(expr);
     return finish(std::move(expr));
@@ -108,7 +109,8 @@ ExprPtr ExprParser::test(ExprPtr input) {
     Expr expr = make(ExprKind::test);
     const bool negated = tokens_.take_name("not");
     expr.name = tokens_.expect_name();
-    if (!find_test(expr.name)) tokens_.fail("the test '" + expr.name + "' is not known");
+    if (!lenient && !find_test(expr.name))
+        tokens_.fail("the test '" + expr.name + "' is not known");
     expr.parts.push_back(std::move(input));
     const TokenKind next = tokens_.current().kind;
     if (tokens_.at_op("(")) {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "text/jinja/context.h"
+#include "text/unicode.h"
 
 namespace mr::text::jinja {
 namespace {
@@ -14,6 +15,7 @@ struct Style {
     bool lines = false;
     MarkedText between, colon;
     bool sorted = false;
+    bool ascii = false;  // nothing else, by escapes
 };
 
 class JsonWriter {
@@ -57,10 +59,18 @@ class JsonWriter {
         budget_.make(bytes.size() + 2);
         out.append("\"", false);
         std::size_t plain = 0;  // from here on nothing had to be escaped
-        for (std::size_t i = 0; i < bytes.size(); ++i) {
+        for (std::size_t i = 0; i < bytes.size(); i = std::max(i + 1, plain)) {
             const auto c = static_cast<unsigned char>(bytes[i]);
-            if (c >= 0x20 && c != '"' && c != '\\') continue;
+            if (c >= 0x20 && c != '"' && c != '\\' && !(style_.ascii && c >= 0x7F)) continue;
             out.append(text, plain, i);
+            if (c >= 0x80) {
+                const Char wide = char_at(bytes, i);
+                plain = i + wide.size;
+                const std::string units = utf16_escapes(wide.code);
+                budget_.make(units.size());
+                out.append(units, text.any_user(i, plain));
+                continue;
+            }
             plain = i + 1;
             std::string escaped = c == '"'    ? "\\\""
                                   : c == '\\' ? "\\\\"
@@ -75,6 +85,13 @@ class JsonWriter {
         }
         out.append(text, plain, bytes.size());
         out.append("\"", false);
+    }
+
+    static std::string utf16_escapes(char32_t code) {
+        const auto c = static_cast<std::uint32_t>(code >= kBadByte ? 0xFFFD : code);
+        if (c < 0x10000) return fmt::format("\\u{:04x}", c);
+        return fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + ((c - 0x10000) >> 10),
+                           0xDC00 + ((c - 0x10000) & 0x3FF));
     }
 
     void line(std::size_t level) {
@@ -131,9 +148,8 @@ class JsonWriter {
 
 Value to_json(Context& context, const Value& value, const Args& args) {
     const auto a = args.bind("tojson", {"ensure_ascii", "indent", "separators", "sort_keys"});
-    if (!a[0].is_undefined() && a[0].truthy())
-        throw Failure{"tojson with ensure_ascii is not known"};
     Style style;
+    style.ascii = a[0].truthy();
     if (a[1].as_text()) {
         style.indent = *a[1].as_text();
         style.lines = true;
