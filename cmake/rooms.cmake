@@ -48,7 +48,7 @@ endfunction()
 # those of one purpose are compiled together. The others are compiled one by one.
 function(millrace_json_together)
     set(reports observe/html observe/report_html observe/roofline observe/run_report observe/trace)
-    set(readers formats/json formats/safetensors text/tokenizer_json model/io/load_huggingface
+    set(readers formats/json formats/safetensors text/tokenizer_json text/jinja/value_json model/io/load_huggingface
         model/io/convert_huggingface model/io/convert_tokenizer)
     set(runs train/checkpoint train/dataset train/metrics train/options train/pack)
     foreach(group reports readers runs)

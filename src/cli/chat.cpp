@@ -26,6 +26,7 @@ struct Options {
     SharedOptions shared;
     decode::GenerateOptions generate;
     std::string system;
+    text::ChatOptions chat;
 };
 
 // Lines of standard input. Not a stream: a read that Ctrl-C ends must come back to us.
@@ -91,17 +92,18 @@ int chat(Options options) {
     });
     const std::unique_ptr<model::Engine> opened = make_engine(loaded);
     model::Engine& engine = *opened;
-    decode::Conversation conversation(engine, options.system);
+    decode::Conversation conversation(engine, options.system, options.chat);
+    const std::string& notice = conversation.writer().notice();
+    if (!notice.empty()) err(fmt::format("millrace: {}\n", one_line(notice)));
     if (options.generate.max_tokens < 0) {
         options.generate.max_tokens = static_cast<int>(engine.options().context);
     }
     const bool person = stdin_is_terminal();
     if (person) {
-        note(
-            fmt::format("{}: {} format, {} tokens of context. /clear forgets, Ctrl-C stops an "
-                        "answer, Ctrl-D leaves.",
-                        loaded.model->source, text::chat_format_name(conversation.format()),
-                        engine.options().context));
+        note(fmt::format(
+            "{}: {}, {} tokens of context. /clear forgets, Ctrl-C stops an "
+            "answer, Ctrl-D leaves.",
+            loaded.model->source, conversation.writer().name(), engine.options().context));
     }
     options.generate.cancelled = [] { return InterruptGuard::pending(); };
     LineReader reader;
@@ -155,6 +157,17 @@ void add_chat(const Command& app, Action& action) {
     const Command command = app.add_subcommand("chat", "Talk with a model");
     add_model_options(command, options->shared);
     command.add_option("--system", options->system, "What the model is told before anything else");
+    command
+        .add_option("--chat-template", options->chat.template_file,
+                    "A Jinja template to use instead of the model's own")
+        .shown_as("FILE");
+    command
+        .add_option("--template-arg", options->chat.arguments,
+                    "A variable for the template, JSON or text; may be repeated")
+        .repeatable()
+        .shown_as("NAME=VALUE");
+    command.add_flag("--parse-special", options->chat.parse_special,
+                     "Special tokens written out in messages become their ids");
     add_sampling_options(command, options->generate);
     add_engine_options(command, options->shared);
     command.add_flag("--json", options->shared.json, "Print one JSON object a line and answer");
@@ -162,9 +175,11 @@ void add_chat(const Command& app, Action& action) {
         "Examples:\n"
         "  millrace chat model.gguf --system \"Answer in one sentence.\"\n"
         "  printf 'Who are you?\\nWhy?\\n' | millrace chat model.gguf --temp 0\n"
-        "The format (ChatML, Llama-2, Llama-3, Mistral) is recognised from the model. /clear "
-        "forgets\n"
-        "the conversation; Ctrl-C stops an answer, Ctrl-D leaves.");
+        "  millrace chat model.gguf --template-arg enable_thinking=false\n"
+        "Messages are written by the model's own chat template; without one the format (ChatML,\n"
+        "Llama-2, Llama-3, Mistral) is recognised. /clear forgets the conversation; Ctrl-C stops "
+        "an\n"
+        "answer, Ctrl-D leaves.");
     command.callback([options, command, &action] {
         if (!command.given("--seed")) options->generate.sampling.seed = fresh_seed();
         action = [options] { return chat(*options); };

@@ -8,10 +8,10 @@
 
 namespace mr::decode {
 
-Conversation::Conversation(model::Engine& engine, std::string system)
+Conversation::Conversation(model::Engine& engine, std::string system, text::ChatOptions chat)
     : engine_(engine),
       session_(engine),
-      format_(text::detect_chat_format(require_tokenizer(engine.model()))) {
+      writer_(require_tokenizer(engine.model()), std::move(chat)) {
     if (!system.empty()) messages_.push_back({"system", std::move(system)});
     kept_ = messages_.size();
 }
@@ -21,9 +21,7 @@ void Conversation::clear() {
     forgotten_ = 0;
 }
 
-std::vector<std::int32_t> Conversation::encode() const {
-    return text::encode_chat(*engine_.model().tokenizer, format_, messages_, true);
-}
+std::vector<std::int32_t> Conversation::encode() const { return writer_.encode(messages_, true); }
 
 // A turn is a question and its answer.
 void Conversation::forget_oldest() {
@@ -46,7 +44,7 @@ Generated Conversation::answer(const std::string& message, GenerateOptions optio
             forget_oldest();
             prompt = encode();
         }
-        for (std::string& stop : text::chat_stops(format_)) options.stop.push_back(std::move(stop));
+        for (std::string& stop : writer_.stops()) options.stop.push_back(std::move(stop));
         Generated made = session_.generate(prompt, options, on_text);
         if (made.reason == StopReason::cancelled && made.ids.empty()) {
             messages_ = before;  // cancelled before there was an answer

@@ -1,4 +1,4 @@
-// A conversation: a history of messages in the model's own chat format, continued turn by turn.
+// A conversation: a history of messages in the model's own format, continued turn by turn.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "decode/session.h"
 #include "model/engine.h"
-#include "text/chat.h"
+#include "text/chat_writer.h"
 
 namespace mr::decode {
 
@@ -16,8 +16,9 @@ inline bool may_go_on(ErrorKind kind) { return kind != ErrorKind::device; }
 
 class Conversation {
   public:
-    // The format is recognised from the model. Throws Error (input) where it has no tokenizer.
-    Conversation(model::Engine& engine, std::string system);
+    // Written as the model's own template says, or as `chat` does. Throws Error (input) where the
+    // model has no tokenizer, and what ChatWriter throws.
+    Conversation(model::Engine& engine, std::string system, text::ChatOptions chat = {});
 
     // One turn. The answer, also one that was ended early, becomes part of the history; one that
     // was cancelled before its first token leaves the history as it was. Where
@@ -27,7 +28,7 @@ class Conversation {
                      const Session::OnText& on_text = {});
     void clear();
 
-    text::ChatFormat format() const { return format_; }
+    const text::ChatWriter& writer() const { return writer_; }
     const std::vector<text::ChatMessage>& messages() const { return messages_; }
     int forgotten() const { return forgotten_; }
 
@@ -37,7 +38,7 @@ class Conversation {
 
     model::Engine& engine_;
     Session session_;
-    text::ChatFormat format_;
+    text::ChatWriter writer_;
     std::vector<text::ChatMessage> messages_;  // the system message first, where there is one
     std::size_t kept_ = 0;                     // messages that are never forgotten
     int forgotten_ = 0;

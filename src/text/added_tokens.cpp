@@ -7,14 +7,6 @@
 namespace mr::text {
 namespace {
 
-// The start of the character that ends at `pos` > 0.
-std::size_t char_before(std::string_view text, std::size_t pos) {
-    for (std::size_t back = 1; back <= 4 && back <= pos; ++back) {
-        if (char_at(text, pos - back).size == back) return pos - back;
-    }
-    return pos - 1;
-}
-
 bool is_word(std::string_view text, std::size_t pos) {
     const char32_t code = char_at(text, pos).code;
     const CharClass kind = class_of(code);

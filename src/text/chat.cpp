@@ -207,9 +207,11 @@ std::string render_chat(ChatFormat format, std::span<const ChatMessage> messages
 
 std::vector<std::int32_t> encode_chat(const Tokenizer& tokenizer, ChatFormat format,
                                       std::span<const ChatMessage> messages,
-                                      bool add_generation_prompt) {
+                                      bool add_generation_prompt, bool parse_special) {
     const Rendering out = render(format, messages, add_generation_prompt);
-    auto ids = tokenizer.encode(out.text, {.add_special = false, .literal = out.contents});
+    EncodeOptions options{.add_special = false};
+    if (!parse_special) options.literal = out.contents;
+    auto ids = tokenizer.encode(out.text, options);
     const TokenizerData& data = tokenizer.data();
     // ChatML says nothing of BOS: there the tokenizer decides.
     if (data.add_bos() && (ids.empty() || ids.front() != *data.bos)) {

@@ -1,5 +1,6 @@
 // Chat formats: how a history of messages is written for a model that was trained on one of them.
-// A model's Jinja template is recognised, not run.
+// For models without a template of their own, or with one that cannot be executed; chat_writer.h
+// executes them.
 #pragma once
 
 #include <span>
@@ -39,10 +40,11 @@ ChatFormat detect_chat_format(std::string_view chat_template);
 std::string render_chat(ChatFormat format, std::span<const ChatMessage> messages,
                         bool add_generation_prompt);
 
-// The same as ids. Special tokens that someone wrote inside a message stay text.
+// The same as ids. Special tokens that are written out inside a message stay text, unless
+// `parse_special`.
 std::vector<std::int32_t> encode_chat(const Tokenizer& tokenizer, ChatFormat format,
                                       std::span<const ChatMessage> messages,
-                                      bool add_generation_prompt);
+                                      bool add_generation_prompt, bool parse_special = false);
 
 // What ends an answer, as text; the tokenizer's is_end_of_generation() knows the ids.
 std::vector<std::string> chat_stops(ChatFormat format);

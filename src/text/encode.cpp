@@ -41,30 +41,54 @@ class Encoder {
     void text(std::string_view text, bool parse_special, std::span<const LiteralRange> literal) {
         for (std::size_t pos = 0; pos < text.size();) {
             const auto match = impl_.raw_added.next(text, pos, parse_special, literal);
-            if (match.begin > pos)
-                section(text.substr(pos, match.begin - pos), pos == 0, parse_special);
+            if (match.begin > pos) section(text, pos, match.begin, parse_special, literal);
             if (match.id >= 0) out_.push_back(match.id);
             pos = match.end;
         }
     }
 
   private:
-    // Between added tokens.
-    void section(std::string_view text, bool first, bool parse_special) {
+    // Bytes [begin, end) of `whole`, which lie between added tokens.
+    void section(std::string_view whole, std::size_t begin, std::size_t end, bool parse_special,
+                 std::span<const LiteralRange> literal) {
         const TokenizerData& data = impl_.data;
-        if (data.nfc && !is_ascii(text)) text = kept_.emplace_back(nfc(text));
+        const bool first = begin == 0;
+        std::string_view text = whole.substr(begin, end - begin);
+        std::vector<LiteralRange> inside;  // of `text`
+        if (!impl_.normalized_added.empty()) {
+            for (const LiteralRange& r : literal) {
+                if (r.end <= begin || r.begin >= end) continue;
+                inside.push_back({std::max(r.begin, begin) - begin, std::min(r.end, end) - begin});
+            }
+        }
+        if (data.nfc && !is_ascii(text)) text = kept_.emplace_back(normalized(text, inside));
         if (data.model == TokenizerModel::bytes) {
             for (char c : text) push_byte(out_, c);
             return;
         }
         for (std::size_t pos = 0; pos < text.size();) {
-            const auto match = impl_.normalized_added.next(text, pos, parse_special);
+            const auto match = impl_.normalized_added.next(text, pos, parse_special, inside);
             if (match.begin > pos) {
                 plain(text.substr(pos, match.begin - pos), first && pos == 0);
             }
             if (match.id >= 0) out_.push_back(match.id);
             pos = match.end;
         }
+    }
+
+    // NFC. Where there are ranges they are moved along, which takes normalizing what lies inside of
+    // them and between them part by part.
+    static std::string normalized(std::string_view text, std::vector<LiteralRange>& ranges) {
+        std::string out;
+        std::size_t pos = 0;
+        for (LiteralRange& range : ranges) {
+            out += nfc(text.substr(pos, range.begin - pos));
+            const std::size_t begin = out.size();
+            out += nfc(text.substr(range.begin, range.end - range.begin));
+            pos = range.end;
+            range = {begin, out.size()};
+        }
+        return out += nfc(text.substr(pos));
     }
 
     void plain(std::string_view text, bool first) {

@@ -12,6 +12,7 @@ namespace mr::text {
 namespace {
 
 constexpr const char* kOptions = "millrace.tokenizer.options";
+constexpr const char* kToolTemplate = "tokenizer.chat_template.tool_use";
 
 class Loader {
   public:
@@ -42,6 +43,7 @@ class Loader {
         added();
         options();
         data_.chat_template = file_.get_string("tokenizer.chat_template").value_or("");
+        data_.tool_template = file_.get_string(kToolTemplate).value_or("");
         return std::move(data_);
     }
 
@@ -218,6 +220,11 @@ void write_tokenizer(formats::GgufWriter& writer, const TokenizerData& data) {
     writer.set_bool("tokenizer.ggml.add_eos_token", data.add_eos());
     if (!data.chat_template.empty())
         writer.set_string("tokenizer.chat_template", data.chat_template);
+    if (!data.tool_template.empty()) {
+        const std::string name = "tool_use";
+        writer.set_strings("tokenizer.chat_templates", std::span<const std::string>(&name, 1));
+        writer.set_string(kToolTemplate, data.tool_template);
+    }
 
     std::vector<std::string> options;
     if (data.nfc) options.push_back("nfc");

@@ -422,7 +422,9 @@ class Loader {
                 const json* text = member(entry, "template");
                 if (!text || !text->is_string()) continue;
                 const json* name = member(entry, "name");
-                if (data_.chat_template.empty() || (name && *name == "default")) {
+                if (name && *name == "tool_use") {
+                    data_.tool_template = text->get<std::string>();
+                } else if (data_.chat_template.empty() || (name && *name == "default")) {
                     data_.chat_template = text->get<std::string>();
                 }
             }
@@ -488,7 +490,10 @@ Tokenizer::Ptr Tokenizer::from_json_file(const std::string& path, const std::str
         config_path.empty() ? "" : read_text_file(config_path, kMaxFileBytes);
     TokenizerData data = load_json(text, path, config_text);
     const fs::path jinja = folder / "chat_template.jinja";
-    if (fs::exists(jinja, ignored)) data.chat_template = read_text_file(jinja.string(), 1u << 20);
+    if (fs::exists(jinja, ignored)) {
+        data.chat_template = read_text_file(jinja.string(), 1u << 20);
+        data.tool_template.clear();
+    }
     return from_data(std::move(data));
 }
 

@@ -134,7 +134,12 @@ std::string tokenizer_config_json(const TokenizerData& data) {
         return id ? quoted(data, data.tokens[static_cast<std::size_t>(*id)]) : "null";
     };
     std::string chat;
-    if (!data.chat_template.empty()) {
+    if (!data.tool_template.empty()) {
+        chat = fmt::format(
+            ",\n  \"chat_template\": [\n    {{\"name\": \"default\", \"template\": {}}},\n"
+            "    {{\"name\": \"tool_use\", \"template\": {}}}\n  ]",
+            quoted(data, data.chat_template), quoted(data, data.tool_template));
+    } else if (!data.chat_template.empty()) {
         chat = fmt::format(",\n  \"chat_template\": {}", quoted(data, data.chat_template));
     }
     return fmt::format(

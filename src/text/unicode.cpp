@@ -193,6 +193,15 @@ Char char_at_slow(std::string_view text, std::size_t pos) {
     return {code, lead.size};
 }
 
+std::size_t char_before(std::string_view text, std::size_t pos) {
+    // A byte that goes on with a character is one of its own only where none includes it.
+    for (std::size_t back = 2; back <= 4 && back <= pos; ++back) {
+        if ((static_cast<unsigned char>(text[pos - back + 1]) & 0xC0) != 0x80) break;
+        if (char_at(text, pos - back).size == back) return pos - back;
+    }
+    return pos - 1;
+}
+
 CharClass class_of_slow(char32_t code) {
     if (code < 0x10000) return bmp_classes()[code];
     return code < kBadByte ? search_class(code) : CharClass::other;

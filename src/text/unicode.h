@@ -25,6 +25,9 @@ inline Char char_at(std::string_view text, std::size_t pos) {
     return char_at_slow(text, pos);
 }
 
+// Where the character that ends at `pos` > 0 begins.
+std::size_t char_before(std::string_view text, std::size_t pos);
+
 CharClass class_of_slow(char32_t code);
 extern const CharClass kAsciiClass[128];
 inline CharClass class_of(char32_t code) {

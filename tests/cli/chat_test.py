@@ -3,6 +3,7 @@ import json
 import os
 import pty
 import select
+import shutil
 import signal
 import subprocess
 import time
@@ -16,7 +17,8 @@ class Chat(driver.CliTest):
     def test_piped_lines_are_turns(self):
         result = self.ok("chat", MODEL, "-n", 8, "--temp", 0, "--json",
                          stdin=b"Hello there\n\nHow are you?\n/clear\nHello there\n")
-        self.assertEqual(result.err, "")
+        # The model has no template, and the pipe hears of it.
+        self.assertRegex(result.err, r"^millrace: .*no chat template.*plain.*--chat-template.*\n$")
         answers = [json.loads(line) for line in result.out.splitlines()]
         self.assertEqual(len(answers), 3)
         self.assertEqual({a["role"] for a in answers}, {"assistant"})
@@ -37,7 +39,77 @@ class Chat(driver.CliTest):
     def test_a_message_that_cannot_fit(self):
         result = driver.millrace("chat", MODEL, "--ctx", 64, stdin=b"word " * 400 + b"\n")
         self.assertEqual(result.code, 1)
-        self.assertRegex(result.err, r"^millrace: .*--ctx.*\n$")
+        self.assertRegex(result.err.splitlines()[-1], r"^millrace: .*--ctx")
+
+    def model_with(self, template):
+        """A copy of the model that carries `template`."""
+        folder = self.folder / "model"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(MODEL, folder)
+        (folder / "chat_template.jinja").write_text(template)
+        return folder
+
+    def prompt_tokens(self, *arguments, says=b"Hello\n"):
+        result = self.ok("chat", *arguments, "-n", 1, "--temp", 0, "--json", stdin=says)
+        return [json.loads(line)["prompt_tokens"] for line in result.out.splitlines()], result.err
+
+    TEMPLATE = ("{{ bos_token }}{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}"
+                "{% endfor %}{{ extra }}")
+
+    def test_the_models_own_template_is_executed(self):
+        short, err = self.prompt_tokens(self.model_with(self.TEMPLATE))
+        self.assertEqual(err, "")
+        long, err = self.prompt_tokens(self.model_with("A long prompt of its own. " + self.TEMPLATE))
+        self.assertEqual(err, "")
+        self.assertGreater(long[0], short[0] + 5)
+
+    def test_a_template_from_a_file_and_its_variables(self):
+        template = self.folder / "t.jinja"
+        template.write_text(self.TEMPLATE)
+        model = self.model_with("Something else, and longer. " + self.TEMPLATE)
+        short, err = self.prompt_tokens(model, "--chat-template", template)
+        self.assertEqual(err, "")
+        own, _ = self.prompt_tokens(model)
+        self.assertGreater(own[0], short[0])
+        more, _ = self.prompt_tokens(model, "--chat-template", template,
+                                     "--template-arg", "extra=some more words at the end")
+        self.assertGreater(more[0], short[0])
+        self.fails(2, "chat", model, "--template-arg", "nothing", says=("--template-arg", "NAME=VALUE"),
+                   stdin=b"Hello\n")
+
+    def test_a_template_file_that_is_wrong_is_an_error(self):
+        template = self.folder / "t.jinja"
+        template.write_text("{% for m in messages %}\n{{ m | shout }}\n{% endfor %}")
+        self.fails(1, "chat", MODEL, "--chat-template", template, stdin=b"Hello\n",
+                   says=(str(template), "line 2", "'shout'"))
+        self.fails(1, "chat", MODEL, "--chat-template", self.folder / "none.jinja", stdin=b"Hello\n",
+                   says="none.jinja")
+
+    def test_a_model_template_that_is_wrong_is_said_and_passed_over(self):
+        for template, problem in (("\n{% include 'x' %}", "'include'"), ("\n{{ shout(messages) }}", "'shout'")):
+            tokens, err = self.prompt_tokens(self.model_with(template))
+            self.assertEqual(len(tokens), 1)
+            self.assertRegex(err, rf"^millrace: .*chat template: line 2: .*{problem}.*using the plain .*\n$")
+
+    def test_a_template_that_refuses(self):
+        model = self.model_with("{% if messages[0].role == 'system' %}"
+                                "{{ raise_exception('System role not supported') }}{% endif %}"
+                                "{{ messages[0].content }}")
+        self.assertEqual(self.prompt_tokens(model)[1], "")
+        self.fails(1, "chat", model, "--system", "Be brief.", stdin=b"Hello\n",
+                   says=("chat template", "line 1", "System role not supported"))
+
+    def test_special_tokens_come_from_the_template(self):
+        model = self.model_with("{{ bos_token }}{{ messages[-1].content }}")
+        text, _ = self.prompt_tokens(model, says=b"<s><s><s>\n")
+        ids, _ = self.prompt_tokens(model, "--parse-special", says=b"<s><s><s>\n")
+        self.assertEqual(ids[0], 4)
+        self.assertGreater(text[0], 4)
+
+    def test_turns_with_a_template_find_their_beginning_in_the_cache(self):
+        tokens, _ = self.prompt_tokens(self.model_with(self.TEMPLATE), says=b"Hello\nAnd you?\n/clear\nHello\n")
+        self.assertGreater(tokens[1], tokens[0])
+        self.assertEqual(tokens[2], tokens[0])
 
     def terminal(self, *arguments):
         """A terminal of its own for millrace chat: the process, our end, and a waiter."""

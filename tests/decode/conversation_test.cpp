@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <limits>
 #include <memory>
 #include <string>
@@ -10,6 +11,7 @@
 #include "decode/prompt.h"
 #include "model/io/random.h"
 #include "model/model.h"
+#include "temp_folder.h"
 
 namespace mr::decode {
 namespace {
@@ -56,6 +58,23 @@ TEST(Conversation, KeepsItsHistory) {
     EXPECT_LT(second.prefill.tokens, second.prompt_tokens);  // the first turn is in the cache
     chat.clear();
     EXPECT_EQ(chat.messages().size(), 1u);
+    EXPECT_EQ(chat.answer("Hello", greedy(5)).ids, first.ids);
+}
+
+// A template is executed anew every turn; what it writes of the turns before is in the cache.
+TEST(Conversation, ATemplateFindsItsBeginningInTheCache) {
+    const test::TempFolder folder;
+    const std::string path = folder / "t.jinja";
+    std::ofstream(path) << "{{ bos_token }}{{ strftime_now('%H:%M:%S') }}"
+                           "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}";
+    const std::unique_ptr<model::Engine> opened_engine = engine_of(reference("llama2"), 512);
+    Conversation chat(*opened_engine, "Be brief.", {.template_file = path});
+    EXPECT_EQ(chat.writer().notice(), "");
+    const Generated first = chat.answer("Hello", greedy(5));
+    const Generated second = chat.answer("And you?", greedy(5));
+    EXPECT_GT(second.prompt_tokens, first.prompt_tokens);
+    EXPECT_LT(second.prefill.tokens, second.prompt_tokens);
+    chat.clear();
     EXPECT_EQ(chat.answer("Hello", greedy(5)).ids, first.ids);
 }
 

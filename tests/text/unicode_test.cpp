@@ -49,5 +49,15 @@ TEST(Unicode, WalksAnyBytes) {
     EXPECT_EQ(replace_invalid("a\xE2\x82z\xFF"), "a\uFFFDz\uFFFD");
 }
 
+TEST(Unicode, WalksBackwards) {
+    const std::string text = "a\xC3\xA9\xE6\x97\xA5\xF0\x9F\x99\x82\x99\xC3z";  // two strays
+    std::vector<std::size_t> starts;
+    for (std::size_t pos = text.size(); pos > 0;) {
+        pos = char_before(text, pos);
+        starts.push_back(pos);
+    }
+    EXPECT_EQ(starts, (std::vector<std::size_t>{12, 11, 10, 6, 3, 1, 0}));
+}
+
 }  // namespace
 }  // namespace mr::text

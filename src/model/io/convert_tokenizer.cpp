@@ -210,7 +210,13 @@ std::optional<TokenizerFiles> huggingface_tokenizer(const TokenizerData& data) {
     name("pad_token", data.pad);
     config["add_bos_token"] = data.add_bos();
     config["add_eos_token"] = data.add_eos();
-    if (!data.chat_template.empty()) config["chat_template"] = data.chat_template;
+    if (!data.tool_template.empty()) {
+        config["chat_template"] =
+            json::array({{{"name", "default"}, {"template", data.chat_template}},
+                         {{"name", "tool_use"}, {"template", data.tool_template}}});
+    } else if (!data.chat_template.empty()) {
+        config["chat_template"] = data.chat_template;
+    }
     return TokenizerFiles{root.dump(1) + "\n", config.dump(2) + "\n"};
 }
 

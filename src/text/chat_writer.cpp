@@ -1,0 +1,163 @@
+#include "text/chat_writer.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/mapped_file.h"
+#include "text/jinja/value_json.h"
+
+namespace mr::text {
+namespace {
+
+using jinja::Value;
+
+Value message_list(std::span<const ChatMessage> messages) {
+    std::vector<Value> list;
+    for (const ChatMessage& m : messages) {
+        list.push_back(Value::map({{Value::text("role"), Value::from_user(m.role)},
+                                   {Value::text("content"), Value::from_user(m.content)}}));
+    }
+    return Value::list(std::move(list));
+}
+
+bool is_name(std::string_view text) {
+    const auto letter = [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+    };
+    return !text.empty() && letter(text.front()) &&
+           std::all_of(text.begin(), text.end(),
+                       [&](char c) { return letter(c) || (c >= '0' && c <= '9'); });
+}
+
+}  // namespace
+
+ChatWriter::ChatWriter(const Tokenizer& tokenizer, ChatOptions options)
+    : tokenizer_(tokenizer), options_(std::move(options)), format_(detect_chat_format(tokenizer)) {
+    if (!options_.now) {
+        // Once: a prompt that changes with the clock would find nothing of itself in the cache.
+        const std::time_t now = std::time(nullptr);
+        options_.now.emplace();
+        ::localtime_r(&now, &*options_.now);
+    }
+    const TokenizerData& data = tokenizer_.data();
+    const auto token = [&](const char* name, std::optional<std::int32_t> id) {
+        if (id)
+            variables_.emplace_back(name, Value::text(data.tokens[static_cast<std::size_t>(*id)]));
+    };
+    token("bos_token", data.bos);
+    token("eos_token", data.eos);
+    token("unk_token", data.unk);
+    token("pad_token", data.pad);
+    take_arguments();
+    load_template();
+}
+
+void ChatWriter::take_arguments() {
+    for (const std::string& argument : options_.arguments) {
+        const std::size_t equals = argument.find('=');
+        const std::string name = argument.substr(0, equals);
+        if (equals == std::string::npos || !is_name(name)) {
+            throw Error::usage({.field = "--template-arg",
+                                .value = argument,
+                                .problem = "is not of the form NAME=VALUE"});
+        }
+        const std::string text = argument.substr(equals + 1);
+        Value value = Value::from_user(text);
+        try {
+            value = jinja::value_of_json(text, true);
+        } catch (const jinja::Failure&) {
+            // No JSON: a text.
+        }
+        variables_.emplace_back(name, std::move(value));
+    }
+    // transformers gives these two always: templates ask whether they are none, not whether they
+    // are.
+    for (const char* name : {"tools", "documents"}) {
+        if (!variable(name)) variables_.emplace_back(name, jinja::None{});
+    }
+}
+
+const Value* ChatWriter::variable(std::string_view name) const {
+    for (const auto& [known, value] : variables_) {
+        if (known == name) return &value;
+    }
+    return nullptr;
+}
+
+void ChatWriter::load_template() {
+    const TokenizerData& data = tokenizer_.data();
+    if (!options_.template_file.empty()) {
+        const std::string source = read_text_file(options_.template_file, jinja::kMaxTemplateBytes);
+        template_ = std::make_unique<const jinja::Template>(source, options_.template_file);
+        try_template();
+        return;
+    }
+    const bool tools = variable("tools")->truthy();
+    const std::string& source =
+        tools && !data.tool_template.empty() ? data.tool_template : data.chat_template;
+    if (source.empty()) {
+        if (format_ == ChatFormat::plain) {
+            notice_ = data.name + ": has no chat template, and no format is recognised; " +
+                      "using " + name() + " (--chat-template FILE gives one)";
+        }
+        return;
+    }
+    try {
+        template_ = std::make_unique<const jinja::Template>(source, data.name + ": chat template");
+        try_template();
+    } catch (const Error& error) {
+        template_ = nullptr;
+        notice_ = std::string(error.what()) + "; using " + name() + " instead";
+    }
+}
+
+// A template shows what it does not know when it is executed. What it refuses is its own affair.
+void ChatWriter::try_template() const {
+    const ChatMessage talk[] = {{"user", "Hi"}, {"assistant", "Hello"}, {"user", "Bye"}};
+    for (const std::size_t count : {1, 3}) {
+        try {
+            execute({talk, count}, true);
+        } catch (const jinja::Refusal&) {
+        }
+    }
+}
+
+jinja::MarkedText ChatWriter::execute(std::span<const ChatMessage> messages, bool prompt) const {
+    jinja::Variables variables = variables_;
+    variables.emplace_back("messages", message_list(messages));
+    variables.emplace_back("add_generation_prompt", prompt);
+    return template_->render(variables, {.now = options_.now});
+}
+
+std::string ChatWriter::render(std::span<const ChatMessage> messages,
+                               bool add_generation_prompt) const {
+    if (!template_) return render_chat(format_, messages, add_generation_prompt);
+    return execute(messages, add_generation_prompt).bytes();
+}
+
+std::vector<std::int32_t> ChatWriter::encode(std::span<const ChatMessage> messages,
+                                             bool add_generation_prompt) const {
+    if (!template_) {
+        return encode_chat(tokenizer_, format_, messages, add_generation_prompt,
+                           options_.parse_special);
+    }
+    const jinja::MarkedText out = execute(messages, add_generation_prompt);
+    // Once and whole, and nothing is put around it: BOS is the template's to write.
+    EncodeOptions options{.add_special = false};
+    if (!options_.parse_special) options.literal = out.user();
+    return tokenizer_.encode(out.bytes(), options);
+}
+
+std::string ChatWriter::name() const {
+    if (!template_) return "the " + std::string(chat_format_name(format_)) + " format";
+    if (!options_.template_file.empty()) return "the template " + options_.template_file;
+    return "its own template";
+}
+
+std::vector<std::string> ChatWriter::stops() const {
+    // A template that no format is recognised in ends its answers by ids alone.
+    if (template_ && (format_ == ChatFormat::plain || !options_.template_file.empty())) return {};
+    return chat_stops(format_);
+}
+
+}  // namespace mr::text

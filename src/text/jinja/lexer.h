@@ -1,0 +1,43 @@
+// A template cut into tokens, with transformers' settings: the newline after a tag and the blanks
+// before one that begins its line are no part of the text (trim_blocks, lstrip_blocks).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mr::text::jinja {
+
+enum class TokenKind : std::uint8_t {
+    data,  // text between tags
+    block_begin,
+    block_end,
+    print_begin,
+    print_end,
+    name,
+    text,     // a string literal; its escapes are resolved
+    integer,  // in `integer`
+    real,     // in `real`
+    op,
+    end,  // of the template
+};
+
+struct Token {
+    TokenKind kind = TokenKind::end;
+    int line = 1;
+    std::string text{};
+    std::int64_t integer = 0;
+    double real = 0;
+};
+
+// What is wrong with a template's syntax, and where.
+struct SyntaxFailure {
+    int line;
+    std::string problem;
+};
+
+// Throws SyntaxFailure. The last token is `end`.
+std::vector<Token> tokenize(std::string_view source);
+
+}  // namespace mr::text::jinja

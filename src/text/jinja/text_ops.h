@@ -1,0 +1,54 @@
+// What Python's strings can do, on texts that carry marks. A character of a result counts as
+// people's where any character it stems from is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "text/jinja/budget.h"
+#include "text/jinja/marked_text.h"
+
+namespace mr::text::jinja {
+
+// Python counts characters; texts here count bytes.
+class CharIndex {
+  public:
+    CharIndex(Budget& budget, const MarkedText& text);
+    std::size_t count() const { return ascii_ ? size_ : starts_.size() - 1; }
+    // Where character `i` begins; i == count(): the end.
+    std::size_t byte(std::size_t i) const { return ascii_ ? i : starts_[i]; }
+    // Of the character that begins at `byte`.
+    std::size_t character(std::size_t byte) const;
+
+  private:
+    bool ascii_;
+    std::size_t size_;
+    std::vector<std::size_t> starts_;
+};
+
+std::size_t char_count(Budget& budget, const MarkedText& text);
+bool is_space(char32_t code);  // as str.isspace()
+
+// Without the characters of `chars` (null: white space) at its ends.
+MarkedText strip(Budget& budget, const MarkedText& text, const MarkedText* chars, bool left,
+                 bool right);
+// At most `most` cuts where that is not negative; `separator` null: at runs of white space.
+std::vector<MarkedText> split(Budget& budget, const MarkedText& text, const MarkedText* separator,
+                              std::int64_t most);
+std::vector<MarkedText> split_from_right(Budget& budget, const MarkedText& text,
+                                         const MarkedText* separator, std::int64_t most);
+std::vector<MarkedText> split_lines(Budget& budget, const MarkedText& text, bool keep_ends);
+MarkedText replace(Budget& budget, const MarkedText& text, const MarkedText& old,
+                   const MarkedText& with, std::int64_t most);
+MarkedText join(Budget& budget, const MarkedText& separator, const std::vector<MarkedText>& parts);
+
+MarkedText upper(Budget& budget, const MarkedText& text);
+MarkedText lower(Budget& budget, const MarkedText& text);
+MarkedText capitalize(Budget& budget, const MarkedText& text);
+MarkedText title(Budget& budget, const MarkedText& text);  // str.title(): letters after non-letters
+// Jinja's filter: letters after white space, - ( { [ and <.
+MarkedText title_of_words(Budget& budget, const MarkedText& text);
+MarkedText reversed(Budget& budget, const MarkedText& text);
+
+}  // namespace mr::text::jinja
