@@ -7,37 +7,17 @@
 #include <vector>
 
 #include "core/error.h"
+#include "model/kv_cases.h"
 
 namespace mr::model {
 namespace {
 
-constexpr int kPage = KvCache::kPageTokens;
-
-ModelSpec small() {
-    ModelSpec spec;
-    spec.layers = 1;
-    spec.kv_heads = 1;
-    spec.head_dim = 8;
-    return spec;
-}
-
-std::vector<std::int32_t> text(int tokens, int first = 0) {
-    std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
-    std::iota(ids.begin(), ids.end(), first);
-    return ids;
-}
-
-// A sequence whose tokens were computed.
-SeqId computed(KvCache& cache, const std::vector<std::int32_t>& tokens) {
-    const SeqId seq = cache.open();
-    cache.reserve(seq, static_cast<std::int64_t>(tokens.size()));
-    cache.advance(seq, static_cast<std::int64_t>(tokens.size()));
-    return seq;
-}
+using test::computed;
+using test::kPage;
 
 class Cache : public testing::Test {
   protected:
-    KvCache cache_{small(), 16, 6, 16 * kPage, DType::f32};
+    KvCache cache_{test::one_layer(), 16, 6, 16 * kPage, DType::f32};
     std::optional<KvCache::PageCopy> copy_;
 
     std::int64_t adopt(SeqId seq, const std::vector<std::int32_t>& tokens, std::int64_t cut = 1,
@@ -59,7 +39,7 @@ TEST_F(Cache, SaysNoAndTakesNothingWhereNoPageIsLeft) {
 }
 
 TEST_F(Cache, EqualPrefixesShareWholePages) {
-    const auto tokens = text(3 * kPage + 5);
+    const auto tokens = test::counted(3 * kPage + 5);
     const SeqId first = computed(cache_, tokens);
     cache_.publish(first, tokens, Form::prompt);
     const SeqId second = cache_.open();
@@ -76,7 +56,7 @@ TEST_F(Cache, EqualPrefixesShareWholePages) {
 }
 
 TEST_F(Cache, AFormIsPartOfWhatAPageHolds) {
-    const auto tokens = text(2 * kPage + 1);
+    const auto tokens = test::counted(2 * kPage + 1);
     const SeqId first = computed(cache_, tokens);
     cache_.publish(first, tokens, Form::decode);
     EXPECT_EQ(adopt(cache_.open(), tokens, kPage, Form::prompt), 0);
@@ -84,7 +64,7 @@ TEST_F(Cache, AFormIsPartOfWhatAPageHolds) {
 }
 
 TEST_F(Cache, APrefixThatEndsInsideOfAPageIsCopied) {
-    const auto tokens = text(2 * kPage + 10);
+    const auto tokens = test::counted(2 * kPage + 10);
     const SeqId first = computed(cache_, tokens);
     cache_.publish(first, tokens, Form::prompt, true);
     const std::int32_t part = cache_.table(first)[2];
@@ -102,7 +82,7 @@ TEST_F(Cache, APrefixThatEndsInsideOfAPageIsCopied) {
 }
 
 TEST_F(Cache, PagesThatAreOnlyKeptAreGivenAwayTheOldestFirst) {
-    const auto old = text(4 * kPage), young = text(4 * kPage, 1000);
+    const auto old = test::counted(4 * kPage), young = test::counted(4 * kPage, 1000);
     const SeqId a = computed(cache_, old);
     cache_.publish(a, old, Form::prompt);
     cache_.close(a);
@@ -119,7 +99,7 @@ TEST_F(Cache, PagesThatAreOnlyKeptAreGivenAwayTheOldestFirst) {
 }
 
 TEST_F(Cache, AForkSharesWholePagesAndHasALastOneOfItsOwn) {
-    const auto tokens = text(2 * kPage + 9);
+    const auto tokens = test::counted(2 * kPage + 9);
     const SeqId leader = cache_.open();
     cache_.reserve(leader, static_cast<std::int64_t>(tokens.size()));
     const SeqId follower = cache_.open();
@@ -134,18 +114,19 @@ TEST_F(Cache, AForkSharesWholePagesAndHasALastOneOfItsOwn) {
 }
 
 TEST_F(Cache, WhatIsWrittenAnewIsNotFoundAsWhatItWas) {
-    const auto tokens = text(2 * kPage);
+    const auto tokens = test::counted(2 * kPage);
     const SeqId first = computed(cache_, tokens);
     cache_.publish(first, tokens, Form::prompt);
     cache_.truncate(first, kPage + 4);  // and then goes on with another text
-    EXPECT_EQ(adopt(cache_.open(), text(2 * kPage + 1), 1), kPage);
+    EXPECT_EQ(adopt(cache_.open(), test::counted(2 * kPage + 1), 1), kPage);
 }
 
 TEST_F(Cache, WeightsThatChangeMakeAllPagesUnknown) {
-    const auto tokens = text(2 * kPage + 1);
-    const SeqId held = computed(cache_, tokens), given_back = computed(cache_, text(kPage, 500));
+    const auto tokens = test::counted(2 * kPage + 1);
+    const SeqId held = computed(cache_, tokens),
+                given_back = computed(cache_, test::counted(kPage, 500));
     cache_.publish(held, tokens, Form::prompt);
-    cache_.publish(given_back, text(kPage, 500), Form::prompt);
+    cache_.publish(given_back, test::counted(kPage, 500), Form::prompt);
     cache_.close(given_back);
     cache_.forget_all();
     cache_.check_books();
@@ -154,11 +135,11 @@ TEST_F(Cache, WeightsThatChangeMakeAllPagesUnknown) {
 }
 
 TEST_F(Cache, ASharedPageCannotBeWrittenAnew) {
-    const auto tokens = text(2 * kPage);
+    const auto tokens = test::counted(2 * kPage);
     const SeqId first = computed(cache_, tokens);
     cache_.publish(first, tokens, Form::prompt);
     const SeqId second = cache_.open();
-    ASSERT_EQ(adopt(second, text(2 * kPage + 1), kPage), 2 * kPage);
+    ASSERT_EQ(adopt(second, test::counted(2 * kPage + 1), kPage), 2 * kPage);
     EXPECT_THROW(cache_.truncate(second, kPage + 4), ContractError);
 }
 

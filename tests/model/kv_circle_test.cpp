@@ -9,38 +9,21 @@
 
 #include "core/error.h"
 #include "core/philox.h"
-#include "model/kv_cache.h"
+#include "model/kv_cases.h"
 
 namespace mr::model {
 namespace {
 
-constexpr int kPage = KvCache::kPageTokens;
-
-ModelSpec small() {
-    ModelSpec spec;
-    spec.layers = 1;
-    spec.kv_heads = 1;
-    spec.head_dim = 8;
-    return spec;
-}
-
-std::vector<std::int32_t> text(int tokens, int first = 0) {
-    std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
-    std::iota(ids.begin(), ids.end(), first);
-    return ids;
-}
+using test::kPage;
 
 class Circle : public testing::Test {
   protected:
     // Contexts are longer than the pool: tables have 16 entries, and positions go round in them.
-    KvCache cache_{small(), 16, 6, 1000 * kPage, DType::f32};
+    KvCache cache_{test::one_layer(), 16, 6, 1000 * kPage, DType::f32};
     std::optional<KvCache::PageCopy> copy_;
 
     SeqId computed(const std::vector<std::int32_t>& tokens) {
-        const SeqId seq = cache_.open();
-        cache_.reserve(seq, static_cast<std::int64_t>(tokens.size()));
-        cache_.advance(seq, static_cast<std::int64_t>(tokens.size()));
-        return seq;
+        return test::computed(cache_, tokens);
     }
     std::int64_t adopt(SeqId seq, const std::vector<std::int32_t>& tokens) {
         return cache_.adopt(seq, tokens, Form::prompt, kPage,
@@ -59,7 +42,7 @@ TEST_F(Circle, ATableHasAPowerOfTwoOfEntries) {
 }
 
 TEST_F(Circle, WholePagesAreGivenBack) {
-    const SeqId seq = computed(text(5 * kPage + 3));
+    const SeqId seq = computed(test::counted(5 * kPage + 3));
     const std::int32_t third = cache_.page_at(seq, 2 * kPage);
     cache_.release_before(seq, kPage - 1);
     EXPECT_EQ(cache_.base(seq), 0);
@@ -81,7 +64,7 @@ TEST_F(Circle, WholePagesAreGivenBack) {
 }
 
 TEST_F(Circle, AnOpenedSequenceBeginsAnew) {
-    const SeqId seq = computed(text(5 * kPage));
+    const SeqId seq = computed(test::counted(5 * kPage));
     cache_.release_before(seq, 5 * kPage);
     EXPECT_EQ(cache_.held(seq), 0);
     cache_.close(seq);
@@ -92,7 +75,7 @@ TEST_F(Circle, AnOpenedSequenceBeginsAnew) {
 }
 
 TEST_F(Circle, TruncationEndsAtTheBase) {
-    const SeqId seq = computed(text(5 * kPage));
+    const SeqId seq = computed(test::counted(5 * kPage));
     cache_.release_before(seq, 2 * kPage);
     EXPECT_THROW(cache_.truncate(seq, 2 * kPage - 1), ContractError);
     cache_.truncate(seq, 3 * kPage + 5);
@@ -105,7 +88,7 @@ TEST_F(Circle, TruncationEndsAtTheBase) {
 }
 
 TEST_F(Circle, ASharedPageLosesAHolderAndIsFoundAsBefore) {
-    const auto tokens = text(4 * kPage + 1);
+    const auto tokens = test::counted(4 * kPage + 1);
     const SeqId first = computed(tokens);
     cache_.publish(first, tokens, Form::prompt);
     const SeqId second = cache_.open();
@@ -125,7 +108,7 @@ TEST_F(Circle, ASharedPageLosesAHolderAndIsFoundAsBefore) {
 // Pages are given back from the front, one by one, as a window passes. When a page is needed, the
 // one at the end of the chain goes: the others can still be found.
 TEST_F(Circle, AChainIsGivenAwayFromItsEnd) {
-    const auto tokens = text(6 * kPage + 1);
+    const auto tokens = test::counted(6 * kPage + 1);
     const SeqId first = computed(tokens);
     cache_.publish(first, tokens, Form::prompt);
     for (int i = 1; i <= 6; ++i) cache_.release_before(first, i * kPage);
@@ -139,7 +122,7 @@ TEST_F(Circle, AChainIsGivenAwayFromItsEnd) {
 
 // Pages in front of a circle that will be written again are the sequence's own by then.
 TEST_F(Circle, GoingBackBeforeACircleTouchesNoSharedPage) {
-    const auto tokens = text(4 * kPage + 1);
+    const auto tokens = test::counted(4 * kPage + 1);
     const SeqId first = cache_.open();
     ASSERT_TRUE(cache_.try_reserve_circle(first, 4 * kPage, 2));
     cache_.advance(first, 4 * kPage);
@@ -155,7 +138,7 @@ TEST_F(Circle, GoingBackBeforeACircleTouchesNoSharedPage) {
 
 // What follows is published behind pages that were given back, as long as those are known.
 TEST_F(Circle, PublishingGoesOnBehindTheBase) {
-    const auto tokens = text(6 * kPage + 1);
+    const auto tokens = test::counted(6 * kPage + 1);
     const SeqId seq = cache_.open();
     cache_.reserve(seq, 6 * kPage);
     cache_.advance(seq, 3 * kPage);
@@ -165,7 +148,7 @@ TEST_F(Circle, PublishingGoesOnBehindTheBase) {
     cache_.publish(seq, tokens, Form::prompt);
     EXPECT_EQ(adopt(cache_.open(), tokens), 6 * kPage);
     // Unknown ones break the chain: nothing behind them is published.
-    const auto other = text(6 * kPage + 1, 1000);
+    const auto other = test::counted(6 * kPage + 1, 1000);
     const SeqId late = computed(other);
     cache_.release_before(late, 2 * kPage);
     cache_.publish(late, other, Form::prompt);
@@ -220,9 +203,9 @@ TEST_F(Circle, SaysNoAndTakesNothingWhereNoPageIsLeft) {
     EXPECT_FALSE(cache_.try_reserve(cache_.open(), 1));
 }
 
-// Shared pages lie before a circle; those of one are the sequence's own, and found by nobody.
+// Shared pages lie before a circle. Pages of a circle are the sequence's own and cannot be found.
 TEST_F(Circle, WhatGoesRoundIsNotShared) {
-    const auto tokens = text(4 * kPage + 1);
+    const auto tokens = test::counted(4 * kPage + 1);
     const SeqId seq = cache_.open();
     ASSERT_TRUE(cache_.try_reserve_circle(seq, 2 * kPage, 2));
     cache_.advance(seq, 4 * kPage);
@@ -248,7 +231,7 @@ TEST_F(Circle, WhatGoesRoundIsNotShared) {
     EXPECT_THROW(cache_.fork(cache_.open(), seq, kPage, copy_), ContractError);
     // One that is written no more gives its last text away.
     const SeqId done = cache_.open();
-    const auto last = text(3 * kPage + 4, 5000);
+    const auto last = test::counted(3 * kPage + 4, 5000);
     ASSERT_TRUE(cache_.try_reserve_circle(done, kPage, 3));
     cache_.advance(done, 3 * kPage + 4);
     cache_.publish(done, last, Form::prompt, true);
@@ -270,7 +253,7 @@ TEST_F(Circle, ATruncatedCircleKeepsItsPages) {
 }
 
 TEST_F(Circle, ThePartOfATableThatIsSent) {
-    const SeqId seq = computed(text(10 * kPage));
+    const SeqId seq = computed(test::counted(10 * kPage));
     EXPECT_EQ(cache_.table_part(seq).first, 0);
     EXPECT_EQ(cache_.table_part(seq).pages.size(), 10u);
     EXPECT_EQ(cache_.table_part(seq, 3 * kPage + 1).pages.size(), 4u);
@@ -318,7 +301,7 @@ TEST(CircleRow, GoesRoundWithoutTheBook) {
             const std::int64_t circle = ops::pages_spanned(window - 1 + piece);
             const std::vector<int> all{1, 96, 100, 190, 192, 320, 333, 992, 1000};
             for (const int joins : kept > 0 ? std::vector<int>{kept} : all) {  // after its prompt
-                KvCache cache(small(), KvCache::pages_for(kept) + circle + 3, 1, 100000,
+                KvCache cache(test::one_layer(), KvCache::pages_for(kept) + circle + 3, 1, 100000,
                               DType::f32);
                 const SeqId seq = cache.open();
                 ASSERT_TRUE(cache.try_reserve_circle(seq, kept, circle));
@@ -363,7 +346,7 @@ TEST(CircleRow, GoesRoundWithoutTheBook) {
 // one wrote that it shares with.
 TEST(CircleLoad, EveryVisiblePositionIsWhatWasWritten) {
     constexpr int kPages = 40, kWindow = 50, kSequences = 7;
-    KvCache cache(small(), kPages, kSequences, 100000, DType::f32);
+    KvCache cache(test::one_layer(), kPages, kSequences, 100000, DType::f32);
     std::vector<std::int64_t> written(kPages * kPage, -1);  // a token's number, of every place
     struct Text {
         SeqId seq;
@@ -386,7 +369,7 @@ TEST(CircleLoad, EveryVisiblePositionIsWhatWasWritten) {
         if (static_cast<int>(texts.size()) < kSequences && pick(4) == 0) {
             Text next{cache.open(), {}, 1 + pick(1500), 1 + pick(40)};
             const auto prompt = static_cast<int>(std::min<std::int64_t>(next.end, 1 + pick(200)));
-            next.tokens = text(prompt, static_cast<int>(pick(3)) * 10000);
+            next.tokens = test::counted(prompt, static_cast<int>(pick(3)) * 10000);
             std::optional<KvCache::PageCopy> copy;
             const std::int64_t found =
                 cache.adopt(next.seq, next.tokens, Form::prompt, kPage, prompt - 1, copy);

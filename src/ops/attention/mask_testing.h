@@ -1,11 +1,31 @@
 // Masks for the tests of every form of attention.
 #pragma once
 
+#include <cmath>
 #include <vector>
 
 #include "ops/attention/mask.h"
 
 namespace mr::ops::reference {
+
+// Does the query at position `query` see key `key`? From the words of AttentionMask.
+inline bool sees(const AttentionMask& mask, int query, int key) {
+    const auto block_of = [&](int position) {
+        return std::floor((double(position) - mask.origin) / mask.block);
+    };
+    switch (mask.kind) {
+        case AttentionMask::Kind::causal:
+            if (key > query) return false;
+            break;
+        case AttentionMask::Kind::block_causal:
+            // A query before the first key stands before the first block.
+            if (query < 0 || block_of(key) > block_of(query)) return false;
+            break;
+        case AttentionMask::Kind::full:
+            break;
+    }
+    return mask.window == 0 || query - key < mask.window || key < mask.sinks;
+}
 
 // Blocks from every origin that differs, and some that do not.
 inline std::vector<AttentionMask> origin_masks() {

@@ -113,25 +113,6 @@ struct QuantBringer {
         copy_bulk(shared.ring + slot * S::kStageBytes + S::kWeightBytes + which * S::kInputBytes,
                   from, input_bytes(), shared.full + 8 * slot);
     }
-    __device__ __forceinline__ void run() const {
-        const Walk begin{me.group, me.groups, plan.strips, me.stages};
-        Walk ahead = begin, at = begin;
-#pragma unroll 1
-        for (int i = 0; i < S::kStages && ahead.valid(); ++i, ahead.next()) bring_weights(ahead, i);
-        wait_for_previous();
-        int filled = 0;
-#pragma unroll 1
-        for (; filled < S::kStages && at.valid(); ++filled, at.next()) bring_inputs(at, filled);
-        Place<S::kStages> place;
-        place.parity = 1;  // all have been filled once
-#pragma unroll 1
-        for (; at.valid(); at.next(), place.next()) {
-            barrier_wait(shared.empty + 8 * place.slot, place.parity ^ 1);
-            bring_weights(at, place.slot);
-            bring_inputs(at, place.slot);
-            __syncwarp();  // no lane still waits for what others have seen
-        }
-    }
 };
 
 template <typename S>
@@ -243,7 +224,7 @@ __global__ void __launch_bounds__(S::kEntry, 1)
     if constexpr (S::kHalves > 1) cluster_barrier();
     if (warp >= kBringer) {
         give_registers<24>();
-        if (warp == kBringer) QuantBringer<S>{p, plan, shared, me, lane}.run();
+        if (warp == kBringer) bring_all<S>(QuantBringer<S>{p, plan, shared, me, lane});
         if (warp == kBringer + 1) {
             wait_for_previous();
             tell_all<S>(plan, me);

@@ -102,6 +102,32 @@ struct Walk {
     }
 };
 
+// The warp that brings weights and inputs of all stages into the ring. The first weights come
+// before the previous kernel has ended: only inputs depend on it.
+template <typename S, typename Bringer>
+__device__ __forceinline__ void bring_all(const Bringer& bringer) {
+    const WideBlock<S>& me = bringer.me;
+    const Walk begin{me.group, me.groups, bringer.plan.strips, me.stages};
+    Walk ahead = begin, at = begin;
+#pragma unroll 1
+    for (int i = 0; i < S::kStages && ahead.valid(); ++i, ahead.next()) {
+        bringer.bring_weights(ahead, i);
+    }
+    wait_for_previous();
+    int filled = 0;
+#pragma unroll 1
+    for (; filled < S::kStages && at.valid(); ++filled, at.next()) bringer.bring_inputs(at, filled);
+    Place<S::kStages> place;
+    place.parity = 1;  // all have been filled once
+#pragma unroll 1
+    for (; at.valid(); at.next(), place.next()) {
+        barrier_wait(bringer.shared.empty + 8 * place.slot, place.parity ^ 1);
+        bringer.bring_weights(at, place.slot);
+        bringer.bring_inputs(at, place.slot);
+        __syncwarp();  // no lane still waits for what others have seen
+    }
+}
+
 __device__ __forceinline__ void multipliers_meet() {
     asm volatile("bar.sync 1, %0;" ::"n"(kMultipliers) : "memory");
 }

@@ -18,8 +18,8 @@ inline constexpr int kMaxNesting = 200;     // of a template's syntax
 inline constexpr int kMaxValueDepth = 100;  // of lists and mappings inside of each other
 inline constexpr std::size_t kMaxTemplateBytes = 1u << 20;
 
-// What went wrong inside of a template. Whoever knows the template and the line turns it into an
-// mr::Error (template.cpp).
+// A fault inside of a template. template.cpp knows the template and the line, and makes an
+// mr::Error of it.
 struct Failure {
     std::string problem;
     bool refused = false;  // the template itself said so, by raise_exception

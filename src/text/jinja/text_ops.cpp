@@ -157,7 +157,7 @@ std::vector<MarkedText> split_lines(Budget& budget, const MarkedText& text, bool
     return out;
 }
 
-// What stands in for a part that people wrote is theirs too, whoever wrote the words of it.
+// The replacement of a part that people wrote counts as theirs, though the template wrote it.
 MarkedText replace(Budget& budget, const MarkedText& text, const MarkedText& old,
                    const MarkedText& with, std::int64_t most) {
     const std::string& bytes = text.bytes();

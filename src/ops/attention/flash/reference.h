@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "ops/attention/mask.h"
+#include "ops/attention/mask_testing.h"
 
 namespace mr::ops::reference {
 
@@ -66,25 +66,6 @@ inline Problem random_problem(
     fill(p.v, p.tokens_k(), kv_heads, 1);
     fill(p.dout, p.tokens_q(), heads, 1);
     return p;
-}
-
-// Does the query at position `query` see key `key`? From the words of AttentionMask.
-inline bool sees(const AttentionMask& mask, int query, int key) {
-    const auto block_of = [&](int position) {
-        return std::floor((double(position) - mask.origin) / mask.block);
-    };
-    switch (mask.kind) {
-        case AttentionMask::Kind::causal:
-            if (key > query) return false;
-            break;
-        case AttentionMask::Kind::block_causal:
-            // A query before the first key stands before the first block.
-            if (query < 0 || block_of(key) > block_of(query)) return false;
-            break;
-        case AttentionMask::Kind::full:
-            break;
-    }
-    return mask.window == 0 || query - key < mask.window || key < mask.sinks;
 }
 
 inline double dot(const double* a, const double* b, int n) {

@@ -14,6 +14,7 @@
 #include "core/cuda/device.h"
 #include "core/cuda/testing.h"
 #include "core/error.h"
+#include "ops/attention/mask_testing.h"
 #include "ops/attention/paged/attention_cuda.h"
 
 namespace mr::cuda::paged {
@@ -59,19 +60,7 @@ struct Item {
 enum class Form { decode, prefill, steps, chosen };
 constexpr Form kForms[] = {Form::decode, Form::prefill, Form::steps};
 
-inline bool sees(const AttentionMask& mask, int query, int key) {
-    if (mask.window > 0 && query - key >= mask.window && key >= mask.sinks) return false;
-    switch (mask.kind) {
-        case AttentionMask::Kind::causal:
-            return key <= query;
-        case AttentionMask::Kind::block_causal:
-            return std::floor(double(key - mask.origin) / mask.block) <=
-                   std::floor(double(query - mask.origin) / mask.block);
-        case AttentionMask::Kind::full:
-            return true;
-    }
-    return false;
-}
+using ops::reference::sees;
 
 // Whether one of the item's rows sees a key of its sequence's page.
 inline bool any_sees(const AttentionMask& mask, const Item& item, int page) {
