@@ -89,7 +89,7 @@ __device__ __forceinline__ void multiply_all(const Params& p, const WidePlan& pl
     };
     Place<S::kStages> place;
     const Meeting<S, HalfSums> meeting{plan, me};
-    int turn = 0;
+    int turn = 0, last = -1;
 #pragma unroll 1
     for (int strip = me.group; strip < plan.strips; strip += me.groups, turn ^= 1) {
         float even[S::kSums], odd[S::kSums];
@@ -119,17 +119,11 @@ __device__ __forceinline__ void multiply_all(const Params& p, const WidePlan& pl
         if (me.stages > 0) release(used);
 #pragma unroll
         for (int i = 0; i < S::kSums; ++i) even[i] += odd[i];
+        if (last >= 0) meeting.template meet<T>(p, shared, last, turn ^ 1);
         meeting.hand_over(even, turn);
-        multipliers_meet();
-        if (threadIdx.x == 0) {
-            meeting.tell(strip);
-            meeting.wait(strip);
-        }
-        multipliers_meet();
-        if (me.rank < S::kTakers) {
-            meeting.template finish<T>(p, shared, strip, turn, warp, lane);
-        }
+        last = strip;
     }
+    if (last >= 0) meeting.template meet<T>(p, shared, last, turn ^ 1);
 }
 
 template <typename T, typename S>
@@ -158,6 +152,10 @@ __global__ void __launch_bounds__(S::kEntry, 1)
     if (warp >= kBringer) {
         give_registers<24>();
         if (warp == kBringer) bring_all<S>(Bringer<S>{p, plan, shared, me, weights, inputs, lane});
+        if (warp == kBringer + 1) {
+            wait_for_previous();
+            Meeting<S, HalfSums>{plan, me}.tell_all();
+        }
     } else {
         take_registers<S::kRegisters>();
         wait_for_previous();

@@ -127,16 +127,6 @@ __device__ __forceinline__ void multiply_all(const Params& p, const WidePlan& pl
     const unsigned tokens = shared.ring + S::kWeightBytes + warp / 4 * kGroups * S::kGroupBytes;
     Place<S::kStages> place;
     const Meeting<S, QuantSums<kGroups>> meeting{plan, me};
-    // A strip is finished when the next one has been multiplied: all ranks have handed over by
-    // then. That also keeps what is handed over until all have read it: a rank that hands over
-    // strip s has waited for all ranks' strip s - 1, before which they read s - 2.
-    const auto finish = [&](int strip, int turn) {
-        if (threadIdx.x == 0) meeting.wait(strip);
-        multipliers_meet();
-        if (me.rank < S::kTakers) {
-            meeting.template finish<bf16>(p, shared, strip, turn, warp, lane);
-        }
-    };
     int turn = 0, last = -1;
 #pragma unroll 1
     for (int strip = me.group; strip < plan.strips; strip += me.groups, turn ^= 1) {
@@ -182,25 +172,11 @@ __device__ __forceinline__ void multiply_all(const Params& p, const WidePlan& pl
         for (int i = 0; i < S::kSums; ++i) {
             sum[i] = even[i / 16][i / 4 % 4][i % 4] + odd[i / 16][i / 4 % 4][i % 4];
         }
-        if (strip != me.group) finish(strip - me.groups, turn ^ 1);
+        if (last >= 0) meeting.template meet<bf16>(p, shared, last, turn ^ 1);
         meeting.hand_over(sum, turn);
-        asm volatile("bar.arrive 2, %0;" ::"n"(kMultipliers + 32) : "memory");
         last = strip;
     }
-    if (last >= 0) finish(last, turn ^ 1);
-}
-
-// The warp that tells other ranks what the multiplying ones have handed over: it takes a
-// microsecond until all of that has been written.
-template <typename S>
-__device__ __forceinline__ void tell_all(const WidePlan& plan, const WideBlock<S>& me) {
-    const Meeting<S, QuantSums<S::kWarpGroups>> meeting{plan, me};
-#pragma unroll 1
-    for (int strip = me.group; strip < plan.strips; strip += me.groups) {
-        asm volatile("bar.sync 2, %0;" ::"n"(kMultipliers + 32) : "memory");
-        if (threadIdx.x % 32 == 0) meeting.tell(strip);
-        __syncwarp();
-    }
+    if (last >= 0) meeting.template meet<bf16>(p, shared, last, turn ^ 1);
 }
 
 template <typename S>
@@ -227,7 +203,7 @@ __global__ void __launch_bounds__(S::kEntry, 1)
         if (warp == kBringer) bring_all<S>(QuantBringer<S>{p, plan, shared, me, lane});
         if (warp == kBringer + 1) {
             wait_for_previous();
-            tell_all<S>(plan, me);
+            Meeting<S, QuantSums<S::kWarpGroups>>{plan, me}.tell_all();
         }
     } else {
         take_registers<S::kRegisters>();

@@ -213,6 +213,30 @@ struct Meeting {
             const float* v = sum + 4 * i;
             __stcg(to + i * kMultipliers, float4{v[0], v[1], v[2], v[3]});
         }
+        asm volatile("bar.arrive 2, %0;" ::"n"(kMultipliers + 32) : "memory");
+    }
+    // For a warp that does not multiply: tells other ranks what this one has handed over. It takes
+    // a microsecond until all of that has been written.
+    __device__ __forceinline__ void tell_all() const {
+#pragma unroll 1
+        for (int strip = me.group; strip < plan.strips; strip += me.groups) {
+            asm volatile("bar.sync 2, %0;" ::"n"(kMultipliers + 32) : "memory");
+            if (threadIdx.x % 32 == 0) tell(strip);
+            __syncwarp();
+        }
+    }
+    // Waits for the sums of a strip and finishes it; called when the next strip has been
+    // multiplied, because all ranks have handed over by then. That also keeps what is handed over
+    // until all have read it: a rank that hands over strip s has waited for all ranks' strip s - 1,
+    // before which they read s - 2.
+    template <typename T>
+    __device__ __forceinline__ void meet(const Params& p, const WideLayout<S>& shared, int strip,
+                                         int turn) const {
+        if (threadIdx.x == 0) wait(strip);
+        multipliers_meet();
+        if (me.rank >= S::kTakers) return;
+        const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+        finish<T>(p, shared, strip, turn, warp, static_cast<int>(threadIdx.x) % 32);
     }
     // A thread tells, for its block, that a strip's sums have been handed over; another waits until
     // all ranks have.
