@@ -47,11 +47,11 @@ endfunction()
 # Files that use the JSON library spend most of their time on its templates, the same ones each:
 # those of one purpose are compiled together. The others are compiled one by one.
 function(millrace_json_together)
-    set(reports observe/html observe/report_html observe/roofline observe/run_report observe/trace)
-    set(readers formats/json formats/safetensors text/tokenizer_json text/jinja/value_json model/io/load_huggingface
-        model/io/convert_huggingface model/io/convert_tokenizer)
-    set(runs train/checkpoint train/dataset train/metrics train/options train/pack)
-    foreach(group reports readers runs)
+    set(reports observe/report_html observe/roofline observe/run_report observe/trace)
+    set(files formats/json formats/safetensors model/io/convert_huggingface
+        model/io/convert_tokenizer)
+    set(runs train/checkpoint train/options)
+    foreach(group reports files runs)
         list(TRANSFORM ${group} REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/src/\\1.cpp")
         set_source_files_properties(${${group}} PROPERTIES UNITY_GROUP json_${group})
     endforeach()

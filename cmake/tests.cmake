@@ -105,8 +105,10 @@ endif()
 
 find_package(Python3 COMPONENTS Interpreter)
 if(Python3_FOUND)
-    add_test(NAME house.arrows COMMAND ${Python3_EXECUTABLE}
-             ${PROJECT_SOURCE_DIR}/tests/house/arrows.py ${PROJECT_SOURCE_DIR})
+    foreach(check arrows json)
+        add_test(NAME house.${check} COMMAND ${Python3_EXECUTABLE}
+                 ${PROJECT_SOURCE_DIR}/tests/house/${check}.py ${PROJECT_SOURCE_DIR})
+    endforeach()
 endif()
 include(${PROJECT_SOURCE_DIR}/cmake/cli_tests.cmake OPTIONAL)
 include(${PROJECT_SOURCE_DIR}/cmake/fuzz.cmake)

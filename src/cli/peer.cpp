@@ -38,8 +38,9 @@ std::vector<Json> ask_peer(const std::string& script, const std::string& argumen
     std::vector<Json> lines;
     for (std::size_t at = 0; at < text.size();) {
         const std::size_t end = std::min(text.find('\n', at), text.size());
-        Json line = Json::parse(text.substr(at, end - at), nullptr, false);
-        if (line.is_object()) lines.push_back(std::move(line));
+        if (auto line = object_of_line(std::string_view(text).substr(at, end - at))) {
+            lines.push_back(std::move(*line));
+        }
         at = end + 1;
     }
     if (lines.empty()) {

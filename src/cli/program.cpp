@@ -15,6 +15,7 @@
 #include "cli/terminal.h"
 #include "core/error.h"
 #include "core/mapped_file.h"
+#include "core/out_of_memory.h"
 #include "millrace/millrace.h"
 
 namespace mr::cli {
@@ -143,6 +144,7 @@ int program(int argc, char** argv) {
     std::signal(SIGPIPE, SIG_IGN);
     std::signal(SIGXFSZ, SIG_IGN);
     explain_lost_maps("millrace");
+    hold_back_memory();
     try {
         return run_main(argc, argv);
     } catch (const Error& error) {
@@ -152,7 +154,9 @@ int program(int argc, char** argv) {
     } catch (const Interrupted&) {
         return InterruptGuard::exit_code();
     } catch (const std::bad_alloc&) {
-        return fail(3, "out of memory; use a smaller model, --ctx or weight type");
+        // Words that take no memory.
+        err("millrace: out of memory; use a smaller model, --ctx or weight type\n");
+        return 3;
     } catch (const ContractError& error) {
         return fail(1, fmt::format("internal error, please report it: {}", error.what()));
     } catch (const std::exception& error) {

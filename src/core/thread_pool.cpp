@@ -56,11 +56,12 @@ ThreadPool::ThreadPool(int threads) {
     try {
         for (; size_ < threads; ++size_) workers->start(size_);
     } catch (const std::system_error& error) {  // a limit on processes or on address space
-        throw Error::device({.field = "threads",
-                             .value = std::to_string(threads),
-                             .problem = "only " + std::to_string(size_) +
-                                        " could be started: " + error.code().message(),
-                             .remedy = "use fewer --threads"});
+        throw Error::device(
+            {.field = "threads",
+             .value = std::to_string(threads),
+             .problem =
+                 "only " + std::to_string(size_) + " could be started: " + error.code().message(),
+             .remedy = "use fewer --threads, or raise the limit (ulimit -u, ulimit -v)"});
     }
     workers_ = workers.release();
 }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "core/utf8.h"
+
 namespace mr::formats {
 
 std::string printable(std::string_view text, std::size_t max_bytes) {
@@ -19,24 +21,10 @@ std::string printable(std::string_view text, std::size_t max_bytes) {
 }
 
 bool is_utf8(std::string_view text) {
-    std::size_t i = 0;
-    while (i < text.size()) {
-        const auto lead = static_cast<unsigned char>(text[i]);
-        const int extra = lead < 0x80                   ? 0
-                          : lead >= 0xc2 && lead < 0xe0 ? 1
-                          : lead >= 0xe0 && lead < 0xf0 ? 2
-                          : lead >= 0xf0 && lead < 0xf5 ? 3
-                                                        : -1;
-        if (extra < 0 || static_cast<std::size_t>(extra) >= text.size() - i) return false;
-        std::uint32_t code = extra == 0 ? lead : lead & (0x3fu >> extra);
-        for (int k = 1; k <= extra; ++k) {
-            const auto next = static_cast<unsigned char>(text[i + static_cast<std::size_t>(k)]);
-            if ((next & 0xc0u) != 0x80u) return false;
-            code = (code << 6) | (next & 0x3fu);
-        }
-        const bool overlong = (extra == 2 && code < 0x800) || (extra == 3 && code < 0x10000);
-        if (overlong || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return false;
-        i += 1 + static_cast<std::size_t>(extra);
+    for (std::size_t i = 0; i < text.size();) {
+        const Utf8Char c = utf8_at(text, i);
+        if (!c.valid) return false;
+        i += c.size;
     }
     return true;
 }

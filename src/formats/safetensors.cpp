@@ -15,8 +15,6 @@
 namespace mr::formats {
 namespace {
 
-using nlohmann::json;
-
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the reference reader's own limit
 constexpr std::uint64_t kMaxIndexBytes = 100'000'000;
 constexpr std::size_t kMaxNameBytes = 1024;
@@ -43,8 +41,8 @@ const char* safetensors_name(DType dtype) {
 // One tensor's entry in the header, being checked.
 class Entry {
   public:
-    Entry(const std::string& file, const std::string& name, const json& value,
-          std::uint64_t data_start, std::uint64_t data_bytes)
+    Entry(const std::string& file, std::string_view name, JsonValue value, std::uint64_t data_start,
+          std::uint64_t data_bytes)
         : file_(file),
           label_("tensor '" + printable(name) + "'"),
           data_start_(data_start),
@@ -53,8 +51,7 @@ class Entry {
             throw fail("", {}, fmt::format("the name is not 1 to {} bytes", kMaxNameBytes));
         }
         if (!value.is_object()) throw fail("", show(value), "is not an object");
-        for (const auto& item : value.items()) {
-            const std::string& key = item.key();
+        for (const auto& [key, field] : value.items()) {
             if (key != "dtype" && key != "shape" && key != "data_offsets") {
                 throw fail(" " + printable(key), {}, "is not a field of a tensor");
             }
@@ -78,19 +75,17 @@ class Entry {
     }
 
   private:
-    static std::string show(const json& value) {
-        return printable(value.dump(-1, ' ', true, json::error_handler_t::replace));
-    }
+    static std::string show(JsonValue value) { return printable(value.shown()); }
 
-    const json& member(const json& value, const char* key) const {
+    JsonValue member(JsonValue value, const char* key) const {
         const auto found = value.find(key);
-        if (found == value.end()) throw fail(std::string(" ") + key, {}, "is missing");
+        if (!found) throw fail(std::string(" ") + key, {}, "is missing");
         return *found;
     }
 
-    void read_dtype(const json& value) {
+    void read_dtype(JsonValue value) {
         if (!value.is_string()) throw fail(" dtype", show(value), "is not a string");
-        const auto& name = value.get_ref<const std::string&>();
+        const std::string_view name = value.text();
         for (const TypeName& type : kTypes) {
             if (name == type.name) {
                 dtype = type.dtype;
@@ -101,14 +96,14 @@ class Entry {
                    "is not supported: F32, F16, BF16, F64, I64, I32, I16, I8, U8 and BOOL are");
     }
 
-    void read_shape(const json& value) {
+    void read_shape(JsonValue value) {
         if (!value.is_array()) throw fail(" shape", show(value), "is not an array");
         if (value.size() > Shape::kMaxRank) {
             throw fail(" shape", show(value), "has more than 4 dimensions");
         }
         const auto element = static_cast<std::uint64_t>(dtype_info(dtype).block_bytes);
         std::uint64_t bytes = element;
-        for (const json& dim : value) {
+        for (const JsonValue dim : value) {
             if (!dim.is_number_unsigned()) {
                 throw fail(" shape", show(value), "holds something that is no whole number");
             }
@@ -124,7 +119,7 @@ class Entry {
         bytes_ = bytes;
     }
 
-    void read_offsets(const json& value) {
+    void read_offsets(JsonValue value) {
         const bool pair = value.is_array() && value.size() == 2 && value[0].is_number_unsigned() &&
                           value[1].is_number_unsigned();
         if (!pair) throw fail(" data_offsets", show(value), "is not a pair of whole numbers");
@@ -149,18 +144,18 @@ class Entry {
     std::uint64_t bytes_ = 0;
 };
 
-std::map<std::string, std::string> read_metadata(const json& value, const std::string& file) {
+std::map<std::string, std::string> read_metadata(JsonValue value, const std::string& file) {
     const auto fail = [&](std::string field, std::string problem) {
         return Error::input(
             {.file = file, .field = std::move(field), .problem = std::move(problem)});
     };
     if (!value.is_object()) throw fail(kMetadata, "is not an object");
     std::map<std::string, std::string> out;
-    for (const auto& item : value.items()) {
-        if (!item.value().is_string()) {
-            throw fail(fmt::format("{} '{}'", kMetadata, printable(item.key())), "is not a string");
+    for (const auto& [key, entry] : value.items()) {
+        if (!entry.is_string()) {
+            throw fail(fmt::format("{} '{}'", kMetadata, printable(key)), "is not a string");
         }
-        out[item.key()] = item.value().get<std::string>();
+        out[std::string(key)] = entry.text();
     }
     return out;
 }
@@ -192,20 +187,21 @@ void SafetensorsFile::read(std::span<const std::byte> bytes, const std::string& 
             0, "the file is truncated or is no safetensors file");
     }
     const std::string_view text = in.take(header_bytes, "header");
-    const json header = parse_json(text, file, "header", 8);
+    const JsonDocument document = JsonDocument::parse(text, file, "header", {.depth = 8});
+    const JsonValue header = document.root();
     if (!header.is_object()) throw in.error("header", header.type_name(), "is not an object", 8);
 
     const std::uint64_t data_start = in.offset();
     const std::uint64_t data_bytes = in.remaining();
     std::vector<FileTensor> tensors;
-    for (const auto& item : header.items()) {
-        if (item.key() == kMetadata) {
-            metadata_.merge(read_metadata(item.value(), file));
+    for (const auto& [name, value] : header.items()) {
+        if (name == kMetadata) {
+            metadata_.merge(read_metadata(value, file));
             continue;
         }
-        const Entry entry(file, item.key(), item.value(), data_start, data_bytes);
+        const Entry entry(file, name, value, data_start, data_bytes);
         FileTensor tensor;
-        tensor.name = item.key();
+        tensor.name = name;
         tensor.file = file;
         tensor.offset = data_start + entry.begin;
         tensor.view =
@@ -251,26 +247,27 @@ void SafetensorsFile::index_names() {
 }
 
 void SafetensorsFile::open_sharded(const std::string& index_path, const std::string& folder) {
-    const json index = parse_json(read_text_file(index_path, kMaxIndexBytes), index_path, {}, 16);
+    const JsonDocument document = JsonDocument::parse(read_text_file(index_path, kMaxIndexBytes),
+                                                      index_path, {}, {.depth = 16});
     const auto fail = [&](std::string field, std::string value, std::string problem) {
         return Error::input({.file = index_path,
                              .field = std::move(field),
                              .value = std::move(value),
                              .problem = std::move(problem)});
     };
-    const auto map = index.is_object() ? index.find("weight_map") : index.end();
-    if (map == index.end() || !map->is_object() || map->empty()) {
+    const auto map = document.root().find("weight_map");
+    if (!map || !map->is_object() || map->empty()) {
         throw fail("weight_map", {}, "is missing, empty or not an object");
     }
     std::map<std::string, std::vector<std::string>> shards;  // shard -> its tensors
-    for (const auto& item : map->items()) {
-        if (!item.value().is_string()) {
-            throw fail("weight_map '" + printable(item.key()) + "'", item.value().type_name(),
+    for (const auto& [name, value] : map->items()) {
+        if (!value.is_string()) {
+            throw fail("weight_map '" + printable(name) + "'", value.type_name(),
                        "is not a string");
         }
-        const std::string shard = item.value().get<std::string>();
+        const std::string shard(value.text());
         check_shard_name(shard, index_path);
-        shards[shard].push_back(item.key());
+        shards[shard].emplace_back(name);
     }
     for (const auto& [shard, names] : shards) {
         const std::string path = (std::filesystem::path(folder) / shard).string();

@@ -2,44 +2,45 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "core/output_file.h"
+#include "core/utf8.h"
 #include "observe/report_page.h"
 
 namespace mr::observe {
+namespace {
+
+const char* entity_of(char32_t code) {
+    switch (code) {
+        case '<':
+            return "&lt;";
+        case '>':
+            return "&gt;";
+        case '&':
+            return "&amp;";
+        case '"':
+            return "&quot;";
+        case '\'':
+            return "&#39;";
+        default:
+            return nullptr;
+    }
+}
+
+}  // namespace
 
 std::string html_escaped(std::string_view text) {
-    using Json = nlohmann::json;
-    // The JSON writer knows what is UTF-8; its way of saying so is undone again.
-    const std::string valid =
-        Json::parse(Json(std::string(text)).dump(-1, ' ', false, Json::error_handler_t::replace));
     std::string out;
-    for (const char c : valid) {
-        switch (c) {
-            case '<':
-                out += "&lt;";
-                break;
-            case '>':
-                out += "&gt;";
-                break;
-            case '&':
-                out += "&amp;";
-                break;
-            case '"':
-                out += "&quot;";
-                break;
-            case '\'':
-                out += "&#39;";
-                break;
-            default:
-                const auto code = static_cast<unsigned char>(c);
-                if ((code < 0x20 && c != '\n' && c != '\t') || code == 0x7f) {
-                    out += "\xef\xbf\xbd";
-                } else {
-                    out += c;
-                }
+    for (std::size_t i = 0; i < text.size();) {
+        const Utf8Char c = utf8_at(text, i);
+        const bool control = c.code < 0x20 && c.code != '\n' && c.code != '\t';
+        if (!c.valid || control || c.code == 0x7f) {
+            out += "\xef\xbf\xbd";
+        } else if (const char* entity = entity_of(c.code)) {
+            out += entity;
+        } else {
+            out += text.substr(i, c.size);
         }
+        i += c.size;
     }
     return out;
 }

@@ -15,7 +15,7 @@
 namespace mr::text {
 namespace {
 
-using nlohmann::json;
+using formats::JsonValue;
 
 constexpr std::size_t kMaxFileBytes = 256u << 20;
 constexpr const char* kMark = "\xE2\x96\x81";  // U+2581, SentencePiece's space
@@ -24,9 +24,9 @@ class Loader {
   public:
     Loader(std::string name) { data_.name = std::move(name); }
 
-    TokenizerData load(const json& root, const json& config) {
+    TokenizerData load(JsonValue root, JsonValue config) {
         if (!root.is_object()) throw fail("", root, "is not a JSON object");
-        const json& model = object(root, "model", "model");
+        const JsonValue model = object(root, "model", "model");
         const std::string type = text_or(model, "model", "type", "BPE");
         if (type != "BPE") {
             throw fail("model.type", model["type"], "is not supported",
@@ -46,7 +46,7 @@ class Loader {
         merges(model);
         const std::string unk = text_or(model, "model", "unk_token", "");
         if (!unk.empty()) data_.unk = find(unk);
-        if (const json* post = member(root, "post_processor")) {
+        if (const auto post = member(root, "post_processor")) {
             post_processor(*post, "post_processor", 0);
         }
         special_ids(config);
@@ -55,50 +55,47 @@ class Loader {
     }
 
   private:
-    Error fail(std::string field, const json& value, std::string problem,
+    Error fail(std::string field, JsonValue value, std::string problem,
                std::string remedy = {}) const {
-        std::string shown =
-            value.is_null() ? "" : value.dump(-1, ' ', false, json::error_handler_t::replace);
         return Error::input({.file = data_.name,
                              .field = std::move(field),
-                             .value = shown.substr(0, 200),
+                             .value = value.is_null() ? "" : value.shown(),
                              .problem = std::move(problem),
                              .remedy = std::move(remedy)});
     }
 
     // Null and absent are the same to these files.
-    static const json* member(const json& from, const char* key) {
-        if (!from.is_object()) return nullptr;
-        const auto it = from.find(key);
-        return it == from.end() || it->is_null() ? nullptr : &*it;
+    static std::optional<JsonValue> member(JsonValue from, std::string_view key) {
+        const auto value = from.find(key);
+        return value && !value->is_null() ? value : std::nullopt;
     }
-    const json& object(const json& from, const char* key, const std::string& field) const {
-        const json* found = member(from, key);
+    JsonValue object(JsonValue from, const char* key, const std::string& field) const {
+        const auto found = member(from, key);
         if (!found) throw fail(field, nullptr, "is missing");
         if (!found->is_object()) throw fail(field, *found, "is not an object");
         return *found;
     }
-    const json& array(const json& from, const char* key, const std::string& field) const {
-        const json* found = member(from, key);
+    JsonValue array(JsonValue from, const char* key, const std::string& field) const {
+        const auto found = member(from, key);
         if (!found) throw fail(field, nullptr, "is missing");
         if (!found->is_array()) throw fail(field, *found, "is not an array");
         return *found;
     }
-    std::string text_or(const json& from, const std::string& path, const char* key,
+    std::string text_or(JsonValue from, const std::string& path, const char* key,
                         const std::string& otherwise) const {
-        const json* found = member(from, key);
+        const auto found = member(from, key);
         if (!found) return otherwise;
         if (!found->is_string()) throw fail(path + "." + key, *found, "is not a string");
         return found->get<std::string>();
     }
-    bool flag(const json& from, const std::string& path, const char* key, bool otherwise) const {
-        const json* found = member(from, key);
+    bool flag(JsonValue from, const std::string& path, const char* key, bool otherwise) const {
+        const auto found = member(from, key);
         if (!found) return otherwise;
         if (!found->is_boolean()) throw fail(path + "." + key, *found, "is not true or false");
         return found->get<bool>();
     }
-    std::int32_t token_id(const json& value, const std::string& field) const {
-        if (!value.is_number_integer() || value < 0 || value >= (1 << 24)) {
+    std::int32_t token_id(JsonValue value, const std::string& field) const {
+        if (!value.is_integer_in(0, (1 << 24) - 1)) {
             throw fail(field, value, "is not a token id from 0 to 2^24 - 1");
         }
         return value.get<std::int32_t>();
@@ -110,14 +107,14 @@ class Loader {
 
     // --- Normalizer and pre-tokenizer: which of the known arrangements is it? -------------------
 
-    void normalizer(const json& root) {
-        if (const json* n = member(root, "normalizer")) normalizer_part(*n, "normalizer", 0);
+    void normalizer(JsonValue root) {
+        if (const auto n = member(root, "normalizer")) normalizer_part(*n, "normalizer", 0);
     }
 
-    void normalizer_part(const json& part, const std::string& field, int depth) {
+    void normalizer_part(JsonValue part, const std::string& field, int depth) {
         const std::string type = text_or(part, field, "type", "");
         if (type == "Sequence" && depth < 4) {
-            const json& parts = array(part, "normalizers", field + ".normalizers");
+            const JsonValue parts = array(part, "normalizers", field + ".normalizers");
             for (std::size_t i = 0; i < parts.size(); ++i) {
                 normalizer_part(parts[i], fmt::format("{}.normalizers[{}]", field, i), depth + 1);
             }
@@ -136,22 +133,22 @@ class Loader {
         }
     }
 
-    void pre_tokenizer(const json& root) {
-        if (const json* p = member(root, "pre_tokenizer")) {
+    void pre_tokenizer(JsonValue root) {
+        if (const auto p = member(root, "pre_tokenizer")) {
             pre_tokenizer_part(*p, "pre_tokenizer", 0);
         }
     }
 
-    [[noreturn]] void unknown_pre_tokenizer(const json& part, const std::string& field) const {
+    [[noreturn]] void unknown_pre_tokenizer(JsonValue part, const std::string& field) const {
         throw fail(
             field, part, "is not a supported pre-tokenizer",
             std::string("supported are those of ") + kSupportedPreTokenizers + ", and Metaspace");
     }
 
-    void pre_tokenizer_part(const json& part, const std::string& field, int depth) {
+    void pre_tokenizer_part(JsonValue part, const std::string& field, int depth) {
         const std::string type = text_or(part, field, "type", "");
         if (type == "Sequence" && depth < 4) {
-            const json& parts = array(part, "pretokenizers", field + ".pretokenizers");
+            const JsonValue parts = array(part, "pretokenizers", field + ".pretokenizers");
             for (std::size_t i = 0; i < parts.size(); ++i) {
                 pre_tokenizer_part(parts[i], fmt::format("{}.pretokenizers[{}]", field, i),
                                    depth + 1);
@@ -167,7 +164,7 @@ class Loader {
                 pre_ = PreTokenizer::gpt2;
             }
         } else if (type == "Split" && !byte_level_ && !pre_) {
-            const json& pattern = object(part, "pattern", field + ".pattern");
+            const JsonValue pattern = object(part, "pattern", field + ".pattern");
             pre_ = pre_tokenizer_of_regex(text_or(pattern, field + ".pattern", "Regex", ""));
             const std::string behavior = text_or(part, field, "behavior", "");
             const bool invert = flag(part, field, "invert", false);
@@ -214,7 +211,7 @@ class Loader {
         auto& slot = data_.tokens[static_cast<std::size_t>(id)];
         auto& type = data_.types[static_cast<std::size_t>(id)];
         if (type != TokenType::unused) {
-            throw fail(field, id, fmt::format("is the id of '{}' already", slot));
+            throw fail(field, nullptr, fmt::format("{} is the id of '{}' already", id, slot));
         }
         slot = token;
         type = TokenType::normal;
@@ -224,20 +221,19 @@ class Loader {
         ids_.emplace(token, id);
     }
 
-    void vocabulary(const json& model, const json& root) {
-        const json& vocab = object(model, "vocab", "model.vocab");
-        static const json kNone = json::array();
-        const json* found = member(root, "added_tokens");
+    void vocabulary(JsonValue model, JsonValue root) {
+        const JsonValue vocab = object(model, "vocab", "model.vocab");
+        const auto found = member(root, "added_tokens");
         if (found && !found->is_array()) throw fail("added_tokens", *found, "is not an array");
-        const json& added = found ? *found : kNone;
+        const JsonValue added = found.value_or(JsonValue());  // null has no values
 
         std::int32_t last = -1;
         for (const auto& [token, id] : vocab.items()) {
-            last = std::max(last, token_id(id, "model.vocab['" + token + "']"));
+            last = std::max(last, token_id(id, fmt::format("model.vocab['{}']", token)));
         }
         for (std::size_t i = 0; i < added.size(); ++i) {
             const std::string field = fmt::format("added_tokens[{}]", i);
-            const json* id = member(added[i], "id");
+            const auto id = member(added[i], "id");
             if (!id) throw fail(field + ".id", nullptr, "is missing");
             last = std::max(last, token_id(*id, field + ".id"));
         }
@@ -252,7 +248,8 @@ class Loader {
         data_.types.assign(size, TokenType::unused);
         ids_.reserve(count);
         for (const auto& [token, id] : vocab.items()) {
-            place(id.get<std::int32_t>(), token, "model.vocab['" + token + "']");
+            place(id.get<std::int32_t>(), std::string(token),
+                  fmt::format("model.vocab['{}']", token));
         }
         for (std::size_t i = 0; i < added.size(); ++i) {
             added_token(added[i], fmt::format("added_tokens[{}]", i));
@@ -262,7 +259,7 @@ class Loader {
         }
     }
 
-    void added_token(const json& entry, const std::string& field) {
+    void added_token(JsonValue entry, const std::string& field) {
         AddedToken token;
         token.id = token_id(entry["id"], field + ".id");
         token.text = text_or(entry, field, "content", "");
@@ -280,18 +277,18 @@ class Loader {
         data_.added.push_back(std::move(token));
     }
 
-    void merges(const json& model) {
-        const json& list = array(model, "merges", "model.merges");
+    void merges(JsonValue model) {
+        const JsonValue list = array(model, "merges", "model.merges");
         data_.merges.reserve(list.size());
         for (std::size_t i = 0; i < list.size(); ++i) {
-            const json& entry = list[i];
+            const JsonValue entry = list[i];
             const auto where = [&] { return fmt::format("model.merges[{}]", i); };
             std::string left, right;
             if (entry.is_string()) {
-                const auto& both = entry.get_ref<const std::string&>();
+                const std::string_view both = entry.text();
                 if (i == 0 && both.starts_with("#version")) continue;
                 const std::size_t space = both.find(' ');
-                if (space == std::string::npos || both.find(' ', space + 1) != std::string::npos) {
+                if (space == both.npos || both.find(' ', space + 1) != both.npos) {
                     throw fail(where(), entry, "is not two tokens with one space between them");
                 }
                 left = both.substr(0, space);
@@ -315,15 +312,15 @@ class Loader {
 
     // --- What goes around a text ----------------------------------------------------------------
 
-    void post_processor(const json& part, const std::string& field, int depth) {
+    void post_processor(JsonValue part, const std::string& field, int depth) {
         const std::string type = text_or(part, field, "type", "");
         if (type == "Sequence" && depth < 4) {
-            const json& parts = array(part, "processors", field + ".processors");
+            const JsonValue parts = array(part, "processors", field + ".processors");
             for (std::size_t i = 0; i < parts.size(); ++i) {
                 post_processor(parts[i], fmt::format("{}.processors[{}]", field, i), depth + 1);
             }
         } else if (type == "TemplateProcessing") {
-            const json& single = array(part, "single", field + ".single");
+            const JsonValue single = array(part, "single", field + ".single");
             bool before = true;
             for (std::size_t i = 0; i < single.size(); ++i) {
                 const std::string where = fmt::format("{}.single[{}]", field, i);
@@ -331,13 +328,13 @@ class Loader {
                     before = false;
                     continue;
                 }
-                const json& special = object(single[i], "SpecialToken", where);
+                const JsonValue special = object(single[i], "SpecialToken", where);
                 template_ids(part, field, text_or(special, where, "id", ""),
                              before ? data_.prefix : data_.suffix);
             }
         } else if (type == "RobertaProcessing" || type == "BertProcessing") {
             for (const char* key : {"cls", "sep"}) {
-                const json& pair = array(part, key, field + "." + key);
+                const JsonValue pair = array(part, key, field + "." + key);
                 if (pair.size() != 2) throw fail(field + "." + key, pair, "is not [token, id]");
                 auto& list = key[0] == 'c' ? data_.prefix : data_.suffix;
                 list.push_back(token_id(pair[1], field + "." + key));
@@ -348,13 +345,13 @@ class Loader {
         }
     }
 
-    void template_ids(const json& part, const std::string& field, const std::string& name,
+    void template_ids(JsonValue part, const std::string& field, const std::string& name,
                       std::vector<std::int32_t>& out) {
         const std::string where = field + ".special_tokens['" + name + "'].ids";
-        if (const json* specials = member(part, "special_tokens")) {
-            if (const json* entry = member(*specials, name.c_str())) {
-                const json& ids = array(*entry, "ids", where);
-                for (const json& id : ids) out.push_back(token_id(id, where));
+        if (const auto specials = member(part, "special_tokens")) {
+            if (const auto entry = member(*specials, name)) {
+                const JsonValue ids = array(*entry, "ids", where);
+                for (const JsonValue id : ids) out.push_back(token_id(id, where));
                 return;
             }
         }
@@ -363,17 +360,17 @@ class Loader {
         out.push_back(*id);
     }
 
-    std::optional<std::int32_t> configured(const json& config, const char* key) const {
-        const json* value = member(config, key);
+    std::optional<std::int32_t> configured(JsonValue config, const char* key) const {
+        auto value = member(config, key);
         if (!value) return std::nullopt;
-        if (const json* content = member(*value, "content")) value = content;
+        if (const auto content = member(*value, "content")) value = content;
         if (!value->is_string()) {
             throw fail(std::string("tokenizer_config.json: ") + key, *value, "is not a token");
         }
         return find(value->get<std::string>());
     }
 
-    void special_ids(const json& config) {
+    void special_ids(JsonValue config) {
         data_.bos = configured(config, "bos_token");
         data_.eos = configured(config, "eos_token");
         data_.pad = configured(config, "pad_token");
@@ -411,17 +408,17 @@ class Loader {
         if (member(config, "add_eos_token")) {
             set(data_.suffix, data_.eos, flag(config, name, "add_eos_token", false), false);
         }
-        if (const json* chat = member(config, "chat_template")) chat_template(*chat);
+        if (const auto chat = member(config, "chat_template")) chat_template(*chat);
     }
 
-    void chat_template(const json& value) {
+    void chat_template(JsonValue value) {
         if (value.is_string()) {
             data_.chat_template = value.get<std::string>();
         } else if (value.is_array()) {  // several, by name
-            for (const json& entry : value) {
-                const json* text = member(entry, "template");
+            for (const JsonValue entry : value) {
+                const auto text = member(entry, "template");
                 if (!text || !text->is_string()) continue;
-                const json* name = member(entry, "name");
+                const auto name = member(entry, "name");
                 if (name && *name == "tool_use") {
                     data_.tool_template = text->get<std::string>();
                 } else if (data_.chat_template.empty() || (name && *name == "default")) {
@@ -464,10 +461,12 @@ TokenizerData load_json(std::string_view text, const std::string& name, std::str
         throw Error::input(
             {.file = name, .problem = fmt::format("is larger than {} MiB", kMaxFileBytes >> 20)});
     }
-    const json root = formats::parse_json(text, name, "");
-    const json configuration =
-        config.empty() ? json() : formats::parse_json(config, name, "tokenizer_config.json");
-    return Loader(name).load(root, configuration);
+    const auto root = formats::JsonDocument::parse(text, name);
+    formats::JsonDocument configuration;
+    if (!config.empty()) {
+        configuration = formats::JsonDocument::parse(config, name, "tokenizer_config.json");
+    }
+    return Loader(name).load(root.root(), configuration.root());
 }
 
 }  // namespace

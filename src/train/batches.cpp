@@ -6,6 +6,7 @@
 #include <bit>
 #include <chrono>
 #include <exception>
+#include <system_error>
 #include <utility>
 
 #include "core/error.h"
@@ -98,7 +99,14 @@ Prefetcher::Prefetcher(const Batches& batches, std::uint64_t first_step,
     for (const auto& buffer : buffers_) {
         MR_CHECK(buffer.size() == batches.batch_ids(), "each buffer is [batch, seq + 1]");
     }
-    if (buffers_.size() > 1) thread_ = std::thread([this] { work(); });
+    if (buffers_.size() == 1) return;
+    try {
+        thread_ = std::thread([this] { work(); });
+    } catch (const std::system_error& error) {  // a limit on processes or on address space
+        throw Error::device(
+            {.problem = "no thread could be started to read the data: " + error.code().message(),
+             .remedy = "use --prefetch 0, or raise the limit (ulimit -u, ulimit -v)"});
+    }
 }
 
 Prefetcher::~Prefetcher() {

@@ -27,7 +27,8 @@ namespace mr::train {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
+using formats::JsonDocument;
+using formats::JsonValue;
 using nlohmann::ordered_json;
 using State = model::TrainEngine::State;
 
@@ -89,9 +90,14 @@ std::uint64_t text_hash(std::string_view text) {
     return token_checksum(std::as_bytes(std::span(text)));
 }
 // Of what state.json says, however it is written, but for this hash.
-std::uint64_t content_hash(json state) {
-    state.erase("hash");
-    return text_hash(state.dump());
+std::uint64_t content_hash(JsonValue state) {
+    std::string text = "{";
+    for (const auto& [key, value] : state.items()) {
+        if (key == "hash") continue;
+        if (text.size() > 1) text += ',';
+        text += formats::json_quoted(key) + ":" + value.dump();
+    }
+    return text_hash(text + "}");
 }
 std::string hash_text(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
 
@@ -121,7 +127,7 @@ std::string state_text(const TrainState& state, const std::uint64_t (&hashes)[3]
     const auto text = [&] {
         return out.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
     };
-    out["hash"] = hash_text(content_hash(json::parse(text())));
+    out["hash"] = hash_text(content_hash(JsonDocument::parse(text(), "state.json").root()));
     return text();
 }
 
@@ -134,8 +140,8 @@ struct OtherVersion : Error {
 class StateFile {
   public:
     explicit StateFile(std::string path) : path_(std::move(path)) {
-        json_ = formats::parse_json(read_text_file(path_, std::size_t{1} << 26), path_, "");
-        if (!json_.is_object()) throw bad("", "must hold one JSON object");
+        json_ = JsonDocument::parse(read_text_file(path_, std::size_t{1} << 26), path_);
+        if (!json_.root().is_object()) throw bad("", "must hold one JSON object");
         if (const std::int64_t version = integer("version"); version != kStateVersion) {
             throw OtherVersion(
                 Error::input({.file = path_,
@@ -145,25 +151,25 @@ class StateFile {
                               .remedy = "use the program that wrote it"}));
         }
     }
-    const json& field(const char* key) const {
-        const auto at = json_.find(key);
-        if (at == json_.end()) throw bad(key, "is missing");
+    JsonValue field(const char* key) const {
+        const auto at = json_.root().find(key);
+        if (!at) throw bad(key, "is missing");
         return *at;
     }
     std::int64_t integer(const char* key) const {
-        const json& value = field(key);
-        if (!value.is_number_integer() || value < 0 || value > (std::int64_t{1} << 53)) {
+        const JsonValue value = field(key);
+        if (!value.is_integer_in(0, std::int64_t{1} << 53)) {
             throw bad(key, "must be a whole number");
         }
         return value.get<std::int64_t>();
     }
     double number(const char* key) const {
-        const json& value = field(key);
+        const JsonValue value = field(key);
         if (!value.is_number()) throw bad(key, "must be a number");
         return value.get<double>();
     }
     std::uint64_t hash(const char* key) const {
-        const json& value = field(key);
+        const JsonValue value = field(key);
         const std::string text = value.is_string() ? value.get<std::string>() : "";
         if (text.size() != 16 || text.find_first_not_of("0123456789abcdef") != text.npos) {
             throw bad(key, "must be 16 hexadecimal digits");
@@ -172,11 +178,11 @@ class StateFile {
     }
     // That the text is the one whose hash this is; checkpoints of before there was one have none.
     void check(const char* key, std::uint64_t found, const std::string& of) const {
-        if (!json_.contains(key) || hash(key) == found) return;
+        if (!json_.root().contains(key) || hash(key) == found) return;
         throw Error::input(
             {.file = of, .field = key, .problem = "is not that of what was written"});
     }
-    void check_content() const { check("hash", content_hash(json_), path_); }
+    void check_content() const { check("hash", content_hash(json_.root()), path_); }
     Error bad(const char* key, const char* problem) const {
         return Error::input({.file = path_, .field = key, .problem = problem});
     }
@@ -184,7 +190,7 @@ class StateFile {
 
   private:
     std::string path_;
-    json json_;
+    JsonDocument json_;
 };
 
 }  // namespace
@@ -356,12 +362,13 @@ TrainState Checkpoints::parse_state(std::int64_t step) const {
     if (!file.field("val_loss").is_null()) out.val_loss = file.number("val_loss");
     out.val_step = file.integer("val_step");
     if (!file.field("samples").is_array()) throw file.bad("samples", "must be a list");
-    for (const json& sample : file.field("samples")) {
+    for (const JsonValue sample : file.field("samples")) {
         if (!sample.is_object() || !sample.contains("step") || !sample.contains("text") ||
             !sample["step"].is_number_integer() || !sample["text"].is_string()) {
             throw file.bad("samples", "must hold steps and texts");
         }
-        out.samples.push_back({sample["step"].get<std::int64_t>(), sample["text"]});
+        out.samples.push_back(
+            {sample["step"].get<std::int64_t>(), sample["text"].get<std::string>()});
     }
     file.check_content();
     return out;

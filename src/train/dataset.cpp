@@ -4,10 +4,10 @@
 #include <atomic>
 #include <charconv>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/error.h"
+#include "formats/json.h"
 #include "text/tokenizer.h"
 #include "train/output_folder.h"
 #include "train/shards.h"
@@ -16,7 +16,7 @@ namespace mr::train {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
+using formats::JsonValue;
 
 constexpr std::size_t kMaxIndexBytes = 64u << 20;
 constexpr std::uint64_t kMaxTokens = std::uint64_t{1} << 56;  // sums of these do not wrap
@@ -40,7 +40,13 @@ class IndexReader {
                  .problem = fmt::format("is no data folder: it has no {}", kDataIndexName),
                  .remedy = "make one with 'millrace data pack'"});
         }
-        root_ = Json::parse(read_text_file(path_, kMaxIndexBytes), nullptr, false);
+        const std::string text = read_text_file(path_, kMaxIndexBytes);
+        try {
+            document_ = formats::JsonDocument::parse(text, path_);
+        } catch (const Error& error) {
+            throw fail("", nullptr, error.info().problem);
+        }
+        root_ = document_.root();
         if (!root_.is_object()) throw fail("", nullptr, "is not a JSON object");
     }
 
@@ -64,41 +70,39 @@ class IndexReader {
         data.hash = kChecksumStart;
         data.train = split("train", data);
         data.val = split("val", data);
-        if (data.train.tokens() == 0) throw fail("train.tokens", 0, "there is nothing to train on");
+        if (data.train.tokens() == 0) {
+            throw fail("train.tokens", nullptr, "is 0: there is nothing to train on");
+        }
         return data;
     }
 
   private:
-    Error fail(std::string field, const Json& value, std::string problem) const {
-        return Error::input(
-            {.file = path_,
-             .field = std::move(field),
-             .value =
-                 value.is_null()
-                     ? ""
-                     : value.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 99),
-             .problem = std::move(problem),
-             .remedy = "pack the data again"});
+    Error fail(std::string field, JsonValue value, std::string problem) const {
+        return Error::input({.file = path_,
+                             .field = std::move(field),
+                             .value = value.is_null() ? "" : value.shown(99),
+                             .problem = std::move(problem),
+                             .remedy = "pack the data again"});
     }
 
-    const Json& member(const Json& from, const char* key) const {
+    JsonValue member(JsonValue from, const char* key) const {
         const auto found = from.find(key);
-        if (found == from.end()) throw fail(key, nullptr, "is missing");
+        if (!found) throw fail(key, nullptr, "is missing");
         return *found;
     }
-    std::string text(const Json& from, const char* key) const {
-        const Json& value = member(from, key);
+    std::string text(JsonValue from, const char* key) const {
+        const JsonValue value = member(from, key);
         if (!value.is_string()) throw fail(key, value, "is not a string");
         return value.get<std::string>();
     }
-    std::uint64_t number(const Json& from, const char* key, std::uint64_t most) const {
-        const Json& value = member(from, key);
+    std::uint64_t number(JsonValue from, const char* key, std::uint64_t most) const {
+        const JsonValue value = member(from, key);
         if (!value.is_number_unsigned() || value.get<std::uint64_t>() > most) {
             throw fail(key, value, fmt::format("is not a number from 0 to {}", most));
         }
         return value.get<std::uint64_t>();
     }
-    std::uint64_t hex(const Json& from, const char* key) const {
+    std::uint64_t hex(JsonValue from, const char* key) const {
         const std::string value = text(from, key);
         std::uint64_t out = 0;
         const auto [end, code] =
@@ -110,16 +114,16 @@ class IndexReader {
     }
 
     Shards split(const char* name, Dataset& data) const {
-        const Json& from = member(root_, name);
+        const JsonValue from = member(root_, name);
         if (!from.is_object()) throw fail(name, from, "is not an object");
         const SplitStats stats{number(from, "documents", kMaxTokens),
                                number(from, "bytes", kMaxTokens),
                                number(from, "tokens", kMaxTokens)};
-        const Json& list = member(from, "shards");
+        const JsonValue list = member(from, "shards");
         if (!list.is_array()) throw fail(fmt::format("{}.shards", name), list, "is not an array");
         std::vector<Shard> shards;
         std::uint64_t tokens = 0;
-        for (const Json& entry : list) {
+        for (const JsonValue entry : list) {
             if (!entry.is_object()) throw fail("shards", entry, "is not an object");
             shards.push_back(shard(entry, data));
             tokens += shards.back().tokens();
@@ -134,7 +138,7 @@ class IndexReader {
         return {std::move(shards), stats};
     }
 
-    Shard shard(const Json& entry, const Dataset& data) const {
+    Shard shard(JsonValue entry, const Dataset& data) const {
         const std::string file = text(entry, "file");
         // A name alone: an index must not lead out of its folder.
         if (file.empty() || file.starts_with('.') || file.find('/') != std::string::npos) {
@@ -168,7 +172,8 @@ class IndexReader {
     }
 
     std::string folder_, path_;
-    Json root_;
+    formats::JsonDocument document_;
+    JsonValue root_;
 };
 
 }  // namespace

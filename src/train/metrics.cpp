@@ -38,12 +38,12 @@ class Line {
   public:
     Line(std::string_view text, const std::string& file, std::int64_t number)
         : file_(file), where_(fmt::format("line {}", number)) {
-        json_ = formats::parse_json(text, file, where_, 4);
-        if (!json_.is_object()) throw wrong("", "is not a JSON object");
+        json_ = formats::JsonDocument::parse(text, file, where_, {.depth = 4});
+        if (!json_.root().is_object()) throw wrong("", "is not a JSON object");
     }
     // A finite number, or NaN for null.
     double number(const char* key, bool null_allowed) const {
-        const nlohmann::json& value = field(key);
+        const formats::JsonValue value = field(key);
         if (value.is_null() && null_allowed) return StepMetrics::kNone;
         if (!value.is_number()) throw wrong(key, "is not a number");
         return value.get<double>();
@@ -54,7 +54,7 @@ class Line {
         return value;
     }
     std::int64_t step() const {
-        const nlohmann::json& value = field("step");
+        const formats::JsonValue value = field("step");
         if (!value.is_number_unsigned() || value.get<std::uint64_t>() < 1 ||
             value.get<std::uint64_t>() > (std::uint64_t{1} << 53)) {
             throw wrong("step", "is not a step's number");
@@ -62,11 +62,11 @@ class Line {
         return value.get<std::int64_t>();
     }
     bool flag(const char* key) const {
-        const nlohmann::json& value = field(key);
+        const formats::JsonValue value = field(key);
         if (!value.is_boolean()) throw wrong(key, "is neither true nor false");
         return value.get<bool>();
     }
-    bool has(const char* key) const { return json_.contains(key); }
+    bool has(const char* key) const { return json_.root().contains(key); }
     Error wrong(const char* key, std::string problem) const {
         return Error::input({.file = file_,
                              .field = *key ? where_ + ", '" + key + "'" : where_,
@@ -75,15 +75,15 @@ class Line {
     }
 
   private:
-    const nlohmann::json& field(const char* key) const {
-        const auto at = json_.find(key);
-        if (at == json_.end()) throw wrong(key, "is missing");
+    formats::JsonValue field(const char* key) const {
+        const auto at = json_.root().find(key);
+        if (!at) throw wrong(key, "is missing");
         return *at;
     }
 
     const std::string& file_;
     std::string where_;
-    nlohmann::json json_;
+    formats::JsonDocument json_;
 };
 
 StepMetrics parse_line(std::string_view text, const std::string& file, std::int64_t number,

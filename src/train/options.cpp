@@ -218,14 +218,14 @@ nlohmann::ordered_json options_json(const TrainOptions& options) {
     return out;
 }
 
-TrainOptions read_options(const nlohmann::json& json, const std::string& file) {
+TrainOptions read_options(formats::JsonValue json, const std::string& file) {
     TrainOptions out;
     for_each_option(out, [&](const char* name, auto& value) {
         using T = std::remove_reference_t<decltype(value)>;
         const auto at = json.find(name);
         // Not written by the first versions, which had f32 alone.
-        if (at == json.end() && std::string_view(name) == "masters") return;
-        bool good = at != json.end();
+        if (!at && std::string_view(name) == "masters") return;
+        bool good = at.has_value();
         if constexpr (std::is_same_v<T, std::string>) {
             good = good && at->is_string();
         } else if constexpr (std::is_same_v<T, bool>) {
@@ -235,12 +235,12 @@ TrainOptions read_options(const nlohmann::json& json, const std::string& file) {
         } else {
             good = good &&
                    (std::is_unsigned_v<T> ? at->is_number_unsigned() : at->is_number_integer());
-            if constexpr (sizeof(T) < 8) good = good && *at >= INT32_MIN && *at <= INT32_MAX;
+            if constexpr (sizeof(T) < 8) good = good && at->is_integer_in(INT32_MIN, INT32_MAX);
         }
         if (!good) {
             throw Error::input({.file = file,
                                 .field = fmt::format("options.{}", name),
-                                .value = at == json.end() ? "" : at->dump(),
+                                .value = at ? at->shown() : "",
                                 .problem = "is missing or not what millrace train wrote",
                                 .remedy = "the checkpoint is damaged"});
         }

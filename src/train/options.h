@@ -5,6 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "formats/json.h"
 #include "model/spec.h"
 
 namespace mr::train {
@@ -76,6 +77,6 @@ model::ModelSpec new_spec(const NewModel& wanted, int vocab, int seq);
 
 nlohmann::ordered_json options_json(const TrainOptions& options);
 // Throws Error (input) naming `file` and the field.
-TrainOptions read_options(const nlohmann::json& json, const std::string& file);
+TrainOptions read_options(formats::JsonValue json, const std::string& file);
 
 }  // namespace mr::train

@@ -7,7 +7,6 @@
 #include <deque>
 #include <filesystem>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string_view>
 #include <system_error>
@@ -16,6 +15,7 @@
 #include "core/error.h"
 #include "core/output_file.h"
 #include "core/philox.h"
+#include "formats/json.h"
 #include "model/io/source.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_json_writer.h"
@@ -67,9 +67,13 @@ std::string foreign(const fs::path& folder) {
     // Another program's index; one that is damaged is ours to replace.
     const fs::path index = folder / kDataIndexName;
     if (fs::file_size(index, code) == 0 || code) return "";
-    const auto json = nlohmann::json::parse(read_text_file(index.string()), nullptr, false);
-    if (json.is_discarded()) return "";
-    if (json.is_object() && json.value("format", nlohmann::json()) == kDataFormat) return "";
+    const std::string text = read_text_file(index.string());
+    try {
+        const auto json = formats::JsonDocument::parse(text, index.string());
+        if (json.root()["format"] == kDataFormat) return "";
+    } catch (const Error&) {
+        return "";
+    }
     return fmt::format("its {} is not that of packed data", kDataIndexName);
 }
 

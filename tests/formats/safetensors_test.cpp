@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "formats/bytes_builder.h"
-#include "formats/json.h"
 #include "temp_folder.h"
 
 namespace mr::formats {
@@ -253,18 +252,6 @@ TEST_F(ShardedFolder, NeverLeavesTheFolder) {
         index(std::string(R"({"a":")") + name + "\"}");
         EXPECT_HAS(error(), "is not the plain name of a file beside the index");
     }
-}
-
-TEST(Json, IsStrict) {
-    EXPECT_EQ(parse_json(R"({"a":[1,{"a":2}]})", "f", "", 3)["a"][1]["a"], 2);
-    EXPECT_HAS(input_error([] { parse_json(R"([[[1]]])", "f.json", "", 2); }),
-               "f.json: JSON is nested deeper than 2");
-    EXPECT_HAS(input_error([] { parse_json(R"({"a":1,"b":{"a":1},"a":2})", "f", "part"); }),
-               "f: part = 'a'");
-    EXPECT_HAS(input_error([] { parse_json("", "f", ""); }), "not valid JSON");
-    EXPECT_HAS(input_error([] { parse_json("[1e999]", "f", ""); }), "not valid JSON");
-    EXPECT_HAS(input_error([] { parse_json("[1] [2]", "f", ""); }), "not valid JSON");
-    EXPECT_HAS(input_error([] { parse_json(std::string(100000, '['), "f", ""); }), "deeper");
 }
 
 }  // namespace

@@ -348,7 +348,14 @@ TEST_F(Pack, TamperedFoldersSaySo) {
         folder.write("data/data.json", text);
         expect_error(what, [&] { (void)Dataset::open(folder / "data"); });
     };
-    says("not a JSON object", good.substr(0, 50));
+    says("not valid JSON", good.substr(0, 50));
+    says("pack the data again", good.substr(0, 50));
+    // As many as were a crash, in the reader and in what wrote the error.
+    says("nested deeper than 64",
+         replaced("\"vocab\": 280", "\"vocab\": " + std::string(100000, '[')));
+    says("nested deeper than 64",
+         replaced("\"vocab\": 280",
+                  "\"vocab\": " + std::string(100000, '[') + std::string(100000, ']')));
     says("not a JSON object", "[]");
     says("format", replaced("millrace tokens", "other"));
     says("version = 2", replaced("\"version\": 1", "\"version\": 2"));

@@ -42,8 +42,8 @@ class Torch {
     Json ask(const std::string& what) {
         process_->say(what);
         while (const std::optional<std::string> line = process_->hear()) {
-            const Json answer = Json::parse(*line, nullptr, false);
-            if (answer.is_object() && answer.contains("shape")) return answer;
+            const std::optional<Json> answer = object_of_line(*line);
+            if (answer && answer->contains("shape")) return *answer;
         }
         throw Error::input({.field = "--peer",
                             .value = "torch",

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/mapped_file.h"
@@ -16,20 +15,20 @@ namespace mr::model {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
+using formats::JsonValue;
 
 // An object of config.json. A value that is null counts as absent, as transformers has it.
 class Config {
   public:
-    Config(const json& object, std::string file, std::string prefix = {})
-        : object_(&object), file_(std::move(file)), prefix_(std::move(prefix)) {}
+    Config(JsonValue object, std::string file, std::string prefix = {})
+        : object_(object), file_(std::move(file)), prefix_(std::move(prefix)) {}
 
-    const json* find(const char* key) const {
-        const auto it = object_->find(key);
-        return it == object_->end() || it->is_null() ? nullptr : &*it;
+    std::optional<JsonValue> find(const char* key) const {
+        const auto value = object_.find(key);
+        return value && !value->is_null() ? value : std::nullopt;
     }
     std::optional<int> find_int(const char* key) const {
-        const json* value = find(key);
+        const auto value = find(key);
         if (!value) return std::nullopt;
         // Some writers give whole numbers as 64.0.
         const double number = value->is_number() ? value->get<double>() : std::nan("");
@@ -44,7 +43,7 @@ class Config {
         return *value;
     }
     std::optional<double> find_float(const char* key) const {
-        const json* value = find(key);
+        const auto value = find(key);
         if (!value) return std::nullopt;
         if (!value->is_number()) fail(key, "must be a number");
         return value->get<double>();
@@ -55,37 +54,35 @@ class Config {
         return *value;
     }
     bool get_bool(const char* key, bool fallback) const {
-        const json* value = find(key);
+        const auto value = find(key);
         if (!value) return fallback;
         if (!value->is_boolean()) fail(key, "must be true or false");
         return value->get<bool>();
     }
     std::string get_string(const char* key, const char* fallback) const {
-        const json* value = find(key);
+        const auto value = find(key);
         if (!value) return fallback;
         if (!value->is_string()) fail(key, "must be a string");
         return value->get<std::string>();
     }
     std::optional<Config> find_object(const char* key) const {
-        const json* value = find(key);
+        const auto value = find(key);
         if (!value) return std::nullopt;
         if (!value->is_object()) fail(key, "must be an object");
         return Config(*value, file_, prefix_ + key + ".");
     }
     [[noreturn]] void fail(const char* key, std::string problem, std::string remedy = {}) const {
-        const json* value = find(key);
+        const auto value = find(key);
         throw Error::input({.file = file_,
                             .field = prefix_ + key,
-                            .value = value ? formats::printable(value->dump(
-                                                 -1, ' ', false, json::error_handler_t::replace))
-                                           : "",
+                            .value = value ? formats::printable(value->shown()) : "",
                             .problem = std::move(problem),
                             .remedy = std::move(remedy)});
     }
-    const json& object() const { return *object_; }
+    JsonValue object() const { return object_; }
 
   private:
-    const json* object_;
+    JsonValue object_;
     std::string file_;
     std::string prefix_;
 };
@@ -108,7 +105,7 @@ std::string read_family(const Config& config, std::vector<std::string>& notes) {
         "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
         "GPT2LMHeadModel and GPTNeoXForCausalLM are";
     std::string named;
-    if (const json* list = config.find("architectures")) {
+    if (const auto list = config.find("architectures")) {
         if (!list->is_array() || list->size() != 1 || !list->front().is_string()) {
             config.fail("architectures", "must be a list of one name");
         }
@@ -184,7 +181,8 @@ void read_rope_scaling(const Config& config, const Config& scaling, ModelSpec& s
     RopeSpec& rope = spec.rope;
     for (const auto& [key, value] : scaling.object().items()) {
         if (value.is_object()) {
-            scaling.fail(key.c_str(), "rotary positions that differ by layer are not supported");
+            scaling.fail(std::string(key).c_str(),
+                         "rotary positions that differ by layer are not supported");
         }
     }
     const char* kind_key = scaling.find("rope_type") ? "rope_type" : "type";
@@ -254,7 +252,7 @@ void read_rope(const Config& config, ModelSpec& spec, std::vector<std::string>& 
 // Which layers `layer_types` says to slide; all false where there is no such list.
 std::vector<bool> read_layer_types(const Config& config, int layers) {
     std::vector<bool> slides(static_cast<std::size_t>(layers), false);
-    const json* types = config.find("layer_types");
+    const auto types = config.find("layer_types");
     if (!types) return slides;
     if (!types->is_array() || types->size() != slides.size()) {
         config.fail("layer_types", fmt::format("must name the {} layers", layers));
@@ -407,7 +405,9 @@ Source open_huggingface(const std::string& path, const LoadOptions& options) {
              .problem = "there is no config.json here: not a Hugging Face model",
              .remedy = "give a GGUF file, a Hugging Face folder or a llama2.c .bin"});
     }
-    const json object = formats::parse_json(read_text_file(config_file, 1u << 24), config_file, "");
+    const auto document =
+        formats::JsonDocument::parse(read_text_file(config_file, 1u << 24), config_file);
+    const JsonValue object = document.root();
     if (!object.is_object()) {
         throw Error::input({.file = config_file, .problem = "must hold one JSON object"});
     }

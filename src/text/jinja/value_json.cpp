@@ -1,83 +1,47 @@
 #include "text/jinja/value_json.h"
 
-#include <nlohmann/json.hpp>
+#include "core/error.h"
+#include "formats/json.h"
 
 namespace mr::text::jinja {
 namespace {
 
-// Events of nlohmann's parser to values; no tree in between.
-class ValueBuilder {
-  public:
-    explicit ValueBuilder(bool user) : user_(user) {}
-
-    bool null() { return take(None{}); }
-    bool boolean(bool value) { return take(value); }
-    bool number_integer(std::int64_t value) { return take(value); }
-    bool number_unsigned(std::uint64_t value) {
-        if (value > INT64_MAX) throw Failure{"has an integer that does not fit into 64 bits"};
-        return take(static_cast<std::int64_t>(value));
-    }
-    bool number_float(double value, const std::string&) { return take(value); }
-    bool string(std::string& value) { return take(MarkedText(std::move(value), user_)); }
-    bool binary(std::vector<std::uint8_t>&) { return false; }
-    bool start_object(std::size_t) { return open(true); }
-    bool start_array(std::size_t) { return open(false); }
-    bool key(std::string& name) {
-        open_.back().key = MarkedText(std::move(name), user_);
-        return true;
-    }
-    bool end_object() { return close(); }
-    bool end_array() { return close(); }
-    bool parse_error(std::size_t byte, const std::string&, const nlohmann::json::exception&) {
-        throw Failure{"is not valid JSON at byte " + std::to_string(byte)};
-    }
-
-    Value result;
-
-  private:
-    struct Open {
-        bool object = false;
-        Value key{};
-        std::vector<Value> items{};
-        std::vector<std::pair<Value, Value>> entries{};
-    };
-
-    bool open(bool object) {
-        if (open_.size() >= kMaxValueDepth) throw Failure{"nests too deep"};
-        open_.push_back({.object = object});
-        return true;
-    }
-
-    bool close() {
-        Open done = std::move(open_.back());
-        open_.pop_back();
-        return take(done.object ? Value::map(std::move(done.entries))
-                                : Value::list(std::move(done.items)));
-    }
-
-    bool take(Value value) {
-        if (open_.empty()) {
-            result = std::move(value);
-        } else if (Open& top = open_.back(); top.object) {
-            top.entries.emplace_back(std::move(top.key), std::move(value));
-        } else {
-            top.items.push_back(std::move(value));
+// As deep as the reader lets values nest.
+Value value_of(formats::JsonValue json, bool user) {
+    if (json.is_null()) return None{};
+    if (json.is_boolean()) return json.get<bool>();
+    if (json.is_string()) return MarkedText(json.get<std::string>(), user);
+    if (json.is_number_integer()) {
+        if (!json.is_integer_in(INT64_MIN, INT64_MAX)) {
+            throw Failure{"has an integer that does not fit into 64 bits"};
         }
-        return true;
+        return json.get<std::int64_t>();
     }
-
-    bool user_;
-    std::vector<Open> open_;
-};
+    if (json.is_number()) return json.get<double>();
+    if (json.is_array()) {
+        std::vector<Value> items;
+        items.reserve(json.size());
+        for (const formats::JsonValue item : json) items.push_back(value_of(item, user));
+        return Value::list(std::move(items));
+    }
+    std::vector<std::pair<Value, Value>> entries;
+    entries.reserve(json.size());
+    for (const auto& [key, value] : json.items_in_file_order()) {
+        entries.emplace_back(MarkedText(std::string(key), user), value_of(value, user));
+    }
+    return Value::map(std::move(entries));
+}
 
 }  // namespace
 
 Value value_of_json(std::string_view json, bool user) {
-    ValueBuilder builder(user);
-    if (!nlohmann::json::sax_parse(json.begin(), json.end(), &builder)) {
-        throw Failure{"is not valid JSON"};
+    formats::JsonDocument document;
+    try {
+        document = formats::JsonDocument::parse(json, "", "", {.depth = kMaxValueDepth});
+    } catch (const Error& error) {
+        throw Failure{error.what()};
     }
-    return std::move(builder.result);
+    return value_of(document.root(), user);
 }
 
 }  // namespace mr::text::jinja

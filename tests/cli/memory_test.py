@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Every command with too little memory: it works, or says so and exits with 3. No signal."""
+import concurrent.futures
+import json
+import os
+import pathlib
+import resource
+import tempfile
+import unittest
+
+import driver
+from driver import REFERENCE, SOURCE, millrace
+from train_test import QUIET, SHAPE, pack_stories
+
+MIB = 1 << 20
+# Below the first the dynamic linker has no room for the libraries; with the last, all works.
+LIMITS = [*range(24, 64, 5), *range(64, 120, 9), 180, 260, 640]
+# The same range in other steps, for what reads the large vocabulary.
+FINE = [*range(26, 110, 4), 150, 200, 400]
+
+
+def large_tokenizer(folder):
+    """A tokenizer.json of 60,000 tokens, 6 MB: what is read while memory ends."""
+    vocab = json.loads((REFERENCE / "gpt2" / "tokenizer.json").read_text())
+    ids = vocab["model"]["vocab"]
+    while len(ids) < 60000:
+        ids.setdefault(f"made-{len(ids):060}", len(ids))
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text(json.dumps(vocab))
+    return folder / "tokenizer.json"
+
+
+@unittest.skipIf(os.environ.get("MILLRACE_SANITIZE"), "sanitizers take terabytes of addresses")
+class Memory(driver.CliTest):
+    @classmethod
+    def setUpClass(cls):
+        made = tempfile.TemporaryDirectory(prefix="millrace-memory-")
+        cls.addClassCleanup(made.cleanup)
+        base = pathlib.Path(made.name)
+        cls.text, cls.tok, cls.data = pack_stories(base)
+        cls.large = large_tokenizer(base / "large")
+
+    def one(self, mib, command):
+        limit = (mib * MIB, mib * MIB)
+        number = f"{mib}-{abs(hash(command))}"
+        words = [str(word).replace("OUT", str(self.folder / number)) for word in command]
+        return millrace(*words, stdin=b"Hello\n/quit\n",
+                        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit))
+
+    def sweep(self, limits, *command, last=0):
+        """`last`: what the command ends with where there is memory."""
+        seen = {}
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            runs = {mib: pool.submit(self.one, mib, command) for mib in limits}
+        for mib, run in runs.items():
+            result = run.result()
+            with self.subTest(command=command[0], mib=mib):
+                self.assertIn(result.code, (last, 3), f"{command}, {mib} MiB: {result.err}")
+                if result.code == 3:
+                    self.assertRegex(result.err, "(?i)memory|threads", f"{command}, {mib} MiB")
+            seen[mib] = result.code
+        self.assertEqual(seen[max(limits)], last, f"{command}: {seen}")
+
+    def test_models(self):
+        llama = REFERENCE / "llama2"
+        for command in (("info", llama), ("run", llama, "-p", "Once", "-n", "3"),
+                        ("run", "-p", "Once", "-n", "3"), ("chat", llama, "-n", "3"),
+                        ("eval", llama, "--text", REFERENCE / "README.md", "--limit", "1"),
+                        ("convert", llama, "OUT.gguf"),
+                        ("convert", SOURCE / "models" / "storyteller.gguf", "OUT")):
+            self.sweep(LIMITS, *command)
+
+    def test_large_vocabulary(self):
+        self.sweep(FINE, "tokenize", "--tokenizer", self.large, "--text", "made", "--ids")
+
+    def test_training(self):
+        for command in (("data", "storybook", "--stories", "10", "--seed", "1", "--out", "OUT.txt"),
+                        ("tokenizer", "train", "--data", self.text, "--vocab", "280", "--out",
+                         "OUT"),
+                        ("data", "pack", "--data", self.text, "--tokenizer", self.tok, "--out",
+                         "OUT"),
+                        ("train", *SHAPE, *QUIET, "--steps", "2", "--save-every", "1", "--data",
+                         self.data, "--out", "OUT")):
+            self.sweep(LIMITS, *command)
+
+
+if __name__ == "__main__":
+    driver.main()
