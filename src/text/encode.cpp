@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <bit>
 #include <deque>
+#include <optional>
+#include <span>
 
 #include "core/error.h"
 #include "text/tokenizer_impl.h"
@@ -93,6 +95,12 @@ class Encoder {
 
     void plain(std::string_view text, bool first) {
         const TokenizerData& data = impl_.data;
+        after_unk_ = false;
+        if (data.model == TokenizerModel::sentencepiece_bpe &&
+            text.find(kSpaceMark) != std::string_view::npos) {
+            // The vocabulary writes a space so: one that the text spells out is a space, too.
+            text = kept_.emplace_back(with_spaces(text));
+        }
         const bool wanted = data.space_prefix == SpacePrefix::always ||
                             (data.space_prefix == SpacePrefix::first && first);
         if (wanted && !(data.prefix_if_missing && text.front() == ' ')) {
@@ -103,12 +111,14 @@ class Encoder {
         if (data.model == TokenizerModel::byte_level_bpe) {
             for (std::size_t pos = 0; pos < text.size();) {
                 const std::size_t end = word_end(impl_.pre, text, pos);
+                after_unk_ = false;
                 word(text.substr(pos, end - pos));
                 pos = end;
             }
         } else {
             for (std::size_t pos = 0; pos < text.size();) {
                 const std::size_t end = piece_end(text, pos);
+                if (data.split_spaces && text[pos] == ' ') after_unk_ = false;
                 word(text.substr(pos, end - pos));
                 pos = end;
             }
@@ -134,7 +144,7 @@ class Encoder {
     void word(std::string_view word) {
         if (word.size() > kLongestCached) {
             merge_word(word);
-            out_.insert(out_.end(), symbols_.begin(), symbols_.end());
+            append(symbols_);
             return;
         }
         const std::uint64_t hash = hash_bytes(word);
@@ -145,8 +155,17 @@ class Encoder {
                     static_cast<std::uint32_t>(symbols_.size()), hash, cache_.ids.size()};
             cache_.ids.insert(cache_.ids.end(), symbols_.begin(), symbols_.end());
         }
-        const auto begin = cache_.ids.begin() + static_cast<std::ptrdiff_t>(slot.begin);
-        out_.insert(out_.end(), begin, begin + slot.count);
+        append(std::span(cache_.ids).subspan(slot.begin, slot.count));
+    }
+
+    // A run of unknown characters may lie across words that are cut where no merge joins.
+    void append(std::span<const std::int32_t> ids) {
+        if (ids.empty()) return;
+        const auto is_unk = [&](std::int32_t id) {
+            return impl_.data.fuse_unk && id == impl_.data.unk;
+        };
+        out_.insert(out_.end(), ids.begin() + (after_unk_ && is_unk(ids.front())), ids.end());
+        after_unk_ = is_unk(ids.back());
     }
 
     // Leaves the ids in symbols_.
@@ -196,24 +215,31 @@ class Encoder {
         }
     }
 
-    // A character that is no token: its bytes where they all are, else one `unk` for a run of them.
+    // A character that is no token: its bytes where they all are, else `unk`.
     void push_unknown(std::vector<std::int32_t>& ids, std::string_view character) {
         if (has_bytes(character)) {
             for (char c : character) ids.push_back(byte_id(c));
-        } else if (impl_.data.unk && (ids.empty() || ids.back() != *impl_.data.unk)) {
-            ids.push_back(*impl_.data.unk);
+        } else {
+            push_unk(ids);
         }
+    }
+    void push_unk(std::vector<std::int32_t>& ids) const {
+        const std::optional<std::int32_t> unk = impl_.data.unk;
+        if (!unk || (impl_.data.fuse_unk && !ids.empty() && ids.back() == *unk)) return;
+        ids.push_back(*unk);
     }
 
     // Some byte-level vocabularies have no tokens for bytes that UTF-8 never uses.
     void push_byte(std::vector<std::int32_t>& ids, char c) {
         constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
+        const auto byte = static_cast<unsigned char>(c);
+        const bool never = byte == 0xC0 || byte == 0xC1 || byte >= 0xF5;
         if (byte_id(c) >= 0) {
             ids.push_back(byte_id(c));
-        } else if (has_bytes(kReplacement)) {
+        } else if (never && has_bytes(kReplacement)) {
             for (char r : kReplacement) ids.push_back(byte_id(r));
-        } else if (impl_.data.unk) {
-            ids.push_back(*impl_.data.unk);
+        } else {
+            push_unk(ids);
         }
     }
 
@@ -227,6 +253,7 @@ class Encoder {
     std::vector<std::int32_t>& out_;
     std::vector<std::int32_t> symbols_;
     MergeScratch scratch_;
+    bool after_unk_ = false;        // the last id is the `unk` of a run that may go on
     std::deque<std::string> kept_;  // texts that the cache's keys point into
 };
 

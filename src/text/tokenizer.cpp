@@ -13,14 +13,14 @@
 namespace mr::text {
 namespace {
 
-constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581
-
 constexpr std::size_t kLongestPiece = 1024;
 
 constexpr std::string_view kEndMarks[] = {
     "</s>",       "<|endoftext|>", "<|end_of_text|>", "<|im_end|>",    "<|eot_id|>",
     "<|eom_id|>", "<|end|>",       "<eos>",           "<end_of_turn>", "<|end_of_turn|>",
 };
+
+}  // namespace
 
 std::string with_spaces(std::string_view token) {
     std::string out;
@@ -34,8 +34,6 @@ std::string with_spaces(std::string_view token) {
     }
     return out;
 }
-
-}  // namespace
 
 Tokenizer::Impl::Impl(TokenizerData source) : data(std::move(source)) {
     byte_ids.fill(-1);
@@ -155,6 +153,9 @@ void Tokenizer::Impl::index_tokens() {
         }
         pre = *kind;
     }
+    for (const AddedToken& token : data.added) {
+        if (token.special) special[static_cast<std::size_t>(token.id)] = 1;
+    }
     if (data.eos) ends_generation[static_cast<std::size_t>(*data.eos)] = 1;
     if (data.end_of_turn) ends_generation[static_cast<std::size_t>(*data.end_of_turn)] = 1;
     for (std::string_view mark : kEndMarks) {
@@ -175,7 +176,10 @@ void Tokenizer::Impl::index_added() {
         }
         if (token.rstrip && !t.empty() && is_letter(t.back())) cuttable = false;
         added[static_cast<std::size_t>(token.id)] = 1;
-        prints[static_cast<std::size_t>(token.id)] = token.text;
+        // A byte that is also an added token prints the byte.
+        if (data.types[static_cast<std::size_t>(token.id)] != TokenType::byte) {
+            prints[static_cast<std::size_t>(token.id)] = token.text;
+        }
         // Looking for a token after normalization differs from looking before it only under NFC:
         // SentencePiece's normalization is undone by working on spaces as they are.
         if (token.normalized && data.model == TokenizerModel::byte_level_bpe) {
@@ -354,7 +358,10 @@ void Tokenizer::append_piece(std::int32_t id, bool skip_special, bool& at_start,
     const auto i = static_cast<std::size_t>(id);
     if (impl_->added[i] || impl_->special[i]) {
         if (!(skip_special && impl_->special[i])) out += impl_->prints[i];
-        at_start |= data().space_prefix == SpacePrefix::always;
+        // An `unk` stands for characters of the text: no space was put behind it. Nor is one behind
+        // a byte, unless the text spelt it out.
+        const bool in_text = id == data().unk || data().types[i] == TokenType::byte;
+        at_start = !in_text && (at_start || data().space_prefix == SpacePrefix::always);
         return;
     }
     std::string_view bytes = impl_->prints[i];

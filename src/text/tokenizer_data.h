@@ -65,6 +65,7 @@ struct TokenizerData {
     std::vector<std::int32_t> prefix{}, suffix{};  // ids that encode() puts around a text
 
     bool nfc = false;            // normalize to NFC first
+    bool fuse_unk = true;        // a run of unknown characters is one `unk`
     bool ignore_merges = false;  // a word that is a token stays whole, whatever the merges say
     SpacePrefix space_prefix = SpacePrefix::never;
     bool prefix_if_missing = false;  // only where the text has no space there yet

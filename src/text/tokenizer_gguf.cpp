@@ -164,6 +164,8 @@ class Loader {
                 data_.prefix_if_missing = true;
             } else if (option == "split_spaces") {
                 data_.split_spaces = true;
+            } else if (option == "single_unk") {
+                data_.fuse_unk = false;
             } else {
                 throw fail(kOptions, std::string(option), "is not an option this version knows");
             }
@@ -233,6 +235,7 @@ void write_tokenizer(formats::GgufWriter& writer, const TokenizerData& data) {
     if (byte_level && data.space_prefix == SpacePrefix::always) options.push_back("space_always");
     if (!byte_level && data.prefix_if_missing) options.push_back("space_if_missing");
     if (data.split_spaces) options.push_back("split_spaces");
+    if (!data.fuse_unk && data.unk) options.push_back("single_unk");
     if (!options.empty()) writer.set_strings(kOptions, std::span<const std::string>(options));
 }
 

@@ -13,6 +13,10 @@
 
 namespace mr::text {
 
+// SentencePiece vocabularies write a space so: U+2581.
+inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
+std::string with_spaces(std::string_view text);  // spaces for those marks
+
 struct Tokenizer::Impl {
     explicit Impl(TokenizerData source);
 

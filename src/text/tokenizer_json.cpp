@@ -38,6 +38,7 @@ class Loader {
             }
         }
         data_.ignore_merges = flag(model, "model", "ignore_merges", false);
+        data_.fuse_unk = flag(model, "model", "fuse_unk", false);
         byte_fallback_ = flag(model, "model", "byte_fallback", false);
         normalizer(root);
         pre_tokenizer(root);
@@ -270,10 +271,14 @@ class Loader {
         token.single_word = flag(entry, field, "single_word", false);
         token.normalized = flag(entry, field, "normalized", !token.special);
         const auto i = static_cast<std::size_t>(token.id);
-        if (data_.types[i] == TokenType::unused || data_.tokens[i] != token.text) {
+        const bool only_added = data_.types[i] == TokenType::unused;
+        if (only_added || data_.tokens[i] != token.text) {
             place(token.id, token.text, field + ".id");
         }
-        data_.types[i] = token.special ? TokenType::control : TokenType::user_defined;
+        // A byte of the vocabulary stays one: characters without a token still fall back to it.
+        if (only_added || data_.types[i] != TokenType::byte) {
+            data_.types[i] = token.special ? TokenType::control : TokenType::user_defined;
+        }
         data_.added.push_back(std::move(token));
     }
 
