@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Makes the models of models.py and the tokenizers of tokenizer_cases.py, asks transformers and
+tokenizers what they say, and writes recorded.json. With --check it compares with what is recorded
+there instead, and fails where they differ.
+
+usage: python3 -m venv V && V/bin/pip install -r tests/compat/requirements.txt &&
+       V/bin/python tests/compat/record.py [--check]"""
+import argparse
+import json
+import math
+import pathlib
+import sys
+import tempfile
+
+import tokenizers
+import torch
+import transformers
+
+import models
+import tokenizer_cases
+
+RECORDED = pathlib.Path(__file__).parent / "recorded.json"
+TOKENS = 24  # that are generated
+
+
+def ask_model(folder, options):
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, output_loading_info=True)
+    wrong = {key: sorted(map(str, value)) for key, value in info.items() if value}
+    if options.get("tie") == "same":  # a second copy of a tied head is no fault
+        wrong = {key: value for key, value in wrong.items() if value != ["lm_head.weight"]}
+    if wrong:
+        raise SystemExit(f"{folder}: transformers and models.py differ: {wrong}")
+    model.eval()
+    ids = list(models.TEXT.encode())
+    with torch.no_grad():
+        scores = model(torch.tensor([ids])).logits.double().log_softmax(-1)[0]
+        nll = -scores[:-1].gather(1, torch.tensor(ids[1:])[:, None]).mean().item()
+        # Without a cache, whose layout follows sliding_window even where attention does not.
+        ends = model.generation_config.eos_token_id
+        ends = ends if isinstance(ends, list) else [ends]
+        row, greedy, lead = ids[:20], [], math.inf
+        while len(greedy) < TOKENS and not (greedy and greedy[-1] in ends):
+            logits = model(torch.tensor([row]), use_cache=False).logits[0, -1].double()
+            top = logits.topk(2)
+            # A small lead of the first choice over the second is no promise.
+            lead = min(lead, (top.values[0] - top.values[1]).item())
+            greedy.append(top.indices[0].item())
+            row.append(greedy[-1])
+    return {"class": type(model).__name__, "nll": round(nll, 9), "greedy": greedy,
+            "lead": round(lead, 9)}
+
+
+def ask_tokenizer(case):
+    reader = tokenizers.Tokenizer.from_str(json.dumps(case))
+    return [reader.encode(text, add_special_tokens=True).ids for text in tokenizer_cases.TEXTS]
+
+
+def record():
+    out = {"transformers": transformers.__version__, "tokenizers": tokenizers.__version__,
+           "models": {}, "tokenizers_of": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (config, options) in models.CASES.items():
+            path = models.write(pathlib.Path(folder) / name, name, config, options)
+            out["models"][name] = ask_model(path, options)
+            print(name, out["models"][name]["nll"], file=sys.stderr)
+    for name, case in tokenizer_cases.cases().items():
+        out["tokenizers_of"][name] = ask_tokenizer(case)
+    return out
+
+
+def differences(old, new):
+    for kind in ("models", "tokenizers_of"):
+        for name in sorted(old[kind].keys() | new[kind].keys()):
+            a, b = old[kind].get(name), new[kind].get(name)
+            if a is None or b is None:
+                yield f"{name}: recorded or asked for alone"
+            elif kind == "tokenizers_of":
+                if a != b:
+                    yield f"{name}: other ids"
+            elif abs(a["nll"] - b["nll"]) > 1e-6 * abs(a["nll"]):
+                yield f"{name}: NLL {a['nll']} is now {b['nll']}"
+            elif a["greedy"] != b["greedy"] and min(a["lead"], b["lead"]) > 1e-4:
+                yield f"{name}: other greedy ids"
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--check", action="store_true")
+    check = arguments.parse_args().check
+    transformers.logging.set_verbosity_error()
+    made = record()
+    if not check:
+        RECORDED.write_text(json.dumps(made, indent=None, separators=(",", ":"))
+                            .replace('},"', '},\n"') + "\n")
+        return 0
+    found = list(differences(json.loads(RECORDED.read_text()), made))
+    for line in found:
+        print(line, file=sys.stderr)
+    print(f"{len(made['models'])} models, {len(made['tokenizers_of'])} tokenizers: "
+          f"{len(found)} differ from recorded.json", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
