@@ -84,10 +84,11 @@ void print_answer(const decode::Generated& made, const decode::Conversation& cha
         chat.forgotten() ? fmt::format(", {} turns forgotten", chat.forgotten()) : ""));
 }
 
-int chat(Options options) {
+int chat(const Command& command, Options options) {
     const InterruptGuard guard;
     const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
         decode::require_tokenizer(model);
+        use_advice(command, model.generation, options.generate);
         return engine_options(options.shared);
     });
     const std::unique_ptr<model::Engine> opened = make_engine(loaded);
@@ -182,7 +183,7 @@ void add_chat(const Command& app, Action& action) {
         "answer, Ctrl-D leaves.");
     command.callback([options, command, &action] {
         if (!command.given("--seed")) options->generate.sampling.seed = fresh_seed();
-        action = [options] { return chat(*options); };
+        action = [options, command] { return chat(command, *options); };
     });
 }
 

@@ -22,6 +22,7 @@ struct Options {
     std::string output;
     std::string type;
     bool force = false;
+    bool keep_outliers = false;
 };
 
 int convert(const Options& options) {
@@ -31,7 +32,9 @@ int convert(const Options& options) {
     model::ConvertOptions wanted;
     if (!options.type.empty()) wanted.type = dtype_from_name(options.type);
     wanted.tokenizer = options.shared.tokenizer;
+    wanted.ignore_keys = options.shared.ignore_keys;
     wanted.force = options.force;
+    wanted.keep_outliers = options.keep_outliers;
     wanted.progress = line.callback();
     const model::ConvertResult result =
         model::convert_model(options.shared.model, options.output, wanted);
@@ -72,8 +75,11 @@ void add_convert(const Command& app, Action& action) {
         .one_of({"f32", "f16", "bf16", "q8_0", "q4_0"});
     command.add_option("--tokenizer", options->shared.tokenizer,
                        "tokenizer.json, tokenizer.bin or a GGUF file, where the model has none");
+    add_ignore_key_option(command, options->shared);
     command.add_flag("--force", options->force,
                      "Replace files that are there beside the one that is named");
+    command.add_flag("--keep-outliers", options->keep_outliers,
+                     "Keep a matrix in bf16 or f32 where its numbers do not fit into the type");
     add_json_option(command, options->shared);
     command.footer(
         "Examples:\n"

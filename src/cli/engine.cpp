@@ -71,7 +71,8 @@ LoadedModel load(const SharedOptions& options, const Wanted& wanted) {
         model::load_model(model_source(options), {.tokenizer = options.tokenizer,
                                                   .progress = line.callback(),
                                                   .planned = refuse_what_cannot_run,
-                                                  .defer_random = cuda}));
+                                                  .defer_random = cuda,
+                                                  .ignore_keys = options.ignore_keys}));
     for (const std::string& said : model->notes) {
         line.remove();
         err(fmt::format("note: {}\n", one_line(said)));

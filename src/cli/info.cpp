@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "cli/engine.h"
+#include "cli/generation.h"
 #include "cli/json.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
@@ -153,6 +154,7 @@ Json model_json(const model::Model& model) {
     } else {
         json["tokenizer"] = nullptr;
     }
+    json["generation"] = generation_json(model);
     return json;
 }
 
@@ -288,6 +290,7 @@ std::string model_text(const model::Model& model, double read_bandwidth) {
     } else {
         text += "tokenizer   none: give one with --tokenizer\n";
     }
+    text += generation_text(model);
     const auto per_token = static_cast<double>(model.weights.bytes_per_token());
     text += fmt::format("light speed {:.2f} tok/s: {:.1f} MB of weights per token at {:.1f} GB/s\n",
                         read_bandwidth / per_token, per_token / 1e6, read_bandwidth / 1e9);

@@ -67,6 +67,16 @@ void add_model_options(const Command& command, SharedOptions& options) {
         "the bundled model where none is given");
     command.add_option("--tokenizer", options.tokenizer,
                        "tokenizer.json, tokenizer.bin or a GGUF file, where the model has none");
+    add_ignore_key_option(command, options);
+}
+
+void add_ignore_key_option(const Command& command, SharedOptions& options) {
+    command
+        .add_option("--ignore-key", options.ignore_keys,
+                    "A key of the model's configuration that the engine does not know and passes "
+                    "over; may be repeated")
+        .repeatable()
+        .shown_as("KEY");
 }
 
 void add_machine_options(const Command& command, SharedOptions& options) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/parser.h"
 #include "core/dtype.h"
@@ -13,6 +14,7 @@ namespace mr::cli {
 struct SharedOptions {
     std::string model;      // empty: the bundled one
     std::string tokenizer;  // empty: the one in or beside the model
+    std::vector<std::string> ignore_keys;
     std::string device = "auto";
     int threads = 0;        // 0: all cores
     std::int64_t ctx = 0;   // of one sequence; 0: the model's own
@@ -35,8 +37,9 @@ struct Disabled {
          resident_attention = false, persistent = false;
 };
 
-// MODEL, --tokenizer
+// MODEL, --tokenizer, --ignore-key
 void add_model_options(const Command& command, SharedOptions& options);
+void add_ignore_key_option(const Command& command, SharedOptions& options);
 // --device, --threads, --ctx, --kv-type, --check-nan
 void add_engine_options(const Command& command, SharedOptions& options);
 // --disable: for commands that measure

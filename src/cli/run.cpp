@@ -110,11 +110,12 @@ class InOrder {
 // Texts that are made at a time, at most.
 constexpr int kMostTexts = 256;
 
-int run(RunOptions options) {
+int run(const Command& command, RunOptions options) {
     const InterruptGuard guard;
     const std::string prompt = prompt_text(options);
     std::vector<std::int32_t> ids;
     const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
+        use_advice(command, model.generation, options.generate);
         ids = decode::encode_prompt(model, prompt);
         model::EngineOptions wanted =
             options_for(options.shared, model, ids.size(), options.generate);
@@ -237,7 +238,7 @@ void add_run(const Command& app, Action& action) {
         "  cat question.txt | millrace run model.gguf -p - --temp 0 --stop '###'");
     command.callback([options, command, &action] {
         if (!command.given("--seed")) options->generate.sampling.seed = fresh_seed();
-        action = [options] { return run(*options); };
+        action = [options, command] { return run(command, *options); };
     });
 }
 

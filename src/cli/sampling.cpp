@@ -43,6 +43,23 @@ void add_sampling_options(const Command& command, decode::GenerateOptions& optio
     command.add_flag("--ignore-eos", options.ignore_end, "Go on past the end of the text");
 }
 
+void use_advice(const Command& command, const model::Generation& advice,
+                decode::GenerateOptions& options) {
+    const auto use = [&](const char* option, const auto& advised, auto& to) {
+        if (advised && !command.given(option)) to = *advised;
+    };
+    ops::SampleParams& sampling = options.sampling;
+    use("--temp", advice.temperature, sampling.temperature);
+    use("--top-k", advice.top_k, sampling.top_k);
+    use("--top-p", advice.top_p, sampling.top_p);
+    use("--min-p", advice.min_p, sampling.min_p);
+    // A window of the files is that of their penalty.
+    if (!command.given("--repeat-penalty")) {
+        use("--repeat-window", advice.repeat_window, options.repeat_window);
+    }
+    use("--repeat-penalty", advice.repeat_penalty, sampling.repeat_penalty);
+}
+
 std::uint64_t fresh_seed() {
     // 32 bits: short enough to type.
     return std::random_device{}();

@@ -5,12 +5,16 @@
 
 #include "cli/parser.h"
 #include "decode/session.h"
+#include "model/generation.h"
 
 namespace mr::cli {
 
 // -n, --temp, --top-k, --top-p, --min-p, --repeat-penalty, --repeat-window, --seed, --stop,
 // --ignore-eos
 void add_sampling_options(const Command& command, decode::GenerateOptions& options);
+// Takes what the model's files advise for options that were not given.
+void use_advice(const Command& command, const model::Generation& advice,
+                decode::GenerateOptions& options);
 // A seed for a run that was given none: printed with the result, so that the run can be repeated.
 std::uint64_t fresh_seed();
 

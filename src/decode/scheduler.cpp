@@ -399,7 +399,9 @@ void Scheduler::read_one(Request& r) {
     r.out.ids.push_back(token);
     r.out.confidence.push_back(drawn.confidence);
     const text::Tokenizer* tokenizer = engine_.model().tokenizer.get();
-    if (tokenizer && !r.options.ignore_end && tokenizer->is_end_of_generation(token)) {
+    const bool ends = (tokenizer && tokenizer->is_end_of_generation(token)) ||
+                      engine_.model().generation.ends_at(token);
+    if (ends && !r.options.ignore_end) {
         return finish(r, StopReason::end_of_text);
     }
     if (r.text) {

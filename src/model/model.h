@@ -8,6 +8,7 @@
 #include <string>
 
 #include "core/progress.h"
+#include "model/generation.h"
 #include "model/spec.h"
 #include "model/weights.h"
 #include "text/tokenizer.h"
@@ -23,6 +24,7 @@ struct Model {
     // What a user should know about how the source was read: a contradiction in it, and which side
     // was taken.
     std::vector<std::string> notes{};
+    Generation generation{};
     // Set: matrices have type and shape but no memory; a device makes them of this seed (random.h).
     std::optional<std::uint64_t> deferred;
 };
@@ -35,6 +37,9 @@ struct LoadOptions {
     // plan_engine() and device_weight_bytes() need. May throw.
     std::function<void(const Model&)> planned{};
     bool defer_random = false;  // leave the matrices of random: to the device
+    // Keys of config.json or of a GGUF file that may be there although the engine does not know
+    // them (model/io/known_keys.h).
+    std::vector<std::string> ignore_keys{};
 };
 
 // `source` is a GGUF file, a Hugging Face folder, a llama2.c .bin, or

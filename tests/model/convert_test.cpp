@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "families.h"
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
+#include "model/io/convert_formats.h"
 #include "model/io/random.h"
 #include "model/model.h"
 #include "model/model_files.h"
@@ -311,6 +313,116 @@ TEST(Convert, OneSafetensorsFile) {
     EXPECT_EQ(result.files[0], folder / "mine.safetensors");
     EXPECT_TRUE(fs::exists(folder / "config.json"));
     expect_same_weights(load_model(folder / "mine.safetensors"), load_model(reference("qwen2")));
+}
+
+// Writes a number over the first one of a tensor of an f32 folder.
+void plant(const std::string& folder, const std::string& tensor, float value) {
+    const std::string path = folder + "/model.safetensors";
+    std::ptrdiff_t at = 0;
+    {
+        const auto file = formats::SafetensorsFile::open(path);
+        at = static_cast<const std::byte*>(file.find_tensor(tensor)->view.data) -
+             file.maps().front().bytes().data();
+    }
+    std::fstream out(path, std::ios::in | std::ios::out | std::ios::binary);
+    out.seekp(at);
+    out.write(reinterpret_cast<const char*>(&value), sizeof value);
+    ASSERT_TRUE(out.good());
+}
+
+// A number that the type cannot hold would become infinite in silence.
+TEST(Convert, NumbersThatDoNotFitAreNamedOrKept) {
+    struct Case {
+        const char *model, *tensor, *name;  // name: in GGUF
+    };
+    for (const Case& c :
+         {Case{"llama2", "model.layers.1.mlp.up_proj.weight", "blk.1.ffn_up.weight"},
+          Case{"gpt2", "transformer.h.0.mlp.c_fc.weight", "blk.0.ffn_up.weight"}}) {
+        SCOPED_TRACE(c.model);
+        TempFolder folder;
+        convert_model(reference(c.model), folder / "a", to_type(DType::f32));
+        plant(folder / "a", c.tensor, -1e6f);
+        for (const DType type : {DType::f16, DType::q4_0}) {
+            const std::string to = folder / (std::string(dtype_name(type)) + ".gguf");
+            ConvertOptions options = to_type(type);
+            const std::string said = error_of([&] { convert_model(folder / "a", to, options); });
+            EXPECT_NE(said.find(c.name), std::string::npos) << said;
+            EXPECT_NE(said.find("1e+06"), std::string::npos) << said;
+            EXPECT_NE(said.find("--keep-outliers"), std::string::npos) << said;
+            EXPECT_FALSE(fs::exists(to));
+            options.keep_outliers = true;
+            const ConvertResult result = convert_model(folder / "a", to, options);
+            ASSERT_EQ(result.notes.size(), 1u);
+            EXPECT_NE(result.notes[0].find(c.name), std::string::npos) << result.notes[0];
+            const auto file = formats::GgufFile::open(to);
+            const Tensor kept = file.find_tensor(c.name)->view;
+            EXPECT_EQ(kept.dtype, DType::f32);
+            EXPECT_EQ(values(kept)[0], -1e6f);
+            std::uint64_t bytes = 0;
+            for (const auto& tensor : file.tensors()) bytes += tensor.view.bytes();
+            EXPECT_EQ(result.bytes, bytes);
+            EXPECT_EQ(file.find_tensor("blk.1.ffn_down.weight")->view.dtype, type);
+            load_model(to);
+        }
+        // They fit into these.
+        for (const DType type : {DType::bf16, DType::q8_0}) {
+            convert_model(folder / "a", folder / "c.gguf", to_type(type));
+        }
+        EXPECT_NE(error_of([&] {
+                      convert_model(folder / "a", folder / "d", to_type(DType::f16));
+                  }).find(c.tensor),
+                  std::string::npos);
+        // What is not finite is no outlier.
+        plant(folder / "a", c.tensor, -std::numeric_limits<float>::infinity());
+        convert_model(folder / "a", folder / "e.gguf", to_type(DType::f16));
+    }
+}
+
+// llama.cpp reads the same file otherwise: the user is told.
+TEST(Convert, DifferencesToLlamaCppAreSaid) {
+    struct Case {
+        const char *model, *says;
+    };
+    for (const Case& c : {Case{"mistral", "no sliding window for llama"},
+                          Case{"qwen2-window", "no sliding window for qwen2"},
+                          Case{"llama-yarn", "beta_fast"}, Case{"gpt-neox", "tanh"}}) {
+        SCOPED_TRACE(c.model);
+        const TempFolder folder;
+        const ConvertResult result = convert_model(reference(c.model), folder / "a.gguf");
+        bool said = false;
+        for (const std::string& note : result.notes) {
+            said = said || note.find(c.says) != std::string::npos;
+        }
+        EXPECT_TRUE(said);
+    }
+    ModelSpec spec = load_model(reference("qwen3")).spec;
+    EXPECT_TRUE(llama_cpp_differences(spec).empty());
+    spec.qkv_bias = spec.out_bias = true;
+    EXPECT_EQ(llama_cpp_differences(spec).size(), 1u);
+    spec = load_model(reference("gpt-neox")).spec;
+    spec.qkv_bias = spec.out_bias = false;
+    EXPECT_EQ(llama_cpp_differences(spec).size(), 2u);
+    spec = load_model(reference("qwen2")).spec;
+    EXPECT_TRUE(llama_cpp_differences(spec).empty());
+    spec.head_dim *= 2;
+    EXPECT_EQ(llama_cpp_differences(spec).size(), 1u);
+    for (const char* plain : {"llama2", "llama3", "llama-linear", "gpt2", "qwen2-yarn"}) {
+        EXPECT_TRUE(llama_cpp_differences(load_model(reference(plain)).spec).empty()) << plain;
+    }
+}
+
+// AutoTokenizer takes Qwen's words for every Qwen2 model unless another class is named.
+TEST(Convert, QwenModelsWithAnotherTokenizerNameAClassThatReadsIt) {
+    text::TokenizerData data = load_model(reference("gpt2")).tokenizer->data();
+    const auto config = [&](const char* family) {
+        return huggingface_tokenizer(data, family).value().config;
+    };
+    EXPECT_NE(config("qwen2").find("LlamaTokenizerFast"), std::string::npos);
+    EXPECT_NE(config("qwen3").find("PreTrainedTokenizerFast"), std::string::npos);
+    EXPECT_NE(config("gpt2").find("PreTrainedTokenizerFast"), std::string::npos);
+    data.pre = "qwen2";
+    data.nfc = true;
+    EXPECT_NE(config("qwen2").find("PreTrainedTokenizerFast"), std::string::npos);
 }
 
 // Another model's files stay, and the error names the first of them.

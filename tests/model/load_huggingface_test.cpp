@@ -13,6 +13,7 @@
 #include "model/io/source.h"
 #include "model/model.h"
 #include "model/model_files.h"
+#include "model/spoiled_folder.h"
 
 namespace mr::model {
 namespace {
@@ -188,27 +189,6 @@ TEST(LoadHuggingFace, NeoxHeadsAreTakenApart) {
         }
     }
 }
-
-// A copy of a reference folder whose config.json the test may change.
-class Spoiled {
-  public:
-    explicit Spoiled(const std::string& name) {
-        for (const auto& entry : fs::directory_iterator(reference(name))) {
-            if (entry.path().filename() == "expected.safetensors") continue;
-            fs::copy(entry.path(), folder_ / entry.path().filename().string());
-        }
-        config = json::parse(read_text_file(folder_ / "config.json"));
-    }
-    std::string path() {
-        std::ofstream(folder_ / "config.json") << config.dump();
-        return folder_.path();
-    }
-    const TempFolder& folder() const { return folder_; }
-    json config;
-
-  private:
-    TempFolder folder_;
-};
 
 // transformers goes by model_type, and rotates whole heads in these families.
 TEST(LoadHuggingFace, ContradictionsAreReadAsTransformersDoesAndNoted) {

@@ -87,8 +87,10 @@ int ladder_bench(const Options& options) {
         ladder::host_plan(model).require(cpu_info().memory_bytes, "use a smaller model");
     };
     auto model = std::make_shared<const model::Model>(model::load_model(
-        model_source(options.shared),
-        {.tokenizer = options.shared.tokenizer, .progress = line.callback(), .planned = planned}));
+        model_source(options.shared), {.tokenizer = options.shared.tokenizer,
+                                       .progress = line.callback(),
+                                       .planned = planned,
+                                       .ignore_keys = options.shared.ignore_keys}));
     const std::string source = model->source;
     const std::uint64_t parameters = model->spec.parameters();
     const ladder::Ladder ladder = ladder::climb(std::move(model), wanted, line.callback());

@@ -33,6 +33,7 @@ int device_load_bench(const SharedOptions& shared, const model::DeviceLoadOption
     wanted.tokenizer = shared.tokenizer;
     wanted.progress = line.callback();
     wanted.defer_random = true;
+    wanted.ignore_keys = shared.ignore_keys;
     model::Model model = model::load_model(model_source(shared), wanted);
     const double open = seconds_since(start);
 

@@ -14,6 +14,7 @@
 #include "formats/safetensors.h"
 #include "model/io/convert_formats.h"
 #include "model/io/convert_tensors.h"
+#include "model/io/generation.h"
 #include "ops/quant/quant.h"
 
 namespace mr::model {
@@ -61,9 +62,11 @@ ConvertResult to_gguf(ConvertInput input, const std::string& in, const std::stri
     require_gguf_can_hold(input.spec, in);
     const ModelSpec spec = input.spec;
     const auto tokenizer = input.tokenizer;
+    const Generation generation = input.generation;
     Converter converter(std::move(input), Dialect::gguf, options);
     formats::GgufWriter writer(out);
     write_gguf_metadata(writer, spec, tokenizer.get(), converter.main_type());
+    write_generation(writer, generation);
     for (const OutTensor& tensor : converter.tensors()) {
         writer.declare(tensor.name, tensor.dtype, tensor.shape);
     }
@@ -74,6 +77,7 @@ ConvertResult to_gguf(ConvertInput input, const std::string& in, const std::stri
     result.bytes = converter.bytes();
     result.tensors = converter.tensors().size();
     result.notes = converter.notes();
+    for (std::string& note : llama_cpp_differences(spec)) result.notes.push_back(std::move(note));
     if (!tokenizer) {
         result.notes.push_back("the source has no tokenizer, and so the GGUF has no vocabulary");
     }
@@ -121,7 +125,7 @@ ConvertResult to_safetensors(ConvertInput input, const std::string& in, const st
                                                                  : options.tokenizer)
             .extension() == ".json") {
         for (const char* name : {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
-                                 "special_tokens_map.json", "generation_config.json"}) {
+                                 "special_tokens_map.json"}) {
             if (fs::exists(tokenizer_folder / name, code)) {
                 copies.emplace_back(tokenizer_folder / name, folder / name);
             }
@@ -129,8 +133,18 @@ ConvertResult to_safetensors(ConvertInput input, const std::string& in, const st
     }
     // From other formats they are made.
     std::optional<TokenizerFiles> made;
-    if (copies.empty() && input.tokenizer) made = huggingface_tokenizer(input.tokenizer->data());
+    if (copies.empty() && input.tokenizer)
+        made = huggingface_tokenizer(input.tokenizer->data(), input.spec.family);
+    std::string advice;  // generation_config.json
+    if (const fs::path from = folder_of(in) / "generation_config.json";
+        is_huggingface(in) && fs::exists(from, code)) {
+        advice = read_text_file(from.string(), 1u << 24);
+    } else if (input.generation != Generation{}) {
+        advice = generation_config(input.generation,
+                                   input.tokenizer ? input.tokenizer->eos() : std::nullopt);
+    }
     std::vector<fs::path> outputs = {weights, folder / "config.json"};
+    if (!advice.empty()) outputs.push_back(folder / "generation_config.json");
     for (const auto& [from, to] : copies) outputs.push_back(to);
     if (made) {
         outputs.push_back(folder / "tokenizer.json");
@@ -193,6 +207,7 @@ ConvertResult to_safetensors(ConvertInput input, const std::string& in, const st
         result.files.push_back(to.string());
     };
     if (left.empty()) add_text(folder / "config.json", config);
+    if (left.empty() && !advice.empty()) add_text(folder / "generation_config.json", advice);
     for (const auto& [from, to] : copies) {
         if (left.empty()) add_text(to, read_text_file(from.string()));
     }

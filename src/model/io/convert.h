@@ -18,6 +18,10 @@ struct ConvertOptions {
     std::optional<DType> type{};
     std::string tokenizer{};  // a path; empty: the one in or beside the model
     bool force = false;       // replace files that are there beside the one that `out` names
+    // A matrix with a number that its type cannot hold stays bf16 or f32. Without this it is an
+    // error. All weights are read once more to find them.
+    bool keep_outliers = false;
+    std::vector<std::string> ignore_keys{};  // LoadOptions::ignore_keys
     Progress progress{};
 };
 

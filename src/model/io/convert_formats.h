@@ -30,6 +30,9 @@ std::string gguf_architecture(const ModelSpec& spec);
 // Throws Error where GGUF has no way to say what this spec says, naming `file`.
 void require_gguf_can_hold(const ModelSpec& spec, const std::string& file);
 
+// What llama.cpp does with such a file that we do not, a sentence each.
+std::vector<std::string> llama_cpp_differences(const ModelSpec& spec);
+
 // All keys; `type` is that of most matrices.
 void write_gguf_metadata(formats::GgufWriter& writer, const ModelSpec& spec,
                          const text::Tokenizer* tokenizer, DType type);
@@ -43,11 +46,13 @@ std::vector<float> gguf_frequency_factors(const RopeSpec& rope);
 std::string huggingface_config(const ModelSpec& spec, const text::Tokenizer* tokenizer, DType type,
                                const std::string& file);
 
-// tokenizer.json and tokenizer_config.json; none where they cannot say what `data` says.
+// tokenizer.json and tokenizer_config.json beside a model of a family; none where they cannot say
+// what `data` says.
 struct TokenizerFiles {
     std::string tokenizer;
     std::string config;
 };
-std::optional<TokenizerFiles> huggingface_tokenizer(const text::TokenizerData& data);
+std::optional<TokenizerFiles> huggingface_tokenizer(const text::TokenizerData& data,
+                                                    const std::string& family);
 
 }  // namespace mr::model

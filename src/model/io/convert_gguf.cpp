@@ -131,6 +131,43 @@ void require_gguf_can_hold(const ModelSpec& spec, const std::string& file) {
     }
 }
 
+// As of llama.cpp's sources of August 2026.
+std::vector<std::string> llama_cpp_differences(const ModelSpec& spec) {
+    const std::string arch = gguf_architecture(spec);
+    const bool neox = spec.family == "gpt-neox";
+    std::vector<std::string> out;
+    if (const int window = windows_of(spec, {}).window; window > 0) {
+        out.push_back(
+            fmt::format("llama.cpp has no sliding window for {}: it says something else "
+                        "once a text is longer than {} tokens",
+                        arch, window));
+    }
+    const RopeSpec& rope = spec.rope;
+    if (rope.scaling == RopeSpec::Scaling::yarn && (rope.beta_fast != 32 || rope.beta_slow != 1)) {
+        out.push_back(
+            fmt::format("llama.cpp takes YaRN's beta_fast 32 and beta_slow 1 for {}, "
+                        "where the model has {} and {}",
+                        arch, rope.beta_fast, rope.beta_slow));
+    }
+    if (spec.family == "qwen3" && (spec.qkv_bias || spec.out_bias)) {
+        out.push_back("llama.cpp does not load qwen3 models with biases in attention");
+    }
+    if (neox && (!spec.qkv_bias || !spec.out_bias)) {
+        out.push_back("llama.cpp does not load gptneox models without biases in attention");
+    }
+    if (neox && spec.activation == ops::Activation::gelu) {
+        out.push_back("llama.cpp takes gelu's tanh approximation for gptneox");
+    }
+    if (arch != "llama" && !gguf_frequency_factors(rope).empty()) {
+        out.push_back(fmt::format(
+            "llama.cpp does not load {} models with factors of rotary frequencies", arch));
+    }
+    if (spec.family == "qwen2" && spec.head_dim * spec.heads != spec.dim) {
+        out.push_back("llama.cpp does not load qwen2 models whose heads are not hidden / heads");
+    }
+    return out;
+}
+
 std::vector<float> gguf_frequency_factors(const RopeSpec& rope) {
     if (rope.scaling != RopeSpec::Scaling::llama3) return rope.freq_factors;
     RopeSpec plain = rope;

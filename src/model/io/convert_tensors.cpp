@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -35,10 +36,12 @@ ConvertInput open_input(const std::string& in, const ConvertOptions& options) {
     }
     LoadOptions load;
     load.tokenizer = options.tokenizer;
+    load.ignore_keys = options.ignore_keys;
     auto source = std::make_shared<Source>(open_source(in, load));
     source->require_all_known();
     out.spec = source->spec;
     out.tokenizer = source->tokenizer;
+    out.generation = source->generation;
     out.read = [source](RoleAt at) { return source->read(at); };
     out.dtype = [source](RoleAt at) { return source->place(at).tensor->view.dtype; };
     return out;
@@ -57,9 +60,16 @@ Converter::Converter(ConvertInput input, Dialect dialect, const ConvertOptions& 
 }
 
 std::vector<std::string> Converter::notes() const {
-    if (fallbacks_.empty()) return {};
-    return {fmt::format("{} matrices ({}, ...) have rows that are not a multiple of 32: f16",
-                        fallbacks_.size(), fallbacks_.front())};
+    std::vector<std::string> out;
+    if (!fallbacks_.empty()) {
+        out.push_back(
+            fmt::format("{} matrices ({}, ...) have rows that are not a multiple of 32: f16",
+                        fallbacks_.size(), fallbacks_.front()));
+    }
+    for (const std::string& name : kept_) {
+        out.push_back(fmt::format("{} has numbers that the type asked for cannot hold", name));
+    }
+    return out;
 }
 
 DType Converter::main_type() const {
@@ -121,6 +131,49 @@ void Converter::plan() {
         freqs.shape = role_shape(spec, Role::rope_freqs);
         total_ += dtype_bytes(DType::f32, static_cast<std::size_t>(freqs.shape.count()));
         tensors_.push_back(std::move(freqs));
+    }
+    if (options_.keep_outliers) keep_outliers();
+}
+
+void Converter::require_held(const OutTensor& tensor, const float* row, std::int64_t count) const {
+    float most = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+        if (const float x = std::fabs(row[i]); x > most && std::isfinite(x)) most = x;
+    }
+    if (ops::can_hold(tensor.dtype, most)) return;
+    throw Error::input(
+        {.field = fmt::format("tensor {}", tensor.name),
+         .value = fmt::format("{:g}", most),
+         .problem = fmt::format("{} cannot hold a number of this size", dtype_name(tensor.dtype)),
+         .remedy = "give --keep-outliers to keep this tensor in bf16 or f32, or "
+                   "choose --type bf16"});
+}
+
+// Matrices whose numbers do not fit get a type that holds them.
+void Converter::keep_outliers() {
+    for (OutTensor& tensor : tensors_) {
+        if (tensor.shape.rank != 2) continue;
+        const DType wanted = tensor.dtype;
+        for (const RoleTensor& part : read(tensor)) {
+            const Tensor& view = part.view;
+            if (view.dtype == wanted || tensor.dtype != wanted) continue;
+            try {
+                pool_.parallel_for(view.rows(), 8, [&](std::int64_t first, std::int64_t last, int) {
+                    std::vector<float> row(static_cast<std::size_t>(view.cols()));
+                    for (std::int64_t i = first; i < last; ++i) {
+                        ops::dequantize(view.dtype, view.row<const std::byte>(i), row.data(),
+                                        view.cols());
+                        require_held(tensor, row.data(), view.cols());
+                    }
+                });
+            } catch (const Error&) {
+                tensor.dtype = part_type(tensor) == DType::bf16 ? DType::bf16 : DType::f32;
+            }
+        }
+        if (tensor.dtype == wanted) continue;
+        const auto count = static_cast<std::size_t>(tensor.shape.count());
+        total_ += dtype_bytes(tensor.dtype, count) - dtype_bytes(wanted, count);
+        kept_.push_back(fmt::format("{} ({})", tensor.name, dtype_name(tensor.dtype)));
     }
 }
 
@@ -254,6 +307,7 @@ void Converter::write_matrix(const OutTensor& tensor, const Write& write) {
                 }
                 scratch.resize(static_cast<std::size_t>(cols));
                 ops::dequantize(dtype, data, scratch.data(), cols);
+                require_held(tensor, scratch.data(), cols);
                 ops::quantize(tensor.dtype, scratch.data(), out, cols);
             },
             write);
@@ -276,6 +330,7 @@ void Converter::write_matrix(const OutTensor& tensor, const Write& write) {
                 scratch[static_cast<std::size_t>(row)] =
                     all[static_cast<std::size_t>(row * cols + col)];
             }
+            require_held(tensor, scratch.data(), rows);
             ops::quantize(tensor.dtype, scratch.data(), out, rows);
         },
         write);

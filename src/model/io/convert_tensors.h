@@ -19,6 +19,7 @@ namespace mr::model {
 struct ConvertInput {
     ModelSpec spec;
     std::shared_ptr<const text::Tokenizer> tokenizer;
+    Generation generation;
     std::function<RoleTensor(RoleAt)> read;
     std::function<DType(RoleAt)> dtype;
 };
@@ -62,6 +63,9 @@ class Converter {
     void add(RoleAt at, std::vector<RoleAt> parts);
     DType choose_type(Role role, const OutTensor& out);
     DType part_type(const OutTensor& out) const;
+    // Throws Error (input) where a number does not fit into the tensor's type.
+    void require_held(const OutTensor& tensor, const float* row, std::int64_t count) const;
+    void keep_outliers();
     // A tied head is the embedding.
     RoleAt stored(RoleAt at) const {
         return at.role == Role::head && input_.spec.tied_embeddings ? RoleAt{Role::embedding} : at;
@@ -82,7 +86,8 @@ class Converter {
     ops::RopeStyle style_;
     ThreadPool pool_;
     std::vector<OutTensor> tensors_;
-    std::vector<std::string> fallbacks_;
+    std::vector<std::string> fallbacks_;  // rows are no whole number of blocks
+    std::vector<std::string> kept_;       // numbers do not fit
     std::uint64_t total_ = 0;
     std::vector<std::byte> buffer_;
     std::vector<std::vector<float>> scratch_;  // by thread

@@ -150,7 +150,8 @@ json merges_of_scores(const TokenizerData& data,
 
 }  // namespace
 
-std::optional<TokenizerFiles> huggingface_tokenizer(const TokenizerData& data) {
+std::optional<TokenizerFiles> huggingface_tokenizer(const TokenizerData& data,
+                                                    const std::string& family) {
     if (data.model == TokenizerModel::bytes) return std::nullopt;
     std::map<std::string_view, std::int32_t> ids, mergeable;
     json vocab = json::object();
@@ -183,7 +184,7 @@ std::optional<TokenizerFiles> huggingface_tokenizer(const TokenizerData& data) {
     }
     model["continuing_subword_prefix"] = nullptr;
     model["end_of_word_suffix"] = nullptr;
-    model["fuse_unk"] = !byte_level;
+    model["fuse_unk"] = data.fuse_unk;
     model["byte_fallback"] = !byte_level;
     model["ignore_merges"] = data.ignore_merges;
     model["vocab"] = std::move(vocab);
@@ -200,7 +201,12 @@ std::optional<TokenizerFiles> huggingface_tokenizer(const TokenizerData& data) {
     root["model"] = std::move(model);
 
     json config;
-    config["tokenizer_class"] = "PreTrainedTokenizerFast";
+    // transformers 5 reads every Qwen2 model's tokenizer with Qwen's normalizer and words, whatever
+    // tokenizer.json says, unless this class is named: byte-level ones are then read as they are.
+    const bool as_qwen = data.pre == "qwen2" && data.nfc;
+    config["tokenizer_class"] = family == "qwen2" && byte_level && !as_qwen
+                                    ? "LlamaTokenizerFast"
+                                    : "PreTrainedTokenizerFast";
     const auto name = [&](const char* key, std::optional<std::int32_t> id) {
         if (id) config[key] = data.tokens[static_cast<std::size_t>(*id)];
     };

@@ -129,6 +129,7 @@ Model described(const std::string& source, const Source& opened) {
     model.source = source;
     model.format = opened.format;
     model.notes = opened.notes;
+    model.generation = opened.generation;
     return model;
 }
 

@@ -7,6 +7,8 @@
 #include "core/error.h"
 #include "formats/bytes.h"
 #include "formats/gguf.h"
+#include "model/io/generation.h"
+#include "model/io/known_keys.h"
 #include "model/io/source.h"
 #include "ops/quant/quant.h"
 
@@ -168,9 +170,10 @@ std::string read_architecture(const GgufFile& file, ModelSpec& spec) {
                         .remedy = "llama (Mistral too), qwen2, qwen3, gpt2 and gptneox are"});
 }
 
-ModelSpec read_spec(const GgufFile& file) {
+ModelSpec read_spec(const GgufFile& file, std::span<const std::string> ignored) {
     ModelSpec spec;
-    const Metadata meta(file, read_architecture(file, spec));
+    const std::string arch = read_architecture(file, spec);
+    const Metadata meta(file, arch);
     if (file.get_uint("split.count").value_or(1) > 1) {
         throw Error::input({.file = file.path(),
                             .field = "split.count",
@@ -200,6 +203,7 @@ ModelSpec read_spec(const GgufFile& file) {
         meta.fail("attention.value_length", fmt::format("{}", *value),
                   fmt::format("differs from the keys' {}", spec.head_dim));
     }
+    require_known_keys(file, arch, spec, ignored);
     const formats::FileTensor* embedding =
         file.find_tensor(tensor_names(Dialect::gguf, {Role::embedding}).front());
     if (!embedding || embedding->view.shape.rank != 2) {
@@ -245,7 +249,7 @@ ModelSpec read_spec(const GgufFile& file) {
 Source open_gguf(const std::string& path, const LoadOptions& options) {
     auto file = std::make_shared<GgufFile>(GgufFile::open(path));
     Source out;
-    out.spec = read_spec(*file);
+    out.spec = read_spec(*file, options.ignore_keys);
     out.spec.validate(path);
     out.dialect = Dialect::gguf;
     out.path = path;
@@ -260,6 +264,7 @@ Source open_gguf(const std::string& path, const LoadOptions& options) {
         out.tokenizer = text::Tokenizer::from_gguf(*file);
     }
     require_vocab(out.spec, out.tokenizer.get(), path);
+    out.generation = gguf_generation(*file, out.spec.vocab);
     return out;
 }
 

@@ -9,6 +9,8 @@
 #include "formats/bytes.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
+#include "model/io/generation.h"
+#include "model/io/known_keys.h"
 #include "model/io/source.h"
 
 namespace mr::model {
@@ -345,6 +347,14 @@ ModelSpec read_llama(const Config& config, ModelSpec spec) {
     return spec;
 }
 
+// 0: hidden_size / num_attention_heads, as transformers takes a 0, too.
+int read_head_dim(const Config& config, const std::string& family) {
+    if (family == "gpt-neox") return 0;
+    // transformers' default for Qwen3, where the field is missing rather than null.
+    if (family == "qwen3" && !config.object().contains("head_dim")) return 128;
+    return config.find_int("head_dim").value_or(0);
+}
+
 // The folder's; of a checkpoint the run's.
 std::string name_of(const std::string& folder) {
     const std::string run = run_of_checkpoint(folder);
@@ -374,12 +384,12 @@ ModelSpec read_spec(const Config& config, const std::string& folder,
     spec.hidden = config.need_int("intermediate_size");
     spec.context = config.need_int("max_position_embeddings");
     if (spec.heads < 1) config.fail("num_attention_heads", "must be at least 1");
-    const auto head_dim = spec.family == "gpt-neox" ? std::nullopt : config.find_int("head_dim");
-    if (!head_dim && spec.dim % spec.heads != 0) {
+    const int head_dim = read_head_dim(config, spec.family);
+    if (head_dim == 0 && spec.dim % spec.heads != 0) {
         config.fail("num_attention_heads",
                     fmt::format("hidden_size = {} is not a multiple of it", spec.dim));
     }
-    spec.head_dim = head_dim.value_or(spec.dim / spec.heads);
+    spec.head_dim = head_dim > 0 ? head_dim : spec.dim / spec.heads;
     spec.tied_embeddings = config.get_bool("tie_word_embeddings", false);
     read_rope(config, spec, notes);
     spec = spec.family == "gpt-neox" ? read_neox(config, std::move(spec))
@@ -415,6 +425,7 @@ Source open_huggingface(const std::string& path, const LoadOptions& options) {
     Source out;
     std::vector<std::string> notes;
     out.spec = read_spec(Config(object, config_file), fs::absolute(folder).string(), notes);
+    require_known_keys(object, config_file, options.ignore_keys);
     out.spec.validate(config_file);
     out.dialect = huggingface_dialect(out.spec.family);
     out.path = path;
@@ -434,6 +445,7 @@ Source open_huggingface(const std::string& path, const LoadOptions& options) {
         out.tokenizer = text::Tokenizer::from_json_file((folder / "tokenizer.json").string());
     }
     require_vocab(out.spec, out.tokenizer.get(), config_file);
+    out.generation = huggingface_generation(folder.string(), object, config_file, out.spec.vocab);
     return out;
 }
 

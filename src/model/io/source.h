@@ -38,6 +38,7 @@ struct Source {
     std::function<const formats::FileTensor*(std::string_view)> find;
     std::shared_ptr<const text::Tokenizer> tokenizer;
     std::vector<std::string> notes;  // Model::notes
+    Generation generation;
 
     // Where a tensor lies in the file. Throws Error where it is missing, has another shape than the
     // spec asks for, or a type that is not a weight's.

@@ -17,7 +17,7 @@ void write_huggingface(const std::string& folder, const ModelSpec& spec, const W
     config.commit();
     called();
     if (tokenizer) {
-        if (const auto files = huggingface_tokenizer(tokenizer->data())) {
+        if (const auto files = huggingface_tokenizer(tokenizer->data(), spec.family)) {
             OutputFile file(folder + "/tokenizer_config.json");
             file.write(files->config);
             file.commit();

@@ -243,6 +243,17 @@ void dequantize(DType type, const void* src, float* dst, std::int64_t count) {
     }
 }
 
+bool can_hold(DType type, float value) {
+    MR_CHECK(can_quantize(type), "the type is f32, f16, bf16, q8_0 or q4_0");
+    if (!std::isfinite(value)) return true;
+    const auto finite_f16 = [](float x) { return std::isfinite(f16_to_f32(f32_to_f16(x))); };
+    if (type == DType::f16) return finite_f16(value);
+    if (type == DType::bf16) return std::isfinite(bf16_to_f32(f32_to_bf16(value)));
+    if (type == DType::q8_0) return finite_f16(value / 127.0f);
+    if (type == DType::q4_0) return finite_f16(value / 8.0f);
+    return true;
+}
+
 void quantize(DType type, const float* src, void* dst, std::int64_t count) {
     const DTypeInfo info = dtype_info(type);
     MR_CHECK(can_quantize(type), "the type is f32, f16, bf16, q8_0 or q4_0");

@@ -162,5 +162,35 @@ TEST(Quant, ContractIsChecked) {
     EXPECT_NO_THROW(dequantize(DType::f32, nullptr, nullptr, 0));
 }
 
+// Where the largest number lies that a type still holds, and that quantize() says the same.
+TEST(Quant, CanHoldIsWhatStaysFinite) {
+    struct Case {
+        DType type;
+        float held, lost;
+    };
+    const Case cases[] = {{DType::f16, 65519.0f, 65520.0f},
+                          {DType::bf16, 3.3895e38f, 3.4028e38f},
+                          {DType::q8_0, 65519.0f * 127, 65521.0f * 127},
+                          {DType::q4_0, 65519.0f * 8, 65520.0f * 8}};
+    for (const Case& c : cases) {
+        SCOPED_TRACE(dtype_name(c.type));
+        for (const float sign : {1.0f, -1.0f}) {
+            EXPECT_TRUE(can_hold(c.type, sign * c.held));
+            EXPECT_FALSE(can_hold(c.type, sign * c.lost));
+            for (const float x : {sign * c.held, sign * c.lost}) {
+                std::vector<float> row(32, 0.0f), back(32);
+                row[5] = x;
+                std::vector<std::byte> packed(dtype_bytes(c.type, 32));
+                quantize(c.type, row.data(), packed.data(), 32);
+                dequantize(c.type, packed.data(), back.data(), 32);
+                EXPECT_EQ(std::isfinite(back[5]), can_hold(c.type, x)) << x;
+            }
+        }
+        EXPECT_TRUE(can_hold(c.type, std::numeric_limits<float>::infinity()));
+        EXPECT_TRUE(can_hold(c.type, std::nanf("")));
+    }
+    EXPECT_TRUE(can_hold(DType::f32, std::numeric_limits<float>::max()));
+}
+
 }  // namespace
 }  // namespace mr::ops

@@ -1,0 +1,14 @@
+// How a model's generations end and what its files advise for sampling, as `info` shows them.
+#pragma once
+
+#include <string>
+
+#include "cli/json.h"
+#include "model/model.h"
+
+namespace mr::cli {
+
+Json generation_json(const model::Model& model);
+std::string generation_text(const model::Model& model);  // lines
+
+}  // namespace mr::cli

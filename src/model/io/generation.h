@@ -1,0 +1,26 @@
+// Reading and writing what files say about generating (model/generation.h).
+#pragma once
+
+#include <string>
+
+#include "formats/gguf.h"
+#include "formats/gguf_writer.h"
+#include "formats/json.h"
+#include "model/generation.h"
+
+namespace mr::model {
+
+// eos_token_id of config.json, and generation_config.json where the folder has one. Ids outside of
+// the vocabulary are left out: they never come. Throws Error naming file and field for values that
+// are not numbers or out of range.
+Generation huggingface_generation(const std::string& folder, formats::JsonValue config,
+                                  const std::string& config_file, int vocab);
+// llama.cpp's keys (tokenizer.ggml.eom_token_id, general.sampling.*), and ours for further ends.
+Generation gguf_generation(const formats::GgufFile& file, int vocab);
+
+// The keys that gguf_generation() reads.
+void write_generation(formats::GgufWriter& writer, const Generation& generation);
+// generation_config.json; `eos`: the tokenizer's, which transformers wants among the ends.
+std::string generation_config(const Generation& generation, std::optional<std::int32_t> eos);
+
+}  // namespace mr::model
