@@ -38,6 +38,8 @@ struct LoadOptions {
     int threads = 0;           // 0: all cores
     std::int64_t context = 0;  // positions; 0: as many as the model was trained for
     bool gpu = false;          // compute on the GPU; Error (device) where there is none
+    // Keys of the model's configuration that may be there although the engine does not know them.
+    std::vector<std::string> ignore_keys{};
 };
 
 struct GenerateOptions {

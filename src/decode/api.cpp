@@ -71,9 +71,11 @@ Model Model::load(const std::string& source, const LoadOptions& options) {
             engine.max_logits = mr::decode::eval_logit_rows(model.spec);
             mr::model::require_engine(model, engine);
         };
-        auto model = std::make_shared<mr::model::Model>(mr::model::load_model(
-            source,
-            {.tokenizer = options.tokenizer, .planned = planned, .defer_random = options.gpu}));
+        auto model = std::make_shared<mr::model::Model>(
+            mr::model::load_model(source, {.tokenizer = options.tokenizer,
+                                           .planned = planned,
+                                           .defer_random = options.gpu,
+                                           .ignore_keys = options.ignore_keys}));
         mr::Ledger sent;
         std::shared_ptr<const mr::model::DeviceWeights> weights;
         if (options.gpu) {
