@@ -120,6 +120,7 @@ int chat(Options options) {
                 ++state.answers;
                 state.tokens += static_cast<std::int64_t>(made.ids.size());
                 state.last_prompt = made.prompt_tokens;
+                state.decoded += made.decode.tokens;
                 state.seconds += made.decode.seconds;
             }
         } catch (const Error& error) {

@@ -34,12 +34,20 @@ std::string key(const CommandOutline& command) {
     return path;
 }
 
-std::vector<std::string> inner_names(const CommandOutline& command) {
-    std::vector<std::string> names;
+// What may stand after a command without dashes: its own commands, or words as 'bash'.
+struct Word {
+    std::string name, about;
+};
+std::vector<Word> plain_words(const CommandOutline& command) {
+    std::vector<Word> words;
     for (const CommandOutline& inner : command.commands) {
-        if (!inner.hidden) names.push_back(inner.name);
+        if (!inner.hidden) words.push_back({inner.name, inner.about});
     }
-    return names;
+    for (const OptionOutline& option : command.options) {
+        if (option.positional.empty()) continue;
+        for (const std::string& word : option.words()) words.push_back({word, option.about});
+    }
+    return words;
 }
 
 // A word of a shell: quoted, whatever it holds. fish has an escape inside of quotes.
@@ -115,7 +123,8 @@ std::string bash_script(const CommandOutline& program) {
     const std::vector<const CommandOutline*> all = all_commands(program);
     std::string words;
     for (const CommandOutline* command : all) {
-        const std::vector<std::string> inner = inner_names(*command);
+        std::vector<std::string> inner;
+        for (const Word& word : plain_words(*command)) inner.push_back(word.name);
         words += fmt::format("        {}) options=\"{}\" commands=\"{}\" ;;\n",
                              key(*command).empty() ? "''" : key(*command),
                              fmt::join(option_names(*command), " "), fmt::join(inner, " "));
@@ -161,9 +170,8 @@ std::string zsh_script(const CommandOutline& program) {
                 options.push_back(quoted(name + ":" + option.about, false));
             }
         }
-        for (const CommandOutline& inner : command->commands) {
-            if (inner.hidden) continue;
-            commands.push_back(quoted(inner.name + ":" + inner.about, false));
+        for (const Word& word : plain_words(*command)) {
+            commands.push_back(quoted(word.name + ":" + word.about, false));
         }
         lists +=
             fmt::format("        {})\n            options=({})\n            commands=({}) ;;\n",
@@ -228,9 +236,8 @@ std::string fish_script(const CommandOutline& program) {
     for (const CommandOutline* command : all) {
         const std::string at =
             fmt::format("complete -c millrace -n \"__millrace_at '{}'\"", key(*command));
-        for (const CommandOutline& inner : command->commands) {
-            if (inner.hidden) continue;
-            text += fmt::format("{} -f -a {} -d {}\n", at, inner.name, quoted(inner.about, true));
+        for (const Word& word : plain_words(*command)) {
+            text += fmt::format("{} -f -a {} -d {}\n", at, word.name, quoted(word.about, true));
         }
         for (const OptionOutline& option : command->options) {
             if (option.names().empty()) continue;

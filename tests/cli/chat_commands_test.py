@@ -183,6 +183,25 @@ class Typed(driver.CliTest):
         self.wait_for(b"> ")
         self.leave()
 
+    def test_lines_are_edited_after_ctrl_z(self):
+        self.need_editing()
+        self.start()
+        self.process.send_signal(signal.SIGSTOP)
+        raw = termios.tcgetattr(self.ours)
+        self.assertFalse(raw[3] & termios.ICANON)
+        termios.tcsetattr(self.ours, termios.TCSANOW, self.modes)  # as the shell does
+        self.process.send_signal(signal.SIGCONT)
+        end = time.time() + 30
+        while termios.tcgetattr(self.ours)[3] & termios.ICANON and time.time() < end:
+            time.sleep(0.02)
+        self.type(b"ystem Be brief.\x01/s\r")
+        self.wait_for(b"\n")
+        self.wait_for(b"> ")
+        self.type(b"/system\r")
+        self.wait_for(b"\nBe brief.")
+        self.wait_for(b"> ")
+        self.leave()
+
     def test_history(self):
         self.need_editing()
         self.start()

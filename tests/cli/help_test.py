@@ -154,7 +154,7 @@ class Completion(driver.CliTest):
         (("train", "--st"), {"--steps"}, {"--stop"}),
         (("bench", "decode", "random:gpt2", "--che"), {"--check-nan"}, set()),
         (("run", "--device", "c"), {"cpu", "cuda"}, {"chat", "auto"}),
-        (("completion", ""), set(), {"run"}),
+        (("completion", ""), {"bash", "zsh", "fish"}, {"run"}),
         (("tokenizer", "train", "--vo"), {"--vocab"}, set()),
         (("run", "-p", "bench", "--cou"), {"--count"}, set()),
     )

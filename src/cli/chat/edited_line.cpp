@@ -6,6 +6,7 @@
 #include <histedit.h>
 #include <langinfo.h>
 #include <poll.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -32,14 +33,27 @@ bool use_utf8() {
     return false;
 }
 
+// After Ctrl-Z the shell has put the terminal back to whole lines, which libedit does not know.
+void stay_raw(EditLine* editor) {
+    const termios* raw = nullptr;  // as libedit had it when the line began
+    termios now{};
+    if (::el_get(editor, EL_CLIENTDATA, &raw) != 0 || ::tcgetattr(STDIN_FILENO, &now) != 0) return;
+    if ((now.c_lflag & ICANON) == 0) return;
+    ::tcsetattr(STDIN_FILENO, TCSADRAIN, raw);
+    ::el_set(editor, EL_REFRESH);
+}
+
 // The next character: 1, 0 at the end, -1 where a signal came. Waits in short turns, as a signal
 // may come just before a read.
-int read_character(EditLine*, wchar_t* to) {
+int read_character(EditLine* editor, wchar_t* to) {
     std::mbstate_t state{};
     for (;;) {
         if (InterruptGuard::pending()) return -1;
         pollfd input{STDIN_FILENO, POLLIN, 0};
-        if (::poll(&input, 1, 100) <= 0) continue;
+        if (::poll(&input, 1, 100) <= 0) {
+            stay_raw(editor);
+            continue;
+        }
         char byte = 0;
         const ssize_t count = ::read(STDIN_FILENO, &byte, 1);
         if (count == 0) return 0;
@@ -73,6 +87,7 @@ class EditedLines final : public LineReader {
         ::el_set(editor_, EL_EDITOR, "emacs");
         ::el_set(editor_, EL_HIST, ::history, history_);
         ::el_set(editor_, EL_GETCFN, read_character);
+        ::el_set(editor_, EL_CLIENTDATA, &raw_);
         ::el_source(editor_, nullptr);  // the user's ~/.editrc
     }
     ~EditedLines() override {
@@ -87,6 +102,7 @@ class EditedLines final : public LineReader {
         ::el_resize(editor_);
         // Before the prompt is shown: keys that follow it are not for the terminal to act on.
         ::el_set(editor_, EL_PREP_TERM, 1);
+        ::tcgetattr(STDIN_FILENO, &raw_);
         // The terminal is put back before the program ends, however often Ctrl-C is pressed.
         InterruptGuard::set_patient(true);
         const char* const text = ::el_gets(editor_, &count);
@@ -109,6 +125,7 @@ class EditedLines final : public LineReader {
     History* history_;
     const std::string path_ = history_path();
     std::string last_;
+    termios raw_{};
 };
 
 }  // namespace

@@ -14,7 +14,7 @@
 namespace mr::cli {
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{64} << 20;
+constexpr std::size_t kMostBytes = std::size_t{16} << 20;
 constexpr std::size_t kMostMessages = 100'000;
 
 Error no_chat(const std::string& path, std::string field, std::string problem) {
@@ -24,18 +24,9 @@ Error no_chat(const std::string& path, std::string field, std::string problem) {
                          .remedy = "/load reads what /save wrote"});
 }
 
-// Of a field that is to be a text.
-std::string text_of(const std::string& path, const nlohmann::json& message, const char* key,
-                    const std::string& where) {
-    if (!message.is_object() || !message.contains(key) || !message[key].is_string()) {
-        throw no_chat(path, where, fmt::format("has no text called '{}'", key));
-    }
-    return message[key].get<std::string>();
-}
-
 // The one place here that reads JSON.
 std::vector<text::ChatMessage> parse_chat(const std::string& path, const std::string& text) {
-    const nlohmann::json json = formats::parse_json(text, path, "", 8);
+    const auto json = formats::parse_json(text, path, "", 8);
     if (!json.is_object() || !json.contains("messages") || !json["messages"].is_array()) {
         throw no_chat(path, "messages", "is not there, or not a list");
     }
@@ -43,10 +34,15 @@ std::vector<text::ChatMessage> parse_chat(const std::string& path, const std::st
         throw no_chat(path, "messages", fmt::format("are more than {}", kMostMessages));
     }
     std::vector<text::ChatMessage> messages;
-    for (const nlohmann::json& message : json["messages"]) {
-        const std::string where = fmt::format("messages[{}]", messages.size());
-        messages.push_back(
-            {text_of(path, message, "role", where), text_of(path, message, "content", where)});
+    for (const auto& message : json["messages"]) {
+        const auto text_of = [&](const char* key) {
+            if (!message.is_object() || !message.contains(key) || !message[key].is_string()) {
+                throw no_chat(path, fmt::format("messages[{}]", messages.size()),
+                              fmt::format("has no text called '{}'", key));
+            }
+            return message[key].get<std::string>();
+        };
+        messages.push_back({text_of("role"), text_of("content")});
     }
     return messages;
 }

@@ -52,7 +52,7 @@ void stats(const ChatState& state) {
                     forgotten ? fmt::format(", {} forgotten", forgotten) : "", state.last_prompt,
                     state.context));
     say(fmt::format("{} answers, {} tokens, {:.1f} tok/s; seed {}", state.answers, state.tokens,
-                    state.seconds > 0 ? static_cast<double>(state.tokens) / state.seconds : 0.0,
+                    state.seconds > 0 ? static_cast<double>(state.decoded) / state.seconds : 0.0,
                     state.generate.sampling.seed));
 }
 

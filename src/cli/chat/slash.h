@@ -15,7 +15,9 @@ struct ChatState {
     std::int64_t context = 0;
     // Of all answers so far.
     std::int64_t answers = 0, tokens = 0, last_prompt = 0;
-    double seconds = 0;  // in which tokens were made, without those of the prompts
+    // Tokens without the first of each, which comes with the prompt, and the time for them.
+    std::int64_t decoded = 0;
+    double seconds = 0;
 };
 
 enum class Slash { message, obeyed, leave };
