@@ -22,12 +22,19 @@ void Conversation::clear() {
 }
 
 void Conversation::set_system(std::string words) {
-    messages_.erase(messages_.begin(), messages_.begin() + static_cast<std::ptrdiff_t>(kept_));
-    kept_ = words.empty() ? 0 : 1;
-    if (kept_ > 0) messages_.insert(messages_.begin(), {"system", std::move(words)});
+    std::vector<text::ChatMessage> messages;
+    if (!words.empty()) messages.push_back({"system", std::move(words)});
+    messages.insert(messages.end(), messages_.begin() + static_cast<std::ptrdiff_t>(kept_),
+                    messages_.end());
+    take(std::move(messages));
 }
 
 void Conversation::restore(std::vector<text::ChatMessage> messages) {
+    take(std::move(messages));
+    forgotten_ = 0;
+}
+
+void Conversation::take(std::vector<text::ChatMessage> messages) {
     const std::size_t kept = !messages.empty() && messages[0].role == "system" ? 1 : 0;
     MR_CHECK((messages.size() - kept) % 2 == 0, "turns are whole");
     // Templates look at the last message: as it will be when the next one comes.
@@ -36,7 +43,6 @@ void Conversation::restore(std::vector<text::ChatMessage> messages) {
     messages.pop_back();
     messages_ = std::move(messages);
     kept_ = kept;
-    forgotten_ = 0;
     dropped_.clear();
 }
 

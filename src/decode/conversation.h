@@ -27,10 +27,10 @@ class Conversation {
     Generated answer(const std::string& message, GenerateOptions options,
                      const Session::OnText& on_text = {});
     void clear();
+    // Both throw Error (input) where the template refuses what they give, and leave all as it was.
     // The system prompt from the next answer on; empty: none.
     void set_system(std::string words);
-    // Goes on from these messages: a system message or none, then whole turns. Throws Error (input)
-    // where the template refuses them, and stays as it was.
+    // Goes on from these messages: a system message or none, then whole turns.
     void restore(std::vector<text::ChatMessage> messages);
 
     const text::ChatWriter& writer() const { return writer_; }
@@ -42,6 +42,7 @@ class Conversation {
   private:
     std::vector<std::int32_t> encode() const;
     void forget_oldest();
+    void take(std::vector<text::ChatMessage> messages);
 
     model::Engine& engine_;
     Session session_;

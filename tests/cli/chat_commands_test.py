@@ -56,6 +56,17 @@ class Commands(driver.CliTest):
         self.assertEqual(got[0]["prompt_tokens"], want[0]["prompt_tokens"])
         self.assertEqual(err, ["there is no system prompt", "Be brief."])
 
+    def test_a_system_prompt_that_the_template_refuses(self):
+        template = self.folder / "t.jinja"
+        template.write_text("{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}"
+                            "{% endif %}{{ messages[0].content }}")
+        options = ("--chat-template", template)
+        _, err = self.chat("/system Be brief.", options=options, code=1)
+        self.assertIn("no system role", err[-1])
+        path = self.folder / "talk.json"
+        path.write_text(json.dumps({"messages": [{"role": "system", "content": "Be brief."}]}))
+        self.assertIn("no system role", self.chat(f"/load {path}", options=options, code=1)[1][-1])
+
     def test_seed(self):
         answers, err = self.chat("/seed 5", "Hello", "/clear", "/seed 6", "Hello", "/clear", "/seed 5",
                                  "/seed", "Hello", sampled=True)
