@@ -51,10 +51,41 @@ if(cli_sources)
         MR_BUNDLED_MODEL="${MILLRACE_BUNDLED_MODEL}"
         MR_SOURCE_MODELS="${PROJECT_SOURCE_DIR}/models"
         MR_SOURCE_PEERS="${PROJECT_SOURCE_DIR}/bench/peers")
+    # Line editing and history in `chat`; without it a line is read as it comes.
+    find_package(PkgConfig QUIET)
+    if(PKG_CONFIG_FOUND)
+        pkg_check_modules(LIBEDIT QUIET IMPORTED_TARGET libedit)
+    endif()
+    if(LIBEDIT_FOUND)
+        target_link_libraries(mr_cli PUBLIC PkgConfig::LIBEDIT)
+        set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cli/chat/edited_line.cpp PROPERTIES
+                                    COMPILE_DEFINITIONS MR_LIBEDIT=1)
+    else()
+        message(STATUS "libedit was not found: chat has no line editing")
+    endif()
+    # What `millrace --version` says.
+    set(commit_header ${PROJECT_BINARY_DIR}/version/millrace_commit.h)
+    add_custom_target(millrace_commit BYPRODUCTS ${commit_header} COMMAND ${CMAKE_COMMAND}
+                      -DSOURCE=${PROJECT_SOURCE_DIR} -DFILE=${commit_header}
+                      -P ${PROJECT_SOURCE_DIR}/cmake/commit.cmake)
+    add_dependencies(mr_cli millrace_commit)
+    target_include_directories(mr_cli PRIVATE ${PROJECT_BINARY_DIR}/version)
+    set(cuda_version "without CUDA")
+    if(MILLRACE_HAS_CUDA)
+        set(cuda_version "CUDA ${CUDAToolkit_VERSION}")
+    endif()
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cli/version.cpp PROPERTIES
+        COMPILE_DEFINITIONS
+        "MR_COMPILER=\"${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}\";MR_CUDA_VERSION=\"${cuda_version}\"")
     add_executable(millrace_cli ${PROJECT_SOURCE_DIR}/src/cli/main.cpp)
     set_target_properties(millrace_cli PROPERTIES OUTPUT_NAME millrace
                           RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
     target_link_libraries(millrace_cli PRIVATE mr_cli)
+    # The man page and the completions of shells are made by the program (cmake/install.cmake).
+    file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/pages)
+    add_custom_command(TARGET millrace_cli POST_BUILD COMMAND ${CMAKE_COMMAND}
+                       -DPROGRAM=$<TARGET_FILE:millrace_cli> -DFOLDER=${PROJECT_BINARY_DIR}/pages
+                       -P ${PROJECT_SOURCE_DIR}/cmake/pages.cmake)
 endif()
 
 set_source_files_properties(${PROJECT_SOURCE_DIR}/src/decode/api.cpp PROPERTIES

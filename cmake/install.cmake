@@ -15,6 +15,13 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/millrace DESTINATION ${CMAKE_INS
         FILES_MATCHING PATTERN "*.h")
 if(TARGET millrace_cli)
     install(TARGETS millrace_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+    set(pages ${PROJECT_BINARY_DIR}/pages)
+    set(share ${CMAKE_INSTALL_DATADIR})
+    install(FILES ${pages}/millrace.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+    install(FILES ${pages}/millrace.bash DESTINATION ${share}/bash-completion/completions
+            RENAME millrace)
+    install(FILES ${pages}/_millrace DESTINATION ${share}/zsh/site-functions)
+    install(FILES ${pages}/millrace.fish DESTINATION ${share}/fish/vendor_completions.d)
 endif()
 # src/cli looks for the bundled model in ../share/millrace/models, seen from the program.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/ DESTINATION share/millrace/models OPTIONAL

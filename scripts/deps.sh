@@ -4,6 +4,12 @@
 set -u
 
 missing=
+wanted= # missing, too, but the build does without
+want() { # as need
+    package=$1
+    shift
+    "$@" >/dev/null 2>&1 || wanted="$wanted $package"
+}
 need() { # PACKAGE, then a command that succeeds where it is there
     package=$1
     shift
@@ -28,20 +34,29 @@ need libcli11-dev header CLI/CLI.hpp
 need nlohmann-json3-dev header nlohmann/json.hpp
 need libfmt-dev header fmt/core.h
 need libgtest-dev header gtest/gtest.h
+# Line editing in `millrace chat`.
+want libedit-dev header histedit.h
+want pkg-config command -v pkg-config
 
-[ -n "$missing" ] || exit 0
+[ -n "$missing$wanted" ] || exit 0
 
 fail() {
-    echo "deps: $1$missing" >&2
+    if [ -z "$required" ]; then
+        echo "deps: without$wanted, chat has no line editing" >&2
+        exit 0
+    fi
+    echo "deps: $1$required" >&2
     exit 1
 }
+required=$missing
+missing="$missing$wanted"
 
 command -v apt-get >/dev/null 2>&1 || fail "no apt-get here; install by hand what Debian calls:"
 root=
 if [ "$(id -u)" -ne 0 ]; then
     command -v sudo >/dev/null 2>&1 || fail "not root, and no sudo; as root: apt-get install"
-    root="sudo"
-    [ -t 0 ] || root="sudo -n"
+    root="sudo -n"
+    [ -t 0 ] && [ -n "$required" ] && root="sudo" # which may ask for a password
 fi
 echo "deps: installing$missing"
 log=$(mktemp)
@@ -55,5 +70,11 @@ install() {
 if ! install; then
     # shellcheck disable=SC2086
     $root apt-get update >/dev/null 2>&1 </dev/null
-    install || { tail -n 5 "$log" >&2; fail "apt-get could not install:"; }
+    if ! install; then
+        missing=$required
+        if [ -z "$required" ] || ! install; then
+            tail -n 5 "$log" >&2
+            fail "apt-get could not install:"
+        fi
+    fi
 fi

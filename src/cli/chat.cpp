@@ -1,14 +1,12 @@
 // millrace chat: a conversation, line by line. Ctrl-C stops the answer, not the program.
 #include <fmt/format.h>
-#include <poll.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "cli/chat/line_reader.h"
+#include "cli/chat/slash.h"
 #include "cli/commands.h"
 #include "cli/engine.h"
 #include "cli/json.h"
@@ -27,41 +25,6 @@ struct Options {
     decode::GenerateOptions generate;
     std::string system;
     text::ChatOptions chat;
-};
-
-// Lines of standard input. Not a stream: a read that Ctrl-C ends must come back to us.
-class LineReader {
-  public:
-    enum class Outcome { line, end, interrupted };
-
-    Outcome next(std::string& line) {
-        for (;;) {
-            const std::size_t newline = buffer_.find('\n');
-            if (newline != std::string::npos || (ended_ && !buffer_.empty())) {
-                line = buffer_.substr(0, newline);
-                buffer_.erase(0, newline == std::string::npos ? newline : newline + 1);
-                if (line.ends_with('\r')) line.pop_back();
-                return Outcome::line;
-            }
-            if (ended_) return Outcome::end;
-            if (InterruptGuard::pending()) return Outcome::interrupted;
-            // A signal that comes between that look and a read would be seen with the next line
-            // only: so wait in short turns.
-            pollfd input{STDIN_FILENO, POLLIN, 0};
-            if (::poll(&input, 1, 100) <= 0) continue;
-            char bytes[4096];
-            const ssize_t count = ::read(STDIN_FILENO, bytes, sizeof bytes);
-            if (count > 0) {
-                buffer_.append(bytes, static_cast<std::size_t>(count));
-            } else if (count == 0 || errno != EINTR) {
-                ended_ = true;
-            }
-        }
-    }
-
-  private:
-    std::string buffer_;
-    bool ended_ = false;
 };
 
 void print_answer(const decode::Generated& made, const decode::Conversation& chat,
@@ -84,6 +47,23 @@ void print_answer(const decode::Generated& made, const decode::Conversation& cha
         chat.forgotten() ? fmt::format(", {} turns forgotten", chat.forgotten()) : ""));
 }
 
+// What no longer fitted into the context, once.
+void tell_dropped(const decode::Conversation& chat, std::int64_t context) {
+    const std::vector<std::string>& dropped = chat.dropped();
+    if (dropped.empty()) return;
+    std::string first = one_line(dropped.front());
+    if (std::size_t end = 60; first.size() > end) {
+        const auto inside = [&] { return (static_cast<unsigned char>(first[end]) & 0xc0) == 0x80; };
+        while (end > 0 && inside()) --end;  // of a character of several bytes
+        first = first.substr(0, end) + "...";
+    }
+    err(fmt::format(
+        "millrace: {} tokens of context are full: \"{}\" was forgotten with its "
+        "answer{}\n",
+        context, first,
+        dropped.size() > 1 ? fmt::format(", and {} turns after it", dropped.size() - 1) : ""));
+}
+
 int chat(const Command& command, Options options) {
     const InterruptGuard guard;
     const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
@@ -102,17 +82,17 @@ int chat(const Command& command, Options options) {
     const bool person = stdin_is_terminal();
     if (person) {
         note(fmt::format(
-            "{}: {}, {} tokens of context. /clear forgets, Ctrl-C stops an "
-            "answer, Ctrl-D leaves.",
+            "{}: {}, {} tokens of context. /help lists commands, Ctrl-C stops an answer, Ctrl-D "
+            "leaves.",
             loaded.model->source, conversation.writer().name(), engine.options().context));
     }
     options.generate.cancelled = [] { return InterruptGuard::pending(); };
-    LineReader reader;
+    ChatState state{conversation, options.generate, loaded.model->source, engine.options().context};
+    const std::unique_ptr<LineReader> reader = make_line_reader();
     bool warned = false;  // Ctrl-C at an empty prompt, once
     for (;;) {
-        if (person) out("> ");
         std::string line;
-        const LineReader::Outcome outcome = reader.next(line);
+        const LineReader::Outcome outcome = reader->next(line);
         if (outcome == LineReader::Outcome::end) break;
         if (outcome == LineReader::Outcome::interrupted) {
             if (InterruptGuard::must_leave()) return InterruptGuard::exit_code();
@@ -125,19 +105,25 @@ int chat(const Command& command, Options options) {
         }
         warned = false;
         if (line.empty()) continue;
-        if (line == "/clear") {
-            conversation.clear();
-            continue;
-        }
         // The cancelled answer stays: both sides saw it.
         InterruptGuard::set_patient(true);  // pressed twice, Ctrl-C still means the answer
         try {
-            const decode::Generated made =
-                conversation.answer(line, options.generate, [&](std::string_view text) {
-                    if (!options.shared.json) out(text);
-                    return true;
-                });
-            print_answer(made, conversation, options);
+            const Slash said = obey(state, line);
+            if (said == Slash::leave) return 0;
+            if (said == Slash::message) {
+                const decode::Generated made =
+                    conversation.answer(line, options.generate, [&](std::string_view text) {
+                        if (!options.shared.json) out(text);
+                        return true;
+                    });
+                print_answer(made, conversation, options);
+                if (!options.shared.json) tell_dropped(conversation, engine.options().context);
+                ++state.answers;
+                state.tokens += static_cast<std::int64_t>(made.ids.size());
+                state.last_prompt = made.prompt_tokens;
+                state.decoded += made.decode.tokens;
+                state.seconds += made.decode.seconds;
+            }
         } catch (const Error& error) {
             // A person can say something shorter.
             if (!person || !decode::may_go_on(error.kind())) throw;
@@ -157,7 +143,9 @@ void add_chat(const Command& app, Action& action) {
     auto options = std::make_shared<Options>();
     const Command command = app.add_subcommand("chat", "Talk with a model");
     add_model_options(command, options->shared);
-    command.add_option("--system", options->system, "What the model is told before anything else");
+    command.group("Conversation");
+    command.add_option("--system", options->system, "What the model is told before anything else")
+        .shown_as("WORDS");
     command
         .add_option("--chat-template", options->chat.template_file,
                     "A Jinja template to use instead of the model's own")
@@ -167,20 +155,22 @@ void add_chat(const Command& app, Action& action) {
                     "A variable for the template, JSON or text; may be repeated")
         .repeatable()
         .shown_as("NAME=VALUE");
-    command.add_flag("--parse-special", options->chat.parse_special,
-                     "Special tokens written out in messages become their ids");
+    command
+        .add_flag("--parse-special", options->chat.parse_special,
+                  "Special tokens written out in messages become their ids")
+        .rare();
+    command.add_flag("--json", options->shared.json, "Print one JSON object a line and answer");
     add_sampling_options(command, options->generate);
     add_engine_options(command, options->shared);
-    command.add_flag("--json", options->shared.json, "Print one JSON object a line and answer");
     command.footer(
         "Examples:\n"
         "  millrace chat model.gguf --system \"Answer in one sentence.\"\n"
         "  printf 'Who are you?\\nWhy?\\n' | millrace chat model.gguf --temp 0\n"
         "  millrace chat model.gguf --template-arg enable_thinking=false\n"
         "Messages are written by the model's own chat template; without one the format (ChatML,\n"
-        "Llama-2, Llama-3, Mistral) is recognised. /clear forgets the conversation; Ctrl-C stops "
-        "an\n"
-        "answer, Ctrl-D leaves.");
+        "Llama-2, Llama-3, Mistral) is recognised. /help lists what else can be said: /clear, "
+        "/save,\n"
+        "/load, /system, /seed, /stats, /exit. Ctrl-C stops an answer, Ctrl-D leaves.");
     command.callback([options, command, &action] {
         if (!command.given("--seed")) options->generate.sampling.seed = fresh_seed();
         action = [options, command] { return chat(command, *options); };

@@ -25,6 +25,7 @@ void add_bench(const Command& app, Action& action);
 void add_train(const Command& app, Action& action);
 void add_data(const Command& app, Action& action);
 void add_tokenizer(const Command& app, Action& action);
+void add_completion(const Command& app, Action& action);   // and man, which the build calls
 void add_data_check(const Command& data, Action& action);  // data check
 
 // What `bench` has besides (bench/*.cpp); `bench` is the command they belong to.

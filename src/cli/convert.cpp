@@ -73,8 +73,10 @@ void add_convert(const Command& app, Action& action) {
                     "Type of the weights: f32, f16, bf16, q8_0 or q4_0; as they are where not "
                     "given")
         .one_of({"f32", "f16", "bf16", "q8_0", "q4_0"});
-    command.add_option("--tokenizer", options->shared.tokenizer,
-                       "tokenizer.json, tokenizer.bin or a GGUF file, where the model has none");
+    command
+        .add_option("--tokenizer", options->shared.tokenizer,
+                    "tokenizer.json, tokenizer.bin or a GGUF file, where the model has none")
+        .shown_as("FILE");
     add_ignore_key_option(command, options->shared);
     command.add_flag("--force", options->force,
                      "Replace files that are there beside the one that is named");

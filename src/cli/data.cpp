@@ -170,16 +170,22 @@ void add_pack(const Command& data, Action& action) {
     auto options = std::make_shared<PackCommand>();
     train::PackOptions& pack_options = options->pack;
     const Command command = data.add_subcommand("pack", "Texts as token shards, for training");
-    command.add_option("--data", pack_options.data, "Text files, folders or globs").required();
+    command.add_option("--data", pack_options.data, "Text files, folders or globs")
+        .required()
+        .shown_as("PATH");
     command
         .add_option("--tokenizer", pack_options.tokenizer,
                     "A tokenizer.json or its folder, or a GGUF file")
-        .required();
-    command.add_option("--out", pack_options.out, "The folder to write").required();
+        .required()
+        .shown_as("PATH");
+    command.add_option("--out", pack_options.out, "The folder to write")
+        .required()
+        .shown_as("FOLDER");
     command.add_flag("--force", pack_options.force, "Replace a data folder that is there");
     command
         .add_option("--split", pack_options.split,
                     "What stands between documents; '' makes each file one. \\n and \\t work")
+        .shown_as("WORDS")
         .shows_default();
     const Option val =
         command
@@ -191,6 +197,7 @@ void add_pack(const Command& data, Action& action) {
     command
         .add_option("--val-data", pack_options.val_data,
                     "Texts of their own for validation instead")
+        .shown_as("PATH")
         .excludes(val)
         .excludes(val_docs);
     val_docs.excludes(val);
@@ -198,13 +205,13 @@ void add_pack(const Command& data, Action& action) {
     command.add_option("--shard-tokens", pack_options.shard_tokens, "Most tokens in one file")
         .range(std::uint64_t{1}, std::uint64_t{1} << 40)
         .shows_default();
-    command.add_option("--end", pack_options.end_token,
-                       "The token after every document; else the tokenizer's end of text");
+    command
+        .add_option("--end", pack_options.end_token,
+                    "The token after every document; else the tokenizer's end of text")
+        .shown_as("TOKEN");
     command.add_flag("--parse-special", pack_options.parse_special,
                      "Special tokens that the texts spell out become their ids");
-    command.add_option("--threads", options->shared.threads, "Threads; 0: all cores")
-        .range(0, 1024)
-        .shows_default();
+    add_threads_option(command, options->shared);
     add_json_option(command, options->shared);
     command.footer(
         "Examples:\n"
@@ -234,7 +241,9 @@ void add_data(const Command& app, Action& action) {
         .range(std::uint64_t{1}, std::uint64_t{1} << 40)
         .shows_default();
     command.add_option("--seed", options->seed, "Same seed, same stories").shows_default();
-    command.add_option("--out", options->out, "The file to write; '-': standard output").required();
+    command.add_option("--out", options->out, "The file to write; '-': standard output")
+        .required()
+        .shown_as("FILE");
     add_json_option(command, options->shared);
     command.footer("Example:\n  millrace data storybook --stories 1000 --seed 1 --out stories.txt");
     command.callback([options, &action] {

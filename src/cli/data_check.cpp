@@ -6,11 +6,11 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/engine.h"
 #include "cli/json.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/error.h"
-#include "core/mapped_file.h"
 #include "story/story_check.h"
 
 namespace mr::cli {
@@ -52,14 +52,14 @@ Json census_json(const std::string& file, const story::StoryCensus& census) {
 }
 
 int check(const Options& options) {
-    const std::string text = read_text_file(options.file);
+    const InterruptGuard guard;
+    const std::string text = read_input(options.file);
     const auto stories = story::split_stories(text);
     if (stories.empty()) {
         throw Error::input({.file = options.file,
                             .problem = "has no story in it",
                             .remedy = "stories are separated by <|endoftext|>"});
     }
-    const InterruptGuard guard;
     ProgressLine line;
     const story::StoryCensus census =
         story::check_stories(stories, kMostListed, [&](std::uint64_t done, std::uint64_t total) {
@@ -101,7 +101,9 @@ void add_data_check(const Command& data, Action& action) {
     const Command command = data.add_subcommand(
         "check",
         "What share of the stories in a text is well-formed, and what is wrong with others");
-    command.add_option("file", options->file, "Stories, separated by <|endoftext|>")
+    command
+        .add_option("file", options->file,
+                    "Stories, separated by <|endoftext|>; '-' reads standard input")
         .required()
         .shown_as("FILE");
     command.add_option("--show", options->show, "How many bad stories to say the reasons of")

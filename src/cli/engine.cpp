@@ -77,6 +77,13 @@ LoadedModel load(const SharedOptions& options, const Wanted& wanted) {
         line.remove();
         err(fmt::format("note: {}\n", one_line(said)));
     }
+    if (wanted && options.ctx > model->spec.context) {
+        line.remove();
+        err(
+            fmt::format("note: --ctx {} is more than the {} positions that the model was trained "
+                        "for; what it writes beyond them may be worthless\n",
+                        options.ctx, model->spec.context));
+    }
     if (cuda && wanted) {
         ThreadPool pool(thread_count(options));
         loaded.weights = model::load_to_device(*model, pool, &loaded.ledger, line.callback());
@@ -160,7 +167,8 @@ std::string read_input(const std::string& path) {
                                          S_ISREG(status.st_mode) || S_ISDIR(status.st_mode));
     if (regular) return read_text_file(path);  // or its error
     if (path == "-") return read_all(STDIN_FILENO, "standard input");
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);  // a pipe: <(command)
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);     // a pipe: <(command), mkfifo
+    if (fd < 0 && InterruptGuard::pending()) throw Interrupted{};  // while it waited for a writer
     if (fd < 0) throw_unreadable(path);
     try {
         std::string text = read_all(fd, path);

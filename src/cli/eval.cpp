@@ -111,12 +111,14 @@ void add_eval(const Command& app, Action& action) {
     auto options = std::make_shared<Options>();
     const Command command = app.add_subcommand("eval", "Perplexity of a text");
     add_model_options(command, options->shared);
-    command.add_option("--text", options->text, "The text file; '-' reads standard input")
-        .required();
-    command.add_option("--split", options->eval.split,
-                       "Where one document ends and another begins");
-    command.add_option("--limit", options->eval.limit, "Documents to read, at most; 0: all")
-        .range(0, 1 << 30);
+    command.add_option("--text", options->text, "The text; '-' reads standard input")
+        .required()
+        .shown_as("FILE");
+    command.add_option("--split", options->eval.split, "Where one document ends and another begins")
+        .shown_as("WORDS");
+    command.add_option("--limit", options->eval.limit, "At most N documents; 0: all")
+        .range(0, 1 << 30)
+        .shows_default();
     command.add_flag("--ends", options->eval.ends,
                      "Predict the end of each document, too, as a probability of it has to; for "
                      "stories of 'data storybook' the distance to their entropy is told");

@@ -355,7 +355,8 @@ void add_info(const Command& app, Action& action) {
     add_model_options(command, options->shared);
     add_engine_options(command, options->shared);
     command.add_option("--batch", options->batch, "Sequences at a time, for the memory plan")
-        .range(1, 65536);
+        .range(1, 65536)
+        .shows_default();
     add_json_option(command, options->shared);
     command.footer(
         "Examples:\n  millrace info\n  millrace info model.gguf --ctx 8192 --batch 4\n"

@@ -21,6 +21,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
+// The group of options that say where and in how much memory to compute.
+constexpr const char* kMachine = "Machine";
+
 struct Switch {
     const char* word;
     bool Disabled::*off;
@@ -61,13 +64,19 @@ void add_disabled(Disabled& to, const char* where, std::string_view list) {
 }  // namespace
 
 void add_model_options(const Command& command, SharedOptions& options) {
-    command.add_option(
-        "model", options.model,
-        "A GGUF file, a Hugging Face folder, a llama2.c .bin, or random:SHAPE[:TYPE]; "
-        "the bundled model where none is given");
-    command.add_option("--tokenizer", options.tokenizer,
-                       "tokenizer.json, tokenizer.bin or a GGUF file, where the model has none");
+    command
+        .add_option("-m,--model,model", options.model,
+                    "A GGUF file, a Hugging Face folder, a llama2.c .bin, or random:SHAPE[:TYPE]; "
+                    "the bundled model where none is given")
+        .shown_as("MODEL");
+    command.group("Model");
+    command
+        .add_option("--tokenizer", options.tokenizer,
+                    "tokenizer.json, tokenizer.bin or a GGUF file, where the model has none")
+        .shown_as("FILE")
+        .rare();
     add_ignore_key_option(command, options);
+    command.group(kOptions);
 }
 
 void add_ignore_key_option(const Command& command, SharedOptions& options) {
@@ -76,45 +85,65 @@ void add_ignore_key_option(const Command& command, SharedOptions& options) {
                     "A key of the model's configuration that the engine does not know and passes "
                     "over; may be repeated")
         .repeatable()
-        .shown_as("KEY");
+        .shown_as("KEY")
+        .rare();
 }
 
 void add_machine_options(const Command& command, SharedOptions& options) {
-    command.add_option("--device", options.device, "auto, cpu or cuda")
+    command.group(kMachine);
+    command.add_option("--device", options.device, "Where to compute; auto: on the GPU if it can")
         .from_environment("MILLRACE_DEVICE")
         .one_of({"auto", "cpu", "cuda"})
         .shows_default();
-    command.add_option("--threads", options.threads, "Threads to compute with; 0: all cores")
-        .range(0, 1024);
+    add_threads_option(command, options);
+    command.group(kOptions);
+}
+
+void add_threads_option(const Command& command, SharedOptions& options) {
+    command.group(kMachine);
+    command.add_option("-t,--threads", options.threads, "N threads of the CPU; 0: all cores")
+        .range(0, 1024)
+        .shows_default();
+    command.group(kOptions);
 }
 
 void add_engine_options(const Command& command, SharedOptions& options) {
     add_machine_options(command, options);
+    command.group(kMachine);
     command
-        .add_option("--ctx", options.ctx,
-                    "Positions of context that one sequence has; 0: as many as the model has")
-        .range(std::int64_t{0}, (std::int64_t{1} << 30) - 1);
+        .add_option("-c,--ctx", options.ctx,
+                    "N positions of context for a sequence; 0: as many as the model has")
+        .range(std::int64_t{0}, (std::int64_t{1} << 30) - 1)
+        .shows_default();
     command
         .add_option("--pool", options.pool,
                     "Tokens that the KV cache holds, over all sequences; 0: what fits, at most "
                     "every sequence's context")
-        .range(std::int64_t{0}, std::int64_t{1} << 40);
-    command
-        .add_option("--kv-type", options.kv_type, "Type of the KV cache: f32, f16, bf16 (on a GPU)")
+        .range(std::int64_t{0}, std::int64_t{1} << 40)
+        .shows_default()
+        .rare();
+    command.add_option("--kv-type", options.kv_type, "Type of the KV cache; bf16 on a GPU alone")
         .one_of({"auto", "f32", "f16", "bf16"})
-        .shows_default();
-    command.add_flag("--check-nan", options.check_nan,
-                     "Stop at the first NaN or infinity and name the layer where it appeared: to "
-                     "find damaged weights and overflow; slower");
+        .shows_default()
+        .rare();
+    command
+        .add_flag("--check-nan", options.check_nan,
+                  "Stop at the first NaN or infinity and name the layer where it appeared: to find "
+                  "damaged weights and overflow; slower")
+        .rare();
+    command.group(kOptions);
 }
 
 void add_disable_option(const Command& command, SharedOptions& options) {
+    command.group(kMachine);
     command
         .add_option("--disable", options.disable,
                     fmt::format("Switch parts off, to see what they are worth: a list of {}, as in "
                                 "fuse,graph (docs/cuda-engine.md)",
                                 known_switches()))
-        .shown_as("LIST");
+        .shown_as("LIST")
+        .rare();
+    command.group(kOptions);
 }
 
 void add_json_option(const Command& command, SharedOptions& options) {

@@ -46,6 +46,7 @@ void add_engine_options(const Command& command, SharedOptions& options);
 void add_disable_option(const Command& command, SharedOptions& options);
 // --device, --threads alone
 void add_machine_options(const Command& command, SharedOptions& options);
+void add_threads_option(const Command& command, SharedOptions& options);  // --threads alone
 void add_json_option(const Command& command, SharedOptions& options);
 
 // Whether to compute on the GPU. Throws Error (device) where it was asked for and is not to be had.

@@ -9,6 +9,7 @@
 #include "cli/engine.h"
 #include "cli/json.h"
 #include "cli/options.h"
+#include "cli/prompt_input.h"
 #include "cli/sampling.h"
 #include "cli/terminal.h"
 #include "core/output_file.h"
@@ -27,13 +28,14 @@ namespace {
 struct Options {
     SharedOptions shared;
     std::string prompt;
+    bool prompt_given = false;
     decode::GenerateOptions generate;
     std::string trace, html;
 };
 
 int profile(Options options) {
     const InterruptGuard guard;
-    const std::string prompt = options.prompt == "-" ? read_input("-") : options.prompt;
+    const std::string prompt = prompt_text(options.prompt, options.prompt_given);
     // What cannot be written is better known before the run than after it.
     for (const std::string& path : {options.trace, options.html}) {
         if (!path.empty()) {
@@ -120,12 +122,20 @@ void add_profile(const Command& app, Action& action) {
     const Command command = app.add_subcommand(
         "profile", "Run a prompt and show where the time and the bytes went, stage by stage");
     add_model_options(command, options->shared);
-    command.add_option("-p,--prompt", options->prompt,
-                       "What to continue; '-' reads standard input");
-    command.add_option("--trace", options->trace,
-                       "Write a trace for Perfetto or chrome://tracing to this file (JSON)");
-    command.add_option("--html", options->html,
-                       "Write a page with the timeline and the roofline to this file");
+    const Option prompt =
+        command
+            .add_option("-p,--prompt", options->prompt,
+                        "What to continue; '-': standard input, which is also the prompt where it "
+                        "is a pipe and -p is not given")
+            .shown_as("WORDS");
+    command
+        .add_option("--trace", options->trace,
+                    "Write a trace for Perfetto or chrome://tracing to this file (JSON)")
+        .shown_as("FILE");
+    command
+        .add_option("--html", options->html,
+                    "Write a page with the timeline and the roofline to this file")
+        .shown_as("FILE");
     add_sampling_options(command, options->generate);
     add_engine_options(command, options->shared);
     add_disable_option(command, options->shared);
@@ -135,7 +145,8 @@ void add_profile(const Command& app, Action& action) {
         "  millrace profile -p \"Once upon a time\" --trace out.json\n"
         "  millrace profile model.gguf -p \"Hello\" -n 64 --html out.html\n"
         "How to read the table: docs/observe.md.");
-    command.callback([options, command, &action] {
+    command.callback([=, &action] {
+        options->prompt_given = prompt.given();
         if (!command.given("--seed")) options->generate.sampling.seed = fresh_seed();
         action = [options] { return profile(*options); };
     });

@@ -12,11 +12,12 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/parser.h"
 #include "cli/terminal.h"
+#include "cli/version.h"
 #include "core/error.h"
 #include "core/mapped_file.h"
 #include "core/out_of_memory.h"
-#include "millrace/millrace.h"
 
 namespace mr::cli {
 namespace {
@@ -35,67 +36,87 @@ int fail(int code, std::string_view message) {
     return code;
 }
 
-// Insertions, deletions and replacements between two words.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-    std::vector<std::size_t> row(b.size() + 1);
-    for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-    for (std::size_t i = 1; i <= a.size(); ++i) {
-        std::size_t diagonal = row[0];
-        row[0] = i;
-        for (std::size_t j = 1; j <= b.size(); ++j) {
-            const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-            diagonal = row[j];
-            row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-        }
-    }
-    return row[b.size()];
-}
-
 // CLI11 would call a misspelt command an unexpected argument; a person wants the right one named.
-void check_command(const CLI::App& app, std::string_view word) {
-    std::string nearest;
-    std::size_t best = std::max<std::size_t>(2, word.size() / 2) + 1;
-    for (const CLI::App* command : app.get_subcommands({})) {
-        if (word == command->get_name()) return;
-        const std::size_t distance = edit_distance(word, command->get_name());
-        if (distance < best) {
-            best = distance;
-            nearest = command->get_name();
-        }
+void check_command(const CommandOutline& of, std::string_view word) {
+    std::vector<std::string> known;
+    for (const CommandOutline& command : of.commands) {
+        if (word == command.name) return;
+        if (!command.hidden) known.push_back(command.name);
     }
+    const std::string near = nearest(word, known);
     throw Error::usage({.field = "command",
                         .value = one_line(word),
                         .problem = "there is no such command",
-                        .remedy = nearest.empty()
-                                      ? "'millrace --help' lists them"
-                                      : fmt::format("did you mean 'millrace {}'?", nearest)});
+                        .remedy = near.empty()
+                                      ? fmt::format("'{} --help' lists them", of.path)
+                                      : fmt::format("did you mean '{} {}'?", of.path, near)});
+}
+
+// Words that the command cannot place. Of an option that it does not have, the nearest is named.
+std::string describe_extras(const CommandOutline& command, const std::vector<std::string>& words) {
+    for (const std::string& word : words) {
+        if (!word.starts_with('-') || word.size() < 2) continue;
+        const std::string name = word.substr(0, word.find('='));
+        std::vector<std::string> known;
+        for (const OptionOutline& option : command.options) {
+            for (const std::string& other : option.names()) {
+                if (other.starts_with("--")) known.push_back(other.substr(2));
+            }
+        }
+        const std::string near =
+            nearest(std::string_view(name).substr(name[1] == '-' ? 2 : 1), known);
+        return fmt::format("{}: there is no such option{}", one_line(name),
+                           near.empty() ? "" : fmt::format("; did you mean --{}?", near));
+    }
+    std::string problem = "not expected:";
+    for (const std::string& word : words) problem += " " + one_line(word);
+    return problem;
 }
 
 // What was wrong with the arguments, and whose help says more.
 std::string describe(const CLI::App& app, const CLI::ParseError& error) {
     const CLI::App* command = &app;
-    std::string path;
+    std::string path = app.get_name();
     while (!command->get_subcommands().empty()) {
         command = command->get_subcommands().front();
-        path += command->get_name() + " ";
+        path += " " + command->get_name();
     }
     std::string problem = one_line(error.what());
-    if (dynamic_cast<const CLI::ExtrasError*>(&error)) {  // which has them from the back
-        problem = "not expected:";
-        for (const std::string& word : app.remaining(true)) problem += " " + one_line(word);
+    if (dynamic_cast<const CLI::ArgumentMismatch*>(&error)) {  // "--tokens: 1 required N missing"
+        constexpr std::string_view kRequired = ": 1 required ";
+        const std::size_t at = problem.find(kRequired), end = problem.rfind(" missing");
+        if (at != std::string::npos && end != std::string::npos) {
+            const std::size_t value = at + kRequired.size();
+            problem = fmt::format("{}: needs a value ({})", problem.substr(0, at),
+                                  problem.substr(value, end - value));
+        }
+    }
+    if (const std::size_t at = problem.find(": At Most 1 required"); at != std::string::npos) {
+        problem = problem.substr(0, at) + ": is given more than once";
     }
     if (const auto kinds = command->get_subcommands({}); command != &app && !kinds.empty()) {
+        const std::vector<std::string> words = app.remaining(true);
+        if (!words.empty() && !words[0].starts_with('-')) {
+            check_command(outline_of(*command, path), words[0]);
+        }
         problem = "what to do is missing:";
         for (const CLI::App* kind : kinds) problem += " " + kind->get_name();
+    } else if (const std::vector<std::string> words = app.remaining(true); !words.empty()) {
+        // Where something is also missing, this is why: it was misspelt.
+        if (!dynamic_cast<const CLI::ValidationError*>(&error)) {
+            problem = describe_extras(outline_of(*command, path), words);
+        }
     }
-    return fmt::format("{}; 'millrace {}--help' shows the options", problem, path);
+    if (problem.ends_with('?')) return problem;
+    return fmt::format("{}; '{} --help' shows the options", problem, path);
 }
 
 int run_main(int argc, char** argv) {
     CLI::App app{"Millrace runs transformer language models, and shows where every byte went."};
     app.name("millrace");
+    set_help(app);
     app.footer(kExamples);
-    app.set_version_flag("--version", fmt::format("millrace {}", millrace::version()));
+    app.set_version_flag("--version", version_line(), "Version, commit, compiler and CUDA");
     app.require_subcommand(0, 1);
     Action action;
     const Command program(app);
@@ -110,6 +131,7 @@ int run_main(int argc, char** argv) {
     add_tokenizer(program, action);
     add_train(program, action);
     add_data(program, action);
+    add_completion(program, action);
 
     // `millrace help run` is `millrace run --help`.
     std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
@@ -117,7 +139,7 @@ int run_main(int argc, char** argv) {
         words.erase(words.begin());
         words.emplace_back("--help");
     }
-    if (!words.empty() && !words[0].starts_with('-')) check_command(app, words[0]);
+    if (!words.empty() && !words[0].starts_with('-')) check_command(program.outline(), words[0]);
     try {
         std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
         app.parse(words);

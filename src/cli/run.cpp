@@ -14,8 +14,10 @@
 #include "cli/engine.h"
 #include "cli/json.h"
 #include "cli/options.h"
+#include "cli/prompt_input.h"
 #include "cli/sampling.h"
 #include "cli/terminal.h"
+#include "core/error.h"
 #include "decode/prompt.h"
 #include "decode/scheduler.h"
 #include "observe/device_bandwidth.h"
@@ -30,6 +32,7 @@ namespace {
 struct RunOptions {
     SharedOptions shared;
     std::string prompt;
+    bool prompt_given = false;
     std::string prompt_file;
     decode::GenerateOptions generate;
     int count = 1;  // texts, each with the next seed
@@ -39,9 +42,23 @@ struct RunOptions {
     bool roofline = false;
 };
 
-std::string prompt_text(const RunOptions& options) {
-    if (!options.prompt_file.empty()) return read_input(options.prompt_file);
-    return options.prompt == "-" ? read_input("-") : options.prompt;
+Json logprobs_json(const decode::Generated& made, const text::Tokenizer* tokenizer) {
+    const auto entry = [&](std::int32_t id, double logprob) {
+        Json json = {{"id", id}};
+        if (tokenizer) json["token"] = tokenizer->piece(id);
+        json["logprob"] = logprob;
+        return json;
+    };
+    Json list = Json::array();
+    for (std::size_t i = 0; i < made.logprobs.size(); ++i) {
+        Json json = entry(made.ids[i], made.logprobs[i].logprob);
+        json["top"] = Json::array();
+        for (const decode::TokenLogprob& other : made.logprobs[i].top) {
+            json["top"].push_back(entry(other.id, other.logprob));
+        }
+        list.push_back(std::move(json));
+    }
+    return list;
 }
 
 void print_json(const decode::Generated& made, const std::string& prompt,
@@ -56,6 +73,9 @@ void print_json(const decode::Generated& made, const std::string& prompt,
                  {"stop_reason", decode::stop_reason_name(made.reason)},
                  {"seed", seed},
                  {"threads", engine.options().threads}};
+    if (!made.logprobs.empty()) {
+        json["logprobs"] = logprobs_json(made, engine.model().tokenizer.get());
+    }
     if (alone) {
         json.update(observe::report_json(report));
         json["ledger"] = {{"load", observe::ledger_json(loading)},
@@ -112,7 +132,9 @@ constexpr int kMostTexts = 256;
 
 int run(const Command& command, RunOptions options) {
     const InterruptGuard guard;
-    const std::string prompt = prompt_text(options);
+    const std::string prompt = options.prompt_file.empty()
+                                   ? prompt_text(options.prompt, options.prompt_given)
+                                   : read_input(options.prompt_file);
     std::vector<std::int32_t> ids;
     const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
         use_advice(command, model.generation, options.generate);
@@ -189,7 +211,7 @@ int run(const Command& command, RunOptions options) {
             err(fmt::format("\n{}", observe::roofline_table(r)));
         }
     }
-    if (!options.quiet) {
+    if (options.shared.json ? options.verbose : !options.quiet) {
         err(fmt::format("{}; seed {}\n",
                         observe::summary_line(report, observe::place_of(engine->options().cuda)),
                         options.count == 1
@@ -211,11 +233,19 @@ void add_run(const Command& app, Action& action) {
     const Command command =
         app.add_subcommand("run", "Continue a prompt; text streams as it is made");
     add_model_options(command, options->shared);
-    const Option prompt = command.add_option("-p,--prompt", options->prompt,
-                                             "What to continue; '-' reads standard input");
+    command.group("Prompt");
+    const Option prompt =
+        command
+            .add_option("-p,--prompt", options->prompt,
+                        "What to continue; '-': standard input, which is also the prompt where it "
+                        "is a pipe and -p is not given")
+            .shown_as("WORDS");
     command.add_option("--prompt-file", options->prompt_file, "A file to continue")
+        .shown_as("FILE")
         .excludes(prompt);
+    command.group(kOptions);
     add_sampling_options(command, options->generate);
+    command.group("Output");
     command
         .add_option(
             "--count", options->count,
@@ -224,19 +254,34 @@ void add_run(const Command& app, Action& action) {
                 story::kStorySeparator))
         .range(1, 1 << 30)
         .shows_default();
+    const Option logprobs =
+        command
+            .add_option("--logprobs", options->generate.logprobs,
+                        fmt::format("With --json: of every token the log-probability, and the N "
+                                    "(0 to {}) most probable ones, before temperature and "
+                                    "truncation",
+                                    decode::kMostLogprobs))
+            .range(0, decode::kMostLogprobs);
     command.add_flag("--no-echo", options->no_echo, "Print what is made, without the prompt");
     command.add_flag("-q,--quiet", options->quiet, "No summary after the text");
-    command.add_flag("-v,--verbose", options->verbose, "After the text, where the time went by op");
+    command.add_flag("-v,--verbose", options->verbose,
+                     "After the text, where the time went by op; with --json on standard error");
     command.add_flag("--roofline", options->roofline,
                      "After the text, every stage beside what this machine can do at most");
-    add_engine_options(command, options->shared);
     add_json_option(command, options->shared);
+    add_engine_options(command, options->shared);
     command.footer(
         "Examples:\n"
         "  millrace run -p \"Once upon a time\"\n"
         "  millrace run model.gguf -p \"Hello\" -n 200 --temp 0.8 --top-k 40 --top-p 0.9 --seed 7\n"
-        "  cat question.txt | millrace run model.gguf -p - --temp 0 --stop '###'");
-    command.callback([options, command, &action] {
+        "  cat question.txt | millrace run model.gguf --temp 0 --stop '###'");
+    command.callback([=, &action] {
+        options->prompt_given = prompt.given();
+        if (logprobs.given() && !options->shared.json) {
+            throw Error::usage({.field = "--logprobs",
+                                .problem = "is a part of the JSON output",
+                                .remedy = "add --json"});
+        }
         if (!command.given("--seed")) options->generate.sampling.seed = fresh_seed();
         action = [options, command] { return run(command, *options); };
     });

@@ -8,12 +8,15 @@ namespace mr::cli {
 void add_sampling_options(const Command& command, decode::GenerateOptions& options) {
     constexpr int kMost = std::numeric_limits<int>::max();
     ops::SampleParams& sampling = options.sampling;
+    command.group("Sampling");
     command
-        .add_option("-n,--tokens", options.max_tokens,
-                    "Tokens to make, at most; -1: until the context is full")
+        .add_option("-n,--tokens,--max-tokens", options.max_tokens,
+                    "At most N tokens; -1: until the context is full")
         .range(-1, kMost)
         .shows_default();
-    command.add_option("--temp", sampling.temperature, "Temperature; 0: always the most probable")
+    command
+        .add_option("--temp,--temperature", sampling.temperature,
+                    "Temperature; 0: always the most probable")
         .range(0.0, 100.0)
         .shows_default();
     command.add_option("--top-k", sampling.top_k, "Choose among so many; 0: all")
@@ -26,7 +29,8 @@ void add_sampling_options(const Command& command, decode::GenerateOptions& optio
         .add_option("--min-p", sampling.min_p,
                     "... that have this share of the most probable one's; 0: all")
         .range(0.0, 1.0)
-        .shows_default();
+        .shows_default()
+        .rare();
     command
         .add_option("--repeat-penalty", sampling.repeat_penalty,
                     "Above 1: recent tokens become less probable")
@@ -36,11 +40,14 @@ void add_sampling_options(const Command& command, decode::GenerateOptions& optio
         .add_option("--repeat-window", options.repeat_window,
                     "Tokens the repetition penalty looks back")
         .range(0, kMost)
-        .shows_default();
+        .shows_default()
+        .rare();
     command.add_option("--seed", sampling.seed, "Same seed, same text; drawn anew where not given");
     command.add_option("--stop", options.stop, "Stop before this text; may be given several times")
-        .repeatable();
-    command.add_flag("--ignore-eos", options.ignore_end, "Go on past the end of the text");
+        .repeatable()
+        .shown_as("WORDS");
+    command.add_flag("--ignore-eos", options.ignore_end, "Go on past the end of the text").rare();
+    command.group(kOptions);
 }
 
 void use_advice(const Command& command, const model::Generation& advice,

@@ -116,11 +116,14 @@ void add_tokenize(const Command& app, Action& action) {
     const Command command =
         app.add_subcommand("tokenize", "A text as token ids and pieces, and back");
     add_model_options(command, options->shared);
-    const Option text = command.add_option("--text", options->text, "The text");
-    const Option file = command.add_option("--file", options->file,
-                                           "A file with the text; '-' reads standard input");
+    const Option text = command.add_option("--text", options->text, "The text").shown_as("WORDS");
+    const Option file =
+        command
+            .add_option("--file", options->file, "A file with the text; '-' reads standard input")
+            .shown_as("FILE");
     const Option decode =
-        command.add_option("--decode", options->decode, "Token ids to turn back into text");
+        command.add_option("--decode", options->decode, "Token ids to turn back into text")
+            .shown_as("IDS");
     text.excludes(file).excludes(decode);
     file.excludes(decode);
     command.add_flag("--ids", options->ids_only, "Print the ids on one line, nothing else");

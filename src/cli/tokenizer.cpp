@@ -135,23 +135,26 @@ void add_tokenizer(const Command& app, Action& action) {
     tokenizer.require_subcommand();
     const Command command =
         tokenizer.add_subcommand("train", "A byte-level BPE tokenizer of your own texts");
-    command.add_option("--data", options->data, "Text files, folders or globs").required();
+    command.add_option("--data", options->data, "Text files, folders or globs")
+        .required()
+        .shown_as("PATH");
     command
         .add_option("--vocab", options->bpe.vocab, "How many tokens, bytes and specials among them")
         .shows_default();
-    command.add_option("--out", options->out, "The folder to write tokenizer.json into").required();
+    command.add_option("--out", options->out, "The folder to write tokenizer.json into")
+        .required()
+        .shown_as("FOLDER");
     command.add_flag("--force", options->force, "Replace a tokenizer that is there");
     command
         .add_option("--special", options->bpe.special,
                     "Special tokens; the first ends a text. Where the texts spell them out, they "
                     "end a word")
+        .shown_as("WORDS")
         .shows_default();
     command.add_option("--min-count", options->bpe.min_count, "Merge no pair that is rarer")
         .range(std::uint64_t{1}, std::uint64_t{1} << 60)
         .shows_default();
-    command.add_option("--threads", options->shared.threads, "Threads; 0: all cores")
-        .range(0, 1024)
-        .shows_default();
+    add_threads_option(command, options->shared);
     add_json_option(command, options->shared);
     const char* example =
         "Example:\n  millrace tokenizer train --data stories.txt --vocab 2048 --out tok/";

@@ -306,46 +306,61 @@ void add_train(const Command& app, Action& action) {
              }});
         return c.add_option(name, t.*member, about);
     };
+    c.group("A new model");
     of_model("--model", t.model.family, "llama, mistral, qwen2, qwen3, gpt2 or gpt-neox")
+        .shown_as("FAMILY")
         .shows_default();
     of_model("--dim", t.model.dim, "Width of the residual stream").shows_default();
     of_model("--layers", t.model.layers, "Layers").shows_default();
     of_model("--heads", t.model.heads, "Attention heads").shows_default();
     of_model("--kv-heads", t.model.kv_heads, "Heads of keys and values; default: --heads");
-    of_model("--head-dim", t.model.head_dim, "Size of a head; default: --dim / --heads");
+    of_model("--head-dim", t.model.head_dim, "Size of a head; default: --dim / --heads").rare();
     of_model("--hidden", t.model.hidden, "Width of the MLP; default: the family's usual");
     of_model("--context", t.model.context, "Positions of the model; default: --seq");
-    of_model("--tied", t.model.tied, "yes or no: the LM head is the embedding table");
-    of_new_run("--init", t.init, "A MODEL to go on from, instead of a new one");
-    changed("--data", &train::TrainOptions::data, "A folder made by 'millrace data pack'");
-    of_new_run("--out", t.out, "The run's folder: checkpoints, metrics.jsonl, report.html");
+    of_model("--tied", t.model.tied, "Whether the LM head is the embedding table")
+        .one_of({"yes", "no"})
+        .rare();
+    c.group("The run");
+    of_new_run("--init", t.init, "A model to go on from, instead of a new one").shown_as("MODEL");
+    changed("--data", &train::TrainOptions::data, "A folder made by 'millrace data pack'")
+        .shown_as("FOLDER");
+    of_new_run("--out", t.out, "The run's folder: checkpoints, metrics.jsonl, report.html")
+        .shown_as("FOLDER");
     c.add_option("--resume", options->resume,
-                 "Go on with this run from its newest checkpoint, bit for bit");
+                 "Go on with this run from its newest checkpoint, bit for bit")
+        .shown_as("RUN");
     changed("--steps", &train::TrainOptions::steps, "Steps of the optimizer").shows_default();
     of_new_run("--batch", t.batch, "Sequences of a pass").shows_default();
     of_new_run("--seq", t.seq, "Tokens of a sequence").shows_default();
     of_new_run("--accumulate", t.accumulate, "Passes of a step").shows_default();
+    add_json_option(c, options->shared);
+    c.group("The optimizer");
     of_new_run("--lr", t.lr, "Learning rate after the warm-up").shows_default();
     of_new_run("--min-lr", t.min_lr, "... at the end; default: --lr / 10");
     of_new_run("--warmup", t.warmup, "Steps in which it rises; default: a twentieth");
-    of_new_run("--schedule", t.schedule, "cosine, wsd (warm up, stay, decay) or constant")
+    of_new_run("--schedule", t.schedule, "wsd: warm up, stay, decay")
+        .one_of({"cosine", "wsd", "constant"})
         .shows_default();
     of_new_run("--decay", t.decay, "wsd: the last part of the steps, in which the rate falls")
         .shows_default();
     of_new_run("--weight-decay", t.weight_decay, "Of matrices, by AdamW").shows_default();
-    of_new_run("--beta1", t.beta1, "AdamW's").shows_default();
-    of_new_run("--beta2", t.beta2, "AdamW's").shows_default();
+    of_new_run("--beta1", t.beta1, "AdamW's").shows_default().rare();
+    of_new_run("--beta2", t.beta2, "AdamW's").shows_default().rare();
     of_new_run("--clip", t.clip, "Norm that gradients are brought down to; 0: none")
         .shows_default();
     of_new_run("--masters", t.masters,
-               "Type that matrices are kept in between steps: f32, or bf16, rounded by chance, "
-               "which on a GPU saves 4 bytes a parameter")
-        .shows_default();
+               "Type that matrices are kept in between steps; bf16, rounded by chance, saves 4 "
+               "bytes a parameter on a GPU")
+        .one_of({"f32", "bf16"})
+        .shows_default()
+        .rare();
     of_new_run("--seed", t.seed, "Of the weights, the order of the data, and bf16 masters' chances")
         .shows_default();
     changed("--max-skips", &train::TrainOptions::max_skips,
             "Steps in a row without a finite gradient before the run stops")
-        .shows_default();
+        .shows_default()
+        .rare();
+    c.group("Checkpoints and looks at it");
     changed("--eval-every", &train::TrainOptions::eval_every,
             "Steps between validations; 0: at the end")
         .shows_default();
@@ -359,15 +374,17 @@ void add_train(const Command& app, Action& action) {
         .shows_default();
     changed("--sample-tokens", &train::TrainOptions::sample_tokens, "Length of a sample; 0: none")
         .shows_default();
-    changed("--prompt", &train::TrainOptions::prompt, "What samples begin with");
+    changed("--prompt", &train::TrainOptions::prompt, "What samples begin with").shown_as("WORDS");
     changed("--keep", &train::TrainOptions::keep, "Checkpoints that stay; 0: all").shows_default();
+    c.group("Machine");
     changed("--recompute", &train::TrainOptions::recompute,
-            "What is made again in the backward, to save memory: none, light or full")
+            "What is made again in the backward, to save memory")
+        .one_of({"none", "light", "full"})
         .shows_default();
     changed("--prefetch", &train::TrainOptions::prefetch, "Batches read ahead; 0: none")
-        .shows_default();
+        .shows_default()
+        .rare();
     add_machine_options(c, options->shared);
-    add_json_option(c, options->shared);
     c.footer(
         "Examples:\n"
         "  millrace train --model llama --dim 256 --layers 6 --heads 8 --kv-heads 4 --data data/ "

@@ -21,11 +21,37 @@ void Conversation::clear() {
     forgotten_ = 0;
 }
 
+void Conversation::set_system(std::string words) {
+    std::vector<text::ChatMessage> messages;
+    if (!words.empty()) messages.push_back({"system", std::move(words)});
+    messages.insert(messages.end(), messages_.begin() + static_cast<std::ptrdiff_t>(kept_),
+                    messages_.end());
+    take(std::move(messages));
+}
+
+void Conversation::restore(std::vector<text::ChatMessage> messages) {
+    take(std::move(messages));
+    forgotten_ = 0;
+}
+
+void Conversation::take(std::vector<text::ChatMessage> messages) {
+    const std::size_t kept = !messages.empty() && messages[0].role == "system" ? 1 : 0;
+    MR_CHECK((messages.size() - kept) % 2 == 0, "turns are whole");
+    // Templates look at the last message: as it will be when the next one comes.
+    messages.push_back({"user", ""});
+    static_cast<void>(writer_.encode(messages, true));
+    messages.pop_back();
+    messages_ = std::move(messages);
+    kept_ = kept;
+    dropped_.clear();
+}
+
 std::vector<std::int32_t> Conversation::encode() const { return writer_.encode(messages_, true); }
 
 // A turn is a question and its answer.
 void Conversation::forget_oldest() {
     const auto first = messages_.begin() + static_cast<std::ptrdiff_t>(kept_);
+    dropped_.push_back(first->content);
     messages_.erase(first, first + 2);
     ++forgotten_;
 }
@@ -35,6 +61,7 @@ Generated Conversation::answer(const std::string& message, GenerateOptions optio
     const std::vector<text::ChatMessage> before = messages_;
     const int forgotten_before = forgotten_;
     messages_.push_back({"user", message});
+    dropped_.clear();
     try {
         // An eighth of the context stays free for the answer, as long as there is a turn to forget.
         const std::int64_t context = engine_.options().context;
@@ -49,6 +76,7 @@ Generated Conversation::answer(const std::string& message, GenerateOptions optio
         if (made.reason == StopReason::cancelled && made.ids.empty()) {
             messages_ = before;  // cancelled before there was an answer
             forgotten_ = forgotten_before;
+            dropped_.clear();
             return made;
         }
         messages_.push_back({"assistant", made.text});
@@ -56,6 +84,7 @@ Generated Conversation::answer(const std::string& message, GenerateOptions optio
     } catch (...) {
         messages_ = before;  // a turn that failed was none
         forgotten_ = forgotten_before;
+        dropped_.clear();
         throw;
     }
 }

@@ -27,14 +27,22 @@ class Conversation {
     Generated answer(const std::string& message, GenerateOptions options,
                      const Session::OnText& on_text = {});
     void clear();
+    // Both throw Error (input) where the template refuses what they give, and leave all as it was.
+    // The system prompt from the next answer on; empty: none.
+    void set_system(std::string words);
+    // Goes on from these messages: a system message or none, then whole turns.
+    void restore(std::vector<text::ChatMessage> messages);
 
     const text::ChatWriter& writer() const { return writer_; }
     const std::vector<text::ChatMessage>& messages() const { return messages_; }
     int forgotten() const { return forgotten_; }
+    // The questions of the turns that the last answer() forgot, oldest first.
+    const std::vector<std::string>& dropped() const { return dropped_; }
 
   private:
     std::vector<std::int32_t> encode() const;
     void forget_oldest();
+    void take(std::vector<text::ChatMessage> messages);
 
     model::Engine& engine_;
     Session session_;
@@ -42,6 +50,7 @@ class Conversation {
     std::vector<text::ChatMessage> messages_;  // the system message first, where there is one
     std::size_t kept_ = 0;                     // messages that are never forgotten
     int forgotten_ = 0;
+    std::vector<std::string> dropped_;
 };
 
 }  // namespace mr::decode

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/ledger.h"
+#include "decode/logprobs.h"
 #include "observe/recorder.h"
 #include "ops/sample/sample.h"
 
@@ -20,6 +21,10 @@ struct GenerateOptions {
     int repeat_window = 64;         // how many of the last tokens the repetition penalty looks at
     std::vector<std::string> stop;  // generation ends before any of these; they are not printed
     bool ignore_end = false;        // go on past the end-of-text token
+    // Of every token its log-probability, and so many of the most probable ones (0: none of them);
+    // -1: nothing of that. Such a request runs alone, a pass at a time: the engine keeps the logits
+    // of its newest pass only. Its text has the bits that it has otherwise.
+    int logprobs = -1;
     // Asked before every pass and between parts of a long prompt; true ends the generation.
     std::function<bool()> cancelled;
     observe::Recorder* recorder = nullptr;  // where steps and their stages are written down
@@ -53,8 +58,9 @@ struct Phase {
 };
 
 struct Generated {
-    std::vector<std::int32_t> ids;  // without the prompt; with the end token where one came
-    std::vector<float> confidence;  // of each: its probability by the unfiltered softmax
+    std::vector<std::int32_t> ids;        // without the prompt; with the end token where one came
+    std::vector<float> confidence;        // of each: its probability by the unfiltered softmax
+    std::vector<DrawnLogprobs> logprobs;  // of each, where they were asked for
     std::string text;
     StopReason reason = StopReason::length;
     std::int64_t prompt_tokens = 0;

@@ -59,11 +59,13 @@ struct Scheduler::Request {
     bool refused = false;                  // on_text wants no more
     bool ended = false;
     std::exception_ptr error;
+    Tensor logits;  // that the newest draw was made from, on the host, where they were asked for
     Moment start = Moment::now(), first_token;
     Ledger ledger_before, ledger_prefilled;
     Generated out;
 
     bool prefilled() const { return done == static_cast<std::int64_t>(prompt.size()); }
+    bool wants_logits() const { return options.logprobs >= 0; }
 };
 
 Scheduler::Scheduler(model::Engine& engine, observe::Recorder* recorder, int most)
@@ -185,7 +187,12 @@ void Scheduler::heed_cancellations() {
 
 // First come, first served: one that does not fit yet is not overtaken.
 void Scheduler::admit() {
-    while (!waiting_.empty() && running_.size() < most_ && admit(*waiting_.front())) {
+    const auto may_run = [&](const Request& next) {
+        if (running_.empty()) return true;
+        if (next.wants_logits() || running_.front()->wants_logits()) return false;  // runs alone
+        return running_.size() < most_;
+    };
+    while (!waiting_.empty() && may_run(*waiting_.front()) && admit(*waiting_.front())) {
         running_.push_back(std::move(waiting_.front()));
         waiting_.pop_front();
     }
@@ -272,13 +279,15 @@ void Scheduler::add_pieces(std::int64_t budget) {
         if (!last) piece = (r.done + piece) / engine_.cut() * engine_.cut() - r.done;
         if (piece <= 0) return;
         budget -= piece;
-        items_.push_back({.seq = r.seq,
-                          .tokens = std::span(r.prompt).subspan(static_cast<std::size_t>(r.done),
-                                                                static_cast<std::size_t>(piece)),
-                          .logits = model::BatchItem::Logits::none,
-                          .form = r.form,
-                          .draw = last ? std::span<const model::Slot>(r.draws)
-                                       : std::span<const model::Slot>()});
+        const bool reads = last && r.wants_logits();  // and draws from them afterwards
+        items_.push_back(
+            {.seq = r.seq,
+             .tokens = std::span(r.prompt).subspan(static_cast<std::size_t>(r.done),
+                                                   static_cast<std::size_t>(piece)),
+             .logits = reads ? model::BatchItem::Logits::last : model::BatchItem::Logits::none,
+             .form = r.form,
+             .draw = last && !reads ? std::span<const model::Slot>(r.draws)
+                                    : std::span<const model::Slot>()});
         pieces_.emplace_back(&r, piece);
     }
 }
@@ -318,7 +327,7 @@ bool Scheduler::launch() {
             recorder_->begin_step(phase, tokens + static_cast<std::int64_t>(fed));
         }
         const double begin = recorder_ ? recorder_->now() : 0;
-        engine_.submit(items_);
+        keep_logits(engine_.submit(items_));
         if (const std::vector<Stage> stages = engine_.take_stages(); recorder_ && !stages.empty()) {
             recorder_->add_stages(stages, begin, engine_.stage_bytes() * stages.size());
         }
@@ -338,6 +347,14 @@ bool Scheduler::launch() {
         if (!request->ended && request->prefilled()) engine_.release(request->seq);
     }
     return fed > 0;
+}
+
+// Where a request asked for them, it runs alone: the pass had its row and no other.
+void Scheduler::keep_logits(Tensor logits) {
+    Request& r = *running_.front();
+    if (!r.wants_logits() || logits.rows() == 0) return;  // or a piece of a prompt, not its last
+    if (!pieces_.empty()) engine_.draw(logits, r.draws);
+    r.logits = engine_.to_host(logits);
 }
 
 // A piece of its prompt is on its way.
@@ -364,9 +381,9 @@ void Scheduler::launched(Request& r, std::int64_t piece) {
 // ---- what was drawn ---------------------------------------------------------------------------
 
 void Scheduler::read() {
-    const std::int64_t ahead = engine_.ahead();
     for (const RequestPtr& request : running_) {
         Request& r = *request;
+        const std::int64_t ahead = r.wants_logits() ? 0 : engine_.ahead();
         while (!r.ended && r.known < r.launched) {
             // Draws that keep the engine from running ahead are waited for, others are not.
             const bool due = r.launched - r.known > ahead || r.launched >= r.most;
@@ -398,6 +415,10 @@ void Scheduler::read_one(Request& r) {
     const std::int32_t token = drawn.id;
     r.out.ids.push_back(token);
     r.out.confidence.push_back(drawn.confidence);
+    if (r.wants_logits()) {
+        const std::span row(r.logits.f32(0), static_cast<std::size_t>(r.logits.dim(1)));
+        r.out.logprobs.push_back(logprobs_of(row, token, r.options.logprobs));
+    }
     const text::Tokenizer* tokenizer = engine_.model().tokenizer.get();
     const bool ends = (tokenizer && tokenizer->is_end_of_generation(token)) ||
                       engine_.model().generation.ends_at(token);

@@ -62,6 +62,7 @@ class Scheduler {
     bool reserve(Request& request, std::optional<model::KvCache::PageCopy>& copy);
     Request* leader_of(const Request& request) const;
     bool launch();
+    void keep_logits(Tensor logits);
     void add_pieces(std::int64_t budget);
     void launched(Request& request, std::int64_t piece);
     void read();

@@ -76,13 +76,13 @@ class Bench(driver.CliTest):
                         ("bench", "load", MODEL), ("profile", "-p", "Once")):
             self.fails(2, *command, "--disable", "fuse,frobnicate",
                        says=["--disable", "frobnicate", *words])
-            help_of = self.ok(*[part for part in command[:2] if part != "-p"], "--help").out
+            help_of = self.ok(*[part for part in command[:2] if part != "-p"], "--help-all").out
             self.assertIn("--disable LIST", help_of)
         self.fails(2, "bench", "decode", MODEL, "--disable", ",fuse", says=["--disable", *words])
         self.fails(2, "bench", "attention", "--disable", "fuse", says="resident-attention")
         # No other command has the option, and the seven that there were are gone.
         for command in ("run", "chat", "eval", "info"):
-            text = self.ok(command, "--help").out
+            text = self.ok(command, "--help-all").out
             self.assertNotIn("--disable", text, command)
             for word in words:
                 self.assertNotIn(f"--no-{word}", text, command)

@@ -66,7 +66,7 @@ class CheckNan(driver.CliTest):
         self.assertNotIn("check", ledger[0])
         self.assertGreater(ledger[1]["check"]["calls"], 0)
         for name in ("run", "chat", "eval"):
-            self.assertIn("--check-nan", self.ok(name, "--help").out)
+            self.assertIn("--check-nan", self.ok(name, "--help-all").out)
 
 
 if __name__ == "__main__":

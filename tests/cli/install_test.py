@@ -25,6 +25,9 @@ class Install(driver.CliTest):
         if (pathlib.Path(driver.BUILD) / "libmillrace_kernels.a").exists():  # built with nvcc
             self.assertTrue((prefix / "include" / "millrace" / "attention.h").exists())
             self.assertTrue(list(prefix.glob("lib*/**/libmillrace_kernels.a")))
+        for page in ("man/man1/millrace.1", "bash-completion/completions/millrace",
+                     "zsh/site-functions/_millrace", "fish/vendor_completions.d/millrace.fish"):
+            self.assertIn("decode", (prefix / "share" / page).read_text(), page)
         version = self.command(prefix / "bin" / "millrace", "--version")
         self.assertTrue(version.startswith("millrace "), version)
 

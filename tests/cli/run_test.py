@@ -145,8 +145,10 @@ class Run(driver.CliTest):
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 130, err)
-        self.assertIn(b"tok/s", err)
-        self.assertEqual(err.count(b"\n"), 1, err)
+        note, summary, end = err.split(b"\n")
+        self.assertIn(b"note: --ctx 200000", note)
+        self.assertIn(b"tok/s", summary)
+        self.assertEqual(end, b"")
 
     def test_a_reader_that_leaves_ends_it_quietly(self):
         process = subprocess.Popen(
@@ -155,7 +157,7 @@ class Run(driver.CliTest):
         os.read(process.stdout.fileno(), 10)
         process.stdout.close()
         self.assertEqual(process.wait(timeout=60), 0)
-        self.assertEqual(process.stderr.read(), b"")
+        self.assertRegex(process.stderr.read(), rb"^note: --ctx 200000 .*\n$")
         process.stderr.close()
 
     def test_full_output(self):

@@ -430,10 +430,14 @@ class TrainTest(driver.CliTest):
         self.assertIn("--seq 32", command[0])
         self.assertIn("--resume", command[1])
         self.assertIn(command[0], html.unescape((run / "report.html").read_text()))
-        names = set(re.findall(r"^ +(--[a-z0-9-]+)", self.ok("train", "--help").out, re.M))
-        self.assertGreater(len(names), 35)
-        for name in sorted(names - set(taken) - {"--help", "--resume", "--device", "--json"}):
-            self.fails(2, "train", "--resume", self.whole, name, "1", says=[name, "--resume"])
+        # Every option and what its value is called: N, or the words that it may be.
+        names = dict(re.findall(r"^ +(?:-\w, )?(--[a-z0-9-]+) (\S*)",
+                                self.ok("train", "--help-all").out, re.M))
+        self.assertGreater(len(names), 40)
+        for name in sorted(set(names) - set(taken) - {"--help", "--help-all", "--resume", "--device",
+                                                      "--json"}):
+            value = names[name].split("|")[0] if "|" in names[name] else "1"
+            self.fails(2, "train", "--resume", self.whole, name, value, says=[name, "--resume"])
         self.fails(2, "train", "--resume", self.whole, "--steps", "5", says=["--steps", "6"])
 
     def test_what_is_refused(self):

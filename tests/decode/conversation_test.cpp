@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
 #include "decode/prompt.h"
@@ -232,6 +233,57 @@ TEST(Prompt, AnEmptyOneBeginsAText) {
 
 TEST(Prompt, AModelWithoutTokenizerIsAnError) {
     EXPECT_THROW(encode_prompt(*reference("mistral"), "x"), Error);
+}
+
+TEST(Conversation, GoesOnFromMessagesThatAreGiven) {
+    const std::unique_ptr<model::Engine> engine = engine_of(reference("llama2"), 512);
+    Conversation first(*engine, "Be brief.");
+    first.answer("Hello", greedy(5));
+    const Generated want = first.answer("And you?", greedy(5));
+
+    Conversation other(*engine, "");
+    other.answer("Something else", greedy(3));
+    const auto& said = first.messages();
+    other.restore({said[0], said[1], said[2]});
+    EXPECT_EQ(other.answer("And you?", greedy(5)).ids, want.ids);
+    EXPECT_EQ(other.messages().size(), 5u);
+    other.clear();  // the system prompt that came with them stays
+    ASSERT_EQ(other.messages().size(), 1u);
+    EXPECT_EQ(other.messages()[0].content, "Be brief.");
+    other.restore({});
+    EXPECT_TRUE(other.messages().empty());
+}
+
+TEST(Conversation, TheSystemPromptCanBeSetAndTakenAway) {
+    const std::unique_ptr<model::Engine> engine = engine_of(reference("llama2"), 512);
+    Conversation with(*engine, "Be brief."), later(*engine, "");
+    const Generated without = later.answer("Hello", greedy(6));
+    later.clear();
+    later.set_system("Be brief.");
+    EXPECT_EQ(later.answer("Hello", greedy(6)).ids, with.answer("Hello", greedy(6)).ids);
+    later.set_system("Be long.");
+    ASSERT_EQ(later.messages().size(), 3u);  // the turn stays
+    EXPECT_EQ(later.messages()[0].content, "Be long.");
+    later.set_system("");
+    later.clear();
+    EXPECT_EQ(later.answer("Hello", greedy(6)).prompt_tokens, without.prompt_tokens);
+}
+
+TEST(Conversation, SaysWhatItForgot) {
+    const std::unique_ptr<model::Engine> engine = engine_of(reference("llama2"), 128);
+    Conversation chat(*engine, "");
+    std::vector<std::string> dropped;
+    for (int i = 0; i < 8; ++i) {
+        chat.answer("This is question number " + std::to_string(i) + ", of eight.", greedy(8));
+        dropped.insert(dropped.end(), chat.dropped().begin(), chat.dropped().end());
+    }
+    ASSERT_GT(dropped.size(), 1u);
+    EXPECT_EQ(static_cast<int>(dropped.size()), chat.forgotten());
+    for (std::size_t i = 0; i < dropped.size(); ++i) {
+        EXPECT_EQ(dropped[i], "This is question number " + std::to_string(i) + ", of eight.");
+    }
+    EXPECT_THROW(chat.answer(std::string(2000, 'x'), greedy(1)), Error);
+    EXPECT_TRUE(chat.dropped().empty());  // the turn that failed was none
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -177,6 +178,44 @@ void expect_as_alone(std::span<const Order> orders, const std::vector<decode::Ge
             << "the bits differ";
     }
     EXPECT_GT(whole, static_cast<int>(orders.size()) / 2);
+}
+
+// Every third request asks for log-probabilities, and runs alone among those that do not: all have
+// the bits they have alone, and what is said of a token is what it was drawn from.
+template <typename Fresh>
+void expect_logprobs(model::Engine& engine, const std::vector<Order>& orders, Fresh&& alone) {
+    std::vector<Order> asked = orders;
+    for (std::size_t i = 0; i < asked.size(); i += 3) {
+        asked[i].options.logprobs = static_cast<int>(i % 7);
+    }
+    const std::vector<decode::Generated> got = run_orders(engine, asked);
+    expect_as_alone(orders, got, alone);
+    std::size_t tokens = 0;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+        SCOPED_TRACE("request " + std::to_string(i));
+        const decode::GenerateOptions& options = asked[i].options;
+        ASSERT_EQ(got[i].logprobs.size(), options.logprobs < 0 ? 0 : got[i].ids.size());
+        for (std::size_t t = 0; t < got[i].logprobs.size(); ++t, ++tokens) {
+            const decode::DrawnLogprobs& drawn = got[i].logprobs[t];
+            const double confidence = got[i].confidence[t];
+            ASSERT_NEAR(std::exp(drawn.logprob), confidence, 1e-6 + 1e-4 * confidence);
+            ASSERT_EQ(drawn.top.size(), static_cast<std::size_t>(options.logprobs));
+            for (std::size_t k = 0; k < drawn.top.size(); ++k) {
+                const decode::TokenLogprob& other = drawn.top[k];
+                if (k > 0) {
+                    ASSERT_LE(other.logprob, drawn.top[k - 1].logprob);
+                }
+                if (other.id == got[i].ids[t]) {
+                    ASSERT_EQ(other.logprob, drawn.logprob);
+                }
+                const bool greedy = options.sampling.temperature == 0;
+                if (k == 0 && greedy && options.sampling.repeat_penalty == 1) {
+                    ASSERT_EQ(other.id, got[i].ids[t]);
+                }
+            }
+        }
+    }
+    ASSERT_GT(tokens, orders.size());
 }
 
 }  // namespace mr::test

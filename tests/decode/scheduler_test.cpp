@@ -144,6 +144,11 @@ TEST(Scheduler, RowsJoinAndLeaveInEveryPass) {
     test::expect_as_alone(orders, got, Fresh{});
 }
 
+TEST(Scheduler, LogprobsAreOfTheDrawsAndChangeNoBits) {
+    const auto orders = test::random_orders(60, 8, small_model()->spec.vocab, 120, 24, model::kCut);
+    test::expect_logprobs(*engine_of(6, 640, 2), orders, Fresh{});
+}
+
 TEST(Scheduler, RefusesWhatCanNeverRun) {
     const auto engine = engine_of(1);
     Scheduler scheduler(*engine);

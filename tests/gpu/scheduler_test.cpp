@@ -67,6 +67,12 @@ void a_thousand_sequences(DType type, int count) {
     }
 }
 
+TEST_F(GpuScheduler, LogprobsAreOfTheDrawsAndChangeNoBits) {
+    const test::OnDevice loaded = small_model(DType::bf16);
+    const auto orders = test::random_orders(60, 8, 2000, 330, 24, model::kCut);
+    test::expect_logprobs(*engine_of(loaded, 6, 4000), orders, Alone{engine_of(loaded, 1)});
+}
+
 TEST_F(GpuScheduler, AThousandSequencesHaveTheBitsTheyHaveAlone) {
     a_thousand_sequences(DType::bf16, 1000);
 }

@@ -141,6 +141,7 @@ void add_bench_attention(const Command& bench_app, Action& action) {
                         "[:TYPE]; TOKENS may be lengths of a packed batch, 300+700 (BATCH is 1); "
                         "MASK full, causal, block-causal/BLOCK, window/WINDOW[/SINKS]")
             .separated_by(',')
+            .shown_as("SHAPE")
             .excludes(shapes);
     command
         .add_option("--tokens", options->plain.tokens,

@@ -210,11 +210,14 @@ void add_bench_batch(const Command& bench_command, Action& action) {
     command.add_option("-n,--tokens", options->tokens, "Tokens that each makes")
         .range(1, 1 << 24)
         .shows_default();
-    command.add_option(
-        "--arrivals", options->arrivals,
-        "Requests a second, at random (Poisson) times: 40/s; all at once without it");
-    command.add_option("--mix", options->mix,
-                       "Shapes of requests, each as likely: IN:OUT,... instead of --prompt and -n");
+    command
+        .add_option("--arrivals", options->arrivals,
+                    "Requests a second, at random (Poisson) times: 40/s; all at once without it")
+        .shown_as("RATE");
+    command
+        .add_option("--mix", options->mix,
+                    "Shapes of requests, each as likely, instead of --prompt and -n")
+        .shown_as("IN:OUT,...");
     command
         .add_option("--requests", options->requests,
                     "Requests in all; 0: as many as sequences, four times that with --arrivals")

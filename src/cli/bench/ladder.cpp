@@ -142,6 +142,7 @@ void add_bench_ladder(const Command& bench, Action& action) {
     add_machine_options(command, options->shared);
     ladder::Options& ladder = options->ladder;
     command.add_option("--rungs", ladder.rungs, "Which of 0 to 9 and host, as in 0,host,4-9")
+        .shown_as("LIST")
         .shows_default();
     command.add_option("--prompt", ladder.prompt, "Tokens of the prompt")
         .range(1, 1 << 16)

@@ -244,6 +244,7 @@ void add_bench_train(const Command& bench, Action& action) {
     command
         .add_option("--batch", options->batch,
                     "Sequences of a pass; 'auto': the most that fit a GPU")
+        .shown_as("N|auto")
         .shows_default();
     command.add_option("--seq", options->seq, "Tokens of a sequence")
         .range(2, 1 << 20)

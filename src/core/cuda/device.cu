@@ -84,7 +84,11 @@ std::optional<DeviceInfo> probe_device() {
     if (status == cudaSuccess) status = cudaDeviceSynchronize();
     if (status != cudaSuccess) {
         cudaGetLastError();
-        last_problem = std::string(cudaGetErrorString(status)) + "; " + remedy_of(status);
+        int driver = 0;  // 0: there is no driver, which the runtime calls one that is too old
+        const bool none = status == cudaErrorNoDevice ||
+                          (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0);
+        last_problem = none ? no_gpu_found()
+                            : std::string(cudaGetErrorString(status)) + "; " + remedy_of(status);
         cudaDeviceProp prop{};
         is_there = count > 0 && cudaGetDeviceProperties(&prop, 0) == cudaSuccess;
         if (is_there) {

@@ -39,6 +39,10 @@ bool built();
 std::optional<DeviceInfo> device();
 // Why device() gave none, and what to do: one line.
 std::string why_no_device();
+// What it says where the system shows no GPU.
+inline std::string no_gpu_found() {
+    return "no GPU found; where there is one, install its NVIDIA driver, or use --device cpu";
+}
 // The GPU that is there and cannot be used: its name, why it is passed over, and what to do, where
 // the system has one that device() does not give (this build has no code for it, say). Empty where
 // there is none, or it is used.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cctype>
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -227,7 +228,9 @@ std::pair<ModelSpec, DType> random_shape(const std::string& source) {
     DType dtype = DType::bf16;
     if (const auto colon = shape.find(':'); colon != std::string::npos) {
         const std::string name = shape.substr(colon + 1);
-        const auto type = dtype_from_name(name);
+        std::string lower = name;  // Q8_0 is what GGUF files have in their names
+        for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+        const auto type = dtype_from_name(lower);
         if (!type || !ops::can_quantize(*type)) {
             throw Error::usage({.field = source,
                                 .value = name,

@@ -1,0 +1,56 @@
+#include "cli/chat/line_reader.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "cli/terminal.h"
+
+namespace mr::cli {
+namespace {
+
+// Not a stream: a read that Ctrl-C ends must come back to us.
+class PlainLines final : public LineReader {
+  public:
+    Outcome next(std::string& line) override {
+        if (stdin_is_terminal()) out(kChatPrompt);
+        for (;;) {
+            const std::size_t newline = buffer_.find('\n');
+            if (newline != std::string::npos || (ended_ && !buffer_.empty())) {
+                line = buffer_.substr(0, newline);
+                buffer_.erase(0, newline == std::string::npos ? newline : newline + 1);
+                if (line.ends_with('\r')) line.pop_back();
+                return Outcome::line;
+            }
+            if (ended_) return Outcome::end;
+            if (InterruptGuard::pending()) return Outcome::interrupted;
+            // A signal that comes between that look and a read would be seen with the next line
+            // only: so wait in short turns.
+            pollfd input{STDIN_FILENO, POLLIN, 0};
+            if (::poll(&input, 1, 100) <= 0) continue;
+            char bytes[4096];
+            const ssize_t count = ::read(STDIN_FILENO, bytes, sizeof bytes);
+            if (count > 0) {
+                buffer_.append(bytes, static_cast<std::size_t>(count));
+            } else if (count == 0 || errno != EINTR) {
+                ended_ = true;
+            }
+        }
+    }
+
+  private:
+    std::string buffer_;
+    bool ended_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<LineReader> make_line_reader() {
+    if (stdin_is_terminal() && ::isatty(STDOUT_FILENO) == 1) {
+        if (std::unique_ptr<LineReader> edited = make_edited_line_reader()) return edited;
+    }
+    return std::make_unique<PlainLines>();
+}
+
+}  // namespace mr::cli

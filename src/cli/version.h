@@ -1,0 +1,11 @@
+// What this program is and how it was made.
+#pragma once
+
+#include <string>
+
+namespace mr::cli {
+
+// "millrace 0.1.0, commit 61c3958, GNU 12.2.0, CUDA 12.4": one line without its end.
+std::string version_line();
+
+}  // namespace mr::cli

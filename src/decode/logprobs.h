@@ -1,0 +1,26 @@
+// How probable a token was to the model, and what else it might have been.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace mr::decode {
+
+inline constexpr int kMostLogprobs = 20;
+
+struct TokenLogprob {
+    std::int32_t id = 0;
+    double logprob = 0;  // nats
+};
+// Of one token that was drawn. Both are of the model's own distribution: the softmax of its logits,
+// before temperature, penalties and truncation.
+struct DrawnLogprobs {
+    double logprob = 0;
+    std::vector<TokenLogprob> top;  // the most probable ones, by falling probability, ties by id
+};
+
+// `logits`: [vocab], on the host. Tokens that are impossible (-inf) are never among the top ones.
+DrawnLogprobs logprobs_of(std::span<const float> logits, std::int32_t drawn, int top);
+
+}  // namespace mr::decode

@@ -1,0 +1,205 @@
+"""What people bring along from other programs: pipes as prompts, other names of options, quiet JSON,
+log-probabilities."""
+import json
+import math
+import os
+import pty
+import subprocess
+import threading
+
+import driver
+
+MODEL = driver.REFERENCE / "llama2"
+GREEDY = ("--temp", 0, "-n", 6, "--ignore-eos")
+
+
+class Prompts(driver.CliTest):
+    def setUp(self):
+        super().setUp()
+        self.want = self.ok_json("run", MODEL, "-p", "Once upon", *GREEDY)
+
+    def prompt_of(self, **kwargs):
+        """The prompt that a run without -p had."""
+        done = subprocess.run([driver.BIN, "run", str(MODEL), *map(str, GREEDY), "--json"],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60, **kwargs)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)["prompt"]
+
+    def test_a_pipe_is_the_prompt(self):
+        for command in ("run", "profile"):
+            got = self.ok_json(command, MODEL, *GREEDY, stdin=b"Once upon\n")
+            self.assertEqual((got["prompt"], got["ids"]), ("Once upon", self.want["ids"]))
+        # Where -p or a file is given, it is not looked at.
+        self.assertEqual(self.ok_json("run", MODEL, "-p", "Once upon", *GREEDY,
+                                      stdin=b"Something")["ids"], self.want["ids"])
+        path = self.folder / "prompt.txt"
+        path.write_text("Once upon")
+        self.assertEqual(self.ok_json("run", MODEL, "--prompt-file", path, *GREEDY,
+                                      stdin=b"Something")["ids"], self.want["ids"])
+
+    def test_one_newline_at_the_end_is_dropped(self):
+        for text, prompt in ((b"a\n", "a"), (b"a", "a"), (b"a\n\n", "a\n"), (b"\n", ""),
+                             (b"a\nb\n", "a\nb")):
+            for option in ((), ("-p", "-")):
+                got = self.ok_json("run", MODEL, *option, *GREEDY, stdin=text)
+                self.assertEqual(got["prompt"], prompt)
+        # What is named on the command line is taken as it is.
+        self.assertEqual(self.ok_json("run", MODEL, "-p", "a\n", *GREEDY)["prompt"], "a\n")
+
+    def test_no_input_is_no_prompt(self):
+        self.assertEqual(self.prompt_of(stdin=subprocess.DEVNULL), "")
+        self.assertEqual(self.prompt_of(input=b""), "")
+        self.assertEqual(self.prompt_of(preexec_fn=lambda: os.close(0)), "")
+        with open("/dev/zero", "rb") as zero:  # a device, without an end
+            self.assertEqual(self.prompt_of(stdin=zero), "")
+        path = self.folder / "prompt.txt"
+        path.write_text("from a file\n")
+        with open(path, "rb") as file:
+            self.assertEqual(self.prompt_of(stdin=file), "from a file")
+
+    def test_a_terminal_is_not_read(self):
+        ours, theirs = pty.openpty()
+        try:
+            os.write(ours, b"typed ahead\n")
+            self.assertEqual(self.prompt_of(stdin=theirs), "")
+        finally:
+            os.close(ours)
+            os.close(theirs)
+
+    def test_a_pipe_that_says_nothing_is_waited_for_aloud(self):
+        read, write = os.pipe()
+        process = subprocess.Popen([driver.BIN, "run", str(MODEL), *map(str, GREEDY), "--json"],
+                                   stdin=read, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        os.close(read)
+        self.assertIn(b"waiting for a prompt from standard input", process.stderr.readline())
+        os.write(write, b"Once upon\n")
+        os.close(write)
+        out, _ = process.communicate(timeout=60)
+        self.assertEqual(json.loads(out)["ids"], self.want["ids"])
+
+    def fifo(self, text):
+        path = self.folder / "fifo"
+        os.mkfifo(path)
+        writer = threading.Thread(target=lambda: path.write_text(text))
+        writer.start()
+        self.addCleanup(writer.join)
+        return path
+
+    def test_texts_may_be_pipes(self):
+        got = self.ok_json("run", MODEL, "--prompt-file", self.fifo("Once upon"), *GREEDY)
+        self.assertEqual(got["ids"], self.want["ids"])
+
+    def test_a_text_to_evaluate_may_be_a_pipe(self):
+        text = "Once upon a time there was a cat. " * 5
+        path = self.folder / "text.txt"
+        path.write_text(text)
+        want = self.ok_json("eval", MODEL, "--text", path, "-c", 256)["nll"]
+        self.assertEqual(self.ok_json("eval", MODEL, "--text", self.fifo(text), "-c", 256)["nll"], want)
+
+    def test_a_text_to_tokenize_may_be_a_pipe(self):
+        want = self.ok("tokenize", MODEL, "--text", "Once upon", "--ids").out
+        self.assertEqual(self.ok("tokenize", MODEL, "--file", self.fifo("Once upon"), "--ids").out, want)
+
+    def test_stories_to_check_may_be_a_pipe(self):
+        stories = self.ok("data", "storybook", "--stories", 3, "--out", "-").out
+        self.assertEqual(self.ok_json("data", "check", self.fifo(stories))["stories"], 3)
+
+
+class Names(driver.CliTest):
+    def test_other_names(self):
+        want = self.ok_json("run", MODEL, "-p", "Once", "-n", 5, "--temp", 0.7, "--seed", 3, "--ctx", 60,
+                            "--threads", 1)
+        for arguments in (("-m", MODEL, "-c", 60, "-t", 1), ("--model", MODEL, "-c60", "-t1"),
+                          (f"--model={MODEL}", "--ctx=60", "--threads=1")):
+            got = self.ok_json("run", *arguments, "-p", "Once", "--max-tokens", 5, "--temperature",
+                               0.7, "--seed", 3)
+            self.assertEqual(got["ids"], want["ids"])
+            self.assertEqual((got["model"], got["threads"]), (str(MODEL), 1))
+        self.assertEqual(self.ok_json("info", "-m", MODEL, "-c", 50)["memory_plan"]["ctx"], 50)
+        self.assertEqual(self.ok_json("tokenize", "-m", MODEL, "--text", "a")["vocab"],
+                         self.ok_json("tokenize", MODEL, "--text", "a")["vocab"])
+        self.fails(2, "run", MODEL, "-m", MODEL, "-p", "x")  # one of the two
+
+    def test_types_in_any_case(self):
+        out = self.folder / "a.gguf"
+        for given, type_ in (("F16", "f16"), ("Bf16", "bf16"), ("f32", "f32")):
+            self.ok("convert", MODEL, out, "--type", given)
+            self.assertIn(type_, self.ok_json("info", out)["model"]["weight_bytes_by_type"])
+        self.assertEqual(len(self.ok_json("run", MODEL, "-p", "a", *GREEDY, "--kv-type", "F16",
+                                          "--device", "CPU")["ids"]), 6)
+        self.assertIn("q8_0", " ".join(self.ok_json("info", "random:stories-42m:Q8_0")["model"]
+                                       ["weight_bytes_by_type"]))
+        self.fails(2, "info", "random:stories-42m:Q9_0", says="Q9_0")
+
+    def test_a_context_beyond_the_training_is_said_once(self):
+        for command in (("run", "-p", "a", "-n", "2"), ("chat", "-n", "2")):
+            result = self.ok(command[0], MODEL, *command[1:], "-c", 300, stdin=b"Hello\nAnd you?\n")
+            self.assertEqual(result.err.count("note: --ctx 300 is more than the 64 positions"), 1)
+        for context in (64, 0):
+            self.assertNotIn("trained", self.ok("run", MODEL, "-p", "a", "-n", 2, "-c", context).err)
+
+
+class Json(driver.CliTest):
+    def test_json_is_quiet(self):
+        result = self.ok("run", MODEL, "-p", "Once", *GREEDY, "--json")
+        self.assertEqual((result.err, result.out.count("\n")), ("", 1))
+        aloud = self.ok("run", MODEL, "-p", "Once", *GREEDY, "--json", "--verbose")
+        self.assertIn("tok/s", aloud.err)
+        self.assertEqual(json.loads(aloud.out)["ids"], result.json()["ids"])
+        self.assertIn("tok/s", self.ok("run", MODEL, "-p", "Once", *GREEDY).err)
+
+    def test_logprobs(self):
+        sampled = ("run", "-p", "Once", "-n", 12, "--seed", 4, "--temp", 1.5, "--repeat-penalty", 1.2)
+        want = self.ok_json(*sampled)
+        self.assertNotIn("logprobs", want)
+        got = self.ok_json(*sampled, "--logprobs", 5)
+        self.assertEqual((got["ids"], got["text"]), (want["ids"], want["text"]))  # asking changes nothing
+        self.assertEqual([token["id"] for token in got["logprobs"]], want["ids"])
+        for token in got["logprobs"]:
+            self.assertLess(token["logprob"], 0)
+            self.assertEqual(len(token["top"]), 5)
+            tops = [other["logprob"] for other in token["top"]]
+            self.assertEqual(tops, sorted(tops, reverse=True))
+            self.assertLessEqual(sum(map(math.exp, tops)), 1 + 1e-9)
+            self.assertLessEqual(token["logprob"], tops[0])
+        self.assertEqual("".join(token["token"] for token in got["logprobs"]), got["text"])
+        # Those of the model, whatever the temperature makes of them.
+        cold = self.ok_json("run", "-p", "Once", *GREEDY, "--logprobs", 1)
+        for token in cold["logprobs"]:
+            self.assertEqual(token["top"][0]["id"], token["id"])
+            self.assertEqual(token["top"][0]["logprob"], token["logprob"])
+        none = self.ok_json(*sampled, "--logprobs", 0)
+        self.assertEqual([token["top"] for token in none["logprobs"]], [[]] * 12)
+
+    def test_logprobs_of_several_texts(self):
+        sampled = ("run", MODEL, "-p", "Once", "-n", 6, "--ignore-eos", "--logprobs", 2, "--json")
+        lines = [json.loads(line) for line in
+                 self.ok(*sampled, "--seed", 7, "--count", 3).out.splitlines()]
+        for i, line in enumerate(lines):
+            alone = self.ok(*sampled, "--seed", 7 + i).json()
+            self.assertEqual(line["logprobs"], alone["logprobs"])
+
+    def test_logprobs_are_those_of_eval(self):
+        made = self.ok_json("run", "-p", "Once", *GREEDY, "--logprobs", 0)
+
+        def nats(written):
+            got = self.ok_json("eval", "--text", "-", stdin=written.encode())
+            return got["nll"] * got["tokens"], got["tokens"]
+
+        ids = self.ok_json("tokenize", "--text", "Once" + made["text"])["ids"]
+        self.assertEqual(ids, made["prompt_ids"] + made["ids"])
+        whole, tokens = nats("Once" + made["text"])
+        before, fewer = nats("Once")
+        self.assertEqual(tokens - fewer, len(made["ids"]))
+        self.assertAlmostEqual(-sum(token["logprob"] for token in made["logprobs"]), whole - before,
+                               places=3)
+
+    def test_logprobs_that_cannot_be(self):
+        self.fails(2, "run", MODEL, "-p", "a", "--logprobs", 3, says=("--logprobs", "--json"))
+        for count in (-1, 21):
+            self.fails(2, "run", MODEL, "-p", "a", "--json", "--logprobs", count,
+                       says="--logprobs: must be from 0 to 20")
+
+
+if __name__ == "__main__":
+    driver.main()
