@@ -16,6 +16,8 @@ namespace {
 constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581
 
 constexpr std::size_t kLongestPiece = 1024;
+constexpr std::size_t kMostAddedBytes =
+    16u << 20;  // of all added tokens: the search has a node for each
 
 constexpr std::string_view kEndMarks[] = {
     "</s>",       "<|endoftext|>", "<|end_of_text|>", "<|im_end|>",    "<|eot_id|>",
@@ -186,6 +188,17 @@ void Tokenizer::Impl::index_added() {
             raw_added.insert(token);
         }
     }
+    if (std::size_t bytes = 0;
+        std::any_of(data.added.begin(), data.added.end(), [&](const AddedToken& token) {
+            return (bytes += token.text.size()) > kMostAddedBytes;
+        })) {
+        throw Error::input({.file = data.name,
+                            .field = "added_tokens",
+                            .problem = fmt::format("have more than {} MiB of text together",
+                                                   kMostAddedBytes >> 20)});
+    }
+    raw_added.finish();
+    normalized_added.finish();
 }
 
 void Tokenizer::Impl::take_merges() {
