@@ -55,8 +55,10 @@ std::vector<fs::path> leftovers(const fs::path& target, const char* mark) {
 PartialFolder::PartialFolder(fs::path path) : path_(std::move(path)) {
     std::error_code code;
     fs::remove_all(path_, code);
-    fs::create_directories(path_, code);
-    if (!code) return;
+    fs::create_directories(path_.parent_path(), code);
+    // Made, not found: a link to another folder would be written into.
+    if (!code && fs::create_directory(path_, code)) return;
+    if (!code) code = std::make_error_code(std::errc::file_exists);
     throw Error::input({.file = path_.string(),
                         .problem = "cannot be made: " + code.message(),
                         .remedy = "check the disk and the folder's permissions"});
