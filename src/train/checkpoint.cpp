@@ -102,7 +102,7 @@ std::uint64_t content_hash(JsonValue state) {
 std::string hash_text(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
 
 std::string state_text(const TrainState& state, const std::uint64_t (&hashes)[3],
-                       std::uint64_t config_hash) {
+                       std::uint64_t config_hash, std::uint64_t tokenizer_hash) {
     ordered_json out;
     out["version"] = kStateVersion;
     out["hash"] = "";
@@ -110,6 +110,7 @@ std::string state_text(const TrainState& state, const std::uint64_t (&hashes)[3]
     out["options"] = options_json(state.options);
     out["data_hash"] = hash_text(state.data_hash);
     out["config_hash"] = hash_text(config_hash);
+    out["tokenizer_hash"] = hash_text(tokenizer_hash);  // of the file's text
     out["params_hash"] = hash_text(hashes[0]);
     out["m_hash"] = hash_text(hashes[1]);
     out["v_hash"] = hash_text(hashes[2]);
@@ -131,9 +132,12 @@ std::string state_text(const TrainState& state, const std::uint64_t (&hashes)[3]
     return text();
 }
 
-// Nothing is wrong with the file.
+// Nothing is wrong with the checkpoint.
 struct OtherVersion : Error {
     explicit OtherVersion(const Error& error) : Error(error) {}
+};
+struct OtherTokenizer : OtherVersion {
+    using OtherVersion::OtherVersion;
 };
 
 // state.json, field by field.
@@ -182,6 +186,7 @@ class StateFile {
         throw Error::input(
             {.file = of, .field = key, .problem = "is not that of what was written"});
     }
+    bool has(const char* key) const { return json_.root().contains(key); }
     void check_content() const { check("hash", content_hash(json_.root()), path_); }
     Error bad(const char* key, const char* problem) const {
         return Error::input({.file = path_, .field = key, .problem = problem});
@@ -249,7 +254,8 @@ void Checkpoints::save(model::TrainEngine& engine, const TrainState& state,
         write_text(partial.path() / "tokenizer.json", tokenizer_json);
         write_optimizer(partial.path() / "optimizer.safetensors", engine, hashes);
         const std::string config = read_text_file((partial.path() / "config.json").string());
-        write_text(partial.path() / "state.json", state_text(state, hashes, text_hash(config)));
+        write_text(partial.path() / "state.json",
+                   state_text(state, hashes, text_hash(config), text_hash(tokenizer_json)));
         sync_path(partial.path().string());
         fault_point();
         partial.put(target);
@@ -306,7 +312,8 @@ auto Checkpoints::reading(std::int64_t step, Read&& read) const {
         bool readable = true;
         for (const char* name : kFiles) {
             const std::string file = (path / name).string();
-            readable = readable && (::access(file.c_str(), R_OK) == 0 || errno == ENOENT);
+            readable = readable && (::access(file.c_str(), R_OK) == 0 || errno == ENOENT ||
+                                    errno == ENOTDIR || errno == ELOOP);
         }
         if (error.kind() != ErrorKind::input || !readable) throw;
         const std::vector<std::int64_t> all = steps();
@@ -335,6 +342,24 @@ model::ModelSpec Checkpoints::read_spec(std::int64_t step) const {
         StateFile(folder(step) + "/state.json")
             .check("config_hash", text_hash(read_text_file(config)), config);
         return model::open_huggingface(folder(step), {}).spec;
+    });
+}
+
+bool Checkpoints::check_tokenizer(std::int64_t step, const std::string& tokenizer_json,
+                                  const std::string& file) const {
+    return reading(step, [&] {
+        const StateFile state(folder(step) + "/state.json");
+        if (!state.has("tokenizer_hash")) return true;
+        const std::uint64_t wanted = state.hash("tokenizer_hash");
+        const std::string own = (fs::path(folder(step)) / "tokenizer.json").string();
+        std::error_code code;
+        const bool same = fs::exists(own, code) && text_hash(read_text_file(own)) == wanted;
+        if (text_hash(tokenizer_json) == wanted) return same;
+        throw OtherTokenizer(
+            Error::input({.file = file,
+                          .problem = "was changed since the run's last checkpoint",
+                          .remedy = same ? fmt::format("put the one back that {} has", folder(step))
+                                         : "put the one back that the data was packed with"}));
     });
 }
 

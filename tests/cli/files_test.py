@@ -66,6 +66,40 @@ class Files(driver.CliTest):
         self.assertEqual(result.code, 0, result.err)
         self.assertIn("no report after step 3", result.err)
 
+    def test_a_newest_checkpoint_that_is_none(self):
+        _, _, data = pack_stories(self.folder)
+        run = self.folder / "run"
+        self.ok("train", *SHAPE, *QUIET, "--steps", "2", "--save-every", "1", "--data", data, "--out",
+                run)
+        newest = run / "checkpoints" / "step-000007"
+        for make in (lambda: newest.write_text("x"), lambda: newest.symlink_to(newest),
+                     lambda: newest.symlink_to(self.folder / "nowhere"),
+                     lambda: os.mkfifo(newest), newest.mkdir):
+            make()
+            result = millrace("train", "--resume", run, "--steps", "3", timeout=20)
+            self.assertEqual(result.code, 0, result.err)
+            self.assertIn("the checkpoint is damaged; going on from step", result.err)
+            self.assertFalse(os.path.lexists(newest), "it is put aside")
+            shutil.rmtree(run / "checkpoints" / "step-000003", ignore_errors=True)
+
+    def test_a_tokenizer_that_was_changed(self):
+        _, _, data = pack_stories(self.folder)
+        run = self.folder / "run"
+        self.ok("train", *SHAPE, *QUIET, "--steps", "2", "--data", data, "--out", run)
+        own = run / "checkpoints" / "step-000002" / "tokenizer.json"
+        good = own.read_text()
+        # Nothing that the ids depend on.
+        own.write_text(good.replace('"special": true', '"special": false') + "\n")
+        result = millrace("train", "--resume", run, "--steps", "3")
+        self.assertEqual(result.code, 0, result.err)
+        self.assertIn("step-000002/tokenizer.json was changed after it was saved", result.err)
+        (data / "tokenizer.json").write_text(good + "\n")
+        self.refused("train", "--resume", run, "--steps", "4",
+                     says="tokenizer.json: was changed since the run's last checkpoint; put the one "
+                     "back that")
+        (data / "tokenizer.json").write_text(good)
+        self.ok("train", "--resume", run, "--steps", "4")
+
     def test_a_device_is_no_text(self):
         for command in (("eval", "--text"), ("tokenize", "--file")):
             self.refused(*command, "/dev/zero", says="/dev/zero: is a device, not a text")
