@@ -271,7 +271,7 @@ std::string machine_text(const Json& m) {
 
 std::string model_text(const model::Model& model, double read_bandwidth) {
     const model::ModelSpec& s = model.spec;
-    std::string text = fmt::format("model       {}{}\n", model.source,
+    std::string text = fmt::format("model       {}{}\n", one_line(model.source),
                                    s.name.empty() ? "" : fmt::format(" ({})", one_line(s.name)));
     text += fmt::format("            {}, {}, {:.2f} M parameters\n", s.family, model.format,
                         static_cast<double>(s.parameters()) / 1e6);

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/printable.h"
 #include "text/byte_alphabet.h"
 #include "text/tokenizer_impl.h"
 #include "text/unicode.h"
@@ -351,7 +352,7 @@ std::string Tokenizer::display(std::int32_t id) const {
             out += "\\t";
         } else if (c.code == '\\') {
             out += "\\\\";
-        } else if (c.code < 0x20 || (c.code >= 0x7F && c.code < 0xA0) || c.code >= kBadByte) {
+        } else if (c.code >= kBadByte || is_unprintable(c.code)) {
             for (char b : one) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(b));
         } else {
             out += one;

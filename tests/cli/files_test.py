@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Files that are not what their names say: pipes, devices, links, folders."""
+import json
 import os
 import resource
 import shutil
@@ -128,6 +129,31 @@ class Files(driver.CliTest):
         self.assertEqual(len(left), 1, "it was killed while it wrote")
         self.ok("convert", REFERENCE / "llama2", target)
         self.assertEqual([p.name for p in self.folder.iterdir()], ["big.gguf"])
+
+    def test_what_a_file_says_does_not_reach_the_terminal(self):
+        evil = "a\u202eb\u009b31mc\u2066\x1b]0;x\x07"
+        folder = self.folder / evil
+        shutil.copytree(REFERENCE / "llama2", folder)
+        raw = folder.name.encode() + b"\xff"
+        broken = os.path.join(os.fsencode(self.folder), raw)
+        shutil.copytree(os.fsencode(folder), broken)
+        config = json.loads((folder / "config.json").read_text())
+        texts = [self.ok("info", folder).out, self.ok("info", folder, "--json").out,
+                 self.ok("info", os.fsdecode(broken)).raw.decode("utf-8")]
+        self.assertIn(evil, json.loads(texts[1])["model"]["name"], "JSON means the same")
+        for change in ({"model_type": evil}, {"hidden_act": evil + "é" * 500},
+                       {"rope_scaling": {"rope_type": evil}}):
+            (folder / "config.json").write_text(json.dumps({**config, **change}))
+            result = millrace("info", folder)
+            self.assertEqual(result.code, 1)
+            texts.append(result.err)
+        with open(os.path.join(broken, b"config.json"), "wb") as file:
+            file.write(b'{"model_type": "\xff\xc2\x9b"}')
+        texts.append(millrace("info", os.fsdecode(broken)).err)
+        for text in texts:
+            self.assertIn("\\u202e", text)
+            for character in "\u202e\u009b\u2066\x1b\x07\ufffd":
+                self.assertNotIn(character, text)
 
     def test_too_many_open_files(self):
         # More files than descriptors: the model's own are not to blame.
