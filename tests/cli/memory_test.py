@@ -14,7 +14,7 @@ from train_test import QUIET, SHAPE, pack_stories
 
 MIB = 1 << 20
 # Below the first the dynamic linker has no room for the libraries; with the last, all works.
-LIMITS = [*range(24, 64, 5), *range(64, 120, 9), 180, 260, 640]
+LIMITS = [*range(24, 64, 7), *range(64, 120, 12), 180, 640]
 # The same range in other steps, for what reads the large vocabulary.
 FINE = [*range(26, 110, 4), 150, 200, 400]
 
@@ -67,6 +67,7 @@ class Memory(driver.CliTest):
                         ("run", "-p", "Once", "-n", "3"), ("chat", llama, "-n", "3"),
                         ("eval", llama, "--text", REFERENCE / "README.md", "--limit", "1"),
                         ("convert", llama, "OUT.gguf"),
+                        ("profile", llama, "-p", "Once", "-n", "3", "--html", "OUT.html"),
                         ("convert", SOURCE / "models" / "storyteller.gguf", "OUT")):
             self.sweep(LIMITS, *command)
 
@@ -79,9 +80,15 @@ class Memory(driver.CliTest):
                          "OUT"),
                         ("data", "pack", "--data", self.text, "--tokenizer", self.tok, "--out",
                          "OUT"),
+                        ("data", "check", self.text),
                         ("train", *SHAPE, *QUIET, "--steps", "2", "--save-every", "1", "--data",
                          self.data, "--out", "OUT")):
             self.sweep(LIMITS, *command)
+
+    def test_threads(self):
+        result = self.one(160, ("run", "-p", "Once", "-n", "3", "--threads", "200"))
+        self.assertEqual(result.code, 3, result.err)
+        self.assertRegex(result.err, "threads = 200: only .* use fewer --threads, or raise the limit")
 
 
 if __name__ == "__main__":
