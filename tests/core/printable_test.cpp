@@ -66,7 +66,8 @@ TEST(Utf8, EveryCodeIsReadBack) {
                 static_cast<char>(0x80 | (code >> 6 & 63)), static_cast<char>(0x80 | (code & 63))};
         }
         const Utf8Char c = utf8_at(text, 0);
-        ASSERT_TRUE(c.valid && c.code == code && c.size == text.size()) << static_cast<std::uint32_t>(code);
+        ASSERT_TRUE(c.valid && c.code == code && c.size == text.size())
+            << static_cast<std::uint32_t>(code);
         for (std::size_t cut = 1; cut < text.size(); ++cut) {
             ASSERT_FALSE(utf8_at(std::string_view(text).substr(0, cut), 0).valid);
         }
