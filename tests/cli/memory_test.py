@@ -13,10 +13,29 @@ from driver import REFERENCE, SOURCE, millrace
 from train_test import QUIET, SHAPE, pack_stories
 
 MIB = 1 << 20
-# Below the first the dynamic linker has no room for the libraries; with the last, all works.
-LIMITS = [*range(24, 64, 7), *range(64, 120, 12), 180, 640]
+# Above what the program and its libraries take; with the last, all works.
+LIMITS = [*range(2, 46, 7), *range(46, 100, 12), 160, 620]
 # The same range in other steps, for what reads the large vocabulary.
-FINE = [*range(26, 110, 4), 150, 200, 400]
+FINE = [*range(4, 90, 4), 130, 180, 400]
+
+
+def run_within(mib, *words, **kwargs):
+    limit = (mib * MIB, mib * MIB)
+    return millrace(*words, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit),
+                    **kwargs)
+
+
+def least():
+    """The smallest limit with which the program starts at all."""
+    low, high = 1, 2048
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            starts = run_within(middle, "--version").code == 0
+        except OSError:
+            starts = False
+        low, high = (low, middle) if starts else (middle + 1, high)
+    return low
 
 
 def large_tokenizer(folder):
@@ -39,13 +58,12 @@ class Memory(driver.CliTest):
         base = pathlib.Path(made.name)
         cls.text, cls.tok, cls.data = pack_stories(base)
         cls.large = large_tokenizer(base / "large")
+        cls.least = least()
 
     def one(self, mib, command):
-        limit = (mib * MIB, mib * MIB)
         number = f"{mib}-{abs(hash(command))}"
         words = [str(word).replace("OUT", str(self.folder / number)) for word in command]
-        return millrace(*words, stdin=b"Hello\n/quit\n",
-                        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit))
+        return run_within(self.least + mib, *words, stdin=b"Hello\n/quit\n")
 
     def sweep(self, limits, *command, last=0):
         """`last`: what the command ends with where there is memory."""
@@ -86,7 +104,7 @@ class Memory(driver.CliTest):
             self.sweep(LIMITS, *command)
 
     def test_threads(self):
-        result = self.one(160, ("run", "-p", "Once", "-n", "3", "--threads", "200"))
+        result = self.one(140, ("run", "-p", "Once", "-n", "3", "--threads", "200"))
         self.assertEqual(result.code, 3, result.err)
         self.assertRegex(result.err, "threads = 200: only .* use fewer --threads, or raise the limit")
 
