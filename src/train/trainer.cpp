@@ -136,7 +136,7 @@ void Run::save() {
 void Run::try_to_save() {
     try {
         save();
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
         say(fmt::format("step {} is not saved, the run goes on: {}", state_.step, error.what()));
     }
 }

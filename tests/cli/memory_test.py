@@ -2,9 +2,11 @@
 """Every command with too little memory: it works, or says so and exits with 3. No signal."""
 import concurrent.futures
 import json
+import math
 import os
 import pathlib
 import resource
+import struct
 import tempfile
 import unittest
 
@@ -49,6 +51,29 @@ def large_tokenizer(folder):
     return folder / "tokenizer.json"
 
 
+def large_model(folder):
+    """A Llama of one small layer with that vocabulary, its weights all zero."""
+    large_tokenizer(folder)
+    vocab, dim, hidden = 60000, 16, 32
+    (folder / "config.json").write_text(json.dumps({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": vocab,
+        "hidden_size": dim, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "intermediate_size": hidden, "max_position_embeddings": 64, "tie_word_embeddings": True}))
+    shapes = {"model.embed_tokens": [vocab, dim], "model.norm": [dim]}
+    for name, shape in {"self_attn.q_proj": [dim, dim], "self_attn.k_proj": [dim, dim],
+                        "self_attn.v_proj": [dim, dim], "self_attn.o_proj": [dim, dim],
+                        "mlp.gate_proj": [hidden, dim], "mlp.up_proj": [hidden, dim],
+                        "mlp.down_proj": [dim, hidden], "input_layernorm": [dim],
+                        "post_attention_layernorm": [dim]}.items():
+        shapes[f"model.layers.0.{name}"] = shape
+    header, size = {}, 0
+    for name, shape in shapes.items():
+        begin, size = size, size + 4 * math.prod(shape)
+        header[f"{name}.weight"] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, size]}
+    text = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(size))
+
+
 @unittest.skipIf(os.environ.get("MILLRACE_SANITIZE"), "sanitizers take terabytes of addresses")
 class Memory(driver.CliTest):
     @classmethod
@@ -91,6 +116,11 @@ class Memory(driver.CliTest):
 
     def test_large_vocabulary(self):
         self.sweep(FINE, "tokenize", "--tokenizer", self.large, "--text", "made", "--ids")
+        # What writes one: a tree of JSON, whose destructor allocates.
+        large_model(self.folder / "large")
+        gguf = self.folder / "large.gguf"
+        self.ok("convert", self.folder / "large", gguf)
+        self.sweep(FINE, "convert", gguf, "OUT")
 
     def test_training(self):
         for command in (("data", "storybook", "--stories", "10", "--seed", "1", "--out", "OUT.txt"),
