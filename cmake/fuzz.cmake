@@ -57,7 +57,7 @@ list(FILTER reader_sources EXCLUDE REGEX "_(test|bench|fuzz|kernels|cuda)\\.cpp$
 # Several files at a time, those with the slow JSON header next to each other: each takes as long to
 # read its headers as to instrument its code.
 set(json_sources ${reader_sources})
-list(FILTER json_sources INCLUDE REGEX "formats/(json|safetensors)\\.cpp$")
+list(FILTER json_sources INCLUDE REGEX "json\\.cpp$|safetensors|huggingface")
 list(REMOVE_ITEM reader_sources ${json_sources})
 list(PREPEND reader_sources ${json_sources})
 add_library(mr_sanitized STATIC ${reader_sources})

@@ -11,7 +11,9 @@ add_library(millrace_kernels STATIC $<TARGET_OBJECTS:mr_attention>
     ${PROJECT_SOURCE_DIR}/src/core/error.cpp
     ${PROJECT_SOURCE_DIR}/src/core/ledger.cpp
     ${PROJECT_SOURCE_DIR}/src/core/memory.cpp
-    ${PROJECT_SOURCE_DIR}/src/core/tensor.cpp)
+    ${PROJECT_SOURCE_DIR}/src/core/printable.cpp
+    ${PROJECT_SOURCE_DIR}/src/core/tensor.cpp
+    ${PROJECT_SOURCE_DIR}/src/core/utf8.cpp)
 add_library(millrace::millrace_kernels ALIAS millrace_kernels)
 target_include_directories(millrace_kernels
     PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>

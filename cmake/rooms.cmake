@@ -50,7 +50,7 @@ function(millrace_json_together)
     set(reports observe/report_html observe/roofline observe/run_report observe/trace)
     set(files formats/json formats/safetensors model/io/convert_huggingface
         model/io/convert_tokenizer)
-    set(runs train/checkpoint train/options)
+    set(runs train/state_file train/options)
     foreach(group reports files runs)
         list(TRANSFORM ${group} REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/src/\\1.cpp")
         set_source_files_properties(${${group}} PROPERTIES UNITY_GROUP json_${group})

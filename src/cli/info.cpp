@@ -256,19 +256,24 @@ std::string gpu_text(const Json& m) {
                                      one_line(about)));
 }
 
+// 0: there was no memory to measure it.
+std::string speed_text(double gb_s) {
+    return gb_s > 0 ? fmt::format("{:.1f} GB/s", gb_s) : "at a speed that was not measured";
+}
+
 std::string machine_text(const Json& m) {
-    return gpu_text(m).insert(
-        0, fmt::format("machine     {}, {} cores, {} of memory\n"
-                       "            kernels {}; reads {:.1f} GB/s with {} threads\n",
-                       m["cpu"].get<std::string>(), m["cores"].get<int>(),
-                       format_bytes(m["memory_bytes"].get<std::uint64_t>()),
-                       m["isa"].get<std::string>(), m["read_bandwidth_gb_s"].get<double>(),
-                       m["threads"].get<int>()));
+    return gpu_text(m).insert(0, fmt::format("machine     {}, {} cores, {} of memory\n"
+                                             "            kernels {}; reads {} with {} threads\n",
+                                             m["cpu"].get<std::string>(), m["cores"].get<int>(),
+                                             format_bytes(m["memory_bytes"].get<std::uint64_t>()),
+                                             m["isa"].get<std::string>(),
+                                             speed_text(m["read_bandwidth_gb_s"].get<double>()),
+                                             m["threads"].get<int>()));
 }
 
 std::string model_text(const model::Model& model, double read_bandwidth) {
     const model::ModelSpec& s = model.spec;
-    std::string text = fmt::format("model       {}{}\n", model.source,
+    std::string text = fmt::format("model       {}{}\n", one_line(model.source),
                                    s.name.empty() ? "" : fmt::format(" ({})", one_line(s.name)));
     text += fmt::format("            {}, {}, {:.2f} M parameters\n", s.family, model.format,
                         static_cast<double>(s.parameters()) / 1e6);
@@ -292,6 +297,7 @@ std::string model_text(const model::Model& model, double read_bandwidth) {
     }
     text += generation_text(model);
     const auto per_token = static_cast<double>(model.weights.bytes_per_token());
+    if (read_bandwidth == 0) return text;
     text += fmt::format("light speed {:.2f} tok/s: {:.1f} MB of weights per token at {:.1f} GB/s\n",
                         read_bandwidth / per_token, per_token / 1e6, read_bandwidth / 1e9);
     return text;

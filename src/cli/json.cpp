@@ -1,7 +1,11 @@
 // In a file of its own: the writer behind dump() takes longer to compile than most commands.
 #include "cli/json.h"
 
+#include <fmt/format.h>
+
 #include "core/error.h"
+#include "core/printable.h"
+#include "core/utf8.h"
 #include "formats/json.h"
 
 namespace mr::cli {
@@ -26,13 +30,37 @@ Json tree_of(formats::JsonValue value) {
     return object;
 }
 
+// JSON says the same with \\u202e in place of a character that a terminal would obey. Such ones
+// stand in strings alone, but for the newlines between.
+std::string shown(std::string json) {
+    std::string out;
+    std::size_t done = 0;
+    for (std::size_t i = 0; i < json.size();) {
+        const Utf8Char c = utf8_at(json, i);
+        if (c.code >= 0x7F && is_unprintable(c.code)) {
+            out.append(json, done, i - done);
+            if (c.code > 0xFFFF) {  // as two halves
+                const std::uint32_t rest = static_cast<std::uint32_t>(c.code) - 0x10000;
+                out += fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + (rest >> 10),
+                                   0xDC00 + (rest & 0x3FF));
+            } else {
+                out += fmt::format("\\u{:04x}", static_cast<std::uint32_t>(c.code));
+            }
+            done = i + c.size;
+        }
+        i += c.size;
+    }
+    if (done == 0) return json;
+    return out.append(json, done);
+}
+
 }  // namespace
 
 std::string json_line(const Json& json) {
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    return shown(json.dump(-1, ' ', false, Json::error_handler_t::replace)) + "\n";
 }
 std::string json_text(const Json& json) {
-    return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    return shown(json.dump(2, ' ', false, Json::error_handler_t::replace)) + "\n";
 }
 
 std::optional<Json> object_of_line(std::string_view line) {

@@ -12,6 +12,7 @@
 #include <ctime>
 
 #include "core/error.h"
+#include "core/printable.h"
 
 namespace mr::cli {
 namespace {
@@ -112,9 +113,9 @@ std::string one_line(std::string_view text) {
     std::string line(text);
     while (!line.empty() && (line.back() == '\n' || line.back() == ' ')) line.pop_back();
     for (char& c : line) {
-        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+        if (c == '\n' || c == '\r' || c == '\t') c = ' ';
     }
-    return line;
+    return printable(line);
 }
 
 InterruptGuard::InterruptGuard() {

@@ -31,7 +31,7 @@ bool stdin_is_terminal();
 // taken, so that no file that is opened later gets what was meant for them.
 void hold_standard_streams();
 
-// `text` on one line: whatever a file or an argument held, a message is one line.
+// `text` on one line, with nothing in it that a terminal would obey (core/printable.h).
 std::string one_line(std::string_view text);
 
 // While one lives, Ctrl-C (SIGINT), SIGTERM and SIGHUP set a flag instead of ending the program.

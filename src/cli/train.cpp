@@ -232,11 +232,12 @@ int run(const Options& options, const Command& command) {
                                        : "";
         const bool worked = result.tokens_per_second > 0;  // took at least one step
         screen.say(fmt::format(
-            "{} after step {}{}{}{}, {} of training{}; {}/report.html",
+            "{} after step {}{}{}{}, {} of training{}; {}{}",
             result.interrupted ? "stopped" : "done", result.step,
             std::isnan(result.loss) ? "" : fmt::format(": loss {:.4f}", result.loss), validation,
             worked ? fmt::format(", {:.0f} tok/s", result.tokens_per_second) : "",
-            observe::long_seconds(result.seconds), memory, folder));
+            observe::long_seconds(result.seconds), memory, folder,
+            result.reported ? "/report.html" : ""));
         if (result.interrupted) {
             screen.say(fmt::format("go on with: millrace train --resume {}", folder));
         } else if (!worked) {

@@ -2,22 +2,15 @@
 
 #include <fmt/format.h>
 
+#include "core/printable.h"
+
 namespace mr {
 namespace {
 
+constexpr std::size_t kMostBytes = 400;  // of a part
+
 // One line, whatever the parts hold: names and values come from files.
-std::string one_line(const std::string& text) {
-    std::string out;
-    for (unsigned char c : text.substr(0, 400)) {
-        if (c < 0x20 || c == 0x7f) {
-            out += fmt::format("\\x{:02x}", c);
-        } else {
-            out += static_cast<char>(c);
-        }
-    }
-    if (text.size() > 400) out += "...";
-    return out;
-}
+std::string one_line(const std::string& text) { return printable(text, kMostBytes); }
 
 std::string describe(const ErrorInfo& info) {
     std::string out;

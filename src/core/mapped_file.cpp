@@ -10,28 +10,17 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/open_file.h"
 
 namespace mr {
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        throw Error::input({.file = path,
-                            .problem = std::string("cannot be opened: ") + std::strerror(errno),
-                            .remedy = "check the path"});
-    }
+    const int fd = open_regular(path, O_RDONLY);
     struct stat status {};
     if (::fstat(fd, &status) != 0) {
         const int code = errno;
         ::close(fd);
         throw Error::input({.file = path, .problem = std::strerror(code)});
-    }
-    if (!S_ISREG(status.st_mode)) {
-        ::close(fd);
-        throw Error::input({.file = path,
-                            .problem = S_ISDIR(status.st_mode) ? "is a directory, not a file"
-                                                               : "is not a regular file",
-                            .remedy = "give the file itself"});
     }
     if (status.st_size == 0) {
         ::close(fd);

@@ -1,6 +1,7 @@
 #include "core/output_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,8 +10,10 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <vector>
 
 #include "core/error.h"
+#include "core/open_file.h"
 
 namespace mr {
 namespace {
@@ -19,11 +22,45 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kBuffer = std::size_t{1} << 20;
 constexpr int kMostLinks = 40;  // as the system has it
+constexpr const char* kPartial = ".partial.";
+constexpr int kMostNames = 100;  // that are tried
 
 [[noreturn]] void refuse_device(const std::string& path) {
     throw Error::input({.file = path,
                         .problem = "is a device or a pipe, not a file",
                         .remedy = "give a file name for the output"});
+}
+
+// Whether `name` is `start` and a process, or that and a number.
+bool is_temporary(std::string_view name, std::string_view start) {
+    if (!name.starts_with(start)) return false;
+    name.remove_prefix(start.size());
+    return !name.empty() && name.front() != '.' && name.back() != '.' &&
+           name.find_first_not_of("0123456789.") == name.npos;
+}
+
+// Removes what processes that were killed left of `target`: files that none has locked.
+void remove_leftovers(const std::string& target) {
+    const fs::path path = target;
+    const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+    const std::string start = path.filename().string() + kPartial;
+    std::vector<fs::path> found;
+    std::error_code code;
+    for (auto it = fs::directory_iterator(folder, code); !code && it != fs::directory_iterator();
+         it.increment(code)) {
+        if (is_temporary(it->path().filename().string(), start)) found.push_back(it->path());
+    }
+    for (const fs::path& leftover : found) {
+        const int fd =
+            ::open(leftover.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+        if (fd < 0) continue;
+        struct stat status {};
+        if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
+            ::flock(fd, LOCK_EX | LOCK_NB) == 0) {
+            ::unlink(leftover.c_str());
+        }
+        ::close(fd);
+    }
 }
 
 // Where the links at the end of `path` lead, also where nothing is there yet.
@@ -42,10 +79,7 @@ std::string follow_links(const std::string& path) {
 
 }  // namespace
 
-OutputFile::OutputFile(const std::string& path)
-    : path_(path),
-      target_(follow_links(path)),
-      temporary_(target_ + ".partial." + std::to_string(::getpid())) {
+OutputFile::OutputFile(const std::string& path) : path_(path), target_(follow_links(path)) {
     struct stat status {};
     if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
         throw Error::input({.file = path,
@@ -56,9 +90,29 @@ OutputFile::OutputFile(const std::string& path)
     if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
         refuse_device(path);
     }
-    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (fd_ < 0) fail("cannot be created", errno);
     buffer_.reserve(kBuffer);
+    remove_leftovers(target_);
+    make_temporary();
+}
+
+void OutputFile::make_temporary() {
+    const std::string name = target_ + kPartial + std::to_string(::getpid());
+    for (int i = 1; i <= kMostNames; ++i) {
+        temporary_ = i == 1 ? name : name + "." + std::to_string(i);
+        const int fd =
+            ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+        if (fd < 0 && errno == EEXIST) continue;  // another's: a link, a leftover, one in use
+        if (fd < 0) fail("cannot be created", errno);
+        // Another process may look for leftovers at this very moment.
+        struct stat status {};
+        const bool locked = ::flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+        if (locked && ::fstat(fd, &status) == 0 && status.st_nlink > 0) {
+            fd_ = fd;
+            return;
+        }
+        ::close(fd);
+    }
+    fail("cannot be created", EEXIST);
 }
 
 OutputFile::~OutputFile() {
@@ -71,7 +125,9 @@ void OutputFile::fail(const char* action, int code) {
     throw Error::input({.file = path_,
                         .problem = std::string(action) + ": " + std::strerror(code),
                         .remedy = code == ENOSPC ? "free some space; the partial file was removed"
-                                                 : "check the folder and its permissions"});
+                                  : code == EMFILE || code == ENFILE
+                                      ? remedy_of_open(code)
+                                      : "check the folder and its permissions"});
 }
 
 void OutputFile::write(const void* data, std::size_t bytes) {
@@ -132,19 +188,12 @@ void OutputFile::sync() {
 
 void OutputFile::commit() {
     sync();
-    const int fd = fd_;
-    if (::close(fd) != 0) {
-        const int code = errno;
-        fd_ = -1;
-        ::unlink(temporary_.c_str());
-        fail("cannot be closed", code);
-    }
-    fd_ = -1;
+    // Before it is closed, which ends the lock; sync() has found what closing could.
     if (std::rename(temporary_.c_str(), target_.c_str()) != 0) {
-        const int code = errno;
-        ::unlink(temporary_.c_str());
-        fail("cannot be renamed into place", code);
+        fail("cannot be renamed into place", errno);  // the destructor removes it
     }
+    ::close(fd_);
+    fd_ = -1;
 }
 
 void sync_path(const std::string& path) {
@@ -153,7 +202,7 @@ void sync_path(const std::string& path) {
                             .problem = std::string(action) + ": " + std::strerror(code),
                             .remedy = "check the disk and the folder's permissions"});
     };
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) failed("cannot be opened", errno);
     const int result = ::fsync(fd);
     const int code = errno;

@@ -1,6 +1,10 @@
 // A file that appears whole or not at all: written under a temporary name beside its target,
 // synced and renamed by commit(); anything else (an exception, a full disk) removes it. A link is
 // followed: what it points at is replaced, not the link.
+//
+// The temporary name is NAME.partial.PID. It is made, never opened: a link that is there already is
+// not followed. It is locked (flock) as long as it is being written, so that the next one that
+// writes NAME can remove what a process left that was killed.
 #pragma once
 
 #include <cstddef>
@@ -29,6 +33,7 @@ class OutputFile {
     void commit();
 
   private:
+    void make_temporary();
     void flush();
     [[noreturn]] void fail(const char* action, int code);
 

@@ -6,20 +6,6 @@
 
 namespace mr::formats {
 
-std::string printable(std::string_view text, std::size_t max_bytes) {
-    std::string out;
-    for (const char c : text.substr(0, max_bytes)) {
-        const auto byte = static_cast<unsigned char>(c);
-        if (byte < 0x20 || byte > 0x7e) {
-            out += fmt::format("\\x{:02x}", byte);
-        } else {
-            out += c;
-        }
-    }
-    if (text.size() > max_bytes) out += "...";
-    return out;
-}
-
 bool is_utf8(std::string_view text) {
     for (std::size_t i = 0; i < text.size();) {
         const Utf8Char c = utf8_at(text, i);

@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "core/error.h"
+#include "core/printable.h"
 
 namespace mr::formats {
 
@@ -31,8 +32,10 @@ inline std::optional<std::uint64_t> checked_add(std::uint64_t a, std::uint64_t b
     return out;
 }
 
-// Text from a file as it may appear in a message: printable ASCII, whatever the file holds.
-std::string printable(std::string_view text, std::size_t max_bytes = 80);
+// Text from a file as it may appear in a message (core/printable.h), no more than a name's length.
+inline std::string printable(std::string_view text, std::size_t most_bytes = 80) {
+    return mr::printable(text, most_bytes);
+}
 
 bool is_utf8(std::string_view text);
 

@@ -18,6 +18,12 @@ constexpr std::uint64_t kMaxAlignment = std::uint64_t{1} << 20;
 // The least a key/value pair and a tensor's description can take: what bounds their counts.
 constexpr std::uint64_t kMinEntryBytes = 8 + 1 + 4 + 1;
 constexpr std::uint64_t kMinInfoBytes = 8 + 1 + 4 + 8 + 4 + 8;
+// A file may have holes, which take no room on a disk and are zeros: empty strings and lists. The
+// largest vocabularies have 300,000 tokens and 600,000 merges.
+constexpr std::uint64_t kMaxListElements = std::uint64_t{1} << 22;  // of strings, lists, booleans
+constexpr std::uint64_t kMaxNumbers = std::uint64_t{1} << 26;       // in an array of them
+constexpr std::uint64_t kMaxEntries = std::uint64_t{1} << 16;
+constexpr std::uint64_t kMaxTensors = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMaxElements = std::numeric_limits<std::int64_t>::max() / 8;
 
 }  // namespace
@@ -52,13 +58,17 @@ struct GgufParser {
         file.version_ = version;
         tensor_count = in.read<std::uint64_t>("tensor_count");
         entry_count = in.read<std::uint64_t>("metadata_kv_count");
-        check_count("metadata_kv_count", entry_count, kMinEntryBytes, 16);
-        check_count("tensor_count", tensor_count, kMinInfoBytes, 8);
+        check_count("metadata_kv_count", entry_count, kMinEntryBytes, 16, kMaxEntries);
+        check_count("tensor_count", tensor_count, kMinInfoBytes, 8, kMaxTensors);
     }
 
     // A count no file of this length can hold is refused before anything is allocated for it.
     void check_count(std::string_view field, std::uint64_t count, std::uint64_t least_bytes,
-                     std::uint64_t at) {
+                     std::uint64_t at, std::uint64_t most) {
+        if (count > most) {
+            throw in.error(field, std::to_string(count),
+                           fmt::format("is more than {}, the most that is read", most), at);
+        }
         if (count > in.remaining() / least_bytes) {
             throw in.error(
                 field, std::to_string(count),
@@ -142,11 +152,16 @@ struct GgufParser {
                                    : entry.element == GgufType::array
                                        ? 12
                                        : gguf_type_bytes(entry.element);
-        check_count(key + " (array length)", entry.count, each, at + 4);
+        const bool one_by_one = entry.element == GgufType::array ||
+                                entry.element == GgufType::string ||
+                                entry.element == GgufType::boolean;
+        check_count(key + " (array length)", entry.count, each, at + 4,
+                    one_by_one ? elements_left : kMaxNumbers);
+        if (one_by_one) elements_left -= entry.count;
         if (entry.element == GgufType::array) {
             GgufFile::Entry inner{};
             for (std::uint64_t i = 0; i < entry.count; ++i) read_array(key, inner, depth + 1);
-        } else if (entry.element == GgufType::string || entry.element == GgufType::boolean) {
+        } else if (one_by_one) {
             for (std::uint64_t i = 0; i < entry.count; ++i) skip_value(key, entry.element);
         } else {
             in.skip(entry.count * each, key);  // no overflow: at most the remaining bytes
@@ -284,6 +299,7 @@ struct GgufParser {
     ByteReader in;
     std::uint64_t tensor_count = 0;
     std::uint64_t entry_count = 0;
+    std::uint64_t elements_left = kMaxListElements;  // of all lists of the file
     std::uint64_t alignment = 32;
 };
 GgufFile GgufFile::open(const std::string& path) {

@@ -10,11 +10,13 @@
 #include <vector>
 
 #include "core/arena.h"
-#include "core/cpu.h"
+#include "core/error.h"
+#include "core/memory.h"
 
 namespace mr::observe {
 namespace {
 
+constexpr const char* kPurpose = "the buffer of the bandwidth measurement";
 constexpr std::size_t kPiece = std::size_t{1} << 20;  // what a thread takes at a time
 
 // 16 bytes at a time into eight sums, so that loads never wait for an addition.
@@ -53,16 +55,37 @@ std::size_t last_level_cache_bytes() {
 }
 
 std::size_t read_buffer_bytes() {
-    const std::size_t wanted = std::max(std::size_t{256} << 20, 4 * last_level_cache_bytes());
-    const std::size_t memory = cpu_info().memory_bytes;
+    const std::size_t cache = last_level_cache_bytes();
+    const std::size_t wanted =
+        cache > 0 ? std::max(std::size_t{64} << 20, 4 * cache) : std::size_t{256} << 20;
+    const std::size_t memory = available_memory_bytes();
     return memory ? std::min(wanted, std::max(memory / 8, 16 * kPiece)) : wanted;
 }
 
+namespace {
+
+// The usual buffer, or one that still no cache holds; an empty one where there is no memory.
+Arena usual_buffer() {
+    const std::size_t wanted = read_buffer_bytes();
+    const std::size_t least = std::max(16 * kPiece, 2 * last_level_cache_bytes());
+    for (const std::size_t bytes : {wanted, std::min(wanted, least)}) {
+        try {
+            return Arena(kPurpose, std::max(bytes / kPiece, std::size_t{1}) * kPiece);
+        } catch (const Error&) {
+            continue;
+        }
+    }
+    return Arena();
+}
+
+}  // namespace
+
 Bandwidth measure_read_bandwidth(ThreadPool& pool, std::size_t bytes, double seconds) {
-    if (bytes == 0) bytes = read_buffer_bytes();
-    const auto pieces = static_cast<std::int64_t>(std::max(bytes / kPiece, std::size_t{1}));
-    const std::size_t size = static_cast<std::size_t>(pieces) * kPiece;
-    Arena arena("the buffer of the bandwidth measurement", size);
+    Arena arena = bytes == 0 ? usual_buffer()
+                             : Arena(kPurpose, std::max(bytes / kPiece, std::size_t{1}) * kPiece);
+    const std::size_t size = arena.size();
+    if (size == 0) return {};
+    const auto pieces = static_cast<std::int64_t>(size / kPiece);
     auto* data = static_cast<std::byte*>(arena.alloc(size));
     // Written first: untouched pages are all one page of zeros, which a cache holds.
     pool.parallel_for(pieces, 1, [&](std::int64_t begin, std::int64_t end, int) {

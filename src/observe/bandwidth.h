@@ -16,10 +16,11 @@ struct Bandwidth {
 
 // Sums a buffer of `bytes` (0: read_buffer_bytes()) over and over for about `seconds`, at least
 // three times, with every thread of the pool. Plain wide loads; no prefetch or non-temporal hints.
+// All zeros where `bytes` is 0 and there is no memory for a buffer that no cache holds.
 Bandwidth measure_read_bandwidth(ThreadPool& pool, std::size_t bytes = 0, double seconds = 0.5);
 
-// A buffer no cache can hold: four times the last-level cache, at least 256 MiB, at most an eighth
-// of the memory.
+// A buffer no cache can hold: four times the last-level cache, at least 64 MiB (256 where the cache
+// is not known), at most an eighth of the memory.
 std::size_t read_buffer_bytes();
 
 // Bytes of the largest cache that the first core sees; 0 where the system does not say.

@@ -225,6 +225,7 @@ BpeTrainer::BpeTrainer(BpeTrainOptions options, ThreadPool& pool)
         special_.insert(
             {.id = static_cast<std::int32_t>(i), .text = options_.special[i], .special = true});
     }
+    special_.finish();
 }
 
 void BpeTrainer::Words::add(std::string_view word, std::uint64_t count) {
@@ -238,8 +239,9 @@ void BpeTrainer::Words::add(std::string_view word, std::uint64_t count) {
 }
 
 void BpeTrainer::count(std::string_view text, Words& words) const {
+    AddedTokens::Search search(special_, text, true);
     for (std::size_t pos = 0; pos < text.size();) {
-        const AddedTokens::Match match = special_.next(text, pos, true);
+        const AddedTokens::Match match = search.next(pos);
         const std::string_view section = text.substr(0, match.begin);
         while (pos < section.size()) {
             const std::size_t end = word_end(PreTokenizer::gpt2, section, pos);

@@ -41,8 +41,9 @@ class Encoder {
         : impl_(impl), cache_(text_size), out_(out) {}
 
     void text(std::string_view text, bool parse_special, std::span<const LiteralRange> literal) {
+        AddedTokens::Search search(impl_.raw_added, text, parse_special, literal);
         for (std::size_t pos = 0; pos < text.size();) {
-            const auto match = impl_.raw_added.next(text, pos, parse_special, literal);
+            const auto match = search.next(pos);
             if (match.begin > pos) section(text, pos, match.begin, parse_special, literal);
             if (match.id >= 0) out_.push_back(match.id);
             pos = match.end;
@@ -58,9 +59,12 @@ class Encoder {
         std::string_view text = whole.substr(begin, end - begin);
         std::vector<LiteralRange> inside;  // of `text`
         if (!impl_.normalized_added.empty()) {
-            for (const LiteralRange& r : literal) {
-                if (r.end <= begin || r.begin >= end) continue;
-                inside.push_back({std::max(r.begin, begin) - begin, std::min(r.end, end) - begin});
+            auto r =
+                std::lower_bound(literal.begin(), literal.end(), begin,
+                                 [](LiteralRange range, std::size_t b) { return range.end <= b; });
+            for (; r != literal.end() && r->begin < end; ++r) {
+                inside.push_back(
+                    {std::max(r->begin, begin) - begin, std::min(r->end, end) - begin});
             }
         }
         if (data.nfc && !is_ascii(text)) text = kept_.emplace_back(normalized(text, inside));
@@ -68,8 +72,9 @@ class Encoder {
             for (char c : text) push_byte(out_, c);
             return;
         }
+        AddedTokens::Search search(impl_.normalized_added, text, parse_special, inside);
         for (std::size_t pos = 0; pos < text.size();) {
-            const auto match = impl_.normalized_added.next(text, pos, parse_special, inside);
+            const auto match = search.next(pos);
             if (match.begin > pos) {
                 plain(text.substr(pos, match.begin - pos), first && pos == 0);
             }

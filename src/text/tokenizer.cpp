@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/printable.h"
 #include "text/byte_alphabet.h"
 #include "text/tokenizer_impl.h"
 #include "text/unicode.h"
@@ -14,6 +15,8 @@ namespace mr::text {
 namespace {
 
 constexpr std::size_t kLongestPiece = 1024;
+constexpr std::size_t kMostAddedBytes =
+    16u << 20;  // of all added tokens: the search has a node for each
 
 constexpr std::string_view kEndMarks[] = {
     "</s>",       "<|endoftext|>", "<|end_of_text|>", "<|im_end|>",    "<|eot_id|>",
@@ -190,6 +193,17 @@ void Tokenizer::Impl::index_added() {
             raw_added.insert(token);
         }
     }
+    if (std::size_t bytes = 0;
+        std::any_of(data.added.begin(), data.added.end(), [&](const AddedToken& token) {
+            return (bytes += token.text.size()) > kMostAddedBytes;
+        })) {
+        throw Error::input({.file = data.name,
+                            .field = "added_tokens",
+                            .problem = fmt::format("have more than {} MiB of text together",
+                                                   kMostAddedBytes >> 20)});
+    }
+    raw_added.finish();
+    normalized_added.finish();
 }
 
 void Tokenizer::Impl::take_merges() {
@@ -342,7 +356,7 @@ std::string Tokenizer::display(std::int32_t id) const {
             out += "\\t";
         } else if (c.code == '\\') {
             out += "\\\\";
-        } else if (c.code < 0x20 || (c.code >= 0x7F && c.code < 0xA0) || c.code >= kBadByte) {
+        } else if (c.code >= kBadByte || is_unprintable(c.code)) {
             for (char b : one) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(b));
         } else {
             out += one;

@@ -8,35 +8,30 @@
 #include <cstring>
 #include <filesystem>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string_view>
 
 #include "core/error.h"
 #include "core/mapped_file.h"
 #include "core/output_file.h"
-#include "formats/json.h"
 #include "formats/safetensors.h"
 #include "model/io/source.h"
 #include "model/io/write_model.h"
 #include "train/fault.h"
 #include "train/output_folder.h"
-#include "train/shards.h"
+#include "train/state_file.h"
 
 namespace mr::train {
 namespace {
 
 namespace fs = std::filesystem;
-using formats::JsonDocument;
 using formats::JsonValue;
-using nlohmann::ordered_json;
 using State = model::TrainEngine::State;
 
 constexpr const char* kPartial = ".partial-";  // before the name of a checkpoint being written
 constexpr const char* kOld = ".old-";          // ... being removed
 constexpr const char* kDamaged = "damaged-";   // ... that cannot be read
 constexpr const char* kLayout = "millrace-flat-1";
-constexpr int kStateVersion = 1;
 constexpr const char* kFiles[] = {"",           "config.json",           "model.safetensors",
                                   "state.json", "optimizer.safetensors", "tokenizer.json"};
 
@@ -66,15 +61,15 @@ void write_text(const fs::path& path, const std::string& text) {
     fault_point();
 }
 
-void write_optimizer(const fs::path& path, model::TrainEngine& engine, std::uint64_t (&hashes)[3]) {
+void write_optimizer(const fs::path& path, model::TrainEngine& engine, StateHashes& hashes) {
     const std::int64_t count = engine.layout().count;
     formats::SafetensorsWriter writer(path.string());
     writer.set_metadata("layout", kLayout);
     writer.declare("m", DType::f32, {count});
     writer.declare("v", DType::f32, {count});
-    for (const int i : {1, 2}) {
-        const float* values = engine.host(i == 1 ? State::m : State::v);
-        hashes[i] = state_hash(values, count);
+    for (const State part_of : {State::m, State::v}) {
+        const float* values = engine.host(part_of);
+        (part_of == State::m ? hashes.m : hashes.v) = state_hash(values, count);
         constexpr std::int64_t kPart = 1 << 18;
         for (std::int64_t at = 0; at < count; at += kPart) {
             const auto part = static_cast<std::size_t>(std::min(kPart, count - at));
@@ -85,113 +80,6 @@ void write_optimizer(const fs::path& path, model::TrainEngine& engine, std::uint
     writer.finish();
     fault_point();
 }
-
-std::uint64_t text_hash(std::string_view text) {
-    return token_checksum(std::as_bytes(std::span(text)));
-}
-// Of what state.json says, however it is written, but for this hash.
-std::uint64_t content_hash(JsonValue state) {
-    std::string text = "{";
-    for (const auto& [key, value] : state.items()) {
-        if (key == "hash") continue;
-        if (text.size() > 1) text += ',';
-        text += formats::json_quoted(key) + ":" + value.dump();
-    }
-    return text_hash(text + "}");
-}
-std::string hash_text(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
-
-std::string state_text(const TrainState& state, const std::uint64_t (&hashes)[3],
-                       std::uint64_t config_hash) {
-    ordered_json out;
-    out["version"] = kStateVersion;
-    out["hash"] = "";
-    out["step"] = state.step;
-    out["options"] = options_json(state.options);
-    out["data_hash"] = hash_text(state.data_hash);
-    out["config_hash"] = hash_text(config_hash);
-    out["params_hash"] = hash_text(hashes[0]);
-    out["m_hash"] = hash_text(hashes[1]);
-    out["v_hash"] = hash_text(hashes[2]);
-    out["skipped"] = state.skipped;
-    out["skipped_in_row"] = state.skipped_in_row;
-    out["seconds"] = state.seconds;
-    out["val_loss"] = nullptr;
-    if (state.val_loss) out["val_loss"] = *state.val_loss;
-    out["val_step"] = state.val_step;
-    out["samples"] = ordered_json::array();
-    for (const TrainState::Sample& sample : state.samples) {
-        out["samples"].push_back({{"step", sample.step}, {"text", sample.text}});
-    }
-    // A sample may be any bytes; JSON may not.
-    const auto text = [&] {
-        return out.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
-    };
-    out["hash"] = hash_text(content_hash(JsonDocument::parse(text(), "state.json").root()));
-    return text();
-}
-
-// Nothing is wrong with the file.
-struct OtherVersion : Error {
-    explicit OtherVersion(const Error& error) : Error(error) {}
-};
-
-// state.json, field by field.
-class StateFile {
-  public:
-    explicit StateFile(std::string path) : path_(std::move(path)) {
-        json_ = JsonDocument::parse(read_text_file(path_, std::size_t{1} << 26), path_);
-        if (!json_.root().is_object()) throw bad("", "must hold one JSON object");
-        if (const std::int64_t version = integer("version"); version != kStateVersion) {
-            throw OtherVersion(
-                Error::input({.file = path_,
-                              .field = "version",
-                              .value = fmt::format("{}", version),
-                              .problem = fmt::format("is not {}, the one read here", kStateVersion),
-                              .remedy = "use the program that wrote it"}));
-        }
-    }
-    JsonValue field(const char* key) const {
-        const auto at = json_.root().find(key);
-        if (!at) throw bad(key, "is missing");
-        return *at;
-    }
-    std::int64_t integer(const char* key) const {
-        const JsonValue value = field(key);
-        if (!value.is_integer_in(0, std::int64_t{1} << 53)) {
-            throw bad(key, "must be a whole number");
-        }
-        return value.get<std::int64_t>();
-    }
-    double number(const char* key) const {
-        const JsonValue value = field(key);
-        if (!value.is_number()) throw bad(key, "must be a number");
-        return value.get<double>();
-    }
-    std::uint64_t hash(const char* key) const {
-        const JsonValue value = field(key);
-        const std::string text = value.is_string() ? value.get<std::string>() : "";
-        if (text.size() != 16 || text.find_first_not_of("0123456789abcdef") != text.npos) {
-            throw bad(key, "must be 16 hexadecimal digits");
-        }
-        return std::stoull(text, nullptr, 16);
-    }
-    // That the text is the one whose hash this is; checkpoints of before there was one have none.
-    void check(const char* key, std::uint64_t found, const std::string& of) const {
-        if (!json_.root().contains(key) || hash(key) == found) return;
-        throw Error::input(
-            {.file = of, .field = key, .problem = "is not that of what was written"});
-    }
-    void check_content() const { check("hash", content_hash(json_.root()), path_); }
-    Error bad(const char* key, const char* problem) const {
-        return Error::input({.file = path_, .field = key, .problem = problem});
-    }
-    const std::string& path() const { return path_; }
-
-  private:
-    std::string path_;
-    JsonDocument json_;
-};
 
 }  // namespace
 
@@ -239,17 +127,18 @@ void Checkpoints::save(model::TrainEngine& engine, const TrainState& state,
     try {
         PartialFolder partial(all / (kPartial + target.filename().string()));
         fault_point();
-        std::uint64_t hashes[3] = {};
+        StateHashes hashes;
         const float* params = engine.host(State::params);
-        hashes[0] = state_hash(params, engine.layout().count);
+        hashes.params = state_hash(params, engine.layout().count);
         model::write_huggingface(
             partial.path().string(), engine.spec(),
             model::param_views(engine.layout(), const_cast<float*>(params), DType::f32), &tokenizer,
             fault_point);
         write_text(partial.path() / "tokenizer.json", tokenizer_json);
         write_optimizer(partial.path() / "optimizer.safetensors", engine, hashes);
-        const std::string config = read_text_file((partial.path() / "config.json").string());
-        write_text(partial.path() / "state.json", state_text(state, hashes, text_hash(config)));
+        hashes.config = text_hash(read_text_file((partial.path() / "config.json").string()));
+        hashes.tokenizer = text_hash(tokenizer_json);
+        write_text(partial.path() / "state.json", state_text(state, hashes));
         sync_path(partial.path().string());
         fault_point();
         partial.put(target);
@@ -306,7 +195,8 @@ auto Checkpoints::reading(std::int64_t step, Read&& read) const {
         bool readable = true;
         for (const char* name : kFiles) {
             const std::string file = (path / name).string();
-            readable = readable && (::access(file.c_str(), R_OK) == 0 || errno == ENOENT);
+            readable = readable && (::access(file.c_str(), R_OK) == 0 || errno == ENOENT ||
+                                    errno == ENOTDIR || errno == ELOOP);
         }
         if (error.kind() != ErrorKind::input || !readable) throw;
         const std::vector<std::int64_t> all = steps();
@@ -335,6 +225,24 @@ model::ModelSpec Checkpoints::read_spec(std::int64_t step) const {
         StateFile(folder(step) + "/state.json")
             .check("config_hash", text_hash(read_text_file(config)), config);
         return model::open_huggingface(folder(step), {}).spec;
+    });
+}
+
+bool Checkpoints::check_tokenizer(std::int64_t step, const std::string& tokenizer_json,
+                                  const std::string& file) const {
+    return reading(step, [&] {
+        const StateFile state(folder(step) + "/state.json");
+        if (!state.has("tokenizer_hash")) return true;
+        const std::uint64_t wanted = state.hash("tokenizer_hash");
+        const std::string own = (fs::path(folder(step)) / "tokenizer.json").string();
+        std::error_code code;
+        const bool same = fs::exists(own, code) && text_hash(read_text_file(own)) == wanted;
+        if (text_hash(tokenizer_json) == wanted) return same;
+        throw OtherTokenizer(
+            Error::input({.file = file,
+                          .problem = "was changed since the run's last checkpoint",
+                          .remedy = same ? fmt::format("put the one back that {} has", folder(step))
+                                         : "put the one back that the data was packed with"}));
     });
 }
 

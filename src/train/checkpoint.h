@@ -68,6 +68,10 @@ class Checkpoints {
     model::ModelSpec read_spec(std::int64_t step) const;
     // Parameters and moments, into an engine of its spec.
     void load(std::int64_t step, model::TrainEngine& engine) const;
+    // Throws Error (input) where `tokenizer_json`, the text of `file`, is not that of the time when
+    // the checkpoint was saved. False: its own copy is not, which a run does not read.
+    bool check_tokenizer(std::int64_t step, const std::string& tokenizer_json,
+                         const std::string& file) const;
 
   private:
     template <typename Read>

@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/mapped_file.h"
+#include "core/open_file.h"
 #include "core/output_file.h"
 #include "formats/json.h"
 
@@ -176,8 +177,7 @@ MetricsWriter::MetricsWriter(const std::string& path, std::int64_t after) : path
             file.commit();
         }
     }
-    fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (fd_ < 0) fail(path_, "cannot be opened", errno);
+    fd_ = open_regular(path, O_WRONLY | O_CREAT | O_APPEND, 0644);
     if (::ftruncate(fd_, static_cast<off_t>(keep)) != 0) {
         const int code = errno;
         ::close(fd_);
@@ -205,6 +205,19 @@ void MetricsWriter::append(const StepMetrics& metrics) {
     }
     size_ += waiting_.size();
     waiting_.clear();
+}
+
+void MetricsWriter::sync() {
+    // Some file systems have no such thing.
+    if (::fsync(fd_) == 0 || errno == EINVAL || errno == EROFS) return;
+    fail(path_, "cannot be synced", errno);
+}
+
+bool MetricsWriter::lost() const {
+    struct stat ours {
+    }, there{};
+    return ::fstat(fd_, &ours) != 0 || ::stat(path_.c_str(), &there) != 0 ||
+           ours.st_ino != there.st_ino || ours.st_dev != there.st_dev;
 }
 
 std::vector<StepMetrics> read_metrics(const std::string& path) {

@@ -46,6 +46,10 @@ class MetricsWriter {
     // Error (input) where the disk is full: the file then ends with a whole line as before, and the
     // next call writes what this one could not.
     void append(const StepMetrics& metrics);
+    // Everything on the disk. Error (input) where that fails.
+    void sync();
+    // The file was removed, or another is there under its name: what is appended is lost.
+    bool lost() const;
     // The numbers, from 1, of the lines that were there and could not be kept.
     const std::vector<std::int64_t>& damaged() const { return damaged_; }
     // Bytes behind the last newline that were cut off, where they hold zeros or the lines before

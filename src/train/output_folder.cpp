@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -30,7 +31,16 @@ fs::path named(const fs::path& path) {
     return out;
 }
 
-// Those beside `target` that are named after it with `mark` and a process that is gone.
+// A descriptor that holds the lock of a folder; -1: another process has it.
+int lock_folder(const fs::path& path) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 || ::flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+    ::close(fd);
+    return -1;
+}
+
+// Those beside `target` that are named after it with `mark` and a process that is gone. A process
+// of another container looks as if it were gone: what it is filling is locked.
 std::vector<fs::path> leftovers(const fs::path& target, const char* mark) {
     std::vector<fs::path> out;
     const std::string start = target.filename().string() + mark;
@@ -45,6 +55,9 @@ std::vector<fs::path> leftovers(const fs::path& target, const char* mark) {
             std::from_chars(digits.data(), digits.data() + digits.size(), process);
         if (bad != std::errc{} || end != digits.data() + digits.size() || process <= 0) continue;
         if (::kill(process, 0) == 0 || errno != ESRCH) continue;
+        const int lock = lock_folder(it->path());
+        if (lock < 0) continue;
+        ::close(lock);
         out.push_back(it->path());
     }
     return out;
@@ -55,8 +68,13 @@ std::vector<fs::path> leftovers(const fs::path& target, const char* mark) {
 PartialFolder::PartialFolder(fs::path path) : path_(std::move(path)) {
     std::error_code code;
     fs::remove_all(path_, code);
-    fs::create_directories(path_, code);
-    if (!code) return;
+    fs::create_directories(path_.parent_path(), code);
+    // Made, not found: a link to another folder would be written into.
+    if (!code && fs::create_directory(path_, code)) {
+        lock_ = lock_folder(path_);
+        return;
+    }
+    if (!code) code = std::make_error_code(std::errc::file_exists);
     throw Error::input({.file = path_.string(),
                         .problem = "cannot be made: " + code.message(),
                         .remedy = "check the disk and the folder's permissions"});
@@ -65,6 +83,7 @@ PartialFolder::PartialFolder(fs::path path) : path_(std::move(path)) {
 PartialFolder::~PartialFolder() {
     std::error_code ignored;
     if (!placed_) fs::remove_all(path_, ignored);
+    if (lock_ >= 0) ::close(lock_);
 }
 
 void PartialFolder::put(const fs::path& target) {

@@ -25,6 +25,7 @@ class PartialFolder {
   private:
     std::filesystem::path path_;
     bool placed_ = false;
+    int lock_ = -1;  // held as long as it is being filled
 };
 
 class OutputFolder {

@@ -108,6 +108,7 @@ class Run {
     void sample();
     MemoryPlan plan() const;
     void record(const StepMetrics& metrics);
+    void sync_metrics();
     void tell(const StepMetrics& metrics);
     void save();
     void try_to_save();
@@ -151,6 +152,7 @@ class Run {
     std::vector<std::uint32_t> token_bytes_;  // [vocabulary], that a token prints
     bool metrics_missing_ = false;            // lines wait for the disk
     bool stuck_ = false;                      // by --max-skips
+    bool reported_ = true;                    // the page is that of the last time it was due
     std::int64_t started_at_ = 0;
     double data_wait_ = 0;
     double step_seconds_ = 0;  // of this process

@@ -87,7 +87,7 @@ void RunFolder::lock() {
     const std::string path = (fs::path(path_) / kLockName).string();
     int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     const bool made = fd >= 0;
-    if (!made && errno == EEXIST) fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    if (!made && errno == EEXIST) fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
         if (errno == ENOENT) return;
         throw Error::input({.file = path,

@@ -81,8 +81,12 @@ void Run::make_missed_validation() {
     last.bits_per_byte = made->bits_per_byte;
     metrics_.pop_back();
     metrics_file_.reset();  // its line is written anew
-    metrics_file_ = std::make_unique<MetricsWriter>((fs::path(o_.out) / kMetricsName).string(),
-                                                    state_.step - 1);
+    try {
+        metrics_file_ = std::make_unique<MetricsWriter>((fs::path(o_.out) / kMetricsName).string(),
+                                                        state_.step - 1);
+    } catch (const Error& error) {
+        say(error.what());  // record() tries again
+    }
     record(last);
 }
 
@@ -95,10 +99,10 @@ void Run::sample() {
     std::optional<std::string> text;
     try {
         text = sampler_->text([this] { return asked_to_stop(); });
-    } catch (const Error& error) {
-        without(error.what());
     } catch (const std::bad_alloc&) {
         without("there is no memory for it");
+    } catch (const std::exception& error) {
+        without(error.what());
     }
     if (!text) return;
     if (state_.samples.size() == kSamplesKept) state_.samples.erase(state_.samples.begin());
@@ -183,11 +187,14 @@ void Run::report() {
     write_train_report((fs::path(o_.out) / kReportName).string(), run, metrics_);
 }
 
+// It is for looking at, too.
 void Run::try_to_report() {
+    reported_ = false;
     try {
         report();
-    } catch (const Error& error) {
-        say(error.what());
+        reported_ = true;
+    } catch (const std::exception& error) {
+        say(fmt::format("no report after step {}: {}", state_.step, error.what()));
     }
 }
 

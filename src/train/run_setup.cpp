@@ -53,6 +53,11 @@ void Run::open_data() {
              .problem = fmt::format("the run began with other data, {:016x}", state_.data_hash),
              .remedy = "give that data, or start a new run with --init"});
     }
+    if (resumed_ &&
+        !checkpoints_.check_tokenizer(state_.step, tokenizer_json_, data_.tokenizer_path)) {
+        say(fmt::format("{}/tokenizer.json was changed after it was saved; the run goes on with {}",
+                        checkpoints_.folder(state_.step), data_.tokenizer_path));
+    }
     state_.data_hash = data_.hash;
     {
         // The hash is of the checksums: it holds where they do.

@@ -84,12 +84,22 @@ StepMetrics Run::one_step(std::int64_t step) {
 }
 
 // The line of a step. It is a log: where it cannot be written the run goes on, and says so once.
+// Where the file was removed or moved away a new one gets all lines.
 void Run::record(const StepMetrics& metrics) {
     metrics_.push_back(metrics);
     try {
-        metrics_file_->append(metrics);
+        if (!metrics_file_ || metrics_file_->lost()) {
+            const std::string path = (fs::path(o_.out) / kMetricsName).string();
+            metrics_file_.reset();
+            auto file = std::make_unique<MetricsWriter>(path, 0);
+            for (const StepMetrics& m : metrics_) file->append(m);
+            metrics_file_ = std::move(file);
+            say(fmt::format("{}: was not there any more, and was written anew", path));
+        } else {
+            metrics_file_->append(metrics);
+        }
         metrics_missing_ = false;
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
         if (!metrics_missing_) {
             say(fmt::format("{}; the run goes on, and writes the missing lines when it can",
                             error.what()));
@@ -98,12 +108,22 @@ void Run::record(const StepMetrics& metrics) {
     }
 }
 
+// Before a checkpoint, so that no line is missing that a resumed run has done. A log may not cost
+// the checkpoint: where it fails, record() says so with the next line.
+void Run::sync_metrics() {
+    try {
+        if (metrics_file_) metrics_file_->sync();
+    } catch (const Error& error) {
+        if (!metrics_missing_) say(error.what());
+    }
+}
+
 void Run::save() {
     if (saved_ == state_.step || state_.step == 0) return;
     const Unbroken unbroken(events_);
     const AddSeconds time(saving_seconds_);
     not_saved_ = state_.step;
-    if (!metrics_missing_) sync_path((fs::path(o_.out) / kMetricsName).string());
+    sync_metrics();
     checkpoints_.save(*engine_, state_, *tokenizer_, tokenizer_json_);
     not_saved_ = -1;
     saved_ = state_.step;
@@ -116,7 +136,7 @@ void Run::save() {
 void Run::try_to_save() {
     try {
         save();
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
         say(fmt::format("step {} is not saved, the run goes on: {}", state_.step, error.what()));
     }
 }
@@ -243,11 +263,7 @@ void Run::finish() {
                                !fs::exists(fs::path(o_.out) / kReportName);
     if (!did_something) return;
     const Unbroken unbroken(events_);
-    if (interrupted_) {
-        try_to_report();
-    } else {
-        report();
-    }
+    try_to_report();
 }
 
 TrainResult Run::go() {
@@ -293,6 +309,7 @@ TrainResult Run::go() {
     out.memory_planned = plan().total();
     out.memory_taken = engine_->ops().memory_taken();
     if (saved_ > 0) out.checkpoint = checkpoints_.folder(saved_);
+    out.reported = reported_;
     return out;
 }
 

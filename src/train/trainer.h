@@ -66,6 +66,7 @@ struct TrainResult {
     std::uint64_t parameters = 0;
     std::uint64_t memory_planned = 0;  // in bytes
     std::uint64_t memory_taken = 0;    // model::TrainOps::memory_taken()
+    bool reported = true;              // report.html could be written
     std::string checkpoint{};
 };
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Training in folders that are damaged, shared, or somebody else's."""
 import fcntl
+import os
 import pathlib
 import resource
 import shutil
@@ -113,6 +114,17 @@ class FoldersTest(driver.CliTest):
         self.fails(1, *self.pack(), says="--force")
         self.assertEqual(names(self.folder), ["data", "run"])
         self.ok("train", "--resume", self.run_, "--data", self.data)
+
+    def test_what_another_process_fills_stays(self):
+        half = self.folder / f"data.partial.{dead_process()}"  # gone, as far as can be seen
+        half.mkdir()
+        lock = os.open(half, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        self.ok(*self.pack("--force"))
+        self.assertTrue(half.exists())
+        os.close(lock)
+        self.ok(*self.pack("--force"))
+        self.assertFalse(half.exists())
 
     def test_a_tokenizer_is_not_written_over(self):
         tok = self.folder / "tok"

@@ -2,9 +2,11 @@
 """Every command with too little memory: it works, or says so and exits with 3. No signal."""
 import concurrent.futures
 import json
+import math
 import os
 import pathlib
 import resource
+import struct
 import tempfile
 import unittest
 
@@ -13,10 +15,29 @@ from driver import REFERENCE, SOURCE, millrace
 from train_test import QUIET, SHAPE, pack_stories
 
 MIB = 1 << 20
-# Below the first the dynamic linker has no room for the libraries; with the last, all works.
-LIMITS = [*range(24, 64, 5), *range(64, 120, 9), 180, 260, 640]
+# Above what the program and its libraries take; with the last, all works.
+LIMITS = [*range(2, 46, 7), *range(46, 100, 12), 160, 620]
 # The same range in other steps, for what reads the large vocabulary.
-FINE = [*range(26, 110, 4), 150, 200, 400]
+FINE = [*range(4, 90, 4), 130, 180, 400]
+
+
+def run_within(mib, *words, **kwargs):
+    limit = (mib * MIB, mib * MIB)
+    return millrace(*words, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit),
+                    **kwargs)
+
+
+def least():
+    """The smallest limit with which the program starts at all."""
+    low, high = 1, 2048
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            starts = run_within(middle, "--version").code == 0
+        except OSError:
+            starts = False
+        low, high = (low, middle) if starts else (middle + 1, high)
+    return low
 
 
 def large_tokenizer(folder):
@@ -30,6 +51,29 @@ def large_tokenizer(folder):
     return folder / "tokenizer.json"
 
 
+def large_model(folder):
+    """A Llama of one small layer with that vocabulary, its weights all zero."""
+    large_tokenizer(folder)
+    vocab, dim, hidden = 60000, 16, 32
+    (folder / "config.json").write_text(json.dumps({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": vocab,
+        "hidden_size": dim, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "intermediate_size": hidden, "max_position_embeddings": 64, "tie_word_embeddings": True}))
+    shapes = {"model.embed_tokens": [vocab, dim], "model.norm": [dim]}
+    for name, shape in {"self_attn.q_proj": [dim, dim], "self_attn.k_proj": [dim, dim],
+                        "self_attn.v_proj": [dim, dim], "self_attn.o_proj": [dim, dim],
+                        "mlp.gate_proj": [hidden, dim], "mlp.up_proj": [hidden, dim],
+                        "mlp.down_proj": [dim, hidden], "input_layernorm": [dim],
+                        "post_attention_layernorm": [dim]}.items():
+        shapes[f"model.layers.0.{name}"] = shape
+    header, size = {}, 0
+    for name, shape in shapes.items():
+        begin, size = size, size + 4 * math.prod(shape)
+        header[f"{name}.weight"] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, size]}
+    text = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(size))
+
+
 @unittest.skipIf(os.environ.get("MILLRACE_SANITIZE"), "sanitizers take terabytes of addresses")
 class Memory(driver.CliTest):
     @classmethod
@@ -39,13 +83,12 @@ class Memory(driver.CliTest):
         base = pathlib.Path(made.name)
         cls.text, cls.tok, cls.data = pack_stories(base)
         cls.large = large_tokenizer(base / "large")
+        cls.least = least()
 
     def one(self, mib, command):
-        limit = (mib * MIB, mib * MIB)
         number = f"{mib}-{abs(hash(command))}"
         words = [str(word).replace("OUT", str(self.folder / number)) for word in command]
-        return millrace(*words, stdin=b"Hello\n/quit\n",
-                        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit))
+        return run_within(self.least + mib, *words, stdin=b"Hello\n/quit\n")
 
     def sweep(self, limits, *command, last=0):
         """`last`: what the command ends with where there is memory."""
@@ -67,11 +110,17 @@ class Memory(driver.CliTest):
                         ("run", "-p", "Once", "-n", "3"), ("chat", llama, "-n", "3"),
                         ("eval", llama, "--text", REFERENCE / "README.md", "--limit", "1"),
                         ("convert", llama, "OUT.gguf"),
+                        ("profile", llama, "-p", "Once", "-n", "3", "--html", "OUT.html"),
                         ("convert", SOURCE / "models" / "storyteller.gguf", "OUT")):
             self.sweep(LIMITS, *command)
 
     def test_large_vocabulary(self):
         self.sweep(FINE, "tokenize", "--tokenizer", self.large, "--text", "made", "--ids")
+        # What writes one: a tree of JSON, whose destructor allocates.
+        large_model(self.folder / "large")
+        gguf = self.folder / "large.gguf"
+        self.ok("convert", self.folder / "large", gguf)
+        self.sweep(FINE, "convert", gguf, "OUT")
 
     def test_training(self):
         for command in (("data", "storybook", "--stories", "10", "--seed", "1", "--out", "OUT.txt"),
@@ -79,9 +128,15 @@ class Memory(driver.CliTest):
                          "OUT"),
                         ("data", "pack", "--data", self.text, "--tokenizer", self.tok, "--out",
                          "OUT"),
+                        ("data", "check", self.text),
                         ("train", *SHAPE, *QUIET, "--steps", "2", "--save-every", "1", "--data",
                          self.data, "--out", "OUT")):
             self.sweep(LIMITS, *command)
+
+    def test_threads(self):
+        result = self.one(140, ("run", "-p", "Once", "-n", "3", "--threads", "200"))
+        self.assertEqual(result.code, 3, result.err)
+        self.assertRegex(result.err, "threads = 200: only .* use fewer --threads, or raise the limit")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,18 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
+#include <functional>
 #include <span>
 
 #include "core/error.h"
 #include "core/mapped_file.h"
+#include "core/open_file.h"
 #include "core/output_file.h"
 #include "temp_folder.h"
 
@@ -163,16 +169,29 @@ TEST(OutputFile, LeavesNothingWithoutCommit) {
     EXPECT_EQ(folder.files(), 1u);
 }
 
-// The temporary name is led to /dev/full, which has no space for anything.
+// The descriptor of the file that is being written becomes one of /dev/full, which has no space.
+void fill_the_disk() {
+    namespace fs = std::filesystem;
+    int writing = -1;
+    for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+        std::error_code code;
+        const std::string target = fs::read_symlink(entry, code).string();
+        if (target.find(".partial.") != target.npos) writing = std::stoi(entry.path().filename());
+    }
+    ASSERT_GE(writing, 0);
+    const int full = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
+    ASSERT_GE(::dup2(full, writing), 0);
+    ::close(full);
+}
+
 TEST(OutputFile, AFullDiskLeavesNothing) {
     if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full";
     TempFolder folder;
     const std::string path = folder / "out";
     for (std::size_t bytes : {std::size_t{10}, std::size_t{3} << 20}) {  // at commit; while writing
-        std::filesystem::create_symlink("/dev/full",
-                                        path + ".partial." + std::to_string(::getpid()));
         const Error error = error_of([&] {
             OutputFile file(path);
+            fill_the_disk();
             file.write(std::string(bytes, 'x'));
             file.commit();
         });
@@ -212,6 +231,93 @@ TEST(OutputFile, ALinkStaysALink) {
         const Error error = error_of([&] { OutputFile file(folder / link); });
         EXPECT_NE(std::string(error.what()).find("is a device"), std::string::npos);
     }
+}
+
+// Who can write to the folder, /tmp for example, must not choose what is overwritten.
+TEST(OutputFile, APlantedLinkIsNotFollowed) {
+    TempFolder folder;
+    namespace fs = std::filesystem;
+    const std::string path = folder / "out",
+                      temporary = path + ".partial." + std::to_string(::getpid());
+    const std::string victim = folder.write("victim", "precious");
+    fs::create_symlink(victim, temporary);
+    fs::create_symlink(folder / "made", temporary + ".2");
+    {
+        OutputFile file(path), again(path);  // two at a time have two names
+        file.write("text");
+        again.write("other");
+        file.commit();
+    }
+    EXPECT_EQ(read_all(path), "text");
+    EXPECT_EQ(read_all(victim), "precious");
+    EXPECT_FALSE(fs::exists(folder / "made"));
+    EXPECT_TRUE(fs::is_symlink(temporary)) << "it is not ours to remove";
+    EXPECT_EQ(folder.files(), 4u);
+}
+
+// What SIGKILL or SIGBUS left, but not what another process is writing.
+TEST(OutputFile, LeftoversAreRemoved) {
+    TempFolder folder;
+    namespace fs = std::filesystem;
+    const std::string path = folder / "out";
+    const std::string dead = folder.write("out.partial.4711", "half");
+    const std::string dead_too = folder.write("out.partial.4711.2", "half");
+    const std::string other = folder.write("outer.partial.4711", "of another name");
+    const std::string named = folder.write("out.partial.txt", "a person's");
+    const std::string used = folder.write("out.partial.4712", "being written");
+    const int lock = ::open(used.c_str(), O_RDONLY | O_CLOEXEC);
+    ASSERT_EQ(::flock(lock, LOCK_EX | LOCK_NB), 0);
+    {
+        OutputFile file(path);
+        EXPECT_FALSE(fs::exists(dead));
+        EXPECT_FALSE(fs::exists(dead_too));
+        OutputFile another(path);  // leaves the one that is being written
+        file.write("text");
+        file.commit();
+    }
+    EXPECT_EQ(read_all(path), "text");
+    for (const std::string& stays : {other, named, used}) EXPECT_TRUE(fs::exists(stays)) << stays;
+    ::close(lock);
+    { OutputFile file(path); }
+    EXPECT_FALSE(fs::exists(used));
+    EXPECT_EQ(folder.files(), 3u);
+}
+
+// Opening a pipe waits for another process, for ever.
+TEST(Files, APipeInPlaceOfAFileIsRefusedAtOnce) {
+    TempFolder folder;
+    const std::string pipe = folder / "pipe";
+    ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+    const auto expect = [&](const char* says, const std::function<void()>& act) {
+        const Error error = error_of(act);
+        EXPECT_EQ(error.kind(), ErrorKind::input);
+        EXPECT_NE(std::string(error.what()).find(says), std::string::npos) << error.what();
+    };
+    expect("is a pipe, not a regular file", [&] { MappedFile file(pipe); });
+    expect("is a pipe, not a regular file", [&] { read_text_file(pipe); });
+    expect("is a pipe, not a regular file", [&] { open_regular(pipe, O_WRONLY); });
+    expect("is a device or a pipe", [&] { OutputFile file(pipe); });
+    expect("is a device, not a regular file", [&] { read_text_file("/dev/zero"); });
+    try {
+        sync_path(pipe);  // whatever it says
+    } catch (const Error&) {
+    }
+}
+
+TEST(Files, NoDescriptorsLeftIsNoWrongPath) {
+    TempFolder folder;
+    const std::string path = folder.write("a", "text");
+    rlimit before{}, none{};
+    getrlimit(RLIMIT_NOFILE, &before);
+    none = before;
+    none.rlim_cur = 3;
+    setrlimit(RLIMIT_NOFILE, &none);
+    const Error error = error_of([&] { MappedFile file(path); });
+    const Error writing = error_of([&] { OutputFile file(folder / "b"); });
+    setrlimit(RLIMIT_NOFILE, &before);
+    EXPECT_EQ(error.kind(), ErrorKind::device);
+    EXPECT_NE(error.info().remedy.find("ulimit -n"), std::string::npos) << error.what();
+    EXPECT_NE(writing.info().remedy.find("ulimit -n"), std::string::npos) << writing.what();
 }
 
 TEST(OutputFile, RefusesWhatIsNoFile) {

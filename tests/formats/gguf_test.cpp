@@ -239,6 +239,31 @@ TEST(Gguf, RefusesEveryTruncation) {
     }
 }
 
+// Holes in a file are zeros that take no room: each 8 of them are an empty string.
+TEST(Gguf, HolesDoNotBecomeMemory) {
+    const test::TempFolder folder;
+    const auto error_of = [&](const Gguf& head) {
+        const std::string path = folder.write("holes.gguf", head.data());
+        std::filesystem::resize_file(path, std::uint64_t{4} << 30);
+        return input_error([&] { GgufFile::open(path); });
+    };
+    Gguf strings(0, 1);
+    strings.key("tokenizer.ggml.tokens", kArray).u32(kString).u64(100'000'000);
+    EXPECT_HAS(error_of(strings), "tokenizer.ggml.tokens (array length) = 100000000: is more than");
+    Gguf twice(0, 2);  // together they are too many
+    twice.key("a", kArray).u32(kBool).u64(3'000'000).zeros(3'000'000);
+    twice.key("b", kArray).u32(kBool).u64(3'000'000);
+    EXPECT_HAS(error_of(twice), "b (array length) = 3000000: is more than");
+    Gguf lists(0, 1);
+    lists.key("a", kArray).u32(kArray).u64(100'000'000);
+    EXPECT_HAS(error_of(lists), "is more than");
+    Gguf numbers(0, 1);
+    numbers.key("a", kArray).u32(kU64).u64(400'000'000);
+    EXPECT_HAS(error_of(numbers), "is more than");
+    EXPECT_HAS(error_of(Gguf(0, 100'000'000)), "metadata_kv_count = 100000000: is more than");
+    EXPECT_HAS(error_of(Gguf(100'000'000, 0)), "tensor_count = 100000000: is more than");
+}
+
 TEST(Gguf, WhatIsWrittenIsRead) {
     const test::TempFolder folder;
     const std::string path = folder / "out.gguf";

@@ -90,7 +90,7 @@ TEST(Json, DumpsAsTheLibraryDoes) {
 TEST(Json, ShowsNoMoreThanAMessageHolds) {
     EXPECT_EQ(parse(R"({"a": [1, "x"]})").root().shown(), R"({"a":[1,"x"]})");
     std::string wide = "[0";
-    for (int i = 0; i < 1000000; ++i) wide += ",0";
+    for (int i = 0; i < 100000; ++i) wide += ",0";
     const auto list = parse(wide + "]");
     EXPECT_EQ(list.root().shown(5), "[0,0,...");
     std::string accents;
@@ -103,21 +103,23 @@ TEST(Json, CountsWhatAFileHolds) {
     EXPECT_EQ(parse("[1,2,3]").root().size(), 3u);
     EXPECT_HAS(error_of("[1,2,[3]]", {.values = 3}), "has more than the 3 values");
     EXPECT_HAS(error_of(R"({"a":1,"b":2})", {.values = 3}), "has more than the 3 values");
+#ifndef MR_SANITIZED  // with a sanitizer it takes ten seconds
     // 60 MB of [] are 20 million values, more than the usual limit.
     std::string empty = "[[]";
     while (empty.size() < (60u << 20)) empty += ",[]";
     EXPECT_HAS(error_of(empty + "]"), "values that a JSON file may have");
+#endif
 }
 
 // A set of the keys that were seen took time and memory; comparing each with each would not end.
 TEST(Json, FindsAKeyTwiceAmongMany) {
     std::string text = "{";
-    for (std::uint64_t i = 0; i < 300000; ++i)
-        text += "\"k" + std::to_string(i * 7919 % 300000) + "\":1,";
-    EXPECT_EQ(parse(text + "\"k\":1}").root().size(), 300001u);
+    for (std::uint64_t i = 0; i < 60000; ++i)
+        text += "\"k" + std::to_string(i * 7919 % 60000) + "\":1,";
+    EXPECT_EQ(parse(text + "\"k\":1}").root().size(), 60001u);
     EXPECT_HAS(error_of(text + "\"k4711\":1}"), "'k4711': JSON has this key twice");
     const auto document = parse(text + "\"k\":1}");
-    for (int i = 0; i < 300000; ++i) {
+    for (int i = 0; i < 60000; ++i) {
         ASSERT_TRUE(document.root().contains("k" + std::to_string(i)));
     }
 }

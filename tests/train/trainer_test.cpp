@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -182,6 +184,48 @@ TEST_F(Disturbed, AFullDiskOnTheWayIsSaidAndTheRunGoesOn) {
     ASSERT_GE(notes_.size(), 2u);
     EXPECT_NE(notes_[0].find("metrics.jsonl"), std::string::npos) << notes_[0];
     EXPECT_NE(notes_[1].find("step 2 is not saved"), std::string::npos) << notes_[1];
+}
+
+// A log, a report or a sample never cost a checkpoint.
+TEST_F(Disturbed, ALogThatGoesAwayCostsNoCheckpoint) {
+    options_.save_every = 2;
+    options_.sample_tokens = 2;
+    options_.sample_every = 1;
+    const auto folder_in_place_of = [&](const char* name) {
+        fs::remove_all(run_file(name));
+        fs::create_directory(run_file(name));
+    };
+    const std::vector<std::pair<const char*, std::function<void()>>> cases = {
+        {"removed", [&] { fs::remove(run_file("metrics.jsonl")); }},
+        {"moved", [&] { fs::rename(run_file("metrics.jsonl"), run_file("old.jsonl")); }},
+        {"a folder", [&] { folder_in_place_of("metrics.jsonl"); }},
+        {"a pipe",
+         [&] {
+             fs::remove(run_file("metrics.jsonl"));
+             ASSERT_EQ(::mkfifo(run_file("metrics.jsonl").c_str(), 0600), 0);
+         }},
+        {"report", [&] { folder_in_place_of("report.html"); }},
+    };
+    for (const auto& [name, act] : cases) {
+        SCOPED_TRACE(name);
+        options_.out = folder_ / name;
+        notes_.clear();
+        for (const std::int64_t when : {3, 5, 6}) {
+            options_.out = folder_ / (name + std::to_string(when));
+            events_.step = [&](const TrainEvents::Step& step) {
+                if (step.metrics.step == when) act();
+            };
+            const TrainResult result = train(options_, events_);
+            EXPECT_EQ(result.step, 6);
+            EXPECT_EQ(saved(), (std::vector<std::int64_t>{2, 4, 6}));
+            EXPECT_EQ(result.reported, std::string_view(name) != "report");
+            const bool written_anew = name[0] == 'r' || name[0] == 'm';
+            if (written_anew && when < 6) {
+                EXPECT_EQ(lines(), 6u) << "all of them, in a new file";
+            }
+        }
+        EXPECT_FALSE(notes_.empty()) << "it is said";
+    }
 }
 
 TEST_F(Disturbed, ThatNothingCanBeValidatedIsSaid) {
