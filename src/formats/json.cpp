@@ -54,8 +54,9 @@ class JsonReader {
     bool start_array(std::size_t) { return open(); }
     bool end_array() { return close(Kind::array, stack_.size() - open_.back()); }
     bool end_object() {
-        const std::size_t count = (stack_.size() - open_.back()) / 2;
-        sort_members(stack_.data() + open_.back(), count);
+        const std::size_t count =
+            sort_members(stack_.data() + open_.back(), (stack_.size() - open_.back()) / 2);
+        stack_.resize(open_.back() + 2 * count);
         return close(Kind::object, count);
     }
     bool parse_error(std::size_t byte, const std::string&, const nlohmann::json::exception& error) {
@@ -109,24 +110,31 @@ class JsonReader {
         return std::string_view(tape_.bytes).substr(node.value, node.size);
     }
 
-    void sort_members(Node* nodes, std::size_t count) {
+    // Gives how many stay.
+    std::size_t sort_members(Node* nodes, std::size_t count) {
         static_assert(sizeof(Member) == 2 * sizeof(Node));
         order_.resize(count);
         for (std::size_t i = 0; i < count; ++i) order_[i] = {nodes[2 * i], nodes[2 * i + 1]};
         const auto before = [this](const Member& a, const Member& b) {
-            return text(a.key) < text(b.key);
+            const int order = text(a.key).compare(text(b.key));
+            return order < 0 || (order == 0 && a.key.value < b.key.value);
         };
         if (!std::is_sorted(order_.begin(), order_.end(), before)) {
             std::sort(order_.begin(), order_.end(), before);
         }
+        std::size_t kept = 0;
         for (std::size_t i = 0; i < count; ++i) {
-            if (i > 0 && text(order_[i].key) == text(order_[i - 1].key)) {
+            const bool again = i > 0 && text(order_[i].key) == text(order_[i - 1].key);
+            if (again && !limits_.repeated_keys) {
                 throw fail("'" + printable(text(order_[i].key)) + "'",
                            "JSON has this key twice in one object");
             }
-            nodes[2 * i] = order_[i].key;
-            nodes[2 * i + 1] = order_[i].value;
+            if (again) --kept;
+            nodes[2 * kept] = order_[i].key;
+            nodes[2 * kept + 1] = order_[i].value;
+            ++kept;
         }
+        return kept;
     }
 
     JsonDocument::Tape& tape_;

@@ -186,12 +186,13 @@ struct JsonLimits {
     int depth = 64;
     // The largest tokenizers have some three million.
     std::size_t values = std::size_t{1} << 23;  // keys of objects included
+    bool repeated_keys = false;                 // the last one is meant, as Python has it
 };
 
 class JsonDocument {
   public:
     // Throws Error (input) naming `file`, and `field` where one is given, for anything but one
-    // valid JSON value within the limits in which no object has a key twice.
+    // valid JSON value within the limits, in which no object has a key twice.
     static JsonDocument parse(std::string_view text, const std::string& file,
                               std::string_view field = {}, JsonLimits limits = {});
 

@@ -33,6 +33,12 @@ TEST(Json, IsStrict) {
     }
 }
 
+TEST(Json, OfRepeatedKeysTheLastIsMeantWhereTheyAreAllowed) {
+    const auto document = JsonDocument::parse(R"([{"b":1,"a":2,"b":3,"b":4,"c":5,"a":6},7])", "f",
+                                              "", {.repeated_keys = true});
+    EXPECT_EQ(document.root().dump(), R"([{"a":6,"b":4,"c":5},7])");
+}
+
 TEST(Json, ValuesAreWhatTheTextSays) {
     const auto document = parse(
         R"({"z": [null, true, -5, 7, 18446744073709551615, 2.5, "a\u0000b\u00e9", {}, []], "": 1})");

@@ -37,7 +37,8 @@ Value value_of(formats::JsonValue json, bool user) {
 Value value_of_json(std::string_view json, bool user) {
     formats::JsonDocument document;
     try {
-        document = formats::JsonDocument::parse(json, "", "", {.depth = kMaxValueDepth});
+        document = formats::JsonDocument::parse(json, "", "",
+                                                {.depth = kMaxValueDepth, .repeated_keys = true});
     } catch (const Error& error) {
         throw Failure{error.what()};
     }
