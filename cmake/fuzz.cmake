@@ -49,7 +49,7 @@ file(GLOB_RECURSE reader_sources CONFIGURE_DEPENDS
      ${PROJECT_SOURCE_DIR}/src/core/*.cpp ${PROJECT_SOURCE_DIR}/src/formats/*.cpp
      ${PROJECT_SOURCE_DIR}/src/text/*.cpp ${PROJECT_SOURCE_DIR}/src/ops/quant/*.cpp
      ${PROJECT_SOURCE_DIR}/src/model/io/load*.cpp)
-foreach(name names io/random io/source spec)  # what load*.cpp calls
+foreach(name names io/generation io/known_keys io/random io/source spec)  # what load*.cpp calls
     list(APPEND reader_sources ${PROJECT_SOURCE_DIR}/src/model/${name}.cpp)
 endforeach()
 list(APPEND reader_sources ${PROJECT_SOURCE_DIR}/src/train/shards.cpp)
