@@ -372,9 +372,10 @@ void Tokenizer::append_piece(std::int32_t id, bool skip_special, bool& at_start,
     const auto i = static_cast<std::size_t>(id);
     if (impl_->added[i] || impl_->special[i]) {
         if (!(skip_special && impl_->special[i])) out += impl_->prints[i];
-        // An `unk` stands for characters of the text: no space was put behind it. Nor is one behind
-        // a byte, unless the text spelt it out.
-        const bool in_text = id == data().unk || data().types[i] == TokenType::byte;
+        // Where characters become `unk`, one stands for some of the text: no space was put behind
+        // it. Nor is one behind a byte, unless the text spelt it out.
+        const bool in_text =
+            (id == data().unk && !impl_->has_all_bytes()) || data().types[i] == TokenType::byte;
         at_start = !in_text && (at_start || data().space_prefix == SpacePrefix::always);
         return;
     }

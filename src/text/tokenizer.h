@@ -57,7 +57,8 @@ class Tokenizer {
     // So parts of a long text can be encoded side by side (byte-level BPE; others give 0).
     std::size_t cut_before(std::string_view text, std::size_t near) const;
     // The bytes that `ids` print. decode(encode(x), true) == x where the vocabulary has byte tokens
-    // and the file asks for no normalization. Ids outside the vocabulary print nothing.
+    // and the file asks for no normalization; U+2581 is a space to SentencePiece. Ids outside the
+    // vocabulary print nothing.
     std::string decode(std::span<const std::int32_t> ids, bool skip_special = false) const;
     std::string piece(std::int32_t id) const;    // the bytes this token prints
     std::string display(std::int32_t id) const;  // one printable line of valid UTF-8

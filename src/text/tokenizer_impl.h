@@ -27,6 +27,9 @@ struct Tokenizer::Impl {
     StringIndex by_bytes;  // of the tokens that merging can make
     PairTable pairs;
     std::array<std::int32_t, 256> byte_ids{};  // -1: no token for that byte
+    bool has_all_bytes() const {               // then no character is unknown
+        return std::find(byte_ids.begin(), byte_ids.end(), -1) == byte_ids.end();
+    }
     AddedTokens raw_added, normalized_added;
     bool cuttable = false;  // texts, between a letter and a space (Tokenizer::cut_before)
     static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }

@@ -21,9 +21,18 @@ class RoundTrip : public testing::TestWithParam<const char*> {
         tokenizer_ = load(GetParam());
     }
 
-    // NFC is the one normalization that loses what a text was.
+    // NFC loses what a text was, and to SentencePiece U+2581 is a space.
     std::string normal(const std::string& text) const {
-        return tokenizer_->data().nfc ? nfc(text) : text;
+        if (tokenizer_->data().nfc) return nfc(text);
+        if (tokenizer_->data().model != TokenizerModel::sentencepiece_bpe) return text;
+        constexpr std::string_view kMark = "\xE2\x96\x81";
+        std::string out;
+        for (std::size_t i = 0; i < text.size();) {
+            const bool mark = text.compare(i, kMark.size(), kMark) == 0;
+            out += mark ? ' ' : text[i];
+            i += mark ? kMark.size() : 1;
+        }
+        return out;
     }
 
     void expect_round_trip(const std::string& text) const {
@@ -136,10 +145,11 @@ TEST_P(RoundTrip, AnyBytes) {
 }
 
 TEST_P(RoundTrip, StreamsTheSameTextAtEverySplit) {
-    const std::string text =
+    const std::string written =
         "Na\u00efve \u65e5\u672c\u8a9e \U0001f636\u200d\U0001f32b\ufe0f \u1780\u17b6\u1793 \u2581 "
         "end";
-    const Ids ids = tokenizer_->encode(text, {.add_special = false});
+    const std::string text = normal(written);
+    const Ids ids = tokenizer_->encode(written, {.add_special = false});
     StreamDecoder stream(*tokenizer_, {.at_start = true});
     std::string all;
     for (std::int32_t id : ids) {
