@@ -130,19 +130,22 @@ void AddedTokens::Search::look(std::size_t from) {
 
 AddedTokens::Match AddedTokens::Search::next(std::size_t from) {
     const std::string_view text = text_;
+    std::size_t at =
+        from;  // where matches may begin: one that is no word of its own uses up its text
     while (!tokens_.empty()) {
-        while (!starts_.empty() && starts_.back().pos < from) starts_.pop_back();
+        while (!starts_.empty() && starts_.back().pos < at) starts_.pop_back();
         if (starts_.empty()) {
-            if (std::max(from, looked_) >= text.size()) break;
-            look(from);
+            if (std::max(at, looked_) >= text.size()) break;
+            look(at);
             continue;
         }
         const auto [pos, index] = starts_.back();
         starts_.pop_back();
         const AddedToken& found = tokens_.tokens_[static_cast<std::size_t>(index)];
         std::size_t begin = pos, end = pos + found.text.size();
-        if (found.single_word && ((begin > from && is_word(text, char_before(text, begin))) ||
+        if (found.single_word && ((begin > 0 && is_word(text, char_before(text, begin))) ||
                                   (end < text.size() && is_word(text, end)))) {
+            at = end;
             continue;
         }
         if (found.lstrip) {

@@ -108,7 +108,7 @@ void Tokenizer::Impl::index_tokens() {
         special[i] = type == TokenType::control || type == TokenType::unknown;
         by_token.insert(token, id);
         bool mergeable = type == TokenType::normal;
-        prints[i] = token;
+        prints[i] = type == TokenType::unused ? std::string() : token;  // a hole in the ids
         if (data.model == TokenizerModel::bytes) {
             mergeable = false;
             if (i < 256) prints[i] = std::string(1, static_cast<char>(i));

@@ -265,6 +265,10 @@ class Loader {
         token.id = token_id(entry["id"], field + ".id");
         token.text = text_or(entry, field, "content", "");
         if (token.text.empty()) throw fail(field + ".content", nullptr, "is missing or empty");
+        // A token of the vocabulary keeps its id, as in Hugging Face's library.
+        if (data_.types[static_cast<std::size_t>(token.id)] == TokenType::unused) {
+            token.id = find(token.text).value_or(token.id);
+        }
         token.special = flag(entry, field, "special", false);
         token.lstrip = flag(entry, field, "lstrip", false);
         token.rstrip = flag(entry, field, "rstrip", false);

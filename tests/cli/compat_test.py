@@ -51,7 +51,7 @@ class CompatTest(driver.CliTest):
                 self.ok("convert", folder, gguf, "--type", "f32")
                 self.assert_near(self.nll(gguf), expected["nll"])
                 again = self.ok_json("run", gguf, "-p", PROMPT, "-n", 24, "--temp", 0, "-q")
-                self.assertEqual(again["ids"], made["ids"])
+                self.assertEqual((again["ids"], again["text"]), (made["ids"], made["text"]))
 
     def test_what_is_not_supported_is_refused(self):
         for name, (config, says) in models.REFUSED.items():

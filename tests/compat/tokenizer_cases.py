@@ -10,7 +10,7 @@ TEXTS = [
     "a\u65e5\u672cb\u8a9e", "\U0001f600\U0001f601 ok", "<s>x</s>", "<unk>", "<0x0A>", "x<0x0A>y",
     "Hello<|sep|>world", "Hello <|sep|> world", "<|sep|><|sep|>", "the<word>the", "a <word> b",
     "  <strip>  x", "zq zqzq", "The quick brown fox, 42 times.", "\u00a0x\u2003y", "a" * 70,
-    "llo llo Hello Helloo", "\u2581Hello", "ZZ\u00ffZ",
+    "llo llo Hello Helloo", "foobar foo bar", "xabq abq bq xbq", "\u2581Hello", "ZZ\u00ffZ",
 ]
 
 
@@ -157,6 +157,10 @@ def cases():
         "gpt2-both-strips": byte_level(tokens=[("<strip>", {"lstrip": True, "rstrip": True})]),
         "gpt2-single-word": byte_level(tokens=[("<word>", {"single_word": True}),
                                                ("zq", {**plain, "single_word": True})]),
+        "gpt2-single-words": byte_level(tokens=[
+            ("foo", {**plain, "single_word": True}), ("bar", {**plain, "single_word": True}),
+            ("abq", {**plain, "single_word": True}), ("bq", plain)]),
+        "gpt2-added-of-the-vocabulary": byte_level(tokens=[("b", plain), ("Hello", plain)]),
         "gpt2-nested-added": byte_level(tokens=["<|sep|>", ("<|sep|><|sep|>", plain),
                                                 ("sep", plain)]),
         "gpt2-spaces-added": byte_level(tokens=[("  ", plain), ("    ", plain)]),

@@ -6,6 +6,7 @@
 #include "model/model.h"
 #include "model/model_files.h"
 #include "model/spoiled_folder.h"
+#include "text/tokenizer_gguf.h"
 
 namespace mr::model {
 namespace {
@@ -53,7 +54,7 @@ TEST(Generation, ValuesThatMakeNoSenseAreNamed) {
         {R"({"temperature": "hot"})", "temperature"},
         {R"({"temperature": -1})", "temperature"},
         {R"({"top_p": 1.5})", "top_p"},
-        {R"({"top_k": -5})", "top_k"},
+        {R"({"top_k": "all"})", "top_k"},
         {R"({"repetition_penalty": 0})", "repetition_penalty"},
         {R"({"do_sample": 1})", "do_sample"},
         {R"({"eos_token_id": "</s>"})", "eos_token_id"},
@@ -69,6 +70,41 @@ TEST(Generation, ValuesThatMakeNoSenseAreNamed) {
         EXPECT_NE(said.find("generation_config.json"), std::string::npos) << said;
         EXPECT_NE(said.find(says), std::string::npos) << said;
     }
+}
+
+TEST(Generation, OtherSpellingsAndWhatIsNotObeyed) {
+    Spoiled model("llama2");
+    write_advice(model, R"({"top_k": -1, "eos_token_id": 10.0, "num_beams": 1, "max_length": 9})");
+    const Model read = load_model(model.path());
+    EXPECT_EQ(read.generation.top_k, 0);
+    EXPECT_TRUE(read.generation.ends_at(10));
+    EXPECT_TRUE(read.notes.empty());
+    write_advice(model, R"({"num_beams": 4, "suppress_tokens": [1], "typical_p": 0.9})");
+    const std::vector<std::string> notes = load_model(model.path()).notes;
+    ASSERT_EQ(notes.size(), 3u);
+    EXPECT_NE(notes[0].find("num_beams"), std::string::npos) << notes[0];
+    // A link that leads nowhere is no file that is absent.
+    fs::remove(model.folder() / "generation_config.json");
+    fs::create_symlink("nowhere", model.folder() / "generation_config.json");
+    EXPECT_NE(error_of([&] { load_model(model.path()); }).find("generation_config.json"),
+              std::string::npos);
+}
+
+// GGUF knows an end of turn beside the end of a text.
+TEST(Generation, TheEndOfATurnIsKept) {
+    const TempFolder folder;
+    text::TokenizerData data = load_model(reference("llama2")).tokenizer->data();
+    data.end_of_turn = 65;
+    TinyGguf file;
+    file.tensors["token_embd.weight"] = {DType::f32, {288, 256}};
+    file.keys["tokenizer"] = [&](formats::GgufWriter& writer, const std::string&) {
+        text::write_tokenizer(writer, data);
+    };
+    file.write(folder / "a.gguf");
+    ASSERT_TRUE(load_model(folder / "a.gguf").tokenizer->is_end_of_generation(65));
+    convert_model(folder / "a.gguf", folder / "b");
+    EXPECT_TRUE(load_model(folder / "b").generation.ends_at(65));
+    EXPECT_TRUE(load_model(folder / "b").generation.ends_at(*data.eos));
 }
 
 TEST(Generation, IsTheSameAfterConverting) {

@@ -45,7 +45,9 @@ TEST(KnownKeys, OfGguf) {
         EXPECT_NE(said.find(std::string("--ignore-key ") + c.key), std::string::npos) << said;
         LoadOptions options;
         options.ignore_keys = {"another", c.key};
-        load_model(path, options);
+        const std::vector<std::string> notes = load_model(path, options).notes;
+        ASSERT_EQ(notes.size(), 1u);  // of the other one, which is not there
+        EXPECT_NE(notes[0].find("another"), std::string::npos) << notes[0];
         ConvertOptions convert;
         convert.ignore_keys = options.ignore_keys;
         convert_model(path, folder / "b.gguf", convert);
@@ -96,6 +98,13 @@ TEST(KnownKeys, OfConfigJson) {
         load_model(model.path(), options);
         model.config[c.key] = c.taken;
         load_model(model.path());
+    }
+    {  // all of them in one error
+        Spoiled model("llama2");
+        model.config["one"] = model.config["two"] = 1;
+        EXPECT_NE(
+            error_of([&] { load_model(model.path()); }).find("--ignore-key one --ignore-key two"),
+            std::string::npos);
     }
     Spoiled model("llama3");
     model.config["rope_scaling"]["long_factor"] = {1.0, 2.0};

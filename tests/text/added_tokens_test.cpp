@@ -56,9 +56,12 @@ std::string tried(const std::vector<AddedToken>& tokens, std::string_view text, 
             if (!best || token.text.size() > best->text.size()) best = &token;
         }
         std::size_t end = best ? pos + best->text.size() : 0;
-        if (!best || (best->single_word &&
-                      ((pos > from && word(pos - 1)) || (end < text.size() && word(end))))) {
+        if (!best) {
             ++pos;
+            continue;
+        }
+        if (best->single_word && ((pos > 0 && word(pos - 1)) || (end < text.size() && word(end)))) {
+            pos = end;  // it uses up its text, as in Hugging Face's library
             continue;
         }
         std::size_t begin = pos;

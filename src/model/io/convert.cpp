@@ -139,9 +139,14 @@ ConvertResult to_safetensors(ConvertInput input, const std::string& in, const st
     if (const fs::path from = folder_of(in) / "generation_config.json";
         is_huggingface(in) && fs::exists(from, code)) {
         advice = read_text_file(from.string(), 1u << 24);
-    } else if (input.generation != Generation{}) {
-        advice = generation_config(input.generation,
-                                   input.tokenizer ? input.tokenizer->eos() : std::nullopt);
+    } else {
+        std::vector<std::int32_t> ends;
+        if (input.tokenizer && input.tokenizer->eos()) ends.push_back(*input.tokenizer->eos());
+        const bool turns = input.tokenizer && input.tokenizer->data().end_of_turn;
+        if (turns) ends.push_back(*input.tokenizer->data().end_of_turn);
+        if (turns || input.generation != Generation{}) {
+            advice = generation_config(input.generation, ends);
+        }
     }
     std::vector<fs::path> outputs = {weights, folder / "config.json"};
     if (!advice.empty()) outputs.push_back(folder / "generation_config.json");

@@ -23,6 +23,7 @@ constexpr std::size_t kChunkBytes = 4u << 20;  // written at a time
 
 ConvertInput open_input(const std::string& in, const ConvertOptions& options) {
     ConvertInput out;
+    out.path = in;
     if (in.starts_with(kRandomPrefix)) {
         auto model = std::make_shared<Model>(random_model(in));
         out.spec = model->spec;
@@ -141,12 +142,15 @@ void Converter::require_held(const OutTensor& tensor, const float* row, std::int
         if (const float x = std::fabs(row[i]); x > most && std::isfinite(x)) most = x;
     }
     if (ops::can_hold(tensor.dtype, most)) return;
+    const bool bf16 = ops::can_hold(DType::bf16, most);
     throw Error::input(
-        {.field = fmt::format("tensor {}", tensor.name),
+        {.file = input_.path,
+         .field = fmt::format("tensor {} of the output", tensor.name),
          .value = fmt::format("{:g}", most),
          .problem = fmt::format("{} cannot hold a number of this size", dtype_name(tensor.dtype)),
-         .remedy = "give --keep-outliers to keep this tensor in bf16 or f32, or "
-                   "choose --type bf16"});
+         .remedy = fmt::format("give --keep-outliers to keep this tensor in {}, or "
+                               "choose --type {}",
+                               bf16 ? "bf16 or f32" : "f32", bf16 ? "bf16" : "f32")});
 }
 
 // Matrices whose numbers do not fit get a type that holds them.
@@ -168,6 +172,7 @@ void Converter::keep_outliers() {
                 });
             } catch (const Error&) {
                 tensor.dtype = part_type(tensor) == DType::bf16 ? DType::bf16 : DType::f32;
+                std::erase(fallbacks_, tensor.name);
             }
         }
         if (tensor.dtype == wanted) continue;

@@ -17,6 +17,7 @@ namespace mr::model {
 
 // The model to convert: a file that was opened, or random weights.
 struct ConvertInput {
+    std::string path;
     ModelSpec spec;
     std::shared_ptr<const text::Tokenizer> tokenizer;
     Generation generation;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>  // to write
@@ -44,6 +45,33 @@ double in_range(const std::string& file, const char* field, double value, double
 
 constexpr double kMostTokens = std::numeric_limits<std::int32_t>::max();
 
+// What transformers would obey and this engine does not, and the number that changes nothing.
+struct NotObeyed {
+    const char* key;
+    double neutral;
+};
+constexpr NotObeyed kNotObeyed[] = {
+    {"num_beams", 1},
+    {"num_beam_groups", 1},
+    {"typical_p", 1},
+    {"no_repeat_ngram_size", 0},
+    {"suppress_tokens", 0},
+    {"begin_suppress_tokens", 0},
+    {"bad_words_ids", 0},
+    {"sequence_bias", 0},
+    {"forced_eos_token_id", 0},
+    {"forced_bos_token_id", 0},
+    {"min_new_tokens", 0},
+    {"min_length", 0},
+    {"epsilon_cutoff", 0},
+    {"eta_cutoff", 0},
+    {"penalty_alpha", 0},
+    {"encoder_repetition_penalty", 1},
+    {"guidance_scale", 1},
+    {"top_h", 0},
+    {"exponential_decay_length_penalty", 0},
+};
+
 // The numbers of one object: null counts as absent.
 struct Numbers {
     JsonValue object;
@@ -64,7 +92,7 @@ struct Numbers {
         const auto value = find(kKey);
         if (!value) return;
         const auto one = [&](JsonValue id) {
-            if (!id.is_number_integer()) fail(file, kKey, {}, "must be a number or a list of such");
+            if (!id.is_number()) fail(file, kKey, {}, "must be a number or a list of such");
             add_end(to, id.get<double>(), vocab);
         };
         if (!value->is_array()) return one(*value);
@@ -75,12 +103,13 @@ struct Numbers {
 }  // namespace
 
 Generation huggingface_generation(const std::string& folder, JsonValue config,
-                                  const std::string& config_file, int vocab) {
+                                  const std::string& config_file, int vocab,
+                                  std::vector<std::string>& notes) {
     Generation out;
     Numbers{config, config_file}.ends(out, vocab);
     const std::string file = (fs::path(folder) / "generation_config.json").string();
     std::error_code code;
-    if (!fs::exists(file, code)) return out;
+    if (fs::symlink_status(file, code).type() == fs::file_type::not_found) return out;
     const auto document = formats::JsonDocument::parse(read_text_file(file, 1u << 24), file);
     const JsonValue object = document.root();
     if (!object.is_object()) {
@@ -91,11 +120,20 @@ Generation huggingface_generation(const std::string& folder, JsonValue config,
     out.temperature = given.number("temperature", 0, 100);
     out.top_p = given.number("top_p", 0, 1);
     out.min_p = given.number("min_p", 0, 1);
-    if (const auto top_k = given.number("top_k", 0, kMostTokens)) {
-        out.top_k = static_cast<std::int32_t>(*top_k);
+    if (const auto top_k = given.number("top_k", -kMostTokens, kMostTokens)) {
+        out.top_k = static_cast<std::int32_t>(std::max(*top_k, 0.0));  // below 0: all, as by others
     }
     out.repeat_penalty = given.number("repetition_penalty", 0.01, 100);
     if (out.repeat_penalty) out.repeat_window = Generation::kWholeText;
+    for (const NotObeyed& known : kNotObeyed) {
+        const auto value = given.find(known.key);
+        const bool neutral =
+            !value || (value->is_number() && value->get<double>() == known.neutral) ||
+            (value->is_boolean() && !value->get<bool>()) || (value->is_array() && value->empty());
+        if (neutral) continue;
+        notes.push_back(
+            fmt::format("generation_config.json has {}, which is not obeyed", known.key));
+    }
     if (const auto sample = given.find("do_sample")) {
         if (!sample->is_boolean()) fail(file, "do_sample", {}, "must be true or false");
         if (!sample->get<bool>()) out.temperature = 0.0f;
@@ -149,10 +187,12 @@ void write_generation(formats::GgufWriter& writer, const Generation& generation)
     if (!generation.ends.empty()) writer.set_ints(kEnds, generation.ends);
 }
 
-std::string generation_config(const Generation& generation, std::optional<std::int32_t> eos) {
+std::string generation_config(const Generation& generation, std::span<const std::int32_t> more) {
     nlohmann::ordered_json out;
-    std::vector<std::int32_t> ends = generation.ends;
-    if (eos && !generation.ends_at(*eos)) ends.insert(ends.begin(), *eos);
+    std::vector<std::int32_t> ends(more.begin(), more.end());
+    for (const std::int32_t id : generation.ends) {
+        if (std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
+    }
     if (!ends.empty()) out["eos_token_id"] = ends;
     const bool greedy = generation.temperature == 0.0f;
     if (generation.says_sampling()) out["do_sample"] = !greedy;

@@ -1,7 +1,9 @@
 // Reading and writing what files say about generating (model/generation.h).
 #pragma once
 
+#include <span>
 #include <string>
+#include <vector>
 
 #include "formats/gguf.h"
 #include "formats/gguf_writer.h"
@@ -11,16 +13,18 @@
 namespace mr::model {
 
 // eos_token_id of config.json, and generation_config.json where the folder has one. Ids outside of
-// the vocabulary are left out: they never come. Throws Error naming file and field for values that
-// are not numbers or out of range.
+// the vocabulary are left out: they never come. What generation_config.json asks for and is not
+// obeyed goes to `notes`. Throws Error naming file and field for values that are not numbers or out
+// of range.
 Generation huggingface_generation(const std::string& folder, formats::JsonValue config,
-                                  const std::string& config_file, int vocab);
+                                  const std::string& config_file, int vocab,
+                                  std::vector<std::string>& notes);
 // llama.cpp's keys (tokenizer.ggml.eom_token_id, general.sampling.*), and ours for further ends.
 Generation gguf_generation(const formats::GgufFile& file, int vocab);
 
 // The keys that gguf_generation() reads.
 void write_generation(formats::GgufWriter& writer, const Generation& generation);
-// generation_config.json; `eos`: the tokenizer's, which transformers wants among the ends.
-std::string generation_config(const Generation& generation, std::optional<std::int32_t> eos);
+// generation_config.json; `more`: the tokenizer's ends, which transformers wants among them.
+std::string generation_config(const Generation& generation, std::span<const std::int32_t> more);
 
 }  // namespace mr::model

@@ -1,6 +1,7 @@
 #include "model/io/known_keys.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -125,6 +126,8 @@ constexpr std::string_view kHarmlessConfigKeys[] = {
     "tokenizer_class",
     "unsloth_fixed",
     "unsloth_version",
+    "_commit_hash",
+    "transformers.js_config",
     // tokens
     "bos_token_id",
     "pad_token_id",
@@ -148,10 +151,15 @@ constexpr std::string_view kHarmlessConfigKeys[] = {
     "gradient_checkpointing",
     "pretraining_tp",
     "router_aux_loss_coef",
+    "attention_probs_dropout_prob",
+    "hidden_dropout_prob",
+    "fp16",
+    "bf16",
     // other tasks of the same class
     "id2label",
     "label2id",
     "num_labels",
+    "_num_labels",
     "problem_type",
     "finetuning_task",
     "task_specific_params",
@@ -186,6 +194,13 @@ constexpr std::string_view kHarmlessConfigKeys[] = {
     "n_special",
     "predict_special_tokens",
     "model_max_length",
+    "max_sequence_length",
+    "max_seq_len",
+    "seq_length",
+    "use_flash_attention_2",
+    "base_model_tp_plan",
+    "base_model_pp_plan",
+    "keys_to_ignore_at_inference",
     "tokenizer_model_max_length",
     // generation, as configurations had it before generation_config.json
     "do_sample",
@@ -213,10 +228,10 @@ constexpr std::string_view kHarmlessConfigKeys[] = {
 
 // Those that may be there as long as they ask for nothing.
 constexpr NeutralKey kNeutralConfigKeys[] = {
-    {"is_encoder_decoder", 0},  {"use_mrope", 0},        {"tie_encoder_decoder", 0},
-    {"use_qk_norm", 0},         {"rope_interleaved", 0}, {"num_experts", 0},
-    {"num_local_experts", 0},   {"logits_scaling", 1},   {"embedding_multiplier", 1},
-    {"residual_multiplier", 1}, {"logit_scale", 1},
+    {"is_encoder_decoder", 0},   {"output_router_logits", 0}, {"use_mrope", 0},
+    {"tie_encoder_decoder", 0},  {"use_qk_norm", 0},          {"rope_interleaved", 0},
+    {"num_experts", 0},          {"num_local_experts", 0},    {"logits_scaling", 1},
+    {"embedding_multiplier", 1}, {"residual_multiplier", 1},  {"logit_scale", 1},
 };
 
 constexpr std::string_view kRopeKeys[] = {
@@ -250,20 +265,38 @@ std::optional<double> neutral(const List& list, std::string_view key) {
     return at->value;
 }
 
-Error unknown_key(const std::string& file, const std::string& key, bool known) {
-    const std::string shown = formats::printable(key);
-    return Error::input(
-        {.file = file,
-         .field = shown,
-         .problem = known ? "asks for something that this engine has not"
-                          : "this engine does not know the key: it may change what the model says",
-         .remedy = fmt::format("--ignore-key {} runs the model without it", shown)});
-}
+// Keys that are not known, or not in this way, and those of `ignored` that are there.
+struct Found {
+    std::vector<std::string> unknown, unable, ignored;
+
+    void refuse(const std::string& file) const {
+        if (unknown.empty() && unable.empty()) return;
+        std::vector<std::string> all = unknown.empty() ? unable : unknown;
+        for (std::string& key : all) key = formats::printable(key);
+        const char* problem =
+            unknown.empty() ? "ask for something that this engine has not"
+                            : "this engine does not know them: they may change what the model says";
+        throw Error::input({.file = file,
+                            .field = fmt::format("keys {}", fmt::join(all, ", ")),
+                            .problem = problem,
+                            .remedy = fmt::format("--ignore-key {} runs the model without",
+                                                  fmt::join(all, " --ignore-key "))});
+    }
+    void note_absent(std::span<const std::string> wanted, std::vector<std::string>& notes) const {
+        for (const std::string& key : wanted) {
+            if (has(ignored, key)) continue;
+            notes.push_back(
+                fmt::format("--ignore-key {}: the model has no such key", formats::printable(key)));
+        }
+    }
+};
 
 }  // namespace
 
 void require_known_keys(const formats::GgufFile& file, const std::string& arch,
-                        const ModelSpec& spec, std::span<const std::string> ignored) {
+                        const ModelSpec& spec, std::span<const std::string> ignored,
+                        std::vector<std::string>& notes) {
+    Found found;
     if (const auto type = file.get_string("general.type");
         type && *type != "model" && !has(ignored, "general.type")) {
         throw Error::input({.file = file.path(),
@@ -273,6 +306,7 @@ void require_known_keys(const formats::GgufFile& file, const std::string& arch,
                             .remedy = "give the model that it belongs to"});
     }
     for (const std::string& key : file.keys()) {
+        if (has(ignored, key)) found.ignored.push_back(key);
         if (!key.starts_with(arch + ".") || has(ignored, key)) continue;
         const std::string_view name = std::string_view(key).substr(arch.size() + 1);
         if (has(kGgufKeys, name)) continue;
@@ -290,19 +324,24 @@ void require_known_keys(const formats::GgufFile& file, const std::string& arch,
         if (harmless && value && std::fabs(*value - *harmless) <= 1e-6 * std::fabs(*harmless)) {
             continue;
         }
-        throw unknown_key(file.path(), key, harmless.has_value());
+        (harmless ? found.unable : found.unknown).push_back(key);
     }
+    found.refuse(file.path());
+    found.note_absent(ignored, notes);
 }
 
 void require_known_keys(formats::JsonValue config, const std::string& file,
-                        std::span<const std::string> ignored) {
+                        std::span<const std::string> ignored, std::vector<std::string>& notes) {
+    Found found;
     for (const auto& [key, value] : config.items()) {
+        if (has(ignored, key)) found.ignored.emplace_back(key);
         if (value.is_null() || has(ignored, key)) continue;
         if (key == "rope_scaling" || key == "rope_parameters") {
             for (const auto& [inner, part] : value.items()) {
                 const std::string name = fmt::format("{}.{}", key, inner);
+                if (has(ignored, name)) found.ignored.push_back(name);
                 if (part.is_null() || part.is_object() || has(kRopeKeys, inner)) continue;
-                if (!has(ignored, name)) throw unknown_key(file, name, false);
+                if (!has(ignored, name)) found.unknown.push_back(name);
             }
             continue;
         }
@@ -314,8 +353,10 @@ void require_known_keys(formats::JsonValue config, const std::string& file,
                                                   : false;
             if (same) continue;
         }
-        throw unknown_key(file, std::string(key), harmless.has_value());
+        (harmless ? found.unable : found.unknown).emplace_back(key);
     }
+    found.refuse(file);
+    found.note_absent(ignored, notes);
 }
 
 }  // namespace mr::model

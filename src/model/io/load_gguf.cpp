@@ -170,7 +170,8 @@ std::string read_architecture(const GgufFile& file, ModelSpec& spec) {
                         .remedy = "llama (Mistral too), qwen2, qwen3, gpt2 and gptneox are"});
 }
 
-ModelSpec read_spec(const GgufFile& file, std::span<const std::string> ignored) {
+ModelSpec read_spec(const GgufFile& file, std::span<const std::string> ignored,
+                    std::vector<std::string>& notes) {
     ModelSpec spec;
     const std::string arch = read_architecture(file, spec);
     const Metadata meta(file, arch);
@@ -203,7 +204,7 @@ ModelSpec read_spec(const GgufFile& file, std::span<const std::string> ignored) 
         meta.fail("attention.value_length", fmt::format("{}", *value),
                   fmt::format("differs from the keys' {}", spec.head_dim));
     }
-    require_known_keys(file, arch, spec, ignored);
+    require_known_keys(file, arch, spec, ignored, notes);
     const formats::FileTensor* embedding =
         file.find_tensor(tensor_names(Dialect::gguf, {Role::embedding}).front());
     if (!embedding || embedding->view.shape.rank != 2) {
@@ -249,7 +250,7 @@ ModelSpec read_spec(const GgufFile& file, std::span<const std::string> ignored) 
 Source open_gguf(const std::string& path, const LoadOptions& options) {
     auto file = std::make_shared<GgufFile>(GgufFile::open(path));
     Source out;
-    out.spec = read_spec(*file, options.ignore_keys);
+    out.spec = read_spec(*file, options.ignore_keys, out.notes);
     out.spec.validate(path);
     out.dialect = Dialect::gguf;
     out.path = path;

@@ -425,7 +425,7 @@ Source open_huggingface(const std::string& path, const LoadOptions& options) {
     Source out;
     std::vector<std::string> notes;
     out.spec = read_spec(Config(object, config_file), fs::absolute(folder).string(), notes);
-    require_known_keys(object, config_file, options.ignore_keys);
+    require_known_keys(object, config_file, options.ignore_keys, notes);
     out.spec.validate(config_file);
     out.dialect = huggingface_dialect(out.spec.family);
     out.path = path;
@@ -445,7 +445,8 @@ Source open_huggingface(const std::string& path, const LoadOptions& options) {
         out.tokenizer = text::Tokenizer::from_json_file((folder / "tokenizer.json").string());
     }
     require_vocab(out.spec, out.tokenizer.get(), config_file);
-    out.generation = huggingface_generation(folder.string(), object, config_file, out.spec.vocab);
+    out.generation =
+        huggingface_generation(folder.string(), object, config_file, out.spec.vocab, out.notes);
     return out;
 }
 
