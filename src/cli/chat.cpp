@@ -1,5 +1,6 @@
 // millrace chat: a conversation, line by line. Ctrl-C stops the answer, not the program.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <memory>
 #include <optional>
@@ -66,6 +67,7 @@ void tell_dropped(const decode::Conversation& chat, std::int64_t context) {
 
 int chat(const Command& command, Options options) {
     const InterruptGuard guard;
+    refuse_endless(STDIN_FILENO, "standard input");
     const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
         decode::require_tokenizer(model);
         use_advice(command, model.generation, options.generate);
