@@ -120,6 +120,19 @@ class Names(driver.CliTest):
                          self.ok_json("tokenize", MODEL, "--text", "a")["vocab"])
         self.fails(2, "run", MODEL, "-m", MODEL, "-p", "x")  # one of the two
 
+    def test_a_name_that_is_empty(self):
+        """"$MODEL" without the variable: another model in its place would be a surprise."""
+        for command in ("run", "chat", "info", "tokenize", "profile"):
+            for model in (("",), ("-m", ""), ("--model", "")):
+                self.fails(2, command, *model, says=("is empty", f"'millrace {command} --help'"))
+        self.fails(2, "bench", "sample", "", says="is empty")
+        self.fails(2, "bench", "decode", "", says="is empty")
+        for arguments in (("run", MODEL, "--tokenizer", ""), ("run", MODEL, "--prompt-file", ""),
+                          ("chat", MODEL, "--chat-template", ""), ("tokenize", MODEL, "--file", ""),
+                          ("profile", MODEL, "--html", ""), ("train", "--init", ""),
+                          ("train", "--resume", "")):
+            self.fails(2, *arguments, says=f"{arguments[-2]}: is empty: name one, or leave it out")
+
     def test_types_in_any_case(self):
         out = self.folder / "a.gguf"
         for given, type_ in (("F16", "f16"), ("Bf16", "bf16"), ("f32", "f32")):
