@@ -99,9 +99,10 @@ int chat(const Command& command, Options options) {
         if (outcome == LineReader::Outcome::interrupted) {
             if (InterruptGuard::must_leave()) return InterruptGuard::exit_code();
             InterruptGuard::clear();
-            if (warned) break;
-            warned = true;
+            if (warned && line.empty()) break;
+            warned = line.empty();
             out("\n");
+            if (!warned) continue;  // the line is what was to be left
             note("(Ctrl-C again or Ctrl-D leaves)");
             continue;
         }
