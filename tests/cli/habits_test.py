@@ -184,6 +184,25 @@ class Json(driver.CliTest):
         none = self.ok_json(*sampled, "--logprobs", 0)
         self.assertEqual([token["top"] for token in none["logprobs"]], [[]] * 12)
 
+    def test_logprobs_of_no_token(self):
+        for count in (1, 2):
+            lines = self.ok("run", MODEL, "-p", "Once", "-n", 0, "--json", "--logprobs", 3, "--count",
+                            count).out.splitlines()
+            self.assertEqual([json.loads(line)["logprobs"] for line in lines], [[]] * count)
+
+    def test_logprobs_have_the_bytes_of_tokens(self):
+        # At a high temperature, an untrained model draws parts of characters, too.
+        got = self.ok_json("run", MODEL, "-p", "Once", "-n", 200, "--ignore-eos", "--seed", 1, "--temp",
+                           50, "--top-k", 0, "--top-p", 1, "--logprobs", 2)
+        entries = got["logprobs"] + [other for token in got["logprobs"] for other in token["top"]]
+        for entry in entries:
+            self.assertEqual(bytes(entry["bytes"]).decode("utf-8", "replace"), entry["token"])
+        parts = {tuple(entry["bytes"]) for entry in entries if entry["token"] == "\ufffd"}
+        self.assertGreater(len(parts), 1)  # which "token" does not tell apart
+        made = [byte for token in got["logprobs"] if token["token"] != "<unk>" for byte in token["bytes"]]
+        self.assertEqual([byte for byte in made if byte < 128],
+                         [ord(c) for c in got["text"] if ord(c) < 128])
+
     def test_logprobs_of_several_texts(self):
         sampled = ("run", MODEL, "-p", "Once", "-n", 6, "--ignore-eos", "--logprobs", 2, "--json")
         lines = [json.loads(line) for line in
