@@ -119,6 +119,8 @@ class Names(driver.CliTest):
         self.assertEqual(self.ok_json("tokenize", "-m", MODEL, "--text", "a")["vocab"],
                          self.ok_json("tokenize", MODEL, "--text", "a")["vocab"])
         self.fails(2, "run", MODEL, "-m", MODEL, "-p", "x")  # one of the two
+        bench = ("bench", "decode", MODEL, "--prompt", 4, "--reps", 1, "--warmup", 0)
+        self.assertEqual(self.ok_json(*bench, "--max-tokens", 5)["steps"], 5)
 
     def test_a_name_that_is_empty(self):
         """"$MODEL" without the variable: another model in its place would be a surprise."""
