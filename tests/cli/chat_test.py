@@ -110,7 +110,20 @@ class Chat(driver.CliTest):
         for template, problem in (("\n{% include 'x' %}", "'include'"), ("\n{{ shout(messages) }}", "'shout'")):
             tokens, err = self.prompt_tokens(self.model_with(template))
             self.assertEqual(len(tokens), 1)
-            self.assertRegex(err, rf"^millrace: .*chat template: line 2: .*{problem}.*using the plain .*\n$")
+            self.assertRegex(err, rf"^millrace: .*/chat_template\.jinja: chat template: line 2: .*{problem}"
+                                  r".*using the plain .*\n$")
+
+    def test_the_file_of_a_wrong_template_is_named(self):
+        model = self.model_with("")
+        (model / "chat_template.jinja").unlink()
+        path = model / "tokenizer_config.json"
+        config = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps({**config, "chat_template": "{% include 'x' %}"}))
+        self.assertIn(f"{path}: chat template: line 1", self.prompt_tokens(model)[1])
+        # A GGUF file has it in itself.
+        file = self.folder / "model.gguf"
+        self.ok("convert", model, file)
+        self.assertIn(f"{file}: chat template: line 1", self.prompt_tokens(file)[1])
 
     def test_a_template_that_refuses(self):
         model = self.model_with("{% if messages[0].role == 'system' %}"
