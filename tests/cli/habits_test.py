@@ -39,7 +39,8 @@ class Prompts(driver.CliTest):
 
     def test_one_newline_at_the_end_is_dropped(self):
         for text, prompt in ((b"a\n", "a"), (b"a", "a"), (b"a\n\n", "a\n"), (b"\n", ""),
-                             (b"a\nb\n", "a\nb")):
+                             (b"a\nb\n", "a\nb"), (b"a\r\n", "a"), (b"a\r\nb\r\n\r\n", "a\r\nb\r\n"),
+                             (b"a\r", "a\r"), (b"\r\n", "")):
             for option in ((), ("-p", "-")):
                 got = self.ok_json("run", MODEL, *option, *GREEDY, stdin=text)
                 self.assertEqual(got["prompt"], prompt)
