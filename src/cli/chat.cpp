@@ -170,10 +170,10 @@ void add_chat(const Command& app, Action& action) {
         "  millrace chat model.gguf --system \"Answer in one sentence.\"\n"
         "  printf 'Who are you?\\nWhy?\\n' | millrace chat model.gguf --temp 0\n"
         "  millrace chat model.gguf --template-arg enable_thinking=false\n"
-        "Messages are written by the model's own chat template; without one the format (ChatML,\n"
-        "Llama-2, Llama-3, Mistral) is recognised. /help lists what else can be said: /clear, "
-        "/save,\n"
-        "/load, /system, /seed, /stats, /exit. Ctrl-C stops an answer, Ctrl-D leaves.");
+        "Messages are written by the model's own chat template; without one, in the format that\n"
+        "its vocabulary shows (ChatML, Llama-3, Mistral), or a plain one. /help lists what else\n"
+        "can be said: /clear, /save, /load, /system, /seed, /stats, /exit. Ctrl-C stops an\n"
+        "answer, Ctrl-D leaves.");
     command.callback([options, command, &action] {
         if (!command.given("--seed")) options->generate.sampling.seed = fresh_seed();
         action = [options, command] { return chat(command, *options); };
