@@ -1,5 +1,6 @@
 // millrace chat: a conversation, line by line. Ctrl-C stops the answer, not the program.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <memory>
 #include <optional>
@@ -66,6 +67,7 @@ void tell_dropped(const decode::Conversation& chat, std::int64_t context) {
 
 int chat(const Command& command, Options options) {
     const InterruptGuard guard;
+    refuse_endless(STDIN_FILENO, "standard input");
     const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
         decode::require_tokenizer(model);
         use_advice(command, model.generation, options.generate);
@@ -97,9 +99,10 @@ int chat(const Command& command, Options options) {
         if (outcome == LineReader::Outcome::interrupted) {
             if (InterruptGuard::must_leave()) return InterruptGuard::exit_code();
             InterruptGuard::clear();
-            if (warned) break;
-            warned = true;
+            if (warned && line.empty()) break;
+            warned = line.empty();
             out("\n");
+            if (!warned) continue;  // the line is what was to be left
             note("(Ctrl-C again or Ctrl-D leaves)");
             continue;
         }
@@ -167,10 +170,10 @@ void add_chat(const Command& app, Action& action) {
         "  millrace chat model.gguf --system \"Answer in one sentence.\"\n"
         "  printf 'Who are you?\\nWhy?\\n' | millrace chat model.gguf --temp 0\n"
         "  millrace chat model.gguf --template-arg enable_thinking=false\n"
-        "Messages are written by the model's own chat template; without one the format (ChatML,\n"
-        "Llama-2, Llama-3, Mistral) is recognised. /help lists what else can be said: /clear, "
-        "/save,\n"
-        "/load, /system, /seed, /stats, /exit. Ctrl-C stops an answer, Ctrl-D leaves.");
+        "Messages are written by the model's own chat template; without one, in the format that\n"
+        "its vocabulary shows (ChatML, Llama-3, Mistral), or a plain one. /help lists what else\n"
+        "can be said: /clear, /save, /load, /system, /seed, /stats, /exit. Ctrl-C stops an\n"
+        "answer, Ctrl-D leaves.");
     command.callback([options, command, &action] {
         if (!command.given("--seed")) options->generate.sampling.seed = fresh_seed();
         action = [options, command] { return chat(command, *options); };

@@ -27,17 +27,6 @@ namespace {
         {.file = name, .problem = fmt::format("cannot be read: {}", std::strerror(errno))});
 }
 
-// /dev/zero and the like have no end. A terminal has, and /dev/null is empty.
-void refuse_endless(int fd, const std::string& name) {
-    struct stat status {
-    }, null{};
-    if (::fstat(fd, &status) != 0 || ::isatty(fd) != 0) return;
-    if (!S_ISCHR(status.st_mode) && !S_ISBLK(status.st_mode)) return;
-    if (::stat("/dev/null", &null) == 0 && null.st_rdev == status.st_rdev) return;
-    throw Error::input(
-        {.file = name, .problem = "is a device, not a text", .remedy = "give a file or a pipe"});
-}
-
 std::string read_all(int fd, const std::string& name) {
     refuse_endless(fd, name);
     constexpr std::size_t kMost = std::size_t{1} << 30;  // as for files: core/mapped_file.h
@@ -171,6 +160,16 @@ observe::RunReport report_of(const decode::Generated& made, double load_seconds,
     report.decode = made.decode.ledger;
     report.read_bandwidth = read_bandwidth;
     return report;
+}
+
+void refuse_endless(int fd, const std::string& name) {
+    struct stat status {
+    }, null{};
+    if (::fstat(fd, &status) != 0 || ::isatty(fd) != 0) return;
+    if (!S_ISCHR(status.st_mode) && !S_ISBLK(status.st_mode)) return;
+    if (::stat("/dev/null", &null) == 0 && null.st_rdev == status.st_rdev) return;
+    throw Error::input(
+        {.file = name, .problem = "is a device, not a text", .remedy = "give a file or a pipe"});
 }
 
 std::string read_input(const std::string& path) {

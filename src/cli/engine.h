@@ -41,5 +41,8 @@ observe::RunReport report_of(const decode::Generated& made, double load_seconds,
 
 // A text named on the command line: a file, a pipe, or standard input for "-".
 std::string read_input(const std::string& path);
+// Throws Error (input) for /dev/zero and the like, which have no end. A terminal has, and /dev/null
+// is empty.
+void refuse_endless(int fd, const std::string& name);
 
 }  // namespace mr::cli

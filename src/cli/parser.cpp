@@ -154,6 +154,13 @@ Option Option::shows_default() const {
 }
 Option Option::shown_as(const char* what) const {
     option_->type_name(what);
+    OptionOutline named;
+    named.value = what;
+    if (named.takes_path()) {
+        option_->check([](const std::string& word) -> std::string {
+            return word.empty() ? "is empty: name one, or leave it out" : "";
+        });
+    }
     return *this;
 }
 bool Option::given() const { return option_->count() > 0; }

@@ -36,7 +36,8 @@ class Option {
     Option repeatable() const;             // one value each time that it is given
     Option from_environment(const char* variable) const;
     // In the help: what the variable holds now; what the value is called (N for whole numbers, X
-    // for others and the words of one_of(), unless it is said); for --help-all alone.
+    // for others and the words of one_of(), unless it is said: that of a file or a folder must not
+    // be empty, as "$MODEL" is without the variable); for --help-all alone.
     Option shows_default() const;
     Option shown_as(const char* what) const;
     Option rare() const;

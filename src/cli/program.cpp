@@ -63,8 +63,9 @@ std::string describe_extras(const CommandOutline& command, const std::vector<std
                 if (other.starts_with("--")) known.push_back(other.substr(2));
             }
         }
-        const std::string near =
-            nearest(std::string_view(name).substr(name[1] == '-' ? 2 : 1), known);
+        const std::string_view letters = std::string_view(name).substr(name[1] == '-' ? 2 : 1);
+        // Every short name is near to a single letter.
+        const std::string near = letters.size() < 2 ? "" : nearest(letters, known);
         return fmt::format("{}: there is no such option{}", one_line(name),
                            near.empty() ? "" : fmt::format("; did you mean --{}?", near));
     }
@@ -73,8 +74,28 @@ std::string describe_extras(const CommandOutline& command, const std::vector<std
     return problem;
 }
 
-// What was wrong with the arguments, and whose help says more.
-std::string describe(const CLI::App& app, const CLI::ParseError& error) {
+// CLI11 calls an option by its first long name. People look for the one that they typed, or MODEL
+// where they gave it by its place.
+std::string as_typed(const CommandOutline& command, const std::vector<std::string>& words,
+                     const std::string& name) {
+    for (const OptionOutline& option : command.options) {
+        const std::vector<std::string> names = option.names();
+        if (std::find(names.begin(), names.end(), name) == names.end()) continue;
+        for (const std::string& word : words) {
+            for (const std::string& other : names) {
+                const bool attached = other.starts_with("--") ? word.starts_with(other + "=")
+                                                              : word.starts_with(other);  // -n5
+                if (word == other || attached) return other;
+            }
+        }
+        return option.positional.empty() ? name : option.positional;
+    }
+    return name;
+}
+
+// What was wrong with the arguments (`typed`), and whose help says more.
+std::string describe(const CLI::App& app, const CLI::ParseError& error,
+                     const std::vector<std::string>& typed) {
     const CLI::App* command = &app;
     std::string path = app.get_name();
     while (!command->get_subcommands().empty()) {
@@ -93,6 +114,10 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error) {
     }
     if (const std::size_t at = problem.find(": At Most 1 required"); at != std::string::npos) {
         problem = problem.substr(0, at) + ": is given more than once";
+    }
+    if (const std::size_t end = problem.find(": "); end != std::string::npos) {
+        problem.replace(0, end,
+                        as_typed(outline_of(*command, path), typed, problem.substr(0, end)));
     }
     if (const auto kinds = command->get_subcommands({}); command != &app && !kinds.empty()) {
         const std::vector<std::string> words = app.remaining(true);
@@ -140,6 +165,7 @@ int run_main(int argc, char** argv) {
         words.emplace_back("--help");
     }
     if (!words.empty() && !words[0].starts_with('-')) check_command(program.outline(), words[0]);
+    const std::vector<std::string> typed = words;
     try {
         std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
         app.parse(words);
@@ -149,7 +175,7 @@ int run_main(int argc, char** argv) {
         out(text.str());  // which tells where it cannot be written
         return 0;
     } catch (const CLI::ParseError& error) {
-        return fail(2, describe(app, error));
+        return fail(2, describe(app, error, typed));
     }
     if (!action) {
         out(app.help());

@@ -17,7 +17,9 @@ bool input_is_piped() {
 }
 
 std::string without_newline(std::string text) {
-    if (text.ends_with('\n')) text.pop_back();
+    if (!text.ends_with('\n')) return text;
+    text.pop_back();
+    if (text.ends_with('\r')) text.pop_back();
     return text;
 }
 

@@ -45,7 +45,12 @@ struct RunOptions {
 Json logprobs_json(const decode::Generated& made, const text::Tokenizer* tokenizer) {
     const auto entry = [&](std::int32_t id, double logprob) {
         Json json = {{"id", id}};
-        if (tokenizer) json["token"] = tokenizer->piece(id);
+        if (tokenizer) {
+            const std::string piece = tokenizer->piece(id);
+            json["token"] = piece;  // U+FFFD where it is a part of a character
+            json["bytes"] = Json::array();
+            for (const char c : piece) json["bytes"].push_back(static_cast<unsigned char>(c));
+        }
         json["logprob"] = logprob;
         return json;
     };
@@ -64,7 +69,7 @@ Json logprobs_json(const decode::Generated& made, const text::Tokenizer* tokeniz
 void print_json(const decode::Generated& made, const std::string& prompt,
                 std::span<const std::int32_t> prompt_ids, const observe::RunReport& report,
                 std::span<const observe::Roofline> rooflines, const model::Engine& engine,
-                const Ledger& loading, std::uint64_t seed, bool alone) {
+                const Ledger& loading, std::uint64_t seed, bool alone, bool logprobs) {
     Json json = {{"model", engine.model().source},
                  {"prompt", prompt},
                  {"prompt_ids", prompt_ids},
@@ -73,9 +78,7 @@ void print_json(const decode::Generated& made, const std::string& prompt,
                  {"stop_reason", decode::stop_reason_name(made.reason)},
                  {"seed", seed},
                  {"threads", engine.options().threads}};
-    if (!made.logprobs.empty()) {
-        json["logprobs"] = logprobs_json(made, engine.model().tokenizer.get());
-    }
+    if (logprobs) json["logprobs"] = logprobs_json(made, engine.model().tokenizer.get());
     if (alone) {
         json.update(observe::report_json(report));
         json["ledger"] = {{"load", observe::ledger_json(loading)},
@@ -195,7 +198,8 @@ int run(const Command& command, RunOptions options) {
                 if (ended == 0) measure_ceilings();
                 print_json(*made, prompt, ids, report_of(*made, loaded.seconds, ceilings.read),
                            rooflines(), *engine, loaded.ledger,
-                           first_seed + static_cast<std::uint64_t>(ended), options.count == 1);
+                           first_seed + static_cast<std::uint64_t>(ended), options.count == 1,
+                           options.generate.logprobs >= 0);
             }
             ++ended;
         }

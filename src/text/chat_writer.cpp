@@ -103,7 +103,8 @@ void ChatWriter::load_template() {
         return;
     }
     try {
-        template_ = std::make_unique<const jinja::Template>(source, data.name + ": chat template");
+        const std::string& file = data.template_file.empty() ? data.name : data.template_file;
+        template_ = std::make_unique<const jinja::Template>(source, file + ": chat template");
         try_template();
     } catch (const Error& error) {
         template_ = nullptr;

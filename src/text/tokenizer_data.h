@@ -71,6 +71,7 @@ struct TokenizerData {
     bool prefix_if_missing = false;  // only where the text has no space there yet
     bool split_spaces = false;       // no merge crosses a space (Metaspace with "split")
     std::string chat_template{};
+    std::string template_file{};  // that the templates are in; empty: `name`
     std::string tool_template{};  // where the file has another one for conversations with tools
 
     bool add_bos() const { return bos && !prefix.empty() && prefix.front() == *bos; }

@@ -497,10 +497,12 @@ Tokenizer::Ptr Tokenizer::from_json_file(const std::string& path, const std::str
     const std::string config_text =
         config_path.empty() ? "" : read_text_file(config_path, kMaxFileBytes);
     TokenizerData data = load_json(text, path, config_text);
+    if (!data.chat_template.empty()) data.template_file = config_path;
     const fs::path jinja = folder / "chat_template.jinja";
     if (fs::exists(jinja, ignored)) {
         data.chat_template = read_text_file(jinja.string(), 1u << 20);
         data.tool_template.clear();
+        data.template_file = jinja.string();
     }
     return from_data(std::move(data));
 }

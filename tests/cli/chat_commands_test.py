@@ -194,6 +194,32 @@ class Typed(driver.CliTest):
         self.wait_for(b"> ")
         self.leave()
 
+    def test_ctrl_c_on_a_half_typed_line_throws_only_that_away(self):
+        self.need_editing()
+        self.start()
+        for typed in (b"par", b"x"):
+            self.type(typed)
+            self.wait_for(typed)
+            self.type(b"\x03")
+            self.assertNotIn(b"again", self.wait_for(b"> "))
+        self.type(b"\x03")  # on an empty one
+        self.wait_for(b"(Ctrl-C again or Ctrl-D leaves)")
+        self.wait_for(b"> ")
+        self.type(b"y")  # and one that is not, between the two
+        self.wait_for(b"y")
+        self.type(b"\x03")
+        self.wait_for(b"> ")
+        self.type(b"/seed 7\r")  # nothing is left of them
+        self.wait_for(b"> ")
+        self.type(b"/seed\r")
+        self.wait_for(b"\nseed 7")
+        self.wait_for(b"> ")
+        for _ in range(2):
+            self.assertIsNone(self.process.poll())
+            self.type(b"\x03")
+            self.wait_for(b"\n")
+        self.assertEqual(self.process.wait(timeout=60), 0)
+
     def test_lines_are_edited_after_ctrl_z(self):
         self.need_editing()
         self.start()

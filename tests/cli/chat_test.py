@@ -29,6 +29,27 @@ class Chat(driver.CliTest):
         self.assertTrue(self.ok("chat", MODEL, "-n", 4, "--temp", 0, stdin=b"Hello").out)
         self.assertEqual(self.ok("chat", MODEL, stdin=b"").out, "")
 
+    def test_input_without_an_end(self):
+        with open("/dev/zero", "rb") as zero:
+            done = subprocess.run([driver.BIN, "chat", str(MODEL)], stdin=zero, timeout=10,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.assertEqual((done.returncode, done.stdout), (1, b""))
+        self.assertEqual(done.stderr, b"millrace: standard input: is a device, not a text; give a file "
+                                      b"or a pipe\n")
+
+    def test_a_line_has_a_bound(self):
+        for line in (b"a" * ((16 << 20) + 1), b"a" * (40 << 20) + b"\n"):
+            result = driver.millrace("chat", MODEL, stdin=b"/seed\n" + line)
+            self.assertEqual((result.code, result.out), (1, ""))
+            self.assertEqual(result.err.splitlines()[-1], "millrace: standard input: a line is longer "
+                             "than 16 MiB; end every message with a newline")
+        # One below it is read whole, and the lines after it are lines of their own.
+        lines = b"/nothing" + b" " * (15 << 20) + b"\nHello\n" + b"/help" + b" " * (15 << 20) + b"\n/seed\n"
+        result = self.ok("chat", MODEL, "-n", 1, "--seed", 3, "--json", stdin=lines)
+        self.assertEqual(len(result.out.splitlines()), 1)
+        self.assertIn("/nothing: there is no such command", result.err)
+        self.assertTrue(result.err.endswith("\nseed 3\n"), result.err[-500:])
+
     def test_old_turns_are_forgotten(self):
         lines = b"Tell me a story about a cat and a dog, please.\n" * 12
         result = self.ok("chat", MODEL, "-n", 8, "--temp", 0, "--json", "--ctx", 256, stdin=lines)
@@ -89,7 +110,20 @@ class Chat(driver.CliTest):
         for template, problem in (("\n{% include 'x' %}", "'include'"), ("\n{{ shout(messages) }}", "'shout'")):
             tokens, err = self.prompt_tokens(self.model_with(template))
             self.assertEqual(len(tokens), 1)
-            self.assertRegex(err, rf"^millrace: .*chat template: line 2: .*{problem}.*using the plain .*\n$")
+            self.assertRegex(err, rf"^millrace: .*/chat_template\.jinja: chat template: line 2: .*{problem}"
+                                  r".*using the plain .*\n$")
+
+    def test_the_file_of_a_wrong_template_is_named(self):
+        model = self.model_with("")
+        (model / "chat_template.jinja").unlink()
+        path = model / "tokenizer_config.json"
+        config = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps({**config, "chat_template": "{% include 'x' %}"}))
+        self.assertIn(f"{path}: chat template: line 1", self.prompt_tokens(model)[1])
+        # A GGUF file has it in itself.
+        file = self.folder / "model.gguf"
+        self.ok("convert", model, file)
+        self.assertIn(f"{file}: chat template: line 1", self.prompt_tokens(file)[1])
 
     def test_a_template_that_refuses(self):
         model = self.model_with("{% if messages[0].role == 'system' %}"

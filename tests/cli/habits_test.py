@@ -39,7 +39,8 @@ class Prompts(driver.CliTest):
 
     def test_one_newline_at_the_end_is_dropped(self):
         for text, prompt in ((b"a\n", "a"), (b"a", "a"), (b"a\n\n", "a\n"), (b"\n", ""),
-                             (b"a\nb\n", "a\nb")):
+                             (b"a\nb\n", "a\nb"), (b"a\r\n", "a"), (b"a\r\nb\r\n\r\n", "a\r\nb\r\n"),
+                             (b"a\r", "a\r"), (b"\r\n", "")):
             for option in ((), ("-p", "-")):
                 got = self.ok_json("run", MODEL, *option, *GREEDY, stdin=text)
                 self.assertEqual(got["prompt"], prompt)
@@ -119,6 +120,21 @@ class Names(driver.CliTest):
         self.assertEqual(self.ok_json("tokenize", "-m", MODEL, "--text", "a")["vocab"],
                          self.ok_json("tokenize", MODEL, "--text", "a")["vocab"])
         self.fails(2, "run", MODEL, "-m", MODEL, "-p", "x")  # one of the two
+        bench = ("bench", "decode", MODEL, "--prompt", 4, "--reps", 1, "--warmup", 0)
+        self.assertEqual(self.ok_json(*bench, "--max-tokens", 5)["steps"], 5)
+
+    def test_a_name_that_is_empty(self):
+        """"$MODEL" without the variable: another model in its place would be a surprise."""
+        for command in ("run", "chat", "info", "tokenize", "profile"):
+            for model in (("",), ("-m", ""), ("--model", "")):
+                self.fails(2, command, *model, says=("is empty", f"'millrace {command} --help'"))
+        self.fails(2, "bench", "sample", "", says="is empty")
+        self.fails(2, "bench", "decode", "", says="is empty")
+        for arguments in (("run", MODEL, "--tokenizer", ""), ("run", MODEL, "--prompt-file", ""),
+                          ("chat", MODEL, "--chat-template", ""), ("tokenize", MODEL, "--file", ""),
+                          ("profile", MODEL, "--html", ""), ("train", "--init", ""),
+                          ("train", "--resume", "")):
+            self.fails(2, *arguments, says=f"{arguments[-2]}: is empty: name one, or leave it out")
 
     def test_types_in_any_case(self):
         out = self.folder / "a.gguf"
@@ -170,6 +186,25 @@ class Json(driver.CliTest):
             self.assertEqual(token["top"][0]["logprob"], token["logprob"])
         none = self.ok_json(*sampled, "--logprobs", 0)
         self.assertEqual([token["top"] for token in none["logprobs"]], [[]] * 12)
+
+    def test_logprobs_of_no_token(self):
+        for count in (1, 2):
+            lines = self.ok("run", MODEL, "-p", "Once", "-n", 0, "--json", "--logprobs", 3, "--count",
+                            count).out.splitlines()
+            self.assertEqual([json.loads(line)["logprobs"] for line in lines], [[]] * count)
+
+    def test_logprobs_have_the_bytes_of_tokens(self):
+        # At a high temperature, an untrained model draws parts of characters, too.
+        got = self.ok_json("run", MODEL, "-p", "Once", "-n", 200, "--ignore-eos", "--seed", 1, "--temp",
+                           50, "--top-k", 0, "--top-p", 1, "--logprobs", 2)
+        entries = got["logprobs"] + [other for token in got["logprobs"] for other in token["top"]]
+        for entry in entries:
+            self.assertEqual(bytes(entry["bytes"]).decode("utf-8", "replace"), entry["token"])
+        parts = {tuple(entry["bytes"]) for entry in entries if entry["token"] == "\ufffd"}
+        self.assertGreater(len(parts), 1)  # which "token" does not tell apart
+        made = [byte for token in got["logprobs"] if token["token"] != "<unk>" for byte in token["bytes"]]
+        self.assertEqual([byte for byte in made if byte < 128],
+                         [ord(c) for c in got["text"] if ord(c) < 128])
 
     def test_logprobs_of_several_texts(self):
         sampled = ("run", MODEL, "-p", "Once", "-n", 6, "--ignore-eos", "--logprobs", 2, "--json")

@@ -72,6 +72,10 @@ class Help(driver.CliTest):
         self.fails(2, "info", "--promt", "x", says=("no such option", "'millrace info --help'"))
         self.fails(2, "eval", "--txt", "x", says="--txt: there is no such option; did you mean --text?")
         self.fails(2, "eval", "--zyxwvu", says=("--zyxwvu: there is no such option; 'millrace eval"))
+        # A single letter is near to every short name, and says nothing.
+        for wrong in ("-m", "--m", "-x"):
+            self.fails(2, "train", wrong, "llama",
+                       says=f"{wrong}: there is no such option; 'millrace train --help'")
         self.fails(2, "data", "pack", "--tokeniser", "x", says="did you mean --tokenizer?")
         self.fails(2, "bench", "decod", says="did you mean 'millrace bench decode'?")
         self.fails(2, "bench", says=("what to do is missing", "decode", "gemm"))
@@ -79,12 +83,12 @@ class Help(driver.CliTest):
 
     def test_values_that_are_none(self):
         for arguments, problem in (
-                (("run", "-n", "abc"), "--tokens: 'abc' is not a number"),
-                (("run", "-n", ""), "--tokens: '' is not a number"),
-                (("run", "-n", "1.5"), "--tokens: '1.5' is not a whole number"),
-                (("run", "-n", "0x10"), "--tokens: '0x10' is not a number"),
-                (("run", "-n", "99999999999"), "--tokens: '99999999999' is a number of too many"),
-                (("run", "-n", "-2"), "--tokens: must be -1 or more, not -2"),
+                (("run", "-n", "abc"), "millrace: -n: 'abc' is not a number"),
+                (("run", "-n", ""), "-n: '' is not a number"),
+                (("run", "-n", "1.5"), "-n: '1.5' is not a whole number"),
+                (("run", "-n", "0x10"), "-n: '0x10' is not a number"),
+                (("run", "-n", "99999999999"), "-n: '99999999999' is a number of too many"),
+                (("run", "-n", "-2"), "-n: must be -1 or more, not -2"),
                 (("run", "--temp", "hot"), "--temp: 'hot' is not a number"),
                 (("run", "--temp", "nan"), "--temp: 'nan' is not a number"),
                 (("run", "--temp", "inf"), "--temp: 'inf' is not a number"),
@@ -92,7 +96,13 @@ class Help(driver.CliTest):
                 (("run", "--seed", "-1"), "--seed: must not be negative, as '-1' is"),
                 (("info", "--threads", "2000"), "--threads: must be from 0 to 1024, not 2000"),
                 (("bench", "gemm", "--type", "q8_0,q9"), "--type: there is no 'q9'; use f32"),
-                (("run", "-n"), "--tokens: needs a value (N)"),
+                (("run", "-n"), "millrace: -n: needs a value (N)"),
+                (("run", "-nabc"), "millrace: -n: 'abc' is not a number"),
+                (("run", "--tokens=abc"), "millrace: --tokens: 'abc' is not a number"),
+                (("run", "--max-tokens", "abc"), "millrace: --max-tokens: 'abc' is not a number"),
+                (("run", "--temperature", "hot"), "millrace: --temperature: 'hot' is not a number"),
+                (("run", ""), "millrace: MODEL: is empty"),
+                (("run", "-m", ""), "millrace: -m: is empty"),
                 (("run", "--device"), "--device: needs a value (auto|cpu|cuda)"),
                 (("run", "--temp", "1", "--temperature", "2"), "--temp: is given more than once"),
                 (("eval",), "--text is required")):

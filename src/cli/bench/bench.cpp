@@ -283,7 +283,7 @@ void add_bench(const Command& app, Action& action) {
         .range(1, 4096)
         .shows_default();
     decode
-        .add_option("-n,--tokens", decoding->measure.steps,
+        .add_option("-n,--tokens,--max-tokens", decoding->measure.steps,
                     "Tokens a repetition makes, of each sequence")
         .range(1, 1 << 24)
         .shows_default();

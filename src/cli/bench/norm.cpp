@@ -81,8 +81,10 @@ void add_bench_norm(const Command& bench, Action& action) {
     auto options = std::make_shared<Options>();
     const Command command =
         bench.add_subcommand("norm", "Norm + residual on the GPU, against its memory");
-    command.add_option("model", options->model,
-                       "Whose norms they are: a model's file or folder, or random:SHAPE[:TYPE]");
+    command
+        .add_option("model", options->model,
+                    "Whose norms they are: a model's file or folder, or random:SHAPE[:TYPE]")
+        .shown_as("MODEL");
     command.add_option("--hidden", options->hidden, "Columns, whatever the model's")
         .range(1, 1 << 20)
         .shows_default();

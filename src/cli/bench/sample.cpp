@@ -97,8 +97,10 @@ void add_bench_sample(const Command& bench, Action& action) {
     auto options = std::make_shared<Options>();
     const Command command = bench.add_subcommand("sample", "Drawing tokens, in microseconds");
     ops::SampleMeasureOptions& measure = options->measure;
-    command.add_option("model", options->shared.model,
-                       "Whose vocabulary it is: a model's file or folder, or random:SHAPE");
+    command
+        .add_option("model", options->shared.model,
+                    "Whose vocabulary it is: a model's file or folder, or random:SHAPE")
+        .shown_as("MODEL");
     command.add_option("--vocab", measure.vocab, "Tokens in the vocabulary, whatever the model's")
         .range(1, kMostVocab)
         .shows_default();

@@ -33,13 +33,24 @@ bool use_utf8() {
     return false;
 }
 
+// What read_character() has to know of a line and to say of it.
+struct LineState {
+    termios raw{};        // as libedit had the terminal when the line began
+    std::string cut_off;  // what had been typed when a signal came
+};
+
+LineState* state_of(EditLine* editor) {
+    LineState* state = nullptr;
+    return ::el_get(editor, EL_CLIENTDATA, &state) == 0 ? state : nullptr;
+}
+
 // After Ctrl-Z the shell has put the terminal back to whole lines, which libedit does not know.
 void stay_raw(EditLine* editor) {
-    const termios* raw = nullptr;  // as libedit had it when the line began
+    const LineState* const state = state_of(editor);
     termios now{};
-    if (::el_get(editor, EL_CLIENTDATA, &raw) != 0 || ::tcgetattr(STDIN_FILENO, &now) != 0) return;
+    if (!state || ::tcgetattr(STDIN_FILENO, &now) != 0) return;
     if ((now.c_lflag & ICANON) == 0) return;
-    ::tcsetattr(STDIN_FILENO, TCSADRAIN, raw);
+    ::tcsetattr(STDIN_FILENO, TCSADRAIN, &state->raw);
     ::el_set(editor, EL_REFRESH);
 }
 
@@ -48,7 +59,13 @@ void stay_raw(EditLine* editor) {
 int read_character(EditLine* editor, wchar_t* to) {
     std::mbstate_t state{};
     for (;;) {
-        if (InterruptGuard::pending()) return -1;
+        if (InterruptGuard::pending()) {
+            const LineInfo* const typed = ::el_line(editor);
+            if (LineState* const line = state_of(editor)) {
+                line->cut_off.assign(typed->buffer, typed->lastchar);
+            }
+            return -1;
+        }
         pollfd input{STDIN_FILENO, POLLIN, 0};
         if (::poll(&input, 1, 100) <= 0) {
             stay_raw(editor);
@@ -87,7 +104,7 @@ class EditedLines final : public LineReader {
         ::el_set(editor_, EL_EDITOR, "emacs");
         ::el_set(editor_, EL_HIST, ::history, history_);
         ::el_set(editor_, EL_GETCFN, read_character);
-        ::el_set(editor_, EL_CLIENTDATA, &raw_);
+        ::el_set(editor_, EL_CLIENTDATA, &state_);
         ::el_source(editor_, nullptr);  // the user's ~/.editrc
     }
     ~EditedLines() override {
@@ -102,12 +119,16 @@ class EditedLines final : public LineReader {
         ::el_resize(editor_);
         // Before the prompt is shown: keys that follow it are not for the terminal to act on.
         ::el_set(editor_, EL_PREP_TERM, 1);
-        ::tcgetattr(STDIN_FILENO, &raw_);
+        ::tcgetattr(STDIN_FILENO, &state_.raw);
+        state_.cut_off.clear();
         // The terminal is put back before the program ends, however often Ctrl-C is pressed.
         InterruptGuard::set_patient(true);
         const char* const text = ::el_gets(editor_, &count);
         InterruptGuard::set_patient(false);
-        if (InterruptGuard::pending()) return Outcome::interrupted;
+        if (InterruptGuard::pending()) {
+            line = state_.cut_off;
+            return Outcome::interrupted;
+        }
         if (!text || count <= 0) return Outcome::end;
         line.assign(text, static_cast<std::size_t>(count));
         while (line.ends_with('\n') || line.ends_with('\r')) line.pop_back();
@@ -125,7 +146,7 @@ class EditedLines final : public LineReader {
     History* history_;
     const std::string path_ = history_path();
     std::string last_;
-    termios raw_{};
+    LineState state_;
 };
 
 }  // namespace

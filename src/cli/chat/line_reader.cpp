@@ -1,14 +1,21 @@
 #include "cli/chat/line_reader.h"
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <string>
 
 #include "cli/terminal.h"
+#include "core/error.h"
 
 namespace mr::cli {
 namespace {
+
+// Far more than a context holds.
+constexpr std::size_t kMostLineMiB = 16;
 
 // Not a stream: a read that Ctrl-C ends must come back to us.
 class PlainLines final : public LineReader {
@@ -16,10 +23,18 @@ class PlainLines final : public LineReader {
     Outcome next(std::string& line) override {
         if (stdin_is_terminal()) out(kChatPrompt);
         for (;;) {
-            const std::size_t newline = buffer_.find('\n');
+            const std::size_t newline = buffer_.find('\n', searched_);
+            searched_ = buffer_.size();
+            if (std::min(newline, buffer_.size()) > kMostLineMiB << 20) {
+                throw Error::input(
+                    {.file = "standard input",
+                     .problem = fmt::format("a line is longer than {} MiB", kMostLineMiB),
+                     .remedy = "end every message with a newline"});
+            }
             if (newline != std::string::npos || (ended_ && !buffer_.empty())) {
                 line = buffer_.substr(0, newline);
                 buffer_.erase(0, newline == std::string::npos ? newline : newline + 1);
+                searched_ = 0;
                 if (line.ends_with('\r')) line.pop_back();
                 return Outcome::line;
             }
@@ -29,7 +44,7 @@ class PlainLines final : public LineReader {
             // only: so wait in short turns.
             pollfd input{STDIN_FILENO, POLLIN, 0};
             if (::poll(&input, 1, 100) <= 0) continue;
-            char bytes[4096];
+            char bytes[1 << 16];
             const ssize_t count = ::read(STDIN_FILENO, bytes, sizeof bytes);
             if (count > 0) {
                 buffer_.append(bytes, static_cast<std::size_t>(count));
@@ -41,6 +56,7 @@ class PlainLines final : public LineReader {
 
   private:
     std::string buffer_;
+    std::size_t searched_ = 0;  // bytes at the beginning that have no newline
     bool ended_ = false;
 };
 

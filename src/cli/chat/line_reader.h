@@ -14,7 +14,8 @@ class LineReader {
     LineReader(const LineReader&) = delete;
     LineReader& operator=(const LineReader&) = delete;
 
-    // On a terminal, after a prompt. `interrupted`: a signal came (InterruptGuard).
+    // On a terminal, after a prompt. `interrupted`: a signal came (InterruptGuard), and `line` is
+    // what had been typed, where that is known: without line editing the terminal throws it away.
     virtual Outcome next(std::string& line) = 0;
 
   protected:
