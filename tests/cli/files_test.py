@@ -174,6 +174,38 @@ class Files(driver.CliTest):
             for character in "\u202e\u009b\u2066\x1b\x07\ufffd":
                 self.assertNotIn(character, text)
 
+    def test_the_paths_that_commands_name(self):
+        evil = self.folder / "a\u202eb\u009b31mc"
+        evil.mkdir()
+        model = evil / "model"
+        shutil.copytree(REFERENCE / "llama2", model)
+        text, _, data = pack_stories(evil)
+        run = evil / "run"
+        named = {}
+        for command in (
+                ("bench", "decode", model, "-n", "2", "--reps", "1", "--prompt", "4", "--threads", "1"),
+                ("profile", model, "-p", "x", "-n", "2", "--threads", "1", "--html",
+                 evil / "page.html", "--trace", evil / "trace.json"),
+                ("tokenizer", "train", "--data", text, "--vocab", "270", "--out", evil / "other"),
+                ("convert", model, evil / "out.gguf"),
+                ("train", *SHAPE, *QUIET, "--steps", "1", "--data", data, "--out", run)):
+            result = self.ok(*command)
+            named[command[0]] = result.out + result.err
+        # A note about a file, and the line that says how to go on.
+        (run / "metrics.jsonl").unlink()
+        (run / "metrics.jsonl").mkdir()
+        result = self.ok("train", "--resume", run, "--steps", "2")
+        named["resume"] = result.out + result.err
+        for command, said in named.items():
+            with self.subTest(command):
+                self.assertIn("a\\u202eb\\u009b31mc", said)
+                for character in "\u202e\u009b":
+                    self.assertNotIn(character, said)
+        for command, ends in (("profile", ("page.html\n", "trace.json (open")),
+                              ("train", ("step-000001\n", "report.html\n"))):
+            for end in ends:
+                self.assertIn(end, named[command])
+
     def test_too_many_open_files(self):
         # More files than descriptors: the model's own are not to blame.
         result = millrace("info", REFERENCE / "llama2", preexec_fn=lambda: resource.setrlimit(
