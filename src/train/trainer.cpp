@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/out_of_memory.h"
 #include "core/output_file.h"
 #include "model/io/source.h"
 #include "train/run.h"
@@ -147,6 +148,7 @@ void Run::tell(const StepMetrics& metrics) {
 
 // A step and what is due after it.
 void Run::whole_step() {
+    hold_back_memory_again();  // a sample, a report or a save may have run out of memory
     // On a GPU the stages of one step are timed, when everything has been used once.
     const bool watch = engine_->ops().on_device() && state_.step == started_at_ + kWatchedAfter;
     const Ledger before = watch ? engine_->ledger() : Ledger();
