@@ -48,7 +48,7 @@ int convert(const Options& options) {
         out(json_text(json));
         return 0;
     }
-    for (const std::string& file : result.files) out(file + "\n");
+    for (const std::string& file : result.files) out(one_line(file) + "\n");
     note(fmt::format("{} tensors, {} in {:.2f} s", result.tensors, format_bytes(result.bytes),
                      seconds));
     for (const std::string& remark : result.notes) err(fmt::format("note: {}\n", one_line(remark)));

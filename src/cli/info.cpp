@@ -65,7 +65,8 @@ Json gpu_json(const cuda::DeviceInfo& gpu) {
 Json machine_json(const SharedOptions& options, const std::optional<cuda::DeviceInfo>& gpu) {
     const CpuInfo cpu = cpu_info();
     ThreadPool pool(thread_count(options));
-    const observe::Bandwidth bandwidth = observe::measure_read_bandwidth(pool, 0, 0.3);
+    const observe::Bandwidth bandwidth =
+        observe::measure_read_bandwidth(pool, 0, 0.3, observe::kQuickLookBytes);
     Json paths = Json::array();
     for (const Isa isa : available_isas()) paths.push_back(isa_name(isa));
     Json json = {{"version", millrace::version()},

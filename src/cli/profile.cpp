@@ -107,9 +107,9 @@ int profile(Options options) {
         out(summary + "\n");
         if (!options.trace.empty()) {
             out(fmt::format("trace: {} (open it in ui.perfetto.dev or chrome://tracing)\n",
-                            options.trace));
+                            one_line(options.trace)));
         }
-        if (!options.html.empty()) out(fmt::format("page: {}\n", options.html));
+        if (!options.html.empty()) out(fmt::format("page: {}\n", one_line(options.html)));
     }
     return made.reason == decode::StopReason::cancelled ? InterruptGuard::exit_code() : 0;
 }

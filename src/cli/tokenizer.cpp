@@ -116,8 +116,9 @@ int train(const Options& options) {
         out(json_text(result));
         return 0;
     }
-    out(fmt::format("{}: {} tokens, {} merges, from {} bytes with {} distinct words\n", path, vocab,
-                    trained.data.merges.size(), trained.bytes, trained.distinct_words));
+    out(fmt::format("{}: {} tokens, {} merges, from {} bytes with {} distinct words\n",
+                    one_line(path), vocab, trained.data.merges.size(), trained.bytes,
+                    trained.distinct_words));
     if (fewer) {
         err(fmt::format(
             "millrace: fewer than the {} tokens asked for: no pair is left that occurs {} "

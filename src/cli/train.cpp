@@ -188,9 +188,11 @@ int run(const Options& options, const Command& command) {
     };
     events.note = [&](const std::string& line) {
         loading.remove();
-        screen.say("millrace: " + line);
+        screen.say("millrace: " + one_line(line));
     };
-    events.saved = [&](std::int64_t, const std::string& path) { screen.say("saved " + path); };
+    events.saved = [&](std::int64_t, const std::string& path) {
+        screen.say("saved " + one_line(path));
+    };
     events.saving = [](bool begins) { InterruptGuard::set_unbroken(begins); };
     events.stop = [] { return InterruptGuard::pending(); };
     events.loading = loading.callback();
@@ -236,10 +238,10 @@ int run(const Options& options, const Command& command) {
             result.interrupted ? "stopped" : "done", result.step,
             std::isnan(result.loss) ? "" : fmt::format(": loss {:.4f}", result.loss), validation,
             worked ? fmt::format(", {:.0f} tok/s", result.tokens_per_second) : "",
-            observe::long_seconds(result.seconds), memory, folder,
+            observe::long_seconds(result.seconds), memory, one_line(folder),
             result.reported ? "/report.html" : ""));
         if (result.interrupted) {
-            screen.say(fmt::format("go on with: millrace train --resume {}", folder));
+            screen.say(fmt::format("go on with: millrace train --resume {}", one_line(folder)));
         } else if (!worked) {
             screen.say(
                 fmt::format("no step was left: for more, give --steps beyond {}", result.steps));

@@ -25,4 +25,11 @@ void hold_back_memory() {
     std::set_new_handler(let_go);
 }
 
+void hold_back_memory_again() {
+    if (memory_is_held_back() || std::get_new_handler() != let_go) return;
+    std::free(held_back.exchange(std::malloc(kHeldBack)));
+}
+
+bool memory_is_held_back() { return held_back.load() != nullptr; }
+
 }  // namespace mr

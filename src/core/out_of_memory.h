@@ -7,5 +7,9 @@ namespace mr {
 // fails, before std::bad_alloc is thrown. What runs on the way out may allocate a little: the
 // destructor of a tree does, and a failure there would end the program by a signal.
 void hold_back_memory();
+// What was given free is held back again, if it can be had: for places that go on after a
+// std::bad_alloc. Does nothing where hold_back_memory() was not called.
+void hold_back_memory_again();
+bool memory_is_held_back();
 
 }  // namespace mr

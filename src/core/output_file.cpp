@@ -79,7 +79,8 @@ std::string follow_links(const std::string& path) {
 
 }  // namespace
 
-OutputFile::OutputFile(const std::string& path) : path_(path), target_(follow_links(path)) {
+OutputFile::OutputFile(const std::string& path, unsigned mode)
+    : path_(path), target_(follow_links(path)) {
     struct stat status {};
     if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
         throw Error::input({.file = path,
@@ -92,15 +93,15 @@ OutputFile::OutputFile(const std::string& path) : path_(path), target_(follow_li
     }
     buffer_.reserve(kBuffer);
     remove_leftovers(target_);
-    make_temporary();
+    make_temporary(mode);
 }
 
-void OutputFile::make_temporary() {
+void OutputFile::make_temporary(unsigned mode) {
     const std::string name = target_ + kPartial + std::to_string(::getpid());
     for (int i = 1; i <= kMostNames; ++i) {
         temporary_ = i == 1 ? name : name + "." + std::to_string(i);
         const int fd =
-            ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+            ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
         if (fd < 0 && errno == EEXIST) continue;  // another's: a link, a leftover, one in use
         if (fd < 0) fail("cannot be created", errno);
         // Another process may look for leftovers at this very moment.

@@ -16,7 +16,8 @@ namespace mr {
 
 class OutputFile {
   public:
-    explicit OutputFile(const std::string& path);
+    // `mode`: the permissions, from its first byte on, less the process's umask.
+    explicit OutputFile(const std::string& path, unsigned mode = 0644);
     ~OutputFile();
     OutputFile(const OutputFile&) = delete;
     OutputFile& operator=(const OutputFile&) = delete;
@@ -33,7 +34,7 @@ class OutputFile {
     void commit();
 
   private:
-    void make_temporary();
+    void make_temporary(unsigned mode);
     void flush();
     [[noreturn]] void fail(const char* action, int code);
 

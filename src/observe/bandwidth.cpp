@@ -65,8 +65,8 @@ std::size_t read_buffer_bytes() {
 namespace {
 
 // The usual buffer, or one that still no cache holds; an empty one where there is no memory.
-Arena usual_buffer() {
-    const std::size_t wanted = read_buffer_bytes();
+Arena usual_buffer(std::size_t most) {
+    const std::size_t wanted = std::min(read_buffer_bytes(), most);
     const std::size_t least = std::max(16 * kPiece, 2 * last_level_cache_bytes());
     for (const std::size_t bytes : {wanted, std::min(wanted, least)}) {
         try {
@@ -80,8 +80,9 @@ Arena usual_buffer() {
 
 }  // namespace
 
-Bandwidth measure_read_bandwidth(ThreadPool& pool, std::size_t bytes, double seconds) {
-    Arena arena = bytes == 0 ? usual_buffer()
+Bandwidth measure_read_bandwidth(ThreadPool& pool, std::size_t bytes, double seconds,
+                                 std::size_t most) {
+    Arena arena = bytes == 0 ? usual_buffer(most)
                              : Arena(kPurpose, std::max(bytes / kPiece, std::size_t{1}) * kPiece);
     const std::size_t size = arena.size();
     if (size == 0) return {};

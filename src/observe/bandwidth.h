@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 
 #include "core/thread_pool.h"
 
@@ -16,8 +17,15 @@ struct Bandwidth {
 
 // Sums a buffer of `bytes` (0: read_buffer_bytes()) over and over for about `seconds`, at least
 // three times, with every thread of the pool. Plain wide loads; no prefetch or non-temporal hints.
-// All zeros where `bytes` is 0 and there is no memory for a buffer that no cache holds.
-Bandwidth measure_read_bandwidth(ThreadPool& pool, std::size_t bytes = 0, double seconds = 0.5);
+// Where `bytes` is 0: at most `most` bytes, and all zeros where there is no memory for a buffer
+// that no cache holds.
+Bandwidth measure_read_bandwidth(ThreadPool& pool, std::size_t bytes = 0, double seconds = 0.5,
+                                 std::size_t most = std::numeric_limits<std::size_t>::max());
+
+// The most that a mere look at the machine takes: what is measured against takes more where caches
+// are large. A last-level cache of about that size or more holds the buffer, and the figure is then
+// the cache's speed rather than the memory's.
+inline constexpr std::size_t kQuickLookBytes = std::size_t{128} << 20;
 
 // A buffer no cache can hold: four times the last-level cache, at least 64 MiB (256 where the cache
 // is not known), at most an eighth of the memory.

@@ -111,10 +111,12 @@ struct Kept {
     std::vector<std::int64_t> damaged;  // lines, from 1
     std::int64_t last = 0;              // step
     std::string_view torn;              // behind the last newline
+    bool ours = false;                  // it is empty, or has a line that a run wrote
 };
 
 Kept kept_lines(std::string_view text, const std::string& path, std::int64_t after) {
     Kept kept;
+    kept.ours = text.empty();
     std::size_t damaged_before = 0;  // the last line that is kept
     for (std::int64_t number = 1; !text.empty(); ++number) {
         const std::size_t end = text.find('\n');
@@ -124,6 +126,7 @@ Kept kept_lines(std::string_view text, const std::string& path, std::int64_t aft
         }
         try {
             const std::int64_t step = parse_line(text.substr(0, end), path, number, kept.last).step;
+            kept.ours = true;
             if (step <= after) {
                 kept.last = step;
                 kept.text += text.substr(0, end + 1);
@@ -144,6 +147,49 @@ bool has_text(const std::string& path) {
     return ::stat(path.c_str(), &status) == 0 && status.st_size > 0;
 }
 
+[[noreturn]] void leave_alone(const std::string& path, const char* what) {
+    throw Error::input({.file = path,
+                        .problem = fmt::format("{}, and is left as it is", what),
+                        .remedy = "move it away for a log to be written there"});
+}
+
+// A descriptor of the log at `path`; -1 where nothing is there. A link is not followed: what it
+// points at is not the run's.
+int open_log(const std::string& path) {
+    struct stat status {};
+    if (::lstat(path.c_str(), &status) != 0) {
+        if (errno == ENOENT) return -1;
+        fail(path, "cannot be looked at", errno);
+    }
+    if (S_ISLNK(status.st_mode)) leave_alone(path, "is a link, not a run's log");
+    if (!S_ISREG(status.st_mode)) leave_alone(path, "is not a regular file");
+    return open_regular(path, O_RDWR | O_APPEND | O_NOFOLLOW);
+}
+
+// O_EXCL: what another process put there meanwhile stays as it is.
+int make_log(const std::string& path) {
+    return open_regular(path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_NOFOLLOW, 0644);
+}
+
+std::string all_text(int fd, const std::string& path) {
+    struct stat status {};
+    if (::fstat(fd, &status) != 0) fail(path, "cannot be looked at", errno);
+    const auto size = static_cast<std::size_t>(status.st_size);
+    if (size > kMostBytes) leave_alone(path, "is too long for a run's log");
+    std::string text(size, '\0');
+    std::size_t done = 0;
+    while (done < size) {
+        const ssize_t count =
+            ::pread(fd, text.data() + done, size - done, static_cast<off_t>(done));
+        if (count < 0 && errno == EINTR) continue;
+        if (count < 0) fail(path, "cannot be read", errno);
+        if (count == 0) break;
+        done += static_cast<std::size_t>(count);
+    }
+    text.resize(done);
+    return text;
+}
+
 }  // namespace
 
 std::string metrics_line(const StepMetrics& m) {
@@ -159,11 +205,31 @@ std::string metrics_line(const StepMetrics& m) {
 }
 
 MetricsWriter::MetricsWriter(const std::string& path, std::int64_t after) : path_(path) {
-    std::size_t keep = 0;
-    if (after > 0 && has_text(path)) {
-        const std::string text = read_text_file(path, kMostBytes);
-        Kept kept = kept_lines(text, path, after);
-        keep = kept.text.size();
+    fd_ = open_log(path);
+    if (fd_ < 0) {
+        fd_ = make_log(path);
+        return;
+    }
+    try {
+        cut_back(after);
+    } catch (...) {
+        ::close(fd_);
+        throw;
+    }
+}
+
+MetricsWriter::MetricsWriter(const std::string& path) : path_(path) {
+    struct stat status {};
+    if (::lstat(path.c_str(), &status) == 0) leave_alone(path, "is not the file that the run made");
+    fd_ = make_log(path);
+}
+
+void MetricsWriter::cut_back(std::int64_t after) {
+    const std::string text = all_text(fd_, path_);
+    Kept kept = kept_lines(text, path_, after);
+    if (!kept.ours) leave_alone(path_, "has no line that a run wrote");
+    size_ = kept.text.size();
+    if (after > 0) {
         damaged_ = std::move(kept.damaged);
         last_ = kept.last;
         // A process that dies may leave a part of a line, of a step that is done again. Zeros are a
@@ -171,25 +237,25 @@ MetricsWriter::MetricsWriter(const std::string& path, std::int64_t after) : path
         if (kept.torn.find('\0') != std::string_view::npos || last_ < after) {
             torn_bytes_ = kept.torn.size();
         }
-        if (!text.starts_with(kept.text)) {  // not only the end goes
-            OutputFile file(path);
-            file.write(kept.text);
-            file.commit();
+    }
+    if (text.starts_with(kept.text)) {  // only the end goes
+        if (::ftruncate(fd_, static_cast<off_t>(size_)) != 0) {
+            fail(path_, "cannot be cut back", errno);
         }
+        return;
     }
-    fd_ = open_regular(path, O_WRONLY | O_CREAT | O_APPEND, 0644);
-    if (::ftruncate(fd_, static_cast<off_t>(keep)) != 0) {
-        const int code = errno;
-        ::close(fd_);
-        fail(path_, "cannot be cut back", code);
-    }
-    size_ = keep;
+    OutputFile file(path_);
+    file.write(kept.text);
+    file.commit();
+    const int fd = open_regular(path_, O_WRONLY | O_APPEND | O_NOFOLLOW);
+    ::close(fd_);
+    fd_ = fd;
 }
 
 MetricsWriter::~MetricsWriter() { ::close(fd_); }
 
-void MetricsWriter::append(const StepMetrics& metrics) {
-    waiting_ += metrics_line(metrics);
+void MetricsWriter::append(std::span<const StepMetrics> metrics) {
+    for (const StepMetrics& m : metrics) waiting_ += metrics_line(m);
     std::size_t done = 0;
     while (done < waiting_.size()) {
         const ssize_t count = ::write(fd_, waiting_.data() + done, waiting_.size() - done);
@@ -216,7 +282,7 @@ void MetricsWriter::sync() {
 bool MetricsWriter::lost() const {
     struct stat ours {
     }, there{};
-    return ::fstat(fd_, &ours) != 0 || ::stat(path_.c_str(), &there) != 0 ||
+    return ::fstat(fd_, &ours) != 0 || ::lstat(path_.c_str(), &there) != 0 ||
            ours.st_ino != there.st_ino || ours.st_dev != there.st_dev;
 }
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,15 +38,20 @@ std::string metrics_line(const StepMetrics& metrics);
 class MetricsWriter {
   public:
     // Goes on after step `after`: lines of later steps, a last one torn by a crash and those that
-    // are no metrics lines (damaged()) are left out. 0: a new file, or an emptied one.
+    // are no metrics lines (damaged()) are left out. 0: a new file, or an emptied one. Error
+    // (input) where a link, a folder or a pipe is there, or a text without one line of a run: that
+    // is left as it is.
     MetricsWriter(const std::string& path, std::int64_t after);
+    // A new file. Error (input) where anything is there, which is left as it is.
+    explicit MetricsWriter(const std::string& path);
     ~MetricsWriter();
     MetricsWriter(const MetricsWriter&) = delete;
     MetricsWriter& operator=(const MetricsWriter&) = delete;
 
     // Error (input) where the disk is full: the file then ends with a whole line as before, and the
     // next call writes what this one could not.
-    void append(const StepMetrics& metrics);
+    void append(std::span<const StepMetrics> metrics);
+    void append(const StepMetrics& metrics) { append(std::span(&metrics, 1)); }
     // Everything on the disk. Error (input) where that fails.
     void sync();
     // The file was removed, or another is there under its name: what is appended is lost.
@@ -59,6 +65,8 @@ class MetricsWriter {
     std::int64_t last() const { return last_; }
 
   private:
+    void cut_back(std::int64_t after);
+
     std::string path_;
     std::vector<std::int64_t> damaged_;
     std::size_t torn_bytes_ = 0;

@@ -1,5 +1,6 @@
-// The inside of a training run, for trainer.cpp (the steps), run_setup.cpp (what is before them)
-// and run_look.cpp (validation, samples, the report). Callers use trainer.h.
+// The inside of a training run, for trainer.cpp (the steps), run_setup.cpp (what is before
+// them), run_look.cpp (validation, samples, the report) and run_log.cpp (a line a step). Callers
+// use trainer.h.
 #pragma once
 
 #include <chrono>
@@ -107,8 +108,13 @@ class Run {
     std::string time_beside_steps() const;
     void sample();
     MemoryPlan plan() const;
+    std::string log_path() const;
+    void open_log();
+    bool reopen_log(std::int64_t after);
     void record(const StepMetrics& metrics);
-    void sync_metrics();
+    bool write_log(std::span<const StepMetrics> lines);
+    void sync_log();
+    void end_log();
     void tell(const StepMetrics& metrics);
     void save();
     void try_to_save();
@@ -150,7 +156,7 @@ class Run {
     bool updating_ = false;        // parameters are half of one step and half of the next
     double validation_seconds_ = 0, sample_seconds_ = 0, saving_seconds_ = 0;  // of this process
     std::vector<std::uint32_t> token_bytes_;  // [vocabulary], that a token prints
-    bool metrics_missing_ = false;            // lines wait for the disk
+    std::string log_problem_;                 // why lines are missing; empty: none is
     bool stuck_ = false;                      // by --max-skips
     bool reported_ = true;                    // the page is that of the last time it was due
     std::int64_t started_at_ = 0;

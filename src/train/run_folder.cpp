@@ -87,9 +87,16 @@ void RunFolder::lock() {
     const std::string path = (fs::path(path_) / kLockName).string();
     int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     const bool made = fd >= 0;
-    if (!made && errno == EEXIST) fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    if (!made && errno == EEXIST) {
+        fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+    }
     if (fd < 0) {
         if (errno == ENOENT) return;
+        if (errno == ELOOP) {
+            throw Error::input({.file = path,
+                                .problem = "is a link, which no run makes",
+                                .remedy = "remove the link"});
+        }
         throw Error::input({.file = path,
                             .problem = fmt::format("cannot be made: {}", std::strerror(errno)),
                             .remedy = "a run needs a folder that can be written"});

@@ -80,13 +80,7 @@ void Run::make_missed_validation() {
     last.val_loss = made->loss;
     last.bits_per_byte = made->bits_per_byte;
     metrics_.pop_back();
-    metrics_file_.reset();  // its line is written anew
-    try {
-        metrics_file_ = std::make_unique<MetricsWriter>((fs::path(o_.out) / kMetricsName).string(),
-                                                        state_.step - 1);
-    } catch (const Error& error) {
-        say(error.what());  // record() tries again
-    }
+    reopen_log(state_.step - 1);  // its line is written anew
     record(last);
 }
 

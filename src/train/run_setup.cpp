@@ -1,8 +1,6 @@
 // What a run needs before its first step: data, engine, folder.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <filesystem>
 #include <limits>
 
 #include "core/cpu.h"
@@ -15,8 +13,6 @@
 
 namespace mr::train {
 namespace {
-
-namespace fs = std::filesystem;
 
 // What a model must be so that it can be trained here on this data.
 void check_spec(const model::ModelSpec& spec, const TrainOptions& options, const Dataset& data) {
@@ -122,20 +118,7 @@ void Run::open_folder() {
     folder_.keep();
     checkpoints_.prepare();
     leave_damaged();
-    const std::string metrics = (fs::path(o_.out) / kMetricsName).string();
-    metrics_file_ = std::make_unique<MetricsWriter>(metrics, state_.step);
-    metrics_ = read_metrics(metrics);
-    if (const auto& damaged = metrics_file_->damaged(); !damaged.empty()) {
-        say(fmt::format("{}: {} damaged {} left out (line {}); the others stay", metrics,
-                        damaged.size(), damaged.size() == 1 ? "line was" : "lines were",
-                        fmt::join(damaged, ", ")));
-    }
-    if (const std::size_t bytes = metrics_file_->torn_bytes(); bytes > 0) {
-        say(fmt::format(
-            "{}: {} bytes at its end are no line (a power cut?) and were cut off; lines up "
-            "to step {} stay, and the run goes on from step {}",
-            metrics, bytes, metrics_file_->last(), state_.step));
-    }
+    open_log();
 }
 
 std::string Run::why_no_validation() const {

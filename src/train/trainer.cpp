@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/out_of_memory.h"
 #include "core/output_file.h"
 #include "model/io/source.h"
 #include "train/run.h"
@@ -83,47 +84,12 @@ StepMetrics Run::one_step(std::int64_t step) {
     return out;
 }
 
-// The line of a step. It is a log: where it cannot be written the run goes on, and says so once.
-// Where the file was removed or moved away a new one gets all lines.
-void Run::record(const StepMetrics& metrics) {
-    metrics_.push_back(metrics);
-    try {
-        if (!metrics_file_ || metrics_file_->lost()) {
-            const std::string path = (fs::path(o_.out) / kMetricsName).string();
-            metrics_file_.reset();
-            auto file = std::make_unique<MetricsWriter>(path, 0);
-            for (const StepMetrics& m : metrics_) file->append(m);
-            metrics_file_ = std::move(file);
-            say(fmt::format("{}: was not there any more, and was written anew", path));
-        } else {
-            metrics_file_->append(metrics);
-        }
-        metrics_missing_ = false;
-    } catch (const std::exception& error) {
-        if (!metrics_missing_) {
-            say(fmt::format("{}; the run goes on, and writes the missing lines when it can",
-                            error.what()));
-        }
-        metrics_missing_ = true;
-    }
-}
-
-// Before a checkpoint, so that no line is missing that a resumed run has done. A log may not cost
-// the checkpoint: where it fails, record() says so with the next line.
-void Run::sync_metrics() {
-    try {
-        if (metrics_file_) metrics_file_->sync();
-    } catch (const Error& error) {
-        if (!metrics_missing_) say(error.what());
-    }
-}
-
 void Run::save() {
     if (saved_ == state_.step || state_.step == 0) return;
     const Unbroken unbroken(events_);
     const AddSeconds time(saving_seconds_);
     not_saved_ = state_.step;
-    sync_metrics();
+    sync_log();
     checkpoints_.save(*engine_, state_, *tokenizer_, tokenizer_json_);
     not_saved_ = -1;
     saved_ = state_.step;
@@ -182,6 +148,7 @@ void Run::tell(const StepMetrics& metrics) {
 
 // A step and what is due after it.
 void Run::whole_step() {
+    hold_back_memory_again();  // a sample, a report or a save may have run out of memory
     // On a GPU the stages of one step are timed, when everything has been used once.
     const bool watch = engine_->ops().on_device() && state_.step == started_at_ + kWatchedAfter;
     const Ledger before = watch ? engine_->ledger() : Ledger();
@@ -282,6 +249,7 @@ TrainResult Run::go() {
     if (!val_batches_) say("no validation: " + why_no_validation());
     train_steps();
     finish();
+    end_log();
 
     TrainResult out;
     out.step = state_.step;

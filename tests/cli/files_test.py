@@ -47,13 +47,32 @@ class Files(driver.CliTest):
         run = self.folder / "run"
         self.ok("train", *SHAPE, *QUIET, "--steps", "2", "--data", data, "--out", run)
         for path in ("checkpoints/step-000002/state.json", "checkpoints/step-000002/config.json",
-                     "checkpoints/step-000002/optimizer.safetensors", "metrics.jsonl"):
+                     "checkpoints/step-000002/optimizer.safetensors"):
             broken = self.folder / path.replace("/", "-")
             shutil.copytree(run, broken)
             self.pipe_at(broken / path)
             result = millrace("train", "--resume", broken, "--steps", "3", timeout=20)
             self.assertEqual(result.code, 1, result.err)
             self.assertIn("is a pipe, not a regular file", result.err)
+        # A log never costs a run.
+        for make in (os.mkfifo, os.mkdir):
+            broken = self.folder / f"log-{make.__name__}"
+            shutil.copytree(run, broken)
+            (broken / "metrics.jsonl").unlink()
+            make(broken / "metrics.jsonl")
+            result = millrace("train", "--resume", broken, "--steps", "3", timeout=20)
+            self.assertEqual(result.code, 0, result.err)
+            self.assertIn("metrics.jsonl: is not a regular file, and is left as it is", result.err)
+            self.assertIn("lines of this run's steps are missing", result.err)
+        # Nor another file, be it behind a link.
+        mine = self.folder / "mine.txt"
+        mine.write_text("mine\n")
+        for place in (lambda log: log.symlink_to(mine), lambda log: shutil.copy(mine, log)):
+            (run / "metrics.jsonl").unlink()
+            place(run / "metrics.jsonl")
+            self.ok("train", "--resume", run, "--steps", "3")
+            self.assertEqual((run / "metrics.jsonl").read_text(), "mine\n")
+            self.assertEqual(mine.read_text(), "mine\n")
         for name in ("data.json", "tokenizer.json", "train-00000.bin"):
             broken = self.folder / f"data-{name}"
             shutil.copytree(data, broken)
@@ -63,9 +82,9 @@ class Files(driver.CliTest):
         # The report is for looking at: a run that is complete says so.
         os.remove(run / "report.html")
         (run / "report.html").mkdir()
-        result = millrace("train", "--resume", run, "--steps", "3")
+        result = millrace("train", "--resume", run, "--steps", "4")
         self.assertEqual(result.code, 0, result.err)
-        self.assertIn("no report after step 3", result.err)
+        self.assertIn("no report after step 4", result.err)
 
     def test_a_newest_checkpoint_that_is_none(self):
         _, _, data = pack_stories(self.folder)
@@ -154,6 +173,38 @@ class Files(driver.CliTest):
             self.assertIn("\\u202e", text)
             for character in "\u202e\u009b\u2066\x1b\x07\ufffd":
                 self.assertNotIn(character, text)
+
+    def test_the_paths_that_commands_name(self):
+        evil = self.folder / "a\u202eb\u009b31mc"
+        evil.mkdir()
+        model = evil / "model"
+        shutil.copytree(REFERENCE / "llama2", model)
+        text, _, data = pack_stories(evil)
+        run = evil / "run"
+        named = {}
+        for command in (
+                ("bench", "decode", model, "-n", "2", "--reps", "1", "--prompt", "4", "--threads", "1"),
+                ("profile", model, "-p", "x", "-n", "2", "--threads", "1", "--html",
+                 evil / "page.html", "--trace", evil / "trace.json"),
+                ("tokenizer", "train", "--data", text, "--vocab", "270", "--out", evil / "other"),
+                ("convert", model, evil / "out.gguf"),
+                ("train", *SHAPE, *QUIET, "--steps", "1", "--data", data, "--out", run)):
+            result = self.ok(*command)
+            named[command[0]] = result.out + result.err
+        # A note about a file, and the line that says how to go on.
+        (run / "metrics.jsonl").unlink()
+        (run / "metrics.jsonl").mkdir()
+        result = self.ok("train", "--resume", run, "--steps", "2")
+        named["resume"] = result.out + result.err
+        for command, said in named.items():
+            with self.subTest(command):
+                self.assertIn("a\\u202eb\\u009b31mc", said)
+                for character in "\u202e\u009b":
+                    self.assertNotIn(character, said)
+        for command, ends in (("profile", ("page.html\n", "trace.json (open")),
+                              ("train", ("step-000001\n", "report.html\n"))):
+            for end in ends:
+                self.assertIn(end, named[command])
 
     def test_too_many_open_files(self):
         # More files than descriptors: the model's own are not to blame.

@@ -70,6 +70,21 @@ class FoldersTest(driver.CliTest):
         self.fails(1, *self.new(self.folder / "a", data=self.folder / "none"), says="none")
         self.assertEqual(names(self.folder / "a"), [])
 
+    def test_a_lock_that_is_a_link_is_called_one(self):
+        lock = self.run_ / "lock"
+        target = self.folder / "target"
+        for exists in (False, True):
+            lock.unlink()
+            lock.symlink_to(target)
+            if exists:
+                target.write_text("mine")
+            self.fails(1, "train", "--resume", self.run_, "--steps", "5",
+                       says=[f"{lock}: is a link", "remove the link"])
+            self.assertEqual(target.exists(), exists, "nothing is made through it")
+        self.assertEqual(target.read_text(), "mine")
+        lock.unlink()
+        self.ok("train", "--resume", self.run_, "--steps", "5")
+
     def test_a_run_does_not_begin_among_other_files(self):
         before = names(self.data)
         self.fails(1, *self.new(self.data), says="packed data")

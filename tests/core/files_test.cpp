@@ -149,6 +149,24 @@ TEST(OutputFile, AppearsWholeOnCommit) {
     EXPECT_EQ(folder.files(), 1u);
 }
 
+TEST(OutputFile, HasItsPermissionsFromTheStart) {
+    const TempFolder folder;
+    const mode_t before = ::umask(0);
+    for (const unsigned mode : {0600u, 0644u}) {
+        const std::string path = folder / ("file" + std::to_string(mode));
+        const auto mode_of = [](const std::string& name) {
+            struct stat status {};
+            EXPECT_EQ(::stat(name.c_str(), &status), 0) << name;
+            return status.st_mode & 0777u;
+        };
+        OutputFile file(path, mode);
+        EXPECT_EQ(mode_of(path + ".partial." + std::to_string(::getpid())), mode);
+        file.commit();
+        EXPECT_EQ(mode_of(path), mode);
+    }
+    ::umask(before);
+}
+
 TEST(OutputFile, LeavesNothingWithoutCommit) {
     TempFolder folder;
     const std::string path = folder.write("out", "the old one");

@@ -25,6 +25,14 @@ TEST(Bandwidth, BufferIsLargerThanTheCacheAndFitsIntoMemory) {
     EXPECT_LE(read_buffer_bytes(), cpu_info().memory_bytes);
 }
 
+TEST(Bandwidth, BufferIsNoLargerThanTold) {
+    ThreadPool pool(1);
+    constexpr std::size_t kMost = std::size_t{8} << 20;
+    ASSERT_GT(read_buffer_bytes(), kMost);
+    EXPECT_EQ(measure_read_bandwidth(pool, 0, 0.01, kMost).buffer_bytes, kMost);
+    EXPECT_LE(measure_read_bandwidth(pool, 0, 0.01, kQuickLookBytes).buffer_bytes, kQuickLookBytes);
+}
+
 TEST(Memory, PeakGrowsWithWhatIsTouched) {
     const std::size_t before = peak_resident_bytes();
     EXPECT_GT(before, std::size_t{1} << 20);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "core/error.h"
 #include "temp_folder.h"
@@ -133,12 +134,33 @@ TEST_F(Metrics, DamagedLinesAreNamedAndTheOthersStay) {
     }
     EXPECT_EQ(content(), lines(1, 3) + lines(5, 9));
     EXPECT_EQ(read_metrics(path_).size(), 8u);
-    put("oops\n");
-    EXPECT_EQ(MetricsWriter(path_, 8).damaged(), std::vector<std::int64_t>({1}));
-    // Nothing is left, and nothing stands in the way of going on.
-    EXPECT_EQ(content(), "");
-    EXPECT_TRUE(read_metrics(path_).empty());
+    put("");  // stands in nothing's way
     EXPECT_TRUE(MetricsWriter(path_, 8).damaged().empty());
+}
+
+TEST_F(Metrics, AFileOfOthersIsLeftAsItIs) {
+    for (const std::string& text : {std::string("oops\n"), std::string("no newline"),
+                                    std::string(40, '\0'), std::string("{\"step\": 1}\n")}) {
+        put(text);
+        for (const std::int64_t after : {0, 8}) {
+            EXPECT_THROW(MetricsWriter(path_, after), Error);
+            EXPECT_EQ(content(), text);
+        }
+    }
+    put(metrics_line(step(1)));  // even where a run wrote it: this one did not
+    EXPECT_THROW(MetricsWriter{path_}, Error);
+    EXPECT_EQ(content(), metrics_line(step(1)));
+    // Through a link, also where its target is a log.
+    const std::string link = folder_ / "link.jsonl";
+    std::filesystem::create_symlink(path_, link);
+    for (const std::int64_t after : {0, 1}) {
+        EXPECT_THROW(MetricsWriter(link, after), Error);
+    }
+    EXPECT_THROW(MetricsWriter{link}, Error);
+    EXPECT_EQ(content(), metrics_line(step(1)));
+    std::filesystem::remove(path_);
+    EXPECT_THROW(MetricsWriter(link, 0), Error);
+    EXPECT_FALSE(std::filesystem::exists(path_)) << "made through a link that led nowhere";
 }
 
 TEST_F(Metrics, LastLineWithoutItsEndIsStillBeingWritten) {

@@ -2,91 +2,24 @@
 #include "train/trainer.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 
-#include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
 #include "core/mapped_file.h"
+#include "disturbed.h"
 #include "model/train/train_engine.h"
 #include "temp_folder.h"
-#include "text/bpe_train.h"
-#include "text/tokenizer_json_writer.h"
 #include "train/checkpoint.h"
-#include "train/pack.h"
 
 namespace mr::train {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Files of this process do not grow beyond `bytes`: stands in for a full disk.
-void limit_files(rlim_t bytes) {
-    rlimit limit{};
-    getrlimit(RLIMIT_FSIZE, &limit);
-    limit.rlim_cur = std::min(bytes, limit.rlim_max);
-    setrlimit(RLIMIT_FSIZE, &limit);
-}
-
-class Disturbed : public testing::Test {
-  protected:
-    Disturbed() {
-        std::signal(SIGXFSZ, SIG_IGN);
-        std::string text;
-        for (int i = 0; i < 30; ++i) {
-            text += "Story " + std::to_string(i * 7919 % 1000) + ": the mill went round";
-            for (int j = 0; j < i % 5; ++j) text += ",\nand the cat ran on";
-            text += ".\n" + std::string(story::kStorySeparator) + "\n";
-        }
-        ThreadPool pool(1);
-        text::BpeTrainer trainer({.vocab = 280}, pool);
-        trainer.add(text);
-        fs::create_directory(folder_ / "tok");
-        folder_.write("tok/tokenizer.json", text::tokenizer_json(trainer.train().data));
-        PackOptions pack_options;
-        pack_options.data = {folder_.write("stories.txt", text)};
-        pack_options.tokenizer = folder_ / "tok";
-        pack_options.out = folder_ / "data";
-        pack_options.val_docs = 5;
-        pack(pack_options, pool);
-        options_.model = {.family = "llama", .dim = 16, .layers = 1, .heads = 2};
-        options_.data = folder_ / "data";
-        options_.out = folder_ / "run";
-        options_.steps = 6;
-        options_.batch = 1;
-        options_.seq = 16;
-        options_.threads = 1;
-        options_.sample_tokens = 0;
-        options_.save_every = 0;
-        options_.eval_every = 0;
-        events_.note = [this](const std::string& line) { notes_.push_back(line); };
-    }
-    ~Disturbed() override { limit_files(RLIM_INFINITY); }
-
-    // All ids of the training split as they lie on the disk.
-    void write_ids(const std::string& bytes) const {
-        std::fstream file(shard(), std::ios::in | std::ios::out | std::ios::binary);
-        file.seekp(kShardHeaderBytes);
-        file << bytes;
-    }
-    std::string ids() const { return read_text_file(shard()).substr(kShardHeaderBytes); }
-    std::string shard() const { return folder_ / "data/train-00000.bin"; }
-    std::string run_file(const std::string& name) const { return options_.out + "/" + name; }
-    std::vector<std::int64_t> saved() const { return Checkpoints(options_.out).steps(); }
-    std::size_t lines() const { return read_metrics(run_file("metrics.jsonl")).size(); }
-
-    const test::TempFolder folder_;
-    TrainOptions options_;
-    TrainEvents events_;
-    std::vector<std::string> notes_;
-};
 
 TEST_F(Disturbed, DataThatCannotBeReadEndsTheStepThatNeedsItAndNothingBefore) {
     const std::string good = ids();
@@ -184,48 +117,6 @@ TEST_F(Disturbed, AFullDiskOnTheWayIsSaidAndTheRunGoesOn) {
     ASSERT_GE(notes_.size(), 2u);
     EXPECT_NE(notes_[0].find("metrics.jsonl"), std::string::npos) << notes_[0];
     EXPECT_NE(notes_[1].find("step 2 is not saved"), std::string::npos) << notes_[1];
-}
-
-// A log, a report or a sample never cost a checkpoint.
-TEST_F(Disturbed, ALogThatGoesAwayCostsNoCheckpoint) {
-    options_.save_every = 2;
-    options_.sample_tokens = 2;
-    options_.sample_every = 1;
-    const auto folder_in_place_of = [&](const char* name) {
-        fs::remove_all(run_file(name));
-        fs::create_directory(run_file(name));
-    };
-    const std::vector<std::pair<const char*, std::function<void()>>> cases = {
-        {"removed", [&] { fs::remove(run_file("metrics.jsonl")); }},
-        {"moved", [&] { fs::rename(run_file("metrics.jsonl"), run_file("old.jsonl")); }},
-        {"a folder", [&] { folder_in_place_of("metrics.jsonl"); }},
-        {"a pipe",
-         [&] {
-             fs::remove(run_file("metrics.jsonl"));
-             ASSERT_EQ(::mkfifo(run_file("metrics.jsonl").c_str(), 0600), 0);
-         }},
-        {"report", [&] { folder_in_place_of("report.html"); }},
-    };
-    for (const auto& [name, act] : cases) {
-        SCOPED_TRACE(name);
-        options_.out = folder_ / name;
-        notes_.clear();
-        for (const std::int64_t when : {3, 5, 6}) {
-            options_.out = folder_ / (name + std::to_string(when));
-            events_.step = [&](const TrainEvents::Step& step) {
-                if (step.metrics.step == when) act();
-            };
-            const TrainResult result = train(options_, events_);
-            EXPECT_EQ(result.step, 6);
-            EXPECT_EQ(saved(), (std::vector<std::int64_t>{2, 4, 6}));
-            EXPECT_EQ(result.reported, std::string_view(name) != "report");
-            const bool written_anew = name[0] == 'r' || name[0] == 'm';
-            if (written_anew && when < 6) {
-                EXPECT_EQ(lines(), 6u) << "all of them, in a new file";
-            }
-        }
-        EXPECT_FALSE(notes_.empty()) << "it is said";
-    }
 }
 
 TEST_F(Disturbed, ThatNothingCanBeValidatedIsSaid) {

@@ -156,9 +156,9 @@ int bench(Options options) {
     std::string text = fmt::format(
         "batch {}: {}, {} sequences at most\n{:>6}{:>12}{:>12}{:>24}{:>21}{:>11}\n"
         "{:>6}{:>12}{:>12}{:>12}{:>11}{:>11}{:>11}{:>10}\n",
-        engine->model().source, observe::device_name(engine->options().cuda), most, "", "output",
-        "decode", "first token, ms", "a token, ms", "of the", "seqs", "tok/s", "tok/s", "p50",
-        "p99", "p50", "p99", "roof");
+        one_line(engine->model().source), observe::device_name(engine->options().cuda), most, "",
+        "output", "decode", "first token, ms", "a token, ms", "of the", "seqs", "tok/s", "tok/s",
+        "p50", "p99", "p50", "p99", "roof");
     // A first one that is not counted: what is made once is made in it.
     decode::BatchLoad warm = options.load;
     warm.requests = 2;

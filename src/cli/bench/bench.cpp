@@ -51,7 +51,7 @@ std::string title(const Json& json) {
                                              json["isa"].get<std::string>())
                                : json["device"].get<std::string>();
     return fmt::format("{} {}: {}\n", json["bench"].get<std::string>(),
-                       json["model"].get<std::string>(), on);
+                       one_line(json["model"].get<std::string>()), on);
 }
 
 // Loads for a measurement that needs so many positions of every sequence.

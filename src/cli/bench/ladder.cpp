@@ -116,7 +116,7 @@ int ladder_bench(const Options& options) {
     std::string text = fmt::format(
         "ladder {}: {} and {} threads, {}\n"
         "  {:>4}  {:<16}  {:>7}  {:>9}  {:>9}  {:>9}  {:>9}  {:>6}  {:>6}  {}\n",
-        source, wanted.cuda ? cuda::device()->name : "no GPU", wanted.threads,
+        one_line(source), wanted.cuda ? cuda::device()->name : "no GPU", wanted.threads,
         isa_name(active_isa()), "rung", "", "weights", "tok/s", "us/token", "to GPU", "from GPU",
         "copies", "gain", "check against the CPU");
     for (const ladder::Rung& rung : ladder.rungs) {

@@ -71,7 +71,7 @@ int device_load_bench(const SharedOptions& shared, const model::DeviceLoadOption
                  {"percent_of_pinned", made ? Json() : Json(100 * rate / pinned)},
                  {"peak_rss_bytes", observe::peak_resident_bytes()}};
     std::string text =
-        fmt::format("load {}: {}, {} threads\n", model.source, gpu.name, pool.size());
+        fmt::format("load {}: {}, {} threads\n", one_line(model.source), gpu.name, pool.size());
     text += fmt::format("  {:.3f} s: open {:.3f}, to the device {:.3f}, give back {:.3f}\n",
                         open + to_device + release, open, to_device, release);
     text += fmt::format("  {} on the device, {} sent\n", format_bytes(weights->bytes),

@@ -97,6 +97,7 @@ class EditedLines final : public LineReader {
         HistEvent event{};
         ::history(history_, &event, H_SETSIZE, static_cast<int>(kHistoryLines));
         ::history(history_, &event, H_SETUNIQUE, 1);
+        shorten_history(path_);
         for (const std::string& line : read_history(path_)) {
             ::history(history_, &event, H_ENTER, line.c_str());
         }

@@ -17,6 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr mode_t kMode = S_IRUSR | S_IWUSR;  // for this user's eyes alone
 constexpr std::size_t kMostBytes = std::size_t{4} << 20;
 
 class Fd {
@@ -83,24 +84,24 @@ void add_to_history(const std::string& path, const std::string& line) {
     if (fs::create_directories(folder, ignored)) {
         fs::permissions(folder, fs::perms::owner_all, ignored);
     }
-    {
-        const Fd file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_CLOEXEC,
-                             S_IRUSR | S_IWUSR));
-        struct stat status {};
-        if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return;
-        const std::string text = line + "\n";
-        // One write, so that lines of two programs do not mix. What cannot be kept is forgotten.
-        if (::write(file.get(), text.data(), text.size()) < 0) return;
-    }
+    const Fd file(
+        ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_CLOEXEC, kMode));
+    struct stat status {};
+    if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return;
+    const std::string text = line + "\n";
+    // One write, so that lines of two programs do not mix. What cannot be kept is forgotten.
+    if (::write(file.get(), text.data(), text.size()) < 0) return;
+}
+
+void shorten_history(const std::string& path) {
     const std::vector<std::string> lines = all_lines(path);
     if (lines.size() < 2 * kHistoryLines) return;
     try {
-        OutputFile file(path);
+        OutputFile file(path, kMode);
         for (std::size_t i = lines.size() - kHistoryLines; i < lines.size(); ++i) {
             file.write(lines[i] + "\n");
         }
         file.commit();
-        fs::permissions(path, fs::perms::owner_read | fs::perms::owner_write, ignored);
     } catch (const Error&) {  // it stays long
     }
 }

@@ -15,7 +15,10 @@ std::string history_path();
 // never worth an error.
 std::vector<std::string> read_history(const std::string& path);
 // Appends a line; makes the folders and the file, for this user's eyes alone. Several conversations
-// may do so at a time. A file that has grown to twice kHistoryLines is cut to that.
+// may do so at a time.
 void add_to_history(const std::string& path, const std::string& line);
+// Cuts a file that has grown to twice kHistoryLines to that. For the beginning of a conversation
+// alone: a line that another one adds at that moment is lost.
+void shorten_history(const std::string& path);
 
 }  // namespace mr::cli
