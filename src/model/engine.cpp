@@ -217,6 +217,18 @@ void Engine::require_tokens(std::span<const std::int32_t> ids) const {
 
 std::int64_t Engine::window(const Stream& stream) const { return shorter(window_, stream); }
 
+std::int64_t Engine::plain_positions(const Stream& stream) const {
+    if (!stream) return kMostPositions;
+    std::int64_t window = stream.window;
+    for (const LayerSpec& layer : model_->spec.layer_specs()) {
+        // Its own window alone would show no sinks.
+        if (stream.sinks > 0 && layer.mask.window > 0) {
+            window = std::min<std::int64_t>(window, layer.mask.window);
+        }
+    }
+    return stream.sinks + window;
+}
+
 bool Engine::try_reserve(SeqId seq, std::int64_t kept, std::int64_t length) {
     const Stream& stream = cache_->stream(seq);
     if (const std::int64_t window = this->window(stream); window > 0) {

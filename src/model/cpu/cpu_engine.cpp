@@ -216,6 +216,11 @@ void CpuEngine::draw_one(Slot index, const float* logits, std::int64_t position)
     try {
         drawn.sampled = ops::sample(ctx_, row, slot.params.sampling, std::span(recent).last(window),
                                     static_cast<std::uint64_t>(position));
+        // As many as count are kept, and no more than twice as many for a text without an end.
+        const auto most = static_cast<std::size_t>(std::max(slot.params.window, 0));
+        if (recent.size() >= 2 * most + 64) {
+            recent.erase(recent.begin(), recent.end() - static_cast<std::ptrdiff_t>(window));
+        }
         recent.push_back(drawn.sampled.id);
     } catch (const Error&) {  // is this slot's alone, and known to those who wait for the draw
         drawn.error = std::current_exception();
