@@ -219,14 +219,13 @@ std::int64_t Engine::window(const Stream& stream) const { return shorter(window_
 
 std::int64_t Engine::plain_positions(const Stream& stream) const {
     if (!stream) return kMostPositions;
-    std::int64_t window = stream.window;
+    std::int64_t out = std::int64_t{stream.sinks} + stream.window;
+    if (stream.sinks == 0) return out;
     for (const LayerSpec& layer : model_->spec.layer_specs()) {
-        // Its own window alone would show no sinks.
-        if (stream.sinks > 0 && layer.mask.window > 0) {
-            window = std::min<std::int64_t>(window, layer.mask.window);
-        }
+        // Behind its own window a token would see no sinks.
+        if (layer.mask.window > 0) out = std::min<std::int64_t>(out, layer.mask.window);
     }
-    return stream.sinks + window;
+    return out;
 }
 
 bool Engine::try_reserve(SeqId seq, std::int64_t kept, std::int64_t length) {
