@@ -76,6 +76,12 @@ std::int64_t shorter(std::int64_t own, const Stream& stream) {
 void require_stream(const ModelSpec& spec, const EngineOptions& options) {
     const Stream& stream = options.stream;
     if (!stream) return;
+    if (options.cuda) {
+        throw Error::input({.field = "--context",
+                            .value = "streaming",
+                            .problem = "the GPU engine has no streams yet",
+                            .remedy = "use --device cpu"});
+    }
     if (spec.learned_positions) {
         throw Error::input({.field = "--context",
                             .value = "streaming",

@@ -195,6 +195,75 @@ TEST(Stream, BesideSequencesThatDoNot) {
     for (std::size_t i = 0; i < 3; ++i) expect_bits(together[i], alone[i]);
 }
 
+// Every position that is seen lies where it was written: pages are tagged with what they hold, for
+// 200,000 tokens of several sequences that come and go.
+TEST(Stream, NoPageIsWrongInALongText) {
+    ModelSpec spec = load_model(test::reference("llama2")).spec;
+    spec.layers = 1;
+    constexpr std::int64_t kPages = 40;
+    KvCache cache(spec, kPages, 3, 40 * kPage, DType::f32);
+    std::vector<std::int64_t> tag(static_cast<std::size_t>(kPages * kPage), -1);
+    const auto slot = [](std::int32_t page, std::int64_t position) {
+        return static_cast<std::size_t>(page * kPage + position % kPage);
+    };
+    std::uint64_t number = 0;
+    const auto pick = [&](std::uint32_t most) { return philox(9, ++number)[0] % most; };
+    struct Open {
+        SeqId seq;
+        Stream stream;
+        std::int64_t name, end;
+    };
+    std::vector<Open> open;
+    std::int64_t written = 0, names = 0;
+    while (written < 200000) {
+        if (open.size() < 3) {
+            Open next{cache.open(), {}, 1000000 * ++names, 0};
+            next.stream = {static_cast<std::int32_t>(pick(41)),
+                           41 + static_cast<std::int32_t>(pick(80))};
+            next.end = 1 + pick(names % 5 == 0 ? 40000 : 3000);
+            cache.set_stream(next.seq, next.stream);
+            // A window and a pass of up to 16 tokens.
+            const std::int64_t circle = ops::pages_spanned(next.stream.window - 1 + 16);
+            ASSERT_TRUE(cache.try_reserve_circle(next.seq, next.stream.sinks, circle));
+            open.push_back(next);
+        }
+        const std::size_t which = pick(static_cast<std::uint32_t>(open.size()));
+        Open& o = open[which];
+        const std::int64_t at = cache.length(o.seq), count = 1 + pick(16);
+        const KvCache::Circle circle = cache.circle(o.seq);
+        if (KvCache::pages_for(at + count) > circle.end) {
+            cache.release_before(o.seq, std::max<std::int64_t>(at - o.stream.window + 1, 0));
+        }
+        cache.reserve(o.seq, at + count);
+        for (std::int64_t p = at; p < at + count; ++p) {
+            tag[slot(cache.page_at(o.seq, p), p)] = o.name + p;
+        }
+        cache.advance(o.seq, count);
+        written += count;
+        const std::span<const std::int32_t> front = cache.front(o.seq);
+        for (std::int64_t p = at; p < at + count; ++p) {
+            const auto expect_tag = [&](std::int64_t j) {
+                const std::int64_t page = j / kPage;
+                const std::int32_t from = page < static_cast<std::int64_t>(front.size())
+                                              ? front[static_cast<std::size_t>(page)]
+                                              : cache.page_at(o.seq, j);
+                ASSERT_EQ(tag[slot(from, j)], o.name + j);
+            };
+            for (std::int64_t j = 0; j < std::min<std::int64_t>(o.stream.sinks, p); ++j) {
+                expect_tag(j);
+            }
+            for (std::int64_t j = std::max<std::int64_t>(p - o.stream.window + 1, 0); j <= p; ++j) {
+                expect_tag(j);
+            }
+        }
+        if (cache.length(o.seq) >= o.end) {
+            cache.close(o.seq);
+            open.erase(open.begin() + static_cast<std::ptrdiff_t>(which));
+        }
+        if (written % 64 == 0) cache.check_books();
+    }
+}
+
 TEST(Stream, WhatCannotStreamIsRefused) {
     const Shared gpt2 = std::make_shared<const Model>(load_model(test::reference("gpt2")));
     const auto said = [&](const Shared& model, const Stream& stream) -> std::string {
