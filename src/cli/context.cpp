@@ -22,6 +22,7 @@ void add_context_options(const Command& command, ContextOptions& options,
         .add_option("--window", options.window,
                     "Latest tokens that are visible; 0: the model's context less the sinks")
         .range(std::int64_t{0}, std::int64_t{1} << 29);
+    command.group(kOptions);
 }
 
 model::Stream stream_for(const ContextOptions& options, const model::ModelSpec& spec) {
@@ -35,6 +36,13 @@ model::Stream stream_for(const ContextOptions& options, const model::ModelSpec& 
                             .remedy = "use fewer, or give a --window"});
     }
     return {options.sinks, static_cast<std::int32_t>(window)};
+}
+
+void make_stream(const ContextOptions& options, const model::ModelSpec& spec, int tokens,
+                 model::EngineOptions& engine, decode::GenerateOptions& generate) {
+    if (!options.streams()) return;
+    engine.stream = generate.stream = stream_for(options, spec);
+    generate.max_tokens = tokens < 0 ? std::numeric_limits<int>::max() - 1 : tokens;
 }
 
 }  // namespace mr::cli

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "cli/parser.h"
-#include "model/batch.h"
-#include "model/spec.h"
+#include "decode/generate.h"
+#include "model/engine.h"
 
 namespace mr::cli {
 
@@ -24,5 +24,9 @@ void add_context_options(const Command& command, ContextOptions& options,
                          std::initializer_list<const char*> modes);
 // Sinks and window for a model, whatever the mode. Throws Error (usage) where they cannot be.
 model::Stream stream_for(const ContextOptions& options, const model::ModelSpec& spec);
+// Where the context streams: makes engine and generation stream. `tokens`: that were asked for;
+// below 0: without end.
+void make_stream(const ContextOptions& options, const model::ModelSpec& spec, int tokens,
+                 model::EngineOptions& engine, decode::GenerateOptions& generate);
 
 }  // namespace mr::cli
