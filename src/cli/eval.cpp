@@ -3,11 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/context.h"
 #include "cli/engine.h"
 #include "cli/json.h"
 #include "cli/options.h"
@@ -23,7 +25,16 @@ struct Options {
     SharedOptions shared;
     std::string text;
     decode::EvalOptions eval;
+    ContextOptions context;
 };
+
+decode::ContextMode mode_of(const std::string& name) {
+    using Mode = decode::ContextMode;
+    for (const Mode mode : {Mode::window, Mode::streaming, Mode::recompute}) {
+        if (name == decode::context_mode_name(mode)) return mode;
+    }
+    return Mode::full;
+}
 
 // Where the documents are whole stories of the storybook, each with its beginning and its end.
 std::optional<train::StoryDistance> distance_to_storybook(const std::string& text,
@@ -39,7 +50,7 @@ std::optional<train::StoryDistance> distance_to_storybook(const std::string& tex
 // Documents that are read at a time: short ones fill a pass together.
 constexpr int kSideBySide = 16;
 
-int eval(const Options& options) {
+int eval(Options options) {
     const InterruptGuard guard;
     const std::string text = read_input(options.text);
     const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
@@ -47,6 +58,16 @@ int eval(const Options& options) {
         model::EngineOptions wanted = engine_options(options.shared);
         wanted.max_logits = decode::eval_logit_rows(model.spec);
         wanted.max_sequences = kSideBySide;
+        options.eval.mode = mode_of(options.context.mode);
+        if (options.eval.mode != decode::ContextMode::full) {
+            options.eval.stream = stream_for(options.context, model.spec);
+            wanted.stream = decode::stream_of(options.eval);
+        }
+        if (options.eval.mode == decode::ContextMode::recompute) {
+            const std::int64_t seen =
+                std::int64_t{options.eval.stream.sinks} + options.eval.stream.window;
+            wanted.context = std::max(wanted.context, seen + 1);
+        }
         wanted.graph = false;  // nothing is decoded: there is no step to capture
         return wanted;
     });
@@ -69,6 +90,10 @@ int eval(const Options& options) {
                      {"nats_per_document", result.nats_per_document()},
                      {"cut", result.cut},
                      {"ctx", engine.options().context},
+                     {"context", options.context.mode},
+                     {"sinks", options.eval.stream.sinks},
+                     {"window", options.eval.stream.window},
+                     {"evicted", result.evicted},
                      {"seconds", result.phase.seconds},
                      {"tok_s", result.phase.tokens_per_second()}};
         if (distance) {
@@ -122,6 +147,12 @@ void add_eval(const Command& app, Action& action) {
     command.add_flag("--ends", options->eval.ends,
                      "Predict the end of each document, too, as a probability of it has to; for "
                      "stories of 'data storybook' the distance to their entropy is told");
+    add_context_options(command, options->context, {"full", "window", "streaming", "recompute"});
+    command
+        .add_option("--sample", options->eval.sample,
+                    "With --context recompute: so many tokens of each document; 0: all")
+        .range(std::int64_t{0}, std::int64_t{1} << 30)
+        .rare();
     add_engine_options(command, options->shared);
     add_json_option(command, options->shared);
     command.footer(

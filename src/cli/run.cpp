@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/context.h"
 #include "cli/engine.h"
 #include "cli/json.h"
 #include "cli/options.h"
@@ -35,6 +36,7 @@ struct RunOptions {
     bool prompt_given = false;
     std::string prompt_file;
     decode::GenerateOptions generate;
+    ContextOptions context;
     int count = 1;  // texts, each with the next seed
     bool no_echo = false;
     bool quiet = false;
@@ -76,6 +78,7 @@ void print_json(const decode::Generated& made, const std::string& prompt,
                  {"text", made.text},
                  {"ids", made.ids},
                  {"stop_reason", decode::stop_reason_name(made.reason)},
+                 {"evicted", made.evicted},
                  {"seed", seed},
                  {"threads", engine.options().threads}};
     if (logprobs) json["logprobs"] = logprobs_json(made, engine.model().tokenizer.get());
@@ -142,8 +145,10 @@ int run(const Command& command, RunOptions options) {
     const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
         use_advice(command, model.generation, options.generate);
         ids = decode::encode_prompt(model, prompt);
+        const int tokens = options.generate.max_tokens;
         model::EngineOptions wanted =
             options_for(options.shared, model, ids.size(), options.generate);
+        make_stream(options.context, model.spec, tokens, wanted, options.generate);
         wanted.max_sequences = std::min(options.count, kMostTexts);
         return wanted;
     });
@@ -183,6 +188,7 @@ int run(const Command& command, RunOptions options) {
     };
     decode::StopReason reason = decode::StopReason::length;
     int ended = 0;
+    std::int64_t evicted = 0;
     for (bool busy = true; busy || !open.empty();) {
         if (!InterruptGuard::pending()) fill();
         busy = scheduler.step();
@@ -201,6 +207,7 @@ int run(const Command& command, RunOptions options) {
                            first_seed + static_cast<std::uint64_t>(ended), options.count == 1,
                            options.generate.logprobs >= 0);
             }
+            evicted += made->evicted;
             ++ended;
         }
     }
@@ -216,8 +223,9 @@ int run(const Command& command, RunOptions options) {
         }
     }
     if (options.shared.json ? options.verbose : !options.quiet) {
-        err(fmt::format("{}; seed {}\n",
+        err(fmt::format("{}{}; seed {}\n",
                         observe::summary_line(report, observe::place_of(engine->options().cuda)),
+                        evicted > 0 ? fmt::format("; {} tokens left the window", evicted) : "",
                         options.count == 1
                             ? fmt::format("{}", first_seed)
                             : fmt::format("{} and on, {} texts", first_seed, options.count)));
@@ -249,6 +257,7 @@ void add_run(const Command& app, Action& action) {
         .excludes(prompt);
     command.group(kOptions);
     add_sampling_options(command, options->generate);
+    add_context_options(command, options->context, {"full", "streaming"});
     command.group("Output");
     command
         .add_option(

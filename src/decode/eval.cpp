@@ -17,18 +17,23 @@ namespace {
 struct Window {
     std::size_t document = 0, index = 0;  // which, and which part of it
     std::vector<std::int32_t> tokens;
+    std::int64_t first = 0;       // position of tokens[0] in the document
+    std::size_t skip = 1;         // tokens before the first that counts
     std::uint64_t text_done = 0;  // bytes of the text up to its end, for the progress
     std::size_t done = 0;         // tokens that were fed
     model::SeqId seq = -1;
     double nats = 0;
 };
 
-// Feeds windows side by side and adds up the nll of their tokens[1..]. A sum in f64, in order: it
-// does not depend on how a window was cut into passes or on what shared them.
+// Feeds windows side by side and adds up the nll of their tokens[skip..]. A sum in f64, in order:
+// it does not depend on how a window was cut into passes or on what shared them.
 class Evaluation {
   public:
-    explicit Evaluation(model::Engine& engine)
+    Evaluation(model::Engine& engine, const model::Stream& stream,
+               std::vector<EvalResult::Bucket>& curve)
         : engine_(engine),
+          stream_(stream),
+          curve_(curve),
           most_rows_(static_cast<std::size_t>(
               std::min(engine.options().max_logits, engine.options().max_batch))) {
         MR_CHECK(static_cast<std::int64_t>(most_rows_) >=
@@ -59,6 +64,7 @@ class Evaluation {
   private:
     bool admit(Window& window) {
         window.seq = engine_.cache().open();
+        engine_.cache().set_stream(window.seq, stream_);
         // Its pages are not shared, so those that no token sees any more are given back.
         if (engine_.try_reserve(window.seq, 0,
                                 static_cast<std::int64_t>(window.tokens.size()) - 1)) {
@@ -74,27 +80,46 @@ class Evaluation {
         counts_.clear();
         targets_.clear();
         const auto cut = static_cast<std::size_t>(engine_.cut());
+        const auto most_tokens = static_cast<std::size_t>(engine_.options().max_batch);
+        std::size_t in_pass = 0;
         for (const Window& window : open_) {
             const std::size_t fed = window.tokens.size() - 1;
-            std::size_t count = std::min(most_rows_ - targets_.size(), fed - window.done);
+            const bool last_only = window.skip == fed;
+            std::size_t count = std::min(most_tokens - in_pass, fed - window.done);
+            if (!last_only) count = std::min(count, most_rows_ - targets_.size());
+            if (last_only && targets_.size() == most_rows_) break;
             if (window.done + count < fed) count = (window.done + count) / cut * cut - window.done;
             if (count == 0) break;
+            in_pass += count;
             const auto tokens = std::span(window.tokens);
+            const bool ends = window.done + count == fed;
             items_.push_back(model::prompt_item(window.seq, tokens.subspan(window.done, count),
                                                 static_cast<std::int64_t>(fed),
-                                                model::BatchItem::Logits::all));
+                                                !last_only ? model::BatchItem::Logits::all
+                                                : ends     ? model::BatchItem::Logits::last
+                                                           : model::BatchItem::Logits::none));
             if (cut == 1) items_.back().form = model::Form::prompt;
-            const auto next = tokens.subspan(window.done + 1, count);
+            const std::size_t first = last_only ? fed : window.done + 1;
+            const auto next = last_only && !ends ? std::span<const std::int32_t>()
+                                                 : std::span<const std::int32_t>(tokens).subspan(
+                                                       first, window.done + count + 1 - first);
             targets_.insert(targets_.end(), next.begin(), next.end());
             counts_.push_back(count);
         }
         const Tensor logits = engine_.submit(items_);
         nll_.resize(targets_.size());
-        engine_.cross_entropy(nll_, logits, targets_);
+        if (!targets_.empty()) engine_.cross_entropy(nll_, logits, targets_);
         std::size_t row = 0;
         for (std::size_t i = 0; i < counts_.size(); ++i) {
-            for (std::size_t j = 0; j < counts_[i]; ++j) open_[i].nats += nll_[row++];
-            open_[i].done += counts_[i];
+            Window& window = open_[i];
+            const std::size_t fed = window.tokens.size() - 1, end = window.done + counts_[i];
+            if (window.skip != fed) {
+                for (std::size_t t = window.done + 1; t <= end; ++t)
+                    add_nats(window, t, nll_[row++]);
+            } else if (end == fed) {
+                add_nats(window, fed, nll_[row++]);
+            }
+            window.done = end;
         }
         const auto over = [](const Window& window) {
             return window.done + 1 == window.tokens.size();
@@ -107,7 +132,19 @@ class Evaluation {
         for (const Window& window : windows) done(window);  // may throw
     }
 
+    void add_nats(Window& window, std::size_t token, double nats) {
+        if (token < window.skip) return;
+        window.nats += nats;
+        const std::int64_t position = window.first + static_cast<std::int64_t>(token);
+        const auto bucket = static_cast<std::size_t>(position / EvalResult::kCurveStep);
+        if (curve_.size() <= bucket) curve_.resize(bucket + 1);
+        ++curve_[bucket].tokens;
+        curve_[bucket].nats += nats;
+    }
+
     model::Engine& engine_;
+    const model::Stream stream_;
+    std::vector<EvalResult::Bucket>& curve_;
     std::size_t most_rows_;
     std::vector<Window> open_;
     std::vector<model::BatchItem> items_;
@@ -126,7 +163,83 @@ void require_finite(const model::Engine& engine, double nats) {
                                   "--check-nan names the layer where it begins"});
 }
 
+// Consecutive windows of the context's length, or the first of them where documents are split.
+// Returns whether the document was cut.
+template <typename Add>
+bool add_windows(const std::vector<std::int32_t>& ids, const text::Tokenizer& tokenizer,
+                 std::size_t context, const EvalOptions& options, Add&& add) {
+    const std::size_t lead = tokenizer.bos() ? 1 : 0;
+    const std::size_t step = context - lead;
+    for (std::size_t i = 0; i < ids.size(); i += step) {
+        Window window;
+        if (lead) window.tokens.push_back(*tokenizer.bos());
+        const std::size_t end = std::min(ids.size(), i + step);
+        window.tokens.insert(window.tokens.end(), ids.begin() + static_cast<std::ptrdiff_t>(i),
+                             ids.begin() + static_cast<std::ptrdiff_t>(end));
+        if (options.ends && end == ids.size()) window.tokens.push_back(*tokenizer.eos());
+        add(std::move(window), end);
+        if (!options.split.empty()) return end < ids.size();
+    }
+    return false;
+}
+
+// The whole document in one sequence; or, to recompute, a window for each token. Returns the tokens
+// that the last one did not see.
+template <typename Add>
+std::int64_t add_streams(std::vector<std::int32_t> ids, const text::Tokenizer& tokenizer,
+                         const EvalOptions& options, Add&& add) {
+    if (ids.empty()) return 0;
+    const std::size_t count = ids.size();  // without what is put around them
+    if (tokenizer.bos()) ids.insert(ids.begin(), *tokenizer.bos());
+    if (options.ends) ids.push_back(*tokenizer.eos());
+    const auto seen = static_cast<std::size_t>(options.stream.sinks) +
+                      static_cast<std::size_t>(options.stream.window);
+    const auto fed = ids.size() - 1;
+    const auto evicted = static_cast<std::int64_t>(fed > seen ? fed - seen : 0);
+    if (options.mode != ContextMode::recompute) {
+        Window window;
+        window.tokens = std::move(ids);
+        add(std::move(window), count);
+        return evicted;
+    }
+    const std::size_t all = fed;
+    const std::size_t samples =
+        options.sample > 0 ? std::min(all, static_cast<std::size_t>(options.sample)) : all;
+    for (std::size_t i = 0; i < samples; ++i) {
+        const std::size_t target = 1 + i * all / samples;  // evenly spread, the first among them
+        const std::size_t begin = target > seen ? target - seen : 0;
+        Window window;
+        window.first = static_cast<std::int64_t>(begin);
+        window.tokens.assign(ids.begin() + static_cast<std::ptrdiff_t>(begin),
+                             ids.begin() + static_cast<std::ptrdiff_t>(target + 1));
+        window.skip = window.tokens.size() - 1;
+        add(std::move(window), std::min(target, count));
+    }
+    return evicted;
+}
+
 }  // namespace
+
+const char* context_mode_name(ContextMode mode) {
+    switch (mode) {
+        case ContextMode::full:
+            return "full";
+        case ContextMode::window:
+            return "window";
+        case ContextMode::streaming:
+            return "streaming";
+        case ContextMode::recompute:
+            return "recompute";
+    }
+    return "?";
+}
+
+model::Stream stream_of(const EvalOptions& options) {
+    const model::Stream& s = options.stream;
+    if (options.mode == ContextMode::streaming) return s;
+    if (options.mode == ContextMode::window) return {0, s.sinks + s.window};
+    return {};
+}
 
 double EvalResult::perplexity() const { return std::exp(nll); }
 
@@ -190,7 +303,7 @@ EvalResult evaluate(model::Engine& engine, std::string_view text, const EvalOpti
     // Windows end in another order than they begin: what each gave is added up when all are known.
     std::vector<std::vector<double>> window_nats(documents.size());
     std::uint64_t text_done = 0;
-    Evaluation evaluation(engine);
+    Evaluation evaluation(engine, stream_of(options), result.curve);
     const auto done = [&](const Window& window) {
         require_finite(engine, window.nats);
         window_nats[window.document][window.index] = window.nats;
@@ -201,29 +314,22 @@ EvalResult evaluate(model::Engine& engine, std::string_view text, const EvalOpti
         // Special tokens spelled out in the text are text here: nothing is parsed.
         std::vector<std::int32_t> ids =
             tokenizer->encode(document, {.add_special = false, .parse_special = false});
-        const std::size_t lead = tokenizer->bos() ? 1 : 0;
-        const std::size_t step = context - lead;
-        for (std::size_t i = 0; i < ids.size(); i += step) {
-            Window window;
+        const auto add = [&](Window window, std::size_t end) {
             window.document = d;
             window.index = window_nats[d].size();
             window_nats[d].push_back(0);
-            if (lead) window.tokens.push_back(*tokenizer->bos());
-            const std::size_t end = std::min(ids.size(), i + step);
-            window.tokens.insert(window.tokens.end(), ids.begin() + static_cast<std::ptrdiff_t>(i),
-                                 ids.begin() + static_cast<std::ptrdiff_t>(end));
-            for (std::size_t j = 1; j < window.tokens.size(); ++j) {
+            for (std::size_t j = window.skip; j < window.tokens.size(); ++j) {
                 result.bytes +=
                     static_cast<std::int64_t>(tokenizer->piece(window.tokens[j]).size());
             }
-            if (options.ends && end == ids.size()) window.tokens.push_back(*tokenizer->eos());
-            result.tokens += static_cast<std::int64_t>(window.tokens.size()) - 1;
+            result.tokens += static_cast<std::int64_t>(window.tokens.size() - window.skip);
             window.text_done = text_done + document.size() * end / ids.size();
             evaluation.add(std::move(window), done);
-            if (!options.split.empty()) {
-                result.cut += end < ids.size();
-                break;
-            }
+        };
+        if (options.mode == ContextMode::full) {
+            result.cut += add_windows(ids, *tokenizer, context, options, add);
+        } else {
+            result.evicted += add_streams(std::move(ids), *tokenizer, options, add);
         }
         text_done += document.size();
     }

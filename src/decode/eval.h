@@ -12,11 +12,25 @@
 
 namespace mr::decode {
 
-struct EvalOptions {
-    std::string split;  // documents end here; empty: the text is one
-    int limit = 0;      // at most so many documents; 0: all
-    bool ends = false;  // the token that ends a document is predicted, too
+// How the cache is kept while a text is read.
+enum class ContextMode {
+    full,       // documents are cut at the context
+    window,     // the last sinks + window tokens: the first ones leave
+    streaming,  // sinks and the window (model::Stream)
+    recompute,  // for every token the last sinks + window ones, encoded anew: the truth, and slow
 };
+const char* context_mode_name(ContextMode mode);
+
+struct EvalOptions {
+    std::string split{};  // documents end here; empty: the text is one
+    int limit = 0;        // at most so many documents; 0: all
+    bool ends = false;    // the token that ends a document is predicted, too
+    ContextMode mode = ContextMode::full;
+    model::Stream stream{};   // of the other modes; the engine was made for stream_of()
+    std::int64_t sample = 0;  // recompute: so many tokens of each document, evenly spread; 0: all
+};
+// What the sequences of such an evaluation are (EngineOptions::stream); none where nothing streams.
+model::Stream stream_of(const EvalOptions& options);
 
 struct EvalResult {
     std::int64_t documents = 0;
@@ -25,6 +39,14 @@ struct EvalResult {
     std::int64_t cut = 0;               // documents that were longer than the context
     double nll = 0;                     // natural log, mean over tokens
     std::vector<double> document_nats;  // its sum for each document
+    std::int64_t evicted = 0;           // tokens that the last one of a document did not see
+    // NLL by position, over all documents: of tokens at [i * kCurveStep, (i + 1) * kCurveStep).
+    static constexpr std::int64_t kCurveStep = 128;
+    struct Bucket {
+        std::int64_t tokens = 0;
+        double nats = 0;
+    };
+    std::vector<Bucket> curve;
     double perplexity() const;
     double bits_per_byte() const;
     double nats_per_document() const;
@@ -37,7 +59,8 @@ std::vector<std::string_view> split_documents(std::string_view text, const EvalO
 
 // Every document begins with the tokenizer's beginning-of-text token. With a split, a document
 // longer than the context is cut there (and has no end to predict); without one, the text is read
-// in consecutive windows of the context's length, each predicted from its own beginning.
+// in consecutive windows of the context's length, each predicted from its own beginning. Modes
+// other than `full` cut nothing.
 EvalResult evaluate(model::Engine& engine, std::string_view text, const EvalOptions& options,
                     const Progress& progress = {});
 

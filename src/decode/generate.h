@@ -10,6 +10,7 @@
 
 #include "core/ledger.h"
 #include "decode/logprobs.h"
+#include "model/batch.h"
 #include "observe/recorder.h"
 #include "ops/sample/sample.h"
 
@@ -25,6 +26,7 @@ struct GenerateOptions {
     // -1: nothing of that. Such a request runs alone, a pass at a time: the engine keeps the logits
     // of its newest pass only. Its text has the bits that it has otherwise.
     int logprobs = -1;
+    model::Stream stream{};         // where the text may be longer than the context
     // Asked before every pass and between parts of a long prompt; true ends the generation.
     std::function<bool()> cancelled;
     observe::Recorder* recorder = nullptr;  // where steps and their stages are written down
@@ -64,6 +66,7 @@ struct Generated {
     std::string text;
     StopReason reason = StopReason::length;
     std::int64_t prompt_tokens = 0;
+    std::int64_t evicted = 0;  // tokens that the last one did not see any more (stream)
     // Tokens that were computed, not those found in the cache; until the first token was there.
     Phase prefill;
     Phase decode;  // tokens that were computed, not the first one, which prefill gave

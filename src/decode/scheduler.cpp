@@ -64,6 +64,7 @@ struct Scheduler::Request {
     Ledger ledger_before, ledger_prefilled;
     Generated out;
 
+    std::int64_t plain = 0;  // Engine::plain_positions(): those that other texts may share
     bool prefilled() const { return done == static_cast<std::int64_t>(prompt.size()); }
     bool wants_logits() const { return options.logprobs >= 0; }
 };
@@ -97,7 +98,8 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> prompt, GenerateOptions o
                                        "the model's tokenizer has no beginning-of-text token",
                             .remedy = "give a prompt with -p"});
     }
-    const std::int64_t context = engine_.most_positions();
+    const std::int64_t context =
+        options.stream ? model::Engine::kMostPositions : engine_.most_positions();
     const auto tokens = static_cast<std::int64_t>(prompt.size());
     if (tokens >= context) {
         throw Error::input({.field = "prompt",
@@ -114,6 +116,7 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> prompt, GenerateOptions o
     // The last token that is drawn is not fed back, so it needs no position.
     request->most = std::min<std::int64_t>(options.max_tokens, context - tokens + 1);
     request->out.prompt_tokens = tokens;
+    request->plain = engine_.plain_positions(options.stream);
     if (tokenizer) {
         // After nothing but the beginning-of-text token the answer begins a text of its own.
         const bool at_start = tokens == 1 && tokenizer->bos() == prompt[0];
@@ -202,7 +205,7 @@ void Scheduler::admit() {
 Scheduler::Request* Scheduler::leader_of(const Request& request) const {
     for (const RequestPtr& other : running_) {
         if (!other->ended && !other->leader && !other->prefilled() && other->shares &&
-            other->prompt == request.prompt) {
+            other->options.stream == request.options.stream && other->prompt == request.prompt) {
             return other.get();
         }
     }
@@ -217,6 +220,7 @@ bool Scheduler::reserve(Request& request, std::optional<model::KvCache::PageCopy
     const std::int64_t length = tokens + request.most - 1;
     for (const bool shares : {true, false}) {
         request.seq = cache.open();
+        cache.set_stream(request.seq, request.options.stream);
         request.shares = shares;
         request.leader = shares ? leader_of(request) : nullptr;
         bool room = true;
@@ -225,7 +229,7 @@ bool Scheduler::reserve(Request& request, std::optional<model::KvCache::PageCopy
         } else if (shares) {
             // The last token is computed in any case: its logits are what is wanted.
             request.done = cache.adopt(request.seq, request.prompt, request.form, engine_.cut(),
-                                       tokens - 1, copy);
+                                       std::min(tokens - 1, request.plain), copy);
         }
         if (room && engine_.try_reserve(request.seq, shares ? tokens : 0, length)) return true;
         cache.close(request.seq);
@@ -234,7 +238,7 @@ bool Scheduler::reserve(Request& request, std::optional<model::KvCache::PageCopy
         request.leader = nullptr;
         request.copy.reset();
         copy.reset();
-        if (engine_.window() == 0) break;  // it needs as many pages alone
+        if (engine_.window(request.options.stream) == 0) break;  // it needs as many pages alone
     }
     return false;
 }
@@ -363,7 +367,9 @@ void Scheduler::launched(Request& r, std::int64_t piece) {
     r.out.prefill.tokens += piece;
     if (!r.prefilled()) return;
     model::KvCache& cache = engine_.cache();
-    cache.publish(r.seq, r.prompt, r.form);
+    cache.publish(r.seq,
+                  std::span(r.prompt).first(static_cast<std::size_t>(std::min(r.done, r.plain))),
+                  r.form);
     r.launched = 1;
     r.ledger_prefilled = engine_.ledger();
     for (Request* const follower : r.followers) {
@@ -443,6 +449,10 @@ void Scheduler::finish(Request& r, StopReason reason) {
     model::KvCache& cache = engine_.cache();
     r.ended = true;
     r.out.reason = reason;
+    if (const model::Stream& s = r.options.stream) {
+        const std::int64_t seen = std::int64_t{s.sinks} + s.window;
+        r.out.evicted = std::max<std::int64_t>(cache.length(r.seq) - seen, 0);
+    }
     if (r.known > 0) r.out.decode.seconds = Moment::now().seconds_since(r.first_token);
     if (r.launched > 0) {
         r.out.decode.ledger = engine_.ledger().since(r.ledger_prefilled);
@@ -481,7 +491,9 @@ void Scheduler::finish(Request& r, StopReason reason) {
     const bool one_form = engine_.cut() == 1;
     std::vector<std::int32_t> tokens = r.prompt;
     if (one_form) tokens.insert(tokens.end(), r.out.ids.begin(), r.out.ids.end());
-    if (!r.leader) cache.publish(r.seq, tokens, r.form, one_form);
+    const auto all = static_cast<std::int64_t>(tokens.size());
+    tokens.resize(static_cast<std::size_t>(std::min(all, r.plain)));
+    if (!r.leader) cache.publish(r.seq, tokens, r.form, one_form && all <= r.plain);
     // Last, since it may throw: the books are in order.
     if (r.text && !r.refused && !r.error) {
         const std::string rest = r.text->finish();

@@ -16,6 +16,17 @@ using SeqId = std::int32_t;  // a sequence of the KV cache
 using Slot = std::int32_t;   // what a row draws with, and the token it drew last
 inline constexpr Slot kNoSlot = -1;
 
+// How a sequence goes on without an end: a token sees the first `sinks` positions and the last
+// `window`, itself among them (in layers with a window of their own the shorter one holds). Sinks
+// that lie before the window are seen as if they stood just before it.
+struct Stream {
+    std::int32_t sinks = 0;
+    std::int32_t window = 0;  // 0: the sequence does not stream
+
+    explicit operator bool() const { return window > 0; }
+    bool operator==(const Stream&) const = default;
+};
+
 // Which kernels compute a token. On a GPU the two forms add in different orders, so the form of a
 // token follows from its text alone: a prompt of more than kDecodePrompt tokens takes the prompt
 // form; shorter prompts and generated tokens take the decode form. How many rows share a pass never

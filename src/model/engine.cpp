@@ -15,7 +15,7 @@ namespace mr::model {
 namespace {
 
 void require_positions(const ModelSpec& spec, const EngineOptions& options) {
-    constexpr std::int64_t kMost = (std::int64_t{1} << 30) - 1;  // kernels count in 32 bits
+    constexpr std::int64_t kMost = Engine::kMostPositions;  // kernels count in 32 bits
     if (options.context > kMost) {
         throw Error::input(
             {.field = "--ctx",
@@ -37,7 +37,7 @@ std::int64_t fitting_pool(const Model& model, EngineOptions options, std::uint64
     // A model of windows runs in less than its context; the rest of the pool keeps prompts and
     // conversations, which would be computed again.
     const std::int64_t least = least_positions(model.spec, options);
-    const std::int64_t most = options.context * options.max_sequences;
+    const std::int64_t most = std::max(options.context, least) * options.max_sequences;
     const auto fits = [&](std::int64_t tokens) {
         options.pool = tokens;
         return plan_engine(model, options).total() <= available;
@@ -66,6 +66,46 @@ std::int64_t circle_pages(std::int64_t window, std::int64_t rows) {
     return ops::pages_spanned(window - 1 + rows);
 }
 
+// Positions that a token sees, beside sinks, in a layer or model that has a window of `own` (0:
+// none).
+std::int64_t shorter(std::int64_t own, const Stream& stream) {
+    if (!stream) return own;
+    return own > 0 ? std::min<std::int64_t>(own, stream.window) : stream.window;
+}
+
+void require_stream(const ModelSpec& spec, const EngineOptions& options) {
+    const Stream& stream = options.stream;
+    if (!stream) return;
+    if (options.cuda) {
+        throw Error::input({.field = "--context",
+                            .value = "streaming",
+                            .problem = "the GPU engine has no streams yet",
+                            .remedy = "use --device cpu"});
+    }
+    if (spec.learned_positions) {
+        throw Error::input({.field = "--context",
+                            .value = "streaming",
+                            .problem = "the model has a table of " + std::to_string(spec.context) +
+                                       " learned positions and cannot go past it",
+                            .remedy = "use --context full"});
+    }
+    if (stream.sinks > stream.window) {
+        throw Error::usage(
+            {.field = "--sinks",
+             .value = std::to_string(stream.sinks),
+             .problem = "are more than the window of " + std::to_string(stream.window),
+             .remedy = "use fewer sinks or a longer window"});
+    }
+    const std::int64_t least = least_positions(spec, options);
+    if (options.pool > 0 && options.pool < least) {
+        throw Error::usage({.field = "--pool",
+                            .value = std::to_string(options.pool),
+                            .problem = "sinks, window and a piece of a prompt need " +
+                                       std::to_string(least) + " positions",
+                            .remedy = "use at least that, or a shorter window"});
+    }
+}
+
 // A pool of what fits leaves the driver room on a GPU: allocations are rounded up there, and code
 // and captured graphs need memory of their own.
 constexpr std::uint64_t kDriverRoom = std::uint64_t{1} << 30;
@@ -78,7 +118,8 @@ EngineOptions with_defaults(const Model& model, const EngineOptions& wanted,
     if (options.threads <= 0) options.threads = cpu_info().cores;
     if (options.context <= 0) options.context = model.spec.context;
     options.max_sequences = std::max(options.max_sequences, 1);
-    if (options.pool > 0 && options.pool < least_positions(model.spec, options)) {
+    if (options.pool > 0 && !options.stream &&
+        options.pool < least_positions(model.spec, options)) {
         options.context = std::min(options.context, options.pool);
     }
     options.max_batch = static_cast<int>(std::clamp<std::int64_t>(
@@ -108,6 +149,7 @@ MemoryPlan plan_engine(const Model& model, const EngineOptions& wanted) {
 
 void require_engine(const Model& model, const EngineOptions& wanted) {
     require_positions(model.spec, wanted);
+    require_stream(model.spec, wanted);
     if (wanted.cuda) {
         require_device_shape(model);
     } else {
@@ -124,6 +166,7 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<const Model> model, const En
                                     std::shared_ptr<const DeviceWeights> weights) {
     const std::uint64_t held = weights ? weights->bytes : 0;
     require_positions(model->spec, wanted);
+    require_stream(model->spec, wanted);
     const EngineOptions options = with_defaults(*model, wanted, available_bytes(wanted) + held);
     if (!options.cuda) {
         require_engine(*model, options);
@@ -135,12 +178,15 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<const Model> model, const En
 }
 
 std::int64_t least_positions(const ModelSpec& spec, const EngineOptions& options) {
-    const std::int64_t window = spec.widest_window();
+    const std::int64_t window = shorter(spec.widest_window(), options.stream);
     if (window == 0) return options.context;
     // The largest pass, whatever else it is rounded up to (with_defaults()).
     const std::int64_t rows =
         std::max({std::int64_t{options.max_batch}, std::int64_t{options.max_sequences}, kCut});
-    return std::min(options.context, circle_pages(window, rows) * KvCache::kPageTokens);
+    const std::int64_t pages =
+        circle_pages(window, rows) + KvCache::pages_for(options.stream.sinks);
+    const std::int64_t circle = pages * KvCache::kPageTokens;
+    return options.stream ? circle : std::min(options.context, circle);
 }
 
 Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options)
@@ -175,19 +221,38 @@ void Engine::require_tokens(std::span<const std::int32_t> ids) const {
     }
 }
 
+std::int64_t Engine::window(const Stream& stream) const { return shorter(window_, stream); }
+
+std::int64_t Engine::plain_positions(const Stream& stream) const {
+    if (!stream) return kMostPositions;
+    std::int64_t out = std::int64_t{stream.sinks} + stream.window;
+    if (stream.sinks == 0) return out;
+    for (const LayerSpec& layer : model_->spec.layer_specs()) {
+        // Behind its own window a token would see no sinks.
+        if (layer.mask.window > 0) out = std::min<std::int64_t>(out, layer.mask.window);
+    }
+    return out;
+}
+
 bool Engine::try_reserve(SeqId seq, std::int64_t kept, std::int64_t length) {
-    if (window_ > 0) {
-        const std::int64_t circle = circle_pages(window_, kept > 0 ? 1 : options_.max_batch);
-        if (KvCache::pages_for(kept) + circle < KvCache::pages_for(length)) {
-            return cache_->try_reserve_circle(seq, kept, circle);
+    const Stream& stream = cache_->stream(seq);
+    if (const std::int64_t window = this->window(stream); window > 0) {
+        const std::int64_t circle = circle_pages(window, kept > 0 ? 1 : options_.max_batch);
+        // Sinks are never written again.
+        const std::int64_t prefix = std::max<std::int64_t>(kept, stream.sinks);
+        const std::int64_t pages = KvCache::pages_for(prefix) + circle;
+        if (pages < KvCache::pages_for(length)) {
+            const auto entries = static_cast<std::int64_t>(cache_->table(seq).size());
+            return pages <= entries && cache_->try_reserve_circle(seq, prefix, circle);
         }
     }
     return cache_->try_reserve(seq, length);
 }
 
 void Engine::release(SeqId seq) {
-    if (window_ == 0) return;
-    cache_->release_before(seq, std::max<std::int64_t>(cache_->length(seq) - window_ + 1, 0));
+    const std::int64_t window = this->window(cache_->stream(seq));
+    if (window == 0) return;
+    cache_->release_before(seq, std::max<std::int64_t>(cache_->length(seq) - window + 1, 0));
 }
 
 std::int64_t Engine::logit_rows(const BatchItem& item) {
@@ -204,8 +269,9 @@ void Engine::make_room(const BatchItem& item, ops::BatchSeq& seq) {
     cache_->reserve(item.seq, end);
     seq.pages = cache_->table(item.seq);
     seq.base = static_cast<std::int32_t>(cache_->base(item.seq));
+    seq.front = cache_->front(item.seq);
     if (seq.base == 0) return;
-    const std::int64_t window = !item.mask             ? window_
+    const std::int64_t window = !item.mask             ? this->window(cache_->stream(item.seq))
                                 : item.mask->sinks > 0 ? 0
                                                        : std::int64_t{item.mask->window};
     MR_CHECK(window > 0 && seq.position - window + 1 >= seq.base,
@@ -229,8 +295,12 @@ Tensor Engine::submit(std::span<const BatchItem> items) {
                      "an item in the decode form has at most kDecodePrompt tokens");
             MR_CHECK(item.commit <= count, "an item commits positions of its own");
             MR_CHECK(!fed || !item.mask, "a token that is fed sees what the layers say");
+            const Stream& stream = cache_->stream(item.seq);
+            MR_CHECK(!stream || (!item.mask && stream.sinks <= options_.stream.sinks &&
+                                 stream.window <= options_.stream.window),
+                     "a sequence streams as the engine was made for, with the layers' masks");
             const std::int64_t position = cache_->length(item.seq);
-            if (position + count > most_positions()) {
+            if (position + count > (stream ? kMostPositions : most_positions())) {
                 const bool learned = spec.learned_positions && position + count > spec.context;
                 throw Error::input(
                     {.field = "context",

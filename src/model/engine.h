@@ -33,6 +33,10 @@ struct EngineOptions {
     std::optional<DType>
         kv_type{};  // of the cache; none: f32 on the CPU, the compute type on the GPU
 
+    // Sequences may stream (KvCache::set_stream) with at most these sinks and this window: the pool
+    // has room for them. None: no sequence does.
+    Stream stream{};
+
     bool check_nan = false;  // look for NaN and infinities at every stage; the first is an Error
 
     // On the GPU; each can be switched off, to see what it is worth.
@@ -67,8 +71,13 @@ class Engine {
     void require_tokens(std::span<const std::int32_t> ids) const;
     // Positions that one sequence can have: the context, or less where positions are learned.
     std::int64_t most_positions() const;
-    // Positions that a token sees in any layer, its own included; 0: all before it.
+    // ... of one that streams: as many as are counted.
+    static constexpr std::int64_t kMostPositions = (std::int64_t{1} << 30) - 1;
+    // Positions up to its own that a token sees in any layer, beside sinks; 0: all before it.
     std::int64_t window() const { return window_; }
+    std::int64_t window(const Stream& stream) const;
+    // The first positions of a sequence that streams hold what those of any other would.
+    std::int64_t plain_positions(const Stream& stream) const;
 
     // Makes room in the cache for positions [0, length) of a sequence that has committed nothing,
     // or the beginning of what it keeps; false, and nothing taken, where there is none. Where every

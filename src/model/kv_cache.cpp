@@ -65,6 +65,7 @@ SeqId KvCache::open() {
         Sequence& sequence = sequences_[i];
         sequence.open = true;
         sequence.length = sequence.base = sequence.end = sequence.circle = sequence.prefix = 0;
+        sequence.stream = {};
         return static_cast<SeqId>(i);
     }
     throw Error::device({.field = "sequences",
@@ -84,7 +85,19 @@ void KvCache::close(SeqId id) {
         sequence.circle = 0;
     }
     pop_to(sequence, sequence.first());
+    while (!sequence.front.empty()) {
+        drop(sequence.front.back());
+        sequence.front.pop_back();
+    }
     sequence.open = false;
+}
+
+void KvCache::set_stream(SeqId id, const Stream& stream) {
+    Sequence& sequence = at(id);
+    MR_CHECK(sequence.base == 0, "how a sequence streams is said before it gives pages back");
+    MR_CHECK(stream.sinks >= 0 && stream.window >= 0, "sinks and a window are not negative");
+    sequence.stream = stream;
+    sequence.front.reserve(static_cast<std::size_t>(pages_for(stream.sinks)));
 }
 
 // ---- pages ---------------------------------------------------------------------------------
@@ -211,8 +224,15 @@ void KvCache::release_before(SeqId id, std::int64_t position) {
     const std::int64_t first = std::max(position / kPageTokens, before);
     sequence.base = first * kPageTokens;
     const std::int64_t own = sequence.circle > 0 ? sequence.prefix : sequence.end;
+    const std::int64_t stay = sequence.stream ? pages_for(sequence.stream.sinks) : 0;
+    MR_CHECK(stay <= own || stay > first, "sinks lie before a circle");
+    for (std::int64_t i = before; i < std::min(first, stay); ++i) {
+        sequence.front.push_back(sequence.page(i));
+    }
     // From the back, as in close().
-    for (std::int64_t i = std::min(first, own); i-- > before;) drop(sequence.page(i));
+    for (std::int64_t i = std::min(first, own); i-- > std::max(before, stay);) {
+        drop(sequence.page(i));
+    }
 }
 
 void KvCache::truncate(SeqId id, std::int64_t length) {

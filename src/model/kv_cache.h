@@ -40,6 +40,11 @@ class KvCache {
 
     SeqId open();          // a new, empty sequence
     void close(SeqId id);  // gives its pages back; published ones can be found until they are taken
+    // Before anything is given back. The pages of its sinks stay when others are given back.
+    void set_stream(SeqId id, const Stream& stream);
+    const Stream& stream(SeqId id) const { return at(id).stream; }
+    // The pages of sinks that lie before the base.
+    std::span<const std::int32_t> front(SeqId id) const { return at(id).front; }
     // Makes room for positions [base, length); where no page is left it takes none and says no.
     bool try_reserve(SeqId id, std::int64_t length);
     // Makes room for positions [base, prefix) as above, and for all that follow in `pages` pages of
@@ -51,7 +56,7 @@ class KvCache {
     void reserve(SeqId id, std::int64_t length);
     // Gives back the whole pages before `position`, which is committed at most: no query to come
     // sees them. Those that are shared lose a holder, those that are published can be found until
-    // they are taken, those of a circle stay the sequence's own.
+    // they are taken, those of a circle stay the sequence's own. Those of sinks stay, too.
     void release_before(SeqId id, std::int64_t position);
     // Forgets positions from `length` on, not before the base, and gives back the pages behind
     // them (a circle and the pages before it stay). Pages that will be written again, that of
@@ -122,6 +127,8 @@ class KvCache {
         std::int64_t circle = 0;          // pages that go round
         std::int64_t prefix = 0;          // pages before those
         std::vector<std::int32_t> table;  // [table_entries()]
+        Stream stream;
+        std::vector<std::int32_t> front;  // pages of sinks before the base
 
         std::int64_t first() const { return base / kPageTokens; }
         std::int32_t& page(std::int64_t i) {
@@ -131,6 +138,7 @@ class KvCache {
         // Calls use(page number) for all that it holds, from the front.
         template <typename Use>
         void each(Use&& use) const {
+            for (const std::int32_t index : front) use(index);
             for (std::int64_t i = first(); i < (circle > 0 ? prefix : end); ++i) use(page(i));
             for (std::int64_t i = end - circle; i < end; ++i) use(page(i));
         }

@@ -109,6 +109,7 @@ inline decode::Generated run_plainly(model::Engine& engine, const Order& order) 
     const auto tokens = static_cast<std::int64_t>(order.prompt.size());
     model::KvCache& cache = engine.cache();
     const model::SeqId seq = cache.open();
+    cache.set_stream(seq, order.options.stream);
     cache.reserve(seq, tokens + order.options.max_tokens - 1);
     model::DrawParams params{.sampling = order.options.sampling,
                              .window = order.options.repeat_window};

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "model/cpu/sink_views.h"
 #include "model/not_finite.h"
 #include "ops/activation/activation.h"
 #include "ops/embedding/embedding.h"
@@ -34,12 +35,14 @@ struct Activations {
     Tensor h;         // [tokens, dim]     normed input of attention
     Tensor h2;        // [tokens, dim]     normed input of the MLP, where parallel
     Tensor q, k, v;   // [tokens, q_dim], [tokens, kv_dim] twice
+    Tensor q_sinks;   // [tokens, q_dim]   what asks sinks, where sequences may stream
     Tensor attn;      // [tokens, q_dim]
     Tensor gate, up;  // [tokens, hidden]
     Tensor last;      // [rows, dim]       what the LM head reads
     Tensor logits;    // [rows, vocab]
     // [tokens, rotary] of every rotation (LayerRopes); of the whole buffers alone, not of views.
     std::vector<Tensor> cos_sin;
+    std::vector<Tensor> sink_cos_sin;  // the same of every SinkView
 };
 
 // Every activation buffer by name and shape: the plan adds them up, the engine takes them. A pass
@@ -55,6 +58,8 @@ void for_each_activation(const ModelSpec& spec, const EngineOptions& options, Ac
     take(a.q, Shape{tokens, spec.q_dim()});
     take(a.k, Shape{tokens, spec.kv_dim()});
     take(a.v, Shape{tokens, spec.kv_dim()});
+    const SinkViews sinks = sink_views(spec, options);
+    if (!sinks.views.empty()) take(a.q_sinks, Shape{tokens, spec.q_dim()});
     take(a.attn, Shape{tokens, spec.q_dim()});
     const std::vector<LayerSpec> layers = spec.layer_specs();
     if (std::any_of(layers.begin(), layers.end(), [](const LayerSpec& l) { return l.gated; })) {
@@ -65,6 +70,11 @@ void for_each_activation(const ModelSpec& spec, const EngineOptions& options, Ac
     a.cos_sin.resize(turns.ropes.size());
     for (std::size_t i = 0; i < turns.ropes.size(); ++i) {
         take(a.cos_sin[i], Shape{tokens, turns.ropes[i].rotary});
+    }
+    a.sink_cos_sin.resize(sinks.views.size());
+    for (std::size_t i = 0; i < sinks.views.size(); ++i) {
+        const auto rope = static_cast<std::size_t>(sinks.views[i].rope);
+        take(a.sink_cos_sin[i], Shape{tokens, turns.ropes[rope].rotary});
     }
     take(a.last, Shape{rows, spec.dim});
     take(a.logits, Shape{rows, spec.vocab});
@@ -117,6 +127,9 @@ class CpuEngine final : public Engine {
     void norm(const LayerSpec& of, Tensor out, Tensor x, Tensor weight, Tensor bias) const;
     // Cosines and sines of the pass's tokens, [tokens, rotary/2, 2]; `rope`: which of ropes_.ropes.
     Tensor cos_sin(std::size_t rope, std::int64_t tokens) const;
+    // The same for asking sinks; `view`: which of sinks_.views.
+    Tensor sink_cos_sin(std::size_t view, std::int64_t tokens) const;
+    void make_sink_tables(const Pass& pass);
     Activations views(std::int64_t tokens, std::int64_t rows) const;
     // With check_nan: throws Error where `x`, what a stage of the pass gave, has a value that is
     // not finite.
@@ -125,6 +138,9 @@ class CpuEngine final : public Engine {
     const std::vector<LayerSpec> layers_;
     const LayerRopes ropes_;
     std::vector<RopeFrequencies> frequencies_;  // of ropes_.ropes
+    const SinkViews sinks_;
+    bool asks_sinks_ = false;  // some token of the pass that runs sees sinks before its window
+    std::vector<std::int32_t> sink_positions_;
     Arena arena_;
     Activations full_;                     // sized for all tokens of a pass and max_logits rows
     const Pass* pass_ = nullptr;           // that runs
@@ -142,15 +158,18 @@ class CpuEngine final : public Engine {
 CpuEngine::CpuEngine(std::shared_ptr<const Model> model, const EngineOptions& options)
     : Engine(std::move(model), options),
       layers_(model_->spec.layer_specs()),
-      ropes_(layer_ropes(model_->spec)) {
+      ropes_(layer_ropes(model_->spec)),
+      sinks_(sink_views(model_->spec, options_)) {
     const ModelSpec& spec = model_->spec;
     for (const RopeSpec& rope : ropes_.ropes) frequencies_.push_back(rope_frequencies(rope));
     const auto tokens = static_cast<std::size_t>(options_.max_batch + options_.max_sequences);
     ids_.reserve(tokens);
     positions_.reserve(tokens);
+    sink_positions_.reserve(tokens);
     slots_.resize(static_cast<std::size_t>(options_.max_sequences));
     cache_ = std::make_unique<KvCache>(spec, pages_of(options_), options_.max_sequences,
-                                       options_.context, *options_.kv_type);
+                                       std::max(options_.context, least_positions(spec, options_)),
+                                       *options_.kv_type);
     const std::size_t scratch = scratch_bytes(*model_, options_);
     std::size_t bytes = Arena::padded(scratch);
     for_each_activation(spec, options_, full_, [&](Tensor&, Shape shape) {
@@ -197,6 +216,11 @@ void CpuEngine::draw_one(Slot index, const float* logits, std::int64_t position)
     try {
         drawn.sampled = ops::sample(ctx_, row, slot.params.sampling, std::span(recent).last(window),
                                     static_cast<std::uint64_t>(position));
+        // As many as count are kept, and no more than twice as many for a text without an end.
+        const auto most = static_cast<std::size_t>(std::max(slot.params.window, 0));
+        if (recent.size() >= 2 * most + 64) {
+            recent.erase(recent.begin(), recent.end() - static_cast<std::ptrdiff_t>(window));
+        }
         recent.push_back(drawn.sampled.id);
     } catch (const Error&) {  // is this slot's alone, and known to those who wait for the draw
         drawn.error = std::current_exception();
@@ -242,6 +266,7 @@ Activations CpuEngine::views(std::int64_t tokens, std::int64_t rows) const {
     a.q = cut(full_.q, tokens);
     a.k = cut(full_.k, tokens);
     a.v = cut(full_.v, tokens);
+    a.q_sinks = cut(full_.q_sinks, tokens);
     a.attn = cut(full_.attn, tokens);
     a.gate = cut(full_.gate, tokens);
     a.up = cut(full_.up, tokens);
@@ -254,6 +279,31 @@ Tensor CpuEngine::cos_sin(std::size_t rope, std::int64_t tokens) const {
     Tensor table = full_.cos_sin[rope].slice_rows(0, tokens);
     table.shape = {tokens, ropes_.ropes[rope].rotary / 2, 2};
     return table;
+}
+
+Tensor CpuEngine::sink_cos_sin(std::size_t view, std::int64_t tokens) const {
+    const auto rope = static_cast<std::size_t>(sinks_.views[view].rope);
+    Tensor table = full_.sink_cos_sin[view].slice_rows(0, tokens);
+    table.shape = {tokens, ropes_.ropes[rope].rotary / 2, 2};
+    return table;
+}
+
+void CpuEngine::make_sink_tables(const Pass& pass) {
+    asks_sinks_ = false;
+    for (std::size_t i = 0; i < pass.items.size(); ++i) {
+        asks_sinks_ |= sinks_.asks(cache_->stream(pass.items[i]->seq), pass.seqs[i]);
+    }
+    if (!asks_sinks_) return;
+    for (std::size_t v = 0; v < sinks_.views.size(); ++v) {
+        sink_positions_.clear();
+        for (std::size_t i = 0; i < pass.items.size(); ++i) {
+            sinks_.views[v].add_positions(sink_positions_, cache_->stream(pass.items[i]->seq),
+                                          pass.seqs[i]);
+        }
+        const auto rope = static_cast<std::size_t>(sinks_.views[v].rope);
+        ops::rope_table(ctx_, sink_cos_sin(v, pass.tokens), sink_positions_,
+                        frequencies_[rope].inv_freq, frequencies_[rope].magnitude);
+    }
 }
 
 void CpuEngine::norm(const LayerSpec& of, Tensor out, Tensor x, Tensor weight, Tensor bias) const {
@@ -284,6 +334,14 @@ void CpuEngine::attention_block(const LayerWeights& w, int layer, const Activati
         ops::rmsnorm(ctx_, k, k, w.k_norm, of.norm_eps);
     }
     const int rope = ropes_.of_layer[static_cast<std::size_t>(layer)];
+    Tensor q_sinks;
+    if (rope >= 0 && asks_sinks_) {
+        q_sinks = heads(a.q_sinks, spec.heads);
+        std::memcpy(q_sinks.data, q.data, q.bytes());
+        const int view = sinks_.of_layer[static_cast<std::size_t>(layer)];
+        ops::rope(ctx_, q_sinks, sink_cos_sin(static_cast<std::size_t>(view), tokens),
+                  of.rope.style);
+    }
     if (rope >= 0) {
         const Tensor table = cos_sin(static_cast<std::size_t>(rope), tokens);
         ops::rope(ctx_, q, table, of.rope.style);
@@ -292,12 +350,15 @@ void CpuEngine::attention_block(const LayerWeights& w, int layer, const Activati
     const ops::PagedKv kv = cache_->layer(layer);
     ops::kv_write(ctx_, kv, k, heads(a.v, spec.kv_heads), seqs_);
     // Neighbours with the same mask go together.
-    const auto mask_of = [&](std::size_t i) { return pass_->items[i]->mask.value_or(of.mask); };
+    const auto mask_of = [&](std::size_t i) {
+        return streamed(pass_->items[i]->mask.value_or(of.mask),
+                        cache_->stream(pass_->items[i]->seq));
+    };
     for (std::size_t begin = 0, end = 0; begin < seqs_.size(); begin = end) {
         const ops::AttentionMask mask = mask_of(begin);
         while (end < seqs_.size() && mask_of(end) == mask) ++end;
         ops::attention(ctx_, heads(a.attn, spec.heads), q, kv, seqs_.subspan(begin, end - begin),
-                       mask, of.scale);
+                       mask, of.scale, q_sinks);
     }
     ledger_.at(layer, "out");
     ops::linear(ctx_, a.attn, {w.o, a.x, w.o_bias, a.x});
@@ -379,6 +440,8 @@ Tensor CpuEngine::run(const Pass& pass) {
         ops::rope_table(ctx_, cos_sin(i, pass.tokens), positions_, frequencies_[i].inv_freq,
                         frequencies_[i].magnitude);
     }
+
+    make_sink_tables(pass);
 
     for (int i = 0; i < spec.layers; ++i) {
         const LayerWeights& w = weights.layers[static_cast<std::size_t>(i)];

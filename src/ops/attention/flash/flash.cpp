@@ -235,7 +235,7 @@ void backward_sequence(const Problem& p, const BackwardTensors& t, const Sequenc
         for_each_tile(
             {visible, static_cast<std::size_t>(rows)},
             [&](std::int64_t key) { return p.tile(seq, kv_head, key); },
-            [&](const KeyTile& keys, const std::int32_t* lo, const std::int32_t* hi) {
+            [&](const KeyTile& keys, const std::int32_t* lo, const std::int32_t* hi, bool) {
                 tile.lo = lo;
                 tile.hi = hi;
                 tile.keys = static_cast<const float*>(keys.keys);

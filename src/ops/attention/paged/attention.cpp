@@ -13,6 +13,9 @@ namespace {
 
 // Page i of the sequence in the cache.
 std::int32_t page_of(const BatchSeq& seq, std::int64_t i) {
+    if (i < static_cast<std::int64_t>(seq.front.size())) {
+        return seq.front[static_cast<std::size_t>(i)];
+    }
     return seq.pages[table_entry(static_cast<std::size_t>(i), seq.pages.size())];
 }
 
@@ -39,10 +42,14 @@ void check_cache(const Context& ctx, const PagedKv& kv, std::int64_t tokens,
                  "a table of pages has a power of two of entries");
         MR_CHECK(static_cast<std::int64_t>(seq.pages.size()) >= pages - first,
                  "a sequence has pages for all its positions");
-        for (std::int64_t i = first; i < pages; ++i) {
+        const auto front = static_cast<std::int64_t>(seq.front.size());
+        MR_CHECK(front <= first, "the pages in front lie before the base");
+        const auto check_page = [&](std::int64_t i) {
             const std::int32_t page = page_of(seq, i);
             MR_CHECK(page >= 0 && page < kv.keys.dim(0), "a page lies in the cache");
-        }
+        };
+        for (std::int64_t i = 0; i < front; ++i) check_page(i);
+        for (std::int64_t i = first; i < pages; ++i) check_page(i);
     }
 }
 
@@ -106,10 +113,13 @@ void kv_write(const Context& ctx, const PagedKv& kv, Tensor k, Tensor v,
 }
 
 void attention(const Context& ctx, Tensor out, Tensor q, const PagedKv& kv,
-               std::span<const BatchSeq> seqs, const AttentionMask& mask, float scale) {
+               std::span<const BatchSeq> seqs, const AttentionMask& mask, float scale,
+               Tensor q_sinks) {
     MR_CHECK(q.dtype == DType::f32 && out.dtype == DType::f32 && q.shape.rank == 3 &&
                  out.shape == q.shape,
              "q and out are f32 [tokens, heads, head_dim]");
+    MR_CHECK(!q_sinks || (q_sinks.dtype == DType::f32 && q_sinks.shape == q.shape),
+             "what asks the sinks is as q");
     check_cache(ctx, kv, q.dim(0), seqs);
     const std::int64_t heads = q.dim(1), dim = q.dim(2), kv_heads = kv.kv_heads();
     MR_CHECK(dim == kv.head_dim(), "q has the head_dim of the cache");
@@ -130,8 +140,11 @@ void attention(const Context& ctx, Tensor out, Tensor q, const PagedKv& kv,
         VisibleKeys all{0, end, 0};
         for (std::int32_t t = 0; t < seq.count; ++t) {
             const VisibleKeys keys = visible_keys(mask, seq.position + t, end);
-            MR_CHECK(seq.base == 0 || (keys.sinks == 0 && keys.lo >= seq.base),
-                     "no query sees a position whose page is gone");
+            const std::int64_t front = static_cast<std::int64_t>(seq.front.size());
+            MR_CHECK(
+                seq.base == 0 || (keys.lo >= seq.base && (keys.sinks <= front * kv.page_tokens() ||
+                                                          front * kv.page_tokens() == seq.base)),
+                "no query sees a position whose page is gone");
             pairs += static_cast<std::uint64_t>(keys.count());
             all = {std::max(all.sinks, keys.sinks), std::min(all.lo, keys.lo),
                    std::max(all.hi, keys.hi)};
@@ -176,8 +189,9 @@ void attention(const Context& ctx, Tensor out, Tensor q, const PagedKv& kv,
         RowBlock block(scratch_base + static_cast<std::size_t>(thread) * per_thread, head_dim);
         for (std::int64_t row = task.begin; row < task.end; ++row) {
             const auto position = static_cast<std::int32_t>(seq.position + row / group);
-            block.add(row_of(q, row), scale,
-                      visible_keys(mask, position, seq.position + seq.count));
+            const VisibleKeys keys = visible_keys(mask, position, seq.position + seq.count);
+            block.add(row_of(q, row), scale, keys,
+                      keys.sinks > 0 && q_sinks ? row_of(q_sinks, row) : nullptr);
         }
         // A tile begins at a multiple of kTileKeys inside its page.
         block.attend(kernel, dim, dim, [&](std::int64_t key) {

@@ -26,8 +26,8 @@ struct KeyTile {
     const void* values = nullptr;
 };
 
-// Calls visit(tile, lo, hi) for every tile that some row sees, sinks first and then the rest, each
-// in order; row r sees keys [lo[r], hi[r]) of the tile, nothing where lo[r] >= hi[r].
+// Calls visit(tile, lo, hi, sinks) for every tile that some row sees, sinks first and then the
+// rest, each in order; row r sees keys [lo[r], hi[r]) of the tile, nothing where lo[r] >= hi[r].
 // locate(key) gives the tile that holds a key: where tiles begin must not depend on the rows, so
 // that the bits of a row do not depend on its neighbours.
 template <typename Locate, typename Visit>
@@ -50,7 +50,7 @@ void for_each_tile(std::span<const VisibleKeys> rows, Locate&& locate, Visit&& v
                 hi[r] = static_cast<std::int32_t>(
                     std::min<std::int64_t>(tile.stop, end_of(rows[r])) - tile.first);
             }
-            visit(tile, lo, hi);
+            visit(tile, lo, hi, sinks);
             key = tile.stop;
         }
     }
@@ -60,23 +60,29 @@ void for_each_tile(std::span<const VisibleKeys> rows, Locate&& locate, Visit&& v
 class RowBlock {
   public:
     static std::size_t scratch_bytes(int head_dim) {
-        // q and out [kBlockRows, padded], max and sum [kBlockRows]
+        // q, q of sinks and out [kBlockRows, padded], max and sum [kBlockRows]
         const auto floats = static_cast<std::size_t>(kBlockRows) *
-                            (2 * static_cast<std::size_t>(padded_dim(head_dim)) + 2);
+                            (3 * static_cast<std::size_t>(padded_dim(head_dim)) + 2);
         return (floats * sizeof(float) + 63) / 64 * 64;
     }
     // `scratch` begins at a multiple of 64.
     RowBlock(std::byte* scratch, int head_dim) : dim_(head_dim), stride_(padded_dim(head_dim)) {
         q_ = reinterpret_cast<float*>(scratch);
-        out_ = q_ + std::ptrdiff_t{kBlockRows} * stride_;
+        sinks_q_ = q_ + std::ptrdiff_t{kBlockRows} * stride_;
+        out_ = sinks_q_ + std::ptrdiff_t{kBlockRows} * stride_;
         max_ = out_ + std::ptrdiff_t{kBlockRows} * stride_;
         sum_ = max_ + kBlockRows;
     }
 
-    void add(const float* q, float scale, const VisibleKeys& keys) {
-        float* to = q_ + std::ptrdiff_t{rows_} * stride_;
-        for (int d = 0; d < dim_; ++d) to[d] = q[d] * scale;
-        std::fill(to + dim_, to + stride_, 0.0f);
+    // sinks_q: what asks the sinks; none: q.
+    void add(const float* q, float scale, const VisibleKeys& keys, const float* sinks_q = nullptr) {
+        const auto put = [&](float* rows, const float* from) {
+            float* to = rows + std::ptrdiff_t{rows_} * stride_;
+            for (int d = 0; d < dim_; ++d) to[d] = from[d] * scale;
+            std::fill(to + dim_, to + stride_, 0.0f);
+        };
+        put(q_, q);
+        if (keys.sinks > 0) put(sinks_q_, sinks_q ? sinks_q : q);
         std::fill_n(out_ + std::ptrdiff_t{rows_} * stride_, stride_, 0.0f);
         max_[rows_] = -std::numeric_limits<float>::infinity();
         sum_[rows_] = 0;
@@ -89,14 +95,16 @@ class RowBlock {
                 Locate&& locate) {
         AttentionTile tile{rows_,        dim_,    stride_, q_,   nullptr, key_stride, nullptr,
                            value_stride, nullptr, nullptr, max_, sum_,    out_};
-        for_each_tile({visible_, static_cast<std::size_t>(rows_)}, locate,
-                      [&](const KeyTile& keys, const std::int32_t* lo, const std::int32_t* hi) {
-                          tile.keys = keys.keys;
-                          tile.values = keys.values;
-                          tile.lo = lo;
-                          tile.hi = hi;
-                          kernel(tile);
-                      });
+        for_each_tile(
+            {visible_, static_cast<std::size_t>(rows_)}, locate,
+            [&](const KeyTile& keys, const std::int32_t* lo, const std::int32_t* hi, bool sinks) {
+                tile.q = sinks ? sinks_q_ : q_;
+                tile.keys = keys.keys;
+                tile.values = keys.values;
+                tile.lo = lo;
+                tile.hi = hi;
+                kernel(tile);
+            });
     }
 
     // Of row r, in the order of add(); zeros and -infinity where it saw no weight.
@@ -111,7 +119,7 @@ class RowBlock {
 
   private:
     int dim_, stride_, rows_ = 0;
-    float *q_, *out_, *max_, *sum_;
+    float *q_, *sinks_q_, *out_, *max_, *sum_;
     VisibleKeys visible_[kBlockRows];
 };
 

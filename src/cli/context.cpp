@@ -1,0 +1,48 @@
+#include "cli/context.h"
+
+#include <limits>
+
+#include "core/error.h"
+
+namespace mr::cli {
+
+void add_context_options(const Command& command, ContextOptions& options,
+                         std::initializer_list<const char*> modes) {
+    command
+        .add_option(
+            "--context", options.mode,
+            "What happens to a text that is longer than the context: full stops at its end, "
+            "streaming keeps its first tokens (sinks) and the latest (window)")
+        .one_of(modes)
+        .shows_default();
+    command.add_option("--sinks", options.sinks, "First tokens that stay visible")
+        .range(0, 1 << 20)
+        .shows_default();
+    command
+        .add_option("--window", options.window,
+                    "Latest tokens that are visible; 0: the model's context less the sinks")
+        .range(std::int64_t{0}, std::int64_t{1} << 29);
+    command.group(kOptions);
+}
+
+model::Stream stream_for(const ContextOptions& options, const model::ModelSpec& spec) {
+    const std::int64_t window =
+        options.window > 0 ? options.window : std::int64_t{spec.context} - options.sinks;
+    if (window <= 0) {
+        throw Error::usage({.field = "--sinks",
+                            .value = std::to_string(options.sinks),
+                            .problem = "the model's context of " + std::to_string(spec.context) +
+                                       " has no room for a window beside them",
+                            .remedy = "use fewer, or give a --window"});
+    }
+    return {options.sinks, static_cast<std::int32_t>(window)};
+}
+
+void make_stream(const ContextOptions& options, const model::ModelSpec& spec, int tokens,
+                 model::EngineOptions& engine, decode::GenerateOptions& generate) {
+    if (!options.streams()) return;
+    engine.stream = generate.stream = stream_for(options, spec);
+    generate.max_tokens = tokens < 0 ? std::numeric_limits<int>::max() - 1 : tokens;
+}
+
+}  // namespace mr::cli

@@ -1,0 +1,32 @@
+// --context, --sinks, --window: how long texts are kept in the cache.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "cli/parser.h"
+#include "decode/generate.h"
+#include "model/engine.h"
+
+namespace mr::cli {
+
+struct ContextOptions {
+    std::string mode = "full";
+    int sinks = 4;
+    std::int64_t window = 0;  // 0: what the model's context leaves beside the sinks
+
+    bool streams() const { return mode == "streaming"; }
+};
+
+// `modes`: what --context takes, the first of them by default.
+void add_context_options(const Command& command, ContextOptions& options,
+                         std::initializer_list<const char*> modes);
+// Sinks and window for a model, whatever the mode. Throws Error (usage) where they cannot be.
+model::Stream stream_for(const ContextOptions& options, const model::ModelSpec& spec);
+// Where the context streams: makes engine and generation stream. `tokens`: that were asked for;
+// below 0: without end.
+void make_stream(const ContextOptions& options, const model::ModelSpec& spec, int tokens,
+                 model::EngineOptions& engine, decode::GenerateOptions& generate);
+
+}  // namespace mr::cli

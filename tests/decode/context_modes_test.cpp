@@ -1,0 +1,105 @@
+// evaluate() in its four modes.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+
+#include "decode/eval.h"
+#include "model/model.h"
+#include "support.h"
+
+namespace mr::decode {
+namespace {
+
+std::string text_of(int words) {
+    std::string out;
+    for (int i = 0; i < words; ++i) out += "abcdefghij"[(i * 7 + i / 3) % 10] + std::string(" x");
+    return out;
+}
+
+EvalResult run(const std::shared_ptr<const model::Model>& model, const std::string& text,
+               const EvalOptions& options, int max_batch = 96) {
+    model::EngineOptions engine;
+    engine.threads = 1;
+    engine.context = 64;
+    engine.max_sequences = 3;
+    engine.max_batch = engine.max_logits = max_batch;
+    engine.stream = stream_of(options);
+    return evaluate(*model::make_engine(model, engine), text, options);
+}
+
+std::shared_ptr<model::Model> load(const char* name) {
+    auto model = std::make_shared<model::Model>(model::load_model(test::reference(name)));
+    if (!model->tokenizer) model->tokenizer = text::Tokenizer::bytes(model->spec.vocab);
+    return model;
+}
+
+// As long as nothing leaves, all modes say the same.
+TEST(ContextModes, ShortTextsAreTheSame) {
+    const auto model = load("llama2");
+    const std::string text = text_of(12);
+    const EvalResult full = run(model, text, {});
+    ASSERT_LT(full.tokens, 60);
+    for (const ContextMode mode :
+         {ContextMode::window, ContextMode::streaming, ContextMode::recompute}) {
+        SCOPED_TRACE(context_mode_name(mode));
+        const EvalResult other = run(model, text, {.mode = mode, .stream = {4, 56}});
+        EXPECT_EQ(other.tokens, full.tokens);
+        EXPECT_EQ(other.bytes, full.bytes);
+        EXPECT_EQ(other.nll, full.nll);
+        EXPECT_EQ(other.evicted, 0);
+    }
+}
+
+// With one layer, streaming over sinks and a window is what a prompt of both gives: here against
+// the window of the last tokens, which without sinks is recompute.
+TEST(ContextModes, AWindowOfOneLayerIsRecompute) {
+    const auto model = load("llama2");
+    model->weights.layers.resize(1);
+    model->spec.layers = 1;
+    const std::string text = text_of(150);
+    const EvalOptions truth{.mode = ContextMode::recompute, .stream = {4, 28}};
+    const EvalResult expected = run(model, text, truth);
+    const EvalResult window = run(model, text, {.mode = ContextMode::window, .stream = {4, 28}});
+    EXPECT_EQ(window.tokens, expected.tokens);
+    EXPECT_NEAR(window.nll, expected.nll, 1e-6);
+    EXPECT_EQ(window.evicted, window.tokens - 32);
+    EXPECT_EQ(expected.evicted, window.evicted);
+    // Sinks make a difference.
+    const EvalResult streaming =
+        run(model, text, {.mode = ContextMode::streaming, .stream = {4, 28}});
+    EXPECT_GT(std::fabs(streaming.nll - window.nll), 1e-4);
+    EXPECT_EQ(streaming.evicted, window.evicted);
+}
+
+TEST(ContextModes, CutsAndSamplesDoNotMatter) {
+    const auto model = load("gpt-neox");
+    const std::string text = text_of(100);
+    for (const ContextMode mode :
+         {ContextMode::window, ContextMode::streaming, ContextMode::recompute}) {
+        SCOPED_TRACE(context_mode_name(mode));
+        const EvalOptions options{.mode = mode, .stream = {2, 19}};
+        const EvalResult whole = run(model, text, options, 512),
+                         cut = run(model, text, options, 70);
+        EXPECT_EQ(whole.nll, cut.nll);
+        // The curve has every token once.
+        std::int64_t tokens = 0;
+        double nats = 0;
+        for (const EvalResult::Bucket& bucket : whole.curve) {
+            tokens += bucket.tokens;
+            nats += bucket.nats;
+        }
+        EXPECT_EQ(tokens, whole.tokens);
+        EXPECT_NEAR(nats / static_cast<double>(tokens), whole.nll, 1e-12);
+    }
+    EvalOptions sampled{.mode = ContextMode::recompute, .stream = {2, 19}};
+    sampled.sample = 10;
+    EXPECT_EQ(run(model, text, sampled).tokens, 10);
+    sampled.sample = 1 << 20;
+    const EvalOptions all{.mode = ContextMode::recompute, .stream = {2, 19}};
+    EXPECT_EQ(run(model, text, sampled).nll, run(model, text, all).nll);
+}
+
+}  // namespace
+}  // namespace mr::decode
