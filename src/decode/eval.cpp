@@ -19,6 +19,7 @@ struct Window {
     std::vector<std::int32_t> tokens;
     std::int64_t first = 0;       // position of tokens[0] in the document
     std::size_t skip = 1;         // tokens before the first that counts
+    bool ends = false;            // the last token is the end of the document, no text
     std::uint64_t text_done = 0;  // bytes of the text up to its end, for the progress
     std::size_t done = 0;         // tokens that were fed
     model::SeqId seq = -1;
@@ -176,7 +177,8 @@ bool add_windows(const std::vector<std::int32_t>& ids, const text::Tokenizer& to
         const std::size_t end = std::min(ids.size(), i + step);
         window.tokens.insert(window.tokens.end(), ids.begin() + static_cast<std::ptrdiff_t>(i),
                              ids.begin() + static_cast<std::ptrdiff_t>(end));
-        if (options.ends && end == ids.size()) window.tokens.push_back(*tokenizer.eos());
+        window.ends = options.ends && end == ids.size();
+        if (window.ends) window.tokens.push_back(*tokenizer.eos());
         add(std::move(window), end);
         if (!options.split.empty()) return end < ids.size();
     }
@@ -199,6 +201,7 @@ std::int64_t add_streams(std::vector<std::int32_t> ids, const text::Tokenizer& t
     if (options.mode != ContextMode::recompute) {
         Window window;
         window.tokens = std::move(ids);
+        window.ends = options.ends;
         add(std::move(window), count);
         return evicted;
     }
@@ -213,6 +216,7 @@ std::int64_t add_streams(std::vector<std::int32_t> ids, const text::Tokenizer& t
         window.tokens.assign(ids.begin() + static_cast<std::ptrdiff_t>(begin),
                              ids.begin() + static_cast<std::ptrdiff_t>(target + 1));
         window.skip = window.tokens.size() - 1;
+        window.ends = options.ends && target == fed;
         add(std::move(window), std::min(target, count));
     }
     return evicted;
@@ -318,7 +322,7 @@ EvalResult evaluate(model::Engine& engine, std::string_view text, const EvalOpti
             window.document = d;
             window.index = window_nats[d].size();
             window_nats[d].push_back(0);
-            for (std::size_t j = window.skip; j < window.tokens.size(); ++j) {
+            for (std::size_t j = window.skip; j + window.ends < window.tokens.size(); ++j) {
                 result.bytes +=
                     static_cast<std::int64_t>(tokenizer->piece(window.tokens[j]).size());
             }

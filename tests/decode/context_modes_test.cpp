@@ -49,6 +49,10 @@ TEST(ContextModes, ShortTextsAreTheSame) {
         EXPECT_EQ(other.bytes, full.bytes);
         EXPECT_EQ(other.nll, full.nll);
         EXPECT_EQ(other.evicted, 0);
+        // The end of the document is predicted, and is no text.
+        const EvalResult ends = run(model, text, {.ends = true, .mode = mode, .stream = {4, 56}});
+        EXPECT_EQ(ends.tokens, full.tokens + 1);
+        EXPECT_EQ(ends.bytes, full.bytes);
     }
 }
 
