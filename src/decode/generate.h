@@ -26,7 +26,7 @@ struct GenerateOptions {
     // -1: nothing of that. Such a request runs alone, a pass at a time: the engine keeps the logits
     // of its newest pass only. Its text has the bits that it has otherwise.
     int logprobs = -1;
-    model::Stream stream{};         // where the text may be longer than the context
+    model::Stream stream{};  // where the text may be longer than the context
     // Asked before every pass and between parts of a long prompt; true ends the generation.
     std::function<bool()> cancelled;
     observe::Recorder* recorder = nullptr;  // where steps and their stages are written down
