@@ -318,6 +318,7 @@ EvalResult evaluate(model::Engine& engine, std::string_view text, const EvalOpti
         // Special tokens spelled out in the text are text here: nothing is parsed.
         std::vector<std::int32_t> ids =
             tokenizer->encode(document, {.add_special = false, .parse_special = false});
+        const std::size_t all = std::max<std::size_t>(ids.size(), 1);  // ids may be given away
         const auto add = [&](Window window, std::size_t end) {
             window.document = d;
             window.index = window_nats[d].size();
@@ -327,7 +328,7 @@ EvalResult evaluate(model::Engine& engine, std::string_view text, const EvalOpti
                     static_cast<std::int64_t>(tokenizer->piece(window.tokens[j]).size());
             }
             result.tokens += static_cast<std::int64_t>(window.tokens.size() - window.skip);
-            window.text_done = text_done + document.size() * end / ids.size();
+            window.text_done = text_done + document.size() * end / all;
             evaluation.add(std::move(window), done);
         };
         if (options.mode == ContextMode::full) {

@@ -21,6 +21,7 @@ RELATIVE = 900 * 2**-24
 READER = """
 import json, sys
 import torch
+import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 text = open(sys.argv[1]).read()
 for folder in sys.argv[2:]:
@@ -32,6 +33,7 @@ for folder in sys.argv[2:]:
         scores = model(row).logits.double().log_softmax(-1)
     nll = -scores[0, :-1].gather(1, row[0, 1:, None]).mean().item()
     print(json.dumps({"ids": ids, "nll": nll, "class": type(model).__name__,
+                      "version": [int(n) for n in transformers.__version__.split(".")[:2]],
                       "wrong": {k: sorted(map(str, v)) for k, v in info.items() if v}}))
 """
 
@@ -104,6 +106,8 @@ class TransformersTest(driver.CliTest):
             with self.subTest(family=family):
                 theirs = json.loads(line)
                 self.assertEqual(theirs["wrong"], {})
+                if family == "qwen2" and theirs["version"] < [5, 22]:
+                    self.skipTest("reads every Qwen2 model's tokenizer as Qwen's own")
                 self.assertEqual(theirs["ids"], ids)
                 ours = self.ok_json("eval", self.folder / family, "--text", one, "--threads", 1)
                 self.assertEqual(ours["tokens"], len(ids) - 1)

@@ -19,8 +19,11 @@ MR_INLINE bool softmax_row(const AttentionTile& tile, int row, float* scores) {
     const float old_max = tile.max[row];
     const float tile_max = max_of(best);
     const float new_max = old_max > tile_max ? old_max : tile_max;
-    if (new_max == -__builtin_inff()) {  // every score is -inf: no weight anywhere
-        for (int j = lo; j < hi; ++j) scores[j] = 0;
+    if (new_max == -__builtin_inff()) {  // no weight anywhere, or NaN, which x86's maximum drops
+        for (int j = lo; j < hi; ++j) {
+            if (scores[j] != scores[j]) tile.sum[row] = scores[j];  // and so is the row's result
+            scores[j] = 0;
+        }
         return false;
     }
     // Keys outside [lo, hi) add exact zeros, so the sum does not depend on where the tile was cut.
