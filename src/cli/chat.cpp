@@ -15,6 +15,7 @@
 #include "cli/sampling.h"
 #include "cli/terminal.h"
 #include "core/error.h"
+#include "core/printable.h"
 #include "decode/conversation.h"
 #include "decode/prompt.h"
 
@@ -52,16 +53,10 @@ void print_answer(const decode::Generated& made, const decode::Conversation& cha
 void tell_dropped(const decode::Conversation& chat, std::int64_t context) {
     const std::vector<std::string>& dropped = chat.dropped();
     if (dropped.empty()) return;
-    std::string first = one_line(dropped.front());
-    if (std::size_t end = 60; first.size() > end) {
-        const auto inside = [&] { return (static_cast<unsigned char>(first[end]) & 0xc0) == 0x80; };
-        while (end > 0 && inside()) --end;  // of a character of several bytes
-        first = first.substr(0, end) + "...";
-    }
     err(fmt::format(
         "millrace: {} tokens of context are full: \"{}\" was forgotten with its "
         "answer{}\n",
-        context, first,
+        context, printable(dropped.front(), 60),
         dropped.size() > 1 ? fmt::format(", and {} turns after it", dropped.size() - 1) : ""));
 }
 

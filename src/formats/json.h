@@ -55,6 +55,11 @@ class JsonValue {
     JsonValue front() const { return at(0); }
     // Of an object; none of anything else. A value of null is there.
     std::optional<JsonValue> find(std::string_view key) const;
+    // The same where null counts as absent, as in Hugging Face's files.
+    std::optional<JsonValue> find_set(std::string_view key) const {
+        const auto value = find(key);
+        return value && !value->is_null() ? value : std::nullopt;
+    }
     bool contains(std::string_view key) const { return find(key).has_value(); }
     // Null where it is missing.
     JsonValue operator[](const char* key) const { return find(key).value_or(JsonValue()); }

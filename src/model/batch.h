@@ -24,6 +24,12 @@ struct Stream {
     std::int32_t window = 0;  // 0: the sequence does not stream
 
     explicit operator bool() const { return window > 0; }
+    // The window where a layer or a model has one of `own` positions (0: none): the shorter one.
+    template <typename Int>
+    constexpr Int beside(Int own) const {
+        if (window == 0) return own;
+        return own > 0 && own < window ? own : static_cast<Int>(window);
+    }
     bool operator==(const Stream&) const = default;
 };
 

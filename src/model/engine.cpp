@@ -66,13 +66,6 @@ std::int64_t circle_pages(std::int64_t window, std::int64_t rows) {
     return ops::pages_spanned(window - 1 + rows);
 }
 
-// Positions that a token sees, beside sinks, in a layer or model that has a window of `own` (0:
-// none).
-std::int64_t shorter(std::int64_t own, const Stream& stream) {
-    if (!stream) return own;
-    return own > 0 ? std::min<std::int64_t>(own, stream.window) : stream.window;
-}
-
 void require_stream(const ModelSpec& spec, const EngineOptions& options) {
     const Stream& stream = options.stream;
     if (!stream) return;
@@ -178,7 +171,7 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<const Model> model, const En
 }
 
 std::int64_t least_positions(const ModelSpec& spec, const EngineOptions& options) {
-    const std::int64_t window = shorter(spec.widest_window(), options.stream);
+    const std::int64_t window = options.stream.beside(spec.widest_window());
     if (window == 0) return options.context;
     // The largest pass, whatever else it is rounded up to (with_defaults()).
     const std::int64_t rows =
@@ -221,7 +214,7 @@ void Engine::require_tokens(std::span<const std::int32_t> ids) const {
     }
 }
 
-std::int64_t Engine::window(const Stream& stream) const { return shorter(window_, stream); }
+std::int64_t Engine::window(const Stream& stream) const { return stream.beside(window_); }
 
 std::int64_t Engine::plain_positions(const Stream& stream) const {
     if (!stream) return kMostPositions;

@@ -47,7 +47,7 @@ class Loader {
         merges(model);
         const std::string unk = text_or(model, "model", "unk_token", "");
         if (!unk.empty()) data_.unk = find(unk);
-        if (const auto post = member(root, "post_processor")) {
+        if (const auto post = root.find_set("post_processor")) {
             post_processor(*post, "post_processor", 0);
         }
         special_ids(config);
@@ -65,32 +65,27 @@ class Loader {
                              .remedy = std::move(remedy)});
     }
 
-    // Null and absent are the same to these files.
-    static std::optional<JsonValue> member(JsonValue from, std::string_view key) {
-        const auto value = from.find(key);
-        return value && !value->is_null() ? value : std::nullopt;
-    }
     JsonValue object(JsonValue from, const char* key, const std::string& field) const {
-        const auto found = member(from, key);
+        const auto found = from.find_set(key);
         if (!found) throw fail(field, nullptr, "is missing");
         if (!found->is_object()) throw fail(field, *found, "is not an object");
         return *found;
     }
     JsonValue array(JsonValue from, const char* key, const std::string& field) const {
-        const auto found = member(from, key);
+        const auto found = from.find_set(key);
         if (!found) throw fail(field, nullptr, "is missing");
         if (!found->is_array()) throw fail(field, *found, "is not an array");
         return *found;
     }
     std::string text_or(JsonValue from, const std::string& path, const char* key,
                         const std::string& otherwise) const {
-        const auto found = member(from, key);
+        const auto found = from.find_set(key);
         if (!found) return otherwise;
         if (!found->is_string()) throw fail(path + "." + key, *found, "is not a string");
         return found->get<std::string>();
     }
     bool flag(JsonValue from, const std::string& path, const char* key, bool otherwise) const {
-        const auto found = member(from, key);
+        const auto found = from.find_set(key);
         if (!found) return otherwise;
         if (!found->is_boolean()) throw fail(path + "." + key, *found, "is not true or false");
         return found->get<bool>();
@@ -109,7 +104,7 @@ class Loader {
     // --- Normalizer and pre-tokenizer: which of the known arrangements is it? -------------------
 
     void normalizer(JsonValue root) {
-        if (const auto n = member(root, "normalizer")) normalizer_part(*n, "normalizer", 0);
+        if (const auto n = root.find_set("normalizer")) normalizer_part(*n, "normalizer", 0);
     }
 
     void normalizer_part(JsonValue part, const std::string& field, int depth) {
@@ -135,7 +130,7 @@ class Loader {
     }
 
     void pre_tokenizer(JsonValue root) {
-        if (const auto p = member(root, "pre_tokenizer")) {
+        if (const auto p = root.find_set("pre_tokenizer")) {
             pre_tokenizer_part(*p, "pre_tokenizer", 0);
         }
     }
@@ -224,7 +219,7 @@ class Loader {
 
     void vocabulary(JsonValue model, JsonValue root) {
         const JsonValue vocab = object(model, "vocab", "model.vocab");
-        const auto found = member(root, "added_tokens");
+        const auto found = root.find_set("added_tokens");
         if (found && !found->is_array()) throw fail("added_tokens", *found, "is not an array");
         const JsonValue added = found.value_or(JsonValue());  // null has no values
 
@@ -234,7 +229,7 @@ class Loader {
         }
         for (std::size_t i = 0; i < added.size(); ++i) {
             const std::string field = fmt::format("added_tokens[{}]", i);
-            const auto id = member(added[i], "id");
+            const auto id = added[i].find_set("id");
             if (!id) throw fail(field + ".id", nullptr, "is missing");
             last = std::max(last, token_id(*id, field + ".id"));
         }
@@ -333,7 +328,7 @@ class Loader {
             bool before = true;
             for (std::size_t i = 0; i < single.size(); ++i) {
                 const std::string where = fmt::format("{}.single[{}]", field, i);
-                if (member(single[i], "Sequence")) {
+                if (single[i].find_set("Sequence")) {
                     before = false;
                     continue;
                 }
@@ -357,8 +352,8 @@ class Loader {
     void template_ids(JsonValue part, const std::string& field, const std::string& name,
                       std::vector<std::int32_t>& out) {
         const std::string where = field + ".special_tokens['" + name + "'].ids";
-        if (const auto specials = member(part, "special_tokens")) {
-            if (const auto entry = member(*specials, name)) {
+        if (const auto specials = part.find_set("special_tokens")) {
+            if (const auto entry = specials->find_set(name)) {
                 const JsonValue ids = array(*entry, "ids", where);
                 for (const JsonValue id : ids) out.push_back(token_id(id, where));
                 return;
@@ -370,9 +365,9 @@ class Loader {
     }
 
     std::optional<std::int32_t> configured(JsonValue config, const char* key) const {
-        auto value = member(config, key);
+        auto value = config.find_set(key);
         if (!value) return std::nullopt;
-        if (const auto content = member(*value, "content")) value = content;
+        if (const auto content = value->find_set("content")) value = content;
         if (!value->is_string()) {
             throw fail(std::string("tokenizer_config.json: ") + key, *value, "is not a token");
         }
@@ -411,13 +406,13 @@ class Loader {
             if (!there && wanted) list.insert(front ? list.begin() : list.end(), *id);
         };
         const std::string name = "tokenizer_config.json";
-        if (member(config, "add_bos_token")) {
+        if (config.find_set("add_bos_token")) {
             set(data_.prefix, data_.bos, flag(config, name, "add_bos_token", false), true);
         }
-        if (member(config, "add_eos_token")) {
+        if (config.find_set("add_eos_token")) {
             set(data_.suffix, data_.eos, flag(config, name, "add_eos_token", false), false);
         }
-        if (const auto chat = member(config, "chat_template")) chat_template(*chat);
+        if (const auto chat = config.find_set("chat_template")) chat_template(*chat);
     }
 
     void chat_template(JsonValue value) {
@@ -425,9 +420,9 @@ class Loader {
             data_.chat_template = value.get<std::string>();
         } else if (value.is_array()) {  // several, by name
             for (const JsonValue entry : value) {
-                const auto text = member(entry, "template");
+                const auto text = entry.find_set("template");
                 if (!text || !text->is_string()) continue;
-                const auto name = member(entry, "name");
+                const auto name = entry.find_set("name");
                 if (name && *name == "tool_use") {
                     data_.tool_template = text->get<std::string>();
                 } else if (data_.chat_template.empty() || (name && *name == "default")) {

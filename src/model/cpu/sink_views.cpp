@@ -3,23 +3,15 @@
 #include <algorithm>
 
 namespace mr::model {
-namespace {
-
-std::int32_t shorter(std::int32_t own, const Stream& stream) {
-    return own > 0 ? std::min(own, stream.window) : stream.window;
-}
-
-}  // namespace
-
 ops::AttentionMask streamed(ops::AttentionMask mask, const Stream& stream) {
     if (!stream) return mask;
-    mask.window = shorter(mask.window, stream);
+    mask.window = stream.beside(mask.window);
     mask.sinks = stream.sinks;
     return mask;
 }
 
 std::int32_t SinkView::position(const Stream& stream, std::int32_t of_token) const {
-    return stream ? std::min(of_token, stream.sinks + shorter(window, stream) - 1) : of_token;
+    return stream ? std::min(of_token, stream.sinks + stream.beside(window) - 1) : of_token;
 }
 
 void SinkView::add_positions(std::vector<std::int32_t>& to, const Stream& stream,

@@ -77,19 +77,15 @@ struct Numbers {
     JsonValue object;
     const std::string& file;
 
-    std::optional<JsonValue> find(const char* key) const {
-        const auto value = object.find(key);
-        return value && !value->is_null() ? value : std::nullopt;
-    }
     std::optional<double> number(const char* key, double least, double most) const {
-        const auto value = find(key);
+        const auto value = object.find_set(key);
         if (!value) return std::nullopt;
         if (!value->is_number()) fail(file, key, {}, "must be a number");
         return in_range(file, key, value->get<double>(), least, most);
     }
     void ends(Generation& to, int vocab) const {
         constexpr const char* kKey = "eos_token_id";
-        const auto value = find(kKey);
+        const auto value = object.find_set(kKey);
         if (!value) return;
         const auto one = [&](JsonValue id) {
             if (!id.is_number()) fail(file, kKey, {}, "must be a number or a list of such");
@@ -126,7 +122,7 @@ Generation huggingface_generation(const std::string& folder, JsonValue config,
     out.repeat_penalty = given.number("repetition_penalty", 0.01, 100);
     if (out.repeat_penalty) out.repeat_window = Generation::kWholeText;
     for (const NotObeyed& known : kNotObeyed) {
-        const auto value = given.find(known.key);
+        const auto value = object.find_set(known.key);
         const bool neutral =
             !value || (value->is_number() && value->get<double>() == known.neutral) ||
             (value->is_boolean() && !value->get<bool>()) || (value->is_array() && value->empty());
@@ -134,7 +130,7 @@ Generation huggingface_generation(const std::string& folder, JsonValue config,
         notes.push_back(
             fmt::format("generation_config.json has {}, which is not obeyed", known.key));
     }
-    if (const auto sample = given.find("do_sample")) {
+    if (const auto sample = object.find_set("do_sample")) {
         if (!sample->is_boolean()) fail(file, "do_sample", {}, "must be true or false");
         if (!sample->get<bool>()) out.temperature = 0.0f;
     }

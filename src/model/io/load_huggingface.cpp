@@ -25,10 +25,7 @@ class Config {
     Config(JsonValue object, std::string file, std::string prefix = {})
         : object_(object), file_(std::move(file)), prefix_(std::move(prefix)) {}
 
-    std::optional<JsonValue> find(const char* key) const {
-        const auto value = object_.find(key);
-        return value && !value->is_null() ? value : std::nullopt;
-    }
+    std::optional<JsonValue> find(const char* key) const { return object_.find_set(key); }
     std::optional<int> find_int(const char* key) const {
         const auto value = find(key);
         if (!value) return std::nullopt;

@@ -91,6 +91,7 @@ class ExprParser {
     ExprPtr subscript(ExprPtr node);
     ExprPtr list();
     ExprPtr mapping();
+    ExprPtr called(ExprPtr node);
     void call_arguments(Expr& call);
     bool ends_tuple() const;
 

@@ -9,10 +9,7 @@ ExprPtr ExprParser::postfix(ExprPtr node) {
         if (tokens_.at_op(".") || tokens_.at_op("[")) {
             node = subscript(std::move(node));
         } else if (tokens_.at_op("(")) {
-            Expr call = make(ExprKind::call);
-            call.parts.push_back(std::move(node));
-            call_arguments(call);
-            node = finish(std::move(call));
+            node = called(std::move(node));
         } else {
             return node;
         }
@@ -47,6 +44,13 @@ ExprPtr ExprParser::subscript(ExprPtr node) {
     return finish(std::move(expr));
 }
 
+ExprPtr ExprParser::called(ExprPtr node) {
+    Expr call = make(ExprKind::call);
+    call.parts.push_back(std::move(node));
+    call_arguments(call);
+    return finish(std::move(call));
+}
+
 void ExprParser::call_arguments(Expr& call) {
     tokens_.expect_op("(");
     while (!tokens_.at_op(")")) {
@@ -79,10 +83,7 @@ ExprPtr ExprParser::filters_and_tests(ExprPtr node) {
         } else if (tokens_.take_name("is")) {
             node = test(std::move(node));
         } else if (tokens_.at_op("(")) {
-            Expr call = make(ExprKind::call);
-            call.parts.push_back(std::move(node));
-            call_arguments(call);
-            node = finish(std::move(call));
+            node = called(std::move(node));
         } else {
             return node;
         }
