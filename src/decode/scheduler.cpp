@@ -116,7 +116,7 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> prompt, GenerateOptions o
     // The last token that is drawn is not fed back, so it needs no position.
     request->most = std::min<std::int64_t>(options.max_tokens, context - tokens + 1);
     request->out.prompt_tokens = tokens;
-    request->plain = engine_.plain_positions(options.stream);
+    request->plain = engine_.plain_positions(options.stream, request->form);
     if (tokenizer) {
         // After nothing but the beginning-of-text token the answer begins a text of its own.
         const bool at_start = tokens == 1 && tokenizer->bos() == prompt[0];

@@ -69,12 +69,6 @@ std::int64_t circle_pages(std::int64_t window, std::int64_t rows) {
 void require_stream(const ModelSpec& spec, const EngineOptions& options) {
     const Stream& stream = options.stream;
     if (!stream) return;
-    if (options.cuda) {
-        throw Error::input({.field = "--context",
-                            .value = "streaming",
-                            .problem = "the GPU engine has no streams yet",
-                            .remedy = "use --device cpu"});
-    }
     if (spec.learned_positions) {
         throw Error::input({.field = "--context",
                             .value = "streaming",
@@ -216,9 +210,15 @@ void Engine::require_tokens(std::span<const std::int32_t> ids) const {
 
 std::int64_t Engine::window(const Stream& stream) const { return stream.beside(window_); }
 
-std::int64_t Engine::plain_positions(const Stream& stream) const {
+std::int64_t Engine::plain_positions(const Stream& stream, Form form) const {
     if (!stream) return kMostPositions;
     std::int64_t out = std::int64_t{stream.sinks} + stream.window;
+    if (cut() > 1 && stream.sinks > 0) {
+        // Where forms differ, the decode form adds sinks apart from the rest, the prompt form as
+        // soon as one lies before the window: other bits.
+        if (form == Form::decode) return 0;
+        out = stream.window;
+    }
     if (stream.sinks == 0) return out;
     for (const LayerSpec& layer : model_->spec.layer_specs()) {
         // Behind its own window a token would see no sinks.

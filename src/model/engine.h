@@ -76,8 +76,9 @@ class Engine {
     // Positions up to its own that a token sees in any layer, beside sinks; 0: all before it.
     std::int64_t window() const { return window_; }
     std::int64_t window(const Stream& stream) const;
-    // The first positions of a sequence that streams hold what those of any other would.
-    std::int64_t plain_positions(const Stream& stream) const;
+    // The first positions of a sequence that streams hold what those of any other would, in tokens
+    // of this form.
+    std::int64_t plain_positions(const Stream& stream, Form form) const;
 
     // Makes room in the cache for positions [0, length) of a sequence that has committed nothing,
     // or the beginning of what it keeps; false, and nothing taken, where there is none. Where every

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "model/cpu/sink_views.h"
+#include "model/sink_views.h"
 #include "model/not_finite.h"
 #include "ops/activation/activation.h"
 #include "ops/embedding/embedding.h"

@@ -37,10 +37,21 @@ void DeviceTensors::each(const Model& model, const EngineOptions& options, Take&
     tensor(up, {tokens, spec.hidden});
     tensor(last, {rows, spec.dim});
     tensor(logits, {rows, spec.vocab});
-    if (spec.rope.rotary > 0) tensor(rope, {options.context, spec.rope.rotary / 2, 2});
+    const std::int64_t pairs = spec.rope.rotary / 2;
+    if (pairs > 0) tensor(rope, {options.stream ? tokens : options.context, pairs, 2});
+    if (pairs > 0 && options.stream) {
+        array(frequencies, pairs);
+        const auto views = static_cast<std::int64_t>(sink_views(spec, options).views.size());
+        if (views > 0) {
+            tensor(rope_sinks, {views, tokens, pairs, 2});
+            tensor(q_sinks, {tokens, spec.q_dim()});
+        }
+    }
     array(nll, rows);
     if (options.check_nan) array(not_finite, 1);
-    max_pages = static_cast<int>(KvCache::table_entries(device_pages(options), options.context));
+    max_pages = static_cast<int>(
+        KvCache::table_entries(device_pages(options), most_held(spec, options)));
+    max_fronts = static_cast<int>(KvCache::pages_for(options.stream.sinks));
     for (Arrays* a : {&pass, &decode}) {
         array(a->ids, tokens);
         array(a->positions, tokens);
@@ -48,6 +59,9 @@ void DeviceTensors::each(const Model& model, const EngineOptions& options, Take&
         array(a->first, 2 * (std::int64_t{most} + 1));
         array(a->pages, std::int64_t{most} * max_pages);
         array(a->rows, std::max(rows, tokens));
+        if (!options.stream) continue;
+        array(a->streams, 2 * std::int64_t{most});
+        if (max_fronts > 0) array(a->fronts, std::int64_t{most} * max_fronts);
     }
     array(circles, 2 * std::int64_t{most});
 }
@@ -66,8 +80,13 @@ std::uint64_t DeviceBuffers::activation_bytes(const Model& model, const EngineOp
 namespace {
 
 std::size_t attention_bytes(const ModelSpec& spec, const EngineOptions& options) {
-    return cuda::attention_scratch_bytes(decode_rows(options), spec.heads, spec.head_dim,
-                                         static_cast<int>(options.context));
+    const auto context = static_cast<int>(options.context);
+    if (options.stream) {
+        return cuda::attention_stream_scratch_bytes(
+            decode_rows(options), spec.heads, spec.head_dim, context, options.stream.sinks,
+            options.stream.window, options.max_batch);
+    }
+    return cuda::attention_scratch_bytes(decode_rows(options), spec.heads, spec.head_dim, context);
 }
 
 // Products for few tokens: their inputs, normed or quantised.

@@ -9,11 +9,21 @@
 #include "core/cuda/device.h"
 #include "core/tensor.h"
 #include "model/engine.h"
+#include "model/sink_views.h"
+#include "ops/attention/paged/parts.h"
 #include "ops/batch/batch.h"
 #include "ops/step/step_cuda.h"
 
 namespace mr::model {
 
+// Keys of a sequence with `rows` rows in a pass, as attention numbers them: all positions, or those
+// of a stream's view.
+inline std::int64_t most_keys(const EngineOptions& options, int rows) {
+    if (!options.stream) return options.context;
+    return std::max<std::int64_t>(
+        options.context,
+        cuda::attn::view_keys(options.stream.sinks, options.stream.window, rows));
+}
 // What a step in one kernel needs to know of a model.
 inline cuda::StepShape step_shape(const ModelSpec& spec, const EngineOptions& options, int rows) {
     return {.layers = spec.layers,
@@ -22,7 +32,8 @@ inline cuda::StepShape step_shape(const ModelSpec& spec, const EngineOptions& op
             .heads = spec.heads,
             .kv_heads = spec.kv_heads,
             .head_dim = spec.head_dim,
-            .keys = static_cast<int>(options.context),
+            .keys = static_cast<int>(most_keys(options, 1)),
+            .streams = static_cast<bool>(options.stream),
             .rows = rows};
 }
 
@@ -46,6 +57,12 @@ inline std::int64_t device_pages(const EngineOptions& options) {
     return KvCache::pool_pages(options.pool, options.max_sequences) + 1;
 }
 
+// Positions of a sequence whose pages its table has at once.
+inline std::int64_t most_held(const ModelSpec& spec, const EngineOptions& options) {
+    return options.stream ? std::max(options.context, least_positions(spec, options))
+                          : options.context;
+}
+
 // What lies where. Of a plan there are shapes alone.
 struct DeviceTensors {
     // Activations. Rows are those of the largest pass or step, or those with logits for `last` and
@@ -59,7 +76,11 @@ struct DeviceTensors {
     Tensor up;              // [tokens, hidden]
     Tensor last;            // [rows, dim]                    what the LM head reads
     Tensor logits;          // [rows, vocab]
-    Tensor rope;            // [positions, rotary / 2, 2]
+    // [positions, rotary / 2, 2]; where sequences may stream [tokens, ...], of the rows of a pass.
+    Tensor rope;
+    Tensor rope_sinks;      // [views, tokens, rotary / 2, 2], of SinkViews::views
+    Tensor q_sinks;         // [tokens, q_dim]: what asks sinks
+    double* frequencies = nullptr;  // [rotary / 2], where sequences may stream
     double* nll = nullptr;  // [rows]
     std::uint64_t* not_finite = nullptr;  // [1], with check_nan: ops::NotFinite, packed
 
@@ -69,9 +90,13 @@ struct DeviceTensors {
         std::int32_t* first;  // [2 (sequences + 1)]: those of all parts, one after another
         std::int32_t* pages;  // [sequences, max_pages], circular tables
         std::int32_t* rows;   // [max_logits]: which rows get logits; targets
+        // Where sequences may stream: [sequences, 2] sinks and window of each, and [sequences,
+        // max_fronts] the pages of the sinks.
+        std::int32_t *streams, *fronts;
     };
-    Arrays pass, decode;  // of given tokens, and of the rows that are fed
-    int max_pages = 0;    // entries of a sequence's table
+    Arrays pass{}, decode{};  // of given tokens, and of the rows that are fed
+    int max_pages = 0;        // entries of a sequence's table
+    int max_fronts = 0;
     // Of each row that is fed, [sequences, 2]: pages from the first number on take the entry of the
     // page that is the second number before them (KvCache::Circle).
     std::int32_t* circles = nullptr;

@@ -18,8 +18,13 @@ namespace {
 using rows::Rows;
 
 Rows rows_of(const DeviceTensors& of) {
-    return {of.decode.positions, of.decode.pages, reinterpret_cast<int2*>(of.circles),
-            of.max_pages};
+    return {of.decode.positions,
+            of.decode.pages,
+            reinterpret_cast<int2*>(of.circles),
+            of.max_pages,
+            reinterpret_cast<int2*>(of.decode.streams),
+            of.decode.fronts,
+            of.max_fronts};
 }
 
 // For a row whose pages do not go round: no page is this far.
@@ -54,6 +59,7 @@ void Resident::prepare_rows() {
     const std::vector<std::int32_t> circles(2 * rows, kNoCircle);
     stream_.to_device(buffers_.circles, circles.data(), circles.size() * sizeof(std::int32_t),
                       &ledger_);
+    if (options_.stream) stream_.fill(to.streams, 0, 2 * rows * sizeof(std::int32_t));
     stream_.synchronize();
     prepare_programs();
     if (options_.graph) capture_steps();
@@ -148,7 +154,8 @@ void Resident::join(Slot index, std::int64_t position) {
     // All pages that were reserved for it, and how they go round: a step asks the host for nothing.
     const KvCache::TablePart part = cache_->table_part(slot.seq);
     send(to.pages + row * buffers_.max_pages + part.first, part.pages);
-    if (window_ > 0) {
+    if (options_.stream) send_stream(slot.seq, to, static_cast<int>(row));
+    if (window_ > 0 || options_.stream) {
         const KvCache::Circle circle = cache_->circle(slot.seq);
         const std::int32_t numbers[] = {
             circle.pages > 0 ? static_cast<std::int32_t>(circle.end) : kNoCircle,
@@ -201,7 +208,7 @@ void Resident::prepare_programs() {
         const ops::DeviceBatch batch =
             decode_batch(key_for(rows, options_.context, cuda::SampleKind::any));
         cuda::StepModel model = products_.step(batch, *cache_, buffers_.logits);
-        model.keys = static_cast<int>(options_.context);
+        model.keys = static_cast<int>(most_keys(options_, 1));
         if (!cuda::step_takes(model) || !step_turn_.take()) return;
         const std::size_t bytes =
             cuda::DeviceArena::padded(cuda::StepProgram::bytes(step_shape(spec_, options_, rows)));
@@ -271,6 +278,7 @@ ops::DeviceBatch Resident::decode_batch(const StepKey& key) const {
     batch.first = a.first;
     batch.pages = a.pages;
     batch.max_pages = buffers_.max_pages;
+    add_streams(batch, a, 0);
     return batch;
 }
 
@@ -282,6 +290,7 @@ void Resident::launch_forward(const StepKey& key) {
     const cuda::StepProgram* whole = program(key.rows);
     if (whole) {
         const Weights& w = weights_->weights;
+        rotations_of(part);
         cuda::embedding(ctx_, x, w.embedding, w.positions, part.batch);
         ctx_.scratch = buffers_.attention_scratch;
         whole->run(ctx_, part.batch);
@@ -334,9 +343,11 @@ void Resident::run_fed(const Pass& pass) {
                  "a row that is fed commits and draws again");
         fed[static_cast<std::size_t>(index)] = 1;
         const std::int32_t position = pass.seqs[i].position;
-        longest = std::max(longest, std::int64_t{position} + 1);
+        const Stream& stream = cache_->stream(slot.seq);
+        if (!stream) longest = std::max(longest, std::int64_t{position} + 1);
         for (MaskKeys& seen : masks_) {
-            seen.keys += ops::visible_keys(seen.mask, position, position + 1).count();
+            seen.keys +=
+                ops::visible_keys(streamed(seen.mask, stream), position, position + 1).count();
         }
     }
     compact([&](const DeviceSlot& slot) {

@@ -31,11 +31,12 @@ Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const Dev
       spec_(model_->spec),
       layers_(spec_.layer_specs()),
       kv_memory_("KV cache", KvCache::bytes(spec_, device_pages(options), *options.kv_type)),
-      products_(spec_, *weights_, buffers_),
+      products_(spec_, options, *weights_, buffers_),
       sampler_(stream_, row_bucket(options.max_sequences), static_cast<int>(options.context)),
       timeline_(DeviceBuffers::most_stages(spec_)) {
     cache_ = std::make_unique<KvCache>(spec_, device_pages(options), options.max_sequences,
-                                       options.context, *options.kv_type, kv_memory_.data());
+                                       most_held(spec_, options), *options.kv_type,
+                                       kv_memory_.data());
     buffers_.take(*model_, options);
     if (options.check_nan) stream_.fill(buffers_.not_finite, 0xff, sizeof *buffers_.not_finite);
     ctx_.cuda = &stream_;
@@ -49,19 +50,23 @@ Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const Dev
     const auto pages = static_cast<std::size_t>(buffers_.max_pages);
     staging_ = Staging(3 * static_cast<std::size_t>(options.max_batch) + 2 * (sequences + 1) +
                        sequences * pages + static_cast<std::size_t>(options.max_logits) +
-                       sequences * (pages + 4));
+                       sequences * (pages + 4) +
+                       2 * sequences * (2 + static_cast<std::size_t>(buffers_.max_fronts)));
     // Pages that were never written hold no NaN: a masked key may be multiplied with zero.
     stream_.fill(kv_memory_.data(), 0, kv_memory_.size());
     cuda::attention_prepare_scratch(stream_, buffers_.attention_scratch, decode_rows(options),
                                     spec_.heads);
     if (spec_.rope.rotary > 0) {  // the same in all layers: device_takes()
         const RopeFrequencies rope = rope_frequencies(spec_.rope);
-        // In the room of qkv, where nothing is yet: a row of it has at least as many bytes.
+        rope_magnitude_ = rope.magnitude;
+        // Where no rows are made later, in the room of qkv, where nothing is yet: a row of it has at
+        // least as many bytes.
         const std::size_t bytes = rope.inv_freq.size() * sizeof(double);
         MR_CHECK(bytes <= buffers_.qkv.bytes(), "the frequencies of a head fit into a row");
-        stream_.to_device(buffers_.qkv.data, rope.inv_freq.data(), bytes, &ledger_);
-        cuda::rope_table(ctx_, buffers_.rope, static_cast<const double*>(buffers_.qkv.data),
-                         rope.magnitude);
+        auto* to = buffers_.frequencies ? buffers_.frequencies
+                                        : static_cast<double*>(buffers_.qkv.data);
+        stream_.to_device(to, rope.inv_freq.data(), bytes, &ledger_);
+        if (!products_.rope_by_row()) cuda::rope_table(ctx_, buffers_.rope, to, rope.magnitude);
         stream_.synchronize();
     }
     prepare_rows();
@@ -166,7 +171,13 @@ void Resident::attention_in(const Part& part, int layer) {
         finish.k_norm = w.k_norm;
         finish.norm_eps = of.norm_eps;
     }
-    finish.rope = buffers_.rope;
+    finish.rope = products_.rope(part.first, rows);
+    finish.rope_by_row = products_.rope_by_row();
+    finish.q_sinks = products_.q_sinks(layer, part.first, rows);
+    if (finish.q_sinks) {
+        const int view = products_.views().of_layer[static_cast<std::size_t>(layer)];
+        finish.rope_sinks = products_.rope_sinks(view, part.first, rows);
+    }
     cuda::qkv_finish(ctx_, finish, part.batch);
 }
 
@@ -209,9 +220,11 @@ void Resident::run(const Part& part) {
     const Weights& weights = weights_->weights;
     const std::int64_t rows = part.batch.tokens;
     const Tensor x = rows_as(buffers_.x, DType::f32, part.first, rows, spec_.dim);
+    rotations_of(part);
     cuda::embedding(ctx_, x, weights.embedding, weights.positions, part.batch);
     check(embedding_stage(), x, part.first);
-    ops::DeviceBatch batch = part.batch;  // with the keys of the layer
+    ops::DeviceBatch batch = part.batch;    // with the keys of the layer
+    if (!part.few) batch.streams = nullptr;  // they all stream as the part says
     for (int i = 0; i < spec_.layers; ++i) {
         ctx_.layer = i;
         const LayerWeights& w = weights_of(i);
@@ -232,11 +245,13 @@ void Resident::run(const Part& part) {
         // Known of a step that is launched and not captured (decode_batch()): layers have masks of
         // their own.
         if (part.batch.total_keys > 0) batch.total_keys = keys_read(i);
-        const ops::AttentionMask mask = part.mask.value_or(of.mask);
+        const ops::AttentionMask mask = streamed(part.mask.value_or(of.mask), part.stream);
+        const Tensor q_sinks = products_.q_sinks(i, part.first, rows);
         if (part.few) {
-            cuda::attention_decode(ctx_, attn, q, cache_->layer(i), batch, mask, of.scale);
+            cuda::attention_decode(ctx_, attn, q, cache_->layer(i), batch, mask, of.scale, q_sinks);
         } else {
-            cuda::attention_prefill(ctx_, attn, q, cache_->layer(i), batch, mask, of.scale);
+            cuda::attention_prefill(ctx_, attn, q, cache_->layer(i), batch, mask, of.scale,
+                                    q_sinks);
         }
         ctx_.dependent_launch = options_.dependent_launch;
         const auto mlp_out = [&] {

@@ -7,12 +7,14 @@
 #include "model/cuda/device_resident.h"
 #include "model/not_finite.h"
 #include "ops/embedding/embedding_cuda.h"
+#include "ops/rope/rope_cuda.h"
 
 namespace mr::model {
 
 // The arrays of some items, from row `first_row` and sequence `first_seq` on.
 ops::DeviceBatch Resident::upload(const Pass& pass, std::span<const std::size_t> items,
-                                  std::int64_t first_row, int first_seq, std::int32_t* first) {
+                                  std::int64_t first_row, int first_seq, std::int32_t* first,
+                                  bool few) {
     const DeviceBuffers::Arrays& to = buffers_.pass;
     ops::DeviceBatch batch;
     batch.sequences = static_cast<int>(items.size());
@@ -23,7 +25,8 @@ ops::DeviceBatch Resident::upload(const Pass& pass, std::span<const std::size_t>
         const ops::BatchSeq& seq = pass.seqs[i];
         tokens += static_cast<std::size_t>(seq.count);
         batch.max_count = std::max(batch.max_count, seq.count);
-        batch.max_keys = std::max(batch.max_keys, seq.position + seq.count);
+        const bool streams = few && cache_->stream(pass.items[i]->seq);
+        batch.max_keys = std::max(batch.max_keys, streams ? 1 : seq.position + seq.count);
     }
     const auto send = [&](std::int32_t* device, std::size_t count, auto&& fill) {
         std::int32_t* const from = staging_.take(count);
@@ -68,14 +71,61 @@ ops::DeviceBatch Resident::upload(const Pass& pass, std::span<const std::size_t>
         const auto row = static_cast<std::ptrdiff_t>(first_seq) + static_cast<std::ptrdiff_t>(s);
         send(to.pages + row * buffers_.max_pages + entry, pages.size(),
              [&, pages = pages](std::int32_t* at) { std::copy(pages.begin(), pages.end(), at); });
+        if (options_.stream) send_stream(pass.items[items[s]]->seq, to, static_cast<int>(row));
     }
+    add_streams(batch, to, first_seq);
     return batch;
+}
+
+void Resident::send_stream(SeqId seq, const DeviceBuffers::Arrays& to, int row) {
+    const Stream& stream = cache_->stream(seq);
+    const auto count = static_cast<std::size_t>(KvCache::pages_for(stream.sinks));
+    std::int32_t* const from = staging_.take(2 + count);
+    from[0] = stream.sinks;
+    from[1] = stream.window;
+    stream_.to_device(to.streams + 2 * std::ptrdiff_t{row}, from, 2 * sizeof *from, &ledger_);
+    if (count == 0) return;
+    // Those that are still in the table have the entries of their numbers.
+    const std::span<const std::int32_t> front = cache_->front(seq), table = cache_->table(seq);
+    for (std::size_t i = 0; i < count; ++i) from[2 + i] = i < front.size() ? front[i] : table[i];
+    stream_.to_device(to.fronts + std::ptrdiff_t{row} * buffers_.max_fronts, from + 2,
+                      count * sizeof *from, &ledger_);
+}
+
+void Resident::add_streams(ops::DeviceBatch& batch, const DeviceBuffers::Arrays& from,
+                           int first) const {
+    if (!options_.stream) return;
+    batch.streams = from.streams + 2 * std::ptrdiff_t{first};
+    if (buffers_.max_fronts > 0) {
+        batch.fronts = from.fronts + std::ptrdiff_t{first} * buffers_.max_fronts;
+    }
+    batch.max_fronts = buffers_.max_fronts;
+    batch.max_sinks = options_.stream.sinks;
+    batch.max_window = options_.stream.window;
+}
+
+void Resident::rotations_of(const Part& part) {
+    if (!products_.rope_by_row() || !buffers_.rope) return;
+    const std::int64_t rows = part.batch.tokens;
+    cuda::RopeRows rope;
+    rope.rows = products_.rope(part.first, rows);
+    rope.inv_freq = buffers_.frequencies;
+    rope.magnitude = rope_magnitude_;
+    const SinkViews& views = products_.views();
+    for (std::size_t i = 0; i < std::max<std::size_t>(views.views.size(), 1); ++i) {
+        if (!views.views.empty()) {
+            rope.sinks = products_.rope_sinks(static_cast<int>(i), part.first, rows);
+            rope.window = views.views[i].window;
+        }
+        cuda::rope_rows(ctx_, rope, part.batch);
+    }
 }
 
 Tensor Resident::run_given(const Pass& pass) {
     staging_.begin();
     // Parts of one form and mask each: items in the decode form in groups of as many rows as
-    // attention's scratch was planned for; neighbours with the same mask go together.
+    // attention's scratch was planned for; neighbours with the same mask go together, and in the
+    // prompt form those that stream alike.
     std::vector<std::int64_t> row_of(pass.given);
     std::int64_t row = 0;
     int first_seq = 0;
@@ -87,7 +137,8 @@ Tensor Resident::run_given(const Pass& pass) {
         part.first = row;
         part.few = few;
         part.mask = pass.items[items.front()]->mask;
-        part.batch = upload(pass, items, row, first_seq, first);
+        part.batch = upload(pass, items, row, first_seq, first, few);
+        if (!few) part.stream = cache_->stream(pass.items[items.front()]->seq);
         for (const std::size_t i : items) {
             row_of[i] = row;
             row += pass.seqs[i].count;
@@ -103,8 +154,13 @@ Tensor Resident::run_given(const Pass& pass) {
             if (pass.items[i]->form != form) continue;
             const bool full =
                 form == Form::decode && rows + pass.seqs[i].count > decode_rows(options_);
+            const auto differs = [&](const BatchItem& first, const BatchItem& item) {
+                return first.mask != item.mask ||
+                       (form == Form::prompt &&
+                        cache_->stream(first.seq) != cache_->stream(item.seq));
+            };
             if (full ||
-                (!items.empty() && pass.items[items.front()]->mask != pass.items[i]->mask)) {
+                (!items.empty() && differs(*pass.items[items.front()], *pass.items[i]))) {
                 run_part(form == Form::decode);
                 rows = 0;
             }

@@ -19,9 +19,23 @@ Tensor rows_as(Tensor buffer, DType type, std::int64_t first, std::int64_t rows,
 class DeviceProducts {
   public:
     // All three outlive it; the buffers may be taken later.
-    DeviceProducts(const ModelSpec& spec, const DeviceWeights& weights,
-                   const DeviceBuffers& buffers)
-        : spec_(spec), layers_(spec.layer_specs()), weights_(weights), buffers_(buffers) {}
+    DeviceProducts(const ModelSpec& spec, const EngineOptions& options,
+                   const DeviceWeights& weights, const DeviceBuffers& buffers)
+        : spec_(spec),
+          layers_(spec.layer_specs()),
+          views_(sink_views(spec, options)),
+          by_row_(static_cast<bool>(options.stream)),
+          weights_(weights),
+          buffers_(buffers) {}
+
+    const SinkViews& views() const { return views_; }
+    // What rows [first, first + rows) are rotated by: a table of positions, or of those rows
+    // (rope_by_row()); and the rows for what asks sinks in a view.
+    bool rope_by_row() const { return by_row_; }
+    Tensor rope(std::int64_t first, std::int64_t rows) const;
+    Tensor rope_sinks(int view, std::int64_t first, std::int64_t rows) const;
+    // What asks the sinks of a layer, as q; none where sequences have no sinks.
+    Tensor q_sinks(int layer, std::int64_t first, std::int64_t rows) const;
 
     // Of rows [first, first + rows) of the activations. qkv: q, and k and v into the cache; `batch`
     // must outlive what is returned.
@@ -45,6 +59,8 @@ class DeviceProducts {
     }
     const ModelSpec& spec_;
     const std::vector<LayerSpec> layers_;
+    const SinkViews views_;
+    const bool by_row_;
     const DeviceWeights& weights_;
     const DeviceBuffers& buffers_;
 };

@@ -9,6 +9,29 @@ Tensor rows_as(Tensor buffer, DType type, std::int64_t first, std::int64_t rows,
     return {data, type, {rows, cols}};
 }
 
+Tensor DeviceProducts::rope(std::int64_t first, std::int64_t rows) const {
+    const Tensor& all = buffers_.rope;
+    if (!all || !by_row_) return all;
+    const std::int64_t pairs = all.dim(1);
+    return {static_cast<float*>(all.data) + first * pairs * 2, all.dtype, {rows, pairs, 2}};
+}
+
+Tensor DeviceProducts::rope_sinks(int view, std::int64_t first, std::int64_t rows) const {
+    const Tensor& all = buffers_.rope_sinks;
+    const std::int64_t pairs = all.dim(2);
+    return {static_cast<float*>(all.data) + (view * all.dim(1) + first) * pairs * 2,
+            all.dtype,
+            {rows, pairs, 2}};
+}
+
+Tensor DeviceProducts::q_sinks(int i, std::int64_t first, std::int64_t rows) const {
+    if (views_.of_layer.empty() || views_.of_layer[static_cast<std::size_t>(i)] < 0) return {};
+    Tensor q = rows_as(buffers_.q_sinks, cuda::compute_type(layer(i).o.dtype), first, rows,
+                       spec_.q_dim());
+    q.shape = {rows, spec_.heads, spec_.head_dim};
+    return q;
+}
+
 cuda::LinearIn DeviceProducts::qkv(const ops::DeviceBatch& batch, std::int64_t first, int i,
                                    const ops::PagedKv& kv) const {
     const LayerWeights& w = layer(i);
@@ -22,7 +45,13 @@ cuda::LinearIn DeviceProducts::qkv(const ops::DeviceBatch& batch, std::int64_t f
     in.w = joined.qkv;
     in.bias = joined.qkv_bias;
     in.finish = cuda::Finish::qkv;
-    in.qkv = {q, kv, buffers_.rope, layer_spec(i).rope.rotary, spec_.heads};
+    in.qkv = {q, kv, rope(first, rows), layer_spec(i).rope.rotary, spec_.heads};
+    in.qkv.rope_by_row = by_row_;
+    in.qkv.q_sinks = q_sinks(i, first, rows);
+    if (in.qkv.q_sinks) {
+        in.qkv.rope_sinks =
+            rope_sinks(views_.of_layer[static_cast<std::size_t>(i)], first, rows);
+    }
     in.batch = &batch;
     in.name = "qkv";
     return in;
@@ -93,6 +122,8 @@ cuda::StepModel DeviceProducts::step(const ops::DeviceBatch& batch, KvCache& cac
     model.q = rows_as(buffers_.q, compute, 0, rows, spec_.q_dim());
     model.attn = rows_as(buffers_.attn, compute, 0, rows, spec_.q_dim());
     model.q.shape = model.attn.shape = {rows, spec_.heads, spec_.head_dim};
+    model.q_sinks = q_sinks(0, 0, rows);  // all layers share a mask, and so a view
+    model.streams = by_row_;
     model.parallel = spec_.residual == Residual::parallel;
     // All layers' (step_takes_layer).
     model.mask = layers_.front().mask;

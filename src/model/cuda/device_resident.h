@@ -93,6 +93,7 @@ class Resident final : public Engine {
         std::int64_t first = 0;
         bool few = true;                           // the decode form
         std::optional<ops::AttentionMask> mask{};  // of all its items; none: what the layers say
+        Stream stream{};  // of all its items, in the prompt form
     };
     // A slot, and where its newest draws are: in which row of the sampler, under which number.
     struct DeviceSlot {
@@ -125,8 +126,13 @@ class Resident final : public Engine {
 
     // Given tokens.
     ops::DeviceBatch upload(const Pass& pass, std::span<const std::size_t> items,
-                            std::int64_t first_row, int first_seq, std::int32_t* first);
+                            std::int64_t first_row, int first_seq, std::int32_t* first, bool few);
     Tensor run_given(const Pass& pass);
+    // Where sequences may stream: how this one does, to row `row` of the arrays; the batch of rows
+    // from `first` on; and what its rows are rotated by.
+    void send_stream(SeqId seq, const DeviceBuffers::Arrays& to, int row);
+    void add_streams(ops::DeviceBatch& batch, const DeviceBuffers::Arrays& from, int first) const;
+    void rotations_of(const Part& part);
     void run(const Part& part);
     void attention_in(const Part& part, int layer);
     void mlp_in(const Part& part, int layer);
@@ -206,6 +212,7 @@ class Resident final : public Engine {
     std::vector<DeviceSlot> slots_;
     std::vector<Slot> rows_;  // who sits in which row of the step
     std::int32_t spare_ = 0;  // the page of rows that sleep
+    double rope_magnitude_ = 1;
     std::map<StepKey, Captured> graphs_;
     // The same with stamps: the last one alone, since all share the timeline.
     std::optional<std::pair<StepKey, Captured>> watched_step_;

@@ -16,6 +16,10 @@ struct Rows {
     std::int32_t* pages;      // [rows, max_pages]
     int2* circles;            // [rows]
     int max_pages;
+    // Where sequences may stream; null: none does.
+    int2* streams;         // [rows]
+    std::int32_t* fronts;  // [rows, max_fronts], or none
+    int max_fronts;
 };
 
 inline __global__ void advance_kernel(const Rows rows, const cuda::SampleRow* sample, int count) {
@@ -43,14 +47,21 @@ inline __global__ void leave_kernel(const Rows rows, int hole, int last, std::in
              i += static_cast<int>(blockDim.x)) {
             to[i] = from[i];
         }
+        for (int i = static_cast<int>(threadIdx.x); i < rows.max_fronts;
+             i += static_cast<int>(blockDim.x)) {
+            rows.fronts[static_cast<std::int64_t>(hole) * rows.max_fronts + i] =
+                rows.fronts[static_cast<std::int64_t>(last) * rows.max_fronts + i];
+        }
         if (threadIdx.x == 0) {
             rows.positions[hole] = rows.positions[last];
             rows.circles[hole] = rows.circles[last];
+            if (rows.streams) rows.streams[hole] = rows.streams[last];
         }
     }
     __syncthreads();
     if (threadIdx.x == 0) {
         rows.positions[last] = 0;
+        if (rows.streams) rows.streams[last] = int2{0, 0};
         from[0] = spare;
     }
 }

@@ -21,6 +21,15 @@ struct DeviceBatch {
     const std::int32_t* first = nullptr;      // [sequences + 1]
     const std::int32_t* pages = nullptr;      // [sequences, max_pages], as ops::BatchSeq::pages
     int max_pages = 0;                        // entries of a table, a power of two
+
+    // Sequences that stream: [sequences, 2] sinks and window of each, 0 and 0 of one that does not;
+    // none: no sequence streams. max_keys counts the others alone.
+    const std::int32_t* streams = nullptr;
+    // [sequences, max_fronts] pages of the positions below the sinks: their entries in `pages` may
+    // have been taken by later ones. None: the entries in `pages`.
+    const std::int32_t* fronts = nullptr;
+    int max_fronts = 0;
+    int max_sinks = 0, max_window = 0;  // no sequence has more
 };
 
 }  // namespace mr::ops

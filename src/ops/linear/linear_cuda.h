@@ -39,6 +39,10 @@ struct QkvOut {
     Tensor rope;      // f32 [positions, rotary / 2, 2], cos and sin; none: nothing turns
     int rotary = 0;   // the first elements of a head are rotated, in pairs (2i, 2i + 1)
     int heads = 0;    // of q; kv and head_dim say the rest
+    // The rows of `rope` are those of the batch, whatever their positions.
+    bool rope_by_row = false;
+    // What asks sinks, as q: rotated by rope_sinks, by row; or none.
+    Tensor q_sinks = {}, rope_sinks = {};
 };
 
 struct LinearIn {

@@ -54,14 +54,19 @@ __device__ __forceinline__ int2 place_of(const Params& p, int token) {
     return {position, p.pages[static_cast<std::int64_t>(p.sequence[at]) * p.max_pages +
                               ops::table_entry(position / p.page_tokens, p.max_pages)]};
 }
+// The row of p.rope for a token of the pass.
+__device__ __forceinline__ int rope_row(const Params& p, int position, int token) {
+    return p.rope_by_row ? p.first_row + token : position;
+}
 
 // The rotation of rows `row` and the next one at `position`; only for rows that are rotated.
 __device__ __forceinline__ bool is_rotated(const Params& p, int row) {
     return row < (p.heads + p.kv_heads) * p.head_dim && row % p.head_dim < p.rotary;
 }
-__device__ __forceinline__ float2 rotation_of(const Params& p, int row, int position) {
+__device__ __forceinline__ float2 rotation_of(const Params& p, const float* rope, int row,
+                                              int rope_row) {
     return *reinterpret_cast<const float2*>(
-        p.rope + (static_cast<std::int64_t>(position) * (p.rotary / 2) + row % p.head_dim / 2) * 2);
+        rope + (static_cast<std::int64_t>(rope_row) * (p.rotary / 2) + row % p.head_dim / 2) * 2);
 }
 // Where row `row` of k or v (q's rows come first) lies in the cache, in elements.
 struct CachePlace {
@@ -84,8 +89,17 @@ template <typename T>
 __device__ __forceinline__ void finish_pair(const Params& p, int2 where, int row, int token,
                                             float a, float b, float2 rotation) {
     if (p.bias) a += p.bias[row], b += p.bias[row + 1];
-    if (is_rotated(p, row)) rotate_pair(a, b, rotation);
     const int q_dim = p.heads * p.head_dim;
+    if (p.q_sinks && row < q_dim) {
+        float c = a, d = b;
+        if (is_rotated(p, row)) {
+            rotate_pair(c, d, rotation_of(p, p.rope_sinks, row, p.first_row + token));
+        }
+        const std::int64_t at = static_cast<std::int64_t>(token) * q_dim + row;
+        put<T>(p.q_sinks, at, c, p.q_f32);
+        put<T>(p.q_sinks, at + 1, d, p.q_f32);
+    }
+    if (is_rotated(p, row)) rotate_pair(a, b, rotation);
     if (row < q_dim) {
         const std::int64_t at = static_cast<std::int64_t>(token) * q_dim + row;
         put<T>(p.q, at, a, p.q_f32);
@@ -100,7 +114,9 @@ __device__ __forceinline__ void finish_pair(const Params& p, int2 where, int row
 template <typename T>
 __device__ void finish_pair(const Params& p, int2 where, int row, int token, float a, float b) {
     finish_pair<T>(p, where, row, token, a, b,
-                   is_rotated(p, row) ? rotation_of(p, row, where.x) : float2{});
+                   is_rotated(p, row)
+                       ? rotation_of(p, p.rope, row, rope_row(p, where.x, token))
+                       : float2{});
 }
 
 // One result of Finish::store, add or activate; `before`: what it is added to.

@@ -22,6 +22,8 @@ struct Params {
     void* keys;
     void* values;
     const float* rope;
+    void* q_sinks;            // null: there is none
+    const float* rope_sinks;  // by row
     const std::int32_t *positions, *sequence, *pages;
 
     std::int64_t k;
@@ -34,6 +36,7 @@ struct Params {
     int heads, kv_heads, head_dim, rotary, page_tokens, max_pages;
     float eps;
     bool out_f32, q_f32;
+    bool rope_by_row;
     ops::NormKind norm;
     Finish finish;
     ops::Activation activation;
@@ -67,9 +70,10 @@ inline Params pass_of(const Params& all, int first, int rows) {
         p.out = static_cast<std::byte*>(all.out) +
                 std::int64_t{first} * all.out_cols * (all.out_f32 ? 4 : 2);
     }
-    if (p.q) {
-        p.q = static_cast<std::byte*>(all.q) +
-              std::int64_t{first} * all.heads * all.head_dim * (all.q_f32 ? 4 : 2);
+    for (void** q : {&p.q, &p.q_sinks}) {
+        if (!*q) continue;
+        *q = static_cast<std::byte*>(*q) +
+             std::int64_t{first} * all.heads * all.head_dim * (all.q_f32 ? 4 : 2);
     }
     return p;
 }

@@ -146,9 +146,14 @@ __device__ __forceinline__ void finish_stage(const Params& p, const int2* where,
         for (int i = 0; i < 4; ++i) {
             const int token = lane / 8 + 4 * i;
             v[i] = *reinterpret_cast<const float2*>(stage + token * kStride + 2 * (lane % 8));
-            place[i] = first + token < p.rows ? where[token] : int2{};
+            place[i] = int2{};
             rotation[i] = float2{};
-            if (is_rotated(p, row)) rotation[i] = rotation_of(p, row, place[i].x);
+            if (first + token >= p.rows) continue;
+            place[i] = where[token];
+            if (is_rotated(p, row)) {
+                rotation[i] =
+                    rotation_of(p, p.rope, row, rope_row(p, place[i].x, first + token));
+            }
         }
 #pragma unroll
         for (int i = 0; i < 4; ++i) {

@@ -27,13 +27,53 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
+struct RowArgs {
+    float2 *rows, *sinks;  // [tokens, pairs]; sinks: may be null
+    const double* inv_freq;
+    double magnitude;
+    const std::int32_t *positions, *sequence;
+    const int2* streams;  // null: no sequence streams
+    int tokens, pairs, window;
+    Stamp* stamp;
+};
+
+__global__ void __launch_bounds__(kThreads) fill_rows(const RowArgs a) {
+    wait_for_previous();
+    const StageClock clock(a.stamp);
+    let_next_start();
+    const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+    if (i >= a.tokens * a.pairs) return;
+    const int token = i / a.pairs, pair = i % a.pairs;
+    const int position = a.positions[token];
+    const double frequency = a.inv_freq[pair];
+    const auto rotation = [&](int at) {
+        double sine, cosine;
+        sincos(static_cast<double>(at) * frequency, &sine, &cosine);
+        return make_float2(static_cast<float>(cosine * a.magnitude),
+                           static_cast<float>(sine * a.magnitude));
+    };
+    const float2 own = rotation(position);
+    a.rows[i] = own;
+    if (!a.sinks) return;
+    const int2 stream = a.streams ? a.streams[a.sequence[token]] : int2{0, 0};
+    int at = position;
+    if (stream.y > 0) {
+        const int window = a.window > 0 ? min(a.window, stream.y) : stream.y;
+        at = min(position, stream.x + window - 1);
+    }
+    a.sinks[i] = at == position ? own : rotation(at);
+}
+
 struct Args {
     void* q_out;
     DType q_type;
     const void* qkv;
     const float *bias, *q_norm, *k_norm;
     float eps;
-    const float2* rope;  // [positions, pairs]
+    const float2* rope;  // [positions, pairs], or [tokens, pairs]
+    bool rope_by_row;
+    void* q_sinks;             // null: there is none
+    const float2* rope_sinks;  // [tokens, pairs]
     int heads, pairs;
     KvPlace kv;
     Stamp* stamp;
@@ -116,15 +156,32 @@ __global__ void __launch_bounds__(kThreads) finish_qkv(const Args a) {
             for (int i = 0; i < 4; ++i) v[k][i] = normed(v[k][i], stats, w[i], 0.0f);
         }
     }
-    if (a.rope && !is_v) {
-        const float2* rotations =
-            a.rope + static_cast<std::int64_t>(a.kv.positions[token]) * a.pairs;
+    const auto rotate = [&](float(&x)[kHeadChunks][4], const float2* rotations) {
 #pragma unroll
         for (int k = 0; k < kHeadChunks; ++k) {
             const int pair = (lane + 32 * k) * 2;
-            if (pair < a.pairs) rotate_pair(v[k][0], v[k][1], rotations[pair]);
-            if (pair + 1 < a.pairs) rotate_pair(v[k][2], v[k][3], rotations[pair + 1]);
+            if (pair < a.pairs) rotate_pair(x[k][0], x[k][1], rotations[pair]);
+            if (pair + 1 < a.pairs) rotate_pair(x[k][2], x[k][3], rotations[pair + 1]);
         }
+    };
+    if (a.q_sinks && is_q) {
+        float x[kHeadChunks][4];
+#pragma unroll
+        for (int k = 0; k < kHeadChunks; ++k) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) x[k][i] = v[k][i];
+        }
+        if (a.rope) rotate(x, a.rope_sinks + static_cast<std::int64_t>(token) * a.pairs);
+        const std::int64_t to = (static_cast<std::int64_t>(token) * a.heads + head) * dim;
+#pragma unroll
+        for (int k = 0; k < kHeadChunks; ++k) {
+            const int col = (lane + 32 * k) * 4;
+            if (col < dim) store_as<kFours>(a.q_type, a.q_sinks, to + col, dim - col, x[k]);
+        }
+    }
+    if (a.rope && !is_v) {
+        const std::int64_t row = a.rope_by_row ? token : a.kv.positions[token];
+        rotate(v, a.rope + row * a.pairs);
     }
     std::int64_t at;
     void* to;
@@ -161,6 +218,37 @@ void rope_table(const Context& ctx, Tensor table, const double* inv_freq, double
            static_cast<int>(table.dim(1)), stamp);
 }
 
+void rope_rows(const Context& ctx, const RopeRows& rope, const ops::DeviceBatch& batch) {
+    MR_CHECK(ctx.cuda, "the context has a stream");
+    const Tensor& rows = rope.rows;
+    MR_CHECK(rows.dtype == DType::f32 && rows.shape.rank == 3 && rows.dim(2) == 2 &&
+                 rows.dim(0) >= batch.tokens && rope.inv_freq,
+             "the rows are f32 [tokens, rotary/2, 2]");
+    MR_CHECK(!rope.sinks || (rope.sinks.shape == rows.shape && rope.sinks.dtype == rows.dtype),
+             "those for sinks are as many");
+    MR_CHECK(batch.positions && (!batch.streams || batch.sequence), "the batch is on the device");
+    const std::int64_t count = batch.tokens * rows.dim(1);
+    if (count == 0) return;
+    const auto tables = static_cast<std::uint64_t>(rope.sinks ? 2 : 1);
+    Stamp* stamp = account(ctx, OpKind::rope, "rope rows",
+                           {1, static_cast<std::uint64_t>(rows.dim(1)) * 8,
+                            tables * static_cast<std::uint64_t>(count) * 8,
+                            tables * 5 * static_cast<std::uint64_t>(count), 0});
+    const RowArgs args{static_cast<float2*>(rows.data),
+                       static_cast<float2*>(rope.sinks.data),
+                       rope.inv_freq,
+                       rope.magnitude,
+                       batch.positions,
+                       batch.sequence,
+                       reinterpret_cast<const int2*>(batch.streams),
+                       batch.tokens,
+                       static_cast<int>(rows.dim(1)),
+                       rope.window,
+                       stamp};
+    launch(ctx, dim3(static_cast<unsigned>((count + kThreads - 1) / kThreads)), dim3(kThreads), 0,
+           fill_rows, args);
+}
+
 void qkv_finish(const Context& ctx, const QkvFinish& f, const ops::DeviceBatch& batch) {
     MR_CHECK(ctx.cuda, "the context has a stream");
     MR_CHECK(f.q_out && f.q_out.shape.rank == 3 && f.q_out.dim(0) == batch.tokens,
@@ -185,6 +273,9 @@ void qkv_finish(const Context& ctx, const QkvFinish& f, const ops::DeviceBatch& 
     MR_CHECK(!f.rope || (f.rope.dtype == DType::f32 && f.rope.shape.rank == 3 &&
                          f.rope.dim(2) == 2 && 2 * f.rope.dim(1) <= dim),
              "the rope table is f32 [positions, rotary/2, 2], rotary at most head_dim");
+    MR_CHECK(!f.q_sinks || (f.q_sinks.shape == f.q_out.shape && f.q_sinks.dtype == f.q_out.dtype &&
+                            (!f.rope || (f.rope_sinks && f.rope_sinks.dim(1) == f.rope.dim(1)))),
+             "what asks the sinks is as q_out, with rotations of its own");
     MR_CHECK(batch.positions && batch.sequence && batch.pages, "the batch lies on the device");
     MR_CHECK(batch.max_pages > 0 && (batch.max_pages & (batch.max_pages - 1)) == 0,
              "a page table has a power of two of entries");
@@ -213,12 +304,16 @@ void qkv_finish(const Context& ctx, const QkvFinish& f, const ops::DeviceBatch& 
                     floats(f.k_norm),
                     f.norm_eps,
                     static_cast<const float2*>(f.rope.data),
+                    f.rope_by_row,
+                    f.q_sinks.data,
+                    static_cast<const float2*>(f.rope_sinks.data),
                     static_cast<int>(heads),
                     pairs,
                     kv_place(f.kv, batch),
                     stamp};
     bool fours = true;
-    for (const Tensor& t : {f.q_out, f.kv.keys, f.kv.values, f.qkv, f.bias, f.q_norm, f.k_norm}) {
+    for (const Tensor& t :
+         {f.q_out, f.q_sinks, f.kv.keys, f.kv.values, f.qkv, f.bias, f.q_norm, f.k_norm}) {
         fours = fours && in_fours(t.data, dim);
     }
     constexpr int kWarps = kThreads / 32;

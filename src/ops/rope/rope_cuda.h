@@ -17,6 +17,18 @@ namespace mr::cuda {
 // inv_freq f64 [rotary/2] in device memory.
 void rope_table(const Context& ctx, Tensor table, const double* inv_freq, double magnitude);
 
+// The rows of such a table for the positions of a batch alone, where there is none for all: no
+// position is too far. rows f32 [tokens, rotary/2, 2], row t that of token t.
+// `sinks`, as rows: for what asks the sinks of the token's sequence, at its position or at that
+// just behind sinks and window, if that is before it; `window` is the layers' own, 0: none.
+struct RopeRows {
+    Tensor rows, sinks = {};
+    const double* inv_freq = nullptr;
+    double magnitude = 1;
+    int window = 0;
+};
+void rope_rows(const Context& ctx, const RopeRows& rope, const ops::DeviceBatch& batch);
+
 struct QkvFinish {
     Tensor q_out;     // [tokens, heads, head_dim] f32, f16 or bf16
     ops::PagedKv kv;  // of one layer, f32, f16 or bf16
@@ -26,6 +38,8 @@ struct QkvFinish {
     Tensor k_norm;
     float norm_eps = 1e-5f;
     Tensor rope;  // rope_table()'s, or none: nothing is rotated
+    bool rope_by_row = false;               // rope_rows()'s
+    Tensor q_sinks = {}, rope_sinks = {};  // q_out rotated by rope_sinks, by row; or none
 };
 // q_out = rotated q of each token; its k (rotated) and v go to the pages at its position. f32 in
 // between. head_dim <= 256. Rows whose sequence or page is negative leave the cache as it is.

@@ -111,10 +111,10 @@ struct Words {
     explicit Words(const StepShape& shape) {
         const std::int64_t q_dim = shape.heads * shape.head_dim;
         qkv = x + shape.dim;
-        attn = qkv + (q_dim + 2 * shape.kv_heads * shape.head_dim) / 2;
+        attn = qkv + ((shape.streams ? 2 : 1) * q_dim + 2 * shape.kv_heads * shape.head_dim) / 2;
         up = attn + q_dim / 2;
         part = up + shape.hidden / 2;
-        all = part + shape.heads * attn::parts_of(shape.keys) * (shape.head_dim + 2);
+        all = part + shape.heads * shape.parts() * (shape.head_dim + 2);
     }
     std::int64_t x = 0, qkv, attn, up, part, all;  // where each begins
 };
@@ -150,6 +150,7 @@ StepShape shape_of(const StepModel& model) {
             .kv_heads = layer.kv.kv_heads(),
             .head_dim = layer.kv.head_dim(),
             .keys = model.keys,
+            .streams = model.streams,
             .rows = static_cast<int>(layer.qkv.x.rows())};
 }
 
@@ -286,6 +287,10 @@ bool step_takes(const StepModel& model) {
     return fit.stages >= 3;
 }
 
+int StepShape::parts() const {
+    return attn::parts_of(keys, streams ? attn::kAllShort : attn::kShortParts);
+}
+
 std::size_t StepProgram::bytes(const StepShape& shape) {
     const std::size_t words =
         shape.rows == 1 ? static_cast<std::size_t>(step::Words(shape).all) * sizeof(Word) : 0;
@@ -358,7 +363,8 @@ void StepProgram::run(const Context& ctx, const ops::DeviceBatch& batch) const {
         },
         [&](int layer, const ops::PagedKv& kv) {
             decode =
-                attn::decode_of(ctx, model_.attn, model_.q, kv, batch, model_.mask, model_.scale);
+                attn::decode_of(ctx, model_.attn, model_.q, kv, batch, model_.mask, model_.scale,
+                                model_.q_sinks);
             stamped(OpKind::attention, "attention", layer, decode.work);
         });
     args.attention = decode.args;
@@ -372,7 +378,8 @@ void StepProgram::run(const Context& ctx, const ops::DeviceBatch& batch) const {
         args.x_words = reinterpret_cast<Word*>(memory_.data() + kBarrierBytes +
                                                phase_bytes(static_cast<int>(model_.layers.size())));
         args.part_words = reinterpret_cast<Word*>(part_words_);
-        args.most_parts = attn::parts_of(model_.keys);
+        args.most_parts = shape_of(model_).parts();
+        MR_CHECK(decode.args.max_parts <= args.most_parts, "a program has room for every part");
     }
     const Start how{blocks_, first.kv.head_dim(), words_, shared_bytes_};
     with_ring(first.qkv.w.dtype,

@@ -40,9 +40,11 @@ struct StepModel {
     LinearIn head = {};     // w none: the caller computes it
     bool parallel = false;  // `up` reads the input of `qkv`, not the result of `out`
     Tensor q, attn;         // [rows, heads, head_dim]
+    Tensor q_sinks = {};    // as q, where sequences stream with sinks: what asks those
+    bool streams = false;   // sequences may stream
     ops::AttentionMask mask;
     float scale = 0;
-    int keys = 0;  // the most that a sequence may have
+    int keys = 0;  // the most that a sequence may have, or the numbers that one of a stream needs
 };
 
 // Whether there is a kernel for this model on this device: products of one type, attention on
@@ -69,8 +71,10 @@ struct StepShape {
     int layers = 0;
     std::int64_t dim = 0, hidden = 0;
     std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
-    int keys = 0;  // of a sequence, at most
+    int keys = 0;          // of a sequence, at most
+    bool streams = false;  // StepModel::streams
     int rows = 1;
+    int parts() const;
 };
 
 // Everything about a step of a given number of rows but the lengths of its sequences.

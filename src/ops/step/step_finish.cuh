@@ -40,6 +40,7 @@ struct HeldFinish {
     float residual = 0;
     float2 bias{0, 0};
     float2 rotation{1, 0};
+    float2 rotation_sinks{1, 0};
     unsigned* cache = nullptr;  // keys and values: where the pair goes as well
     bool rotated = false;
 };
@@ -55,7 +56,13 @@ __device__ __forceinline__ HeldFinish held_finish(const Results& results, int ro
     }
     if (p.finish == Finish::qkv) {
         held.rotated = small::is_rotated(p, row);
-        if (held.rotated) held.rotation = small::rotation_of(p, row, where.x);
+        if (held.rotated) {
+            held.rotation =
+                small::rotation_of(p, p.rope, row, small::rope_row(p, where.x, 0));
+            if (p.q_sinks && row < p.heads * p.head_dim) {
+                held.rotation_sinks = small::rotation_of(p, p.rope_sinks, row, p.first_row);
+            }
+        }
         if (row >= p.heads * p.head_dim) {
             const small::CachePlace to = small::cache_place(p, where, row);
             held.cache = reinterpret_cast<unsigned*>(static_cast<T*>(to.cache) + to.at);
@@ -106,8 +113,13 @@ __device__ __forceinline__ void send_tiles(const Results& results, const float* 
                 a = b;
                 b = first;
             }
-        } else if (held.rotated) {
-            rotate_pair(a, b, held.rotation);
+        } else {
+            if (p.finish == Finish::qkv && p.q_sinks && row < p.heads * p.head_dim) {
+                float c = a, d = b;
+                if (held.rotated) rotate_pair(c, d, held.rotation_sinks);
+                send(out + (p.n + row) / 2, pack<T>(c, d), tag);  // behind q, k and v
+            }
+            if (held.rotated) rotate_pair(a, b, held.rotation);
         }
         if (gate) {
             float up_a = add_warps(at + kTileRows / 2, kTileRows);

@@ -77,7 +77,8 @@ struct AttendShared {
 
 // The links of one layer's attention.
 struct TaggedLink {
-    const Word* qkv;  // a word for two numbers: q, then the newest key, then its value
+    // A word for two numbers: q, then the newest key, then its value, then what asks the sinks.
+    const Word* qkv;
     unsigned qkv_tag;
     Word* out;         // likewise
     Word* part_words;  // [heads, most_parts, head_dim + 2]: greatest score, sum of weights, sums
@@ -102,6 +103,22 @@ struct TaggedLink {
         }
         team.sync();
         stamp_begin(stamp);
+    }
+    // What asks the sinks, where q was.
+    template <typename T, int D, typename Team>
+    __device__ __forceinline__ void receive_sinks(const attn::Args& a, const attn::Tile& t,
+                                                  int kv_head, Team team) const {
+        if (!a.q_sinks) return;
+        team.sync();
+        constexpr int kPieces = D / 4;
+        const int begin = (a.heads + 2 * a.kv_heads) * D;
+        for (int i = team.thread(); i < t.rows * kPieces; i += attn::kDecodeThreads) {
+            const int row = i / kPieces, d = i % kPieces * 4;
+            const int at = begin + static_cast<int>(t.at(a, row, kv_head, D)) + d;
+            const uint4 v = cuda::receive(qkv + at / 2, qkv_tag);
+            *reinterpret_cast<uint2*>(static_cast<T*>(rows) + (2 + row) * D + d) = {v.x, v.z};
+        }
+        team.sync();
     }
     template <typename T, int D>
     __device__ __forceinline__ const T* key() const {

@@ -13,8 +13,9 @@ namespace {
 using attn::Args;
 
 Args checked(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
-             const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale) {
-    attn::check_call(ctx, out, q, kv, batch, mask, scale);
+             const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale,
+             Tensor q_sinks) {
+    attn::check_call(ctx, out, q, kv, batch, mask, scale, q_sinks);
     const int heads = static_cast<int>(q.dim(1));
     Args args{};
     args.out = out.data;
@@ -32,7 +33,20 @@ Args checked(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
     args.head_dim = kv.head_dim();
     args.row_tiles = (batch.max_count * args.group + attn::kTileRows - 1) / attn::kTileRows;
     args.mask = attn::for_kernels(mask);
-    args.scale = scale * 1.4426950408889634f;
+    args.scale = scale * attn::kLog2e;
+    args.q_sinks = q_sinks.data;
+    args.streams = reinterpret_cast<const int2*>(batch.streams);
+    args.fronts = batch.fronts;
+    args.max_fronts = batch.max_fronts;
+    args.shorts = attn::kShortParts;
+    if (batch.streams || args.mask.sinks > 0) {
+        // Sequences without a stream have their own numbers, the others those of a view.
+        args.shorts = attn::kAllShort;
+        const int sinks = std::max(batch.max_sinks, args.mask.sinks);
+        const int window = batch.streams ? batch.max_window : args.mask.window;
+        const int viewed = attn::view_keys(sinks, window, batch.max_count);
+        args.max_keys = batch.streams ? std::max(batch.max_keys, viewed) : viewed;
+    }
     return args;
 }
 
@@ -74,11 +88,28 @@ bool tensor_cores(DType q, DType cache) {
 
 }  // namespace
 
-std::size_t attention_scratch_bytes(int rows, int heads, int head_dim, int max_keys) {
-    const auto slots = static_cast<std::size_t>(rows) * static_cast<std::size_t>(heads);
-    const auto parts = static_cast<std::size_t>(attn::parts_of(max_keys));
+namespace {
+
+std::size_t scratch_of(std::size_t slots, int parts_, int head_dim) {
+    const auto parts = static_cast<std::size_t>(parts_);
     return counter_bytes(slots) + padded(slots * parts * sizeof(float2)) +
            padded(slots * parts * static_cast<std::size_t>(head_dim) * sizeof(float)) + 512;
+}
+
+}  // namespace
+
+std::size_t attention_scratch_bytes(int rows, int heads, int head_dim, int max_keys) {
+    return scratch_of(static_cast<std::size_t>(rows) * static_cast<std::size_t>(heads),
+                      attn::parts_of(max_keys), head_dim);
+}
+std::size_t attention_stream_scratch_bytes(int rows, int heads, int head_dim, int max_keys,
+                                           int sinks, int window, int prompt_rows) {
+    const int viewed = attn::view_keys(sinks, window, kDecodeRows);
+    const auto slots = static_cast<std::size_t>(rows) * static_cast<std::size_t>(heads);
+    const int parts = attn::parts_of(std::max(max_keys, viewed), attn::kAllShort);
+    const std::size_t sums = padded(static_cast<std::size_t>(prompt_rows) *
+                                    static_cast<std::size_t>(heads) * sizeof(float));
+    return std::max(scratch_of(slots, parts, head_dim), counter_bytes(slots) + sums + 512);
 }
 
 namespace {
@@ -106,17 +137,16 @@ void attention_prepare_scratch(const Stream& stream, std::span<std::byte> scratc
 
 attn::Decode attn::decode_of(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
                              const ops::DeviceBatch& batch, const ops::AttentionMask& mask,
-                             float scale) {
+                             float scale, Tensor q_sinks) {
     attn::Decode decode;
     Args& args = decode.args;
-    args = checked(ctx, out, q, kv, batch, mask, scale);
+    args = checked(ctx, out, q, kv, batch, mask, scale, q_sinks);
     if (batch.sequences == 0 || batch.tokens == 0) return decode;
     const int rows = static_cast<int>(attn::rows_of(batch));
     const auto slots = static_cast<std::size_t>(rows) * static_cast<std::size_t>(args.heads);
-    MR_CHECK(ctx.scratch.size() >=
-                 attention_scratch_bytes(rows, args.heads, args.head_dim, batch.max_keys),
+    args.max_parts = attn::parts_of(args.max_keys, args.shorts);
+    MR_CHECK(ctx.scratch.size() >= scratch_of(slots, args.max_parts, args.head_dim),
              "attention_decode is given attention_scratch_bytes()");
-    args.max_parts = attn::parts_of(batch.max_keys);
     std::byte* at = begin_of(ctx.scratch);
     args.counters = counters_in(ctx.scratch, slots);
     args.tops = reinterpret_cast<float2*>(at);
@@ -129,8 +159,9 @@ attn::Decode attn::decode_of(const Context& ctx, Tensor out, Tensor q, const ops
 }
 
 void attention_decode(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
-                      const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale) {
-    attn::Decode decode = attn::decode_of(ctx, out, q, kv, batch, mask, scale);
+                      const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale,
+                      Tensor q_sinks) {
+    attn::Decode decode = attn::decode_of(ctx, out, q, kv, batch, mask, scale, q_sinks);
     if (decode.tiles == 0) return;
     decode.args.stamp = account(ctx, OpKind::attention, "attention", decode.work);
     const bool on_tensor_cores = tensor_cores(q.dtype, kv.keys.dtype);
@@ -169,7 +200,7 @@ bool fits_hopper(const flash::Problem& p, const flash::PagedKeys& paged) {
 // The forwards for plain tensors read pages as well. False where they cannot.
 bool prefill_on_tensor_cores(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
                              const ops::DeviceBatch& batch, const ops::AttentionMask& mask,
-                             float scale, const Args& args) {
+                             float scale, const Args& args, float* lse) {
     const std::int64_t width = std::int64_t{args.heads} * args.head_dim;
     flash::Problem p;
     p.q = {q.data, width};
@@ -189,6 +220,7 @@ bool prefill_on_tensor_cores(const Context& ctx, Tensor out, Tensor q, const ops
     p.mask = flash::Mask(mask);
     p.scale = scale;
     p.dtype = q.dtype;
+    p.lse = lse;
     const flash::PagedKeys paged{batch.pages, batch.positions, batch.max_pages, kv.keys.dim(0)};
     if (ctx.resident_attention && this_gpu().sm == 90 && fits_hopper(p, paged)) {
         flash::forward_hopper(ctx, p, args.stamp, paged);
@@ -202,13 +234,27 @@ bool prefill_on_tensor_cores(const Context& ctx, Tensor out, Tensor q, const ops
 }  // namespace
 
 void attention_prefill(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
-                       const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale) {
-    Args args = checked(ctx, out, q, kv, batch, mask, scale);
+                       const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale,
+                       Tensor q_sinks) {
+    MR_CHECK(!batch.streams, "sequences of a prompt's pass all stream as the mask says");
+    Args args = checked(ctx, out, q, kv, batch, mask, scale, q_sinks);
     if (batch.sequences == 0 || batch.tokens == 0) return;
     args.stamp = account(ctx, OpKind::attention, "attention", work_of(q, kv, batch, mask));
-    if (tensor_cores(q.dtype, kv.keys.dtype) &&
-        prefill_on_tensor_cores(ctx, out, q, kv, batch, mask, scale, args)) {
-        return;
+    if (tensor_cores(q.dtype, kv.keys.dtype)) {
+        // Pages of sinks that lie apart, or are asked otherwise: the window first.
+        const bool apart = args.mask.sinks > 0 && (q_sinks || batch.fronts);
+        ops::AttentionMask near = mask;
+        float* lse = nullptr;
+        if (apart) {
+            near.sinks = 0;
+            MR_CHECK(ctx.scratch.size() >= q.shape.count() / q.dim(2) * sizeof(float) + 256,
+                     "attention_prefill with sinks apart is given a float for a row and head");
+            lse = reinterpret_cast<float*>(begin_of(ctx.scratch));
+        }
+        if (prefill_on_tensor_cores(ctx, out, q, kv, batch, near, scale, args, lse)) {
+            if (apart) attn::add_sinks(ctx, q.dtype, batch, args, lse, static_cast<int>(q.dim(0)));
+            return;
+        }
     }
     const std::int64_t y = std::int64_t{batch.sequences} * args.row_tiles;
     MR_CHECK(y <= 65535, "a batch has at most 65535 tiles of rows");
@@ -217,9 +263,10 @@ void attention_prefill(const Context& ctx, Tensor out, Tensor q, const ops::Page
 }
 
 void attention(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
-               const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale) {
+               const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale,
+               Tensor q_sinks) {
     (batch.max_count <= kDecodeRows ? attention_decode : attention_prefill)(ctx, out, q, kv, batch,
-                                                                            mask, scale);
+                                                                            mask, scale, q_sinks);
 }
 
 }  // namespace mr::cuda

@@ -38,25 +38,39 @@ class Stream;
 // For sequences with few rows, fastest with one: the keys are cut into parts that many blocks read
 // at once, and the last block to finish combines them. Correct for any number of rows.
 // ctx.scratch: attention_scratch_bytes(), prepared once, and attention's own from then on.
+//
+// `q_sinks`, as q: what asks sinks (ops::attention()). None: q. With sinks, or where sequences
+// stream (batch.streams), scratch is attention_stream_scratch_bytes().
 void attention_decode(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
-                      const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale);
+                      const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale,
+                      Tensor q_sinks = {});
 
 // For sequences with many rows: blocks of rows walk along the keys with a running softmax. Correct
 // for any number of rows. Needs no scratch. On tensor cores the forwards for plain tensors do it
 // (flash/dispatch.cuh): that for sm_90a up to head_dim 128, unless ctx.resident_attention is off,
 // else mma.sync for the sizes it has (mma_takes_pages()). Other sizes go without tensor cores.
+//
+// Sinks that have a q of their own, or pages apart (batch.fronts), are added to the rest by a
+// kernel that follows; their number and the window are the mask's. A float of scratch then for
+// every row and head.
 void attention_prefill(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
-                       const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale);
+                       const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale,
+                       Tensor q_sinks = {});
 
 // Decode form up to kDecodeRows rows a sequence (batch.max_count), prefill form beyond. A caller
 // that mixes long prompts and single tokens makes two sub-batches of them.
 inline constexpr int kDecodeRows = 64;
 void attention(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
-               const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale);
+               const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale,
+               Tensor q_sinks = {});
 
 // Scratch of the decode form for at most `rows` rows in a batch (min(tokens, sequences * max_count)
 // of it counts) over at most `max_keys` keys a sequence.
 std::size_t attention_scratch_bytes(int rows, int heads, int head_dim, int max_keys);
+// The same where sequences have at most so many sinks and such a window, and others max_keys; and
+// scratch of the prefill form for at most `prompt_rows`.
+std::size_t attention_stream_scratch_bytes(int rows, int heads, int head_dim, int max_keys,
+                                           int sinks, int window, int prompt_rows);
 // Zeroes the counters at the end of the scratch, once, before the first attention_decode; kernels
 // reset them to zero. Nothing else may write to that scratch from then on.
 void attention_prepare_scratch(const Stream& stream, std::span<std::byte> scratch, int rows,

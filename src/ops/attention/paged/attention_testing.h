@@ -189,7 +189,9 @@ class AttentionGpu : public GpuTest {
         return run;
     }
     void give_scratch(const Shapes& s, int rows, int max_keys) {
-        const std::size_t bytes = attention_scratch_bytes(rows, s.heads, s.dim, max_keys);
+        // With room for the parts of sinks.
+        const std::size_t bytes =
+            attention_stream_scratch_bytes(rows, s.heads, s.dim, max_keys + 1024, 0, 1, rows);
         ctx_.scratch = {memory_.array<std::byte>(bytes), bytes};
         stream_->fill(ctx_.scratch.data(), 0xff, bytes);
         attention_prepare_scratch(*stream_, ctx_.scratch, rows, s.heads);
@@ -200,7 +202,7 @@ class AttentionGpu : public GpuTest {
                        : form == Form::chosen ? attention
                                               : attention_prefill;
         ctx_.resident_attention = form != Form::steps;
-        f(ctx_, run.out, run.q, w.kv, run.batch, mask, scale > 0 ? scale : w.s.scale());
+        f(ctx_, run.out, run.q, w.kv, run.batch, mask, scale > 0 ? scale : w.s.scale(), {});
     }
     std::vector<float> compute(Form form, const World& w, const std::vector<Item>& items,
                                const AttentionMask& mask, int max_keys = 0, float scale = 0) {

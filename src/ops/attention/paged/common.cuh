@@ -15,6 +15,7 @@ namespace mr::cuda::attn {
 // head's group), tokens outermost.
 inline constexpr int kTileRows = 8;
 inline constexpr int kDecodeThreads = 128;
+inline constexpr float kLog2e = 1.4426950408889634f;
 
 struct Args {
     void* out;           // [tokens, heads, head_dim]
@@ -25,6 +26,13 @@ struct Args {
     const std::int32_t* positions;
     const std::int32_t* pages;  // [sequences, max_pages], circular (page_table.h)
     int max_pages, max_keys;
+    // Sinks (parts.h, view_lead): what asks them, as q; whose they are and how many, with the
+    // window; and their pages. Null: q; all have the mask's; the entries in `pages`.
+    const void* q_sinks;
+    const int2* streams;         // [sequences]
+    const std::int32_t* fronts;  // [sequences, max_fronts]
+    int max_fronts;
+    int shorts;  // parts_of()
     int heads, kv_heads, group, head_dim;
     int row_tiles;  // of a sequence of max_count rows
     ops::AttentionMask mask;
@@ -40,24 +48,8 @@ struct Args {
 
 struct KeyRange {
     int lo, hi;
-    // Whether a key is visible: in [lo, hi), or below hi one of the first `sinks`.
-    __device__ __forceinline__ bool holds(int key, int sinks) const {
-        return (key >= lo || key < sinks) && key < hi;
-    }
+    __device__ __forceinline__ bool holds(int key) const { return key >= lo && key < hi; }
 };
-
-// The keys that the query at `position` sees besides the sinks, of a sequence of `keys`.
-__device__ __forceinline__ KeyRange visible(const ops::AttentionMask& mask, int keys,
-                                            int position) {
-    return {seen_from(mask, position), seen_to(mask, keys, position)};
-}
-
-// The end of the visible keys of a part. `range` is what a tile of rows sees besides the sinks; a
-// part before it holds sinks.
-__device__ __forceinline__ int part_end(const Args& a, const KeyRange& range, int part) {
-    const int end = part_begin(part + 1);
-    return min(end, end <= range.lo ? a.mask.sinks : range.hi);
-}
 
 // The slots of a row's parts in its partial results: part p has slot p, and the parts of the sinks
 // are moved up next to the others by a multiple of four, so that no loop runs over the gap. Slots
@@ -79,6 +71,11 @@ struct Tile {
     KeyRange range;    // what any of the rows sees besides the sinks
     int begin, end;    // the parts it touches
     int ahead;         // parts of the sinks alone: [0, ahead), no more than begin
+    // With sinks or a stream, keys have other numbers than in their sequence: those of the window
+    // are `shift` less, and `keys` too.
+    int shift;
+    int sinks, window;  // window 0: all before is seen
+    int sinks_end;      // of the sinks that any of the rows sees
 
     __device__ int token(const Args& a, int r) const { return (row + r) / a.group; }
     // Where row r's (token, head) begins in q and out, in elements.
@@ -86,17 +83,50 @@ struct Tile {
         const int t = token(a, r), g = (row + r) - t * a.group;
         return (static_cast<std::int64_t>(first + t) * a.heads + kv_head * a.group + g) * dim;
     }
+    // What row r sees besides the sinks.
     __device__ KeyRange sees(const Args& a, int r) const {
-        return visible(a.mask, keys, keys - count + token(a, r));
+        const int position = keys - count + token(a, r);
+        return {window > 0 ? max(sinks - shift, position - window + 1) : 0,
+                seen_to(a.mask, keys + shift, position + shift) - shift};
+    }
+    // ... and of a part.
+    __device__ KeyRange sees(const Args& a, int r, int part) const {
+        const KeyRange own = sees(a, r);
+        return part < ahead ? KeyRange{0, min(sinks, own.hi + shift)} : own;
     }
     // The second step, with the position of the sequence's last row. The bounds never fall with the
     // row, so the first and the last row of the tile give those of all.
-    __device__ void see(const Args& a, int last_position) {
-        keys = min(last_position + 1, a.max_keys);
+    __device__ void see(const Args& a, int last_position, int sequence) {
+        shift = 0;
+        sinks = a.mask.sinks;
+        window = a.mask.window;
+        bool viewed = sinks > 0;
+        if (a.streams) {
+            const int2 stream = a.streams[sequence];
+            viewed = stream.y > 0;
+            sinks = stream.x;
+            window = viewed && (window == 0 || stream.y < window) ? stream.y : window;
+        }
+        keys = viewed ? last_position + 1 : min(last_position + 1, a.max_keys);
+        if (viewed) {
+            shift = view_shift(sinks, sees(a, 0).lo);
+            keys -= shift;
+        }
         range = {sees(a, 0).lo, sees(a, rows - 1).hi};
-        begin = part_of(range.lo);
-        end = range.hi > range.lo ? part_of(range.hi - 1) + 1 : begin;
-        ahead = end > begin ? min(parts_of(a.mask.sinks), begin) : 0;
+        begin = part_of(range.lo, a.shorts);
+        end = range.hi > range.lo ? part_of(range.hi - 1, a.shorts) + 1 : begin;
+        sinks_end = min(sinks, range.hi + shift);
+        ahead = parts_of(sinks_end, kAllShort);
+    }
+    // The end of the visible keys of a part.
+    __device__ int part_end(const Args& a, int part) const {
+        return min(part_begin(part + 1, a.shorts), part < ahead ? sinks_end : range.hi);
+    }
+    // The entry of a key of the part in table_of(); behind the sinks, that of the last one.
+    __device__ int entry(const Args& a, int part, int key) const {
+        const int page = key / kPageKeys;
+        return part < ahead ? min(page, (sinks_end - 1) / kPageKeys)
+                            : ops::table_entry(page + shift / kPageKeys, a.max_pages);
     }
     // In the order of keys: part(0) ... part(parts() - 1).
     __device__ int parts() const { return ahead + end - begin; }
@@ -119,6 +149,17 @@ __device__ __forceinline__ Tile rows_at(const Args& a, int s, int tile, int kv_h
 }
 __device__ __forceinline__ int last_position(const Args& a, const Tile& t) {
     return a.positions[t.first + t.count - 1];
+}
+
+// Pages of sinks, or those of the others.
+__device__ __forceinline__ const std::int32_t* table_of(const Args& a, int sequence, bool sinks) {
+    if (sinks && a.fronts) return a.fronts + static_cast<std::int64_t>(sequence) * a.max_fronts;
+    return a.pages + static_cast<std::int64_t>(sequence) * a.max_pages;
+}
+// What the rows of a part ask.
+template <typename T>
+__device__ __forceinline__ const T* asking(const Args& a, bool sinks) {
+    return static_cast<const T*>(sinks && a.q_sinks ? a.q_sinks : a.q);
 }
 
 // The first element of key `key` in the cache, whose page is `page`.
@@ -173,9 +214,9 @@ __device__ __forceinline__ Tile listed_tile(const Args& a, int tiles, int tile) 
     Tile t{};
     if (tile < tiles) {
         t = rows_at(a, tile / a.row_tiles, tile % a.row_tiles, 0);
-        if (t.rows > 0) t.see(a, last_position(a, t));
+        if (t.rows > 0) t.see(a, last_position(a, t), tile / a.row_tiles);
     }
-    if (t.rows > 0 && t.begin == t.end &&
+    if (t.rows > 0 && t.parts() == 0 &&
         tile % static_cast<int>(gridDim.x) == static_cast<int>(blockIdx.x)) {
         for (int head = 0; head < a.kv_heads; ++head) {
             for (int i = 0; i < t.rows * D; ++i) {
@@ -334,7 +375,8 @@ struct Decode {
     }
 };
 Decode decode_of(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
-                 const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale);
+                 const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale,
+                 Tensor q_sinks = {});
 
 // The host's side: attention_cuda.cu, decode.cu, many.cu, stream.cu,
 // plain.cu. Each says whether it took the work.
@@ -343,6 +385,10 @@ bool decode_many_on_tensor_cores(const Context& ctx, DType dtype, int multiproce
 bool decode_stream_on_tensor_cores(const Context& ctx, DType dtype, int multiprocessors,
                                    std::int64_t tiles, const Args& args);
 bool decode_on_tensor_cores(const Context& ctx, DType dtype, dim3 grid, const Args& args);
+// out, of what rows see from their window on, becomes that with the sinks before it (sinks.cu).
+// lse [heads, rows]: log of the sums of exp(score) so far.
+void add_sinks(const Context& ctx, DType dtype, const ops::DeviceBatch& batch, const Args& args,
+               const float* lse, int rows);
 void decode_plain(const Context& ctx, DType q, DType cache, dim3 grid, const Args& args);
 void prefill_plain(const Context& ctx, DType q, DType cache, dim3 grid, const Args& args);
 

@@ -33,12 +33,11 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
 
     // Loads that do not need the position are issued before it arrives: lane i < 4 has the page of
     // its warp's keys in step i of the part that this block will most likely take.
-    const auto page_index = [&](int part) {
-        const int key = part_begin(part) + kStepKeys * min(lane, 3) + kWarpKeys * warp;
-        return ops::table_entry(key / kPageKeys, a.max_pages);
+    const auto page_key = [&](int part) {
+        return part_begin(part, a.shorts) + kStepKeys * min(lane, 3) + kWarpKeys * warp;
     };
     Tile t = rows_at(a, s, place.tile % a.row_tiles, kv_head);
-    const int early_page = pages[page_index(z)];
+    const int early_page = pages[ops::table_entry(page_key(z) / kPageKeys, a.max_pages)];
     if (t.rows <= 0) return;
     const int position = last_position(a, t);
     std::uint32_t q[D / 8];
@@ -48,49 +47,67 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
         load_row<T, D>(q, static_cast<const T*>(a.q) + t.at(a, min(g, t.rows - 1), kv_head, D), c,
                        g < t.rows);
     }
-    t.see(a, position);
+    t.see(a, position, s);
 
-    if (t.begin == t.end) {
+    if (t.parts() == 0) {
         for (int i = 2 * team.thread(); i < t.rows * D && z == 0; i += 2 * kDecodeThreads) {
             link.template store<T>(a, t.at(a, i / D, kv_head, D) + i % D, {0, 0}, 0);
         }
         return;
     }
     KeyRange sees[2];  // rows 2 c and 2 c + 1
+    const auto look = [&](const Tile& tile, int part) {
 #pragma unroll
-    for (int e = 0; e < 2; ++e) {
-        sees[e] = 2 * c + e < t.rows ? t.sees(a, 2 * c + e) : KeyRange{0, 0};
-    }
+        for (int e = 0; e < 2; ++e) {
+            sees[e] = 2 * c + e < tile.rows ? tile.sees(a, 2 * c + e, part) : KeyRange{0, 0};
+        }
+    };
 
     if (team.thread() == 0) shared.tile = t;
 
     // Long parts come first, so that no block begins one when the others end; those of the sinks
     // come last.
-    const auto part_at = [](const Tile& tile, int i) {
+    const auto part_at = [&](const Tile& tile, int i) {
         const int sinks_from = tile.end - tile.begin;
         if (i >= sinks_from) return i - sinks_from;
-        const int long_begin = max(tile.begin, kShortParts);
+        const int long_begin = max(tile.begin, a.shorts);
         const int long_parts = max(0, tile.end - long_begin);
         return i < long_parts ? long_begin + i : tile.begin + i - long_parts;
     };
     if (z >= t.parts()) return;
     int i = z, part = part_at(t, z);
-    const KeyRange range = t.range;
     const int rows = t.rows;
+    const bool sinks_first = part < t.ahead;
+    KeyRange range = sinks_first ? KeyRange{0, t.sinks_end} : t.range;
+    int newest = sinks_first ? position : position - t.shift;
+    look(t, part);
+    const auto page_of = [&](const Tile& tile) {
+        return table_of(a, s, part < tile.ahead)[tile.entry(a, part, page_key(part))];
+    };
+    int page = part == z && a.shorts != kAllShort ? early_page : page_of(t);
+    // What asks the sinks is another q. A team comes to them last.
+    const auto ask_sinks = [&](const Tile& tile) {
+        if constexpr (Link::kTagged) {
+            link.template receive_sinks<T, D>(a, tile, kv_head, team);
+            load_row<T, D, FromShared>(q, link.template q<T, D>(min(g, rows - 1)), c, g < rows);
+        } else {
+            load_row<T, D>(q, asking<T>(a, true) + tile.at(a, min(g, rows - 1), kv_head, D), c,
+                           g < rows);
+        }
+    };
+    if constexpr (!Link::kTagged) {
+        if (sinks_first) ask_sinks(t);
+    }
 #pragma unroll 1
     while (true) {
-        const int from = part_begin(part) + kWarpKeys * warp;  // this warp's keys of the first step
-        const int hi = part_end(a, range, part);
+        const int from =
+            part_begin(part, a.shorts) + kWarpKeys * warp;  // this warp's keys of the first step
+        const int hi = min(part_begin(part + 1, a.shorts), range.hi);
         const int steps = hi > from ? (hi - from + kStepKeys - 1) / kStepKeys : 0;
-        int page = early_page;
-        if (i != z || part != z) {
-            page = lane < steps ? pages[page_index(part)] : 0;
-        }
 
         std::uint32_t k[2][D / 8], v[4][D / 16];
         const auto may_load = [&](int key) {
-            return KeyRange{range.lo, hi}.holds(key, a.mask.sinks) &&
-                   !(Link::kTagged && key == position);
+            return KeyRange{range.lo, hi}.holds(key) && !(Link::kTagged && key == newest);
         };
         const auto load_keys = [&](int step) {
             const int key = from + step * kStepKeys;
@@ -121,21 +138,22 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
             if (i == z) {
                 link.template receive<T, D>(a, t, kv_head, team);
                 load_row<T, D, FromShared>(q, link.template q<T, D>(min(g, rows - 1)), c, g < rows);
+                if (sinks_first) ask_sinks(t);
             }
         }
 #pragma unroll 1
         for (int step = 0; step < steps; ++step) {
             if constexpr (Link::kTagged) {  // the newest key and value are not in the cache yet
                 const int key = from + step * kStepKeys;
-                if (position >= key && position < key + kWarpKeys) {
+                if (newest >= key && newest < key + kWarpKeys) {
 #pragma unroll
                     for (int h = 0; h < 2; ++h) {
-                        if (key + key_of_row(g) + 2 * h != position) continue;
+                        if (key + key_of_row(g) + 2 * h != newest) continue;
                         load_row<T, D, FromShared>(k[h], link.template key<T, D>(), c, true);
                     }
 #pragma unroll
                     for (int h = 0; h < 4; ++h) {
-                        if (key + 4 * c + h != position) continue;
+                        if (key + 4 * c + h != newest) continue;
                         load_value<T, D, FromShared>(v[h], link.template value<T, D>(), g, true);
                     }
                 }
@@ -148,7 +166,7 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
             }
 
             const Weights weights = sums.template weigh<T>(
-                scores, from + step * kStepKeys + key_of_row(g), sees, a.mask.sinks, a.scale);
+                scores, from + step * kStepKeys + key_of_row(g), sees, a.scale);
             sums.template add<T>(weights, v);
             if (step + 1 < steps) {
                 if constexpr (kAhead) {
@@ -165,7 +183,14 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
         i += place.count;
         if (i >= shared.tile.parts()) break;
         part = part_at(shared.tile, i);
+        page = page_of(shared.tile);
         team.sync();  // the next part overwrites the shared sums
+        if (part < shared.tile.ahead && range.lo > 0) {  // the first of the sinks
+            range = {0, shared.tile.sinks_end};
+            newest = position;
+            look(shared.tile, part);
+            ask_sinks(shared.tile);
+        }
     }
     const Tile tile = shared.tile;
     if (tile.parts() <= 1) return;

@@ -115,8 +115,9 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
     std::uint32_t q[D / 8];
     const auto load_q = [&](const Unit& u) {
         const Tile& t = list.tiles[u.tile];
-        load_row<T, D>(q, static_cast<const T*>(a.q) + t.at(a, min(g, t.rows - 1), u.head, D), c,
-                       g < t.rows);
+        load_row<T, D>(
+            q, asking<T>(a, u.part < t.ahead) + t.at(a, min(g, t.rows - 1), u.head, D), c,
+            g < t.rows);
     };
     load_q(unit);
 
@@ -144,8 +145,8 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
 #pragma unroll 1
     while (true) {
         const Tile& t = list.tiles[unit.tile];
-        const int from = part_begin(unit.part);
-        const int hi = part_end(a, t.range, unit.part);
+        const int from = unit.part * kStepKeys;
+        const int hi = t.part_end(a, unit.part);
         const int subs = (hi - from + kSubKeys - 1) / kSubKeys;
 
         std::uint32_t low[kSubs] = {}, high[kSubs] = {};
@@ -154,7 +155,7 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
             KeyRange sees[2];  // rows 2 c and 2 c + 1
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
-                sees[e] = 2 * c + e < t.rows ? t.sees(a, 2 * c + e) : KeyRange{0, 0};
+                sees[e] = 2 * c + e < t.rows ? t.sees(a, 2 * c + e, unit.part) : KeyRange{0, 0};
             }
             // The loops are not unrolled and arrays shift by one: that takes few registers.
 #pragma unroll 1
@@ -184,7 +185,7 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
                 taken();
                 const Scores scores = score<T, D>(k, q);
                 const Weights weights = weigh<T>(
-                    scores, from + sub * kSubKeys + key_of_row(g), sees, a.mask.sinks, a.scale,
+                    scores, from + sub * kSubKeys + key_of_row(g), sees, a.scale,
                     [&](int e, float most) {
                         top[kSubs - 1][e] = most;
                         return base_of(most);
@@ -197,7 +198,8 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
 
         const Unit next = left > 1 ? unit_after(list, a, unit) : Unit{-1, -1, -1};
         const bool ends = next.tile != unit.tile || next.head != unit.head;
-        if (ends && left > 1) load_q(next);  // loaded while the values are multiplied
+        // Loaded while the values are multiplied. Behind the sinks comes another q.
+        if (left > 1 && (ends || next.part == t.begin)) load_q(next);
 
         float most[2], total[2] = {0, 0}, factor[kSubs][2];
 #pragma unroll
@@ -313,7 +315,7 @@ bool start_for(const Context& ctx, int blocks, int tiles, const Args& args) {
 // For keys in short parts.
 bool decode_many_on_tensor_cores(const Context& ctx, DType dtype, int multiprocessors,
                                  std::int64_t tiles, const Args& args) {
-    if (tiles > kMostTiles || args.max_keys > kShortKeys) return false;
+    if (tiles > kMostTiles || args.max_keys > args.shorts * kStepKeys) return false;
     const int count = static_cast<int>(tiles);
     if (dtype == DType::bf16) return start_for<bf16>(ctx, multiprocessors, count, args);
     return dtype == DType::f16 && start_for<__half>(ctx, multiprocessors, count, args);

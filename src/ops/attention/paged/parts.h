@@ -15,13 +15,33 @@ inline constexpr int kShortParts = 32;
 inline constexpr int kShortKeys = kShortParts * kStepKeys;
 inline constexpr int kLongPart = 4 * kStepKeys;
 
-constexpr int part_of(int key) {
-    return key < kShortKeys ? key / kStepKeys : kShortParts + (key - kShortKeys) / kLongPart;
+// `shorts`: how many parts of one step there are, before the others. A call with sinks or streams
+// has no others (kAllShort).
+inline constexpr int kAllShort = 1 << 24;
+constexpr int part_of(int key, int shorts = kShortParts) {
+    return key < shorts * kStepKeys ? key / kStepKeys
+                                    : shorts + (key - shorts * kStepKeys) / kLongPart;
 }
-constexpr int part_begin(int part) {
-    return part < kShortParts ? part * kStepKeys : kShortKeys + (part - kShortParts) * kLongPart;
+constexpr int part_begin(int part, int shorts = kShortParts) {
+    return part < shorts ? part * kStepKeys : shorts * kStepKeys + (part - shorts) * kLongPart;
 }
-constexpr int parts_of(int keys) { return keys > 0 ? part_of(keys - 1) + 1 : 0; }
+constexpr int parts_of(int keys, int shorts = kShortParts) {
+    return keys > 0 ? part_of(keys - 1, shorts) + 1 : 0;
+}
+
+// A tile of rows with sinks numbers its keys anew, so that the numbers do not grow with the
+// position: sinks from 0 on, in parts of their own, and its window behind them. The window moves by
+// multiples of four parts, because partial results are added part p beside part p + 4
+// (combine()): so the numbers of a tile change no bits of its rows.
+inline constexpr int kViewStep = 4 * kStepKeys;
+// Where the window of a tile begins at the earliest.
+constexpr int view_lead(int sinks) { return (sinks + kViewStep - 1) / kViewStep * kViewStep; }
+// The key at which the parts of the window begin that starts at key `lo`, less its number there.
+constexpr int view_shift(int sinks, int lo) { return lo / kViewStep * kViewStep - view_lead(sinks); }
+// Numbers that a tile of `rows` neighbouring rows needs at most.
+constexpr int view_keys(int sinks, int window, int rows) {
+    return view_lead(sinks) + kViewStep - 1 + window + rows - 1;
+}
 
 // The unit of work of each kernel: a block has a part of one tile and head (decode.cu), a warp has
 // a part (many.cu), or a team of four warps has a stretch of all parts (stream.cu).

@@ -41,16 +41,14 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(const __grid_constant__
     const int kv_head = static_cast<int>(blockIdx.x), z = static_cast<int>(blockIdx.z);
     const int s = static_cast<int>(blockIdx.y) / a.row_tiles;
     const int tile = static_cast<int>(blockIdx.y) % a.row_tiles;
-    const std::int32_t* pages = a.pages + static_cast<std::int64_t>(s) * a.max_pages;
-
     wait_for_previous();
     let_next_start();
     const StageClock clock(a.stamp);
     // Without a split the last rows, which see most, go first.
     Tile t = rows_at(a, s, kSplit ? tile : a.row_tiles - 1 - tile, kv_head);
     if (t.rows <= 0) return;
-    t.see(a, last_position(a, t));
-    if (t.begin == t.end) {
+    t.see(a, last_position(a, t), s);
+    if (t.parts() == 0) {
         for (int i = tid; i < t.rows * dim && z == 0; i += kThreads) {
             store_normalised<T>(a, t.at(a, i / dim, kv_head, dim) + i % dim, 0, 0);
         }
@@ -58,40 +56,49 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(const __grid_constant__
     }
     const int parts = kSplit ? t.parts() : 1;
     if (z >= parts) return;
-    for (int i = tid; i < t.rows * dim; i += kThreads) {
-        const int r = i / dim, d = i % dim;
-        q[r][d] = to_f32(static_cast<const T*>(a.q)[t.at(a, r, kv_head, dim) + d]);
-    }
 
     // For the values: thread (member, column) adds the keys member, member + members, ... of four
     // columns of head_dim.
     const int columns = dim / 4, members = kThreads / columns;
     const int member = tid / columns, column = tid % columns * 4;
 
+    int asked = 0;  // what q holds: 1 + whether it asks the sinks
     for (int i = z; i < parts; i += static_cast<int>(gridDim.z)) {
         const int part = t.part(i);
-        const int end = kSplit ? part_end(a, t.range, part) : t.range.hi;
-        const KeyRange seen{t.range.lo, end};
+        const int last_end = t.begin < t.end ? t.range.hi : t.sinks_end;
+        const int end = kSplit ? t.part_end(a, part) : last_end;
         // The first step from this one on with a visible key.
         const auto step_from = [&](int key) {
-            return key < a.mask.sinks ? key : max(key, t.range.lo / kStepKeys * kStepKeys);
+            return key < t.ahead * kStepKeys ? key : max(key, t.range.lo / kStepKeys * kStepKeys);
         };
-        __syncthreads();  // q is written; the part before has been read
+        __syncthreads();  // the part before has been read
         if (tid < kTileRows) top[tid] = -INFINITY, sum[tid] = 0;
         float acc[kTileRows][4] = {};
 
-        for (int from = step_from(kSplit ? part_begin(part) : 0); from < end;
+        for (int from = step_from(kSplit ? part_begin(part, a.shorts) : 0); from < end;
              from = step_from(from + kStepKeys)) {
             __syncthreads();  // the step before has been read
+            const bool sinks = from < t.ahead * kStepKeys;
+            const KeyRange seen =
+                sinks ? KeyRange{0, t.sinks_end} : KeyRange{t.range.lo, min(end, t.range.hi)};
+            const auto page_of = [&](int key) {
+                return table_of(a, s, sinks)[t.entry(a, from / kStepKeys, key)];
+            };
+            if (asked != 1 + sinks) {
+                asked = 1 + sinks;
+                for (int j = tid; j < t.rows * dim; j += kThreads) {
+                    const int r = j / dim, d = j % dim;
+                    q[r][d] = to_f32(asking<T>(a, sinks)[t.at(a, r, kv_head, dim) + d]);
+                }
+                __syncthreads();
+            }
             // Scores: eight lanes share a key.
             for (int k = warp * 16 + lane / 8; k < warp * 16 + 16; k += 4) {
                 const int key = from + k;
-                const bool on = seen.holds(key, a.mask.sinks);
+                const bool on = seen.holds(key);
                 float dot[kTileRows] = {};
                 if (on) {
-                    const C* at = cache_at<C>(a, a.keys,
-                                              pages[ops::table_entry(key / kPageKeys, a.max_pages)],
-                                              kv_head, key, dim);
+                    const C* at = cache_at<C>(a, a.keys, page_of(key), kv_head, key, dim);
                     for (int d = lane % 8 * 8; d < dim; d += 64) {
                         float x[8];
                         load<8>(x, at + d);
@@ -111,8 +118,9 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(const __grid_constant__
                         dot[r] += __shfl_xor_sync(~0u, dot[r], far);
                     }
                     if (lane % 8 != 0) continue;
-                    weights[r][k] =
-                        on && t.sees(a, r).holds(key, a.mask.sinks) ? dot[r] * a.scale : -INFINITY;
+                    weights[r][k] = on && t.sees(a, r, from / kStepKeys).holds(key)
+                                        ? dot[r] * a.scale
+                                        : -INFINITY;
                 }
             }
             __syncthreads();
@@ -143,12 +151,10 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(const __grid_constant__
 #pragma unroll 4
                 for (int k = member; k < kStepKeys; k += members) {
                     const int key = from + k;
-                    if (!seen.holds(key, a.mask.sinks)) continue;
+                    if (!seen.holds(key)) continue;
                     float x[4];
-                    load<4>(x, cache_at<C>(a, a.values,
-                                           pages[ops::table_entry(key / kPageKeys, a.max_pages)],
-                                           kv_head, key, dim) +
-                                   column);
+                    load<4>(x,
+                            cache_at<C>(a, a.values, page_of(key), kv_head, key, dim) + column);
 #pragma unroll
                     for (int r = 0; r < kTileRows; ++r) {
                         if (r >= t.rows) break;

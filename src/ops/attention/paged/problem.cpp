@@ -14,14 +14,16 @@ bool aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) %
 // Entries that a table must have, so that no two pages with visible keys share one.
 std::int64_t entries_for(const ops::DeviceBatch& batch, const ops::AttentionMask& mask) {
     const std::int64_t all = (batch.max_keys + kPageKeys - 1) / kPageKeys;
-    if (mask.window == 0 || mask.sinks > 0) return all;
+    if (batch.streams) return 1;  // the caller's sequences, each of which knows its own
+    if (mask.window == 0 || (mask.sinks > 0 && !batch.fronts)) return all;
     return std::min(all, ops::pages_spanned(std::int64_t{mask.window} + batch.max_count - 1));
 }
 
 }  // namespace
 
 void check_call(const Context& ctx, const Tensor& out, const Tensor& q, const ops::PagedKv& kv,
-                const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale) {
+                const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale,
+                const Tensor& q_sinks) {
     MR_CHECK(ctx.cuda, "attention on the GPU is given a stream");
     MR_CHECK(q.shape.rank == 3 && out.shape == q.shape && out.dtype == q.dtype && is_float(q.dtype),
              "q and out are f32, f16 or bf16 [tokens, heads, head_dim], alike");
@@ -57,6 +59,16 @@ void check_call(const Context& ctx, const Tensor& out, const Tensor& q, const op
         batch.sequences == 0 || (batch.max_keys > 0 && batch.max_pages >= entries_for(batch, mask)),
         "the page tables have room for max_keys, or for all that the rows of a window see");
     MR_CHECK(scale > 0 && std::isfinite(scale), "the scale is positive and finite");
+    MR_CHECK(!q_sinks || (q_sinks.shape == q.shape && q_sinks.dtype == q.dtype &&
+                          aligned(q_sinks.data)),
+             "what asks the sinks is as q");
+    const std::int64_t sinks = std::max<std::int64_t>(batch.max_sinks, mask.sinks);
+    MR_CHECK(!batch.fronts ||
+                 batch.max_fronts >= (sinks + kPageKeys - 1) / kPageKeys,
+             "the pages of sinks are those of all sinks");
+    MR_CHECK(!batch.streams || (batch.max_sinks >= 0 && batch.max_window > 0 &&
+                                batch.max_window < kMostCounted),
+             "streams have a window");
 }
 
 }  // namespace mr::cuda::attn

@@ -51,6 +51,7 @@ inline std::int64_t rows_of(const ops::DeviceBatch& batch) {
 // Throws ContractError with the sentence that was broken. The contents of the batch's arrays lie on
 // the device and are trusted.
 void check_call(const Context& ctx, const Tensor& out, const Tensor& q, const ops::PagedKv& kv,
-                const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale);
+                const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale,
+                const Tensor& q_sinks = {});
 
 }  // namespace mr::cuda::attn

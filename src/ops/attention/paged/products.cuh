@@ -27,19 +27,19 @@ __device__ __forceinline__ Scores score(const std::uint32_t (&k)[2][D / 8],
 }
 
 // The weights of 16 keys as the second product's B. `key` is the first of the lane's two keys;
-// `sees` are the bounds of rows 2 c and 2 c + 1 besides the sinks. rebase(e, most) returns the
-// number to subtract from the scores of row 2 c + e, of which `most` is the greatest; take(e, sum)
-// receives the sum of its weights.
+// `sees` are the bounds of rows 2 c and 2 c + 1. rebase(e, most) returns the number to subtract
+// from the scores of row 2 c + e, of which `most` is the greatest; take(e, sum) receives the sum of
+// its weights.
 struct Weights {
     std::uint32_t b0, b1;
 };
 template <typename T, typename Rebase, typename Take>
 __device__ __forceinline__ Weights weigh(const Scores& s, int key, const KeyRange (&sees)[2],
-                                         int sinks, float scale, Rebase&& rebase, Take&& take) {
+                                         float scale, Rebase&& rebase, Take&& take) {
     float p[4];
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-        const bool on0 = sees[e].holds(key, sinks), on1 = sees[e].holds(key + 2, sinks);
+        const bool on0 = sees[e].holds(key), on1 = sees[e].holds(key + 2);
         const float s0 = on0 ? (s.even[e] + s.odd[e]) * scale : -INFINITY;
         const float s1 = on1 ? (s.even[2 + e] + s.odd[2 + e]) * scale : -INFINITY;
         float most = fmaxf(s0, s1);
@@ -95,9 +95,9 @@ struct WarpSums {
     // Of the next 16 keys, whose values add() takes.
     template <typename T>
     __device__ __forceinline__ Weights weigh(const Scores& s, int key, const KeyRange (&sees)[2],
-                                             int sinks, float scale) {
+                                             float scale) {
         return attn::weigh<T>(
-            s, key, sees, sinks, scale,
+            s, key, sees, scale,
             [&](int e, float most) {
                 most = fmaxf(most, top[e]);
                 const float base = base_of(most);

@@ -9,7 +9,6 @@
 namespace mr::cuda::attn {
 
 constexpr int kMostSharedTiles = 256;
-constexpr int kShortSteps = kShortKeys / kStepKeys;
 constexpr int kLongSteps = kLongPart / kStepKeys;
 static_assert(kLongSteps == Deal::kLongSteps);
 
@@ -19,7 +18,8 @@ struct ShareList {
     Tile tiles[kMostSharedTiles];
     int before[2 * kMostSharedTiles + 1];  // steps of the sections before this one
     int sums[2][kMostSharedTiles / 32];
-    int count;  // of tiles; section i is the long parts of tile i, i + count its short ones
+    int count;   // of tiles; section i is the long parts of tile i, i + count its short ones
+    int shorts;  // parts_of()
 
     __device__ __forceinline__ bool is_long(int section) const { return section < count; }
     __device__ __forceinline__ int tile(int section) const {
@@ -36,15 +36,18 @@ struct Section {
     __device__ __forceinline__ int count() const { return sinks + last - first; }
     __device__ __forceinline__ int at(int i) const { return i < sinks ? i : first + i - sinks; }
 };
-__device__ __forceinline__ Section section_of(const Tile& t, bool is_long) {
-    if (t.begin >= t.end) return {0, 0, 0};
-    const int first = part_begin(t.begin) / kStepKeys, last = part_begin(t.end) / kStepKeys;
-    if (is_long) return {0, max(first, kShortSteps), max(last, kShortSteps)};
-    return {t.ahead, min(first, kShortSteps),
-            min((t.range.hi + kStepKeys - 1) / kStepKeys, kShortSteps)};
+__device__ __forceinline__ Section section_of(const Tile& t, bool is_long, int shorts) {
+    if (t.begin >= t.end) {  // sinks alone, or nothing
+        const int sinks = is_long ? 0 : t.ahead;
+        return {sinks, sinks, sinks};
+    }
+    const int first = part_begin(t.begin, shorts) / kStepKeys;
+    const int last = part_begin(t.end, shorts) / kStepKeys;
+    if (is_long) return {0, max(first, shorts), max(last, shorts)};
+    return {t.ahead, min(first, shorts), min((t.range.hi + kStepKeys - 1) / kStepKeys, shorts)};
 }
 __device__ __forceinline__ Section section_of(const ShareList& list, int section) {
-    return section_of(list.tiles[list.tile(section)], list.is_long(section));
+    return section_of(list.tiles[list.tile(section)], list.is_long(section), list.shorts);
 }
 
 // Prefetches the positions and the page tables together, which later loads need one after the
@@ -69,7 +72,7 @@ __device__ __forceinline__ void list_sections(const Args& a, int tiles, ShareLis
         list.tiles[tile] = t;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const Section s = section_of(t, i == 0);
+            const Section s = section_of(t, i == 0, a.shorts);
             sums[i] = s.count() * a.kv_heads;
 #pragma unroll
             for (int near = 1; near < 32; near *= 2) {
@@ -94,6 +97,7 @@ __device__ __forceinline__ void list_sections(const Args& a, int tiles, ShareLis
         if (tile == 0) {
             list.before[0] = 0;
             list.count = tiles;
+            list.shorts = a.shorts;
         }
     }
     __syncthreads();
@@ -223,11 +227,12 @@ struct TeamStream {
     // Loads the pages of the next run while this one is copied.
     __device__ __forceinline__ void look_ahead(const Args& a, const ShareList& list, int warp,
                                                int lane) {
-        const std::int32_t* table =
-            a.pages +
-            static_cast<std::int64_t>(list.tile(next.section) / a.row_tiles) * a.max_pages;
+        const int at = list.tile(next.section);
+        const Tile& t = list.tiles[at];
+        // The run is of sinks or of others, and the first parts are short: the step says which.
+        const std::int32_t* table = table_of(a, at / a.row_tiles, next.step < t.ahead);
         const int key = (next.step + lane) * kStepKeys + kWarpKeys * warp;
-        next_page = table[ops::table_entry(key / kPageKeys, a.max_pages)];
+        next_page = table[t.entry(a, next.step, key)];
     }
     __device__ __forceinline__ void enter(const Args& a, const ShareList& list, const Share& share,
                                           int warp, int lane) {
@@ -238,7 +243,7 @@ struct TeamStream {
         const Section section = section_of(list, next.section);
         const bool sinks = step < section.sinks;
         lo = sinks ? 0 : list.tiles[tile].range.lo;
-        hi = sinks ? a.mask.sinks : list.tiles[tile].range.hi;
+        hi = sinks ? list.tiles[tile].sinks_end : list.tiles[tile].range.hi;
         const int steps = min(min(next.left, 32), (sinks ? section.sinks : section.last) - step);
         stop = step + steps;
         next.advance(list, share, a.kv_heads, steps);
@@ -289,7 +294,7 @@ struct TeamStream {
 #pragma unroll 1
                 for (int j = 0; j < kWarpKeys; j += kRows) {
                     const int row = row0 + j;
-                    copy(row, at + j * D, KeyRange{lo, hi}.holds(key + row, a.mask.sinks));
+                    copy(row, at + j * D, KeyRange{lo, hi}.holds(key + row));
                 }
             }
             to = to + kStageBytes == kBytes ? 0 : to + kStageBytes;

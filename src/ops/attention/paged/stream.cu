@@ -138,8 +138,9 @@ __global__ void __launch_bounds__(kTeams* kDecodeThreads, 1)
     std::uint32_t q[D / 8];
     const auto load_q = [&] {
         const Tile& t = list.tiles[list.tile(walk.section)];
-        load_row<T, D>(q, static_cast<const T*>(a.q) + t.at(a, min(g, t.rows - 1), walk.head, D), c,
-                       g < t.rows);
+        load_row<T, D>(
+            q, asking<T>(a, walk.step < t.ahead) + t.at(a, min(g, t.rows - 1), walk.head, D), c,
+            g < t.rows);
     };
     load_q();
 
@@ -169,14 +170,14 @@ __global__ void __launch_bounds__(kTeams* kDecodeThreads, 1)
         const int tile = list.tile(walk.section), head = walk.head;
         const Tile& t = list.tiles[tile];
         const int rows = t.rows;
-        const int now = part_of(walk.step * kStepKeys);
-        const int from = part_begin(now) + kWarpKeys * warp;
-        const int hi = part_end(a, t.range, now);
+        const int now = part_of(walk.step * kStepKeys, a.shorts);
+        const int from = part_begin(now, a.shorts) + kWarpKeys * warp;
+        const int hi = t.part_end(a, now);
         const int steps = hi > from ? (hi - from + kStepKeys - 1) / kStepKeys : 0;
         KeyRange sees[2];  // rows 2 c and 2 c + 1
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-            sees[e] = 2 * c + e < rows ? t.sees(a, 2 * c + e) : KeyRange{0, 0};
+            sees[e] = 2 * c + e < rows ? t.sees(a, 2 * c + e, now) : KeyRange{0, 0};
         }
         WarpSums<D> sums;
         sums.clear();
@@ -195,7 +196,7 @@ __global__ void __launch_bounds__(kTeams* kDecodeThreads, 1)
             taken();
             const Scores scores = score<T, D>(k, q);
             const Weights weights = sums.template weigh<T>(
-                scores, from + step * kStepKeys + key_of_row(g), sees, a.mask.sinks, a.scale);
+                scores, from + step * kStepKeys + key_of_row(g), sees, a.scale);
             arrived();
             std::uint32_t v[4][D / 16];
 #pragma unroll
@@ -209,11 +210,12 @@ __global__ void __launch_bounds__(kTeams* kDecodeThreads, 1)
             sums.template add<T>(weights, v);
         }
 
-        const int part = part_of(computed_here(walk.step) * kStepKeys);  // not kept meanwhile
+        const int part = part_of(computed_here(walk.step) * kStepKeys, a.shorts);  // not kept
         walk.advance(list, share, a.kv_heads, list.is_long(walk.section) ? kLongSteps : 1);
         const bool more = walk.left > 0;
         const bool ends = !more || list.tile(walk.section) != tile || walk.head != head;
-        if (ends && more) load_q();  // loaded while the sums are added
+        // Loaded while the sums are added. Behind the sinks comes another q.
+        if (more && (ends || (part < t.ahead && walk.step >= t.ahead))) load_q();
 
         team.sync();  // the sums of the part before have been read
         if (team.thread() == 0) {
@@ -274,7 +276,7 @@ bool start_for(const Context& ctx, int blocks, int tiles, const Args& args) {
 
 bool decode_stream_on_tensor_cores(const Context& ctx, DType dtype, int multiprocessors,
                                    std::int64_t tiles, const Args& args) {
-    if (tiles > kMostSharedTiles || args.mask.sinks > kShortKeys) return false;
+    if (tiles > kMostSharedTiles) return false;
     const int count = static_cast<int>(tiles);
     if (dtype == DType::bf16) return start_for<bf16>(ctx, multiprocessors, count, args);
     return dtype == DType::f16 && start_for<__half>(ctx, multiprocessors, count, args);

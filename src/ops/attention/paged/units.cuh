@@ -14,7 +14,7 @@ constexpr int kSubs = kStepKeys / kSubKeys;  // that a part has of them
 constexpr int kMostTiles = 256;
 static_assert(kMostTiles == kManyThreads, "a thread looks at a tile");
 
-// A part of the keys of one tile of rows and one head.
+// A part of the keys of one tile of rows and one head; all parts have one step.
 struct Unit {
     int tile, head, part;
 };
@@ -77,7 +77,7 @@ __device__ __forceinline__ Unit unit_after(const UnitList& list, const Args& a, 
         u.head = 0;
         do {
             ++u.tile;
-        } while (u.tile < kMostTiles - 1 && list.tiles[u.tile].begin == list.tiles[u.tile].end);
+        } while (u.tile < kMostTiles - 1 && list.tiles[u.tile].parts() == 0);
     }
     u.part = list.tiles[u.tile].part(0);
     return u;
@@ -94,32 +94,32 @@ struct KeyStream {
     int from, lo, hi;       // its keys: the first one, and the visible ones [lo, hi)
     unsigned ring, to = 0;  // this warp's ring buffer, and the offset in it
 
-    __device__ __forceinline__ void look_ahead(const Args& a) {
-        const std::int32_t* table =
-            a.pages + static_cast<std::int64_t>(next.tile / a.row_tiles) * a.max_pages;
-        const int at = part_begin(next.part) / kPageKeys;
-        next_page = table[ops::table_entry(at, a.max_pages)];
-        next_page2 = table[ops::table_entry(at + 1, a.max_pages)];
+    __device__ __forceinline__ void look_ahead(const Args& a, const UnitList& list) {
+        const Tile& t = list.tiles[next.tile];
+        const std::int32_t* table = table_of(a, next.tile / a.row_tiles, next.part < t.ahead);
+        const int key = next.part * kStepKeys;
+        next_page = table[t.entry(a, next.part, key)];
+        next_page2 = table[t.entry(a, next.part, key + kPageKeys)];
     }
     __device__ __forceinline__ void enter(const Args& a, const UnitList& list) {
         unit = next;
         page = next_page, page2 = next_page2;
         const Tile& t = list.tiles[unit.tile];
-        from = part_begin(unit.part);
-        lo = unit.part < t.begin ? 0 : t.range.lo;
-        hi = part_end(a, t.range, unit.part);
+        from = unit.part * kStepKeys;
+        lo = unit.part < t.ahead ? 0 : t.range.lo;
+        hi = t.part_end(a, unit.part);
         subs = (hi - from + kSubKeys - 1) / kSubKeys;
         stage = 0;
         if (left > 1) {
             next = unit_after(list, a, unit);
-            look_ahead(a);
+            look_ahead(a, list);
         }
     }
     __device__ __forceinline__ void begin(const Args& a, const UnitList& list, Unit first,
                                           int units) {
         next = first;
         left = units;
-        look_ahead(a);
+        look_ahead(a, list);
         enter(a, list);
     }
     // Copies the next stage, or nothing at the end. It commits a group of copies in any case.
@@ -147,7 +147,7 @@ struct KeyStream {
 #pragma unroll 1
                 for (int j = 0; j < kSubKeys; j += kRows) {
                     const int row = row0 + j;
-                    copy16(place(row), at + j * D, KeyRange{lo, hi}.holds(key + row, a.mask.sinks));
+                    copy16(place(row), at + j * D, KeyRange{lo, hi}.holds(key + row));
                 }
             }
             to = to + S::kStageBytes == kStages * S::kStageBytes ? 0 : to + S::kStageBytes;

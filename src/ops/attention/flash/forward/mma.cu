@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
                 *reinterpret_cast<std::uint32_t*>(to + 16 * d) =
                     pack<T>(out[b][d][2 * h] * factor, out[b][d][2 * h + 1] * factor);
             }
-            if (!kPaged && lane % 4 == 0 && row < rows) {
+            if ((!kPaged || p.lse) && lane % 4 == 0 && row < rows) {
                 p.lse[static_cast<std::int64_t>(head) * p.tokens_q + s.q + row0 + row] =
                     sum > 0 ? (top[b][h] + log2f(sum)) * kLn2 : -INFINITY;
             }

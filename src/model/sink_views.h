@@ -1,4 +1,4 @@
-// How the CPU engine's layers see the sinks of sequences that stream.
+// How layers see the sinks of sequences that stream.
 #pragma once
 
 #include <cstdint>

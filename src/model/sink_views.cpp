@@ -1,4 +1,4 @@
-#include "model/cpu/sink_views.h"
+#include "model/sink_views.h"
 
 #include <algorithm>
 
