@@ -14,8 +14,13 @@ DecodeLoop::DecodeLoop(model::Engine& engine, Tensor logits, const std::vector<D
     slots_.reserve(rows.size());  // the items point into it
     for (const DecodeRow& row : rows) {
         const std::int64_t length = engine_.cache().length(row.seq);
-        const std::int64_t positions = engine_.most_positions();
-        engine_.cache().reserve(row.seq, std::min(positions, length + row.most - 1));
+        // What streams goes round in the pages that it has.
+        const bool streams = static_cast<bool>(engine_.cache().stream(row.seq));
+        const std::int64_t positions =
+            streams ? model::Engine::kMostPositions : engine_.most_positions();
+        if (!streams) {
+            engine_.cache().reserve(row.seq, std::min(positions, length + row.most - 1));
+        }
         slots_.push_back(engine_.open_slot(row.seq, {row.params, row.recent, row.window}));
         items_.push_back({.seq = row.seq, .feed = slots_.back(), .draw = {&slots_.back(), 1}});
         most_ = std::min({most_, row.most, positions - length + 1});

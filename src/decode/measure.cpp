@@ -59,7 +59,7 @@ Tensor run_prompt(model::Engine& engine, model::SeqId seq, std::span<const std::
 void check(const model::Engine& engine, const MeasureOptions& options, std::int64_t positions) {
     MR_CHECK(options.prompt > 0 && options.steps > 0 && options.repetitions > 0,
              "there is something to measure");
-    if (positions <= engine.options().context) return;
+    if (options.stream || positions <= engine.options().context) return;
     throw Error::input(
         {.field = "--ctx",
          .value = std::to_string(engine.options().context),
@@ -134,6 +134,15 @@ Measured measure_decode(model::Engine& engine, const MeasureOptions& options,
         row.params.temperature = 0;
         row.most = options.steps;
         rows.push_back(row);
+        if (options.stream) {
+            engine.cache().set_stream(row.seq, options.stream);
+            if (!engine.try_reserve(row.seq, 0, model::Engine::kMostPositions)) {
+                throw Error::device({.field = "--batch",
+                                     .value = std::to_string(options.batch),
+                                     .problem = "the cache has no room for so many windows",
+                                     .remedy = "use fewer, or a larger --pool"});
+            }
+        }
         run_prompt(engine, row.seq, std::span(prompt).first(prompt.size() - 1));
     }
     std::vector<model::BatchItem> last;
@@ -141,11 +150,14 @@ Measured measure_decode(model::Engine& engine, const MeasureOptions& options,
     for (const DecodeRow& row : rows) {
         last.push_back({.seq = row.seq, .tokens = std::span(prompt).last(1)});
     }
+    const auto begin_again = [&] {
+        for (const DecodeRow& row : rows) {
+            if (!options.stream) engine.cache().truncate(row.seq, options.prompt - 1);
+        }
+    };
     Measured out =
         repeat(engine, options, std::int64_t{options.steps} * options.batch, progress, [&] {
-            for (const DecodeRow& row : rows) {
-                engine.cache().truncate(row.seq, options.prompt - 1);
-            }
+            begin_again();
             const auto start = Clock::now();
             // The prompt's last token is the first step; the last token drawn is not fed back.
             DecodeLoop loop(engine, engine.submit(last), rows);
@@ -156,7 +168,7 @@ Measured measure_decode(model::Engine& engine, const MeasureOptions& options,
             return std::chrono::duration<double>(Clock::now() - start).count();
         });
     // One more step, as the device's own clock saw it.
-    for (const DecodeRow& row : rows) engine.cache().truncate(row.seq, options.prompt - 1);
+    begin_again();
     DecodeLoop loop(engine, engine.submit(last), rows);
     engine.watch(true);  // nothing runs ahead from here on
     loop.next();

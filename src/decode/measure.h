@@ -19,6 +19,8 @@ struct MeasureOptions {
     int warmup = 1;      // repetitions that are not counted
     int batch = 1;       // decode: sequences at a time
     bool churn = false;  // decode: in every step one of them leaves and joins again
+    // decode: the sequences stream, and every repetition goes on where the last one ended.
+    model::Stream stream{};
 };
 
 struct Measured {

@@ -8,6 +8,7 @@
 
 #include "cli/bench/load.h"
 #include "cli/commands.h"
+#include "cli/context.h"
 #include "cli/engine.h"
 #include "cli/json.h"
 #include "cli/options.h"
@@ -25,6 +26,7 @@ namespace {
 struct Options {
     SharedOptions shared;
     decode::MeasureOptions measure;
+    ContextOptions context;  // of decode
     bool verbose = false;
     bool through_map = false;  // load to the device: how, and in what pieces
     int chunk_mib = 8;
@@ -56,10 +58,14 @@ std::string title(const Json& json) {
 
 // Loads for a measurement that needs so many positions of every sequence.
 LoadedModel load_for(const Options& options, std::int64_t positions) {
-    return load(options.shared, [&](const model::Model&) {
+    return load(options.shared, [&](const model::Model& model) {
         model::EngineOptions wanted = engine_options(options.shared);
         wanted.max_sequences = options.measure.batch;
-        if (wanted.context == 0) wanted.context = positions;
+        if (options.context.streams()) {
+            wanted.stream = stream_for(options.context, model.spec);
+        } else if (wanted.context == 0) {
+            wanted.context = positions;
+        }
         return wanted;
     });
 }
@@ -98,8 +104,10 @@ int decode_bench(const Options& options) {
     const LoadedModel loaded = load_for(options, options.measure.prompt + options.measure.steps);
     const std::unique_ptr<model::Engine> opened = make_engine(loaded);
     model::Engine& engine = *opened;
+    decode::MeasureOptions measure = options.measure;
+    measure.stream = engine.options().stream;
     ProgressLine line;
-    const decode::Measured m = decode::measure_decode(engine, options.measure, line.callback());
+    const decode::Measured m = decode::measure_decode(engine, measure, line.callback());
     line.remove();
     const auto percent = [&](double rate) {
         return m.read_bandwidth > 0 ? 100 * rate / m.read_bandwidth : 0;
@@ -109,6 +117,10 @@ int decode_bench(const Options& options) {
     json["steps"] = options.measure.steps;
     json["batch"] = options.measure.batch;
     json["churn"] = options.measure.churn;
+    if (measure.stream) {
+        json["sinks"] = measure.stream.sinks;
+        json["window"] = measure.stream.window;
+    }
     json["repetitions"] = options.measure.repetitions;
     json["tok_s"] = m.tokens_per_second();
     json["tok_s_best"] = m.best_tokens_per_second();
@@ -289,6 +301,7 @@ void add_bench(const Command& app, Action& action) {
         .shows_default();
     decode.add_flag("--churn", decoding->measure.churn,
                     "In every step one sequence leaves the batch and joins again");
+    add_context_options(decode, decoding->context, {"full", "streaming"});
     when_called(decode, decoding, decode_bench);
     const Command prefill = add_kind(bench, filling, "prefill", "Tokens a second of a prompt");
     add_measure_options(prefill, *filling);

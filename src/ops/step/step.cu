@@ -370,6 +370,9 @@ void StepProgram::run(const Context& ctx, const ops::DeviceBatch& batch) const {
     args.attention = decode.args;
     args.tiles = static_cast<int>(decode.tiles);
     args.parts = decode.parts_at_once(std::int64_t{kTeams} * blocks_);
+    // Where teams would go through their parts one after another.
+    args.alone = words_ && decode.args.max_parts > 2 * args.parts &&
+                 decode.args.max_keys <= decode.args.shorts * attn::kStepKeys;
 
     const StepLayer& first = model_.layers.front();
     if (words_) {

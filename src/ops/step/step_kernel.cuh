@@ -4,6 +4,7 @@
 #include "ops/attention/paged/decode.cuh"
 #include "ops/linear/small_finish.cuh"
 #include "ops/linear/small_input.cuh"
+#include "ops/step/step_attend.cuh"
 #include "ops/step/step_cuda.h"
 #include "ops/step/step_finish.cuh"
 #include "ops/step/step_link.cuh"
@@ -275,6 +276,39 @@ __device__ __forceinline__ Going product(const Args& a, const Phase& phase, int 
     return going;
 }
 
+// Attention of one layer for one token: every warp takes parts, and the teams combine them.
+template <typename T, int D>
+__device__ __forceinline__ void attend_alone(const Args& a, const Phase& phase,
+                                             const TaggedLink& link, int index,
+                                             AttendShared<T, D>& shared) {
+    const attn::Args& args = a.attention;
+    const int warp = thread_here() / 32, warps = kWarps * static_cast<int>(gridDim.x);
+    const int kv_heads = args.kv_heads, pairs = kv_heads * a.tiles;
+    const auto tile_of = [&](int pair) {
+        attn::Tile t = attn::rows_at(args, 0, pair / kv_heads, pair % kv_heads);
+        t.see(args, attn::last_position(args, t), 0);
+        return t;
+    };
+    // All heads have as many parts. Neighbours go to different multiprocessors.
+    const int parts = tile_of(0).parts();
+    for (int i = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
+         i < pairs * parts; i += warps) {
+        const int pair = i % pairs;
+        const attn::Tile t = tile_of(pair);
+        attend_part<T, D>(args, phase.keys, phase.values, t, 0, attn::last_position(args, t),
+                          pair % kv_heads, i / pairs, link);
+    }
+    if (parts <= 1) return;
+    const WarpsTeam<attn::kDecodeThreads> team{index * attn::kDecodeThreads, 2 + index};
+    const int teams = static_cast<int>(gridDim.x) * kTeams;
+    for (int pair = static_cast<int>(blockIdx.x) + index * static_cast<int>(gridDim.x);
+         pair < pairs; pair += teams) {
+        team.sync();
+        attn::combine<T>(args, tile_of(pair), pair % kv_heads, D, shared.decode.sums, team, link,
+                         [&](std::int64_t slot) { return link.template parts<D>(slot); });
+    }
+}
+
 // Attention of one layer: teams of four warps, two a block, do the work of a block of decode.cu.
 template <typename T, int D, bool kOne>
 __device__ __forceinline__ Going attend(const Args& a, const Phase& phase, int number,
@@ -286,6 +320,15 @@ __device__ __forceinline__ Going attend(const Args& a, const Phase& phase, int n
     const int index = thread_here() / attn::kDecodeThreads;
     const WarpsTeam<attn::kDecodeThreads> team{index * attn::kDecodeThreads, 2 + index};
     auto& shared = reinterpret_cast<AttendShared<T, D>*>(room)[index];
+    if constexpr (kOne && kAlone(D)) {
+        if (a.alone) {
+            const TaggedLink link{phase.in,      tags + phase.in_tag, phase.out,   a.part_words,
+                                  tags + number, a.most_parts,        shared.rows, stamp};
+            attend_alone<T, D>(a, phase, link, index, shared);
+            stamp_end(stamp);
+            return going;
+        }
+    }
     const int all = args.kv_heads * a.tiles * a.parts;
     const int teams = static_cast<int>(gridDim.x) * kTeams;
     for (int i = static_cast<int>(blockIdx.x) + index * static_cast<int>(gridDim.x); i < all;

@@ -52,6 +52,7 @@ struct Args {
     attn::Args attention;  // keys and values: the phase's
     int tiles, parts;      // of rows; of keys, in parallel
     int most_parts;        // that any sequence can have
+    bool alone;            // one token: warps take parts (step_attend.cuh), and all parts are short
 };
 
 // blocks: one a multiprocessor.

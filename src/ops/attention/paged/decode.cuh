@@ -75,16 +75,27 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
         return i < long_parts ? long_begin + i : tile.begin + i - long_parts;
     };
     if (z >= t.parts()) return;
-    int i = z, part = part_at(t, z);
-    const int rows = t.rows;
-    const bool sinks_first = part < t.ahead;
-    KeyRange range = sinks_first ? KeyRange{0, t.sinks_end} : t.range;
-    int newest = sinks_first ? position : position - t.shift;
-    look(t, part);
-    const auto page_of = [&](const Tile& tile) {
-        return table_of(a, s, part < tile.ahead)[tile.entry(a, part, page_key(part))];
+    // This warp's keys of the first step of a part begin at `from`, those that may be read are in
+    // [lo, hi), and lane i has the page of step i.
+    struct Stretch {
+        int part, from, lo, hi, newest, page;
     };
-    int page = part == z && a.shorts != kAllShort ? early_page : page_of(t);
+    const auto stretch_of = [&](const Tile& tile, int part, bool early) {
+        const bool sinks = part < tile.ahead;
+        Stretch out{part,
+                    part_begin(part, a.shorts) + kWarpKeys * warp,
+                    sinks ? 0 : tile.range.lo,
+                    tile.part_end(a, part),
+                    sinks ? position : position - tile.shift,
+                    early_page};
+        if (!early) out.page = table_of(a, s, sinks)[tile.entry(a, part, page_key(part))];
+        return out;
+    };
+    int i = z;
+    const int first = part_at(t, z), rows = t.rows;
+    const bool sinks_first = first < t.ahead;
+    Stretch here = stretch_of(t, first, first == z && a.shorts != kAllShort);
+    look(t, first);
     // What asks the sinks is another q. A team comes to them last.
     const auto ask_sinks = [&](const Tile& tile) {
         if constexpr (Link::kTagged) {
@@ -98,42 +109,40 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
     if constexpr (!Link::kTagged) {
         if (sinks_first) ask_sinks(t);
     }
+
+    std::uint32_t k[2][D / 8], v[4][D / 16];
+    const auto load_keys = [&](const Stretch& of, int step) {
+        const int key = of.from + step * kStepKeys;
+        const T* at = cache_at<T>(a, keys, __shfl_sync(~0u, of.page, step), kv_head, key, D);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const int row = key_of_row(g) + 2 * h;
+            const bool on = KeyRange{of.lo, of.hi}.holds(key + row) &&
+                            !(Link::kTagged && key + row == of.newest);
+            load_row<T, D>(k[h], at + row * D, c, on);
+        }
+    };
+    const auto load_values = [&](const Stretch& of, int step) {
+        const int key = of.from + step * kStepKeys;
+        const T* at = cache_at<T>(a, values, __shfl_sync(~0u, of.page, step), kv_head, key, D);
+#pragma unroll
+        for (int h = 0; h < 4; ++h) {
+            const int row = 4 * c + h;
+            const bool on = KeyRange{of.lo, of.hi}.holds(key + row) &&
+                            !(Link::kTagged && key + row == of.newest);
+            load_value<T, D>(v[h], at + row * D, g, on);
+        }
+    };
 #pragma unroll 1
     while (true) {
-        const int from =
-            part_begin(part, a.shorts) + kWarpKeys * warp;  // this warp's keys of the first step
-        const int hi = min(part_begin(part + 1, a.shorts), range.hi);
+        const int hi = here.hi, from = here.from;
         const int steps = hi > from ? (hi - from + kStepKeys - 1) / kStepKeys : 0;
-
-        std::uint32_t k[2][D / 8], v[4][D / 16];
-        const auto may_load = [&](int key) {
-            return KeyRange{range.lo, hi}.holds(key) && !(Link::kTagged && key == newest);
-        };
-        const auto load_keys = [&](int step) {
-            const int key = from + step * kStepKeys;
-            const T* at = cache_at<T>(a, keys, __shfl_sync(~0u, page, step), kv_head, key, D);
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const int row = key_of_row(g) + 2 * h;
-                load_row<T, D>(k[h], at + row * D, c, may_load(key + row));
-            }
-        };
-        const auto load_values = [&](int step) {
-            const int key = from + step * kStepKeys;
-            const T* at = cache_at<T>(a, values, __shfl_sync(~0u, page, step), kv_head, key, D);
-#pragma unroll
-            for (int h = 0; h < 4; ++h) {
-                const int row = 4 * c + h;
-                load_value<T, D>(v[h], at + row * D, g, may_load(key + row));
-            }
-        };
-
         WarpSums<D> sums;
         sums.clear();
         // Called even without a step, where it reads nothing: registers that are not written on
         // every path count as live from the kernel's first instruction on.
-        load_keys(0);
-        if constexpr (kAhead) load_values(0);
+        load_keys(here, 0);
+        if constexpr (kAhead) load_values(here, 0);
         if constexpr (Link::kTagged) {
             if (i == z) {
                 link.template receive<T, D>(a, t, kv_head, team);
@@ -145,50 +154,49 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
         for (int step = 0; step < steps; ++step) {
             if constexpr (Link::kTagged) {  // the newest key and value are not in the cache yet
                 const int key = from + step * kStepKeys;
-                if (newest >= key && newest < key + kWarpKeys) {
+                if (here.newest >= key && here.newest < key + kWarpKeys) {
 #pragma unroll
                     for (int h = 0; h < 2; ++h) {
-                        if (key + key_of_row(g) + 2 * h != newest) continue;
+                        if (key + key_of_row(g) + 2 * h != here.newest) continue;
                         load_row<T, D, FromShared>(k[h], link.template key<T, D>(), c, true);
                     }
 #pragma unroll
                     for (int h = 0; h < 4; ++h) {
-                        if (key + 4 * c + h != newest) continue;
+                        if (key + 4 * c + h != here.newest) continue;
                         load_value<T, D, FromShared>(v[h], link.template value<T, D>(), g, true);
                     }
                 }
             }
+            const bool more = step + 1 < steps;
             const Scores scores = score<T, D>(k, q);
             if constexpr (kAhead) {
-                if (step + 1 < steps) load_keys(step + 1);
+                if (more) load_keys(here, step + 1);
             } else {
-                load_values(step);
+                load_values(here, step);
             }
 
             const Weights weights = sums.template weigh<T>(
                 scores, from + step * kStepKeys + key_of_row(g), sees, a.scale);
             sums.template add<T>(weights, v);
-            if (step + 1 < steps) {
+            if (more) {
                 if constexpr (kAhead) {
-                    load_values(step + 1);
+                    load_values(here, step + 1);
                 } else {
-                    load_keys(step + 1);
+                    load_keys(here, step + 1);
                 }
             }
         }
 
         sums.put(shared, warp, g, c, rows);
         team.sync();
-        merge_warps<T>(a, kv_head, part, rows, shared, team, link);
+        merge_warps<T>(a, kv_head, here.part, rows, shared, team, link);
         i += place.count;
         if (i >= shared.tile.parts()) break;
-        part = part_at(shared.tile, i);
-        page = page_of(shared.tile);
+        const bool sinks = here.part < shared.tile.ahead;
+        here = stretch_of(shared.tile, part_at(shared.tile, i), false);
         team.sync();  // the next part overwrites the shared sums
-        if (part < shared.tile.ahead && range.lo > 0) {  // the first of the sinks
-            range = {0, shared.tile.sinks_end};
-            newest = position;
-            look(shared.tile, part);
+        if (!sinks && here.part < shared.tile.ahead) {
+            look(shared.tile, here.part);
             ask_sinks(shared.tile);
         }
     }
