@@ -66,8 +66,8 @@ class Bench(driver.CliTest):
                             1.1 * (got["weight_bytes"] + got["kv_bytes"]) + 16e6)
 
     def test_parts_can_be_switched_off(self):
-        words = ("fuse", "graph", "dependent-launch", "batch-products", "resident-attention",
-                 "persistent", "repack")
+        words = ("fuse", "add-in-product", "add-in-norm", "norms-together", "graph",
+                 "dependent-launch", "batch-products", "resident-attention", "persistent", "repack")
         few = ("--prompt", 4, "-n", 2, "--reps", 1, "--warmup", 0)
         self.ok("bench", "decode", MODEL, *few, "--disable", ",".join(words))
         self.ok("bench", "decode", "--disable", "fuse", MODEL, *few)  # takes one word alone
