@@ -15,8 +15,10 @@ if(MILLRACE_HAS_CUDA)
     target_link_libraries(mr_ladder PRIVATE CUDA::cudart_static)
 endif()
 
-# bench/ops: what `millrace bench` measures of single operations.
-file(GLOB bench_ops_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/ops/*.cpp)
+# bench/ops: what `millrace bench` measures of single operations; bench/fusion: `bench fusion`.
+file(GLOB bench_ops_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/ops/*.cpp
+     ${PROJECT_SOURCE_DIR}/bench/fusion/*.cpp)
+list(FILTER bench_ops_sources EXCLUDE REGEX "_test\\.cpp$")
 if(MILLRACE_HAS_CUDA)
     file(GLOB bench_ops_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/ops/*.cu)
     list(FILTER bench_ops_kernels EXCLUDE REGEX "_test\\.cu$")

@@ -48,9 +48,11 @@ foreach(room core observe ops formats text model decode story train)
 endforeach()
 
 # The parts of bench/ that need no GPU.
-add_executable(test_ladder ${PROJECT_SOURCE_DIR}/bench/ladder/ladder_test.cpp)
+file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/*/*_test.cpp)
+add_executable(test_ladder ${sources})
 target_include_directories(test_ladder PRIVATE ${PROJECT_SOURCE_DIR}/src)
-target_link_libraries(test_ladder PRIVATE mr_ladder millrace mr_options GTest::gtest_main)
+target_compile_definitions(test_ladder PRIVATE MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+target_link_libraries(test_ladder PRIVATE mr_ladder mr_bench millrace mr_options GTest::gtest_main)
 gtest_discover_tests(test_ladder DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
 # Paths differ in what they make of a NaN: the portable one is as x86's are.
 add_test(NAME portable.model COMMAND test_model --gtest_filter=*CheckNan*:*Stream*:Batch*)

@@ -2,16 +2,17 @@
 """Decode with PyTorch and transformers, batch 1: what Millrace is compared with.
 
   bench/peers/torch_decode.py [--parts ceilings,eager,compiled] [--models ...] [--budget SECONDS]
+                              [--shape neox:... --type f16]
 
 One JSON object a line: the ceilings of this machine, then tokens a second of each model with random
 weights, eager and with torch.compile (reduce-overhead: CUDA graphs) over a static cache. A part
 that fails reports its error and the others run. Compiling takes most of the time; parts that would
 start after --budget seconds are skipped and say so.
 """
+import torch_models as tm  # first: it says in one line what is not installed
+
 import torch
 import transformers
-
-import torch_models as tm
 
 
 def decode(args, part, name, model, step):

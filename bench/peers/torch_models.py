@@ -15,8 +15,11 @@ import traceback
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
 
-import torch  # noqa: E402
-import transformers  # noqa: E402
+try:
+    import torch  # noqa: E402
+    import transformers  # noqa: E402
+except ImportError as missing:  # one line: who asked says the rest
+    sys.exit(f"{sys.executable}: {missing}")
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 
@@ -28,11 +31,11 @@ def llama(hidden, inner, layers, heads, vocab, context):
         max_position_embeddings=context)
 
 
-def neox(hidden, inner, layers, heads, vocab, context):
+def neox(hidden, inner, layers, heads, vocab, context, rotary_pct=0.25, parallel=True):
     return transformers.GPTNeoXConfig(
         hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers,
         num_attention_heads=heads, vocab_size=vocab, max_position_embeddings=context,
-        use_parallel_residual=True, rotary_pct=0.25)
+        use_parallel_residual=parallel, rotary_pct=rotary_pct)
 
 
 # name: (configuration, type it is measured in)
@@ -44,6 +47,19 @@ MODELS = {
     "tiny": (lambda: llama(64, 128, 2, 4, 100, 2304), "f32"),
     "tiny-neox": (lambda: neox(64, 128, 2, 4, 100, 2304), "f32"),
 }
+
+
+SHAPE = "neox:HIDDEN:INNER:LAYERS:HEADS:VOCAB:CONTEXT:ROTARY:PARALLEL"
+
+
+def shape_of(text, dtype):
+    """An entry of MODELS for a shape as `millrace bench fusion` writes it: ROTARY elements of a
+    head turn, PARALLEL is 1 or 0."""
+    family, *numbers = text.split(":")
+    if family != "neox" or len(numbers) != 8 or not all(n.isdigit() for n in numbers):
+        raise ValueError(f"{text}: a shape is {SHAPE}")
+    *sizes, rotary, parallel = map(int, numbers)
+    return lambda: neox(*sizes, rotary * sizes[3] / sizes[0], bool(parallel)), dtype
 
 
 def make(name, device):
@@ -136,8 +152,16 @@ def parse(description, parts, more=lambda parser: None):
     parser.add_argument("--budget", type=float, default=60,
                         help="seconds after which no further part is started (default: 60)")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--shape", help=f"a model of one's own instead of --models: {SHAPE}")
+    parser.add_argument("--type", default="bf16", choices=DTYPES, help="of --shape")
     more(parser)
     args = parser.parse_args()
+    if args.shape:
+        try:
+            MODELS[args.shape] = shape_of(args.shape, args.type)
+        except ValueError as error:
+            parser.error(str(error))
+        args.models = args.shape
     args.parts, args.models = args.parts.split(","), args.models.split(",")
     for given, known in (args.parts, parts), (args.models, MODELS):
         for name in given:

@@ -104,6 +104,9 @@ model::EngineOptions engine_switches(const SharedOptions& options) {
     const Disabled off = disabled(options);
     model::EngineOptions out;
     out.fuse = !off.fuse;
+    out.add_in_product = !off.add_in_product;
+    out.add_in_norm = !off.add_in_norm;
+    out.norms_together = !off.norms_together;
     out.graph = !off.graph;
     out.dependent_launch = !off.dependent_launch;
     out.batch_products = !off.batch_products;

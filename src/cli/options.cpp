@@ -30,6 +30,9 @@ struct Switch {
 };
 constexpr Switch kSwitches[] = {
     {"fuse", &Disabled::fuse},
+    {"add-in-product", &Disabled::add_in_product},
+    {"add-in-norm", &Disabled::add_in_norm},
+    {"norms-together", &Disabled::norms_together},
     {"graph", &Disabled::graph},
     {"dependent-launch", &Disabled::dependent_launch},
     {"batch-products", &Disabled::batch_products},

@@ -33,7 +33,8 @@ struct SharedOptions {
 struct Disabled {
     bool repack = false;  // on the CPU: weights are used as the file has them
     // On the GPU, as in model::EngineOptions.
-    bool fuse = false, graph = false, dependent_launch = false, batch_products = false,
+    bool fuse = false, add_in_product = false, add_in_norm = false, norms_together = false,
+         graph = false, dependent_launch = false, batch_products = false,
          resident_attention = false, persistent = false;
 };
 

@@ -41,6 +41,9 @@ struct EngineOptions {
 
     // On the GPU; each can be switched off, to see what it is worth.
     bool fuse = true;              // norms, rotation, activation inside of the products
+    bool add_in_product = true;    // products of a decode step add to the residual stream
+    bool add_in_norm = true;       // where they do not, the norm that follows adds
+    bool norms_together = true;    // both norms of a parallel residual are one pass
     bool graph = true;             // a decode step is one launch
     bool dependent_launch = true;  // kernels start while their predecessors end
     bool batch_products = true;    // products of many decode rows read the weights once
@@ -131,6 +134,12 @@ class Engine {
     virtual std::uint64_t stage_bytes() const = 0;  // copied to the host for each of them
     // Whether the layers of the last step of fed rows were one kernel.
     virtual bool one_kernel() const = 0;
+    // What a greedy step of so many rows and keys is made of: kernels (and the like), and how many
+    // times the host launches something for it. None on the CPU.
+    struct StepLaunches {
+        int kernels = 0, launches = 0;
+    };
+    virtual StepLaunches step_launches(int /*rows*/, std::int64_t /*keys*/) { return {}; }
 
   protected:
     Engine(std::shared_ptr<const Model> model, const EngineOptions& options);

@@ -66,8 +66,8 @@ class Bench(driver.CliTest):
                             1.1 * (got["weight_bytes"] + got["kv_bytes"]) + 16e6)
 
     def test_parts_can_be_switched_off(self):
-        words = ("fuse", "graph", "dependent-launch", "batch-products", "resident-attention",
-                 "persistent", "repack")
+        words = ("fuse", "add-in-product", "add-in-norm", "norms-together", "graph",
+                 "dependent-launch", "batch-products", "resident-attention", "persistent", "repack")
         few = ("--prompt", 4, "-n", 2, "--reps", 1, "--warmup", 0)
         self.ok("bench", "decode", MODEL, *few, "--disable", ",".join(words))
         self.ok("bench", "decode", "--disable", "fuse", MODEL, *few)  # takes one word alone
@@ -115,6 +115,46 @@ class Bench(driver.CliTest):
         self.fails(2, "bench", "norm", "random:llama-9000b", says="llama-2-7b")
         self.fails(2, "bench", "norm", "--type", "q8_0", says="--type")
         self.fails(2, "bench", "norm", "--tokens", "0", says="--tokens")
+
+    def test_norm_errors_of_the_cpu(self):
+        for kind, hidden in (("layer", 2560), ("rms", 64)):
+            got = self.ok_json("bench", "norm", "--device", "cpu", "--kind", kind, "--hidden", hidden)
+            self.assertEqual((got["device"], got["sizes"]), ("cpu", []))
+            self.assertEqual([(e["batch"], e["tokens"], e["type"], e["on"]) for e in got["errors"]],
+                             [(2, 128, "f32", "CPU"), (1, 1, "f32", "CPU"), (4, 256, "f32", "CPU"),
+                              (1, 2048, "f32", "CPU")])
+            for error in got["errors"]:
+                self.assertGreater(error["largest"], 0)
+                self.assertLess(error["largest"], 4e-6)
+                self.assertLess(error["relative"], 4e-7)
+        text = self.ok("bench", "norm", "--device", "auto", "--hidden", 64,
+                       env={"CUDA_VISIBLE_DEVICES": ""}).out
+        self.assertRegex(text, r"\[4,256\] +f32 +CPU +[0-9.]+e-0[678]")
+        self.fails(3, "bench", "norm", "--device", "cuda", env={"CUDA_VISIBLE_DEVICES": ""})
+        self.fails(2, "bench", "norm", "--device", "tpu", says="--device")
+
+    def test_fusion_is_refused_without_a_gpu(self):
+        hidden = {"CUDA_VISIBLE_DEVICES": "", "MILLRACE_DEVICE": "auto"}
+        for arguments in (("random:pythia-2.8b:f16",), ("random:pythia-2.8b", "--peer", "torch"),
+                          (MODEL,), ("random:gpt2", "--device", "cuda", "--json")):
+            self.fails(3, "bench", "fusion", *arguments, env=hidden, says=["GPU", "millrace info"])
+        for given, env in ((("--device", "cpu"), {}), ((), {"MILLRACE_DEVICE": "cpu"})):
+            self.fails(2, "bench", "fusion", "random:pythia-2.8b:f16", *given, env=env,
+                       says=["--device", "bench decode"])
+
+    def test_fusion_errors(self):
+        fusion = ("bench", "fusion")
+        self.fails(2, *fusion, "random:llama-9000b", says="llama-2-7b")
+        self.fails(2, *fusion, "random:gpt2", "--types", "f16,q8_0", says=["--types", "q8_0"])
+        self.fails(2, *fusion, MODEL, "--types", "f16", says=["--types", "convert"])
+        self.fails(2, *fusion, "random:gpt2", "--score", 2, says="--score")
+        self.fails(2, *fusion, "random:gpt2", "--reps", 0, says="--reps")
+        self.fails(2, *fusion, "random:gpt2", "--peer", "jax", says="--peer")
+        self.fails(2, *fusion, "random:gpt2", env={"MILLRACE_DISABLE": "fuse,frobnicate"},
+                   says=["MILLRACE_DISABLE", "frobnicate", "norms-together"])
+        text = self.ok(*fusion, "--help").out
+        for part in ("--types", "--score", "--text FILE", "--peer torch", "4 digits"):
+            self.assertIn(part, text)
 
     def test_attention(self):
         self.fails(3, "bench", "attention", env={"CUDA_VISIBLE_DEVICES": ""})

@@ -284,6 +284,93 @@ class Bench(GpuTest):
             got = self.ok_json("bench", "norm", model, "--tokens", 1)
             self.assertEqual((got["hidden"], got["type"], got["kind"]), shape)
 
+    def test_norm_errors(self):
+        got = self.ok_json("bench", "norm", "--tokens", 1)
+        most = {"f32": (4e-6, 4e-7), "f16": (4e-3, 4e-4)}  # half a unit in the last place of 5
+        self.assertEqual(len(got["errors"]), 4 * 3)  # f32 on both, f16 on the GPU
+        for error in got["errors"]:
+            largest, relative = most[error["type"]]
+            self.assertGreater(error["largest"], 0, error)
+            self.assertLess(error["largest"], largest, error)
+            self.assertLess(error["relative"], relative, error)
+        self.assertEqual({(e["batch"], e["tokens"]) for e in got["errors"] if e["on"] == "GPU"},
+                         {(2, 128), (1, 1), (4, 256), (1, 2048)})
+        # 2048 rows with and without the kernel for many.
+        self.assertEqual(self.ok_json("bench", "norm", "--tokens", 1, "--no-many-rows")["errors"],
+                         got["errors"])
+
+    QUICK = ("--prompt", 8, "-n", 4, "--reps", 1, "--warmup", 0, "--score", 24)
+
+    def fusion(self, model, *arguments, **kwargs):
+        got = self.ok_json("bench", "fusion", model, *self.QUICK, *arguments, **kwargs)
+        self.assertEqual((got["bench"], got["device"]), ("fusion", self.gpu["name"]))
+        for one in got["types"]:
+            # Inputs of 8 bits round with the sums: so few tokens differ in the third digit.
+            if one["type"] in ("f32", "f16"):
+                self.assertTrue(one["nll_same"], one)
+            self.assertEqual(len(one["rungs"]), 8)
+            there = [rung for rung in one["rungs"] if "absent" not in rung]
+            for rung in there:
+                self.positive(rung, "ms_per_token", "kernels_per_token", "launches_per_token",
+                              "bytes_per_token", "nll")
+            for before, rung in zip(there, there[1:]):
+                self.assertLessEqual(rung["launches_per_token"], before["launches_per_token"])
+                self.assertEqual(rung["counts"], rung["gain_percent"] >= 5)
+            self.assertIsNone(there[0]["gain_percent"])
+            self.assertEqual(there[-1]["launches_per_token"], 1)
+        return got
+
+    def test_fusion(self):
+        got = self.fusion("random:stories-42m:bf16", "--types", "f32,f16")
+        self.assertEqual([(one["type"], one["scored_tokens"]) for one in got["types"]],
+                         [("f32", 22), ("f16", 22)])
+        absent = [{rung["rung"] for rung in one["rungs"] if "absent" in rung}
+                  for one in got["types"]]
+        self.assertLessEqual({"both norms in one pass", "norm in the product", "one kernel"},
+                             absent[0])
+        self.assertIn("both norms in one pass", absent[1])
+        self.assertEqual(self.fusion("random:stories-42m:q8_0")["types"][0]["type"], "q8_0")
+        # What is switched off is no rung.
+        got = self.fusion("random:stories-42m", "--types", "bf16",
+                          env={"MILLRACE_DISABLE": "persistent"})
+        self.assertEqual(got["types"][0]["rungs"][-1],
+                         {"rung": "one kernel", "absent": "it is switched off"})
+
+    def test_fusion_of_a_file_and_a_text(self):
+        text = self.folder / "text.txt"
+        text.write_text("Once upon a time there was a little girl who had a red ball. " * 4)
+        nll = [self.fusion(*arguments)["types"][0]["rungs"][0]["nll"]
+               for arguments in ((driver.SOURCE / "models" / "storyteller.gguf",),
+                                 (driver.SOURCE / "models" / "storyteller.gguf", "--text", text))]
+        self.assertGreater(nll[0], nll[1] + 0.1)  # a story's words are likelier than a mill's
+        text.write_text("")
+        self.fails(1, "bench", "fusion", "random:stories-42m", "--types", "bf16", "--text", text,
+                   says="3 tokens")
+        printed = self.ok("bench", "fusion", driver.REFERENCE / "gpt-neox", *self.QUICK).out
+        for part in ("separate kernels", "launches", "MB/token", "all against none", "the same"):
+            self.assertIn(part, printed)
+
+    def test_fusion_with_a_peer(self):
+        peer = self.folder / "python"
+        peer.write_text(f"""#!/bin/sh
+echo $@ > '{self.folder}/asked'
+echo a warning
+echo '{{"part": "about", "torch": "9.9", "transformers": "9"}}'
+echo '{{"part": "eager", "ms_per_token": 20.0}}'
+echo '{{"part": "compiled", "error": "no compiler"}}'
+""")
+        peer.chmod(0o755)
+        neox = (driver.REFERENCE / "gpt-neox", "--peer", "torch")
+        got = self.fusion(*neox, env={"MILLRACE_PYTHON": str(peer)})["types"][0]["torch"]
+        self.assertEqual((got["torch"], got["eager"]["ms_per_token"], got["compiled"]["error"]),
+                         ("9.9", 20.0, "no compiler"))
+        self.assertRegex((self.folder / "asked").read_text(),
+                         r"--parts eager,compiled --shape neox(:\d+){7}:1 --type f\d+ --prompt 8 ")
+        gone = self.fusion(*neox, env={"MILLRACE_PYTHON": "/bin/false"})["types"][0]["torch"]
+        self.assertIn("MILLRACE_PYTHON", gone["error"])
+        self.fails(2, "bench", "fusion", SMALL, "--types", "bf16", "--peer", "torch",
+                   says=["--peer", "GPT-NeoX"])
+
     def test_load(self):
         got = self.ok_json("bench", "load", driver.REFERENCE / "llama2", *CUDA)
         self.positive(got, "sent_bytes", "percent_of_pinned")

@@ -1,14 +1,18 @@
-// millrace bench norm: norm + residual on the GPU against what its memory allows.
+// millrace bench norm: norm + residual on the GPU against what its memory allows, and how exact it
+// is.
 #include <fmt/format.h>
 
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "bench/ops/norm_error.h"
 #include "bench/ops/norm_measure.h"
 #include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/terminal.h"
+#include "core/cpu.h"
+#include "core/cuda/device.h"
 #include "model/cuda/device_engine.h"
 #include "model/io/source.h"
 
@@ -23,6 +27,7 @@ struct Options {
     std::string kind = "layer";
     bool own_hidden = false, own_type = false, own_kind = false;  // they were given
     bool few_rows = false;
+    std::string device = "cuda";
     bool json = false;
 };
 
@@ -37,11 +42,61 @@ void take_shape(Options& options) {
     }
 }
 
+ops::NormKind kind_of(const Options& options) {
+    return options.kind == "rms" ? ops::NormKind::rms : ops::NormKind::layer;
+}
+
+// Errors against f64, of the GPU's kernel and of the CPU's ops, which are of f32; in `json` and as
+// text.
+std::string errors(const Options& options, bool cuda, Json& json) {
+    std::vector<DType> types{DType::f32, DType::f16};
+    if (options.type == "bf16") types.push_back(DType::bf16);
+    std::string text = fmt::format("  errors against f64\n  {:>10}  {:>5}  {:>5}  {:>10}  {:>10}\n",
+                                   "rows", "type", "on", "largest", "relative");
+    json["errors"] = Json::array();
+    ThreadPool pool(cpu_info().cores);
+    for (const ops::NormErrorShape& shape : ops::kNormErrorShapes) {
+        for (const DType type : types) {
+            const ops::NormCase of =
+                ops::norm_case(shape.rows(), options.hidden, type, kind_of(options));
+            const auto add = [&](const char* on, const ops::NormError& error) {
+                json["errors"].push_back({{"batch", shape.batch},
+                                          {"tokens", shape.tokens},
+                                          {"type", dtype_name(type)},
+                                          {"on", on},
+                                          {"largest", error.largest},
+                                          {"relative", error.relative}});
+                text += fmt::format("  {:>10}  {:>5}  {:>5}  {:>10.2e}  {:>10.2e}\n",
+                                    fmt::format("[{},{}]", shape.batch, shape.tokens),
+                                    dtype_name(type), on, error.largest, error.relative);
+            };
+            if (cuda) add("GPU", cuda::norm_error(of, type, !options.few_rows));
+            if (type == DType::f32) add("CPU", ops::norm_error(pool, of));
+        }
+    }
+    return text;
+}
+
+// Without a GPU: the errors alone.
+int cpu_bench(const Options& options) {
+    Json json = {{"bench", "norm"},          {"model", options.model}, {"device", "cpu"},
+                 {"hidden", options.hidden}, {"type", options.type},   {"kind", options.kind},
+                 {"sizes", Json::array()}};
+    const std::string text =
+        fmt::format("norm: {} norm + residual, hidden {}, on the CPU\n{}", options.kind,
+                    options.hidden, errors(options, false, json));
+    out(options.json ? json_text(json) : text);
+    return 0;
+}
+
 int norm_bench(Options options) {
     take_shape(options);
-    const cuda::NormMeasurement m = cuda::measure_norm(
-        options.hidden, options.tokens, *dtype_from_name(options.type),
-        options.kind == "rms" ? ops::NormKind::rms : ops::NormKind::layer, !options.few_rows);
+    if (options.device == "cpu" || (options.device == "auto" && !cuda::device())) {
+        return cpu_bench(options);
+    }
+    const cuda::NormMeasurement m =
+        cuda::measure_norm(options.hidden, options.tokens, *dtype_from_name(options.type),
+                           kind_of(options), !options.few_rows);
     Json json = {{"bench", "norm"},
                  {"model", options.model},
                  {"device", m.device},
@@ -71,6 +126,7 @@ int norm_bench(Options options) {
                             size.tokens, size.graph_seconds * 1e6, size.launched_seconds * 1e6,
                             size.floor_seconds * 1e6, ratio, rate);
     }
+    text += errors(options, true, json);
     out(options.json ? json_text(json) : text);
     return 0;
 }
@@ -80,7 +136,7 @@ int norm_bench(Options options) {
 void add_bench_norm(const Command& bench, Action& action) {
     auto options = std::make_shared<Options>();
     const Command command =
-        bench.add_subcommand("norm", "Norm + residual on the GPU, against its memory");
+        bench.add_subcommand("norm", "Norm + residual on the GPU, against its memory and f64");
     command
         .add_option("model", options->model,
                     "Whose norms they are: a model's file or folder, or random:SHAPE[:TYPE]")
@@ -100,12 +156,20 @@ void add_bench_norm(const Command& bench, Action& action) {
         .shows_default();
     command.add_flag("--no-many-rows", options->few_rows,
                      "Without the kernel for thousands of rows");
+    command
+        .add_option("--device", options->device,
+                    "cpu: the errors of the CPU's ops alone, which auto takes without a GPU")
+        .one_of({"auto", "cpu", "cuda"})
+        .shows_default();
     command.add_flag("--json", options->json, "Print JSON");
     command.footer(
         "Examples:\n"
         "  millrace bench norm --hidden 2560 --tokens 1,32768\n"
         "  millrace bench norm random:llama-2-7b:bf16\n"
-        "A model of 8 or 4 bits computes in bf16, and so do its norms here.");
+        "  millrace bench norm --device cpu --json\n"
+        "A model of 8 or 4 bits computes in bf16, and so do its norms here. Errors are of [batch,\n"
+        "tokens] = [2,128], [1,1], [4,256] and [1,2048] rows: the largest, and relative the root "
+        "of\nthe squared errors over that of the squared results.");
     command.callback([options, command, &action] {
         options->own_hidden = command.given("--hidden");
         options->own_type = command.given("--type");

@@ -30,6 +30,7 @@ void DeviceTensors::each(const Model& model, const EngineOptions& options, Take&
     tensor(x, {tokens, spec.dim});
     tensor(h, {tokens, spec.dim});
     if (spec.residual == Residual::parallel) tensor(h2, {tokens, spec.dim});
+    if (!options.add_in_product) tensor(branch, {tokens, spec.dim});
     tensor(qkv, {tokens, spec.q_dim() + 2 * spec.kv_dim()});
     tensor(q, {tokens, spec.q_dim()});
     tensor(attn, {tokens, spec.q_dim()});

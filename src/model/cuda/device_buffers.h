@@ -70,6 +70,7 @@ struct DeviceTensors {
     Tensor x;               // [tokens, dim]                  the residual stream, f32
     Tensor h;               // [tokens, dim]                  the normed input, where not fused
     Tensor h2;              // [tokens, dim]                  the MLP's, with a parallel residual
+    Tensor branch;          // [tokens, dim]                  what is to be added to x, where apart
     Tensor qkv;             // [tokens, q_dim + 2 kv_dim]     before the rotation, where not fused
     Tensor q, attn;         // [tokens, q_dim]
     Tensor gate_up;         // [tokens, 2 hidden]             where not fused

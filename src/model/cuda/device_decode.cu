@@ -202,6 +202,7 @@ void Resident::draw(Tensor logits, std::span<const Slot> slots) {
 // A program for every number of rows, where there can be one.
 void Resident::prepare_programs() {
     if (!options_.persistent || !options_.fuse || options_.check_nan) return;
+    if (!options_.add_in_product) return;          // its products add
     if (lack_of(spec_, step_takes_layer)) return;  // kernel by kernel, then
     std::span<std::byte> memory = buffers_.step_programs;
     for (int rows = 1; rows <= std::min(options_.max_sequences, cuda::kStepRows); ++rows) {

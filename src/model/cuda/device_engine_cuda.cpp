@@ -7,6 +7,7 @@
 #include "model/cuda/device_resident.h"
 #include "model/not_finite.h"
 #include "ops/activation/activation_cuda.h"
+#include "ops/add/add_cuda.h"
 #include "ops/attention/paged/attention_cuda.h"
 #include "ops/check/check_cuda.h"
 #include "ops/embedding/embedding_cuda.h"
@@ -116,6 +117,29 @@ void Resident::product(Tensor out, Tensor x, Tensor w, Tensor bias, bool few, co
     product(in, few);
 }
 
+// x += the product: inside of it, or apart from it, for a norm or a kernel of its own to add.
+void Resident::add_product(cuda::LinearIn in, const Part& part) {
+    // Checks look at x behind every product.
+    if (!part.few || options_.add_in_product || options_.check_nan) return product(in, part.few);
+    add_apart(in.out);  // the other branch of a parallel residual
+    in.out = rows_as(buffers_.branch, DType::f32, part.first, part.batch.tokens, spec_.dim);
+    in.finish = cuda::Finish::store;
+    product(in, part.few);
+    apart_ = in.out;
+}
+void Resident::add_apart(Tensor x) {
+    if (apart_) cuda::add_to(ctx_, x, std::exchange(apart_, {}));
+}
+// A norm of x, with what is still to be added to it.
+void Resident::norm_of_sum(cuda::NormPass pass) {
+    if (apart_ && options_.add_in_norm) {
+        pass.residual = pass.sum = pass.x;
+        pass.x = std::exchange(apart_, {});
+    }
+    add_apart(pass.x);
+    cuda::norm(ctx_, pass);
+}
+
 // Whether norm, product and what follows are one kernel.
 bool Resident::attention_fused(const Part& part, int layer) const {
     return part.few && options_.fuse && !layer_spec(layer).qk_norm &&
@@ -129,8 +153,8 @@ bool Resident::mlp_fused(const Part& part, int layer) const {
 }
 // Parallel residual: attention and MLP norm the same x, in one pass where neither norms for itself.
 bool Resident::norms_together(const Part& part, int layer) const {
-    return spec_.residual == Residual::parallel && !attention_fused(part, layer) &&
-           !mlp_fused(part, layer) &&
+    return options_.norms_together && spec_.residual == Residual::parallel &&
+           !attention_fused(part, layer) && !mlp_fused(part, layer) &&
            cuda::compute_type(joined(layer).qkv.dtype) ==
                cuda::compute_type(mlp_matrix(layer).dtype);
 }
@@ -148,6 +172,7 @@ void Resident::attention_in(const Part& part, int layer) {
     q.shape = {rows, spec_.heads, spec_.head_dim};
     const ops::PagedKv kv = cache_->layer(layer);
     if (attention_fused(part, layer)) {
+        add_apart(x);
         return linear(products_.qkv(part.batch, part.first, layer, kv));
     }
     const Tensor h = rows_as(buffers_.h, compute, part.first, rows, spec_.dim);
@@ -157,7 +182,7 @@ void Resident::attention_in(const Part& part, int layer) {
         pass.weight2 = w.mlp_norm;
         pass.bias2 = w.mlp_norm_bias;
     }
-    cuda::norm(ctx_, pass);
+    norm_of_sum(pass);
     const Tensor qkv = rows_as(buffers_.qkv, part.few ? DType::f32 : compute, part.first, rows,
                                spec_.q_dim() + 2 * spec_.kv_dim());
     product(qkv, h, joined.qkv, {}, part.few, "qkv");
@@ -191,11 +216,14 @@ void Resident::mlp_in(const Part& part, int layer) {
     const DType down_type = cuda::compute_type(w.down.dtype);
     const Tensor x = rows_as(buffers_.x, DType::f32, part.first, rows, spec_.dim);
     const Tensor up = rows_as(buffers_.up, down_type, part.first, rows, spec_.hidden);
-    if (mlp_fused(part, layer)) return linear(products_.up(rows, part.first, layer));
+    if (mlp_fused(part, layer)) {
+        add_apart(x);
+        return linear(products_.up(rows, part.first, layer));
+    }
     const bool together = norms_together(part, layer);
     const Tensor h =
         rows_as(together ? buffers_.h2 : buffers_.h, compute, part.first, rows, spec_.dim);
-    if (!together) cuda::norm(ctx_, norm_of(of, x, h, w.mlp_norm, w.mlp_norm_bias));
+    if (!together) norm_of_sum(norm_of(of, x, h, w.mlp_norm, w.mlp_norm_bias));
     const DType between = part.few ? DType::f32 : compute;
     if (of.gated) {
         const Tensor both = rows_as(buffers_.gate_up, between, part.first, rows, 2 * spec_.hidden);
@@ -223,6 +251,7 @@ void Resident::run(const Part& part) {
     rotations_of(part);
     cuda::embedding(ctx_, x, weights.embedding, weights.positions, part.batch);
     check(embedding_stage(), x, part.first);
+    apart_ = {};
     ops::DeviceBatch batch = part.batch;    // with the keys of the layer
     if (!part.few) batch.streams = nullptr;  // they all stream as the part says
     for (int i = 0; i < spec_.layers; ++i) {
@@ -255,17 +284,18 @@ void Resident::run(const Part& part) {
         }
         ctx_.dependent_launch = options_.dependent_launch;
         const auto mlp_out = [&] {
-            product(products_.down(rows, part.first, i), part.few);
+            add_product(products_.down(rows, part.first, i), part);
             check(mlp_stage(spec_, i), x, part.first);
         };
         if (parallel) mlp_out();  // first, as in a step of one kernel (ops/step)
-        product(products_.out(rows, part.first, i), part.few);
+        add_product(products_.out(rows, part.first, i), part);
         check(attention_stage(spec_, i), x, part.first);
         if (!parallel) {
             mlp_in(part, i);
             mlp_out();
         }
     }
+    add_apart(x);
     ctx_.layer = -1;
 }
 
@@ -336,6 +366,20 @@ Tensor Resident::run(const Pass& pass) {
     stamped([&] { logits = run_given(pass); });
     if (options_.check_nan) require_finite(buffers_.pass, 0);
     return logits;
+}
+
+Engine::StepLaunches Resident::step_launches(int rows, std::int64_t keys) {
+    const StepKey key = key_for(row_bucket(rows), keys, cuda::SampleKind::greedy);
+    const Meanwhile account(ctx_.ledger, static_cast<Ledger*>(nullptr));
+    const auto sample = [&] { launch_sample(key.rows, cuda::SampleKind::greedy); };
+    // Captured to be counted, whether it is launched as a graph or one by one.
+    const auto count = [&](const auto& launch) {
+        return static_cast<int>(cuda::Graph::capture(stream_, launch).nodes());
+    };
+    const int sampling = count(sample);
+    const int all = sampling + count([&] { launch_forward(key); });
+    if (!options_.graph) return {all, all};
+    return {all, key.kind < 0 ? 1 + sampling : 1};
 }
 
 void Resident::cross_entropy(std::span<double> nll, Tensor logits,

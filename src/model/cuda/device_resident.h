@@ -85,6 +85,7 @@ class Resident final : public Engine {
     std::vector<Stage> take_stages() override { return std::exchange(stages_, {}); }
     std::uint64_t stage_bytes() const override { return sizeof(cuda::Stamp); }
     bool one_kernel() const override { return program(static_cast<int>(rows_.size())) != nullptr; }
+    StepLaunches step_launches(int rows, std::int64_t keys) override;
 
   private:
     // Rows [first, first + batch.tokens) of the activations, all of one form and mask.
@@ -137,6 +138,9 @@ class Resident final : public Engine {
     void attention_in(const Part& part, int layer);
     void mlp_in(const Part& part, int layer);
     void heads(Tensor logits, Tensor x, bool few);
+    void add_product(cuda::LinearIn in, const Part& part);
+    void norm_of_sum(cuda::NormPass pass);
+    void add_apart(Tensor x);
     void product(const cuda::LinearIn& in, bool few);
     void product(Tensor out, Tensor x, Tensor w, Tensor bias, bool few, const char* name,
                  OpKind kind = OpKind::linear);
@@ -213,6 +217,7 @@ class Resident final : public Engine {
     std::vector<Slot> rows_;  // who sits in which row of the step
     std::int32_t spare_ = 0;  // the page of rows that sleep
     double rope_magnitude_ = 1;
+    Tensor apart_;  // what is to be added to x, where a product has not done it
     std::map<StepKey, Captured> graphs_;
     // The same with stamps: the last one alone, since all share the timeline.
     std::optional<std::pair<StepKey, Captured>> watched_step_;
