@@ -7,12 +7,11 @@
 namespace mr::cli {
 
 void add_context_options(const Command& command, ContextOptions& options,
-                         std::initializer_list<const char*> modes) {
+                         std::initializer_list<const char*> modes, const char* full) {
     command
-        .add_option(
-            "--context", options.mode,
-            "What happens to a text that is longer than the context: full stops at its end, "
-            "streaming keeps its first tokens (sinks) and the latest (window)")
+        .add_option("--context", options.mode,
+                    std::string("What happens to ") + full +
+                        ", streaming keeps its first tokens (sinks) and the latest (window)")
         .one_of(modes)
         .shows_default();
     command.add_option("--sinks", options.sinks, "First tokens that stay visible")
