@@ -6,6 +6,16 @@
 
 namespace mr::cli {
 
+void add_window_options(const Command& command, ContextOptions& options) {
+    command.add_option("--sinks", options.sinks, "First tokens that stay visible")
+        .range(0, 1 << 20)
+        .shows_default();
+    command
+        .add_option("--window", options.window,
+                    "Latest tokens that are visible; 0: the model's context less the sinks")
+        .range(std::int64_t{0}, std::int64_t{1} << 29);
+}
+
 void add_context_options(const Command& command, ContextOptions& options,
                          std::initializer_list<const char*> modes, const char* full) {
     command
@@ -14,13 +24,7 @@ void add_context_options(const Command& command, ContextOptions& options,
                         ", streaming keeps its first tokens (sinks) and the latest (window)")
         .one_of(modes)
         .shows_default();
-    command.add_option("--sinks", options.sinks, "First tokens that stay visible")
-        .range(0, 1 << 20)
-        .shows_default();
-    command
-        .add_option("--window", options.window,
-                    "Latest tokens that are visible; 0: the model's context less the sinks")
-        .range(std::int64_t{0}, std::int64_t{1} << 29);
+    add_window_options(command, options);
     command.group(kOptions);
 }
 

@@ -19,6 +19,8 @@ struct ContextOptions {
     bool streams() const { return mode == "streaming"; }
 };
 
+// --sinks and --window alone.
+void add_window_options(const Command& command, ContextOptions& options);
 // `modes`: what --context takes, the first of them by default. `full`: what that does, for the
 // help.
 void add_context_options(const Command& command, ContextOptions& options,
