@@ -82,7 +82,8 @@ std::string mode_words(const EvalMode& mode) {
 std::vector<std::pair<double, double>> running_mean(const std::vector<EvalResult::Bucket>& curve) {
     std::int64_t all = 0;
     for (const EvalResult::Bucket& bucket : curve) all += bucket.tokens;
-    const std::int64_t enough = (all + kCurveShares - 1) / kCurveShares;
+    const std::int64_t enough =
+        std::max((all + kCurveShares - 1) / kCurveShares, std::min(all / 4, kCurveTokens));
     std::vector<std::pair<double, double>> points;
     for (std::size_t i = 0; i < curve.size(); ++i) {
         std::int64_t tokens = 0;
@@ -114,9 +115,9 @@ std::string eval_page(const EvalDescription& evaluation) {
     html += "<h2>Negative log-likelihood, nats a token</h2>\n<div class=\"wide\">" +
             chart(evaluation.modes) + "</div>\n";
     html += fmt::format(
-        "<p class=\"dim\">A running mean: each point is the mean of {} tokens and of as many of "
-        "its neighbours as make up a {}th of the text.</p>\n",
-        EvalResult::kCurveStep, kCurveShares);
+        "<p class=\"dim\">A running mean: each point is the mean of {} positions and of as many "
+        "of their neighbours as have a {}th of the predicted tokens, and {} at least.</p>\n",
+        EvalResult::kCurveStep, kCurveShares, kCurveTokens);
     const bool samples = std::any_of(evaluation.modes.begin(), evaluation.modes.end(),
                                      [](const EvalMode& mode) { return mode.sample > 0; });
     html += fmt::format(

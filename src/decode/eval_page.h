@@ -26,8 +26,8 @@ struct EvalDescription {
 std::string mode_words(const EvalMode& mode);
 
 // NLL by position as it is drawn: a running mean over as many neighbouring buckets as hold a share
-// of the tokens (1 / kCurveShares), which a mode of few samples needs as well as a long text.
-inline constexpr std::int64_t kCurveShares = 40;
+// of the tokens (1 / kCurveShares), and of few samples more: kCurveTokens, or a quarter of them.
+inline constexpr std::int64_t kCurveShares = 40, kCurveTokens = 100;
 std::vector<std::pair<double, double>> running_mean(const std::vector<EvalResult::Bucket>& curve);
 
 // Stands alone: no script, nothing from elsewhere.
