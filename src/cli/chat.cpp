@@ -9,6 +9,7 @@
 #include "cli/chat/line_reader.h"
 #include "cli/chat/slash.h"
 #include "cli/commands.h"
+#include "cli/context.h"
 #include "cli/engine.h"
 #include "cli/json.h"
 #include "cli/options.h"
@@ -27,26 +28,42 @@ struct Options {
     decode::GenerateOptions generate;
     std::string system;
     text::ChatOptions chat;
+    ContextOptions context;
 };
 
 void print_answer(const decode::Generated& made, const decode::Conversation& chat,
                   const Options& options) {
     if (options.shared.json) {
-        const Json json = {{"role", "assistant"},
-                           {"content", made.text},
-                           {"stop_reason", decode::stop_reason_name(made.reason)},
-                           {"prompt_tokens", made.prompt_tokens},
-                           {"tokens", made.ids.size()},
-                           {"tok_s", made.decode.tokens_per_second()},
-                           {"forgotten_turns", chat.forgotten()}};
+        Json json = {{"role", "assistant"},
+                     {"content", made.text},
+                     {"stop_reason", decode::stop_reason_name(made.reason)},
+                     {"prompt_tokens", made.prompt_tokens},
+                     {"tokens", made.ids.size()},
+                     {"tok_s", made.decode.tokens_per_second()},
+                     {"forgotten_turns", chat.forgotten()}};
+        if (options.generate.stream) {
+            json["fed_tokens"] = made.prefill.tokens;
+            json["evicted"] = chat.evicted();
+            json["first_left"] = chat.first_left();
+        }
         out(json_line(json));
         return;
     }
     out("\n");
-    note(fmt::format(
-        "[{:.1f} tok/s, {:.1f} GB/s; {} tokens of history{}]", made.decode.tokens_per_second(),
-        made.decode.bytes_per_second() / 1e9, made.prompt_tokens,
-        chat.forgotten() ? fmt::format(", {} turns forgotten", chat.forgotten()) : ""));
+    std::string gone;
+    if (chat.forgotten()) gone = fmt::format(", {} turns forgotten", chat.forgotten());
+    if (chat.evicted()) gone = fmt::format(", {} of them left the window", chat.evicted());
+    note(fmt::format("[{:.1f} tok/s, {:.1f} GB/s; {} tokens of history{}]",
+                     made.decode.tokens_per_second(), made.decode.bytes_per_second() / 1e9,
+                     made.prompt_tokens, gone));
+}
+
+// That the model no longer sees everything, once a conversation.
+void tell_first_left(const model::Stream& stream) {
+    err(fmt::format(
+        "millrace: the first words have left the window: the model sees the first {} tokens and "
+        "the latest {} (--sinks, --window)\n",
+        stream.sinks, stream.window));
 }
 
 // What no longer fitted into the context, once.
@@ -66,11 +83,15 @@ int chat(const Command& command, Options options) {
     const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
         decode::require_tokenizer(model);
         use_advice(command, model.generation, options.generate);
-        return engine_options(options.shared);
+        model::EngineOptions wanted = engine_options(options.shared);
+        make_stream(options.context, model.spec, options.generate.max_tokens, wanted,
+                    options.generate);
+        return wanted;
     });
     const std::unique_ptr<model::Engine> opened = make_engine(loaded);
     model::Engine& engine = *opened;
-    decode::Conversation conversation(engine, options.system, options.chat);
+    const model::Stream stream = options.generate.stream;
+    decode::Conversation conversation(engine, options.system, options.chat, stream);
     const std::string& notice = conversation.writer().notice();
     if (!notice.empty()) err(fmt::format("millrace: {}\n", one_line(notice)));
     if (options.generate.max_tokens < 0) {
@@ -79,12 +100,15 @@ int chat(const Command& command, Options options) {
     const bool person = stdin_is_terminal();
     if (person) {
         note(fmt::format(
-            "{}: {}, {} tokens of context. /help lists commands, Ctrl-C stops an answer, Ctrl-D "
-            "leaves.",
-            loaded.model->source, conversation.writer().name(), engine.options().context));
+            "{}: {}, {}. /help lists commands, Ctrl-C stops an answer, Ctrl-D leaves.",
+            loaded.model->source, conversation.writer().name(),
+            stream ? fmt::format("no end: the first {} tokens and the latest {} are in view",
+                                 stream.sinks, stream.window)
+                   : fmt::format("{} tokens of context", engine.options().context)));
     }
     options.generate.cancelled = [] { return InterruptGuard::pending(); };
-    ChatState state{conversation, options.generate, loaded.model->source, engine.options().context};
+    ChatState state{conversation, options.generate, loaded.model->source, engine.options().context,
+                    stream};
     const std::unique_ptr<LineReader> reader = make_line_reader();
     bool warned = false;  // Ctrl-C at an empty prompt, once
     for (;;) {
@@ -116,6 +140,7 @@ int chat(const Command& command, Options options) {
                     });
                 print_answer(made, conversation, options);
                 if (!options.shared.json) tell_dropped(conversation, engine.options().context);
+                if (!options.shared.json && conversation.first_left()) tell_first_left(stream);
                 ++state.answers;
                 state.tokens += static_cast<std::int64_t>(made.ids.size());
                 state.last_prompt = made.prompt_tokens;
@@ -158,6 +183,9 @@ void add_chat(const Command& app, Action& action) {
                   "Special tokens written out in messages become their ids")
         .rare();
     command.add_flag("--json", options->shared.json, "Print one JSON object a line and answer");
+    add_context_options(
+        command, options->context, {"full", "streaming"},
+        "a conversation that is longer than the context: full forgets its oldest turns");
     add_sampling_options(command, options->generate);
     add_engine_options(command, options->shared);
     command.footer(
@@ -165,6 +193,7 @@ void add_chat(const Command& app, Action& action) {
         "  millrace chat model.gguf --system \"Answer in one sentence.\"\n"
         "  printf 'Who are you?\\nWhy?\\n' | millrace chat model.gguf --temp 0\n"
         "  millrace chat model.gguf --template-arg enable_thinking=false\n"
+        "  millrace chat model.gguf --context streaming\n"
         "Messages are written by the model's own chat template; without one, in the format that\n"
         "its vocabulary shows (ChatML, Llama-3, Mistral), or a plain one. /help lists what else\n"
         "can be said: /clear, /save, /load, /system, /seed, /stats, /exit. Ctrl-C stops an\n"

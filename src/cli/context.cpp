@@ -6,15 +6,7 @@
 
 namespace mr::cli {
 
-void add_context_options(const Command& command, ContextOptions& options,
-                         std::initializer_list<const char*> modes) {
-    command
-        .add_option(
-            "--context", options.mode,
-            "What happens to a text that is longer than the context: full stops at its end, "
-            "streaming keeps its first tokens (sinks) and the latest (window)")
-        .one_of(modes)
-        .shows_default();
+void add_window_options(const Command& command, ContextOptions& options) {
     command.add_option("--sinks", options.sinks, "First tokens that stay visible")
         .range(0, 1 << 20)
         .shows_default();
@@ -22,6 +14,17 @@ void add_context_options(const Command& command, ContextOptions& options,
         .add_option("--window", options.window,
                     "Latest tokens that are visible; 0: the model's context less the sinks")
         .range(std::int64_t{0}, std::int64_t{1} << 29);
+}
+
+void add_context_options(const Command& command, ContextOptions& options,
+                         std::initializer_list<const char*> modes, const char* full) {
+    command
+        .add_option("--context", options.mode,
+                    std::string("What happens to ") + full +
+                        ", streaming keeps its first tokens (sinks) and the latest (window)")
+        .one_of(modes)
+        .shows_default();
+    add_window_options(command, options);
     command.group(kOptions);
 }
 

@@ -19,9 +19,15 @@ struct ContextOptions {
     bool streams() const { return mode == "streaming"; }
 };
 
-// `modes`: what --context takes, the first of them by default.
+// --sinks and --window alone.
+void add_window_options(const Command& command, ContextOptions& options);
+// `modes`: what --context takes, the first of them by default. `full`: what that does, for the
+// help.
 void add_context_options(const Command& command, ContextOptions& options,
-                         std::initializer_list<const char*> modes);
+                         std::initializer_list<const char*> modes,
+                         const char* full =
+                             "a text that is longer than the context: full stops at "
+                             "its end");
 // Sinks and window for a model, whatever the mode. Throws Error (usage) where they cannot be.
 model::Stream stream_for(const ContextOptions& options, const model::ModelSpec& spec);
 // Where the context streams: makes engine and generation stream. `tokens`: that were asked for;

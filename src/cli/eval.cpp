@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/commands.h"
 #include "cli/context.h"
@@ -14,7 +15,11 @@
 #include "cli/json.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
+#include "core/error.h"
+#include "core/output_file.h"
+#include "decode/eval_page.h"
 #include "decode/prompt.h"
+#include "observe/device_bandwidth.h"
 #include "text/tokenizer.h"
 #include "train/story_floor.h"
 
@@ -25,7 +30,9 @@ struct Options {
     SharedOptions shared;
     std::string text;
     decode::EvalOptions eval;
-    ContextOptions context;
+    std::vector<std::string> modes = {"full"};  // of --context, one after another
+    ContextOptions context;                     // sinks and window
+    std::string plot;                           // a page to write
 };
 
 decode::ContextMode mode_of(const std::string& name) {
@@ -50,83 +57,158 @@ std::optional<train::StoryDistance> distance_to_storybook(const std::string& tex
 // Documents that are read at a time: short ones fill a pass together.
 constexpr int kSideBySide = 16;
 
-int eval(Options options) {
-    const InterruptGuard guard;
-    const std::string text = read_input(options.text);
-    const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
-        decode::require_tokenizer(model);
-        model::EngineOptions wanted = engine_options(options.shared);
-        wanted.max_logits = decode::eval_logit_rows(model.spec);
-        wanted.max_sequences = kSideBySide;
-        options.eval.mode = mode_of(options.context.mode);
-        if (options.eval.mode != decode::ContextMode::full) {
-            options.eval.stream = stream_for(options.context, model.spec);
-            wanted.stream = decode::stream_of(options.eval);
-        }
-        if (options.eval.mode == decode::ContextMode::recompute) {
-            const std::int64_t seen =
-                std::int64_t{options.eval.stream.sinks} + options.eval.stream.window;
-            wanted.context = std::max(wanted.context, seen + 1);
-        }
-        wanted.graph = false;  // nothing is decoded: there is no step to capture
-        return wanted;
-    });
-    const std::unique_ptr<model::Engine> opened = make_engine(loaded);
-    model::Engine& engine = *opened;
-    ProgressLine line;
-    const decode::EvalResult result = decode::evaluate(engine, text, options.eval, line.callback());
-    line.remove();
-    const std::optional<train::StoryDistance> distance =
-        distance_to_storybook(text, options.eval, result, *loaded.model->tokenizer);
-    if (options.shared.json) {
-        Json json = {{"model", loaded.model->source},
-                     {"text", options.text},
-                     {"documents", result.documents},
-                     {"tokens", result.tokens},
-                     {"bytes", result.bytes},
-                     {"nll", result.nll},
-                     {"ppl", result.perplexity()},
-                     {"bits_per_byte", result.bits_per_byte()},
-                     {"nats_per_document", result.nats_per_document()},
-                     {"cut", result.cut},
-                     {"ctx", engine.options().context},
-                     {"context", options.context.mode},
-                     {"sinks", options.eval.stream.sinks},
-                     {"window", options.eval.stream.window},
-                     {"evicted", result.evicted},
-                     {"seconds", result.phase.seconds},
-                     {"tok_s", result.phase.tokens_per_second()}};
-        if (distance) {
-            json["storybook"] = {{"nats_per_story", distance->own},
-                                 {"entropy", distance->entropy},
-                                 {"distance", distance->above},
-                                 {"standard_error", distance->error}};
-        }
-        out(json_text(json));
-        return 0;
+// One mode: what is evaluated, and the engine for it.
+struct Planned {
+    decode::EvalOptions eval;
+    model::EngineOptions engine;
+};
+
+Planned plan(const Options& options, const std::string& mode, const model::ModelSpec& spec) {
+    Planned planned{options.eval, engine_options(options.shared)};
+    model::EngineOptions& engine = planned.engine;
+    engine.max_logits = decode::eval_logit_rows(spec);
+    engine.max_sequences = kSideBySide;
+    engine.graph = false;  // nothing is decoded: there is no step to capture
+    decode::EvalOptions& eval = planned.eval;
+    eval.mode = mode_of(mode);
+    if (eval.mode == decode::ContextMode::full) return planned;
+    eval.stream = stream_for(options.context, spec);
+    engine.stream = decode::stream_of(eval);
+    if (eval.mode == decode::ContextMode::recompute) {
+        const std::int64_t seen = std::int64_t{eval.stream.sinks} + eval.stream.window;
+        engine.context = std::max(engine.context, seen + 1);
     }
-    out(fmt::format(
-        "documents      {}\n"
-        "tokens         {}\n"
-        "mean NLL       {:.4f} nats\n"
-        "perplexity     {:.4f}\n"
-        "bits per byte  {:.4f}\n",
-        result.documents, result.tokens, result.nll, result.perplexity(), result.bits_per_byte()));
-    if (options.eval.ends) {
-        out(fmt::format("nats a document {:.3f}\n", result.nats_per_document()));
+    return planned;
+}
+
+Json json_of(const decode::EvalMode& mode, const std::optional<train::StoryDistance>& distance,
+             const std::string& model, const std::string& text) {
+    const decode::EvalResult& result = mode.result;
+    Json json = {{"model", model},
+                 {"text", text},
+                 {"documents", result.documents},
+                 {"tokens", result.tokens},
+                 {"bytes", result.bytes},
+                 {"nll", result.nll},
+                 {"ppl", result.perplexity()},
+                 {"bits_per_byte", result.bits_per_byte()},
+                 {"nats_per_document", result.nats_per_document()},
+                 {"cut", result.cut},
+                 {"ctx", mode.context},
+                 {"context", decode::context_mode_name(mode.mode)},
+                 {"sinks", mode.stream.sinks},
+                 {"window", mode.stream.window},
+                 {"evicted", result.evicted},
+                 {"seconds", result.phase.seconds},
+                 {"tok_s", result.phase.tokens_per_second()},
+                 {"tpot_ms", 1e3 * result.seconds_per_token()}};
+    if (mode.sample > 0) {
+        json["sample_tokens"] = result.sample_tokens;
+        json["sample_nll"] = result.sample_nll;
     }
+    if (distance) {
+        json["storybook"] = {{"nats_per_story", distance->own},
+                             {"entropy", distance->entropy},
+                             {"distance", distance->above},
+                             {"standard_error", distance->error}};
+    }
+    return json;
+}
+
+void print_one(const decode::EvalMode& mode, const std::optional<train::StoryDistance>& distance,
+               bool ends) {
+    const decode::EvalResult& result = mode.result;
+    out(
+        fmt::format("documents      {}\n"
+                    "tokens         {}\n"
+                    "mean NLL       {:.4f} nats\n"
+                    "perplexity     {:.4f}\n"
+                    "bits per byte  {:.4f}\n"
+                    "time per token {:.4f} ms\n",
+                    result.documents, result.tokens, result.nll, result.perplexity(),
+                    result.bits_per_byte(), 1e3 * result.seconds_per_token()));
+    if (mode.mode != decode::ContextMode::full) {
+        out(fmt::format("evicted tokens {}\n", result.evicted));
+    }
+    if (ends) out(fmt::format("nats a document {:.3f}\n", result.nats_per_document()));
     if (distance) {
         out(
             fmt::format("the storybook's {:.3f} ({:.3f} is its entropy)\n"
                         "distance        {:.3f} +- {:.3f} nats a story\n",
                         distance->own, distance->entropy, distance->above, distance->error));
     }
-    if (result.cut > 0) {
-        note(fmt::format("{} of {} documents were cut at the context's {} tokens", result.cut,
-                         result.documents, engine.options().context));
+}
+
+// A row of the table of several modes, as each is known.
+void print_row(const decode::EvalMode& mode, bool first) {
+    const decode::EvalResult& result = mode.result;
+    const auto line = [&](const auto&... cells) {
+        out(fmt::format("{:<10}{:>10}{:>11}{}{:>13}{:>15}{:>14}{:>11}\n", cells...));
+    };
+    const auto digits = [](double value) { return fmt::format("{:.4f}", value); };
+    if (first) {
+        line("context", "tokens", "mean NLL", mode.sample > 0 ? "  at samples" : "", "perplexity",
+             "bits per byte", "ms per token", "evicted");
     }
-    note(fmt::format("{:.0f} tok/s, {:.2f} s", result.phase.tokens_per_second(),
-                     result.phase.seconds));
+    line(decode::context_mode_name(mode.mode), result.tokens, digits(result.nll),
+         mode.sample > 0 ? fmt::format("{:>12.4f}", result.sample_nll) : "",
+         digits(result.perplexity()), digits(result.bits_per_byte()),
+         digits(1e3 * result.seconds_per_token()), result.evicted);
+}
+
+int eval(const Options& options) {
+    const InterruptGuard guard;
+    const std::string text = read_input(options.text);
+    std::vector<Planned> plans;
+    const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
+        decode::require_tokenizer(model);
+        for (const std::string& mode : options.modes) {
+            plans.push_back(plan(options, mode, model.spec));
+            model::require_engine(model, plans.back().engine);
+        }
+        return plans.front().engine;
+    });
+    // Made now: that it cannot be written is not said after an hour.
+    std::optional<OutputFile> page;
+    if (!options.plot.empty()) page.emplace(options.plot);
+    decode::EvalDescription all{
+        loaded.model->source, options.text, observe::device_name(plans.front().engine.cuda), {}};
+    const bool alone = plans.size() == 1;
+    for (const Planned& planned : plans) {
+        const std::unique_ptr<model::Engine> engine =
+            model::make_engine(loaded.model, planned.engine, loaded.weights);
+        ProgressLine line;
+        const decode::EvalMode& mode = all.modes.emplace_back(decode::EvalMode{
+            planned.eval.mode, planned.eval.stream, engine->options().context, planned.eval.sample,
+            decode::evaluate(*engine, text, planned.eval, line.callback())});
+        line.remove();
+        const decode::EvalResult& result = mode.result;
+        const std::optional<train::StoryDistance> distance =
+            distance_to_storybook(text, planned.eval, result, *loaded.model->tokenizer);
+        if (options.shared.json) {
+            const Json json = json_of(mode, distance, loaded.model->source, options.text);
+            out(alone ? json_text(json) : json_line(json));
+            continue;
+        }
+        if (alone) {
+            print_one(mode, distance, options.eval.ends);
+        } else {
+            print_row(mode, all.modes.size() == 1);
+        }
+        if (result.cut > 0) {
+            note(fmt::format("{} of {} documents were cut at the context's {} tokens", result.cut,
+                             result.documents, mode.context));
+        }
+        if (alone) {
+            note(fmt::format("{:.0f} tok/s, {:.2f} s", result.phase.tokens_per_second(),
+                             result.phase.seconds));
+        }
+    }
+    if (page) {
+        page->write(decode::eval_page(all));
+        page->commit();
+        note(fmt::format("page: {}", one_line(options.plot)));
+    }
     return 0;
 }
 
@@ -147,18 +229,49 @@ void add_eval(const Command& app, Action& action) {
     command.add_flag("--ends", options->eval.ends,
                      "Predict the end of each document, too, as a probability of it has to; for "
                      "stories of 'data storybook' the distance to their entropy is told");
-    add_context_options(command, options->context, {"full", "window", "streaming", "recompute"});
+    command
+        .add_option(
+            "--context", options->modes,
+            "What a token sees of a long text: full cuts it at the context, streaming keeps "
+            "its first tokens (sinks) and the latest (window), window the latest alone, "
+            "recompute encodes the latest anew for every token; several, with commas, are "
+            "evaluated one after another")
+        .one_of({"full", "window", "streaming", "recompute"})
+        .separated_by(',')
+        .shows_default();
+    add_window_options(command, options->context);
     command
         .add_option("--sample", options->eval.sample,
-                    "With --context recompute: so many tokens of each document; 0: all")
+                    "Recompute so many tokens of each document; 0: all. Other modes tell their NLL "
+                    "for the same ones")
         .range(std::int64_t{0}, std::int64_t{1} << 30)
         .rare();
+    command
+        .add_option("--plot", options->plot,
+                    "Write a page with the NLL as a curve over the position to this file (HTML)")
+        .shown_as("FILE");
     add_engine_options(command, options->shared);
     add_json_option(command, options->shared);
     command.footer(
-        "Example:\n"
-        "  millrace eval model.gguf --text stories.txt --split '<|endoftext|>' --limit 50");
-    command.callback([options, &action] { action = [options] { return eval(*options); }; });
+        "Examples:\n"
+        "  millrace eval model.gguf --text stories.txt --split '<|endoftext|>' --limit 50\n"
+        "  millrace eval model.gguf --text book.txt --context window,streaming,recompute \\\n"
+        "                --window 1020 --sample 200 --plot out.html");
+    command.callback([options, command, &action] {
+        std::vector<std::string>& modes = options->modes;
+        for (std::size_t i = 0; i < modes.size(); ++i) {  // each once
+            modes.erase(std::remove(modes.begin() + static_cast<std::ptrdiff_t>(i) + 1, modes.end(),
+                                    modes[i]),
+                        modes.end());
+        }
+        if (options->eval.sample > 0 &&
+            std::find(modes.begin(), modes.end(), "recompute") == modes.end()) {
+            throw Error::usage({.field = "--sample",
+                                .problem = "is for tokens that are recomputed",
+                                .remedy = "add recompute to --context"});
+        }
+        action = [options] { return eval(*options); };
+    });
 }
 
 }  // namespace mr::cli

@@ -8,10 +8,13 @@
 
 namespace mr::decode {
 
-Conversation::Conversation(model::Engine& engine, std::string system, text::ChatOptions chat)
+Conversation::Conversation(model::Engine& engine, std::string system, text::ChatOptions chat,
+                           const model::Stream& stream)
     : engine_(engine),
       session_(engine),
-      writer_(require_tokenizer(engine.model()), std::move(chat)) {
+      writer_(require_tokenizer(engine.model()), std::move(chat)),
+      thread_(writer_, require_tokenizer(engine.model())) {
+    if (stream) live_.emplace(engine, stream);
     if (!system.empty()) messages_.push_back({"system", std::move(system)});
     kept_ = messages_.size();
 }
@@ -19,6 +22,7 @@ Conversation::Conversation(model::Engine& engine, std::string system, text::Chat
 void Conversation::clear() {
     messages_.resize(kept_);
     forgotten_ = 0;
+    evicted_ = 0;
 }
 
 void Conversation::set_system(std::string words) {
@@ -32,6 +36,7 @@ void Conversation::set_system(std::string words) {
 void Conversation::restore(std::vector<text::ChatMessage> messages) {
     take(std::move(messages));
     forgotten_ = 0;
+    evicted_ = 0;
 }
 
 void Conversation::take(std::vector<text::ChatMessage> messages) {
@@ -56,23 +61,41 @@ void Conversation::forget_oldest() {
     ++forgotten_;
 }
 
+Generated Conversation::generate(const GenerateOptions& options, const Session::OnText& on_text) {
+    // An eighth of the context stays free for the answer, as long as there is a turn to forget.
+    const std::int64_t context = engine_.options().context;
+    const auto most = static_cast<std::size_t>(context - context / 8);
+    std::vector<std::int32_t> prompt = encode();
+    while (prompt.size() > most && messages_.size() > kept_ + 1) {
+        forget_oldest();
+        prompt = encode();
+    }
+    return session_.generate(prompt, options, on_text);
+}
+
+Generated Conversation::generate_live(const GenerateOptions& options,
+                                      const Session::OnText& on_text) {
+    text::ChatText text = writer_.write(messages_, true);
+    std::vector<std::int32_t> prompt = thread_.encode(text);
+    Generated made = live_->generate(prompt, options, on_text);
+    // Without an answer the turn is none, and the thread stays where it was.
+    if (made.ids.empty()) return made;
+    thread_.go_on(std::move(text), std::move(prompt), made.ids);
+    first_left_ = evicted_ == 0 && made.evicted > 0;
+    evicted_ = made.evicted;
+    return made;
+}
+
 Generated Conversation::answer(const std::string& message, GenerateOptions options,
                                const Session::OnText& on_text) {
     const std::vector<text::ChatMessage> before = messages_;
     const int forgotten_before = forgotten_;
     messages_.push_back({"user", message});
     dropped_.clear();
+    first_left_ = false;
     try {
-        // An eighth of the context stays free for the answer, as long as there is a turn to forget.
-        const std::int64_t context = engine_.options().context;
-        const auto most = static_cast<std::size_t>(context - context / 8);
-        std::vector<std::int32_t> prompt = encode();
-        while (prompt.size() > most && messages_.size() > kept_ + 1) {
-            forget_oldest();
-            prompt = encode();
-        }
         for (std::string& stop : writer_.stops()) options.stop.push_back(std::move(stop));
-        Generated made = session_.generate(prompt, options, on_text);
+        Generated made = live_ ? generate_live(options, on_text) : generate(options, on_text);
         if (made.reason == StopReason::cancelled && made.ids.empty()) {
             messages_ = before;  // cancelled before there was an answer
             forgotten_ = forgotten_before;

@@ -1,10 +1,13 @@
 // A conversation: a history of messages in the model's own format, continued turn by turn.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
+#include "decode/chat_thread.h"
+#include "decode/live_sequence.h"
 #include "decode/session.h"
 #include "model/engine.h"
 #include "text/chat_writer.h"
@@ -17,8 +20,11 @@ inline bool may_go_on(ErrorKind kind) { return kind != ErrorKind::device; }
 class Conversation {
   public:
     // Written as the model's own template says, or as `chat` does. Throws Error (input) where the
-    // model has no tokenizer, and what ChatWriter throws.
-    Conversation(model::Engine& engine, std::string system, text::ChatOptions chat = {});
+    // model has no tokenizer, and what ChatWriter throws. `stream`, for which the engine was made:
+    // the conversation is one sequence that goes on from turn to turn. Only what is new is fed, and
+    // no turn is ever forgotten; the first words leave the window instead.
+    Conversation(model::Engine& engine, std::string system, text::ChatOptions chat = {},
+                 const model::Stream& stream = {});
 
     // One turn. The answer, also one that was ended early, becomes part of the history; one that
     // was cancelled before its first token leaves the history as it was. Where
@@ -36,11 +42,17 @@ class Conversation {
     const text::ChatWriter& writer() const { return writer_; }
     const std::vector<text::ChatMessage>& messages() const { return messages_; }
     int forgotten() const { return forgotten_; }
+    // Of a conversation that streams: the tokens that the last answer did not see any more, and
+    // whether it was the first of the conversation to miss some.
+    std::int64_t evicted() const { return evicted_; }
+    bool first_left() const { return first_left_; }
     // The questions of the turns that the last answer() forgot, oldest first.
     const std::vector<std::string>& dropped() const { return dropped_; }
 
   private:
     std::vector<std::int32_t> encode() const;
+    Generated generate(const GenerateOptions& options, const Session::OnText& on_text);
+    Generated generate_live(const GenerateOptions& options, const Session::OnText& on_text);
     void forget_oldest();
     void take(std::vector<text::ChatMessage> messages);
 
@@ -51,6 +63,11 @@ class Conversation {
     std::size_t kept_ = 0;                     // messages that are never forgotten
     int forgotten_ = 0;
     std::vector<std::string> dropped_;
+    // Where it streams.
+    std::optional<LiveSequence> live_;
+    ChatThread thread_;
+    std::int64_t evicted_ = 0;
+    bool first_left_ = false;
 };
 
 }  // namespace mr::decode

@@ -13,6 +13,18 @@
 namespace mr::decode {
 namespace {
 
+// Some of the positions 1 to `all` of a document, evenly spread, the first among them.
+struct Samples {
+    std::int64_t all = 0, count = 0;
+
+    std::int64_t position(std::int64_t i) const { return 1 + i * all / count; }
+    bool has(std::int64_t position) const {
+        if (count == 0 || position < 1 || position > all) return false;
+        const std::int64_t i = ((position - 1) * count + all - 1) / all;  // the first not before it
+        return i < count && this->position(i) == position;
+    }
+};
+
 // A stretch of a document that is predicted from its own beginning.
 struct Window {
     std::size_t document = 0, index = 0;  // which, and which part of it
@@ -20,21 +32,28 @@ struct Window {
     std::int64_t first = 0;       // position of tokens[0] in the document
     std::size_t skip = 1;         // tokens before the first that counts
     bool ends = false;            // the last token is the end of the document, no text
-    std::uint64_t text_done = 0;  // bytes of the text up to its end, for the progress
-    std::size_t done = 0;         // tokens that were fed
+    std::uint64_t text_from = 0;  // bytes of the text before it and up to its end, for the progress
+    std::uint64_t text_done = 0;
+    std::size_t done = 0;  // tokens that were fed
     model::SeqId seq = -1;
-    double nats = 0;
+    Samples samples;  // of the document
+    struct Sum {
+        double nats = 0, sample_nats = 0;
+        std::int64_t sample_tokens = 0;
+    } sum;
 };
 
 // Feeds windows side by side and adds up the nll of their tokens[skip..]. A sum in f64, in order:
 // it does not depend on how a window was cut into passes or on what shared them.
 class Evaluation {
   public:
+    // `passed`: called after every pass with the bytes of the text that were read.
     Evaluation(model::Engine& engine, const model::Stream& stream,
-               std::vector<EvalResult::Bucket>& curve)
+               std::vector<EvalResult::Bucket>& curve, std::function<void(std::uint64_t)> passed)
         : engine_(engine),
           stream_(stream),
           curve_(curve),
+          passed_(std::move(passed)),
           most_rows_(static_cast<std::size_t>(
               std::min(engine.options().max_logits, engine.options().max_batch))) {
         MR_CHECK(static_cast<std::int64_t>(most_rows_) >=
@@ -121,6 +140,8 @@ class Evaluation {
                 add_nats(window, fed, nll_[row++]);
             }
             window.done = end;
+            far_ = std::max(far_,
+                            window.text_from + (window.text_done - window.text_from) * end / fed);
         }
         const auto over = [](const Window& window) {
             return window.done + 1 == window.tokens.size();
@@ -131,12 +152,17 @@ class Evaluation {
         open_.erase(ended, open_.end());
         for (const Window& window : windows) engine_.cache().close(window.seq);
         for (const Window& window : windows) done(window);  // may throw
+        passed_(far_);
     }
 
     void add_nats(Window& window, std::size_t token, double nats) {
         if (token < window.skip) return;
-        window.nats += nats;
+        window.sum.nats += nats;
         const std::int64_t position = window.first + static_cast<std::int64_t>(token);
+        if (window.samples.has(position)) {
+            window.sum.sample_nats += nats;
+            ++window.sum.sample_tokens;
+        }
         const auto bucket = static_cast<std::size_t>(position / EvalResult::kCurveStep);
         if (curve_.size() <= bucket) curve_.resize(bucket + 1);
         ++curve_[bucket].tokens;
@@ -146,6 +172,8 @@ class Evaluation {
     model::Engine& engine_;
     const model::Stream stream_;
     std::vector<EvalResult::Bucket>& curve_;
+    const std::function<void(std::uint64_t)> passed_;
+    std::uint64_t far_ = 0;  // bytes of the text that were read
     std::size_t most_rows_;
     std::vector<Window> open_;
     std::vector<model::BatchItem> items_;
@@ -164,6 +192,14 @@ void require_finite(const model::Engine& engine, double nats) {
                                   "--check-nan names the layer where it begins"});
 }
 
+constexpr std::int64_t kMostSamples = std::int64_t{1} << 31;
+
+// At most `most` of a document of which `all` tokens are predicted.
+Samples samples_of(std::size_t all, std::int64_t most) {
+    const auto count = static_cast<std::int64_t>(all);
+    return {count, std::min(count, most)};
+}
+
 // Consecutive windows of the context's length, or the first of them where documents are split.
 // Returns whether the document was cut.
 template <typename Add>
@@ -173,6 +209,7 @@ bool add_windows(const std::vector<std::int32_t>& ids, const text::Tokenizer& to
     const std::size_t step = context - lead;
     for (std::size_t i = 0; i < ids.size(); i += step) {
         Window window;
+        window.first = static_cast<std::int64_t>(i);
         if (lead) window.tokens.push_back(*tokenizer.bos());
         const std::size_t end = std::min(ids.size(), i + step);
         window.tokens.insert(window.tokens.end(), ids.begin() + static_cast<std::ptrdiff_t>(i),
@@ -205,11 +242,9 @@ std::int64_t add_streams(std::vector<std::int32_t> ids, const text::Tokenizer& t
         add(std::move(window), count);
         return evicted;
     }
-    const std::size_t all = fed;
-    const std::size_t samples =
-        options.sample > 0 ? std::min(all, static_cast<std::size_t>(options.sample)) : all;
-    for (std::size_t i = 0; i < samples; ++i) {
-        const std::size_t target = 1 + i * all / samples;  // evenly spread, the first among them
+    const Samples samples = samples_of(fed, options.sample > 0 ? options.sample : kMostSamples);
+    for (std::int64_t i = 0; i < samples.count; ++i) {
+        const auto target = static_cast<std::size_t>(samples.position(i));
         const std::size_t begin = target > seen ? target - seen : 0;
         Window window;
         window.first = static_cast<std::int64_t>(begin);
@@ -255,6 +290,10 @@ double EvalResult::bits_per_byte() const {
 
 double EvalResult::nats_per_document() const {
     return documents > 0 ? nll * static_cast<double>(tokens) / static_cast<double>(documents) : 0;
+}
+
+double EvalResult::seconds_per_token() const {
+    return tokens > 0 ? phase.seconds / static_cast<double>(tokens) : 0;
 }
 
 int eval_logit_rows(const model::ModelSpec& spec) {
@@ -305,13 +344,18 @@ EvalResult evaluate(model::Engine& engine, std::string_view text, const EvalOpti
     const auto start = std::chrono::steady_clock::now();
     result.documents = static_cast<std::int64_t>(documents.size());
     // Windows end in another order than they begin: what each gave is added up when all are known.
-    std::vector<std::vector<double>> window_nats(documents.size());
-    std::uint64_t text_done = 0;
-    Evaluation evaluation(engine, stream_of(options), result.curve);
+    std::vector<std::vector<Window::Sum>> sums(documents.size());
+    std::uint64_t text_done = 0, text_all = 0;
+    for (const std::string_view document : documents) text_all += document.size();
+    const std::string what = options.mode == ContextMode::full
+                                 ? "evaluating"
+                                 : std::string("evaluating, ") + context_mode_name(options.mode);
+    Evaluation evaluation(engine, stream_of(options), result.curve, [&](std::uint64_t bytes) {
+        if (progress) progress(what, bytes, text_all);
+    });
     const auto done = [&](const Window& window) {
-        require_finite(engine, window.nats);
-        window_nats[window.document][window.index] = window.nats;
-        if (progress) progress("evaluating", window.text_done, text.size());
+        require_finite(engine, window.sum.nats);
+        sums[window.document][window.index] = window.sum;
     };
     for (std::size_t d = 0; d < documents.size(); ++d) {
         const std::string_view document = documents[d];
@@ -319,16 +363,22 @@ EvalResult evaluate(model::Engine& engine, std::string_view text, const EvalOpti
         std::vector<std::int32_t> ids =
             tokenizer->encode(document, {.add_special = false, .parse_special = false});
         const std::size_t all = std::max<std::size_t>(ids.size(), 1);  // ids may be given away
+        const bool lead = tokenizer->bos().has_value();
+        const Samples samples =
+            samples_of(ids.empty() ? 0 : ids.size() + lead + options.ends - 1, options.sample);
+        std::uint64_t told = text_done;
         const auto add = [&](Window window, std::size_t end) {
             window.document = d;
-            window.index = window_nats[d].size();
-            window_nats[d].push_back(0);
+            window.index = sums[d].size();
+            window.samples = samples;
+            sums[d].emplace_back();
             for (std::size_t j = window.skip; j + window.ends < window.tokens.size(); ++j) {
                 result.bytes +=
                     static_cast<std::int64_t>(tokenizer->piece(window.tokens[j]).size());
             }
             result.tokens += static_cast<std::int64_t>(window.tokens.size() - window.skip);
-            window.text_done = text_done + document.size() * end / all;
+            window.text_from = told;
+            window.text_done = told = text_done + document.size() * end / all;
             evaluation.add(std::move(window), done);
         };
         if (options.mode == ContextMode::full) {
@@ -339,12 +389,19 @@ EvalResult evaluate(model::Engine& engine, std::string_view text, const EvalOpti
         text_done += document.size();
     }
     evaluation.finish(done);
-    double sum = 0;
-    for (const std::vector<double>& windows : window_nats) {
+    double sum = 0, sample_sum = 0;
+    for (const std::vector<Window::Sum>& windows : sums) {
         double nats = 0;
-        for (const double window : windows) nats += window;
+        for (const Window::Sum& window : windows) {
+            nats += window.nats;
+            sample_sum += window.sample_nats;
+            result.sample_tokens += window.sample_tokens;
+        }
         sum += nats;
         result.document_nats.push_back(nats);
+    }
+    if (result.sample_tokens > 0) {
+        result.sample_nll = sample_sum / static_cast<double>(result.sample_tokens);
     }
     if (result.tokens == 0) {
         throw Error::input({.field = "text",

@@ -26,8 +26,10 @@ struct EvalOptions {
     int limit = 0;        // at most so many documents; 0: all
     bool ends = false;    // the token that ends a document is predicted, too
     ContextMode mode = ContextMode::full;
-    model::Stream stream{};   // of the other modes; the engine was made for stream_of()
-    std::int64_t sample = 0;  // recompute: so many tokens of each document, evenly spread; 0: all
+    model::Stream stream{};  // of the other modes; the engine was made for stream_of()
+    // So many tokens of each document, evenly spread: recompute predicts these alone, the other
+    // modes say what they give for them (EvalResult::sample_nll); 0: all, and nothing of that.
+    std::int64_t sample = 0;
 };
 // What the sequences of such an evaluation are (EngineOptions::stream); none where nothing streams.
 model::Stream stream_of(const EvalOptions& options);
@@ -40,7 +42,11 @@ struct EvalResult {
     double nll = 0;                     // natural log, mean over tokens
     std::vector<double> document_nats;  // its sum for each document
     std::int64_t evicted = 0;           // tokens that the last one of a document did not see
-    // NLL by position, over all documents: of tokens at [i * kCurveStep, (i + 1) * kCurveStep).
+    // Of EvalOptions::sample: the same tokens in every mode that predicts them.
+    std::int64_t sample_tokens = 0;
+    double sample_nll = 0;
+    // NLL by position in the document, over all documents: of tokens at [i * kCurveStep,
+    // (i + 1) * kCurveStep).
     static constexpr std::int64_t kCurveStep = 128;
     struct Bucket {
         std::int64_t tokens = 0;
@@ -50,6 +56,7 @@ struct EvalResult {
     double perplexity() const;
     double bits_per_byte() const;
     double nats_per_document() const;
+    double seconds_per_token() const;  // of predicted ones: what a token costs in this mode
     Phase phase;
 };
 

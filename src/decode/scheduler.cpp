@@ -18,6 +18,18 @@ constexpr std::int64_t kPiecesBesideDecode = 256;
 constexpr std::int64_t kFirstPiece = 32;
 constexpr double kQuickPass = 0.5;  // seconds
 
+// Room for `count` tokens more of a live sequence. Its circle turns by the pages that these write
+// and no further, so that the pages behind the window stay as long as they can and the sequence can
+// go back by some tokens.
+void turn_circle(model::KvCache& cache, model::SeqId seq, std::int64_t count) {
+    const std::int64_t end = cache.length(seq) + count;
+    const model::KvCache::Circle circle = cache.circle(seq);
+    const std::int64_t pages = model::KvCache::pages_for(end);
+    if (pages <= circle.end) return;
+    cache.release_before(seq, (pages - circle.pages) * model::KvCache::kPageTokens);
+    cache.reserve(seq, end);
+}
+
 }  // namespace
 
 const char* stop_reason_name(StopReason reason) {
@@ -46,6 +58,7 @@ struct Scheduler::Request {
     std::int64_t most = 0;  // tokens that it draws at most
 
     model::SeqId seq = -1;
+    bool live = false;  // the sequence is the caller's
     model::Slot slot = model::kNoSlot;
     std::vector<model::Slot> draws;  // its own slot, and those of the requests that follow it
     Request* leader = nullptr;       // whose prompt is the same, and computed for both
@@ -81,7 +94,7 @@ Scheduler::Scheduler(model::Engine& engine, observe::Recorder* recorder, int mos
 Scheduler::~Scheduler() {
     for (const RequestPtr& request : running_) {
         if (request->slot != model::kNoSlot) engine_.close_slot(request->slot);
-        engine_.cache().close(request->seq);
+        if (!request->live) engine_.cache().close(request->seq);
     }
     if (!recorder_) return;
     recorder_->attach(nullptr);
@@ -89,7 +102,7 @@ Scheduler::~Scheduler() {
 }
 
 Scheduler::Id Scheduler::add(std::vector<std::int32_t> prompt, GenerateOptions options,
-                             OnText on_text) {
+                             OnText on_text, model::SeqId live) {
     const text::Tokenizer* tokenizer = engine_.model().tokenizer.get();
     ops::check_sample_params(options.sampling);
     if (prompt.empty()) {
@@ -111,8 +124,12 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> prompt, GenerateOptions o
     engine_.require_tokens(prompt);  // one bad request must not end the others
     auto request = std::make_unique<Request>();
     request->id = next_id_++;
+    request->live = live >= 0;
+    request->seq = live;
+    const std::int64_t held = request->live ? engine_.cache().length(live) : 0;
+    MR_CHECK(held < tokens, "a live sequence holds a beginning of its prompt");
     // Where a prompt may be cut anywhere, the forms do not differ.
-    request->form = engine_.cut() == 1 ? model::Form::prompt : model::form_of_prompt(tokens);
+    request->form = engine_.cut() == 1 ? model::Form::prompt : model::form_of_prompt(tokens - held);
     // The last token that is drawn is not fed back, so it needs no position.
     request->most = std::min<std::int64_t>(options.max_tokens, context - tokens + 1);
     request->out.prompt_tokens = tokens;
@@ -216,6 +233,11 @@ Scheduler::Request* Scheduler::leader_of(const Request& request) const {
 // copied.
 bool Scheduler::reserve(Request& request, std::optional<model::KvCache::PageCopy>& copy) {
     model::KvCache& cache = engine_.cache();
+    if (request.live) {
+        request.shares = false;
+        request.done = cache.length(request.seq);
+        return true;
+    }
     const auto tokens = static_cast<std::int64_t>(request.prompt.size());
     const std::int64_t length = tokens + request.most - 1;
     for (const bool shares : {true, false}) {
@@ -283,6 +305,7 @@ void Scheduler::add_pieces(std::int64_t budget) {
         if (!last) piece = (r.done + piece) / engine_.cut() * engine_.cut() - r.done;
         if (piece <= 0) return;
         budget -= piece;
+        if (r.live) turn_circle(engine_.cache(), r.seq, piece);
         const bool reads = last && r.wants_logits();  // and draws from them afterwards
         items_.push_back(
             {.seq = r.seq,
@@ -303,6 +326,7 @@ bool Scheduler::launch() {
     for (const RequestPtr& request : running_) {
         Request& r = *request;
         if (r.ended || r.launched == 0 || r.launched >= r.most) continue;
+        if (r.live) turn_circle(engine_.cache(), r.seq, 1);
         items_.push_back({.seq = r.seq,
                           .logits = model::BatchItem::Logits::none,
                           .feed = r.slot,
@@ -348,7 +372,9 @@ bool Scheduler::launch() {
     }
     for (const auto& [request, piece] : pieces_) launched(*request, piece);
     for (const RequestPtr& request : running_) {  // a prompt is published before it leaves
-        if (!request->ended && request->prefilled()) engine_.release(request->seq);
+        if (!request->ended && !request->live && request->prefilled()) {
+            engine_.release(request->seq);
+        }
     }
     return fed > 0;
 }
@@ -367,9 +393,10 @@ void Scheduler::launched(Request& r, std::int64_t piece) {
     r.out.prefill.tokens += piece;
     if (!r.prefilled()) return;
     model::KvCache& cache = engine_.cache();
-    cache.publish(r.seq,
-                  std::span(r.prompt).first(static_cast<std::size_t>(std::min(r.done, r.plain))),
-                  r.form);
+    if (!r.live) {  // whose pages are written again
+        const auto plain = static_cast<std::size_t>(std::min(r.done, r.plain));
+        cache.publish(r.seq, std::span(r.prompt).first(plain), r.form);
+    }
     r.launched = 1;
     r.ledger_prefilled = engine_.ledger();
     for (Request* const follower : r.followers) {
@@ -389,7 +416,8 @@ void Scheduler::launched(Request& r, std::int64_t piece) {
 void Scheduler::read() {
     for (const RequestPtr& request : running_) {
         Request& r = *request;
-        const std::int64_t ahead = r.wants_logits() ? 0 : engine_.ahead();
+        // A live sequence holds no token that its text does not have.
+        const std::int64_t ahead = r.wants_logits() || r.live ? 0 : engine_.ahead();
         while (!r.ended && r.known < r.launched) {
             // Draws that keep the engine from running ahead are waited for, others are not.
             const bool due = r.launched - r.known > ahead || r.launched >= r.most;
@@ -488,12 +516,14 @@ void Scheduler::finish(Request& r, StopReason reason) {
     r.slot = model::kNoSlot;
     // What there is of a prompt can be found again. Where forms do not differ, so can what was
     // generated: a conversation goes on here.
-    const bool one_form = engine_.cut() == 1;
-    std::vector<std::int32_t> tokens = r.prompt;
-    if (one_form) tokens.insert(tokens.end(), r.out.ids.begin(), r.out.ids.end());
-    const auto all = static_cast<std::int64_t>(tokens.size());
-    tokens.resize(static_cast<std::size_t>(std::min(all, r.plain)));
-    if (!r.leader) cache.publish(r.seq, tokens, r.form, one_form && all <= r.plain);
+    if (!r.leader && !r.live) {
+        const bool one_form = engine_.cut() == 1;
+        std::vector<std::int32_t> tokens = r.prompt;
+        if (one_form) tokens.insert(tokens.end(), r.out.ids.begin(), r.out.ids.end());
+        const auto all = static_cast<std::int64_t>(tokens.size());
+        tokens.resize(static_cast<std::size_t>(std::min(all, r.plain)));
+        cache.publish(r.seq, tokens, r.form, one_form && all <= r.plain);
+    }
     // Last, since it may throw: the books are in order.
     if (r.text && !r.refused && !r.error) {
         const std::string rest = r.text->finish();
@@ -506,7 +536,7 @@ void Scheduler::finish(Request& r, StopReason reason) {
 void Scheduler::sweep() {
     for (RequestPtr& request : running_) {
         if (!request->ended) continue;
-        engine_.cache().close(request->seq);
+        if (!request->live) engine_.cache().close(request->seq);
         ended_.emplace(request->id, std::pair(std::move(request->out), request->error));
         request.reset();
     }

@@ -32,8 +32,11 @@ class Scheduler {
 
     // A request to continue `prompt`, which is the whole history: what the cache already holds of
     // it is not computed again. Throws Error (input) where the prompt is empty or does not fit into
-    // the context, Error (usage) for sampling parameters out of range.
-    Id add(std::vector<std::int32_t> prompt, GenerateOptions options, OnText on_text = {});
+    // the context, Error (usage) for sampling parameters out of range. `live`: a sequence of the
+    // caller's, which holds the beginning of the prompt, has room for all that follows and stays
+    // open (live_sequence.h); -1: the request has one of its own.
+    Id add(std::vector<std::int32_t> prompt, GenerateOptions options, OnText on_text = {},
+           model::SeqId live = -1);
     // Ends the request between two passes, wherever it is.
     void cancel(Id id);
     // One pass, and what has become known since: false where no request is left. A scheduler whose

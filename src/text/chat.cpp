@@ -15,15 +15,14 @@ std::string_view trimmed(std::string_view text) {
     return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
 }
 
-// Text under construction that remembers which parts of it people wrote.
+// Text under construction.
 struct Rendering {
-    std::string text{};
-    std::vector<LiteralRange> contents{};
+    ChatText text{};
 
-    void mark(std::string_view markup) { text += markup; }
+    void mark(std::string_view markup) { text.bytes += markup; }
     void content(std::string_view written) {
-        contents.push_back({text.size(), text.size() + written.size()});
-        text += written;
+        text.user.push_back({text.bytes.size(), text.bytes.size() + written.size()});
+        text.bytes += written;
     }
 };
 
@@ -117,7 +116,20 @@ void render_plain(Rendering& out, std::span<const ChatMessage> messages, bool pr
     if (prompt) out.mark("Assistant:");
 }
 
-Rendering render(ChatFormat format, std::span<const ChatMessage> messages, bool prompt) {
+}  // namespace
+
+ChatText ChatText::slice(std::size_t begin, std::size_t end) const {
+    end = std::min(end, bytes.size());
+    ChatText out{bytes.substr(begin, end - begin)};
+    for (const LiteralRange& range : user) {
+        const std::size_t from = std::max(range.begin, begin), to = std::min(range.end, end);
+        if (from < to) out.user.push_back({from - begin, to - begin});
+    }
+    return out;
+}
+
+ChatText write_chat(ChatFormat format, std::span<const ChatMessage> messages,
+                    bool add_generation_prompt) {
     for (const ChatMessage& m : messages) {
         if (m.role != "system" && m.role != "user" && m.role != "assistant") {
             throw Error::usage({.field = "role",
@@ -129,13 +141,13 @@ Rendering render(ChatFormat format, std::span<const ChatMessage> messages, bool 
     Rendering out;
     switch (format) {
         case ChatFormat::plain:
-            render_plain(out, messages, prompt);
+            render_plain(out, messages, add_generation_prompt);
             break;
         case ChatFormat::chatml:
-            render_chatml(out, messages, prompt);
+            render_chatml(out, messages, add_generation_prompt);
             break;
         case ChatFormat::llama3:
-            render_llama3(out, messages, prompt);
+            render_llama3(out, messages, add_generation_prompt);
             break;
         case ChatFormat::llama2:
             render_llama2(out, messages);
@@ -143,10 +155,8 @@ Rendering render(ChatFormat format, std::span<const ChatMessage> messages, bool 
         default:
             render_mistral(out, mistral_marks(format), messages);
     }
-    return out;
+    return std::move(out.text);
 }
-
-}  // namespace
 
 std::string_view chat_format_name(ChatFormat format) {
     switch (format) {
@@ -202,16 +212,21 @@ ChatFormat detect_chat_format(const Tokenizer& tokenizer) {
 
 std::string render_chat(ChatFormat format, std::span<const ChatMessage> messages,
                         bool add_generation_prompt) {
-    return render(format, messages, add_generation_prompt).text;
+    return write_chat(format, messages, add_generation_prompt).bytes;
 }
 
 std::vector<std::int32_t> encode_chat(const Tokenizer& tokenizer, ChatFormat format,
                                       std::span<const ChatMessage> messages,
                                       bool add_generation_prompt, bool parse_special) {
-    const Rendering out = render(format, messages, add_generation_prompt);
+    return encode_chat(tokenizer, write_chat(format, messages, add_generation_prompt),
+                       parse_special);
+}
+
+std::vector<std::int32_t> encode_chat(const Tokenizer& tokenizer, const ChatText& text,
+                                      bool parse_special) {
     EncodeOptions options{.add_special = false};
-    if (!parse_special) options.literal = out.contents;
-    auto ids = tokenizer.encode(out.text, options);
+    if (!parse_special) options.literal = text.user;
+    auto ids = tokenizer.encode(text.bytes, options);
     const TokenizerData& data = tokenizer.data();
     // ChatML says nothing of BOS: there the tokenizer decides.
     if (data.add_bos() && (ids.empty() || ids.front() != *data.bos)) {

@@ -28,6 +28,14 @@ struct ChatMessage {
     std::string content{};
 };
 
+// A conversation as text that knows which of its bytes people wrote.
+struct ChatText {
+    std::string bytes{};
+    std::vector<LiteralRange> user{};  // in order, without overlap
+
+    ChatText slice(std::size_t begin, std::size_t end = std::string::npos) const;
+};
+
 std::string_view chat_format_name(ChatFormat format);
 
 // From the model's template or, where it has none, from the special tokens in its vocabulary.
@@ -37,6 +45,8 @@ ChatFormat detect_chat_format(std::string_view chat_template);
 // The history as text, BOS first where the format begins with one. Formats without a place for a
 // system message put it before the first user message.
 // Throws Error (usage) for a role that is none of the three.
+ChatText write_chat(ChatFormat format, std::span<const ChatMessage> messages,
+                    bool add_generation_prompt);
 std::string render_chat(ChatFormat format, std::span<const ChatMessage> messages,
                         bool add_generation_prompt);
 
@@ -45,6 +55,9 @@ std::string render_chat(ChatFormat format, std::span<const ChatMessage> messages
 std::vector<std::int32_t> encode_chat(const Tokenizer& tokenizer, ChatFormat format,
                                       std::span<const ChatMessage> messages,
                                       bool add_generation_prompt, bool parse_special = false);
+
+std::vector<std::int32_t> encode_chat(const Tokenizer& tokenizer, const ChatText& text,
+                                      bool parse_special = false);
 
 // What ends an answer, as text; the tokenizer's is_end_of_generation() knows the ids.
 std::vector<std::string> chat_stops(ChatFormat format);

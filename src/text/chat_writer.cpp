@@ -132,21 +132,33 @@ jinja::MarkedText ChatWriter::execute(std::span<const ChatMessage> messages, boo
 
 std::string ChatWriter::render(std::span<const ChatMessage> messages,
                                bool add_generation_prompt) const {
-    if (!template_) return render_chat(format_, messages, add_generation_prompt);
-    return execute(messages, add_generation_prompt).bytes();
+    return write(messages, add_generation_prompt).bytes;
+}
+
+ChatText ChatWriter::write(std::span<const ChatMessage> messages,
+                           bool add_generation_prompt) const {
+    if (!template_) return write_chat(format_, messages, add_generation_prompt);
+    const jinja::MarkedText out = execute(messages, add_generation_prompt);
+    return {out.bytes(), {out.user().begin(), out.user().end()}};
 }
 
 std::vector<std::int32_t> ChatWriter::encode(std::span<const ChatMessage> messages,
                                              bool add_generation_prompt) const {
-    if (!template_) {
-        return encode_chat(tokenizer_, format_, messages, add_generation_prompt,
-                           options_.parse_special);
-    }
-    const jinja::MarkedText out = execute(messages, add_generation_prompt);
+    return encode(write(messages, add_generation_prompt));
+}
+
+std::vector<std::int32_t> ChatWriter::encode(const ChatText& text) const {
+    if (!template_) return encode_chat(tokenizer_, text, options_.parse_special);
     // Once and whole, and nothing is put around it: BOS is the template's to write.
     EncodeOptions options{.add_special = false};
-    if (!options_.parse_special) options.literal = out.user();
-    return tokenizer_.encode(out.bytes(), options);
+    if (!options_.parse_special) options.literal = text.user;
+    return tokenizer_.encode(text.bytes, options);
+}
+
+std::vector<std::int32_t> ChatWriter::encode_rest(const ChatText& rest, std::int32_t after) const {
+    EncodeOptions options{.add_special = false, .after = after};
+    if (!options_.parse_special) options.literal = rest.user;
+    return tokenizer_.encode(rest.bytes, options);
 }
 
 std::string ChatWriter::name() const {

@@ -34,6 +34,11 @@ class ChatWriter {
     std::vector<std::int32_t> encode(std::span<const ChatMessage> messages,
                                      bool add_generation_prompt) const;
     std::string render(std::span<const ChatMessage> messages, bool add_generation_prompt) const;
+    // Both in two steps, for conversations of which a part is ids already: the text, and the ids of
+    // it or of a part that goes on behind the token `after`.
+    ChatText write(std::span<const ChatMessage> messages, bool add_generation_prompt) const;
+    std::vector<std::int32_t> encode(const ChatText& text) const;
+    std::vector<std::int32_t> encode_rest(const ChatText& rest, std::int32_t after) const;
 
     // "its own template", "the template FILE", "the ChatML format".
     std::string name() const;

@@ -37,8 +37,16 @@ constexpr std::size_t kLongestCached = 64;  // bytes
 
 class Encoder {
   public:
-    Encoder(const Tokenizer::Impl& impl, std::size_t text_size, std::vector<std::int32_t>& out)
-        : impl_(impl), cache_(text_size), out_(out) {}
+    Encoder(const Tokenizer::Impl& impl, std::size_t text_size, std::int32_t after,
+            std::vector<std::int32_t>& out)
+        : impl_(impl), cache_(text_size), out_(out) {
+        if (after < 0) return;
+        const auto id = static_cast<std::size_t>(after);
+        // An `unk` and a byte stand for a part of a text.
+        const bool mark = (impl.added[id] || impl.special[id]) && after != impl.data.unk &&
+                          impl.data.types[id] != TokenType::byte;
+        start_ = mark ? Start::section : Start::inside;
+    }
 
     void text(std::string_view text, bool parse_special, std::span<const LiteralRange> literal) {
         AddedTokens::Search search(impl_.raw_added, text, parse_special, literal);
@@ -98,6 +106,7 @@ class Encoder {
         return out += nfc(text.substr(pos));
     }
 
+    // `first`: it begins the text that is encoded.
     void plain(std::string_view text, bool first) {
         const TokenizerData& data = impl_.data;
         after_unk_ = false;
@@ -106,8 +115,9 @@ class Encoder {
             // The vocabulary writes a space so: one that the text spells out is a space, too.
             text = kept_.emplace_back(with_spaces(text));
         }
-        const bool wanted = data.space_prefix == SpacePrefix::always ||
-                            (data.space_prefix == SpacePrefix::first && first);
+        const Start start = first ? start_ : Start::section;
+        const bool wanted = (data.space_prefix == SpacePrefix::always && start != Start::inside) ||
+                            (data.space_prefix == SpacePrefix::first && start == Start::text);
         if (wanted && !(data.prefix_if_missing && text.front() == ' ')) {
             std::string& kept = kept_.emplace_back(1, ' ');
             kept += text;
@@ -253,7 +263,11 @@ class Encoder {
         return std::all_of(bytes.begin(), bytes.end(), [&](char c) { return byte_id(c) >= 0; });
     }
 
+    // What begins where a text does: a text, a part of one behind an added token, or neither.
+    enum class Start { text, section, inside };
+
     const Tokenizer::Impl& impl_;
+    Start start_ = Start::text;
     WordCache cache_;
     std::vector<std::int32_t>& out_;
     std::vector<std::int32_t> symbols_;
@@ -287,10 +301,13 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, EncodeOptions
                             .problem = "is too long to tokenize at once",
                             .remedy = "cut it into parts of less than 2 GiB"});
     }
+    MR_CHECK(options.after < vocab_size() && (options.after < 0 || !options.add_special),
+             "a text goes on behind a token of the vocabulary");
     std::vector<std::int32_t> out;
     out.reserve(text.size() / 4 + 8);
     if (options.add_special) out = data().prefix;
-    Encoder(*impl_, text.size(), out).text(text, options.parse_special, options.literal);
+    Encoder(*impl_, text.size(), options.after, out)
+        .text(text, options.parse_special, options.literal);
     if (options.add_special) {
         out.insert(out.end(), data().suffix.begin(), data().suffix.end());
     }

@@ -27,6 +27,9 @@ struct EncodeOptions {
     bool parse_special = true;  // special tokens written out in the text become their ids
     // Where they do not, all the same: what strangers wrote. In order, without overlap.
     std::span<const LiteralRange> literal{};
+    // The text goes on behind this token, and no space is put before it that is put before a first
+    // text; -1: it is the first. Without add_special.
+    std::int32_t after = -1;
 };
 
 // Immutable once made; any number of threads may use one. The makers throw mr::Error naming the

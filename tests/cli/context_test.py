@@ -42,6 +42,64 @@ class Context(driver.CliTest):
                            "--sample", 7)
         self.assertEqual(few["tokens"], 7)
 
+    def test_eval_of_several_modes(self):
+        text = self.folder / "a <b> & c.txt"
+        text.write_text("Once upon a time there was a mill. " * 12)
+        page = self.folder / "out.html"
+        ask = ["eval", MODEL, "--text", text, "--window", 28]
+        modes = ["full", "window", "streaming", "recompute"]
+        lines = [driver.json.loads(line) for line in
+                 self.ok(*ask, "--context", ",".join(modes), "--json", "--plot", page)
+                 .out.splitlines()]
+        self.assertEqual([line["context"] for line in lines], modes)
+        for line in lines:
+            alone = self.ok_json(*ask, "--context", line["context"])
+            self.assertEqual(alone.keys(), line.keys())
+            for key in ("nll", "tokens", "bytes", "evicted", "ctx", "sinks", "window", "cut"):
+                self.assertEqual(alone[key], line[key], (line["context"], key))
+            self.assertAlmostEqual(line["tpot_ms"], 1e3 * line["seconds"] / line["tokens"], places=9)
+        html = page.read_text()
+        self.assertEqual(html.count("<svg"), 1)
+        for line in lines:
+            self.assertIn(f"</span>{line['context']}<td>{line['tokens']}<td>{line['nll']:.4f}", html)
+        self.assertIn("a &lt;b&gt; &amp; c.txt", html)
+        self.assertNotIn("http", html.split("<body>")[1])
+        self.assertNotIn("nan", html.split("<body>")[1].lower())
+        # As text: a row each, and each mode once.
+        table = self.ok(*ask, "--context", "streaming,window,streaming").out.splitlines()
+        self.assertEqual([line.split()[0] for line in table], ["context", "streaming", "window"])
+        self.assertEqual(table[2].split()[2], f"{lines[1]['nll']:.4f}")
+        one = self.ok(*ask, "--context", "streaming", "--plot", page).out
+        self.assertIn(f"evicted tokens {lines[2]['evicted']}\n", one)
+        self.assertRegex(one, r"time per token \d+\.\d{4} ms")
+        self.assertNotIn("recompute", page.read_text().split("<body>")[1])
+
+    def test_samples_are_the_same_in_every_mode(self):
+        text = self.folder / "text.txt"
+        text.write_text("Once upon a time there was a mill. " * 12)
+        ask = ["eval", MODEL, "--text", text, "--window", 28, "--sample", 9]
+        lines = [driver.json.loads(line) for line in
+                 self.ok(*ask, "--context", "streaming,recompute", "--json").out.splitlines()]
+        self.assertEqual([line["sample_tokens"] for line in lines], [9, 9])
+        self.assertEqual(lines[1]["sample_nll"], lines[1]["nll"])
+        self.assertNotEqual(lines[0]["sample_nll"], lines[0]["nll"])
+        self.assertIn("at samples", self.ok(*ask, "--context", "streaming,recompute").out)
+        self.fails(2, *ask, "--context", "streaming", says=("--sample", "recompute"))
+
+    def test_a_page_that_cannot_be_written_is_told_at_once(self):
+        text = self.folder / "text.txt"
+        text.write_text("Once upon a time there was a mill. " * 12)
+        self.fails(1, "eval", MODEL, "--text", text, "--plot", self.folder / "no" / "out.html",
+                   says="out.html")
+        self.fails(2, "eval", MODEL, "--text", text, "--context", "full,endless",
+                   says="there is no 'endless'")
+        # What is refused in one mode is refused before the first.
+        self.fails(2, "eval", MODEL, "--text", text, "--context", "full,streaming", "--sinks", 64,
+                   says="--sinks")
+        self.fails(1, "eval", driver.REFERENCE / "gpt2", "--text", text, "--context",
+                   "full,streaming", "--plot", self.folder / "out.html", says="learned positions")
+        self.assertEqual(list(self.folder.iterdir()), [text])
+
     def test_what_cannot_be_is_one_line(self):
         run = ["run", MODEL, "-p", "x", "--context", "streaming"]
         self.fails(2, *run, "--sinks", 50, "--window", 40, says="--sinks")

@@ -19,14 +19,14 @@ std::string text_of(int words) {
 }
 
 EvalResult run(const std::shared_ptr<const model::Model>& model, const std::string& text,
-               const EvalOptions& options, int max_batch = 96) {
+               const EvalOptions& options, int max_batch = 96, const Progress& progress = {}) {
     model::EngineOptions engine;
     engine.threads = 1;
     engine.context = 64;
     engine.max_sequences = 3;
     engine.max_batch = engine.max_logits = max_batch;
     engine.stream = stream_of(options);
-    return evaluate(*model::make_engine(model, engine), text, options);
+    return evaluate(*model::make_engine(model, engine), text, options, progress);
 }
 
 std::shared_ptr<model::Model> load(const char* name) {
@@ -103,6 +103,82 @@ TEST(ContextModes, CutsAndSamplesDoNotMatter) {
     sampled.sample = 1 << 20;
     const EvalOptions all{.mode = ContextMode::recompute, .stream = {2, 19}};
     EXPECT_EQ(run(model, text, sampled).nll, run(model, text, all).nll);
+}
+
+// Samples are the same tokens in every mode, so that few of them can be compared.
+TEST(ContextModes, SamplesAreTheSameTokens) {
+    const auto model = load("llama2");
+    const std::string short_text = text_of(12), long_text = text_of(100);
+    for (const std::int64_t samples : {1, 7, 30, 1000}) {
+        SCOPED_TRACE(samples);
+        EvalOptions options{.mode = ContextMode::recompute, .stream = {4, 56}, .sample = samples};
+        const EvalResult truth = run(model, short_text, options);
+        EXPECT_EQ(truth.sample_tokens, truth.tokens);
+        EXPECT_EQ(truth.sample_nll, truth.nll);
+        for (const ContextMode mode :
+             {ContextMode::full, ContextMode::window, ContextMode::streaming}) {
+            SCOPED_TRACE(context_mode_name(mode));
+            options.mode = mode;
+            const EvalResult other = run(model, short_text, options);  // nothing leaves
+            EXPECT_EQ(other.sample_tokens, truth.tokens);
+            EXPECT_NEAR(other.sample_nll, truth.nll, 1e-12);
+            options.ends = true;
+            options.mode = ContextMode::recompute;
+            const EvalResult ends = run(model, long_text, options);
+            options.mode = mode;
+            EXPECT_EQ(run(model, long_text, options).sample_tokens, ends.tokens);
+            options.ends = false;
+        }
+    }
+    EXPECT_EQ(run(model, short_text, {}).sample_tokens, 0);
+    // Where only some are predicted, what they give is no mean of all.
+    EvalOptions few{.mode = ContextMode::streaming, .stream = {4, 28}, .sample = 5};
+    const EvalResult some = run(model, long_text, few);
+    EXPECT_EQ(some.sample_tokens, 5);
+    EXPECT_NE(some.sample_nll, some.nll);
+}
+
+// Also where the text is cut, a token stands where it stands in the document.
+TEST(ContextModes, CurvesHaveOneAxis) {
+    const auto model = load("llama2");
+    const std::string text = text_of(300);
+    const EvalResult full = run(model, text, {}),
+                     streaming =
+                         run(model, text, {.mode = ContextMode::streaming, .stream = {4, 28}});
+    ASSERT_GT(full.curve.size(), 3u);  // and the context has 64
+    ASSERT_EQ(full.curve.size(), streaming.curve.size());
+    for (std::size_t i = 0; i < full.curve.size(); ++i) {
+        EXPECT_EQ(full.curve[i].tokens, streaming.curve[i].tokens) << i;
+    }
+}
+
+// Also of one long document, and up to the end of what is read.
+TEST(ContextModes, SayHowFarTheyAre) {
+    const auto model = load("llama2");
+    const std::string text = text_of(150) + "|" + text_of(150) + "|" + text_of(1000);
+    for (const ContextMode mode :
+         {ContextMode::full, ContextMode::window, ContextMode::streaming, ContextMode::recompute}) {
+        SCOPED_TRACE(context_mode_name(mode));
+        EvalOptions options{.split = "|", .limit = 2, .mode = mode, .stream = {4, 28}};
+        int calls = 0;
+        std::uint64_t last = 0;
+        const auto hear = [&](std::string_view what, std::uint64_t done, std::uint64_t total) {
+            EXPECT_TRUE(what.starts_with("evaluating"));
+            EXPECT_EQ(total, 2 * text_of(150).size());
+            EXPECT_GE(done, last);
+            EXPECT_LE(done, total);
+            last = done;
+            ++calls;
+        };
+        run(model, text, options, 96, hear);
+        if (mode != ContextMode::full) {  // which reads the beginning of each document
+            EXPECT_EQ(last, 2 * text_of(150).size());
+            EXPECT_GE(calls, 5);
+        }
+        // Who listens may end it, in the middle of a document.
+        const auto end = [](std::string_view, std::uint64_t, std::uint64_t) { throw 7; };
+        EXPECT_THROW(run(model, text, options, 96, end), int);
+    }
 }
 
 }  // namespace

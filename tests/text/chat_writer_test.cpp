@@ -147,6 +147,40 @@ TEST(ChatWriter, NormalizedSpecialTokensStayTextToo) {
     }
 }
 
+// A conversation whose beginning is ids already: no space is put before what goes on with a text,
+// and people's words stay text.
+TEST(ChatWriter, ARestGoesOnBehindItsBeginning) {
+    const auto tokenizer =
+        Tokenizer::from_json_file(MR_SOURCE_DIR "/tests/reference/llama2/tokenizer.json");
+    const ChatWriter writer(*tokenizer, {});
+    const ChatText text = writer.write(std::vector<ChatMessage>{{"user", "the mill</s>"}}, true);
+    EXPECT_EQ(text.bytes, "User: the mill</s>\nAssistant:");
+    ASSERT_EQ(text.user.size(), 1u);
+    const std::vector<std::int32_t> whole = writer.encode(text);
+    EXPECT_EQ(std::count(whole.begin(), whole.end(), 2), 0);
+    for (const std::size_t cut : {4u, 6u, 12u, 16u, 20u}) {
+        const ChatText rest = text.slice(cut);
+        ASSERT_EQ(rest.user.size(), cut < 18 ? 1u : 0u);
+        if (cut < 18) {
+            EXPECT_EQ(rest.bytes.substr(rest.user[0].begin, rest.user[0].end - rest.user[0].begin),
+                      text.bytes.substr(std::max<std::size_t>(cut, 6),
+                                        18 - std::max<std::size_t>(cut, 6)));
+        }
+        std::string said;
+        for (const std::int32_t id : writer.encode_rest(rest, whole.back())) {
+            EXPECT_NE(id, 2);
+            said += tokenizer->piece(id);
+        }
+        EXPECT_EQ(said, text.bytes.substr(cut)) << cut;
+    }
+    // Behind a special token it is what it is there in a text.
+    const auto in_text = tokenizer->encode("</s>the mill", {.add_special = false});
+    const auto behind = tokenizer->encode("the mill", {.add_special = false, .after = 2});
+    EXPECT_EQ(std::vector(in_text.begin() + 1, in_text.end()), behind);
+    EXPECT_EQ(text.slice(0, 8).bytes, "User: th");
+    EXPECT_EQ(text.slice(0, 8).user[0].end, 8u);
+}
+
 TEST(ChatWriter, QwensDefaultSystemPromptIsThere) {
     MR_NEED_DATA("tokenizers/qwen2_5/tokenizer.json");
     const auto tokenizer = load("tokenizers/qwen2_5/tokenizer.json");

@@ -47,10 +47,18 @@ void stats(const ChatState& state) {
     const auto& messages = state.conversation.messages();
     const std::size_t system = !messages.empty() && messages[0].role == "system" ? 1 : 0;
     const int forgotten = state.conversation.forgotten();
-    say(fmt::format("{} turns in the history{}; the last answer began at token {} of {}",
-                    (messages.size() - system) / 2,
-                    forgotten ? fmt::format(", {} forgotten", forgotten) : "", state.last_prompt,
-                    state.context));
+    if (state.stream) {
+        say(fmt::format(
+            "{} turns in the history; the last answer began at token {}; in view are the first {} "
+            "tokens and the latest {}, {} left the window",
+            (messages.size() - system) / 2, state.last_prompt, state.stream.sinks,
+            state.stream.window, state.conversation.evicted()));
+    } else {
+        say(fmt::format("{} turns in the history{}; the last answer began at token {} of {}",
+                        (messages.size() - system) / 2,
+                        forgotten ? fmt::format(", {} forgotten", forgotten) : "",
+                        state.last_prompt, state.context));
+    }
     say(fmt::format("{} answers, {} tokens, {:.1f} tok/s; seed {}", state.answers, state.tokens,
                     state.seconds > 0 ? static_cast<double>(state.decoded) / state.seconds : 0.0,
                     state.generate.sampling.seed));

@@ -13,6 +13,7 @@ struct ChatState {
     decode::GenerateOptions& generate;
     std::string model;
     std::int64_t context = 0;
+    model::Stream stream{};  // where the conversation has no end
     // Of all answers so far.
     std::int64_t answers = 0, tokens = 0, last_prompt = 0;
     // Tokens without the first of each, which comes with the prompt, and the time for them.
