@@ -245,6 +245,12 @@ std::vector<Phase> phases_of(const StepModel& model, Fit& fit) {
     return phases;
 }
 
+// Every layer has as many phases (each_phase()).
+constexpr int kLayerPhases = 5;
+// Keys and values of a layer that are worth a prefetch into L2, and leave half of it to weights.
+constexpr int kLeastNearKeys = 512;
+constexpr std::int64_t kMostNearBytes = std::int64_t{32} << 20;
+
 constexpr std::size_t kBarrierBytes = 256;
 std::size_t phase_bytes(int layers) {
     return padded((static_cast<std::size_t>(layers) * 5 + 1) * sizeof(Phase));
@@ -370,9 +376,11 @@ void StepProgram::run(const Context& ctx, const ops::DeviceBatch& batch) const {
     args.attention = decode.args;
     args.tiles = static_cast<int>(decode.tiles);
     args.parts = decode.parts_at_once(std::int64_t{kTeams} * blocks_);
-    // Where teams would go through their parts one after another.
-    args.alone = words_ && decode.args.max_parts > 2 * args.parts &&
-                 decode.args.max_keys <= decode.args.shorts * attn::kStepKeys;
+    const std::int64_t near = std::int64_t{4} * decode.args.kv_heads * decode.args.head_dim *
+                              decode.args.max_keys;
+    if (words_ && decode.args.max_keys >= kLeastNearKeys && near <= kMostNearBytes) {
+        args.bring = kLayerPhases;
+    }
 
     const StepLayer& first = model_.layers.front();
     if (words_) {
@@ -384,7 +392,7 @@ void StepProgram::run(const Context& ctx, const ops::DeviceBatch& batch) const {
         args.most_parts = shape_of(model_).parts();
         MR_CHECK(decode.args.max_parts <= args.most_parts, "a program has room for every part");
     }
-    const Start how{blocks_, first.kv.head_dim(), words_, shared_bytes_};
+    const Start how{blocks_, first.kv.head_dim(), words_, model_.streams, shared_bytes_};
     with_ring(first.qkv.w.dtype,
               [&]<typename R, typename T>(Ring<R>, T) { step::start<R, T>(ctx, how, args); });
 }

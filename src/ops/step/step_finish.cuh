@@ -44,7 +44,7 @@ struct HeldFinish {
     unsigned* cache = nullptr;  // keys and values: where the pair goes as well
     bool rotated = false;
 };
-template <typename T>
+template <typename T, bool kStreams>
 __device__ __forceinline__ HeldFinish held_finish(const Results& results, int row, int2 where,
                                                   unsigned residual_tag) {
     const Params& p = results.p();
@@ -57,9 +57,9 @@ __device__ __forceinline__ HeldFinish held_finish(const Results& results, int ro
     if (p.finish == Finish::qkv) {
         held.rotated = small::is_rotated(p, row);
         if (held.rotated) {
-            held.rotation =
-                small::rotation_of(p, p.rope, row, small::rope_row(p, where.x, 0));
-            if (p.q_sinks && row < p.heads * p.head_dim) {
+            held.rotation = small::rotation_of(p, p.rope, row,
+                                               kStreams ? small::rope_row(p, where.x, 0) : where.x);
+            if (kStreams && p.q_sinks && row < p.heads * p.head_dim) {
                 held.rotation_sinks = small::rotation_of(p, p.rope_sinks, row, p.first_row);
             }
         }
@@ -77,7 +77,7 @@ __device__ __forceinline__ HeldFinish held_finish(const Results& results, int ro
 
 // `sums` [count tiles][warps][16 rows] -> words, memory or both. `first_held` belongs to this
 // thread's first result where is_held; only Finish::store has others.
-template <int kAll, typename T>
+template <int kAll, typename T, bool kStreams>
 __device__ __forceinline__ void send_tiles(const Results& results, const float* sums, int count,
                                            const HeldFinish& first_held, bool is_held,
                                            unsigned tag) {
@@ -114,7 +114,7 @@ __device__ __forceinline__ void send_tiles(const Results& results, const float* 
                 b = first;
             }
         } else {
-            if (p.finish == Finish::qkv && p.q_sinks && row < p.heads * p.head_dim) {
+            if (kStreams && p.finish == Finish::qkv && p.q_sinks && row < p.heads * p.head_dim) {
                 float c = a, d = b;
                 if (held.rotated) rotate_pair(c, d, held.rotation_sinks);
                 send(out + (p.n + row) / 2, pack<T>(c, d), tag);  // behind q, k and v

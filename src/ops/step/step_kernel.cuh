@@ -4,7 +4,6 @@
 #include "ops/attention/paged/decode.cuh"
 #include "ops/linear/small_finish.cuh"
 #include "ops/linear/small_input.cuh"
-#include "ops/step/step_attend.cuh"
 #include "ops/step/step_cuda.h"
 #include "ops/step/step_finish.cuh"
 #include "ops/step/step_link.cuh"
@@ -139,7 +138,7 @@ struct Going {
 };
 // One product: loads its input into the room, multiplies this block's tiles from the ring, and runs
 // the epilogue. `number` is the phase's.
-template <typename R, typename T, bool kOne>
+template <typename R, typename T, bool kOne, bool kStreams>
 __device__ __forceinline__ Going product(const Args& a, const Phase& phase, int number,
                                          unsigned ring, std::byte* room, Common& common,
                                          Going going) {
@@ -174,7 +173,7 @@ __device__ __forceinline__ Going product(const Args& a, const Phase& phase, int 
     if constexpr (kOne) {
         const int i = team.thread();
         if (i < min(tiles, p.pass_tiles) << results.log_each()) {
-            finish = held_finish<T>(results, results.row(i), common.where[0], residual_tag);
+            finish = held_finish<T, kStreams>(results, results.row(i), common.where[0], residual_tag);
         }
         const TaggedRow from{phase.in, common.tags + phase.in_tag,
                              reinterpret_cast<float4*>(sums + kRowShared<small::kInputThreads>)};
@@ -264,7 +263,7 @@ __device__ __forceinline__ Going product(const Args& a, const Phase& phase, int 
         }
         team.sync();
         if constexpr (kOne) {
-            send_tiles<kMultiplying, T>({phase, first + done * blocks, blocks}, sums, count, finish,
+            send_tiles<kMultiplying, T, kStreams>({phase, first + done * blocks, blocks}, sums, count, finish,
                                         done == 0, common.tags + number);
         } else {
             small::finish_tiles<kMultiplying, kOne, T>(p, common.where, sums, first + done * blocks,
@@ -276,41 +275,36 @@ __device__ __forceinline__ Going product(const Args& a, const Phase& phase, int 
     return going;
 }
 
-// Attention of one layer for one token: every warp takes parts, and the teams combine them.
-template <typename T, int D>
-__device__ __forceinline__ void attend_alone(const Args& a, const Phase& phase,
-                                             const TaggedLink& link, int index,
-                                             AttendShared<T, D>& shared) {
-    const attn::Args& args = a.attention;
-    const int warp = thread_here() / 32, warps = kWarps * static_cast<int>(gridDim.x);
-    const int kv_heads = args.kv_heads, pairs = kv_heads * a.tiles;
-    const auto tile_of = [&](int pair) {
-        attn::Tile t = attn::rows_at(args, 0, pair / kv_heads, pair % kv_heads);
-        t.see(args, attn::last_position(args, t), 0);
-        return t;
-    };
-    // All heads have as many parts. Neighbours go to different multiprocessors.
-    const int parts = tile_of(0).parts();
-    for (int i = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
-         i < pairs * parts; i += warps) {
-        const int pair = i % pairs;
-        const attn::Tile t = tile_of(pair);
-        attend_part<T, D>(args, phase.keys, phase.values, t, 0, attn::last_position(args, t),
-                          pair % kv_heads, i / pairs, link);
-    }
-    if (parts <= 1) return;
-    const WarpsTeam<attn::kDecodeThreads> team{index * attn::kDecodeThreads, 2 + index};
-    const int teams = static_cast<int>(gridDim.x) * kTeams;
-    for (int pair = static_cast<int>(blockIdx.x) + index * static_cast<int>(gridDim.x);
-         pair < pairs; pair += teams) {
-        team.sync();
-        attn::combine<T>(args, tile_of(pair), pair % kv_heads, D, shared.decode.sums, team, link,
-                         [&](std::int64_t slot) { return link.template parts<D>(slot); });
+// Prefetches into L2 the keys and values that the team of this place will read in the next layer,
+// which lie in the same pages. Between two attentions the products read weights through L2 once,
+// and the memory rests while blocks wait for one another.
+template <int D, bool kStreams, typename Team>
+__device__ __forceinline__ void bring_parts(const attn::Args& a, const void* keys,
+                                            const void* values, const attn::DecodePlace& place,
+                                            Team team) {
+    constexpr int kLine = 128, kPageBytes = attn::kPageKeys * D * 2, kLines = kPageBytes / kLine;
+    const int s = place.tile / a.row_tiles;
+    attn::Tile t = attn::rows_at(a, s, place.tile % a.row_tiles, place.kv_head);
+    if (t.rows <= 0) return;
+    t.see<kStreams>(a, attn::last_position(a, t), s);
+    const int shorts = kStreams ? a.shorts : attn::kShortParts;
+    for (int i = place.z; i < t.parts(); i += place.count) {
+        const int part = t.part(i), from = attn::part_begin(part, shorts);
+        const bool sinks = kStreams && part < t.ahead;
+        const int hi = min(attn::part_begin(part + 1, shorts), sinks ? t.sinks_end : t.range.hi);
+        const int pages = (hi - from + attn::kPageKeys - 1) / attn::kPageKeys;
+        for (int line = team.thread(); line < 2 * pages * kLines; line += attn::kDecodeThreads) {
+            const int key = from + line / (2 * kLines) * attn::kPageKeys, in = line % (2 * kLines);
+            const std::int64_t page = attn::table_of(a, s, sinks)[t.entry(a, part, key)];
+            const auto* at = static_cast<const std::byte*>(in < kLines ? keys : values) +
+                             (page * a.kv_heads + place.kv_head) * kPageBytes + in % kLines * kLine;
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+        }
     }
 }
 
 // Attention of one layer: teams of four warps, two a block, do the work of a block of decode.cu.
-template <typename T, int D, bool kOne>
+template <typename T, int D, bool kOne, bool kStreams>
 __device__ __forceinline__ Going attend(const Args& a, const Phase& phase, int number,
                                         unsigned tags, std::byte* room, Going going) {
     if (!kOne) meet(going.grid);
@@ -320,15 +314,6 @@ __device__ __forceinline__ Going attend(const Args& a, const Phase& phase, int n
     const int index = thread_here() / attn::kDecodeThreads;
     const WarpsTeam<attn::kDecodeThreads> team{index * attn::kDecodeThreads, 2 + index};
     auto& shared = reinterpret_cast<AttendShared<T, D>*>(room)[index];
-    if constexpr (kOne && kAlone(D)) {
-        if (a.alone) {
-            const TaggedLink link{phase.in,      tags + phase.in_tag, phase.out,   a.part_words,
-                                  tags + number, a.most_parts,        shared.rows, stamp};
-            attend_alone<T, D>(a, phase, link, index, shared);
-            stamp_end(stamp);
-            return going;
-        }
-    }
     const int all = args.kv_heads * a.tiles * a.parts;
     const int teams = static_cast<int>(gridDim.x) * kTeams;
     for (int i = static_cast<int>(blockIdx.x) + index * static_cast<int>(gridDim.x); i < all;
@@ -338,19 +323,29 @@ __device__ __forceinline__ Going attend(const Args& a, const Phase& phase, int n
         if constexpr (kOne) {
             const TaggedLink link{phase.in,      tags + phase.in_tag, phase.out,   a.part_words,
                                   tags + number, a.most_parts,        shared.rows, stamp};
-            attn::decode_parts<T, D>(args, phase.keys, phase.values, place, shared.decode, team,
-                                     link);
+            attn::decode_parts<T, D, kStreams>(args, phase.keys, phase.values, place,
+                                               shared.decode, team, link);
         } else {
-            attn::decode_parts<T, D>(args, phase.keys, phase.values, place, shared.decode, team);
+            attn::decode_parts<T, D, kStreams>(args, phase.keys, phase.values, place,
+                                               shared.decode, team);
         }
         team.sync();
         stamp_end(stamp);
+        if constexpr (kOne) {
+            if (a.bring > 0) {
+                const int next = number - 1 + a.bring < a.count ? number - 1 + a.bring
+                                                                : (number - 1) % a.bring;
+                const Phase& there = a.phases[next];
+                bring_parts<D, kStreams>(args, there.keys, there.values, place, team);
+            }
+        }
     }
     return going;
 }
 
-// R: the ring's layout of weights; T: the compute type; D: head_dim; kOne: one token.
-template <typename R, typename T, int D, bool kOne>
+// R: the ring's layout of weights; T: the compute type; D: head_dim; kOne: one token; kStreams:
+// sequences may stream. A step without streams has no instruction for them: it is the fastest.
+template <typename R, typename T, int D, bool kOne, bool kStreams>
 __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant__ Args a) {
     extern __shared__ __align__(128) std::byte shared[];
     __shared__ Common common;
@@ -407,8 +402,9 @@ __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant
                    reinterpret_cast<const uint4*>(a.phases + i + 1) + thread);
         }
         commit_copies();
-        going = phase.keys ? attend<T, D, kOne>(a, phase, i + 1, common.tags, room, going)
-                           : product<R, T, kOne>(a, phase, i + 1, ring, room, common, going);
+        going = phase.keys
+                    ? attend<T, D, kOne, kStreams>(a, phase, i + 1, common.tags, room, going)
+                    : product<R, T, kOne, kStreams>(a, phase, i + 1, ring, room, common, going);
         wait_for_copies();
         const bool arrive = !kOne && phase.arrive;
         team.sync();  // the room and the phase's slot are free
@@ -430,8 +426,13 @@ void start(const Context& ctx, const Start& s, const Args& args) {
     };
     with_head_dim(s.head_dim, [&](auto dim) {
         constexpr int kDim = decltype(dim)::value;
-        s.one ? start_kernel(step_kernel<R, T, kDim, true>)
-              : start_kernel(step_kernel<R, T, kDim, false>);
+        if (s.streams) {
+            s.one ? start_kernel(step_kernel<R, T, kDim, true, true>)
+                  : start_kernel(step_kernel<R, T, kDim, false, true>);
+        } else {
+            s.one ? start_kernel(step_kernel<R, T, kDim, true, false>)
+                  : start_kernel(step_kernel<R, T, kDim, false, false>);
+        }
     });
 }
 

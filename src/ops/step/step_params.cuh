@@ -52,13 +52,14 @@ struct Args {
     attn::Args attention;  // keys and values: the phase's
     int tiles, parts;      // of rows; of keys, in parallel
     int most_parts;        // that any sequence can have
-    bool alone;            // one token: warps take parts (step_attend.cuh), and all parts are short
+    int bring;             // > 0: phases of a layer, whose attention brings the next one's keys near
 };
 
 // blocks: one a multiprocessor.
 struct Start {
     int blocks, head_dim;
-    bool one;  // token, and words between its phases
+    bool one;      // token, and words between its phases
+    bool streams;  // sequences may stream
     std::size_t shared_bytes;
 };
 // R: the ring's layout of weights; T: the compute type. Instantiated in step_bf16.cu, step_f16.cu,

@@ -95,13 +95,15 @@ struct Tile {
         return part < ahead ? KeyRange{0, min(sinks, own.hi + shift)} : own;
     }
     // The second step, with the position of the sequence's last row. The bounds never fall with the
-    // row, so the first and the last row of the tile give those of all.
+    // row, so the first and the last row of the tile give those of all. kViews: there may be sinks
+    // and streams.
+    template <bool kViews = true>
     __device__ void see(const Args& a, int last_position, int sequence) {
         shift = 0;
-        sinks = a.mask.sinks;
+        sinks = kViews ? a.mask.sinks : 0;
         window = a.mask.window;
         bool viewed = sinks > 0;
-        if (a.streams) {
+        if (kViews && a.streams) {
             const int2 stream = a.streams[sequence];
             viewed = stream.y > 0;
             sinks = stream.x;
@@ -113,8 +115,9 @@ struct Tile {
             keys -= shift;
         }
         range = {sees(a, 0).lo, sees(a, rows - 1).hi};
-        begin = part_of(range.lo, a.shorts);
-        end = range.hi > range.lo ? part_of(range.hi - 1, a.shorts) + 1 : begin;
+        const int shorts = kViews ? a.shorts : kShortParts;
+        begin = part_of(range.lo, shorts);
+        end = range.hi > range.lo ? part_of(range.hi - 1, shorts) + 1 : begin;
         sinks_end = min(sinks, range.hi + shift);
         ahead = parts_of(sinks_end, kAllShort);
     }

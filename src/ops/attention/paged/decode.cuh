@@ -16,8 +16,8 @@ struct DecodePlace {
 // A team of kDecodeThreads computes its parts; the last of a tile's teams combines them. `keys` and
 // `values` are the cache's and replace those of `a`. With a tagged link (one token; its q, key and
 // value are in flight from other blocks) the team loads what is in the cache before it waits for
-// them.
-template <typename T, int D, typename Team, typename Link = MemoryLink>
+// them. kViews: there may be sinks and streams.
+template <typename T, int D, bool kViews = true, typename Team, typename Link = MemoryLink>
 __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, const void* values,
                                              const DecodePlace& place, DecodeShared<D>& shared,
                                              Team team, const Link& link = {}) {
@@ -33,8 +33,9 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
 
     // Loads that do not need the position are issued before it arrives: lane i < 4 has the page of
     // its warp's keys in step i of the part that this block will most likely take.
+    const int shorts = kViews ? a.shorts : kShortParts;
     const auto page_key = [&](int part) {
-        return part_begin(part, a.shorts) + kStepKeys * min(lane, 3) + kWarpKeys * warp;
+        return part_begin(part, shorts) + kStepKeys * min(lane, 3) + kWarpKeys * warp;
     };
     Tile t = rows_at(a, s, place.tile % a.row_tiles, kv_head);
     const int early_page = pages[ops::table_entry(page_key(z) / kPageKeys, a.max_pages)];
@@ -47,7 +48,7 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
         load_row<T, D>(q, static_cast<const T*>(a.q) + t.at(a, min(g, t.rows - 1), kv_head, D), c,
                        g < t.rows);
     }
-    t.see(a, position, s);
+    t.see<kViews>(a, position, s);
 
     if (t.parts() == 0) {
         for (int i = 2 * team.thread(); i < t.rows * D && z == 0; i += 2 * kDecodeThreads) {
@@ -59,7 +60,9 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
     const auto look = [&](const Tile& tile, int part) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-            sees[e] = 2 * c + e < tile.rows ? tile.sees(a, 2 * c + e, part) : KeyRange{0, 0};
+            sees[e] = KeyRange{0, 0};
+            if (2 * c + e >= tile.rows) continue;
+            sees[e] = kViews ? tile.sees(a, 2 * c + e, part) : tile.sees(a, 2 * c + e);
         }
     };
 
@@ -69,8 +72,8 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
     // come last.
     const auto part_at = [&](const Tile& tile, int i) {
         const int sinks_from = tile.end - tile.begin;
-        if (i >= sinks_from) return i - sinks_from;
-        const int long_begin = max(tile.begin, a.shorts);
+        if (kViews && i >= sinks_from) return i - sinks_from;
+        const int long_begin = max(tile.begin, shorts);
         const int long_parts = max(0, tile.end - long_begin);
         return i < long_parts ? long_begin + i : tile.begin + i - long_parts;
     };
@@ -81,20 +84,25 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
         int part, from, lo, hi, newest, page;
     };
     const auto stretch_of = [&](const Tile& tile, int part, bool early) {
-        const bool sinks = part < tile.ahead;
+        const bool sinks = kViews && part < tile.ahead;
         Stretch out{part,
-                    part_begin(part, a.shorts) + kWarpKeys * warp,
+                    part_begin(part, shorts) + kWarpKeys * warp,
                     sinks ? 0 : tile.range.lo,
-                    tile.part_end(a, part),
-                    sinks ? position : position - tile.shift,
+                    min(part_begin(part + 1, shorts), sinks ? tile.sinks_end : tile.range.hi),
+                    kViews && !sinks ? position - tile.shift : position,
                     early_page};
-        if (!early) out.page = table_of(a, s, sinks)[tile.entry(a, part, page_key(part))];
+        if (early) return out;
+        if constexpr (kViews) {
+            out.page = table_of(a, s, sinks)[tile.entry(a, part, page_key(part))];
+        } else {
+            out.page = pages[ops::table_entry(page_key(part) / kPageKeys, a.max_pages)];
+        }
         return out;
     };
     int i = z;
     const int first = part_at(t, z), rows = t.rows;
-    const bool sinks_first = first < t.ahead;
-    Stretch here = stretch_of(t, first, first == z && a.shorts != kAllShort);
+    const bool sinks_first = kViews && first < t.ahead;
+    Stretch here = stretch_of(t, first, first == z && shorts != kAllShort);
     look(t, first);
     // What asks the sinks is another q. A team comes to them last.
     const auto ask_sinks = [&](const Tile& tile) {
@@ -195,7 +203,7 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
         const bool sinks = here.part < shared.tile.ahead;
         here = stretch_of(shared.tile, part_at(shared.tile, i), false);
         team.sync();  // the next part overwrites the shared sums
-        if (!sinks && here.part < shared.tile.ahead) {
+        if (kViews && !sinks && here.part < shared.tile.ahead) {
             look(shared.tile, here.part);
             ask_sinks(shared.tile);
         }
