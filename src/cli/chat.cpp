@@ -52,7 +52,7 @@ void print_answer(const decode::Generated& made, const decode::Conversation& cha
     out("\n");
     std::string gone;
     if (chat.forgotten()) gone = fmt::format(", {} turns forgotten", chat.forgotten());
-    if (chat.evicted()) gone = fmt::format(", {} of them left the window", chat.evicted());
+    if (chat.evicted()) gone = fmt::format(", {} left the window", chat.evicted());
     note(fmt::format("[{:.1f} tok/s, {:.1f} GB/s; {} tokens of history{}]",
                      made.decode.tokens_per_second(), made.decode.bytes_per_second() / 1e9,
                      made.prompt_tokens, gone));

@@ -1,5 +1,6 @@
 // A sequence that streams and stays in the cache from one generation to the next: what it holds of
-// a history is fed once.
+// a history is fed once. Where forms differ (batch.h), what a prompt adds has the form of so many
+// tokens: bits follow from the tokens and from where turns began, not from what else is going on.
 #pragma once
 
 #include <cstdint>

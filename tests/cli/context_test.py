@@ -1,5 +1,9 @@
 #!/usr/bin/env python3
 """--context streaming: texts that are longer than any context, and what they cost in perplexity."""
+import signal
+import subprocess
+import time
+
 import driver
 
 MODEL = driver.REFERENCE / "llama2"  # a context of 64
@@ -99,6 +103,27 @@ class Context(driver.CliTest):
         self.fails(1, "eval", driver.REFERENCE / "gpt2", "--text", text, "--context",
                    "full,streaming", "--plot", self.folder / "out.html", says="learned positions")
         self.assertEqual(list(self.folder.iterdir()), [text])
+
+    def test_ctrl_c_ends_an_evaluation_in_the_middle_of_a_document(self):
+        text = self.folder / "text.txt"
+        text.write_text("Once upon a time there was a mill. " * 100000)
+        for mode in ("streaming", "recompute"):
+            process = subprocess.Popen(
+                [driver.BIN, "eval", str(MODEL), "--text", str(text), "--context", mode, "--window", "28",
+                 "--plot", str(self.folder / "out.html")],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            try:
+                end = time.time() + 60  # until it evaluates: the page is begun just before
+                while not list(self.folder.glob("out.html*")) and time.time() < end:
+                    time.sleep(0.01)
+                time.sleep(0.2)
+                process.send_signal(signal.SIGINT)
+                out, _ = process.communicate(timeout=20)
+            finally:
+                process.kill()
+                process.communicate()
+            self.assertEqual((process.returncode, out), (130, b""), mode)
+            self.assertEqual(list(self.folder.iterdir()), [text])
 
     def test_what_cannot_be_is_one_line(self):
         run = ["run", MODEL, "-p", "x", "--context", "streaming"]
