@@ -245,12 +245,6 @@ std::vector<Phase> phases_of(const StepModel& model, Fit& fit) {
     return phases;
 }
 
-// Every layer has as many phases (each_phase()).
-constexpr int kLayerPhases = 5;
-// Keys and values of a layer that are worth a prefetch into L2, and leave half of it to weights.
-constexpr int kLeastNearKeys = 512;
-constexpr std::int64_t kMostNearBytes = std::int64_t{32} << 20;
-
 constexpr std::size_t kBarrierBytes = 256;
 std::size_t phase_bytes(int layers) {
     return padded((static_cast<std::size_t>(layers) * 5 + 1) * sizeof(Phase));
@@ -376,11 +370,6 @@ void StepProgram::run(const Context& ctx, const ops::DeviceBatch& batch) const {
     args.attention = decode.args;
     args.tiles = static_cast<int>(decode.tiles);
     args.parts = decode.parts_at_once(std::int64_t{kTeams} * blocks_);
-    const std::int64_t near = std::int64_t{4} * decode.args.kv_heads * decode.args.head_dim *
-                              decode.args.max_keys;
-    if (words_ && decode.args.max_keys >= kLeastNearKeys && near <= kMostNearBytes) {
-        args.bring = kLayerPhases;
-    }
 
     const StepLayer& first = model_.layers.front();
     if (words_) {

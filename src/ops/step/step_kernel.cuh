@@ -275,34 +275,6 @@ __device__ __forceinline__ Going product(const Args& a, const Phase& phase, int 
     return going;
 }
 
-// Prefetches into L2 the keys and values that the team of this place will read in the next layer,
-// which lie in the same pages. Between two attentions the products read weights through L2 once,
-// and the memory rests while blocks wait for one another.
-template <int D, bool kStreams, typename Team>
-__device__ __forceinline__ void bring_parts(const attn::Args& a, const void* keys,
-                                            const void* values, const attn::DecodePlace& place,
-                                            Team team) {
-    constexpr int kLine = 128, kPageBytes = attn::kPageKeys * D * 2, kLines = kPageBytes / kLine;
-    const int s = place.tile / a.row_tiles;
-    attn::Tile t = attn::rows_at(a, s, place.tile % a.row_tiles, place.kv_head);
-    if (t.rows <= 0) return;
-    t.see<kStreams>(a, attn::last_position(a, t), s);
-    const int shorts = kStreams ? a.shorts : attn::kShortParts;
-    for (int i = place.z; i < t.parts(); i += place.count) {
-        const int part = t.part(i), from = attn::part_begin(part, shorts);
-        const bool sinks = kStreams && part < t.ahead;
-        const int hi = min(attn::part_begin(part + 1, shorts), sinks ? t.sinks_end : t.range.hi);
-        const int pages = (hi - from + attn::kPageKeys - 1) / attn::kPageKeys;
-        for (int line = team.thread(); line < 2 * pages * kLines; line += attn::kDecodeThreads) {
-            const int key = from + line / (2 * kLines) * attn::kPageKeys, in = line % (2 * kLines);
-            const std::int64_t page = attn::table_of(a, s, sinks)[t.entry(a, part, key)];
-            const auto* at = static_cast<const std::byte*>(in < kLines ? keys : values) +
-                             (page * a.kv_heads + place.kv_head) * kPageBytes + in % kLines * kLine;
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
-        }
-    }
-}
-
 // Attention of one layer: teams of four warps, two a block, do the work of a block of decode.cu.
 template <typename T, int D, bool kOne, bool kStreams>
 __device__ __forceinline__ Going attend(const Args& a, const Phase& phase, int number,
@@ -331,14 +303,6 @@ __device__ __forceinline__ Going attend(const Args& a, const Phase& phase, int n
         }
         team.sync();
         stamp_end(stamp);
-        if constexpr (kOne) {
-            if (a.bring > 0) {
-                const int next = number - 1 + a.bring < a.count ? number - 1 + a.bring
-                                                                : (number - 1) % a.bring;
-                const Phase& there = a.phases[next];
-                bring_parts<D, kStreams>(args, there.keys, there.values, place, team);
-            }
-        }
     }
     return going;
 }

@@ -52,7 +52,6 @@ struct Args {
     attn::Args attention;  // keys and values: the phase's
     int tiles, parts;      // of rows; of keys, in parallel
     int most_parts;        // that any sequence can have
-    int bring;             // > 0: phases of a layer, whose attention brings the next one's keys near
 };
 
 // blocks: one a multiprocessor.
