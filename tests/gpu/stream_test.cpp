@@ -87,8 +87,8 @@ TEST_P(GpuStreamFamilies, AreTheCpus) {
             logits_of(*cpu, stream, text, {192}, model::Form::prompt);
         const auto gpu = on_device.engine(options);
         for (const auto& pieces : {std::vector<int>{192}, std::vector<int>{64, 128}}) {
-            EXPECT_LT(test::relative_rms(
-                          logits_of(*gpu, stream, text, pieces, model::Form::prompt), expected),
+            EXPECT_LT(test::relative_rms(logits_of(*gpu, stream, text, pieces, model::Form::prompt),
+                                         expected),
                       near);
         }
         const auto decoded = [&](std::vector<int> pieces) {
@@ -131,8 +131,7 @@ TEST_F(GpuStreams, SixteenBitsAreNearTheCpu) {
             const model::ModelSpec spec = shape_of(name);
             const auto on_host =
                 std::make_shared<const model::Model>(model::random_model(spec, type, 11));
-            const test::OnDevice on_device =
-                test::to_device(model::random_model(spec, type, 11));
+            const test::OnDevice on_device = test::to_device(model::random_model(spec, type, 11));
             const Text text = text_of(700, kVocab);
             for (const Stream stream : {Stream{4, 60}, Stream{0, 75}, Stream{70, 300}}) {
                 SCOPED_TRACE(std::to_string(stream.sinks) + " " + std::to_string(stream.window));

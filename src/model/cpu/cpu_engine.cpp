@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "core/error.h"
-#include "model/sink_views.h"
 #include "model/not_finite.h"
+#include "model/sink_views.h"
 #include "ops/activation/activation.h"
 #include "ops/embedding/embedding.h"
 #include "ops/linear/linear.h"

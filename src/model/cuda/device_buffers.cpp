@@ -50,8 +50,8 @@ void DeviceTensors::each(const Model& model, const EngineOptions& options, Take&
     }
     array(nll, rows);
     if (options.check_nan) array(not_finite, 1);
-    max_pages = static_cast<int>(
-        KvCache::table_entries(device_pages(options), most_held(spec, options)));
+    max_pages =
+        static_cast<int>(KvCache::table_entries(device_pages(options), most_held(spec, options)));
     max_fronts = static_cast<int>(KvCache::pages_for(options.stream.sinks));
     for (Arrays* a : {&pass, &decode}) {
         array(a->ids, tokens);
@@ -83,9 +83,9 @@ namespace {
 std::size_t attention_bytes(const ModelSpec& spec, const EngineOptions& options) {
     const auto context = static_cast<int>(options.context);
     if (options.stream) {
-        return cuda::attention_stream_scratch_bytes(
-            decode_rows(options), spec.heads, spec.head_dim, context, options.stream.sinks,
-            options.stream.window, options.max_batch);
+        return cuda::attention_stream_scratch_bytes(decode_rows(options), spec.heads, spec.head_dim,
+                                                    context, options.stream.sinks,
+                                                    options.stream.window, options.max_batch);
     }
     return cuda::attention_scratch_bytes(decode_rows(options), spec.heads, spec.head_dim, context);
 }

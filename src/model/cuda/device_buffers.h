@@ -21,8 +21,7 @@ namespace mr::model {
 inline std::int64_t most_keys(const EngineOptions& options, int rows) {
     if (!options.stream) return options.context;
     return std::max<std::int64_t>(
-        options.context,
-        cuda::attn::view_keys(options.stream.sinks, options.stream.window, rows));
+        options.context, cuda::attn::view_keys(options.stream.sinks, options.stream.window, rows));
 }
 // What a step in one kernel needs to know of a model.
 inline cuda::StepShape step_shape(const ModelSpec& spec, const EngineOptions& options, int rows) {
@@ -67,22 +66,22 @@ inline std::int64_t most_held(const ModelSpec& spec, const EngineOptions& option
 struct DeviceTensors {
     // Activations. Rows are those of the largest pass or step, or those with logits for `last` and
     // `logits`. Elements are 4 bytes wide, so that a buffer can be viewed in any compute type.
-    Tensor x;               // [tokens, dim]                  the residual stream, f32
-    Tensor h;               // [tokens, dim]                  the normed input, where not fused
-    Tensor h2;              // [tokens, dim]                  the MLP's, with a parallel residual
-    Tensor branch;          // [tokens, dim]                  what is to be added to x, where apart
-    Tensor qkv;             // [tokens, q_dim + 2 kv_dim]     before the rotation, where not fused
-    Tensor q, attn;         // [tokens, q_dim]
-    Tensor gate_up;         // [tokens, 2 hidden]             where not fused
-    Tensor up;              // [tokens, hidden]
-    Tensor last;            // [rows, dim]                    what the LM head reads
-    Tensor logits;          // [rows, vocab]
+    Tensor x;        // [tokens, dim]                  the residual stream, f32
+    Tensor h;        // [tokens, dim]                  the normed input, where not fused
+    Tensor h2;       // [tokens, dim]                  the MLP's, with a parallel residual
+    Tensor branch;   // [tokens, dim]                  what is to be added to x, where apart
+    Tensor qkv;      // [tokens, q_dim + 2 kv_dim]     before the rotation, where not fused
+    Tensor q, attn;  // [tokens, q_dim]
+    Tensor gate_up;  // [tokens, 2 hidden]             where not fused
+    Tensor up;       // [tokens, hidden]
+    Tensor last;     // [rows, dim]                    what the LM head reads
+    Tensor logits;   // [rows, vocab]
     // [positions, rotary / 2, 2]; where sequences may stream [tokens, ...], of the rows of a pass.
     Tensor rope;
-    Tensor rope_sinks;      // [views, tokens, rotary / 2, 2], of SinkViews::views
-    Tensor q_sinks;         // [tokens, q_dim]: what asks sinks
-    double* frequencies = nullptr;  // [rotary / 2], where sequences may stream
-    double* nll = nullptr;  // [rows]
+    Tensor rope_sinks;                    // [views, tokens, rotary / 2, 2], of SinkViews::views
+    Tensor q_sinks;                       // [tokens, q_dim]: what asks sinks
+    double* frequencies = nullptr;        // [rotary / 2], where sequences may stream
+    double* nll = nullptr;                // [rows]
     std::uint64_t* not_finite = nullptr;  // [1], with check_nan: ops::NotFinite, packed
 
     // A batch on the device, and the same arrays in pinned memory on their way there.

@@ -35,9 +35,9 @@ Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const Dev
       products_(spec_, options, *weights_, buffers_),
       sampler_(stream_, row_bucket(options.max_sequences), static_cast<int>(options.context)),
       timeline_(DeviceBuffers::most_stages(spec_)) {
-    cache_ = std::make_unique<KvCache>(spec_, device_pages(options), options.max_sequences,
-                                       most_held(spec_, options), *options.kv_type,
-                                       kv_memory_.data());
+    cache_ =
+        std::make_unique<KvCache>(spec_, device_pages(options), options.max_sequences,
+                                  most_held(spec_, options), *options.kv_type, kv_memory_.data());
     buffers_.take(*model_, options);
     if (options.check_nan) stream_.fill(buffers_.not_finite, 0xff, sizeof *buffers_.not_finite);
     ctx_.cuda = &stream_;
@@ -60,12 +60,12 @@ Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const Dev
     if (spec_.rope.rotary > 0) {  // the same in all layers: device_takes()
         const RopeFrequencies rope = rope_frequencies(spec_.rope);
         rope_magnitude_ = rope.magnitude;
-        // Where no rows are made later, in the room of qkv, where nothing is yet: a row of it has at
-        // least as many bytes.
+        // Where no rows are made later, in the room of qkv, where nothing is yet: a row of it has
+        // at least as many bytes.
         const std::size_t bytes = rope.inv_freq.size() * sizeof(double);
         MR_CHECK(bytes <= buffers_.qkv.bytes(), "the frequencies of a head fit into a row");
-        auto* to = buffers_.frequencies ? buffers_.frequencies
-                                        : static_cast<double*>(buffers_.qkv.data);
+        auto* to =
+            buffers_.frequencies ? buffers_.frequencies : static_cast<double*>(buffers_.qkv.data);
         stream_.to_device(to, rope.inv_freq.data(), bytes, &ledger_);
         if (!products_.rope_by_row()) cuda::rope_table(ctx_, buffers_.rope, to, rope.magnitude);
         stream_.synchronize();
@@ -252,7 +252,7 @@ void Resident::run(const Part& part) {
     cuda::embedding(ctx_, x, weights.embedding, weights.positions, part.batch);
     check(embedding_stage(), x, part.first);
     apart_ = {};
-    ops::DeviceBatch batch = part.batch;    // with the keys of the layer
+    ops::DeviceBatch batch = part.batch;     // with the keys of the layer
     if (!part.few) batch.streams = nullptr;  // they all stream as the part says
     for (int i = 0; i < spec_.layers; ++i) {
         ctx_.layer = i;

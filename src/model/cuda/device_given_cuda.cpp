@@ -159,8 +159,7 @@ Tensor Resident::run_given(const Pass& pass) {
                        (form == Form::prompt &&
                         cache_->stream(first.seq) != cache_->stream(item.seq));
             };
-            if (full ||
-                (!items.empty() && differs(*pass.items[items.front()], *pass.items[i]))) {
+            if (full || (!items.empty() && differs(*pass.items[items.front()], *pass.items[i]))) {
                 run_part(form == Form::decode);
                 rows = 0;
             }

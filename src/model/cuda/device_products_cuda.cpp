@@ -26,8 +26,8 @@ Tensor DeviceProducts::rope_sinks(int view, std::int64_t first, std::int64_t row
 
 Tensor DeviceProducts::q_sinks(int i, std::int64_t first, std::int64_t rows) const {
     if (views_.of_layer.empty() || views_.of_layer[static_cast<std::size_t>(i)] < 0) return {};
-    Tensor q = rows_as(buffers_.q_sinks, cuda::compute_type(layer(i).o.dtype), first, rows,
-                       spec_.q_dim());
+    Tensor q =
+        rows_as(buffers_.q_sinks, cuda::compute_type(layer(i).o.dtype), first, rows, spec_.q_dim());
     q.shape = {rows, spec_.heads, spec_.head_dim};
     return q;
 }
@@ -49,8 +49,7 @@ cuda::LinearIn DeviceProducts::qkv(const ops::DeviceBatch& batch, std::int64_t f
     in.qkv.rope_by_row = by_row_;
     in.qkv.q_sinks = q_sinks(i, first, rows);
     if (in.qkv.q_sinks) {
-        in.qkv.rope_sinks =
-            rope_sinks(views_.of_layer[static_cast<std::size_t>(i)], first, rows);
+        in.qkv.rope_sinks = rope_sinks(views_.of_layer[static_cast<std::size_t>(i)], first, rows);
     }
     in.batch = &batch;
     in.name = "qkv";

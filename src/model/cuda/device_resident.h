@@ -94,7 +94,7 @@ class Resident final : public Engine {
         std::int64_t first = 0;
         bool few = true;                           // the decode form
         std::optional<ops::AttentionMask> mask{};  // of all its items; none: what the layers say
-        Stream stream{};  // of all its items, in the prompt form
+        Stream stream{};                           // of all its items, in the prompt form
     };
     // A slot, and where its newest draws are: in which row of the sampler, under which number.
     struct DeviceSlot {

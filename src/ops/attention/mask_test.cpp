@@ -10,6 +10,7 @@
 #include "ops/attention/flash/mask.h"
 #include "ops/attention/flash/reference.h"
 #include "ops/attention/mask_testing.h"
+#include "ops/attention/paged/parts.h"
 #include "ops/attention/paged/problem.h"
 
 namespace mr::ops {
@@ -107,7 +108,7 @@ TEST(AttentionMask, LargestNumbers) {
             const AttentionMask words{Kind::block_causal, block, kMost, kMost, origin};
             const AttentionMask own = cuda::attn::for_kernels(words);
             EXPECT_EQ(cuda::attn::seen_to(own, kLast, kLast), kLast) << block << ' ' << origin;
-            EXPECT_EQ(cuda::attn::seen_from(own, kLast), 0) << block << ' ' << origin;
+            EXPECT_EQ(cuda::attn::seen_from(own.window, 0, kLast), 0) << block << ' ' << origin;
         }
     }
     for (const int block : {1 << 29, (1 << 29) + 1, (1 << 30) - 1, 1 << 30, kMost}) {
@@ -141,11 +142,37 @@ TEST(AttentionMask, BoundsOverPagesAreTheDefinition) {
         const KeyMask mask(words);
         if (p < 0 && mask.origin > 0) return;  // rows of a cache have positions
         const AttentionMask own = cuda::attn::for_kernels(words);
-        const int hi = cuda::attn::seen_to(own, keys, p), lo = cuda::attn::seen_from(own, p);
+        const int hi = cuda::attn::seen_to(own, keys, p);
+        const int lo = cuda::attn::seen_from(own.window, 0, p);
         ASSERT_EQ(std::max(hi, 0), mask.hi(p, keys));
         ASSERT_EQ(lo, mask.lo(p));
         for (int j = 0; j < keys; ++j) {
             ASSERT_EQ((j >= lo || j < mask.sinks) && j < hi, mask.sees(p, j, keys)) << "key " << j;
+        }
+    });
+}
+
+// With sinks they number the keys anew (parts.h), for a tile whose first row stands anywhere before
+// the query; the sinks of a row are those below its end.
+TEST(AttentionMask, AViewIsTheDefinition) {
+    using namespace cuda::attn;
+    for_every_query([](const AttentionMask& words, int p, int keys) {
+        const KeyMask mask(words);
+        if (p < 0 || mask.sinks == 0) return;
+        const AttentionMask own = for_kernels(words);
+        for (const int first : {p, std::max(0, p - 3), std::max(0, p - 40)}) {
+            const int shift = view_shift(own.sinks, seen_from(own.window, own.sinks, first));
+            ASSERT_EQ(shift % kViewStep, 0);
+            const int lo = seen_from(own.window, own.sinks - shift, p - shift);
+            const int hi = seen_to(own, keys, p) - shift;
+            ASSERT_GE(lo, view_lead(own.sinks));
+            for (int j = 0; j < keys; ++j) {
+                const int number = j - shift;
+                const bool seen = j < own.sinks ? j < hi + shift : number >= lo && number < hi;
+                ASSERT_EQ(seen, mask.sees(p, j, keys)) << "key " << j << ", first " << first;
+                if (!seen || j < own.sinks || own.kind != Kind::causal) continue;
+                ASSERT_LT(number, view_keys(own.sinks, own.window, p - first + 1));
+            }
         }
     });
 }

@@ -60,9 +60,9 @@ small::Params small::params_of(const LinearIn& in) {
         p.rope_by_row = in.qkv.rope_by_row;
         p.q_sinks = in.qkv.q_sinks.data;
         p.rope_sinks = static_cast<const float*>(in.qkv.rope_sinks.data);
-        MR_CHECK(!p.q_sinks || (in.qkv.q_sinks.shape == in.qkv.q.shape &&
-                                in.qkv.q_sinks.dtype == in.qkv.q.dtype &&
-                                (p.rotary == 0 || p.rope_sinks)),
+        MR_CHECK(!p.q_sinks ||
+                     (in.qkv.q_sinks.shape == in.qkv.q.shape &&
+                      in.qkv.q_sinks.dtype == in.qkv.q.dtype && (p.rotary == 0 || p.rope_sinks)),
                  "what asks the sinks is as q, with a rotation of its own");
         p.positions = in.batch->positions;
         p.sequence = in.batch->sequence;

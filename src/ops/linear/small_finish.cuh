@@ -113,10 +113,9 @@ __device__ __forceinline__ void finish_pair(const Params& p, int2 where, int row
 
 template <typename T>
 __device__ void finish_pair(const Params& p, int2 where, int row, int token, float a, float b) {
-    finish_pair<T>(p, where, row, token, a, b,
-                   is_rotated(p, row)
-                       ? rotation_of(p, p.rope, row, rope_row(p, where.x, token))
-                       : float2{});
+    finish_pair<T>(
+        p, where, row, token, a, b,
+        is_rotated(p, row) ? rotation_of(p, p.rope, row, rope_row(p, where.x, token)) : float2{});
 }
 
 // One result of Finish::store, add or activate; `before`: what it is added to.

@@ -151,8 +151,7 @@ __device__ __forceinline__ void finish_stage(const Params& p, const int2* where,
             if (first + token >= p.rows) continue;
             place[i] = where[token];
             if (is_rotated(p, row)) {
-                rotation[i] =
-                    rotation_of(p, p.rope, row, rope_row(p, place[i].x, first + token));
+                rotation[i] = rotation_of(p, p.rope, row, rope_row(p, place[i].x, first + token));
             }
         }
 #pragma unroll

@@ -37,8 +37,8 @@ struct QkvFinish {
     Tensor q_norm;    // f32 [head_dim] or none: rmsnorm of every head before its rotation
     Tensor k_norm;
     float norm_eps = 1e-5f;
-    Tensor rope;  // rope_table()'s, or none: nothing is rotated
-    bool rope_by_row = false;               // rope_rows()'s
+    Tensor rope;                           // rope_table()'s, or none: nothing is rotated
+    bool rope_by_row = false;              // rope_rows()'s
     Tensor q_sinks = {}, rope_sinks = {};  // q_out rotated by rope_sinks, by row; or none
 };
 // q_out = rotated q of each token; its k (rotated) and v go to the pages at its position. f32 in

@@ -362,9 +362,8 @@ void StepProgram::run(const Context& ctx, const ops::DeviceBatch& batch) const {
             ++done;
         },
         [&](int layer, const ops::PagedKv& kv) {
-            decode =
-                attn::decode_of(ctx, model_.attn, model_.q, kv, batch, model_.mask, model_.scale,
-                                model_.q_sinks);
+            decode = attn::decode_of(ctx, model_.attn, model_.q, kv, batch, model_.mask,
+                                     model_.scale, model_.q_sinks);
             stamped(OpKind::attention, "attention", layer, decode.work);
         });
     args.attention = decode.args;

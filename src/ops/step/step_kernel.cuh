@@ -173,7 +173,8 @@ __device__ __forceinline__ Going product(const Args& a, const Phase& phase, int 
     if constexpr (kOne) {
         const int i = team.thread();
         if (i < min(tiles, p.pass_tiles) << results.log_each()) {
-            finish = held_finish<T, kStreams>(results, results.row(i), common.where[0], residual_tag);
+            finish =
+                held_finish<T, kStreams>(results, results.row(i), common.where[0], residual_tag);
         }
         const TaggedRow from{phase.in, common.tags + phase.in_tag,
                              reinterpret_cast<float4*>(sums + kRowShared<small::kInputThreads>)};
@@ -263,8 +264,8 @@ __device__ __forceinline__ Going product(const Args& a, const Phase& phase, int 
         }
         team.sync();
         if constexpr (kOne) {
-            send_tiles<kMultiplying, T, kStreams>({phase, first + done * blocks, blocks}, sums, count, finish,
-                                        done == 0, common.tags + number);
+            send_tiles<kMultiplying, T, kStreams>({phase, first + done * blocks, blocks}, sums,
+                                                  count, finish, done == 0, common.tags + number);
         } else {
             small::finish_tiles<kMultiplying, kOne, T>(p, common.where, sums, first + done * blocks,
                                                        blocks, count, residual, done == 0);
@@ -295,11 +296,11 @@ __device__ __forceinline__ Going attend(const Args& a, const Phase& phase, int n
         if constexpr (kOne) {
             const TaggedLink link{phase.in,      tags + phase.in_tag, phase.out,   a.part_words,
                                   tags + number, a.most_parts,        shared.rows, stamp};
-            attn::decode_parts<T, D, kStreams>(args, phase.keys, phase.values, place,
-                                               shared.decode, team, link);
+            attn::decode_parts<T, D, kStreams>(args, phase.keys, phase.values, place, shared.decode,
+                                               team, link);
         } else {
-            attn::decode_parts<T, D, kStreams>(args, phase.keys, phase.values, place,
-                                               shared.decode, team);
+            attn::decode_parts<T, D, kStreams>(args, phase.keys, phase.values, place, shared.decode,
+                                               team);
         }
         team.sync();
         stamp_end(stamp);

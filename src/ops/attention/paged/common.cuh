@@ -86,7 +86,7 @@ struct Tile {
     // What row r sees besides the sinks.
     __device__ KeyRange sees(const Args& a, int r) const {
         const int position = keys - count + token(a, r);
-        return {window > 0 ? max(sinks - shift, position - window + 1) : 0,
+        return {seen_from(window, sinks - shift, position),
                 seen_to(a.mask, keys + shift, position + shift) - shift};
     }
     // ... and of a part.

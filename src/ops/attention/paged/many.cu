@@ -115,9 +115,8 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
     std::uint32_t q[D / 8];
     const auto load_q = [&](const Unit& u) {
         const Tile& t = list.tiles[u.tile];
-        load_row<T, D>(
-            q, asking<T>(a, u.part < t.ahead) + t.at(a, min(g, t.rows - 1), u.head, D), c,
-            g < t.rows);
+        load_row<T, D>(q, asking<T>(a, u.part < t.ahead) + t.at(a, min(g, t.rows - 1), u.head, D),
+                       c, g < t.rows);
     };
     load_q(unit);
 

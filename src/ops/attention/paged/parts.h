@@ -37,7 +37,9 @@ inline constexpr int kViewStep = 4 * kStepKeys;
 // Where the window of a tile begins at the earliest.
 constexpr int view_lead(int sinks) { return (sinks + kViewStep - 1) / kViewStep * kViewStep; }
 // The key at which the parts of the window begin that starts at key `lo`, less its number there.
-constexpr int view_shift(int sinks, int lo) { return lo / kViewStep * kViewStep - view_lead(sinks); }
+constexpr int view_shift(int sinks, int lo) {
+    return lo / kViewStep * kViewStep - view_lead(sinks);
+}
 // Numbers that a tile of `rows` neighbouring rows needs at most.
 constexpr int view_keys(int sinks, int window, int rows) {
     return view_lead(sinks) + kViewStep - 1 + window + rows - 1;

@@ -19,6 +19,22 @@ TEST(AttentionParts, FollowOneAnother) {
     }
 }
 
+// The keys of a view, and of calls with sinks, are in parts of one step.
+TEST(AttentionParts, AllAreShortWhereAsked) {
+    for (const int key : {0, 63, 64, kShortKeys, 5 * kShortKeys + 17, (1 << 30) - 1}) {
+        const int part = part_of(key, kAllShort);
+        EXPECT_EQ(part, key / kStepKeys);
+        EXPECT_EQ(part_begin(part, kAllShort), part * kStepKeys);
+        EXPECT_EQ(parts_of(key + 1, kAllShort), part + 1);
+    }
+    // A view moves by whole groups of the parts that are added together, whatever the sinks.
+    for (const int sinks : {0, 1, 4, 64, 65, 256, 257, 1000}) {
+        EXPECT_EQ(view_lead(sinks) % kViewStep, 0);
+        EXPECT_GE(view_lead(sinks), sinks);
+        EXPECT_LT(view_lead(sinks), sinks + kViewStep);
+    }
+}
+
 TEST(AttentionParts, TheKernelOfDecodeIsChosenByTheWork) {
     // 32 heads on 132 multiprocessors.
     const auto kernel = [](int batch, int keys, int group, int dim) {

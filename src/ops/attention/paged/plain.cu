@@ -153,8 +153,7 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(const __grid_constant__
                     const int key = from + k;
                     if (!seen.holds(key)) continue;
                     float x[4];
-                    load<4>(x,
-                            cache_at<C>(a, a.values, page_of(key), kv_head, key, dim) + column);
+                    load<4>(x, cache_at<C>(a, a.values, page_of(key), kv_head, key, dim) + column);
 #pragma unroll
                     for (int r = 0; r < kTileRows; ++r) {
                         if (r >= t.rows) break;

@@ -59,15 +59,14 @@ void check_call(const Context& ctx, const Tensor& out, const Tensor& q, const op
         batch.sequences == 0 || (batch.max_keys > 0 && batch.max_pages >= entries_for(batch, mask)),
         "the page tables have room for max_keys, or for all that the rows of a window see");
     MR_CHECK(scale > 0 && std::isfinite(scale), "the scale is positive and finite");
-    MR_CHECK(!q_sinks || (q_sinks.shape == q.shape && q_sinks.dtype == q.dtype &&
-                          aligned(q_sinks.data)),
-             "what asks the sinks is as q");
+    MR_CHECK(
+        !q_sinks || (q_sinks.shape == q.shape && q_sinks.dtype == q.dtype && aligned(q_sinks.data)),
+        "what asks the sinks is as q");
     const std::int64_t sinks = std::max<std::int64_t>(batch.max_sinks, mask.sinks);
-    MR_CHECK(!batch.fronts ||
-                 batch.max_fronts >= (sinks + kPageKeys - 1) / kPageKeys,
+    MR_CHECK(!batch.fronts || batch.max_fronts >= (sinks + kPageKeys - 1) / kPageKeys,
              "the pages of sinks are those of all sinks");
-    MR_CHECK(!batch.streams || (batch.max_sinks >= 0 && batch.max_window > 0 &&
-                                batch.max_window < kMostCounted),
+    MR_CHECK(!batch.streams ||
+                 (batch.max_sinks >= 0 && batch.max_window > 0 && batch.max_window < kMostCounted),
              "streams have a window");
 }
 

@@ -30,8 +30,8 @@ constexpr ops::AttentionMask for_kernels(const ops::AttentionMask& mask) {
     out.sinks = mask.window > 0 ? mask.sinks : 0;  // without a window all before is seen anyway
     return out;
 }
-constexpr int seen_from(const ops::AttentionMask& mask, int position) {
-    return mask.window > 0 ? std::max(0, position - mask.window + 1) : 0;
+constexpr int seen_from(int window, int first, int position) {  // keys below `first`: never
+    return window > 0 ? std::max(first, position - window + 1) : 0;
 }
 constexpr int seen_to(const ops::AttentionMask& mask, int keys, int position) {
     int end = keys;

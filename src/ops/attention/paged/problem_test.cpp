@@ -40,7 +40,9 @@ struct Call {
         q = out = Tensor(at(), DType::bf16, {tokens, heads, dim});
         kv.keys = kv.values = Tensor(at(), DType::bf16, {6, kv_heads, 32, dim});
     }
-    void check() { check_call(ctx, out, q, kv, batch, mask, scale); }
+    Tensor q_sinks;
+
+    void check() { check_call(ctx, out, q, kv, batch, mask, scale, q_sinks); }
 };
 
 void expect_broken(const char* contract, const std::function<void(Call&)>& damage) {
@@ -93,6 +95,37 @@ TEST(AttentionProblem, BrokenContractsAreNamed) {
 }
 
 // A window needs entries for what its rows see, and no more however long the sequence is.
+TEST(AttentionProblem, SinksAndStreamsAreChecked) {
+    expect_broken("what asks the sinks is as q",
+                  [](Call& c) { c.q_sinks = Tensor(c.at(), DType::f16, c.q.shape); });
+    const auto stream = [](Call& c) {
+        c.batch.streams = c.batch.fronts = c.batch.first;
+        c.batch.max_fronts = 1;
+        c.batch.max_sinks = 32;
+        c.batch.max_window = 100;
+        c.q_sinks = c.q;
+    };
+    Call call;
+    stream(call);
+    EXPECT_NO_THROW(call.check());
+    expect_broken("the pages of sinks are those of all sinks", [&](Call& c) {
+        stream(c);
+        c.batch.max_sinks = 33;
+    });
+    expect_broken("streams have a window", [&](Call& c) {
+        stream(c);
+        c.batch.max_window = 0;
+    });
+    // With pages of their own, sinks leave the table to the window.
+    Call apart;
+    apart.mask = {AttentionMask::Kind::causal, 1, 20, 4};
+    apart.batch.max_keys = 100000;
+    EXPECT_THROW(apart.check(), ContractError);
+    apart.batch.fronts = apart.batch.first;
+    apart.batch.max_fronts = 1;
+    EXPECT_NO_THROW(apart.check());
+}
+
 TEST(AttentionProblem, AWindowGoesRoundInAShortTable) {
     const auto ring = [](int window, int rows, int entries) {
         Call call;

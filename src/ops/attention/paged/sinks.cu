@@ -83,8 +83,7 @@ __global__ void __launch_bounds__(32 * kWarps)
 
 void add_sinks(const Context& ctx, DType dtype, const ops::DeviceBatch& batch, const Args& args,
                const float* lse, int rows) {
-    const auto blocks = static_cast<unsigned>(
-        (rows_of(batch) * args.heads + kWarps - 1) / kWarps);
+    const auto blocks = static_cast<unsigned>((rows_of(batch) * args.heads + kWarps - 1) / kWarps);
     const auto start = [&](auto type) {
         launch(ctx, dim3(blocks), dim3(32 * kWarps), 0, add_sinks_kernel<decltype(type)>, args,
                batch.sequence, lse, rows, batch.sequences);

@@ -42,8 +42,9 @@ class StreamGpu : public GpuTest {
         if (base == 0) table[0] = 7, table[1] = 3;
         const auto place = [&](std::size_t key, int head) {
             const int j = positions[key];
-            const std::int64_t page = key < near ? fronts[static_cast<std::size_t>(j / 32)]
-                                                 : table[static_cast<std::size_t>(j / 32 % kEntries)];
+            const std::int64_t page = key < near
+                                          ? fronts[static_cast<std::size_t>(j / 32)]
+                                          : table[static_cast<std::size_t>(j / 32 % kEntries)];
             return static_cast<std::size_t>(((page * kKvHeads + head) * 32 + j % 32) * dim);
         };
 
@@ -138,7 +139,7 @@ class StreamGpu : public GpuTest {
         batch.max_keys = position + 1;
         batch.positions = upload(std::span<const std::int32_t>(of_rows));
         const std::vector<std::int32_t> zeros(of_rows.size(), 0), bounds = {0, rows},
-                                        numbers = {kSinks, kWindow};
+                                                                  numbers = {kSinks, kWindow};
         batch.sequence = upload(std::span<const std::int32_t>(zeros));
         batch.first = upload(std::span<const std::int32_t>(bounds));
         batch.pages = upload(std::span<const std::int32_t>(table));
@@ -148,8 +149,8 @@ class StreamGpu : public GpuTest {
         batch.max_sinks = kSinks;
         batch.max_window = kWindow;
         const float scale = 1 / std::sqrt(static_cast<float>(dim));
-        const std::size_t bytes = attention_stream_scratch_bytes(rows, kHeads, dim, 1024, kSinks,
-                                                                 kWindow, rows);
+        const std::size_t bytes =
+            attention_stream_scratch_bytes(rows, kHeads, dim, 1024, kSinks, kWindow, rows);
         ctx_.scratch = {memory_.array<std::byte>(bytes), bytes};
         attention_prepare_scratch(*stream_, ctx_.scratch, rows, kHeads);
         const ops::AttentionMask mask{ops::AttentionMask::Kind::causal, 1, kWindow, kSinks};
