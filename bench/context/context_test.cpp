@@ -55,6 +55,72 @@ std::vector<double> ring(const std::shared_ptr<const model::Model>& model, Optio
     return score_ring(*engine, stream, options.ids);
 }
 
+// Keys as they were before their rotation, tagged values, in pages that lie in no order.
+TEST(BenchContext, UpkeepMovesAndRotates) {
+    constexpr int kHeads = 2, kDim = 6, kRotary = 4, kSinks = 3, kGone = 5;
+    constexpr std::int64_t kCapacity = 70;
+    ThreadPool pool(2);
+    Context ctx;
+    ctx.pool = &pool;
+    for (const ops::RopeStyle style : {ops::RopeStyle::half, ops::RopeStyle::interleaved}) {
+        model::ModelSpec spec;
+        spec.layers = 1;
+        spec.rope.rotary = kRotary;
+        spec.rope.style = style;
+        Cache cache;
+        cache.capacity = kCapacity;
+        cache.pages = {3, 0, 2};
+        const Shape shape{4, kHeads, ops::kPageTokens, kDim};
+        std::vector<float> keys(static_cast<std::size_t>(shape.count()), -1), values = keys;
+        cache.layers = {{{keys.data(), DType::f32, shape}, {values.data(), DType::f32, shape}}};
+        add_turns(cache, spec, false);
+        const auto at = [&](std::int64_t head, std::int64_t place, int i) {
+            const std::int64_t page = cache.pages[static_cast<std::size_t>(place / 32)];
+            return static_cast<std::size_t>(((page * kHeads + head) * 32 + place % 32) * kDim + i);
+        };
+        const auto raw = [](std::int64_t head, std::int64_t token, int i) {
+            return std::sin(static_cast<double>(17 * token + 5 * head + i));
+        };
+        // Element i of the token's key, rotated for a place.
+        const auto rotated = [&](std::int64_t head, std::int64_t token, int i, std::int64_t place) {
+            if (i >= kRotary) return raw(head, token, i);
+            const bool half = style == ops::RopeStyle::half;
+            const int pair = half ? i % 2 : i / 2, second = half ? i / 2 : i % 2;
+            const int a = half ? pair : 2 * pair, b = half ? pair + 2 : 2 * pair + 1;
+            const double angle = static_cast<double>(place) * std::pow(10000.0, -pair / 2.0);
+            const double x = raw(head, token, a), y = raw(head, token, b);
+            return second ? x * std::sin(angle) + y * std::cos(angle)
+                          : x * std::cos(angle) - y * std::sin(angle);
+        };
+        const auto each = [&](std::int64_t places, auto&& body) {
+            for (std::int64_t head = 0; head < kHeads; ++head) {
+                for (std::int64_t place = 0; place < places; ++place) {
+                    for (int i = 0; i < kDim; ++i) body(head, place, i);
+                }
+            }
+        };
+        each(kCapacity, [&](std::int64_t head, std::int64_t place, int i) {
+            keys[at(head, place, i)] = static_cast<float>(rotated(head, place, i, place));
+            values[at(head, place, i)] = static_cast<float>(raw(head, place, i));
+        });
+        const std::unique_ptr<Upkeep> upkeep = make_host_upkeep(ctx, cache);
+        const std::uint64_t place = kHeads * kDim * sizeof(float);
+        EXPECT_EQ(upkeep->take(0, kCapacity), 2 * kCapacity * place);
+        EXPECT_EQ(upkeep->evict(kSinks, kGone, kCapacity), 2 * (65 + 62) * place);
+        EXPECT_EQ(upkeep->rotate(kCapacity - kGone), 2 * 65 * place);
+        each(kCapacity - kGone, [&](std::int64_t head, std::int64_t p, int i) {
+            const std::int64_t token = p < kSinks ? p : p + kGone;
+            EXPECT_NEAR(keys[at(head, p, i)], rotated(head, token, i, p), 1e-6) << p;
+            EXPECT_EQ(values[at(head, p, i)], static_cast<float>(raw(head, token, i))) << p;
+        });
+        // Page 1 is not the sequence's.
+        for (std::size_t i = kHeads * 32 * kDim; i < 2 * kHeads * 32 * kDim; ++i) {
+            EXPECT_EQ(keys[i], -1);
+            EXPECT_EQ(values[i], -1);
+        }
+    }
+}
+
 double furthest(const std::vector<double>& a, const std::vector<double>& b) {
     EXPECT_EQ(a.size(), b.size());
     double most = 0;

@@ -11,12 +11,19 @@ namespace {
 
 constexpr std::int64_t kPage = ops::kPageTokens;
 
+struct F16 {
+    std::uint16_t bits;
+};
+struct Bf16 {
+    std::uint16_t bits;
+};
 float load(float x) { return x; }
-float load(std::uint16_t x) { return f16_to_f32(x); }
+float load(F16 x) { return f16_to_f32(x.bits); }
+float load(Bf16 x) { return bf16_to_f32(x.bits); }
 void store(float& to, float x) { to = x; }
-void store(std::uint16_t& to, float x) { to = f32_to_f16(x); }
+void store(F16& to, float x) { to.bits = f32_to_f16(x); }
+void store(Bf16& to, float x) { to.bits = f32_to_bf16(x); }
 
-// T: float, or the bits of an f16.
 template <typename T>
 class HostUpkeep final : public Upkeep {
   public:
@@ -107,10 +114,16 @@ class HostUpkeep final : public Upkeep {
 }  // namespace
 
 std::unique_ptr<Upkeep> make_host_upkeep(const Context& ctx, Cache cache) {
-    const DType type = cache.layers.front().keys.dtype;
-    if (type == DType::f32) return std::make_unique<HostUpkeep<float>>(ctx, std::move(cache));
-    MR_CHECK(type == DType::f16, "a cache in host memory is f32 or f16");
-    return std::make_unique<HostUpkeep<std::uint16_t>>(ctx, std::move(cache));
+    switch (cache.layers.front().keys.dtype) {
+        case DType::f32:
+            return std::make_unique<HostUpkeep<float>>(ctx, std::move(cache));
+        case DType::f16:
+            return std::make_unique<HostUpkeep<F16>>(ctx, std::move(cache));
+        case DType::bf16:
+            return std::make_unique<HostUpkeep<Bf16>>(ctx, std::move(cache));
+        default:
+            MR_CHECK(false, "a cache is f32, f16 or bf16");
+    }
 }
 
 }  // namespace mr::context

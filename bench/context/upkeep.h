@@ -64,7 +64,8 @@ class Upkeep {
     const Cache cache_;
 };
 
-// The pages lie where `ctx` computes: in host memory, f32 or f16, or on the GPU, f32, f16 or bf16.
+// The pages, f32, f16 or bf16, lie where `ctx` computes: in host memory or on the GPU. Both give
+// the same bits.
 std::unique_ptr<Upkeep> make_upkeep(const Context& ctx, Cache cache);
 std::unique_ptr<Upkeep> make_host_upkeep(const Context& ctx, Cache cache);
 std::unique_ptr<Upkeep> make_device_upkeep(const Context& ctx, Cache cache);  // with CUDA alone
