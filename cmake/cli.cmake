@@ -15,12 +15,14 @@ if(MILLRACE_HAS_CUDA)
     target_link_libraries(mr_ladder PRIVATE CUDA::cudart_static)
 endif()
 
-# bench/ops: what `millrace bench` measures of single operations; bench/fusion: `bench fusion`.
+# bench/ops: what `millrace bench` measures of single operations; bench/fusion and bench/context:
+# `bench fusion` and `bench context`.
 file(GLOB bench_ops_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/ops/*.cpp
-     ${PROJECT_SOURCE_DIR}/bench/fusion/*.cpp)
+     ${PROJECT_SOURCE_DIR}/bench/fusion/*.cpp ${PROJECT_SOURCE_DIR}/bench/context/*.cpp)
 list(FILTER bench_ops_sources EXCLUDE REGEX "_test\\.cpp$")
 if(MILLRACE_HAS_CUDA)
-    file(GLOB bench_ops_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/ops/*.cu)
+    file(GLOB bench_ops_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/ops/*.cu
+         ${PROJECT_SOURCE_DIR}/bench/context/*.cu)
     list(FILTER bench_ops_kernels EXCLUDE REGEX "_test\\.cu$")
 else()
     set(bench_ops_kernels "")

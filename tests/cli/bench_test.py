@@ -1,4 +1,5 @@
 """millrace bench on the CPU; device_test.py has it on a GPU."""
+import math
 import os
 
 import driver
@@ -155,6 +156,65 @@ class Bench(driver.CliTest):
         text = self.ok(*fusion, "--help").out
         for part in ("--types", "--score", "--text FILE", "--peer torch", "4 digits"):
             self.assertIn(part, text)
+
+    def test_context(self):
+        ask = ("bench", "context", MODEL, "--tokens", 90, "--cap", 32, "--prune", "4,8", "--sample",
+               3, "--timed", 6)
+        got = self.ok_json(*ask)
+        self.assertEqual((got["bench"], got["device"]), ("context", "cpu"))
+        self.assertEqual([got[key] for key in ("tokens", "cap", "sinks", "window", "samples")],
+                         [90, 32, 4, 28, 3])
+        ways = got["ways"]
+        self.assertEqual([(way["way"], way["prune"], way["timed_tokens"]) for way in ways],
+                         [("recompute", 0, 3), ("published", 1, 6), ("pruned every 4", 4, 8),
+                          ("pruned every 8", 8, 8), ("ring", 0, 6)])
+        for way in ways:
+            for key in ("ms_per_token", "forward_ms", "wall_ms", "times_ring"):
+                self.assertGreater(way[key], 0, (way["way"], key))
+            self.assertAlmostEqual(way["ms_per_token"], way["forward_ms"] + way["upkeep_ms"])
+            self.assertNotIn("nll", way)  # there is no text
+        moved = [way["upkeep_bytes"] for way in ways]
+        self.assertGreater(moved[1], moved[2])
+        self.assertGreater(moved[2], moved[3])
+        self.assertEqual((moved[0], moved[4], ways[4]["times_ring"]), (0, 0, 1))
+        table = self.ok(*ask).out.splitlines()
+        self.assertEqual([line.split("  ")[1] for line in table[3:]], [way["way"] for way in ways])
+        self.assertNotIn("NLL", table[2])
+
+    def test_context_of_a_text(self):
+        text = self.folder / "text.txt"
+        text.write_text("Once upon a time there was a mill by the river. " * 20)
+        ask = ("--text", text, "--tokens", 120, "--cap", 48, "--prune", "16", "--sample", 5,
+               "--timed", 4)
+        ways = {way["way"]: way for way in self.ok_json("bench", "context", *ask)["ways"]}
+        self.assertEqual(len(ways), 4)
+        self.assertNotIn("nll", ways["recompute"])
+        self.assertAlmostEqual(ways["published"]["nll"], ways["ring"]["nll"], delta=0.02)
+        self.assertAlmostEqual(ways["published"]["sample_nll"], ways["ring"]["sample_nll"],
+                               delta=0.05)
+        self.assertGreater(ways["recompute"]["sample_nll"], 0)
+        # Weights of f32 leave no difference between the two that see the same.
+        exact = self.ok_json("bench", "context", MODEL, *ask)["ways"]
+        self.assertAlmostEqual(exact[1]["nll"], exact[3]["nll"], delta=1e-4)
+        self.assertEqual(exact[3]["perplexity"], math.exp(exact[3]["nll"]))
+        self.assertIn("perplexity", self.ok("bench", "context", MODEL, *ask).out)
+
+    def test_context_errors(self):
+        context = ("bench", "context")
+        self.fails(2, *context, MODEL, "--sinks", 32, "--cap", 32, says=["--sinks", "--cap"])
+        self.fails(2, *context, MODEL, "--sinks", 20, "--cap", 32, says=["--sinks", "window of 12"])
+        self.fails(2, *context, MODEL, "--tokens", 32, "--cap", 32, says=["--tokens", "32 keys"])
+        self.fails(2, *context, MODEL, "--prune", "16,1", says="--prune")
+        self.fails(2, *context, MODEL, "--sample", 0, says="--sample")
+        text = self.folder / "short.txt"
+        text.write_text("A mill.")
+        self.fails(1, *context, MODEL, "--text", text, "--cap", 32, says="nothing of it leaves")
+        self.fails(2, *context, "random:stories-42m", "--text", text, says=["--text", "random"])
+        self.fails(1, *context, MODEL, "--text", self.folder / "none.txt", says="none.txt")
+        self.fails(1, *context, driver.REFERENCE / "gpt2", "--tokens", 60, "--cap", 32,
+                   says="learned positions")
+        self.fails(1, *context, driver.REFERENCE / "mistral", "--tokens", 60, "--cap", 32,
+                   says="window of its own")
 
     def test_attention(self):
         self.fails(3, "bench", "attention", env={"CUDA_VISIBLE_DEVICES": ""})

@@ -336,6 +336,16 @@ class Bench(GpuTest):
         self.assertEqual(got["types"][0]["rungs"][-1],
                          {"rung": "one kernel", "absent": "it is switched off"})
 
+    def test_context(self):
+        got = self.ok_json("bench", "context", "random:stories-42m:bf16", "--tokens", 400, "--cap",
+                           128, "--timed", 32, "--sample", 3)
+        self.assertEqual(got["device"], self.gpu["name"])
+        self.assertEqual([way["prune"] for way in got["ways"]], [0, 1, 16, 64, 128, 0])
+        for way in got["ways"]:
+            self.positive(way, "ms_per_token", "forward_ms", "wall_ms", "times_ring")
+        for way in got["ways"][1:5]:
+            self.positive(way, "upkeep_ms", "upkeep_bytes")
+
     def test_fusion_of_a_file_and_a_text(self):
         text = self.folder / "text.txt"
         text.write_text("Once upon a time there was a little girl who had a red ball. " * 4)
