@@ -141,6 +141,9 @@ bool with_words(const StepModel& model) {
     return can;
 }
 
+// Whether keys have the numbers of a view (ops/attention/paged/parts.h).
+bool views(const StepModel& model) { return model.streams || model.mask.sinks > 0; }
+
 StepShape shape_of(const StepModel& model) {
     const StepLayer& layer = model.layers.front();
     return {.layers = static_cast<int>(model.layers.size()),
@@ -150,7 +153,7 @@ StepShape shape_of(const StepModel& model) {
             .kv_heads = layer.kv.kv_heads(),
             .head_dim = layer.kv.head_dim(),
             .keys = model.keys,
-            .streams = model.streams,
+            .streams = views(model),
             .rows = static_cast<int>(layer.qkv.x.rows())};
 }
 
@@ -380,7 +383,7 @@ void StepProgram::run(const Context& ctx, const ops::DeviceBatch& batch) const {
         args.most_parts = shape_of(model_).parts();
         MR_CHECK(decode.args.max_parts <= args.most_parts, "a program has room for every part");
     }
-    const Start how{blocks_, first.kv.head_dim(), words_, model_.streams, shared_bytes_};
+    const Start how{blocks_, first.kv.head_dim(), words_, views(model_), shared_bytes_};
     with_ring(first.qkv.w.dtype,
               [&]<typename R, typename T>(Ring<R>, T) { step::start<R, T>(ctx, how, args); });
 }
