@@ -57,10 +57,13 @@ OpRecord work_of(Tensor q, const ops::PagedKv& kv, const ops::DeviceBatch& batch
     const auto element = [](DType dtype) { return std::uint64_t{dtype == DType::f32 ? 4u : 2u}; };
     const auto rows = static_cast<std::uint64_t>(attn::rows_of(batch));
     const auto width = static_cast<std::uint64_t>(q.dim(1) * q.dim(2));
-    auto keys = static_cast<std::uint64_t>(batch.max_keys);
+    // Of sequences that stream the host knows as much as of the others: the most.
+    auto keys = static_cast<std::uint64_t>(
+        std::max(batch.max_keys, batch.streams ? batch.max_sinks + batch.max_window : 0));
     auto seen = keys;  // by a row, in the middle
     if (mask.kind != ops::AttentionMask::Kind::full) {
-        seen -= static_cast<std::uint64_t>(std::min(batch.max_count, batch.max_keys) - 1) / 2;
+        seen -=
+            (std::min<std::uint64_t>(static_cast<std::uint64_t>(batch.max_count), keys) - 1) / 2;
     }
     if (mask.window > 0) {
         const auto window =
