@@ -8,7 +8,7 @@
 namespace mr::fusion {
 namespace {
 
-// Logits [1, vocab] of which one is high: whoever draws greedily from them draws that token. They
+// Logits [1, vocab] of which one is high: a greedy draw gives that token. They
 // lie where the engine's logits do.
 class Pointer {
   public:

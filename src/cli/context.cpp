@@ -12,8 +12,8 @@ void add_window_options(const Command& command, ContextOptions& options) {
         .shows_default();
     command
         .add_option("--window", options.window,
-                    "Latest tokens that are visible; 0: the model's context less the sinks")
-        .range(std::int64_t{0}, std::int64_t{1} << 29);
+                    "Latest tokens that are visible; default: the model's context less the sinks")
+        .range(std::int64_t{1}, std::int64_t{1} << 29);
 }
 
 void add_context_options(const Command& command, ContextOptions& options,

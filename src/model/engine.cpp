@@ -60,6 +60,14 @@ std::uint64_t available_bytes(const EngineOptions& options) {
     return options.cuda ? cuda::require_device().free_bytes : cpu_info().memory_bytes;
 }
 
+// Whether a GPU computes prompts with the flash forwards (attention_prefill()).
+bool prompts_flash(const Model& model, const EngineOptions& options) {
+    const int dim = model.spec.head_dim;
+    const bool size = dim == 64 || dim == 80 || dim == 96 || dim == 128 || dim == 256;
+    return size && options.kv_type == device_kv_type(model) && options.kv_type != DType::f32 &&
+           cuda::device() && cuda::device()->sm >= 80;
+}
+
 // Pages of a circle in which a pass has `rows` rows of a sequence: those that the first row sees
 // are still there when the last one is stored.
 std::int64_t circle_pages(std::int64_t window, std::int64_t rows) {
@@ -71,7 +79,6 @@ void require_stream(const ModelSpec& spec, const EngineOptions& options) {
     if (!stream) return;
     if (spec.learned_positions) {
         throw Error::input({.field = "--context",
-                            .value = "streaming",
                             .problem = "the model has a table of " + std::to_string(spec.context) +
                                        " learned positions and cannot go past it",
                             .remedy = "use --context full"});
@@ -214,9 +221,10 @@ std::int64_t Engine::plain_positions(const Stream& stream, Form form) const {
     if (!stream) return kMostPositions;
     std::int64_t out = std::int64_t{stream.sinks} + stream.window;
     if (cut() > 1 && stream.sinks > 0) {
-        // Where forms differ, the decode form adds sinks apart from the rest, the prompt form as
-        // soon as one lies before the window: other bits.
-        if (form == Form::decode) return 0;
+        // Where forms differ, the decode form adds sinks apart from the rest: other bits. The
+        // prompt form does so as soon as one lies before the window, where the flash forwards
+        // compute it, and from the first token on where they do not.
+        if (form == Form::decode || !prompts_flash(*model_, options_)) return 0;
         out = stream.window;
     }
     if (stream.sinks == 0) return out;
@@ -234,10 +242,12 @@ bool Engine::try_reserve(SeqId seq, std::int64_t kept, std::int64_t length) {
         // Sinks are never written again.
         const std::int64_t prefix = std::max<std::int64_t>(kept, stream.sinks);
         const std::int64_t pages = KvCache::pages_for(prefix) + circle;
+        const auto entries = static_cast<std::int64_t>(cache_->table(seq).size());
         if (pages < KvCache::pages_for(length)) {
-            const auto entries = static_cast<std::int64_t>(cache_->table(seq).size());
             return pages <= entries && cache_->try_reserve_circle(seq, prefix, circle);
         }
+        // A prompt that is kept whole may be longer than any table.
+        if (KvCache::pages_for(length) > entries) return false;
     }
     return cache_->try_reserve(seq, length);
 }

@@ -130,6 +130,7 @@ class Context(driver.CliTest):
         self.fails(2, *run, "--sinks", 50, "--window", 40, says="--sinks")
         self.fails(2, *run, "--sinks", 64, says="--sinks")
         self.fails(2, *run, "--window", -1, says="--window")
+        self.fails(2, *run, "--window", 0, says="--window")
         self.fails(2, *run, "--window", 40, "--pool", 32, says="--pool")
         self.fails(2, "run", MODEL, "-p", "x", "--context", "endless", says="--context")
         self.fails(1, "run", driver.REFERENCE / "gpt2", "-p", "x", "--context", "streaming",

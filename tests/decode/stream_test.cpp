@@ -89,5 +89,21 @@ TEST(Streams, APromptLongerThanAnyContext) {
     EXPECT_THROW(scheduler.add(prompt, options), Error);
 }
 
+// ... and several of them, with room to keep the prompt but no table for it.
+TEST(Streams, AKeptPromptIsNotLongerThanATable) {
+    const auto engine = engine_of("llama2", 4, 8000);
+    std::vector<std::int32_t> prompt;
+    for (int i = 0; i < 1300; ++i) prompt.push_back((i * 7919 + 3) % engine->model().spec.vocab);
+    GenerateOptions options;
+    options.max_tokens = 20;
+    options.ignore_end = true;
+    options.stream = kStream;
+    Scheduler scheduler(*engine);
+    std::vector<Scheduler::Id> ids;
+    for (int i = 0; i < 4; ++i) ids.push_back(scheduler.add(prompt, options));
+    while (scheduler.step()) engine->cache().check_books();
+    for (const Scheduler::Id id : ids) EXPECT_EQ(scheduler.take(id)->ids.size(), 20u);
+}
+
 }  // namespace
 }  // namespace mr::decode

@@ -168,7 +168,8 @@ std::vector<test::Order> mixed_orders(int count, const Stream& most) {
 TEST_F(GpuStreams, ManyHaveTheBitsOfEachAlone) {
     const Stream most{37, 130};
     for (const char* name : {"stories-42m", "llama-3-8b", "pythia-2.8b"}) {
-        for (const DType type : {DType::bf16, DType::q8_0}) {
+        // f32: without tensor cores, where nothing of a stream is shared.
+        for (const DType type : {DType::bf16, DType::q8_0, DType::f32}) {
             SCOPED_TRACE(std::string(name) + " " + dtype_name(type));
             const test::OnDevice loaded =
                 test::to_device(model::deferred_random_model(shape_of(name), type, 11));

@@ -82,10 +82,10 @@ namespace {
 
 std::size_t attention_bytes(const ModelSpec& spec, const EngineOptions& options) {
     const auto context = static_cast<int>(options.context);
-    if (options.stream) {
+    if (const Stream view = widest_view(spec, options)) {
         return cuda::attention_stream_scratch_bytes(decode_rows(options), spec.heads, spec.head_dim,
-                                                    context, options.stream.sinks,
-                                                    options.stream.window, options.max_batch);
+                                                    context, view.sinks, view.window,
+                                                    options.max_batch);
     }
     return cuda::attention_scratch_bytes(decode_rows(options), spec.heads, spec.head_dim, context);
 }

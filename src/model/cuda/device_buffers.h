@@ -16,12 +16,25 @@
 
 namespace mr::model {
 
+// The most sinks and the longest window that attention sees as a view
+// (ops/attention/paged/parts.h): of sequences that stream, and of layers that have sinks of their
+// own. None: there are no views.
+inline Stream widest_view(const ModelSpec& spec, const EngineOptions& options) {
+    Stream out = options.stream;
+    for (const LayerSpec& layer : spec.layer_specs()) {
+        if (layer.mask.sinks == 0 || layer.mask.window == 0) continue;
+        out.sinks = std::max(out.sinks, layer.mask.sinks);
+        out.window = std::max(out.window, layer.mask.window);
+    }
+    return out;
+}
 // Keys of a sequence with `rows` rows in a pass, as attention numbers them: all positions, or those
-// of a stream's view.
-inline std::int64_t most_keys(const EngineOptions& options, int rows) {
-    if (!options.stream) return options.context;
-    return std::max<std::int64_t>(
-        options.context, cuda::attn::view_keys(options.stream.sinks, options.stream.window, rows));
+// of a view.
+inline std::int64_t most_keys(const ModelSpec& spec, const EngineOptions& options, int rows) {
+    const Stream view = widest_view(spec, options);
+    if (!view) return options.context;
+    return std::max<std::int64_t>(options.context,
+                                  cuda::attn::view_keys(view.sinks, view.window, rows));
 }
 // What a step in one kernel needs to know of a model.
 inline cuda::StepShape step_shape(const ModelSpec& spec, const EngineOptions& options, int rows) {
@@ -31,8 +44,8 @@ inline cuda::StepShape step_shape(const ModelSpec& spec, const EngineOptions& op
             .heads = spec.heads,
             .kv_heads = spec.kv_heads,
             .head_dim = spec.head_dim,
-            .keys = static_cast<int>(most_keys(options, 1)),
-            .streams = static_cast<bool>(options.stream),
+            .keys = static_cast<int>(most_keys(spec, options, 1)),
+            .streams = static_cast<bool>(widest_view(spec, options)),
             .rows = rows};
 }
 

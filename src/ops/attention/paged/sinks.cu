@@ -16,6 +16,7 @@ __global__ void __launch_bounds__(32 * kWarps)
                      int lse_rows, int sequences) {
     wait_for_previous();
     let_next_start();
+    const StageClock clock(a.stamp);
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int index = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
     const int row = a.first[0] + index / a.heads, head = index % a.heads;
@@ -84,8 +85,15 @@ __global__ void __launch_bounds__(32 * kWarps)
 void add_sinks(const Context& ctx, DType dtype, const ops::DeviceBatch& batch, const Args& args,
                const float* lse, int rows) {
     const auto blocks = static_cast<unsigned>((rows_of(batch) * args.heads + kWarps - 1) / kWarps);
+    // At most: rows whose window holds the first token have nothing to add.
+    const auto width = static_cast<std::uint64_t>(rows_of(batch)) *
+                       static_cast<std::uint64_t>(args.heads * args.head_dim);
+    const auto sinks = static_cast<std::uint64_t>(args.mask.sinks);
+    Args own = args;
+    own.stamp =
+        account(ctx, OpKind::attention, "sinks", {1, 4 * width, 2 * width, 4 * width * sinks, 0});
     const auto start = [&](auto type) {
-        launch(ctx, dim3(blocks), dim3(32 * kWarps), 0, add_sinks_kernel<decltype(type)>, args,
+        launch(ctx, dim3(blocks), dim3(32 * kWarps), 0, add_sinks_kernel<decltype(type)>, own,
                batch.sequence, lse, rows, batch.sequences);
     };
     if (dtype == DType::bf16) return start(bf16{});
