@@ -150,8 +150,10 @@ void print_row(const decode::EvalMode& mode, bool first) {
         line("context", "tokens", "mean NLL", mode.sample > 0 ? "  at samples" : "", "perplexity",
              "bits per byte", "ms per token", "evicted");
     }
+    // Where documents are cut, some of the sampled tokens are not predicted.
+    const std::string at_samples = result.cut > 0 ? "-" : digits(result.sample_nll);
     line(decode::context_mode_name(mode.mode), result.tokens, digits(result.nll),
-         mode.sample > 0 ? fmt::format("{:>12.4f}", result.sample_nll) : "",
+         mode.sample > 0 ? fmt::format("{:>12}", at_samples) : "",
          digits(result.perplexity()), digits(result.bits_per_byte()),
          digits(1e3 * result.seconds_per_token()), result.evicted);
 }

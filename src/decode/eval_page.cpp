@@ -37,7 +37,10 @@ std::string perplexity(const EvalResult& result) {
 
 std::string row(const EvalMode& mode, bool samples) {
     const EvalResult& result = mode.result;
-    const std::string at_samples = samples ? fmt::format("<td>{:.4f}", result.sample_nll) : "";
+    std::string at_samples;
+    if (samples) {  // where documents are cut, some of the sampled tokens are not predicted
+        at_samples = result.cut > 0 ? "<td>-" : fmt::format("<td>{:.4f}", result.sample_nll);
+    }
     return fmt::format(
         "<tr><td><span class=\"key\" style=\"background:hsl({} 65% 50%)\"></span>{}<td>{}<td>{:.4f}"
         "{}<td>{}<td>{:.4f}<td>{:.4f}<td>{}<td>{}</tr>\n",
@@ -129,7 +132,7 @@ std::string eval_page(const EvalDescription& evaluation) {
     if (samples) {
         html +=
             "<p class=\"dim\">At samples: the mean NLL of the tokens that were recomputed, in "
-            "every mode. The other figures of a mode are those of all tokens that it "
+            "every mode that predicts them all. The other figures of a mode are those of all tokens that it "
             "predicts.</p>\n";
     }
     html +=

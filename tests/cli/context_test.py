@@ -88,6 +88,10 @@ class Context(driver.CliTest):
         self.assertEqual(lines[1]["sample_nll"], lines[1]["nll"])
         self.assertNotEqual(lines[0]["sample_nll"], lines[0]["nll"])
         self.assertIn("at samples", self.ok(*ask, "--context", "streaming,recompute").out)
+        # A mode that cuts documents predicts fewer of them, and shows no mean of those.
+        cut = self.ok(*ask, "--split", "<none>", "--ctx", 64, "--context", "full,recompute").out
+        full = next(line for line in cut.splitlines() if line.startswith("full"))
+        self.assertEqual(full.split()[3], "-", cut)
         self.fails(2, *ask, "--context", "streaming", says=("--sample", "recompute"))
 
     def test_a_page_that_cannot_be_written_is_told_at_once(self):
