@@ -153,9 +153,8 @@ void print_row(const decode::EvalMode& mode, bool first) {
     // Where documents are cut, some of the sampled tokens are not predicted.
     const std::string at_samples = result.cut > 0 ? "-" : digits(result.sample_nll);
     line(decode::context_mode_name(mode.mode), result.tokens, digits(result.nll),
-         mode.sample > 0 ? fmt::format("{:>12}", at_samples) : "",
-         digits(result.perplexity()), digits(result.bits_per_byte()),
-         digits(1e3 * result.seconds_per_token()), result.evicted);
+         mode.sample > 0 ? fmt::format("{:>12}", at_samples) : "", digits(result.perplexity()),
+         digits(result.bits_per_byte()), digits(1e3 * result.seconds_per_token()), result.evicted);
 }
 
 int eval(const Options& options) {

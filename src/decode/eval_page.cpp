@@ -132,7 +132,8 @@ std::string eval_page(const EvalDescription& evaluation) {
     if (samples) {
         html +=
             "<p class=\"dim\">At samples: the mean NLL of the tokens that were recomputed, in "
-            "every mode that predicts them all. The other figures of a mode are those of all tokens that it "
+            "every mode that predicts them all. The other figures of a mode are those of all "
+            "tokens that it "
             "predicts.</p>\n";
     }
     html +=
