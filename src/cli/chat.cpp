@@ -84,6 +84,7 @@ int chat(const Command& command, Options options) {
         decode::require_tokenizer(model);
         use_advice(command, model.generation, options.generate);
         model::EngineOptions wanted = engine_options(options.shared);
+        require_streaming(command, options.context);
         make_stream(options.context, model.spec, options.generate.max_tokens, wanted,
                     options.generate);
         return wanted;

@@ -28,6 +28,16 @@ void add_context_options(const Command& command, ContextOptions& options,
     command.group(kOptions);
 }
 
+void require_streaming(const Command& command, const ContextOptions& options) {
+    if (options.streams()) return;
+    for (const char* option : {"--sinks", "--window"}) {
+        if (!command.given(option)) continue;
+        throw Error::usage({.field = option,
+                            .problem = "counts where the context streams",
+                            .remedy = "add --context streaming, or leave it out"});
+    }
+}
+
 model::Stream stream_for(const ContextOptions& options, const model::ModelSpec& spec) {
     const std::int64_t window =
         options.window > 0 ? options.window : std::int64_t{spec.context} - options.sinks;

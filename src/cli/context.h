@@ -28,6 +28,8 @@ void add_context_options(const Command& command, ContextOptions& options,
                          const char* full =
                              "a text that is longer than the context: full stops at "
                              "its end");
+// Throws Error (usage) where sinks or a window were given and nothing streams.
+void require_streaming(const Command& command, const ContextOptions& options);
 // Sinks and window for a model, whatever the mode. Throws Error (usage) where they cannot be.
 model::Stream stream_for(const ContextOptions& options, const model::ModelSpec& spec);
 // Where the context streams: makes engine and generation stream. `tokens`: that were asked for;

@@ -148,6 +148,7 @@ int run(const Command& command, RunOptions options) {
         const int tokens = options.generate.max_tokens;
         model::EngineOptions wanted =
             options_for(options.shared, model, ids.size(), options.generate);
+        require_streaming(command, options.context);
         make_stream(options.context, model.spec, tokens, wanted, options.generate);
         wanted.max_sequences = std::min(options.count, kMostTexts);
         return wanted;

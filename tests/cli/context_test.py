@@ -135,6 +135,8 @@ class Context(driver.CliTest):
         self.fails(2, *run, "--sinks", 64, says="--sinks")
         self.fails(2, *run, "--window", -1, says="--window")
         self.fails(2, *run, "--window", 0, says="--window")
+        for option in ("--sinks", "--window"):
+            self.fails(2, "run", MODEL, "-p", "x", option, 8, says=(option, "--context streaming"))
         self.fails(2, *run, "--window", 40, "--pool", 32, says="--pool")
         self.fails(2, "run", MODEL, "-p", "x", "--context", "endless", says="--context")
         self.fails(1, "run", driver.REFERENCE / "gpt2", "-p", "x", "--context", "streaming",
