@@ -1,24 +1,8 @@
 #include "bench/context/sequences.h"
 
-#include <algorithm>
-
 #include "core/error.h"
 
 namespace mr::context {
-
-Tensor Sequence::prompt(std::span<const std::int32_t> tokens) {
-    const auto chunk = static_cast<std::size_t>(engine_.options().max_batch);
-    Tensor logits;
-    for (std::size_t i = 0; i < tokens.size(); i += chunk) {
-        const auto part = tokens.subspan(i, std::min(chunk, tokens.size() - i));
-        const bool last = i + part.size() == tokens.size();
-        const model::BatchItem item = model::prompt_item(
-            id_, part, static_cast<std::int64_t>(tokens.size()),
-            last ? model::BatchItem::Logits::last : model::BatchItem::Logits::none);
-        logits = engine_.submit({&item, 1});
-    }
-    return logits;
-}
 
 RingSequence::RingSequence(model::Engine& engine, const model::Stream& stream) : Sequence(engine) {
     engine_.cache().set_stream(id_, stream);

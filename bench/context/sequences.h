@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "bench/context/upkeep.h"
+#include "decode/measure.h"
+#include "decode/open_sequence.h"
 #include "model/engine.h"
 
 namespace mr::context {
@@ -14,8 +16,9 @@ namespace mr::context {
 // A sequence that is closed however the measurement ends. It knows what is to be done after a step.
 class Sequence {
   public:
-    explicit Sequence(model::Engine& engine) : engine_(engine), id_(engine.cache().open()) {}
-    virtual ~Sequence() { engine_.cache().close(id_); }
+    explicit Sequence(model::Engine& engine)
+        : engine_(engine), open_(engine.cache()), id_(open_.id()) {}
+    virtual ~Sequence() = default;
     Sequence(const Sequence&) = delete;
     Sequence& operator=(const Sequence&) = delete;
 
@@ -26,11 +29,13 @@ class Sequence {
     // changed, so that a row of the sequence has to join anew.
     virtual bool settle() { return false; }
 
-    // Gives the tokens in the form of a prompt, in pieces; returns the logits of the last one.
-    Tensor prompt(std::span<const std::int32_t> tokens);
+    Tensor prompt(std::span<const std::int32_t> tokens) {
+        return decode::run_prompt(engine_, id_, tokens);
+    }
 
   protected:
     model::Engine& engine_;
+    const decode::OpenSequence open_;
     const model::SeqId id_;
 };
 

@@ -4,6 +4,7 @@
 
 #include "core/cuda/device.h"
 #include "core/error.h"
+#include "decode/open_sequence.h"
 
 namespace mr::fusion {
 namespace {
@@ -63,7 +64,8 @@ double score_fed(model::Engine& engine, std::span<const std::int32_t> ids,
     MR_CHECK(ids.size() >= 3, "there is a token to predict behind one that is fed");
     engine.require_tokens(ids);
     model::KvCache& cache = engine.cache();
-    const model::SeqId seq = cache.open();
+    const decode::OpenSequence open(cache);
+    const model::SeqId seq = open.id();
     cache.reserve(seq, static_cast<std::int64_t>(ids.size()));
     Pointer pointer(engine.options().cuda, engine.model().spec.vocab);
     model::DrawParams greedy;
@@ -83,7 +85,6 @@ double score_fed(model::Engine& engine, std::span<const std::int32_t> ids,
         nats += nll;
         engine.close_slot(slot);
     }
-    cache.close(seq);
     return nats / static_cast<double>(ids.size() - 2);
 }
 

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "decode/loop.h"
+#include "decode/open_sequence.h"
 #include "observe/device_bandwidth.h"
 
 namespace mr::decode {
@@ -15,20 +16,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 double ratio(double value, double by) { return by > 0 ? value / by : 0; }
-
-// Closes its sequence however the measurement ends.
-class OpenSequence {
-  public:
-    explicit OpenSequence(model::KvCache& cache) : cache_(cache), id_(cache.open()) {}
-    ~OpenSequence() { cache_.close(id_); }
-    OpenSequence(const OpenSequence&) = delete;
-    OpenSequence& operator=(const OpenSequence&) = delete;
-    model::SeqId id() const { return id_; }
-
-  private:
-    model::KvCache& cache_;
-    model::SeqId id_;
-};
 
 // Any ids do: the work does not depend on them. They are spread over the vocabulary so that the
 // embedding rows are not all one.
@@ -39,21 +26,6 @@ std::vector<std::int32_t> made_up_prompt(const model::Engine& engine, int tokens
                                            static_cast<std::size_t>(engine.model().spec.vocab));
     }
     return ids;
-}
-
-// The whole prompt.
-Tensor run_prompt(model::Engine& engine, model::SeqId seq, std::span<const std::int32_t> prompt) {
-    const auto chunk = static_cast<std::size_t>(engine.options().max_batch);
-    Tensor logits;
-    for (std::size_t i = 0; i < prompt.size(); i += chunk) {
-        const auto part = prompt.subspan(i, std::min(chunk, prompt.size() - i));
-        const bool last = i + part.size() == prompt.size();
-        const model::BatchItem item = model::prompt_item(
-            seq, part, static_cast<std::int64_t>(prompt.size()),
-            last ? model::BatchItem::Logits::last : model::BatchItem::Logits::none);
-        logits = engine.submit({&item, 1});
-    }
-    return logits;
 }
 
 void check(const model::Engine& engine, const MeasureOptions& options, std::int64_t positions) {
@@ -88,6 +60,20 @@ Measured repeat(model::Engine& engine, const MeasureOptions& options, std::int64
 }
 
 }  // namespace
+
+Tensor run_prompt(model::Engine& engine, model::SeqId seq, std::span<const std::int32_t> prompt) {
+    const auto chunk = static_cast<std::size_t>(engine.options().max_batch);
+    Tensor logits;
+    for (std::size_t i = 0; i < prompt.size(); i += chunk) {
+        const auto part = prompt.subspan(i, std::min(chunk, prompt.size() - i));
+        const bool last = i + part.size() == prompt.size();
+        const model::BatchItem item = model::prompt_item(
+            seq, part, static_cast<std::int64_t>(prompt.size()),
+            last ? model::BatchItem::Logits::last : model::BatchItem::Logits::none);
+        logits = engine.submit({&item, 1});
+    }
+    return logits;
+}
 
 double Measured::median_seconds() const {
     std::vector<double> sorted = seconds;

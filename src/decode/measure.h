@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "core/cuda/timeline.h"
@@ -39,6 +40,9 @@ struct Measured {
     double best_bytes_per_second() const;
     double flops_per_second() const;
 };
+
+// Gives a sequence a prompt in as many passes as it takes; the logits of its last token.
+Tensor run_prompt(model::Engine& engine, model::SeqId seq, std::span<const std::int32_t> prompt);
 
 // What the memory of the machine, or of the GPU where the engine computes there, gives at most.
 double read_bandwidth(const model::Engine& engine);

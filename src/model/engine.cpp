@@ -60,14 +60,6 @@ std::uint64_t available_bytes(const EngineOptions& options) {
     return options.cuda ? cuda::require_device().free_bytes : cpu_info().memory_bytes;
 }
 
-// Whether a GPU computes prompts with the flash forwards (attention_prefill()).
-bool prompts_flash(const Model& model, const EngineOptions& options) {
-    const int dim = model.spec.head_dim;
-    const bool size = dim == 64 || dim == 80 || dim == 96 || dim == 128 || dim == 256;
-    return size && options.kv_type == device_kv_type(model) && options.kv_type != DType::f32 &&
-           cuda::device() && cuda::device()->sm >= 80;
-}
-
 // Pages of a circle in which a pass has `rows` rows of a sequence: those that the first row sees
 // are still there when the last one is stored.
 std::int64_t circle_pages(std::int64_t window, std::int64_t rows) {
@@ -224,7 +216,7 @@ std::int64_t Engine::plain_positions(const Stream& stream, Form form) const {
         // Where forms differ, the decode form adds sinks apart from the rest: other bits. The
         // prompt form does so as soon as one lies before the window, where the flash forwards
         // compute it, and from the first token on where they do not.
-        if (form == Form::decode || !prompts_flash(*model_, options_)) return 0;
+        if (form == Form::decode || !device_prompts_flash(*model_, options_)) return 0;
         out = stream.window;
     }
     if (stream.sinks == 0) return out;

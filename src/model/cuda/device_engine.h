@@ -30,6 +30,9 @@ void require_device_memory(const Model& model, const EngineOptions& options,
 void require_device(const Model& model, const EngineOptions& options, std::uint64_t held = 0);
 // The type of the KV cache where none was asked for.
 DType device_kv_type(const Model& model);
+// Whether attention_prefill() takes the flash forwards: then a prompt has other bits with sinks
+// only from the first token on that has one before its window. May say no where it is yes.
+bool device_prompts_flash(const Model& model, const EngineOptions& options);
 
 std::unique_ptr<Engine> make_device_engine(std::shared_ptr<const Model> model,
                                            std::shared_ptr<const DeviceWeights> weights,

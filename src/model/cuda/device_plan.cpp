@@ -7,6 +7,7 @@
 #include "model/cuda/device_buffers.h"
 #include "model/cuda/device_engine.h"
 #include "model/cuda/device_layout.h"
+#include "ops/attention/flash/pages.h"
 
 namespace mr::model {
 namespace {
@@ -20,6 +21,12 @@ DType device_kv_type(const Model& model) {
     const Tensor& matrix =
         model.weights.layers.empty() ? model.weights.embedding : model.weights.layers.front().o;
     return matrix.dtype == DType::f32 || matrix.dtype == DType::f16 ? matrix.dtype : DType::bf16;
+}
+
+bool device_prompts_flash(const Model& model, const EngineOptions& options) {
+    const auto device = cuda::device();
+    return device && device->sm >= 80 && cuda::flash::mma_takes_pages(model.spec.head_dim) &&
+           options.kv_type == device_kv_type(model) && options.kv_type != DType::f32;
 }
 
 MemoryPlan device_plan(const Model& model, const EngineOptions& options) {

@@ -15,10 +15,7 @@ void forward_hopper(const Context& ctx, const Problem& p, Stamp* stamp,
                     const PagedKeys& paged = {});
 int spare_counters();  // how many calls can still be captured before they get slower; for tests
 // sm_80 and up, f16 and bf16: mma.sync and cp.async. flash/forward/mma.cu
-// Also over pages, without lse, where heads are as long as its tiles are wide.
-constexpr bool mma_takes_pages(int head_dim) {
-    return head_dim == 64 || head_dim == 80 || head_dim == 96 || head_dim == 128 || head_dim == 256;
-}
+// Also over pages, with lse or without, for the heads of mma_takes_pages().
 void forward_mma(const Context& ctx, const Problem& p, Stamp* stamp, const PagedKeys& paged = {});
 // Any type, any device. flash/forward/plain.cu
 void forward_plain(const Context& ctx, const Problem& p, Stamp* stamp);

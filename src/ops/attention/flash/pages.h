@@ -8,6 +8,11 @@
 
 namespace mr::cuda::flash {
 
+// Head sizes that mma.sync takes over pages: those as long as its tiles are wide.
+constexpr bool mma_takes_pages(int head_dim) {
+    return head_dim == 64 || head_dim == 80 || head_dim == 96 || head_dim == 128 || head_dim == 256;
+}
+
 // Keys and values that lie in the pages of a cache, [pages, kv_heads, 32, head_dim], instead of
 // plain tensors: Problem::k and v are the caches then, cu_q says which queries are a sequence's,
 // and its keys are those up to the position of its last query, at most max_keys. Queries and keys
