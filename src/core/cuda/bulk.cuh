@@ -56,6 +56,20 @@ __device__ __forceinline__ void barrier_arrive_after_copies(unsigned barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 #endif
 }
+// The same, but it adds the arrival that it counts as: the phase lasts until these copies are
+// complete, if one of the expected arrivals comes after this call.
+__device__ __forceinline__ void barrier_add_arrival_after_copies(unsigned barrier) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+#endif
+}
+// Call it before a bulk copy overwrites shared memory that stores or copies of copy.cuh have
+// written.
+__device__ __forceinline__ void bulk_follows() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
 // Waits until the phase of this parity is over.
 __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -25,6 +25,9 @@ __device__ __forceinline__ void copy16(unsigned to, const void* from, bool on = 
                  : "memory");
 #endif
 }
+__device__ __forceinline__ void zero16(unsigned to) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
+}
 // Ends a group of this thread's copies.
 __device__ __forceinline__ void commit_copies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800

@@ -7,6 +7,7 @@
 #include "ops/step/step_cuda.h"
 #include "ops/step/step_link.cuh"
 #include "ops/step/step_params.cuh"
+#include "ops/step/step_view.cuh"
 
 namespace mr::cuda {
 namespace step {
@@ -49,10 +50,15 @@ bool with_ring(DType type, F&& f) {
     }
 }
 
-std::size_t attention_room(int head_dim) {
+// Whether keys have the numbers of a view (ops/attention/paged/parts.h).
+bool views(const StepModel& model) { return model.streams || model.mask.sinks > 0; }
+
+std::size_t attention_room(const StepModel& model) {
     std::size_t bytes = 0;
-    with_head_dim(head_dim, [&](auto dim) {
-        bytes = kTeams * sizeof(AttendShared<bf16, decltype(dim)::value>);
+    with_head_dim(model.layers.front().kv.head_dim(), [&](auto dim) {
+        constexpr int kDim = decltype(dim)::value;
+        bytes = kTeams *
+                (views(model) ? sizeof(ViewShared<bf16, kDim>) : sizeof(AttendShared<bf16, kDim>));
     });
     return bytes;
 }
@@ -141,9 +147,6 @@ bool with_words(const StepModel& model) {
     return can;
 }
 
-// Whether keys have the numbers of a view (ops/attention/paged/parts.h).
-bool views(const StepModel& model) { return model.streams || model.mask.sinks > 0; }
-
 StepShape shape_of(const StepModel& model) {
     const StepLayer& layer = model.layers.front();
     return {.layers = static_cast<int>(model.layers.size()),
@@ -198,7 +201,7 @@ std::vector<Phase> phases_of(const StepModel& model, Fit& fit) {
     const int blocks = limits().multiprocessors;
     const bool words = with_words(model);
     std::vector<Phase> phases;
-    std::size_t room = attention_room(model.layers.front().kv.head_dim());
+    std::size_t room = attention_room(model);
     int next = 0;
     each_phase(
         model,
@@ -274,7 +277,7 @@ bool step_takes(const StepModel& model) {
     const DType type = first.qkv.w.dtype, compute = compute_type(type);
     if (type != DType::bf16 && type != DType::f16 && !ops::is_tiled(type)) return false;
     if (first.qkv.x.rows() > kStepRows || first.kv.keys.dtype != compute ||
-        model.q.dtype != compute || step::attention_room(first.kv.head_dim()) == 0) {
+        model.q.dtype != compute || step::attention_room(model) == 0) {
         return false;
     }
     bool takes = true;
@@ -372,6 +375,7 @@ void StepProgram::run(const Context& ctx, const ops::DeviceBatch& batch) const {
     args.attention = decode.args;
     args.tiles = static_cast<int>(decode.tiles);
     args.parts = decode.parts_at_once(std::int64_t{kTeams} * blocks_);
+    MR_CHECK(!views(model_) || decode.args.shorts == attn::kAllShort, "a unit of a view has 64 keys");
 
     const StepLayer& first = model_.layers.front();
     if (words_) {

@@ -8,6 +8,7 @@
 #include "ops/step/step_finish.cuh"
 #include "ops/step/step_link.cuh"
 #include "ops/step/step_params.cuh"
+#include "ops/step/step_view.cuh"
 
 namespace mr::cuda::step {
 
@@ -76,9 +77,11 @@ __device__ __forceinline__ int first_tile(int first_block) {
     return at < 0 ? at + static_cast<int>(gridDim.x) : at;
 }
 
+template <bool kView>
 __device__ __forceinline__ Source source_of(const Phase& phase) {
     const Params& p = phase.p;
-    return {p.w,
+    return {kView ? phase.keys : nullptr,
+            kView && phase.keys ? static_cast<const std::byte*>(phase.values) : p.w,
             static_cast<int>(p.k),
             p.n,
             phase.keys ? 0 : p.tiles,
@@ -88,37 +91,65 @@ __device__ __forceinline__ Source source_of(const Phase& phase) {
             phase.half};
 }
 
-// The loading warps: they load all weights of this block's tiles as fast as the ring empties.
-template <typename R>
-__device__ void fetch_all(const Args& a, unsigned ring, const Barriers& barriers) {
+// The loading warps: they load all weights of this block's tiles as fast as the ring empties, and
+// with kView the keys and values of its teams.
+template <typename R, typename T, int D, bool kView>
+__device__ void fetch_all(const Args& a, unsigned ring, const Barriers& barriers, View& view) {
     const int lane = static_cast<int>(threadIdx.x) - kMultiplying;
     const unsigned full = shared_address(barriers.full), empty = shared_address(barriers.empty);
     const std::uint64_t policy = read_once_policy();
     Place place{0, 1};   // at first all stages are free
     Place oldest{0, 0};  // of the stages in flight
     int under_way = 0;
-    Source source = source_of(a.phases[0]);
-    for (int i = 0; i < a.count; ++i) {
-        const Source next = source_of(a.phases[min(i + 1, a.count - 1)]);  // loaded meanwhile
+    const auto free_stage = [&] {
+        // More loads in flight than keep the memory busy would only delay other reads and writes.
+        if (under_way == a.flight) {
+            barrier_wait(full + oldest.stage * 8, oldest.parity);
+            oldest.next(a.stages);
+        } else {
+            ++under_way;
+        }
+        barrier_wait(empty + place.stage * 8, place.parity);
+        return ring + place.stage * R::kStageBytes;
+    };
+    const auto load_phase = [&](const Source& source) {
         for (int tile = first_tile(source.first_block); tile < source.tiles;
              tile += static_cast<int>(gridDim.x)) {
             typename R::Fetch fetch = R::begin(source, tile, lane);
             while (fetch.left > 0) {
-                // More loads in flight than keep the memory busy would only delay other reads and
-                // writes.
-                if (under_way == a.flight) {
-                    barrier_wait(full + oldest.stage * 8, oldest.parity);
-                    oldest.next(a.stages);
-                } else {
-                    ++under_way;
-                }
-                barrier_wait(empty + place.stage * 8, place.parity);
-                R::stage(fetch, ring + place.stage * R::kStageBytes, full + place.stage * 8, policy,
-                         lane);
+                const unsigned to = free_stage();
+                R::template stage<kView>(fetch, to, full + place.stage * 8, policy, lane);
                 place.next(a.stages);
             }
         }
-        source = next;
+    };
+    Source source = source_of<kView>(a.phases[0]);
+    if constexpr (!kView) {
+        for (int i = 0; i < a.count; ++i) {
+            const Source next = source_of<kView>(a.phases[min(i + 1, a.count - 1)]);  // loaded meanwhile
+            load_phase(source);
+            source = next;
+        }
+    } else {
+        load_phase(source);  // before the kernels before this one end: weights are nobody's result
+        wait_for_previous();
+        const WarpsTeam<R::kFetching> team{kMultiplying, 2 + kTeams};
+        if (lane == 0) view.make(a.attention);
+        team.sync();
+        const KeyFetch<R, T, D> keys(a.attention, view, lane);
+        source = source_of<kView>(a.phases[min(1, a.count - 1)]);
+        for (int i = 1; i < a.count; ++i) {
+            const Source next = source_of<kView>(a.phases[min(i + 1, a.count - 1)]);
+            if (source.keys) {
+                keys.all(a.attention, view, source.keys, source.w, free_stage, [&] {
+                    R::arrive_after_copies(full + place.stage * 8, lane);
+                    place.next(a.stages);
+                });
+            } else {
+                load_phase(source);
+            }
+            source = next;
+        }
     }
 }
 
@@ -128,6 +159,7 @@ struct Common {
     Barriers barriers;
     int2 where[kStepRows];
     unsigned tags;  // one token: added to a phase's number, it is the phase's tag
+    View view, loading_view;  // one token: of the multiplying threads and of the loading ones
 };
 static_assert(sizeof(Common) <= kCommonBytes);
 
@@ -308,6 +340,40 @@ __device__ __forceinline__ Going attend(const Args& a, const Phase& phase, int n
     return going;
 }
 
+// The same for one token with the numbers of a view: keys come through the ring.
+template <typename R, typename T, int D>
+__device__ __forceinline__ Going attend_one_view(const Args& a, const Phase& phase, int number,
+                                                 std::byte* shared, Common& common, Going going) {
+    static_assert(KeyStage<D>::kBytes <= R::kStageBytes);
+    Stamp* stamp = a.stamps ? a.stamps + number - 1 : nullptr;
+    const int index = thread_here() / attn::kDecodeThreads;
+    const WarpsTeam<attn::kDecodeThreads> team{index * attn::kDecodeThreads, 2 + index};
+    auto& mine = reinterpret_cast<ViewShared<T, D>*>(shared + a.room)[index];
+    const TaggedLink link{phase.in,
+                          common.tags + phase.in_tag,
+                          phase.out,
+                          a.part_words,
+                          common.tags + number,
+                          a.most_parts,
+                          mine.rows,
+                          stamp};
+    const unsigned full = shared_address(common.barriers.full);
+    const unsigned empty = shared_address(common.barriers.empty);
+    Place& place = going.place;
+    const int first = static_cast<int>(blockIdx.x) * kTeams;
+    const int rounds = max(Stretch(a.attention, common.view, first).units,
+                           Stretch(a.attention, common.view, first + 1).units);
+    attend_view<T, D>(a.attention, common.view, rounds, mine, index, team, link, [&](auto&& load) {
+        barrier_wait(full + place.stage * 8, place.parity);
+        load(shared + place.stage * R::kStageBytes + index * KeyStage<D>::kTeamBytes);
+        __syncwarp();
+        if (team.thread() % 32 == 0) barrier_arrive(empty + place.stage * 8);
+        place.next(a.stages);
+    });
+    stamp_end(stamp);
+    return going;
+}
+
 // R: the ring's layout of weights; T: the compute type; D: head_dim; kOne: one token; kStreams:
 // sequences may stream. A step without streams has no instruction for them: it is the fastest.
 template <typename R, typename T, int D, bool kOne, bool kStreams>
@@ -338,11 +404,13 @@ __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant
     let_next_start();
     const unsigned ring = shared_address(shared);
     if (thread >= kMultiplying) {
-        give_registers<kFetchRegisters>();
-        if (thread < kMultiplying + R::kFetching) fetch_all<R>(a, ring, common.barriers);
+        give_registers<kOne && kStreams ? kFetchKeysRegisters : kFetchRegisters>();
+        if (thread < kMultiplying + R::kFetching) {
+            fetch_all<R, T, D, kOne && kStreams>(a, ring, common.barriers, common.loading_view);
+        }
         return;
     }
-    take_registers<kMultiplyRegisters>();
+    take_registers<kOne && kStreams ? kMultiplyKeysRegisters : kMultiplyRegisters>();
 
     const WarpsTeam<kMultiplying> team{0, 1};
     std::byte* room = shared + a.room;
@@ -350,6 +418,7 @@ __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant
     Going going{{0, 0}, {}};
     if constexpr (!kOne) going.grid = GridBarrier(a.barrier);
     if (kOne && thread == 0) common.tags = *a.barrier;
+    if (kOne && kStreams && thread == 0) common.view.make(a.attention);
     // Positions and pages do not change during a step. Its first product is that of q, k and v.
     if (thread < common.phases[0].p.rows) {
         common.where[thread] = small::place_of(common.phases[0].p, thread);
@@ -367,9 +436,13 @@ __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant
                    reinterpret_cast<const uint4*>(a.phases + i + 1) + thread);
         }
         commit_copies();
-        going = phase.keys
-                    ? attend<T, D, kOne, kStreams>(a, phase, i + 1, common.tags, room, going)
-                    : product<R, T, kOne, kStreams>(a, phase, i + 1, ring, room, common, going);
+        if (!phase.keys) {
+            going = product<R, T, kOne, kStreams>(a, phase, i + 1, ring, room, common, going);
+        } else if constexpr (kOne && kStreams) {
+            going = attend_one_view<R, T, D>(a, phase, i + 1, shared, common, going);
+        } else {
+            going = attend<T, D, kOne, kStreams>(a, phase, i + 1, common.tags, room, going);
+        }
         wait_for_copies();
         const bool arrive = !kOne && phase.arrive;
         team.sync();  // the room and the phase's slot are free

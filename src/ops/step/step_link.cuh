@@ -104,21 +104,33 @@ struct TaggedLink {
         team.sync();
         stamp_begin(stamp);
     }
-    // What asks the sinks, where q was.
+    // For step_view.cuh: q, and where the team needs them, what asks the sinks and the newest key and
+    // value.
     template <typename T, int D, typename Team>
-    __device__ __forceinline__ void receive_sinks(const attn::Args& a, const attn::Tile& t,
-                                                  int kv_head, Team team) const {
-        if (!a.q_sinks) return;
-        team.sync();
+    __device__ __forceinline__ void receive_view(const attn::Args& a, const attn::Tile& t,
+                                                 int kv_head, bool sinks, bool newest,
+                                                 Team team) const {
+        const int q_dim = a.heads * D, kv_dim = a.kv_heads * D;
         constexpr int kPieces = D / 4;
-        const int begin = (a.heads + 2 * a.kv_heads) * D;
-        for (int i = team.thread(); i < t.rows * kPieces; i += attn::kDecodeThreads) {
+        const int asking = (sinks && a.q_sinks ? 2 : 1) * t.rows;
+        const int all = asking + (newest ? 2 : 0);
+        for (int i = team.thread(); i < all * kPieces; i += attn::kDecodeThreads) {
             const int row = i / kPieces, d = i % kPieces * 4;
-            const int at = begin + static_cast<int>(t.at(a, row, kv_head, D)) + d;
-            const uint4 v = cuda::receive(qkv + at / 2, qkv_tag);
-            *reinterpret_cast<uint2*>(static_cast<T*>(rows) + (2 + row) * D + d) = {v.x, v.z};
+            int begin = 0, to = 0;
+            if (row >= asking) {
+                to = row - asking;
+                begin = q_dim + to * kv_dim + kv_head * D;
+            } else {
+                const bool second = row >= t.rows;
+                const int r = second ? row - t.rows : row;
+                to = 2 + r + (second ? attn::kTileRows : 0);
+                begin = static_cast<int>(t.at(a, r, kv_head, D)) + (second ? q_dim + 2 * kv_dim : 0);
+            }
+            const uint4 v = cuda::receive(qkv + (begin + d) / 2, qkv_tag);
+            *reinterpret_cast<uint2*>(static_cast<T*>(rows) + to * D + d) = {v.x, v.z};
         }
         team.sync();
+        stamp_begin(stamp);
     }
     template <typename T, int D>
     __device__ __forceinline__ const T* key() const {
@@ -148,11 +160,11 @@ struct TaggedLink {
         send(to + 2 + d, sums.x, sums.y, tag);
         if (d == 0) send(to, top.x, top.y, tag);
     }
-    template <int D>
+    template <int D, int kCount>
     struct Parts {
         const Word* words;
         unsigned tag;
-        static constexpr int kInFlight = 4;
+        static constexpr int kInFlight = kCount;
         __device__ __forceinline__ float2 top(int p) const {
             const uint4 v = cuda::receive(words + p * (D + 2), tag);
             return {__uint_as_float(v.x), __uint_as_float(v.z)};
@@ -177,8 +189,8 @@ struct TaggedLink {
             }
         }
     };
-    template <int D>
-    __device__ __forceinline__ Parts<D> parts(std::int64_t slot) const {
+    template <int D, int kCount = 4>
+    __device__ __forceinline__ Parts<D, kCount> parts(std::int64_t slot) const {
         return {part_words + slot * most_parts * (D + 2), tag};
     }
 };

@@ -12,6 +12,7 @@ namespace mr::cuda::step {
 constexpr int kMultiplying = 32 * kWarps;  // threads
 constexpr int kThreads = kMultiplying + 128;
 constexpr int kFetchRegisters = 40, kMultiplyRegisters = 232;
+constexpr int kFetchKeysRegisters = 72, kMultiplyKeysRegisters = 216;  // where keys are loaded, too
 constexpr int kTeams = kMultiplying / attn::kDecodeThreads;
 constexpr int kMostStages = 32;
 constexpr int kCommonBytes = 2048;  // an upper bound of the kernel's static shared memory

@@ -18,9 +18,10 @@ using small::kTileRows;
 using small::kWarps;
 using small::Params;
 
-// A product as the loading warps see it.
+// A phase as the loading warps see it.
 struct Source {
-    const std::byte* w;
+    const void* keys;  // attention: of the layer; products: null
+    const std::byte* w;  // attention: the values
     int k, n, tiles, lower;
     int upper_step;  // rows from one tile's upper half to the next one's
     int first_block;
@@ -58,6 +59,8 @@ struct HalfRing {
         return {s.w + static_cast<std::int64_t>(row) * s.k * 2 + at, s.k * 2, at,
                 s.half ? 2 * kRowBytes : kRowBytes};
     }
+    // kMixed: the ring holds other things than weights, too.
+    template <bool kMixed>
     static __device__ __forceinline__ void stage(Fetch& f, unsigned to, unsigned full,
                                                  std::uint64_t, int thread) {
         to += thread / 8 * kPitch + thread % 8 * 16;
@@ -69,6 +72,10 @@ struct HalfRing {
         barrier_arrive_after_copies(full);
         f.from += f.step;
         f.left -= f.step;
+    }
+    // A stage that every loading thread has filled with copy16().
+    static __device__ __forceinline__ void arrive_after_copies(unsigned full, int) {
+        barrier_arrive_after_copies(full);
     }
     static __device__ __forceinline__ int each(bool half) { return half ? 2 : 1; }
 
@@ -127,6 +134,12 @@ struct QuantRing {
     static constexpr int kStageBytes = 2 * kHalfBytes;
     static constexpr int kFetching = 32, kArrivals = 1;
     static constexpr int kFlight = 3;
+    // One arrival is expected: that of lane 0, behind the others' that count themselves.
+    static __device__ __forceinline__ void arrive_after_copies(unsigned full, int lane) {
+        barrier_add_arrival_after_copies(full);
+        __syncwarp();
+        if (lane == 0) barrier_arrive(full);
+    }
     static __device__ __forceinline__ int each(bool) { return kEach; }
 
     // Lanes 0 and 1 copy one half each.
@@ -144,9 +157,20 @@ struct QuantRing {
         return {there ? s.w + static_cast<std::int64_t>(row / 8) * bytes : nullptr, __popc(all),
                 bytes};
     }
+    template <bool kMixed>
     static __device__ __forceinline__ void stage(Fetch& f, unsigned to, unsigned full,
                                                  std::uint64_t policy, int lane) {
         const int bytes = min(f.left, kHalfBytes);
+        if constexpr (kMixed) {
+            // A last granule that is cut short must hold no NaN behind its end.
+            const int cut = bytes % Weights::kHalf, rest = cut ? (Weights::kHalf - cut) / 16 : 0;
+            for (int i = lane; i < 2 * rest; i += 32) {
+                const bool second = i >= rest;
+                zero16(to + (second ? kHalfBytes : 0) + bytes + (second ? i - rest : i) * 16);
+            }
+            bulk_follows();
+            __syncwarp();
+        }
         if (lane == 0) barrier_expect(full, bytes * f.halves);
         __syncwarp();
         if (f.from) {

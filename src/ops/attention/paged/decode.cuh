@@ -21,13 +21,10 @@ template <typename T, int D, bool kViews = true, typename Team, typename Link = 
 __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, const void* values,
                                              const DecodePlace& place, DecodeShared<D>& shared,
                                              Team team, const Link& link = {}) {
-    static_assert(!Link::kTagged || D <= 128);
+    static_assert(!Link::kTagged || (D <= 128 && !kViews), "step_view.cuh has views");
     // Whether the loads of the next step are in flight while this one is computed: where the
     // registers hold keys, values, sums and q at the same time.
     constexpr bool kAhead = D <= 128;
-    // Whether the loads of the next part are in flight while this one ends: a part of one step has
-    // nothing else to hide them behind. Steps with streams alone: there are many parts.
-    constexpr bool kAcross = kViews && Link::kTagged;
     const int warp = team.thread() / 32, lane = team.thread() % 32;
     const int g = lane / 4, c = lane % 4;
     const int kv_head = place.kv_head, z = place.z;
@@ -102,15 +99,6 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
         }
         return out;
     };
-    // By member: a choice between two objects would put them into memory.
-    const auto one_of = [](bool which, const Stretch& x, const Stretch& y) {
-        return Stretch{0,
-                       which ? x.from : y.from,
-                       which ? x.lo : y.lo,
-                       which ? x.hi : y.hi,
-                       which ? x.newest : y.newest,
-                       which ? x.page : y.page};
-    };
     int i = z;
     const int first = part_at(t, z), rows = t.rows;
     const bool sinks_first = kViews && first < t.ahead;
@@ -118,17 +106,10 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
     look(t, first);
     // What asks the sinks is another q. A team comes to them last.
     const auto ask_sinks = [&](const Tile& tile) {
-        if constexpr (Link::kTagged) {
-            link.template receive_sinks<T, D>(a, tile, kv_head, team);
-            load_row<T, D, FromShared>(q, link.template q<T, D>(min(g, rows - 1)), c, g < rows);
-        } else {
-            load_row<T, D>(q, asking<T>(a, true) + tile.at(a, min(g, rows - 1), kv_head, D), c,
-                           g < rows);
-        }
+        load_row<T, D>(q, asking<T>(a, true) + tile.at(a, min(g, rows - 1), kv_head, D), c,
+                       g < rows);
     };
-    if constexpr (!Link::kTagged) {
-        if (sinks_first) ask_sinks(t);
-    }
+    if (sinks_first) ask_sinks(t);
 
     std::uint32_t k[2][D / 8], v[4][D / 16];
     const auto load_keys = [&](const Stretch& of, int step) {
@@ -153,32 +134,20 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
             load_value<T, D>(v[h], at + row * D, g, on);
         }
     };
-    if constexpr (kAcross) {
-        load_keys(here, 0);
-        load_values(here, 0);
-    }
 #pragma unroll 1
     while (true) {
         const int hi = here.hi, from = here.from;
-        int steps = hi > from ? (hi - from + kStepKeys - 1) / kStepKeys : 0;
+        const int steps = hi > from ? (hi - from + kStepKeys - 1) / kStepKeys : 0;
         WarpSums<D> sums;
         sums.clear();
         // Called even without a step, where it reads nothing: registers that are not written on
         // every path count as live from the kernel's first instruction on.
-        if constexpr (!kAcross) load_keys(here, 0);
-        if constexpr (!kAcross && kAhead) load_values(here, 0);
+        load_keys(here, 0);
+        if constexpr (kAhead) load_values(here, 0);
         if constexpr (Link::kTagged) {
             if (i == z) {
                 link.template receive<T, D>(a, t, kv_head, team);
                 load_row<T, D, FromShared>(q, link.template q<T, D>(min(g, rows - 1)), c, g < rows);
-                if (sinks_first) ask_sinks(t);
-            }
-        }
-        Stretch next{0, 0, 0, 0, -1, 0};
-        if constexpr (kAcross) {
-            steps = max(steps, 1);  // one without keys adds exact zeros
-            if (i + place.count < shared.tile.parts()) {
-                next = stretch_of(shared.tile, part_at(shared.tile, i + place.count), false);
             }
         }
 #pragma unroll 1
@@ -200,9 +169,7 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
             }
             const bool more = step + 1 < steps;
             const Scores scores = score<T, D>(k, q);
-            if constexpr (kAcross) {
-                load_keys(one_of(more, here, next), more ? step + 1 : 0);
-            } else if constexpr (kAhead) {
+            if constexpr (kAhead) {
                 if (more) load_keys(here, step + 1);
             } else {
                 load_values(here, step);
@@ -211,9 +178,7 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
             const Weights weights = sums.template weigh<T>(
                 scores, from + step * kStepKeys + key_of_row(g), sees, a.scale);
             sums.template add<T>(weights, v);
-            if constexpr (kAcross) {
-                load_values(one_of(more, here, next), more ? step + 1 : 0);
-            } else if (more) {
+            if (more) {
                 if constexpr (kAhead) {
                     load_values(here, step + 1);
                 } else {
@@ -228,11 +193,7 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
         i += place.count;
         if (i >= shared.tile.parts()) break;
         const bool sinks = here.part < shared.tile.ahead;
-        if constexpr (kAcross) {
-            here = next;
-        } else {
-            here = stretch_of(shared.tile, part_at(shared.tile, i), false);
-        }
+        here = stretch_of(shared.tile, part_at(shared.tile, i), false);
         team.sync();  // the next part overwrites the shared sums
         if (kViews && !sinks && here.part < shared.tile.ahead) {
             look(shared.tile, here.part);
