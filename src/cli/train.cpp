@@ -336,6 +336,10 @@ void add_train(const Command& app, Action& action) {
     of_new_run("--batch", t.batch, "Sequences of a pass").shows_default();
     of_new_run("--seq", t.seq, "Tokens of a sequence").shows_default();
     of_new_run("--accumulate", t.accumulate, "Passes of a step").shows_default();
+    options->of_new_runs.emplace_back("--bos");
+    c.add_flag("--bos", t.bos,
+               "Begin every sequence, and later every text, with the tokenizer's beginning-of-text "
+               "token");
     add_json_option(c, options->shared);
     c.group("The optimizer");
     of_new_run("--lr", t.lr, "Learning rate after the warm-up").shows_default();

@@ -5,11 +5,14 @@
 #include <optional>
 
 #include "core/error.h"
+#include "formats/json.h"
 #include "text/pretokenize.h"
 #include "text/unicode.h"
 
 namespace mr::text {
 namespace {
+
+constexpr const char* kPostProcessor = "post_processor";
 
 std::string quoted(const TokenizerData& data, const std::string& text) {
     if (replace_invalid(text) != text) {
@@ -127,6 +130,16 @@ std::string tokenizer_json(const TokenizerData& data) {
         "    \"vocab\": {{{}\n    }},\n    \"merges\": [{}\n    ]\n  }}\n}}\n",
         added_tokens(data), data.nfc ? "{\"type\": \"NFC\"}" : "null", pre_tokenizer(data),
         post_processor(data), boolean(data.ignore_merges), vocab, merges);
+}
+
+std::string with_tokens_around(std::string_view json, const TokenizerData& data) {
+    const auto document = formats::JsonDocument::parse(json, data.name);
+    std::string out;
+    for (const auto& [key, value] : document.root().items_in_file_order()) {
+        if (key == kPostProcessor) continue;
+        out += fmt::format("{}: {},\n", formats::json_quoted(key), value.dump());
+    }
+    return fmt::format("{{{}\"{}\": {}}}\n", out, kPostProcessor, post_processor(data));
 }
 
 std::string tokenizer_config_json(const TokenizerData& data) {

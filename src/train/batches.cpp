@@ -84,8 +84,9 @@ std::int64_t Batches::read(std::uint64_t step, std::span<std::int32_t> ids) cons
     for (; row < options_.batch; ++row) {
         const std::uint64_t w = window(step, row);
         if (w >= windows_) break;  // in order, and past the last
-        shards_->read(w * static_cast<std::uint64_t>(options_.seq),
-                      ids.subspan(static_cast<std::size_t>(row) * width, width));
+        const auto of_row = ids.subspan(static_cast<std::size_t>(row) * width, width);
+        shards_->read(w * static_cast<std::uint64_t>(options_.seq), of_row);
+        if (options_.first) of_row.front() = *options_.first;
     }
     const auto rest = ids.subspan(static_cast<std::size_t>(row) * width);
     std::fill(rest.begin(), rest.end(), 0);

@@ -1,15 +1,16 @@
 // Training batches out of packed tokens, and the thread that reads them ahead.
 //
 // The row of tokens of a split is cut into windows of `seq` tokens at w * seq; each is read with
-// the token after it, so that inputs are ids[0 .. seq) and targets ids[1 .. seq]. Nothing here
-// keeps state: a batch is a pure function of (data, seed, batch, seq, step), so going on at any
-// step needs nothing but the step.
+// the token after it, so that inputs are ids[0 .. seq) and targets ids[1 .. seq]. Where every
+// sequence is to begin with one token, ids[0] becomes that token. Nothing here keeps state: a batch
+// is a pure function of (data, options, step), so going on at any step needs nothing but the step.
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -36,6 +37,8 @@ struct BatchOptions {
     std::int64_t seq = 0;
     std::uint64_t seed = 0;
     bool shuffle = true;  // false: the windows in order, once (validation)
+    // Takes the place of the first id of every window; none: windows are as the data has them.
+    std::optional<std::int32_t> first{};
 };
 
 class Batches {

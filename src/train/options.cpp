@@ -37,6 +37,7 @@ void for_each_option(Options& o, Field&& field) {
     field("batch", o.batch);
     field("seq", o.seq);
     field("accumulate", o.accumulate);
+    field("bos", o.bos);
     field("lr", o.lr);
     field("min_lr", o.min_lr);
     field("warmup", o.warmup);
@@ -223,8 +224,9 @@ TrainOptions read_options(formats::JsonValue json, const std::string& file) {
     for_each_option(out, [&](const char* name, auto& value) {
         using T = std::remove_reference_t<decltype(value)>;
         const auto at = json.find(name);
-        // Not written by the first versions, which had f32 alone.
-        if (!at && std::string_view(name) == "masters") return;
+        // Not written by the first versions, which had the defaults alone.
+        const std::string_view key = name;
+        if (!at && (key == "masters" || key == "bos")) return;
         bool good = at.has_value();
         if constexpr (std::is_same_v<T, std::string>) {
             good = good && at->is_string();

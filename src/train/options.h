@@ -36,6 +36,7 @@ struct TrainOptions {
     int batch = 32;      // sequences of a pass
     int seq = 256;       // tokens of a sequence
     int accumulate = 1;  // passes of a step
+    bool bos = false;    // sequences begin with the tokenizer's beginning-of-text token
 
     double lr = 1e-3;
     double min_lr = kUsual;           // lr / 10

@@ -89,6 +89,7 @@ class Run {
         std::optional<double> bits_per_byte;  // none: the tokens print nothing
     };
     void open_data();
+    void begin_with_bos();
     void make_engine();
     void open_folder();
     void leave_damaged();

@@ -1,7 +1,9 @@
 // What a run needs before its first step: data, engine, folder.
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <limits>
+#include <utility>
 
 #include "core/cpu.h"
 #include "core/error.h"
@@ -9,10 +11,13 @@
 #include "core/thread_pool.h"
 #include "model/io/source.h"
 #include "model/io/write_model.h"
+#include "text/tokenizer_json_writer.h"
 #include "train/run.h"
 
 namespace mr::train {
 namespace {
+
+namespace fs = std::filesystem;
 
 // What a model must be so that it can be trained here on this data.
 void check_spec(const model::ModelSpec& spec, const TrainOptions& options, const Dataset& data) {
@@ -37,10 +42,43 @@ void check_spec(const model::ModelSpec& spec, const TrainOptions& options, const
 
 }  // namespace
 
+// The model's tokenizer, not the data's, then begins texts as the training sequences begin.
+void Run::begin_with_bos() {
+    const std::optional<std::int32_t> bos = tokenizer_->bos();
+    if (!bos) {
+        throw Error::input({.file = data_.tokenizer_path,
+                            .field = "--bos",
+                            .problem = "the tokenizer names no beginning-of-text token",
+                            .remedy = fmt::format(
+                                "name one of its tokens as \"bos_token\" in {}, or leave --bos out",
+                                fs::path(data_.tokenizer_path)
+                                    .replace_filename("tokenizer_config.json")
+                                    .string())});
+    }
+    if (static_cast<std::uint32_t>(*bos) >= data_.vocab) {
+        throw Error::input({.file = o_.data,
+                            .field = "vocab",
+                            .value = fmt::format("{}", data_.vocab),
+                            .problem = fmt::format("is not above {}, the tokenizer's "
+                                                   "beginning-of-text token",
+                                                   *bos),
+                            .remedy = "pack the data again"});
+    }
+    text::TokenizerData begins = tokenizer_->data();
+    if (!begins.add_bos()) begins.prefix.insert(begins.prefix.begin(), *bos);
+    // Not every reader looks for it in tokenizer_config.json.
+    const auto alone = text::Tokenizer::from_json(tokenizer_json_, data_.tokenizer_path);
+    if (alone->data().prefix != begins.prefix) {
+        tokenizer_json_ = text::with_tokens_around(tokenizer_json_, begins);
+    }
+    tokenizer_ = text::Tokenizer::from_data(std::move(begins));
+}
+
 void Run::open_data() {
     data_ = Dataset::open(o_.data);
     tokenizer_json_ = read_text_file(data_.tokenizer_path);
     tokenizer_ = data_.open_tokenizer();
+    if (o_.bos) begin_with_bos();
     if (resumed_ && data_.hash != state_.data_hash) {
         throw Error::input(
             {.file = o_.data,
@@ -61,11 +99,12 @@ void Run::open_data() {
         data_.verify(pool, events_.loading);
     }
     // Refuses a corpus shorter than one window.
-    batches_ = std::make_unique<Batches>(
-        data_.train, BatchOptions{.batch = o_.batch, .seq = o_.seq, .seed = o_.seed});
+    BatchOptions windows{.batch = o_.batch, .seq = o_.seq, .seed = o_.seed};
+    if (o_.bos) windows.first = tokenizer_->bos();
+    batches_ = std::make_unique<Batches>(data_.train, windows);
     if (Batches::window_count(data_.val.tokens(), o_.seq) > 0) {
-        val_batches_ = std::make_unique<Batches>(
-            data_.val, BatchOptions{.batch = o_.batch, .seq = o_.seq, .shuffle = false});
+        windows.shuffle = false;
+        val_batches_ = std::make_unique<Batches>(data_.val, windows);
         val_ids_.resize(val_batches_->batch_ids());
     }
 }

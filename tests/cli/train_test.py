@@ -437,7 +437,8 @@ class TrainTest(driver.CliTest):
         for name in sorted(set(names) - set(taken) - {"--help", "--help-all", "--resume", "--device",
                                                       "--json"}):
             value = names[name].split("|")[0] if "|" in names[name] else "1"
-            self.fails(2, "train", "--resume", self.whole, name, value, says=[name, "--resume"])
+            given = [name, value] if names[name] else [name]  # a flag has none
+            self.fails(2, "train", "--resume", self.whole, *given, says=[name, "--resume"])
         self.fails(2, "train", "--resume", self.whole, "--steps", "5", says=["--steps", "6"])
 
     def test_what_is_refused(self):

@@ -129,6 +129,36 @@ TEST(Batches, ValidationTakesAllWindowsInOrderOnce) {
     EXPECT_EQ(batches.read(3, ids), 0);
 }
 
+// Ids 0 to 130 and a first id that is none of them: the rest of a window, its targets among it, is
+// as it was.
+TEST(Batches, EveryWindowMayBeginWithOneToken) {
+    constexpr std::int32_t kFirst = 777;
+    const ShardBytes a(counting(70)), b(counting(61));
+    const Shards shards = shards_of({&a, &b});
+    for (const bool shuffle : {true, false}) {
+        BatchOptions options{.batch = 3, .seq = 8, .seed = 3, .shuffle = shuffle};
+        const Batches plain(shards, options);
+        options.first = kFirst;
+        const Batches begun(shards, options);
+        EXPECT_EQ(begun.windows(), plain.windows());
+        std::vector<std::int32_t> expected(plain.batch_ids()), ids(begun.batch_ids(), -7);
+        std::set<std::int64_t> rows_seen;
+        for (std::uint64_t step = 0; step <= begun.steps_per_epoch(); ++step) {
+            const std::int64_t rows = plain.read(step, expected);
+            rows_seen.insert(rows);
+            for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
+                EXPECT_NE(expected[row * 9], kFirst);
+                expected[row * 9] = kFirst;
+            }
+            EXPECT_EQ(begun.read(step, ids), rows);
+            EXPECT_EQ(ids, expected) << step;  // rows past the last window stay zeros
+        }
+        // 16 windows: in order the last batch has one, and then there are none.
+        EXPECT_EQ(rows_seen,
+                  shuffle ? std::set<std::int64_t>({3}) : std::set<std::int64_t>({0, 1, 3}));
+    }
+}
+
 TEST(Batches, TooFewTokensSaySo) {
     const ShardBytes a(counting(8));
     const Shards shards = shards_of({&a});
@@ -149,9 +179,20 @@ TEST_P(PrefetchDepth, GivesTheSameBatchesFromAnyStep) {
     const ShardBytes a(counting(1000));
     const Shards shards = shards_of({&a});
     const Batches batches(shards, {.batch = 4, .seq = 16, .seed = 1});
+    const Batches begun(shards, {.batch = 4, .seq = 16, .seed = 1, .first = 2000});
     std::vector<std::vector<std::int32_t>> memory(GetParam() + 1,
                                                   std::vector<std::int32_t>(batches.batch_ids()));
     std::vector<std::int32_t> expected(batches.batch_ids());
+    {
+        Prefetcher prefetcher(begun, 5, {memory.begin(), memory.end()});
+        for (std::uint64_t step = 5; step < 25; ++step) {
+            const Prefetcher::Batch batch = prefetcher.next();
+            (void)batches.read(step, expected);
+            for (std::size_t row = 0; row < 4; ++row) expected[row * 17] = 2000;
+            EXPECT_TRUE(std::equal(expected.begin(), expected.end(), batch.ids.begin()));
+            prefetcher.release();
+        }
+    }
     for (const std::uint64_t first : {0, 37}) {
         Prefetcher prefetcher(batches, first, {memory.begin(), memory.end()});
         for (std::uint64_t step = first; step < first + 50; ++step) {

@@ -56,6 +56,7 @@ TEST(TrainOptions, ReadBackAsTheyWereWritten) {
     o.steps = std::int64_t{1} << 40;
     o.prompt = "\"Once\"\n";
     o.cuda = true;
+    o.bos = true;
     const auto text = options_json(o).dump();
     const auto read = [](const std::string& json) {
         return read_options(formats::JsonDocument::parse(json, "state.json").root(), "state.json");
@@ -64,6 +65,10 @@ TEST(TrainOptions, ReadBackAsTheyWereWritten) {
     EXPECT_EQ(options_json(again).dump(), text);
     EXPECT_EQ(again.lr, o.lr);
     EXPECT_EQ(again.seed, o.seed);
+    EXPECT_TRUE(again.bos);
+    auto older = nlohmann::json::parse(text);  // of before there was a choice
+    older.erase("bos");
+    EXPECT_FALSE(read(older.dump()).bos);
     auto broken = nlohmann::json::parse(text);
     broken["batch"] = 1e12;
     EXPECT_THROW(read(broken.dump()), Error);
