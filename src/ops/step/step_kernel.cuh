@@ -101,14 +101,14 @@ __device__ void fetch_all(const Args& a, unsigned ring, const Barriers& barriers
     Place place{0, 1};   // at first all stages are free
     Place oldest{0, 0};  // of the stages in flight
     int under_way = 0;
-    const auto free_stage = [&] {
+    const auto free_stage = [&](int flight) {
         // More loads in flight than keep the memory busy would only delay other reads and writes.
-        if (under_way == a.flight) {
+        while (under_way >= flight) {
             barrier_wait(full + oldest.stage * 8, oldest.parity);
             oldest.next(a.stages);
-        } else {
-            ++under_way;
+            --under_way;
         }
+        ++under_way;
         barrier_wait(empty + place.stage * 8, place.parity);
         return ring + place.stage * R::kStageBytes;
     };
@@ -117,7 +117,7 @@ __device__ void fetch_all(const Args& a, unsigned ring, const Barriers& barriers
              tile += static_cast<int>(gridDim.x)) {
             typename R::Fetch fetch = R::begin(source, tile, lane);
             while (fetch.left > 0) {
-                const unsigned to = free_stage();
+                const unsigned to = free_stage(a.flight);
                 R::template stage<kView>(fetch, to, full + place.stage * 8, policy, lane);
                 place.next(a.stages);
             }
@@ -137,11 +137,13 @@ __device__ void fetch_all(const Args& a, unsigned ring, const Barriers& barriers
         if (lane == 0) view.make(a.attention);
         team.sync();
         const KeyFetch<R, T, D> keys(a.attention, view, lane);
+        // As many bytes as of weights.
+        const int flight = min(a.flight * R::kStageBytes / KeyStage<D>::kBytes, a.stages);
         source = source_of<kView>(a.phases[min(1, a.count - 1)]);
         for (int i = 1; i < a.count; ++i) {
             const Source next = source_of<kView>(a.phases[min(i + 1, a.count - 1)]);
             if (source.keys) {
-                keys.all(a.attention, view, source.keys, source.w, free_stage, [&] {
+                keys.all(a.attention, view, source.keys, source.w, [&] { return free_stage(flight); }, [&] {
                     R::arrive_after_copies(full + place.stage * 8, lane);
                     place.next(a.stages);
                 });
