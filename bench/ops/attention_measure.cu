@@ -107,9 +107,9 @@ AttentionMeasured measure_attention(const AttentionShape& shape, const std::vect
         std::size_t scratch_bytes =
             decodes ? attention_scratch_bytes(batch * count, shape.heads, shape.head_dim, n) : 0;
         if (mask.sinks > 0) {
-            scratch_bytes = attention_stream_scratch_bytes(
-                decodes ? batch * count : 1, shape.heads, shape.head_dim, n, mask.sinks,
-                mask.window, batch * count);
+            scratch_bytes = attention_stream_scratch_bytes(decodes ? batch * count : 1, shape.heads,
+                                                           shape.head_dim, n, mask.sinks,
+                                                           mask.window, batch * count);
         }
         const std::size_t rows = static_cast<std::size_t>(batch) * static_cast<std::size_t>(count);
         const std::size_t row_bytes =

@@ -375,7 +375,8 @@ void StepProgram::run(const Context& ctx, const ops::DeviceBatch& batch) const {
     args.attention = decode.args;
     args.tiles = static_cast<int>(decode.tiles);
     args.parts = decode.parts_at_once(std::int64_t{kTeams} * blocks_);
-    MR_CHECK(!views(model_) || decode.args.shorts == attn::kAllShort, "a unit of a view has 64 keys");
+    MR_CHECK(!views(model_) || decode.args.shorts == attn::kAllShort,
+             "a unit of a view has 64 keys");
 
     const StepLayer& first = model_.layers.front();
     if (words_) {

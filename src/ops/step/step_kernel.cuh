@@ -91,10 +91,17 @@ __device__ __forceinline__ Source source_of(const Phase& phase) {
             phase.half};
 }
 
+// Where the loading warps are.
+struct Fetching {
+    Place place, oldest;
+    int under_way;
+};
+
 // The loading warps: they load all weights of this block's tiles as fast as the ring empties, and
 // with kView the keys and values of its teams.
 template <typename R, typename T, int D, bool kView>
-__device__ void fetch_all(const Args& a, unsigned ring, const Barriers& barriers, View& view) {
+__device__ void fetch_all(const Args& a, unsigned ring, const Barriers& barriers, View& view,
+                          Fetching* common_state) {
     const int lane = static_cast<int>(threadIdx.x) - kMultiplying;
     const unsigned full = shared_address(barriers.full), empty = shared_address(barriers.empty);
     const std::uint64_t policy = read_once_policy();
@@ -123,33 +130,47 @@ __device__ void fetch_all(const Args& a, unsigned ring, const Barriers& barriers
             }
         }
     };
-    Source source = source_of<kView>(a.phases[0]);
     if constexpr (!kView) {
+        Source source = source_of<kView>(a.phases[0]);
         for (int i = 0; i < a.count; ++i) {
-            const Source next = source_of<kView>(a.phases[min(i + 1, a.count - 1)]);  // loaded meanwhile
+            const Source next = source_of<kView>(a.phases[min(i + 1, a.count - 1)]);  // meanwhile
             load_phase(source);
             source = next;
         }
     } else {
-        load_phase(source);  // before the kernels before this one end: weights are nobody's result
+        // Warps that load no weights follow the others from attention to attention.
+        const bool weights = lane < R::kFetching;
+        Source source = source_of<kView>(a.phases[0]);
+        if (weights) load_phase(source);  // which are no results of the kernels before this one
         wait_for_previous();
-        const WarpsTeam<R::kFetching> team{kMultiplying, 2 + kTeams};
+        const WarpsTeam<kKeyFetching> team{kMultiplying, 2 + kTeams};
         if (lane == 0) view.make(a.attention);
         team.sync();
-        const KeyFetch<R, T, D> keys(a.attention, view, lane);
-        // As many bytes as of weights.
+        const KeyFetch<T, D> keys(a.attention, view, lane);
+        // As many bytes in flight as of weights.
         const int flight = min(a.flight * R::kStageBytes / KeyStage<D>::kBytes, a.stages);
+        bool odd = false;
         source = source_of<kView>(a.phases[min(1, a.count - 1)]);
         for (int i = 1; i < a.count; ++i) {
             const Source next = source_of<kView>(a.phases[min(i + 1, a.count - 1)]);
-            if (source.keys) {
-                keys.all(a.attention, view, source.keys, source.w, [&] { return free_stage(flight); }, [&] {
+            if (!source.keys) {
+                if (weights) load_phase(source);
+                source = next;
+                continue;
+            }
+            if constexpr (R::kFetching < kKeyFetching) {
+                Fetching& state = common_state[odd ? 1 : 0];
+                if (lane == 0) state = {place, oldest, under_way};
+                team.sync();
+                place = state.place, oldest = state.oldest, under_way = state.under_way;
+                odd = !odd;
+            }
+            keys.all(
+                a.attention, view, source.keys, source.w, [&] { return free_stage(flight); },
+                [&] {
                     R::arrive_after_copies(full + place.stage * 8, lane);
                     place.next(a.stages);
                 });
-            } else {
-                load_phase(source);
-            }
             source = next;
         }
     }
@@ -160,8 +181,9 @@ struct Common {
     Phase phases[2];  // this one and the next
     Barriers barriers;
     int2 where[kStepRows];
-    unsigned tags;  // one token: added to a phase's number, it is the phase's tag
+    unsigned tags;            // one token: added to a phase's number, it is the phase's tag
     View view, loading_view;  // one token: of the multiplying threads and of the loading ones
+    Fetching fetching[2];     // of an attention and the next
 };
 static_assert(sizeof(Common) <= kCommonBytes);
 
@@ -385,7 +407,8 @@ __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant
     const int thread = static_cast<int>(threadIdx.x);
     if (thread == 0) {
         for (int i = 0; i < a.stages; ++i) {
-            barrier_init(shared_address(common.barriers.full + i), R::kArrivals);
+            barrier_init(shared_address(common.barriers.full + i),
+                         R::template kArrivals < kOne && kStreams >);
             barrier_init(shared_address(common.barriers.empty + i), kWarps);
         }
     }
@@ -407,8 +430,10 @@ __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant
     const unsigned ring = shared_address(shared);
     if (thread >= kMultiplying) {
         give_registers<kOne && kStreams ? kFetchKeysRegisters : kFetchRegisters>();
-        if (thread < kMultiplying + R::kFetching) {
-            fetch_all<R, T, D, kOne && kStreams>(a, ring, common.barriers, common.loading_view);
+        constexpr bool kView = kOne && kStreams;
+        if (kView || thread < kMultiplying + R::kFetching) {
+            fetch_all<R, T, D, kView>(a, ring, common.barriers, common.loading_view,
+                                      common.fetching);
         }
         return;
     }

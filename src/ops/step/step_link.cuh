@@ -104,33 +104,42 @@ struct TaggedLink {
         team.sync();
         stamp_begin(stamp);
     }
-    // For step_view.cuh: q, and where the team needs them, what asks the sinks and the newest key and
-    // value.
-    template <typename T, int D, typename Team>
-    __device__ __forceinline__ void receive_view(const attn::Args& a, const attn::Tile& t,
-                                                 int kv_head, bool sinks, bool newest,
+    // For step_view.cuh: q of a tile of a head and, where they are needed, what asks the sinks, the
+    // newest key and value, and the rows of the next tile or head.
+    template <typename T, int D, typename View, typename Team>
+    __device__ __forceinline__ void receive_view(const attn::Args& a, const View& view, int head,
+                                                 int row_tile, bool sinks, bool newest, bool second,
                                                  Team team) const {
         const int q_dim = a.heads * D, kv_dim = a.kv_heads * D;
         constexpr int kPieces = D / 4;
-        const int asking = (sinks && a.q_sinks ? 2 : 1) * t.rows;
-        const int all = asking + (newest ? 2 : 0);
+        const int row = head * a.group + row_tile * attn::kTileRows;  // of all heads
+        const int count = min(attn::kTileRows, a.group - row_tile * attn::kTileRows);
+        const int own = (sinks && a.q_sinks ? 2 : 1) * count, kv = newest ? 2 : 0;
+        const int all = own + kv + (second ? (a.q_sinks ? 2 : 1) * count : 0);
         for (int i = team.thread(); i < all * kPieces; i += attn::kDecodeThreads) {
-            const int row = i / kPieces, d = i % kPieces * 4;
-            int begin = 0, to = 0;
-            if (row >= asking) {
-                to = row - asking;
-                begin = q_dim + to * kv_dim + kv_head * D;
+            int r = i / kPieces, begin = 0, to = 0;
+            const int d = i - r * kPieces;
+            if (r >= own && r < own + kv) {
+                to = r - own;
+                begin = q_dim + to * kv_dim + head * D;
             } else {
-                const bool second = row >= t.rows;
-                const int r = second ? row - t.rows : row;
-                to = 2 + r + (second ? attn::kTileRows : 0);
-                begin = static_cast<int>(t.at(a, r, kv_head, D)) + (second ? q_dim + 2 * kv_dim : 0);
+                const bool next = r >= own + kv;
+                if (next) r -= own + kv;
+                to = 2 + r + (next ? 2 * count : 0);
+                const bool of_sinks = r >= count;
+                begin = static_cast<int>(
+                            view.at(a, row + (next ? count : 0) + (of_sinks ? r - count : r), D)) +
+                        (of_sinks ? q_dim + 2 * kv_dim : 0);
             }
-            const uint4 v = cuda::receive(qkv + (begin + d) / 2, qkv_tag);
-            *reinterpret_cast<uint2*>(static_cast<T*>(rows) + to * D + d) = {v.x, v.z};
+            const uint4 v = cuda::receive(qkv + begin / 2 + 2 * d, qkv_tag);
+            *reinterpret_cast<uint2*>(static_cast<T*>(rows) + to * D + 4 * d) = {v.x, v.z};
         }
         team.sync();
         stamp_begin(stamp);
+    }
+    template <typename T, int D>
+    __device__ __forceinline__ const T* row(int i) const {
+        return static_cast<const T*>(rows) + i * D;
     }
     template <typename T, int D>
     __device__ __forceinline__ const T* key() const {
@@ -160,11 +169,11 @@ struct TaggedLink {
         send(to + 2 + d, sums.x, sums.y, tag);
         if (d == 0) send(to, top.x, top.y, tag);
     }
-    template <int D, int kCount>
+    template <int D>
     struct Parts {
         const Word* words;
         unsigned tag;
-        static constexpr int kInFlight = kCount;
+        static constexpr int kInFlight = 4;
         __device__ __forceinline__ float2 top(int p) const {
             const uint4 v = cuda::receive(words + p * (D + 2), tag);
             return {__uint_as_float(v.x), __uint_as_float(v.z)};
@@ -189,9 +198,13 @@ struct TaggedLink {
             }
         }
     };
-    template <int D, int kCount = 4>
-    __device__ __forceinline__ Parts<D, kCount> parts(std::int64_t slot) const {
-        return {part_words + slot * most_parts * (D + 2), tag};
+    template <int D>
+    __device__ __forceinline__ const Word* parts_of(std::int64_t slot) const {
+        return part_words + slot * most_parts * (D + 2);
+    }
+    template <int D>
+    __device__ __forceinline__ Parts<D> parts(std::int64_t slot) const {
+        return {parts_of<D>(slot), tag};
     }
 };
 

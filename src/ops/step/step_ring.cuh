@@ -20,7 +20,7 @@ using small::Params;
 
 // A phase as the loading warps see it.
 struct Source {
-    const void* keys;  // attention: of the layer; products: null
+    const void* keys;    // attention: of the layer; products: null
     const std::byte* w;  // attention: the values
     int k, n, tiles, lower;
     int upper_step;  // rows from one tile's upper half to the next one's
@@ -38,7 +38,10 @@ struct HalfRing {
     static constexpr int kPitch = kRowBytes + 64;
     static constexpr int kStageBytes = kTileRows * kPitch;
 
-    static constexpr int kFetching = 128, kArrivals = 128;  // threads; on the barrier `full`
+    static constexpr int kFetching = 128;  // threads
+    // On the barrier `full`. kMixed: the ring holds other things than weights, too.
+    template <bool kMixed>
+    static constexpr int kArrivals = 128;
 
     static constexpr int kFlight = 4;  // the most stages in flight
 
@@ -59,7 +62,6 @@ struct HalfRing {
         return {s.w + static_cast<std::int64_t>(row) * s.k * 2 + at, s.k * 2, at,
                 s.half ? 2 * kRowBytes : kRowBytes};
     }
-    // kMixed: the ring holds other things than weights, too.
     template <bool kMixed>
     static __device__ __forceinline__ void stage(Fetch& f, unsigned to, unsigned full,
                                                  std::uint64_t, int thread) {
@@ -73,7 +75,7 @@ struct HalfRing {
         f.from += f.step;
         f.left -= f.step;
     }
-    // A stage that every loading thread has filled with copy16().
+    // Of a stage that 128 threads fill with copy16().
     static __device__ __forceinline__ void arrive_after_copies(unsigned full, int) {
         barrier_arrive_after_copies(full);
     }
@@ -132,13 +134,15 @@ struct QuantRing {
     static constexpr int kEach = Layout::kRecords == 1 ? 2 : 1;  // 1 or 2
     static constexpr int kHalfBytes = kWarps * kEach * Weights::kHalf;
     static constexpr int kStageBytes = 2 * kHalfBytes;
-    static constexpr int kFetching = 32, kArrivals = 1;
+    static constexpr int kFetching = 32;
+    template <bool kMixed>
+    static constexpr int kArrivals = kMixed ? 4 : 1;
     static constexpr int kFlight = 3;
-    // One arrival is expected: that of lane 0, behind the others' that count themselves.
-    static __device__ __forceinline__ void arrive_after_copies(unsigned full, int lane) {
+    // The expected arrivals are those of the warps, behind those of their threads' copies.
+    static __device__ __forceinline__ void arrive_after_copies(unsigned full, int thread) {
         barrier_add_arrival_after_copies(full);
         __syncwarp();
-        if (lane == 0) barrier_arrive(full);
+        if (thread % 32 == 0) barrier_arrive(full);
     }
     static __device__ __forceinline__ int each(bool) { return kEach; }
 
@@ -170,6 +174,7 @@ struct QuantRing {
             }
             bulk_follows();
             __syncwarp();
+            if (lane > 0 && lane < kArrivals<true>) barrier_arrive(full);
         }
         if (lane == 0) barrier_expect(full, bytes * f.halves);
         __syncwarp();

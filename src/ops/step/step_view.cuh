@@ -24,13 +24,9 @@ struct View {
         tile.see(a, attn::last_position(a, tile), 0);
         parts = tile.parts();
     }
-    __device__ __forceinline__ attn::Tile rows_of(const attn::Args& a, int head,
-                                                  int row_tile) const {
-        attn::Tile t = tile;
-        t.row = row_tile * attn::kTileRows;
-        t.rows = min(attn::kTileRows, a.group - t.row);
-        t.slot = t.row * a.kv_heads + head;
-        return t;
+    // Where row `row`, of all heads, begins in q and out, in elements.
+    __device__ __forceinline__ std::int64_t at(const attn::Args& a, int row, int dim) const {
+        return (static_cast<std::int64_t>(tile.first) * a.heads + row) * dim;
     }
     // The number of the newest key in a part. It is in the last part.
     __device__ __forceinline__ int newest(bool sinks) const {
@@ -46,11 +42,12 @@ struct Stretch {
         const auto teams = static_cast<unsigned>(gridDim.x) * kTeams;
         const auto all = static_cast<std::uint64_t>(a.kv_heads * a.row_tiles) *
                          static_cast<unsigned>(view.parts);
+        const unsigned parts = max(view.parts, 1);
         const auto begin = static_cast<unsigned>(all * static_cast<unsigned>(team) / teams);
         const auto end = static_cast<unsigned>(all * static_cast<unsigned>(team + 1) / teams);
         units = static_cast<int>(end - begin);
-        const int at = static_cast<int>(begin / static_cast<unsigned>(view.parts));
-        i = static_cast<int>(begin % static_cast<unsigned>(view.parts));
+        const int at = static_cast<int>(begin / parts);
+        i = static_cast<int>(begin % parts);
         head = at / a.row_tiles;
         row_tile = at % a.row_tiles;
     }
@@ -73,12 +70,14 @@ struct KeyStage {
     static constexpr int kBytes = kTeams * kTeamBytes;
 };
 constexpr int kUnitStages = 4;
+constexpr int kKeyFetching = kThreads - kMultiplying;
 
-// The copies of one loading thread, which serves one team.
-template <typename R, typename T, int D>
+// The copies of one loading thread, which serves one team. All threads of the loading warp group
+// copy keys.
+template <typename T, int D>
 class KeyFetch {
   public:
-    static constexpr int kEach = R::kFetching / kTeams;  // threads for a team
+    static constexpr int kEach = kKeyFetching / kTeams;  // threads for a team
 
     // After the kernels before this one, which wrote the positions.
     __device__ KeyFetch(const attn::Args& a, const View& view, int thread)
@@ -87,8 +86,6 @@ class KeyFetch {
         rounds_ = max(mine_.units, Stretch(a, view, other).units);
         first_ = pages(a, view, mine_);
     }
-    __device__ __forceinline__ int rounds() const { return rounds_; }
-
     // Calls stage() for the place of every stage and fills it.
     template <typename Stage, typename Filled>
     __device__ __forceinline__ void all(const attn::Args& a, const View& view, const void* keys,
@@ -111,8 +108,7 @@ class KeyFetch {
             for (int i = 0; i < kUnitStages; ++i) {
                 const int second = i % 2;
                 const void* cache = i < 2 ? keys : values;
-                const T* from =
-                    attn::cache_at<T>(a, cache, second ? here.y : here.x, head, 0, D);
+                const T* from = attn::cache_at<T>(a, cache, second ? here.y : here.x, head, 0, D);
                 copy(stage(), from, lo - second * attn::kPageKeys, hi - second * attn::kPageKeys,
                      newest - second * attn::kPageKeys);
                 filled();
@@ -145,8 +141,7 @@ class KeyFetch {
         for (int j = 0; j < kCopies; ++j) {
             const int piece = here % kEach + j * kEach, row = piece / kPieces;
             const bool on = row >= lo && row < hi && row != newest;
-            copy16(to + row * KeyStage<D>::kPitch + piece % kPieces * 16, from + j * kEach * 8,
-                   on);
+            copy16(to + row * KeyStage<D>::kPitch + piece % kPieces * 16, from + j * kEach * 8, on);
         }
     }
 
@@ -155,109 +150,299 @@ class KeyFetch {
     int2 first_;  // the pages of the first unit, of every layer
 };
 
-// The shared memory of a team.
+// What a team asks with, in shared memory: the newest key and value, q, and what asks the sinks; up
+// to four rows of a head have room for those of the next head as well.
+template <int D>
+struct Asked {
+    static constexpr int kRows = 2 + 2 * attn::kTileRows;
+    int index = -1;       // of the first head and tile
+    bool second = false;  // the next one is here, too
+    __device__ __forceinline__ bool holds(int at) const {
+        return at == index || (second && at == index + 1);
+    }
+    // The row of q of a head and tile that it holds, of `rows` rows.
+    __device__ __forceinline__ int q(int at, int rows, bool sinks) const {
+        return 2 + (at == index ? 0 : 2 * rows) + (sinks ? rows : 0);
+    }
+};
 template <typename T, int D>
 struct ViewShared {
     attn::DecodeShared<D> decode;
-    // The newest key and value; q; what asks the sinks.
-    alignas(16) T rows[(2 + 2 * attn::kTileRows) * D];
+    alignas(16) T rows[Asked<D>::kRows * D];
 };
 
+// The softmax of kCount parts at once, each as WarpSums::weigh() has it: the chains of one part
+// hide the latency of another's. key: the first of the lane's two keys; ranges: what rows see of a
+// part.
+template <typename T, int kCount>
+struct WeighedParts {
+    float top[kCount][2], weight[kCount][2];
+    attn::Weights weights[kCount];
+
+    __device__ __forceinline__ void weigh(const attn::Scores (&s)[kCount], const int (&key)[kCount],
+                                          const attn::KeyRange (&range)[kCount], int rows_left,
+                                          float scale) {
+        float p[kCount][4];
+#pragma unroll
+        for (int u = 0; u < kCount; ++u) {
+            const bool on0 = range[u].holds(key[u]), on1 = range[u].holds(key[u] + 2);
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const bool row = e < rows_left;
+                p[u][e] = row && on0 ? (s[u].even[e] + s[u].odd[e]) * scale : -INFINITY;
+                p[u][2 + e] = row && on1 ? (s[u].even[2 + e] + s[u].odd[2 + e]) * scale : -INFINITY;
+                top[u][e] = fmaxf(p[u][e], p[u][2 + e]);
+            }
+        }
+#pragma unroll
+        for (int far = 4; far < 32; far *= 2) {
+#pragma unroll
+            for (int u = 0; u < 2 * kCount; ++u) {
+                float& most = top[u / 2][u % 2];
+                most = fmaxf(most, __shfl_xor_sync(~0u, most, far));
+            }
+        }
+        std::uint32_t packed[kCount][2];
+#pragma unroll
+        for (int u = 0; u < kCount; ++u) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const float base = attn::base_of(top[u][e]);
+                p[u][e] = attn::exp2_fast(p[u][e] - base);
+                p[u][2 + e] = attn::exp2_fast(p[u][2 + e] - base);
+            }
+            packed[u][0] = pack<T>(p[u][0], p[u][1]);
+            packed[u][1] = pack<T>(p[u][2], p[u][3]);
+            const float2 low = unpack<T>(packed[u][0]), high = unpack<T>(packed[u][1]);
+            weight[u][0] = low.x + high.x;
+            weight[u][1] = low.y + high.y;
+        }
+#pragma unroll
+        for (int far = 4; far < 32; far *= 2) {
+#pragma unroll
+            for (int u = 0; u < 2 * kCount; ++u) {
+                float& sum = weight[u / 2][u % 2];
+                sum += __shfl_xor_sync(~0u, sum, far);
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < kCount; ++u) {
+            weights[u] = {attn::transpose(packed[u][0]), attn::transpose(packed[u][1])};
+        }
+    }
+};
+
+// attn::combine() for half of the columns of one row, with all of its parts in flight where they
+// are at most 4 * kInFlight. idx: the row, of all heads.
+template <typename T, int D, typename Team>
+__device__ __forceinline__ void combine_half(const attn::Args& a, const View& view, int idx,
+                                             int half, float* shared, Team team,
+                                             const TaggedLink& link) {
+    constexpr int kInFlight = 10, kColumns = D / 2;
+    const int warp = team.thread() / 32, lane = team.thread() % 32;
+    const attn::Places places = view.tile.places();
+    const int first = places.first + warp;
+    float* sums = shared;                  // [4, kColumns]
+    float* weights = sums + 4 * kColumns;  // [4]
+    float* tops = weights + 4;             // [4]
+    const int slot = idx % a.group * a.kv_heads + idx / a.group;
+    const Word* words = link.parts_of<D>(slot);
+    const int column = half * kColumns + min(2 * lane, kColumns - 2);
+    float2 of[kInFlight], x[kInFlight];
+    const auto load = [&](int p) {
+        uint4 v[2 * kInFlight];
+        cuda::receive(v, link.tag, [&](int i) -> const Word* {
+            const int at = p + i / 2 * 4;
+            return places.hold(at) ? words + at * (D + 2) + (i % 2 ? 2 + column : 0) : nullptr;
+        });
+#pragma unroll
+        for (int i = 0; i < kInFlight; ++i) {
+            of[i] = {__uint_as_float(v[2 * i].x), __uint_as_float(v[2 * i].z)};
+            if (!places.hold(p + 4 * i)) of[i].x = -INFINITY;
+            x[i] = {__uint_as_float(v[2 * i + 1].x), __uint_as_float(v[2 * i + 1].z)};
+        }
+    };
+    load(first);
+    float top = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) top = fmaxf(top, of[i].x);
+    for (int p = first + 4 * (kInFlight + lane); p < places.end; p += 128) {
+        if (!places.hold(p)) continue;
+        top = fmaxf(top, __uint_as_float(cuda::receive(words + p * (D + 2), link.tag).x));
+    }
+    top = warp_max(top);
+    if (lane == 0) tops[warp] = top;
+    team.sync();
+    const float base = attn::base_of(fmaxf(fmaxf(tops[0], tops[1]), fmaxf(tops[2], tops[3])));
+    float2 sum{0, 0};
+    float weight = 0;
+    for (int p = first; p < places.end; p += 4 * kInFlight) {
+        if (p != first) load(p);
+#pragma unroll
+        for (int i = 0; i < kInFlight; ++i) {
+            const float w = attn::exp2_fast(of[i].x - base);
+            weight = fmaf(w, of[i].y, weight);
+            sum.x = fmaf(w, x[i].x, sum.x);
+            sum.y = fmaf(w, x[i].y, sum.y);
+        }
+    }
+    if (2 * lane < kColumns) *reinterpret_cast<float2*>(sums + warp * kColumns + 2 * lane) = sum;
+    if (lane == 0) weights[warp] = weight;
+    team.sync();
+    const int d = 2 * team.thread();
+    if (d < kColumns) {
+        const auto all = [&](int i) {
+            return (sums[i] + sums[kColumns + i]) +
+                   (sums[2 * kColumns + i] + sums[3 * kColumns + i]);
+        };
+        const float total = (weights[0] + weights[1]) + (weights[2] + weights[3]);
+        link.template store<T>(a, view.at(a, idx, D) + half * kColumns + d, {all(d), all(d + 1)},
+                               total);
+    }
+    team.sync();
+}
+
 // One team's attention of a layer. take(load) waits for the next stage of the ring, calls load with
-// the stage's first byte and gives the stage back.
+// the stage's first byte and gives the stage back. rounds: units of the block's team that has more.
 template <typename T, int D, typename Team, typename Take>
 __device__ __forceinline__ void attend_view(const attn::Args& a, const View& view, int rounds,
                                             ViewShared<T, D>& shared, int index, Team team,
                                             const TaggedLink& link, Take&& take) {
-    using attn::kDecodeWarps;
+    // Units that are computed at once: as many as registers and the shared sums hold.
+    constexpr int kMost = D <= 80 ? 3 : 2;
     const int warp = team.thread() / 32, lane = team.thread() % 32;
     const int g = lane / 4, c = lane % 4;
     const int teams = static_cast<int>(gridDim.x) * kTeams;
+    const int first = static_cast<int>(blockIdx.x) + index * static_cast<int>(gridDim.x);
+    if (view.parts == 0) {
+        for (int i = first; i < a.heads; i += teams) {
+            const int d = 2 * team.thread();
+            if (d < D) link.template store<T>(a, view.at(a, i, D) + d, {0, 0}, 0);
+        }
+        return;
+    }
+    const int most_rows = min(attn::kTileRows, a.group);
+    const int most = min(kMost, attn::kTileRows / most_rows);
+    const int batches = (rounds + most - 1) / most,
+              batch = (rounds + batches - 1) / max(batches, 1);
     Stretch at(a, view, static_cast<int>(blockIdx.x) * kTeams + index);
     const int units = at.units;
-    bool enter = true;  // rows of another head
+    Asked<D> asked;
 #pragma unroll 1
-    for (int round = 0; round < rounds; ++round) {
-        const bool on = round < units;
-        const int rows = min(attn::kTileRows, a.group - at.row_tile * attn::kTileRows);
-        if (on && enter) {
-            const attn::Tile t = view.rows_of(a, at.head, at.row_tile);
-            if (team.thread() == 0) shared.decode.tile = t;
-            link.template receive_view<T, D>(a, t, at.head, at.i < t.ahead,
-                                             at.i + units - round >= view.parts, team);
-        }
-        const int part = view.tile.part(at.i);
-        const bool sinks = part < view.tile.ahead;
-        const int key = part * attn::kStepKeys + attn::kWarpKeys * warp;  // the warp's first
-        const int newest = on ? view.newest(sinks) : -1;
-        const attn::KeyRange range =
-            sinks ? attn::KeyRange{0, view.tile.sinks_end} : view.tile.range;
-        attn::KeyRange sees[2];  // rows 2 c and 2 c + 1
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-            sees[e] = 2 * c + e < rows ? range : attn::KeyRange{0, 0};
-        }
-        std::uint32_t q[D / 8], k[2][D / 8], v[4][D / 16];
-        define(k);
+    for (int done = 0; done < rounds; done += batch) {
+        const int count = min(batch, rounds - done), on = min(count, units - done);
+        int part[kMost], slot[kMost], rows[kMost];
+        int key[kMost];
+        attn::KeyRange range[kMost];
+        attn::Scores scores[kMost];
+        std::uint32_t v[kMost][4][D / 16];
         define(v);
-        const bool has_newest = newest >= key && newest < key + attn::kWarpKeys;
-        const int row0 = warp % 2 * attn::kWarpKeys;  // of its page
-        const auto row_at = [&](const std::byte* stage, int row) {
-            return reinterpret_cast<const T*>(stage + (row0 + row) * KeyStage<D>::kPitch);
-        };
 #pragma unroll
-        for (int page = 0; page < 2; ++page) {
-            take([&](const std::byte* stage) {
-                if (!on || warp / 2 != page) return;
+        for (int u = 0; u < kMost; ++u) {
+            part[u] = view.tile.part(at.i);
+            rows[u] = min(attn::kTileRows, a.group - at.row_tile * attn::kTileRows);
+            slot[u] = at.row_tile * attn::kTileRows * a.kv_heads + at.head;
+            const bool sinks = part[u] < view.tile.ahead;
+            const int from =
+                part[u] * attn::kStepKeys + attn::kWarpKeys * warp;  // the warp's first
+            key[u] = from + attn::key_of_row(g);
+            range[u] = sinks ? attn::KeyRange{0, view.tile.sinks_end} : view.tile.range;
+            if (u >= count) continue;
+            const int head_at = at.head * a.row_tiles + at.row_tile;
+            if (u < on && !asked.holds(head_at)) {
+                if (asked.index >= 0) team.sync();  // the last rows were read
+                asked.index = head_at;
+                const int left = units - done - u, here = min(left, view.parts - at.i);
+                asked.second =
+                    most_rows <= attn::kTileRows / 2 && left > here && left - here < view.parts;
+                link.template receive_view<T, D>(a, view, at.head, at.row_tile,
+                                                 at.i < view.tile.ahead, at.i + here == view.parts,
+                                                 asked.second, team);
+            }
+            const int newest = u < on ? view.newest(sinks) - from : -1;  // row of the warp's keys
+            const int row0 = warp % 2 * attn::kWarpKeys;                 // of its page
+            const auto row_at = [&](const std::byte* stage, int row) {
+                return reinterpret_cast<const T*>(stage + (row0 + row) * KeyStage<D>::kPitch);
+            };
+            std::uint32_t q[D / 8], k[2][D / 8];
+            define(k);
 #pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    const int row = attn::key_of_row(g) + 2 * h;
-                    const T* from = has_newest && key + row == newest ? link.template key<T, D>()
-                                                                      : row_at(stage, row);
-                    attn::load_row<T, D, attn::FromShared>(k[h], from, c, true);
-                }
-            });
+            for (int page = 0; page < 2; ++page) {
+                take([&](const std::byte* stage) {
+                    if (u >= on || warp / 2 != page) return;
+#pragma unroll
+                    for (int h = 0; h < 2; ++h) {
+                        const int row = attn::key_of_row(g) + 2 * h;
+                        const T* from_row =
+                            row == newest ? link.template key<T, D>() : row_at(stage, row);
+                        attn::load_row<T, D, attn::FromShared>(k[h], from_row, c, true);
+                    }
+                });
+            }
+            const int q_row = asked.q(head_at, rows[u], sinks && a.q_sinks);
+            attn::load_row<T, D, attn::FromShared>(
+                q, link.template row<T, D>(q_row + min(g, rows[u] - 1)), c, g < rows[u]);
+            scores[u] = attn::score<T, D>(k, q);
+#pragma unroll
+            for (int page = 0; page < 2; ++page) {
+                take([&](const std::byte* stage) {
+                    if (u >= on || warp / 2 != page) return;
+#pragma unroll
+                    for (int h = 0; h < 4; ++h) {
+                        const int row = 4 * c + h;
+                        const T* from_row =
+                            row == newest ? link.template value<T, D>() : row_at(stage, row);
+                        attn::load_value<T, D, attn::FromShared>(v[u][h], from_row, g, true);
+                    }
+                });
+            }
+            if (u < on) at.next(a, view.parts);
         }
-        attn::load_row<T, D, attn::FromShared>(
-            q, link.template q<T, D>(min(g, rows - 1) + (sinks && a.q_sinks ? attn::kTileRows : 0)),
-            c, g < rows);
-        const attn::Scores scores = attn::score<T, D>(k, q);
+        if (on <= 0) continue;
+        WeighedParts<T, kMost> softmax;
+        softmax.weigh(scores, key, range, most_rows - 2 * c, a.scale);
 #pragma unroll
-        for (int page = 0; page < 2; ++page) {
-            take([&](const std::byte* stage) {
-                if (!on || warp / 2 != page) return;
+        for (int u = 0; u < kMost; ++u) {
+            if (u >= on) continue;
+            attn::WarpSums<D> sums;
+            sums.clear();
 #pragma unroll
-                for (int h = 0; h < 4; ++h) {
-                    const int row = 4 * c + h;
-                    const T* from = has_newest && key + row == newest ? link.template value<T, D>()
-                                                                      : row_at(stage, row);
-                    attn::load_value<T, D, attn::FromShared>(v[h], from, g, true);
-                }
-            });
+            for (int e = 0; e < 2; ++e) {
+                sums.top[e] = softmax.top[u][e];
+                sums.weight[e] = softmax.weight[u][e];
+                sums.factor[e] = 1;  // of sums that are zero
+            }
+            sums.template add<T>(softmax.weights[u], v[u]);
+            sums.put(shared.decode, warp, g, c, rows[u], u * most_rows);
         }
-        if (!on) continue;
-        attn::WarpSums<D> sums;
-        sums.clear();
-        const attn::Weights weights =
-            sums.template weigh<T>(scores, key + attn::key_of_row(g), sees, a.scale);
-        sums.template add<T>(weights, v);
-        sums.put(shared.decode, warp, g, c, rows);
         team.sync();
-        attn::merge_warps<T>(a, at.head, part, rows, shared.decode, team, link);
-        team.sync();  // the next unit overwrites the shared sums
-        const int head = at.head, row_tile = at.row_tile;
-        at.next(a, view.parts);
-        enter = head != at.head || row_tile != at.row_tile;
+        // Rows of all units side by side: row r of unit u is row u * most_rows + r of the sums.
+        for (int i = 2 * team.thread(); i < on * most_rows * D; i += 2 * attn::kDecodeThreads) {
+            const int row = i / D, d = i % D, u = row / most_rows, r = row - u * most_rows;
+            int of_part = part[0], of_slot = slot[0], of_rows = rows[0];
+#pragma unroll
+            for (int j = 1; j < kMost; ++j) {
+                if (u == j) of_part = part[j], of_slot = slot[j], of_rows = rows[j];
+            }
+            if (r >= of_rows) continue;
+            const attn::MergedRow merged = attn::merge_row(shared.decode, row, d);
+            if (view.parts == 1) {
+                const int tile_row = of_slot / a.kv_heads, head = of_slot - tile_row * a.kv_heads;
+                link.template store<T>(a, view.at(a, head * a.group + tile_row + r, D) + d,
+                                       merged.sums, merged.top.y);
+            } else {
+                link.template store_part<D>(a, of_slot + r * a.kv_heads, view.tile.place(of_part),
+                                            d, merged.sums, merged.top);
+            }
+        }
+        team.sync();  // the next units overwrite the shared sums
     }
-    if (view.parts <= 1) return;
-    // All units of the grid are computed before any team combines, so no team waits for a unit
-    // that waits for it.
-    for (int i = static_cast<int>(blockIdx.x) + index * static_cast<int>(gridDim.x);
-         i < a.kv_heads * a.row_tiles; i += teams) {
-        const int head = i / a.row_tiles;
-        attn::combine<T>(a, view.rows_of(a, head, i % a.row_tiles), head, D, shared.decode.sums,
-                         team, link,
-                         [&](std::int64_t slot) { return link.template parts<D, 8>(slot); });
+    if (view.parts == 1) return;
+        // All units of the grid are computed before any team combines, so no team waits for a unit
+        // that waits for it.
+#pragma unroll 1
+    for (int i = first; i < 2 * a.heads; i += teams) {
+        combine_half<T, D>(a, view, i / 2, i % 2, shared.decode.sums, team, link);
     }
 }
 

@@ -121,55 +121,66 @@ struct WarpSums {
                    __byte_perm(v[2][w], v[3][w], 0x7632), weights.b0, weights.b1);
         }
     }
-    // For merge_warps().
-    __device__ __forceinline__ void put(DecodeShared<D>& shared, int warp, int g, int c,
-                                        int rows) const {
+    // For merge_warps(), to rows `first` and up.
+    __device__ __forceinline__ void put(DecodeShared<D>& shared, int warp, int g, int c, int rows,
+                                        int first = 0) const {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
             const int row = 2 * c + e;
             if (row >= rows) continue;
-            float* to = shared.sums + (warp * kTileRows + row) * DecodeShared<D>::kStride;
+            float* to = shared.sums + (warp * kTileRows + first + row) * DecodeShared<D>::kStride;
 #pragma unroll
             for (int w = 0; w < D / 16; ++w) {
                 *reinterpret_cast<float2*>(to + value_column<D>(w, g)) = {out[w][e], out[w][2 + e]};
             }
-            if (g == 0) shared.tops[warp][row] = {top[e], weight[e]};
+            if (g == 0) shared.tops[warp][first + row] = {top[e], weight[e]};
         }
     }
 };
 
-// Adds up the warps' sums, each of its own keys, and writes them to out where there is one part,
-// else to the partial results. The rows are read from shared.tile again where they are needed: with
-// the part's slot in a register, heads of 96 spill.
+// Columns d and d + 1 of a row: the warps' sums, each of its own keys, added up; and the greatest
+// score and the sum of weights.
+struct MergedRow {
+    float2 sums, top;
+};
+template <int D>
+__device__ __forceinline__ MergedRow merge_row(const DecodeShared<D>& shared, int row, int d) {
+    constexpr int kStride = DecodeShared<D>::kStride;
+    float most = -INFINITY;
+#pragma unroll
+    for (int w = 0; w < kDecodeWarps; ++w) most = fmaxf(most, shared.tops[w][row].x);
+    const float base = base_of(most);
+    float2 value{0, 0};
+    float total = 0;
+#pragma unroll
+    for (int w = 0; w < kDecodeWarps; ++w) {
+        const float factor = exp2_fast(shared.tops[w][row].x - base);
+        total = fmaf(factor, shared.tops[w][row].y, total);
+        const float2 sum =
+            *reinterpret_cast<const float2*>(shared.sums + (w * kTileRows + row) * kStride + d);
+        value.x = fmaf(factor, sum.x, value.x);
+        value.y = fmaf(factor, sum.y, value.y);
+    }
+    return {value, {most, total}};
+}
+
+// Adds up the warps' sums and writes them to out where there is one part, else to the partial
+// results. The rows are read from shared.tile again where they are needed: with the part's slot in
+// a register, heads of 96 spill.
 template <typename T, int D, typename Team, typename Link>
 __device__ __forceinline__ void merge_warps(const Args& a, int kv_head, int part, int rows,
                                             DecodeShared<D>& shared, Team team, const Link& link) {
-    constexpr int kStride = DecodeShared<D>::kStride;
     const Tile& tile = shared.tile;
     const int parts = tile.parts();
     for (int index = 2 * team.thread(); index < rows * D; index += 2 * kDecodeThreads) {
         const int row = index / D, d = index % D;
-        float most = -INFINITY;
-#pragma unroll
-        for (int w = 0; w < kDecodeWarps; ++w) most = fmaxf(most, shared.tops[w][row].x);
-        const float base = base_of(most);
-        float2 value{0, 0};
-        float total = 0;
-#pragma unroll
-        for (int w = 0; w < kDecodeWarps; ++w) {
-            const float factor = exp2_fast(shared.tops[w][row].x - base);
-            total = fmaf(factor, shared.tops[w][row].y, total);
-            const float2 sum =
-                *reinterpret_cast<const float2*>(shared.sums + (w * kTileRows + row) * kStride + d);
-            value.x = fmaf(factor, sum.x, value.x);
-            value.y = fmaf(factor, sum.y, value.y);
-        }
+        const MergedRow merged = merge_row(shared, row, d);
         if (parts == 1) {
-            link.template store<T>(a, tile.at(a, row, kv_head, D) + d, value, total);
+            link.template store<T>(a, tile.at(a, row, kv_head, D) + d, merged.sums, merged.top.y);
             continue;
         }
         const std::int64_t slot = tile.slot + static_cast<std::int64_t>(row) * a.kv_heads;
-        link.template store_part<D>(a, slot, tile.place(part), d, value, {most, total});
+        link.template store_part<D>(a, slot, tile.place(part), d, merged.sums, merged.top);
     }
 }
 
