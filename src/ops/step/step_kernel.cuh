@@ -93,8 +93,8 @@ __device__ __forceinline__ Source source_of(const Phase& phase) {
 
 // Where the loading warps are.
 struct Fetching {
-    Place place, oldest;
-    int under_way;
+    int stage, oldest_stage, under_way;
+    unsigned parity, oldest_parity;
 };
 
 // The loading warps: they load all weights of this block's tiles as fast as the ring empties, and
@@ -160,9 +160,13 @@ __device__ void fetch_all(const Args& a, unsigned ring, const Barriers& barriers
             }
             if constexpr (R::kFetching < kKeyFetching) {
                 Fetching& state = common_state[odd ? 1 : 0];
-                if (lane == 0) state = {place, oldest, under_way};
+                if (lane == 0) {
+                    state = {place.stage, oldest.stage, under_way, place.parity, oldest.parity};
+                }
                 team.sync();
-                place = state.place, oldest = state.oldest, under_way = state.under_way;
+                place = {state.stage, state.parity};
+                oldest = {state.oldest_stage, state.oldest_parity};
+                under_way = state.under_way;
                 odd = !odd;
             }
             keys.all(
