@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <thread>
+#include <vector>
 
 namespace mr::observe {
 namespace {
@@ -92,6 +93,27 @@ TEST(Recorder, CopiesOfStampsAreCountedApart) {
     ASSERT_EQ(recorder.steps().size(), 1u);
     EXPECT_EQ(recorder.steps()[0].to_host, 48u);
     EXPECT_EQ(recorder.steps()[0].stamps, 32u);
+}
+
+TEST(Recorder, StepsThatAreTakenAreNotKept) {
+    Ledger ledger;
+    std::vector<Step> taken;
+    Recorder recorder([&](const Step& step) { taken.push_back(step); });
+    recorder.attach(&ledger);
+    for (int i = 0; i < 3; ++i) {
+        const Span span(&recorder, "decode");
+        recorder.begin_step("decode", i);
+        work(ledger, OpKind::linear, 0);
+        recorder.add_stages({{OpKind::norm, "norm", 0, {}, 0}}, recorder.now());
+    }
+    recorder.attach(nullptr);
+    ASSERT_EQ(taken.size(), 3u);
+    for (int i = 0; i < 3; ++i) {
+        EXPECT_EQ(taken[static_cast<std::size_t>(i)].tokens, i);
+        EXPECT_EQ(taken[static_cast<std::size_t>(i)].stages.size(), 2u);
+    }
+    EXPECT_TRUE(recorder.steps().empty());
+    EXPECT_TRUE(recorder.spans().empty());
 }
 
 TEST(Recorder, SpansAndRecordingEndWithTheirScope) {
