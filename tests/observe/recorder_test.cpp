@@ -17,7 +17,7 @@ void work(Ledger& ledger, OpKind kind, int milliseconds) {
 TEST(Recorder, TakesStagesFromTheLedgerStepByStep) {
     Ledger ledger;
     Recorder recorder;
-    work(ledger, OpKind::norm, 0);  // nobody listens yet
+    work(ledger, OpKind::norm, 0);  // not attached yet
     recorder.attach(&ledger);
     work(ledger, OpKind::norm, 0);  // no step has begun
     recorder.begin_step("prefill", 3);
@@ -30,7 +30,7 @@ TEST(Recorder, TakesStagesFromTheLedgerStepByStep) {
     work(ledger, OpKind::linear, 0);
     ledger.add_device_to_host(4);
     recorder.attach(nullptr);
-    work(ledger, OpKind::norm, 0);  // nobody listens any more
+    work(ledger, OpKind::norm, 0);  // not attached any more
 
     ASSERT_EQ(recorder.steps().size(), 2u);
     const Step& prefill = recorder.steps()[0];
@@ -130,7 +130,7 @@ TEST(Recorder, SpansAndRecordingEndWithTheirScope) {
     EXPECT_EQ(recorder.spans()[0].name, "decode");
     EXPECT_GE(recorder.spans()[0].seconds, 0.001);
     EXPECT_EQ(recorder.steps()[0].stages.size(), 1u);
-    { const Span span(nullptr, "nobody records it"); }
+    { const Span span(nullptr, "not recorded"); }
     { const Recording recording(nullptr, ledger); }
     work(ledger, OpKind::sample, 0);
     EXPECT_EQ(recorder.steps().size(), 1u);
