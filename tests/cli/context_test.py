@@ -55,7 +55,7 @@ class Context(driver.CliTest):
         self.assertLess(self.peak(*run, "-n", 8000), self.peak(*run, "-n", 2000) + (4 << 20))
 
     def test_the_memory_plan_is_that_of_the_window(self):
-        ask = ["info", "random:llama-3-8b:q8_0", "--context", "streaming", "--window", 252]
+        ask = ["info", "random:stories-42m:q8_0", "--context", "streaming", "--window", 252]
         plan = self.ok_json(*ask)["memory_plan"]
         self.assertEqual((plan["sinks"], plan["window"]), (4, 252))
         self.assertEqual(plan["pool"], (17 + 1) * 32)
