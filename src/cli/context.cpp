@@ -1,5 +1,6 @@
 #include "cli/context.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "core/error.h"
@@ -51,10 +52,23 @@ model::Stream stream_for(const ContextOptions& options, const model::ModelSpec& 
     return {options.sinks, static_cast<std::int32_t>(window)};
 }
 
+void make_stream(const ContextOptions& options, const model::ModelSpec& spec,
+                 model::EngineOptions& engine) {
+    if (!options.streams()) return;
+    engine.stream = stream_for(options, spec);
+    // A pass has no more tokens than the text.
+    if (engine.context > 0) {
+        engine.max_batch =
+            static_cast<int>(std::min<std::int64_t>(engine.max_batch, engine.context));
+    }
+    engine.context = 0;
+}
+
 void make_stream(const ContextOptions& options, const model::ModelSpec& spec, int tokens,
                  model::EngineOptions& engine, decode::GenerateOptions& generate) {
     if (!options.streams()) return;
-    engine.stream = generate.stream = stream_for(options, spec);
+    generate.stream = stream_for(options, spec);
+    make_stream(options, spec, engine);
     generate.max_tokens = tokens < 0 ? std::numeric_limits<int>::max() - 1 : tokens;
 }
 

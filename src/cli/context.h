@@ -32,7 +32,10 @@ void add_context_options(const Command& command, ContextOptions& options,
 void require_streaming(const Command& command, const ContextOptions& options);
 // Sinks and window for a model, whatever the mode. Throws Error (usage) where they cannot be.
 model::Stream stream_for(const ContextOptions& options, const model::ModelSpec& spec);
-// Where the context streams: makes engine and generation stream. `tokens`: that were asked for;
+// Where the context streams: an engine for that, whose plan follows the window and not --ctx.
+void make_stream(const ContextOptions& options, const model::ModelSpec& spec,
+                 model::EngineOptions& engine);
+// ... and a generation with it. `tokens`: that were asked for;
 // below 0: without end.
 void make_stream(const ContextOptions& options, const model::ModelSpec& spec, int tokens,
                  model::EngineOptions& engine, decode::GenerateOptions& generate);

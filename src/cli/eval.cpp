@@ -179,8 +179,11 @@ int eval(const Options& options) {
         const std::unique_ptr<model::Engine> engine =
             model::make_engine(loaded.model, planned.engine, loaded.weights);
         ProgressLine line;
+        // That of a stream is planned with the window alone.
+        const bool own = planned.engine.stream && planned.engine.context == 0;
         const decode::EvalMode& mode = all.modes.emplace_back(decode::EvalMode{
-            planned.eval.mode, planned.eval.stream, engine->options().context, planned.eval.sample,
+            planned.eval.mode, planned.eval.stream,
+            own ? loaded.model->spec.context : engine->options().context, planned.eval.sample,
             decode::evaluate(*engine, text, planned.eval, line.callback())});
         line.remove();
         const decode::EvalResult& result = mode.result;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/context.h"
 #include "cli/engine.h"
 #include "cli/generation.h"
 #include "cli/json.h"
@@ -30,6 +31,7 @@ namespace {
 
 struct Options {
     SharedOptions shared;
+    ContextOptions context;
     int batch = 1;
 };
 
@@ -164,11 +166,16 @@ Json plan_json(const MemoryPlan& plan, const model::EngineOptions& engine) {
     for (const MemoryPlan::Item& item : plan.items()) {
         items.push_back({{"name", item.name}, {"bytes", item.bytes}, {"mapped", item.mapped}});
     }
-    return {{"ctx", engine.context},
-            {"batch", engine.max_sequences},
-            {"pool", engine.pool},
-            {"items", items},
-            {"total_bytes", plan.total()}};
+    Json json = {{"ctx", engine.context},
+                 {"batch", engine.max_sequences},
+                 {"pool", engine.pool},
+                 {"items", items},
+                 {"total_bytes", plan.total()}};
+    if (engine.stream) {
+        json["sinks"] = engine.stream.sinks;
+        json["window"] = engine.stream.window;
+    }
+    return json;
 }
 
 // Positions of context for every weight type and KV type that fit into what is free on the GPU,
@@ -305,8 +312,12 @@ std::string model_text(const model::Model& model, double read_bandwidth) {
 }
 
 std::string plan_text(const MemoryPlan& plan, const model::EngineOptions& engine) {
-    std::string text = fmt::format("memory      for --ctx {} --batch {} --pool {}\n",
-                                   engine.context, engine.max_sequences, engine.pool);
+    const std::string context = engine.stream
+                                    ? fmt::format("--context streaming --sinks {} --window {}",
+                                                  engine.stream.sinks, engine.stream.window)
+                                    : fmt::format("--ctx {}", engine.context);
+    std::string text = fmt::format("memory      for {} --batch {} --pool {}\n", context,
+                                   engine.max_sequences, engine.pool);
     for (const MemoryPlan::Item& item : plan.items()) {
         text += fmt::format("            {:>11}  {}\n", format_bytes(item.bytes), item.name);
     }
@@ -323,8 +334,9 @@ bool has_model(const SharedOptions& options) {
     }
 }
 
-int info(const Options& options) {
+int info(const Command& command, const Options& options) {
     const InterruptGuard guard;
+    require_streaming(command, options.context);
     use_cuda(options.shared);
     std::optional<LoadedModel> loaded;
     if (has_model(options.shared)) loaded = look(options.shared);
@@ -335,6 +347,8 @@ int info(const Options& options) {
         const model::Model& model = *loaded->model;
         model::EngineOptions wanted = engine_options(options.shared);
         wanted.max_sequences = options.batch;
+        make_stream(options.context, model.spec, wanted);
+        model::require_stream(model.spec, wanted);
         wanted =
             model::with_defaults(model, wanted, gpu ? gpu->free_bytes : cpu_info().memory_bytes);
         const MemoryPlan plan = model::plan_engine(model, wanted);
@@ -364,11 +378,17 @@ void add_info(const Command& app, Action& action) {
     command.add_option("--batch", options->batch, "Sequences at a time, for the memory plan")
         .range(1, 65536)
         .shows_default();
+    add_context_options(command, options->context, {"full", "streaming"},
+                        "texts that are longer than the context, for the memory plan: full stops "
+                        "at its end");
     add_json_option(command, options->shared);
     command.footer(
         "Examples:\n  millrace info\n  millrace info model.gguf --ctx 8192 --batch 4\n"
-        "  millrace info random:llama-3-8b --batch 256 --ctx 4096 --pool 400000");
-    command.callback([options, &action] { action = [options] { return info(*options); }; });
+        "  millrace info random:llama-3-8b --batch 256 --ctx 4096 --pool 400000\n"
+        "  millrace info random:llama-3-8b --context streaming --window 2044");
+    command.callback([options, command, &action] {
+        action = [options, command] { return info(command, *options); };
+    });
 }
 
 }  // namespace mr::cli

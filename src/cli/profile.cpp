@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/context.h"
 #include "cli/engine.h"
 #include "cli/json.h"
 #include "cli/options.h"
@@ -30,10 +31,12 @@ struct Options {
     std::string prompt;
     bool prompt_given = false;
     decode::GenerateOptions generate;
+    ContextOptions context;
     std::string trace, html;
+    bool every_step() const { return !trace.empty() || !html.empty(); }  // not their sums alone
 };
 
-int profile(Options options) {
+int profile(const Command& command, Options options) {
     const InterruptGuard guard;
     const std::string prompt = prompt_text(options.prompt, options.prompt_given);
     // What cannot be written is better known before the run than after it.
@@ -42,18 +45,30 @@ int profile(Options options) {
             const OutputFile probe(path);
         }
     }
-    observe::Recorder recorder;
+    std::vector<observe::RooflineSums> sums;
+    for (const char* phase : {"decode", "prefill"}) sums.emplace_back(phase);
+    const auto add = [&](const observe::Step& step) {
+        for (observe::RooflineSums& phase : sums) phase.add(step);
+    };
+    observe::Recorder recorder(options.every_step() ? observe::Recorder::TakeStep() : add);
     const double load_begin = recorder.now();
     std::vector<std::int32_t> ids;
     const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
         ids = decode::encode_prompt(model, prompt);
-        return options_for(options.shared, model, ids.size(), options.generate);
+        const int tokens = options.generate.max_tokens;
+        model::EngineOptions wanted =
+            options_for(options.shared, model, ids.size(), options.generate);
+        require_streaming(command, options.context);
+        make_stream(options.context, model.spec, tokens, wanted, options.generate);
+        return wanted;
     });
     recorder.add_span("load", load_begin, loaded.seconds);
     const std::unique_ptr<model::Engine> opened = make_engine(loaded);
     model::Engine& engine = *opened;
 
     options.generate.recorder = &recorder;
+    const bool words = options.shared.json || !options.html.empty();
+    options.generate.keep = words ? decode::Keep::words : decode::Keep::nothing;
     options.generate.cancelled = [] { return InterruptGuard::pending(); };
     decode::Session session(engine);
     if (!options.shared.json) out(prompt);
@@ -70,14 +85,16 @@ int profile(Options options) {
     const observe::RunReport report = report_of(made, loaded.seconds, ceilings.read);
     const observe::RunNames names{engine.model().source, observe::device_name(gpu)};
     std::vector<observe::Roofline> phases;
-    for (const char* phase : {"decode", "prefill"}) {
-        phases.push_back(observe::make_roofline(recorder.steps(), phase, ceilings));
+    for (const observe::Step& step : recorder.steps()) add(step);
+    for (const observe::RooflineSums& sum : sums) {
+        phases.push_back(sum.under(ceilings));
         if (phases.back().steps == 0) phases.pop_back();
     }
     if (!options.trace.empty()) {
         observe::write_trace(options.trace, names, recorder.spans(), recorder.steps(), ceilings);
     }
-    const std::string summary = observe::summary_line(report, observe::place_of(gpu));
+    std::string summary = observe::summary_line(report, observe::place_of(gpu));
+    if (made.evicted > 0) summary += fmt::format("; {} tokens left the window", made.evicted);
     if (!options.html.empty()) {
         observe::write_html(options.html,
                             {names, summary, prompt, made.text, recorder.spans(), recorder.steps(),
@@ -91,6 +108,7 @@ int profile(Options options) {
                      {"text", made.text},
                      {"ids", made.ids},
                      {"stop_reason", decode::stop_reason_name(made.reason)},
+                     {"evicted", made.evicted},
                      {"seed", options.generate.sampling.seed},
                      {"threads", engine.options().threads}};
         json.update(observe::report_json(report));
@@ -137,6 +155,7 @@ void add_profile(const Command& app, Action& action) {
                     "Write a page with the timeline and the roofline to this file")
         .shown_as("FILE");
     add_sampling_options(command, options->generate);
+    add_context_options(command, options->context, {"full", "streaming"});
     add_engine_options(command, options->shared);
     add_disable_option(command, options->shared);
     add_json_option(command, options->shared);
@@ -144,11 +163,12 @@ void add_profile(const Command& app, Action& action) {
         "Examples:\n"
         "  millrace profile -p \"Once upon a time\" --trace out.json\n"
         "  millrace profile model.gguf -p \"Hello\" -n 64 --html out.html\n"
+        "  millrace profile model.gguf -p \"Hello\" -n 500 --context streaming --window 124\n"
         "How to read the table: docs/observe.md.");
     command.callback([=, &action] {
         options->prompt_given = prompt.given();
         if (!command.given("--seed")) options->generate.sampling.seed = fresh_seed();
-        action = [options] { return profile(*options); };
+        action = [options, command] { return profile(command, *options); };
     });
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -136,6 +137,15 @@ class InOrder {
 // Texts that are made at a time, at most.
 constexpr int kMostTexts = 256;
 
+// Texts that are made or wait for an earlier one to end, at most: each is printed behind the one
+// before it. Of texts that stream they hold 16 Mi tokens at most together; those without an end are
+// made one after another.
+int most_open(const decode::GenerateOptions& generate) {
+    constexpr int kMost = 2 * kMostTexts, kMostHeld = 1 << 24;
+    if (!generate.stream) return kMost;
+    return std::clamp(kMostHeld / std::max(generate.max_tokens, 1), 1, kMost);
+}
+
 int run(const Command& command, RunOptions options) {
     const InterruptGuard guard;
     const std::string prompt = options.prompt_file.empty()
@@ -150,17 +160,29 @@ int run(const Command& command, RunOptions options) {
             options_for(options.shared, model, ids.size(), options.generate);
         require_streaming(command, options.context);
         make_stream(options.context, model.spec, tokens, wanted, options.generate);
-        wanted.max_sequences = std::min(options.count, kMostTexts);
+        wanted.max_sequences = std::min({options.count, kMostTexts, most_open(options.generate)});
+        // A prompt that all texts begin with is kept once, as long as the model's context.
+        if (wanted.stream && wanted.max_sequences > 1) {
+            wanted.shared = std::min<std::int64_t>(std::ssize(ids), model.spec.context);
+        }
         return wanted;
     });
     const std::unique_ptr<model::Engine> engine = make_engine(loaded);
     std::optional<observe::Recorder> recorder;
-    if (options.roofline) recorder.emplace();
+    std::vector<observe::RooflineSums> sums;
+    if (options.roofline) {
+        for (const char* phase : {"prefill", "decode"}) sums.emplace_back(phase);
+        recorder.emplace([&](const observe::Step& step) {
+            for (observe::RooflineSums& phase : sums) phase.add(step);
+        });
+    }
     decode::Scheduler scheduler(*engine, recorder ? &*recorder : nullptr);
 
     options.generate.cancelled = [] { return InterruptGuard::pending(); };
     const std::uint64_t first_seed = options.generate.sampling.seed;
     const bool stream = !options.shared.json;
+    options.generate.keep = stream ? decode::Keep::nothing : decode::Keep::words;
+    const auto most = static_cast<std::size_t>(most_open(options.generate));
     InOrder texts(options.no_echo ? "" : prompt, options.count > 1);
     std::deque<decode::Scheduler::Id> open;
     int added = 0;
@@ -170,15 +192,12 @@ int run(const Command& command, RunOptions options) {
     };
     const auto rooflines = [&] {
         std::vector<observe::Roofline> made;
-        for (const char* phase : {"prefill", "decode"}) {
-            if (!options.roofline) break;
-            made.push_back(observe::make_roofline(recorder->steps(), phase, ceilings));
-        }
+        for (const observe::RooflineSums& phase : sums) made.push_back(phase.under(ceilings));
         return made;
     };
     // Requests are added as others end: a million texts are not a million requests that wait.
     const auto fill = [&] {
-        for (; added < options.count && open.size() < 2 * std::size_t{kMostTexts}; ++added) {
+        for (; added < options.count && open.size() < most; ++added) {
             options.generate.sampling.seed = first_seed + static_cast<std::uint64_t>(added);
             open.push_back(scheduler.add(ids, options.generate,
                                          [&texts, stream, i = added](std::string_view text) {
@@ -190,7 +209,8 @@ int run(const Command& command, RunOptions options) {
     decode::StopReason reason = decode::StopReason::length;
     int ended = 0;
     std::int64_t evicted = 0;
-    for (bool busy = true; busy || !open.empty();) {
+    const auto more = [&] { return added < options.count && !InterruptGuard::pending(); };
+    for (bool busy = true; busy || !open.empty() || more();) {
         if (!InterruptGuard::pending()) fill();
         busy = scheduler.step();
         while (!open.empty()) {  // in their order

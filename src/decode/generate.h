@@ -16,10 +16,16 @@
 
 namespace mr::decode {
 
+// What is kept of an answer, beside its counts. An answer without an end grows by as much: where
+// nothing is kept, what OnText is given is all there is of it.
+enum class Keep { nothing, words, all };  // words: ids and text; all: with their probabilities
+
 struct GenerateOptions {
     int max_tokens = 256;
     ops::SampleParams sampling;
-    int repeat_window = 64;         // how many of the last tokens the repetition penalty looks at
+    // How many of the last tokens the repetition penalty looks at; of a stream
+    // model::most_recent() at most.
+    int repeat_window = 64;
     std::vector<std::string> stop;  // generation ends before any of these; they are not printed
     bool ignore_end = false;        // go on past the end-of-text token
     // Of every token its log-probability, and so many of the most probable ones (0: none of them);
@@ -27,6 +33,7 @@ struct GenerateOptions {
     // of its newest pass only. Its text has the bits that it has otherwise.
     int logprobs = -1;
     model::Stream stream{};  // where the text may be longer than the context
+    Keep keep = Keep::all;
     // Asked before every pass and between parts of a long prompt; true ends the generation.
     std::function<bool()> cancelled;
     observe::Recorder* recorder = nullptr;  // where steps and their stages are written down
@@ -60,10 +67,12 @@ struct Phase {
 };
 
 struct Generated {
+    // What GenerateOptions::keep asks for.
     std::vector<std::int32_t> ids;        // without the prompt; with the end token where one came
     std::vector<float> confidence;        // of each: its probability by the unfiltered softmax
     std::vector<DrawnLogprobs> logprobs;  // of each, where they were asked for
     std::string text;
+    std::int64_t drawn = 0;  // tokens, kept or not
     StopReason reason = StopReason::length;
     std::int64_t prompt_tokens = 0;
     std::int64_t evicted = 0;  // tokens that the last one did not see any more (stream)

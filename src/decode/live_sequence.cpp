@@ -17,6 +17,7 @@ Generated LiveSequence::generate(std::span<const std::int32_t> prompt, GenerateO
     // The last token is fed in any case: its logits are what is wanted.
     go_back(std::min(known, prompt.empty() ? 0 : prompt.size() - 1));
     options.stream = stream_;
+    MR_CHECK(options.keep != Keep::nothing, "the next turn is compared with what was drawn");
     try {
         Scheduler scheduler(engine_, options.recorder);
         const Scheduler::Id id =

@@ -80,6 +80,11 @@ struct Scheduler::Request {
     std::int64_t plain = 0;  // Engine::plain_positions(): those that other texts may share
     bool prefilled() const { return done == static_cast<std::int64_t>(prompt.size()); }
     bool wants_logits() const { return options.logprobs >= 0; }
+    bool keeps_words() const { return options.keep != Keep::nothing; }
+    // Of an answer that is not kept, the tokens that other texts may share.
+    bool keeps_id() const {
+        return keeps_words() || static_cast<std::int64_t>(prompt.size()) + known <= plain;
+    }
 };
 
 Scheduler::Scheduler(model::Engine& engine, observe::Recorder* recorder, int most)
@@ -273,6 +278,10 @@ bool Scheduler::admit(Request& request) {
     model::DrawParams params;
     params.sampling = request.options.sampling;
     params.window = std::max(request.options.repeat_window, 0);
+    // A penalty on the whole text is one on what is seen of it: the list of a stream has an end.
+    if (request.options.stream) {
+        params.window = std::min(params.window, model::most_recent(request.options.stream));
+    }
     const auto recent = std::min(request.prompt.size(), static_cast<std::size_t>(params.window));
     params.recent.assign(request.prompt.end() - static_cast<std::ptrdiff_t>(recent),
                          request.prompt.end());
@@ -447,8 +456,8 @@ void Scheduler::read_one(Request& r) {
         ++r.out.decode.tokens;
     }
     const std::int32_t token = drawn.id;
-    r.out.ids.push_back(token);
-    r.out.confidence.push_back(drawn.confidence);
+    if (r.keeps_id()) r.out.ids.push_back(token);
+    if (r.options.keep == Keep::all) r.out.confidence.push_back(drawn.confidence);
     if (r.wants_logits()) {
         const std::span row(r.logits.f32(0), static_cast<std::size_t>(r.logits.dim(1)));
         r.out.logprobs.push_back(logprobs_of(row, token, r.options.logprobs));
@@ -462,7 +471,7 @@ void Scheduler::read_one(Request& r) {
     if (r.text) {
         const std::string text = r.text->push(token);
         const observe::Span span(recorder_, "print");
-        r.out.text += text;
+        if (r.keeps_words()) r.out.text += text;
         r.refused = !text.empty() && r.on_text && !r.on_text(text);
         if (r.refused) return finish(r, StopReason::cancelled);
         if (r.text->stopped()) return finish(r, StopReason::stop_string);
@@ -477,6 +486,7 @@ void Scheduler::finish(Request& r, StopReason reason) {
     model::KvCache& cache = engine_.cache();
     r.ended = true;
     r.out.reason = reason;
+    r.out.drawn = r.known;
     if (const model::Stream& s = r.options.stream) {
         const std::int64_t seen = std::int64_t{s.sinks} + s.window;
         r.out.evicted = std::max<std::int64_t>(cache.length(r.seq) - seen, 0);
@@ -518,16 +528,19 @@ void Scheduler::finish(Request& r, StopReason reason) {
     // generated: a conversation goes on here.
     if (!r.leader && !r.live) {
         const bool one_form = engine_.cut() == 1;
+        const auto all = static_cast<std::int64_t>(r.prompt.size()) + (one_form ? r.known : 0);
+        const auto plain = static_cast<std::size_t>(std::min(all, r.plain));
         std::vector<std::int32_t> tokens = r.prompt;
-        if (one_form) tokens.insert(tokens.end(), r.out.ids.begin(), r.out.ids.end());
-        const auto all = static_cast<std::int64_t>(tokens.size());
-        tokens.resize(static_cast<std::size_t>(std::min(all, r.plain)));
+        tokens.resize(std::min(tokens.size(), plain));
+        const auto drawn = static_cast<std::ptrdiff_t>(plain - tokens.size());
+        tokens.insert(tokens.end(), r.out.ids.begin(), r.out.ids.begin() + drawn);
         cache.publish(r.seq, tokens, r.form, one_form && all <= r.plain);
     }
+    if (!r.keeps_words()) r.out.ids = {};
     // Last, since it may throw: the books are in order.
     if (r.text && !r.refused && !r.error) {
         const std::string rest = r.text->finish();
-        r.out.text += rest;
+        if (r.keeps_words()) r.out.text += rest;
         if (!rest.empty() && r.on_text) r.on_text(rest);
     }
 }

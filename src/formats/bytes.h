@@ -1,4 +1,4 @@
-// Reading little-endian fields from bytes that nobody vouches for, and the arithmetic of sizes that
+// Reading little-endian fields from bytes that are not trusted, and the arithmetic of sizes that
 // may not wrap. Every error says which file, which field and at which offset.
 #pragma once
 

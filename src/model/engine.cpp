@@ -37,7 +37,8 @@ std::int64_t fitting_pool(const Model& model, EngineOptions options, std::uint64
     // A model of windows runs in less than its context; the rest of the pool keeps prompts and
     // conversations, which would be computed again.
     const std::int64_t least = least_positions(model.spec, options);
-    const std::int64_t most = std::max(options.context, least) * options.max_sequences;
+    const std::int64_t most =
+        std::max(options.context, least) * options.max_sequences + options.shared;
     const auto fits = [&](std::int64_t tokens) {
         options.pool = tokens;
         return plan_engine(model, options).total() <= available;
@@ -66,32 +67,6 @@ std::int64_t circle_pages(std::int64_t window, std::int64_t rows) {
     return ops::pages_spanned(window - 1 + rows);
 }
 
-void require_stream(const ModelSpec& spec, const EngineOptions& options) {
-    const Stream& stream = options.stream;
-    if (!stream) return;
-    if (spec.learned_positions) {
-        throw Error::input({.field = "--context",
-                            .problem = "the model has a table of " + std::to_string(spec.context) +
-                                       " learned positions and cannot go past it",
-                            .remedy = "use --context full"});
-    }
-    if (stream.sinks > stream.window) {
-        throw Error::usage(
-            {.field = "--sinks",
-             .value = std::to_string(stream.sinks),
-             .problem = "are more than the window of " + std::to_string(stream.window),
-             .remedy = "use fewer sinks or a longer window"});
-    }
-    const std::int64_t least = least_positions(spec, options);
-    if (options.pool > 0 && options.pool < least) {
-        throw Error::usage({.field = "--pool",
-                            .value = std::to_string(options.pool),
-                            .problem = "sinks, window and a piece of a prompt need " +
-                                       std::to_string(least) + " positions",
-                            .remedy = "use at least that, or a shorter window"});
-    }
-}
-
 // A pool of what fits leaves the driver room on a GPU: allocations are rounded up there, and code
 // and captured graphs need memory of their own.
 constexpr std::uint64_t kDriverRoom = std::uint64_t{1} << 30;
@@ -102,8 +77,13 @@ EngineOptions with_defaults(const Model& model, const EngineOptions& wanted,
                             std::uint64_t available) {
     EngineOptions options = wanted;
     if (options.threads <= 0) options.threads = cpu_info().cores;
-    if (options.context <= 0) options.context = model.spec.context;
     options.max_sequences = std::max(options.max_sequences, 1);
+    if (options.context <= 0) {
+        options.context = model.spec.context;
+        if (options.stream) {
+            options.context = std::min(options.context, least_positions(model.spec, options));
+        }
+    }
     if (options.pool > 0 && !options.stream &&
         options.pool < least_positions(model.spec, options)) {
         options.context = std::min(options.context, options.pool);
@@ -145,7 +125,8 @@ void require_engine(const Model& model, const EngineOptions& wanted) {
     if (options.cuda) return require_device(model, options);
     plan_engine(model, options)
         .require(cpu_info().memory_bytes,
-                 "use a smaller --ctx, --pool or --batch, --kv-type f16, or a smaller weight type");
+                 std::string("use a smaller ") + (options.stream ? "--window" : "--ctx") +
+                     ", --pool or --batch, --kv-type f16, or a smaller weight type");
 }
 
 std::unique_ptr<Engine> make_engine(std::shared_ptr<const Model> model, const EngineOptions& wanted,
@@ -173,6 +154,38 @@ std::int64_t least_positions(const ModelSpec& spec, const EngineOptions& options
         circle_pages(window, rows) + KvCache::pages_for(options.stream.sinks);
     const std::int64_t circle = pages * KvCache::kPageTokens;
     return options.stream ? circle : std::min(options.context, circle);
+}
+
+std::int64_t most_held(const ModelSpec& spec, const EngineOptions& options) {
+    if (!options.stream) return options.context;
+    const std::int64_t least = least_positions(spec, options);
+    return std::max(options.context, least + options.shared);
+}
+
+void require_stream(const ModelSpec& spec, const EngineOptions& options) {
+    const Stream& stream = options.stream;
+    if (!stream) return;
+    if (spec.learned_positions) {
+        throw Error::input({.field = "--context",
+                            .problem = "the model has a table of " + std::to_string(spec.context) +
+                                       " learned positions and cannot go past it",
+                            .remedy = "use --context full"});
+    }
+    if (stream.sinks > stream.window) {
+        throw Error::usage(
+            {.field = "--sinks",
+             .value = std::to_string(stream.sinks),
+             .problem = "are more than the window of " + std::to_string(stream.window),
+             .remedy = "use fewer sinks or a longer window"});
+    }
+    const std::int64_t least = least_positions(spec, options);
+    if (options.pool > 0 && options.pool < least) {
+        throw Error::usage({.field = "--pool",
+                            .value = std::to_string(options.pool),
+                            .problem = "sinks, window and a piece of a prompt need " +
+                                       std::to_string(least) + " positions",
+                            .remedy = "use at least that, or a shorter window"});
+    }
 }
 
 Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options)

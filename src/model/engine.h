@@ -2,6 +2,7 @@
 // batches does not know which.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -21,12 +22,18 @@ namespace mr::model {
 struct DeviceWeights;
 
 struct EngineOptions {
-    bool cuda = false;         // compute on the GPU
-    int threads = 0;           // 0: all cores
-    std::int64_t context = 0;  // positions of one sequence at most; 0: the model's own
-    // Positions in the cache; 0: what fits, at most sequences x context, or where every layer has a
-    // window sequences x twice what one of them needs (least_positions()).
+    bool cuda = false;  // compute on the GPU
+    int threads = 0;    // 0: all cores
+    // Positions of one sequence that does not stream, at most. 0: the model's own, or where
+    // sequences may stream no more than one of those needs (least_positions()): its text may be
+    // longer, and the plan follows the window.
+    std::int64_t context = 0;
+    // Positions in the cache; 0: what fits, at most sequences x what one of them may need, and what
+    // they share.
     std::int64_t pool = 0;
+    // Where sequences may stream: positions of a beginning that they have in common. A pool of 0
+    // has room to keep it once, beside the windows.
+    std::int64_t shared = 0;
     int max_sequences = 1;
     int max_batch = 256;  // given tokens in one pass; longer prompts are cut
     int max_logits = 0;   // rows of logits in one pass; 0: max_sequences
@@ -72,7 +79,8 @@ class Engine {
     const Context& context() const { return ctx_; }
     // Throws Error (input) where one of them is no token of the model.
     void require_tokens(std::span<const std::int32_t> ids) const;
-    // Positions that one sequence can have: the context, or less where positions are learned.
+    // Positions that one sequence can have that does not stream: the context, or less where
+    // positions are learned.
     std::int64_t most_positions() const;
     // ... of one that streams: as many as are counted.
     static constexpr std::int64_t kMostPositions = (std::int64_t{1} << 30) - 1;
@@ -174,6 +182,15 @@ class Engine {
 // Positions that a sequence of `context` needs in the cache at least: all, or where every layer has
 // a window those of a circle for the largest pass (options.max_batch).
 std::int64_t least_positions(const ModelSpec& spec, const EngineOptions& options);
+// Positions whose pages a sequence may hold at once.
+std::int64_t most_held(const ModelSpec& spec, const EngineOptions& options);
+// Tokens of a stream that a repetition penalty looks at, at most: as many as are seen, and the
+// usual number where those are fewer.
+inline int most_recent(const Stream& stream) {
+    return std::max(DrawParams{}.window, stream.sinks + stream.window);
+}
+// Throws Error where no sequence of the model can stream as the options say.
+void require_stream(const ModelSpec& spec, const EngineOptions& options);
 
 // What such an engine will hold.
 MemoryPlan plan_engine(const Model& model, const EngineOptions& options);

@@ -43,6 +43,9 @@ void Recorder::end_step() {
         step.to_device = ledger_->host_to_device().bytes - to_device_.bytes;
         step.to_host = ledger_->device_to_host().bytes - to_host_.bytes;
     }
+    if (!take_) return;
+    take_(step);
+    steps_.clear();
 }
 
 void Recorder::add_stages(const std::vector<Stage>& stages, double begin, std::uint64_t stamps) {
@@ -59,7 +62,7 @@ void Recorder::add_stages(const std::vector<Stage>& stages, double begin, std::u
 }
 
 void Recorder::add_span(std::string name, double begin, double seconds) {
-    spans_.push_back({std::move(name), begin, seconds});
+    if (!take_) spans_.push_back({std::move(name), begin, seconds});
 }
 
 Span::Span(Recorder* recorder, const char* name) : recorder_(recorder), name_(name) {

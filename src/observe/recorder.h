@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/ledger.h"
@@ -29,6 +31,10 @@ struct Step {
 class Recorder {
   public:
     Recorder() = default;
+    // Every step that has ended goes to `take`, and neither steps nor spans are kept: for sums over
+    // runs that may have no end.
+    using TakeStep = std::function<void(const Step&)>;
+    explicit Recorder(TakeStep take) : take_(std::move(take)) {}
     Recorder(const Recorder&) = delete;
     Recorder& operator=(const Recorder&) = delete;
 
@@ -57,7 +63,8 @@ class Recorder {
     bool open_ = false;               // the last step is still going on
     CopyRecord to_device_, to_host_;  // the ledger's when the step began
     double device_free_ = 0;          // when the last stage of a device ended
-    std::vector<Step> steps_;
+    TakeStep take_;                   // none: everything is kept
+    std::vector<Step> steps_;         // with the one that is going on
     std::vector<HostSpan> spans_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "observe/units.h"
 
@@ -21,7 +22,7 @@ void judge(StageSum& sum, double phase_seconds, const Ceilings& ceilings) {
     sum.of_ceiling = ratio(floor, sum.seconds);
 }
 
-void add(StageSum& sum, const Stage& stage) {
+void add_stage(StageSum& sum, const Stage& stage) {
     sum.calls += std::max<std::uint64_t>(stage.work.calls, 1);
     sum.seconds += stage.work.seconds;
     sum.bytes += stage.work.bytes();
@@ -72,39 +73,49 @@ const char* roof_name(Roof roof) {
     return "?";
 }
 
-Roofline make_roofline(std::span<const Step> steps, std::string_view phase,
-                       const Ceilings& ceilings) {
-    Roofline out;
-    out.phase = phase;
-    out.ceilings = ceilings;
-    out.all.name = "all stages";
-    double to_device = 0, to_host = 0, stamps = 0;
-    for (const Step& step : steps) {
-        if (step.phase != phase) continue;
-        ++out.steps;
-        out.tokens += step.tokens;
-        to_device += static_cast<double>(step.to_device);
-        to_host += static_cast<double>(step.to_host - step.stamps);
-        stamps += static_cast<double>(step.stamps);
-        for (const Stage& stage : step.stages) {
-            auto row = std::find_if(out.stages.begin(), out.stages.end(),
-                                    [&](const StageSum& sum) { return sum.name == stage.name; });
-            if (row == out.stages.end()) {
-                out.stages.push_back({});
-                row = out.stages.end() - 1;
-                row->name = stage.name;
-            }
-            add(*row, stage);
-            add(out.all, stage);
+RooflineSums::RooflineSums(std::string phase) {
+    sums_.phase = std::move(phase);
+    sums_.all.name = "all stages";
+}
+
+void RooflineSums::add(const Step& step) {
+    if (step.phase != sums_.phase) return;
+    ++sums_.steps;
+    sums_.tokens += step.tokens;
+    to_device_ += static_cast<double>(step.to_device);
+    to_host_ += static_cast<double>(step.to_host - step.stamps);
+    stamps_ += static_cast<double>(step.stamps);
+    for (const Stage& stage : step.stages) {
+        auto row = std::find_if(sums_.stages.begin(), sums_.stages.end(),
+                                [&](const StageSum& sum) { return sum.name == stage.name; });
+        if (row == sums_.stages.end()) {
+            sums_.stages.push_back({});
+            row = sums_.stages.end() - 1;
+            row->name = stage.name;
         }
-        add_gaps(out, step);
+        add_stage(*row, stage);
+        add_stage(sums_.all, stage);
     }
+    add_gaps(sums_, step);
+}
+
+Roofline RooflineSums::under(const Ceilings& ceilings) const {
+    Roofline out = sums_;
+    out.ceilings = ceilings;
     for (StageSum& sum : out.stages) judge(sum, out.seconds, ceilings);
     judge(out.all, out.seconds, ceilings);
-    out.to_device_per_token = ratio(to_device, static_cast<double>(out.tokens));
-    out.to_host_per_token = ratio(to_host, static_cast<double>(out.tokens));
-    out.stamps_per_token = ratio(stamps, static_cast<double>(out.tokens));
+    const auto tokens = static_cast<double>(out.tokens);
+    out.to_device_per_token = ratio(to_device_, tokens);
+    out.to_host_per_token = ratio(to_host_, tokens);
+    out.stamps_per_token = ratio(stamps_, tokens);
     return out;
+}
+
+Roofline make_roofline(std::span<const Step> steps, std::string_view phase,
+                       const Ceilings& ceilings) {
+    RooflineSums sums{std::string(phase)};
+    for (const Step& step : steps) sums.add(step);
+    return sums.under(ceilings);
 }
 
 std::string roofline_table(const Roofline& r) {

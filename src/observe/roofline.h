@@ -56,6 +56,18 @@ struct Roofline {
     Ceilings ceilings;
 };
 
+// The steps of a phase, added up as they end: what is kept does not grow with their number.
+class RooflineSums {
+  public:
+    explicit RooflineSums(std::string phase);
+    void add(const Step& step);  // of another phase: nothing happens
+    Roofline under(const Ceilings& ceilings) const;
+
+  private:
+    Roofline sums_;  // without what follows from ceilings and numbers of tokens
+    double to_device_ = 0, to_host_ = 0, stamps_ = 0;
+};
+
 // Of the steps of that phase.
 Roofline make_roofline(std::span<const Step> steps, std::string_view phase,
                        const Ceilings& ceilings);

@@ -226,7 +226,7 @@ class GrammarCompiler {
         g_.records_.push_back(std::move(record));
     }
 
-    // Cells that are spelled alike are one sequence: whoever walks the grammar walks it once.
+    // Cells that are spelled alike are one sequence: a walk of the grammar visits it once.
     uint32_t cell_form(const std::string& cell, Grammar::Form form) {
         const auto [it, added] = cells_.try_emplace({cell, form}, 0);
         if (added) {

@@ -45,7 +45,7 @@ class BpeTrainer {
     BpeTrained train(const Progress& progress = {});
 
   private:
-    struct Words {  // one per thread, so that nobody waits
+    struct Words {  // one per thread, so that no thread waits
         StringIndex index;
         std::deque<std::string> texts;  // what the index points into
         std::vector<std::uint64_t> counts;

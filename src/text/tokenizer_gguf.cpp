@@ -176,7 +176,7 @@ class Loader {
         for (std::size_t i = 0; i < data_.tokens.size(); ++i) {
             const std::string& text = data_.tokens[i];
             TokenType& type = data_.types[i];
-            // Converters fill holes in the ids with these; they are nobody's text.
+            // Converters fill holes in the ids with these; they stand for no text.
             if (type == TokenType::user_defined && text == fmt::format("[PAD{}]", i)) {
                 type = TokenType::unused;
             }

@@ -382,7 +382,7 @@ class Loader {
         const auto is_special = [&](std::int32_t id) {
             return data_.types[static_cast<std::size_t>(id)] == TokenType::control;
         };
-        if (!config.is_object()) {  // nobody says: go by the names in use
+        if (!config.is_object()) {  // not said: go by the names in use
             const auto guess = [&](std::initializer_list<const char*> names) {
                 for (const char* name : names) {
                     if (const auto id = find(name); id && is_special(*id)) return id;

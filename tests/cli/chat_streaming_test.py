@@ -45,8 +45,8 @@ class Streaming(driver.CliTest):
         said = self.ok(*STREAM, "-n", 12, stdin=lines + b"/clear\n" + lines).err.splitlines()
         self.assertEqual(said.count(LEFT), 2)
         # And never in one that fits.
-        self.assertNotIn("left", self.ok("chat", MODEL, "--context", "streaming", "-n", 12,
-                                         stdin=b"Hello\n").err)
+        self.assertNotIn("left the window", self.ok("chat", MODEL, "--context", "streaming", "-n", 12,
+                                                    stdin=b"Hello\n").err)
 
     def test_as_long_as_nothing_leaves_it_is_the_full_context(self):
         full, _ = self.chat("Hello", "And you?", options=("chat", MODEL))

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """--context streaming: texts that are longer than any context, and what they cost in perplexity."""
+import os
 import signal
 import subprocess
 import time
@@ -30,6 +31,45 @@ class Context(driver.CliTest):
                 self.ok(*run, "--count", 3, "--seed", 5).out.splitlines()]
         for i, text in enumerate(many):
             self.assertEqual(text["ids"], self.ok(*run, "--seed", 5 + i).json()["ids"])
+
+    def test_texts_without_an_end_are_printed_in_their_order(self):
+        run = ["run", MODEL, "-p", "Once", "-n", -1, "--temp", 1.2, "--ignore-eos", "--stop", "e",
+               "--context", "streaming", "--window", 30, "--no-echo", "-q"]
+        alone = [self.ok(*run, "--seed", 5 + i).out for i in range(3)]
+        many = self.ok(*run, "--seed", 5, "--count", 3).out
+        self.assertEqual(many, "".join(text + "<|endoftext|>\n" for text in alone))
+
+    def peak(self, *arguments):
+        """Bytes of memory that the program had at most."""
+        process = subprocess.Popen([driver.BIN, *map(str, arguments)], stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        self.assertEqual(process.returncode, 0)
+        return usage.ru_maxrss * 1024
+
+    def test_memory_does_not_grow_with_the_text(self):
+        run = ["run", MODEL, "-p", "Once", "--ignore-eos", "--context", "streaming", "--window", 30,
+               "--roofline", "--threads", 1]
+        # The stages of 6,000 more steps would be 20 MB.
+        self.assertLess(self.peak(*run, "-n", 8000), self.peak(*run, "-n", 2000) + (4 << 20))
+
+    def test_the_memory_plan_is_that_of_the_window(self):
+        ask = ["info", "random:stories-42m:q8_0", "--context", "streaming", "--window", 252]
+        plan = self.ok_json(*ask)["memory_plan"]
+        self.assertEqual((plan["sinks"], plan["window"]), (4, 252))
+        self.assertEqual(plan["pool"], (17 + 1) * 32)
+        cache = {item["name"]: item["bytes"] for item in plan["items"]}["KV cache"]
+        full = self.ok_json(*ask[:2])["memory_plan"]
+        self.assertNotIn("window", full)
+        whole = {item["name"]: item["bytes"] for item in full["items"]}["KV cache"]
+        self.assertEqual(cache * full["pool"], whole * plan["pool"])
+        self.assertEqual(self.ok_json(*ask, "--batch", 3)["memory_plan"]["pool"], 3 * plan["pool"])
+        self.assertIn("for --context streaming --sinks 4 --window 252 --batch 1 --pool 576",
+                      self.ok(*ask).out)
+        self.fails(2, *ask[:2], "--window", 252, says=("--window", "--context streaming"))
+        self.fails(1, "info", driver.REFERENCE / "gpt2", "--context", "streaming",
+                   says="learned positions")
 
     def test_eval_in_every_mode(self):
         text = self.folder / "text.txt"

@@ -471,7 +471,7 @@ echo '{{"part": "compiled", "error": "no compiler"}}'
             self.assertEqual("backward_us" in r, int(dim) <= 128, r)
 
     def test_bench_attention_in_turns_with_a_peer(self):
-        # Somebody who answers as bench/peers/torch_attention.py does, and says other things, too.
+        # A program that answers as bench/peers/torch_attention.py does, and says other things, too.
         peer = self.folder / "python"
         asked = self.folder / "asked"
         peer.write_text(f"""#!/bin/sh

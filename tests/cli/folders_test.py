@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Training in folders that are damaged, shared, or somebody else's."""
+"""Training in folders that are damaged, shared, or another user's."""
 import fcntl
 import os
 import pathlib

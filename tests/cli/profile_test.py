@@ -66,6 +66,34 @@ class Profile(driver.CliTest):
                         if isinstance(op, dict))
             self.assertAlmostEqual(moved, sums["bytes"], delta=256)
 
+    def test_steps_that_stream(self):
+        model = driver.REFERENCE / "llama2"  # a context of 64
+        stream = ["profile", model, *PROMPT, "--ignore-eos", "--context", "streaming", "--window"]
+        ask = [*stream, 40, "-n", 200]
+        got = self.ok_json(*ask)
+        self.assertEqual(len(got["ids"]), 200)
+        self.assertEqual(got["evicted"], got["prompt_tokens"] + 200 - 1 - 44)
+        self.assertEqual(got["ids"], self.ok_json("run", *ask[1:])["ids"])
+        decode = got["roofline"]["decode"]
+        self.assertEqual((decode["steps"], decode["tokens"]), (199, 199))
+
+        page = self.folder / "out.html"
+
+        def attention(window, tokens):
+            line = self.ok_json(*stream, window, "-n", tokens, "--html", page)["roofline"]["decode"]
+            return next(s["bytes"] for s in line["stages"] if s["stage"] == "attention")
+
+        # A step reads sinks and window, and nothing more of a longer text.
+        bytes_of = {n: attention(40, n) for n in (200, 300, 400)}
+        self.assertEqual(bytes_of[400] - bytes_of[300], bytes_of[300] - bytes_of[200])
+        self.assertGreater(attention(60, 200), bytes_of[200])
+        said = self.ok(*ask).out
+        self.assertIn(f"{got['evicted']} tokens left the window", said)
+        self.assertIn("left the window", page.read_text())
+        self.fails(2, "profile", model, *PROMPT, "--window", 8, says="--context streaming")
+        self.fails(1, "profile", driver.REFERENCE / "gpt2", *PROMPT, "--context", "streaming",
+                   says="learned positions")
+
     def test_roofline_of_a_run_is_on_standard_error(self):
         result = self.ok("run", *PROMPT, "-n", 4, "--roofline")
         self.assertIn("all stages", result.err)

@@ -15,7 +15,7 @@ TEST(Ledger, AddsUpByOperation) {
     { const LedgerEntry entry(&ledger, OpKind::linear, 100, 10, 1000); }
     { const LedgerEntry entry(&ledger, OpKind::linear, 200, 20, 2000); }
     { const LedgerEntry entry(&ledger, OpKind::norm, 1, 2, 3); }
-    { const LedgerEntry entry(nullptr, OpKind::norm, 1, 2, 3); }  // nobody is counting
+    { const LedgerEntry entry(nullptr, OpKind::norm, 1, 2, 3); }  // without a ledger
     EXPECT_EQ(ledger.op(OpKind::linear).calls, 2u);
     EXPECT_EQ(ledger.op(OpKind::linear).bytes_read, 300u);
     EXPECT_EQ(ledger.op(OpKind::linear).bytes(), 330u);

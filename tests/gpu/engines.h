@@ -12,6 +12,7 @@
 #include "core/thread_pool.h"
 #include "model/cuda/device_weights.h"
 #include "model/engine.h"
+#include "model/io/random.h"
 
 namespace mr::test {
 
@@ -45,6 +46,19 @@ inline std::unique_ptr<model::Engine> open_on_cpu(const std::string& source,
     options.threads = 4;
     return model::make_engine(std::make_shared<const model::Model>(model::load_model(source)),
                               options);
+}
+
+// The kind of attention that a shape of random: has, in a model of two layers: heads of 64
+// (stories-42m), of 128 in groups (llama-3-8b), of 80 and in parallel with the MLP (pythia-2.8b).
+inline model::ModelSpec small_shape(const char* name, int vocab) {
+    model::ModelSpec spec = model::random_shape(std::string("random:") + name).first;
+    spec.layers = 2;
+    spec.vocab = vocab;
+    spec.hidden = 512;
+    spec.dim = 256;
+    spec.heads = 4;
+    spec.kv_heads = spec.kv_heads < spec.heads ? 2 : 4;
+    return spec;
 }
 
 inline std::vector<float> values(model::Engine& engine, Tensor logits) {

@@ -111,18 +111,8 @@ class GpuStreams : public testing::Test {
     void SetUp() override { MR_NEED_GPU(); }
 };
 
-// Shapes whose attention runs on tensor cores: heads of 64, of 128 in groups, of 80 and in parallel
-// with the MLP.
-model::ModelSpec shape_of(const char* name) {
-    model::ModelSpec spec = model::random_shape(std::string("random:") + name).first;
-    spec.layers = 2;
-    spec.vocab = kVocab;
-    spec.hidden = 512;
-    spec.dim = 256;
-    spec.heads = 4;
-    spec.kv_heads = spec.kv_heads < spec.heads ? 2 : 4;
-    return spec;
-}
+// Its attention runs on tensor cores.
+model::ModelSpec shape_of(const char* name) { return test::small_shape(name, kVocab); }
 
 TEST_F(GpuStreams, SixteenBitsAreNearTheCpu) {
     for (const char* name : {"stories-42m", "llama-3-8b", "pythia-2.8b"}) {

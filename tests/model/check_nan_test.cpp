@@ -131,7 +131,7 @@ TEST(CheckNanMessage, TheRowsOfABatchHavePositionsOfTheirOwn) {
 }
 
 TEST(CheckNanMessage, LogitsOfABatchHaveThePositionsOfTheirTokens) {
-    // Tied: a token's row of the table is its logit. Nobody reads this one as input.
+    // Tied: a token's row of the table is its logit. This one is not read as input.
     Model model = load_model(reference("llama2"));
     const ModelSpec spec = model.spec;
     ASSERT_TRUE(spec.tied_embeddings);

@@ -225,7 +225,7 @@ TEST(Convert, TokensAreAsManyAsTheEmbeddingHasRows) {
               }).find("288"),
               std::string::npos);
     EXPECT_FALSE(fs::exists(folder / "x.gguf"));
-    // 32000 rows and 288 tokens: the others are there, and are nobody's text.
+    // 32000 rows and 288 tokens: the others are there, and stand for no text.
     convert_model("random:stories-42m:q8_0", folder / "p.gguf",
                   {.type = {}, .tokenizer = options.tokenizer, .progress = {}});
     const auto padded = load_model(folder / "p.gguf").tokenizer;

@@ -30,7 +30,7 @@ std::string refusal(int size, bool cuda) {
         return "";
     } catch (const Error& error) {
         EXPECT_EQ(error.kind(), ErrorKind::usage);
-        // Every engine asks the same, whoever makes it, and whether or not there is a GPU.
+        // Every engine asks the same, however it is made, and whether or not there is a GPU.
         try {
             TrainEngine::plan(with_heads_of(size), {.cuda = cuda, .shape = {}});
             ADD_FAILURE() << "planned with heads of " << size;

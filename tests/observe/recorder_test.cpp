@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <thread>
+#include <vector>
 
 namespace mr::observe {
 namespace {
@@ -16,7 +17,7 @@ void work(Ledger& ledger, OpKind kind, int milliseconds) {
 TEST(Recorder, TakesStagesFromTheLedgerStepByStep) {
     Ledger ledger;
     Recorder recorder;
-    work(ledger, OpKind::norm, 0);  // nobody listens yet
+    work(ledger, OpKind::norm, 0);  // not attached yet
     recorder.attach(&ledger);
     work(ledger, OpKind::norm, 0);  // no step has begun
     recorder.begin_step("prefill", 3);
@@ -29,7 +30,7 @@ TEST(Recorder, TakesStagesFromTheLedgerStepByStep) {
     work(ledger, OpKind::linear, 0);
     ledger.add_device_to_host(4);
     recorder.attach(nullptr);
-    work(ledger, OpKind::norm, 0);  // nobody listens any more
+    work(ledger, OpKind::norm, 0);  // not attached any more
 
     ASSERT_EQ(recorder.steps().size(), 2u);
     const Step& prefill = recorder.steps()[0];
@@ -94,6 +95,27 @@ TEST(Recorder, CopiesOfStampsAreCountedApart) {
     EXPECT_EQ(recorder.steps()[0].stamps, 32u);
 }
 
+TEST(Recorder, StepsThatAreTakenAreNotKept) {
+    Ledger ledger;
+    std::vector<Step> taken;
+    Recorder recorder([&](const Step& step) { taken.push_back(step); });
+    recorder.attach(&ledger);
+    for (int i = 0; i < 3; ++i) {
+        const Span span(&recorder, "decode");
+        recorder.begin_step("decode", i);
+        work(ledger, OpKind::linear, 0);
+        recorder.add_stages({{OpKind::norm, "norm", 0, {}, 0}}, recorder.now());
+    }
+    recorder.attach(nullptr);
+    ASSERT_EQ(taken.size(), 3u);
+    for (int i = 0; i < 3; ++i) {
+        EXPECT_EQ(taken[static_cast<std::size_t>(i)].tokens, i);
+        EXPECT_EQ(taken[static_cast<std::size_t>(i)].stages.size(), 2u);
+    }
+    EXPECT_TRUE(recorder.steps().empty());
+    EXPECT_TRUE(recorder.spans().empty());
+}
+
 TEST(Recorder, SpansAndRecordingEndWithTheirScope) {
     Ledger ledger;
     Recorder recorder;
@@ -108,7 +130,7 @@ TEST(Recorder, SpansAndRecordingEndWithTheirScope) {
     EXPECT_EQ(recorder.spans()[0].name, "decode");
     EXPECT_GE(recorder.spans()[0].seconds, 0.001);
     EXPECT_EQ(recorder.steps()[0].stages.size(), 1u);
-    { const Span span(nullptr, "nobody records it"); }
+    { const Span span(nullptr, "not recorded"); }
     { const Recording recording(nullptr, ledger); }
     work(ledger, OpKind::sample, 0);
     EXPECT_EQ(recorder.steps().size(), 1u);

@@ -61,7 +61,7 @@ TEST(Roofline, HoldsEachStageAgainstTheRoofThatBindsIt) {
     EXPECT_DOUBLE_EQ(r.stages[2].of_ceiling, 18.0 / 8);
     EXPECT_NE(roofline_table(r).find("came out of a cache"), std::string::npos);
 
-    // Nobody measured the matrix roof: memory is the only one.
+    // The matrix roof was not measured: memory is the only one.
     const Roofline memory = make_roofline(two_steps(), "decode", {.read = 100});
     EXPECT_EQ(memory.stages[1].roof, Roof::memory);
     EXPECT_NEAR(memory.stages[1].of_ceiling, 0.4 / 3, 1e-15);
@@ -136,7 +136,7 @@ TEST(Roofline, TableAndJsonSayTheSame) {
     EXPECT_EQ(json["stages"][1]["roof"], "matrix");
     EXPECT_DOUBLE_EQ(json["gap_seconds"].get<double>(), 2);
     EXPECT_DOUBLE_EQ(json["ceilings"]["read_gb_s"].get<double>(), 100e-9);
-    EXPECT_FALSE(json["ceilings"].contains("to_host_gb_s"));  // nobody measured it
+    EXPECT_FALSE(json["ceilings"].contains("to_host_gb_s"));  // not measured
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ BYTE_BPE_VOCAB = 288
 
 
 class Float64(TorchFunctionMode):
-    """Inside this mode whoever asks torch for float32 gets float64."""
+    """Inside this mode code that asks torch for float32 gets float64."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is torch.Tensor.float:

@@ -300,7 +300,7 @@ TEST_F(Pack, BadRequestsSaySoAndLeaveNothing) {
 
     (void)pack(options(), pool);
     says("--force", options());
-    // What a killed process left goes; what a living one or somebody else is at does not.
+    // What a killed process left goes; what a living one, of any user, is at does not.
     fs::create_directories(folder / "data.partial.2147483647/x");  // above any process id
     fs::create_directories(folder / "data.partial.1");
     fs::create_directories(folder / "data.partial.x");

@@ -168,8 +168,7 @@ CpuEngine::CpuEngine(std::shared_ptr<const Model> model, const EngineOptions& op
     sink_positions_.reserve(tokens);
     slots_.resize(static_cast<std::size_t>(options_.max_sequences));
     cache_ = std::make_unique<KvCache>(spec, pages_of(options_), options_.max_sequences,
-                                       std::max(options_.context, least_positions(spec, options_)),
-                                       *options_.kv_type);
+                                       most_held(spec, options_), *options_.kv_type);
     const std::size_t scratch = scratch_bytes(*model_, options_);
     std::size_t bytes = Arena::padded(scratch);
     for_each_activation(spec, options_, full_, [&](Tensor&, Shape shape) {

@@ -142,9 +142,8 @@ std::uint64_t DeviceBuffers::scratch_bytes(const Model& model, const EngineOptio
 }
 
 std::uint64_t DeviceBuffers::beside_bytes(const Model& model, const EngineOptions& options) {
-    // A window may be as long as a text.
-    return cuda::DeviceArena::padded(cuda::Sampler::device_bytes(
-               row_bucket(options.max_sequences), static_cast<int>(options.context))) +
+    return cuda::DeviceArena::padded(cuda::Sampler::device_bytes(row_bucket(options.max_sequences),
+                                                                 most_recent(options))) +
            cuda::DeviceArena::padded(most_stages(model.spec) * sizeof(cuda::Stamp));
 }
 

@@ -55,24 +55,27 @@ constexpr int row_bucket(int active) {
     const int unit = active <= 8 ? 1 : active <= 64 ? 8 : active <= 128 ? 16 : 32;
     return (active + unit - 1) / unit * unit;
 }
+// Positions that a token sees at most, of a sequence that streams or does not.
+inline std::int64_t most_seen(const EngineOptions& options) {
+    return std::max(options.context, std::int64_t{options.stream.sinks} + options.stream.window);
+}
+// Tokens that a repetition penalty looks at, at most: a text that does not stream has no more.
+inline int most_recent(const EngineOptions& options) {
+    const auto context = static_cast<int>(options.context);
+    return options.stream ? std::max(context, most_recent(options.stream)) : context;
+}
 // Rows in the decode form that go through the model together: short prompts of many sequences take
 // several turns, more of them where long contexts make attention's partial results large.
 inline int decode_rows(const EngineOptions& options) {
     constexpr std::int64_t kRows = 256, kLongContext = 8192;
     const std::int64_t given =
         std::min<std::int64_t>({options.max_batch, options.max_sequences * kDecodePrompt,
-                                options.context > kLongContext ? kDecodePrompt : kRows});
+                                most_seen(options) > kLongContext ? kDecodePrompt : kRows});
     return static_cast<int>(std::max<std::int64_t>(row_bucket(options.max_sequences), given));
 }
 // Pages of the cache, with one that rows which sleep write to.
 inline std::int64_t device_pages(const EngineOptions& options) {
     return KvCache::pool_pages(options.pool, options.max_sequences) + 1;
-}
-
-// Positions of a sequence whose pages its table has at once.
-inline std::int64_t most_held(const ModelSpec& spec, const EngineOptions& options) {
-    return options.stream ? std::max(options.context, least_positions(spec, options))
-                          : options.context;
 }
 
 // What lies where. Of a plan there are shapes alone.

@@ -33,7 +33,7 @@ Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const Dev
       layers_(spec_.layer_specs()),
       kv_memory_("KV cache", KvCache::bytes(spec_, device_pages(options), *options.kv_type)),
       products_(spec_, options, *weights_, buffers_),
-      sampler_(stream_, row_bucket(options.max_sequences), static_cast<int>(options.context)),
+      sampler_(stream_, row_bucket(options.max_sequences), most_recent(options)),
       timeline_(DeviceBuffers::most_stages(spec_)) {
     cache_ =
         std::make_unique<KvCache>(spec_, device_pages(options), options.max_sequences,

@@ -177,7 +177,7 @@ std::string device_remedy(const DeviceNeeds& needs, const ModelSpec& spec,
                           std::uint64_t available) {
     std::string out;
     if (const auto context = fitting_context(needs, available)) {
-        out = fmt::format("use --ctx {}", *context);
+        out = fmt::format("use {} {}", needs.option, *context);
     }
     // Smaller weights, with everything else as it was asked for.
     const std::uint64_t rest = needs.plan.total() - std::min(needs.plan.total(), needs.weights);

@@ -57,8 +57,9 @@ std::uint64_t device_weight_bytes(const ModelSpec& spec, DType type);
 struct DeviceNeeds {
     MemoryPlan plan;                // weights, KV cache, activations, ...
     std::uint64_t kv_position = 0;  // bytes of the KV cache a position; 0: unknown
-    std::int64_t context = 0;       // positions that were planned
-    std::uint64_t weights = 0;      // the plan's bytes of weights
+    std::int64_t context = 0;       // positions that were planned, and the option that says so
+    const char* option = "--ctx";
+    std::uint64_t weights = 0;  // the plan's bytes of weights
 };
 // Throws Error (device) with the numbers and what would fit where the plan is over `available`.
 void require_device_memory(const DeviceNeeds& needs, const ModelSpec& spec,

@@ -94,6 +94,10 @@ void require_device_memory(const Model& model, const EngineOptions& options,
     DeviceNeeds needs;
     needs.plan = device_plan(model, options);
     needs.context = options.context;
+    if (options.stream) {
+        needs.context = options.stream.window;
+        needs.option = "--window";
+    }
     needs.weights = device_weight_bytes(model);
     needs.kv_position = KvCache::bytes(model.spec, 1, *options.kv_type) / KvCache::kPageTokens;
     require_device_memory(needs, model.spec, available);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/cuda/testing.h"
@@ -12,17 +13,21 @@
 namespace mr::cuda {
 namespace {
 
-constexpr int kSinks = 36, kWindow = 300, kHeads = 4, kKvHeads = 2;
+constexpr int kSinks = 36, kWindow = 300;
 constexpr int kEntries = 32, kFronts = 2;  // of a table
 constexpr std::int64_t kPages = 40;
 
 class StreamGpu : public GpuTest {
   protected:
+    int heads_ = 4, kv_heads_ = 2;
+
     // Rows of one sequence, the last at `position`: what decode and prefill make of them, and f64.
     void check(int position, int rows, int dim, DType type) {
-        SCOPED_TRACE(std::to_string(position) + ": " + std::to_string(rows) + " rows, heads of " +
-                     std::to_string(dim) + ", " + dtype_name(type));
+        SCOPED_TRACE(std::to_string(position) + ": " + std::to_string(rows) + " rows, " +
+                     std::to_string(heads_) + " heads of " + std::to_string(dim) + ", " +
+                     dtype_name(type));
         memory_.reset();
+        const auto kv_heads = static_cast<std::size_t>(kv_heads_);
         const int pairs = dim / 2, first = position - rows + 1;
         const int lo = std::max(0, first - kWindow + 1), base = lo / 32 * 32;
         std::vector<double> frequencies;
@@ -45,7 +50,7 @@ class StreamGpu : public GpuTest {
             const std::int64_t page = key < near
                                           ? fronts[static_cast<std::size_t>(j / 32)]
                                           : table[static_cast<std::size_t>(j / 32 % kEntries)];
-            return static_cast<std::size_t>(((page * kKvHeads + head) * 32 + j % 32) * dim);
+            return static_cast<std::size_t>(((page * kv_heads_ + head) * 32 + j % 32) * dim);
         };
 
         // Rotations of all keys and rows, from f64.
@@ -78,10 +83,10 @@ class StreamGpu : public GpuTest {
         const auto count = [&](std::size_t tokens, int heads) {
             return tokens * static_cast<std::size_t>(heads * dim);
         };
-        std::vector<float> k = normal(count(keys, kKvHeads)), v = normal(count(keys, kKvHeads));
+        std::vector<float> k = normal(count(keys, kv_heads_)), v = normal(count(keys, kv_heads_));
         std::vector<std::int32_t> of_rows;
         for (int t = 0; t < rows; ++t) of_rows.push_back(first + t);
-        std::vector<float> q = normal(count(of_rows.size(), kHeads)), q_sinks = q;
+        std::vector<float> q = normal(count(of_rows.size(), heads_)), q_sinks = q;
         const auto [own, sinks] = rotations(of_rows, true);
         // The rotation itself, against f64.
         for (std::size_t t = 0; t < of_rows.size(); ++t) {
@@ -94,14 +99,14 @@ class StreamGpu : public GpuTest {
                 ASSERT_NEAR(sinks[2 * at], std::cos(seen_at * f), 1e-7);
             }
         }
-        rotate(q, own, kHeads);
-        rotate(q_sinks, sinks, kHeads);
-        rotate(k, rotations(positions, false).first, kKvHeads);
+        rotate(q, own, static_cast<std::size_t>(heads_));
+        rotate(q_sinks, sinks, static_cast<std::size_t>(heads_));
+        rotate(k, rotations(positions, false).first, kv_heads);
         // The second copy of a sink that is near, too, is the same key.
         for (std::size_t key = near; key < keys; ++key) {
             const auto j = static_cast<std::size_t>(positions[key]);
             if (j >= kSinks) continue;
-            const auto width = static_cast<std::size_t>(kKvHeads * dim);
+            const auto width = static_cast<std::size_t>(kv_heads_ * dim);
             std::copy_n(k.begin() + static_cast<std::ptrdiff_t>(j * width), width,
                         k.begin() + static_cast<std::ptrdiff_t>(key * width));
             std::copy_n(v.begin() + static_cast<std::ptrdiff_t>(j * width), width,
@@ -110,27 +115,27 @@ class StreamGpu : public GpuTest {
         ops::PagedKv kv;
         for (const bool value : {false, true}) {
             std::vector<float>& from = value ? v : k;
-            std::vector<float> cache(static_cast<std::size_t>(kPages * kKvHeads * 32 * dim),
+            std::vector<float> cache(static_cast<std::size_t>(kPages * kv_heads_ * 32 * dim),
                                      std::numeric_limits<float>::quiet_NaN());
             for (std::size_t key = 0; key < keys; ++key) {
-                for (int h = 0; h < kKvHeads; ++h) {
+                for (int h = 0; h < kv_heads_; ++h) {
                     std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(
-                                                   (key * kKvHeads + static_cast<std::size_t>(h)) *
+                                                   (key * kv_heads + static_cast<std::size_t>(h)) *
                                                    static_cast<std::size_t>(dim)),
                                 dim, cache.begin() + static_cast<std::ptrdiff_t>(place(key, h)));
                 }
             }
-            (value ? kv.values : kv.keys) = upload(type, {kPages, kKvHeads, 32, dim}, cache);
+            (value ? kv.values : kv.keys) = upload(type, {kPages, kv_heads_, 32, dim}, cache);
             for (std::size_t key = 0; key < keys; ++key) {  // as the device has them
-                for (int h = 0; h < kKvHeads; ++h) {
+                for (int h = 0; h < kv_heads_; ++h) {
                     std::copy_n(cache.begin() + static_cast<std::ptrdiff_t>(place(key, h)), dim,
                                 from.begin() + static_cast<std::ptrdiff_t>(
-                                                   (key * kKvHeads + static_cast<std::size_t>(h)) *
+                                                   (key * kv_heads + static_cast<std::size_t>(h)) *
                                                    static_cast<std::size_t>(dim)));
                 }
             }
         }
-        const Shape shape{rows, kHeads, dim};
+        const Shape shape{rows, heads_, dim};
         const Tensor asks = upload(type, shape, q), asks_sinks = upload(type, shape, q_sinks);
 
         ops::DeviceBatch batch;
@@ -150,9 +155,9 @@ class StreamGpu : public GpuTest {
         batch.max_window = kWindow;
         const float scale = 1 / std::sqrt(static_cast<float>(dim));
         const std::size_t bytes =
-            attention_stream_scratch_bytes(rows, kHeads, dim, 1024, kSinks, kWindow, rows);
+            attention_stream_scratch_bytes(rows, heads_, dim, 1024, kSinks, kWindow, rows);
         ctx_.scratch = {memory_.array<std::byte>(bytes), bytes};
-        attention_prepare_scratch(*stream_, ctx_.scratch, rows, kHeads);
+        attention_prepare_scratch(*stream_, ctx_.scratch, rows, heads_);
         const ops::AttentionMask mask{ops::AttentionMask::Kind::causal, 1, kWindow, kSinks};
 
         std::vector<double> want, tolerance;
@@ -182,15 +187,17 @@ class StreamGpu : public GpuTest {
         }
     }
 
-    static void reference(const std::vector<float>& q, const std::vector<float>& q_sinks,
-                          const std::vector<float>& k, const std::vector<float>& v,
-                          const std::vector<std::int32_t>& positions, std::size_t near,
-                          const std::vector<std::int32_t>& rows, int dim, float scale, DType type,
-                          std::vector<double>& want, std::vector<double>& tolerance) {
+    void reference(const std::vector<float>& q, const std::vector<float>& q_sinks,
+                   const std::vector<float>& k, const std::vector<float>& v,
+                   const std::vector<std::int32_t>& positions, std::size_t near,
+                   const std::vector<std::int32_t>& rows, int dim, float scale, DType type,
+                   std::vector<double>& want, std::vector<double>& tolerance) const {
         const auto width = static_cast<std::size_t>(dim);
+        const auto heads = static_cast<std::size_t>(heads_);
+        const auto kv_heads = static_cast<std::size_t>(kv_heads_);
         for (std::size_t t = 0; t < rows.size(); ++t) {
-            for (std::size_t h = 0; h < kHeads; ++h) {
-                const std::size_t kv_head = h / (kHeads / kKvHeads), at = (t * kHeads + h) * width;
+            for (std::size_t h = 0; h < heads; ++h) {
+                const std::size_t kv_head = h / (heads / kv_heads), at = (t * heads + h) * width;
                 const int p = rows[t], lo = std::max(0, p - kWindow + 1);
                 std::vector<double> weights(positions.size(), 0);
                 double most = -INFINITY, sum = 0;
@@ -203,7 +210,7 @@ class StreamGpu : public GpuTest {
                     const float* asks = (key < near ? q_sinks : q).data() + at;
                     double dot = 0;
                     for (std::size_t d = 0; d < width; ++d) {
-                        dot += double{asks[d]} * k[(key * kKvHeads + kv_head) * width + d];
+                        dot += double{asks[d]} * k[(key * kv_heads + kv_head) * width + d];
                     }
                     weights[key] = dot * scale;
                     most = std::max(most, weights[key]);
@@ -215,7 +222,7 @@ class StreamGpu : public GpuTest {
                     double value = 0, size = 0;
                     for (std::size_t key = 0; key < positions.size(); ++key) {
                         const double x =
-                            weights[key] / sum * v[(key * kKvHeads + kv_head) * width + d];
+                            weights[key] / sum * v[(key * kv_heads + kv_head) * width + d];
                         value += x;
                         size += std::abs(x);
                     }
@@ -239,6 +246,41 @@ TEST_F(StreamGpu, FarPositionsAreAsExactAsNearOnes) {
                 for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
                     check(position, rows, dim, type);
                     if (HasFatalFailure()) return;
+                }
+            }
+        }
+    }
+}
+
+// Near the beginning, where sinks begin to leave, and far from it.
+constexpr int kSomePositions[] = {310, 340, 100000, 4000000};
+
+// The flash forwards do not compute heads of 104; 256 is the largest size.
+TEST_F(StreamGpu, OtherHeadSizes) {
+    for (const int position : kSomePositions) {
+        for (const int rows : {1, 9, 70}) {
+            for (const int dim : {96, 104, 256}) {
+                for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
+                    check(position, rows, dim, type);
+                    if (HasFatalFailure()) return;
+                }
+            }
+        }
+    }
+}
+
+// Groups of more than 8 heads ask the keys of one, a whole number of eights and none.
+TEST_F(StreamGpu, ManyHeadsShareTheirKeys) {
+    for (const auto& [heads, kv_heads] : {std::pair{24, 2}, std::pair{16, 1}, std::pair{9, 1}}) {
+        heads_ = heads;
+        kv_heads_ = kv_heads;
+        for (const int position : kSomePositions) {
+            for (const int rows : {1, 9, 70}) {
+                for (const int dim : {64, 96, 128, 256}) {
+                    for (const DType type : {DType::f32, DType::bf16}) {
+                        check(position, rows, dim, type);
+                        if (HasFatalFailure()) return;
+                    }
                 }
             }
         }
