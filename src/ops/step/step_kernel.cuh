@@ -388,10 +388,7 @@ __device__ __forceinline__ Going attend_one_view(const Args& a, const Phase& pha
     const unsigned full = shared_address(common.barriers.full);
     const unsigned empty = shared_address(common.barriers.empty);
     Place& place = going.place;
-    const int first = static_cast<int>(blockIdx.x) * kTeams;
-    const int rounds = max(Stretch(a.attention, common.view, first).units,
-                           Stretch(a.attention, common.view, first + 1).units);
-    attend_view<T, D>(a.attention, common.view, rounds, mine, index, team, link, [&](auto&& load) {
+    attend_view<T, D>(a.attention, common.view, mine, index, team, link, [&](auto&& load) {
         barrier_wait(full + place.stage * 8, place.parity);
         load(shared + place.stage * R::kStageBytes + index * KeyStage<D>::kTeamBytes);
         __syncwarp();

@@ -14,15 +14,44 @@
 
 namespace mr::cuda::step {
 
-// What all teams know about a step's keys. The position, and so the view, is that of all layers.
+// The units of one team: how many, and where the first is.
+struct Stretch {
+    int units;
+    int head, row_tile, i;  // the i-th part of these
+    __device__ __forceinline__ void next(const attn::Args& a, int parts) {
+        if (++i < parts) return;
+        i = 0;
+        if (++row_tile < a.row_tiles) return;
+        row_tile = 0;
+        ++head;
+    }
+};
+
+// What a block knows about a step's keys. The position, and so the view, is that of all layers.
 struct View {
     attn::Tile tile;  // of the first kv head's first rows; the others see the same keys
     int parts;        // of a head and tile
+    Stretch teams[kTeams];
+    int rounds;  // units of the team that has more
 
     __device__ void make(const attn::Args& a) {
         tile = attn::rows_at(a, 0, 0, 0);
         tile.see(a, attn::last_position(a, tile), 0);
         parts = tile.parts();
+        rounds = 0;
+        const auto each = static_cast<unsigned>(max(parts, 1));
+        const auto all =
+            static_cast<std::uint64_t>(a.kv_heads * a.row_tiles) * static_cast<unsigned>(parts);
+        const unsigned count = gridDim.x * kTeams;
+        for (int t = 0; t < kTeams; ++t) {
+            const unsigned team = blockIdx.x * kTeams + static_cast<unsigned>(t);
+            const auto begin = static_cast<unsigned>(all * team / count);
+            const auto end = static_cast<unsigned>(all * (team + 1) / count);
+            const int at = static_cast<int>(begin / each);
+            teams[t] = {static_cast<int>(end - begin), at / a.row_tiles, at % a.row_tiles,
+                        static_cast<int>(begin % each)};
+            rounds = max(rounds, teams[t].units);
+        }
     }
     // Where row `row`, of all heads, begins in q and out, in elements.
     __device__ __forceinline__ std::int64_t at(const attn::Args& a, int row, int dim) const {
@@ -31,32 +60,6 @@ struct View {
     // The number of the newest key in a part. It is in the last part.
     __device__ __forceinline__ int newest(bool sinks) const {
         return tile.keys - 1 + (sinks ? tile.shift : 0);
-    }
-};
-
-// The units of one team: [begin, end) of the list, and where `begin` is.
-struct Stretch {
-    int units;
-    int head, row_tile, i;  // its first unit is the i-th part of these
-    __device__ Stretch(const attn::Args& a, const View& view, int team) {
-        const auto teams = static_cast<unsigned>(gridDim.x) * kTeams;
-        const auto all = static_cast<std::uint64_t>(a.kv_heads * a.row_tiles) *
-                         static_cast<unsigned>(view.parts);
-        const unsigned parts = max(view.parts, 1);
-        const auto begin = static_cast<unsigned>(all * static_cast<unsigned>(team) / teams);
-        const auto end = static_cast<unsigned>(all * static_cast<unsigned>(team + 1) / teams);
-        units = static_cast<int>(end - begin);
-        const int at = static_cast<int>(begin / parts);
-        i = static_cast<int>(begin % parts);
-        head = at / a.row_tiles;
-        row_tile = at % a.row_tiles;
-    }
-    __device__ __forceinline__ void next(const attn::Args& a, int parts) {
-        if (++i < parts) return;
-        i = 0;
-        if (++row_tile < a.row_tiles) return;
-        row_tile = 0;
-        ++head;
     }
 };
 
@@ -81,11 +84,7 @@ class KeyFetch {
 
     // After the kernels before this one, which wrote the positions.
     __device__ KeyFetch(const attn::Args& a, const View& view, int thread)
-        : mine_(a, view, first_team() + thread / kEach), thread_(thread) {
-        const int other = first_team() + 1 - thread / kEach;
-        rounds_ = max(mine_.units, Stretch(a, view, other).units);
-        first_ = pages(a, view, mine_);
-    }
+        : mine_(view.teams[thread / kEach]), thread_(thread), first_(pages(a, view, mine_)) {}
     // Calls stage() for the place of every stage and fills it.
     template <typename Stage, typename Filled>
     __device__ __forceinline__ void all(const attn::Args& a, const View& view, const void* keys,
@@ -93,7 +92,7 @@ class KeyFetch {
         Stretch at = mine_;
         int2 page = first_;
 #pragma unroll 1
-        for (int round = 0; round < rounds_; ++round) {
+        for (int round = 0; round < view.rounds; ++round) {
             const bool on = round < mine_.units;
             const int part = view.tile.part(at.i), key = part * attn::kStepKeys;
             const bool sinks = part < view.tile.ahead;
@@ -117,9 +116,6 @@ class KeyFetch {
     }
 
   private:
-    static __device__ __forceinline__ int first_team() {
-        return static_cast<int>(blockIdx.x) * kTeams;
-    }
     // Of the part's two pages. Those of a part that the team does not have are any entries.
     static __device__ __forceinline__ int2 pages(const attn::Args& a, const View& view,
                                                  const Stretch& at) {
@@ -146,7 +142,7 @@ class KeyFetch {
     }
 
     Stretch mine_;
-    int thread_, rounds_;
+    int thread_;
     int2 first_;  // the pages of the first unit, of every layer
 };
 
@@ -179,7 +175,7 @@ struct WeighedParts {
     float top[kCount][2], weight[kCount][2];
     attn::Weights weights[kCount];
 
-    __device__ __forceinline__ void weigh(const attn::Scores (&s)[kCount], const int (&key)[kCount],
+    __device__ __forceinline__ void weigh(const float4 (&s)[kCount], const int (&key)[kCount],
                                           const attn::KeyRange (&range)[kCount], int rows_left,
                                           float scale) {
         float p[kCount][4];
@@ -189,8 +185,8 @@ struct WeighedParts {
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
                 const bool row = e < rows_left;
-                p[u][e] = row && on0 ? (s[u].even[e] + s[u].odd[e]) * scale : -INFINITY;
-                p[u][2 + e] = row && on1 ? (s[u].even[2 + e] + s[u].odd[2 + e]) * scale : -INFINITY;
+                p[u][e] = row && on0 ? (e ? s[u].y : s[u].x) * scale : -INFINITY;
+                p[u][2 + e] = row && on1 ? (e ? s[u].w : s[u].z) * scale : -INFINITY;
                 top[u][e] = fmaxf(p[u][e], p[u][2 + e]);
             }
         }
@@ -303,13 +299,13 @@ __device__ __forceinline__ void combine_half(const attn::Args& a, const View& vi
 }
 
 // One team's attention of a layer. take(load) waits for the next stage of the ring, calls load with
-// the stage's first byte and gives the stage back. rounds: units of the block's team that has more.
+// the stage's first byte and gives the stage back.
 template <typename T, int D, typename Team, typename Take>
-__device__ __forceinline__ void attend_view(const attn::Args& a, const View& view, int rounds,
+__device__ __forceinline__ void attend_view(const attn::Args& a, const View& view,
                                             ViewShared<T, D>& shared, int index, Team team,
                                             const TaggedLink& link, Take&& take) {
     // Units that are computed at once: as many as registers and the shared sums hold.
-    constexpr int kMost = D <= 80 ? 3 : 2;
+    constexpr int kMost = D <= 80 ? 5 : 3;
     const int warp = team.thread() / 32, lane = team.thread() % 32;
     const int g = lane / 4, c = lane % 4;
     const int teams = static_cast<int>(gridDim.x) * kTeams;
@@ -323,9 +319,9 @@ __device__ __forceinline__ void attend_view(const attn::Args& a, const View& vie
     }
     const int most_rows = min(attn::kTileRows, a.group);
     const int most = min(kMost, attn::kTileRows / most_rows);
-    const int batches = (rounds + most - 1) / most,
+    const int rounds = view.rounds, batches = (rounds + most - 1) / most,
               batch = (rounds + batches - 1) / max(batches, 1);
-    Stretch at(a, view, static_cast<int>(blockIdx.x) * kTeams + index);
+    Stretch at = view.teams[index];
     const int units = at.units;
     Asked<D> asked;
 #pragma unroll 1
@@ -334,7 +330,7 @@ __device__ __forceinline__ void attend_view(const attn::Args& a, const View& vie
         int part[kMost], slot[kMost], rows[kMost];
         int key[kMost];
         attn::KeyRange range[kMost];
-        attn::Scores scores[kMost];
+        float4 scores[kMost];
         std::uint32_t v[kMost][4][D / 16];
         define(v);
 #pragma unroll
@@ -347,6 +343,7 @@ __device__ __forceinline__ void attend_view(const attn::Args& a, const View& vie
                 part[u] * attn::kStepKeys + attn::kWarpKeys * warp;  // the warp's first
             key[u] = from + attn::key_of_row(g);
             range[u] = sinks ? attn::KeyRange{0, view.tile.sinks_end} : view.tile.range;
+            scores[u] = float4{};
             if (u >= count) continue;
             const int head_at = at.head * a.row_tiles + at.row_tile;
             if (u < on && !asked.holds(head_at)) {
@@ -359,8 +356,9 @@ __device__ __forceinline__ void attend_view(const attn::Args& a, const View& vie
                                                  at.i < view.tile.ahead, at.i + here == view.parts,
                                                  asked.second, team);
             }
-            const int newest = u < on ? view.newest(sinks) - from : -1;  // row of the warp's keys
-            const int row0 = warp % 2 * attn::kWarpKeys;                 // of its page
+            // The row of the warp's keys that is the newest, where this part sees it.
+            const int newest = range[u].holds(view.newest(sinks)) ? view.newest(sinks) - from : -1;
+            const int row0 = warp % 2 * attn::kWarpKeys;  // of its page
             const auto row_at = [&](const std::byte* stage, int row) {
                 return reinterpret_cast<const T*>(stage + (row0 + row) * KeyStage<D>::kPitch);
             };
@@ -382,7 +380,9 @@ __device__ __forceinline__ void attend_view(const attn::Args& a, const View& vie
             const int q_row = asked.q(head_at, rows[u], sinks && a.q_sinks);
             attn::load_row<T, D, attn::FromShared>(
                 q, link.template row<T, D>(q_row + min(g, rows[u] - 1)), c, g < rows[u]);
-            scores[u] = attn::score<T, D>(k, q);
+            const attn::Scores two = attn::score<T, D>(k, q);
+            scores[u] = {two.even[0] + two.odd[0], two.even[1] + two.odd[1],
+                         two.even[2] + two.odd[2], two.even[3] + two.odd[3]};
 #pragma unroll
             for (int page = 0; page < 2; ++page) {
                 take([&](const std::byte* stage) {
@@ -438,8 +438,8 @@ __device__ __forceinline__ void attend_view(const attn::Args& a, const View& vie
         team.sync();  // the next units overwrite the shared sums
     }
     if (view.parts == 1) return;
-        // All units of the grid are computed before any team combines, so no team waits for a unit
-        // that waits for it.
+        // Every team ends its units before it combines, so no team waits for a unit that waits for
+        // it.
 #pragma unroll 1
     for (int i = first; i < 2 * a.heads; i += teams) {
         combine_half<T, D>(a, view, i / 2, i % 2, shared.decode.sums, team, link);
