@@ -138,23 +138,24 @@ TEST_F(GpuStep, HasTheBitsOfItsPartsWithManyKeys) {
 
 // Keys through the ring: every layout of weights (hidden 1376 ends inside of a granule), every head
 // size, groups of 1, 4 and 8; positions among the sinks, before the window is full and behind.
-TEST_F(GpuStep, HasTheBitsOfItsPartsWithSinks) {
+class GpuStepWithSinks : public GpuStep, public testing::WithParamInterface<const char*> {};
+TEST_P(GpuStepWithSinks, HasTheBitsOfItsParts) {
     EngineOptions parts;
     parts.persistent = false;
-    for (const char* source :
-         {"random:stories-42m:f16", "random:stories-42m:q8_0", "random:stories-42m:q4_0",
-          "random:tinyllama-1.1b:bf16", "random:llama-3-8b:q4_0", "random:pythia-2.8b:bf16"}) {
-        Loaded from = open(source);
-        from.model->spec.mask.window = 300;
-        from.model->spec.mask.sinks = 5;
-        for (const int prompt : {1, 290, 700}) {
-            const Drawn want = decode(from, parts, {prompt}, 30, 2048);
-            const Drawn got = decode(from, {}, {prompt}, 30, 2048);
-            EXPECT_TRUE(got.persistent);
-            EXPECT_TRUE(got == want) << source << ", " << prompt;
-        }
+    Loaded from = open(std::string("random:") + GetParam());
+    from.model->spec.mask.window = 300;
+    from.model->spec.mask.sinks = 5;
+    for (const int prompt : {1, 290, 700}) {
+        const Drawn want = decode(from, parts, {prompt}, 30, 2048);
+        const Drawn got = decode(from, {}, {prompt}, 30, 2048);
+        EXPECT_TRUE(got.persistent);
+        EXPECT_TRUE(got == want) << prompt;
     }
 }
+INSTANTIATE_TEST_SUITE_P(Models, GpuStepWithSinks,
+                         testing::Values("stories-42m:f16", "stories-42m:q8_0", "stories-42m:q4_0",
+                                         "tinyllama-1.1b:bf16", "llama-3-8b:q4_0",
+                                         "pythia-2.8b:bf16"));
 
 // Nothing of an engine's first step may be taken for something that has come already, and nothing
 // of an earlier sequence for something of a later one.
