@@ -107,7 +107,7 @@ int chat(const Command& command, Options options) {
                                  stream.sinks, stream.window)
                    : fmt::format("{} tokens of context", engine.options().context)));
     }
-    options.generate.keep = decode::Keep::words;  // the history
+    options.generate.keep = decode::Keep::words;  // for the history
     options.generate.cancelled = [] { return InterruptGuard::pending(); };
     ChatState state{conversation, options.generate, loaded.model->source, engine.options().context,
                     stream};

@@ -35,8 +35,8 @@ model::Stream stream_for(const ContextOptions& options, const model::ModelSpec& 
 // Where the context streams: an engine for that, whose plan follows the window and not --ctx.
 void make_stream(const ContextOptions& options, const model::ModelSpec& spec,
                  model::EngineOptions& engine);
-// ... and a generation with it. `tokens`: that were asked for;
-// below 0: without end.
+// The same, and the options of a generation that streams. `tokens`: how many were asked for; below
+// 0: without end.
 void make_stream(const ContextOptions& options, const model::ModelSpec& spec, int tokens,
                  model::EngineOptions& engine, decode::GenerateOptions& generate);
 

@@ -33,7 +33,8 @@ struct Options {
     decode::GenerateOptions generate;
     ContextOptions context;
     std::string trace, html;
-    bool every_step() const { return !trace.empty() || !html.empty(); }  // not their sums alone
+    // Whether each step is kept: else their sums are.
+    bool every_step() const { return !trace.empty() || !html.empty(); }
 };
 
 int profile(const Command& command, Options options) {

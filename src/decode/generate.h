@@ -16,8 +16,8 @@
 
 namespace mr::decode {
 
-// What is kept of an answer, beside its counts. An answer without an end grows by as much: where
-// nothing is kept, what OnText is given is all there is of it.
+// What is kept of an answer, beside its counts. Whatever is kept grows with the answer. Where
+// nothing is kept, OnText alone has the text.
 enum class Keep { nothing, words, all };  // words: ids and text; all: with their probabilities
 
 struct GenerateOptions {

@@ -93,8 +93,9 @@ EngineOptions with_defaults(const Model& model, const EngineOptions& wanted,
         std::max<std::int64_t>(options.context, 1) * std::int64_t{options.max_sequences}));
     options.max_batch = std::max(options.max_batch, options.max_sequences);
     if (options.cuda) {  // a piece of a prompt there is never smaller
-        options.max_batch = std::max(
-            options.max_batch, static_cast<int>(std::min<std::int64_t>(kCut, options.context)));
+        const std::int64_t longest = options.stream ? kCut : options.context;
+        options.max_batch =
+            std::max(options.max_batch, static_cast<int>(std::min<std::int64_t>(kCut, longest)));
     }
     if (options.max_logits <= 0) options.max_logits = options.max_sequences;
     options.max_logits = std::max(options.max_logits, options.max_sequences);

@@ -137,25 +137,43 @@ TEST_F(GpuStep, HasTheBitsOfItsPartsWithManyKeys) {
 }
 
 // Keys through the ring: every layout of weights (hidden 1376 ends inside of a granule), every head
-// size, groups of 1, 4 and 8; positions among the sinks, before the window is full and behind.
-class GpuStepWithSinks : public GpuStep, public testing::WithParamInterface<const char*> {};
+// size, groups of 1, 4 and 8; positions among the sinks, before the window is full and behind. A
+// window of 300 gives a team one part at most, longer ones several, also of two heads.
+struct WithSinks {
+    const char* source;
+    int window, sinks;
+    std::vector<int> prompts;
+};
+class GpuStepWithSinks : public GpuStep, public testing::WithParamInterface<WithSinks> {};
 TEST_P(GpuStepWithSinks, HasTheBitsOfItsParts) {
+    const WithSinks& of = GetParam();
     EngineOptions parts;
     parts.persistent = false;
-    Loaded from = open(std::string("random:") + GetParam());
-    from.model->spec.mask.window = 300;
-    from.model->spec.mask.sinks = 5;
-    for (const int prompt : {1, 290, 700}) {
-        const Drawn want = decode(from, parts, {prompt}, 30, 2048);
-        const Drawn got = decode(from, {}, {prompt}, 30, 2048);
+    Loaded from = open(std::string("random:") + of.source);
+    from.model->spec.mask.window = of.window;
+    from.model->spec.mask.sinks = of.sinks;
+    const int context = of.window > 3000 ? 20480 : 8192;  // a pass takes half of it
+    for (const int prompt : of.prompts) {
+        const Drawn want = decode(from, parts, {prompt}, 30, context);
+        const Drawn got = decode(from, {}, {prompt}, 30, context);
         EXPECT_TRUE(got.persistent);
         EXPECT_TRUE(got == want) << prompt;
     }
 }
+const std::vector<int> kShort{1, 60, 290, 700}, kLong{60, 1990, 2600};
 INSTANTIATE_TEST_SUITE_P(Models, GpuStepWithSinks,
-                         testing::Values("stories-42m:f16", "stories-42m:q8_0", "stories-42m:q4_0",
-                                         "tinyllama-1.1b:bf16", "llama-3-8b:q4_0",
-                                         "pythia-2.8b:bf16"));
+                         testing::Values(WithSinks{"stories-42m:f16", 300, 5, kShort},
+                                         WithSinks{"stories-42m:q8_0", 300, 5, kShort},
+                                         WithSinks{"stories-42m:q4_0", 300, 70, kShort},
+                                         WithSinks{"tinyllama-1.1b:bf16", 300, 5, kShort},
+                                         WithSinks{"llama-3-8b:q4_0", 300, 5, kShort},
+                                         WithSinks{"pythia-2.8b:bf16", 300, 5, kShort},
+                                         WithSinks{"pythia-2.8b:bf16", 2040, 5, kLong},
+                                         WithSinks{"pythia-2.8b:f16", 2041, 70, kLong},
+                                         WithSinks{"llama-2-7b:q8_0", 2040, 5, kLong},
+                                         WithSinks{"llama-2-7b:q4_0", 2040, 70, kLong},
+                                         WithSinks{"llama-3-8b:bf16", 5000, 4, {60, 5500}},
+                                         WithSinks{"tinyllama-1.1b:q8_0", 9000, 4, {9500}}));
 
 // Nothing of an engine's first step may be taken for something that has come already, and nothing
 // of an earlier sequence for something of a later one.

@@ -73,6 +73,15 @@ TEST(StreamPlan, ThePoolIsThatOfTheWindow) {
     }
 }
 
+// A text that streams is longer than its model's context, and is cut at multiples of kCut there.
+TEST(StreamPlan, APassTakesAPieceOfAPromptWhateverTheContext) {
+    EngineOptions wanted = streaming(true, 1, {2, 20});
+    wanted.context = 32;
+    EXPECT_GE(with_defaults(model_of(32), wanted, 0).max_batch, kCut);
+    wanted.context = 0;
+    EXPECT_GE(with_defaults(model_of(32), wanted, 0).max_batch, kCut);
+}
+
 TEST(StreamPlan, NothingFollowsTheContext) {
     for (const bool cuda : {false, true}) {
         if (cuda && !plans_are_whole()) continue;

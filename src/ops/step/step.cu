@@ -290,7 +290,11 @@ bool step_takes(const StepModel& model) {
     if (!takes) return false;
     step::Fit fit;
     step::phases_of(model, fit);
-    return fit.stages >= 3;
+    // With views and quantised weights, warps that load keys alone follow the ring by its phases'
+    // parity. They must not fall behind by a whole turn of it: at most five stages of keys and
+    // three of weights are in flight.
+    const bool followed = step::views(model) && ops::is_tiled(type);
+    return fit.stages >= (followed ? 9 : 3);
 }
 
 int StepShape::parts() const {

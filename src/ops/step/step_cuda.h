@@ -5,8 +5,8 @@
 // memory bounds it. With one kernel after the other the flow stops at each boundary: the last block
 // ends, the next kernel starts, norms its input and loads its first weights. Weights depend on no
 // result, though. Here some warps of every block only load weights, in the order in which the
-// products need them, into a ring buffer in shared memory and across all boundaries. The other
-// warps multiply. Where a product needs the results of another, those of one token arrive as tagged
+// products need them, into a ring buffer in shared memory and across all boundaries; where
+// sequences stream, they load keys and values, too (step_view.cuh). The other warps multiply. Where a product needs the results of another, those of one token arrive as tagged
 // words (step_link.cuh), and with several tokens the blocks meet at a barrier of the whole grid.
 // While they wait, the ring fills.
 //

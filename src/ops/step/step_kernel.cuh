@@ -91,7 +91,7 @@ __device__ __forceinline__ Source source_of(const Phase& phase) {
             phase.half};
 }
 
-// Where the loading warps are.
+// The loading warps' places in the ring, as warp 0 hands them to the others.
 struct Fetching {
     int stage, oldest_stage, under_way;
     unsigned parity, oldest_parity;

@@ -84,7 +84,7 @@ struct TaggedLink {
     Word* part_words;  // [heads, most_parts, head_dim + 2]: greatest score, sum of weights, sums
     unsigned tag;      // of out and parts
     int most_parts;
-    void* rows;  // AttendShared::rows
+    void* rows;  // of AttendShared or ViewShared
     Stamp* stamp;
 
     static constexpr bool kTagged = true;

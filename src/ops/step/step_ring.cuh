@@ -75,7 +75,7 @@ struct HalfRing {
         f.from += f.step;
         f.left -= f.step;
     }
-    // Of a stage that 128 threads fill with copy16().
+    // Each of 128 threads calls it after its copy16() of a stage.
     static __device__ __forceinline__ void arrive_after_copies(unsigned full, int) {
         barrier_arrive_after_copies(full);
     }
@@ -138,7 +138,9 @@ struct QuantRing {
     template <bool kMixed>
     static constexpr int kArrivals = kMixed ? 4 : 1;
     static constexpr int kFlight = 3;
-    // The expected arrivals are those of the warps, behind those of their threads' copies.
+    // Each of 128 threads calls it after its copy16() of a stage. Four arrivals are expected, one
+    // of each warp; every thread adds one of its own before, which comes when its copies are
+    // complete.
     static __device__ __forceinline__ void arrive_after_copies(unsigned full, int thread) {
         barrier_add_arrival_after_copies(full);
         __syncwarp();

@@ -4,8 +4,8 @@
 // the order of the phases, ahead of the query that asks them.
 //
 // A unit of the work is one part of the keys, 64 of them, of a kv head and a tile of its rows. All
-// units are one list, head by head, and every team has an equal stretch of it. So a step takes as
-// long as its keys are many, wherever the window begins in its first part.
+// units are one list, head by head, and every team has an equal stretch of it: a window that begins
+// inside of a part has one part more, which costs no team a round of its own.
 #pragma once
 
 #include "ops/attention/paged/products.cuh"
@@ -116,7 +116,7 @@ class KeyFetch {
     }
 
   private:
-    // Of the part's two pages. Those of a part that the team does not have are any entries.
+    // The numbers of the two pages of the part.
     static __device__ __forceinline__ int2 pages(const attn::Args& a, const View& view,
                                                  const Stretch& at) {
         const attn::Tile& t = view.tile;
@@ -146,8 +146,9 @@ class KeyFetch {
     int2 first_;  // the pages of the first unit, of every layer
 };
 
-// What a team asks with, in shared memory: the newest key and value, q, and what asks the sinks; up
-// to four rows of a head have room for those of the next head as well.
+// The rows that a team has received, in shared memory: the newest key and value, then q, then what
+// asks the sinks. Heads of up to four rows leave room for q of the next head and what asks its
+// sinks.
 template <int D>
 struct Asked {
     static constexpr int kRows = 2 + 2 * attn::kTileRows;
@@ -311,7 +312,7 @@ __device__ __forceinline__ void attend_view(const attn::Args& a, const View& vie
     const int g = lane / 4, c = lane % 4;
     const int teams = static_cast<int>(gridDim.x) * kTeams;
     const int first = static_cast<int>(blockIdx.x) + index * static_cast<int>(gridDim.x);
-    if (view.parts == 0) {
+    if (view.parts == 0) {  // no position has this today: a token sees itself
         for (int i = first; i < a.heads; i += teams) {
             const int d = 2 * team.thread();
             if (d < D) link.template store<T>(a, view.at(a, i, D) + d, {0, 0}, 0);
@@ -440,9 +441,8 @@ __device__ __forceinline__ void attend_view(const attn::Args& a, const View& vie
         }
         team.sync();  // the next units overwrite the shared sums
     }
+    // Every team ends its units before it combines, so no team waits for a unit that waits for it.
     if (view.parts == 1) return;
-        // Every team ends its units before it combines, so no team waits for a unit that waits for
-        // it.
 #pragma unroll 1
     for (int i = first; i < 2 * a.heads; i += teams) {
         combine_half<T, D>(a, view, i / 2, i % 2, shared.decode.sums, team, link);

@@ -1,7 +1,7 @@
 // The products of decode attention: a warp's 16 keys of a step, and the reduction of four warps'
 // sums to one part. All decode kernels have the same bits because they share these functions:
-// decode.cuh and stream.cu use all of them, many.cu those up to the weights. lanes.cuh describes
-// the register layout.
+// decode.cuh, stream.cu and ops/step/step_view.cuh use all of them, many.cu those up to the
+// weights. lanes.cuh describes the register layout.
 #pragma once
 
 #include "ops/attention/paged/lanes.cuh"
