@@ -166,7 +166,8 @@ Json plan_json(const MemoryPlan& plan, const model::EngineOptions& engine) {
     for (const MemoryPlan::Item& item : plan.items()) {
         items.push_back({{"name", item.name}, {"bytes", item.bytes}, {"mapped", item.mapped}});
     }
-    Json json = {{"ctx", engine.context},
+    // Of a sequence that streams, the positions that its ring of pages holds.
+    Json json = {{engine.stream ? "ring" : "ctx", engine.context},
                  {"batch", engine.max_sequences},
                  {"pool", engine.pool},
                  {"items", items},

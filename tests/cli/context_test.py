@@ -57,7 +57,8 @@ class Context(driver.CliTest):
     def test_the_memory_plan_is_that_of_the_window(self):
         ask = ["info", "random:stories-42m:q8_0", "--context", "streaming", "--window", 252]
         plan = self.ok_json(*ask)["memory_plan"]
-        self.assertEqual((plan["sinks"], plan["window"]), (4, 252))
+        self.assertEqual((plan["sinks"], plan["window"], plan["ring"]), (4, 252, (17 + 1) * 32))
+        self.assertNotIn("ctx", plan)
         self.assertEqual(plan["pool"], (17 + 1) * 32)
         cache = {item["name"]: item["bytes"] for item in plan["items"]}["KV cache"]
         full = self.ok_json(*ask[:2])["memory_plan"]

@@ -6,9 +6,10 @@
 // ends, the next kernel starts, norms its input and loads its first weights. Weights depend on no
 // result, though. Here some warps of every block only load weights, in the order in which the
 // products need them, into a ring buffer in shared memory and across all boundaries; where
-// sequences stream, they load keys and values, too (step_view.cuh). The other warps multiply. Where a product needs the results of another, those of one token arrive as tagged
-// words (step_link.cuh), and with several tokens the blocks meet at a barrier of the whole grid.
-// While they wait, the ring fills.
+// sequences stream, they load keys and values, too (step_view.cuh). The other warps multiply. Where
+// a product needs the results of another, those of one token arrive as tagged words
+// (step_link.cuh), and with several tokens the blocks meet at a barrier of the whole grid. While
+// they wait, the ring fills.
 //
 // The results have the bits of linear_small() and attention_decode(), because the instructions,
 // their order and the functions are the same (small_input.cuh, small_finish.cuh,
