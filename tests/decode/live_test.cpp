@@ -8,12 +8,17 @@
 
 #include "decode/conversation.h"
 #include "decode/live_sequence.h"
+#include "live_cases.h"
 #include "model/model.h"
 #include "support.h"
 #include "temp_folder.h"
 
 namespace mr::decode {
 namespace {
+
+using test::append;
+using test::expect_equal;
+using test::sampled;
 
 constexpr model::Stream kStream{4, 44};
 constexpr int kBatch =
@@ -39,24 +44,8 @@ std::unique_ptr<model::Engine> engine_of(const char* name) {
     return model::make_engine(model, options);
 }
 
-GenerateOptions sampled(int tokens, std::uint64_t seed = 7) {
-    GenerateOptions options;
-    options.max_tokens = tokens;
-    options.ignore_end = true;
-    options.sampling.temperature = 0.9f;
-    options.sampling.repeat_penalty = 1.2f;
-    options.sampling.seed = seed;
-    return options;
-}
-
 std::vector<std::int32_t> some_tokens(int count, int salt) {
-    std::vector<std::int32_t> out;
-    for (int i = 0; i < count; ++i) out.push_back((i * 7919 + salt * 104729) % 47);
-    return out;
-}
-
-void append(std::vector<std::int32_t>& to, const std::vector<std::int32_t>& more) {
-    to.insert(to.end(), more.begin(), more.end());
+    return test::some_tokens(count, salt, 47);
 }
 
 // The answer that a sequence of its own gives.
@@ -65,14 +54,6 @@ Generated alone(const char* name, const std::vector<std::int32_t>& prompt,
     const auto engine = engine_of(name);
     options.stream = kStream;
     return Session(*engine).generate(prompt, options);
-}
-
-void expect_equal(const Generated& got, const Generated& want) {
-    EXPECT_EQ(got.ids, want.ids);
-    EXPECT_EQ(got.confidence, want.confidence);  // the same bits
-    EXPECT_EQ(got.text, want.text);
-    EXPECT_EQ(got.evicted, want.evicted);
-    EXPECT_EQ(got.prompt_tokens, want.prompt_tokens);
 }
 
 TEST(LiveSequence, HasTheBitsOfAFreshOneAndIsFedWhatIsNew) {

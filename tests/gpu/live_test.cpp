@@ -10,6 +10,7 @@
 
 #include "core/cuda/testing.h"
 #include "decode/conversation.h"
+#include "decode/live_cases.h"
 #include "decode/live_sequence.h"
 #include "decode/scheduler.h"
 #include "gpu/engines.h"
@@ -18,6 +19,10 @@
 
 namespace mr::decode {
 namespace {
+
+using test::append;
+using test::expect_equal;
+using test::sampled;
 
 using Text = std::vector<std::int32_t>;
 
@@ -52,33 +57,7 @@ model::EngineOptions options_of(int max_batch) {
 constexpr int kPiece = 128;  // tokens of a pass of the live sequence
 constexpr int kWhole = 512;  // ... of the fresh one, more than any turn has
 
-GenerateOptions sampled(int tokens, std::uint64_t seed = 7) {
-    GenerateOptions options;
-    options.max_tokens = tokens;
-    options.ignore_end = true;
-    options.sampling.temperature = 0.9f;
-    options.sampling.repeat_penalty = 1.2f;
-    options.sampling.seed = seed;
-    return options;
-}
-
-Text some_tokens(int count, int salt) {
-    Text out;
-    for (int i = 0; i < count; ++i) out.push_back((i * 7919 + salt * 104729) % kVocab);
-    return out;
-}
-
-void append(Text& to, std::span<const std::int32_t> more) {
-    to.insert(to.end(), more.begin(), more.end());
-}
-
-void expect_equal(const Generated& got, const Generated& want) {
-    EXPECT_EQ(got.ids, want.ids);
-    EXPECT_EQ(got.confidence, want.confidence);  // the same bits
-    EXPECT_EQ(got.text, want.text);
-    EXPECT_EQ(got.evicted, want.evicted);
-    EXPECT_EQ(got.prompt_tokens, want.prompt_tokens);
-}
+Text some_tokens(int count, int salt) { return test::some_tokens(count, salt, kVocab); }
 
 // A turn as a sequence holds it: what was given in one go, and what was drawn and fed back, all but
 // the last token of an answer.

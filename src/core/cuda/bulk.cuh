@@ -18,13 +18,20 @@ __device__ __forceinline__ void barrier_init(unsigned barrier, int arrivals) {
                  : "memory");
 #endif
 }
+// Call it before a bulk copy overwrites shared memory that stores or copies of copy.cuh have
+// written.
+__device__ __forceinline__ void bulk_follows() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
 // Call it after all barrier_init(), and before a bulk copy overwrites memory that this thread has
 // stored to.
 __device__ __forceinline__ void barriers_ready() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
+    bulk_follows();
 }
 __device__ __forceinline__ void barrier_arrive(unsigned barrier) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -61,13 +68,6 @@ __device__ __forceinline__ void barrier_arrive_after_copies(unsigned barrier) {
 __device__ __forceinline__ void barrier_add_arrival_after_copies(unsigned barrier) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-#endif
-}
-// Call it before a bulk copy overwrites shared memory that stores or copies of copy.cuh have
-// written.
-__device__ __forceinline__ void bulk_follows() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
 // Waits until the phase of this parity is over.

@@ -5,6 +5,7 @@
 #include "ops/linear/small_finish.cuh"
 #include "ops/linear/small_input.cuh"
 #include "ops/step/step_cuda.h"
+#include "ops/step/step_fetch.cuh"
 #include "ops/step/step_finish.cuh"
 #include "ops/step/step_link.cuh"
 #include "ops/step/step_params.cuh"
@@ -53,131 +54,6 @@ class GridBarrier {
 __device__ __forceinline__ void meet(GridBarrier& grid) {
     if (threadIdx.x == 0) grid.wait();
     WarpsTeam<kMultiplying>{0, 1}.sync();
-}
-
-// A warp's position in the ring buffer: the next stage, and the parity of the pass through the
-// ring.
-struct Place {
-    int stage = 0;
-    unsigned parity;
-    __device__ __forceinline__ void next(int stages) {
-        if (++stage == stages) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
-};
-
-struct Barriers {
-    std::uint64_t full[kMostStages], empty[kMostStages];
-};
-
-__device__ __forceinline__ int first_tile(int first_block) {
-    const int at = static_cast<int>(blockIdx.x) - first_block;
-    return at < 0 ? at + static_cast<int>(gridDim.x) : at;
-}
-
-template <bool kView>
-__device__ __forceinline__ Source source_of(const Phase& phase) {
-    const Params& p = phase.p;
-    return {kView ? phase.keys : nullptr,
-            kView && phase.keys ? static_cast<const std::byte*>(phase.values) : p.w,
-            static_cast<int>(p.k),
-            p.n,
-            phase.keys ? 0 : p.tiles,
-            p.lower,
-            p.finish == Finish::gate || phase.half ? kTileRows / 2 : kTileRows,
-            phase.first_block,
-            phase.half};
-}
-
-// The loading warps' places in the ring, as warp 0 hands them to the others.
-struct Fetching {
-    int stage, oldest_stage, under_way;
-    unsigned parity, oldest_parity;
-};
-
-// The loading warps: they load all weights of this block's tiles as fast as the ring empties, and
-// with kView the keys and values of its teams.
-template <typename R, typename T, int D, bool kView>
-__device__ void fetch_all(const Args& a, unsigned ring, const Barriers& barriers, View& view,
-                          Fetching* common_state) {
-    const int lane = static_cast<int>(threadIdx.x) - kMultiplying;
-    const unsigned full = shared_address(barriers.full), empty = shared_address(barriers.empty);
-    const std::uint64_t policy = read_once_policy();
-    Place place{0, 1};   // at first all stages are free
-    Place oldest{0, 0};  // of the stages in flight
-    int under_way = 0;
-    const auto free_stage = [&](int flight) {
-        // More loads in flight than keep the memory busy would only delay other reads and writes.
-        while (under_way >= flight) {
-            barrier_wait(full + oldest.stage * 8, oldest.parity);
-            oldest.next(a.stages);
-            --under_way;
-        }
-        ++under_way;
-        barrier_wait(empty + place.stage * 8, place.parity);
-        return ring + place.stage * R::kStageBytes;
-    };
-    const auto load_phase = [&](const Source& source) {
-        for (int tile = first_tile(source.first_block); tile < source.tiles;
-             tile += static_cast<int>(gridDim.x)) {
-            typename R::Fetch fetch = R::begin(source, tile, lane);
-            while (fetch.left > 0) {
-                const unsigned to = free_stage(a.flight);
-                R::template stage<kView>(fetch, to, full + place.stage * 8, policy, lane);
-                place.next(a.stages);
-            }
-        }
-    };
-    if constexpr (!kView) {
-        Source source = source_of<kView>(a.phases[0]);
-        for (int i = 0; i < a.count; ++i) {
-            const Source next = source_of<kView>(a.phases[min(i + 1, a.count - 1)]);  // meanwhile
-            load_phase(source);
-            source = next;
-        }
-    } else {
-        // Warps that load no weights follow the others from attention to attention.
-        const bool weights = lane < R::kFetching;
-        Source source = source_of<kView>(a.phases[0]);
-        if (weights) load_phase(source);  // which are no results of the kernels before this one
-        wait_for_previous();
-        const WarpsTeam<kKeyFetching> team{kMultiplying, 2 + kTeams};
-        if (lane == 0) view.make(a.attention);
-        team.sync();
-        const KeyFetch<T, D> keys(a.attention, view, lane);
-        // As many bytes in flight as of weights.
-        const int flight = min(a.flight * R::kStageBytes / KeyStage<D>::kBytes, a.stages);
-        bool odd = false;
-        source = source_of<kView>(a.phases[min(1, a.count - 1)]);
-        for (int i = 1; i < a.count; ++i) {
-            const Source next = source_of<kView>(a.phases[min(i + 1, a.count - 1)]);
-            if (!source.keys) {
-                if (weights) load_phase(source);
-                source = next;
-                continue;
-            }
-            if constexpr (R::kFetching < kKeyFetching) {
-                Fetching& state = common_state[odd ? 1 : 0];
-                if (lane == 0) {
-                    state = {place.stage, oldest.stage, under_way, place.parity, oldest.parity};
-                }
-                team.sync();
-                place = {state.stage, state.parity};
-                oldest = {state.oldest_stage, state.oldest_parity};
-                under_way = state.under_way;
-                odd = !odd;
-            }
-            keys.all(
-                a.attention, view, source.keys, source.w, [&] { return free_stage(flight); },
-                [&] {
-                    R::arrive_after_copies(full + place.stage * 8, lane);
-                    place.next(a.stages);
-                });
-            source = next;
-        }
-    }
 }
 
 // What the multiplying threads share besides the room.
@@ -403,13 +279,13 @@ __device__ __forceinline__ Going attend_one_view(const Args& a, const Phase& pha
 // sequences may stream. A step without streams has no instruction for them: it is the fastest.
 template <typename R, typename T, int D, bool kOne, bool kStreams>
 __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant__ Args a) {
+    constexpr bool kView = kOne && kStreams;
     extern __shared__ __align__(128) std::byte shared[];
     __shared__ Common common;
     const int thread = static_cast<int>(threadIdx.x);
     if (thread == 0) {
         for (int i = 0; i < a.stages; ++i) {
-            barrier_init(shared_address(common.barriers.full + i),
-                         R::template kArrivals < kOne && kStreams >);
+            barrier_init(shared_address(common.barriers.full + i), R::template kArrivals<kView>);
             barrier_init(shared_address(common.barriers.empty + i), kWarps);
         }
     }
@@ -430,15 +306,14 @@ __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant
     let_next_start();
     const unsigned ring = shared_address(shared);
     if (thread >= kMultiplying) {
-        give_registers<kOne && kStreams ? kFetchKeysRegisters : kFetchRegisters>();
-        constexpr bool kView = kOne && kStreams;
+        give_registers<kView ? kFetchKeysRegisters : kFetchRegisters>();
         if (kView || thread < kMultiplying + R::kFetching) {
             fetch_all<R, T, D, kView>(a, ring, common.barriers, common.loading_view,
                                       common.fetching);
         }
         return;
     }
-    take_registers<kOne && kStreams ? kMultiplyKeysRegisters : kMultiplyRegisters>();
+    take_registers<kView ? kMultiplyKeysRegisters : kMultiplyRegisters>();
 
     const WarpsTeam<kMultiplying> team{0, 1};
     std::byte* room = shared + a.room;
@@ -446,7 +321,7 @@ __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant
     Going going{{0, 0}, {}};
     if constexpr (!kOne) going.grid = GridBarrier(a.barrier);
     if (kOne && thread == 0) common.tags = *a.barrier;
-    if (kOne && kStreams && thread == 0) common.view.make(a.attention);
+    if (kView && thread == 0) common.view.make(a.attention);
     // Positions and pages do not change during a step. Its first product is that of q, k and v.
     if (thread < common.phases[0].p.rows) {
         common.where[thread] = small::place_of(common.phases[0].p, thread);
@@ -466,7 +341,7 @@ __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant
         commit_copies();
         if (!phase.keys) {
             going = product<R, T, kOne, kStreams>(a, phase, i + 1, ring, room, common, going);
-        } else if constexpr (kOne && kStreams) {
+        } else if constexpr (kView) {
             going = attend_one_view<R, T, D>(a, phase, i + 1, shared, common, going);
         } else {
             going = attend<T, D, kOne, kStreams>(a, phase, i + 1, common.tags, room, going);

@@ -143,15 +143,15 @@ struct TaggedLink {
     }
     template <typename T, int D>
     __device__ __forceinline__ const T* key() const {
-        return static_cast<const T*>(rows);
+        return row<T, D>(0);
     }
     template <typename T, int D>
     __device__ __forceinline__ const T* value() const {
-        return key<T, D>() + D;
+        return row<T, D>(1);
     }
     template <typename T, int D>
-    __device__ __forceinline__ const T* q(int row) const {
-        return key<T, D>() + (2 + row) * D;
+    __device__ __forceinline__ const T* q(int i) const {
+        return row<T, D>(2 + i);
     }
 
     template <typename T>

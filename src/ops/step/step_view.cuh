@@ -149,7 +149,6 @@ class KeyFetch {
 // The rows that a team has received, in shared memory: the newest key and value, then q, then what
 // asks the sinks. Heads of up to four rows leave room for q of the next head and what asks its
 // sinks.
-template <int D>
 struct Asked {
     static constexpr int kRows = 2 + 2 * attn::kTileRows;
     int index = -1;       // of the first head and tile
@@ -165,7 +164,7 @@ struct Asked {
 template <typename T, int D>
 struct ViewShared {
     attn::DecodeShared<D> decode;
-    alignas(16) T rows[Asked<D>::kRows * D];
+    alignas(16) T rows[Asked::kRows * D];
 };
 
 // The softmax of kCount parts at once, each as WarpSums::weigh() has it: the chains of one part
@@ -325,7 +324,7 @@ __device__ __forceinline__ void attend_view(const attn::Args& a, const View& vie
               batch = (rounds + batches - 1) / max(batches, 1);
     Stretch at = view.teams[index];
     const int units = at.units;
-    Asked<D> asked;
+    Asked asked;
 #pragma unroll 1
     for (int done = 0; done < rounds; done += batch) {
         const int count = min(batch, rounds - done), on = min(count, units - done);
