@@ -129,6 +129,44 @@ void validate_layer(const LayerSpec& layer, const ModelSpec& model, const std::s
     validate_rope(rope, model.head_dim, file, where);
 }
 
+void validate_diffusion(const ModelSpec& spec, const std::string& file) {
+    using Kind = ops::AttentionMask::Kind;
+    if (!spec.diffusion) {
+        for (const LayerSpec& layer : spec.layer_specs()) {
+            if (layer.mask.kind == Kind::causal) continue;
+            reject(file, "attention", layer.mask.kind == Kind::full ? "full" : "block-causal",
+                   "tokens that come one after another cannot see later ones, and the model names "
+                   "no mask token to fill in");
+        }
+        return;
+    }
+    const DiffusionSpec& d = *spec.diffusion;
+    if (d.mask < 0 || d.mask >= spec.vocab) {
+        reject(file, "mask token", fmt::format("{}", d.mask),
+               fmt::format("must be a token of the vocabulary, 0 to {}", spec.vocab - 1));
+    }
+    if (d.block < 0 || d.block > spec.context) {
+        reject(file, "block", fmt::format("{}", d.block),
+               fmt::format("must be between 1 and the context, {}", spec.context));
+    }
+    if (d.sub_block < 0 || (d.sub_block > 0 && (d.block == 0 || d.block % d.sub_block != 0))) {
+        reject(file, "sub-block", fmt::format("{}", d.sub_block),
+               fmt::format("the block of {} is not a multiple of it", d.block));
+    }
+    for (const LayerSpec& layer : spec.layer_specs()) {
+        const bool fits = d.block > 0 ? layer.mask.kind == Kind::block_causal &&
+                                            layer.mask.block == d.block && layer.mask.origin == 0
+                                      : layer.mask.kind == Kind::full;
+        if (fits && layer.mask.window == 0) continue;
+        reject(file, "attention", d.block > 0 ? fmt::format("blocks of {}", d.block) : "full",
+               layer.mask.window > 0 ? "a sliding window beside it is not supported"
+                                     : "a layer has another mask");
+    }
+    if (spec.learned_positions) {
+        reject(file, "positions", "learned", "a model that fills in tokens has rotary ones here");
+    }
+}
+
 // YaRN's magnitude as its paper suggests it.
 double yarn_magnitude(double factor) { return factor <= 1 ? 1.0 : 0.1 * std::log(factor) + 1.0; }
 
@@ -206,7 +244,7 @@ void ModelSpec::validate(const std::string& file) const {
                fmt::format("the {} heads are not a multiple of it", heads));
     }
     validate_layer(*this, *this, file, "");
-    if (own.empty()) return;
+    if (own.empty()) return validate_diffusion(*this, file);
     if (own.size() != static_cast<std::size_t>(layers)) {
         reject(file, "layers of their own", fmt::format("{}", own.size()),
                fmt::format("there must be none or all {}", layers));
@@ -214,6 +252,7 @@ void ModelSpec::validate(const std::string& file) const {
     for (int i = 0; i < layers; ++i) {
         validate_layer(own[static_cast<std::size_t>(i)], *this, file, fmt::format("layer {}: ", i));
     }
+    validate_diffusion(*this, file);
 }
 
 LayerSpec ModelSpec::common() const {

@@ -55,13 +55,30 @@ struct LayerSpec {
     bool operator==(const LayerSpec&) const = default;
 };
 
+// A model that fills in unknown tokens, many in a pass (decode/diffusion.h). What its tokens see is
+// in the masks of the layers: block_causal, or full.
+struct DiffusionSpec {
+    std::int32_t mask = -1;  // the token that stands for an unknown one
+    // Positions that are filled in together, counted from position 0, as the layers' masks have
+    // them; 0: attention is full, and a block is what a user asks for.
+    std::int32_t block = 0;
+    // Parts of a block that are filled in one after another (Fast-dLLM v2); 0: it is filled in as a
+    // whole.
+    std::int32_t sub_block = 0;
+    bool shifted = false;  // logits at position p are of the token at p + 1; else of that at p
+
+    bool operator==(const DiffusionSpec&) const = default;
+};
+
 inline constexpr int kMaxLayers = 1 << 12;  // that no real model comes near
 
 // What it has of LayerSpec is what all layers have in common, and the norm before the LM head. Code
 // that computes a layer asks layer(i).
 struct ModelSpec : LayerSpec {
-    std::string family;  // "llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt-neox"
-    std::string name;    // as the file says; may be empty
+    // "llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt-neox"; of models that fill in tokens:
+    // "sdar", "fast-dllm", "llada", "dream"
+    std::string family;
+    std::string name;  // as the file says; may be empty
     int vocab = 0;
     int dim = 0;
     int layers = 0;
@@ -75,8 +92,9 @@ struct ModelSpec : LayerSpec {
     bool qkv_bias = false;
     bool out_bias = false;  // attention's output projection
     bool mlp_bias = false;
-    bool learned_positions = false;  // a table added to the embedding (GPT-2)
-    bool tied_embeddings = false;    // the LM head is the embedding table
+    bool learned_positions = false;          // a table added to the embedding (GPT-2)
+    bool tied_embeddings = false;            // the LM head is the embedding table
+    std::optional<DiffusionSpec> diffusion;  // none: tokens come one after another
     // The layers one by one, [layers], where they differ; empty: all are the common one.
     std::vector<LayerSpec> own;
 
