@@ -10,6 +10,7 @@
 #include "cli/chat/slash.h"
 #include "cli/commands.h"
 #include "cli/context.h"
+#include "cli/diffusion.h"
 #include "cli/engine.h"
 #include "cli/json.h"
 #include "cli/options.h"
@@ -29,6 +30,7 @@ struct Options {
     std::string system;
     text::ChatOptions chat;
     ContextOptions context;
+    DiffusionChoice diffusion;
 };
 
 void print_answer(const decode::Generated& made, const decode::Conversation& chat,
@@ -87,6 +89,7 @@ int chat(const Command& command, Options options) {
         require_streaming(command, options.context);
         make_stream(options.context, model.spec, options.generate.max_tokens, wanted,
                     options.generate);
+        use_diffusion(command, options.diffusion, model.spec, wanted, options.generate);
         return wanted;
     });
     const std::unique_ptr<model::Engine> opened = make_engine(loaded);
@@ -188,6 +191,7 @@ void add_chat(const Command& app, Action& action) {
     add_context_options(
         command, options->context, {"full", "streaming"},
         "a conversation that is longer than the context: full forgets its oldest turns");
+    add_diffusion_options(command, options->diffusion, false);
     add_sampling_options(command, options->generate);
     add_engine_options(command, options->shared);
     command.footer(

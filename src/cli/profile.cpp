@@ -7,6 +7,7 @@
 
 #include "cli/commands.h"
 #include "cli/context.h"
+#include "cli/diffusion.h"
 #include "cli/engine.h"
 #include "cli/json.h"
 #include "cli/options.h"
@@ -32,6 +33,7 @@ struct Options {
     bool prompt_given = false;
     decode::GenerateOptions generate;
     ContextOptions context;
+    DiffusionChoice diffusion;
     std::string trace, html;
     // Whether each step is kept: else their sums are.
     bool every_step() const { return !trace.empty() || !html.empty(); }
@@ -61,6 +63,7 @@ int profile(const Command& command, Options options) {
             options_for(options.shared, model, ids.size(), options.generate);
         require_streaming(command, options.context);
         make_stream(options.context, model.spec, tokens, wanted, options.generate);
+        use_diffusion(command, options.diffusion, model.spec, wanted, options.generate);
         return wanted;
     });
     recorder.add_span("load", load_begin, loaded.seconds);
@@ -157,6 +160,7 @@ void add_profile(const Command& app, Action& action) {
         .shown_as("FILE");
     add_sampling_options(command, options->generate);
     add_context_options(command, options->context, {"full", "streaming"});
+    add_diffusion_options(command, options->diffusion, false);
     add_engine_options(command, options->shared);
     add_disable_option(command, options->shared);
     add_json_option(command, options->shared);

@@ -13,6 +13,7 @@
 
 #include "cli/commands.h"
 #include "cli/context.h"
+#include "cli/diffusion.h"
 #include "cli/engine.h"
 #include "cli/json.h"
 #include "cli/options.h"
@@ -38,6 +39,7 @@ struct RunOptions {
     std::string prompt_file;
     decode::GenerateOptions generate;
     ContextOptions context;
+    DiffusionChoice diffusion;
     int count = 1;  // texts, each with the next seed
     bool no_echo = false;
     bool quiet = false;
@@ -82,6 +84,7 @@ void print_json(const decode::Generated& made, const std::string& prompt,
                  {"evicted", made.evicted},
                  {"seed", seed},
                  {"threads", engine.options().threads}};
+    if (engine.model().spec.diffusion) json["passes"] = made.passes;
     if (logprobs) json["logprobs"] = logprobs_json(made, engine.model().tokenizer.get());
     if (alone) {
         json.update(observe::report_json(report));
@@ -160,7 +163,9 @@ int run(const Command& command, RunOptions options) {
             options_for(options.shared, model, ids.size(), options.generate);
         require_streaming(command, options.context);
         make_stream(options.context, model.spec, tokens, wanted, options.generate);
+        use_diffusion(command, options.diffusion, model.spec, wanted, options.generate);
         wanted.max_sequences = std::min({options.count, kMostTexts, most_open(options.generate)});
+        if (model.spec.diffusion && model.spec.diffusion->block == 0) wanted.max_sequences = 1;
         // A prompt that all texts begin with is kept once, as long as the model's context.
         if (wanted.stream && wanted.max_sequences > 1) {
             wanted.shared = std::min<std::int64_t>(std::ssize(ids), model.spec.context);
@@ -182,6 +187,11 @@ int run(const Command& command, RunOptions options) {
     const std::uint64_t first_seed = options.generate.sampling.seed;
     const bool stream = !options.shared.json;
     options.generate.keep = stream ? decode::Keep::nothing : decode::Keep::words;
+    std::optional<DenoisingView> view;
+    if (options.diffusion.show && stream) {
+        view.emplace(*engine->model().tokenizer);
+        options.generate.on_pass = [&view](auto block, auto known) { view->show(block, known); };
+    }
     const auto most = static_cast<std::size_t>(most_open(options.generate));
     InOrder texts(options.no_echo ? "" : prompt, options.count > 1);
     std::deque<decode::Scheduler::Id> open;
@@ -200,7 +210,8 @@ int run(const Command& command, RunOptions options) {
         for (; added < options.count && open.size() < most; ++added) {
             options.generate.sampling.seed = first_seed + static_cast<std::uint64_t>(added);
             open.push_back(scheduler.add(ids, options.generate,
-                                         [&texts, stream, i = added](std::string_view text) {
+                                         [&texts, &view, stream, i = added](std::string_view text) {
+                                             if (view) view->remove();
                                              if (stream) texts.push(i, text);
                                              return true;
                                          }));
@@ -208,7 +219,7 @@ int run(const Command& command, RunOptions options) {
     };
     decode::StopReason reason = decode::StopReason::length;
     int ended = 0;
-    std::int64_t evicted = 0;
+    std::int64_t evicted = 0, passes = 0;
     const auto more = [&] { return added < options.count && !InterruptGuard::pending(); };
     for (bool busy = true; busy || !open.empty() || more();) {
         if (!InterruptGuard::pending()) fill();
@@ -229,6 +240,7 @@ int run(const Command& command, RunOptions options) {
                            options.generate.logprobs >= 0);
             }
             evicted += made->evicted;
+            passes += made->passes;
             ++ended;
         }
     }
@@ -244,12 +256,16 @@ int run(const Command& command, RunOptions options) {
         }
     }
     if (options.shared.json ? options.verbose : !options.quiet) {
-        err(fmt::format("{}{}; seed {}\n",
-                        observe::summary_line(report, observe::place_of(engine->options().cuda)),
-                        evicted > 0 ? fmt::format("; {} tokens left the window", evicted) : "",
-                        options.count == 1
-                            ? fmt::format("{}", first_seed)
-                            : fmt::format("{} and on, {} texts", first_seed, options.count)));
+        const std::int64_t filled = scheduler.totals().decode.tokens;
+        err(fmt::format(
+            "{}{}{}; seed {}\n",
+            observe::summary_line(report, observe::place_of(engine->options().cuda)),
+            passes > 0 ? fmt::format("; {:.2f} tokens a pass",
+                                     static_cast<double>(filled) / static_cast<double>(passes))
+                       : "",
+            evicted > 0 ? fmt::format("; {} tokens left the window", evicted) : "",
+            options.count == 1 ? fmt::format("{}", first_seed)
+                               : fmt::format("{} and on, {} texts", first_seed, options.count)));
     }
     if (options.verbose) {
         err(fmt::format("\nprompt:\n{}\nanswer:\n{}", observe::op_table(report.prefill),
@@ -279,6 +295,7 @@ void add_run(const Command& app, Action& action) {
     command.group(kOptions);
     add_sampling_options(command, options->generate);
     add_context_options(command, options->context, {"full", "streaming"});
+    add_diffusion_options(command, options->diffusion);
     command.group("Output");
     command
         .add_option(
@@ -317,6 +334,11 @@ void add_run(const Command& app, Action& action) {
                                 .remedy = "add --json"});
         }
         if (!command.given("--seed")) options->generate.sampling.seed = fresh_seed();
+        if (options->diffusion.show && options->count > 1) {
+            throw Error::usage({.field = "--show-denoising",
+                                .problem = "shows one text",
+                                .remedy = "leave --count out"});
+        }
         action = [options, command] { return run(command, *options); };
     });
 }

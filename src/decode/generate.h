@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/ledger.h"
+#include "decode/diffusion.h"
 #include "decode/logprobs.h"
 #include "model/batch.h"
 #include "observe/recorder.h"
@@ -32,7 +34,10 @@ struct GenerateOptions {
     // -1: nothing of that. Such a request runs alone, a pass at a time: the engine keeps the logits
     // of its newest pass only. Its text has the bits that it has otherwise.
     int logprobs = -1;
-    model::Stream stream{};  // where the text may be longer than the context
+    model::Stream stream{};        // where the text may be longer than the context
+    DiffusionOptions diffusion{};  // of a model that fills in tokens
+    // Called after every pass over its open block: tokens, and which of them are settled.
+    std::function<void(std::span<const std::int32_t>, std::span<const std::uint8_t>)> on_pass;
     Keep keep = Keep::all;
     // Asked before every pass and between parts of a long prompt; true ends the generation.
     std::function<bool()> cancelled;
@@ -75,6 +80,7 @@ struct Generated {
     std::int64_t drawn = 0;  // tokens, kept or not
     StopReason reason = StopReason::length;
     std::int64_t prompt_tokens = 0;
+    std::int64_t passes = 0;   // of a model that fills in tokens: those that computed its blocks
     std::int64_t evicted = 0;  // tokens that the last one did not see any more (stream)
     // Tokens that were computed, not those found in the cache; until the first token was there.
     Phase prefill;

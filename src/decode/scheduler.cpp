@@ -5,13 +5,11 @@
 #include <utility>
 
 #include "core/error.h"
+#include "decode/scheduler_request.h"
 
 namespace mr::decode {
 namespace {
 
-// Prompt tokens in a pass that also decodes: few enough that the others' tokens are not held up,
-// and enough that products of many rows are worth their while.
-constexpr std::int64_t kPiecesBesideDecode = 256;
 // Where a generation can be cancelled and a pass takes long (the CPU), the first piece of a prompt
 // is small, and pieces grow as long as they are quick. The clock may decide this: such an engine
 // may be cut anywhere (Engine::cut()).
@@ -31,61 +29,6 @@ void turn_circle(model::KvCache& cache, model::SeqId seq, std::int64_t count) {
 }
 
 }  // namespace
-
-const char* stop_reason_name(StopReason reason) {
-    switch (reason) {
-        case StopReason::length:
-            return "length";
-        case StopReason::end_of_text:
-            return "end_of_text";
-        case StopReason::stop_string:
-            return "stop_string";
-        case StopReason::context_full:
-            return "context_full";
-        case StopReason::cancelled:
-            return "cancelled";
-    }
-    return "?";
-}
-
-struct Scheduler::Request {
-    Id id = 0;
-    std::vector<std::int32_t> prompt;
-    GenerateOptions options;
-    OnText on_text;
-    std::optional<TextStream> text;
-    model::Form form = model::Form::prompt;
-    std::int64_t most = 0;  // tokens that it draws at most
-
-    model::SeqId seq = -1;
-    bool live = false;  // the sequence is the caller's
-    model::Slot slot = model::kNoSlot;
-    std::vector<model::Slot> draws;  // its own slot, and those of the requests that follow it
-    Request* leader = nullptr;       // whose prompt is the same, and computed for both
-    std::vector<Request*> followers;
-    bool shares = true;  // its prompt lies in pages that others may have, too
-    std::optional<model::KvCache::PageCopy> copy;  // due when the leader's prompt is computed
-
-    std::int64_t done = 0;                 // prompt tokens in the cache, or on their way
-    std::int64_t launched = 0, known = 0;  // draws
-    bool asked_to_stop = false;            // cancel()
-    bool refused = false;                  // on_text wants no more
-    bool ended = false;
-    std::exception_ptr error;
-    Tensor logits;  // that the newest draw was made from, on the host, where they were asked for
-    Moment start = Moment::now(), first_token;
-    Ledger ledger_before, ledger_prefilled;
-    Generated out;
-
-    std::int64_t plain = 0;  // Engine::plain_positions(): those that other texts may share
-    bool prefilled() const { return done == static_cast<std::int64_t>(prompt.size()); }
-    bool wants_logits() const { return options.logprobs >= 0; }
-    bool keeps_words() const { return options.keep != Keep::nothing; }
-    // Of an answer that is not kept, the tokens that other texts may share.
-    bool keeps_id() const {
-        return keeps_words() || static_cast<std::int64_t>(prompt.size()) + known <= plain;
-    }
-};
 
 Scheduler::Scheduler(model::Engine& engine, observe::Recorder* recorder, int most)
     : engine_(engine), recorder_(recorder) {
@@ -133,12 +76,11 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> prompt, GenerateOptions o
     request->seq = live;
     const std::int64_t held = request->live ? engine_.cache().length(live) : 0;
     MR_CHECK(held < tokens, "a live sequence holds a beginning of its prompt");
-    // Where a prompt may be cut anywhere, the forms do not differ.
-    request->form = engine_.cut() == 1 ? model::Form::prompt : model::form_of_prompt(tokens - held);
     // The last token that is drawn is not fed back, so it needs no position.
     request->most = std::min<std::int64_t>(options.max_tokens, context - tokens + 1);
+    request->prefix = tokens;
+    request->cut = engine_.cut();
     request->out.prompt_tokens = tokens;
-    request->plain = engine_.plain_positions(options.stream, request->form);
     if (tokenizer) {
         // After nothing but the beginning-of-text token the answer begins a text of its own.
         const bool at_start = tokens == 1 && tokenizer->bos() == prompt[0];
@@ -147,6 +89,11 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> prompt, GenerateOptions o
     request->prompt = std::move(prompt);
     request->options = std::move(options);
     request->on_text = std::move(on_text);
+    if (engine_.model().spec.diffusion) open_blocks(*request);
+    // Where a prompt may be cut anywhere, the forms do not differ.
+    request->form =
+        engine_.cut() == 1 ? model::Form::prompt : model::form_of_prompt(request->prefix - held);
+    request->plain = engine_.plain_positions(request->options.stream, request->form);
     const Id id = request->id;
     if (request->most <= 0) {
         ended_.emplace(id, std::pair(std::move(request->out), nullptr));
@@ -244,19 +191,21 @@ bool Scheduler::reserve(Request& request, std::optional<model::KvCache::PageCopy
         return true;
     }
     const auto tokens = static_cast<std::int64_t>(request.prompt.size());
-    const std::int64_t length = tokens + request.most - 1;
+    const std::int64_t length = tokens + request.most - (request.blocks ? 0 : 1);
     for (const bool shares : {true, false}) {
+        if (shares && !request.publishes) continue;
         request.seq = cache.open();
         cache.set_stream(request.seq, request.options.stream);
         request.shares = shares;
         request.leader = shares ? leader_of(request) : nullptr;
         bool room = true;
         if (request.leader) {
-            room = cache.fork(request.seq, request.leader->seq, tokens, request.copy);
+            room = cache.fork(request.seq, request.leader->seq, request.prefix, request.copy);
         } else if (shares) {
             // The last token is computed in any case: its logits are what is wanted.
-            request.done = cache.adopt(request.seq, request.prompt, request.form, engine_.cut(),
-                                       std::min(tokens - 1, request.plain), copy);
+            const std::int64_t most = request.blocks ? request.prefix : tokens - 1;
+            request.done = cache.adopt(request.seq, request.prompt, request.form, request.cut,
+                                       std::min(most, request.plain), copy);
         }
         if (room && engine_.try_reserve(request.seq, shares ? tokens : 0, length)) return true;
         cache.close(request.seq);
@@ -271,10 +220,24 @@ bool Scheduler::reserve(Request& request, std::optional<model::KvCache::PageCopy
 }
 
 bool Scheduler::admit(Request& request) {
-    const auto tokens = static_cast<std::int64_t>(request.prompt.size());
     std::optional<model::KvCache::PageCopy> copy;
     if (!reserve(request, copy)) return false;
     if (copy) engine_.copy_page(copy->to, copy->from);
+    if (!request.blocks) open_slot(request);
+    request.ledger_before = engine_.ledger();
+    if (request.leader) {
+        request.leader->followers.push_back(&request);
+        if (!request.blocks) request.leader->draws.push_back(request.slot);
+        totals_.found += request.prefix;
+    }
+    totals_.found += request.done;
+    if (request.options.cancelled && engine_.cut() == 1 && piece_limit_ == 0) {
+        piece_limit_ = kFirstPiece;
+    }
+    return true;
+}
+
+void Scheduler::open_slot(Request& request) {
     model::DrawParams params;
     params.sampling = request.options.sampling;
     params.window = std::max(request.options.repeat_window, 0);
@@ -287,17 +250,6 @@ bool Scheduler::admit(Request& request) {
                          request.prompt.end());
     request.slot = engine_.open_slot(request.seq, params);
     request.draws = {request.slot};
-    request.ledger_before = engine_.ledger();
-    if (request.leader) {
-        request.leader->followers.push_back(&request);
-        request.leader->draws.push_back(request.slot);
-        totals_.found += tokens;
-    }
-    totals_.found += request.done;
-    if (request.options.cancelled && engine_.cut() == 1 && piece_limit_ == 0) {
-        piece_limit_ = kFirstPiece;
-    }
-    return true;
 }
 
 // ---- a pass -----------------------------------------------------------------------------------
@@ -308,10 +260,9 @@ void Scheduler::add_pieces(std::int64_t budget) {
     for (const RequestPtr& request : running_) {
         Request& r = *request;
         if (r.ended || r.leader || r.prefilled()) continue;
-        const auto tokens = static_cast<std::int64_t>(r.prompt.size());
-        std::int64_t piece = std::min(budget, tokens - r.done);
-        const bool last = r.done + piece == tokens;
-        if (!last) piece = (r.done + piece) / engine_.cut() * engine_.cut() - r.done;
+        std::int64_t piece = std::min(budget, r.prefix - r.done);
+        const bool last = r.done + piece == r.prefix;
+        if (!last) piece = (r.done + piece) / r.cut * r.cut - r.done;
         if (piece <= 0) return;
         budget -= piece;
         if (r.live) turn_circle(engine_.cache(), r.seq, piece);
@@ -323,13 +274,15 @@ void Scheduler::add_pieces(std::int64_t budget) {
              .logits = reads ? model::BatchItem::Logits::last : model::BatchItem::Logits::none,
              .form = r.form,
              .draw = last && !reads ? std::span<const model::Slot>(r.draws)
-                                    : std::span<const model::Slot>()});
+                                    : std::span<const model::Slot>(),
+             .mask = r.blocks ? r.blocks->mask() : std::nullopt});
         pieces_.emplace_back(&r, piece);
     }
 }
 
 // Whether the pass decodes.
 bool Scheduler::launch() {
+    if (engine_.model().spec.diffusion) return launch_blocks();
     items_.clear();
     pieces_.clear();
     for (const RequestPtr& request : running_) {
@@ -355,23 +308,7 @@ bool Scheduler::launch() {
     const std::int64_t most = engine_.options().max_batch;
     add_pieces(fed > 0 ? std::min(most, kPiecesBesideDecode) : most);
     if (items_.empty()) return true;
-    std::int64_t tokens = 0;
-    for (const auto& [request, piece] : pieces_) tokens += piece;
-    {
-        const char* const phase = fed == 0 ? "prefill" : pieces_.empty() ? "decode" : "mixed";
-        const observe::Span span(recorder_, phase);
-        if (recorder_) {
-            recorder_->begin_step(phase, tokens + static_cast<std::int64_t>(fed));
-        }
-        const double begin = recorder_ ? recorder_->now() : 0;
-        keep_logits(engine_.submit(items_));
-        if (const std::vector<Stage> stages = engine_.take_stages(); recorder_ && !stages.empty()) {
-            recorder_->add_stages(stages, begin, engine_.stage_bytes() * stages.size());
-        }
-    }
-    ++totals_.passes;
-    totals_.mixed += fed > 0 && !pieces_.empty();
-    totals_.prefill.tokens += tokens;
+    keep_logits(submit(static_cast<std::int64_t>(fed)));
     totals_.decode.tokens += static_cast<std::int64_t>(fed);
     if (fed > 0) {
         for (const RequestPtr& request : running_) {
@@ -388,6 +325,24 @@ bool Scheduler::launch() {
     return fed > 0;
 }
 
+// The pass that items_ and pieces_ describe; `rows` of it decode.
+Tensor Scheduler::submit(std::int64_t rows) {
+    std::int64_t tokens = 0;
+    for (const auto& [request, piece] : pieces_) tokens += piece;
+    ++totals_.passes;
+    totals_.mixed += rows > 0 && !pieces_.empty();
+    totals_.prefill.tokens += tokens;
+    const char* const phase = rows == 0 ? "prefill" : pieces_.empty() ? "decode" : "mixed";
+    const observe::Span span(recorder_, phase);
+    if (recorder_) recorder_->begin_step(phase, tokens + rows);
+    const double begin = recorder_ ? recorder_->now() : 0;
+    const Tensor logits = engine_.submit(items_);
+    if (const std::vector<Stage> stages = engine_.take_stages(); recorder_ && !stages.empty()) {
+        recorder_->add_stages(stages, begin, engine_.stage_bytes() * stages.size());
+    }
+    return logits;
+}
+
 // Where a request asked for them, it runs alone: the pass had its row and no other.
 void Scheduler::keep_logits(Tensor logits) {
     Request& r = *running_.front();
@@ -402,82 +357,22 @@ void Scheduler::launched(Request& r, std::int64_t piece) {
     r.out.prefill.tokens += piece;
     if (!r.prefilled()) return;
     model::KvCache& cache = engine_.cache();
-    if (!r.live) {  // whose pages are written again
+    if (!r.live && r.publishes) {  // whose pages are written again
         const auto plain = static_cast<std::size_t>(std::min(r.done, r.plain));
         cache.publish(r.seq, std::span(r.prompt).first(plain), r.form);
     }
-    r.launched = 1;
+    r.launched = r.blocks ? 0 : 1;
     r.ledger_prefilled = engine_.ledger();
     for (Request* const follower : r.followers) {
         cache.advance(follower->seq, r.done);
         if (follower->copy) engine_.copy_page(follower->copy->to, follower->copy->from);
         follower->done = r.done;
-        follower->launched = 1;
+        follower->launched = r.launched;
         follower->leader = nullptr;
         follower->ledger_prefilled = engine_.ledger();
     }
     r.followers.clear();
-    r.draws = {r.slot};
-}
-
-// ---- what was drawn ---------------------------------------------------------------------------
-
-void Scheduler::read() {
-    for (const RequestPtr& request : running_) {
-        Request& r = *request;
-        // A live sequence holds no token that its text does not have.
-        const std::int64_t ahead = r.wants_logits() || r.live ? 0 : engine_.ahead();
-        while (!r.ended && r.known < r.launched) {
-            // Draws that keep the engine from running ahead are waited for, others are not.
-            const bool due = r.launched - r.known > ahead || r.launched >= r.most;
-            if (!due && !engine_.ready(r.slot, static_cast<std::uint64_t>(r.known))) break;
-            read_one(r);
-        }
-    }
-}
-
-void Scheduler::read_one(Request& r) {
-    ops::Sampled drawn;
-    try {
-        drawn = engine_.wait(r.slot, static_cast<std::uint64_t>(r.known));
-    } catch (const Error& error) {
-        // Logits that are not finite end this request alone; the error says whose model it is.
-        if (error.kind() != ErrorKind::input) throw;
-        ErrorInfo info = error.info();
-        info.file = engine_.model().source;
-        r.error = std::make_exception_ptr(Error(error.kind(), info));
-        return finish(r, StopReason::cancelled);
-    }
-    if (r.known++ == 0) {
-        r.first_token = Moment::now();
-        r.out.prefill.seconds = r.first_token.seconds_since(r.start);
-        r.out.prefill.ledger = r.ledger_prefilled.since(r.ledger_before);
-    } else {
-        ++r.out.decode.tokens;
-    }
-    const std::int32_t token = drawn.id;
-    if (r.keeps_id()) r.out.ids.push_back(token);
-    if (r.options.keep == Keep::all) r.out.confidence.push_back(drawn.confidence);
-    if (r.wants_logits()) {
-        const std::span row(r.logits.f32(0), static_cast<std::size_t>(r.logits.dim(1)));
-        r.out.logprobs.push_back(logprobs_of(row, token, r.options.logprobs));
-    }
-    const text::Tokenizer* tokenizer = engine_.model().tokenizer.get();
-    const bool ends = (tokenizer && tokenizer->is_end_of_generation(token)) ||
-                      engine_.model().generation.ends_at(token);
-    if (ends && !r.options.ignore_end) {
-        return finish(r, StopReason::end_of_text);
-    }
-    if (r.text) {
-        const std::string text = r.text->push(token);
-        const observe::Span span(recorder_, "print");
-        if (r.keeps_words()) r.out.text += text;
-        r.refused = !text.empty() && r.on_text && !r.on_text(text);
-        if (r.refused) return finish(r, StopReason::cancelled);
-        if (r.text->stopped()) return finish(r, StopReason::stop_string);
-    }
-    if (r.known < r.most) return;
-    finish(r, r.known >= r.options.max_tokens ? StopReason::length : StopReason::context_full);
+    if (!r.blocks) r.draws = {r.slot};
 }
 
 // ---- the end of a request ---------------------------------------------------------------------
@@ -492,7 +387,10 @@ void Scheduler::finish(Request& r, StopReason reason) {
         r.out.evicted = std::max<std::int64_t>(cache.length(r.seq) - seen, 0);
     }
     if (r.known > 0) r.out.decode.seconds = Moment::now().seconds_since(r.first_token);
-    if (r.launched > 0) {
+    if (r.blocks) {
+        r.out.passes = r.blocks->passes();
+        r.out.decode.ledger = engine_.ledger().since(r.ledger_prefilled);
+    } else if (r.launched > 0) {
         r.out.decode.ledger = engine_.ledger().since(r.ledger_prefilled);
         // Steps that ran ahead of its end made no token of its text.
         totals_.decode.tokens -= r.launched - std::max<std::int64_t>(r.known, 1);
@@ -504,9 +402,8 @@ void Scheduler::finish(Request& r, StopReason reason) {
     if (!r.followers.empty()) {  // the first of them goes on with what there is of the prompt
         Request& next = *r.followers.front();
         // Its last page is its own, and empty.
-        const auto tokens = static_cast<std::int64_t>(r.prompt.size());
         next.done =
-            std::min(r.done, tokens / model::KvCache::kPageTokens * model::KvCache::kPageTokens);
+            std::min(r.done, r.prefix / model::KvCache::kPageTokens * model::KvCache::kPageTokens);
         cache.advance(next.seq, next.done);
         next.leader = nullptr;
         next.copy.reset();
@@ -514,27 +411,29 @@ void Scheduler::finish(Request& r, StopReason reason) {
             Request& other = *r.followers[i];
             other.leader = &next;
             if (other.copy) {
-                other.copy->from =
-                    cache.page_at(next.seq, static_cast<std::int64_t>(next.prompt.size()));
+                other.copy->from = cache.page_at(next.seq, next.prefix);
             }
             next.followers.push_back(&other);
-            next.draws.push_back(other.slot);
+            if (!next.blocks) next.draws.push_back(other.slot);
         }
         r.followers.clear();
     }
-    engine_.close_slot(r.slot);
+    if (r.slot != model::kNoSlot) engine_.close_slot(r.slot);
     r.slot = model::kNoSlot;
     // What there is of a prompt can be found again. Where forms do not differ, so can what was
     // generated: a conversation goes on here.
-    if (!r.leader && !r.live) {
+    if (!r.leader && !r.live && r.publishes) {
         const bool one_form = engine_.cut() == 1;
-        const auto all = static_cast<std::int64_t>(r.prompt.size()) + (one_form ? r.known : 0);
+        // Of a text that is filled in, what passes have put into the cache.
+        const auto all =
+            r.blocks ? std::min(r.done, cache.length(r.seq))
+                     : static_cast<std::int64_t>(r.prompt.size()) + (one_form ? r.known : 0);
         const auto plain = static_cast<std::size_t>(std::min(all, r.plain));
         std::vector<std::int32_t> tokens = r.prompt;
         tokens.resize(std::min(tokens.size(), plain));
         const auto drawn = static_cast<std::ptrdiff_t>(plain - tokens.size());
         tokens.insert(tokens.end(), r.out.ids.begin(), r.out.ids.begin() + drawn);
-        cache.publish(r.seq, tokens, r.form, one_form && all <= r.plain);
+        cache.publish(r.seq, tokens, r.form, one_form && !r.blocks && all <= r.plain);
     }
     if (!r.keeps_words()) r.out.ids = {};
     // Last, since it may throw: the books are in order.

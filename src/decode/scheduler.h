@@ -64,12 +64,19 @@ class Scheduler {
     bool admit(Request& request);
     bool reserve(Request& request, std::optional<model::KvCache::PageCopy>& copy);
     Request* leader_of(const Request& request) const;
+    void open_slot(Request& request);
     bool launch();
+    Tensor submit(std::int64_t rows);
     void keep_logits(Tensor logits);
     void add_pieces(std::int64_t budget);
     void launched(Request& request, std::int64_t piece);
     void read();
     void read_one(Request& request);
+    void take_token(Request& request, std::int32_t token);
+    // Texts that are filled in.
+    void open_blocks(Request& request);
+    bool launch_blocks();
+    void read_block(Request& request, Tensor logits);
     void finish(Request& request, StopReason reason);
     void sweep();
 
@@ -83,6 +90,8 @@ class Scheduler {
     std::int64_t piece_limit_ = 0;  // prompt tokens of a pass where cancelling must be quick
     std::vector<model::BatchItem> items_;
     std::vector<std::pair<Request*, std::int64_t>> pieces_;  // of the pass: whose, how many tokens
+    std::vector<Request*> filling_;                          // whose blocks the pass computes
+    std::vector<ops::Guess> guesses_;
     Totals totals_;
 };
 

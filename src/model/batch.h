@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ops/attention/mask.h"
+#include "ops/denoise/denoise.h"
 #include "ops/sample/sample.h"
 
 namespace mr::model {
@@ -49,11 +50,12 @@ constexpr Form form_of_prompt(std::int64_t tokens) {
 
 // One sequence's part in a pass: its next tokens, at positions that follow what is committed.
 struct BatchItem {
-    enum class Logits { none, last, all };
+    enum class Logits { none, last, all, some };
 
     SeqId seq = 0;
     std::span<const std::int32_t> tokens{};  // empty: one token, the one that slot `feed` drew last
     Logits logits = Logits::last;            // of which tokens the caller reads logits
+    std::span<const std::int32_t> rows{};    // Logits::some: which of `tokens`, in rising order
     Form form = Form::decode;                // of fed tokens always decode
     Slot feed = kNoSlot;
     std::span<const Slot> draw{};  // slots that draw their next token from the last token's logits
@@ -74,6 +76,15 @@ inline BatchItem prompt_item(SeqId seq, std::span<const std::int32_t> tokens,
                              BatchItem::Logits logits = BatchItem::Logits::last) {
     return prompt_item(seq, tokens, static_cast<std::int64_t>(tokens.size()), logits);
 }
+
+// A place whose token is unknown, for which a row of logits speaks (Engine::guess()).
+struct Place {
+    const ops::SampleParams* sampling = nullptr;
+    const ops::DenoiseParams* how = nullptr;
+    std::int64_t position = 0;
+    std::int32_t step = 0;    // of its block: draws are keyed by (seed, position, step)
+    std::int32_t truth = -1;  // the token that stands there, where it is only to be judged
+};
 
 // What a slot draws with.
 struct DrawParams {

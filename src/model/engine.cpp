@@ -97,6 +97,17 @@ EngineOptions with_defaults(const Model& model, const EngineOptions& wanted,
         options.max_batch =
             std::max(options.max_batch, static_cast<int>(std::min<std::int64_t>(kCut, longest)));
     }
+    if (const auto& diffusion = model.spec.diffusion) {
+        // A pass has the blocks of all sequences, each with the one before it; where attention is
+        // full, a whole text.
+        if (options.block <= 0)
+            options.block = diffusion->block > 0 ? diffusion->block : kUsualBlock;
+        const std::int64_t rows = diffusion->block > 0
+                                      ? std::int64_t{2} * options.block * options.max_sequences
+                                      : options.context;
+        options.max_batch = static_cast<int>(std::max<std::int64_t>(options.max_batch, rows));
+        options.max_logits = std::max(options.max_logits, options.block * options.max_sequences);
+    }
     if (options.max_logits <= 0) options.max_logits = options.max_sequences;
     options.max_logits = std::max(options.max_logits, options.max_sequences);
     // What a step computed is looked at when it ends: there is nothing to replay.
@@ -266,7 +277,41 @@ void Engine::release(SeqId seq) {
 
 std::int64_t Engine::logit_rows(const BatchItem& item) {
     if (item.logits == BatchItem::Logits::all) return static_cast<std::int64_t>(item.tokens.size());
+    if (item.logits == BatchItem::Logits::some) return static_cast<std::int64_t>(item.rows.size());
     return item.logits == BatchItem::Logits::last || !item.draw.empty() ? 1 : 0;
+}
+
+std::int64_t Engine::logit_token(const BatchItem& item, std::int64_t count, std::int64_t r) {
+    if (item.logits == BatchItem::Logits::some) return item.rows[static_cast<std::size_t>(r)];
+    return count - logit_rows(item) + r;
+}
+
+void Engine::guess_here(Tensor logits, std::span<const Place> places, std::span<ops::Guess> out,
+                        std::span<std::byte> scratch) {
+    MR_CHECK(model_->spec.diffusion && places.size() == out.size() &&
+                 logits.rows() >= static_cast<std::int64_t>(places.size()),
+             "a model that fills in tokens has a row for every place");
+    const std::size_t each = ops::sample_scratch_bytes(model_->spec.vocab);
+    MR_CHECK(scratch.size() >= each * static_cast<std::size_t>(pool_.size()),
+             "every thread has scratch of its own");
+    const auto count = static_cast<std::int64_t>(places.size());
+    const LedgerEntry entry(&ledger_, OpKind::sample,
+                            static_cast<std::uint64_t>(count) * logits.row_bytes(), 0,
+                            static_cast<std::uint64_t>(4 * count * logits.dim(1)));
+    pool_.parallel_for(count, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
+        Context ctx;
+        ctx.pool = &pool_;
+        ctx.scratch = scratch.subspan(static_cast<std::size_t>(thread) * each, each);
+        for (std::int64_t i = begin; i < end; ++i) {
+            const Place& place = places[static_cast<std::size_t>(i)];
+            Tensor row = logits.slice_rows(i, 1);
+            row.shape = {logits.dim(1)};
+            out[static_cast<std::size_t>(i)] =
+                ops::guess(ctx, row, *place.sampling, *place.how, model_->spec.diffusion->mask,
+                           static_cast<std::uint64_t>(place.position),
+                           static_cast<std::uint64_t>(place.step), place.truth);
+        }
+    });
 }
 
 // Room in the cache for the item's tokens, and the table of its sequence.
@@ -304,6 +349,10 @@ Tensor Engine::submit(std::span<const BatchItem> items) {
                      "an item in the decode form has at most kDecodePrompt tokens");
             MR_CHECK(item.commit <= count, "an item commits positions of its own");
             MR_CHECK(!fed || !item.mask, "a token that is fed sees what the layers say");
+            MR_CHECK(
+                item.logits != BatchItem::Logits::some ||
+                    (!fed && item.draw.empty() && (item.rows.empty() || item.rows.back() < count)),
+                "logits of some given tokens are read, not drawn from");
             const Stream& stream = cache_->stream(item.seq);
             MR_CHECK(!stream || (!item.mask && stream.sinks <= options_.stream.sinks &&
                                  stream.window <= options_.stream.window),

@@ -36,7 +36,9 @@ struct EngineOptions {
     std::int64_t shared = 0;
     int max_sequences = 1;
     int max_batch = 256;  // given tokens in one pass; longer prompts are cut
-    int max_logits = 0;   // rows of logits in one pass; 0: max_sequences
+    int max_logits = 0;   // rows of logits in one pass; 0: max_sequences, or their blocks
+    // Of a model that fills in tokens: places of a block; 0: the model's, or kUsualBlock.
+    int block = 0;
     std::optional<DType>
         kv_type{};  // of the cache; none: f32 on the CPU, the compute type on the GPU
 
@@ -60,6 +62,9 @@ struct EngineOptions {
     // engine of a process at a time has it.
     bool persistent = true;
 };
+
+// A block of a model whose attention is full, where nothing else is asked for.
+inline constexpr int kUsualBlock = 32;
 
 // Given tokens of a pass on a GPU where nothing else is asked for: products of many rows are at
 // their best, and a pass of a large model is still over before a person notices.
@@ -120,6 +125,9 @@ class Engine {
     virtual ops::Sampled wait(Slot slot, std::uint64_t number) = 0;
     virtual bool ready(Slot slot, std::uint64_t number) = 0;  // whether wait() would not wait
 
+    // What rows of such logits say of unknown tokens: row i of places[i]. The model's mask token
+    // has no probability. Throws what ops::guess() throws.
+    virtual void guess(Tensor logits, std::span<const Place> places, std::span<ops::Guess> out) = 0;
     // nll[t] of targets[t] by row t of such logits.
     virtual void cross_entropy(std::span<double> nll, Tensor logits,
                                std::span<const std::int32_t> targets) = 0;
@@ -162,6 +170,12 @@ class Engine {
     virtual Tensor run(const Pass& pass) = 0;
     void make_room(const BatchItem& item, ops::BatchSeq& seq);
     static std::int64_t logit_rows(const BatchItem& item);
+    // Row r of the logits of an item: which of its `count` tokens it is of.
+    static std::int64_t logit_token(const BatchItem& item, std::int64_t count, std::int64_t r);
+    // guess() of logits that lie in host memory, with scratch there for every thread
+    // (ops::sample_scratch_bytes()).
+    void guess_here(Tensor logits, std::span<const Place> places, std::span<ops::Guess> out,
+                    std::span<std::byte> scratch);
     // Where the draws of item i of the pass stand in their sequence: Philox's index.
     static std::int64_t draw_position(const Pass& pass, std::size_t i) {
         return pass.seqs[i].position + pass.seqs[i].count;

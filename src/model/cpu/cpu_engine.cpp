@@ -23,11 +23,13 @@ namespace {
 
 std::size_t scratch_bytes(const Model& model, const EngineOptions& options) {
     const ModelSpec& spec = model.spec;
+    const std::size_t samples =
+        ops::sample_scratch_bytes(spec.vocab) *
+        static_cast<std::size_t>(spec.diffusion ? options.threads : 1);  // Engine::guess()
     const std::int64_t max_k = std::max({spec.dim, spec.hidden, spec.q_dim()});
     return std::max({ops::linear_scratch_bytes(options.max_batch + options.max_sequences, max_k,
                                                options.threads),
-                     ops::attention_scratch_bytes(spec.head_dim, options.threads),
-                     ops::sample_scratch_bytes(spec.vocab)});
+                     ops::attention_scratch_bytes(spec.head_dim, options.threads), samples});
 }
 
 struct Activations {
@@ -93,6 +95,9 @@ class CpuEngine final : public Engine {
     void draw(Tensor logits, std::span<const Slot> slots) override;
     ops::Sampled wait(Slot slot, std::uint64_t number) override;
     bool ready(Slot slot, std::uint64_t number) override { return number < at(slot).draws; }
+    void guess(Tensor logits, std::span<const Place> places, std::span<ops::Guess> out) override {
+        guess_here(logits, places, out, ctx_.scratch);
+    }
     void cross_entropy(std::span<double> nll, Tensor logits,
                        std::span<const std::int32_t> targets) override {
         ops::cross_entropy(ctx_, nll, logits, targets);
@@ -146,7 +151,7 @@ class CpuEngine final : public Engine {
     const Pass* pass_ = nullptr;           // that runs
     std::span<const ops::BatchSeq> seqs_;  // of the pass that runs
     std::vector<std::int32_t> ids_, positions_;
-    // The last `count` tokens of an item have rows [first, first + count) of the logits.
+    // An item has rows [first, first + count) of the logits (logit_token()).
     struct LogitRows {
         std::size_t item;
         std::int64_t first, count;
@@ -387,12 +392,12 @@ void CpuEngine::check(int stage, Tensor x, const Pass& pass) const {
     if (stage != logits_stage(model_->spec)) {
         throw_not_finite(*model_, options_, *found, positions_[static_cast<std::size_t>(row)]);
     }
-    // Logits are of the last tokens of an item.
     for (const LogitRows& rows_of : logit_runs_) {
         if (row >= rows_of.first + rows_of.count) continue;
         const ops::BatchSeq& seq = pass.seqs[rows_of.item];
-        throw_not_finite(*model_, options_, *found,
-                         seq.position + seq.count - rows_of.count + row - rows_of.first);
+        throw_not_finite(
+            *model_, options_, *found,
+            seq.position + logit_token(*pass.items[rows_of.item], seq.count, row - rows_of.first));
     }
 }
 
@@ -466,8 +471,10 @@ Tensor CpuEngine::run(const Pass& pass) {
     // Only the rows that were asked for go through the LM head.
     for (const LogitRows& rows_of : logit_runs_) {
         const ops::BatchSeq& seq = pass.seqs[rows_of.item];
-        std::memcpy(a.last.f32(rows_of.first), a.x.f32(seq.first + seq.count - rows_of.count),
-                    static_cast<std::size_t>(rows_of.count) * a.x.row_bytes());
+        for (std::int64_t r = 0; r < rows_of.count; ++r) {
+            const std::int64_t token = logit_token(*pass.items[rows_of.item], seq.count, r);
+            std::memcpy(a.last.f32(rows_of.first + r), a.x.f32(seq.first + token), a.x.row_bytes());
+        }
     }
     norm(spec, a.last, a.last, weights.final_norm, weights.final_norm_bias);
     ledger_.at(-1, "head");

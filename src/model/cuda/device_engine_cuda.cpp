@@ -390,6 +390,12 @@ void Resident::cross_entropy(std::span<double> nll, Tensor logits,
     stream_.synchronize();
 }
 
+void Resident::guess(Tensor logits, std::span<const Place> places, std::span<ops::Guess> out) {
+    guess_scratch_.resize(ops::sample_scratch_bytes(spec_.vocab) *
+                          static_cast<std::size_t>(pool_.size()));
+    guess_here(to_host(logits), places, out, guess_scratch_);
+}
+
 Tensor Resident::to_host(Tensor logits) {
     host_logits_.resize(static_cast<std::size_t>(logits.shape.count()));
     stream_.to_host(host_logits_.data(), logits.data, host_logits_.size() * sizeof(float),

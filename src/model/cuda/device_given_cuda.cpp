@@ -177,9 +177,11 @@ Tensor Resident::run_given(const Pass& pass) {
     // computed as those of a token that was fed.
     std::vector<std::pair<std::int64_t, bool>> runs;  // rows of one kind: how many, and which
     const auto add = [&](std::size_t i, std::int64_t wanted, bool few) {
-        const std::int64_t end = row_of[i] + pass.seqs[i].count;
-        for (std::int64_t r = end - wanted; r < end; ++r) {
-            rows[count++] = static_cast<std::int32_t>(r);
+        const bool some = pass.items[i]->logits == BatchItem::Logits::some;
+        for (std::int64_t r = 0; r < wanted; ++r) {
+            const std::int64_t token = some ? logit_token(*pass.items[i], pass.seqs[i].count, r)
+                                            : pass.seqs[i].count - wanted + r;
+            rows[count++] = static_cast<std::int32_t>(row_of[i] + token);
         }
         if (runs.empty() || runs.back().second != few) runs.emplace_back(0, few);
         runs.back().first += wanted;
@@ -189,7 +191,7 @@ Tensor Resident::run_given(const Pass& pass) {
         const BatchItem& item = *pass.items[i];
         const bool all = item.logits == BatchItem::Logits::all;
         if (item.logits == BatchItem::Logits::none) continue;
-        add(i, all ? pass.seqs[i].count : 1, !(all && item.form == Form::prompt));
+        add(i, logit_rows(item), !(all && item.form == Form::prompt));
     }
     read = count;
     for (std::size_t i = 0; i < pass.given; ++i) {

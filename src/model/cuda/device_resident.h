@@ -71,6 +71,7 @@ class Resident final : public Engine {
     void draw(Tensor logits, std::span<const Slot> slots) override;
     ops::Sampled wait(Slot slot, std::uint64_t number) override;
     bool ready(Slot slot, std::uint64_t number) override;
+    void guess(Tensor logits, std::span<const Place> places, std::span<ops::Guess> out) override;
     void cross_entropy(std::span<double> nll, Tensor logits,
                        std::span<const std::int32_t> targets) override;
     Tensor to_host(Tensor logits) override;
@@ -212,6 +213,7 @@ class Resident final : public Engine {
     cuda::Sampler sampler_;
     cuda::Timeline timeline_;  // of whatever is watched: one pass or step at a time
     std::vector<float> host_logits_;
+    std::vector<std::byte> guess_scratch_;  // on the host
 
     std::vector<DeviceSlot> slots_;
     std::vector<Slot> rows_;  // who sits in which row of the step

@@ -132,7 +132,7 @@ std::size_t sample_scratch_bytes(std::int64_t vocab) {
 }
 
 Sampled sample(const Context& ctx, Tensor logits, const SampleParams& params,
-               std::span<const std::int32_t> recent, std::uint64_t position) {
+               std::span<const std::int32_t> recent, std::uint64_t position, std::uint64_t step) {
     check_sample_params(params);
     MR_CHECK(logits.dtype == DType::f32 && logits.shape.count() > 0, "logits are f32 [vocab]");
     const auto vocab = static_cast<std::size_t>(logits.shape.count());
@@ -220,7 +220,7 @@ Sampled sample(const Context& ctx, Tensor logits, const SampleParams& params,
     }
 
     const double target =
-        static_cast<double>(unit_float(philox(params.seed, position)[0])) * kept_total;
+        static_cast<double>(unit_float(philox(params.seed, position, step)[0])) * kept_total;
     double sum = 0, weight = 0;
     std::size_t drawn = 0;
     for (std::size_t i = 0; i < kept; ++i) {

@@ -24,7 +24,7 @@ struct Sampled {
 };
 
 // Draws one token from logits f32 [vocab]. Order: repetition penalty, temperature, top-k, top-p,
-// min-p, draw. The draw is Philox at (seed, position), over candidates in order of decreasing
+// min-p, draw. The draw is Philox at (seed, position, step), over candidates in order of decreasing
 // probability, ties by id: it depends on nothing else. Top-p keeps the smallest front whose share
 // of what top-k left is at least top_p, and at least one token; the penalty divides positive logits
 // and multiplies negative ones, once per distinct token. Greedy ignores the filters, not the
@@ -32,7 +32,8 @@ struct Sampled {
 // out of range. Logits of +inf share all the probability. Scratch: sample_scratch_bytes(vocab) of
 // ctx.scratch.
 Sampled sample(const Context& ctx, Tensor logits, const SampleParams& params,
-               std::span<const std::int32_t> recent, std::uint64_t position);
+               std::span<const std::int32_t> recent, std::uint64_t position,
+               std::uint64_t step = 0);
 
 std::size_t sample_scratch_bytes(std::int64_t vocab);
 

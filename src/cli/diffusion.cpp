@@ -1,0 +1,142 @@
+#include "cli/diffusion.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "cli/terminal.h"
+#include "core/error.h"
+#include "text/tokenizer.h"
+
+namespace mr::cli {
+namespace {
+
+constexpr const char* kDiffusionOptions[] = {"--block",       "--steps",         "--remask",
+                                             "--threshold",   "--entropy-bound", "--confidence",
+                                             "--prefix-cache"};
+
+}  // namespace
+
+void add_diffusion_options(const Command& command, DiffusionChoice& choice, bool shows) {
+    decode::DiffusionOptions& options = choice.options;
+    command.group("Models that fill in tokens");
+    command
+        .add_option("--block", options.block,
+                    "Tokens that are filled in together; default: the model's block")
+        .range(1, 1 << 20);
+    command
+        .add_option("--steps", options.denoise.steps,
+                    "Passes a block has at most, where --remask has a schedule; default: as many "
+                    "as it has tokens")
+        .range(1, 1 << 20);
+    command
+        .add_option("--remask", choice.remask,
+                    "Which tokens a pass settles: from the left (sequential), the most confident "
+                    "of a schedule (static), all above the threshold (dynamic), by rising entropy "
+                    "(entropy)")
+        .one_of({"sequential", "static", "dynamic", "entropy"})
+        .shows_default();
+    command
+        .add_option("--threshold", options.denoise.threshold,
+                    "Confidence above which --remask dynamic settles a token")
+        .range(0.0, 1.0)
+        .shows_default();
+    command
+        .add_option("--entropy-bound", options.denoise.entropy_bound,
+                    "Nats that the tokens of a pass may have together with --remask entropy")
+        .range(0.0, 1e6)
+        .shows_default()
+        .rare();
+    command
+        .add_option("--confidence", choice.confidence,
+                    "What counts as confidence: the largest probability before all filters (max), "
+                    "or the drawn token's after them (drawn), as SDAR published it")
+        .one_of({"max", "drawn"})
+        .shows_default()
+        .rare();
+    command
+        .add_flag("--prefix-cache", options.prefix_cache,
+                  "Of full attention: keep what lies before a block while it is filled in "
+                  "(approximate)")
+        .rare();
+    if (shows) {
+        command.add_flag("--show-denoising", choice.show,
+                         "Show the block as it clears up, on a terminal");
+    }
+    command.group(kOptions);
+}
+
+void use_diffusion(const Command& command, const DiffusionChoice& choice,
+                   const model::ModelSpec& spec, model::EngineOptions& engine,
+                   decode::GenerateOptions& generate) {
+    if (!spec.diffusion) {
+        const auto refuse = [](const char* option) {
+            throw Error::usage({.field = option,
+                                .problem = "is for models that fill in tokens; this one makes them "
+                                           "one after another",
+                                .remedy = "leave it out"});
+        };
+        for (const char* option : kDiffusionOptions) {
+            if (command.given(option)) refuse(option);
+        }
+        if (choice.show) refuse("--show-denoising");
+        return;
+    }
+    const auto refuse_given = [&](const char* option, bool applies, const char* where) {
+        if (applies || !command.given(option)) return;
+        throw Error::usage({.field = option,
+                            .problem = std::string("counts with ") + where,
+                            .remedy = "leave it out"});
+    };
+    generate.diffusion = choice.options;
+    ops::DenoiseParams& denoise = generate.diffusion.denoise;
+    denoise.remask = *ops::remask_of(choice.remask);
+    denoise.drawn = choice.confidence == "drawn";
+    refuse_given("--threshold", denoise.remask == ops::Remask::dynamic, "--remask dynamic");
+    refuse_given("--entropy-bound", denoise.remask == ops::Remask::entropy, "--remask entropy");
+    refuse_given("--steps", denoise.remask != ops::Remask::entropy,
+                 "--remask sequential, static or dynamic");
+    generate.diffusion.check(spec);
+    engine.block = generate.diffusion.block_of(spec);
+    if (choice.show && ::isatty(STDOUT_FILENO) == 0) {
+        throw Error::usage({.field = "--show-denoising",
+                            .problem = "is for a terminal",
+                            .remedy = "leave it out where the output is a file or a pipe"});
+    }
+}
+
+// The cursor stays behind the text: two lines are made free below it, its place is kept, and what
+// is drawn has at most that much room.
+void DenoisingView::show(std::span<const std::int32_t> block, std::span<const std::uint8_t> known) {
+    winsize size{};
+    const bool told = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+    const std::size_t room = 2 * static_cast<std::size_t>(told ? size.ws_col : 80);
+    std::string line;
+    std::size_t columns = 0;
+    for (std::size_t i = 0; i < block.size(); ++i) {
+        const std::string piece = known[i] ? one_line(tokenizer_.display(block[i])) : "░";
+        const auto width = static_cast<std::size_t>(
+            std::count_if(piece.begin(), piece.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+        if (columns + width > room) break;
+        columns += width;
+        line += known[i] ? piece : "\x1b[2m" + piece + "\x1b[22m";
+    }
+    out((drawn_ ? "\x1b"
+                  "8"
+                : "\x1b"
+                  "D\x1b"
+                  "D\x1b[2A\x1b"
+                  "7") +
+        std::string("\x1b[J") + line);
+    drawn_ = true;
+}
+
+void DenoisingView::remove() {
+    if (drawn_)
+        out("\x1b"
+            "8\x1b[J");
+    drawn_ = false;
+}
+
+}  // namespace mr::cli

@@ -1,0 +1,118 @@
+// Texts that are filled in (decode/diffusion.h): a pass computes the open block of every one of
+// them, each at a step of its own, and beside them pieces of prompts.
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+#include "core/error.h"
+#include "decode/scheduler_request.h"
+
+namespace mr::decode {
+
+void Scheduler::open_blocks(Request& r) {
+    const model::ModelSpec& spec = engine_.model().spec;
+    const auto refuse = [](const char* field, const char* problem, const char* remedy) {
+        throw Error::usage({.field = field, .problem = problem, .remedy = remedy});
+    };
+    if (r.options.stream) {
+        refuse("--context", "a text that is filled in block by block does not stream",
+               "use --context full");
+    }
+    if (r.options.sampling.repeat_penalty != 1) {
+        refuse("--repeat-penalty", "a model that fills in many tokens at once has none",
+               "use --repeat-penalty 1");
+    }
+    if (r.wants_logits()) {
+        refuse("--logprobs", "tokens that are filled in have no log-probabilities of their own",
+               "leave it out");
+    }
+    MR_CHECK(!r.live, "a text that is filled in has a sequence of its own");
+    const auto tokens = static_cast<std::int64_t>(r.prompt.size());
+    r.most = std::min<std::int64_t>(r.most, engine_.most_positions() - tokens);
+    if (r.most <= 0) return;
+    r.blocks.emplace(spec, r.options.diffusion, r.options.sampling, r.prompt, r.most);
+    const std::int64_t rows = r.options.diffusion.most_rows(spec, tokens + r.most);
+    if (rows > engine_.options().max_batch) {
+        throw Error::input(
+            {.field = "context",
+             .value = std::to_string(rows),
+             .problem = "tokens are computed together, and a pass of this engine has "
+                        "at most " +
+                        std::to_string(engine_.options().max_batch),
+             .remedy = "ask for fewer tokens, or raise --ctx"});
+    }
+    r.prefix = r.blocks->prefix();
+    r.cut = std::lcm(r.cut, r.blocks->cut());
+    // What stands in a page must follow from the tokens up to its end, and a page is known by them.
+    r.publishes = r.prefix > 0 && model::KvCache::kPageTokens % r.blocks->cut() == 0;
+}
+
+// Whether the pass computes blocks.
+bool Scheduler::launch_blocks() {
+    items_.clear();
+    pieces_.clear();
+    filling_.clear();
+    std::int64_t room = engine_.options().max_batch, rows = 0;
+    for (const RequestPtr& request : running_) {
+        Request& r = *request;
+        if (r.ended || r.leader || !r.prefilled()) continue;
+        const model::BatchItem item = r.blocks->next(engine_.cache(), r.seq);
+        const auto tokens = static_cast<std::int64_t>(item.tokens.size());
+        const auto asked = static_cast<std::int64_t>(item.rows.size());
+        if (tokens > room || rows + asked > engine_.options().max_logits) break;  // the next pass
+        room -= tokens;
+        rows += asked;
+        items_.push_back(item);
+        filling_.push_back(&r);
+    }
+    const auto computed = engine_.options().max_batch - room;
+    add_pieces(filling_.empty() ? room : std::min(room, kPiecesBesideDecode));
+    if (items_.empty()) return true;
+    const Tensor logits = submit(computed);
+    for (const auto& [request, piece] : pieces_) launched(*request, piece);
+    std::int64_t row = 0;
+    for (Request* const r : filling_) {
+        const auto asked = static_cast<std::int64_t>(r->blocks->places().size());
+        read_block(*r, logits.slice_rows(row, asked));
+        row += asked;
+    }
+    return !filling_.empty();
+}
+
+// What the pass said of the block of one text.
+void Scheduler::read_block(Request& r, Tensor logits) {
+    guesses_.resize(r.blocks->places().size());
+    try {
+        engine_.guess(logits, r.blocks->places(), guesses_);
+    } catch (const Error& error) {
+        // Logits that are not finite end this request alone; the error says whose model it is.
+        if (error.kind() != ErrorKind::input) throw;
+        ErrorInfo info = error.info();
+        info.file = engine_.model().source;
+        r.error = std::make_exception_ptr(Error(error.kind(), info));
+        return finish(r, StopReason::cancelled);
+    }
+    if (r.blocks->passes() == 0) r.ledger_prefilled = engine_.ledger();
+    r.blocks->take(guesses_);
+    if (r.options.on_pass) r.options.on_pass(r.blocks->block(), r.blocks->known());
+    if (!r.blocks->filled()) return;
+    const std::span<const std::int32_t> block = r.blocks->block();
+    const auto count = static_cast<std::int64_t>(block.size());
+    totals_.decode.tokens += count;
+    if (r.known == 0) {
+        r.first_token = Moment::now();
+        r.out.prefill.seconds = r.first_token.seconds_since(r.start);
+        r.out.prefill.ledger = r.ledger_prefilled.since(r.ledger_before);
+    } else {
+        r.out.decode.tokens += count;
+    }
+    for (const std::int32_t token : block) {
+        ++r.known;
+        if (r.keeps_id()) r.out.ids.push_back(token);
+        take_token(r, token);
+        if (r.ended) return;
+    }
+    r.blocks->open_next();
+}
+
+}  // namespace mr::decode

@@ -1,0 +1,86 @@
+// What was drawn: tokens become text.
+#include "core/error.h"
+#include "decode/scheduler_request.h"
+
+namespace mr::decode {
+
+const char* stop_reason_name(StopReason reason) {
+    switch (reason) {
+        case StopReason::length:
+            return "length";
+        case StopReason::end_of_text:
+            return "end_of_text";
+        case StopReason::stop_string:
+            return "stop_string";
+        case StopReason::context_full:
+            return "context_full";
+        case StopReason::cancelled:
+            return "cancelled";
+    }
+    return "?";
+}
+
+void Scheduler::read() {
+    for (const RequestPtr& request : running_) {
+        Request& r = *request;
+        // A live sequence holds no token that its text does not have.
+        const std::int64_t ahead = r.wants_logits() || r.live ? 0 : engine_.ahead();
+        while (!r.ended && r.known < r.launched) {
+            // Draws that keep the engine from running ahead are waited for, others are not.
+            const bool due = r.launched - r.known > ahead || r.launched >= r.most;
+            if (!due && !engine_.ready(r.slot, static_cast<std::uint64_t>(r.known))) break;
+            read_one(r);
+        }
+    }
+}
+
+void Scheduler::read_one(Request& r) {
+    ops::Sampled drawn;
+    try {
+        drawn = engine_.wait(r.slot, static_cast<std::uint64_t>(r.known));
+    } catch (const Error& error) {
+        // Logits that are not finite end this request alone; the error says whose model it is.
+        if (error.kind() != ErrorKind::input) throw;
+        ErrorInfo info = error.info();
+        info.file = engine_.model().source;
+        r.error = std::make_exception_ptr(Error(error.kind(), info));
+        return finish(r, StopReason::cancelled);
+    }
+    if (r.known++ == 0) {
+        r.first_token = Moment::now();
+        r.out.prefill.seconds = r.first_token.seconds_since(r.start);
+        r.out.prefill.ledger = r.ledger_prefilled.since(r.ledger_before);
+    } else {
+        ++r.out.decode.tokens;
+    }
+    const std::int32_t token = drawn.id;
+    if (r.keeps_id()) r.out.ids.push_back(token);
+    if (r.options.keep == Keep::all) r.out.confidence.push_back(drawn.confidence);
+    if (r.wants_logits()) {
+        const std::span row(r.logits.f32(0), static_cast<std::size_t>(r.logits.dim(1)));
+        r.out.logprobs.push_back(logprobs_of(row, token, r.options.logprobs));
+    }
+    take_token(r, token);
+}
+
+// A token of the text is known: it becomes text, or ends it.
+void Scheduler::take_token(Request& r, std::int32_t token) {
+    const text::Tokenizer* tokenizer = engine_.model().tokenizer.get();
+    const bool ends = (tokenizer && tokenizer->is_end_of_generation(token)) ||
+                      engine_.model().generation.ends_at(token);
+    if (ends && !r.options.ignore_end) {
+        return finish(r, StopReason::end_of_text);
+    }
+    if (r.text) {
+        const std::string text = r.text->push(token);
+        const observe::Span span(recorder_, "print");
+        if (r.keeps_words()) r.out.text += text;
+        r.refused = !text.empty() && r.on_text && !r.on_text(text);
+        if (r.refused) return finish(r, StopReason::cancelled);
+        if (r.text->stopped()) return finish(r, StopReason::stop_string);
+    }
+    if (r.known < r.most) return;
+    finish(r, r.known >= r.options.max_tokens ? StopReason::length : StopReason::context_full);
+}
+
+}  // namespace mr::decode
