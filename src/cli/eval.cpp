@@ -11,12 +11,14 @@
 
 #include "cli/commands.h"
 #include "cli/context.h"
+#include "cli/diffusion.h"
 #include "cli/engine.h"
 #include "cli/json.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/error.h"
 #include "core/output_file.h"
+#include "decode/eval_diffusion.h"
 #include "decode/eval_page.h"
 #include "decode/prompt.h"
 #include "observe/device_bandwidth.h"
@@ -33,6 +35,8 @@ struct Options {
     std::vector<std::string> modes = {"full"};  // of --context, one after another
     ContextOptions context;                     // sinks and window
     std::string plot;                           // a page to write
+    DiffusionChoice diffusion;
+    int bound = 4;  // of models that fill in tokens
 };
 
 decode::ContextMode mode_of(const std::string& name) {
@@ -157,18 +161,66 @@ void print_row(const decode::EvalMode& mode, bool first) {
          digits(result.bits_per_byte()), digits(1e3 * result.seconds_per_token()), result.evicted);
 }
 
-int eval(const Options& options) {
+// A model that fills in tokens: the decoder's own likelihood, and the bound.
+int eval_diffusion(const Options& options, const std::string& text, const LoadedModel& loaded,
+                   const decode::DiffusionEvalOptions& how) {
+    const std::unique_ptr<model::Engine> engine = make_engine(loaded);
+    ProgressLine line;
+    const decode::DiffusionEvalResult got =
+        decode::evaluate_diffusion(*engine, text, options.eval, how, line.callback());
+    line.remove();
+    const decode::EvalResult& exact = got.exact;
+    decode::EvalOptions whole = options.eval;
+    whole.ends = true;
+    const std::optional<train::StoryDistance> distance =
+        distance_to_storybook(text, whole, exact, *loaded.model->tokenizer);
+    const double a_pass = static_cast<double>(exact.tokens) / static_cast<double>(got.passes);
+    const decode::EvalMode mode{decode::ContextMode::full, {}, engine->options().context, 0, exact};
+    if (options.shared.json) {
+        Json json = json_of(mode, distance, loaded.model->source, options.text);
+        json["tokens_per_pass"] = a_pass;
+        if (how.bound > 0) json["bound_nll"] = got.bound_nll;
+        out(json_text(json));
+        return 0;
+    }
+    print_one(mode, distance, true);
+    out(fmt::format("tokens a pass  {:.3f}\n", a_pass));
+    if (how.bound > 0) out(fmt::format("bound          {:.4f} nats a token\n", got.bound_nll));
+    if (exact.cut > 0) {
+        note(fmt::format("{} of {} documents were cut at the context's {} tokens", exact.cut,
+                         exact.documents, mode.context));
+    }
+    return 0;
+}
+
+int eval(const Command& command, const Options& options) {
     const InterruptGuard guard;
     const std::string text = read_input(options.text);
     std::vector<Planned> plans;
+    decode::GenerateOptions generate;
     const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
         decode::require_tokenizer(model);
         for (const std::string& mode : options.modes) {
             plans.push_back(plan(options, mode, model.spec));
+            use_diffusion(command, options.diffusion, model.spec, plans.back().engine, generate);
+            if (model.spec.diffusion && (options.modes.size() > 1 || mode != "full")) {
+                throw Error::usage({.field = "--context",
+                                    .value = mode,
+                                    .problem = "is for models that make tokens one after another",
+                                    .remedy = "leave it out"});
+            }
             model::require_engine(model, plans.back().engine);
         }
         return plans.front().engine;
     });
+    if (loaded.model->spec.diffusion) {
+        if (!options.plot.empty()) {
+            throw Error::usage({.field = "--plot",
+                                .problem = "is for models that make tokens one after another",
+                                .remedy = "leave it out"});
+        }
+        return eval_diffusion(options, text, loaded, {generate.diffusion, options.bound});
+    }
     // Made now: that it cannot be written is not said after an hour.
     std::optional<OutputFile> page;
     if (!options.plot.empty()) page.emplace(options.plot);
@@ -254,6 +306,14 @@ void add_eval(const Command& app, Action& action) {
         .add_option("--plot", options->plot,
                     "Write a page with the NLL as a curve over the position to this file (HTML)")
         .shown_as("FILE");
+    add_diffusion_options(command, options->diffusion, false);
+    command
+        .add_option("--bound", options->bound,
+                    "Of a model that fills in tokens: mask each block at so many rates for the "
+                    "bound that it was trained by; 0: no bound")
+        .range(0, 1 << 16)
+        .shows_default()
+        .rare();
     add_engine_options(command, options->shared);
     add_json_option(command, options->shared);
     command.footer(
@@ -274,7 +334,7 @@ void add_eval(const Command& app, Action& action) {
                                 .problem = "is for tokens that are recomputed",
                                 .remedy = "add recompute to --context"});
         }
-        action = [options] { return eval(*options); };
+        action = [options, command] { return eval(command, *options); };
     });
 }
 

@@ -1,0 +1,42 @@
+// How well a model that fills in tokens predicts a text, by two numbers.
+//
+// The exact one is the likelihood of the text under the decoder as it decodes: its order is
+// replayed on the true text, and log p of what every pass settles is added up. It exists because
+// confidence does not depend on what was drawn. The bound is what such models are trained by:
+// blocks are masked at a rate t, and the cross-entropy of the masked tokens divided by t, averaged
+// over t, is no less than the -log p of any order, averaged over orders.
+//
+// A document begins as it does for any model, is followed by end tokens to the end of its block,
+// and log p of all of these counts: a block that was shortened would tell where the text ends.
+#pragma once
+
+#include "decode/diffusion.h"
+#include "decode/eval.h"
+
+namespace mr::decode {
+
+struct DiffusionEvalOptions {
+    DiffusionOptions decoder;
+    int bound = 4;  // rates of each block, evenly spread over (0, 1]; 0: no bound
+};
+
+struct DiffusionEvalResult {
+    // Of the decoder. Tokens are those of the text and one end for every document that has its end.
+    EvalResult exact;
+    std::int64_t passes = 0;  // of the decoder, over all documents
+    double bound_nll = 0;     // nats a token
+};
+
+// Documents as evaluate() has them. Throws Error (usage) where the decoder's order depends on its
+// draws.
+DiffusionEvalResult evaluate_diffusion(model::Engine& engine, std::string_view text,
+                                       const EvalOptions& options, const DiffusionEvalOptions& how,
+                                       const Progress& progress = {});
+
+// Nats of one text whose first `given` tokens are known, by either number.
+double replayed_nats(model::Engine& engine, const DiffusionOptions& decoder,
+                     std::span<const std::int32_t> tokens, std::size_t given);
+double masked_nats(model::Engine& engine, const DiffusionEvalOptions& how,
+                   std::span<const std::int32_t> tokens, std::size_t given);
+
+}  // namespace mr::decode
