@@ -76,7 +76,8 @@ class Scheduler {
     // Texts that are filled in.
     void open_blocks(Request& request);
     bool launch_blocks();
-    void read_block(Request& request, Tensor logits);
+    void guess(Tensor logits);
+    void read_block(Request& request, std::span<const ops::Guess> guesses);
     void finish(Request& request, StopReason reason);
     void sweep();
 
@@ -91,6 +92,7 @@ class Scheduler {
     std::vector<model::BatchItem> items_;
     std::vector<std::pair<Request*, std::int64_t>> pieces_;  // of the pass: whose, how many tokens
     std::vector<Request*> filling_;                          // whose blocks the pass computes
+    std::vector<model::Place> places_;
     std::vector<ops::Guess> guesses_;
     Totals totals_;
 };

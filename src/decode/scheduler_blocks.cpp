@@ -70,30 +70,52 @@ bool Scheduler::launch_blocks() {
     if (items_.empty()) return true;
     const Tensor logits = submit(computed);
     for (const auto& [request, piece] : pieces_) launched(*request, piece);
-    std::int64_t row = 0;
+    guess(logits);
+    std::size_t row = 0;
     for (Request* const r : filling_) {
-        const auto asked = static_cast<std::int64_t>(r->blocks->places().size());
-        read_block(*r, logits.slice_rows(row, asked));
+        const std::size_t asked = r->blocks->places().size();
+        if (!r->ended) read_block(*r, std::span(guesses_).subspan(row, asked));
         row += asked;
     }
     return !filling_.empty();
 }
 
-// What the pass said of the block of one text.
-void Scheduler::read_block(Request& r, Tensor logits) {
-    guesses_.resize(r.blocks->places().size());
-    try {
-        engine_.guess(logits, r.blocks->places(), guesses_);
-    } catch (const Error& error) {
-        // Logits that are not finite end this request alone; the error says whose model it is.
-        if (error.kind() != ErrorKind::input) throw;
-        ErrorInfo info = error.info();
-        info.file = engine_.model().source;
-        r.error = std::make_exception_ptr(Error(error.kind(), info));
-        return finish(r, StopReason::cancelled);
+// What the pass said of all blocks. Logits that are not finite end their request alone: then the
+// requests are asked one by one.
+void Scheduler::guess(Tensor logits) {
+    places_.clear();
+    for (const Request* const r : filling_) {
+        places_.insert(places_.end(), r->blocks->places().begin(), r->blocks->places().end());
     }
+    guesses_.resize(places_.size());
+    try {
+        engine_.guess(logits, places_, guesses_);
+        return;
+    } catch (const Error& error) {
+        if (error.kind() != ErrorKind::input) throw;
+    }
+    std::size_t row = 0;
+    for (Request* const r : filling_) {
+        const std::size_t asked = r->blocks->places().size();
+        try {
+            engine_.guess(
+                logits.slice_rows(static_cast<std::int64_t>(row), static_cast<std::int64_t>(asked)),
+                r->blocks->places(), std::span(guesses_).subspan(row, asked));
+        } catch (const Error& error) {
+            if (error.kind() != ErrorKind::input) throw;
+            ErrorInfo info = error.info();
+            info.file = engine_.model().source;  // whose model it is
+            r->error = std::make_exception_ptr(Error(error.kind(), info));
+            finish(*r, StopReason::cancelled);
+        }
+        row += asked;
+    }
+}
+
+// What the pass said of the block of one text.
+void Scheduler::read_block(Request& r, std::span<const ops::Guess> guesses) {
     if (r.blocks->passes() == 0) r.ledger_prefilled = engine_.ledger();
-    r.blocks->take(guesses_);
+    r.blocks->take(guesses);
     if (r.options.on_pass) r.options.on_pass(r.blocks->block(), r.blocks->known());
     if (!r.blocks->filled()) return;
     const std::span<const std::int32_t> block = r.blocks->block();

@@ -9,10 +9,14 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/splitmix.h"
 #include "decode/diffusion.h"
+#include "decode/live_cases.h"
+#include "decode/scheduler.h"
 #include "model/engine.h"
 #include "model/io/random.h"
 
@@ -201,6 +205,129 @@ inline std::vector<ops::DenoiseParams> denoise_cases(int block) {
     out.push_back({.remask = Remask::entropy, .entropy_bound = 12.0f});
     out.push_back({.remask = Remask::entropy, .entropy_bound = 0.0f});
     return out;
+}
+
+inline decode::GenerateOptions filling(const ops::DenoiseParams& denoise, int tokens,
+                                       std::uint64_t seed = 5) {
+    decode::GenerateOptions options;
+    options.max_tokens = tokens;
+    options.ignore_end = true;
+    options.sampling.temperature = 0.9f;
+    options.sampling.top_k = 20;
+    options.sampling.seed = seed;
+    options.diffusion.denoise = denoise;
+    return options;
+}
+
+inline decode::Generated filled(model::Engine& engine, const std::vector<std::int32_t>& prompt,
+                                const decode::GenerateOptions& options) {
+    decode::Scheduler scheduler(engine);
+    const decode::Scheduler::Id id = scheduler.add(prompt, options);
+    while (scheduler.step()) {
+    }
+    return *scheduler.take(id);
+}
+
+// `make(sequences, pool)` gives an engine; texts have at most `longest` tokens.
+template <typename Make>
+void every_strategy_is_that_of_a_plain_decoder(const DiffusionCase& of, Make&& make, int longest) {
+    const auto engine = make(1, 0), plain = make(1, 0);
+    const int block = of.block > 0 ? of.block : model::kUsualBlock;
+    int case_number = 0;
+    for (const ops::DenoiseParams& denoise : denoise_cases(block)) {
+        // Prompts that fill their last block, and that do not; texts that do, and that do not.
+        const int prompts[] = {1, 2 * block, 2 * block + 3, 37}, tokens[] = {1, 2 * block, 45};
+        const int prompt_tokens = prompts[case_number % 4];
+        for (const int count : tokens) {
+            if (prompt_tokens + count > longest) continue;
+            const auto prompt = some_tokens(prompt_tokens, 3 + case_number, 95);
+            const decode::GenerateOptions options =
+                filling(denoise, count, static_cast<std::uint64_t>(case_number));
+            SCOPED_TRACE(std::string(ops::remask_name(denoise.remask)) + ", steps " +
+                         std::to_string(denoise.steps) + ", prompt " +
+                         std::to_string(prompt_tokens) + ", tokens " + std::to_string(count));
+            PlainDecoder decoder{*plain, options.diffusion, options.sampling};
+            const decode::Generated got = filled(*engine, prompt, options);
+            EXPECT_EQ(got.ids, decoder(prompt, count));
+            EXPECT_EQ(std::ssize(got.ids), count);
+            // No mask token is ever a part of a text.
+            EXPECT_EQ(std::count(got.ids.begin(), got.ids.end(), 95), 0);
+        }
+        ++case_number;
+    }
+}
+
+template <typename Make>
+void committing_with_the_next_block_is_committing_apart(const DiffusionCase& of, Make&& make) {
+    const auto engine = make(1, 0);
+    for (const int tokens : {7, 64, 100}) {
+        const auto prompt = some_tokens(21, tokens, 95);
+        decode::GenerateOptions options =
+            filling({.remask = ops::Remask::dynamic, .threshold = 0.06f}, tokens);
+        const decode::Generated together = filled(*engine, prompt, options);
+        options.diffusion.commit_apart = true;
+        const decode::Generated apart = filled(*engine, prompt, options);
+        EXPECT_EQ(together.ids, apart.ids);
+        if (of.block > 0 && 2 * of.block <= 64 && !of.shifted && tokens > 3 * of.block) {
+            EXPECT_LT(together.passes, apart.passes);
+        }
+    }
+}
+
+// Requests that come, are cancelled and share beginnings, in a pool that has not room for all.
+template <typename Make>
+void texts_have_the_bits_they_have_alone(const DiffusionCase& of, Make&& make) {
+    const int block = of.block > 0 ? of.block : model::kUsualBlock;
+    const auto denoise = denoise_cases(block);
+    struct Order {
+        std::vector<std::int32_t> prompt;
+        decode::GenerateOptions options;
+        int arrival = 0, cancelled = -1;
+    };
+    std::vector<Order> orders;
+    std::uint64_t state = 7;
+    const auto below = [&state](int n) {
+        state = splitmix(state);
+        return static_cast<int>(state % static_cast<std::uint64_t>(n));
+    };
+    constexpr int kOrders = 40;
+    for (int i = 0; i < kOrders; ++i) {
+        Order order;
+        // Some begin alike, so that pages are shared and prompts are computed once.
+        order.prompt = some_tokens(1 + below(90), below(4), 95);
+        const auto which = static_cast<std::size_t>(below(static_cast<int>(denoise.size())));
+        order.options = filling(denoise[which], 1 + below(50), static_cast<std::uint64_t>(i));
+        order.arrival = below(60);
+        if (below(5) == 0) order.cancelled = below(30);
+        orders.push_back(std::move(order));
+    }
+    const auto engine = make(6, 420);
+    decode::Scheduler scheduler(*engine);
+    std::vector<decode::Scheduler::Id> ids(orders.size(), 0);
+    std::vector<int> age(orders.size(), 0);
+    bool busy = true;
+    for (int step = 0; busy || step < 60; ++step) {
+        for (std::size_t i = 0; i < orders.size(); ++i) {
+            if (orders[i].arrival == step) {
+                ids[i] = scheduler.add(orders[i].prompt, orders[i].options);
+            }
+            if (ids[i] != 0 && age[i]++ == orders[i].cancelled) scheduler.cancel(ids[i]);
+        }
+        busy = scheduler.step();
+        engine->cache().check_books();
+    }
+    for (std::size_t i = 0; i < orders.size(); ++i) {
+        SCOPED_TRACE(i);
+        const std::optional<decode::Generated> got = scheduler.take(ids[i]);
+        ASSERT_TRUE(got);
+        const auto alone = make(1, 0);
+        std::vector<std::int32_t> want = filled(*alone, orders[i].prompt, orders[i].options).ids;
+        if (got->reason == decode::StopReason::cancelled) want.resize(got->ids.size());
+        EXPECT_EQ(got->ids, want);
+    }
+    if (of.block > 0 && 32 % of.block == 0) {
+        EXPECT_GT(scheduler.totals().found, 0);
+    }
 }
 
 }  // namespace mr::test

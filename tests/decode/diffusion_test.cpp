@@ -36,84 +36,34 @@ std::unique_ptr<model::Engine> engine_of(const DiffusionCase& of, int sequences 
     return model::make_engine(model, options);
 }
 
-GenerateOptions options_of(const ops::DenoiseParams& denoise, int tokens, std::uint64_t seed = 5) {
-    GenerateOptions options;
-    options.max_tokens = tokens;
-    options.ignore_end = true;
-    options.sampling.temperature = 0.9f;
-    options.sampling.top_k = 20;
-    options.sampling.seed = seed;
-    options.diffusion.denoise = denoise;
-    return options;
-}
-
-Generated generate(model::Engine& engine, const std::vector<std::int32_t>& prompt,
-                   const GenerateOptions& options) {
-    Scheduler scheduler(engine);
-    const Scheduler::Id id = scheduler.add(prompt, options);
-    while (scheduler.step()) {
-    }
-    return *scheduler.take(id);
-}
-
 class Diffusion : public testing::TestWithParam<DiffusionCase> {};
 INSTANTIATE_TEST_SUITE_P(Models, Diffusion, testing::ValuesIn(test::kDiffusionCases),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(Diffusion, EveryStrategyIsThatOfAPlainDecoder) {
-    const DiffusionCase& of = GetParam();
-    const auto engine = engine_of(of), plain = engine_of(of);
-    const int block = of.block > 0 ? of.block : model::kUsualBlock;
-    int case_number = 0;
-    for (const ops::DenoiseParams& denoise : test::denoise_cases(block)) {
-        // Prompts that fill their last block, and that do not; texts that do, and that do not.
-        const int prompts[] = {1, 2 * block, 2 * block + 3, 37}, tokens[] = {1, 2 * block, 45};
-        const int prompt_tokens = prompts[case_number % 4];
-        for (const int count : tokens) {
-            const auto prompt = test::some_tokens(prompt_tokens, 3 + case_number, 95);
-            const GenerateOptions options =
-                options_of(denoise, count, static_cast<std::uint64_t>(case_number));
-            SCOPED_TRACE(std::string(ops::remask_name(denoise.remask)) + ", steps " +
-                         std::to_string(denoise.steps) + ", prompt " +
-                         std::to_string(prompt_tokens) + ", tokens " + std::to_string(count));
-            test::PlainDecoder decoder{*plain, options.diffusion, options.sampling};
-            const Generated got = generate(*engine, prompt, options);
-            EXPECT_EQ(got.ids, decoder(prompt, count));
-            EXPECT_EQ(std::ssize(got.ids), count);
-            // No mask token is ever a part of a text.
-            EXPECT_EQ(std::count(got.ids.begin(), got.ids.end(), 95), 0);
-        }
-        ++case_number;
-    }
+    const auto make = [this](int sequences, std::int64_t pool) {
+        return engine_of(GetParam(), sequences, pool, sequences > 1 ? 2 : 1);
+    };
+    test::every_strategy_is_that_of_a_plain_decoder(GetParam(), make, 300);
 }
 
 TEST_P(Diffusion, AThresholdUsesFewerPassesThanTokens) {
     const DiffusionCase& of = GetParam();
     const auto engine = engine_of(of);
     const auto prompt = test::some_tokens(20, 1, 95);
-    const Generated all =
-        generate(*engine, prompt, options_of({.remask = ops::Remask::dynamic, .threshold = 0}, 64));
-    const Generated one =
-        generate(*engine, prompt, options_of({.remask = ops::Remask::dynamic, .threshold = 1}, 64));
+    const Generated all = test::filled(
+        *engine, prompt, test::filling({.remask = ops::Remask::dynamic, .threshold = 0}, 64));
+    const Generated one = test::filled(
+        *engine, prompt, test::filling({.remask = ops::Remask::dynamic, .threshold = 1}, 64));
     EXPECT_LT(all.passes, one.passes / 2);
     EXPECT_GE(one.passes, 64);
 }
 
 TEST_P(Diffusion, CommittingWithTheNextBlockIsCommittingApart) {
-    const DiffusionCase& of = GetParam();
-    const auto engine = engine_of(of);
-    for (const int tokens : {7, 64, 100}) {
-        const auto prompt = test::some_tokens(21, tokens, 95);
-        GenerateOptions options =
-            options_of({.remask = ops::Remask::dynamic, .threshold = 0.06f}, tokens);
-        const Generated together = generate(*engine, prompt, options);
-        options.diffusion.commit_apart = true;
-        const Generated apart = generate(*engine, prompt, options);
-        EXPECT_EQ(together.ids, apart.ids);
-        if (of.block > 0 && 2 * of.block <= 64 && !of.shifted && tokens > 3 * of.block) {
-            EXPECT_LT(together.passes, apart.passes);
-        }
-    }
+    const auto make = [this](int sequences, std::int64_t pool) {
+        return engine_of(GetParam(), sequences, pool, sequences > 1 ? 2 : 1);
+    };
+    test::committing_with_the_next_block_is_committing_apart(GetParam(), make);
 }
 
 TEST_P(Diffusion, AnotherBlockIsTheSameModelWithIt) {
@@ -121,67 +71,19 @@ TEST_P(Diffusion, AnotherBlockIsTheSameModelWithIt) {
     if (of.sub_block > 0) GTEST_SKIP() << "its blocks have parts";
     const auto engine = engine_of(of), plain = engine_of(of);
     for (const int block : {1, 5, 32}) {
-        GenerateOptions options = options_of({.remask = ops::Remask::fixed}, 40);
+        GenerateOptions options = test::filling({.remask = ops::Remask::fixed}, 40);
         options.diffusion.block = block;
         const auto prompt = test::some_tokens(18, block, 95);
         test::PlainDecoder decoder{*plain, options.diffusion, options.sampling};
-        EXPECT_EQ(generate(*engine, prompt, options).ids, decoder(prompt, 40)) << block;
+        EXPECT_EQ(test::filled(*engine, prompt, options).ids, decoder(prompt, 40)) << block;
     }
 }
 
 TEST_P(Diffusion, TextsHaveTheBitsTheyHaveAlone) {
-    const DiffusionCase& of = GetParam();
-    const int block = of.block > 0 ? of.block : model::kUsualBlock;
-    const auto denoise = test::denoise_cases(block);
-    struct Order {
-        std::vector<std::int32_t> prompt;
-        GenerateOptions options;
-        int arrival = 0, cancelled = -1;
+    const auto make = [this](int sequences, std::int64_t pool) {
+        return engine_of(GetParam(), sequences, pool, sequences > 1 ? 2 : 1);
     };
-    std::vector<Order> orders;
-    std::uint64_t state = 7;
-    const auto below = [&state](int n) {
-        state = splitmix(state);
-        return static_cast<int>(state % static_cast<std::uint64_t>(n));
-    };
-    constexpr int kOrders = 40;
-    for (int i = 0; i < kOrders; ++i) {
-        Order order;
-        // Some begin alike, so that pages are shared and prompts are computed once.
-        order.prompt = test::some_tokens(1 + below(90), below(4), 95);
-        order.options =
-            options_of(denoise[static_cast<std::size_t>(below(static_cast<int>(denoise.size())))],
-                       1 + below(50), static_cast<std::uint64_t>(i));
-        order.arrival = below(60);
-        if (below(5) == 0) order.cancelled = below(30);
-        orders.push_back(std::move(order));
-    }
-    const auto engine = engine_of(of, 6, 420, 2);
-    Scheduler scheduler(*engine);
-    std::vector<Scheduler::Id> ids(orders.size(), 0);
-    std::vector<int> age(orders.size(), 0);
-    bool busy = true;
-    for (int step = 0; busy || step < 60; ++step) {
-        for (std::size_t i = 0; i < orders.size(); ++i) {
-            if (orders[i].arrival == step)
-                ids[i] = scheduler.add(orders[i].prompt, orders[i].options);
-            if (ids[i] != 0 && age[i]++ == orders[i].cancelled) scheduler.cancel(ids[i]);
-        }
-        busy = scheduler.step();
-        engine->cache().check_books();
-    }
-    for (std::size_t i = 0; i < orders.size(); ++i) {
-        SCOPED_TRACE(i);
-        const std::optional<Generated> got = scheduler.take(ids[i]);
-        ASSERT_TRUE(got);
-        const auto alone = engine_of(of);
-        std::vector<std::int32_t> want = generate(*alone, orders[i].prompt, orders[i].options).ids;
-        if (got->reason == StopReason::cancelled) want.resize(got->ids.size());
-        EXPECT_EQ(got->ids, want);
-    }
-    if (of.block > 0 && 32 % of.block == 0) {
-        EXPECT_GT(scheduler.totals().found, 0);
-    }
+    test::texts_have_the_bits_they_have_alone(GetParam(), make);
 }
 
 TEST(DiffusionText, ARejectedDrawIsNotRepeated) {
@@ -237,7 +139,7 @@ TEST(DiffusionText, WhatAModelDoesNotTakeIsRefused) {
     };
     const auto engine = engine_of({"aligned", 4, 0, false});
     for (const Case& test : cases) {
-        GenerateOptions options = options_of({}, 8);
+        GenerateOptions options = test::filling({}, 8);
         test.spoil(options);
         Scheduler scheduler(*engine);
         try {
@@ -253,18 +155,19 @@ TEST(DiffusionText, APrefixCacheIsExactInTheFirstPassOfABlock) {
     for (const char* const name : {"full", "full_shifted"}) {
         const DiffusionCase of{name, 0, 0, std::string(name) == "full_shifted"};
         const auto engine = engine_of(of);
-        GenerateOptions options = options_of({.remask = ops::Remask::fixed}, 24);
+        GenerateOptions options = test::filling({.remask = ops::Remask::fixed}, 24);
         options.diffusion.block = 8;
         options.diffusion.prefix_cache = true;
         const auto prompt = test::some_tokens(33, 4, 95);
-        const Generated got = generate(*engine, prompt, options);
+        const Generated got = test::filled(*engine, prompt, options);
         EXPECT_EQ(std::ssize(got.ids), 24);
         EXPECT_EQ(std::count(got.ids.begin(), got.ids.end(), 95), 0);
         // With one pass a block every pass is the first of its block, which computes everything.
         GenerateOptions exact = options;
         exact.diffusion.prefix_cache = false;
         exact.diffusion.denoise.steps = options.diffusion.denoise.steps = 1;
-        EXPECT_EQ(generate(*engine, prompt, options).ids, generate(*engine, prompt, exact).ids);
+        EXPECT_EQ(test::filled(*engine, prompt, options).ids,
+                  test::filled(*engine, prompt, exact).ids);
     }
 }
 

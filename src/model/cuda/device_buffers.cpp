@@ -49,6 +49,10 @@ void DeviceTensors::each(const Model& model, const EngineOptions& options, Take&
         }
     }
     array(nll, rows);
+    if (spec.diffusion) {
+        array(guess_rows, rows * kGuessRowWords);
+        array(guesses, rows * kGuessWords);
+    }
     if (options.check_nan) array(not_finite, 1);
     max_pages =
         static_cast<int>(KvCache::table_entries(device_pages(options), most_held(spec, options)));

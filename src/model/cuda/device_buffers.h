@@ -94,10 +94,14 @@ struct DeviceTensors {
     Tensor logits;   // [rows, vocab]
     // [positions, rotary / 2, 2]; where sequences may stream [tokens, ...], of the rows of a pass.
     Tensor rope;
-    Tensor rope_sinks;                    // [views, tokens, rotary / 2, 2], of SinkViews::views
-    Tensor q_sinks;                       // [tokens, q_dim]: what asks sinks
-    double* frequencies = nullptr;        // [rotary / 2], where sequences may stream
-    double* nll = nullptr;                // [rows]
+    Tensor rope_sinks;              // [views, tokens, rotary / 2, 2], of SinkViews::views
+    Tensor q_sinks;                 // [tokens, q_dim]: what asks sinks
+    double* frequencies = nullptr;  // [rotary / 2], where sequences may stream
+    double* nll = nullptr;          // [rows]
+    // Of models that fill in tokens, [rows]: cuda::GuessRow and cuda::DeviceGuess.
+    std::uint64_t* guess_rows = nullptr;
+    std::uint32_t* guesses = nullptr;
+    static constexpr std::int64_t kGuessRowWords = 9, kGuessWords = 5;  // of 8 and of 4 bytes
     std::uint64_t* not_finite = nullptr;  // [1], with check_nan: ops::NotFinite, packed
 
     // A batch on the device, and the same arrays in pinned memory on their way there.

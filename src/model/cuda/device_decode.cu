@@ -61,6 +61,7 @@ void Resident::prepare_rows() {
                       &ledger_);
     if (options_.stream) stream_.fill(to.streams, 0, 2 * rows * sizeof(std::int32_t));
     stream_.synchronize();
+    if (spec_.diffusion) return;  // nothing is fed to a model that fills in tokens
     prepare_programs();
     if (options_.graph) capture_steps();
 }

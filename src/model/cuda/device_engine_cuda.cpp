@@ -52,7 +52,10 @@ Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const Dev
     staging_ = Staging(3 * static_cast<std::size_t>(options.max_batch) + 2 * (sequences + 1) +
                        sequences * pages + static_cast<std::size_t>(options.max_logits) +
                        sequences * (pages + 4) +
-                       2 * sequences * (2 + static_cast<std::size_t>(buffers_.max_fronts)));
+                       2 * sequences * (2 + static_cast<std::size_t>(buffers_.max_fronts)) +
+                       (spec_.diffusion ? static_cast<std::size_t>(options.max_logits) *
+                                              sizeof(cuda::GuessRow) / sizeof(std::int32_t)
+                                        : 0));
     // Pages that were never written hold no NaN: a masked key may be multiplied with zero.
     stream_.fill(kv_memory_.data(), 0, kv_memory_.size());
     cuda::attention_prepare_scratch(stream_, buffers_.attention_scratch, decode_rows(options),
@@ -391,9 +394,33 @@ void Resident::cross_entropy(std::span<double> nll, Tensor logits,
 }
 
 void Resident::guess(Tensor logits, std::span<const Place> places, std::span<ops::Guess> out) {
-    guess_scratch_.resize(ops::sample_scratch_bytes(spec_.vocab) *
-                          static_cast<std::size_t>(pool_.size()));
-    guess_here(to_host(logits), places, out, guess_scratch_);
+    MR_CHECK(spec_.diffusion && places.size() == out.size() &&
+                 logits.rows() >= static_cast<std::int64_t>(places.size()),
+             "a model that fills in tokens has a row for every place");
+    static_assert(sizeof(cuda::GuessRow) == DeviceBuffers::kGuessRowWords * 8 &&
+                  sizeof(cuda::DeviceGuess) == DeviceBuffers::kGuessWords * 4);
+    if (places.empty()) return;
+    staging_.begin();
+    const std::size_t bytes = places.size() * sizeof(cuda::GuessRow);
+    std::int32_t* const rows = staging_.take(bytes / sizeof(std::int32_t));
+    for (std::size_t i = 0; i < places.size(); ++i) {
+        const Place& place = places[i];
+        const cuda::GuessRow row =
+            cuda::guess_row(*place.sampling, *place.how, place.position, place.step, place.truth);
+        std::memcpy(reinterpret_cast<std::byte*>(rows) + i * sizeof row, &row, sizeof row);
+    }
+    stream_.to_device(buffers_.guess_rows, rows, bytes, &ledger_);
+    staging_.end(stream_);
+    auto* const made = reinterpret_cast<cuda::DeviceGuess*>(buffers_.guesses);
+    cuda::guess(ctx_, logits.slice_rows(0, static_cast<std::int64_t>(places.size())),
+                reinterpret_cast<const cuda::GuessRow*>(buffers_.guess_rows), spec_.diffusion->mask,
+                made);
+    host_guesses_.resize(places.size());
+    stream_.to_host(host_guesses_.data(), made, places.size() * sizeof *made, &ledger_);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+        cuda::check_sample_flags(host_guesses_[i].flags);
+        out[i] = host_guesses_[i].guess;
+    }
 }
 
 Tensor Resident::to_host(Tensor logits) {

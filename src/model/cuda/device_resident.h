@@ -16,6 +16,7 @@
 #include "model/cuda/device_buffers.h"
 #include "model/cuda/device_engine.h"
 #include "model/cuda/device_products.h"
+#include "ops/denoise/denoise_cuda.h"
 #include "ops/linear/linear_cuda.h"
 #include "ops/norm/norm_cuda.h"
 #include "ops/sample/sample_cuda.h"
@@ -213,7 +214,7 @@ class Resident final : public Engine {
     cuda::Sampler sampler_;
     cuda::Timeline timeline_;  // of whatever is watched: one pass or step at a time
     std::vector<float> host_logits_;
-    std::vector<std::byte> guess_scratch_;  // on the host
+    std::vector<cuda::DeviceGuess> host_guesses_;
 
     std::vector<DeviceSlot> slots_;
     std::vector<Slot> rows_;  // who sits in which row of the step

@@ -32,7 +32,7 @@ struct SampleRow {
     std::int32_t window;       // how many recent tokens count, at most SampleState::most_recent
     std::int32_t recent_used;  // how many there are
     std::int32_t recent_next;  // where the next one goes
-    std::int32_t unused;
+    std::int32_t step;         // Philox's stream: 0 but for tokens that are filled in
 };
 
 // Why a row has no token. The id is then 0, so that a step that was launched already reads a valid
