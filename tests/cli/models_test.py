@@ -28,9 +28,8 @@ class Models(driver.CliTest):
                 (driver.REFERENCE / "fast-dllm", 47, 32, 8, True,
                  "mask token 47, blocks of 32 in parts of 8, logits shifted by one"),
                 (driver.REFERENCE / "llada", 47, 0, 0, False, "mask token 47, full attention, logits aligned"),
-                ("random:sdar-4b:bf16", 151669, 4, 0, False, "mask token 151669, blocks of 4, logits aligned"),
-                ("random:dream-7b", 151666, 0, 0, True,
-                 "mask token 151666, full attention, logits shifted by one")):
+                (driver.REFERENCE / "dream", 47, 0, 0, True,
+                 "mask token 47, full attention, logits shifted by one")):
             self.assertEqual(self.ok_json("info", model)["model"]["diffusion"],
                              {"mask": mask, "block": block, "sub_block": part, "shifted": shifted})
             self.assertIn(f"diffusion   {line}\n", self.ok("info", model).out)
