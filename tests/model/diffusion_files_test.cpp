@@ -65,28 +65,39 @@ TEST(DiffusionFiles, SpecsOfTheFolders) {
     }
 }
 
-// Fast-dLLM v2's configurations name neither the mask nor the parts of a block.
+// Published configurations leave some of it out.
 TEST(DiffusionFiles, PublishedValuesWhereTheConfigurationHasNone) {
-    const auto read = [](const char* family, int vocab, const char* text) {
+    std::vector<std::string> notes;
+    const auto read = [&](const char* family, int vocab, const char* text) {
         const auto document = formats::JsonDocument::parse(text, "config.json");
         ModelSpec spec;
         spec.family = family;
         spec.vocab = vocab;
-        read_diffusion(Config(document.root(), "config.json"), spec);
+        notes.clear();
+        read_diffusion(Config(document.root(), "config.json"), spec, notes);
         return *spec.diffusion;
     };
-    EXPECT_EQ(read("fast-dllm", 152064, R"({"bd_size": 32})"),
-              (DiffusionSpec{.mask = 151665, .block = 32, .sub_block = 8, .shifted = true}));
-    EXPECT_EQ(read("fast-dllm", 152064, "{}"),
-              (DiffusionSpec{.mask = 151665, .block = 32, .sub_block = 8, .shifted = true}));
+    const DiffusionSpec fast{.mask = 151665, .block = 32, .sub_block = 8, .shifted = true};
+    EXPECT_EQ(read("fast-dllm", 152064, R"({"bd_size": 32})"), fast);
+    EXPECT_EQ(read("fast-dllm", 152064, "{}"), fast);
     // Parts are no longer than the block.
     EXPECT_EQ(read("fast-dllm", 152064, R"({"bd_size": 4})").sub_block, 4);
+    EXPECT_EQ(read("dream", 152064, "{}"), (DiffusionSpec{.mask = 151666, .shifted = true}));
+    EXPECT_TRUE(notes.empty());
+    EXPECT_EQ(read("sdar", 151936, R"({"block_size": 16})"),
+              (DiffusionSpec{.mask = 151669, .block = 16}));
+    EXPECT_TRUE(notes.empty());
+    EXPECT_EQ(read("sdar", 151936, "{}"), (DiffusionSpec{.mask = 151669, .block = 4}));
+    ASSERT_EQ(notes.size(), 1u);  // another model may have been trained with larger ones
+    EXPECT_NE(notes[0].find("block_size: 4 is taken"), std::string::npos) << notes[0];
     // A vocabulary that has no such token is another model's.
-    expect_says(error_of([&] { read("fast-dllm", 50000, "{}"); }), {"mask_token_id", "missing"});
-    for (const char* family : {"sdar", "llada", "dream"}) {
-        expect_says(error_of([&] { read(family, 152064, R"({"block_size": 4})"); }),
+    for (const char* family : {"sdar", "fast-dllm", "dream", "llada"}) {
+        expect_says(error_of([&] { read(family, 50000, R"({"block_size": 4})"); }),
                     {"config.json", "mask_token_id", "missing"});
     }
+    expect_says(error_of([&] { read("llada", 152064, "{}"); }), {"mask_token_id", "missing"});
+    expect_says(error_of([&] { read("sdar", 50000, R"({"mask_token_id": 4})"); }),
+                {"block_size", "missing"});
 }
 
 TEST(DiffusionFiles, BadConfigurationsAreOneLine) {
@@ -177,7 +188,8 @@ TEST(DiffusionFiles, LladaHasDefaultsOfItsOwn) {
     ModelSpec spec;
     spec.family = "llada";
     spec.vocab = 48;
-    spec = read_llada(Config(document.root(), "config.json"), spec);
+    std::vector<std::string> notes;
+    spec = read_llada(Config(document.root(), "config.json"), spec, notes);
     EXPECT_EQ(spec.hidden, 32);
     EXPECT_EQ(spec.kv_heads, 1);
     EXPECT_EQ(spec.context, 1024);

@@ -10,13 +10,15 @@ namespace mr::model {
 namespace {
 
 constexpr DiffusionFamily kFamilies[] = {
-    {.family = "sdar", .like = "qwen3", .mask = -1, .blocks = true, .shifted = false},
+    {.family = "sdar", .like = "qwen3", .mask = 151669, .blocks = true, .shifted = false},
     {.family = "fast-dllm", .like = "qwen2", .mask = 151665, .blocks = true, .shifted = true},
     {.family = "llada", .like = "llama", .mask = -1, .blocks = false, .shifted = false},
-    {.family = "dream", .like = "qwen2", .mask = -1, .blocks = false, .shifted = true},
+    {.family = "dream", .like = "qwen2", .mask = 151666, .blocks = false, .shifted = true},
 };
 
-// Fast-dLLM v2's, which its configurations do not name.
+// SDAR's first models have blocks of 4 and do not say so; later ones have the block in their names.
+constexpr int kSdarBlock = 4;
+// The defaults of Fast-dLLM v2's configuration and of its decoder.
 constexpr int kFastBlock = 32;
 constexpr int kFastSubBlock = 8;
 
@@ -27,7 +29,7 @@ int read_block(const Config& config, const char* key, std::optional<int> fallbac
     const auto value = config.find_int(key);
     if (!value && !fallback) {
         config.fail(key, "the field is missing: how many tokens are filled in together",
-                    "the model's authors name it (SDAR's models without a number have 4)");
+                    "add it to config.json");
     }
     const int block = value.value_or(fallback.value_or(0));
     if (block < 1) config.fail(key, "must be at least 1");
@@ -83,18 +85,25 @@ void set_diffusion(ModelSpec& spec, const DiffusionSpec& diffusion) {
     for (LayerSpec& layer : spec.own) set(layer);
 }
 
-void read_diffusion(const Config& config, ModelSpec& spec) {
+void read_diffusion(const Config& config, ModelSpec& spec, std::vector<std::string>& notes) {
     const DiffusionFamily* family = diffusion_family(spec.family);
     if (!family) return;
     DiffusionSpec out;
     out.shifted = family->shifted;
     const auto mask = config.find_int("mask_token_id");
-    if (!mask && (family->mask < 0 || family->mask >= spec.vocab)) {
-        config.fail("mask_token_id", kNoMask);
-    }
+    const bool published = family->mask >= 0 && family->mask < spec.vocab;
+    if (!mask && !published) config.fail("mask_token_id", kNoMask);
     out.mask = mask.value_or(family->mask);
     if (spec.family == "sdar") {
-        out.block = read_block(config, "block_size", std::nullopt);
+        std::optional<int> fallback;
+        if (published) fallback = kSdarBlock;
+        out.block = read_block(config, "block_size", fallback);
+        if (!config.find("block_size")) {
+            notes.push_back(fmt::format(
+                "config.json has no block_size: {} is taken, which SDAR's models have that have no "
+                "number of tokens in their names",
+                kSdarBlock));
+        }
     } else if (spec.family == "fast-dllm") {
         out.block = read_block(config, "bd_size", kFastBlock);
         out.sub_block =
@@ -103,7 +112,7 @@ void read_diffusion(const Config& config, ModelSpec& spec) {
     set_diffusion(spec, out);
 }
 
-ModelSpec read_llada(const Config& config, ModelSpec spec) {
+ModelSpec read_llada(const Config& config, ModelSpec spec, std::vector<std::string>& notes) {
     // Rows that no token has pad the table to a round number.
     const int rows = config.find_int("embedding_size").value_or(spec.vocab);
     if (rows < spec.vocab) {
@@ -146,7 +155,7 @@ ModelSpec read_llada(const Config& config, ModelSpec spec) {
     if (config.find_int("block_group_size").value_or(1) != 1) {
         config.fail("block_group_size", "only 1 is supported");
     }
-    read_diffusion(config, spec);
+    read_diffusion(config, spec, notes);
     return spec;
 }
 

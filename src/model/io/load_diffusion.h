@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "formats/gguf.h"
 #include "model/io/config_json.h"
@@ -12,8 +13,8 @@ namespace mr::model {
 struct DiffusionFamily {
     const char* family;  // of ModelSpec
     const char* like;    // the family that has the same layers: "qwen3", ...
-    // The mask id that the published models have, where their configurations do not name it; -1:
-    // they do.
+    // The mask id that the published models have although their configurations may not name it: of
+    // any vocabulary that has such an id. -1: configurations do name it.
     int mask;
     bool blocks;   // attention is block-causal; else full
     bool shifted;  // what config.json means; GGUF says it
@@ -27,10 +28,10 @@ std::string layers_like(const std::string& family);
 void set_diffusion(ModelSpec& spec, const DiffusionSpec& diffusion);
 
 // The mask id and the blocks of config.json, for the four families; spec.vocab is there. Throws
-// Error naming the field where one is missing.
-void read_diffusion(const Config& config, ModelSpec& spec);
+// Error naming the field where one is missing. What was taken in its place goes to `notes`.
+void read_diffusion(const Config& config, ModelSpec& spec, std::vector<std::string>& notes);
 // LLaDA's configuration, which has names of its own.
-ModelSpec read_llada(const Config& config, ModelSpec spec);
+ModelSpec read_llada(const Config& config, ModelSpec spec, std::vector<std::string>& notes);
 // Of a GGUF file: llama.cpp's keys, and ours under "<arch>.diffusion.".
 void read_diffusion(const formats::GgufFile& file, const std::string& arch, ModelSpec& spec);
 

@@ -315,7 +315,7 @@ ModelSpec read_spec(const Config& config, const std::string& folder,
     }
     spec.vocab = config.need_int("vocab_size");
     if (spec.family == "gpt2") return read_gpt2(config, std::move(spec));
-    if (spec.family == "llada") return read_llada(config, std::move(spec));
+    if (spec.family == "llada") return read_llada(config, std::move(spec), notes);
     spec.dim = config.need_int("hidden_size");
     spec.layers = config.need_int("num_hidden_layers");
     if (spec.layers < 1 || spec.layers > kMaxLayers) {
@@ -338,7 +338,7 @@ ModelSpec read_spec(const Config& config, const std::string& folder,
     read_rope(config, spec, notes);
     spec = spec.family == "gpt-neox" ? read_neox(config, std::move(spec))
                                      : read_llama(config, std::move(spec));
-    read_diffusion(config, spec);
+    read_diffusion(config, spec, notes);
     // Last: layers of their own are the common one but for what they differ in.
     read_windows(config, spec);
     return spec;
