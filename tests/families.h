@@ -1,5 +1,5 @@
-// The small models of tests/reference, one a family, and the logits that transformers gave for them
-// in f64.
+// The small models of tests/reference, one or more a family, and the logits that transformers gave
+// for them in f64.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,17 @@ namespace mr::test {
 inline constexpr const char* kFamilies[] = {
     "llama2",       "llama3", "llama-linear", "llama-yarn", "mistral",  "qwen2",       "qwen2-yarn",
     "qwen2-window", "qwen3",  "gpt2",         "gpt2-hub",   "gpt-neox", "gpt-neox-seq"};
+
+// Those that fill in tokens. Their tokens see later ones, so a text may be cut between blocks only,
+// and not at all where attention is full.
+inline constexpr const char* kDiffusionFamilies[] = {"sdar", "sdar-llama", "fast-dllm", "llada",
+                                                     "dream"};
+
+inline std::vector<const char*> all_families() {
+    std::vector<const char*> out(std::begin(kFamilies), std::end(kFamilies));
+    out.insert(out.end(), std::begin(kDiffusionFamilies), std::end(kDiffusionFamilies));
+    return out;
+}
 
 // For INSTANTIATE_TEST_SUITE_P: a test's name has no dashes.
 inline std::string family_name(const ::testing::TestParamInfo<const char*>& info) {

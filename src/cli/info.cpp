@@ -144,6 +144,13 @@ Json model_json(const model::Model& model) {
                         {"scaling", scaling_name(spec.rope.scaling)},
                         {"factor", spec.rope.factor}};
     }
+    json["diffusion"] = nullptr;
+    if (spec.diffusion) {
+        json["diffusion"] = {{"mask", spec.diffusion->mask},
+                             {"block", spec.diffusion->block},
+                             {"sub_block", spec.diffusion->sub_block},
+                             {"shifted", spec.diffusion->shifted}};
+    }
     json["weight_bytes_by_type"] = bytes_by_type(model);
     json["weights_mapped_bytes"] = model.weights.mapped_bytes;
     json["weights_copied_bytes"] = model.weights.owned_bytes;
@@ -280,6 +287,16 @@ std::string machine_text(const Json& m) {
                                              m["threads"].get<int>()));
 }
 
+// How a model fills in unknown tokens; nothing of one whose tokens come one after another.
+std::string diffusion_text(const model::ModelSpec& spec) {
+    if (!spec.diffusion) return "";
+    const model::DiffusionSpec& d = *spec.diffusion;
+    std::string blocks = d.block > 0 ? fmt::format("blocks of {}", d.block) : "full attention";
+    if (d.sub_block > 0) blocks += fmt::format(" in parts of {}", d.sub_block);
+    return fmt::format("diffusion   mask token {}, {}, logits {}\n", d.mask, blocks,
+                       d.shifted ? "shifted by one" : "aligned");
+}
+
 std::string model_text(const model::Model& model, double read_bandwidth) {
     const model::ModelSpec& s = model.spec;
     std::string text = fmt::format("model       {}{}\n", one_line(model.source),
@@ -291,6 +308,7 @@ std::string model_text(const model::Model& model, double read_bandwidth) {
                     s.layers, s.dim, s.hidden, s.heads, s.head_dim, s.kv_heads);
     text += fmt::format("            vocab {}{}, context {}\n", s.vocab,
                         s.tied_embeddings ? " (tied)" : "", s.context);
+    text += diffusion_text(s);
     std::string types;
     for (const auto& [name, bytes] : bytes_by_type(model)) {
         types += fmt::format("{}{} {}", types.empty() ? "" : ", ", name, format_bytes(bytes));

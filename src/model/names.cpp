@@ -14,40 +14,41 @@ struct Row {
     // By dialect, in the order of the enum; null where it has none. "@" stands for the dialect's
     // prefix, which files saved from a bare model leave out; "{}" for the layer; "|" separates
     // names that files have used, the one to write first.
-    std::array<const char*, 5> names;
+    std::array<const char*, 6> names;
 };
 
-constexpr std::array<const char*, 5> kPrefix = {"model.", "transformer.", "gpt_neox.", "", ""};
+constexpr std::array<const char*, 6> kPrefix = {"model.", "transformer.", "gpt_neox.", "model.", "",
+                                                ""};
 
 // clang-format off
 constexpr Row kTable[] = {
-    {Role::embedding,       {"@embed_tokens.weight", "@wte.weight", "@embed_in.weight", "token_embd.weight", "tok_embeddings"}},
-    {Role::positions,       {nullptr, "@wpe.weight", nullptr, "position_embd.weight", nullptr}},
-    {Role::attn_norm,       {"@layers.{}.input_layernorm.weight", "@h.{}.ln_1.weight", "@layers.{}.input_layernorm.weight", "blk.{}.attn_norm.weight", "layers.{}.attention_norm"}},
-    {Role::attn_norm_bias,  {nullptr, "@h.{}.ln_1.bias", "@layers.{}.input_layernorm.bias", "blk.{}.attn_norm.bias", nullptr}},
-    {Role::q,               {"@layers.{}.self_attn.q_proj.weight", nullptr, nullptr, "blk.{}.attn_q.weight", "layers.{}.attention.wq"}},
-    {Role::k,               {"@layers.{}.self_attn.k_proj.weight", nullptr, nullptr, "blk.{}.attn_k.weight", "layers.{}.attention.wk"}},
-    {Role::v,               {"@layers.{}.self_attn.v_proj.weight", nullptr, nullptr, "blk.{}.attn_v.weight", "layers.{}.attention.wv"}},
-    {Role::q_bias,          {"@layers.{}.self_attn.q_proj.bias", nullptr, nullptr, "blk.{}.attn_q.bias", nullptr}},
-    {Role::k_bias,          {"@layers.{}.self_attn.k_proj.bias", nullptr, nullptr, "blk.{}.attn_k.bias", nullptr}},
-    {Role::v_bias,          {"@layers.{}.self_attn.v_proj.bias", nullptr, nullptr, "blk.{}.attn_v.bias", nullptr}},
-    {Role::q_norm,          {"@layers.{}.self_attn.q_norm.weight", nullptr, nullptr, "blk.{}.attn_q_norm.weight", nullptr}},
-    {Role::k_norm,          {"@layers.{}.self_attn.k_norm.weight", nullptr, nullptr, "blk.{}.attn_k_norm.weight", nullptr}},
-    {Role::o,               {"@layers.{}.self_attn.o_proj.weight", "@h.{}.attn.c_proj.weight", "@layers.{}.attention.dense.weight", "blk.{}.attn_output.weight", "layers.{}.attention.wo"}},
-    {Role::o_bias,          {"@layers.{}.self_attn.o_proj.bias", "@h.{}.attn.c_proj.bias", "@layers.{}.attention.dense.bias", "blk.{}.attn_output.bias", nullptr}},
-    {Role::mlp_norm,        {"@layers.{}.post_attention_layernorm.weight", "@h.{}.ln_2.weight", "@layers.{}.post_attention_layernorm.weight", "blk.{}.ffn_norm.weight", "layers.{}.ffn_norm"}},
-    {Role::mlp_norm_bias,   {nullptr, "@h.{}.ln_2.bias", "@layers.{}.post_attention_layernorm.bias", "blk.{}.ffn_norm.bias", nullptr}},
-    {Role::gate,            {"@layers.{}.mlp.gate_proj.weight", nullptr, nullptr, "blk.{}.ffn_gate.weight", "layers.{}.feed_forward.w1"}},
-    {Role::up,              {"@layers.{}.mlp.up_proj.weight", "@h.{}.mlp.c_fc.weight", "@layers.{}.mlp.dense_h_to_4h.weight", "blk.{}.ffn_up.weight", "layers.{}.feed_forward.w3"}},
-    {Role::up_bias,         {nullptr, "@h.{}.mlp.c_fc.bias", "@layers.{}.mlp.dense_h_to_4h.bias", "blk.{}.ffn_up.bias", nullptr}},
-    {Role::down,            {"@layers.{}.mlp.down_proj.weight", "@h.{}.mlp.c_proj.weight", "@layers.{}.mlp.dense_4h_to_h.weight", "blk.{}.ffn_down.weight", "layers.{}.feed_forward.w2"}},
-    {Role::down_bias,       {nullptr, "@h.{}.mlp.c_proj.bias", "@layers.{}.mlp.dense_4h_to_h.bias", "blk.{}.ffn_down.bias", nullptr}},
-    {Role::final_norm,      {"@norm.weight", "@ln_f.weight", "@final_layer_norm.weight", "output_norm.weight", "norm"}},
-    {Role::final_norm_bias, {nullptr, "@ln_f.bias", "@final_layer_norm.bias", "output_norm.bias", nullptr}},
-    {Role::head,            {"lm_head.weight", "lm_head.weight", "embed_out.weight|lm_head.weight", "output.weight", "output"}},
-    {Role::qkv,             {nullptr, "@h.{}.attn.c_attn.weight", "@layers.{}.attention.query_key_value.weight", "blk.{}.attn_qkv.weight", nullptr}},
-    {Role::qkv_bias,        {nullptr, "@h.{}.attn.c_attn.bias", "@layers.{}.attention.query_key_value.bias", "blk.{}.attn_qkv.bias", nullptr}},
-    {Role::rope_freqs,      {nullptr, nullptr, nullptr, "rope_freqs.weight", nullptr}},
+    {Role::embedding,       {"@embed_tokens.weight", "@wte.weight", "@embed_in.weight", "@transformer.wte.weight", "token_embd.weight", "tok_embeddings"}},
+    {Role::positions,       {nullptr, "@wpe.weight", nullptr, nullptr, "position_embd.weight", nullptr}},
+    {Role::attn_norm,       {"@layers.{}.input_layernorm.weight", "@h.{}.ln_1.weight", "@layers.{}.input_layernorm.weight", "@transformer.blocks.{}.attn_norm.weight", "blk.{}.attn_norm.weight", "layers.{}.attention_norm"}},
+    {Role::attn_norm_bias,  {nullptr, "@h.{}.ln_1.bias", "@layers.{}.input_layernorm.bias", nullptr, "blk.{}.attn_norm.bias", nullptr}},
+    {Role::q,               {"@layers.{}.self_attn.q_proj.weight", nullptr, nullptr, "@transformer.blocks.{}.q_proj.weight", "blk.{}.attn_q.weight", "layers.{}.attention.wq"}},
+    {Role::k,               {"@layers.{}.self_attn.k_proj.weight", nullptr, nullptr, "@transformer.blocks.{}.k_proj.weight", "blk.{}.attn_k.weight", "layers.{}.attention.wk"}},
+    {Role::v,               {"@layers.{}.self_attn.v_proj.weight", nullptr, nullptr, "@transformer.blocks.{}.v_proj.weight", "blk.{}.attn_v.weight", "layers.{}.attention.wv"}},
+    {Role::q_bias,          {"@layers.{}.self_attn.q_proj.bias", nullptr, nullptr, "@transformer.blocks.{}.q_proj.bias", "blk.{}.attn_q.bias", nullptr}},
+    {Role::k_bias,          {"@layers.{}.self_attn.k_proj.bias", nullptr, nullptr, "@transformer.blocks.{}.k_proj.bias", "blk.{}.attn_k.bias", nullptr}},
+    {Role::v_bias,          {"@layers.{}.self_attn.v_proj.bias", nullptr, nullptr, "@transformer.blocks.{}.v_proj.bias", "blk.{}.attn_v.bias", nullptr}},
+    {Role::q_norm,          {"@layers.{}.self_attn.q_norm.weight", nullptr, nullptr, nullptr, "blk.{}.attn_q_norm.weight", nullptr}},
+    {Role::k_norm,          {"@layers.{}.self_attn.k_norm.weight", nullptr, nullptr, nullptr, "blk.{}.attn_k_norm.weight", nullptr}},
+    {Role::o,               {"@layers.{}.self_attn.o_proj.weight", "@h.{}.attn.c_proj.weight", "@layers.{}.attention.dense.weight", "@transformer.blocks.{}.attn_out.weight", "blk.{}.attn_output.weight", "layers.{}.attention.wo"}},
+    {Role::o_bias,          {"@layers.{}.self_attn.o_proj.bias", "@h.{}.attn.c_proj.bias", "@layers.{}.attention.dense.bias", nullptr, "blk.{}.attn_output.bias", nullptr}},
+    {Role::mlp_norm,        {"@layers.{}.post_attention_layernorm.weight", "@h.{}.ln_2.weight", "@layers.{}.post_attention_layernorm.weight", "@transformer.blocks.{}.ff_norm.weight", "blk.{}.ffn_norm.weight", "layers.{}.ffn_norm"}},
+    {Role::mlp_norm_bias,   {nullptr, "@h.{}.ln_2.bias", "@layers.{}.post_attention_layernorm.bias", nullptr, "blk.{}.ffn_norm.bias", nullptr}},
+    {Role::gate,            {"@layers.{}.mlp.gate_proj.weight", nullptr, nullptr, "@transformer.blocks.{}.ff_proj.weight", "blk.{}.ffn_gate.weight", "layers.{}.feed_forward.w1"}},
+    {Role::up,              {"@layers.{}.mlp.up_proj.weight", "@h.{}.mlp.c_fc.weight", "@layers.{}.mlp.dense_h_to_4h.weight", "@transformer.blocks.{}.up_proj.weight", "blk.{}.ffn_up.weight", "layers.{}.feed_forward.w3"}},
+    {Role::up_bias,         {nullptr, "@h.{}.mlp.c_fc.bias", "@layers.{}.mlp.dense_h_to_4h.bias", nullptr, "blk.{}.ffn_up.bias", nullptr}},
+    {Role::down,            {"@layers.{}.mlp.down_proj.weight", "@h.{}.mlp.c_proj.weight", "@layers.{}.mlp.dense_4h_to_h.weight", "@transformer.blocks.{}.ff_out.weight", "blk.{}.ffn_down.weight", "layers.{}.feed_forward.w2"}},
+    {Role::down_bias,       {nullptr, "@h.{}.mlp.c_proj.bias", "@layers.{}.mlp.dense_4h_to_h.bias", nullptr, "blk.{}.ffn_down.bias", nullptr}},
+    {Role::final_norm,      {"@norm.weight", "@ln_f.weight", "@final_layer_norm.weight", "@transformer.ln_f.weight", "output_norm.weight", "norm"}},
+    {Role::final_norm_bias, {nullptr, "@ln_f.bias", "@final_layer_norm.bias", nullptr, "output_norm.bias", nullptr}},
+    {Role::head,            {"lm_head.weight", "lm_head.weight", "embed_out.weight|lm_head.weight", "@transformer.ff_out.weight", "output.weight", "output"}},
+    {Role::qkv,             {nullptr, "@h.{}.attn.c_attn.weight", "@layers.{}.attention.query_key_value.weight", nullptr, "blk.{}.attn_qkv.weight", nullptr}},
+    {Role::qkv_bias,        {nullptr, "@h.{}.attn.c_attn.bias", "@layers.{}.attention.query_key_value.bias", nullptr, "blk.{}.attn_qkv.bias", nullptr}},
+    {Role::rope_freqs,      {nullptr, nullptr, nullptr, nullptr, "rope_freqs.weight", nullptr}},
 };
 // clang-format on
 
@@ -70,6 +71,7 @@ std::string with_layer(std::string_view pattern, int layer) {
 Dialect huggingface_dialect(const std::string& family) {
     if (family == "gpt2") return Dialect::hf_gpt2;
     if (family == "gpt-neox") return Dialect::hf_neox;
+    if (family == "llada") return Dialect::hf_llada;
     return Dialect::hf_llama;
 }
 
@@ -282,10 +284,16 @@ DialectLayout dialect_layout(Dialect dialect, const std::string& family) {
             return {.transposed = true, .qkv = Qkv::stacked};
         case Dialect::hf_neox:
             return {.qkv = Qkv::by_head};
-        case Dialect::gguf:
-            return {.qkv = family == "gpt2" || family == "gpt-neox" ? Qkv::stacked : Qkv::separate};
-        case Dialect::hf_llama:
+        case Dialect::gguf: {
+            // llama.cpp turns neighbours in these architectures, halves in all others.
+            const bool neighbours = family == "llama" || family == "mistral" || family == "llada";
+            return {.qkv = family == "gpt2" || family == "gpt-neox" ? Qkv::stacked : Qkv::separate,
+                    .rope = neighbours ? ops::RopeStyle::interleaved : ops::RopeStyle::half};
+        }
         case Dialect::llama2c:
+            return {.rope = ops::RopeStyle::interleaved};
+        case Dialect::hf_llama:
+        case Dialect::hf_llada:
             break;
     }
     return {};

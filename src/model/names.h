@@ -44,7 +44,7 @@ enum class Role : std::uint8_t {
 };
 
 // How a file writes a model. The Hugging Face dialects are those of the families.
-enum class Dialect : std::uint8_t { hf_llama, hf_gpt2, hf_neox, gguf, llama2c };
+enum class Dialect : std::uint8_t { hf_llama, hf_gpt2, hf_neox, hf_llada, gguf, llama2c };
 
 // The Hugging Face dialect of a family of ModelSpec.
 Dialect huggingface_dialect(const std::string& family);
@@ -79,6 +79,7 @@ struct DialectLayout {
         stacked,  // all rows of q, then k, then v
         by_head,  // q, k and v of head 0, then of head 1, ...
     } qkv = Qkv::separate;
+    ops::RopeStyle rope = ops::RopeStyle::half;  // the order of the rows of q and k
 };
 DialectLayout dialect_layout(Dialect dialect, const std::string& family);
 

@@ -288,7 +288,12 @@ class Bench(driver.CliTest):
     def test_errors(self):
         self.fails(2, "bench", says="decode")
         self.fails(2, "bench", "decode", MODEL, "--reps", 0, says="--reps")
-        self.fails(2, "bench", "decode", "random:llama-9000b", says="llama-2-7b")
+        failed = self.fails(2, "bench", "decode", "random:llama-9000b", says="llama-2-7b")
+        shapes = failed.err.strip().split("use one of ")[1].split(", ")
+        self.assertGreater(len(shapes), 10)
+        shown = self.ok("bench", "--help").out
+        for shape in shapes:
+            self.assertIn(shape, shown)
         self.fails(2, "bench", "decode", "random:gpt2:q9_9", says="q9_9")
         self.fails(1, "bench", "decode", MODEL, "--ctx", 8, says="--ctx")
         # More positions than its table has: before a weight is made.

@@ -1,11 +1,14 @@
 """Model files of every kind, good and bad, as every command meets them."""
+import json
+import shutil
 import struct
 
 import driver
 
 MODEL = driver.REFERENCE / "llama2"
 FAMILIES = {"llama2": "llama", "llama3": "llama", "mistral": "mistral", "qwen2": "qwen2",
-            "qwen3": "qwen3", "gpt2": "gpt2", "gpt-neox": "gpt-neox"}
+            "qwen3": "qwen3", "gpt2": "gpt2", "gpt-neox": "gpt-neox", "sdar": "sdar",
+            "sdar-llama": "sdar", "fast-dllm": "fast-dllm", "llada": "llada", "dream": "dream"}
 
 
 class Models(driver.CliTest):
@@ -16,6 +19,36 @@ class Models(driver.CliTest):
             self.assertGreater(got["model"]["parameters"], 1000)
             self.assertEqual(got["memory_plan"]["total_bytes"],
                              sum(item["bytes"] for item in got["memory_plan"]["items"]))
+
+    def test_info_says_how_tokens_are_filled_in(self):
+        self.assertIsNone(self.ok_json("info", MODEL)["model"]["diffusion"])
+        self.assertNotIn("diffusion", self.ok("info", MODEL).out)
+        for model, mask, block, part, shifted, line in (
+                (driver.REFERENCE / "sdar", 47, 16, 0, False, "mask token 47, blocks of 16, logits aligned"),
+                (driver.REFERENCE / "fast-dllm", 47, 32, 8, True,
+                 "mask token 47, blocks of 32 in parts of 8, logits shifted by one"),
+                (driver.REFERENCE / "llada", 47, 0, 0, False, "mask token 47, full attention, logits aligned"),
+                (driver.REFERENCE / "dream", 47, 0, 0, True,
+                 "mask token 47, full attention, logits shifted by one")):
+            self.assertEqual(self.ok_json("info", model)["model"]["diffusion"],
+                             {"mask": mask, "block": block, "sub_block": part, "shifted": shifted})
+            self.assertIn(f"diffusion   {line}\n", self.ok("info", model).out)
+
+    def test_bad_models_that_fill_in_tokens(self):
+        for name, key, value, says in (
+                ("sdar", "mask_token_id", None, ["mask_token_id", "missing"]),
+                ("sdar", "mask_token_id", 48, ["mask token", "48"]),
+                ("sdar", "block_size", 0, ["block_size", "at least 1"]),
+                ("sdar", "block_size", 65, ["block = 65", "the context, 64"]),
+                ("fast-dllm", "sub_block_size", 5, ["sub-block = 5", "the block of 32"]),
+                ("llada", "architectures", ["LLaDAMoEModelLM"], ["LLaDAMoEModelLM", "not supported"])):
+            folder = self.folder / f"{name}-{key}-{value if key != 'architectures' else 'moe'}"
+            shutil.copytree(driver.REFERENCE / name, folder)
+            config = json.loads((folder / "config.json").read_text())
+            config[key] = value
+            (folder / "config.json").write_text(json.dumps(config))
+            failed = self.fails(1, "info", folder, says=says)
+            self.assertEqual(failed.err.count("\n"), 1)
 
     def test_info_text_and_plan(self):
         text = self.ok("info", MODEL, "--ctx", 64, "--batch", 3).out

@@ -290,7 +290,7 @@ def gguf_model(arch="llama", dim=8, head=4, kinds=None, more=(), drop=(), **numb
               "blk.0.attn_q": [dim, 2 * head], "blk.0.attn_k": [dim, head], "blk.0.attn_v": [dim, head],
               "blk.0.attn_output": [2 * head, dim], "blk.0.ffn_gate": [dim, 6], "blk.0.ffn_up": [dim, 6],
               "blk.0.ffn_down": [6, dim]}
-    if arch == "qwen3":
+    if arch in ("qwen3", "sdar"):
         shapes |= {"blk.0.attn_q_norm": [head], "blk.0.attn_k_norm": [head]}
     infos, data = [], b""
     for name, dims in shapes.items():
@@ -298,6 +298,22 @@ def gguf_model(arch="llama", dim=8, head=4, kinds=None, more=(), drop=(), **numb
         infos.append(info(name + ".weight", dims, kind, len(data)))
         data = pad(data + bytes(row * (dims[1] if len(dims) > 1 else 1)), 32)
     return gguf(entries, infos, data)
+
+
+def llada_folder(**fields):
+    config = {"architectures": ["LLaDAModelLM"], "model_type": "llada", "activation_type": "silu",
+              "block_type": "llama", "d_model": 8, "embedding_size": 6, "include_qkv_bias": True,
+              "layer_norm_type": "rms", "mask_token_id": 4, "max_sequence_length": 16,
+              "mlp_hidden_size": 6, "n_heads": 2, "n_kv_heads": 1, "n_layers": 1, "rope": True,
+              "vocab_size": 5, "weight_tying": False, **fields}
+    at = "model.transformer.blocks.0."
+    shapes = {"model.transformer.wte.weight": [6, 8], at + "attn_norm.weight": [8],
+              at + "q_proj.weight": [8, 8], at + "q_proj.bias": [8], at + "k_proj.weight": [4, 8],
+              at + "k_proj.bias": [4], at + "v_proj.weight": [4, 8], at + "v_proj.bias": [4],
+              at + "attn_out.weight": [8, 8], at + "ff_norm.weight": [8], at + "ff_proj.weight": [6, 8],
+              at + "up_proj.weight": [6, 8], at + "ff_out.weight": [8, 6],
+              "model.transformer.ln_f.weight": [8], "model.transformer.ff_out.weight": [6, 8]}
+    return {"config.json": config, "model.safetensors": zeros(shapes)}
 
 
 def make_model():
@@ -337,6 +353,15 @@ def make_model():
 
     def spoiled(**fields):
         return folder(plain | {"config.json": {**config, **fields}})
+
+    def fills(architecture, bias="", **fields):  # a model that fills in tokens
+        return folder({"config.json": llama_config(architectures=[architecture], **{
+            "mask_token_id": 4, "head_dim": 4, **fields}),
+            "model.safetensors": zeros(llama_shapes(bias=bias))})
+
+    mask = [entry("tokenizer.ggml.mask_token_id", 4, u32(4)),
+            entry("diffusion.shift_logits", 7, b"\0")]
+    block = entry("sdar.diffusion.block_size", 4, u32(4))
     return {
         "good_llama": folder(plain),
         "good_llama3_tied": folder({
@@ -363,6 +388,22 @@ def make_model():
         "good_gguf_yarn": gguf_model(more=scaling),
         "good_gguf_windows": gguf_model(more=[sliding, flags(0)]),
         "good_gguf_quants": gguf_model(dim=256, head=2, kinds=quants),
+        "good_sdar": fills("SDARForCausalLM", block_size=4, qk_norm=False),
+        "good_fast_dllm": fills("Fast_dLLM_QwenForCausalLM", "qkv", bd_size=8, sub_block_size=4),
+        "good_dream": fills("DreamModel", "qkv"),
+        "good_llada": folder(llada_folder()),
+        "good_gguf_sdar": gguf_model("sdar", more=[*mask, block]),
+        "good_gguf_dream": gguf_model("dream", more=[mask[0], entry("dream.attention.causal", 7, b"\0")]),
+        "good_gguf_llada": gguf_model("llada", more=mask),
+        "bad_sdar_block": fills("SDARForCausalLM", block_size=0, qk_norm=False),
+        "bad_sdar_block_context": fills("SDARForCausalLM", block_size=17, qk_norm=False),
+        "bad_sdar_mask": fills("SDARForCausalLM", block_size=4, qk_norm=False, mask_token_id=5),
+        "bad_fast_dllm_parts": fills("Fast_dLLM_QwenForCausalLM", "qkv", bd_size=8, sub_block_size=3),
+        "bad_llada_hidden": folder(llada_folder(mlp_hidden_size=None, mlp_ratio=1 << 27)),
+        "bad_llada_heads": folder(llada_folder(n_heads=0)),
+        "bad_gguf_sdar_block": gguf_model("sdar", more=[*mask, entry(
+            "sdar.diffusion.block_size", 10, u64(1 << 63))]),
+        "bad_gguf_llada_mask": gguf_model("llada", more=[mask[1]]),
         "bad_no_config": folder({"model.safetensors": weights}),
         "bad_no_weights": folder({"config.json": config}),
         "bad_config_text": folder(plain | {"config.json": b'{"model_type": "llama", '}),

@@ -70,6 +70,7 @@ void expect_same_spec(const ModelSpec& a, const ModelSpec& b) {
     EXPECT_EQ(a.mlp_bias, b.mlp_bias);
     EXPECT_EQ(a.learned_positions, b.learned_positions);
     EXPECT_EQ(a.tied_embeddings, b.tied_embeddings);
+    EXPECT_EQ(a.diffusion, b.diffusion);
     ASSERT_EQ(a.own.size(), b.own.size());
     for (int i = 0; i < a.layers; ++i) {
         EXPECT_EQ(a.layer(i).mask, b.layer(i).mask) << "layer " << i;
@@ -88,7 +89,7 @@ void expect_same_spec(const ModelSpec& a, const ModelSpec& b) {
 }
 
 TEST(Convert, ThereAndBackGivesTheSameBits) {
-    for (const std::string name : test::kFamilies) {
+    for (const std::string name : test::all_families()) {
         SCOPED_TRACE(name);
         TempFolder folder;
         const Model original = load_model(reference(name));
@@ -147,7 +148,7 @@ TEST(Convert, LlamaRowsAreReorderedForGguf) {
 
 // The weights of the reference models are exact in all of these types.
 TEST(Convert, TypesThatHoldTheReferenceWeightsExactly) {
-    for (const std::string name : test::kFamilies) {
+    for (const std::string name : test::all_families()) {
         for (DType type : {DType::f16, DType::bf16, DType::q8_0}) {
             SCOPED_TRACE(name + " " + dtype_name(type));
             TempFolder folder;

@@ -63,18 +63,24 @@ float f32_tolerance(const ModelSpec& spec, std::size_t length, float scale) {
     return eps * reductions * static_cast<float>(spec.layers) * scale;
 }
 
+// The pieces into which a text may be cut without a change of its bits.
+std::vector<int> pieces_of(const ModelSpec& spec) {
+    if (!spec.diffusion) return {1, 7};
+    if (spec.diffusion->block == 0) return {};
+    return {spec.diffusion->block, 2 * spec.diffusion->block};
+}
+
 class Reference : public testing::TestWithParam<const char*> {};
 
 TEST_P(Reference, LogitsOfTheFolder) {
     const std::string folder = test::reference(GetParam());
     const test::Expected expected = test::read_expected(folder);
-    const float tolerance =
-        f32_tolerance(load_model(folder).spec, expected.ids.size(), largest(expected.logits));
+    const ModelSpec spec = load_model(folder).spec;
+    const float tolerance = f32_tolerance(spec, expected.ids.size(), largest(expected.logits));
     const std::vector<float> whole = run(folder, expected.ids, 64);
     EXPECT_LE(largest_difference(whole, expected.logits), tolerance);
-    // Cut into single tokens and into odd chunks: the same bits.
-    EXPECT_EQ(run(folder, expected.ids, 1), whole);
-    EXPECT_EQ(run(folder, expected.ids, 7), whole);
+    // Cut into single tokens and into odd chunks, or into blocks: the same bits.
+    for (const int piece : pieces_of(spec)) EXPECT_EQ(run(folder, expected.ids, piece), whole);
 }
 
 TEST_P(Reference, SameLogitsThroughGguf) {
@@ -102,7 +108,7 @@ TEST_P(Reference, SameLogitsThroughGguf) {
     const double products = 7.0 * spec.layers + 1;
     EXPECT_LE(test::relative_rms(logits, expected.logits),
               3 * 2.1 / 127 / std::sqrt(12.0) * std::sqrt(products));
-    EXPECT_EQ(run(file, expected.ids, 1), logits);
+    for (const int piece : pieces_of(spec)) EXPECT_EQ(run(file, expected.ids, piece), logits);
 }
 
 TEST_P(Reference, SameLogitsThroughSafetensorsAgain) {
@@ -118,6 +124,8 @@ TEST_P(Reference, SameLogitsThroughSafetensorsAgain) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Reference, testing::ValuesIn(test::kFamilies),
+                         test::family_name);
+INSTANTIATE_TEST_SUITE_P(Diffusion, Reference, testing::ValuesIn(test::kDiffusionFamilies),
                          test::family_name);
 
 }  // namespace

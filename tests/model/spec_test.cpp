@@ -113,11 +113,23 @@ TEST(Spec, CountsParameters) {
 
 TEST(Spec, AcceptsAGoodOne) { EXPECT_NO_THROW(good_spec().validate("good.gguf")); }
 
+struct Case {
+    const char* field;
+    std::function<void(ModelSpec&)> spoil;
+};
+void expect_refused(ModelSpec spec, const Case& test) {
+    test.spoil(spec);
+    try {
+        spec.validate("bad.gguf");
+        ADD_FAILURE() << test.field << " was accepted";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.info().field, test.field) << error.what();
+        EXPECT_EQ(error.info().file, "bad.gguf");
+        EXPECT_EQ(error.kind(), ErrorKind::input);
+    }
+}
+
 TEST(Spec, RejectsContradictions) {
-    struct Case {
-        const char* field;
-        std::function<void(ModelSpec&)> spoil;
-    };
     using Scaling = RopeSpec::Scaling;
     const std::vector<Case> cases = {
         {"vocabulary", [](ModelSpec& s) { s.vocab = 0; }},
@@ -167,18 +179,70 @@ TEST(Spec, RejectsContradictions) {
         {"rope frequency factors", [](ModelSpec& s) { s.rope.freq_factors = {1.0f}; }},
         {"rope frequency factor", [](ModelSpec& s) { s.rope.freq_factors.assign(8, 0.0f); }},
     };
-    for (const Case& test : cases) {
-        ModelSpec spec = good_spec();
-        test.spoil(spec);
-        try {
-            spec.validate("bad.gguf");
-            ADD_FAILURE() << test.field << " was accepted";
-        } catch (const Error& error) {
-            EXPECT_EQ(error.info().field, test.field) << error.what();
-            EXPECT_EQ(error.info().file, "bad.gguf");
-            EXPECT_EQ(error.kind(), ErrorKind::input);
-        }
+    for (const Case& test : cases) expect_refused(good_spec(), test);
+}
+
+// Models that fill in tokens: blocks of 8, and full attention.
+ModelSpec block_spec() {
+    ModelSpec spec = good_spec();
+    spec.mask.kind = ops::AttentionMask::Kind::block_causal;
+    spec.mask.block = 8;
+    spec.diffusion = DiffusionSpec{.mask = spec.vocab - 1, .block = 8};
+    return spec;
+}
+ModelSpec full_spec() {
+    ModelSpec spec = good_spec();
+    spec.mask.kind = ops::AttentionMask::Kind::full;
+    spec.diffusion = DiffusionSpec{.mask = 0, .shifted = true};
+    return spec;
+}
+
+TEST(Spec, AcceptsModelsThatFillInTokens) {
+    EXPECT_NO_THROW(block_spec().validate("good.gguf"));
+    EXPECT_NO_THROW(full_spec().validate("good.gguf"));
+    ModelSpec spec = block_spec();
+    for (const int part : {1, 2, 4, 8}) {
+        spec.diffusion->sub_block = part;
+        EXPECT_NO_THROW(spec.validate("good.gguf")) << part;
     }
+    // One block that is the whole context.
+    spec.diffusion->block = spec.mask.block = spec.context;
+    EXPECT_NO_THROW(spec.validate("good.gguf"));
+}
+
+TEST(Spec, RejectsContradictionsOfModelsThatFillInTokens) {
+    using Kind = ops::AttentionMask::Kind;
+    const std::vector<Case> blocks = {
+        {"mask token", [](ModelSpec& s) { s.diffusion->mask = -1; }},
+        {"mask token", [](ModelSpec& s) { s.diffusion->mask = s.vocab; }},
+        {"block", [](ModelSpec& s) { s.diffusion->block = -8; }},
+        {"block", [](ModelSpec& s) { s.diffusion->block = s.mask.block = s.context + 1; }},
+        {"sub-block", [](ModelSpec& s) { s.diffusion->sub_block = 3; }},
+        {"sub-block", [](ModelSpec& s) { s.diffusion->sub_block = 16; }},
+        {"sub-block", [](ModelSpec& s) { s.diffusion->sub_block = -4; }},
+        // The layers do not agree with it.
+        {"attention", [](ModelSpec& s) { s.mask.block = 4; }},
+        {"attention", [](ModelSpec& s) { s.mask.kind = Kind::causal; }},
+        {"attention", [](ModelSpec& s) { s.mask.kind = Kind::full; }},
+        {"attention", [](ModelSpec& s) { s.diffusion->block = 0; }},
+        {"attention", [](ModelSpec& s) { s.mask.origin = 3; }},
+        {"attention", [](ModelSpec& s) { s.mask.window = 16; }},
+        {"attention",
+         [](ModelSpec& s) {
+             s.own.assign(static_cast<std::size_t>(s.layers), s);
+             s.own.back().mask.kind = Kind::causal;
+         }},
+        {"positions", [](ModelSpec& s) { s.learned_positions = true; }},
+        // Later tokens are seen, and there is nothing to fill in.
+        {"attention", [](ModelSpec& s) { s.diffusion.reset(); }},
+    };
+    for (const Case& test : blocks) expect_refused(block_spec(), test);
+    const std::vector<Case> full = {
+        {"sub-block", [](ModelSpec& s) { s.diffusion->sub_block = 4; }},
+        {"attention", [](ModelSpec& s) { s.mask.kind = Kind::block_causal; }},
+        {"attention", [](ModelSpec& s) { s.diffusion.reset(); }},
+    };
+    for (const Case& test : full) expect_refused(full_spec(), test);
 }
 
 }  // namespace

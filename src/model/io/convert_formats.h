@@ -15,6 +15,9 @@ namespace mr::model {
 // What of a layer neither format has words for (TakesLayer).
 std::string formats_take(const LayerSpec& layer, const LayerSpec& common);
 
+// Throws Error where the spec's family is not one that fills in tokens as the spec says.
+void require_diffusion_can_be_held(const ModelSpec& spec, const std::string& file);
+
 // The window of the layers that slide, 0 where none does.
 struct Windows {
     int window = 0;

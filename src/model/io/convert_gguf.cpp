@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "model/io/convert_formats.h"
+#include "model/io/load_diffusion.h"
 #include "text/tokenizer_gguf.h"
 
 namespace mr::model {
@@ -65,7 +66,10 @@ std::string formats_take(const LayerSpec& layer, const LayerSpec& common) {
     // Every member by its name: one that is added has to be handled before this compiles again.
     // The common values are written, and which layers have a window.
     const auto& [mask, rope, scale, softcap, norm, norm_eps, qk_norm, activation, gated] = layer;
-    if (mask.kind != ops::AttentionMask::Kind::causal) return "a mask that is not causal";
+    if (mask.kind != common.mask.kind || mask.block != common.mask.block) {
+        return "masks that differ by layer";
+    }
+    if (mask.origin != 0) return "blocks that are counted from another position than 0";
     if (mask.sinks != 0) return "attention sinks";
     if (softcap != 0) return "a softcap of scores";
     if (scale != common.scale) return "scales of scores that differ by layer";
@@ -79,9 +83,49 @@ std::string formats_take(const LayerSpec& layer, const LayerSpec& common) {
     return {};
 }
 
+namespace {
+
+constexpr const char* kPath = "the output format";
+constexpr const char* kRemedy = "keep the model as it is";
+
+}  // namespace
+
+void require_diffusion_can_be_held(const ModelSpec& spec, const std::string& file) {
+    const DiffusionFamily* family = diffusion_family(spec.family);
+    const auto reject = [&](const char* field, std::string value, std::string problem) {
+        throw Error::input({.file = file,
+                            .field = field,
+                            .value = std::move(value),
+                            .problem = std::move(problem),
+                            .remedy = kRemedy});
+    };
+    const bool causal = spec.mask.kind == ops::AttentionMask::Kind::causal;
+    if ((family != nullptr) != spec.diffusion.has_value() || (family != nullptr) == causal) {
+        reject("attention", causal ? "causal" : "not causal",
+               fmt::format("{} has models of the family {} {} a mask token alone", kPath,
+                           spec.family, family ? "with" : "without"));
+    }
+    if (!family) return;
+    if ((spec.diffusion->block > 0) != family->blocks) {
+        reject("block", fmt::format("{}", spec.diffusion->block),
+               fmt::format("models of the family {} have {}", spec.family,
+                           family->blocks ? "blocks" : "full attention"));
+    }
+    if (spec.diffusion->sub_block > 0 && spec.family != "fast-dllm") {
+        reject("sub-block", fmt::format("{}", spec.diffusion->sub_block),
+               fmt::format("blocks of the family {} are filled in as a whole", spec.family));
+    }
+    const bool llama_layers = spec.norm == NormKind::rms && spec.gated && !spec.mlp_bias &&
+                              spec.residual == Residual::sequential && !spec.learned_positions;
+    if (!llama_layers) {
+        reject("layers", {},
+               fmt::format("{} has models that fill in tokens with the layers of Llama and Qwen "
+                           "alone",
+                           kPath));
+    }
+}
+
 Windows windows_of(const ModelSpec& spec, const std::string& file) {
-    constexpr const char* kPath = "the output format";
-    constexpr const char* kRemedy = "keep the model as it is";
     require_layers(spec, formats_take, file, kPath, kRemedy);
     if (spec.scale != 0 && spec.scale != ops::default_scale(spec.head_dim)) {
         throw Error::input({.file = file,
@@ -113,6 +157,7 @@ std::string gguf_architecture(const ModelSpec& spec) {
 }
 
 void require_gguf_can_hold(const ModelSpec& spec, const std::string& file) {
+    require_diffusion_can_be_held(spec, file);
     if (windows_of(spec, file).window > 0 && spec.family == "gpt2") {
         throw Error::input({.file = file,
                             .field = "sliding window",
@@ -142,6 +187,11 @@ std::vector<std::string> llama_cpp_differences(const ModelSpec& spec) {
                         "once a text is longer than {} tokens",
                         arch, window));
     }
+    if (const DiffusionFamily* fills = diffusion_family(spec.family); fills && fills->blocks) {
+        out.push_back(
+            fmt::format("llama.cpp has no architecture {}: it does not load the file", arch));
+        return out;
+    }
     const RopeSpec& rope = spec.rope;
     if (rope.scaling == RopeSpec::Scaling::yarn && (rope.beta_fast != 32 || rope.beta_slow != 1)) {
         out.push_back(
@@ -158,12 +208,16 @@ std::vector<std::string> llama_cpp_differences(const ModelSpec& spec) {
     if (neox && spec.activation == ops::Activation::gelu) {
         out.push_back("llama.cpp takes gelu's tanh approximation for gptneox");
     }
-    if (arch != "llama" && !gguf_frequency_factors(rope).empty()) {
+    if (arch != "llama" && arch != "llada" && !gguf_frequency_factors(rope).empty()) {
         out.push_back(fmt::format(
             "llama.cpp does not load {} models with factors of rotary frequencies", arch));
     }
-    if (spec.family == "qwen2" && spec.head_dim * spec.heads != spec.dim) {
-        out.push_back("llama.cpp does not load qwen2 models whose heads are not hidden / heads");
+    if (layers_like(spec.family) == "qwen2" && spec.head_dim * spec.heads != spec.dim) {
+        out.push_back(fmt::format(
+            "llama.cpp does not load {} models whose heads are not hidden / heads", arch));
+    }
+    if (spec.family == "llada" && spec.qkv_bias) {
+        out.push_back("llama.cpp does not load llada models with biases in attention");
     }
     return out;
 }
@@ -179,6 +233,25 @@ std::vector<float> gguf_frequency_factors(const RopeSpec& rope) {
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(from[i] / to[i]);
     return out;
 }
+
+namespace {
+
+// llama.cpp's keys, and ours where it has none.
+void write_diffusion(formats::GgufWriter& writer, const std::string& arch, const ModelSpec& spec) {
+    if (!spec.diffusion) return;
+    const DiffusionSpec& diffusion = *spec.diffusion;
+    writer.set_bool(arch + ".attention.causal", false);
+    writer.set_bool("diffusion.shift_logits", diffusion.shifted);
+    writer.set_u32("tokenizer.ggml.mask_token_id", u32(diffusion.mask));
+    if (diffusion.block > 0) writer.set_u32(arch + ".diffusion.block_size", u32(diffusion.block));
+    if (spec.family == "fast-dllm") {  // a block that is filled in as a whole is one part
+        const int part = diffusion.sub_block > 0 ? diffusion.sub_block : diffusion.block;
+        writer.set_u32(arch + ".diffusion.sub_block_size", u32(part));
+    }
+    if (spec.family == "sdar") writer.set_bool(arch + ".attention.qk_norm", spec.qk_norm);
+}
+
+}  // namespace
 
 void write_gguf_metadata(formats::GgufWriter& writer, const ModelSpec& spec,
                          const text::Tokenizer* tokenizer, DType type) {
@@ -213,6 +286,7 @@ void write_gguf_metadata(formats::GgufWriter& writer, const ModelSpec& spec,
     }
     writer.set_u32(arch + ".vocab_size", u32(spec.vocab));
     write_rope(writer, arch, spec);
+    write_diffusion(writer, arch, spec);
     if (tokenizer) {
         text::write_tokenizer(writer, padded_vocabulary(tokenizer->data(), spec.vocab));
     } else {

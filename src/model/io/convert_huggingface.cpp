@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "model/io/convert_formats.h"
+#include "model/io/load_diffusion.h"
 
 namespace mr::model {
 namespace {
@@ -129,17 +130,72 @@ void add_llama(ordered_json& config, const ModelSpec& spec, const std::string& f
     config["num_key_value_heads"] = spec.kv_heads;
     config["head_dim"] = spec.head_dim;
     config["rms_norm_eps"] = shortest(spec.norm_eps);
-    const bool qwen2 = spec.family == "qwen2";
+    const bool qwen2 = layers_like(spec.family) == "qwen2";
     const bool can_have_bias = !qwen2 && spec.family != "mistral";
     const bool same = spec.qkv_bias == spec.out_bias && (can_have_bias || !spec.qkv_bias);
     if (qwen2 ? !spec.qkv_bias || spec.out_bias : !same) cannot_say(file, "biases", "some");
     if (can_have_bias) config["attention_bias"] = spec.qkv_bias;
+    if (spec.family == "sdar" && !spec.qk_norm) config["qk_norm"] = false;
+}
+
+// LLaDA's own words. Its code has other defaults, so all that decides is written.
+void add_llada(ordered_json& config, const ModelSpec& spec, const std::string& file) {
+    if (spec.out_bias) cannot_say(file, "biases", "some");
+    if (spec.rope.scaling != Scaling::none || !spec.rope.freq_factors.empty()) {
+        cannot_say(file, "rotary scaling", "some");
+    }
+    if (spec.rope.rotary != spec.head_dim || spec.head_dim * spec.heads != spec.dim) {
+        cannot_say(file, "head size", fmt::format("{}", spec.head_dim));
+    }
+    if (spec.activation != ops::Activation::silu) {
+        cannot_say(file, "activation", ops::activation_name(spec.activation));
+    }
+    config["embedding_size"] = spec.vocab;
+    config["d_model"] = spec.dim;
+    config["n_layers"] = spec.layers;
+    config["n_heads"] = spec.heads;
+    config["n_kv_heads"] = spec.kv_heads;
+    config["mlp_hidden_size"] = spec.hidden;
+    config["max_sequence_length"] = spec.context;
+    config["block_type"] = "llama";
+    config["block_group_size"] = 1;
+    config["activation_type"] = "silu";
+    config["layer_norm_type"] = "rms";
+    config["layer_norm_with_affine"] = true;
+    config["rms_norm_eps"] = shortest(spec.norm_eps);
+    config["rope"] = true;
+    config["rope_full_precision"] = true;
+    config["rope_theta"] = spec.rope.theta;
+    config["alibi"] = false;
+    config["attention_layer_norm"] = false;
+    config["bias_for_layer_norm"] = false;
+    config["include_bias"] = false;
+    config["include_qkv_bias"] = spec.qkv_bias;
+    config["input_emb_norm"] = false;
+    config["scale_logits"] = false;
+    config["weight_tying"] = spec.tied_embeddings;
+}
+
+void add_diffusion(ordered_json& config, const ModelSpec& spec, const std::string& file) {
+    if (!spec.diffusion) return;
+    const DiffusionSpec& diffusion = *spec.diffusion;
+    const DiffusionFamily& family = *diffusion_family(spec.family);
+    if (diffusion.shifted != family.shifted) {
+        cannot_say(file, "shifted logits", diffusion.shifted ? "true" : "false");
+    }
+    const bool fast = spec.family == "fast-dllm";
+    config["mask_token_id"] = diffusion.mask;
+    if (family.blocks) config[fast ? "bd_size" : "block_size"] = diffusion.block;
+    // Ours: Fast-dLLM v2 has it as an argument of its decoder.
+    if (fast) {
+        config["sub_block_size"] = diffusion.sub_block > 0 ? diffusion.sub_block : diffusion.block;
+    }
 }
 
 void add_windows(ordered_json& config, const ModelSpec& spec, const std::string& file) {
     const Windows windows = windows_of(spec, file);
     const bool some = windows.window > 0;
-    const bool qwen = spec.family.starts_with("qwen");
+    const bool qwen = layers_like(spec.family).starts_with("qwen");
     const bool mistral = spec.family == "mistral";
     // Mistral's layers all slide or none does; the other families have no window at all.
     if (some && !qwen && (!mistral || !windows.all())) {
@@ -173,19 +229,29 @@ std::string huggingface_config(const ModelSpec& spec, const text::Tokenizer* tok
         const char* model_type;
     };
     static constexpr Family kFamilies[] = {
-        {"llama", "LlamaForCausalLM", "llama"}, {"mistral", "MistralForCausalLM", "mistral"},
-        {"qwen2", "Qwen2ForCausalLM", "qwen2"}, {"qwen3", "Qwen3ForCausalLM", "qwen3"},
-        {"gpt2", "GPT2LMHeadModel", "gpt2"},    {"gpt-neox", "GPTNeoXForCausalLM", "gpt_neox"}};
+        {"llama", "LlamaForCausalLM", "llama"},
+        {"mistral", "MistralForCausalLM", "mistral"},
+        {"qwen2", "Qwen2ForCausalLM", "qwen2"},
+        {"qwen3", "Qwen3ForCausalLM", "qwen3"},
+        {"gpt2", "GPT2LMHeadModel", "gpt2"},
+        {"gpt-neox", "GPTNeoXForCausalLM", "gpt_neox"},
+        {"sdar", "SDARForCausalLM", "sdar"},
+        {"fast-dllm", "Fast_dLLM_QwenForCausalLM", "Fast_dLLM_Qwen"},
+        {"llada", "LLaDAModelLM", "llada"},
+        {"dream", "DreamModel", "Dream"}};
     const auto* family = std::find_if(std::begin(kFamilies), std::end(kFamilies),
                                       [&](const Family& f) { return spec.family == f.name; });
     MR_CHECK(family != std::end(kFamilies), "every family has a Hugging Face architecture");
 
+    require_diffusion_can_be_held(spec, file);
     ordered_json config;
     config["architectures"] = {family->architecture};
     config["model_type"] = family->model_type;
     config["vocab_size"] = spec.vocab;
     if (spec.family == "gpt2") {
         add_gpt2(config, spec);
+    } else if (spec.family == "llada") {
+        add_llada(config, spec, file);
     } else {
         add_common(config, spec);
         add_rope(config, spec, file);
@@ -196,7 +262,8 @@ std::string huggingface_config(const ModelSpec& spec, const text::Tokenizer* tok
         }
     }
     add_windows(config, spec, file);
-    config["tie_word_embeddings"] = spec.tied_embeddings;
+    add_diffusion(config, spec, file);
+    if (spec.family != "llada") config["tie_word_embeddings"] = spec.tied_embeddings;
     config["torch_dtype"] = type == DType::f16    ? "float16"
                             : type == DType::bf16 ? "bfloat16"
                                                   : "float32";

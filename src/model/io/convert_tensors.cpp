@@ -54,9 +54,6 @@ Converter::Converter(ConvertInput input, Dialect dialect, const ConvertOptions& 
       layout_(dialect_layout(dialect, input_.spec.family)),
       options_(options),
       pool_(cpu_info().cores) {
-    // GGUF's llama turns neighbours; all others turn halves.
-    const bool interleaved = dialect == Dialect::gguf && gguf_architecture(input_.spec) == "llama";
-    style_ = interleaved ? ops::RopeStyle::interleaved : ops::RopeStyle::half;
     plan();
 }
 
@@ -230,9 +227,9 @@ std::vector<RoleTensor> Converter::read(const OutTensor& tensor) const {
 
 // Which row of a q or k in memory belongs at `row`, where the output turns other pairs.
 std::int64_t Converter::rope_row(Role role, std::int64_t row) const {
-    if (input_.spec.rope.style == style_) return row;
+    if (input_.spec.rope.style == layout_.rope) return row;
     const RowOrder rows = reordered_rows(input_.spec, role);
-    return style_ == ops::RopeStyle::interleaved ? rows.source(row) : rows.inverse(row);
+    return layout_.rope == ops::RopeStyle::interleaved ? rows.source(row) : rows.inverse(row);
 }
 
 std::vector<Converter::RowRef> Converter::row_order(const OutTensor& tensor) const {

@@ -84,7 +84,6 @@ class Converter {
     Dialect dialect_;
     DialectLayout layout_;
     const ConvertOptions& options_;
-    ops::RopeStyle style_;
     ThreadPool pool_;
     std::vector<OutTensor> tensors_;
     std::vector<std::string> fallbacks_;  // rows are no whole number of blocks

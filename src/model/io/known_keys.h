@@ -20,7 +20,9 @@ void require_known_keys(const formats::GgufFile& file, const std::string& arch,
                         const ModelSpec& spec, std::span<const std::string> ignored,
                         std::vector<std::string>& notes);
 // Keys of config.json and of its rope_scaling and rope_parameters ("rope_scaling.factor").
+// Some are known for one family (of ModelSpec) alone.
 void require_known_keys(formats::JsonValue config, const std::string& file,
-                        std::span<const std::string> ignored, std::vector<std::string>& notes);
+                        const std::string& family, std::span<const std::string> ignored,
+                        std::vector<std::string>& notes);
 
 }  // namespace mr::model

@@ -9,6 +9,7 @@
 #include "formats/gguf.h"
 #include "model/io/generation.h"
 #include "model/io/known_keys.h"
+#include "model/io/load_diffusion.h"
 #include "model/io/source.h"
 #include "ops/quant/quant.h"
 
@@ -102,7 +103,7 @@ void read_rope(const Metadata& meta, ModelSpec& spec, const formats::FileTensor*
     RopeSpec& rope = spec.rope;
     rope.rotary = meta.find_int("rope.dimension_count").value_or(spec.head_dim);
     rope.theta = meta.find_float("rope.freq_base").value_or(10000.0);
-    rope.style = spec.family == "llama" ? ops::RopeStyle::interleaved : ops::RopeStyle::half;
+    rope.style = dialect_layout(Dialect::gguf, spec.family).rope;
     read_rope_scaling(meta, spec);
     if (!factors) return;
     const Tensor& view = factors->view;
@@ -144,11 +145,10 @@ struct Architecture {
     const char* name;
     const char* family;
 };
-constexpr Architecture kArchitectures[] = {{"llama", "llama"},
-                                           {"qwen2", "qwen2"},
-                                           {"qwen3", "qwen3"},
-                                           {"gpt2", "gpt2"},
-                                           {"gptneox", "gpt-neox"}};
+constexpr Architecture kArchitectures[] = {
+    {"llama", "llama"},         {"qwen2", "qwen2"},      {"qwen3", "qwen3"},
+    {"gpt2", "gpt2"},           {"gptneox", "gpt-neox"}, {"sdar", "sdar"},
+    {"fast-dllm", "fast-dllm"}, {"llada", "llada"},      {"dream", "dream"}};
 
 std::string read_architecture(const GgufFile& file, ModelSpec& spec) {
     const auto arch = file.get_string("general.architecture");
@@ -167,7 +167,8 @@ std::string read_architecture(const GgufFile& file, ModelSpec& spec) {
                         .field = "general.architecture",
                         .value = formats::printable(*arch),
                         .problem = "this architecture is not supported",
-                        .remedy = "llama (Mistral too), qwen2, qwen3, gpt2 and gptneox are"});
+                        .remedy = "llama (Mistral too), qwen2, qwen3, gpt2, gptneox, sdar, "
+                                  "fast-dllm, llada and dream are"});
 }
 
 ModelSpec read_spec(const GgufFile& file, std::span<const std::string> ignored,
@@ -216,12 +217,16 @@ ModelSpec read_spec(const GgufFile& file, std::span<const std::string> ignored,
     }
     spec.vocab = static_cast<int>(std::min<std::int64_t>(embedding->view.dim(0), 1 << 30));
 
-    const bool rms = spec.family == "llama" || spec.family.starts_with("qwen");
+    const std::string like = layers_like(spec.family);
+    const bool rms = like == "llama" || like.starts_with("qwen");
     spec.norm = rms ? NormKind::rms : NormKind::layer;
     spec.norm_eps = static_cast<float>(
         meta.need_float(rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon"));
     spec.gated = rms;
-    spec.qk_norm = spec.family == "qwen3";
+    spec.qk_norm = like == "qwen3";
+    if (spec.family == "sdar") {
+        spec.qk_norm = file.get_bool(meta.key("attention.qk_norm")).value_or(true);
+    }
     spec.qkv_bias = has_tensor(file, {Role::q_bias, 0}) || has_tensor(file, {Role::qkv_bias, 0});
     spec.out_bias = has_tensor(file, {Role::o_bias, 0});
     spec.mlp_bias = has_tensor(file, {Role::up_bias, 0});
@@ -238,6 +243,7 @@ ModelSpec read_spec(const GgufFile& file, std::span<const std::string> ignored,
         spec.residual = parallel ? Residual::parallel : Residual::sequential;
     }
     read_rope(meta, spec, file.find_tensor("rope_freqs.weight"));
+    read_diffusion(file, arch, spec);
     const int window = meta.find_int("attention.sliding_window").value_or(0);
     if (spec.family == "llama" && window > 0) spec.family = "mistral";
     // Last: layers of their own are the common one but for what they differ in.

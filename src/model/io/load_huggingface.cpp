@@ -9,8 +9,10 @@
 #include "formats/bytes.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
+#include "model/io/config_json.h"
 #include "model/io/generation.h"
 #include "model/io/known_keys.h"
+#include "model/io/load_diffusion.h"
 #include "model/io/source.h"
 
 namespace mr::model {
@@ -19,82 +21,22 @@ namespace {
 namespace fs = std::filesystem;
 using formats::JsonValue;
 
-// An object of config.json. A value that is null counts as absent, as transformers has it.
-class Config {
-  public:
-    Config(JsonValue object, std::string file, std::string prefix = {})
-        : object_(object), file_(std::move(file)), prefix_(std::move(prefix)) {}
-
-    std::optional<JsonValue> find(const char* key) const { return object_.find_set(key); }
-    std::optional<int> find_int(const char* key) const {
-        const auto value = find(key);
-        if (!value) return std::nullopt;
-        // Some writers give whole numbers as 64.0.
-        const double number = value->is_number() ? value->get<double>() : std::nan("");
-        if (!(number == std::floor(number)) || number < 0 || number > 1 << 28) {
-            fail(key, "must be a whole number from 0 to 2^28");
-        }
-        return static_cast<int>(number);
-    }
-    int need_int(const char* key) const {
-        const auto value = find_int(key);
-        if (!value) fail(key, "the field is missing");
-        return *value;
-    }
-    std::optional<double> find_float(const char* key) const {
-        const auto value = find(key);
-        if (!value) return std::nullopt;
-        if (!value->is_number()) fail(key, "must be a number");
-        return value->get<double>();
-    }
-    double need_float(const char* key) const {
-        const auto value = find_float(key);
-        if (!value) fail(key, "the field is missing");
-        return *value;
-    }
-    bool get_bool(const char* key, bool fallback) const {
-        const auto value = find(key);
-        if (!value) return fallback;
-        if (!value->is_boolean()) fail(key, "must be true or false");
-        return value->get<bool>();
-    }
-    std::string get_string(const char* key, const char* fallback) const {
-        const auto value = find(key);
-        if (!value) return fallback;
-        if (!value->is_string()) fail(key, "must be a string");
-        return value->get<std::string>();
-    }
-    std::optional<Config> find_object(const char* key) const {
-        const auto value = find(key);
-        if (!value) return std::nullopt;
-        if (!value->is_object()) fail(key, "must be an object");
-        return Config(*value, file_, prefix_ + key + ".");
-    }
-    [[noreturn]] void fail(const char* key, std::string problem, std::string remedy = {}) const {
-        const auto value = find(key);
-        throw Error::input({.file = file_,
-                            .field = prefix_ + key,
-                            .value = value ? formats::printable(value->shown()) : "",
-                            .problem = std::move(problem),
-                            .remedy = std::move(remedy)});
-    }
-    JsonValue object() const { return object_; }
-
-  private:
-    JsonValue object_;
-    std::string file_;
-    std::string prefix_;
-};
-
 struct Architecture {
     const char* name;  // in "architectures"
     const char* model_type;
     const char* family;
 };
 constexpr Architecture kArchitectures[] = {
-    {"LlamaForCausalLM", "llama", "llama"}, {"MistralForCausalLM", "mistral", "mistral"},
-    {"Qwen2ForCausalLM", "qwen2", "qwen2"}, {"Qwen3ForCausalLM", "qwen3", "qwen3"},
-    {"GPT2LMHeadModel", "gpt2", "gpt2"},    {"GPTNeoXForCausalLM", "gpt_neox", "gpt-neox"},
+    {"LlamaForCausalLM", "llama", "llama"},
+    {"MistralForCausalLM", "mistral", "mistral"},
+    {"Qwen2ForCausalLM", "qwen2", "qwen2"},
+    {"Qwen3ForCausalLM", "qwen3", "qwen3"},
+    {"GPT2LMHeadModel", "gpt2", "gpt2"},
+    {"GPTNeoXForCausalLM", "gpt_neox", "gpt-neox"},
+    {"SDARForCausalLM", "sdar", "sdar"},
+    {"Fast_dLLM_QwenForCausalLM", "Fast_dLLM_Qwen", "fast-dllm"},
+    {"LLaDAModelLM", "llada", "llada"},
+    {"DreamModel", "Dream", "dream"},
 };
 
 // By model_type, as transformers goes; by the architecture where that is missing. An architecture
@@ -102,7 +44,8 @@ constexpr Architecture kArchitectures[] = {
 std::string read_family(const Config& config, std::vector<std::string>& notes) {
     constexpr const char* kRemedy =
         "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
-        "GPT2LMHeadModel and GPTNeoXForCausalLM are";
+        "GPT2LMHeadModel, GPTNeoXForCausalLM, SDARForCausalLM, Fast_dLLM_QwenForCausalLM, "
+        "LLaDAModelLM and DreamModel are";
     std::string named;
     if (const auto list = config.find("architectures")) {
         if (!list->is_array() || list->size() != 1 || !list->front().is_string()) {
@@ -269,7 +212,7 @@ std::vector<bool> read_layer_types(const Config& config, int layers) {
 // The layers that slide, as transformers has it. A window as long as the context changes nothing
 // and is left out.
 void read_windows(const Config& config, ModelSpec& spec) {
-    const bool qwen = spec.family.starts_with("qwen");
+    const bool qwen = layers_like(spec.family).starts_with("qwen");
     if (!qwen && spec.family != "mistral") return;
     // transformers' default, where the field is missing rather than null.
     int window = config.object().contains("sliding_window")
@@ -335,11 +278,14 @@ ModelSpec read_neox(const Config& config, ModelSpec spec) {
 ModelSpec read_llama(const Config& config, ModelSpec spec) {
     spec.norm_eps = static_cast<float>(config.find_float("rms_norm_eps").value_or(1e-6));
     spec.activation = read_activation(config, "hidden_act", "silu");
-    const bool bias = spec.family != "mistral" && spec.family != "qwen2" &&
-                      config.get_bool("attention_bias", false);
-    spec.qkv_bias = bias || spec.family == "qwen2";
+    const std::string like = layers_like(spec.family);
+    const bool bias =
+        like != "mistral" && like != "qwen2" && config.get_bool("attention_bias", false);
+    spec.qkv_bias = bias || like == "qwen2";
     spec.out_bias = bias;
-    spec.qk_norm = spec.family == "qwen3";
+    spec.qk_norm = like == "qwen3";
+    // Ours: models of Llama's layers that were trained to fill in tokens.
+    if (spec.family == "sdar") spec.qk_norm = config.get_bool("qk_norm", true);
     spec.mlp_bias = spec.family == "llama" && config.get_bool("mlp_bias", false);
     return spec;
 }
@@ -347,8 +293,8 @@ ModelSpec read_llama(const Config& config, ModelSpec spec) {
 // 0: hidden_size / num_attention_heads, as transformers takes a 0, too.
 int read_head_dim(const Config& config, const std::string& family) {
     if (family == "gpt-neox") return 0;
-    // transformers' default for Qwen3, where the field is missing rather than null.
-    if (family == "qwen3" && !config.object().contains("head_dim")) return 128;
+    // transformers' default for Qwen3, where the field is missing rather than null; SDAR's, too.
+    if (layers_like(family) == "qwen3" && !config.object().contains("head_dim")) return 128;
     return config.find_int("head_dim").value_or(0);
 }
 
@@ -369,6 +315,7 @@ ModelSpec read_spec(const Config& config, const std::string& folder,
     }
     spec.vocab = config.need_int("vocab_size");
     if (spec.family == "gpt2") return read_gpt2(config, std::move(spec));
+    if (spec.family == "llada") return read_llada(config, std::move(spec), notes);
     spec.dim = config.need_int("hidden_size");
     spec.layers = config.need_int("num_hidden_layers");
     if (spec.layers < 1 || spec.layers > kMaxLayers) {
@@ -391,6 +338,7 @@ ModelSpec read_spec(const Config& config, const std::string& folder,
     read_rope(config, spec, notes);
     spec = spec.family == "gpt-neox" ? read_neox(config, std::move(spec))
                                      : read_llama(config, std::move(spec));
+    read_diffusion(config, spec, notes);
     // Last: layers of their own are the common one but for what they differ in.
     read_windows(config, spec);
     return spec;
@@ -422,7 +370,7 @@ Source open_huggingface(const std::string& path, const LoadOptions& options) {
     Source out;
     std::vector<std::string> notes;
     out.spec = read_spec(Config(object, config_file), fs::absolute(folder).string(), notes);
-    require_known_keys(object, config_file, options.ignore_keys, notes);
+    require_known_keys(object, config_file, out.spec.family, options.ignore_keys, notes);
     out.spec.validate(config_file);
     out.dialect = huggingface_dialect(out.spec.family);
     out.path = path;

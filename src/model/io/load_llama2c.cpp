@@ -66,7 +66,7 @@ Source open_llama2c(const std::string& path, const LoadOptions& options) {
     spec.norm_eps = 1e-5f;
     spec.tied_embeddings = header.shared_classifier;
     spec.rope.rotary = spec.head_dim;
-    spec.rope.style = ops::RopeStyle::interleaved;
+    spec.rope.style = dialect_layout(Dialect::llama2c, spec.family).rope;
     spec.validate(path);
 
     out.tensors = file->tensors();

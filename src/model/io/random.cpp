@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "core/half.h"
 #include "core/thread_pool.h"
+#include "model/io/load_diffusion.h"
 #include "model/names.h"
 #include "ops/quant/quant.h"
 
@@ -87,11 +88,46 @@ ModelSpec gpt2_124m() {
     return spec;
 }
 
+// SDAR has Qwen3's layers; the published models of all sizes have untied heads and blocks of 4.
+ModelSpec sdar_shape(int dim, int layers, int heads, int hidden) {
+    ModelSpec spec = llama_shape(dim, layers, heads, 8, hidden, 32768, false);
+    spec.family = "sdar";
+    spec.vocab = 151936;
+    spec.head_dim = spec.rope.rotary = 128;
+    spec.norm_eps = 1e-6f;
+    spec.qk_norm = true;
+    spec.rope.theta = 1000000;
+    spec.rope.style = ops::RopeStyle::half;
+    set_diffusion(spec, {.mask = 151669, .block = 4});
+    return spec;
+}
+
+ModelSpec llada_8b() {
+    ModelSpec spec = llama_shape(4096, 32, 32, 32, 12288, 4096, false);
+    spec.family = "llada";
+    spec.vocab = 126464;
+    spec.rope.theta = 500000;
+    set_diffusion(spec, {.mask = 126336});
+    return spec;
+}
+
+ModelSpec dream_7b() {
+    ModelSpec spec = llama_shape(3584, 28, 28, 4, 18944, 131072, false);
+    spec.family = "dream";
+    spec.vocab = 152064;
+    spec.norm_eps = 1e-6f;
+    spec.qkv_bias = true;
+    spec.rope.theta = 1000000;
+    spec.rope.style = ops::RopeStyle::half;
+    set_diffusion(spec, {.mask = 151666, .shifted = true});
+    return spec;
+}
+
 struct NamedShape {
     const char* name;
     ModelSpec spec;
 };
-std::array<NamedShape, 7> known_shapes() {
+std::array<NamedShape, 11> known_shapes() {
     return {{
         {"llama-2-7b", llama_shape(4096, 32, 32, 32, 11008, 4096, false)},
         {"llama-3-8b", llama_3_8b()},
@@ -100,6 +136,10 @@ std::array<NamedShape, 7> known_shapes() {
         {"stories-42m", llama_shape(512, 8, 8, 8, 1376, 1024, true)},
         {"pythia-2.8b", pythia_2_8b()},
         {"gpt2", gpt2_124m()},
+        {"sdar-4b", sdar_shape(2560, 36, 32, 9728)},
+        {"sdar-1.7b", sdar_shape(2048, 28, 16, 6144)},
+        {"llada-8b", llada_8b()},
+        {"dream-7b", dream_7b()},
     }};
 }
 
