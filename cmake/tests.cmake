@@ -71,6 +71,7 @@ if(MILLRACE_HAS_CUDA)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS
          ${PROJECT_SOURCE_DIR}/src/*_test.cu ${PROJECT_SOURCE_DIR}/src/*_cuda_test.cpp
          ${PROJECT_SOURCE_DIR}/bench/ops/*_test.cu
+         ${PROJECT_SOURCE_DIR}/bench/diffusion/*_test.cu
          ${PROJECT_SOURCE_DIR}/tests/gpu/*_test.cu ${PROJECT_SOURCE_DIR}/tests/gpu/*_test.cpp)
     if(NOT MILLRACE_GPU_TESTS)
         list(FILTER sources EXCLUDE REGEX "\\.cu$")

@@ -319,6 +319,7 @@ void add_bench(const Command& app, Action& action) {
     add_bench_attention(bench, action);
     add_bench_batch(bench, action);
     add_bench_context(bench, action);
+    add_bench_diffusion(bench, action);
     add_bench_fusion(bench, action);
     add_bench_gemm(bench, action);
     add_bench_ladder(bench, action);

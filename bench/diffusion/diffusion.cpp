@@ -1,0 +1,164 @@
+#include "bench/diffusion/diffusion.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "core/error.h"
+#include "decode/open_sequence.h"
+
+namespace mr::diffusion {
+namespace {
+
+// Adds the time until it goes out of scope.
+class Timed {
+  public:
+    explicit Timed(double& sum) : sum_(sum) {}
+    ~Timed() { sum_ += Moment::now().seconds_since(start_); }
+    Timed(const Timed&) = delete;
+    Timed& operator=(const Timed&) = delete;
+
+  private:
+    double& sum_;
+    const Moment start_ = Moment::now();
+};
+
+class Watched {
+  public:
+    Watched(model::Engine& engine, bool on) : engine_(engine), on_(on) {
+        if (on_) engine_.watch(true);
+    }
+    ~Watched() {
+        if (on_) engine_.watch(false);
+    }
+    Watched(const Watched&) = delete;
+    Watched& operator=(const Watched&) = delete;
+
+  private:
+    model::Engine& engine_;
+    const bool on_;
+};
+
+void guess_on_host(model::Engine& engine, Tensor logits, std::span<const model::Place> places,
+                   std::span<ops::Guess> out, std::vector<std::byte>& scratch) {
+    const Tensor host = engine.to_host(logits);
+    scratch.resize(ops::sample_scratch_bytes(host.dim(1)));
+    ThreadPool alone(1);
+    Context ctx;
+    ctx.pool = &alone;
+    ctx.ledger = &engine.ledger();
+    ctx.scratch = scratch;
+    for (std::size_t i = 0; i < places.size(); ++i) {
+        Tensor row = host.slice_rows(static_cast<std::int64_t>(i), 1);
+        row.shape = {host.dim(1)};
+        out[i] = ops::guess(ctx, row, *places[i].sampling, *places[i].how,
+                            engine.model().spec.diffusion->mask,
+                            static_cast<std::uint64_t>(places[i].position),
+                            static_cast<std::uint64_t>(places[i].step));
+    }
+}
+
+Measured run(model::Engine& engine, SortedRows* sorted, const Rung& rung,
+             const ops::SampleParams& sampling, std::span<const std::int32_t> prompt,
+             std::int64_t tokens, bool watched) {
+    const decode::OpenSequence open(engine.cache());
+    const model::SeqId seq = open.id();
+    decode::BlockText text(engine.model().spec, rung.options, sampling, prompt, tokens);
+    MR_CHECK(engine.try_reserve(seq, 0, std::ssize(prompt) + tokens), "the pool has room");
+    const auto step = static_cast<std::size_t>(engine.options().max_batch);
+    const auto prefix = static_cast<std::size_t>(text.prefix());
+    for (std::size_t done = 0; done < prefix;) {
+        const auto cut = static_cast<std::size_t>(text.cut());
+        const std::size_t count = std::min(prefix - done, std::max(step / cut * cut, cut));
+        const model::BatchItem item{.seq = seq,
+                                    .tokens = prompt.subspan(done, count),
+                                    .logits = model::BatchItem::Logits::none,
+                                    .form = model::form_of_prompt(std::ssize(prompt)),
+                                    .mask = text.mask()};
+        engine.submit({&item, 1});
+        done += count;
+    }
+    engine.synchronize();
+
+    Measured out;
+    std::vector<ops::Guess> guesses;
+    std::vector<std::byte> scratch;
+    const Watched watch(engine, watched);
+    const Ledger before = engine.ledger();
+    const Moment start = Moment::now();
+    for (bool more = true; more;) {
+        const model::BatchItem item = text.next(engine.cache(), seq);
+        const Tensor logits = engine.submit({&item, 1});
+        for (const Stage& stage : engine.take_stages()) {
+            (stage.kind == OpKind::lm_head ? out.head : out.forward) += stage.work.seconds;
+        }
+        guesses.resize(text.places().size());
+        {
+            const Timed timed(out.sampling);
+            if (rung.sampler == Sampler::host) {
+                guess_on_host(engine, logits, text.places(), guesses, scratch);
+            } else if (rung.sampler == Sampler::sorted) {
+                sorted->guess(logits, text.places(), guesses);
+            } else {
+                engine.guess(logits, text.places(), guesses);
+            }
+        }
+        const Timed timed(out.selection);
+        text.take(guesses);
+        if (!text.filled()) continue;
+        out.ids.insert(out.ids.end(), text.block().begin(), text.block().end());
+        more = text.open_next();
+    }
+    out.seconds = Moment::now().seconds_since(start);
+    out.tokens = tokens;
+    out.passes = text.passes();
+    const Ledger ledger = engine.ledger().since(before);
+    const OpRecord head = ledger.op(OpKind::lm_head), drawn = ledger.op(OpKind::sample);
+    const OpRecord rest = ledger.total();
+    if (!engine.options().cuda) {  // whose ops enter their times
+        out.head = head.seconds;
+        out.forward = rest.seconds - head.seconds - drawn.seconds;
+    }
+    out.head_bytes = head.bytes();
+    out.sampling_bytes = drawn.bytes();
+    out.forward_bytes = rest.bytes() - head.bytes() - drawn.bytes();
+    out.to_device = ledger.host_to_device().bytes;
+    out.to_host = ledger.device_to_host().bytes;
+    return out;
+}
+
+}  // namespace
+
+const char* sampler_name(Sampler sampler) {
+    switch (sampler) {
+        case Sampler::host:
+            return "host";
+        case Sampler::sorted:
+            return "sorted";
+        case Sampler::engine:
+            return "engine";
+    }
+    return "";
+}
+
+#ifndef MR_CUDA
+std::unique_ptr<SortedRows> SortedRows::make(const Context&, std::int64_t, std::int64_t,
+                                             std::int32_t) {
+    return nullptr;
+}
+#endif
+
+Measured measure(model::Engine& engine, SortedRows* sorted, const Rung& rung,
+                 const ops::SampleParams& sampling, std::span<const std::int32_t> prompt,
+                 std::int64_t tokens, int reps) {
+    run(engine, sorted, rung, sampling, prompt, tokens, false);
+    double best = 0;
+    for (int rep = 0; rep < std::max(reps, 1); ++rep) {
+        const Measured one = run(engine, sorted, rung, sampling, prompt, tokens, false);
+        if (rep == 0 || one.seconds < best) best = one.seconds;
+    }
+    Measured out = run(engine, sorted, rung, sampling, prompt, tokens, true);
+    out.seconds = best;
+    return out;
+}
+
+}  // namespace mr::diffusion

@@ -1,0 +1,64 @@
+// What a denoising pass costs, stage by stage, and what the sampler, the number of passes and the
+// strategy are worth: the rungs of `millrace bench diffusion`. Two of the samplers are here because
+// the engine does without them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "decode/diffusion.h"
+#include "model/engine.h"
+
+namespace mr::diffusion {
+
+enum class Sampler {
+    host,    // all logits are copied to the host, and one thread guesses
+    sorted,  // every row is sorted on the GPU, as the first samplers there did
+    engine,  // Engine::guess()
+};
+const char* sampler_name(Sampler sampler);
+
+// Rows that are sorted whole, then filtered and drawn from in the order of ops::sample().
+class SortedRows {
+  public:
+    virtual ~SortedRows() = default;
+    virtual void guess(Tensor logits, std::span<const model::Place> places,
+                       std::span<ops::Guess> out) = 0;
+    // None in a build without CUDA.
+    static std::unique_ptr<SortedRows> make(const Context& ctx, std::int64_t most_rows,
+                                            std::int64_t vocab, std::int32_t mask);
+};
+
+struct Rung {
+    std::string name;
+    Sampler sampler = Sampler::engine;
+    decode::DiffusionOptions options;
+};
+
+// Of one text. Times in seconds, bytes by the contracts of the operations.
+struct Measured {
+    std::int64_t tokens = 0, passes = 0;
+    double seconds = 0;  // from the first pass over a block to the last token, unwatched
+    // The same text again with a clock on every stage: forward without the head, head, sampling
+    // (with what is waited for), selection. Bytes of the first three, and copies in both
+    // directions.
+    double forward = 0, head = 0, sampling = 0, selection = 0;
+    std::uint64_t forward_bytes = 0, head_bytes = 0, sampling_bytes = 0, to_device = 0, to_host = 0;
+    std::vector<std::int32_t> ids;
+
+    double tokens_per_second() const { return static_cast<double>(tokens) / seconds; }
+    double tokens_per_pass() const {
+        return static_cast<double>(tokens) / static_cast<double>(passes);
+    }
+};
+
+// The best of `reps` runs after one that is not counted. The prompt is computed before the clock
+// starts.
+Measured measure(model::Engine& engine, SortedRows* sorted, const Rung& rung,
+                 const ops::SampleParams& sampling, std::span<const std::int32_t> prompt,
+                 std::int64_t tokens, int reps);
+
+}  // namespace mr::diffusion

@@ -1,0 +1,210 @@
+// millrace bench diffusion: what samplers, passes and strategies are worth when a model fills in
+// tokens.
+#include "bench/diffusion/diffusion.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/fusion/fusion.h"
+#include "cli/commands.h"
+#include "cli/engine.h"
+#include "cli/json.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+#include "core/cuda/device.h"
+#include "core/error.h"
+#include "decode/prompt.h"
+
+namespace mr::cli {
+namespace {
+
+struct Options {
+    SharedOptions shared;
+    std::vector<int> blocks{4, 8, 16, 32};
+    std::string text;  // the prompt; empty: made-up tokens
+    int prompt = 128, tokens = 128, reps = 2;
+    float threshold = 0.9f;
+    ops::SampleParams sampling{.temperature = 1, .top_k = 50, .top_p = 1, .min_p = 0, .seed = 1};
+};
+
+std::vector<diffusion::Rung> rungs_of(const Options& options, const model::ModelSpec& spec,
+                                      bool cuda) {
+    using diffusion::Sampler;
+    std::vector<int> blocks = options.blocks;
+    if (spec.diffusion->sub_block > 0) blocks = {spec.diffusion->block};
+    std::vector<diffusion::Rung> out;
+    const auto add = [&](std::string name, Sampler sampler, int block, ops::DenoiseParams denoise) {
+        diffusion::Rung rung{std::move(name), sampler, {}};
+        rung.options.block = spec.diffusion->sub_block > 0 ? 0 : block;
+        rung.options.denoise = denoise;
+        rung.options.check(spec);
+        out.push_back(std::move(rung));
+    };
+    const int middle = blocks[blocks.size() / 2];
+    const ops::DenoiseParams whole{.remask = ops::Remask::fixed};
+    add("sampler on the CPU", Sampler::host, middle, whole);
+    if (cuda) add("sorting sampler", Sampler::sorted, middle, whole);
+    for (const int block : blocks) {
+        for (const int part : {1, 2, 4}) {
+            if (block % part != 0) continue;
+            add(fmt::format("{} tokens a pass", part), Sampler::engine, block,
+                {.remask = ops::Remask::fixed, .steps = block / part});
+        }
+    }
+    for (const ops::Remask remask :
+         {ops::Remask::sequential, ops::Remask::dynamic, ops::Remask::entropy}) {
+        add(ops::remask_name(remask), Sampler::engine, middle,
+            {.remask = remask, .threshold = options.threshold});
+    }
+    return out;
+}
+
+Json rung_json(const diffusion::Rung& rung, const diffusion::Measured& m, double first) {
+    const auto ms = [&](double seconds) { return 1e3 * seconds / static_cast<double>(m.passes); };
+    const auto bytes = [&](std::uint64_t b) {
+        return static_cast<double>(b) / static_cast<double>(m.passes);
+    };
+    return {{"rung", rung.name},
+            {"sampler", diffusion::sampler_name(rung.sampler)},
+            {"block", rung.options.block},
+            {"steps", rung.options.denoise.steps},
+            {"remask", ops::remask_name(rung.options.denoise.remask)},
+            {"ms", 1e3 * m.seconds},
+            {"tok_s", m.tokens_per_second()},
+            {"tokens", m.tokens},
+            {"passes", m.passes},
+            {"tokens_per_pass", m.tokens_per_pass()},
+            {"speed_up", first / m.seconds},
+            {"pass",
+             {{"ms", ms(m.seconds)},
+              {"forward_ms", ms(m.forward)},
+              {"head_ms", ms(m.head)},
+              {"sampling_ms", ms(m.sampling)},
+              {"selection_ms", ms(m.selection)},
+              {"forward_bytes", bytes(m.forward_bytes)},
+              {"head_bytes", bytes(m.head_bytes)},
+              {"sampling_bytes", bytes(m.sampling_bytes)},
+              {"to_device_bytes", bytes(m.to_device)},
+              {"to_host_bytes", bytes(m.to_host)}}}};
+}
+
+int diffusion_bench(Options options) {
+    const InterruptGuard guard;
+    const std::string text = options.text.empty() ? "" : read_input(options.text);
+    std::vector<std::int32_t> prompt;
+    std::vector<diffusion::Rung> rungs;
+    const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
+        if (!model.spec.diffusion) {
+            throw Error::usage(
+                {.field = "MODEL",
+                 .value = model.source,
+                 .problem = "makes tokens one after another",
+                 .remedy = "name a model that fills in tokens, or use bench decode"});
+        }
+        prompt = text.empty() ? fusion::made_up_ids(options.prompt, model.spec.vocab)
+                              : decode::encode_prompt(model, text);
+        std::replace(prompt.begin(), prompt.end(), model.spec.diffusion->mask, 0);
+        model::EngineOptions wanted = engine_options(options.shared);
+        rungs = rungs_of(options, model.spec, wanted.cuda);
+        for (const diffusion::Rung& rung : rungs) {
+            wanted.block = std::max(wanted.block, rung.options.block_of(model.spec));
+        }
+        wanted.context =
+            std::min<std::int64_t>(model.spec.context, std::ssize(prompt) + options.tokens);
+        return wanted;
+    });
+    const std::unique_ptr<model::Engine> engine = make_engine(loaded);
+    const model::ModelSpec& spec = loaded.model->spec;
+    const std::int64_t tokens =
+        std::min<std::int64_t>(options.tokens, engine->options().context - std::ssize(prompt));
+    if (tokens < 1) {
+        throw Error::input({.field = "prompt",
+                            .value = fmt::format("{} tokens", prompt.size()),
+                            .problem = "leaves no room for a token in the context",
+                            .remedy = "shorten it"});
+    }
+    const std::unique_ptr<diffusion::SortedRows> sorted = diffusion::SortedRows::make(
+        engine->context(), engine->options().max_logits, spec.vocab, spec.diffusion->mask);
+    const bool cuda = engine->options().cuda;
+    const std::string device =
+        cuda ? cuda::device()->name : fmt::format("{} threads", thread_count(options.shared));
+    Json json = {{"bench", "diffusion"}, {"model", loaded.model->source},
+                 {"device", device},     {"prompt_tokens", prompt.size()},
+                 {"tokens", tokens},     {"rungs", Json::array()}};
+    if (!options.shared.json) {
+        out(fmt::format(
+            "diffusion {}: {}\n  {} tokens behind a prompt of {}; generated tokens alone count\n"
+            "  {:<20}{:>6}{:>7}{:>10}{:>10}{:>9}{:>9}{:>9} |{:>9}{:>9}{:>9}{:>9}{:>11}{:>11}\n"
+            "  {:<20}{:>6}{:>7}{:>10}{:>10}{:>9}{:>9}{:>9} |{:>9}{:>9}{:>9}{:>9}{:>11}{:>11}\n",
+            one_line(loaded.model->source), device, tokens, prompt.size(), "", "", "", "", "",
+            "tokens", "speed-", "ms a", "forward", "head", "sample", "select", "KB to the",
+            "KB to the", "rung", "block", "passes", "ms", "tok/s", "a pass", "up", "pass", "ms",
+            "ms", "ms", "ms", "device", "host"));
+    }
+    double first = 0;
+    for (const diffusion::Rung& rung : rungs) {
+        if (InterruptGuard::pending()) throw Interrupted{};
+        const diffusion::Measured m = diffusion::measure(
+            *engine, sorted.get(), rung, options.sampling, prompt, tokens, options.reps);
+        if (first == 0) first = m.seconds;
+        json["rungs"].push_back(rung_json(rung, m, first));
+        if (options.shared.json) continue;
+        const auto a_pass = [&](double x) { return x / static_cast<double>(m.passes); };
+        out(fmt::format(
+            "  {:<20}{:>6}{:>7}{:>10.2f}{:>10.1f}{:>9.2f}{:>9.2f}{:>9.4f} |{:>9.4f}{:>9.4f}"
+            "{:>9.4f}{:>9.4f}{:>11.3f}{:>11.3f}\n",
+            rung.name, rung.options.block_of(spec), m.passes, 1e3 * m.seconds,
+            m.tokens_per_second(), m.tokens_per_pass(), first / m.seconds, 1e3 * a_pass(m.seconds),
+            1e3 * a_pass(m.forward), 1e3 * a_pass(m.head), 1e3 * a_pass(m.sampling),
+            1e3 * a_pass(m.selection), a_pass(static_cast<double>(m.to_device)) / 1e3,
+            a_pass(static_cast<double>(m.to_host)) / 1e3));
+    }
+    if (options.shared.json) out(json_text(json));
+    return 0;
+}
+
+}  // namespace
+
+void add_bench_diffusion(const Command& bench, Action& action) {
+    auto options = std::make_shared<Options>();
+    const Command command = bench.add_subcommand(
+        "diffusion", "What samplers, passes and strategies are worth when tokens are filled in");
+    add_model_options(command, options->shared);
+    command.add_option("--blocks", options->blocks, "Tokens of a block")
+        .separated_by(',')
+        .range(1, decode::DiffusionOptions::kMostBlock)
+        .shows_default();
+    command.add_option("--text", options->text, "A file to continue; without it made-up tokens")
+        .shown_as("FILE");
+    command.add_option("--prompt", options->prompt, "Made-up tokens before the first block")
+        .range(1, 1 << 20)
+        .shows_default();
+    command.add_option("-n,--tokens", options->tokens, "Tokens that are filled in")
+        .range(1, 1 << 20)
+        .shows_default();
+    command.add_option("--threshold", options->threshold, "Of the strategy dynamic")
+        .range(0.0, 1.0)
+        .shows_default();
+    command.add_option("--top-k", options->sampling.top_k, "Choose among so many; 0: all")
+        .range(0, 1 << 30)
+        .shows_default();
+    command.add_option("--reps", options->reps, "Runs of each rung, of which the best counts")
+        .range(1, 1000)
+        .shows_default();
+    add_machine_options(command, options->shared);
+    add_disable_option(command, options->shared);
+    add_json_option(command, options->shared);
+    command.footer(
+        "docs/diffusion.md explains the rungs.\n"
+        "Examples:\n"
+        "  millrace bench diffusion random:sdar-4b:bf16\n"
+        "  millrace bench diffusion MODEL --text prompt.txt --blocks 4 --json");
+    command.callback(
+        [options, &action] { action = [options] { return diffusion_bench(*options); }; });
+}
+
+}  // namespace mr::cli
