@@ -51,7 +51,8 @@ std::uint64_t Batches::window_count(std::uint64_t tokens, std::int64_t seq) {
 
 bool Batches::has_windows(const Shards& shards, const BatchOptions& options) {
     if (options.block == 0) return window_count(shards.tokens(), options.seq) > 0;
-    return DocumentWindows(shards, options.seq, options.block, options.end).count() > 0;
+    const DocumentWindows windows(shards, options.seq, options.block, options.end, options.first);
+    return windows.count() > 0;
 }
 
 Batches::Batches(const Shards& shards, BatchOptions options)
@@ -60,7 +61,7 @@ Batches::Batches(const Shards& shards, BatchOptions options)
     MR_CHECK(options.copies > 0 && options.batch % options.copies == 0,
              "a batch has all copies of a window");
     if (options.block > 0) {
-        documents_.emplace(shards, options.seq, options.block, options.end);
+        documents_.emplace(shards, options.seq, options.block, options.end, options.first);
         windows_ = documents_->count();
     }
     if (windows_ > 0) return;

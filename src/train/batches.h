@@ -42,7 +42,8 @@ struct BatchOptions {
     bool shuffle = true;  // false: the windows in order, once (validation)
     // Takes the place of the first id of every window; none: windows are as the data has them.
     std::optional<std::int32_t> first{};
-    // > 0: windows of documents in whole blocks, filled with the token `end`.
+    // > 0: windows of documents in whole blocks, filled with the token `end`, which begin with
+    // `first` each, if there is one (documents.h).
     std::int64_t block = 0;
     std::int32_t end = 0;
     std::int64_t copies = 1;  // rows that hold the same window, one after the other; divides batch

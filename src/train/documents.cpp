@@ -7,21 +7,26 @@
 namespace mr::train {
 namespace {
 
-constexpr std::uint64_t kPart = 1 << 18;  // tokens that are read at a time
+constexpr std::uint64_t kPart = 1 << 18;                   // tokens that are read at a time
+constexpr std::uint64_t kGoesOn = std::uint64_t{1} << 63;  // a window begins inside of a document
 
 // Where windows begin, document after document.
 class Cutter {
   public:
-    Cutter(std::int64_t seq, std::int64_t block, std::vector<std::uint64_t>& starts)
+    // `lead`: tokens that come before a document's own.
+    Cutter(std::int64_t seq, std::int64_t block, std::uint64_t lead,
+           std::vector<std::uint64_t>& starts)
         : seq_(static_cast<std::uint64_t>(seq)),
           block_(static_cast<std::uint64_t>(block)),
+          lead_(lead),
           starts_(starts) {}
 
     // Of `tokens` tokens, its end included, from `first` on.
     void add(std::uint64_t first, std::uint64_t tokens) {
-        while (tokens > 0) {
-            if (filled_ == 0) start_ = first;
-            const std::uint64_t filled = (tokens + block_ - 1) / block_ * block_;
+        std::uint64_t lead = lead_, flag = 0;
+        for (;;) {
+            if (filled_ == 0) start_ = first | flag;
+            const std::uint64_t filled = (lead + tokens + block_ - 1) / block_ * block_;
             if (filled_ + filled <= seq_) {
                 filled_ += filled;
                 if (filled_ == seq_) close();
@@ -30,8 +35,10 @@ class Cutter {
             const bool goes_on = filled_ == 0;
             close();
             if (!goes_on) continue;  // again, as the first of a window
-            first += seq_;
-            tokens -= seq_;
+            first += seq_ - lead;
+            tokens -= seq_ - lead;
+            lead = 0;
+            flag = kGoesOn;
         }
     }
 
@@ -41,7 +48,7 @@ class Cutter {
         filled_ = 0;
     }
 
-    std::uint64_t seq_, block_;
+    std::uint64_t seq_, block_, lead_;
     std::vector<std::uint64_t>& starts_;
     std::uint64_t start_ = 0, filled_ = 0;
 };
@@ -49,34 +56,34 @@ class Cutter {
 }  // namespace
 
 DocumentWindows::DocumentWindows(const Shards& shards, std::int64_t seq, std::int64_t block,
-                                 std::int32_t end)
-    : shards_(&shards), seq_(seq), block_(block), end_(end) {
-    MR_CHECK(block > 0 && seq > 0 && seq % block == 0, "windows of whole blocks");
-    Cutter cutter(seq, block, starts_);
+                                 std::int32_t end, std::optional<std::int32_t> begin)
+    : shards_(&shards), seq_(seq), block_(block), end_(end), begin_(begin) {
+    MR_CHECK(block > 0 && seq > 1 && seq % block == 0, "windows of whole blocks");
+    Cutter cutter(seq, block, begin ? 1 : 0, starts_);
     std::vector<std::int32_t> part;
-    std::uint64_t begin = 0;  // of the document
+    std::uint64_t first = 0;  // of the document
     for (std::uint64_t at = 0; at < shards.tokens(); at += part.size()) {
         part.resize(static_cast<std::size_t>(std::min(kPart, shards.tokens() - at)));
         shards.read(at, part);
         for (std::size_t i = 0; i < part.size(); ++i) {
             if (part[i] != end_) continue;
             const std::uint64_t next = at + i + 1;
-            if (next - begin > 1) cutter.add(begin, next - begin);
-            begin = next;
+            if (next - first > 1) cutter.add(first, next - first);
+            first = next;
         }
     }
-    if (begin < shards.tokens()) cutter.add(begin, shards.tokens() - begin);
+    if (first < shards.tokens()) cutter.add(first, shards.tokens() - first);
 }
 
 void DocumentWindows::read(std::uint64_t window, std::span<std::int32_t> ids) const {
     MR_CHECK(window < count() && static_cast<std::int64_t>(ids.size()) == seq_,
              "a window that is there, as [seq]");
     const auto block = static_cast<std::size_t>(block_);
+    const std::uint64_t start = starts_[static_cast<std::size_t>(window)];
+    std::uint64_t at = start & ~kGoesOn;
+    bool ended = start < kGoesOn;  // a document begins with the next token
     std::vector<std::int32_t> part(ids.size());
     std::size_t filled = 0, next = part.size();
-    std::uint64_t at = starts_[static_cast<std::size_t>(window)];
-    // Nothing is left out at a window's begin: it may be the end of a document that goes on there.
-    bool empty = false;
     while (filled < ids.size()) {
         if (next == part.size()) {
             const std::uint64_t left = shards_->tokens() - at;
@@ -87,10 +94,11 @@ void DocumentWindows::read(std::uint64_t window, std::span<std::int32_t> ids) co
             next = 0;
         }
         const std::int32_t id = part[next++];
-        if (id == end_ && empty) continue;  // a document without tokens
-        ids[filled++] = id;
-        empty = id == end_;
-        while (empty && filled % block != 0) ids[filled++] = end_;
+        if (ended && id == end_) continue;  // a document without tokens
+        if (ended && begin_) ids[filled++] = ~*begin_;
+        ended = id == end_;
+        if (filled < ids.size()) ids[filled++] = id;  // else its begin filled a block of one token
+        while (ended && filled % block != 0) ids[filled++] = end_;
     }
     std::fill(ids.begin() + static_cast<std::ptrdiff_t>(filled), ids.end(), end_);
 }

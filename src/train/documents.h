@@ -6,9 +6,13 @@
 // that there is room for, and the last one is cut. The next window begins with the one that was
 // cut, from its beginning; a document longer than a window goes on in the next one instead.
 // Documents without tokens are left out, and so is what fills no window at the end of a split.
+//
+// Where the tokenizer has a beginning-of-text token, every document begins with it, as a prompt
+// does and a text that is evaluated. It is given, never to be filled in: ids have it as ~id.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,7 +23,8 @@ namespace mr::train {
 class DocumentWindows {
   public:
     // Reads all of the shards, which must outlive this. `seq` is a multiple of `block`.
-    DocumentWindows(const Shards& shards, std::int64_t seq, std::int64_t block, std::int32_t end);
+    DocumentWindows(const Shards& shards, std::int64_t seq, std::int64_t block, std::int32_t end,
+                    std::optional<std::int32_t> begin = {});
 
     std::uint64_t count() const { return starts_.size(); }
     // ids: [seq]. Any thread.
@@ -29,7 +34,9 @@ class DocumentWindows {
     const Shards* shards_;
     std::int64_t seq_, block_;
     std::int32_t end_;
-    std::vector<std::uint64_t> starts_;  // [windows], as tokens of the split
+    std::optional<std::int32_t> begin_;
+    // [windows], as tokens of the split; and whether one begins inside of a document (kGoesOn).
+    std::vector<std::uint64_t> starts_;
 };
 
 }  // namespace mr::train

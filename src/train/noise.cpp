@@ -19,29 +19,28 @@ constexpr std::uint64_t kPlaces = std::uint64_t{0xD1F1} << 32;
 // The rates of one batch.
 class Rates {
   public:
-    Rates(std::uint64_t seed, std::uint64_t step, std::uint64_t blocks, int block)
+    Rates(std::uint64_t seed, std::uint64_t step, std::uint64_t blocks)
         : words_(philox(seed, step, kRates)),
           order_(blocks, std::uint64_t{words_[1]} << 32 | words_[0]),
-          blocks_(blocks),
-          block_(block) {}
-    int masked(std::uint64_t i) const {
+          blocks_(blocks) {}
+    // Of so many tokens of block i.
+    int masked(std::uint64_t i, std::size_t tokens) const {
         // In 32 bits behind the point: below 2^28 blocks there is room.
         const std::uint64_t u = ((order_(i) << 32) + words_[2]) / blocks_;
-        return 1 + static_cast<int>((u * static_cast<std::uint64_t>(block_)) >> 32);
+        return 1 + static_cast<int>((u * tokens) >> 32);
     }
 
   private:
     std::array<std::uint32_t, 4> words_;
     IndexPermutation order_;
     std::uint64_t blocks_;
-    int block_;
 };
 
 }  // namespace
 
 int masked_in_block(std::uint64_t seed, std::uint64_t step, std::uint64_t i, std::uint64_t blocks,
-                    int block) {
-    return Rates(seed, step, blocks, block).masked(i);
+                    int tokens) {
+    return Rates(seed, step, blocks).masked(i, static_cast<std::size_t>(tokens));
 }
 
 std::int64_t add_noise(const model::SlotParts<std::int32_t>& to, const model::TrainShape& shape,
@@ -54,32 +53,36 @@ std::int64_t add_noise(const model::SlotParts<std::int32_t>& to, const model::Tr
     MR_CHECK(!options.complementary || shape.sequences % 2 == 0,
              "complementary rows come in pairs");
     const std::size_t copies = options.complementary ? 2 : 1;
-    const Rates rates(options.seed, step, half / block / copies, shape.block);
-    std::copy(ids.begin(), ids.end(), to.ids.begin());
-    std::copy(ids.begin(), ids.end(), to.ids.begin() + static_cast<std::ptrdiff_t>(half));
-    std::vector<std::pair<std::uint32_t, std::size_t>> places(block);
+    const Rates rates(options.seed, step, half / block / copies);
+    for (std::size_t i = 0; i < half; ++i) {
+        to.ids[i] = to.ids[half + i] = ids[i] < 0 ? ~ids[i] : ids[i];
+    }
+    std::vector<std::pair<std::uint32_t, std::size_t>> places;  // a draw, and the place
     std::vector<bool> chosen(block);
     std::size_t count = 0;
     for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
         const bool rest = row % copies == 1;
-        const std::size_t text = row / copies;
-        for (std::size_t first = 0; first < seq; first += block) {
-            const std::size_t place = text * seq + first;
+        for (std::size_t first = row * seq; first < (row + 1) * seq; first += block) {
+            const std::size_t place = row / copies * seq + first % seq;
+            places.clear();
+            for (std::size_t i = 0; i < block; ++i) {
+                if (ids[first + i] < 0) continue;
+                places.emplace_back(philox(options.seed, step, kPlaces | (place + i))[0], i);
+            }
+            if (places.empty()) continue;
             // The tokens with the smallest draws.
-            const int masked = rates.masked(place / block);
-            for (std::size_t i = 0; i < block; ++i) {
-                places[i] = {philox(options.seed, step, kPlaces | (place + i))[0], i};
+            const auto masked =
+                static_cast<std::size_t>(rates.masked(place / block, places.size()));
+            std::sort(places.begin(), places.end());
+            std::fill(chosen.begin(), chosen.end(), false);
+            for (std::size_t i = 0; i < places.size(); ++i) {
+                chosen[places[i].second] = (i < masked) != rest;
             }
-            std::nth_element(places.begin(), places.begin() + (masked - 1), places.end());
-            std::fill(chosen.begin(), chosen.end(), rest);
-            for (int i = 0; i < masked; ++i) {
-                chosen[places[static_cast<std::size_t>(i)].second] = !rest;
-            }
-            const float weight =
-                options.complementary ? 1 : static_cast<float>(block) / static_cast<float>(masked);
-            for (std::size_t i = 0; i < block; ++i) {
-                if (!chosen[i]) continue;
-                const std::size_t at = row * seq + first + i;
+            const float weight = options.complementary ? 1
+                                                       : static_cast<float>(places.size()) /
+                                                             static_cast<float>(masked);
+            for (std::size_t at = first; at < first + block; ++at) {
+                if (!chosen[at - first]) continue;
                 to.ids[at] = options.mask;
                 to.rows[count] = static_cast<std::int32_t>(at);
                 to.targets[count] = ids[at];

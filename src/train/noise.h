@@ -1,10 +1,11 @@
 // Which tokens of a batch a model is to fill in: the noise of the diffusion objective.
 //
 // Of every block of B tokens exactly k become the mask, k from 1 to B: the rate is t = k / B, and a
-// masked token's loss counts 1 / t. With k uniform and the k places uniform, the mean of that is
-// the bound of masked diffusion with a rate uniform in (0, 1] and every token masked by itself,
-// integrated exactly over rates: sum over k of (1/k) * mean over places. So no block is without a
-// masked token, no weight is above B, and no rate has to be clipped.
+// masked token's loss counts 1 / t. (B is without a token that is given, documents.h.) With k
+// uniform and the k places uniform, the mean of that is the bound of masked diffusion with a rate
+// uniform in (0, 1] and every token masked by itself, integrated exactly over rates: sum over k of
+// (1/k) * mean over places. So no block is without a masked token, no weight is above B, and no
+// rate has to be clipped.
 // The k of a batch's blocks are stratified: block i has u = (permuted i + offset) / blocks and
 // k = 1 + floor(u B), so that every k comes equally often in a batch of many blocks.
 // All of it is a function of (seed, step, row, position): going on at any step needs no other
@@ -27,12 +28,12 @@ struct NoiseOptions {
     bool complementary = false;
 };
 
-// How many of a block's `block` tokens are masked, for block `i` of `blocks` of the batch `step`.
+// How many of a block's `tokens` are masked, for block `i` of `blocks` of the batch `step`.
 int masked_in_block(std::uint64_t seed, std::uint64_t step, std::uint64_t i, std::uint64_t blocks,
-                    int block);
+                    int tokens);
 
 // ids [sequences, seq], of which `rows` sequences are there, into a batch slot: the noisy half, the
-// clean one, and the rows that count. Gives their number (TrainEngine::put).
+// clean one, and the rows that count. ~id is a given token. Gives their number (TrainEngine::put).
 std::int64_t add_noise(const model::SlotParts<std::int32_t>& to, const model::TrainShape& shape,
                        std::span<const std::int32_t> ids, std::int64_t rows, std::uint64_t step,
                        const NoiseOptions& options);

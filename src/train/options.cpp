@@ -117,8 +117,8 @@ void validate_diffusion(const TrainOptions& o) {
          "makes more than 65535 blocks in a pass, with --seq and --block: too many on a GPU; give "
          "a smaller one and --accumulate");
     if (o.bos) {
-        refuse("--bos", "", "is of --objective ar: a text begins with its first block",
-               "leave one of the two out");
+        refuse("--bos", "", "is of --objective ar: with diffusion documents begin so anyway",
+               "leave it out");
     }
 }
 

@@ -59,7 +59,12 @@ std::optional<Run::Validation> Run::validate() {
         count += rows * o_.seq;
         for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
             for (std::size_t j = first; j < width; ++j) {
-                bytes += token_bytes_[static_cast<std::size_t>(val_ids_[row * width + j])];
+                const std::int32_t id = val_ids_[row * width + j];
+                if (id < 0) {  // given, not predicted
+                    --count;
+                    continue;
+                }
+                bytes += token_bytes_[static_cast<std::size_t>(id)];
             }
         }
     }

@@ -81,6 +81,8 @@ void Run::open_data() {
     tokenizer_ = data_.open_tokenizer();
     if (o_.bos) begin_with_bos();
     if (o_.diffusion()) {
+        // Documents begin as prompts will, and as texts do in an evaluation.
+        if (tokenizer_->bos()) begin_with_bos();
         MaskToken mask = mask_token(tokenizer_, tokenizer_json_);
         mask_ = mask.id;
         tokenizer_ = std::move(mask.tokenizer);
@@ -107,7 +109,7 @@ void Run::open_data() {
     }
     // Refuses a corpus shorter than one window.
     BatchOptions windows{.batch = o_.batch, .seq = o_.seq, .seed = o_.seed};
-    if (o_.bos) windows.first = tokenizer_->bos();
+    if (o_.bos || o_.diffusion()) windows.first = tokenizer_->bos();
     if (o_.diffusion()) {
         windows.block = o_.block;
         windows.end = data_.end_token;
