@@ -276,6 +276,10 @@ void check_together(const Options& options, const Command& command) {
         }
         return;
     }
+    if (!options.train.diffusion()) {
+        refuse({"--block", "--diffusion-weight"}, "is of --objective diffusion",
+               "give that, or leave it out");
+    }
     if (options.train.data.empty() || options.train.out.empty()) {
         throw Error::usage({.field = options.train.data.empty() ? "--data" : "--out",
                             .problem = "is needed for a new run",
@@ -341,6 +345,17 @@ void add_train(const Command& app, Action& action) {
                "Begin every sequence, and later every text, with the tokenizer's beginning-of-text "
                "token");
     add_json_option(c, options->shared);
+    c.group("The objective");
+    of_new_run("--objective", t.objective,
+               "ar: the next token; diffusion: unknown tokens of a block, in any order")
+        .one_of({"ar", "diffusion"})
+        .shows_default();
+    of_new_run("--block", t.block, "diffusion: tokens of a block").shows_default();
+    of_new_run("--diffusion-weight", t.diffusion_weight,
+               "diffusion: a masked token counts 1 / the rate of masks; none: once, and every "
+               "sequence comes twice with complementary masks")
+        .one_of({"1/t", "none"})
+        .shows_default();
     c.group("The optimizer");
     of_new_run("--lr", t.lr, "Learning rate after the warm-up").shows_default();
     of_new_run("--min-lr", t.min_lr, "... at the end; default: --lr / 10");
@@ -398,6 +413,8 @@ void add_train(const Command& app, Action& action) {
         "\\\n"
         "      --out runs/story --steps 5000 --batch 64 --seq 512\n"
         "  millrace train --init model.gguf --data data/ --out runs/tuned --lr 1e-4\n"
+        "  millrace train --objective diffusion --block 16 --init model.gguf --data data/ --out "
+        "runs/d\n"
         "  millrace train --resume runs/story\n"
         "  millrace run runs/story -p \"Once upon a time\"");
     c.callback([options, c, &action] {

@@ -37,15 +37,18 @@ std::string quoted(const TokenizerData& data, const std::string& text) {
 
 const char* boolean(bool value) { return value ? "true" : "false"; }
 
+std::string added_token(const TokenizerData& data, const AddedToken& token) {
+    return fmt::format(
+        "{{\"id\": {}, \"content\": {}, \"single_word\": {}, \"lstrip\": {}, "
+        "\"rstrip\": {}, \"normalized\": {}, \"special\": {}}}",
+        token.id, quoted(data, token.text), boolean(token.single_word), boolean(token.lstrip),
+        boolean(token.rstrip), boolean(token.normalized), boolean(token.special));
+}
+
 std::string added_tokens(const TokenizerData& data) {
     std::string out;
     for (const AddedToken& token : data.added) {
-        out += fmt::format(
-            "{}\n    {{\"id\": {}, \"content\": {}, \"single_word\": {}, \"lstrip\": {}, "
-            "\"rstrip\": {}, \"normalized\": {}, \"special\": {}}}",
-            out.empty() ? "" : ",", token.id, quoted(data, token.text), boolean(token.single_word),
-            boolean(token.lstrip), boolean(token.rstrip), boolean(token.normalized),
-            boolean(token.special));
+        out += fmt::format("{}\n    {}", out.empty() ? "" : ",", added_token(data, token));
     }
     return out.empty() ? "[]" : "[" + out + "\n  ]";
 }
@@ -140,6 +143,21 @@ std::string with_tokens_around(std::string_view json, const TokenizerData& data)
         out += fmt::format("{}: {},\n", formats::json_quoted(key), value.dump());
     }
     return fmt::format("{{{}\"{}\": {}}}\n", out, kPostProcessor, post_processor(data));
+}
+
+std::string with_added_token(std::string_view json, const TokenizerData& data,
+                             const AddedToken& token) {
+    constexpr std::string_view kAdded = "added_tokens";
+    const auto document = formats::JsonDocument::parse(json, data.name);
+    std::string out, added;
+    for (const auto& [key, value] : document.root().items_in_file_order()) {
+        if (key == kAdded && value.is_array()) {
+            for (const formats::JsonValue each : value) added += each.dump() + ",\n    ";
+        } else if (key != kAdded) {
+            out += fmt::format(",\n{}: {}", formats::json_quoted(key), value.dump());
+        }
+    }
+    return fmt::format("{{\"{}\": [{}{}]{}}}\n", kAdded, added, added_token(data, token), out);
 }
 
 std::string tokenizer_config_json(const TokenizerData& data) {

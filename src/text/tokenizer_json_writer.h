@@ -13,6 +13,10 @@ std::string tokenizer_json(const TokenizerData& data);
 // The tokenizer.json `json`, which `data` was read from, with the tokens around a text that `data`
 // has now: another post-processor, and all else as it was.
 std::string with_tokens_around(std::string_view json, const TokenizerData& data);
+// The tokenizer.json `json`, which `data` was read from, with one more added token, and all else as
+// it was.
+std::string with_added_token(std::string_view json, const TokenizerData& data,
+                             const AddedToken& token);
 // What goes into tokenizer_config.json beside it: the class that loads it, and the special tokens.
 std::string tokenizer_config_json(const TokenizerData& data);
 

@@ -49,27 +49,40 @@ std::uint64_t Batches::window_count(std::uint64_t tokens, std::int64_t seq) {
     return tokens == 0 ? 0 : (tokens - 1) / static_cast<std::uint64_t>(seq);
 }
 
+bool Batches::has_windows(const Shards& shards, const BatchOptions& options) {
+    if (options.block == 0) return window_count(shards.tokens(), options.seq) > 0;
+    const DocumentWindows windows(shards, options.seq, options.block, options.end, options.first);
+    return windows.count() > 0;
+}
+
 Batches::Batches(const Shards& shards, BatchOptions options)
     : shards_(&shards), options_(options), windows_(window_count(shards.tokens(), options.seq)) {
     MR_CHECK(options.batch > 0, "a batch of at least one row");
+    MR_CHECK(options.copies > 0 && options.batch % options.copies == 0,
+             "a batch has all copies of a window");
+    if (options.block > 0) {
+        documents_.emplace(shards, options.seq, options.block, options.end, options.first);
+        windows_ = documents_->count();
+    }
     if (windows_ > 0) return;
     throw Error::input(
         {.file = shards.shards().empty() ? "" : shards.shards().front().name(),
          .field = "tokens",
          .value = fmt::format("{}", shards.tokens()),
-         .problem = fmt::format("are too few for one window of {} tokens and the one after it",
-                                options.seq),
+         .problem = fmt::format("are too few for one window of {} tokens{}", options.seq,
+                                documents_ ? "" : " and the one after it"),
          .remedy = "give a shorter --seq, or more text"});
 }
 
 std::uint64_t Batches::steps_per_epoch() const {
-    const auto batch = static_cast<std::uint64_t>(options_.batch);
+    const auto batch = static_cast<std::uint64_t>(options_.batch / options_.copies);
     return windows_ / batch + (windows_ % batch != 0);
 }
 
 std::uint64_t Batches::window(std::uint64_t step, std::int64_t row) const {
     const std::uint64_t number =
-        step * static_cast<std::uint64_t>(options_.batch) + static_cast<std::uint64_t>(row);
+        step * static_cast<std::uint64_t>(options_.batch / options_.copies) +
+        static_cast<std::uint64_t>(row / options_.copies);
     if (!options_.shuffle) return number;
     const std::uint64_t epoch = number / windows_;
     const auto words = philox(options_.seed, epoch, kEpochStream);
@@ -78,13 +91,17 @@ std::uint64_t Batches::window(std::uint64_t step, std::int64_t row) const {
 }
 
 std::int64_t Batches::read(std::uint64_t step, std::span<std::int32_t> ids) const {
-    MR_CHECK(ids.size() == batch_ids(), "ids is [batch, seq + 1]");
+    MR_CHECK(ids.size() == batch_ids(), "ids is [batch, row_tokens()]");
     const auto width = static_cast<std::size_t>(row_tokens());
     std::int64_t row = 0;
     for (; row < options_.batch; ++row) {
         const std::uint64_t w = window(step, row);
         if (w >= windows_) break;  // in order, and past the last
         const auto of_row = ids.subspan(static_cast<std::size_t>(row) * width, width);
+        if (documents_) {
+            documents_->read(w, of_row);
+            continue;
+        }
         shards_->read(w * static_cast<std::uint64_t>(options_.seq), of_row);
         if (options_.first) of_row.front() = *options_.first;
     }
@@ -98,7 +115,7 @@ Prefetcher::Prefetcher(const Batches& batches, std::uint64_t first_step,
     : batches_(batches), first_(first_step), buffers_(std::move(buffers)), slots_(buffers_.size()) {
     MR_CHECK(!buffers_.empty(), "at least one buffer");
     for (const auto& buffer : buffers_) {
-        MR_CHECK(buffer.size() == batches.batch_ids(), "each buffer is [batch, seq + 1]");
+        MR_CHECK(buffer.size() == batches.batch_ids(), "each buffer is [batch, row_tokens()]");
     }
     if (buffers_.size() == 1) return;
     try {

@@ -2,8 +2,10 @@
 //
 // The row of tokens of a split is cut into windows of `seq` tokens at w * seq; each is read with
 // the token after it, so that inputs are ids[0 .. seq) and targets ids[1 .. seq]. Where every
-// sequence is to begin with one token, ids[0] becomes that token. Nothing here keeps state: a batch
-// is a pure function of (data, options, step), so going on at any step needs nothing but the step.
+// sequence is to begin with one token, ids[0] becomes that token. Models that fill in blocks have
+// windows of whole documents instead (documents.h), of `seq` tokens without one after them. Nothing
+// here keeps state: a batch is a pure function of (data, options, step), so going on at any step
+// needs nothing but the step.
 #pragma once
 
 #include <condition_variable>
@@ -15,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "train/documents.h"
 #include "train/shards.h"
 
 namespace mr::train {
@@ -39,6 +42,11 @@ struct BatchOptions {
     bool shuffle = true;  // false: the windows in order, once (validation)
     // Takes the place of the first id of every window; none: windows are as the data has them.
     std::optional<std::int32_t> first{};
+    // > 0: windows of documents in whole blocks, filled with the token `end`, which begin with
+    // `first` each, if there is one (documents.h).
+    std::int64_t block = 0;
+    std::int32_t end = 0;
+    std::int64_t copies = 1;  // rows that hold the same window, one after the other; divides batch
 };
 
 class Batches {
@@ -47,34 +55,38 @@ class Batches {
     Batches(const Shards& shards, BatchOptions options);
 
     static std::uint64_t window_count(std::uint64_t tokens, std::int64_t seq);
+    // Whether there is one: reads the shards where windows are of documents.
+    static bool has_windows(const Shards& shards, const BatchOptions& options);
 
     const BatchOptions& options() const { return options_; }
     std::uint64_t windows() const { return windows_; }
     // Steps that see every window once; the last may have fewer rows where not shuffled.
     std::uint64_t steps_per_epoch() const;
     std::int64_t rows() const { return options_.batch; }
-    std::int64_t row_tokens() const { return options_.seq + 1; }
+    std::int64_t row_tokens() const { return options_.seq + (documents_ ? 0 : 1); }
     std::size_t batch_ids() const { return static_cast<std::size_t>(rows() * row_tokens()); }
 
-    // The window in row `row` of step `step`. Shuffled: row number n = step * batch + row takes
-    // place n % windows of epoch n / windows, each epoch in an order of its own, without end.
+    // The window in row `row` of step `step`. Shuffled: row number n = step * batch + row (both
+    // without copies) takes place n % windows of epoch n / windows, each epoch in an order of its
+    // own, without end.
     std::uint64_t window(std::uint64_t step, std::int64_t row) const;
-    // ids: [batch, seq + 1]. Gives the rows that were filled: `batch`, or what is left of the
+    // ids: [batch, row_tokens()]. Gives the rows that were filled: `batch`, or what is left of the
     // windows in order (0 past the last); the rows after them are zeros. Any thread.
     std::int64_t read(std::uint64_t step, std::span<std::int32_t> ids) const;
 
   private:
     const Shards* shards_;
     BatchOptions options_;
+    std::optional<DocumentWindows> documents_;
     std::uint64_t windows_;
 };
 
 // Reads batches first_step, first_step + 1, ... ahead of the one in use, on a thread of its own.
 class Prefetcher {
   public:
-    // `buffers` are the caller's, each [batch, seq + 1]: one for the batch in use and one for each
-    // to read ahead. One alone: no thread, next() reads. `batches` and the buffers must outlive
-    // this.
+    // `buffers` are the caller's, each [batch, row_tokens()]: one for the batch in use and one for
+    // each to read ahead. One alone: no thread, next() reads. `batches` and the buffers must
+    // outlive this.
     Prefetcher(const Batches& batches, std::uint64_t first_step,
                std::vector<std::span<std::int32_t>> buffers);
     ~Prefetcher();
@@ -84,7 +96,7 @@ class Prefetcher {
     struct Batch {
         std::uint64_t step = 0;
         std::int64_t rows = 0;
-        std::span<const std::int32_t> ids;  // [batch, seq + 1]
+        std::span<const std::int32_t> ids;  // [batch, row_tokens()]
         std::size_t buffer = 0;             // which of the buffers it is in
     };
     // The next batch, stays valid until release(). Throws what reading it threw.

@@ -38,6 +38,9 @@ void for_each_option(Options& o, Field&& field) {
     field("seq", o.seq);
     field("accumulate", o.accumulate);
     field("bos", o.bos);
+    field("objective", o.objective);
+    field("block", o.block);
+    field("diffusion_weight", o.diffusion_weight);
     field("lr", o.lr);
     field("min_lr", o.min_lr);
     field("warmup", o.warmup);
@@ -93,6 +96,29 @@ void validate_new(const ModelSpec& spec) {
             }
         }
         throw;
+    }
+}
+
+void validate_diffusion(const TrainOptions& o) {
+    need(o.block >= 1, "--block", o.block, "must be at least 1");
+    need(o.block <= o.seq, "--block", o.block, "must not be more than --seq");
+    if (o.seq % o.block != 0) {
+        refuse("--seq", fmt::format("{}", o.seq),
+               fmt::format("is not a multiple of --block {}", o.block),
+               fmt::format("give {} or {}", o.seq / o.block * o.block,
+                           (o.seq / o.block + 1) * o.block));
+    }
+    need(o.diffusion_weight == "1/t" || o.diffusion_weight == "none", "--diffusion-weight",
+         o.diffusion_weight, "must be 1/t or none");
+    need(o.batch % o.copies() == 0, "--batch", o.batch,
+         "must be even with --diffusion-weight none: every text stands in two rows");
+    // Each is a sequence of its own for attention on a GPU, which counts them in 16 bits.
+    need(!o.cuda || std::int64_t{o.batch} * o.seq / o.block <= 65535, "--batch", o.batch,
+         "makes more than 65535 blocks in a pass, with --seq and --block: too many on a GPU; give "
+         "a smaller one and --accumulate");
+    if (o.bos) {
+        refuse("--bos", "", "is of --objective ar: with diffusion documents begin so anyway",
+               "leave it out");
     }
 }
 
@@ -155,6 +181,9 @@ void TrainOptions::validate() const {
     need(model::recompute_of(recompute).has_value(), "--recompute", recompute,
          "must be none, light or full");
     need(masters == "f32" || masters == "bf16", "--masters", masters, "must be f32 or bf16");
+    need(objective == "ar" || objective == "diffusion", "--objective", objective,
+         "must be ar or diffusion");
+    if (diffusion()) validate_diffusion(*this);
 }
 
 ModelSpec new_spec(const NewModel& wanted, int vocab, int seq) {
@@ -226,7 +255,10 @@ TrainOptions read_options(formats::JsonValue json, const std::string& file) {
         const auto at = json.find(name);
         // Not written by the first versions, which had the defaults alone.
         const std::string_view key = name;
-        if (!at && (key == "masters" || key == "bos")) return;
+        if (!at && (key == "masters" || key == "bos" || key == "objective" || key == "block" ||
+                    key == "diffusion_weight")) {
+            return;
+        }
         bool good = at.has_value();
         if constexpr (std::is_same_v<T, std::string>) {
             good = good && at->is_string();

@@ -38,6 +38,12 @@ struct TrainOptions {
     int accumulate = 1;  // passes of a step
     bool bos = false;    // sequences begin with the tokenizer's beginning-of-text token
 
+    std::string objective = "ar";  // the next token; or "diffusion": those of a block, in any order
+    int block = 16;                // diffusion: tokens of a block
+    // diffusion: how a masked token counts: "1/t" by the rate of masks, "none" once, with sequences
+    // that stand twice in a batch and have complementary masks.
+    std::string diffusion_weight = "1/t";
+
     double lr = 1e-3;
     double min_lr = kUsual;           // lr / 10
     std::int64_t warmup = kUsual;     // a twentieth of the steps, at most 1000
@@ -65,6 +71,10 @@ struct TrainOptions {
     std::string command{};  // for the report: the command line, and below it those of --resume
 
     std::int64_t tokens_per_step() const { return std::int64_t{batch} * seq * accumulate; }
+    bool diffusion() const { return objective == "diffusion"; }
+    int copies() const { return diffusion() && diffusion_weight == "none" ? 2 : 1; }
+    // Tokens that a step's loss is the mean of: each text's once.
+    std::int64_t counted_per_step() const { return tokens_per_step() / copies(); }
     double lowest_lr() const { return min_lr < 0 ? lr / 10 : min_lr; }
     std::int64_t warmup_steps() const;
     // Of step `step`, from 1.

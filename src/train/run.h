@@ -16,6 +16,7 @@
 #include "text/tokenizer.h"
 #include "train/batches.h"
 #include "train/checkpoint.h"
+#include "train/noise.h"
 #include "train/run_folder.h"
 #include "train/sampler.h"
 #include "train/shards.h"
@@ -90,6 +91,7 @@ class Run {
     };
     void open_data();
     void begin_with_bos();
+    model::ModelSpec spec_to_train();
     void make_engine();
     void open_folder();
     void leave_damaged();
@@ -99,7 +101,9 @@ class Run {
     void finish();
     StepMetrics one_step(std::int64_t step);
     void load_next();
-    void fill_slot(int slot, std::span<const std::int32_t> ids, std::int64_t rows);
+    // A batch of training, or of validation: number `batch` of those.
+    void fill_slot(int slot, std::span<const std::int32_t> ids, std::int64_t rows,
+                   std::uint64_t batch, bool validation);
     std::string why_no_validation() const;
     std::optional<Validation> validate();
     void make_missed_validation();
@@ -107,6 +111,7 @@ class Run {
     std::string recompute_cost() const;
     std::string validation_plan() const;
     std::string time_beside_steps() const;
+    std::string objective() const;
     void sample();
     MemoryPlan plan() const;
     std::string log_path() const;
@@ -141,6 +146,7 @@ class Run {
     Dataset data_;
     std::string tokenizer_json_;
     std::shared_ptr<const text::Tokenizer> tokenizer_;
+    std::int32_t mask_ = -1;  // of the diffusion objective, the token for unknown ones
     std::optional<model::Model> init_;
     std::unique_ptr<model::TrainEngine> engine_;
     std::unique_ptr<Sampler> sampler_;  // none: no samples

@@ -45,19 +45,26 @@ std::optional<Run::Validation> Run::validate() {
     double sum = 0;
     std::int64_t count = 0;
     std::uint64_t bytes = 0;
-    const auto width = static_cast<std::size_t>(o_.seq) + 1;
+    // The first token of a row is predicted where tokens are filled in.
+    const auto width = static_cast<std::size_t>(val_batches_->row_tokens());
+    const std::size_t first = width - static_cast<std::size_t>(o_.seq);
     // The slot that holds the next batch already is not this one.
     const int slot = (slot_ + 1) % model::TrainOps::kSlots;
     for (std::uint64_t i = 0; i < val_batches_->steps_per_epoch(); ++i) {
         if (o_.eval_batches > 0 && i >= static_cast<std::uint64_t>(o_.eval_batches)) break;
         if (asked_to_stop()) return std::nullopt;
         const std::int64_t rows = val_batches_->read(i, val_ids_);
-        fill_slot(slot, val_ids_, rows);
+        fill_slot(slot, val_ids_, rows, i, true);
         sum += engine_->evaluate(slot);
         count += rows * o_.seq;
         for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
-            for (std::size_t j = 1; j < width; ++j) {
-                bytes += token_bytes_[static_cast<std::size_t>(val_ids_[row * width + j])];
+            for (std::size_t j = first; j < width; ++j) {
+                const std::int32_t id = val_ids_[row * width + j];
+                if (id < 0) {  // given, not predicted
+                    --count;
+                    continue;
+                }
+                bytes += token_bytes_[static_cast<std::size_t>(id)];
             }
         }
     }
@@ -133,6 +140,15 @@ std::string Run::validation_plan() const {
                        validated_tokens(), data_.val.tokens());
 }
 
+std::string Run::objective() const {
+    if (!o_.diffusion()) return "the next token";
+    return fmt::format(
+        "diffusion: blocks of {} tokens, {} stands for unknown ones; {}", o_.block,
+        tokenizer_->display(mask_),
+        o_.copies() > 1 ? "every sequence twice, with complementary masks, each token counts once"
+                        : "a masked token counts 1 / the block's rate of masks");
+}
+
 std::string Run::time_beside_steps() const {
     return fmt::format("validation {}, samples {}, saving {}, since this process started",
                        observe::short_seconds(validation_seconds_),
@@ -152,7 +168,8 @@ void Run::report() {
     run.tokens_per_step = o_.tokens_per_step();
     run.flops_per_token = static_cast<double>(model::TrainEngine::flops_per_token(spec, o_.seq));
     run.matrix_peak = events_.matrix_peak;
-    if (!floor_looked_for_) {
+    // A loss with the fill of blocks in its mean has another one.
+    if (!floor_looked_for_ && !o_.diffusion()) {
         floor_looked_for_ = true;
         floor_ = story_floor(data_.val.tokens() > 0 ? data_.val : data_.train, data_.end_token,
                              *tokenizer_);
@@ -170,6 +187,7 @@ void Run::report() {
                                o_.bos ? fmt::format("; each begins with {}",
                                                     tokenizer_->display(*tokenizer_->bos()))
                                       : "")},
+        {"objective", objective()},
         {"learning rate",
          fmt::format("{}, {} to {}; warm-up {} steps", o_.schedule, o_.lr,
                      o_.schedule == "constant" ? o_.lr : o_.lowest_lr(), o_.warmup_steps())},

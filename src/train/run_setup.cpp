@@ -12,6 +12,7 @@
 #include "model/io/source.h"
 #include "model/io/write_model.h"
 #include "text/tokenizer_json_writer.h"
+#include "train/mask_token.h"
 #include "train/run.h"
 
 namespace mr::train {
@@ -79,6 +80,14 @@ void Run::open_data() {
     tokenizer_json_ = read_text_file(data_.tokenizer_path);
     tokenizer_ = data_.open_tokenizer();
     if (o_.bos) begin_with_bos();
+    if (o_.diffusion()) {
+        // Documents begin as prompts will, and as texts do in an evaluation.
+        if (tokenizer_->bos()) begin_with_bos();
+        MaskToken mask = mask_token(tokenizer_, tokenizer_json_);
+        mask_ = mask.id;
+        tokenizer_ = std::move(mask.tokenizer);
+        tokenizer_json_ = std::move(mask.json);
+    }
     if (resumed_ && data_.hash != state_.data_hash) {
         throw Error::input(
             {.file = o_.data,
@@ -100,32 +109,60 @@ void Run::open_data() {
     }
     // Refuses a corpus shorter than one window.
     BatchOptions windows{.batch = o_.batch, .seq = o_.seq, .seed = o_.seed};
-    if (o_.bos) windows.first = tokenizer_->bos();
+    if (o_.bos || o_.diffusion()) windows.first = tokenizer_->bos();
+    if (o_.diffusion()) {
+        windows.block = o_.block;
+        windows.end = data_.end_token;
+        windows.copies = o_.copies();
+    }
     batches_ = std::make_unique<Batches>(data_.train, windows);
-    if (Batches::window_count(data_.val.tokens(), o_.seq) > 0) {
+    windows.copies = 1;
+    if (Batches::has_windows(data_.val, windows)) {
         windows.shuffle = false;
         val_batches_ = std::make_unique<Batches>(data_.val, windows);
         val_ids_.resize(val_batches_->batch_ids());
     }
 }
 
-void Run::make_engine() {
+model::ModelSpec Run::spec_to_train() {
+    if (resumed_) return checkpoints_.read_spec(state_.step);
     model::ModelSpec spec;
-    if (resumed_) {
-        spec = checkpoints_.read_spec(state_.step);
-    } else if (!o_.init.empty()) {
+    if (!o_.init.empty()) {
         init_ = model::load_model(o_.init, {.progress = events_.loading});
         spec = model::trainable_spec(init_->spec);
-        if (init_->tokenizer) data_.check_tokenizer(*init_->tokenizer, o_.init);
+        if (spec.diffusion && !o_.diffusion()) {
+            throw Error::usage({.field = "--init",
+                                .value = o_.init,
+                                .problem = "is a model that fills in tokens",
+                                .remedy = "give --objective diffusion"});
+        }
+        // One that fills in blocks may have the mask besides what the data was packed with.
+        const bool own_mask = spec.diffusion && init_->tokenizer &&
+                              tokenizer_hash(*init_->tokenizer) == tokenizer_hash(*tokenizer_);
+        if (init_->tokenizer && !own_mask) data_.check_tokenizer(*init_->tokenizer, o_.init);
+        if (spec.diffusion && spec.diffusion->mask != mask_) {
+            throw Error::input({.file = o_.init,
+                                .field = "mask token",
+                                .value = fmt::format("{}", spec.diffusion->mask),
+                                .problem = fmt::format("the data's tokenizer has it at {}", mask_),
+                                .remedy = "pack the data with the model's tokenizer"});
+        }
     } else {
         spec = new_spec(o_.model, static_cast<int>(data_.vocab), o_.seq);
     }
     check_spec(spec, o_, data_);
-    const model::TrainEngineOptions options{.cuda = o_.cuda,
-                                            .threads = o_.threads,
-                                            .shape = {.sequences = o_.batch, .seq = o_.seq},
-                                            .recompute = *model::recompute_of(o_.recompute),
-                                            .bf16_masters = o_.masters == "bf16"};
+    return o_.diffusion() ? model::diffusion_spec(std::move(spec), mask_, o_.block) : spec;
+}
+
+void Run::make_engine() {
+    const model::ModelSpec spec = spec_to_train();
+    check_spec(spec, o_, data_);
+    const model::TrainEngineOptions options{
+        .cuda = o_.cuda,
+        .threads = o_.threads,
+        .shape = {.sequences = o_.batch, .seq = o_.seq, .block = o_.diffusion() ? o_.block : 0},
+        .recompute = *model::recompute_of(o_.recompute),
+        .bf16_masters = o_.masters == "bf16"};
     engine_ = std::make_unique<model::TrainEngine>(spec, options);
     if (resumed_) {
         checkpoints_.load(state_.step, *engine_);
@@ -135,7 +172,7 @@ void Run::make_engine() {
     } else {
         engine_->init(o_.seed);
     }
-    if (o_.sample_tokens > 0) {
+    if (o_.sample_tokens > 0 && !o_.diffusion()) {
         sampler_ = std::make_unique<Sampler>(
             *engine_, tokenizer_, o_, std::numeric_limits<std::uint64_t>::max(), events_.sampling);
     }
@@ -162,8 +199,8 @@ void Run::open_folder() {
 
 std::string Run::why_no_validation() const {
     if (data_.val.tokens() == 0) return o_.data + " holds nothing out for it";
-    return fmt::format("the {} tokens held out are fewer than one --seq of {} and the token after",
-                       data_.val.tokens(), o_.seq);
+    return fmt::format("the {} tokens held out are fewer than one --seq of {}{}",
+                       data_.val.tokens(), o_.seq, o_.diffusion() ? "" : " and the token after");
 }
 
 }  // namespace mr::train

@@ -18,12 +18,24 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kWatchedAfter = 5;  // steps of a process
+constexpr std::uint64_t kValidationNoise = 0x7A11D;
 
 }  // namespace
 
-// ids [batch, seq + 1] as inputs and targets; rows that are not there do not count.
-void Run::fill_slot(int slot, std::span<const std::int32_t> ids, std::int64_t rows) {
+// ids [batch, seq + 1] as inputs and targets, or [batch, seq] with tokens to be filled in; rows
+// that are not there do not count.
+void Run::fill_slot(int slot, std::span<const std::int32_t> ids, std::int64_t rows,
+                    std::uint64_t batch, bool validation) {
     const std::span<std::int32_t> host = engine_->ops().host_slot(slot);
+    if (o_.diffusion()) {
+        const model::TrainShape& shape = engine_->options().shape;
+        // A validation has the same noise every time, whatever the run's seed, and gives the bound.
+        const NoiseOptions noise{.seed = validation ? kValidationNoise : o_.seed,
+                                 .mask = mask_,
+                                 .complementary = !validation && o_.copies() > 1};
+        engine_->put(slot, add_noise({host, shape}, shape, ids, rows, batch, noise));
+        return;
+    }
     const auto seq = static_cast<std::size_t>(o_.seq);
     const std::size_t tokens = host.size() / 2;
     for (std::size_t row = 0; row < static_cast<std::size_t>(o_.batch); ++row) {
@@ -44,7 +56,7 @@ void Run::fill_slot(int slot, std::span<const std::int32_t> ids, std::int64_t ro
 void Run::load_next() {
     try {
         const Prefetcher::Batch batch = prefetcher_->next();
-        fill_slot(slot_, batch.ids, batch.rows);
+        fill_slot(slot_, batch.ids, batch.rows, batch.step, false);
         prefetcher_->release();
     } catch (...) {
         unread_ = std::current_exception();
@@ -58,7 +70,7 @@ StepMetrics Run::one_step(std::int64_t step) {
     out.lr = o_.learning_rate(step);
     for (int i = 0; i < o_.accumulate; ++i) {
         if (unread_) std::rethrow_exception(unread_);
-        engine_->accumulate(slot_, 1.0 / static_cast<double>(o_.tokens_per_step()));
+        engine_->accumulate(slot_, 1.0 / static_cast<double>(o_.counted_per_step()));
         // While that computes, the next one comes, if there is one.
         slot_ = (slot_ + 1) % model::TrainOps::kSlots;
         if (step < o_.steps || i + 1 < o_.accumulate) load_next();
@@ -247,6 +259,10 @@ TrainResult Run::go() {
         say("samples come from the CPU, not from the GPU: " + sampler_->why_not_there());
     }
     if (!val_batches_) say("no validation: " + why_no_validation());
+    if (o_.diffusion() && o_.sample_tokens > 0) {
+        say("no samples while a model learns to fill in blocks: `millrace run` shows a "
+            "checkpoint's");
+    }
     train_steps();
     finish();
     end_log();

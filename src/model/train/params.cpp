@@ -1,5 +1,7 @@
 #include "model/train/params.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -48,6 +50,17 @@ void init_matrix(float* out, std::int64_t count, float deviation, std::uint64_t 
             }
         }
     });
+}
+
+// Tokens that the model does not know yet: the mean of those that it knows.
+void add_tokens(float* table, std::int64_t known, std::int64_t all, std::int64_t cols) {
+    for (std::int64_t col = 0; col < cols; ++col) {
+        double sum = 0;
+        for (std::int64_t row = 0; row < known; ++row) sum += double{table[row * cols + col]};
+        for (std::int64_t row = known; row < all; ++row) {
+            table[row * cols + col] = static_cast<float>(sum / static_cast<double>(known));
+        }
+    }
 }
 
 }  // namespace
@@ -163,7 +176,10 @@ void copy_params(const ParamLayout& layout, float* params, const Model& model, T
     std::fill_n(params, layout.count, 0.0f);
     for (const ParamLayout::Entry& entry : layout.entries) {
         const Tensor& from = role_slot(model.weights, entry.at);
-        MR_CHECK(from && from.shape == entry.shape, "the layout is that of the model");
+        const bool of_tokens = entry.at.role == Role::embedding || entry.at.role == Role::head;
+        MR_CHECK(from && (from.shape == entry.shape || (of_tokens && from.dim(0) < entry.shape[0] &&
+                                                        from.dim(1) == entry.shape[1])),
+                 "the layout is that of the model, or has more tokens");
         const RowOrder rows = reordered_rows(spec, entry.at.role);
         const auto source_row = [&](std::int64_t row) { return reorder ? rows.inverse(row) : row; };
         float* out = params + entry.offset;
@@ -172,18 +188,45 @@ void copy_params(const ParamLayout& layout, float* params, const Model& model, T
             continue;
         }
         const std::int64_t cols = entry.shape[1];
-        pool.parallel_for(entry.shape[0], 16, [&](std::int64_t begin, std::int64_t end, int) {
+        pool.parallel_for(from.dim(0), 16, [&](std::int64_t begin, std::int64_t end, int) {
             for (std::int64_t row = begin; row < end; ++row) {
                 ops::dequantize(from.dtype, from.row<std::byte>(source_row(row)), out + row * cols,
                                 cols);
             }
         });
+        if (from.dim(0) < entry.shape[0]) add_tokens(out, from.dim(0), entry.shape[0], cols);
     }
 }
 
 ModelSpec trainable_spec(ModelSpec spec) {
     spec.rope.style = ops::RopeStyle::half;
     for (LayerSpec& layer : spec.own) layer.rope.style = ops::RopeStyle::half;
+    return spec;
+}
+
+ModelSpec diffusion_spec(ModelSpec spec, std::int32_t mask, int block) {
+    MR_CHECK(mask >= 0 && block >= 1, "a mask and a block");
+    const auto refuse = [](const std::string& value, const char* problem) {
+        throw Error::usage({.field = "--objective",
+                            .value = "diffusion",
+                            .problem = value + " " + problem,
+                            .remedy = "take a model of the shape of Llama or Qwen3"});
+    };
+    const std::string family = fmt::format("the family {}", spec.family);
+    if (spec.learned_positions)
+        refuse(family, "has learned positions, which files of such models lack");
+    if (spec.family != "llama" && spec.family != "qwen3" && spec.family != "sdar") {
+        refuse(family, "cannot be written as a model that fills in blocks");
+    }
+    for (const LayerSpec& layer : spec.layer_specs()) {
+        if (layer.mask.window > 0) refuse("a sliding window", "beside blocks is not supported");
+    }
+    spec.family = "sdar";
+    spec.diffusion = DiffusionSpec{.mask = mask, .block = block};
+    spec.vocab = std::max(spec.vocab, mask + 1);
+    const ops::AttentionMask seen{ops::AttentionMask::Kind::block_causal, block};
+    spec.mask = seen;
+    for (LayerSpec& layer : spec.own) layer.mask = seen;
     return spec;
 }
 

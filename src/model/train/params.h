@@ -57,11 +57,18 @@ std::int64_t widest_matrix(const ModelSpec& spec);
 // seed alone.
 void init_params(const ParamLayout& layout, float* params, std::uint64_t seed, ThreadPool& pool);
 
-// Those of a model that was loaded, expanded to f32. `layout` is that of trainable_spec().
+// Those of a model that was loaded, expanded to f32. `layout` is that of trainable_spec(), or of
+// diffusion_spec(): a token more, whose rows are the mean of all others. Zeros would be no
+// beginning for an embedding: the norm before the first layer divides by its size.
 void copy_params(const ParamLayout& layout, float* params, const Model& model, ThreadPool& pool);
 
 // The spec of a model as it will be trained and written: heads turn halves (RopeStyle::half), which
 // is what Hugging Face files mean; copy_params() puts the rows in that order.
 ModelSpec trainable_spec(ModelSpec spec);
+
+// `spec` as a model that fills in blocks of `block` tokens, in which `mask` stands for unknown
+// ones; the vocabulary grows by the mask where it lies behind. Throws Error (usage) for a model
+// that none of these can be made of: they have the shape of Llama or Qwen3, and no windows.
+ModelSpec diffusion_spec(ModelSpec spec, std::int32_t mask, int block);
 
 }  // namespace mr::model

@@ -17,13 +17,16 @@ constexpr std::size_t kSumBytes = 2 * sizeof(double);  // of losses, of squares 
 std::unique_ptr<TrainOps> make_ops(const ModelSpec& spec, const TrainEngineOptions& options) {
     require_trainable_heads(spec, options.cuda);
     require_layers(spec, train_takes, spec.name, "training", "train another model");
+    MR_CHECK(options.shape.block == (spec.diffusion ? spec.diffusion->block : 0) &&
+                 options.shape.seq % std::max(1, options.shape.block) == 0,
+             "a model that fills in blocks is trained on whole blocks of its own");
     return options.cuda ? make_cuda_train_ops(options.threads)
                         : make_cpu_train_ops(options.threads);
 }
 
 TrainShape whole_shape(const ModelSpec& spec, const TrainEngineOptions& options, DType compute) {
     TrainShape shape = options.shape;
-    if (shape.head_rows <= 0) shape.head_rows = default_head_rows(spec, shape.tokens(), compute);
+    if (shape.head_rows <= 0) shape.head_rows = default_head_rows(spec, shape.half(), compute);
     return shape;
 }
 
@@ -180,8 +183,9 @@ const float* TrainEngine::host(State state) {
 
 void TrainEngine::accumulate(int slot, double scale) {
     scale_ = scale;
-    pass_->step(weights_, grad_views_, slot, static_cast<float>(scale));
-    ops_->add_sum(sums_, pass_->losses());
+    last_counted_ = counted_[slot];
+    pass_->step(weights_, grad_views_, slot, static_cast<float>(scale), last_counted_);
+    ops_->add_sum(sums_, last_losses());
 }
 
 TrainEngine::StepResult TrainEngine::update(const ops::AdamW& with) {
@@ -201,8 +205,9 @@ TrainEngine::StepResult TrainEngine::update(const ops::AdamW& with) {
 }
 
 double TrainEngine::evaluate(int slot) {
-    pass_->evaluate(weights_, slot);
-    ops_->add_sum(sums_, pass_->losses());
+    last_counted_ = counted_[slot];
+    pass_->evaluate(weights_, slot, last_counted_);
+    ops_->add_sum(sums_, last_losses());
     double sum = 0;
     ops_->read(&sum, sums_, sizeof sum);
     const double zero = 0;
@@ -211,7 +216,7 @@ double TrainEngine::evaluate(int slot) {
 }
 
 void TrainEngine::read_losses(std::span<float> out) {
-    const Tensor losses = pass_->losses();
+    const Tensor losses = last_losses();
     MR_CHECK(out.size_bytes() == losses.bytes(), "there is room for every token's loss");
     ops_->read(out.data(), losses.data, losses.bytes());
 }
@@ -228,6 +233,14 @@ std::uint64_t TrainEngine::flops_per_token(const ModelSpec& spec, int seq) {
     const std::uint64_t matrices = n(spec.layers) * layer + n(spec.vocab) * n(spec.dim);
     // Scores and their product with values, of half the keys on average.
     const std::uint64_t attention = n(spec.layers) * n(spec.q_dim()) * n(seq);
+    if (spec.diffusion && spec.diffusion->block > 0) {
+        // A noisy and a clean row for each token, a block of noisy keys besides; and the LM head of
+        // unknown ones alone, k of a block's, with k from 1 to all of them equally often.
+        const std::uint64_t block = n(spec.diffusion->block);
+        const std::uint64_t own = n(spec.layers) * n(2 * spec.q_dim()) * block;
+        return 6 * (2 * (n(spec.layers) * layer + attention) + own +
+                    n(spec.vocab) * n(spec.dim) * (block + 1) / (2 * block));
+    }
     return 6 * (matrices + attention);
 }
 
@@ -240,7 +253,8 @@ std::uint64_t TrainEngine::remade_flops_per_token(const ModelSpec& spec, int seq
     // Outputs that only go to the residual stream are not needed: the MLP's never, attention's
     // where the MLP does not read it.
     if (spec.residual != Residual::parallel) layer += n(spec.q_dim()) * n(spec.dim);
-    return 2 * n(spec.layers) * (layer + n(spec.q_dim()) * n(seq));
+    const std::uint64_t rows = spec.diffusion && spec.diffusion->block > 0 ? 2 : 1;  // a token
+    return 2 * rows * n(spec.layers) * (layer + n(spec.q_dim()) * n(seq));
 }
 
 std::uint64_t TrainEngine::bytes_saved_by_recompute() const {

@@ -53,8 +53,12 @@ class TrainEngine {
     enum class State { params, m, v };
     const float* host(State state);
 
-    // The batch in ops().host_slot(slot) goes to the device.
-    void put(int slot) { ops_->put(slot); }
+    // The batch in ops().host_slot(slot) goes to the device. `counted`: how many targets it has,
+    // where shape.block > 0 (SlotParts); else all.
+    void put(int slot, std::int64_t counted = -1) {
+        counted_[slot] = counted < 0 ? options_.shape.half() : counted;
+        ops_->put(slot);
+    }
     // Adds gradients and losses of the slot's batch. `scale`: what a token's loss counts, 1 / the
     // targets of the whole step.
     void accumulate(int slot, double scale);
@@ -68,7 +72,7 @@ class TrainEngine {
     StepResult update(const ops::AdamW& with);
     // The sum of losses of the slot's batch, nats.
     double evaluate(int slot);
-    // The losses of the last pass, [tokens].
+    // The losses of the last pass, [counted].
     void read_losses(std::span<float> out);
     // The gradients since the last update, f32 [layout().count]: for tests.
     void read_grads(std::span<float> out);
@@ -94,6 +98,9 @@ class TrainEngine {
     bool slim_ = false;       // copy_ is
     double* sums_ = nullptr;  // on the device: of losses, of squares of gradients
     double scale_ = 0;        // of the losses
+    std::int64_t counted_[TrainOps::kSlots] = {};
+    std::int64_t last_counted_ = 0;  // of the last pass
+    Tensor last_losses() const { return {pass_->losses().data, DType::f32, {last_counted_}}; }
     std::vector<float> host_;
     Weights weights_, grad_views_;
     std::unique_ptr<TrainPass> pass_;

@@ -30,8 +30,36 @@ struct TrainShape {
     int sequences = 1;
     int seq = 256;
     std::int64_t head_rows = 0;  // at most this many rows of logits exist
+    // > 0: a model that fills in blocks of so many tokens. A pass has two halves then, each of
+    // `sequences`, with the positions of `seq` both: the noisy one, in which masks stand for some
+    // tokens, and the clean one behind it.
+    int block = 0;
 
-    std::int64_t tokens() const { return std::int64_t{sequences} * seq; }
+    std::int64_t half() const { return std::int64_t{sequences} * seq; }
+    // Rows of a pass.
+    std::int64_t tokens() const { return block > 0 ? 2 * half() : half(); }
+    // Words of a batch slot.
+    std::int64_t slot_words() const { return block > 0 ? 5 * half() : 2 * half(); }
+};
+
+// What a slot holds. Of models that fill in blocks, `rows` are the noisy rows that count, the
+// unknown ones, with what stands there, and `weights` how often each counts. TrainEngine::put() is
+// told how many there are; the rest of the arrays is not read.
+template <typename Word>
+struct SlotParts {
+    SlotParts(std::span<Word> slot, const TrainShape& shape) {
+        const auto half = static_cast<std::size_t>(shape.half());
+        const auto tokens = static_cast<std::size_t>(shape.tokens());
+        ids = slot.first(tokens);
+        targets = slot.subspan(tokens, half);
+        if (shape.block == 0) return;
+        rows = slot.subspan(tokens + half, half);
+        weights = slot.subspan(tokens + 2 * half, half);
+    }
+    std::span<Word> ids;      // [tokens()]
+    std::span<Word> targets;  // [half()]
+    std::span<Word> rows;     // [half()], rising
+    std::span<Word> weights;  // [half()], f32 in their bits
 };
 
 class TrainOps {
@@ -68,10 +96,10 @@ class TrainOps {
     virtual std::vector<Stage> watched() = 0;
 
     // --- data ----------------------------------------------------------------------------------
-    // Two slots, so that the next batch can come while this one computes. ids and targets are
-    // [tokens], sequence after sequence; a target < 0 does not count.
+    // Two slots, so that the next batch can come while this one computes. SlotParts says what is in
+    // one, sequence after sequence; a target < 0 does not count.
     static constexpr int kSlots = 2;
-    // Host memory that put() copies from: [2 tokens], ids first. Pinned where that helps. Waits
+    // Host memory that put() copies from: [slot_words()]. Pinned where that helps. Waits
     // until an earlier put() from there has ended, so that it may be written.
     virtual std::span<std::int32_t> host_slot(int slot) = 0;
     // Starts sending what host_slot(slot) holds, beside what computes, and returns. It arrives
@@ -102,10 +130,17 @@ class TrainOps {
     // out = rmsnorm of every head. weight f32 [head_dim].
     virtual void norm_heads(const ops::HeadRows& out, const ops::HeadRows& x, Tensor weight,
                             float eps) = 0;
-    // `sequences` of one length, one after the other. lse f32 [heads, tokens].
+    // Sequences of `length` tokens, the shape's seq or block, one after the other. lse f32 [heads,
+    // tokens].
     virtual void attention(const ops::HeadRows& out, Tensor lse, const ops::HeadRows& q,
                            const ops::HeadRows& k, const ops::HeadRows& v,
-                           const ops::AttentionMask& mask, float scale) = 0;
+                           const ops::AttentionMask& mask, float scale, int length) = 0;
+    // Of attention over two sets of keys, and of the gradients of what both read (merge.h).
+    virtual void merge_attention(const ops::HeadRows& out, Tensor lse, const ops::HeadRows& other,
+                                 Tensor other_lse) = 0;
+    virtual void add_heads(const ops::HeadRows& to, const ops::HeadRows& from) = 0;
+    // out[i] = x[rows[first + i]], f32; the slot's rows.
+    virtual void gather_rows(Tensor out, Tensor x, int slot, std::int64_t first) = 0;
     // out [tokens, hidden] = act(in), or act(in[:, :hidden]) * in[:, hidden:] where `gated`. `bias`
     // is added to `in` on the way where activation_adds_bias(), else none.
     virtual void activation(Tensor out, Tensor in, Tensor bias, ops::Activation kind,
@@ -118,8 +153,11 @@ class TrainOps {
     // logits (compute_type()) become scale * (softmax - onehot). loss f32 [rows].
     // Rows of logits may be longer than the vocabulary, here and as `out` of linear() and `dy` of
     // linear_input() and linear_weight(): the rest takes no part, and its gradient is 0.
+    // Of models that fill in blocks the slot's weights count, too (ops::masked_cross_entropy).
     virtual void loss(float* loss, Tensor logits, int slot, std::int64_t first, float scale,
                       bool gradient) = 0;
+    // out[rows[first + i]] = x[i], f32, and in `copy` (compute_type(), may be none) as well.
+    virtual void scatter_rows(Tensor out, Tensor copy, Tensor x, int slot, std::int64_t first) = 0;
     // dx = dy · w. All in compute_type().
     virtual void linear_input(Tensor dx, Tensor dy, Tensor w, OpKind kind = OpKind::linear) = 0;
     // dw += dyᵀ · x, dbias += sums of dy (may be none). dw, dbias f32.
@@ -145,7 +183,7 @@ class TrainOps {
     virtual void attention_backward(const ops::FlashGradients& gradients, const ops::HeadRows& dout,
                                     const ops::HeadRows& q, const ops::HeadRows& k,
                                     const ops::HeadRows& v, const ops::HeadRows& out, Tensor lse,
-                                    const ops::AttentionMask& mask, float scale) = 0;
+                                    const ops::AttentionMask& mask, float scale, int length) = 0;
     // din from dy [tokens, hidden]; din may be `in` itself; `bias` as in activation(). True: the
     // sums of din over tokens were added to dbias on the way; false: that is left to
     // linear_weight(). dbias may be none.

@@ -11,6 +11,7 @@
 #include "model/train/train_ops.h"
 #include "ops/activation/activation.h"
 #include "ops/activation/activation_backward.h"
+#include "ops/attention/merge/merge.h"
 #include "ops/embedding/embedding.h"
 #include "ops/embedding/embedding_backward.h"
 #include "ops/linear/linear_backward.h"
@@ -18,6 +19,7 @@
 #include "ops/norm/norm.h"
 #include "ops/norm/norm_backward.h"
 #include "ops/rope/rope_train.h"
+#include "ops/rows/rows.h"
 
 namespace mr::model {
 namespace {
@@ -45,9 +47,13 @@ class CpuTrainOps final : public TrainOps {
         ctx_.scratch = {static_cast<std::byte*>(allocate("scratch", scratch)), scratch};
         for (std::span<std::int32_t>& slot : slots_) {
             slot = {static_cast<std::int32_t*>(allocate("batches", slot_bytes(shape))),
-                    static_cast<std::size_t>(2 * shape.tokens())};
+                    static_cast<std::size_t>(shape.slot_words())};
         }
+        if (spec.diffusion) mask_ = spec.diffusion->mask;
         for (int i = 0; i <= shape.sequences; ++i) cu_.push_back(i * shape.seq);
+        for (std::int32_t t = 0; shape.block > 0 && t <= shape.half(); t += shape.block) {
+            cu_blocks_.push_back(t);
+        }
         for (std::int64_t t = 0; t < shape.tokens(); ++t) {
             positions_.push_back(static_cast<std::int32_t>(t % shape.seq));
         }
@@ -76,7 +82,7 @@ class CpuTrainOps final : public TrainOps {
     }
 
     void embed(Tensor x, Tensor table, Tensor positions, int slot) override {
-        ops::embedding(ctx_, x, table, ids(slot));
+        ops::embedding(ctx_, x, table, parts(slot).ids);
         if (positions) ops::embedding(ctx_, x, positions, positions_, true);
     }
     void norm(NormKind kind, float eps, Tensor out, Tensor x, Tensor weight, Tensor bias) override {
@@ -100,8 +106,18 @@ class CpuTrainOps final : public TrainOps {
     }
     void attention(const ops::HeadRows& out, Tensor lse, const ops::HeadRows& q,
                    const ops::HeadRows& k, const ops::HeadRows& v, const ops::AttentionMask& mask,
-                   float scale) override {
-        ops::flash_forward(ctx_, out, lse, q, k, v, {cu_, cu_}, mask, scale);
+                   float scale, int length) override {
+        ops::flash_forward(ctx_, out, lse, q, k, v, batch_of(length), mask, scale);
+    }
+    void merge_attention(const ops::HeadRows& out, Tensor lse, const ops::HeadRows& other,
+                         Tensor other_lse) override {
+        ops::merge_attention(ctx_, out, lse, other, other_lse);
+    }
+    void add_heads(const ops::HeadRows& to, const ops::HeadRows& from) override {
+        ops::add_heads(ctx_, to, from);
+    }
+    void gather_rows(Tensor out, Tensor x, int slot, std::int64_t first) override {
+        ops::gather_rows(ctx_, out, x, parts(slot).rows.data() + first);
     }
     void activation(Tensor out, Tensor in, Tensor, ops::Activation kind, bool gated) override {
         if (gated) {
@@ -113,12 +129,20 @@ class CpuTrainOps final : public TrainOps {
 
     void loss(float* loss, Tensor logits, int slot, std::int64_t first, float scale,
               bool gradient) override {
-        const std::int32_t* wanted = targets(slot).data() + first;
-        if (gradient) {
+        const std::int32_t* wanted = parts(slot).targets.data() + first;
+        if (shape_.block > 0) {
+            const void* weights = parts(slot).weights.data() + first;
+            ops::masked_cross_entropy(ctx_, loss, logits, wanted,
+                                      {static_cast<const float*>(weights), mask_},
+                                      gradient ? std::optional(scale) : std::nullopt);
+        } else if (gradient) {
             ops::cross_entropy_backward(ctx_, loss, logits, wanted, scale);
         } else {
             ops::cross_entropy_losses(ctx_, loss, logits, wanted);
         }
+    }
+    void scatter_rows(Tensor out, Tensor, Tensor x, int slot, std::int64_t first) override {
+        ops::scatter_rows(ctx_, out, x, parts(slot).rows.data() + first);
     }
     void linear_input(Tensor dx, Tensor dy, Tensor w, OpKind kind) override {
         ops::linear_backward_input(ctx_, dx, dy, w, false, kind);
@@ -145,8 +169,9 @@ class CpuTrainOps final : public TrainOps {
     void attention_backward(const ops::FlashGradients& gradients, const ops::HeadRows& dout,
                             const ops::HeadRows& q, const ops::HeadRows& k, const ops::HeadRows& v,
                             const ops::HeadRows& out, Tensor lse, const ops::AttentionMask& mask,
-                            float scale) override {
-        ops::flash_backward(ctx_, gradients, dout, q, k, v, out, lse, {cu_, cu_}, mask, scale);
+                            float scale, int length) override {
+        ops::flash_backward(ctx_, gradients, dout, q, k, v, out, lse, batch_of(length), mask,
+                            scale);
     }
     bool activation_backward(Tensor din, Tensor, Tensor dy, Tensor in, Tensor, ops::Activation kind,
                              bool gated) override {
@@ -158,7 +183,7 @@ class CpuTrainOps final : public TrainOps {
         return false;
     }
     void embed_backward(Tensor dtable, Tensor dpositions, Tensor dx, int slot) override {
-        ops::embedding_backward(ctx_, dtable, dx, ids(slot));
+        ops::embedding_backward(ctx_, dtable, dx, parts(slot).ids);
         if (dpositions) ops::embedding_backward(ctx_, dpositions, dx, positions_);
     }
 
@@ -186,7 +211,7 @@ class CpuTrainOps final : public TrainOps {
 
   private:
     static std::size_t slot_bytes(const TrainShape& shape) {
-        return Arena::padded(static_cast<std::size_t>(2 * shape.tokens()) * sizeof(std::int32_t));
+        return Arena::padded(static_cast<std::size_t>(shape.slot_words()) * sizeof(std::int32_t));
     }
     std::size_t op_scratch(const ModelSpec& spec, const TrainShape& shape) const {
         const int threads = pool_.size();
@@ -201,13 +226,13 @@ class CpuTrainOps final : public TrainOps {
              ops::flash_backward_scratch_bytes(spec.head_dim, threads),
              ops::square_sum_scratch_bytes(param_layout(spec).count)}));
     }
-    std::span<const std::int32_t> ids(int slot) const {
-        return slots_[static_cast<std::size_t>(slot)].first(
-            static_cast<std::size_t>(shape_.tokens()));
+    SlotParts<const std::int32_t> parts(int slot) const {
+        return {slots_[static_cast<std::size_t>(slot)], shape_};
     }
-    std::span<const std::int32_t> targets(int slot) const {
-        return slots_[static_cast<std::size_t>(slot)].last(
-            static_cast<std::size_t>(shape_.tokens()));
+    ops::PackedBatch batch_of(int length) const {
+        if (length == shape_.seq) return {cu_, cu_};
+        MR_CHECK(length == shape_.block, "sequences have the length of the shape's, or its blocks");
+        return {cu_blocks_, cu_blocks_};
     }
 
     ThreadPool pool_;
@@ -218,6 +243,8 @@ class CpuTrainOps final : public TrainOps {
     std::vector<Arena> arenas_;
     std::span<std::int32_t> slots_[kSlots];
     std::vector<std::int32_t> cu_;         // [sequences + 1]
+    std::vector<std::int32_t> cu_blocks_;  // [blocks of a half + 1]
+    std::int32_t mask_ = -1;               // the token that stands for unknown ones
     std::vector<std::int32_t> positions_;  // [tokens]
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <vector>
 
 #include "core/cpu.h"
@@ -13,6 +14,7 @@
 #include "model/train/params.h"
 #include "ops/activation/activation_backward_cuda.h"
 #include "ops/attention/flash/flash_cuda.h"
+#include "ops/attention/merge/merge_cuda.h"
 #include "ops/embedding/embedding_backward_cuda.h"
 #include "ops/embedding/embedding_cuda.h"
 #include "ops/linear/linear_train_cuda.h"
@@ -21,6 +23,7 @@
 #include "ops/norm/norm_cuda.h"
 #include "ops/optimizer/adamw_cuda.h"
 #include "ops/rope/rope_train_cuda.h"
+#include "ops/rows/rows_cuda.h"
 
 namespace mr::model {
 namespace {
@@ -63,20 +66,19 @@ class CudaTrainOps final : public TrainOps {
     std::size_t scratch_bytes(const ModelSpec& spec, const TrainShape& shape) const override {
         // Slots and positions.
         const auto tokens = static_cast<std::size_t>(shape.tokens());
-        return padded(op_scratch(spec, shape)) +
-               kSlots * padded(2 * tokens * sizeof(std::int32_t)) +
+        return padded(op_scratch(spec, shape)) + kSlots * padded(slot_bytes(shape)) +
                padded(tokens * sizeof(std::int32_t));
     }
     void prepare(const ModelSpec& spec, const TrainShape& shape) override {
         shape_ = shape;
         vocab_ = spec.vocab;
+        if (spec.diffusion) mask_ = spec.diffusion->mask;
         const std::size_t scratch = op_scratch(spec, shape);
         ctx_.scratch = {static_cast<std::byte*>(allocate("scratch", scratch)), scratch};
         const auto tokens = static_cast<std::size_t>(shape.tokens());
         for (Slot& slot : slots_) {
-            slot.host = cuda::PinnedBuffer(2 * tokens * sizeof(std::int32_t));
-            slot.device =
-                static_cast<std::int32_t*>(allocate("batches", 2 * tokens * sizeof(std::int32_t)));
+            slot.host = cuda::PinnedBuffer(slot_bytes(shape));
+            slot.device = static_cast<std::int32_t*>(allocate("batches", slot_bytes(shape)));
         }
         std::vector<std::int32_t> positions;
         for (std::size_t t = 0; t < tokens; ++t) {
@@ -134,7 +136,7 @@ class CudaTrainOps final : public TrainOps {
     void embed(Tensor x, Tensor table, Tensor positions, int slot) override {
         ops::DeviceBatch batch;
         batch.tokens = static_cast<int>(x.dim(0));
-        batch.ids = ids(slot);
+        batch.ids = parts(slot).ids.data();
         batch.positions = positions_;
         cuda::embedding(ctx_, x, table, positions, batch);
     }
@@ -162,8 +164,18 @@ class CudaTrainOps final : public TrainOps {
     }
     void attention(const ops::HeadRows& out, Tensor lse, const ops::HeadRows& q,
                    const ops::HeadRows& k, const ops::HeadRows& v, const ops::AttentionMask& mask,
-                   float scale) override {
-        cuda::flash_forward(ctx_, out, lse, q, k, v, batch_of(shape_), mask, scale);
+                   float scale, int length) override {
+        cuda::flash_forward(ctx_, out, lse, q, k, v, batch_of(q.tokens(), length), mask, scale);
+    }
+    void merge_attention(const ops::HeadRows& out, Tensor lse, const ops::HeadRows& other,
+                         Tensor other_lse) override {
+        cuda::merge_attention(ctx_, out, lse, other, other_lse);
+    }
+    void add_heads(const ops::HeadRows& to, const ops::HeadRows& from) override {
+        cuda::add_heads(ctx_, to, from);
+    }
+    void gather_rows(Tensor out, Tensor x, int slot, std::int64_t first) override {
+        cuda::gather_rows(ctx_, out, x, parts(slot).rows.data() + first);
     }
     void activation(Tensor out, Tensor in, Tensor bias, ops::Activation kind, bool gated) override {
         cuda::activation_train(ctx_, out, in, bias, kind, gated);
@@ -172,8 +184,19 @@ class CudaTrainOps final : public TrainOps {
 
     void loss(float* loss, Tensor logits, int slot, std::int64_t first, float scale,
               bool gradient) override {
-        cuda::cross_entropy_backward(ctx_, loss, logits, vocab_, targets(slot) + first, scale,
-                                     gradient);
+        const SlotParts<std::int32_t> of = parts(slot);
+        const std::int32_t* wanted = of.targets.data() + first;
+        if (shape_.block == 0) {
+            cuda::cross_entropy_backward(ctx_, loss, logits, vocab_, wanted, scale, gradient);
+            return;
+        }
+        const void* weights = of.weights.data() + first;
+        cuda::masked_cross_entropy(ctx_, loss, logits, vocab_, wanted,
+                                   {static_cast<const float*>(weights), mask_},
+                                   gradient ? std::optional(scale) : std::nullopt);
+    }
+    void scatter_rows(Tensor out, Tensor copy, Tensor x, int slot, std::int64_t first) override {
+        cuda::scatter_rows(ctx_, out, copy, x, parts(slot).rows.data() + first);
     }
     void linear_input(Tensor dx, Tensor dy, Tensor w, OpKind kind) override {
         cuda::linear_backward_input(ctx_, dx, dy, w, false, {.kind = kind, .timed = true});
@@ -201,9 +224,9 @@ class CudaTrainOps final : public TrainOps {
     void attention_backward(const ops::FlashGradients& gradients, const ops::HeadRows& dout,
                             const ops::HeadRows& q, const ops::HeadRows& k, const ops::HeadRows& v,
                             const ops::HeadRows& out, Tensor lse, const ops::AttentionMask& mask,
-                            float scale) override {
-        cuda::flash_backward(ctx_, gradients, dout, q, k, v, out, lse, batch_of(shape_), mask,
-                             scale);
+                            float scale, int length) override {
+        cuda::flash_backward(ctx_, gradients, dout, q, k, v, out, lse, batch_of(q.tokens(), length),
+                             mask, scale);
     }
     bool activation_backward(Tensor din, Tensor dbias, Tensor dy, Tensor in, Tensor bias,
                              ops::Activation kind, bool gated) override {
@@ -219,7 +242,7 @@ class CudaTrainOps final : public TrainOps {
         return true;
     }
     void embed_backward(Tensor dtable, Tensor dpositions, Tensor dx, int slot) override {
-        cuda::embedding_backward(ctx_, dtable, dx, ids(slot));
+        cuda::embedding_backward(ctx_, dtable, dx, parts(slot).ids.data());
         if (dpositions) cuda::positions_backward(ctx_, dpositions, dx, shape_.seq);
     }
 
@@ -234,37 +257,43 @@ class CudaTrainOps final : public TrainOps {
 
   private:
     struct Slot {
-        cuda::PinnedBuffer host;         // [2 tokens]: ids, targets
+        cuda::PinnedBuffer host;         // SlotParts
         std::int32_t* device = nullptr;  // the same
         cuda::Event arrived, done;
     };
 
     const Slot& slot_at(int slot) const { return slots_[static_cast<std::size_t>(slot)]; }
-    // Whatever is launched from here on finds the slot's batch there.
-    std::int32_t* ids(int slot) {
+    static std::size_t slot_bytes(const TrainShape& shape) {
+        return static_cast<std::size_t>(shape.slot_words()) * sizeof(std::int32_t);
+    }
+    // In device memory. Whatever is launched from here on finds the slot's batch there.
+    SlotParts<std::int32_t> parts(int slot) {
         const Slot& s = slot_at(slot);
         stream_.wait(s.arrived);
-        return s.device;
+        return {{s.device, static_cast<std::size_t>(shape_.slot_words())}, shape_};
     }
-    std::int32_t* targets(int slot) { return ids(slot) + shape_.tokens(); }
 
-    static cuda::FlashBatch batch_of(const TrainShape& shape) {
+    static cuda::FlashBatch batch_of(std::int64_t tokens, int length) {
         cuda::FlashBatch batch;
-        batch.sequences = shape.sequences;
-        batch.max_queries = batch.max_keys = shape.seq;
+        batch.sequences = static_cast<int>(tokens / length);
+        batch.max_queries = batch.max_keys = length;
         return batch;
     }
 
     // The most that one operation wants: they follow one another.
     static std::size_t op_scratch(const ModelSpec& spec, const TrainShape& shape) {
         const std::int64_t tokens = shape.tokens();
-        const ops::HeadRows queries(Tensor(
-            nullptr, DType::bf16, {tokens, std::int64_t{spec.heads}, std::int64_t{spec.head_dim}}));
+        const ops::HeadRows queries(
+            Tensor(nullptr, DType::bf16,
+                   {shape.half(), std::int64_t{spec.heads}, std::int64_t{spec.head_dim}}));
+        const auto attention = [&](int length) {
+            return cuda::flash_backward_scratch_bytes(queries, batch_of(shape.half(), length));
+        };
         return std::max({cuda::linear_train_scratch_bytes(widest_matrix(spec)),
                          cuda::norm_backward_scratch_bytes(spec.dim),
                          cuda::rmsnorm_heads_scratch_bytes(), cuda::sum_scratch_bytes(),
                          cuda::embedding_backward_scratch_bytes(tokens, spec.dim),
-                         cuda::flash_backward_scratch_bytes(queries, batch_of(shape))});
+                         attention(shape.seq), shape.block > 0 ? attention(shape.block) : 0});
     }
 
     const std::uint64_t free_at_first_ = cuda::require_device().free_bytes;
@@ -273,6 +302,7 @@ class CudaTrainOps final : public TrainOps {
     Context ctx_;
     TrainShape shape_;
     std::int64_t vocab_ = 0;
+    std::int32_t mask_ = -1;  // the token that stands for unknown ones
     cuda::Stream stream_, batches_;
     std::unique_ptr<cuda::Timeline> timeline_;  // made at the first watch
     std::vector<cuda::DeviceArena> arenas_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "model/train/diffusion_attention.h"
 #include "ops/rope/rope.h"
 
 namespace mr::model {
@@ -26,7 +27,7 @@ struct TrainPass::Buffers {
     std::vector<Layer> layers;
     Tensor x_out;    // [tokens, dim] f32, the last layer's output
     Tensor cos_sin;  // [tokens, rotary/2, 2] f32
-    Tensor losses;   // [tokens] f32
+    Tensor losses;   // [half] f32: of a pass with one half, all tokens
     // The backward's.
     Tensor dx;   // [tokens, dim] f32, the gradient of the residual stream
     Tensor dxc;  // ... in the compute type, for products; dx itself where that is f32
@@ -34,8 +35,10 @@ struct TrainPass::Buffers {
     Tensor dh2;  // ... of the other one, where parallel
     // Of these, no two groups at a time: one memory.
     Tensor hf, dhf, logits;  // [head_rows, dim] twice, [head_rows, logit_columns()]
-    Tensor da;               // [tokens, hidden]
-    Tensor dattn, dqkv;      // [tokens, q_dim], [tokens, q_dim + 2 kv_dim]
+    Tensor xm, dxm;        // [head_rows, dim] f32: rows of unknown tokens, where these alone count
+    Tensor da;             // [tokens, hidden]
+    Tensor dattn, dqkv;    // [tokens, q_dim], [tokens, q_dim + 2 kv_dim]
+    Tensor part, own_lse;  // [half, q_dim + 2 kv_dim], [heads, half] f32: where there are halves
 };
 
 namespace {
@@ -142,7 +145,7 @@ void TrainPass::for_each_buffer(const ModelSpec& spec, const TrainShape& shape, 
     if (spec.rope.rotary > 0) {
         take(b.cos_sin, DType::f32, Shape{tokens, spec.rope.rotary / 2, 2}, Part::work);
     }
-    take(b.losses, DType::f32, Shape{tokens}, Part::work);
+    take(b.losses, DType::f32, Shape{shape.half()}, Part::work);
     take(b.dx, DType::f32, Shape{tokens, dim}, Part::work);
     b.dxc = b.dx;
     if (compute != DType::f32) take(b.dxc, compute, Shape{tokens, dim}, Part::work);
@@ -151,9 +154,17 @@ void TrainPass::for_each_buffer(const ModelSpec& spec, const TrainShape& shape, 
     take(b.hf, compute, Shape{rows, dim}, Part::head);
     take(b.dhf, compute, Shape{rows, dim}, Part::head);
     take(b.logits, compute, Shape{rows, logit_columns(spec, compute)}, Part::head);
+    if (shape.block > 0) {
+        take(b.xm, DType::f32, Shape{rows, dim}, Part::head);
+        take(b.dxm, DType::f32, Shape{rows, dim}, Part::head);
+    }
     take(b.da, compute, Shape{tokens, hidden}, Part::mlp);
     take(b.dattn, compute, Shape{tokens, q}, Part::attention);
     take(b.dqkv, compute, Shape{tokens, q + 2 * kv}, Part::attention);
+    if (shape.block > 0) {
+        take(b.part, compute, Shape{shape.half(), q + 2 * kv}, Part::attention);
+        take(b.own_lse, DType::f32, Shape{spec.heads, shape.half()}, Part::attention);
+    }
 }
 
 MemoryPlan TrainPass::plan(const ModelSpec& spec, const TrainShape& shape, Recompute recompute,
@@ -235,9 +246,17 @@ void TrainPass::forward_attention(const LayerWeights& w, const Layer& a, Tensor 
     if (b_->cos_sin) {  // queries and keys lie side by side and turn alike
         ops_.rope(heads_of(qk, 0, heads + kv, size), b_->cos_sin, a.of.rope.style, false);
     }
-    ops_.attention(heads_of(a.attn, 0, heads, size), a.lse, heads_of(qk, 0, heads, size),
-                   heads_of(qk, heads, kv, size), heads_of(a.qkv, heads + kv, kv, size), a.of.mask,
-                   a.of.scale);
+    const QkvHeads x_heads{heads_of(qk, 0, heads, size), heads_of(qk, heads, kv, size),
+                           heads_of(a.qkv, heads + kv, kv, size)};
+    const ops::HeadRows attn = heads_of(a.attn, 0, heads, size);
+    if (shape_.block > 0) {
+        diffusion_attention(ops_, shape_,
+                            {attn, a.lse, heads_of(b_->part, 0, heads, size), b_->own_lse}, x_heads,
+                            a.of.mask, a.of.scale);
+    } else {
+        ops_.attention(attn, a.lse, x_heads.q, x_heads.k, x_heads.v, a.of.mask, a.of.scale,
+                       shape_.seq);
+    }
     if (out) ops_.linear(out, a.attn, w.o, w.o_bias, x);
 }
 
@@ -281,16 +300,23 @@ void TrainPass::forward(const Weights& weights, int slot) {
 }
 
 // Rows of the last layer's output through the head, some at a time: losses, and with `grads` the
-// gradients of the head, of the final norm, and of the residual stream.
-void TrainPass::head(const Weights& weights, const Weights* grads, int slot, float scale) {
+// gradients of the head, of the final norm, and of the residual stream. Of a pass with two halves
+// these are the rows of unknown tokens: no other is computed, and no other has a gradient.
+void TrainPass::head(const Weights& weights, const Weights* grads, int slot, float scale,
+                     std::int64_t counted) {
     const Buffers& b = *b_;
-    const std::int64_t tokens = shape_.tokens();
+    const bool some = shape_.block > 0, copy = b.dxc.data != b.dx.data;
+    if (some && grads) {
+        ops_.zero(b.dx);
+        if (copy) ops_.zero(b.dxc);
+    }
     // A bias has no room behind it.
     const bool wide = b.logits.dim(1) > spec_.vocab && !weights.head_bias;
     const Tensor head = wide ? head_matrix(spec_, weights) : weights.head;
-    for (std::int64_t first = 0; first < tokens; first += shape_.head_rows) {
-        const std::int64_t rows = std::min(shape_.head_rows, tokens - first);
-        const Tensor x = b.x_out.slice_rows(first, rows);
+    for (std::int64_t first = 0; first < counted; first += shape_.head_rows) {
+        const std::int64_t rows = std::min(shape_.head_rows, counted - first);
+        const Tensor x = some ? b.xm.slice_rows(0, rows) : b.x_out.slice_rows(first, rows);
+        if (some) ops_.gather_rows(x, b.x_out, slot, first);
         const Tensor hf = b.hf.slice_rows(0, rows);
         const Tensor logits = b.logits.slice_rows(0, rows);
         norm(spec_, hf, x, weights.final_norm, weights.final_norm_bias);
@@ -302,11 +328,11 @@ void TrainPass::head(const Weights& weights, const Weights* grads, int slot, flo
         ops_.linear_input(dhf, logits, head, OpKind::lm_head);
         ops_.linear_weight(wide ? head_matrix(spec_, *grads) : grads->head, grads->head_bias,
                            logits, hf, OpKind::lm_head);
-        const bool copy = b.dxc.data != b.dx.data;
+        const Tensor dx = some ? b.dxm.slice_rows(0, rows) : b.dx.slice_rows(first, rows);
         ops_.norm_backward({.kind = spec_.norm,
                             .eps = spec_.norm_eps,
-                            .dx = b.dx.slice_rows(first, rows),
-                            .copy = copy ? b.dxc.slice_rows(first, rows) : Tensor(),
+                            .dx = dx,
+                            .copy = copy && !some ? b.dxc.slice_rows(first, rows) : Tensor(),
                             .residual = {},
                             .dweight = grads->final_norm,
                             .dbias = grads->final_norm_bias,
@@ -314,6 +340,7 @@ void TrainPass::head(const Weights& weights, const Weights* grads, int slot, flo
                             .dy = dhf,
                             .x = x,
                             .weight = weights.final_norm});
+        if (some) ops_.scatter_rows(b.dx, copy ? b.dxc : Tensor(), dx, slot, first);
     }
 }
 
@@ -376,10 +403,20 @@ void TrainPass::backward_attention(const LayerWeights& w, const LayerWeights& g,
     const Tensor qk = a.of.qk_norm ? a.qk : a.qkv;
     const ops::HeadRows dq = heads_of(b.dqkv, 0, heads, size);
     const ops::HeadRows dk = heads_of(b.dqkv, heads, kv, size);
-    ops_.attention_backward({dq, dk, heads_of(b.dqkv, heads + kv, kv, size)},
-                            heads_of(b.dattn, 0, heads, size), heads_of(qk, 0, heads, size),
-                            heads_of(qk, heads, kv, size), heads_of(a.qkv, heads + kv, kv, size),
-                            heads_of(a.attn, 0, heads, size), a.lse, a.of.mask, a.of.scale);
+    const ops::HeadRows dv = heads_of(b.dqkv, heads + kv, kv, size);
+    const QkvHeads x{heads_of(qk, 0, heads, size), heads_of(qk, heads, kv, size),
+                     heads_of(a.qkv, heads + kv, kv, size)};
+    const ops::HeadRows dout = heads_of(b.dattn, 0, heads, size);
+    const ops::HeadRows out = heads_of(a.attn, 0, heads, size);
+    if (shape_.block > 0) {
+        const QkvHeads part{heads_of(b.part, 0, heads, size), heads_of(b.part, heads, kv, size),
+                            heads_of(b.part, heads + kv, kv, size)};
+        diffusion_attention_backward(ops_, shape_, {dq, dk, dv}, part, dout, x, out, a.lse,
+                                     a.of.mask, a.of.scale);
+    } else {
+        ops_.attention_backward({dq, dk, dv}, dout, x.q, x.k, x.v, out, a.lse, a.of.mask,
+                                a.of.scale, shape_.seq);
+    }
     if (b.cos_sin) {
         ops_.rope(heads_of(b.dqkv, 0, heads + kv, size), b.cos_sin, a.of.rope.style, true);
     }
@@ -413,9 +450,10 @@ bool TrainPass::backward_layer(const LayerWeights& w, const LayerWeights& g, con
     return norm_backward(a.of, b.dh, a.x, w.attn_norm, g.attn_norm, g.attn_norm_bias, true, below);
 }
 
-void TrainPass::step(const Weights& weights, const Weights& grads, int slot, float scale) {
+void TrainPass::step(const Weights& weights, const Weights& grads, int slot, float scale,
+                     std::int64_t counted) {
     forward(weights, slot);
-    head(weights, &grads, slot, scale);
+    head(weights, &grads, slot, scale, counted);
     bool taken = false;  // the layer's down_bias, by the layer above
     for (std::size_t i = b_->layers.size(); i-- > 0;) {
         ops_.at(static_cast<int>(i));
@@ -428,9 +466,9 @@ void TrainPass::step(const Weights& weights, const Weights& grads, int slot, flo
     ops_.done(slot);
 }
 
-void TrainPass::evaluate(const Weights& weights, int slot) {
+void TrainPass::evaluate(const Weights& weights, int slot, std::int64_t counted) {
     forward(weights, slot);
-    head(weights, nullptr, slot, 0);
+    head(weights, nullptr, slot, 0, counted);
     ops_.done(slot);
 }
 

@@ -4,7 +4,8 @@
 //   Woᵀ
 //     -> h2 = norm(x1) -> gu = h2 [gate; up]ᵀ -> a = act(gu) -> x2 = x1 + a Wdownᵀ
 // (parallel residual: both norms read x, both branches are added to it).
-// The LM head and the loss are worked off in chunks of rows: all logits never exist.
+// The LM head and the loss are worked off in chunks of rows: all logits never exist. Where tokens
+// are filled in (TrainShape::block) the rows of unknown ones alone go through it.
 #pragma once
 
 #include <cstdint>
@@ -47,13 +48,15 @@ class TrainPass {
     static MemoryPlan plan(const ModelSpec& spec, const TrainShape& shape, Recompute recompute,
                            DType compute);
 
-    // Forward and backward of the batch in `slot`. Gradients are added to `grads` (views of the
-    // flat f32 buffer). losses() holds the loss of every token; each counts `scale` in the
+    // Forward and backward of the batch in `slot`, of which `counted` targets count: all, or as
+    // many as the slot has rows of unknown tokens. Gradients are added to `grads` (views of the
+    // flat f32 buffer). losses() holds the loss of every target; each counts `scale` in the
     // gradient.
-    void step(const Weights& weights, const Weights& grads, int slot, float scale);
+    void step(const Weights& weights, const Weights& grads, int slot, float scale,
+              std::int64_t counted);
     // The losses alone.
-    void evaluate(const Weights& weights, int slot);
-    // f32 [tokens], on the device.
+    void evaluate(const Weights& weights, int slot, std::int64_t counted);
+    // f32 [shape.half()], on the device.
     Tensor losses() const;
 
   private:
@@ -71,7 +74,8 @@ class TrainPass {
     Tensor left_to_activation(const Layer& a, Tensor up_bias) const;
     void forward_layer(const LayerWeights& w, const Layer& a, Tensor out);
     void remake(const LayerWeights& w, const Layer& a);
-    void head(const Weights& weights, const Weights* grads, int slot, float scale);
+    void head(const Weights& weights, const Weights* grads, int slot, float scale,
+              std::int64_t counted);
     // o_bias, down_bias: their gradients, where they are still to be taken.
     void backward_attention(const LayerWeights& w, const LayerWeights& g, const Layer& a,
                             Tensor o_bias);

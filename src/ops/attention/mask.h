@@ -17,6 +17,10 @@ struct AttentionMask {
         causal,        // key <= query
         block_causal,  // key's block <= query's block, blocks of `block` positions from `origin`
         full,          // all keys of the sequence so far
+        // key's block < query's block, blocks of `block` positions from 0: what is known of a text
+        // whose blocks are filled in one after another (model/train/diffusion_attention.cpp). A
+        // query of the first block sees nothing. Of plain tensors alone (flash/).
+        block_before,
     };
     Kind kind = Kind::causal;
     std::int32_t block = 1;
@@ -43,6 +47,7 @@ inline float default_scale(std::int64_t head_dim) {
 struct KeyMask {
     // AttentionMask numbers its kinds in another order. The kernels over pages compare with those
     // numbers, the flash kernels with these: one numbering would change measured machine code.
+    // block_before is a block_causal whose `ahead` is 0: kernels need no case for it.
     enum class Kind : std::int32_t { full, causal, block_causal };
     static constexpr int kNever = 1 << 30;
 
@@ -51,16 +56,20 @@ struct KeyMask {
     int window = kNever;
     int sinks = 0;
     int origin = 0;  // in [0, block): the end of the first block, where that is shorter
+    // Blocks: hi(p) is the begin of the block of p + ahead. block - origin, where blocks are
+    // counted from the origin: the end of p's own.
+    int ahead = 1;
 
     constexpr KeyMask() = default;
     constexpr explicit KeyMask(const AttentionMask& m)
-        : kind(m.kind == AttentionMask::Kind::causal         ? Kind::causal
-               : m.kind == AttentionMask::Kind::block_causal ? Kind::block_causal
-                                                             : Kind::full),
+        : kind(m.kind == AttentionMask::Kind::causal ? Kind::causal
+               : m.kind == AttentionMask::Kind::full ? Kind::full
+                                                     : Kind::block_causal),
           block(std::min(m.block, kNever)),
           window(m.window > 0 ? std::min(m.window, kNever) : kNever),
           sinks(m.window > 0 ? std::min(m.sinks, kNever) : 0),
-          origin(origin_of(m)) {}
+          origin(origin_of(m)),
+          ahead(m.kind == AttentionMask::Kind::block_before ? 0 : block - origin) {}
 
     // No position reaches an origin of kNever: then all lie in one block.
     static constexpr int origin_of(const AttentionMask& m) {
@@ -72,9 +81,13 @@ struct KeyMask {
     constexpr int hi(int p, int keys) const {
         if (kind == Kind::full) return keys;
         if (p < 0) return 0;
-        const int end =
-            kind == Kind::causal ? p + 1 : (p - origin + block) / block * block + origin;
+        const int end = kind == Kind::causal ? p + 1 : (p + ahead) / block * block + origin;
         return std::min(end, keys);
+    }
+    // Whether every key has a query that sees it, in a sequence with queries at all: its last sees
+    // all of them.
+    constexpr bool every_key_is_seen() const {
+        return window == kNever && (kind != Kind::block_causal || ahead > 0);
     }
     constexpr int lo(int p) const { return std::max(0, p - window + 1); }
     constexpr bool sees(int p, int j, int keys) const {

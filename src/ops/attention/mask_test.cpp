@@ -23,6 +23,8 @@ constexpr KeyMask kWindow(AttentionMask{Kind::causal, 1, 4, 2});
 static_assert(kWindow.lo(10) == 7 && kWindow.hi(10, 100) == 11 && kWindow.hi(10, 9) == 9);
 static_assert(kWindow.sees(10, 1, 100) && !kWindow.sees(10, 2, 100) && kWindow.sees(10, 7, 100));
 static_assert(visible_keys(AttentionMask{Kind::block_causal, 4}, 5, 100).hi == 8);
+static_assert(visible_keys(AttentionMask{Kind::block_before, 4}, 5, 100).hi == 4);
+static_assert(visible_keys(AttentionMask{Kind::block_before, 4}, 3, 100).count() == 0);
 // Blocks from position 6 on: [0, 2), [2, 6), [6, 10), ...
 static_assert(visible_keys(AttentionMask{Kind::block_causal, 4, 0, 0, 6}, 1, 100).hi == 2);
 static_assert(visible_keys(AttentionMask{Kind::block_causal, 4, 0, 0, 6}, 5, 100).hi == 6);
@@ -30,9 +32,9 @@ static_assert(visible_keys(AttentionMask{Kind::block_causal, 4, 0, 0, 6}, 6, 100
 
 std::vector<AttentionMask> masks() {
     std::vector<AttentionMask> out;
-    for (const Kind kind : {Kind::full, Kind::causal, Kind::block_causal}) {
+    for (const Kind kind : {Kind::full, Kind::causal, Kind::block_causal, Kind::block_before}) {
         for (const int block : {1, 2, 3, 5, 8, 64, 1 << 30}) {
-            if (block > 1 && kind != Kind::block_causal) continue;
+            if (block > 1 && kind != Kind::block_causal && kind != Kind::block_before) continue;
             for (const int window : {0, 1, 2, 5, 7, 20, 1 << 30}) {
                 for (const int sinks : {0, 1, 3, 6, 30, 1 << 30}) {
                     out.push_back({kind, block, window, sinks});
@@ -111,7 +113,9 @@ TEST(AttentionMask, LargestNumbers) {
             EXPECT_EQ(cuda::attn::seen_from(own.window, 0, kLast), 0) << block << ' ' << origin;
         }
     }
-    for (const int block : {1 << 29, (1 << 29) + 1, (1 << 30) - 1, 1 << 30, kMost}) {
+    for (const int block : {1, 1 << 29, (1 << 29) + 1, (1 << 30) - 1, 1 << 30, kMost}) {
+        const KeyMask before(AttentionMask{Kind::block_before, block});
+        EXPECT_EQ(before.hi(kLast, kLast), block <= kLast ? kLast / block * block : 0) << block;
         for (const int origin : {0, 1, block - 1, kMost, -kMost}) {
             const KeyMask mask(AttentionMask{Kind::block_causal, block, kMost, kMost, origin});
             EXPECT_EQ(mask.hi(kLast, kLast), kLast) << block << ' ' << origin;
@@ -141,6 +145,7 @@ TEST(AttentionMask, BoundsOverPagesAreTheDefinition) {
     for_every_query([](const AttentionMask& words, int p, int keys) {
         const KeyMask mask(words);
         if (p < 0 && mask.origin > 0) return;  // rows of a cache have positions
+        if (words.kind == Kind::block_before) return;
         const AttentionMask own = cuda::attn::for_kernels(words);
         const int hi = cuda::attn::seen_to(own, keys, p);
         const int lo = cuda::attn::seen_from(own.window, 0, p);
@@ -158,7 +163,7 @@ TEST(AttentionMask, AViewIsTheDefinition) {
     using namespace cuda::attn;
     for_every_query([](const AttentionMask& words, int p, int keys) {
         const KeyMask mask(words);
-        if (p < 0 || mask.sinks == 0) return;
+        if (p < 0 || mask.sinks == 0 || words.kind == Kind::block_before) return;
         const AttentionMask own = for_kernels(words);
         for (const int first : {p, std::max(0, p - 3), std::max(0, p - 40)}) {
             const int shift = view_shift(own.sinks, seen_from(own.window, own.sinks, first));

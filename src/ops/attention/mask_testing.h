@@ -21,6 +21,9 @@ inline bool sees(const AttentionMask& mask, int query, int key) {
             // A query before the first key stands before the first block.
             if (query < 0 || block_of(key) > block_of(query)) return false;
             break;
+        case AttentionMask::Kind::block_before:
+            if (query < 0 || key / mask.block >= query / mask.block) return false;
+            break;
         case AttentionMask::Kind::full:
             break;
     }

@@ -11,9 +11,9 @@ namespace mr::ops {
 
 namespace {
 
-// Where there is a scale, the gradient too.
+// Where there is a scale, the gradient too. `masked` may be none.
 void losses_of(const Context& ctx, float* loss, Tensor logits, const std::int32_t* targets,
-               const float* scale) {
+               const float* scale, const MaskedLoss* masked = nullptr) {
     MR_CHECK(ctx.pool, "an op is given a thread pool");
     MR_CHECK(logits && logits.dtype == DType::f32 && logits.shape.rank == 2,
              "logits are f32 [tokens, vocab]");
@@ -21,7 +21,12 @@ void losses_of(const Context& ctx, float* loss, Tensor logits, const std::int32_
     MR_CHECK((loss && targets) || tokens == 0, "one target and one loss per row of logits");
     for (std::int64_t t = 0; t < tokens; ++t) {
         MR_CHECK(targets[t] < vocab, "targets lie in the vocabulary");
+        MR_CHECK(!masked || targets[t] != masked->mask, "no target is the mask");
     }
+    MR_CHECK(!masked || (masked->mask >= 0 && masked->mask < vocab),
+             "the mask lies in the vocabulary");
+    // Finite, and yet exp() of it is 0.
+    constexpr float kHidden = -std::numeric_limits<float>::max();
     // Compare, subtract, exponential, add, and scale: 4 or 5 operations a logit.
     const std::uint64_t per_token = static_cast<std::uint64_t>(tokens) * 4;
     const LedgerEntry entry(
@@ -38,9 +43,16 @@ void losses_of(const Context& ctx, float* loss, Tensor logits, const std::int32_
             for (std::int64_t t = begin; t < end; ++t) {
                 float* row = logits.f32(t);
                 const std::int32_t target = targets[t];
+                const float weight = masked ? masked->weights[t] : 1.0f;
+                const float hidden = masked ? row[masked->mask] : 0.0f;
+                if (masked) row[masked->mask] = kHidden;
                 if (target < 0 || !finite(row, vocab)) {
                     loss[t] = target < 0 ? 0.0f : std::numeric_limits<float>::quiet_NaN();
-                    if (scale) std::fill_n(row, vocab, loss[t]);
+                    if (scale) {
+                        std::fill_n(row, vocab, loss[t]);
+                    } else if (masked) {
+                        row[masked->mask] = hidden;
+                    }
                     continue;
                 }
                 bool nan = false;
@@ -49,9 +61,15 @@ void losses_of(const Context& ctx, float* loss, Tensor logits, const std::int32_
                 const double sum =
                     scale ? exp_kernel(row, vocab, top) : sum_kernel(row, vocab, top);
                 loss[t] = static_cast<float>(std::log(sum) + (double{top} - right));
-                if (!scale) continue;
-                scale_kernel(row, vocab, static_cast<float>(double{*scale} / sum));
-                row[target] -= *scale;
+                if (masked) loss[t] *= weight;
+                if (!scale) {
+                    if (masked) row[masked->mask] = hidden;
+                    continue;
+                }
+                const float factor = masked ? *scale * weight : *scale;
+                scale_kernel(row, vocab, static_cast<float>(double{factor} / sum));
+                row[target] -= factor;
+                if (masked) row[masked->mask] = 0;
             }
         });
 }
@@ -66,6 +84,12 @@ void cross_entropy_backward(const Context& ctx, float* loss, Tensor logits,
 void cross_entropy_losses(const Context& ctx, float* loss, Tensor logits,
                           const std::int32_t* targets) {
     losses_of(ctx, loss, logits, targets, nullptr);
+}
+
+void masked_cross_entropy(const Context& ctx, float* loss, Tensor logits,
+                          const std::int32_t* targets, const MaskedLoss& of,
+                          std::optional<float> scale) {
+    losses_of(ctx, loss, logits, targets, scale ? &*scale : nullptr, &of);
 }
 
 }  // namespace mr::ops

@@ -17,7 +17,9 @@ struct Args {
     float* loss;
     bf16* logits;
     const std::int32_t* targets;
-    int vocab, cols;  // cols: from one row to the next
+    const float* weights;  // of rows, where a column is hidden
+    int hidden;            // that column
+    int vocab, cols;       // cols: from one row to the next
     float scale;
     bool gradient;
     Stamp* stamp;
@@ -65,7 +67,26 @@ enum class Wait { memory, kept, brought };
 constexpr int kChunk = 2 * kThreads;  // pieces that come under one barrier
 constexpr int kMostChunks = 16;       // of 16 KB: more than shared memory has
 
-template <int kWidth, Wait kWait>
+// One column of a piece, if it is there, as the least finite number: exp() of it is 0.
+template <int kWidth>
+__device__ __forceinline__ void hide(Raw<kWidth>& piece, int column) {
+    constexpr unsigned short kLeast = 0xff7f;
+    if constexpr (kWidth == 1) {
+        if (column == 0) piece = kLeast;
+    } else {
+        unsigned words[4] = {piece.x, piece.y, piece.z, piece.w};
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            if (i != column) continue;
+            words[i / 2] = i % 2 ? (words[i / 2] & 0xffffu) | unsigned{kLeast} << 16
+                                 : (words[i / 2] & 0xffff0000u) | kLeast;
+        }
+        piece = make_uint4(words[0], words[1], words[2], words[3]);
+    }
+}
+
+// kMasked: rows have weights, and one column is hidden.
+template <int kWidth, Wait kWait, bool kMasked>
 __global__ void __launch_bounds__(kThreads) row_gradient(const Args a) {
     constexpr bool kBrought = kWait == Wait::brought;
     constexpr int kBatch = kBrought ? kChunk / kThreads : 4;  // loads in flight
@@ -127,6 +148,7 @@ __global__ void __launch_bounds__(kThreads) row_gradient(const Args a) {
 #pragma unroll
         for (int j = 0; j < kBatch; ++j) {
             if (at(j) < pieces) piece[j] = kBrought ? mine[at(j)] : memory[at(j)];
+            if (kMasked && at(j) == a.hidden / kWidth) hide<kWidth>(piece[j], a.hidden % kWidth);
         }
         float greatest = top;
 #pragma unroll
@@ -192,11 +214,16 @@ __global__ void __launch_bounds__(kThreads) row_gradient(const Args a) {
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) sum += sums[w] * fast_exp(tops[w] - top);
     const float nan = __int_as_float(0x7fffffff);
-    if (thread == 0) a.loss[row] = bad ? nan : logf(sum) + (top - target_logit);
+    const float weight = kMasked ? a.weights[row] : 1.0f;
+    const float scale = kMasked ? a.scale * weight : a.scale;
+    if (thread == 0) {
+        const float loss = bad ? nan : logf(sum) + (top - target_logit);
+        a.loss[row] = kMasked ? weight * loss : loss;
+    }
     if (!a.gradient) return;
 
     const Exponentials exponentials = exponentials_from(top);
-    const float factor = bad ? nan : a.scale / sum * exponentials.fix;
+    const float factor = bad ? nan : scale / sum * exponentials.fix;
     for (int p = thread; p < all; p += kThreads) {
         float v[kWidth] = {};
         if (p < pieces) {
@@ -206,39 +233,30 @@ __global__ void __launch_bounds__(kThreads) row_gradient(const Args a) {
             if (p == target / kWidth || p >= whole) {
 #pragma unroll
                 for (int j = 0; j < kWidth; ++j) {
-                    if (p * kWidth + j == target) v[j] -= a.scale;
+                    if (p * kWidth + j == target) v[j] -= scale;
                     if (p * kWidth + j >= a.vocab) v[j] = 0.0f;
                 }
+            }
+        }
+        if (kMasked && p == a.hidden / kWidth) {
+#pragma unroll
+            for (int j = 0; j < kWidth; ++j) {
+                if (p * kWidth + j == a.hidden) v[j] = 0.0f;
             }
         }
         memory[p] = pack<kWidth>(v);
     }
 }
 
-}  // namespace
-
-void cross_entropy_backward(const Context& ctx, float* loss, Tensor logits, std::int64_t vocab,
-                            const std::int32_t* targets, float scale, bool gradient) {
-    MR_CHECK(ctx.cuda, "the context has a stream");
-    MR_CHECK(logits && logits.dtype == DType::bf16 && logits.shape.rank == 2 && vocab > 0 &&
-                 vocab <= logits.dim(1),
-             "logits are bf16 [rows, at least vocab]");
-    MR_CHECK(loss && targets, "losses and targets lie on the device");
+template <bool kMasked>
+void start_rows(const Context& ctx, Args args, const Tensor& logits) {
     const auto rows = static_cast<std::uint64_t>(logits.dim(0));
-    if (rows == 0) return;
     // Compare, subtract, exponential, add; again for the gradient: 3 and the subtraction.
-    Stamp* stamp =
+    args.stamp =
         account(ctx, OpKind::loss, "cross entropy backward",
-                {1, logits.bytes() + rows * 4, rows * 4 + (gradient ? logits.bytes() : 0),
-                 (gradient ? 8 : 4) * rows * static_cast<std::uint64_t>(vocab), 0});
-    const Args args{loss,
-                    static_cast<bf16*>(logits.data),
-                    targets,
-                    static_cast<int>(vocab),
-                    static_cast<int>(logits.dim(1)),
-                    scale,
-                    gradient,
-                    stamp};
+                {1, logits.bytes() + rows * (kMasked ? 8 : 4),
+                 rows * 4 + (args.gradient ? logits.bytes() : 0),
+                 (args.gradient ? 8 : 4) * rows * static_cast<std::uint64_t>(args.vocab), 0});
     const std::size_t row_bytes = (logits.row_bytes() + 15) / 16 * 16;
     const bool wide = in_eights(logits.data, logits.dim(1));
     const bool fits = row_bytes + 1024 <= this_gpu().shared_per_block;  // beside what is static
@@ -247,12 +265,53 @@ void cross_entropy_backward(const Context& ctx, float* loss, Tensor logits, std:
         launch(ctx, dim3(static_cast<unsigned>(rows)), dim3(kThreads), shared, kernel, args);
     };
     if (fits && wide && this_gpu().sm >= 90) {
-        start(row_gradient<8, Wait::brought>, row_bytes);
+        start(row_gradient<8, Wait::brought, kMasked>, row_bytes);
     } else if (fits) {
-        start(wide ? row_gradient<8, Wait::kept> : row_gradient<1, Wait::kept>, row_bytes);
+        start(wide ? row_gradient<8, Wait::kept, kMasked> : row_gradient<1, Wait::kept, kMasked>,
+              row_bytes);
     } else {
-        start(wide ? row_gradient<8, Wait::memory> : row_gradient<1, Wait::memory>, 0);
+        start(
+            wide ? row_gradient<8, Wait::memory, kMasked> : row_gradient<1, Wait::memory, kMasked>,
+            0);
     }
+}
+
+Args checked(const Context& ctx, float* loss, Tensor logits, std::int64_t vocab,
+             const std::int32_t* targets, float scale, bool gradient) {
+    MR_CHECK(ctx.cuda, "the context has a stream");
+    MR_CHECK(logits && logits.dtype == DType::bf16 && logits.shape.rank == 2 && vocab > 0 &&
+                 vocab <= logits.dim(1),
+             "logits are bf16 [rows, at least vocab]");
+    MR_CHECK(loss && targets, "losses and targets lie on the device");
+    return {loss,
+            static_cast<bf16*>(logits.data),
+            targets,
+            nullptr,
+            -1,
+            static_cast<int>(vocab),
+            static_cast<int>(logits.dim(1)),
+            scale,
+            gradient,
+            nullptr};
+}
+
+}  // namespace
+
+void cross_entropy_backward(const Context& ctx, float* loss, Tensor logits, std::int64_t vocab,
+                            const std::int32_t* targets, float scale, bool gradient) {
+    const Args args = checked(ctx, loss, logits, vocab, targets, scale, gradient);
+    if (logits.dim(0) > 0) start_rows<false>(ctx, args, logits);
+}
+
+void masked_cross_entropy(const Context& ctx, float* loss, Tensor logits, std::int64_t vocab,
+                          const std::int32_t* targets, const ops::MaskedLoss& of,
+                          std::optional<float> scale) {
+    Args args = checked(ctx, loss, logits, vocab, targets, scale.value_or(0), scale.has_value());
+    MR_CHECK(of.weights && of.mask >= 0 && of.mask < vocab,
+             "rows have weights on the device, and the mask lies in the vocabulary");
+    args.weights = of.weights;
+    args.hidden = of.mask;
+    if (logits.dim(0) > 0) start_rows<true>(ctx, args, logits);
 }
 
 }  // namespace mr::cuda

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "core/context.h"
 #include "core/tensor.h"
@@ -18,5 +19,17 @@ void cross_entropy_backward(const Context& ctx, float* loss, Tensor logits,
 // The losses alone, with the same bits; the logits stay.
 void cross_entropy_losses(const Context& ctx, float* loss, Tensor logits,
                           const std::int32_t* targets);
+
+// Of a model that fills in tokens: a token's loss counts `weights[t]` times, in `loss` and in the
+// gradient, and the token that stands for an unknown one has a logit of -infinity: no probability,
+// and gradient 0. `mask` is no target, and lies in the vocabulary. The logits stay where there is
+// no scale.
+struct MaskedLoss {
+    const float* weights = nullptr;  // [tokens]
+    std::int32_t mask = -1;
+};
+void masked_cross_entropy(const Context& ctx, float* loss, Tensor logits,
+                          const std::int32_t* targets, const MaskedLoss& of,
+                          std::optional<float> scale);
 
 }  // namespace mr::ops

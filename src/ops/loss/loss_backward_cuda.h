@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "core/context.h"
 #include "core/tensor.h"
+#include "ops/loss/loss_backward.h"
 
 namespace mr::cuda {
 
@@ -16,5 +18,10 @@ namespace mr::cuda {
 // a target >= vocab, gives NaN in both. A row's bits depend on that row alone.
 void cross_entropy_backward(const Context& ctx, float* loss, Tensor logits, std::int64_t vocab,
                             const std::int32_t* targets, float scale, bool gradient = true);
+
+// As ops::masked_cross_entropy(): weights [rows] lie in device memory, too.
+void masked_cross_entropy(const Context& ctx, float* loss, Tensor logits, std::int64_t vocab,
+                          const std::int32_t* targets, const ops::MaskedLoss& of,
+                          std::optional<float> scale);
 
 }  // namespace mr::cuda

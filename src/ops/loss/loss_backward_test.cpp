@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/error.h"
 #include "ops/simd/slopes.h"
 #include "ops/simd/testing.h"
 
@@ -129,6 +130,63 @@ TEST(CrossEntropyBackward, LedgerAndContract) {
     EXPECT_THROW(cross_entropy_losses(losses, loss.data(), logits, wild.data()), ContractError);
     EXPECT_THROW(cross_entropy_backward(bench, loss.data(), logits, wild.data(), 1), ContractError);
     EXPECT_THROW(cross_entropy_backward(bench, loss.data(), logits, nullptr, 1), ContractError);
+}
+
+// Of rows with weights and a token without probability: what the loss gives without that column,
+// and the weight times it.
+TEST(MaskedCrossEntropy, IsTheLossWithoutTheMask) {
+    for_each_isa([] {
+        const std::int64_t tokens = 4, vocab = 67;
+        const float scale = 0.25f;
+        for (const std::int32_t mask : {0, 31, 66}) {
+            Floats logits = Floats::normal({tokens, vocab}, 5, 3), without({tokens, vocab - 1});
+            logits[mask] = 80;  // whatever it is
+            const Floats before = logits;
+            std::vector<std::int32_t> targets, shorter;
+            for (std::int64_t t = 0; t < tokens; ++t) {
+                const auto target = static_cast<std::int32_t>((mask + 1 + t * 5) % vocab);
+                targets.push_back(t == 2 ? -1 : target);
+                shorter.push_back(t == 2 ? -1 : target - (target > mask ? 1 : 0));
+                for (std::int64_t v = 0, to = 0; v < vocab; ++v) {
+                    if (v != mask) without[t * (vocab - 1) + to++] = logits[t * vocab + v];
+                }
+            }
+            const std::vector<float> weights{1.0f, 4.0f, 2.0f, 1.25f};
+            const MaskedLoss of{weights.data(), mask};
+            std::vector<float> loss(4, kPoison), alone(4, kPoison), want(4, kPoison);
+            Bench bench;
+            masked_cross_entropy(bench, alone.data(), logits, targets.data(), of, std::nullopt);
+            EXPECT_TRUE(same_bits(logits.values, before.values));
+            masked_cross_entropy(bench, loss.data(), logits, targets.data(), of, scale);
+            EXPECT_TRUE(same_bits(loss, alone));
+            cross_entropy_backward(bench, want.data(), without, shorter.data(), scale);
+            for (std::int64_t t = 0; t < tokens; ++t) {
+                const auto at = static_cast<std::size_t>(t);
+                ASSERT_NEAR(loss[at], weights[at] * want[at],
+                            kBound * (1 + weights[at] * want[at]));
+                for (std::int64_t v = 0, from = 0; v < vocab; ++v) {
+                    if (v == mask) {
+                        ASSERT_EQ(logits[t * vocab + v], 0);
+                        continue;
+                    }
+                    const double slope = weights[at] * without[t * (vocab - 1) + from++];
+                    ASSERT_NEAR(logits[t * vocab + v], slope, 2 * kBound * scale * weights[at]);
+                }
+            }
+        }
+    });
+}
+
+TEST(MaskedCrossEntropy, NoTargetIsTheMask) {
+    Floats logits = Floats::normal({1, 5}, 5);
+    const float weight = 1;
+    float loss = 0;
+    const std::int32_t target = 3;
+    Bench bench;
+    for (const std::int32_t mask : {3, 5, -1}) {
+        EXPECT_THROW(masked_cross_entropy(bench, &loss, logits, &target, {&weight, mask}, 1.0f),
+                     ContractError);
+    }
 }
 
 }  // namespace

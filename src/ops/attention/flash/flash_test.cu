@@ -28,7 +28,9 @@ std::vector<AttentionMask> masks() {
             {Kind::causal, 1, 50},
             {Kind::causal, 1, 100, 5},
             {Kind::full, 1, 33, 2},
-            {Kind::block_causal, 32, 70, 3, 9}};
+            {Kind::block_causal, 32, 70, 3, 9},
+            {Kind::block_before, 48},
+            {Kind::block_before, 4}};
 }
 
 std::string text(int dim, DType dtype, const AttentionMask& mask) {
@@ -105,7 +107,8 @@ TEST_F(FlashTest, QueriesAndKeysDiffer) {
          {std::pair{1, 500}, {17, 500}, {130, 131}, {300, 40}, {129, 1}, {200, 0}, {64, 1000}}) {
         for (const AttentionMask& mask :
              {AttentionMask{Kind::full}, AttentionMask{Kind::causal},
-              AttentionMask{Kind::block_causal, 16}, AttentionMask{Kind::causal, 1, 64, 4}}) {
+              AttentionMask{Kind::block_causal, 16}, AttentionMask{Kind::causal, 1, 64, 4},
+              AttentionMask{Kind::block_before, 16}}) {
             const Problem p = random(2, 2, 128, {queries}, {keys}, mask, DType::bf16);
             if (keys > 0)
                 expect_all_paths(p, DType::bf16,

@@ -90,9 +90,9 @@ struct QueryTiles {
         int from = s.position(0);
         if (mask.kind == Mask::Kind::causal) from = std::max(from, key);
         if (mask.kind == Mask::Kind::block_causal) {
-            // The begin of the key's block: the first one may be shorter.
+            // The begin of the key's block (the first one may be shorter), or of the one after it.
             const int end = (key - mask.origin + mask.block) / mask.block * mask.block;
-            from = std::max({from, 0, end + mask.origin - mask.block});
+            from = std::max({from, 0, end - mask.ahead});
         }
         // The last position that sees the last key; all do where the first key is a sink.
         int to = s.keys - 1;

@@ -31,7 +31,10 @@ std::vector<AttentionMask> masks() {
             {Kind::block_causal, 5, 0, 0, 2},
             {Kind::block_causal, 64, 0, 0, 63},
             {Kind::block_causal, 6, 15, 2, 5},
-            {Kind::causal, 1, 1 << 30, 1 << 30}};
+            {Kind::causal, 1, 1 << 30, 1 << 30},
+            {Kind::block_before, 5},
+            {Kind::block_before, 64},
+            {Kind::block_before, 6, 15, 2}};
 }
 
 // Every pair that is seen is in a visited tile, every visited tile has one, no tile comes twice,

@@ -124,6 +124,8 @@ void attention(const Context& ctx, Tensor out, Tensor q, const PagedKv& kv,
     const std::int64_t heads = q.dim(1), dim = q.dim(2), kv_heads = kv.kv_heads();
     MR_CHECK(dim == kv.head_dim(), "q has the head_dim of the cache");
     MR_CHECK(heads > 0 && heads % kv_heads == 0, "heads is a multiple of kv_heads");
+    MR_CHECK(mask.kind != AttentionMask::Kind::block_before,
+             "the mask is causal, block_causal or full: block_before is of plain tensors");
     MR_CHECK(mask.block >= 1 && mask.window >= 0 && mask.sinks >= 0,
              "the mask has a block, a window and sinks");
     const int head_dim = static_cast<int>(dim);

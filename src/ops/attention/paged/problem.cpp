@@ -52,6 +52,8 @@ void check_call(const Context& ctx, const Tensor& out, const Tensor& q, const op
     MR_CHECK(batch.max_keys < kMostCounted, "a sequence has less than 2^30 keys");
     MR_CHECK(mask.block >= 1 && mask.window >= 0 && mask.sinks >= 0,
              "the mask has a block, a window and sinks");
+    MR_CHECK(mask.kind != ops::AttentionMask::Kind::block_before,
+             "the mask is causal, block_causal or full: block_before is of plain tensors");
     MR_CHECK(batch.sequences == 0 || (batch.max_pages > 0 &&
                                       std::has_single_bit(static_cast<unsigned>(batch.max_pages))),
              "a page table has a power of two of entries");

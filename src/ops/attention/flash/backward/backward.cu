@@ -66,7 +66,7 @@ BackwardArgs flash::backward_args(const Context& ctx, const Problem& p, const Ba
     bool whole = std::max(key_tiles, walk * p.group) <= (causal ? 8 : 4) &&
                  10 * pairs >= 7 * rounds * at_once;
     if (blocks != BackwardBlocks::chosen) whole = blocks == BackwardBlocks::pairs;
-    whole = whole && backward_dim(p.head_dim) == 64 && p.mask.window == Mask::kNever;
+    whole = whole && backward_dim(p.head_dim) == 64 && p.mask.every_key_is_seen();
     args.fold = whole;
     if (whole) {
         args.sums_policy = kEvictLast;

@@ -23,6 +23,8 @@ const std::vector<ops::AttentionMask> kMasks{
     {Kind::block_causal, 300, 0, 0, 299},
     {Kind::block_causal, 7, 150, 2, 3},
     {Kind::full, 1, 50, 20},
+    {Kind::block_before, 16},
+    {Kind::block_before, 300},
 };
 const std::vector<Sequence> kSequences{{0, 0, 1, 1},     {0, 0, 1, 700},    {0, 0, 700, 1},
                                        {0, 0, 128, 128}, {0, 0, 500, 500},  {0, 0, 300, 900},
@@ -129,8 +131,8 @@ TEST(FlashBackwardOrder, EveryTileOfEveryPairIsWorkOnce) {
     }
 }
 
-// With whole pairs a ticket has all tiles of one, in order. Without a window every tile of keys has
-// a query that sees it, unless there is no query at all: a block never skips one.
+// With whole pairs a ticket has all tiles of one, in order. Where every key is seen, so is every
+// tile, unless there is no query at all: a block never skips one.
 TEST(FlashBackwardOrder, WholePairsAreWorkOnce) {
     const BackwardWorkOrder order(5, 9, 2, true);
     ASSERT_EQ(order.blocks(), 5);
@@ -141,7 +143,7 @@ TEST(FlashBackwardOrder, WholePairsAreWorkOnce) {
         EXPECT_EQ(work.end, 9);
     }
     for (const ops::AttentionMask& m : kMasks) {
-        if (Mask(m).window < Mask::kNever) continue;
+        if (!Mask(m).every_key_is_seen()) continue;
         for (const Sequence& s : kSequences) {
             const BackwardWalks<128, 128> walks(Mask(m), s);
             for (int j = 0; j < walks.key_tiles(); ++j) {

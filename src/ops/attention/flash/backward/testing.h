@@ -21,6 +21,8 @@ inline const std::vector<ops::AttentionMask> kBackwardMasks{
     {ops::AttentionMask::Kind::causal, 1, 60, 140},           // sinks beyond a tile
     {ops::AttentionMask::Kind::block_causal, 50, 70, 2, 13},  // all of it
     {ops::AttentionMask::Kind::full, 1, 50, 20},
+    {ops::AttentionMask::Kind::block_before, 16},
+    {ops::AttentionMask::Kind::block_before, 100},
 };
 
 class FlashBackwardTest : public FlashGpuTest {

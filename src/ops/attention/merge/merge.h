@@ -1,0 +1,24 @@
+// Attention over two sets of keys as one: what flash_forward() gave for each, by their
+// log-sum-exps. Training of models that fill in blocks wants it
+// (model/train/diffusion_attention.h).
+#pragma once
+
+#include "core/context.h"
+#include "core/tensor.h"
+#include "ops/attention/flash/flash.h"
+
+namespace mr::ops {
+
+// For every token i and head h, with a = lse[h, i] and b = other_lse[h, i]:
+//   l         = log(exp(a) + exp(b))
+//   out[i, h] = exp(a - l) * out[i, h] + exp(b - l) * other[i, h]
+//   lse[h, i] = l
+// out, other f32 [tokens, heads, head_dim], the lse [heads, tokens]. A part without weight (-inf)
+// takes no part, whatever it holds; a row without any has out = 0 and lse = -infinity.
+void merge_attention(const Context& ctx, const HeadRows& out, Tensor lse, const HeadRows& other,
+                     Tensor other_lse);
+
+// to += from: gradients of what both parts read. f32 [tokens, heads, head_dim].
+void add_heads(const Context& ctx, const HeadRows& to, const HeadRows& from);
+
+}  // namespace mr::ops

@@ -1,0 +1,18 @@
+// Some rows of a tensor, by their numbers: the LM head of a model that fills in tokens is computed
+// for the unknown ones alone.
+#pragma once
+
+#include <cstdint>
+
+#include "core/context.h"
+#include "core/tensor.h"
+
+namespace mr::ops {
+
+// out[i] = x[rows[i]]. f32: out [n, dim], x [tokens, dim]; rows [n].
+void gather_rows(const Context& ctx, Tensor out, Tensor x, const std::int32_t* rows);
+// out[rows[i]] = x[i], and the other rows stay. f32: out [tokens, dim], x [n, dim]; rows [n], none
+// twice.
+void scatter_rows(const Context& ctx, Tensor out, Tensor x, const std::int32_t* rows);
+
+}  // namespace mr::ops
