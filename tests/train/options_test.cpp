@@ -68,6 +68,9 @@ TEST(TrainOptions, ReadBackAsTheyWereWritten) {
     EXPECT_TRUE(again.bos);
     auto older = nlohmann::json::parse(text);  // of before there was a choice
     older.erase("bos");
+    older.erase("objective");
+    older.erase("block");
+    older.erase("diffusion_weight");
     EXPECT_FALSE(read(older.dump()).bos);
     auto broken = nlohmann::json::parse(text);
     broken["batch"] = 1e12;
@@ -110,6 +113,50 @@ TEST(TrainOptions, ANewModelOfEveryFamilyIsWhatItsConfigurationSays) {
         model::copy_params(layout, reread.data(), read, pool);
         EXPECT_EQ(reread, params);
     }
+}
+
+TEST(TrainOptions, DiffusionTakesWholeBlocks) {
+    TrainOptions good;
+    good.objective = "diffusion";
+    good.seq = 96;
+    good.block = 32;
+    good.validate();
+    EXPECT_EQ(good.copies(), 1);
+    EXPECT_EQ(good.counted_per_step(), good.tokens_per_step());
+    good.diffusion_weight = "none";
+    good.validate();
+    EXPECT_EQ(2 * good.counted_per_step(), good.tokens_per_step());
+    const auto refused = [&](void (*change)(TrainOptions&)) {
+        TrainOptions o = good;
+        change(o);
+        try {
+            o.validate();
+            return std::string("nothing");
+        } catch (const Error& error) {
+            EXPECT_EQ(error.kind(), ErrorKind::usage);
+            return std::string(error.what());
+        }
+    };
+    EXPECT_NE(refused([](TrainOptions& o) { o.block = 0; }).find("--block = 0"), std::string::npos);
+    EXPECT_NE(refused([](TrainOptions& o) {
+                  o.block = 40;
+              }).find("--seq = 96: is not a multiple of --block 40; give 80 or 120"),
+              std::string::npos);
+    EXPECT_NE(refused([](TrainOptions& o) { o.block = 192; }).find("more than --seq"),
+              std::string::npos);
+    EXPECT_NE(refused([](TrainOptions& o) { o.batch = 3; }).find("must be even"),
+              std::string::npos);
+    EXPECT_NE(refused([](TrainOptions& o) { o.diffusion_weight = "t"; }).find("1/t or none"),
+              std::string::npos);
+    EXPECT_NE(refused([](TrainOptions& o) { o.bos = true; }).find("--bos"), std::string::npos);
+    EXPECT_NE(refused([](TrainOptions& o) { o.objective = "mlm"; }).find("ar or diffusion"),
+              std::string::npos);
+    EXPECT_NE(refused([](TrainOptions& o) {
+                  o.cuda = true;
+                  o.batch = 65536;
+                  o.block = 1;
+              }).find("65535 blocks"),
+              std::string::npos);
 }
 
 }  // namespace

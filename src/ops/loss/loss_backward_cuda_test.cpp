@@ -130,5 +130,72 @@ TEST_F(LossBackwardTest, BitsAndContract) {
                  ContractError);
 }
 
+// Rows with weights and a column without probability, whatever stands there: in every way that a
+// row waits, in eights and not.
+TEST_F(LossBackwardTest, AMaskHasNoProbability) {
+    struct Case {
+        std::int64_t vocab, cols;
+    };
+    for (const Case& c : {Case{5, 5}, Case{100, 104}, Case{2049, 2112}, Case{50257, 50257},
+                          Case{151936, 151936}, Case{151935, 151935}}) {
+        for (const std::int64_t mask : {std::int64_t{0}, c.vocab / 2, c.vocab - 1}) {
+            SCOPED_TRACE(std::to_string(mask) + " of " + std::to_string(c.vocab));
+            memory_.reset();
+            constexpr std::int64_t kRows = 3;
+            const auto vocab = static_cast<std::size_t>(c.vocab),
+                       cols = static_cast<std::size_t>(c.cols);
+            std::vector<float> values = normal(kRows * cols, 3);
+            for (std::size_t r = 0; r < kRows; ++r) {
+                values[r * cols + static_cast<std::size_t>(mask)] = r == 0 ? 90 : -90;
+                for (std::size_t i = vocab; i < cols; ++i) values[r * cols + i] = NAN;
+            }
+            const Tensor logits = upload(DType::bf16, {kRows, c.cols}, values);
+            const auto target = static_cast<std::int32_t>((mask + 1) % c.vocab);
+            const std::vector<std::int32_t> targets{target, -1, target};
+            const std::vector<float> weights{4.0f, 3.0f, 1.25f};
+            const ops::MaskedLoss of{upload(std::span<const float>(weights)),
+                                     static_cast<std::int32_t>(mask)};
+            const std::int32_t* at = upload(std::span<const std::int32_t>(targets));
+            const Tensor alone = poisoned(DType::f32, {kRows}),
+                         loss = poisoned(DType::f32, {kRows});
+            masked_cross_entropy(ctx_, alone.f32(), logits, c.vocab, at, of, std::nullopt);
+            masked_cross_entropy(ctx_, loss.f32(), logits, c.vocab, at, of, kScale);
+            const std::vector<float> got = download(loss), gradient = download(logits);
+            EXPECT_EQ(got, download(alone));
+            for (std::size_t r = 0; r < kRows; ++r) {
+                const float* row = values.data() + r * cols;
+                if (targets[r] < 0) {
+                    ASSERT_EQ(got[r], 0);
+                    continue;
+                }
+                double top = -INFINITY, sum = 0;
+                for (std::size_t i = 0; i < vocab; ++i) {
+                    if (i != static_cast<std::size_t>(mask)) top = std::max(top, double{row[i]});
+                }
+                for (std::size_t i = 0; i < vocab; ++i) {
+                    if (i != static_cast<std::size_t>(mask)) sum += std::exp(row[i] - top);
+                }
+                const double want = std::log(sum) + top - row[target];
+                const double relative = 0x1p-24 * (static_cast<double>(vocab) / 512 + 80);
+                ASSERT_NEAR(got[r], weights[r] * want,
+                            weights[r] * (relative + 0x1p-22 * (std::abs(want) + 20)));
+                for (std::size_t i = 0; i < cols; ++i) {
+                    if (i >= vocab || i == static_cast<std::size_t>(mask)) {
+                        ASSERT_EQ(gradient[r * cols + i], 0) << i;
+                        continue;
+                    }
+                    const double p = std::exp(row[i] - top) / sum;
+                    const double one = i == static_cast<std::size_t>(target) ? 1 : 0;
+                    const double slope = kScale * weights[r] * (p - one);
+                    ASSERT_NEAR(gradient[r * cols + i], slope,
+                                0x1p-8 * std::abs(slope) +
+                                    kScale * weights[r] * relative * (p + one) + 0x1p-126)
+                        << i;
+                }
+            }
+        }
+    }
+}
+
 }  // namespace
 }  // namespace mr::cuda
