@@ -12,8 +12,8 @@ using namespace sampling;
 
 // A row as the sampler has it (sample_row.cuh), with statistics of the whole distribution.
 template <bool kCluster>
-class RowGuess : RowDraw<kCluster> {
-    using Base = RowDraw<kCluster>;
+class RowGuess : RowDraw<kCluster, true> {
+    using Base = RowDraw<kCluster, true>;
     using Base::each, Base::raw_, Base::raw_best_, Base::best_, Base::nan_, Base::row_;
     using Base::first_, Base::end_;
     using typename Base::Blocks;

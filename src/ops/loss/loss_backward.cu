@@ -67,10 +67,11 @@ enum class Wait { memory, kept, brought };
 constexpr int kChunk = 2 * kThreads;  // pieces that come under one barrier
 constexpr int kMostChunks = 16;       // of 16 KB: more than shared memory has
 
-// One column of a piece, if it is there, as the least finite number: exp() of it is 0.
+// One column of a piece, if it is there, as -1e38: exp() of it is 0, and a thread that has no other
+// column can still multiply it by log2(e).
 template <int kWidth>
 __device__ __forceinline__ void hide(Raw<kWidth>& piece, int column) {
-    constexpr unsigned short kLeast = 0xff7f;
+    constexpr unsigned short kLeast = 0xfe96;
     if constexpr (kWidth == 1) {
         if (column == 0) piece = kLeast;
     } else {

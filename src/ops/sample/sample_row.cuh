@@ -25,7 +25,9 @@ struct Drawn {
     u64 softmax = 0;  // the sum over the row, in units of the best one's weight * 2^-40
 };
 
-template <bool kCluster>
+// kGuess: of a token that is filled in: draws have a step, and the sum is told
+// (ops/denoise/denoise.cu).
+template <bool kCluster, bool kGuess = false>
 class RowDraw : protected RowSlice<kCluster> {
   protected:
     using Slice = RowSlice<kCluster>;
@@ -33,8 +35,8 @@ class RowDraw : protected RowSlice<kCluster> {
     using Slice::best_, Slice::thread_best_, Slice::nan_;
     using Slice::confidence, Slice::keep_softmax_sum, Slice::softmax_weight;
     using Slice::each, Slice::at, Slice::team_sum, Slice::sum_of_blocks;
-    using Slice::work_, Slice::row_, Slice::vocab_, Slice::first_, Slice::end_;
     using Slice::raw_best_, Slice::raw_;
+    using Slice::work_, Slice::row_, Slice::vocab_, Slice::first_, Slice::end_;
     using typename Slice::Blocks;
 
   public:
@@ -89,8 +91,11 @@ class RowDraw : protected RowSlice<kCluster> {
         if (Blocks::rank() != 0 || warp() != 0) return {};
         const int from = lane() < Blocks::size() ? lane() : 0;
         id = warp_reduce(*Blocks::of(&work_.first_best, from), lower);
-        const u64 all = sum_of_blocks(&work_.softmax_sum);
-        return {id, 1.0f, confidence(id, best_, all), 0, all};
+        if constexpr (kGuess) {
+            const u64 all = sum_of_blocks(&work_.softmax_sum);
+            return {id, 1.0f, confidence(id, best_, all), 0, all};
+        }
+        return {id, 1.0f, confidence(id, best_, sum_of_blocks(&work_.softmax_sum)), 0};
     }
 
     // ---- sampling ----
@@ -193,8 +198,8 @@ class RowDraw : protected RowSlice<kCluster> {
     }
     // The sum of weights that the draw falls on: the first candidate that reaches it is drawn.
     __device__ u64 target_in(u64 kept) const {
-        const u32 word =
-            philox(row_.seed, static_cast<u64>(row_.position), static_cast<u64>(row_.step))[0];
+        const u64 step = kGuess ? static_cast<u64>(row_.step) : 0;
+        const u32 word = philox(row_.seed, static_cast<u64>(row_.position), step)[0];
         return __umul64hi(u64{word >> 8} << 40, kept) + 1;  // u * kept, u of 24 bits, exactly
     }
 
@@ -255,7 +260,8 @@ class RowDraw : protected RowSlice<kCluster> {
     __device__ Drawn result(u64 drawn, u64 weight, u64 kept, u64 softmax) const {
         const double probability = static_cast<double>(weight) / static_cast<double>(kept);
         return {id_in(drawn), static_cast<float>(probability),
-                confidence(id_in(drawn), logit_of(key_in(drawn)), softmax), 0, softmax};
+                confidence(id_in(drawn), logit_of(key_in(drawn)), softmax), 0,
+                kGuess ? softmax : 0};
     }
 
     // ---- by descent: any row, however flat ----

@@ -57,7 +57,7 @@ TEST_F(GpuMerge, IsTheSumOfBothParts) {
                     const double p = std::isinf(x) ? 0 : std::exp(x - sum) * double{a[at]};
                     const double q = std::isinf(y) ? 0 : std::exp(y - sum) * double{b[at]};
                     ASSERT_NEAR(got[at], p + q,
-                                (0x1p-9 + 0x1p-20) * (std::abs(p) + std::abs(q)) + 1e-30)
+                                (0x1p-8 + 0x1p-20) * (std::abs(p) + std::abs(q)) + 1e-30)
                         << t << ' ' << h << ' ' << d;
                 }
             }
