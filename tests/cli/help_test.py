@@ -160,7 +160,7 @@ class Completion(driver.CliTest):
         (("--ver",), {"--version"}, {"--help"}),
         (("bench", "de"), {"decode"}, {"data", "load"}),
         (("run", "--te"), {"--temp", "--temperature"}, {"--top-k"}),
-        (("run", "model.gguf", "--st"), {"--stop"}, {"--steps"}),
+        (("run", "model.gguf", "--st"), {"--stop", "--steps"}, {"--save-every"}),
         (("train", "--st"), {"--steps"}, {"--stop"}),
         (("bench", "decode", "random:gpt2", "--che"), {"--check-nan"}, set()),
         (("run", "--device", "c"), {"cpu", "cuda"}, {"chat", "auto"}),

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Models that fill in tokens on the command line: run, chat, eval, profile and bench."""
+import pathlib
+import tempfile
+
+import driver
+from driver import millrace
+from train_test import QUIET, pack_stories, shape
+
+AR = driver.SOURCE / "models" / "storyteller.gguf"
+
+
+class DiffusionTest(driver.CliTest):
+    @classmethod
+    def setUpClass(cls):
+        made = tempfile.TemporaryDirectory(prefix="millrace-fill-")
+        cls.addClassCleanup(made.cleanup)
+        base = pathlib.Path(made.name)
+        _, _, data = pack_stories(base)
+        run = base / "run"
+        result = millrace("train", *shape(batch=4, seq=32), *QUIET, "--objective", "diffusion",
+                          "--block", "8", "--steps", "20", "--data", data, "--out", run)
+        assert result.code == 0, result.err
+        cls.model = base / "model.gguf"
+        result = millrace("convert", run, cls.model, "--type", "f32")
+        assert result.code == 0, result.err
+        cls.text = base / "text.txt"
+        cls.text.write_text("Once there was a cat.<|endoftext|>A dog ran home.<|endoftext|>")
+
+    def made(self, *more, count=20):
+        result = self.ok_json("run", self.model, "-p", "Once", "-n", str(count), "--seed", "3",
+                              "--ignore-eos", "--json", *more)
+        self.assertEqual(len(result["ids"]), count)
+        return result
+
+    def refused(self, *command):
+        result = millrace(*command)
+        self.assertEqual(result.code, 2, result.err)
+        lines = result.err.strip().splitlines()
+        self.assertEqual(len(lines), 1, result.err)
+        return lines[0]
+
+    def test_every_strategy_makes_a_text(self):
+        one = self.made("--remask", "static")
+        self.assertGreaterEqual(one["passes"], 20)
+        four = self.made("--remask", "static", "--steps", "2")
+        self.assertLessEqual(four["passes"], 7)
+        again = self.made("--remask", "static")
+        self.assertEqual((again["ids"], again["text"]), (one["ids"], one["text"]))
+        self.assertNotEqual(four["ids"], one["ids"])
+        for more in (["--remask", "sequential"], ["--remask", "dynamic", "--threshold", "0.1"],
+                     ["--remask", "entropy", "--entropy-bound", "3"], ["--block", "5"],
+                     ["--confidence", "drawn"]):
+            self.made(*more)
+        # A number that is no multiple of the block, and the mask is never a part of the text.
+        self.assertNotIn(280, self.made(count=13)["ids"])
+
+    def test_many_texts_are_those_of_their_seeds(self):
+        many = millrace("run", self.model, "-p", "Once", "-n", "16", "--seed", "5", "--count", "4",
+                        "--ignore-eos", "-q").out
+        alone = "".join(
+            millrace("run", self.model, "-p", "Once", "-n", "16", "--seed", str(5 + i),
+                     "--ignore-eos", "-q").out + "<|endoftext|>\n" for i in range(4))
+        self.assertEqual(many, alone)
+
+    def test_the_summary_tells_tokens_a_pass(self):
+        result = millrace("run", self.model, "-p", "Once", "-n", "16", "--seed", "1")
+        self.assertEqual(result.code, 0, result.err)
+        self.assertIn("tokens a pass", result.err)
+
+    def test_eval_gives_both_numbers(self):
+        result = self.ok_json("eval", self.model, "--text", self.text, "--split", "<|endoftext|>",
+                              "--json", "--bound", "8")
+        self.assertGreater(result["nll"], 0)
+        self.assertGreater(result["bound_nll"], 0)
+        self.assertGreater(result["tokens_per_pass"], 0.5)
+        self.assertEqual(result["documents"], 2)
+        again = self.ok_json("eval", self.model, "--text", self.text, "--split", "<|endoftext|>",
+                             "--json", "--bound", "0")
+        self.assertEqual(again["nll"], result["nll"])
+        self.assertNotIn("bound_nll", again)
+
+    def test_profile_and_chat_take_such_a_model(self):
+        result = millrace("profile", self.model, "-p", "Once", "-n", "8")
+        self.assertEqual(result.code, 0, result.err)
+        result = millrace("chat", self.model, "-n", "8", stdin=b"Hello\n")
+        self.assertEqual(result.code, 0, result.err)
+
+    def test_bench_diffusion(self):
+        result = self.ok_json("bench", "diffusion", self.model, "--prompt", "8", "-n", "12",
+                              "--blocks", "4,8", "--reps", "1", "--json")
+        samplers = [rung["sampler"] for rung in result["rungs"]]
+        self.assertEqual(samplers[0], "host")
+        self.assertEqual(samplers.count("engine"), 9)
+        for rung in result["rungs"]:
+            self.assertGreater(rung["tok_s"], 0)
+            self.assertGreater(rung["pass"]["forward_ms"], 0)
+
+    def test_what_makes_no_sense_is_one_line(self):
+        run = ["run", self.model, "-p", "x"]
+        for words, said in (
+                ([*run, "--block", "0"], "--block"),
+                ([*run, "--block", "65"], "--block"),
+                ([*run, "--steps", "9"], "--steps"),
+                ([*run, "--threshold", "1.5"], "--threshold"),
+                ([*run, "--remask", "static", "--threshold", "0.5"], "--threshold"),
+                ([*run, "--remask", "best"], "--remask"),
+                ([*run, "--prefix-cache"], "--prefix-cache"),
+                ([*run, "--repeat-penalty", "1.2"], "--repeat-penalty"),
+                ([*run, "--context", "streaming", "--window", "20"], "--context"),
+                ([*run, "--show-denoising"], "terminal"),
+                (["run", AR, "-p", "x", "--steps", "4"], "one after another"),
+                (["eval", AR, "--text", self.text, "--block", "4"], "one after another"),
+                (["eval", self.model, "--text", self.text, "--confidence", "drawn"],
+                 "--confidence"),
+                (["eval", self.model, "--text", self.text, "--context", "window"], "--context"),
+                (["bench", "diffusion", AR], "bench decode")):
+            with self.subTest(words=words[1:]):
+                self.assertIn(said, self.refused(*words))
+
+
+if __name__ == "__main__":
+    driver.main()
