@@ -106,6 +106,15 @@ void use_diffusion(const Command& command, const DiffusionChoice& choice,
     }
 }
 
+void refuse_diffusion(const model::Model& model, const char* command) {
+    if (!model.spec.diffusion) return;
+    throw Error::usage({.field = "MODEL",
+                        .value = model.source,
+                        .problem = std::string("fills in tokens, and ") + command +
+                                   " makes them one after another",
+                        .remedy = "use bench diffusion"});
+}
+
 // The cursor stays behind the text: two lines are made free below it, its place is kept, and what
 // is drawn has at most that much room.
 void DenoisingView::show(std::span<const std::int32_t> block, std::span<const std::uint8_t> known) {

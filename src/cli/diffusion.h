@@ -32,6 +32,9 @@ void use_diffusion(const Command& command, const DiffusionChoice& choice,
                    const model::ModelSpec& spec, model::EngineOptions& engine,
                    decode::GenerateOptions& generate);
 
+// Throws Error (usage) where the model fills in tokens: `command` makes them one after another.
+void refuse_diffusion(const model::Model& model, const char* command);
+
 // The open block on the terminal, behind the text, as it clears up.
 class DenoisingView {
   public:

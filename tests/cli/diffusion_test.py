@@ -114,6 +114,9 @@ class DiffusionTest(driver.CliTest):
                 (["eval", self.model, "--text", self.text, "--confidence", "drawn"],
                  "--confidence"),
                 (["eval", self.model, "--text", self.text, "--context", "window"], "--context"),
+                (["bench", "decode", self.model], "bench diffusion"),
+                (["bench", "context", self.model, "--tokens", "30", "--cap", "8"],
+                 "bench diffusion"),
                 (["bench", "diffusion", AR], "bench decode")):
             with self.subTest(words=words[1:]):
                 self.assertIn(said, self.refused(*words))

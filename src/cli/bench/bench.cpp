@@ -9,6 +9,7 @@
 #include "cli/bench/load.h"
 #include "cli/commands.h"
 #include "cli/context.h"
+#include "cli/diffusion.h"
 #include "cli/engine.h"
 #include "cli/json.h"
 #include "cli/options.h"
@@ -56,9 +57,11 @@ std::string title(const Json& json) {
                        one_line(json["model"].get<std::string>()), on);
 }
 
-// Loads for a measurement that needs so many positions of every sequence.
-LoadedModel load_for(const Options& options, std::int64_t positions) {
+// Loads for a measurement that needs so many positions of every sequence; `decodes`: and makes
+// tokens one after another.
+LoadedModel load_for(const Options& options, std::int64_t positions, bool decodes) {
     return load(options.shared, [&](const model::Model& model) {
+        if (decodes) refuse_diffusion(model, "bench decode");
         model::EngineOptions wanted = engine_options(options.shared);
         wanted.max_sequences = options.measure.batch;
         if (options.context.streams()) {
@@ -101,7 +104,8 @@ std::string stage_table(const decode::Measured& m, const char* what) {
 }
 
 int decode_bench(const Options& options) {
-    const LoadedModel loaded = load_for(options, options.measure.prompt + options.measure.steps);
+    const LoadedModel loaded =
+        load_for(options, options.measure.prompt + options.measure.steps, true);
     const std::unique_ptr<model::Engine> opened = make_engine(loaded);
     model::Engine& engine = *opened;
     decode::MeasureOptions measure = options.measure;
@@ -153,7 +157,7 @@ int decode_bench(const Options& options) {
 }
 
 int prefill_bench(const Options& options) {
-    const LoadedModel loaded = load_for(options, options.measure.prompt);
+    const LoadedModel loaded = load_for(options, options.measure.prompt, false);
     const std::unique_ptr<model::Engine> opened = make_engine(loaded);
     model::Engine& engine = *opened;
     ProgressLine line;

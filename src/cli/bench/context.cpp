@@ -10,6 +10,7 @@
 #include "bench/context/ways.h"
 #include "bench/fusion/fusion.h"
 #include "cli/commands.h"
+#include "cli/diffusion.h"
 #include "cli/engine.h"
 #include "cli/json.h"
 #include "cli/options.h"
@@ -111,6 +112,7 @@ int context_bench(Options options) {
     wanted.sample = options.sample;
     wanted.score = !options.text.empty();
     const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
+        refuse_diffusion(model, "bench context");
         wanted.engine = engine_options(options.shared);
         wanted.ids = ids_of(model, options, text);
         context::require_ways(model, wanted);

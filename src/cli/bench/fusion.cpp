@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/diffusion.h"
 #include "cli/engine.h"
 #include "cli/json.h"
 #include "cli/options.h"
@@ -167,6 +168,7 @@ std::string measure_type(const Options& options, const std::string& text, Json& 
     fusion::Options wanted;
     wanted.measure = options.measure;
     LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
+        refuse_diffusion(model, "bench fusion");
         if (!options.peer.empty()) require_peer_knows(options.shared.model, model);
         wanted.ids = ids_of(options, model, text);
         wanted.engine = engine_options(options.shared);
