@@ -97,6 +97,10 @@ void use_diffusion(const Command& command, const DiffusionChoice& choice,
     refuse_given("--entropy-bound", denoise.remask == ops::Remask::entropy, "--remask entropy");
     refuse_given("--steps", denoise.remask != ops::Remask::entropy,
                  "--remask sequential, static or dynamic");
+    // What files advise is for models that make tokens one after another.
+    if (generate.sampling.repeat_penalty != 1 && !command.given("--repeat-penalty")) {
+        generate.sampling.repeat_penalty = 1;
+    }
     generate.diffusion.check(spec);
     engine.block = generate.diffusion.block_of(spec);
     if (choice.show && ::isatty(STDOUT_FILENO) == 0) {

@@ -203,6 +203,13 @@ int eval(const Command& command, const Options& options) {
         for (const std::string& mode : options.modes) {
             plans.push_back(plan(options, mode, model.spec));
             use_diffusion(command, options.diffusion, model.spec, plans.back().engine, generate);
+            if (model.spec.diffusion && model.spec.diffusion->block == 0 && options.bound > 0) {
+                // The bound masks a whole text at once.
+                model::EngineOptions& engine = plans.back().engine;
+                const std::int64_t context =
+                    engine.context > 0 ? engine.context : model.spec.context;
+                engine.max_logits = std::max(engine.max_logits, static_cast<int>(context));
+            }
             if (model.spec.diffusion && (options.modes.size() > 1 || mode != "full")) {
                 throw Error::usage({.field = "--context",
                                     .value = mode,

@@ -92,12 +92,13 @@ void print_json(const decode::Generated& made, const std::string& prompt,
                           {"prefill", observe::ledger_json(report.prefill)},
                           {"decode", observe::ledger_json(report.decode)}};
     } else {  // the bytes of a pass are those of all texts in it
-        json.update(Json{{"load_s", report.load_seconds},
-                         {"prompt_tokens", made.prompt_tokens},
-                         {"first_token_s", made.prefill.seconds},
-                         {"decode_steps", made.decode.tokens},
-                         {"decode_s", made.decode.seconds},
-                         {"tok_s", made.decode.tokens_per_second()}});
+        json.update(Json{
+            {"load_s", report.load_seconds},
+            {"prompt_tokens", made.prompt_tokens},
+            {engine.model().spec.diffusion ? "prefill_s" : "first_token_s", made.prefill.seconds},
+            {"decode_steps", made.decode.tokens},
+            {"decode_s", made.decode.seconds},
+            {"tok_s", made.decode.tokens_per_second()}});
     }
     for (const observe::Roofline& r : rooflines) {
         json["roofline"][r.phase] = observe::roofline_json(r);
@@ -231,6 +232,7 @@ int run(const Command& command, RunOptions options) {
             // After the first that was cut short nothing is shown.
             const bool show = reason != decode::StopReason::cancelled;
             if (show) reason = made->reason;
+            if (view) view->remove();
             if (stream && show) texts.end(reason != decode::StopReason::cancelled);
             if (options.shared.json && show) {
                 if (ended == 0) measure_ceilings();

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "decode/eval_diffusion.h"
 #include "text/tokenizer.h"
 
 namespace mr::decode {
@@ -263,6 +264,10 @@ EvalResult evaluate(model::Engine& engine, std::string_view text, const EvalOpti
                     const Progress& progress) {
     const text::Tokenizer* tokenizer = engine.model().tokenizer.get();
     MR_CHECK(tokenizer != nullptr, "evaluation needs a tokenizer");
+    if (engine.model().spec.diffusion) {
+        MR_CHECK(options.mode == ContextMode::full, "such a text is cut at the context");
+        return evaluate_diffusion(engine, text, options, {{}, 0}, progress).exact;
+    }
     const auto context = static_cast<std::size_t>(engine.options().context);
     if (context < 2) {
         throw Error::input({.field = "--ctx",

@@ -181,6 +181,7 @@ std::vector<double> read_all(model::Engine& engine, const std::vector<Stretch>& 
     } const close_all{engine, open};
     const model::EngineOptions& limits = engine.options();
     std::size_t next = 0;
+    std::uint64_t far = 0;  // bytes of the text that were read
     while (next < stretches.size() || !open.empty()) {
         while (next < stretches.size() &&
                open.size() < static_cast<std::size_t>(limits.max_sequences)) {
@@ -206,6 +207,7 @@ std::vector<double> read_all(model::Engine& engine, const std::vector<Stretch>& 
             in_pass.push_back(&one);
             places.insert(places.end(), asked.begin(), asked.end());
         }
+        MR_CHECK(!items.empty(), "a pass has room for one text and its rows of logits");
         const Tensor logits = engine.submit(items);
         guesses.resize(places.size());
         engine.guess(logits, places, guesses);
@@ -215,7 +217,6 @@ std::vector<double> read_all(model::Engine& engine, const std::vector<Stretch>& 
             sums[one->stretch] += one->reader->take(std::span(guesses).subspan(row, count));
             row += count;
         }
-        std::uint64_t far = 0;
         for (Open& one : open) {
             if (!one.reader->over()) continue;
             passes += one.reader->passes();
@@ -224,7 +225,7 @@ std::vector<double> read_all(model::Engine& engine, const std::vector<Stretch>& 
             one.reader.reset();
         }
         std::erase_if(open, [](const Open& one) { return !one.reader; });
-        if (far > 0) passed(far);
+        passed(far);
     }
     return sums;
 }

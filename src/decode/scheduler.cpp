@@ -254,8 +254,9 @@ void Scheduler::open_slot(Request& request) {
 
 // ---- a pass -----------------------------------------------------------------------------------
 
-// Pieces of prompts in the order of admission, up to `budget` tokens.
-void Scheduler::add_pieces(std::int64_t budget) {
+// Pieces of prompts in the order of admission, up to `budget` tokens; the first of them as long as
+// a prompt may be cut, where a pass has `room` for it.
+void Scheduler::add_pieces(std::int64_t budget, std::int64_t room) {
     if (piece_limit_ > 0) budget = std::min(budget, piece_limit_);
     for (const RequestPtr& request : running_) {
         Request& r = *request;
@@ -263,18 +264,22 @@ void Scheduler::add_pieces(std::int64_t budget) {
         std::int64_t piece = std::min(budget, r.prefix - r.done);
         const bool last = r.done + piece == r.prefix;
         if (!last) piece = (r.done + piece) / r.cut * r.cut - r.done;
+        const std::int64_t least = std::min(r.cut - r.done % r.cut, r.prefix - r.done);
+        const bool first = pieces_.empty() && piece <= 0 && least <= room;
+        if (first) piece = least;
         if (piece <= 0) return;
         budget -= piece;
         if (r.live) turn_circle(engine_.cache(), r.seq, piece);
-        const bool reads = last && r.wants_logits();  // and draws from them afterwards
+        const bool whole = r.done + piece == r.prefix;
+        const bool reads = whole && r.wants_logits();  // and draws from them afterwards
         items_.push_back(
             {.seq = r.seq,
              .tokens = std::span(r.prompt).subspan(static_cast<std::size_t>(r.done),
                                                    static_cast<std::size_t>(piece)),
              .logits = reads ? model::BatchItem::Logits::last : model::BatchItem::Logits::none,
              .form = r.form,
-             .draw = last && !reads ? std::span<const model::Slot>(r.draws)
-                                    : std::span<const model::Slot>(),
+             .draw = whole && !reads ? std::span<const model::Slot>(r.draws)
+                                     : std::span<const model::Slot>(),
              .mask = r.blocks ? r.blocks->mask() : std::nullopt});
         pieces_.emplace_back(&r, piece);
     }
@@ -306,7 +311,7 @@ bool Scheduler::launch() {
     }
     const std::size_t fed = items_.size();
     const std::int64_t most = engine_.options().max_batch;
-    add_pieces(fed > 0 ? std::min(most, kPiecesBesideDecode) : most);
+    add_pieces(fed > 0 ? std::min(most, kPiecesBesideDecode) : most, most);
     if (items_.empty()) return true;
     keep_logits(submit(static_cast<std::int64_t>(fed)));
     totals_.decode.tokens += static_cast<std::int64_t>(fed);

@@ -68,7 +68,7 @@ class Scheduler {
     bool launch();
     Tensor submit(std::int64_t rows);
     void keep_logits(Tensor logits);
-    void add_pieces(std::int64_t budget);
+    void add_pieces(std::int64_t budget, std::int64_t room);
     void launched(Request& request, std::int64_t piece);
     void read();
     void read_one(Request& request);

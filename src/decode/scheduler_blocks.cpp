@@ -41,10 +41,20 @@ void Scheduler::open_blocks(Request& r) {
                         std::to_string(engine_.options().max_batch),
              .remedy = "ask for fewer tokens, or raise --ctx"});
     }
+    const int block = r.options.diffusion.block_of(spec);
+    if (block > engine_.options().block) {
+        throw Error::usage({.field = "--block",
+                            .value = std::to_string(block),
+                            .problem = "the engine was made for blocks of " +
+                                       std::to_string(engine_.options().block),
+                            .remedy = "use at most that"});
+    }
     r.prefix = r.blocks->prefix();
     r.cut = std::lcm(r.cut, r.blocks->cut());
     // What stands in a page must follow from the tokens up to its end, and a page is known by them.
-    r.publishes = r.prefix > 0 && model::KvCache::kPageTokens % r.blocks->cut() == 0;
+    // Another block than the engine's is another mask: other keys and values.
+    r.publishes = r.prefix > 0 && model::KvCache::kPageTokens % r.blocks->cut() == 0 &&
+                  block == engine_.options().block;
 }
 
 // Whether the pass computes blocks.
@@ -66,8 +76,20 @@ bool Scheduler::launch_blocks() {
         filling_.push_back(&r);
     }
     const auto computed = engine_.options().max_batch - room;
-    add_pieces(filling_.empty() ? room : std::min(room, kPiecesBesideDecode));
-    if (items_.empty()) return true;
+    add_pieces(filling_.empty() ? room : std::min(room, kPiecesBesideDecode), room);
+    if (items_.empty()) {
+        const auto waits = [](const RequestPtr& r) { return !r->ended && !r->leader; };
+        MR_CHECK(std::none_of(running_.begin(), running_.end(), waits),
+                 "a pass has room for the next block or piece of a text");
+        return true;
+    }
+    for (Request* const r : filling_) {
+        if (r->blocks->passes() > 0) continue;
+        r->first_token = Moment::now();
+        r->out.prefill.seconds = r->first_token.seconds_since(r->start);
+        r->ledger_prefilled = engine_.ledger();
+        r->out.prefill.ledger = r->ledger_prefilled.since(r->ledger_before);
+    }
     const Tensor logits = submit(computed);
     for (const auto& [request, piece] : pieces_) launched(*request, piece);
     guess(logits);
@@ -114,22 +136,13 @@ void Scheduler::guess(Tensor logits) {
 
 // What the pass said of the block of one text.
 void Scheduler::read_block(Request& r, std::span<const ops::Guess> guesses) {
-    if (r.blocks->passes() == 0) r.ledger_prefilled = engine_.ledger();
     r.blocks->take(guesses);
     if (r.options.on_pass) r.options.on_pass(r.blocks->block(), r.blocks->known());
     if (!r.blocks->filled()) return;
-    const std::span<const std::int32_t> block = r.blocks->block();
-    const auto count = static_cast<std::int64_t>(block.size());
-    totals_.decode.tokens += count;
-    if (r.known == 0) {
-        r.first_token = Moment::now();
-        r.out.prefill.seconds = r.first_token.seconds_since(r.start);
-        r.out.prefill.ledger = r.ledger_prefilled.since(r.ledger_before);
-    } else {
-        r.out.decode.tokens += count;
-    }
-    for (const std::int32_t token : block) {
+    for (const std::int32_t token : r.blocks->block()) {
         ++r.known;
+        ++r.out.decode.tokens;
+        ++totals_.decode.tokens;
         if (r.keeps_id()) r.out.ids.push_back(token);
         take_token(r, token);
         if (r.ended) return;

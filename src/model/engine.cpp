@@ -1,6 +1,7 @@
 #include "model/engine.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -105,7 +106,12 @@ EngineOptions with_defaults(const Model& model, const EngineOptions& wanted,
         const std::int64_t rows = diffusion->block > 0
                                       ? std::int64_t{2} * options.block * options.max_sequences
                                       : options.context;
-        options.max_batch = static_cast<int>(std::max<std::int64_t>(options.max_batch, rows));
+        // And a piece of a prompt, which is cut where a block ends.
+        const std::int64_t piece =
+            diffusion->block > 0 ? std::lcm(options.cuda ? kCut : 1, std::int64_t{options.block})
+                                 : 1;
+        options.max_batch =
+            static_cast<int>(std::max<std::int64_t>({options.max_batch, rows, piece}));
         options.max_logits = std::max(options.max_logits, options.block * options.max_sequences);
     }
     if (options.max_logits <= 0) options.max_logits = options.max_sequences;

@@ -22,7 +22,7 @@ namespace {
 using test::DiffusionCase;
 
 std::unique_ptr<model::Engine> engine_of(const DiffusionCase& of, int sequences = 1,
-                                         std::int64_t pool = 0, int threads = 1) {
+                                         std::int64_t pool = 0, int threads = 1, int block = 0) {
     static std::map<std::string, std::shared_ptr<const model::Model>> models;
     auto& model = models[of.name];
     if (!model) model = test::diffusion_model(of);
@@ -33,6 +33,7 @@ std::unique_ptr<model::Engine> engine_of(const DiffusionCase& of, int sequences 
     options.max_batch = 320;
     options.max_logits = 320;
     options.pool = pool;
+    options.block = block;
     return model::make_engine(model, options);
 }
 
@@ -69,8 +70,9 @@ TEST_P(Diffusion, CommittingWithTheNextBlockIsCommittingApart) {
 TEST_P(Diffusion, AnotherBlockIsTheSameModelWithIt) {
     const DiffusionCase& of = GetParam();
     if (of.sub_block > 0) GTEST_SKIP() << "its blocks have parts";
-    const auto engine = engine_of(of), plain = engine_of(of);
+    const auto plain = engine_of(of);
     for (const int block : {1, 5, 32}) {
+        const auto engine = engine_of(of, 1, 0, 1, block);
         GenerateOptions options = test::filling({.remask = ops::Remask::fixed}, 40);
         options.diffusion.block = block;
         const auto prompt = test::some_tokens(18, block, 95);
@@ -84,6 +86,39 @@ TEST_P(Diffusion, TextsHaveTheBitsTheyHaveAlone) {
         return engine_of(GetParam(), sequences, pool, sequences > 1 ? 2 : 1);
     };
     test::texts_have_the_bits_they_have_alone(GetParam(), make);
+}
+
+TEST(DiffusionText, TheSamePromptWithTwoBlocksIsTwoTexts) {
+    const DiffusionCase of{"aligned", 4, 0, false};
+    const auto engine = engine_of(of, 2, 0, 1, 8);
+    const auto prompt = test::some_tokens(100, 1, 95);
+    for (const int block : {8, 4, 8, 4}) {  // what one has left in the cache is not the other's
+        GenerateOptions options = test::filling({.remask = ops::Remask::fixed}, 20);
+        options.diffusion.block = block;
+        const auto alone = engine_of(of, 1, 0, 1, block);
+        EXPECT_EQ(test::filled(*engine, prompt, options).ids,
+                  test::filled(*alone, prompt, options).ids)
+            << block;
+    }
+    GenerateOptions larger = test::filling({}, 20);
+    larger.diffusion.block = 16;
+    Scheduler scheduler(*engine);
+    EXPECT_THROW(scheduler.add(prompt, larger), Error);
+}
+
+TEST(DiffusionText, APromptThatCanBeCancelledIsCutWhereABlockEnds) {
+    // Its first pieces are small, and a block may be longer than they are.
+    const DiffusionCase of{"aligned", 4, 0, false};
+    for (const int block : {5, 40, 64}) {
+        const auto engine = engine_of(of, 1, 0, 1, block);
+        GenerateOptions options = test::filling({.remask = ops::Remask::fixed}, 10);
+        options.diffusion.block = block;
+        const auto prompt = test::some_tokens(250, 3, 95);
+        const std::vector<std::int32_t> want = test::filled(*engine, prompt, options).ids;
+        const auto again = engine_of(of, 1, 0, 1, block);
+        options.cancelled = [] { return false; };
+        EXPECT_EQ(test::filled(*again, prompt, options).ids, want) << block;
+    }
 }
 
 TEST(DiffusionText, ARejectedDrawIsNotRepeated) {

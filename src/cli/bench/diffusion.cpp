@@ -63,14 +63,15 @@ std::vector<diffusion::Rung> rungs_of(const Options& options, const model::Model
     return out;
 }
 
-Json rung_json(const diffusion::Rung& rung, const diffusion::Measured& m, double first) {
+Json rung_json(const diffusion::Rung& rung, const model::ModelSpec& spec,
+               const diffusion::Measured& m, double first) {
     const auto ms = [&](double seconds) { return 1e3 * seconds / static_cast<double>(m.passes); };
     const auto bytes = [&](std::uint64_t b) {
         return static_cast<double>(b) / static_cast<double>(m.passes);
     };
     return {{"rung", rung.name},
             {"sampler", diffusion::sampler_name(rung.sampler)},
-            {"block", rung.options.block},
+            {"block", rung.options.block_of(spec)},
             {"steps", rung.options.denoise.steps},
             {"remask", ops::remask_name(rung.options.denoise.remask)},
             {"ms", 1e3 * m.seconds},
@@ -151,7 +152,7 @@ int diffusion_bench(Options options) {
         const diffusion::Measured m = diffusion::measure(
             *engine, sorted.get(), rung, options.sampling, prompt, tokens, options.reps);
         if (first == 0) first = m.seconds;
-        json["rungs"].push_back(rung_json(rung, m, first));
+        json["rungs"].push_back(rung_json(rung, spec, m, first));
         if (options.shared.json) continue;
         const auto a_pass = [&](double x) { return x / static_cast<double>(m.passes); };
         out(fmt::format(
