@@ -27,8 +27,8 @@ void add_diffusion_options(const Command& command, DiffusionChoice& choice, bool
         .range(1, 1 << 20);
     command
         .add_option("--steps", options.denoise.steps,
-                    "Passes a block has at most, where --remask has a schedule; default: as many "
-                    "as it has tokens")
+                    "Passes of a block's schedule (sequential, static, dynamic); default: as many "
+                    "as it has tokens. Blocks with parts need a pass a part in any case")
         .range(1, 1 << 20);
     command
         .add_option("--remask", choice.remask,
