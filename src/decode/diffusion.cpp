@@ -44,9 +44,11 @@ void DiffusionOptions::check(const model::ModelSpec& spec) const {
     }
 }
 
-std::int64_t DiffusionOptions::most_rows(const model::ModelSpec& spec,
-                                         std::int64_t positions) const {
-    return spec.diffusion->block > 0 ? 2 * std::int64_t{block_of(spec)} : positions;
+std::optional<ops::AttentionMask> DiffusionOptions::mask_of(const model::ModelSpec& spec) const {
+    if (spec.diffusion->block == 0 || block_of(spec) == spec.diffusion->block) return std::nullopt;
+    ops::AttentionMask mask = spec.mask;
+    mask.block = block_of(spec);
+    return mask;
 }
 
 BlockText::BlockText(const model::ModelSpec& spec, const DiffusionOptions& options,
@@ -60,10 +62,7 @@ BlockText::BlockText(const model::ModelSpec& spec, const DiffusionOptions& optio
     shifted_ = model.shifted;
     block_ = options.block_of(spec);
     part_ = model.sub_block > 0 ? model.sub_block : block_;
-    if (!full_ && block_ != model.block) {
-        mask_ = spec.mask;
-        mask_->block = static_cast<std::int32_t>(block_);
-    }
+    mask_ = options.mask_of(spec);
     prompt_ = static_cast<std::int64_t>(prompt.size());
     ids_.assign(prompt.begin(), prompt.end());
     ids_.resize(ids_.size() + static_cast<std::size_t>(tokens), model.mask);

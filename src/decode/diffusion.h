@@ -37,8 +37,8 @@ struct DiffusionOptions {
     int block_of(const model::ModelSpec& spec) const;
     // Throws Error (usage) where the model does not take them, or no model does.
     void check(const model::ModelSpec& spec) const;
-    // Rows of one text in a pass, and rows of its logits, at most; `positions`: of the text.
-    std::int64_t most_rows(const model::ModelSpec& spec, std::int64_t positions) const;
+    // What the tokens of a text see where its block is not the model's; none: what the layers say.
+    std::optional<ops::AttentionMask> mask_of(const model::ModelSpec& spec) const;
 };
 
 class BlockText {

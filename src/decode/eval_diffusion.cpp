@@ -85,10 +85,7 @@ class Masked final : public Reader {
         const auto all = std::ssize(truth_);
         given_ = static_cast<std::int64_t>(stretch.given);
         block_ = spec.diffusion->block > 0 ? options.block_of(spec) : all;
-        if (spec.diffusion->block > 0 && block_ != spec.diffusion->block) {
-            mask_ = spec.mask;
-            mask_->block = static_cast<std::int32_t>(block_);
-        }
+        mask_ = options.mask_of(spec);
         document_ = stretch.document;
     }
     bool over() const override { return start_ >= std::ssize(truth_); }

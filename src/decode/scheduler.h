@@ -14,6 +14,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/error.h"
 #include "decode/generate.h"
 #include "decode/text_stream.h"
 #include "model/engine.h"
@@ -73,6 +74,7 @@ class Scheduler {
     void read();
     void read_one(Request& request);
     void take_token(Request& request, std::int32_t token);
+    void fail(Request& request, const Error& error);
     // Texts that are filled in.
     void open_blocks(Request& request);
     bool launch_blocks();

@@ -31,16 +31,6 @@ void Scheduler::open_blocks(Request& r) {
     r.most = std::min<std::int64_t>(r.most, engine_.most_positions() - tokens);
     if (r.most <= 0) return;
     r.blocks.emplace(spec, r.options.diffusion, r.options.sampling, r.prompt, r.most);
-    const std::int64_t rows = r.options.diffusion.most_rows(spec, tokens + r.most);
-    if (rows > engine_.options().max_batch) {
-        throw Error::input(
-            {.field = "context",
-             .value = std::to_string(rows),
-             .problem = "tokens are computed together, and a pass of this engine has "
-                        "at most " +
-                        std::to_string(engine_.options().max_batch),
-             .remedy = "ask for fewer tokens, or raise --ctx"});
-    }
     const int block = r.options.diffusion.block_of(spec);
     if (block > engine_.options().block) {
         throw Error::usage({.field = "--block",
@@ -125,10 +115,7 @@ void Scheduler::guess(Tensor logits) {
                 r->blocks->places(), std::span(guesses_).subspan(row, asked));
         } catch (const Error& error) {
             if (error.kind() != ErrorKind::input) throw;
-            ErrorInfo info = error.info();
-            info.file = engine_.model().source;  // whose model it is
-            r->error = std::make_exception_ptr(Error(error.kind(), info));
-            finish(*r, StopReason::cancelled);
+            fail(*r, error);
         }
         row += asked;
     }

@@ -39,12 +39,8 @@ void Scheduler::read_one(Request& r) {
     try {
         drawn = engine_.wait(r.slot, static_cast<std::uint64_t>(r.known));
     } catch (const Error& error) {
-        // Logits that are not finite end this request alone; the error says whose model it is.
         if (error.kind() != ErrorKind::input) throw;
-        ErrorInfo info = error.info();
-        info.file = engine_.model().source;
-        r.error = std::make_exception_ptr(Error(error.kind(), info));
-        return finish(r, StopReason::cancelled);
+        return fail(r, error);
     }
     if (r.known++ == 0) {
         r.first_token = Moment::now();
@@ -61,6 +57,14 @@ void Scheduler::read_one(Request& r) {
         r.out.logprobs.push_back(logprobs_of(row, token, r.options.logprobs));
     }
     take_token(r, token);
+}
+
+// Logits that are not finite end this request alone; the error says whose model it is.
+void Scheduler::fail(Request& r, const Error& error) {
+    ErrorInfo info = error.info();
+    info.file = engine_.model().source;
+    r.error = std::make_exception_ptr(Error(error.kind(), info));
+    finish(r, StopReason::cancelled);
 }
 
 // A token of the text is known: it becomes text, or ends it.

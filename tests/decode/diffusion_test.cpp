@@ -69,7 +69,12 @@ TEST_P(Diffusion, CommittingWithTheNextBlockIsCommittingApart) {
 
 TEST_P(Diffusion, AnotherBlockIsTheSameModelWithIt) {
     const DiffusionCase& of = GetParam();
-    if (of.sub_block > 0) GTEST_SKIP() << "its blocks have parts";
+    if (of.sub_block > 0) {  // its blocks have parts, and are what they are
+        DiffusionOptions other;
+        other.block = 2 * of.block;
+        EXPECT_THROW(other.check(test::diffusion_spec(of)), Error);
+        return;
+    }
     const auto plain = engine_of(of);
     for (const int block : {1, 5, 32}) {
         const auto engine = engine_of(of, 1, 0, 1, block);
