@@ -18,6 +18,7 @@ enum class Sampler {
     host,    // all logits are copied to the host, and one thread guesses
     sorted,  // every row is sorted on the GPU, as the first samplers there did
     engine,  // Engine::guess()
+    block,   // Engine::fill_block(): the host sees filled blocks alone
 };
 const char* sampler_name(Sampler sampler);
 
@@ -42,11 +43,11 @@ struct Rung {
 struct Measured {
     std::int64_t tokens = 0, passes = 0;
     double seconds = 0;  // from the first pass over a block to the last token, unwatched
-    // The same text again with a clock on every stage: forward without the head, head, sampling
-    // (with what is waited for), selection. Bytes of the first three, and copies in both
-    // directions.
+    // The same text again, pass by pass, with a clock on every stage: forward without the head,
+    // head, sampling (with what is waited for), selection. Bytes of the first three.
     double forward = 0, head = 0, sampling = 0, selection = 0;
-    std::uint64_t forward_bytes = 0, head_bytes = 0, sampling_bytes = 0, to_device = 0, to_host = 0;
+    std::uint64_t forward_bytes = 0, head_bytes = 0, sampling_bytes = 0;
+    std::uint64_t to_device = 0, to_host = 0;  // copies of the run that is timed as a whole
     std::vector<std::int32_t> ids;
 
     double tokens_per_second() const { return static_cast<double>(tokens) / seconds; }

@@ -112,6 +112,7 @@ model::EngineOptions engine_switches(const SharedOptions& options) {
     out.batch_products = !off.batch_products;
     out.resident_attention = !off.resident_attention;
     out.persistent = !off.persistent;
+    out.loop = !off.loop;
     return out;
 }
 

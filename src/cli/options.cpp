@@ -38,6 +38,7 @@ constexpr Switch kSwitches[] = {
     {"batch-products", &Disabled::batch_products},
     {"resident-attention", &Disabled::resident_attention},
     {"persistent", &Disabled::persistent},
+    {"loop", &Disabled::loop},
     {"repack", &Disabled::repack},
 };
 

@@ -125,6 +125,36 @@ model::BatchItem BlockText::next(model::KvCache& cache, model::SeqId seq) {
     return item;
 }
 
+std::optional<model::OpenBlock> BlockText::open(const model::KvCache& cache,
+                                                model::SeqId seq) const {
+    if (full_ || !truth_.empty()) return std::nullopt;
+    const auto begin = static_cast<std::size_t>(start_);
+    model::OpenBlock out;
+    out.seq = seq;
+    out.sampling = &sampling_;
+    out.how = &options_.denoise;
+    out.block = block_;
+    out.part = part_;
+    out.start = start_;
+    out.size = size();
+    out.pass = pass_;
+    out.before = ids(cache.length(seq), start_);
+    out.ids = ids(start_, end_);
+    out.known = std::span(known_).subspan(begin, static_cast<std::size_t>(end_ - start_));
+    out.apart = shifted_ || options_.commit_apart || 2 * block_ > model::kDecodePrompt;
+    out.mask = mask_;
+    return out;
+}
+
+void BlockText::take(const model::FilledBlock& filled) {
+    MR_CHECK(std::ssize(filled.ids) == end_ - start_, "every place of the block is filled");
+    std::copy(filled.ids.begin(), filled.ids.end(), ids_.begin() + start_);
+    std::fill(known_.begin() + start_, known_.begin() + end_, std::uint8_t{1});
+    passes_ += filled.passes;
+    places_.clear();
+    settled_.clear();
+}
+
 void BlockText::take(std::span<const ops::Guess> guesses) {
     MR_CHECK(guesses.size() == places_.size(), "a guess for every place");
     ++passes_;

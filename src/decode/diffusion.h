@@ -63,6 +63,10 @@ class BlockText {
     // until take(), as is places(): the rows of its logits in their order.
     model::BatchItem next(model::KvCache& cache, model::SeqId seq);
     std::span<const model::Place> places() const { return places_; }
+    // The block as an engine takes it that fills in blocks by itself; none where it is not made for
+    // the text. Valid until take().
+    std::optional<model::OpenBlock> open(const model::KvCache& cache, model::SeqId seq) const;
+    void take(const model::FilledBlock& filled);
     // What the pass said of them. settled() are those of places() that it settled.
     void take(std::span<const ops::Guess> guesses);
     std::span<const std::uint8_t> settled() const { return settled_; }

@@ -80,6 +80,9 @@ class Scheduler {
     bool launch_blocks();
     void guess(Tensor logits);
     void read_block(Request& request, std::span<const ops::Guess> guesses);
+    bool fill_alone();
+    void begin_blocks(Request& request);
+    void read_filled(Request& request);
     void finish(Request& request, StopReason reason);
     void sweep();
 

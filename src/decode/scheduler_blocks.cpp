@@ -47,8 +47,43 @@ void Scheduler::open_blocks(Request& r) {
                   block == engine_.options().block;
 }
 
+// Where one text is left, an engine that can fills in its block by itself. False: passes do.
+bool Scheduler::fill_alone() {
+    if (running_.size() != 1 || recorder_) return false;
+    Request& r = *running_.front();
+    if (r.ended || r.leader || !r.prefilled() || r.options.on_pass) return false;
+    if (!r.filling || !engine_.block_is_open(r.seq)) {
+        const std::optional<model::OpenBlock> open = r.blocks->open(engine_.cache(), r.seq);
+        if (!open || !engine_.takes_block(*open)) return false;
+        engine_.open_block(*open);
+        r.filling = true;
+    }
+    begin_blocks(r);
+    try {
+        const model::FilledBlock filled = engine_.fill_block();
+        r.blocks->take(filled);
+        totals_.passes += filled.passes;
+    } catch (const Error& error) {
+        if (error.kind() != ErrorKind::input) throw;
+        fail(r, error);
+        return true;
+    }
+    read_filled(r);
+    return true;
+}
+
+// Its prompt is computed: from here on it decodes.
+void Scheduler::begin_blocks(Request& r) {
+    if (r.blocks->passes() > 0) return;
+    r.first_token = Moment::now();
+    r.out.prefill.seconds = r.first_token.seconds_since(r.start);
+    r.ledger_prefilled = engine_.ledger();
+    r.out.prefill.ledger = r.ledger_prefilled.since(r.ledger_before);
+}
+
 // Whether the pass computes blocks.
 bool Scheduler::launch_blocks() {
+    if (fill_alone()) return true;
     items_.clear();
     pieces_.clear();
     filling_.clear();
@@ -73,13 +108,7 @@ bool Scheduler::launch_blocks() {
                  "a pass has room for the next block or piece of a text");
         return true;
     }
-    for (Request* const r : filling_) {
-        if (r->blocks->passes() > 0) continue;
-        r->first_token = Moment::now();
-        r->out.prefill.seconds = r->first_token.seconds_since(r->start);
-        r->ledger_prefilled = engine_.ledger();
-        r->out.prefill.ledger = r->ledger_prefilled.since(r->ledger_before);
-    }
+    for (Request* const r : filling_) begin_blocks(*r);
     const Tensor logits = submit(computed);
     for (const auto& [request, piece] : pieces_) launched(*request, piece);
     guess(logits);
@@ -125,7 +154,11 @@ void Scheduler::guess(Tensor logits) {
 void Scheduler::read_block(Request& r, std::span<const ops::Guess> guesses) {
     r.blocks->take(guesses);
     if (r.options.on_pass) r.options.on_pass(r.blocks->block(), r.blocks->known());
-    if (!r.blocks->filled()) return;
+    if (r.blocks->filled()) read_filled(r);
+}
+
+// The block of a text is filled: its tokens, and the next one.
+void Scheduler::read_filled(Request& r) {
     for (const std::int32_t token : r.blocks->block()) {
         ++r.known;
         ++r.out.decode.tokens;

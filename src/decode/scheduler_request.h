@@ -27,6 +27,7 @@ struct Scheduler::Request {
     std::int64_t prefix = 0;                 // tokens of the prompt that are computed before draws
     std::int64_t cut = 1;                    // the prompt may be cut at multiples of this
     std::optional<BlockText> blocks;         // of a model that fills in tokens
+    bool filling = false;                    // the engine has opened its block
 
     model::SeqId seq = -1;
     bool live = false;  // the sequence is the caller's

@@ -86,6 +86,25 @@ struct Place {
     std::int32_t truth = -1;  // the token that stands there, where it is only to be judged
 };
 
+// A text that an engine fills in by itself, from its open block on (Engine::fill_block()).
+struct OpenBlock {
+    SeqId seq = 0;
+    const ops::SampleParams* sampling = nullptr;
+    const ops::DenoiseParams* how = nullptr;
+    std::int64_t block = 0, part = 0;  // places of a block, and those that are guessed together
+    std::int64_t start = 0, size = 0;  // where the open block begins, and where the text ends
+    std::int32_t pass = 0;             // that the block has had guesses from
+    std::span<const std::int32_t> before{};  // tokens before it that are not in the cache
+    std::span<const std::int32_t> ids{};     // of the block
+    std::span<const std::uint8_t> known{};   // which of them are settled
+    bool apart = false;  // what is before a block goes into the cache in a pass of its own
+    std::optional<ops::AttentionMask> mask{};
+};
+struct FilledBlock {
+    std::span<const std::int32_t> ids{};  // all of its places; valid until the next block
+    std::int64_t passes = 0;
+};
+
 // What a slot draws with.
 struct DrawParams {
     ops::SampleParams sampling;

@@ -61,6 +61,8 @@ struct EngineOptions {
     // The layers of a decode step are one kernel, where there is one (docs/cuda-engine.md). One
     // engine of a process at a time has it.
     bool persistent = true;
+    // A block of a model that fills in tokens is one launch; otherwise a pass of it is.
+    bool loop = true;
 };
 
 // A block of a model whose attention is full, where nothing else is asked for.
@@ -128,6 +130,13 @@ class Engine {
     // What rows of such logits say of unknown tokens: row i of places[i]. The model's mask token
     // has no probability. Throws what ops::guess() throws.
     virtual void guess(Tensor logits, std::span<const Place> places, std::span<ops::Guess> out) = 0;
+    // Engines that fill in a text by themselves: fill_block() runs passes until all places of the
+    // open block are settled, as guess() and ops::choose() settle them, and opens the next block.
+    // What was before it is then in the cache. A text is open until another pass runs.
+    virtual bool takes_block(const OpenBlock&) const { return false; }
+    virtual void open_block(const OpenBlock&) {}
+    virtual bool block_is_open(SeqId) const { return false; }
+    virtual FilledBlock fill_block() { return {}; }
     // nll[t] of targets[t] by row t of such logits.
     virtual void cross_entropy(std::span<double> nll, Tensor logits,
                                std::span<const std::int32_t> targets) = 0;

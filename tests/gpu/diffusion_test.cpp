@@ -9,6 +9,7 @@
 #include "core/cuda/testing.h"
 #include "decode/diffusion_cases.h"
 #include "decode/eval_diffusion.h"
+#include "decode/open_sequence.h"
 #include "gpu/engines.h"
 #include "model/io/random.h"
 
@@ -18,14 +19,13 @@ namespace {
 using test::DiffusionCase;
 
 std::unique_ptr<model::Engine> engine_of(const DiffusionCase& of, DType type, int sequences,
-                                         std::int64_t pool) {
+                                         std::int64_t pool, model::EngineOptions options = {}) {
     static std::map<std::string, std::unique_ptr<test::OnDevice>> models;
     auto& model = models[std::string(of.name) + dtype_name(type)];
     if (!model) {
         model = std::make_unique<test::OnDevice>(
             test::to_device(model::deferred_random_model(test::diffusion_spec(of), type, 11)));
     }
-    model::EngineOptions options;
     options.context = 300;
     options.max_sequences = sequences;
     options.max_batch = 320;
@@ -60,6 +60,77 @@ TEST_P(GpuDiffusion, CommittingWithTheNextBlockIsCommittingApart) {
 
 TEST_P(GpuDiffusion, TextsHaveTheBitsTheyHaveAlone) {
     test::texts_have_the_bits_they_have_alone(GetParam(), make(DType::bf16));
+}
+
+// A loop on the device, a launch for every pass, and passes that the host drives.
+TEST_P(GpuDiffusion, WhoDrivesThePassesChangesNothing) {
+    const DiffusionCase& of = GetParam();
+    const auto loop = engine_of(of, DType::bf16, 1, 0);
+    const auto launches = engine_of(of, DType::bf16, 1, 0, {.loop = false});
+    const auto host = engine_of(of, DType::bf16, 1, 0, {.graph = false});
+    const int block = of.block > 0 ? of.block : model::kUsualBlock;
+    std::uint64_t seed = 0;
+    for (const ops::DenoiseParams& denoise : test::denoise_cases(block)) {
+        for (const int tokens : {1, block, 3 * block + 2, 90}) {
+            const auto prompt = test::some_tokens(1 + static_cast<int>(seed * 13 % 100), 5, 95);
+            const GenerateOptions options = test::filling(denoise, tokens, seed++);
+            SCOPED_TRACE(std::string(ops::remask_name(denoise.remask)) + ", steps " +
+                         std::to_string(denoise.steps) + ", prompt " +
+                         std::to_string(prompt.size()) + ", tokens " + std::to_string(tokens));
+            const Generated want = test::filled(*host, prompt, options);
+            for (const auto* engine : {&loop, &launches}) {
+                const Generated got = test::filled(**engine, prompt, options);
+                EXPECT_EQ(got.ids, want.ids);
+                EXPECT_EQ(got.passes, want.passes);
+            }
+        }
+    }
+}
+
+// The account is that of the host's passes, and no byte goes to the device once a text is open.
+TEST_P(GpuDiffusion, ABlockSendsNothingToTheDevice) {
+    const DiffusionCase& of = GetParam();
+    if (of.block == 0) return;  // every pass computes the whole text, and the host drives it
+    const auto engine = engine_of(of, DType::bf16, 1, 0);
+    const auto host = engine_of(of, DType::bf16, 1, 0, {.graph = false});
+    const OpenSequence open(engine->cache()), on_host(host->cache());
+    const ops::SampleParams sampling{.temperature = 1, .seed = 3};
+    DiffusionOptions options;
+    options.denoise.remask = ops::Remask::fixed;
+    const auto prompt = test::some_tokens(1, 5, 95);  // no prefix, no tokens before the first block
+    const int tokens = 3 * of.block;
+    BlockText text(engine->model().spec, options, sampling, prompt, tokens);
+    BlockText want(engine->model().spec, options, sampling, prompt, tokens);
+    ASSERT_EQ(text.prefix(), 0);
+    const std::optional<model::OpenBlock> block = text.open(engine->cache(), open.id());
+    ASSERT_TRUE(block && engine->takes_block(*block));
+    engine->open_block(*block);
+    for (bool more = true; more; more = text.open_next() && want.open_next()) {
+        const Ledger before = engine->ledger(), host_before = host->ledger();
+        const std::int64_t passes = want.passes();
+        text.take(engine->fill_block());
+        while (!want.filled()) {
+            const model::BatchItem item = want.next(host->cache(), on_host.id());
+            const Tensor logits = host->submit({&item, 1});
+            std::vector<ops::Guess> guesses(want.places().size());
+            host->guess(logits, want.places(), guesses);
+            want.take(guesses);
+        }
+        const Ledger used = engine->ledger().since(before);
+        const Ledger host_used = host->ledger().since(host_before);
+        EXPECT_EQ(used.host_to_device().bytes, 0u);
+        // Its ids, the prompt's among them, and a number for every pass.
+        const std::size_t places = text.block().size() + (passes == 0 ? prompt.size() : 0);
+        EXPECT_EQ(used.device_to_host().bytes,
+                  4 * places + 8 * static_cast<std::uint64_t>(want.passes() - passes));
+        EXPECT_EQ(used.op(OpKind::linear).bytes_read, host_used.op(OpKind::linear).bytes_read);
+        EXPECT_EQ(used.op(OpKind::linear).flops, host_used.op(OpKind::linear).flops);
+        EXPECT_EQ(used.op(OpKind::linear).calls, host_used.op(OpKind::linear).calls);
+        EXPECT_EQ(engine->cache().length(open.id()), host->cache().length(on_host.id()));
+        EXPECT_EQ(std::vector(text.block().begin(), text.block().end()),
+                  std::vector(want.block().begin(), want.block().end()));
+    }
+    EXPECT_EQ(text.passes(), want.passes());
 }
 
 TEST_P(GpuDiffusion, LikelihoodsAreThoseOfTheCpu) {

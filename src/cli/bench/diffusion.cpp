@@ -32,7 +32,7 @@ struct Options {
 };
 
 std::vector<diffusion::Rung> rungs_of(const Options& options, const model::ModelSpec& spec,
-                                      bool cuda) {
+                                      bool cuda, bool graph) {
     using diffusion::Sampler;
     std::vector<int> blocks = options.blocks;
     if (spec.diffusion->sub_block > 0) blocks = {spec.diffusion->block};
@@ -48,16 +48,20 @@ std::vector<diffusion::Rung> rungs_of(const Options& options, const model::Model
     const ops::DenoiseParams whole{.remask = ops::Remask::fixed};
     add("sampler on the CPU", Sampler::host, middle, whole);
     if (cuda) add("sorting sampler", Sampler::sorted, middle, whole);
+    // An engine that fills in blocks by itself does so from here on.
+    const bool alone = cuda && graph && spec.diffusion->block > 0;
+    if (alone) add("sampler on the GPU", Sampler::engine, middle, whole);
+    const Sampler ours = alone ? Sampler::block : Sampler::engine;
     for (const int block : blocks) {
         for (const int part : {1, 2, 4}) {
             if (block % part != 0) continue;
-            add(fmt::format("{} tokens a pass", part), Sampler::engine, block,
+            add(fmt::format("{} tokens a pass", part), ours, block,
                 {.remask = ops::Remask::fixed, .steps = block / part});
         }
     }
     for (const ops::Remask remask :
          {ops::Remask::sequential, ops::Remask::dynamic, ops::Remask::entropy}) {
-        add(ops::remask_name(remask), Sampler::engine, middle,
+        add(ops::remask_name(remask), ours, middle,
             {.remask = remask, .threshold = options.threshold});
     }
     return out;
@@ -110,7 +114,7 @@ int diffusion_bench(Options options) {
                               : decode::encode_prompt(model, text);
         std::replace(prompt.begin(), prompt.end(), model.spec.diffusion->mask, 0);
         model::EngineOptions wanted = engine_options(options.shared);
-        rungs = rungs_of(options, model.spec, wanted.cuda);
+        rungs = rungs_of(options, model.spec, wanted.cuda, wanted.graph);
         for (const diffusion::Rung& rung : rungs) {
             wanted.block = std::max(wanted.block, rung.options.block_of(model.spec));
         }

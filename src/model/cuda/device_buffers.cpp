@@ -52,6 +52,7 @@ void DeviceTensors::each(const Model& model, const EngineOptions& options, Take&
     if (spec.diffusion) {
         array(guess_rows, rows * kGuessRowWords);
         array(guesses, rows * kGuessWords);
+        array(block, kBlockWords);
     }
     if (options.check_nan) array(not_finite, 1);
     max_pages =

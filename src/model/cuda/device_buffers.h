@@ -101,7 +101,9 @@ struct DeviceTensors {
     // Of models that fill in tokens, [rows]: cuda::GuessRow and cuda::DeviceGuess.
     std::uint64_t* guess_rows = nullptr;
     std::uint32_t* guesses = nullptr;
+    std::uint64_t* block = nullptr;                                     // cuda::BlockState
     static constexpr std::int64_t kGuessRowWords = 9, kGuessWords = 5;  // of 8 and of 4 bytes
+    static constexpr std::int64_t kBlockWords = 128;                    // at most, of 8 bytes
     std::uint64_t* not_finite = nullptr;  // [1], with check_nan: ops::NotFinite, packed
 
     // A batch on the device, and the same arrays in pinned memory on their way there.

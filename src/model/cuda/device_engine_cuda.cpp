@@ -54,7 +54,8 @@ Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const Dev
                        sequences * (pages + 4) +
                        2 * sequences * (2 + static_cast<std::size_t>(buffers_.max_fronts)) +
                        (spec_.diffusion ? static_cast<std::size_t>(options.max_logits) *
-                                              sizeof(cuda::GuessRow) / sizeof(std::int32_t)
+                                                  sizeof(cuda::GuessRow) / sizeof(std::int32_t) +
+                                              2 * DeviceBuffers::kBlockWords
                                         : 0));
     // Pages that were never written hold no NaN: a masked key may be multiplied with zero.
     stream_.fill(kv_memory_.data(), 0, kv_memory_.size());

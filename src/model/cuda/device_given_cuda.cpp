@@ -122,6 +122,7 @@ void Resident::rotations_of(const Part& part) {
 }
 
 Tensor Resident::run_given(const Pass& pass) {
+    fill_.open = false;  // its pages are overwritten
     staging_.begin();
     // Parts of one form and mask each: items in the decode form in groups of as many rows as
     // attention's scratch was planned for; neighbours with the same mask go together, and in the

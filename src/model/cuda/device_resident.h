@@ -1,6 +1,6 @@
 // The engine on the device: weights, cache, activations and sampler stay there.
 // device_engine_cuda.cpp computes the layers, device_given_cuda.cpp runs passes of given tokens,
-// device_decode.cu the rows that are fed.
+// device_decode.cu the rows that are fed, device_fill_cuda.cpp blocks that are filled in.
 #pragma once
 
 #include <array>
@@ -12,11 +12,12 @@
 #include <utility>
 #include <vector>
 
+#include "core/cuda/loop.h"
 #include "core/cuda/timeline.h"
 #include "model/cuda/device_buffers.h"
 #include "model/cuda/device_engine.h"
 #include "model/cuda/device_products.h"
-#include "ops/denoise/denoise_cuda.h"
+#include "ops/denoise/block_cuda.h"
 #include "ops/linear/linear_cuda.h"
 #include "ops/norm/norm_cuda.h"
 #include "ops/sample/sample_cuda.h"
@@ -73,6 +74,10 @@ class Resident final : public Engine {
     ops::Sampled wait(Slot slot, std::uint64_t number) override;
     bool ready(Slot slot, std::uint64_t number) override;
     void guess(Tensor logits, std::span<const Place> places, std::span<ops::Guess> out) override;
+    bool takes_block(const OpenBlock& open) const override;
+    void open_block(const OpenBlock& open) override;
+    bool block_is_open(SeqId seq) const override { return fill_.open && fill_.seq == seq; }
+    FilledBlock fill_block() override;
     void cross_entropy(std::span<double> nll, Tensor logits,
                        std::span<const std::int32_t> targets) override;
     Tensor to_host(Tensor logits) override;
@@ -122,6 +127,31 @@ class Resident final : public Engine {
         cuda::Graph graph;
         Ledger ledger;
     };
+    // The text that fills itself in, as the host knows it.
+    struct Fill {
+        bool open = false;
+        SeqId seq = 0;
+        bool apart = false;
+        int block = 0, before = 0;  // places of a block; tokens before it that are to be committed
+        std::int64_t start = 0, end = 0, size = 0;
+        std::uint64_t progress = 0;  // cuda::BlockReport's
+        std::optional<ops::AttentionMask> mask{};
+    };
+    // What the passes of a block were captured for.
+    struct FillKey {
+        int before, places;
+        int keys;  // a power of two, or the context
+        int block;
+        bool apart;
+        auto operator<=>(const FillKey&) const = default;
+    };
+    // The first pass (or two: one that only commits) and those that follow it; in one graph, or
+    // each in its own.
+    struct CapturedFill {
+        cuda::LoopGraph loop;
+        Captured first, again;
+        std::vector<std::pair<int, int>> first_passes;  // tokens before the block, places
+    };
 
     Tensor run(const Pass& pass) override;
     DeviceSlot& at(Slot slot);
@@ -131,6 +161,10 @@ class Resident final : public Engine {
     ops::DeviceBatch upload(const Pass& pass, std::span<const std::size_t> items,
                             std::int64_t first_row, int first_seq, std::int32_t* first, bool few);
     Tensor run_given(const Pass& pass);
+    // Blocks.
+    const CapturedFill& captured(const FillKey& key);
+    void launch_block_pass(const FillKey& key, int before, int places, cuda::LoopGraph::Loop loop);
+    void wait_for_passes(std::uint64_t blocks, std::uint64_t passes);
     // Where sequences may stream: how this one does, to row `row` of the arrays; the batch of rows
     // from `first` on; and what its rows are rotated by.
     void send_stream(SeqId seq, const DeviceBuffers::Arrays& to, int row);
@@ -222,6 +256,9 @@ class Resident final : public Engine {
     double rope_magnitude_ = 1;
     Tensor apart_;  // what is to be added to x, where a product has not done it
     std::map<StepKey, Captured> graphs_;
+    Fill fill_;
+    cuda::PinnedBuffer fill_report_;  // cuda::BlockReport
+    std::map<FillKey, CapturedFill> fills_;
     // The same with stamps: the last one alone, since all share the timeline.
     std::optional<std::pair<StepKey, Captured>> watched_step_;
     // The layers of a step as one kernel, by rows; none where there is no such kernel.

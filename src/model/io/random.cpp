@@ -88,16 +88,22 @@ ModelSpec gpt2_124m() {
     return spec;
 }
 
-// SDAR has Qwen3's layers; the published models of all sizes have untied heads and blocks of 4.
-ModelSpec sdar_shape(int dim, int layers, int heads, int hidden) {
+ModelSpec qwen3_shape(int dim, int layers, int heads, int hidden) {
     ModelSpec spec = llama_shape(dim, layers, heads, 8, hidden, 32768, false);
-    spec.family = "sdar";
+    spec.family = "qwen3";
     spec.vocab = 151936;
     spec.head_dim = spec.rope.rotary = 128;
     spec.norm_eps = 1e-6f;
     spec.qk_norm = true;
     spec.rope.theta = 1000000;
     spec.rope.style = ops::RopeStyle::half;
+    return spec;
+}
+
+// SDAR has Qwen3's layers; the published models of all sizes have untied heads and blocks of 4.
+ModelSpec sdar_shape(int dim, int layers, int heads, int hidden) {
+    ModelSpec spec = qwen3_shape(dim, layers, heads, hidden);
+    spec.family = "sdar";
     set_diffusion(spec, {.mask = 151669, .block = 4});
     return spec;
 }
@@ -127,7 +133,7 @@ struct NamedShape {
     const char* name;
     ModelSpec spec;
 };
-std::array<NamedShape, 11> known_shapes() {
+std::array<NamedShape, 12> known_shapes() {
     return {{
         {"llama-2-7b", llama_shape(4096, 32, 32, 32, 11008, 4096, false)},
         {"llama-3-8b", llama_3_8b()},
@@ -136,6 +142,8 @@ std::array<NamedShape, 11> known_shapes() {
         {"stories-42m", llama_shape(512, 8, 8, 8, 1376, 1024, true)},
         {"pythia-2.8b", pythia_2_8b()},
         {"gpt2", gpt2_124m()},
+        // As SDAR's, one token after another; its published 4B ties the head.
+        {"qwen3-4b", qwen3_shape(2560, 36, 32, 9728)},
         {"sdar-4b", sdar_shape(2560, 36, 32, 9728)},
         {"sdar-1.7b", sdar_shape(2048, 28, 16, 6144)},
         {"llada-8b", llada_8b()},

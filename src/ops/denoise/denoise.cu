@@ -84,6 +84,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     const StageClock clock(stamp);
     const int row = static_cast<int>(blockIdx.x) / Team<kCluster>::size();
     const GuessRow& how = rows[row];
+    if (!how.sampling.active) return;  // its place is settled
     SampleState state;
     // load() takes parameters from here; it writes nothing.
     state.rows = const_cast<SampleRow*>(&how.sampling);
@@ -117,6 +118,13 @@ void prepare() {
 constexpr std::int64_t kSmallVocab = 8192;
 
 }  // namespace
+
+void prepare_guess() {
+    prepare<true>();
+    prepare<false>();
+    sample_team_fits(1, 1);
+    sample_team_fits(1, 8);
+}
 
 GuessRow guess_row(const ops::SampleParams& sampling, const ops::DenoiseParams& how,
                    std::int64_t position, std::int32_t step, std::int32_t truth) {

@@ -12,7 +12,9 @@ namespace mr::cuda {
 
 // How a row is guessed, in device memory.
 struct GuessRow {
-    SampleRow sampling;    // temperature, filters, seed, position and step; without a penalty
+    // Temperature, filters, seed, position and step; without a penalty. A row that is not active is
+    // skipped.
+    SampleRow sampling;
     std::int32_t truth;    // the token that stands there; -1: one is drawn
     std::int32_t drawn;    // 1: confidence is the drawn token's (ops::DenoiseParams::drawn)
     std::int32_t entropy;  // 1: the entropy is wanted
@@ -31,5 +33,7 @@ struct DeviceGuess {
 // weights' 2^-40. `team` as in sample().
 void guess(const Context& ctx, Tensor logits, const GuessRow* rows, std::int32_t mask,
            DeviceGuess* out, int team = 0);
+// Asks the driver what guess() must know. Once, before guess() is captured.
+void prepare_guess();
 
 }  // namespace mr::cuda

@@ -1,0 +1,62 @@
+// Work on the device that repeats until a kernel ends it, captured once and launched once.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include "core/cuda/device.h"
+
+struct CUgraph_st;
+
+namespace mr::cuda {
+
+class LoopGraph {
+  public:
+    // Names the loop in kernels (loop.cuh); 0: none.
+    using Loop = unsigned long long;
+
+    // Whether this build and the driver have loops: CUDA 12.4.
+    static bool possible();
+    // first(loop), then again(loop) for as long as the last call of loop_again() asked for it. Both
+    // may only launch work on `stream`.
+    template <typename First, typename Again>
+    static LoopGraph capture(const Stream& stream, First&& first, Again&& again) {
+        Building building(stream);
+        first(building.loop);
+        building.enter();
+        again(building.loop);
+        return building.end();
+    }
+
+    LoopGraph() = default;
+    ~LoopGraph();
+    LoopGraph(LoopGraph&& other) noexcept { *this = std::move(other); }
+    LoopGraph& operator=(LoopGraph&& other) noexcept {
+        std::swap(exec_, other.exec_);
+        return *this;
+    }
+    LoopGraph(const LoopGraph&) = delete;
+    LoopGraph& operator=(const LoopGraph&) = delete;
+
+    void launch(const Stream& stream) const;
+
+  private:
+    // The graph while it is captured.
+    struct Building {
+        explicit Building(const Stream& stream);
+        ~Building();
+        Building(const Building&) = delete;
+        Building& operator=(const Building&) = delete;
+        void begin(CUgraph_st* into);
+        void enter();  // what is captured from here on is the body
+        LoopGraph end();
+
+        const Stream& stream;
+        CUgraph_st* graph = nullptr;
+        Loop loop = 0;
+        bool capturing = false;
+    };
+    CUgraphExec_st* exec_ = nullptr;
+};
+
+}  // namespace mr::cuda
