@@ -234,11 +234,14 @@ std::uint64_t TrainEngine::flops_per_token(const ModelSpec& spec, int seq) {
     // Scores and their product with values, of half the keys on average.
     const std::uint64_t attention = n(spec.layers) * n(spec.q_dim()) * n(seq);
     if (spec.diffusion && spec.diffusion->block > 0) {
-        // A noisy and a clean row for each token, a block of noisy keys besides; and the LM head of
-        // unknown ones alone, k of a block's, with k from 1 to all of them equally often.
+        // A noisy and a clean row for each token, a block of noisy keys besides; but of clean rows
+        // the last layer wants keys and values alone. The LM head of unknown ones, k of a block's,
+        // with k from 1 to all of them equally often.
         const std::uint64_t block = n(spec.diffusion->block);
         const std::uint64_t own = n(spec.layers) * n(2 * spec.q_dim()) * block;
-        return 6 * (2 * (n(spec.layers) * layer + attention) + own +
+        const std::uint64_t unread =
+            layer - n(spec.dim) * n(2 * spec.kv_dim()) + n(spec.q_dim()) * n(seq);
+        return 6 * (2 * (n(spec.layers) * layer + attention) - unread + own +
                     n(spec.vocab) * n(spec.dim) * (block + 1) / (2 * block));
     }
     return 6 * (matrices + attention);
@@ -253,8 +256,11 @@ std::uint64_t TrainEngine::remade_flops_per_token(const ModelSpec& spec, int seq
     // Outputs that only go to the residual stream are not needed: the MLP's never, attention's
     // where the MLP does not read it.
     if (spec.residual != Residual::parallel) layer += n(spec.q_dim()) * n(spec.dim);
-    const std::uint64_t rows = spec.diffusion && spec.diffusion->block > 0 ? 2 : 1;  // a token
-    return 2 * rows * n(spec.layers) * (layer + n(spec.q_dim()) * n(seq));
+    const std::uint64_t whole = layer + n(spec.q_dim()) * n(seq);
+    if (spec.diffusion && spec.diffusion->block > 0) {  // as above
+        return 2 * (2 * n(spec.layers) * whole - whole + n(spec.dim) * n(2 * spec.kv_dim()));
+    }
+    return 2 * n(spec.layers) * whole;
 }
 
 std::uint64_t TrainEngine::bytes_saved_by_recompute() const {

@@ -139,6 +139,14 @@ class TrainOps {
     virtual void merge_attention(const ops::HeadRows& out, Tensor lse, const ops::HeadRows& other,
                                  Tensor other_lse) = 0;
     virtual void add_heads(const ops::HeadRows& to, const ops::HeadRows& from) = 0;
+    // Attention of every block of `block` rows over its own keys, merged into out and lse of the
+    // same rows over other keys, in one operation. False: there is none for these heads and blocks,
+    // and nothing was done; attention() and merge_attention() do the same.
+    virtual bool own_blocks(const ops::HeadRows& /*out*/, Tensor /*lse*/,
+                            const ops::HeadRows& /*q*/, const ops::HeadRows& /*k*/,
+                            const ops::HeadRows& /*v*/, float /*scale*/, int /*block*/) {
+        return false;
+    }
     // out[i] = x[rows[first + i]], f32; the slot's rows.
     virtual void gather_rows(Tensor out, Tensor x, int slot, std::int64_t first) = 0;
     // out [tokens, hidden] = act(in), or act(in[:, :hidden]) * in[:, hidden:] where `gated`. `bias`
@@ -184,6 +192,15 @@ class TrainOps {
                                     const ops::HeadRows& q, const ops::HeadRows& k,
                                     const ops::HeadRows& v, const ops::HeadRows& out, Tensor lse,
                                     const ops::AttentionMask& mask, float scale, int length) = 0;
+    // Of own_blocks(), likewise, from the merged out and lse: dk and dv are written, dq is added
+    // to.
+    virtual bool own_blocks_backward(const ops::FlashGradients& /*gradients*/,
+                                     const ops::HeadRows& /*dout*/, const ops::HeadRows& /*q*/,
+                                     const ops::HeadRows& /*k*/, const ops::HeadRows& /*v*/,
+                                     const ops::HeadRows& /*out*/, Tensor /*lse*/, float /*scale*/,
+                                     int /*block*/) {
+        return false;
+    }
     // din from dy [tokens, hidden]; din may be `in` itself; `bias` as in activation(). True: the
     // sums of din over tokens were added to dbias on the way; false: that is left to
     // linear_weight(). dbias may be none.

@@ -15,6 +15,7 @@
 #include "ops/activation/activation_backward_cuda.h"
 #include "ops/attention/flash/flash_cuda.h"
 #include "ops/attention/merge/merge_cuda.h"
+#include "ops/attention/own_blocks/own_blocks_cuda.h"
 #include "ops/embedding/embedding_backward_cuda.h"
 #include "ops/embedding/embedding_cuda.h"
 #include "ops/linear/linear_train_cuda.h"
@@ -174,6 +175,13 @@ class CudaTrainOps final : public TrainOps {
     void add_heads(const ops::HeadRows& to, const ops::HeadRows& from) override {
         cuda::add_heads(ctx_, to, from);
     }
+    bool own_blocks(const ops::HeadRows& out, Tensor lse, const ops::HeadRows& q,
+                    const ops::HeadRows& k, const ops::HeadRows& v, float scale,
+                    int block) override {
+        if (!cuda::takes_own_blocks(q.heads(), k.heads(), q.head_dim(), block)) return false;
+        cuda::own_blocks_forward(ctx_, out, lse, q, k, v, block, scale);
+        return true;
+    }
     void gather_rows(Tensor out, Tensor x, int slot, std::int64_t first) override {
         cuda::gather_rows(ctx_, out, x, parts(slot).rows.data() + first);
     }
@@ -227,6 +235,14 @@ class CudaTrainOps final : public TrainOps {
                             float scale, int length) override {
         cuda::flash_backward(ctx_, gradients, dout, q, k, v, out, lse, batch_of(q.tokens(), length),
                              mask, scale);
+    }
+    bool own_blocks_backward(const ops::FlashGradients& gradients, const ops::HeadRows& dout,
+                             const ops::HeadRows& q, const ops::HeadRows& k, const ops::HeadRows& v,
+                             const ops::HeadRows& out, Tensor lse, float scale,
+                             int block) override {
+        if (!cuda::takes_own_blocks(q.heads(), k.heads(), q.head_dim(), block)) return false;
+        cuda::own_blocks_backward(ctx_, gradients, dout, q, k, v, out, lse, block, scale);
+        return true;
     }
     bool activation_backward(Tensor din, Tensor dbias, Tensor dy, Tensor in, Tensor bias,
                              ops::Activation kind, bool gated) override {
@@ -289,11 +305,14 @@ class CudaTrainOps final : public TrainOps {
         const auto attention = [&](int length) {
             return cuda::flash_backward_scratch_bytes(queries, batch_of(shape.half(), length));
         };
+        const bool in_blocks =
+            shape.block > 0 &&
+            !cuda::takes_own_blocks(spec.heads, spec.kv_heads, spec.head_dim, shape.block);
         return std::max({cuda::linear_train_scratch_bytes(widest_matrix(spec)),
                          cuda::norm_backward_scratch_bytes(spec.dim),
                          cuda::rmsnorm_heads_scratch_bytes(), cuda::sum_scratch_bytes(),
                          cuda::embedding_backward_scratch_bytes(tokens, spec.dim),
-                         attention(shape.seq), shape.block > 0 ? attention(shape.block) : 0});
+                         attention(shape.seq), in_blocks ? attention(shape.block) : 0});
     }
 
     const std::uint64_t free_at_first_ = cuda::require_device().free_bytes;
