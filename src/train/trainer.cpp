@@ -259,10 +259,6 @@ TrainResult Run::go() {
         say("samples come from the CPU, not from the GPU: " + sampler_->why_not_there());
     }
     if (!val_batches_) say("no validation: " + why_no_validation());
-    if (o_.diffusion() && o_.sample_tokens > 0) {
-        say("no samples while a model learns to fill in blocks: `millrace run` shows a "
-            "checkpoint's");
-    }
     train_steps();
     finish();
     end_log();

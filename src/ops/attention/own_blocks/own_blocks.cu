@@ -15,7 +15,7 @@ namespace {
 using ops::HeadRows;
 
 constexpr int kThreads = 128;
-constexpr int kMostBlock = 64, kMostDim = 128;
+constexpr int kMostDim = 128;
 constexpr int kStep = 4;  // keys, or rows, on their way at a time
 constexpr float kLn2 = 0.69314718f;
 
@@ -332,7 +332,7 @@ void with_lanes(std::int64_t head_dim, F&& f) {
 }  // namespace
 
 bool takes_own_blocks(std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, int block) {
-    return block > 0 && block <= kMostBlock && head_dim > 0 && head_dim % 8 == 0 &&
+    return block > 0 && block <= kMostOwnBlock && head_dim > 0 && head_dim % 8 == 0 &&
            head_dim <= kMostDim && kv_heads > 0 && heads % kv_heads == 0 &&
            shared_bytes(heads / kv_heads, head_dim, block) <= this_gpu().shared_per_block;
 }

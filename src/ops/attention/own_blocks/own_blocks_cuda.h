@@ -15,8 +15,10 @@
 
 namespace mr::cuda {
 
-// Whether there is a kernel: blocks of at most 64 tokens, heads of at most 128 elements, and few
-// enough heads to a key's that what the backward keeps of their rows fits into shared memory.
+inline constexpr int kMostOwnBlock = 64;
+// Whether there is a kernel: blocks of at most kMostOwnBlock tokens, heads of at most 128 elements,
+// and few enough heads to a key's that what the backward keeps of their rows fits into shared
+// memory.
 bool takes_own_blocks(std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, int block);
 
 // out and lse hold what attention over other keys gave (-infinity: nothing, and out is not read),
