@@ -3,6 +3,7 @@
 import json
 import pathlib
 import re
+import shutil
 import tempfile
 
 import driver
@@ -75,6 +76,22 @@ class TrainDiffusionTest(driver.CliTest):
         self.assertEqual(tokens["ids"][-1], 280)
         self.assertIn("blocks of 8 tokens, &lt;|mask|&gt; stands for unknown ones",
                       (self.whole / "report.html").read_text())
+
+    def test_the_log_says_what_it_is(self):
+        said = [self.result[key] for key in ("objective", "block", "diffusion_weight")]
+        self.assertEqual(said, ["diffusion", 8, "1/t"])
+        # Of 4 x 32 tokens: k of each block of 8, with k from 1 to 8 equally often, but for a
+        # document's first token.
+        for line in metrics(self.whole):
+            self.assertGreater(line["masked"], 4 * 32 // 4)
+            self.assertLess(line["masked"], 4 * 32)
+        copy = self.folder / "copy"
+        shutil.copytree(self.whole, copy)
+        resumed = self.ok_json("train", "--resume", copy)  # no step is left
+        self.assertEqual([resumed["objective"], resumed["block"]], ["diffusion", 8])
+        ar = self.train(self.folder / "ar", *SHAPE, "--steps", "1")
+        self.assertEqual([ar["objective"], ar["block"], ar["diffusion_weight"]], ["ar", None, None])
+        self.assertNotIn("masked", metrics(self.folder / "ar")[0])
 
     def test_the_same_seed_has_the_same_bits(self):
         again, other = self.folder / "again", self.folder / "other"

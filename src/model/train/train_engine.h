@@ -59,6 +59,8 @@ class TrainEngine {
         counted_[slot] = counted < 0 ? options_.shape.half() : counted;
         ops_->put(slot);
     }
+    // Of the batch that was put there last.
+    std::int64_t counted(int slot) const { return counted_[slot]; }
     // Adds gradients and losses of the slot's batch. `scale`: what a token's loss counts, 1 / the
     // targets of the whole step.
     void accumulate(int slot, double scale);
