@@ -324,7 +324,7 @@ void add_bench_train(const Command& bench, Action& action) {
         "Examples:\n"
         "  millrace bench train random:gpt2 --batch 32 --seq 1024 --peer torch\n"
         "  millrace bench train random:tinyllama-1.1b --batch auto --seq 2048 --recompute light\n"
-        "  millrace bench train storyteller --objective diffusion --block 4 --batch 64 --seq 512\n"
+        "  millrace bench train model.gguf --objective diffusion --block 4 --batch 64 --seq 512\n"
         "The peer needs a python with PyTorch: name it in MILLRACE_PYTHON.");
     command.callback([options, &action] { action = [options] { return train_bench(*options); }; });
 }
