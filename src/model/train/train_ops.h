@@ -30,6 +30,10 @@ struct TrainShape {
     int sequences = 1;
     int seq = 256;
     std::int64_t head_rows = 0;  // at most this many rows of logits exist
+    // Rows go through the head in multiples of this, as long as the pass has room for them: how
+    // many tokens are unknown differs from batch to batch, and on a GPU every new number of rows is
+    // a new product, whose algorithm is looked for (ops/linear/train_cublaslt.cu).
+    std::int64_t head_step = 0;
     // > 0: a model that fills in blocks of so many tokens. A pass has two halves then, each of
     // `sequences`, with the positions of `seq` both: the noisy one, in which masks stand for some
     // tokens, and the clean one behind it.
@@ -44,7 +48,7 @@ struct TrainShape {
 
 // What a slot holds. Of models that fill in blocks, `rows` are the noisy rows that count, the
 // unknown ones, with what stands there, and `weights` how often each counts. TrainEngine::put() is
-// told how many there are; the rest of the arrays is not read.
+// told how many there are, and fills the rest of the arrays with rows that do not count.
 template <typename Word>
 struct SlotParts {
     SlotParts(std::span<Word> slot, const TrainShape& shape) {

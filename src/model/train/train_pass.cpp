@@ -110,7 +110,11 @@ void TrainPass::head(const Weights& weights, const Weights* grads, int slot, flo
     const bool wide = b.logits.dim(1) > spec_.vocab && !weights.head_bias;
     const Tensor head = wide ? head_matrix(spec_, weights) : weights.head;
     for (std::int64_t first = 0; first < counted; first += shape_.head_rows) {
-        const std::int64_t rows = std::min(shape_.head_rows, counted - first);
+        // The last ones may be rows that do not count, which have no gradient.
+        const std::int64_t real = std::min(shape_.head_rows, counted - first);
+        const std::int64_t whole = (real + shape_.head_step - 1) / shape_.head_step;
+        const std::int64_t rows =
+            std::min({whole * shape_.head_step, shape_.head_rows, shape_.half() - first});
         const Tensor x = some ? b.xm.slice_rows(0, rows) : b.x_out.slice_rows(first, rows);
         if (some) ops_.gather_rows(x, b.x_out, slot, first);
         const Tensor hf = b.hf.slice_rows(0, rows);
@@ -136,7 +140,9 @@ void TrainPass::head(const Weights& weights, const Weights* grads, int slot, flo
                             .dy = dhf,
                             .x = x,
                             .weight = weights.final_norm});
-        if (some) ops_.scatter_rows(b.dx, copy ? b.dxc : Tensor(), dx, slot, first);
+        if (some) {
+            ops_.scatter_rows(b.dx, copy ? b.dxc : Tensor(), dx.slice_rows(0, real), slot, first);
+        }
     }
 }
 
