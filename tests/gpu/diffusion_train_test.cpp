@@ -81,8 +81,8 @@ std::vector<float> parameters(TrainEngine& engine) {
 class GpuDiffusionTraining : public ::testing::Test {
   protected:
     void SetUp() override { MR_NEED_GPU(); }
-    // Blocks inside of a tile of attention and beyond one, sequences that end inside of one. Blocks
-    // of up to 64 tokens have a kernel of their own, longer ones are sequences for attention's.
+    // Blocks inside of a tile of attention and beyond one, sequences that end inside of one. Short
+    // blocks have a kernel of their own, longer ones are sequences for attention's.
     static constexpr Case kCases[] = {{3, 24, 4, 16},    {5, 64, 1, 32},    {2, 272, 16, 32},
                                       {2, 384, 128, 64}, {40, 128, 32, 64}, {2, 192, 64, 128},
                                       {3, 30, 6, 24}};

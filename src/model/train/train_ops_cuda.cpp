@@ -178,7 +178,7 @@ class CudaTrainOps final : public TrainOps {
     bool own_blocks(const ops::HeadRows& out, Tensor lse, const ops::HeadRows& q,
                     const ops::HeadRows& k, const ops::HeadRows& v, float scale,
                     int block) override {
-        if (!cuda::takes_own_blocks(q.heads(), k.heads(), q.head_dim(), block)) return false;
+        if (!in_one_kernel(q.heads(), k.heads(), q.head_dim(), block, q.tokens())) return false;
         cuda::own_blocks_forward(ctx_, out, lse, q, k, v, block, scale);
         return true;
     }
@@ -240,7 +240,7 @@ class CudaTrainOps final : public TrainOps {
                              const ops::HeadRows& q, const ops::HeadRows& k, const ops::HeadRows& v,
                              const ops::HeadRows& out, Tensor lse, float scale,
                              int block) override {
-        if (!cuda::takes_own_blocks(q.heads(), k.heads(), q.head_dim(), block)) return false;
+        if (!in_one_kernel(q.heads(), k.heads(), q.head_dim(), block, q.tokens())) return false;
         cuda::own_blocks_backward(ctx_, gradients, dout, q, k, v, out, lse, block, scale);
         return true;
     }
@@ -296,6 +296,14 @@ class CudaTrainOps final : public TrainOps {
         return batch;
     }
 
+    // Blocks over their own keys: in a kernel of their own, or as sequences for attention's, which
+    // are counted in 16 bits there.
+    static bool in_one_kernel(std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim,
+                              int block, std::int64_t tokens) {
+        return cuda::takes_own_blocks(heads, kv_heads, head_dim, block) &&
+               (cuda::own_blocks_pay(head_dim, block) || tokens / block > 65535);
+    }
+
     // The most that one operation wants: they follow one another.
     static std::size_t op_scratch(const ModelSpec& spec, const TrainShape& shape) {
         const std::int64_t tokens = shape.tokens();
@@ -307,7 +315,7 @@ class CudaTrainOps final : public TrainOps {
         };
         const bool in_blocks =
             shape.block > 0 &&
-            !cuda::takes_own_blocks(spec.heads, spec.kv_heads, spec.head_dim, shape.block);
+            !in_one_kernel(spec.heads, spec.kv_heads, spec.head_dim, shape.block, shape.half());
         return std::max({cuda::linear_train_scratch_bytes(widest_matrix(spec)),
                          cuda::norm_backward_scratch_bytes(spec.dim),
                          cuda::rmsnorm_heads_scratch_bytes(), cuda::sum_scratch_bytes(),

@@ -9,6 +9,8 @@
 // Nothing is added atomically: the bits of a block depend on its own rows alone.
 #pragma once
 
+#include <cstdint>
+
 #include "core/context.h"
 #include "core/tensor.h"
 #include "ops/attention/flash/flash.h"
@@ -20,6 +22,14 @@ inline constexpr int kMostOwnBlock = 64;
 // and few enough heads to a key's that what the backward keeps of their rows fits into shared
 // memory.
 bool takes_own_blocks(std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, int block);
+
+// Whether it is the faster way. Its work grows with the square of a block and with the size of a
+// head, while to flash_forward() and flash_backward() a block is a tile, full or not. By a count of
+// instructions, not by a measurement: some 1.3 cycles of a multiprocessor for each lane of each row
+// and key, and some 10,000 for the tiles of a block and head.
+constexpr bool own_blocks_pay(std::int64_t head_dim, int block) {
+    return std::int64_t{block} * block * head_dim / 8 <= 8192;
+}
 
 // out and lse hold what attention over other keys gave (-infinity: nothing, and out is not read),
 // and become those over these keys as well: flash_forward() of the blocks, and merge_attention().

@@ -302,6 +302,8 @@ TEST_F(GpuOwnBlocks, BitsDependOnTheBlockAlone) {
 }
 
 TEST_F(GpuOwnBlocks, Contract) {
+    EXPECT_TRUE(own_blocks_pay(32, 4) && own_blocks_pay(128, 16) && own_blocks_pay(32, 32));
+    EXPECT_FALSE(own_blocks_pay(128, 32) || own_blocks_pay(32, 64));
     EXPECT_FALSE(takes_own_blocks(8, 4, 32, 65));
     EXPECT_FALSE(takes_own_blocks(8, 4, 136, 4));
     EXPECT_FALSE(takes_own_blocks(8, 4, 12, 4));
