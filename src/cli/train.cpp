@@ -126,6 +126,9 @@ Json result_json(const train::TrainResult& r, const std::string& run) {
     Json json = {{"run", run},
                  {"step", r.step},
                  {"steps", r.steps},
+                 {"objective", r.objective},
+                 {"block", nullptr},
+                 {"diffusion_weight", nullptr},
                  {"interrupted", r.interrupted},
                  {"loss", nullptr},
                  {"val_loss", nullptr},
@@ -140,6 +143,10 @@ Json result_json(const train::TrainResult& r, const std::string& run) {
                  {"memory_bytes", r.memory_planned},
                  {"memory_taken_bytes", nullptr},
                  {"checkpoint", r.checkpoint}};
+    if (r.block > 0) {
+        json["block"] = r.block;
+        json["diffusion_weight"] = r.diffusion_weight;
+    }
     if (std::isfinite(r.loss)) json["loss"] = r.loss;
     if (r.memory_taken > 0) json["memory_taken_bytes"] = r.memory_taken;
     if (r.val_loss) json["val_loss"] = *r.val_loss;
@@ -376,7 +383,9 @@ void add_train(const Command& app, Action& action) {
         .one_of({"f32", "bf16"})
         .shows_default()
         .rare();
-    of_new_run("--seed", t.seed, "Of the weights, the order of the data, and bf16 masters' chances")
+    of_new_run(
+        "--seed", t.seed,
+        "Of the weights, the order of the data, diffusion's masks, and bf16 masters' chances")
         .shows_default();
     changed("--max-skips", &train::TrainOptions::max_skips,
             "Steps in a row without a finite gradient before the run stops")

@@ -7,13 +7,14 @@
 
 #include "core/error.h"
 #include "core/philox.h"
+#include "train/noise.h"
 
 namespace mr::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Random ids of batch `number`: inputs, then targets, of the whole vocabulary.
+// Random ids of batch `number`, of the whole vocabulary.
 void fill(std::span<std::int32_t> host, int vocab, std::uint64_t seed, std::uint64_t number) {
     for (std::size_t i = 0; i < host.size(); i += 4) {
         const auto words = philox(seed, i, number);
@@ -50,15 +51,26 @@ TrainMeasured measure_training(const model::ModelSpec& spec, const TrainMeasureO
     engine.init(options.seed);
     TrainMeasured out;
     out.compute = engine.ops().compute_type();
-    out.tokens = options.engine.shape.tokens() * options.accumulate;
+    out.tokens = options.engine.shape.half() * options.accumulate;
     out.flops_per_token = model::TrainEngine::flops_per_token(spec, options.engine.shape.seq);
     out.plan = engine.plan();
 
     std::uint64_t number = 0;
     int slot = 0;
+    const model::TrainShape& shape = engine.options().shape;
+    std::vector<std::int32_t> ids(shape.block > 0 ? static_cast<std::size_t>(shape.half()) : 0);
     const auto load = [&] {
-        fill(engine.ops().host_slot(slot), spec.vocab, options.seed, number++);
-        engine.put(slot);
+        const std::span<std::int32_t> host = engine.ops().host_slot(slot);
+        if (shape.block == 0) {  // inputs, then targets
+            fill(host, spec.vocab, options.seed, number++);
+            engine.put(slot);
+            return;
+        }
+        const std::int32_t mask = spec.diffusion->mask;
+        fill(ids, spec.vocab, options.seed, number);
+        std::replace(ids.begin(), ids.end(), mask, mask > 0 ? 0 : 1);  // it is no token of a text
+        engine.put(slot, add_noise({host, shape}, shape, ids, shape.sequences, number++,
+                                   {.seed = options.seed, .mask = mask}));
     };
     load();
     const int all = options.warmup + options.steps;

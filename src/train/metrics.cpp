@@ -54,6 +54,13 @@ class Line {
         if (value < 0) throw wrong(key, "is negative");
         return value;
     }
+    std::int64_t count(const char* key) const {
+        const formats::JsonValue value = field(key);
+        if (!value.is_number_unsigned() || value.get<std::uint64_t>() > (std::uint64_t{1} << 53)) {
+            throw wrong(key, "is no count");
+        }
+        return value.get<std::int64_t>();
+    }
     std::int64_t step() const {
         const formats::JsonValue value = field("step");
         if (!value.is_number_unsigned() || value.get<std::uint64_t>() < 1 ||
@@ -96,6 +103,7 @@ StepMetrics parse_line(std::string_view text, const std::string& file, std::int6
     m.loss = line.number("loss", true);
     if (line.has("val_loss")) m.val_loss = line.number("val_loss", true);
     if (line.has("bits_per_byte")) m.bits_per_byte = line.number("bits_per_byte", true);
+    if (line.has("masked")) m.masked = line.count("masked");
     m.lr = line.not_negative("lr");
     m.grad_norm = line.number("grad_norm", true);
     m.tokens_per_second = line.not_negative("tokens_per_second");
@@ -196,6 +204,7 @@ std::string metrics_line(const StepMetrics& m) {
     std::string line = fmt::format("{{\"step\": {}, \"loss\": {}", m.step, number(m.loss));
     if (m.val_loss) line += fmt::format(", \"val_loss\": {}", number(*m.val_loss));
     if (m.bits_per_byte) line += fmt::format(", \"bits_per_byte\": {}", number(*m.bits_per_byte));
+    if (m.masked) line += fmt::format(", \"masked\": {}", *m.masked);
     line += fmt::format(
         ", \"lr\": {}, \"grad_norm\": {}, \"tokens_per_second\": {}, \"data_wait_seconds\": {}, "
         "\"skipped\": {}, \"seconds\": {}}}\n",

@@ -2,7 +2,8 @@
 //   {"step": 100, "loss": 2.31, "val_loss": 2.4, "bits_per_byte": 1.1, "lr": 0.001,
 //    "grad_norm": 0.8, "tokens_per_second": 51234.5, "data_wait_seconds": 0, "skipped": false,
 //    "seconds": 0.64}
-// "val_loss" and "bits_per_byte" stand only where validation ran; a number that is not finite is
+// "val_loss" and "bits_per_byte" stand only where validation ran, "masked" only with the diffusion
+// objective; a number that is not finite is
 // null. Numbers are written so that they read back as the same doubles: two runs are equal when
 // these lines are.
 #pragma once
@@ -23,6 +24,7 @@ struct StepMetrics {
     double loss = kNone;             // nats a token, mean over the step's batch, before its update
     std::optional<double> val_loss;  // nats a token over the validation split, after the update
     std::optional<double> bits_per_byte;  // ... and the bytes that the same tokens print
+    std::optional<std::int64_t> masked;   // diffusion: tokens that were to be filled in
     double lr = 0;
     double grad_norm = kNone;  // of all gradients, before clipping
     double tokens_per_second = 0;

@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "model/train/train_pass.h"
 #include "ops/attention/flash/flash.h"
+#include "ops/attention/own_blocks/own_blocks_cuda.h"
 
 namespace mr::train {
 namespace {
@@ -112,8 +113,9 @@ void validate_diffusion(const TrainOptions& o) {
          o.diffusion_weight, "must be 1/t or none");
     need(o.batch % o.copies() == 0, "--batch", o.batch,
          "must be even with --diffusion-weight none: every text stands in two rows");
-    // Each is a sequence of its own for attention on a GPU, which counts them in 16 bits.
-    need(!o.cuda || std::int64_t{o.batch} * o.seq / o.block <= 65535, "--batch", o.batch,
+    // Each long one is a sequence of its own for attention on a GPU, which counts them in 16 bits.
+    const bool few = std::int64_t{o.batch} * o.seq / o.block <= 65535;
+    need(few || !o.cuda || o.block <= cuda::kMostOwnBlock, "--batch", o.batch,
          "makes more than 65535 blocks in a pass, with --seq and --block: too many on a GPU; give "
          "a smaller one and --accumulate");
     if (o.bos) {

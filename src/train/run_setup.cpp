@@ -172,7 +172,7 @@ void Run::make_engine() {
     } else {
         engine_->init(o_.seed);
     }
-    if (o_.sample_tokens > 0 && !o_.diffusion()) {
+    if (o_.sample_tokens > 0) {
         sampler_ = std::make_unique<Sampler>(
             *engine_, tokenizer_, o_, std::numeric_limits<std::uint64_t>::max(), events_.sampling);
     }

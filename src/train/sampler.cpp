@@ -32,6 +32,14 @@ class Settled {
     model::Engine& engine_;
 };
 
+// How a model that fills in tokens does it: as `millrace run` without options, in the model's own
+// blocks where those are no longer than the decoder takes.
+decode::DiffusionOptions filling_in(const model::ModelSpec& spec) {
+    decode::DiffusionOptions out;
+    if (spec.diffusion) out.block = std::min(spec.diffusion->block, out.kMostBlock);
+    return out;
+}
+
 }  // namespace
 
 Sampler::Sampler(model::TrainEngine& engine, std::shared_ptr<const text::Tokenizer> tokenizer,
@@ -65,6 +73,7 @@ model::EngineOptions Sampler::engine_options(const model::Model& model) const {
     model::EngineOptions out = switches_;
     out.threads = options_.threads;
     out.context = std::min<std::int64_t>(model.spec.context, prompt + options_.sample_tokens + 1);
+    if (model.spec.diffusion) out.block = filling_in(model.spec).block_of(model.spec);
     return out;
 }
 
@@ -110,6 +119,7 @@ std::optional<std::string> Sampler::text(const std::function<bool()>& cancelled)
     generate.sampling.temperature = 0.8f;
     generate.sampling.top_k = 40;
     generate.sampling.seed = options_.seed;
+    generate.diffusion = filling_in(engine.model().spec);
     generate.cancelled = cancelled;
     const decode::Generated made = session.generate(prompt, generate);
     if (made.reason == decode::StopReason::cancelled) return std::nullopt;

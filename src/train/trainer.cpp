@@ -70,6 +70,7 @@ StepMetrics Run::one_step(std::int64_t step) {
     out.lr = o_.learning_rate(step);
     for (int i = 0; i < o_.accumulate; ++i) {
         if (unread_) std::rethrow_exception(unread_);
+        if (o_.diffusion()) out.masked = out.masked.value_or(0) + engine_->counted(slot_);
         engine_->accumulate(slot_, 1.0 / static_cast<double>(o_.counted_per_step()));
         // While that computes, the next one comes, if there is one.
         slot_ = (slot_ + 1) % model::TrainOps::kSlots;
@@ -259,10 +260,6 @@ TrainResult Run::go() {
         say("samples come from the CPU, not from the GPU: " + sampler_->why_not_there());
     }
     if (!val_batches_) say("no validation: " + why_no_validation());
-    if (o_.diffusion() && o_.sample_tokens > 0) {
-        say("no samples while a model learns to fill in blocks: `millrace run` shows a "
-            "checkpoint's");
-    }
     train_steps();
     finish();
     end_log();
@@ -270,6 +267,11 @@ TrainResult Run::go() {
     TrainResult out;
     out.step = state_.step;
     out.steps = o_.steps;
+    out.objective = o_.objective;
+    if (o_.diffusion()) {
+        out.block = o_.block;
+        out.diffusion_weight = o_.diffusion_weight;
+    }
     out.interrupted = interrupted_;
     out.loss = metrics_.empty() ? StepMetrics::kNone : metrics_.back().loss;
     out.val_loss = state_.val_loss;

@@ -53,6 +53,9 @@ struct TrainEvents {
 struct TrainResult {
     std::int64_t step = 0;  // done in all
     std::int64_t steps = 0;
+    std::string objective{};
+    int block = 0;                   // of the diffusion objective, as is the next; else 0
+    std::string diffusion_weight{};  // else empty
     bool interrupted = false;
     double loss = 0;                        // of the last step
     std::optional<double> val_loss{};       // of the last validation

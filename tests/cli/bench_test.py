@@ -273,6 +273,28 @@ class Bench(driver.CliTest):
         for part in ("tok/s", "ms a step", "memory", "parameters", "linear", "us each"):
             self.assertIn(part, text)
 
+    def test_train_to_fill_in_blocks(self):
+        shape = ["--batch", 2, "--seq", 16, "--steps", 2, "--warmup", 0, "--device", "cpu"]
+        llama = driver.REFERENCE / "llama2"
+        ar = self.ok_json("bench", "train", llama, *shape)
+        self.assertEqual([ar["objective"], ar["block"]], ["ar", None])
+        got = self.ok_json("bench", "train", llama, *shape, "--objective", "diffusion", "--block", 4)
+        # Tokens of the text count once, although a pass has two rows for each.
+        self.assertEqual([got["objective"], got["block"], got["tokens_per_step"]],
+                         ["diffusion", 4, 32])
+        self.assertGreater(got["flops_per_token"], ar["flops_per_token"])
+        self.assertGreater(got["parameters"], ar["parameters"])  # a row for the mask
+        sdar = self.ok_json("bench", "train", driver.REFERENCE / "sdar", *shape)
+        self.assertEqual([sdar["objective"], sdar["block"]], ["diffusion", 16])
+        text = self.ok("bench", "train", driver.REFERENCE / "sdar", *shape, "--block", 8).out
+        self.assertIn("diffusion in blocks of 8", text)
+        for model, part, says in (
+                (llama, ("--block", 4), ["--block = 4", "--objective diffusion"]),
+                (llama, ("--objective", "diffusion", "--block", 5), ["--seq = 16", "block, 5"]),
+                (driver.REFERENCE / "gpt2", ("--objective", "diffusion"), "learned positions"),
+                (driver.REFERENCE / "sdar", ("--objective", "ar"), "fills in tokens")):
+            self.fails(2, "bench", "train", model, *shape, *part, says=says)
+
     def test_train_errors(self):
         llama = driver.REFERENCE / "llama2"
         self.fails(2, "bench", "train", says="model")

@@ -15,6 +15,7 @@ STORY = ("run", "-p", "Once upon a time, in a forest where bluebells grew, there
          "boy named Enzo. Enzo always wore a green scarf.", "-n", 60, "--temp", 0, "--ignore-eos",
          "-q")
 SMALL = "random:stories-42m:bf16"
+STORYTELLER = driver.SOURCE / "models" / "storyteller.gguf"
 
 
 class NoDevice(driver.CliTest):
@@ -201,6 +202,38 @@ class Training(GpuTest):
         for gpu_line, cpu_line in zip(lines, metrics(cpu)):
             self.assertAlmostEqual(gpu_line["loss"], cpu_line["loss"], delta=0.02)
 
+    def test_models_that_fill_in_blocks(self):
+        pack_stories(self.folder)
+        # Blocks that have a kernel of their own, and blocks that are longer.
+        for block in (4, 16, 96):
+            of = (*shape(dim=64, layers=2, batch=4, seq=96), "--objective", "diffusion", "--block", block,
+                  "--eval-every", 0, "--eval-batches", 1, "--steps", 6, "--save-every", 3, "--keep",
+                  0, "--data", self.folder / "data")
+            runs = [self.folder / f"{name}-{block}" for name in ("whole", "resumed", "cpu")]
+            whole, resumed, cpu = runs
+            said = self.ok("train", *of, "--out", whole, "--sample-every", 3, "--sample-tokens", 21,
+                           "--prompt", "Once upon", *CUDA).err
+            self.assertRegex(said, r"memory: .*, samples \d")
+            self.assertNotIn("from the CPU", said)
+            texts = re.findall(r"--- a sample after step (\d+):\n(.*?)\n---\n", said, re.S)
+            self.assertEqual([step for step, _ in texts], ["3", "6"])
+            if block <= 64:  # what the decoder takes
+                bf16 = self.folder / f"{block}.gguf"
+                self.ok("convert", whole, bf16, "--type", "bf16")
+                text = self.ok("run", bf16, "-p", "Once upon", "-n", 21, "--temp", 0.8, "--top-k",
+                               40, "--seed", 1, "-q", *CUDA).out
+                self.assertEqual(text, texts[-1][1] + "\n", block)
+            shutil.copytree(whole, resumed)
+            shutil.rmtree(resumed / "checkpoints" / "step-000006")
+            self.ok("train", "--resume", resumed, *CUDA, "--prefetch", 0, "--recompute", "full",
+                    "--sample-tokens", 0)
+            self.assertEqual(bits(resumed, 6), bits(whole, 6), block)
+            self.assertEqual(metrics(resumed), metrics(whole), block)
+            self.ok("train", *of, "--out", cpu, "--sample-tokens", 0, "--device", "cpu")
+            for one, other in zip(metrics(whole), metrics(cpu)):
+                self.assertAlmostEqual(one["loss"], other["loss"], delta=0.1)
+                self.assertEqual(one["masked"], other["masked"])
+
     def test_bf16_masters_repeat_and_resume_with_the_same_bits(self):
         pack_stories(self.folder)
         half = ("--masters", "bf16")
@@ -262,6 +295,13 @@ class Bench(GpuTest):
         self.assertGreater(saved, 4 * 123e6)
         self.assertLess(saved, 4 * 125e6)
         self.assertAlmostEqual(got["bf16"]["last_loss"], got["f32"]["last_loss"], delta=0.05)
+
+    def test_train_to_fill_in_blocks(self):
+        got = self.ok_json("bench", "train", STORYTELLER, "--objective", "diffusion", "--block", 4,
+                           "--batch", 16, "--seq", 512, "--steps", 3, "--warmup", 2, *CUDA)
+        self.assertEqual([got["objective"], got["block"], got["tokens_per_step"]],
+                         ["diffusion", 4, 16 * 512])
+        self.positive(got, "tok_s", "tflop_s", "percent_of_matrix_peak")
 
     def test_sample(self):
         got = self.ok_json("bench", "sample", "--vocab", 32000, "--rows", "1,3", *CUDA)

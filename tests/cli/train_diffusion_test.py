@@ -2,6 +2,8 @@
 """millrace train --objective diffusion: models that fill in blocks, new and from others."""
 import json
 import pathlib
+import re
+import shutil
 import tempfile
 
 import driver
@@ -75,6 +77,22 @@ class TrainDiffusionTest(driver.CliTest):
         self.assertIn("blocks of 8 tokens, &lt;|mask|&gt; stands for unknown ones",
                       (self.whole / "report.html").read_text())
 
+    def test_the_log_says_what_it_is(self):
+        said = [self.result[key] for key in ("objective", "block", "diffusion_weight")]
+        self.assertEqual(said, ["diffusion", 8, "1/t"])
+        # Of 4 x 32 tokens: k of each block of 8, with k from 1 to 8 equally often, but for a
+        # document's first token.
+        for line in metrics(self.whole):
+            self.assertGreater(line["masked"], 4 * 32 // 4)
+            self.assertLess(line["masked"], 4 * 32)
+        copy = self.folder / "copy"
+        shutil.copytree(self.whole, copy)
+        resumed = self.ok_json("train", "--resume", copy)  # no step is left
+        self.assertEqual([resumed["objective"], resumed["block"]], ["diffusion", 8])
+        ar = self.train(self.folder / "ar", *SHAPE, "--steps", "1")
+        self.assertEqual([ar["objective"], ar["block"], ar["diffusion_weight"]], ["ar", None, None])
+        self.assertNotIn("masked", metrics(self.folder / "ar")[0])
+
     def test_the_same_seed_has_the_same_bits(self):
         again, other = self.folder / "again", self.folder / "other"
         self.train(again, *SHAPE, *DIFFUSION, *self.steps(), "--keep", "0", "--recompute", "full",
@@ -140,12 +158,41 @@ class TrainDiffusionTest(driver.CliTest):
         self.assertIn("too few", self.refused(
             1, *shape(batch=1, seq=65536), "--objective", "diffusion"))
 
-    def test_samples_are_left_out_with_a_word(self):
-        run = self.folder / "run"
-        result = millrace("train", "--data", self.data, "--out", run, *SHAPE, *DIFFUSION, "--steps",
-                          "1", "--eval-batches", "1")
+    def sampled(self, run, *more):
+        """The samples by their step, as they were printed."""
+        result = millrace("train", "--data", self.data, "--out", run, "--eval-every", "0",
+                          "--eval-batches", "1", "--threads", "1", "--lr", "0.01", "--prompt",
+                          "Once upon a", *more)
         self.assertEqual(result.code, 0, result.err)
-        self.assertIn("no samples while", result.err)
+        self.assertNotIn("no sample", result.err)
+        shown = re.findall(r"--- a sample after step (\d+):\n(.*?)\n---", result.err, re.DOTALL)
+        return {int(step): text for step, text in shown}
+
+    def test_samples_are_what_the_checkpoint_says(self):
+        run, without = self.folder / "run", self.folder / "without"
+        # 22 tokens, of which the last block is cut short.
+        more = [*SHAPE, *DIFFUSION, "--steps", "4", "--seed", "3"]
+        shown = self.sampled(run, *more, "--sample-every", "2", "--sample-tokens", "22",
+                             "--save-every", "2", "--keep", "0")
+        self.assertEqual(sorted(shown), [2, 4])
+        self.assertNotEqual(shown[2], shown[4])
+        for step, text in shown.items():
+            self.assertTrue(text.startswith("Once upon a"), text)
+            self.assertGreater(len(text), len("Once upon a"))
+            self.assertNotIn("mask", text)
+            said = self.ok("run", run / "checkpoints" / f"step-{step:06}", "-p", "Once upon a",
+                           "-n", 22, "--temp", 0.8, "--top-k", 40, "--seed", 3, "--threads", 1)
+            self.assertEqual(said.out.strip(), text.strip())
+        self.assertIn("Once upon a", (run / "report.html").read_text())
+        # They change nothing.
+        self.train(without, *more, "--lr", "0.01")
+        self.assertEqual(bits(without, 4), bits(run, 4))
+
+    def test_samples_of_blocks_longer_than_the_decoders(self):
+        shown = self.sampled(self.folder / "run", *shape(batch=2, seq=96), "--objective",
+                             "diffusion", "--block", "96", "--steps", "1", "--sample-tokens", "70")
+        self.assertEqual(list(shown), [1])
+        self.assertTrue(shown[1].startswith("Once upon a"))
 
 
 if __name__ == "__main__":

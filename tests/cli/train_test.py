@@ -45,7 +45,7 @@ def pack_stories(base):
 
 def metrics(run):
     """Every line of a run's metrics without what the clock says."""
-    keys = ("step", "loss", "val_loss", "lr", "grad_norm", "skipped")
+    keys = ("step", "loss", "val_loss", "masked", "lr", "grad_norm", "skipped")
     lines = (run / "metrics.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if k in keys} for line in lines]
 

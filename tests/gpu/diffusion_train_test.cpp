@@ -81,9 +81,11 @@ std::vector<float> parameters(TrainEngine& engine) {
 class GpuDiffusionTraining : public ::testing::Test {
   protected:
     void SetUp() override { MR_NEED_GPU(); }
-    // Blocks inside of a tile of attention and beyond one, sequences that end inside of one.
-    static constexpr Case kCases[] = {
-        {3, 24, 4, 16}, {5, 64, 1, 32}, {2, 272, 16, 32}, {2, 384, 128, 64}, {40, 128, 32, 64}};
+    // Blocks inside of a tile of attention and beyond one, sequences that end inside of one. Short
+    // blocks have a kernel of their own, longer ones are sequences for attention's.
+    static constexpr Case kCases[] = {{3, 24, 4, 16},    {5, 64, 1, 32},    {2, 272, 16, 32},
+                                      {2, 384, 128, 64}, {40, 128, 32, 64}, {2, 192, 64, 128},
+                                      {3, 30, 6, 24}};
 };
 
 TEST_F(GpuDiffusionTraining, GradientsAreThoseOfTheCpu) {
@@ -163,6 +165,29 @@ TEST_F(GpuDiffusionTraining, LearnsAsTheCpuDoes) {
     EXPECT_LT(last[0], 3);  // log(517) is 6.2
     EXPECT_NEAR(last[1], last[0], 0.1 * (1 + last[0]));
     EXPECT_EQ(last[1], last[2]);
+}
+
+// Every number of rows is another product, whose algorithm is looked for once, at a cost of many
+// runs of it. Batches that differ by some masks must not be that.
+TEST_F(GpuDiffusionTraining, TheHeadSeesFewNumbersOfRows) {
+    const Case c{8, 256, 16, 32};
+    TrainEngine engine(spec_of(c), options_of(c, true));
+    engine.init(3);
+    const std::int64_t count = put_batch(engine);
+    ASSERT_EQ((count + 63) / 64, (count - 2 + 63) / 64);  // between the same multiples
+    std::uint64_t first = 0;
+    for (const std::int64_t less : {0, 1, 2}) {
+        put_batch(engine);
+        engine.put(0, count - less);
+        const Ledger before = engine.ledger();
+        engine.accumulate(0, 1.0 / (c.sequences * c.seq));
+        const Ledger spent = engine.ledger().since(before);
+        const std::uint64_t flops = spent.op(OpKind::lm_head).flops;
+        ASSERT_GT(flops, 0u);
+        if (less == 0) first = flops;
+        EXPECT_EQ(flops, first) << less;
+        EXPECT_FALSE(engine.update({.lr = 0.001f, .step = 1}).skipped);
+    }
 }
 
 TEST_F(GpuDiffusionTraining, EvaluatesWithoutChangingAnything) {

@@ -5,10 +5,12 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/cuda/testing.h"
 #include "model/model.h"
 #include "support.h"
+#include "train/noise.h"
 
 namespace mr::train {
 namespace {
@@ -81,6 +83,52 @@ TEST_F(GpuSampler, TextWholeOrCutShortChangesNoLoss) {
         const bool whole = i % 2 == 0;
         const auto text = sampler.text([&, asked = 0]() mutable { return !whole && ++asked > 5; });
         EXPECT_EQ(text.has_value(), whole);
+    }
+}
+
+// A model that fills in blocks, made of the same one: text in blocks, from the device, of the
+// parameters as they are, and no loss changes by it.
+TEST_F(GpuSampler, FillsInBlocks) {
+    const model::Model model = model::load_model(test::bundled_model());
+    const model::ModelSpec ar = model::trainable_spec(model.spec);
+    for (const int block : {4, 16, 96}) {  // the decoder takes 64 at most
+        SCOPED_TRACE(block);
+        std::unique_ptr<model::TrainEngine> engines[2];
+        for (auto& engine : engines) {
+            engine = std::make_unique<model::TrainEngine>(
+                model::diffusion_spec(ar, ar.vocab, block),
+                model::TrainEngineOptions{.cuda = true,
+                                          .threads = 2,
+                                          .shape = {.sequences = 2, .seq = 96, .block = block}});
+            engine->load(model);
+        }
+        const auto train = [](model::TrainEngine& engine, int number) {
+            const model::TrainShape& shape = engine.options().shape;
+            const std::vector<std::int32_t> ids(static_cast<std::size_t>(shape.half()), 7);
+            const NoiseOptions noise{.seed = 1, .mask = engine.spec().diffusion->mask};
+            engine.put(0, add_noise({engine.ops().host_slot(0), shape}, shape, ids, shape.sequences,
+                                    static_cast<std::uint64_t>(number), noise));
+            engine.accumulate(0, 1.0 / static_cast<double>(shape.half()));
+            return engine.update({.lr = 1e-3f, .clip = 1.0f, .step = number}).loss;
+        };
+        const std::uint64_t before = cuda::held_bytes();
+        Sampler sampler(*engines[0], tokenizer_, options_);
+        EXPECT_EQ(sampler.why_not_there(), "");
+        EXPECT_EQ(cuda::held_bytes() - before, sampler.device_bytes());
+        const auto first = sampler.text({});
+        ASSERT_TRUE(first);
+        EXPECT_TRUE(first->starts_with(options_.prompt)) << *first;
+        EXPECT_GT(first->size(), options_.prompt.size());
+        EXPECT_EQ(sampler.text({}), first);
+        for (int i = 1; i <= 4; ++i) {
+            EXPECT_EQ(train(*engines[0], i), train(*engines[1], i)) << i;
+            const bool whole = i % 2 == 0;
+            const auto text =
+                sampler.text([&, asked = 0]() mutable { return !whole && ++asked > 1; });
+            EXPECT_EQ(text.has_value(), whole);
+            if (i < 4) continue;
+            EXPECT_NE(text, first);  // it is the model as it stands
+        }
     }
 }
 

@@ -60,12 +60,12 @@ TrainEngineOptions options_of(Recompute recompute = Recompute::none, int threads
         .recompute = recompute};
 }
 
-ModelSpec tiny_spec(bool tied = false) {
+ModelSpec tiny_spec(bool tied = false, int layers = 2) {
     ModelSpec spec;
     spec.family = "qwen3";
     spec.vocab = 23;
     spec.dim = 24;
-    spec.layers = 2;
+    spec.layers = layers;
     spec.heads = 4;
     spec.kv_heads = 2;
     spec.head_dim = 8;
@@ -174,8 +174,10 @@ INSTANTIATE_TEST_SUITE_P(All, RecordedDiffusion, ::testing::Values("llama2", "qw
 
 // Tensor by tensor, along its own gradient: the slope there is the gradient's norm.
 TEST(DiffusionTraining, GradientsAreTheSlope) {
-    for (const bool tied : {false, true}) {
-        const ModelSpec spec = tiny_spec(tied);
+    // One layer is the first and the last, of which clean rows give keys and values alone.
+    for (const auto& [tied, layers] : {std::pair{false, 1}, {false, 2}, {true, 3}}) {
+        SCOPED_TRACE(layers);
+        const ModelSpec spec = tiny_spec(tied, layers);
         TrainEngine engine(spec, options_of());
         make_weights(engine);
         const Batch batch = tiny_batch(spec);
@@ -305,6 +307,40 @@ TEST(DiffusionTraining, BitsDoNotDependOnRecomputationThreadsOrChunks) {
          {options_of(), options_of(Recompute::light), options_of(Recompute::full),
           options_of(Recompute::none, 1), options_of(Recompute::none, 3)}) {
         EXPECT_EQ(run(options), first);
+    }
+}
+
+// Rows of the head that do not count, so that their number is a multiple of something, are as if
+// they were not there: in one piece and in several, the last of which has no room for all of them.
+TEST(DiffusionTraining, RowsThatDoNotCountChangeNothing) {
+    const ModelSpec spec = tiny_spec();
+    const Batch batch = tiny_batch(spec);
+    std::vector<float> losses, grads;
+    for (const auto& [rows, step] :
+         {std::pair<std::int64_t, std::int64_t>{0, 0}, {0, 7}, {0, 64}, {9, 4}, {6, 6}, {32, 32}}) {
+        SCOPED_TRACE(step);
+        TrainEngineOptions options = options_of(Recompute::none, 2, rows);
+        options.shape.head_step = step;
+        TrainEngine engine(spec, options);
+        make_weights(engine);
+        // Whatever an earlier batch left in the slot: rows that counted then.
+        for (std::int32_t& word : engine.ops().host_slot(0)) word = 3;
+        std::vector<float> got(static_cast<std::size_t>(put(engine, batch)));
+        ASSERT_LT(got.size(), batch.masked.size());
+        ASSERT_NE(got.size() % 7, 0u);
+        engine.accumulate(0, 1.0 / kTokens);
+        engine.read_losses(got);
+        std::vector<float> slopes(static_cast<std::size_t>(engine.layout().count));
+        engine.read_grads(slopes);
+        if (losses.empty()) losses = got, grads = slopes;
+        EXPECT_EQ(got, losses);
+        double error = 0, size = 0;
+        for (std::size_t i = 0; i < grads.size(); ++i) {
+            error += std::pow(double{slopes[i]} - double{grads[i]}, 2);
+            size += std::pow(double{grads[i]}, 2);
+        }
+        EXPECT_LT(std::sqrt(error), 1e-6 * std::sqrt(size));  // another order of sums, no more
+        EXPECT_EQ(engine.update({.lr = 0.0f, .step = 1}).skipped, false);
     }
 }
 

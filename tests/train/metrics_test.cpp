@@ -21,6 +21,7 @@ class Metrics : public ::testing::Test {
         m.loss = 1.0 / 3 + 1.0 / static_cast<double>(number);
         if (number % 2 == 0) m.val_loss = m.loss * 1.1;
         if (number % 4 == 0) m.bits_per_byte = m.loss / 3;
+        if (number % 3 == 0) m.masked = 1000 + number;
         m.lr = 6e-4 / static_cast<double>(number);
         m.grad_norm = std::sqrt(static_cast<double>(number));
         m.tokens_per_second = 1e5 / 7;
@@ -62,6 +63,7 @@ TEST_F(Metrics, ReadBackAsTheSameDoubles) {
         EXPECT_EQ(got.loss, want.loss);
         EXPECT_EQ(got.val_loss, want.val_loss);
         EXPECT_EQ(got.bits_per_byte, want.bits_per_byte);
+        EXPECT_EQ(got.masked, want.masked);
         EXPECT_EQ(got.lr, want.lr);
         EXPECT_EQ(got.grad_norm, want.grad_norm);
         EXPECT_EQ(got.tokens_per_second, want.tokens_per_second);

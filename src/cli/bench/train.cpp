@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "model/io/random.h"
 #include "model/io/source.h"
+#include "model/train/params.h"
 #include "observe/device_bandwidth.h"
 #include "observe/run_report.h"
 #include "observe/units.h"
@@ -28,6 +29,8 @@ struct Options {
     std::string batch = "8";  // or "auto"
     int seq = 1024;
     int accumulate = 1;
+    std::string objective;  // empty: the model's own
+    int block = 0;          // 0: likewise, or kUsualBlock
     std::string recompute = "none";
     std::string masters = "f32";
     int steps = 10, warmup = 3;
@@ -36,6 +39,39 @@ struct Options {
 
 // Of the device's memory, that a batch of "auto" may take: some is the driver's.
 constexpr double kMemoryShare = 0.95;
+
+constexpr int kUsualBlock = 16;  // as `train` has it
+
+// As `train` would train the model: to fill in blocks, or the next token.
+model::ModelSpec objective_spec(const Options& options) {
+    model::ModelSpec spec = model::trainable_spec(model::planned_model(options.model).spec);
+    const std::string own = spec.diffusion ? "diffusion" : "ar";
+    const std::string objective = options.objective.empty() ? own : options.objective;
+    if (spec.diffusion && objective == "ar") {
+        throw Error::usage({.field = "--objective",
+                            .value = objective,
+                            .problem = "the model fills in tokens",
+                            .remedy = "use --objective diffusion"});
+    }
+    if (objective == "ar") {
+        if (options.block == 0) return spec;
+        throw Error::usage({.field = "--block",
+                            .value = std::to_string(options.block),
+                            .problem = "is of --objective diffusion",
+                            .remedy = "leave it out, or give that"});
+    }
+    const int usual = spec.diffusion && spec.diffusion->block > 0 ? spec.diffusion->block : 0;
+    const int block = options.block > 0 ? options.block : usual > 0 ? usual : kUsualBlock;
+    if (options.seq % block != 0) {
+        throw Error::usage({.field = "--seq",
+                            .value = std::to_string(options.seq),
+                            .problem = fmt::format("is not a multiple of the block, {}", block),
+                            .remedy = "give one that is, or another --block"});
+    }
+    // A model without a mask gets a token more, as in training.
+    const std::int32_t mask = spec.diffusion ? spec.diffusion->mask : spec.vocab;
+    return model::diffusion_spec(std::move(spec), mask, block);
+}
 
 // 0: auto.
 int batch_size(const std::string& text, bool cuda) {
@@ -93,6 +129,8 @@ Json measured_json(const Options& options, const model::ModelSpec& spec, int bat
             {"batch", batch},
             {"seq", options.seq},
             {"accumulate", options.accumulate},
+            {"objective", spec.diffusion ? "diffusion" : "ar"},
+            {"block", spec.diffusion ? Json(spec.diffusion->block) : Json()},
             {"recompute", options.recompute},
             {"masters", options.masters},
             {"tokens_per_step", m.tokens},
@@ -146,10 +184,14 @@ std::string stage_table(const std::vector<Stage>& stages) {
 
 std::string measured_text(const Json& json, const train::TrainMeasured& m, const Options& options,
                           double peak) {
-    std::string text = fmt::format(
-        "train {}: {:.1f}M parameters, batch {} of {} tokens, {}, recompute {}: {}\n",
-        options.model, json["parameters"].get<double>() / 1e6, json["batch"].get<int>(),
-        options.seq, dtype_name(m.compute), options.recompute, json["device"].get<std::string>());
+    std::string text =
+        fmt::format("train {}: {:.1f}M parameters, batch {} of {} tokens{}, {}, recompute {}: {}\n",
+                    options.model, json["parameters"].get<double>() / 1e6, json["batch"].get<int>(),
+                    options.seq,
+                    json["block"].is_null()
+                        ? ""
+                        : fmt::format(", diffusion in blocks of {}", json["block"].get<int>()),
+                    dtype_name(m.compute), options.recompute, json["device"].get<std::string>());
     text += fmt::format("  median of {}  {:.0f} tok/s  {:.2f} ms a step  {} TFLOP/s",
                         m.seconds.size(), m.tokens_per_second(), m.step_seconds() * 1e3,
                         observe::figure(m.flops_per_second() / 1e12));
@@ -191,7 +233,7 @@ std::string peer_text(Json& peer, const train::TrainMeasured& m) {
 
 int train_bench(const Options& options) {
     const InterruptGuard guard;
-    const model::ModelSpec spec = model::trainable_spec(model::planned_model(options.model).spec);
+    const model::ModelSpec spec = objective_spec(options);
     if (options.seq > spec.context) {
         throw Error::usage(
             {.field = "--seq",
@@ -206,6 +248,7 @@ int train_bench(const Options& options) {
     measure.engine.cuda = cuda;
     measure.engine.threads = thread_count(options.shared);
     measure.engine.shape.seq = options.seq;
+    measure.engine.shape.block = spec.diffusion ? spec.diffusion->block : 0;
     measure.engine.bf16_masters = options.masters == "bf16";
     measure.engine.recompute = *model::recompute_of(options.recompute);
     measure.accumulate = options.accumulate;
@@ -252,6 +295,14 @@ void add_bench_train(const Command& bench, Action& action) {
     command.add_option("--accumulate", options->accumulate, "Passes of a step")
         .range(1, 1 << 16)
         .shows_default();
+    command
+        .add_option("--objective", options->objective,
+                    "The next token, or unknown ones of a block; else the model's own")
+        .one_of({"ar", "diffusion"});
+    command
+        .add_option("--block", options->block,
+                    "diffusion: tokens of a block; else the model's, or 16")
+        .range(1, 1 << 20);
     command.add_option("--recompute", options->recompute, "What is made again in the backward")
         .one_of({"none", "light", "full"})
         .shows_default();
@@ -273,6 +324,7 @@ void add_bench_train(const Command& bench, Action& action) {
         "Examples:\n"
         "  millrace bench train random:gpt2 --batch 32 --seq 1024 --peer torch\n"
         "  millrace bench train random:tinyllama-1.1b --batch auto --seq 2048 --recompute light\n"
+        "  millrace bench train model.gguf --objective diffusion --block 4 --batch 64 --seq 512\n"
         "The peer needs a python with PyTorch: name it in MILLRACE_PYTHON.");
     command.callback([options, &action] { action = [options] { return train_bench(*options); }; });
 }

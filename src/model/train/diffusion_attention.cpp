@@ -25,6 +25,18 @@ Tensor half_of_lse(const Tensor& lse, const TrainShape& shape, int which) {
     return {lse.f32() + which * heads * rows, DType::f32, {heads, rows}};
 }
 
+// k and v as the heads of one.
+HeadRows keys_and_values(const QkvHeads& x) {
+    const std::size_t width =
+        dtype_bytes(x.k.tensor.dtype, static_cast<std::size_t>(x.k.heads() * x.k.head_dim()));
+    MR_CHECK(static_cast<std::byte*>(x.k.tensor.data) + width == x.v.tensor.data &&
+                 x.k.token_stride == x.v.token_stride,
+             "a row's values lie behind its keys");
+    return {
+        Tensor(x.k.tensor.data, x.k.tensor.dtype, {x.k.tokens(), 2 * x.k.heads(), x.k.head_dim()}),
+        x.k.token_stride};
+}
+
 struct Masks {
     AttentionMask clean, before, own;
 };
@@ -37,35 +49,46 @@ Masks masks_of(const AttentionMask& layer, const TrainShape& shape) {
 
 }  // namespace
 
-void diffusion_attention(TrainOps& ops, const TrainShape& shape, const DiffusionForward& to,
-                         const QkvHeads& x, const AttentionMask& mask, float scale) {
+void diffusion_attention(TrainOps& ops, const TrainShape& shape, Rows rows,
+                         const DiffusionForward& to, const QkvHeads& x, const AttentionMask& mask,
+                         float scale) {
     const Masks masks = masks_of(mask, shape);
     const QkvHeads noisy = half_of(x, shape, 0), clean = half_of(x, shape, 1);
     const HeadRows out = half_of(to.out, shape, 0);
     const Tensor lse = half_of_lse(to.lse, shape, 0);
-    ops.attention(half_of(to.out, shape, 1), half_of_lse(to.lse, shape, 1), clean.q, clean.k,
-                  clean.v, masks.clean, scale, shape.seq);
+    if (rows == Rows::both) {
+        ops.attention(half_of(to.out, shape, 1), half_of_lse(to.lse, shape, 1), clean.q, clean.k,
+                      clean.v, masks.clean, scale, shape.seq);
+    }
     ops.attention(out, lse, noisy.q, clean.k, clean.v, masks.before, scale, shape.seq);
+    if (ops.own_blocks(out, lse, noisy.q, noisy.k, noisy.v, scale, shape.block)) return;
     ops.attention(to.own, to.own_lse, noisy.q, noisy.k, noisy.v, masks.own, scale, shape.block);
     ops.merge_attention(out, lse, to.own, to.own_lse);
 }
 
-void diffusion_attention_backward(TrainOps& ops, const TrainShape& shape, const QkvHeads& d,
-                                  const QkvHeads& part, const HeadRows& dout, const QkvHeads& x,
-                                  const HeadRows& out, Tensor lse, const AttentionMask& mask,
-                                  float scale) {
+void diffusion_attention_backward(TrainOps& ops, const TrainShape& shape, Rows rows,
+                                  const QkvHeads& d, const QkvHeads& part, const HeadRows& dout,
+                                  const QkvHeads& x, const HeadRows& out, Tensor lse,
+                                  const AttentionMask& mask, float scale) {
     const Masks masks = masks_of(mask, shape);
     const QkvHeads noisy = half_of(x, shape, 0), clean = half_of(x, shape, 1);
     const QkvHeads dnoisy = half_of(d, shape, 0), dclean = half_of(d, shape, 1);
-    ops.attention_backward({dclean.q, dclean.k, dclean.v}, half_of(dout, shape, 1), clean.q,
-                           clean.k, clean.v, half_of(out, shape, 1), half_of_lse(lse, shape, 1),
-                           masks.clean, scale, shape.seq);
+    const bool both = rows == Rows::both;
+    if (both) {
+        ops.attention_backward({dclean.q, dclean.k, dclean.v}, half_of(dout, shape, 1), clean.q,
+                               clean.k, clean.v, half_of(out, shape, 1), half_of_lse(lse, shape, 1),
+                               masks.clean, scale, shape.seq);
+    }
     const HeadRows dout_noisy = half_of(dout, shape, 0), out_noisy = half_of(out, shape, 0);
     const Tensor lse_noisy = half_of_lse(lse, shape, 0);
-    ops.attention_backward({dnoisy.q, part.k, part.v}, dout_noisy, noisy.q, clean.k, clean.v,
-                           out_noisy, lse_noisy, masks.before, scale, shape.seq);
-    ops.add_heads(dclean.k, part.k);
-    ops.add_heads(dclean.v, part.v);
+    ops.attention_backward({dnoisy.q, both ? part.k : dclean.k, both ? part.v : dclean.v},
+                           dout_noisy, noisy.q, clean.k, clean.v, out_noisy, lse_noisy,
+                           masks.before, scale, shape.seq);
+    if (both) ops.add_heads(keys_and_values(dclean), keys_and_values(part));
+    if (ops.own_blocks_backward({dnoisy.q, dnoisy.k, dnoisy.v}, dout_noisy, noisy.q, noisy.k,
+                                noisy.v, out_noisy, lse_noisy, scale, shape.block)) {
+        return;
+    }
     ops.attention_backward({part.q, dnoisy.k, dnoisy.v}, dout_noisy, noisy.q, noisy.k, noisy.v,
                            out_noisy, lse_noisy, masks.own, scale, shape.block);
     ops.add_heads(dnoisy.q, part.q);

@@ -7,6 +7,12 @@
 //   noisy rows over noisy keys    full, a block is a sequence
 // The backwards of the last two get the merged result, so that each has its share of the softmax;
 // what both give for the noisy queries is added, and so is what the first two give for clean keys.
+// Where the device has an operation for the last one and the merging (TrainOps::own_blocks), that
+// does both in one pass, and in the backward it adds its dq to the other part's.
+//
+// Rows::noisy: clean rows are wanted for their keys and values alone, as in the last layer, behind
+// which no row of theirs is read. Then the first call is left out, and clean queries have no
+// gradient.
 #pragma once
 
 #include "model/train/train_ops.h"
@@ -18,22 +24,27 @@ struct QkvHeads {
     ops::HeadRows q, k, v;
 };
 
+enum class Rows { both, noisy };
+
 // out [tokens, heads, head_dim], lse f32 [heads, tokens], of which the first half is that of noisy
-// rows, [heads, half], and the second that of clean ones. Work: `own` as a half of out, own_lse f32
-// [heads, half].
+// rows, [heads, half], and the second that of clean ones, which is not there for Rows::noisy. Work:
+// `own` as a half of out, own_lse f32 [heads, half].
 struct DiffusionForward {
     ops::HeadRows out;
     Tensor lse;
     ops::HeadRows own;
     Tensor own_lse;
 };
-void diffusion_attention(TrainOps& ops, const TrainShape& shape, const DiffusionForward& to,
-                         const QkvHeads& x, const ops::AttentionMask& mask, float scale);
+void diffusion_attention(TrainOps& ops, const TrainShape& shape, Rows rows,
+                         const DiffusionForward& to, const QkvHeads& x,
+                         const ops::AttentionMask& mask, float scale);
 
-// d: the gradients of q, k and v. Work: `part`, as a half of d.
-void diffusion_attention_backward(TrainOps& ops, const TrainShape& shape, const QkvHeads& d,
-                                  const QkvHeads& part, const ops::HeadRows& dout,
-                                  const QkvHeads& x, const ops::HeadRows& out, Tensor lse,
+// d: the gradients of q, k and v, of which those of k and v lie side by side. For Rows::noisy the
+// gradient of clean queries is left as it is. Work: `part`, as a half of d.
+void diffusion_attention_backward(TrainOps& ops, const TrainShape& shape, Rows rows,
+                                  const QkvHeads& d, const QkvHeads& part,
+                                  const ops::HeadRows& dout, const QkvHeads& x,
+                                  const ops::HeadRows& out, Tensor lse,
                                   const ops::AttentionMask& mask, float scale);
 
 }  // namespace mr::model

@@ -55,10 +55,9 @@ class TrainEngine {
 
     // The batch in ops().host_slot(slot) goes to the device. `counted`: how many targets it has,
     // where shape.block > 0 (SlotParts); else all.
-    void put(int slot, std::int64_t counted = -1) {
-        counted_[slot] = counted < 0 ? options_.shape.half() : counted;
-        ops_->put(slot);
-    }
+    void put(int slot, std::int64_t counted = -1);
+    // Of the batch that was put there last.
+    std::int64_t counted(int slot) const { return counted_[slot]; }
     // Adds gradients and losses of the slot's batch. `scale`: what a token's loss counts, 1 / the
     // targets of the whole step.
     void accumulate(int slot, double scale);

@@ -30,6 +30,10 @@ struct TrainShape {
     int sequences = 1;
     int seq = 256;
     std::int64_t head_rows = 0;  // at most this many rows of logits exist
+    // Rows go through the head in multiples of this, as long as the pass has room for them: how
+    // many tokens are unknown differs from batch to batch, and on a GPU every new number of rows is
+    // a new product, whose algorithm is looked for (ops/linear/train_cublaslt.cu).
+    std::int64_t head_step = 0;
     // > 0: a model that fills in blocks of so many tokens. A pass has two halves then, each of
     // `sequences`, with the positions of `seq` both: the noisy one, in which masks stand for some
     // tokens, and the clean one behind it.
@@ -44,7 +48,7 @@ struct TrainShape {
 
 // What a slot holds. Of models that fill in blocks, `rows` are the noisy rows that count, the
 // unknown ones, with what stands there, and `weights` how often each counts. TrainEngine::put() is
-// told how many there are; the rest of the arrays is not read.
+// told how many there are, and fills the rest of the arrays with rows that do not count.
 template <typename Word>
 struct SlotParts {
     SlotParts(std::span<Word> slot, const TrainShape& shape) {
@@ -139,6 +143,14 @@ class TrainOps {
     virtual void merge_attention(const ops::HeadRows& out, Tensor lse, const ops::HeadRows& other,
                                  Tensor other_lse) = 0;
     virtual void add_heads(const ops::HeadRows& to, const ops::HeadRows& from) = 0;
+    // Attention of every block of `block` rows over its own keys, merged into out and lse of the
+    // same rows over other keys, in one operation. False: there is none for these heads and blocks,
+    // and nothing was done; attention() and merge_attention() do the same.
+    virtual bool own_blocks(const ops::HeadRows& /*out*/, Tensor /*lse*/,
+                            const ops::HeadRows& /*q*/, const ops::HeadRows& /*k*/,
+                            const ops::HeadRows& /*v*/, float /*scale*/, int /*block*/) {
+        return false;
+    }
     // out[i] = x[rows[first + i]], f32; the slot's rows.
     virtual void gather_rows(Tensor out, Tensor x, int slot, std::int64_t first) = 0;
     // out [tokens, hidden] = act(in), or act(in[:, :hidden]) * in[:, hidden:] where `gated`. `bias`
@@ -184,6 +196,15 @@ class TrainOps {
                                     const ops::HeadRows& q, const ops::HeadRows& k,
                                     const ops::HeadRows& v, const ops::HeadRows& out, Tensor lse,
                                     const ops::AttentionMask& mask, float scale, int length) = 0;
+    // Of own_blocks(), likewise, from the merged out and lse: dk and dv are written, dq is added
+    // to.
+    virtual bool own_blocks_backward(const ops::FlashGradients& /*gradients*/,
+                                     const ops::HeadRows& /*dout*/, const ops::HeadRows& /*q*/,
+                                     const ops::HeadRows& /*k*/, const ops::HeadRows& /*v*/,
+                                     const ops::HeadRows& /*out*/, Tensor /*lse*/, float /*scale*/,
+                                     int /*block*/) {
+        return false;
+    }
     // din from dy [tokens, hidden]; din may be `in` itself; `bias` as in activation(). True: the
     // sums of din over tokens were added to dbias on the way; false: that is left to
     // linear_weight(). dbias may be none.

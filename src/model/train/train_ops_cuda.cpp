@@ -15,6 +15,7 @@
 #include "ops/activation/activation_backward_cuda.h"
 #include "ops/attention/flash/flash_cuda.h"
 #include "ops/attention/merge/merge_cuda.h"
+#include "ops/attention/own_blocks/own_blocks_cuda.h"
 #include "ops/embedding/embedding_backward_cuda.h"
 #include "ops/embedding/embedding_cuda.h"
 #include "ops/linear/linear_train_cuda.h"
@@ -174,6 +175,13 @@ class CudaTrainOps final : public TrainOps {
     void add_heads(const ops::HeadRows& to, const ops::HeadRows& from) override {
         cuda::add_heads(ctx_, to, from);
     }
+    bool own_blocks(const ops::HeadRows& out, Tensor lse, const ops::HeadRows& q,
+                    const ops::HeadRows& k, const ops::HeadRows& v, float scale,
+                    int block) override {
+        if (!in_one_kernel(q.heads(), k.heads(), q.head_dim(), block, q.tokens())) return false;
+        cuda::own_blocks_forward(ctx_, out, lse, q, k, v, block, scale);
+        return true;
+    }
     void gather_rows(Tensor out, Tensor x, int slot, std::int64_t first) override {
         cuda::gather_rows(ctx_, out, x, parts(slot).rows.data() + first);
     }
@@ -228,6 +236,14 @@ class CudaTrainOps final : public TrainOps {
         cuda::flash_backward(ctx_, gradients, dout, q, k, v, out, lse, batch_of(q.tokens(), length),
                              mask, scale);
     }
+    bool own_blocks_backward(const ops::FlashGradients& gradients, const ops::HeadRows& dout,
+                             const ops::HeadRows& q, const ops::HeadRows& k, const ops::HeadRows& v,
+                             const ops::HeadRows& out, Tensor lse, float scale,
+                             int block) override {
+        if (!in_one_kernel(q.heads(), k.heads(), q.head_dim(), block, q.tokens())) return false;
+        cuda::own_blocks_backward(ctx_, gradients, dout, q, k, v, out, lse, block, scale);
+        return true;
+    }
     bool activation_backward(Tensor din, Tensor dbias, Tensor dy, Tensor in, Tensor bias,
                              ops::Activation kind, bool gated) override {
         if (gated) {
@@ -280,6 +296,14 @@ class CudaTrainOps final : public TrainOps {
         return batch;
     }
 
+    // Blocks over their own keys: in a kernel of their own, or as sequences for attention's, which
+    // are counted in 16 bits there.
+    static bool in_one_kernel(std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim,
+                              int block, std::int64_t tokens) {
+        return cuda::takes_own_blocks(heads, kv_heads, head_dim, block) &&
+               (cuda::own_blocks_pay(head_dim, block) || tokens / block > 65535);
+    }
+
     // The most that one operation wants: they follow one another.
     static std::size_t op_scratch(const ModelSpec& spec, const TrainShape& shape) {
         const std::int64_t tokens = shape.tokens();
@@ -289,11 +313,14 @@ class CudaTrainOps final : public TrainOps {
         const auto attention = [&](int length) {
             return cuda::flash_backward_scratch_bytes(queries, batch_of(shape.half(), length));
         };
+        const bool in_blocks =
+            shape.block > 0 &&
+            !in_one_kernel(spec.heads, spec.kv_heads, spec.head_dim, shape.block, shape.half());
         return std::max({cuda::linear_train_scratch_bytes(widest_matrix(spec)),
                          cuda::norm_backward_scratch_bytes(spec.dim),
                          cuda::rmsnorm_heads_scratch_bytes(), cuda::sum_scratch_bytes(),
                          cuda::embedding_backward_scratch_bytes(tokens, spec.dim),
-                         attention(shape.seq), shape.block > 0 ? attention(shape.block) : 0});
+                         attention(shape.seq), in_blocks ? attention(shape.block) : 0});
     }
 
     const std::uint64_t free_at_first_ = cuda::require_device().free_bytes;

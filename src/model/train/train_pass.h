@@ -5,7 +5,8 @@
 //     -> h2 = norm(x1) -> gu = h2 [gate; up]ᵀ -> a = act(gu) -> x2 = x1 + a Wdownᵀ
 // (parallel residual: both norms read x, both branches are added to it).
 // The LM head and the loss are worked off in chunks of rows: all logits never exist. Where tokens
-// are filled in (TrainShape::block) the rows of unknown ones alone go through it.
+// are filled in (TrainShape::block) the rows of unknown ones alone go through it, and the last
+// layer goes on behind its keys and values with noisy rows alone.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +37,8 @@ std::int64_t default_head_rows(const ModelSpec& spec, std::int64_t tokens, DType
 
 // What of a layer training lacks (TakesLayer).
 std::string train_takes(const LayerSpec& layer, const LayerSpec& common);
+
+enum class Rows;  // diffusion_attention.h
 
 class TrainPass {
   public:
@@ -68,6 +71,7 @@ class TrainPass {
                                 DType compute, Buffers& b, Take&& take);
     void make_rope_table();
 
+    Rows rows_of(const Layer& a) const;
     void forward(const Weights& weights, int slot);
     void forward_attention(const LayerWeights& w, const Layer& a, Tensor x, Tensor out);
     void forward_mlp(const LayerWeights& w, const Layer& a, Tensor x, Tensor out);

@@ -47,8 +47,10 @@ __device__ __forceinline__ Raw<kWidth> pack(const float (&v)[kWidth]) {
 }
 
 // exp(x - top) as one multiply-add and one instruction more: at(x) * fix. The product top * log2(e)
-// is rounded, by so much all exponents are off alike, and `fix` mends that. Finite tops
-// beyond 2.3e38 end as a NaN.
+// is rounded, by so much all exponents are off alike, and `fix` mends that. Where a top is so large
+// that the rounding alone is beyond an exponent's range (from some 2^31 on) this ends as a NaN. Two
+// cases do not: a power of two, whose product is exact, and -kMost, whose shift is infinite and fix
+// 0, with nothing but 0 to be multiplied by it: threads without any column.
 struct Exponentials {
     float shift, fix;
     __device__ __forceinline__ float at(float x) const {
@@ -67,11 +69,12 @@ enum class Wait { memory, kept, brought };
 constexpr int kChunk = 2 * kThreads;  // pieces that come under one barrier
 constexpr int kMostChunks = 16;       // of 16 KB: more than shared memory has
 
-// One column of a piece, if it is there, as -1e38: exp() of it is 0, and a thread that has no other
-// column can still multiply it by log2(e).
+// One column of a piece, if it is there, as -2^126: exp() of it is 0, and where a thread has no
+// other column, so that it is the greatest, it is 1: a power of two times log2(e) is exact, so
+// nothing needs a fix. That 1 is multiplied by exp(-2^126 - top) = 0 where the threads meet.
 template <int kWidth>
 __device__ __forceinline__ void hide(Raw<kWidth>& piece, int column) {
-    constexpr unsigned short kLeast = 0xfe96;
+    constexpr unsigned short kLeast = 0xfe80;
     if constexpr (kWidth == 1) {
         if (column == 0) piece = kLeast;
     } else {

@@ -130,57 +130,72 @@ TEST_F(LossBackwardTest, BitsAndContract) {
                  ContractError);
 }
 
-// Rows with weights and a column without probability, whatever stands there: in every way that a
-// row waits, in eights and not.
+// Rows with weights and a column without probability, whatever stands there: the greatest logit,
+// the least, or no number. In every way that a row waits, in eights and not; with vocabularies of
+// which a thread has one column, the hidden one (5, 9, 2049), or all of a piece's others (8).
 TEST_F(LossBackwardTest, AMaskHasNoProbability) {
     struct Case {
         std::int64_t vocab, cols;
     };
-    for (const Case& c : {Case{5, 5}, Case{100, 104}, Case{2049, 2112}, Case{50257, 50257},
-                          Case{151936, 151936}, Case{151935, 151935}}) {
+    constexpr std::int64_t kRows = 6;
+    const float hidden[kRows] = {90, -90, NAN, INFINITY, -INFINITY, 3e38f};
+    const std::vector<float> weights{4.0f, 3.0f, 1.25f, 1.0f, 2.0f, 0.5f};
+    for (const Case& c :
+         {Case{2, 2}, Case{2, 8}, Case{5, 5}, Case{8, 8}, Case{9, 16}, Case{100, 100},
+          Case{100, 104}, Case{2049, 2112}, Case{4097, 4097}, Case{4097, 4104}, Case{50257, 50257},
+          Case{50257, 50304}, Case{151936, 151936}, Case{151935, 151935}}) {
         for (const std::int64_t mask : {std::int64_t{0}, c.vocab / 2, c.vocab - 1}) {
-            SCOPED_TRACE(std::to_string(mask) + " of " + std::to_string(c.vocab));
+            SCOPED_TRACE(std::to_string(mask) + " of " + std::to_string(c.vocab) + " in " +
+                         std::to_string(c.cols));
             memory_.reset();
-            constexpr std::int64_t kRows = 3;
             const auto vocab = static_cast<std::size_t>(c.vocab),
-                       cols = static_cast<std::size_t>(c.cols);
+                       cols = static_cast<std::size_t>(c.cols),
+                       column = static_cast<std::size_t>(mask);
             std::vector<float> values = normal(kRows * cols, 3);
             for (std::size_t r = 0; r < kRows; ++r) {
-                values[r * cols + static_cast<std::size_t>(mask)] = r == 0 ? 90 : -90;
+                values[r * cols + column] = hidden[r];
                 for (std::size_t i = vocab; i < cols; ++i) values[r * cols + i] = NAN;
             }
             const Tensor logits = upload(DType::bf16, {kRows, c.cols}, values);
             const auto target = static_cast<std::int32_t>((mask + 1) % c.vocab);
-            const std::vector<std::int32_t> targets{target, -1, target};
-            const std::vector<float> weights{4.0f, 3.0f, 1.25f};
+            const std::vector<std::int32_t> targets{target, -1, target, target, target, target};
             const ops::MaskedLoss of{upload(std::span<const float>(weights)),
                                      static_cast<std::int32_t>(mask)};
             const std::int32_t* at = upload(std::span<const std::int32_t>(targets));
             const Tensor alone = poisoned(DType::f32, {kRows}),
                          loss = poisoned(DType::f32, {kRows});
+            const std::vector<float> before = download(logits);
             masked_cross_entropy(ctx_, alone.f32(), logits, c.vocab, at, of, std::nullopt);
+            const std::vector<float> after = download(logits);
+            for (std::size_t i = 0; i < before.size(); ++i) {  // as it was
+                ASSERT_EQ(std::isnan(after[i]), std::isnan(before[i])) << i;
+                if (std::isnan(before[i])) continue;
+                ASSERT_EQ(after[i], before[i]) << i;
+            }
             masked_cross_entropy(ctx_, loss.f32(), logits, c.vocab, at, of, kScale);
             const std::vector<float> got = download(loss), gradient = download(logits);
             EXPECT_EQ(got, download(alone));
             for (std::size_t r = 0; r < kRows; ++r) {
+                SCOPED_TRACE("row " + std::to_string(r));
                 const float* row = values.data() + r * cols;
                 if (targets[r] < 0) {
                     ASSERT_EQ(got[r], 0);
+                    for (std::size_t i = 0; i < cols; ++i) ASSERT_EQ(gradient[r * cols + i], 0);
                     continue;
                 }
                 double top = -INFINITY, sum = 0;
                 for (std::size_t i = 0; i < vocab; ++i) {
-                    if (i != static_cast<std::size_t>(mask)) top = std::max(top, double{row[i]});
+                    if (i != column) top = std::max(top, double{row[i]});
                 }
                 for (std::size_t i = 0; i < vocab; ++i) {
-                    if (i != static_cast<std::size_t>(mask)) sum += std::exp(row[i] - top);
+                    if (i != column) sum += std::exp(row[i] - top);
                 }
                 const double want = std::log(sum) + top - row[target];
                 const double relative = 0x1p-24 * (static_cast<double>(vocab) / 512 + 80);
                 ASSERT_NEAR(got[r], weights[r] * want,
                             weights[r] * (relative + 0x1p-22 * (std::abs(want) + 20)));
                 for (std::size_t i = 0; i < cols; ++i) {
-                    if (i >= vocab || i == static_cast<std::size_t>(mask)) {
+                    if (i >= vocab || i == column) {
                         ASSERT_EQ(gradient[r * cols + i], 0) << i;
                         continue;
                     }
@@ -192,6 +207,34 @@ TEST_F(LossBackwardTest, AMaskHasNoProbability) {
                                     kScale * weights[r] * relative * (p + one) + 0x1p-126)
                         << i;
                 }
+            }
+        }
+    }
+}
+
+// The other columns are looked at as ever.
+TEST_F(LossBackwardTest, AMaskHidesItselfAlone) {
+    for (const std::int64_t cols : {5, 8, 100, 104, 151936}) {
+        for (const float bad : {NAN, INFINITY, -INFINITY}) {
+            SCOPED_TRACE(std::to_string(cols) + " with " + std::to_string(bad));
+            memory_.reset();
+            const auto width = static_cast<std::size_t>(cols);
+            std::vector<float> values = normal(2 * width);
+            values[width + 3] = bad;  // beside the mask
+            const Tensor logits = upload(DType::bf16, {2, cols}, values);
+            const std::vector<std::int32_t> targets{1, 1};
+            const std::vector<float> weights{1, 2};
+            const Tensor loss = poisoned(DType::f32, {2});
+            masked_cross_entropy(ctx_, loss.f32(), logits, cols,
+                                 upload(std::span<const std::int32_t>(targets)),
+                                 {upload(std::span<const float>(weights)), 2}, kScale);
+            const std::vector<float> got = download(loss), gradient = download(logits);
+            EXPECT_TRUE(std::isfinite(got[0]));
+            EXPECT_TRUE(std::isnan(got[1]));
+            for (std::size_t i = 0; i < width; ++i) {
+                ASSERT_TRUE(std::isfinite(gradient[i])) << i;
+                if (i == 2) continue;
+                ASSERT_TRUE(std::isnan(gradient[width + i])) << i;
             }
         }
     }

@@ -140,7 +140,9 @@ TEST(MaskedCrossEntropy, IsTheLossWithoutTheMask) {
         const float scale = 0.25f;
         for (const std::int32_t mask : {0, 31, 66}) {
             Floats logits = Floats::normal({tokens, vocab}, 5, 3), without({tokens, vocab - 1});
-            logits[mask] = 80;  // whatever it is
+            // Whatever stands there.
+            logits[mask] = 80, logits[vocab + mask] = NAN;
+            logits[2 * vocab + mask] = INFINITY, logits[3 * vocab + mask] = -INFINITY;
             const Floats before = logits;
             std::vector<std::int32_t> targets, shorter;
             for (std::int64_t t = 0; t < tokens; ++t) {
