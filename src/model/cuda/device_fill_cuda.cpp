@@ -1,6 +1,7 @@
-// A text that fills itself in: the state of its block lies on the device (ops/denoise/block_cuda.h),
-// so the passes of a block follow each other without the host. They are captured: all of them as a
-// loop that the kernel which settles guesses ends, or each as a graph of its own.
+// A text that fills itself in: the state of its block lies on the device
+// (ops/denoise/block_cuda.h), so the passes of a block follow each other without the host. They are
+// captured: all of them as a loop that the kernel which settles guesses ends, or each as a graph of
+// its own.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>

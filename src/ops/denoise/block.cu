@@ -18,8 +18,8 @@ __device__ __forceinline__ std::uint64_t asked_places(const BlockState& state,
     return rows.commits ? all & 1 : all;
 }
 
-__global__ void __launch_bounds__(kThreads) rows_kernel(const BlockState* from,
-                                                        const BlockRows rows, Stamp* stamp) {
+__global__ void __launch_bounds__(kThreads)
+    rows_kernel(const BlockState* from, const BlockRows rows, Stamp* stamp) {
     wait_for_previous();
     let_next_start();
     const StageClock clock(stamp);
@@ -163,11 +163,10 @@ void block_rows(const Context& ctx, const BlockState* state, const BlockRows& ro
 
 void block_choose(const Context& ctx, BlockState* state, const BlockRows& rows,
                   const DeviceGuess* made, BlockReport* report, LoopGraph::Loop loop) {
-    Stamp* stamp =
-        account(ctx, OpKind::sample, "choose",
-                {1, static_cast<std::uint64_t>(rows.asked) * sizeof(DeviceGuess) +
-                        sizeof(BlockState),
-                 sizeof(BlockState), 0, 0});
+    Stamp* stamp = account(
+        ctx, OpKind::sample, "choose",
+        {1, static_cast<std::uint64_t>(rows.asked) * sizeof(DeviceGuess) + sizeof(BlockState),
+         sizeof(BlockState), 0, 0});
     launch(ctx, dim3(1), dim3(kBlockPlaces), 0, choose_kernel, state, rows, made, report, loop,
            stamp);
 }

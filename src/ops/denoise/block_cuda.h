@@ -15,7 +15,8 @@ inline constexpr int kBlockPlaces = 64;  // of a block, at most
 
 // In device memory. Positions are those of the text.
 struct BlockState {
-    GuessRow row;  // temperature, filters and seed of every place; position and step are set by pass
+    GuessRow
+        row;  // temperature, filters and seed of every place; position and step are set by pass
     ops::DenoiseParams how;
     std::int32_t mask;   // the token of an unknown place
     std::int32_t block;  // places of a block

@@ -39,7 +39,7 @@ Args checked(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
     args.fronts = batch.fronts;
     args.max_fronts = batch.max_fronts;
     args.shorts = attn::kShortParts;
-    if (batch.streams || args.mask.sinks > 0) {
+    if (args.has_views()) {
         // Sequences without a stream have their own numbers, the others those of a view.
         args.shorts = attn::kAllShort;
         const int sinks = std::max(batch.max_sinks, args.mask.sinks);

@@ -86,6 +86,70 @@ TEST_F(AttentionGpu, EveryDecodeKernelGivesTheSameBits) {
     }
 }
 
+// Every decode kernel has a form for calls without sinks and streams (Args::has_views()). A call
+// whose sequences may stream, though none does, goes through the other form and sees the same.
+TEST_F(AttentionGpu, BothFormsOfADecodeKernelGiveTheSameBits) {
+    if (this_gpu().sm < 80) GTEST_SKIP() << "one form for all";
+    const std::vector<int> lengths{1, 17, 65, 300, 2048, 2561, 3300};
+    const int multiprocessors = this_gpu().multiprocessors;
+    for (const int dim : {64, 80, 96, 128, 256}) {
+        for (const int group : {1, 3}) {
+            const Shapes s{2 * group, 2, dim, kBf16, kBf16};
+            memory_.reset();
+            const World w = make_world(s, lengths);
+            std::vector<Item> items;
+            for (int i = 0; i < 7; ++i) {
+                const int keys = lengths[static_cast<std::size_t>(i)];
+                items.push_back({i, keys, i % 3 == 0 ? std::min(keys, 1 + i) : 1});
+            }
+            const std::vector<std::int32_t> none(2 * items.size(), 0);
+            const auto* streams =
+                reinterpret_cast<const int2*>(upload(std::span<const std::int32_t>(none)));
+            const std::vector<Item> few(items.begin(), items.begin() + 5);  // up to 2,048 keys
+            for (const AttentionMask& mask : {kCausal, kWindow, kBlocksWindow}) {
+                for (const bool all : {true, false}) {
+                    const Run run = prepare(w, all ? items : few);
+                    give_scratch(s, run.rows, run.batch.max_keys);
+                    const attn::Decode plain =
+                        attn::decode_of(ctx_, run.out, run.q, w.kv, run.batch, mask, s.scale());
+                    attn::Decode viewed = plain;
+                    viewed.args.streams = streams;
+                    ASSERT_TRUE(!plain.args.has_views() && viewed.args.has_views());
+                    std::vector<float> want;
+                    const auto compare = [&](const char* name, auto&& start) {
+                        for (const bool with : {false, true}) {
+                            stream_->fill(run.out.data, 0xff, run.out.bytes());
+                            ASSERT_TRUE(start(with ? viewed : plain));
+                            const std::vector<float> got = download(run.out);
+                            if (want.empty()) {
+                                want = got;
+                                expect_near(w, all ? items : few, mask, s.scale(), want);
+                            }
+                            EXPECT_TRUE(same_bits(want, got))
+                                << name << ", " << s.str() << ", window " << mask.window
+                                << (with ? ", with streams" : "");
+                        }
+                    };
+                    compare("blocks", [&](const attn::Decode& d) {
+                        const dim3 grid(2, static_cast<unsigned>(d.tiles), 7);
+                        return attn::decode_on_tensor_cores(ctx_, kBf16, grid, d.args);
+                    });
+                    if (dim != 64 && dim != 128) continue;
+                    compare("teams", [&](const attn::Decode& d) {
+                        return attn::decode_stream_on_tensor_cores(ctx_, kBf16, multiprocessors,
+                                                                   d.tiles, d.args);
+                    });
+                    if (all) continue;
+                    compare("warps", [&](const attn::Decode& d) {
+                        return attn::decode_many_on_tensor_cores(ctx_, kBf16, multiprocessors,
+                                                                 d.tiles, d.args);
+                    });
+                }
+            }
+        }
+    }
+}
+
 // Every kernel on little: what compute-sanitizer has the time for.
 TEST_F(AttentionGpu, EveryKernelOnAFewKeys) {
     const std::vector<Item> items{{0, 70, 1}, {1, 130, 3}, {2, 33, 33}};

@@ -35,8 +35,9 @@ __device__ __forceinline__ bool last_of_parts(unsigned* counter, int mine, int a
 
 // combine() by one warp: a lane computes the four sums, of every fourth part each, that four warps
 // compute there.
-template <typename T, int D>
-__device__ __forceinline__ void combine_parts(const Args& a, const Tile& t, int head, int lane) {
+template <typename T, int D, bool kViews>
+__device__ __forceinline__ void combine_parts(const Args& a, const TileOf<kViews>& t, int head,
+                                              int lane) {
     constexpr int kInFlight = 8;
     const int column = 4 * lane;
     const Places places = t.places();
@@ -86,12 +87,13 @@ __device__ __forceinline__ void combine_parts(const Args& a, const Tile& t, int 
     }
 }
 
-template <typename T, int D, int kStages>
+// kViews: see TileOf.
+template <typename T, int D, int kStages, bool kViews>
 __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int tiles) {
     using S = ManyShape<D, kStages>;
     let_next_start();
     extern __shared__ __align__(128) std::byte memory[];
-    __shared__ UnitList list;
+    __shared__ UnitList<kViews> list;
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int g = lane / 4, c = lane % 4;
     wait_for_previous();
@@ -106,7 +108,7 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
     if (left == 0) return;
 
     Unit unit = unit_at(list, first);
-    KeyStream<T, D, kStages> stream;
+    KeyStream<T, D, kStages, kViews> stream;
     stream.ring = shared_address(memory) + warp * kStages * S::kStageBytes;
     stream.begin(a, list, unit, left);
 #pragma unroll 1
@@ -114,8 +116,8 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
 
     std::uint32_t q[D / 8];
     const auto load_q = [&](const Unit& u) {
-        const Tile& t = list.tiles[u.tile];
-        load_row<T, D>(q, asking<T>(a, u.part < t.ahead) + t.at(a, min(g, t.rows - 1), u.head, D),
+        const TileOf<kViews>& t = list.tiles[u.tile];
+        load_row<T, D>(q, asking<T>(a, t.of_sinks(u.part)) + t.at(a, min(g, t.rows - 1), u.head, D),
                        c, g < t.rows);
     };
     load_q(unit);
@@ -143,7 +145,7 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
     int mine = 0;  // parts of this tile and head that this warp has done
 #pragma unroll 1
     while (true) {
-        const Tile& t = list.tiles[unit.tile];
+        const TileOf<kViews>& t = list.tiles[unit.tile];
         const int from = unit.part * kStepKeys;
         const int hi = t.part_end(a, unit.part);
         const int subs = (hi - from + kSubKeys - 1) / kSubKeys;
@@ -198,7 +200,7 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
         const Unit next = left > 1 ? unit_after(list, a, unit) : Unit{-1, -1, -1};
         const bool ends = next.tile != unit.tile || next.head != unit.head;
         // Loaded while the values are multiplied. Behind the sinks comes another q.
-        if (left > 1 && (ends || next.part == t.begin)) load_q(next);
+        if (left > 1 && (ends || (kViews && next.part == t.begin))) load_q(next);
 
         float most[2], total[2] = {0, 0}, factor[kSubs][2];
 #pragma unroll
@@ -279,7 +281,7 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
         ++mine;
         if (ends) {
             if (parts > 1 && last_of_parts(a.counters + t.slot + unit.head, mine, parts, lane)) {
-                combine_parts<T, D>(a, t, unit.head, lane);
+                combine_parts<T, D, kViews>(a, t, unit.head, lane);
             }
             mine = 0;
         }
@@ -289,24 +291,28 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
     wait_for_copies<0>();
 }
 
-template <typename T, int D, int kStages>
+template <typename T, int D, int kStages, bool kViews>
 bool start(const Context& ctx, int blocks, int tiles, const Args& args) {
+    constexpr auto kKernel = many_kernel<T, D, kStages, kViews>;
+    constexpr std::size_t kBytes = ManyShape<D, kStages>::kBytes;
     static const bool fits = [] {
-        constexpr std::size_t kBytes = ManyShape<D, kStages>::kBytes;
-        if (this_gpu().shared_per_block < kBytes + sizeof(UnitList) + 1024) return false;
-        allow_shared(many_kernel<T, D, kStages>, kBytes);
+        if (this_gpu().shared_per_block < kBytes + sizeof(UnitList<kViews>) + 1024) return false;
+        allow_shared(kKernel, kBytes);
         return true;
     }();
     if (!fits) return false;
-    launch(ctx, dim3(static_cast<unsigned>(blocks)), kManyThreads, ManyShape<D, kStages>::kBytes,
-           many_kernel<T, D, kStages>, args, tiles);
+    launch(ctx, dim3(static_cast<unsigned>(blocks)), kManyThreads, kBytes, kKernel, args, tiles);
     return true;
 }
 
+template <typename T, bool kViews>
+bool start_for(const Context& ctx, int blocks, int tiles, const Args& args) {
+    if (args.head_dim == 128) return start<T, 128, 3, kViews>(ctx, blocks, tiles, args);
+    return args.head_dim == 64 && start<T, 64, 6, kViews>(ctx, blocks, tiles, args);
+}
 template <typename T>
 bool start_for(const Context& ctx, int blocks, int tiles, const Args& args) {
-    if (args.head_dim == 128) return start<T, 128, 3>(ctx, blocks, tiles, args);
-    return args.head_dim == 64 && start<T, 64, 6>(ctx, blocks, tiles, args);
+    return (args.has_views() ? start_for<T, true> : start_for<T, false>)(ctx, blocks, tiles, args);
 }
 
 }  // namespace

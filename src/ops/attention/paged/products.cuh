@@ -67,12 +67,12 @@ __device__ __forceinline__ Weights weigh(const Scores& s, int key, const KeyRang
 }
 
 // The shared memory of a team.
-template <int D>
+template <int D, typename TheTile = Tile>
 struct DecodeShared {
     static constexpr int kStride = D + 2;  // floats: lanes of different rows meet in few banks
     alignas(16) float sums[kDecodeWarps * kTileRows * kStride];
     float2 tops[kDecodeWarps][kTileRows];
-    Tile tile;  // read again only at the end of a part
+    TheTile tile;  // read again only at the end of a part
     bool last;
 };
 
@@ -122,13 +122,14 @@ struct WarpSums {
         }
     }
     // For merge_warps(), to rows `first` and up.
-    __device__ __forceinline__ void put(DecodeShared<D>& shared, int warp, int g, int c, int rows,
-                                        int first = 0) const {
+    template <typename TheTile>
+    __device__ __forceinline__ void put(DecodeShared<D, TheTile>& shared, int warp, int g, int c,
+                                        int rows, int first = 0) const {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
             const int row = 2 * c + e;
             if (row >= rows) continue;
-            float* to = shared.sums + (warp * kTileRows + first + row) * DecodeShared<D>::kStride;
+            float* to = shared.sums + (warp * kTileRows + first + row) * shared.kStride;
 #pragma unroll
             for (int w = 0; w < D / 16; ++w) {
                 *reinterpret_cast<float2*>(to + value_column<D>(w, g)) = {out[w][e], out[w][2 + e]};
@@ -143,9 +144,10 @@ struct WarpSums {
 struct MergedRow {
     float2 sums, top;
 };
-template <int D>
-__device__ __forceinline__ MergedRow merge_row(const DecodeShared<D>& shared, int row, int d) {
-    constexpr int kStride = DecodeShared<D>::kStride;
+template <int D, typename TheTile>
+__device__ __forceinline__ MergedRow merge_row(const DecodeShared<D, TheTile>& shared, int row,
+                                               int d) {
+    constexpr int kStride = DecodeShared<D, TheTile>::kStride;
     float most = -INFINITY;
 #pragma unroll
     for (int w = 0; w < kDecodeWarps; ++w) most = fmaxf(most, shared.tops[w][row].x);
@@ -167,10 +169,11 @@ __device__ __forceinline__ MergedRow merge_row(const DecodeShared<D>& shared, in
 // Adds up the warps' sums and writes them to out where there is one part, else to the partial
 // results. The rows are read from shared.tile again where they are needed: with the part's slot in
 // a register, heads of 96 spill.
-template <typename T, int D, typename Team, typename Link>
+template <typename T, int D, typename TheTile, typename Team, typename Link>
 __device__ __forceinline__ void merge_warps(const Args& a, int kv_head, int part, int rows,
-                                            DecodeShared<D>& shared, Team team, const Link& link) {
-    const Tile& tile = shared.tile;
+                                            DecodeShared<D, TheTile>& shared, Team team,
+                                            const Link& link) {
+    const TheTile& tile = shared.tile;
     const int parts = tile.parts();
     for (int index = 2 * team.thread(); index < rows * D; index += 2 * kDecodeThreads) {
         const int row = index / D, d = index % D;

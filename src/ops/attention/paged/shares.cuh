@@ -14,12 +14,15 @@ static_assert(kLongSteps == Deal::kLongSteps);
 
 // All parts of all tiles and heads. Costs are counted in steps of 64 keys. First come the long
 // parts of all tiles, then the short ones: a team with fewer long ones gets more short ones.
+template <bool kViews>
 struct ShareList {
-    Tile tiles[kMostSharedTiles];
+    TileOf<kViews> tiles[kMostSharedTiles];
     int before[2 * kMostSharedTiles + 1];  // steps of the sections before this one
     int sums[2][kMostSharedTiles / 32];
-    int count;   // of tiles; section i is the long parts of tile i, i + count its short ones
-    int shorts;  // parts_of()
+    int count;       // of tiles; section i is the long parts of tile i, i + count its short ones
+    int all_shorts;  // parts_of(), where kViews
+
+    __device__ __forceinline__ int shorts() const { return kViews ? all_shorts : kShortParts; }
 
     __device__ __forceinline__ bool is_long(int section) const { return section < count; }
     __device__ __forceinline__ int tile(int section) const {
@@ -31,12 +34,17 @@ struct ShareList {
 
 // The steps that one head has of a section: [0, sinks) and [first, last). Parts begin at multiples
 // of a step, and a long part counts as whole; parts of sinks are short ones.
+template <bool kViews>
 struct Section {
     int sinks, first, last;
     __device__ __forceinline__ int count() const { return sinks + last - first; }
-    __device__ __forceinline__ int at(int i) const { return i < sinks ? i : first + i - sinks; }
+    __device__ __forceinline__ int at(int i) const {
+        return kViews && i < sinks ? i : first + i - sinks;
+    }
 };
-__device__ __forceinline__ Section section_of(const Tile& t, bool is_long, int shorts) {
+template <bool kViews>
+__device__ __forceinline__ Section<kViews> section_of(const TileOf<kViews>& t, bool is_long,
+                                                      int shorts) {
     if (t.begin >= t.end) {  // sinks alone, or nothing
         const int sinks = is_long ? 0 : t.ahead;
         return {sinks, sinks, sinks};
@@ -46,8 +54,9 @@ __device__ __forceinline__ Section section_of(const Tile& t, bool is_long, int s
     if (is_long) return {0, max(first, shorts), max(last, shorts)};
     return {t.ahead, min(first, shorts), min((t.range.hi + kStepKeys - 1) / kStepKeys, shorts)};
 }
-__device__ __forceinline__ Section section_of(const ShareList& list, int section) {
-    return section_of(list.tiles[list.tile(section)], list.is_long(section), list.shorts);
+template <bool kViews>
+__device__ __forceinline__ Section<kViews> section_of(const ShareList<kViews>& list, int section) {
+    return section_of<kViews>(list.tiles[list.tile(section)], list.is_long(section), list.shorts());
 }
 
 // Prefetches the positions and the page tables together, which later loads need one after the
@@ -63,16 +72,16 @@ __device__ __forceinline__ void bring_near(const Args& a, int tiles) {
 }
 
 // Every block makes the list for itself, with at least kMostSharedTiles threads.
-template <typename T, int D>
-__device__ __forceinline__ void list_sections(const Args& a, int tiles, ShareList& list) {
+template <typename T, int D, bool kViews>
+__device__ __forceinline__ void list_sections(const Args& a, int tiles, ShareList<kViews>& list) {
     const int tile = static_cast<int>(threadIdx.x), warp = tile / 32, lane = tile % 32;
     int sums[2] = {0, 0};  // up to this tile: long, short
     if (tile < kMostSharedTiles) {
-        const Tile t = listed_tile<T, D>(a, tiles, tile);
+        const TileOf<kViews> t = listed_tile<T, D, kViews>(a, tiles, tile);
         list.tiles[tile] = t;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const Section s = section_of(t, i == 0, a.shorts);
+            const Section<kViews> s = section_of<kViews>(t, i == 0, t.shorts(a));
             sums[i] = s.count() * a.kv_heads;
 #pragma unroll
             for (int near = 1; near < 32; near *= 2) {
@@ -97,7 +106,7 @@ __device__ __forceinline__ void list_sections(const Args& a, int tiles, ShareLis
         if (tile == 0) {
             list.before[0] = 0;
             list.count = tiles;
-            list.shorts = a.shorts;
+            if (kViews) list.all_shorts = a.shorts;
         }
     }
     __syncthreads();
@@ -111,7 +120,9 @@ struct Stretch {
 struct Share {
     Stretch stretch[2];
 };
-__device__ __forceinline__ Share share_of(const ShareList& list, int team, int teams, int lane) {
+template <bool kViews>
+__device__ __forceinline__ Share share_of(const ShareList<kViews>& list, int team, int teams,
+                                          int lane) {
     const Deal deal(list.long_steps(), list.steps(), teams);
     Share share;
     int bounds[2][2];
@@ -137,11 +148,12 @@ __device__ __forceinline__ Share share_of(const ShareList& list, int team, int t
 }
 
 // A position in a team's share.
+template <bool kViews>
 struct Walk {
     int section, head, step;  // the step counts from the head's first key
     int left, which;          // steps left of stretch `which`; 0: nothing is left of the share
 
-    __device__ __forceinline__ void place(const ShareList& list, int at) {
+    __device__ __forceinline__ void place(const ShareList<kViews>& list, int at) {
         int lo = 0, hi = 2 * list.count - 1;  // the last section with before[section] <= at
         while (lo < hi) {
             const int middle = (lo + hi + 1) / 2;
@@ -152,31 +164,33 @@ struct Walk {
             }
         }
         section = lo;
-        const Section s = section_of(list, lo);
+        const Section<kViews> s = section_of(list, lo);
         const int each = s.count(), in = at - list.before[lo];
         head = in / each;
         step = s.at(in - head * each);
     }
-    __device__ __forceinline__ void begin(const ShareList& list, const Share& share) {
+    __device__ __forceinline__ void begin(const ShareList<kViews>& list, const Share& share) {
         which = -1;
         left = 0;
         next_stretch(list, share);
     }
     // Goes to the next stretch.
-    __device__ __forceinline__ void next_stretch(const ShareList& list, const Share& share) {
+    __device__ __forceinline__ void next_stretch(const ShareList<kViews>& list,
+                                                 const Share& share) {
         while (left == 0 && ++which < 2) {
             left = share.stretch[which].end - share.stretch[which].begin;
             if (left > 0) place(list, share.stretch[which].begin);
         }
     }
     // Advances by `steps`, at most to the end of the sinks or of the head's section.
-    __device__ __forceinline__ void advance(const ShareList& list, const Share& share, int kv_heads,
-                                            int steps) {
+    __device__ __forceinline__ void advance(const ShareList<kViews>& list, const Share& share,
+                                            int kv_heads, int steps) {
         step += steps;
         left -= steps;
         if (left == 0) return next_stretch(list, share);
-        const Section s = section_of(list, section);
-        if (step == s.sinks) step = s.first;  // behind the sinks; without sinks it is never 0
+        const Section<kViews> s = section_of(list, section);
+        if (kViews && step == s.sinks)
+            step = s.first;  // behind the sinks; without sinks it is never 0
         if (step < s.last) return;
         if (++head == kv_heads) {
             head = 0;
@@ -209,14 +223,14 @@ __device__ __forceinline__ void copy16_once(unsigned to, const void* from, bool 
 
 // The copies of a warp: its 16 keys of a step, then their values, for all steps of its team's
 // share. A stage holds keys or values.
-template <typename T, int D, int kStages>
+template <typename T, int D, int kStages, bool kViews>
 struct TeamStream {
     static constexpr int kRowBytes = 2 * D;
     static constexpr int kChunks = D / 8;  // of 16 bytes, a row
     static constexpr int kStageBytes = kWarpKeys * kRowBytes;
     static constexpr int kBytes = kStages * kStageBytes;
 
-    Walk next;            // behind the run, up to 32 neighbouring steps of one tile and head
+    Walk<kViews> next;    // behind the run, up to 32 neighbouring steps of one tile and head
     int page, next_page;  // lane i has the page of the run's i-th step, and of the next run's
     int tile, head, step, first, stop;  // of the run; nothing is left where step == stop
     int lo, hi;                         // keys of the tile that are there
@@ -225,23 +239,23 @@ struct TeamStream {
     std::uint64_t policy;   // of L2
 
     // Loads the pages of the next run while this one is copied.
-    __device__ __forceinline__ void look_ahead(const Args& a, const ShareList& list, int warp,
-                                               int lane) {
+    __device__ __forceinline__ void look_ahead(const Args& a, const ShareList<kViews>& list,
+                                               int warp, int lane) {
         const int at = list.tile(next.section);
-        const Tile& t = list.tiles[at];
+        const TileOf<kViews>& t = list.tiles[at];
         // The run is of sinks or of others, and the first parts are short: the step says which.
-        const std::int32_t* table = table_of(a, at / a.row_tiles, next.step < t.ahead);
+        const std::int32_t* table = table_of(a, at / a.row_tiles, t.of_sinks(next.step));
         const int key = (next.step + lane) * kStepKeys + kWarpKeys * warp;
         next_page = table[t.entry(a, next.step, key)];
     }
-    __device__ __forceinline__ void enter(const Args& a, const ShareList& list, const Share& share,
-                                          int warp, int lane) {
+    __device__ __forceinline__ void enter(const Args& a, const ShareList<kViews>& list,
+                                          const Share& share, int warp, int lane) {
         page = next_page;
         tile = list.tile(next.section);
         head = next.head;
         step = first = next.step;
-        const Section section = section_of(list, next.section);
-        const bool sinks = step < section.sinks;
+        const Section<kViews> section = section_of(list, next.section);
+        const bool sinks = kViews && step < section.sinks;
         lo = sinks ? 0 : list.tiles[tile].range.lo;
         hi = sinks ? list.tiles[tile].sinks_end : list.tiles[tile].range.hi;
         const int steps = min(min(next.left, 32), (sinks ? section.sinks : section.last) - step);
@@ -250,8 +264,8 @@ struct TeamStream {
         if (next.left > 0) look_ahead(a, list, warp, lane);
     }
     // Goes to a step in which this warp has a key: the last step of a head may have none.
-    __device__ __forceinline__ void settle(const Args& a, const ShareList& list, const Share& share,
-                                           int warp, int lane) {
+    __device__ __forceinline__ void settle(const Args& a, const ShareList<kViews>& list,
+                                           const Share& share, int warp, int lane) {
         while (true) {
             if (step == stop) {
                 if (next.left == 0) return;
@@ -263,8 +277,9 @@ struct TeamStream {
             }
         }
     }
-    __device__ __forceinline__ void begin(const Args& a, const ShareList& list, const Share& share,
-                                          const Walk& from, int warp, int lane) {
+    __device__ __forceinline__ void begin(const Args& a, const ShareList<kViews>& list,
+                                          const Share& share, const Walk<kViews>& from, int warp,
+                                          int lane) {
         next = from;
         value = false;
         step = stop = 0;
@@ -273,8 +288,8 @@ struct TeamStream {
         settle(a, list, share, warp, lane);
     }
     // Copies the next stage, or nothing at the end. It commits a group of copies in any case.
-    __device__ __forceinline__ void fetch(const Args& a, const ShareList& list, const Share& share,
-                                          int warp, int lane) {
+    __device__ __forceinline__ void fetch(const Args& a, const ShareList<kViews>& list,
+                                          const Share& share, int warp, int lane) {
         if (step < stop) {
             const int key = step * kStepKeys + kWarpKeys * warp;
             const T* at = cache_at<T>(a, value ? a.values : a.keys,

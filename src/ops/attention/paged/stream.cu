@@ -35,9 +35,9 @@ __device__ __forceinline__ bool last_of_parts(unsigned* counter, int mine, int a
 
 // combine() with a row a warp: a lane computes the four sums, of every fourth part each, that four
 // warps compute there.
-template <typename T, int D>
-__device__ __forceinline__ void combine_rows(const Args& a, const Tile& t, int head, int warp,
-                                             int lane) {
+template <typename T, int D, bool kViews>
+__device__ __forceinline__ void combine_rows(const Args& a, const TileOf<kViews>& t, int head,
+                                             int warp, int lane) {
     const int column = 4 * lane;
     const Places places = t.places();
 #pragma unroll 1
@@ -88,30 +88,32 @@ __device__ __forceinline__ void combine_rows(const Args& a, const Tile& t, int h
     }
 }
 
-template <typename T, int D, int kTeams, int kStages>
+template <typename T, int D, int kTeams, int kStages, bool kViews>
 struct StreamShared {
-    static constexpr int kRingBytes = TeamStream<T, D, kStages>::kBytes;
+    static constexpr int kRingBytes = TeamStream<T, D, kStages, kViews>::kBytes;
     alignas(128) std::byte rings[kTeams * kDecodeWarps * kRingBytes];
-    DecodeShared<D> teams[kTeams];
-    ShareList list;
+    DecodeShared<D, TileOf<kViews>> teams[kTeams];
+    ShareList<kViews> list;
     Share shares[kTeams];
 };
 
-template <typename T, int D, int kTeams, int kStages>
+// kViews: see TileOf.
+template <typename T, int D, int kTeams, int kStages, bool kViews>
 __global__ void __launch_bounds__(kTeams* kDecodeThreads, 1)
     stream_kernel(const __grid_constant__ Args a, int tiles) {
-    using Stream = TeamStream<T, D, kStages>;
+    using Stream = TeamStream<T, D, kStages, kViews>;
+    using Shared = StreamShared<T, D, kTeams, kStages, kViews>;
     let_next_start();
     extern __shared__ __align__(128) std::byte memory[];
-    auto& all = *reinterpret_cast<StreamShared<T, D, kTeams, kStages>*>(memory);
-    const ShareList& list = all.list;
+    auto& all = *reinterpret_cast<Shared*>(memory);
+    const ShareList<kViews>& list = all.list;
     wait_for_previous();
     const StageClock clock(a.stamp);
     bring_near(a, tiles);
 
     const int number = static_cast<int>(threadIdx.x) / kDecodeThreads;
     const WarpsTeam<kDecodeThreads> team{number * kDecodeThreads, 1 + number};
-    DecodeShared<D>& shared = all.teams[number];
+    DecodeShared<D, TileOf<kViews>>& shared = all.teams[number];
     const int warp = team.thread() / 32, lane = team.thread() % 32;
     const int g = lane / 4, c = lane % 4;
 
@@ -124,7 +126,7 @@ __global__ void __launch_bounds__(kTeams* kDecodeThreads, 1)
         if (lane == 0) all.shares[number] = mine;
     }
     team.sync();
-    Walk walk;
+    Walk<kViews> walk;
     walk.begin(list, share);
     if (walk.left == 0) return;
 
@@ -137,9 +139,9 @@ __global__ void __launch_bounds__(kTeams* kDecodeThreads, 1)
 
     std::uint32_t q[D / 8];
     const auto load_q = [&] {
-        const Tile& t = list.tiles[list.tile(walk.section)];
+        const TileOf<kViews>& t = list.tiles[list.tile(walk.section)];
         load_row<T, D>(
-            q, asking<T>(a, walk.step < t.ahead) + t.at(a, min(g, t.rows - 1), walk.head, D), c,
+            q, asking<T>(a, t.of_sinks(walk.step)) + t.at(a, min(g, t.rows - 1), walk.head, D), c,
             g < t.rows);
     };
     load_q();
@@ -167,11 +169,11 @@ __global__ void __launch_bounds__(kTeams* kDecodeThreads, 1)
     int mine = 0;  // parts of this tile and head that this team has done
 #pragma unroll 1
     while (true) {
-        const int tile = list.tile(walk.section), head = walk.head;
-        const Tile& t = list.tiles[tile];
+        const int tile = list.tile(walk.section);
+        const TileOf<kViews>& t = list.tiles[tile];
         const int rows = t.rows;
-        const int now = part_of(walk.step * kStepKeys, a.shorts);
-        const int from = part_begin(now, a.shorts) + kWarpKeys * warp;
+        const int now = part_of(walk.step * kStepKeys, t.shorts(a));
+        const int from = part_begin(now, t.shorts(a)) + kWarpKeys * warp;
         const int hi = t.part_end(a, now);
         const int steps = hi > from ? (hi - from + kStepKeys - 1) / kStepKeys : 0;
         KeyRange sees[2];  // rows 2 c and 2 c + 1
@@ -210,12 +212,14 @@ __global__ void __launch_bounds__(kTeams* kDecodeThreads, 1)
             sums.template add<T>(weights, v);
         }
 
-        const int part = part_of(computed_here(walk.step) * kStepKeys, a.shorts);  // not kept
+        // Neither is kept while the steps are computed.
+        const int part = part_of(computed_here(walk.step) * kStepKeys, t.shorts(a));
+        const int head = computed_here(walk.head);
         walk.advance(list, share, a.kv_heads, list.is_long(walk.section) ? kLongSteps : 1);
         const bool more = walk.left > 0;
         const bool ends = !more || list.tile(walk.section) != tile || walk.head != head;
         // Loaded while the sums are added. Behind the sinks comes another q.
-        if (more && (ends || (part < t.ahead && walk.step >= t.ahead))) load_q();
+        if (more && (ends || (t.of_sinks(part) && !t.of_sinks(walk.step)))) load_q();
 
         team.sync();  // the sums of the part before have been read
         if (team.thread() == 0) {
@@ -237,7 +241,7 @@ __global__ void __launch_bounds__(kTeams* kDecodeThreads, 1)
                                          team);
                 }
                 if (last && rows > 1) {
-                    combine_rows<T, D>(a, shared.tile, head, warp, lane);
+                    combine_rows<T, D, kViews>(a, shared.tile, head, warp, lane);
                 } else if (last) {
                     combine<T>(
                         a, shared.tile, head, D, shared.sums, team, MemoryLink{},
@@ -251,25 +255,30 @@ __global__ void __launch_bounds__(kTeams* kDecodeThreads, 1)
     wait_for_copies<0>();
 }
 
-template <typename T, int D, int kTeams, int kStages>
+template <typename T, int D, int kTeams, int kStages, bool kViews>
 bool start(const Context& ctx, int blocks, int tiles, const Args& args) {
-    using Shared = StreamShared<T, D, kTeams, kStages>;
+    using Shared = StreamShared<T, D, kTeams, kStages, kViews>;
+    constexpr auto kKernel = stream_kernel<T, D, kTeams, kStages, kViews>;
     static_assert(kTeams * kDecodeThreads >= kMostSharedTiles);
     static const bool fits = [] {
         if (this_gpu().shared_per_block < sizeof(Shared) + 1024) return false;
-        allow_shared(stream_kernel<T, D, kTeams, kStages>, sizeof(Shared));
+        allow_shared(kKernel, sizeof(Shared));
         return true;
     }();
     if (!fits) return false;
     launch(ctx, dim3(static_cast<unsigned>(blocks)), kTeams * kDecodeThreads, sizeof(Shared),
-           stream_kernel<T, D, kTeams, kStages>, args, tiles);
+           kKernel, args, tiles);
     return true;
 }
 
+template <typename T, bool kViews>
+bool start_for(const Context& ctx, int blocks, int tiles, const Args& args) {
+    if (args.head_dim == 128) return start<T, 128, 3, 2, kViews>(ctx, blocks, tiles, args);
+    return args.head_dim == 64 && start<T, 64, 3, 4, kViews>(ctx, blocks, tiles, args);
+}
 template <typename T>
 bool start_for(const Context& ctx, int blocks, int tiles, const Args& args) {
-    if (args.head_dim == 128) return start<T, 128, 3, 2>(ctx, blocks, tiles, args);
-    return args.head_dim == 64 && start<T, 64, 3, 4>(ctx, blocks, tiles, args);
+    return (args.has_views() ? start_for<T, true> : start_for<T, false>)(ctx, blocks, tiles, args);
 }
 
 }  // namespace

@@ -19,8 +19,9 @@ struct Unit {
     int tile, head, part;
 };
 
+template <bool kViews>
 struct UnitList {
-    Tile tiles[kMostTiles];
+    TileOf<kViews> tiles[kMostTiles];
     int before[kMostTiles + 1];  // units of the tiles before this one
     int warps[kManyWarps];
 };
@@ -34,10 +35,10 @@ struct ManyShape {
 };
 
 // Makes the list of units, in every block. Returns their number.
-template <typename T, int D>
-__device__ __forceinline__ int list_units(const Args& a, int tiles, UnitList& list) {
+template <typename T, int D, bool kViews>
+__device__ __forceinline__ int list_units(const Args& a, int tiles, UnitList<kViews>& list) {
     const int tile = static_cast<int>(threadIdx.x), warp = tile / 32, lane = tile % 32;
-    const Tile t = listed_tile<T, D>(a, tiles, tile);
+    const TileOf<kViews> t = listed_tile<T, D, kViews>(a, tiles, tile);
     int sum = t.parts() * a.kv_heads;
     list.tiles[tile] = t;
 #pragma unroll
@@ -54,7 +55,8 @@ __device__ __forceinline__ int list_units(const Args& a, int tiles, UnitList& li
     return list.before[kMostTiles];
 }
 
-__device__ __forceinline__ Unit unit_at(const UnitList& list, int unit) {
+template <bool kViews>
+__device__ __forceinline__ Unit unit_at(const UnitList<kViews>& list, int unit) {
     int lo = 0, hi = kMostTiles - 1;  // the last tile with before[tile] <= unit
     while (lo < hi) {
         const int middle = (lo + hi + 1) / 2;
@@ -64,14 +66,16 @@ __device__ __forceinline__ Unit unit_at(const UnitList& list, int unit) {
             hi = middle - 1;
         }
     }
-    const Tile& t = list.tiles[lo];
+    const TileOf<kViews>& t = list.tiles[lo];
     const int parts = t.parts(), in = unit - list.before[lo];
     return {lo, in / parts, t.part(in % parts)};
 }
 // The unit after this one, which is not the last.
-__device__ __forceinline__ Unit unit_after(const UnitList& list, const Args& a, Unit u) {
-    const Tile& t = list.tiles[u.tile];
-    if (++u.part == t.ahead) u.part = t.begin;  // behind the sinks
+template <bool kViews>
+__device__ __forceinline__ Unit unit_after(const UnitList<kViews>& list, const Args& a, Unit u) {
+    const TileOf<kViews>& t = list.tiles[u.tile];
+    ++u.part;
+    if (kViews && u.part == t.ahead) u.part = t.begin;  // behind the sinks
     if (u.part < t.end) return u;
     if (++u.head == a.kv_heads) {
         u.head = 0;
@@ -84,7 +88,7 @@ __device__ __forceinline__ Unit unit_after(const UnitList& list, const Args& a, 
 }
 
 // The copies of a warp: all stages of its units, first the keys of a part, then its values.
-template <typename T, int D, int kStages>
+template <typename T, int D, int kStages, bool kViews>
 struct KeyStream {
     using S = ManyShape<D, kStages>;
     Unit unit, next;
@@ -94,19 +98,19 @@ struct KeyStream {
     int from, lo, hi;       // its keys: the first one, and the visible ones [lo, hi)
     unsigned ring, to = 0;  // this warp's ring buffer, and the offset in it
 
-    __device__ __forceinline__ void look_ahead(const Args& a, const UnitList& list) {
-        const Tile& t = list.tiles[next.tile];
-        const std::int32_t* table = table_of(a, next.tile / a.row_tiles, next.part < t.ahead);
+    __device__ __forceinline__ void look_ahead(const Args& a, const UnitList<kViews>& list) {
+        const TileOf<kViews>& t = list.tiles[next.tile];
+        const std::int32_t* table = table_of(a, next.tile / a.row_tiles, t.of_sinks(next.part));
         const int key = next.part * kStepKeys;
         next_page = table[t.entry(a, next.part, key)];
         next_page2 = table[t.entry(a, next.part, key + kPageKeys)];
     }
-    __device__ __forceinline__ void enter(const Args& a, const UnitList& list) {
+    __device__ __forceinline__ void enter(const Args& a, const UnitList<kViews>& list) {
         unit = next;
         page = next_page, page2 = next_page2;
-        const Tile& t = list.tiles[unit.tile];
+        const TileOf<kViews>& t = list.tiles[unit.tile];
         from = unit.part * kStepKeys;
-        lo = unit.part < t.ahead ? 0 : t.range.lo;
+        lo = t.of_sinks(unit.part) ? 0 : t.range.lo;
         hi = t.part_end(a, unit.part);
         subs = (hi - from + kSubKeys - 1) / kSubKeys;
         stage = 0;
@@ -115,7 +119,7 @@ struct KeyStream {
             look_ahead(a, list);
         }
     }
-    __device__ __forceinline__ void begin(const Args& a, const UnitList& list, Unit first,
+    __device__ __forceinline__ void begin(const Args& a, const UnitList<kViews>& list, Unit first,
                                           int units) {
         next = first;
         left = units;
@@ -123,7 +127,7 @@ struct KeyStream {
         enter(a, list);
     }
     // Copies the next stage, or nothing at the end. It commits a group of copies in any case.
-    __device__ __forceinline__ void fetch(const Args& a, const UnitList& list, int lane) {
+    __device__ __forceinline__ void fetch(const Args& a, const UnitList<kViews>& list, int lane) {
         if (left > 0) {
             const bool value = stage >= subs;
             const int sub = value ? stage - subs : stage;
