@@ -173,19 +173,39 @@ Disabled disabled(const SharedOptions& options) {
     return out;
 }
 
-std::string model_source(const SharedOptions& options) {
-    if (!options.model.empty()) return options.model;
-    if (const char* named = std::getenv("MILLRACE_MODEL"); named && *named) return named;
+namespace {
+
+// Where a model that comes with the program lies: beside the installed program, or in the source
+// tree. Empty: nowhere.
+std::string bundled(const std::string& file) {
     std::vector<fs::path> places;
     std::error_code ignored;
     const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
     if (!program.empty()) {
-        places.push_back(program.parent_path() / "../share/millrace/models" / MR_BUNDLED_MODEL);
+        places.push_back(program.parent_path() / "../share/millrace/models" / file);
     }
-    places.push_back(fs::path(MR_SOURCE_MODELS) / MR_BUNDLED_MODEL);
+    places.push_back(fs::path(MR_SOURCE_MODELS) / file);
     for (const fs::path& place : places) {
         if (fs::exists(place, ignored)) return place.lexically_normal().string();
     }
+    return {};
+}
+
+// A short name is that of a bundled model; a file or folder of that name comes first.
+std::string named(const std::string& model) {
+    std::error_code ignored;
+    const bool name = model.find('/') == std::string::npos &&
+                      model.find(':') == std::string::npos && !fs::exists(model, ignored);
+    const std::string found = name ? bundled(model + ".gguf") : std::string();
+    return found.empty() ? model : found;
+}
+
+}  // namespace
+
+std::string model_source(const SharedOptions& options) {
+    if (!options.model.empty()) return named(options.model);
+    if (const char* model = std::getenv("MILLRACE_MODEL"); model && *model) return named(model);
+    if (const std::string found = bundled(MR_BUNDLED_MODEL); !found.empty()) return found;
     throw Error::usage({.field = "MODEL",
                         .problem = "none was given, and the bundled model (" MR_BUNDLED_MODEL
                                    ") is not beside the program",
