@@ -37,7 +37,7 @@ int convert(const Options& options) {
     wanted.keep_outliers = options.keep_outliers;
     wanted.progress = line.callback();
     const model::ConvertResult result =
-        model::convert_model(options.shared.model, options.output, wanted);
+        model::convert_model(named_model(options.shared.model), options.output, wanted);
     line.remove();
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

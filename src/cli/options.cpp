@@ -69,9 +69,11 @@ void add_disabled(Disabled& to, const char* where, std::string_view list) {
 
 void add_model_options(const Command& command, SharedOptions& options) {
     command
-        .add_option("-m,--model,model", options.model,
-                    "A GGUF file, a Hugging Face folder, a llama2.c .bin, or random:SHAPE[:TYPE]; "
-                    "the bundled model where none is given")
+        .add_option(
+            "-m,--model,model", options.model,
+            "A GGUF file, a Hugging Face folder, a llama2.c .bin, random:SHAPE[:TYPE], or a "
+            "bundled model's name (storyteller, storyteller-diffusion); the storyteller "
+            "where none is given")
         .shown_as("MODEL");
     command.group("Model");
     command
@@ -191,20 +193,19 @@ std::string bundled(const std::string& file) {
     return {};
 }
 
-// A short name is that of a bundled model; a file or folder of that name comes first.
-std::string named(const std::string& model) {
+}  // namespace
+
+std::string named_model(const std::string& model) {
     std::error_code ignored;
-    const bool name = model.find('/') == std::string::npos &&
-                      model.find(':') == std::string::npos && !fs::exists(model, ignored);
-    const std::string found = name ? bundled(model + ".gguf") : std::string();
+    if (model.find_first_of("/:") != std::string::npos || fs::exists(model, ignored)) return model;
+    const std::string found = bundled(model + ".gguf");
     return found.empty() ? model : found;
 }
 
-}  // namespace
-
 std::string model_source(const SharedOptions& options) {
-    if (!options.model.empty()) return named(options.model);
-    if (const char* model = std::getenv("MILLRACE_MODEL"); model && *model) return named(model);
+    if (!options.model.empty()) return named_model(options.model);
+    if (const char* model = std::getenv("MILLRACE_MODEL"); model && *model)
+        return named_model(model);
     if (const std::string found = bundled(MR_BUNDLED_MODEL); !found.empty()) return found;
     throw Error::usage({.field = "MODEL",
                         .problem = "none was given, and the bundled model (" MR_BUNDLED_MODEL

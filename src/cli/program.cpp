@@ -28,8 +28,10 @@ constexpr const char* kExamples =
     "  millrace run model.gguf -p \"Hello\" -n 100   text from a model of yours\n"
     "  millrace chat model.gguf                    talk with it\n"
     "  millrace info model.gguf                    what it is and what it needs\n"
-    "A MODEL is a GGUF file, a Hugging Face folder or a llama2.c .bin; without one, the bundled\n"
-    "model is used. 'millrace COMMAND --help' says more.";
+    "A MODEL is a GGUF file, a Hugging Face folder or a llama2.c .bin, or the name of a bundled "
+    "one:\n"
+    "storyteller, which runs where none is given, or storyteller-diffusion.\n"
+    "'millrace COMMAND --help' says more.";
 
 int fail(int code, std::string_view message) {
     err(fmt::format("millrace: {}\n", one_line(message)));

@@ -217,6 +217,7 @@ int run(const Options& options, const Command& command) {
             events);
     } else {
         train::TrainOptions wanted = options.train;
+        if (!wanted.init.empty()) wanted.init = named_model(wanted.init);
         settle(wanted);
         result = train::train(wanted, events);
     }

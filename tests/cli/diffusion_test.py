@@ -55,6 +55,15 @@ class DiffusionTest(driver.CliTest):
         # A number that is no multiple of the block, and the mask is never a part of the text.
         self.assertNotIn(280, self.made(count=13)["ids"])
 
+    def test_the_bundled_model_is_near_the_entropy(self):
+        stories = self.folder / "stories.txt"
+        self.ok("data", "storybook", "--stories", 24, "--seed", 5, "--out", stories)
+        got = self.ok_json("eval", "storyteller-diffusion", "--text", stories, "--split",
+                           "<|endoftext|>", "--bound", 0)
+        # 0.6 nats a story over many (docs/diffusion.md); these are few.
+        self.assertLess(got["storybook"]["distance"], 2)
+        self.assertGreater(got["tokens_per_pass"], 2)
+
     def test_many_texts_are_those_of_their_seeds(self):
         many = millrace("run", self.model, "-p", "Once", "-n", "16", "--seed", "5", "--count", "4",
                         "--ignore-eos", "-q").out

@@ -133,6 +133,18 @@ class Models(driver.CliTest):
             self.fails(2, "run", "-p", "x", says=["MODEL", "MILLRACE_MODEL"],
                        env={"MILLRACE_MODEL": ""})
 
+    def test_bundled_models_have_short_names(self):
+        for name in ("storyteller", "storyteller-diffusion"):
+            path = driver.SOURCE / "models" / f"{name}.gguf"
+            self.assertEqual(self.ok_json("info", name)["model"], self.ok_json("info", path)["model"])
+            ask = ["-p", "Once", "-n", 8, "--seed", 1, "-q"]
+            self.assertEqual(self.ok("run", name, *ask).out, self.ok("run", path, *ask).out)
+            self.ok("convert", name, self.folder / f"{name}-f16.gguf", "--type", "f16")
+        # A file of that name comes first, and a name that is none stays as it is.
+        (self.folder / "storyteller").write_bytes(b"no model")
+        self.fails(1, "info", "storyteller", cwd=self.folder)
+        self.fails(1, "info", "storytelling", says="storytelling")
+
 
 if __name__ == "__main__":
     driver.main()

@@ -44,7 +44,8 @@ constexpr int kUsualBlock = 16;  // as `train` has it
 
 // As `train` would train the model: to fill in blocks, or the next token.
 model::ModelSpec objective_spec(const Options& options) {
-    model::ModelSpec spec = model::trainable_spec(model::planned_model(options.model).spec);
+    model::ModelSpec spec =
+        model::trainable_spec(model::planned_model(named_model(options.model)).spec);
     const std::string own = spec.diffusion ? "diffusion" : "ar";
     const std::string objective = options.objective.empty() ? own : options.objective;
     if (spec.diffusion && objective == "ar") {

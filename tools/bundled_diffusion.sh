@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Makes the bundled model that fills in blocks, on a machine with a GPU: it begins as the bundled
+# storyteller and is trained in two runs, then quantised and judged.
+#   tools/bundled_diffusion.sh OUT [MILLRACE]        (docs/bundled-model.md has what came out)
+set -euo pipefail
+out=${1:?usage: bundled_diffusion.sh OUT [MILLRACE]}
+millrace=$(realpath "${2:-build/release/millrace}")
+mkdir -p "$out"
+cd "$out"
+
+"$millrace" data storybook --stories 2000 --seed 2 --out held_out.txt
+train() {  # INIT, name of the run, stories, their seed, steps, warmup
+    "$millrace" data storybook --stories "$3" --seed "$4" --out stories.txt
+    "$millrace" data pack --data stories.txt --tokenizer tok.gguf --out "data-$2" --val-docs 2000
+    "$millrace" train --device cuda --objective diffusion --block 4 --init "$1" --data "data-$2" \
+        --out "$2" --steps "$5" --batch 64 --seq 512 --lr 1e-3 --min-lr 1e-5 --warmup "$6" \
+        --weight-decay 0.05 --eval-every 1000 --save-every 0 --sample-every 0
+}
+"$millrace" convert storyteller tok.gguf --type q8_0 --force
+train storyteller first 1000000 1 3200 200
+"$millrace" convert first first.gguf --type q8_0
+train first.gguf storyteller-diffusion 2000000 3 12200 100
+"$millrace" convert storyteller-diffusion storyteller-diffusion.gguf --type q8_0
+for threshold in 0.5 0.7 0.9 0.99; do
+    "$millrace" eval storyteller-diffusion.gguf --text held_out.txt --split '<|endoftext|>' \
+        --limit 300 --threshold "$threshold"
+done
+"$millrace" run storyteller-diffusion.gguf --temp 1 --top-k 0 --top-p 1 --min-p 0 -n 500 \
+    --count 200 --seed 1 > samples.txt
+"$millrace" data check samples.txt --show 5
