@@ -48,12 +48,15 @@ std::vector<Arrival> arrivals_of(const BatchLoad& load) {
 
 // Any ids do: the work does not depend on them. Prompts differ from their first token on, unless
 // they are to be found in the cache; other seeds have other prompts.
-std::vector<std::int32_t> prompt_of(const Arrival& arrival, const BatchLoad& load, int vocab) {
+std::vector<std::int32_t> prompt_of(const Arrival& arrival, const BatchLoad& load,
+                                    const model::ModelSpec& spec) {
+    const auto vocab = static_cast<std::uint64_t>(spec.vocab);
     std::vector<std::int32_t> ids(static_cast<std::size_t>(arrival.shape.input));
     const std::uint64_t first = load.seed * 7 + (load.same_prompt ? 1 : arrival.number * 31 + 1);
     for (std::size_t i = 0; i < ids.size(); ++i) {
-        ids[i] = static_cast<std::int32_t>((i * 7919 + first) % static_cast<std::uint64_t>(vocab));
+        ids[i] = static_cast<std::int32_t>((i * 7919 + first) % vocab);
     }
+    if (spec.diffusion) std::replace(ids.begin(), ids.end(), spec.diffusion->mask, 0);
     return ids;
 }
 
@@ -89,6 +92,7 @@ BatchMeasured measure_batch(model::Engine& engine, const BatchLoad& load,
             if (!made) return false;
             out.input += made->prompt_tokens;
             out.output += static_cast<std::int64_t>(made->ids.size());
+            out.block_passes += made->passes;
             if (made->reason == StopReason::cancelled) {
                 ++out.cancelled;
             } else {
@@ -112,6 +116,7 @@ BatchMeasured measure_batch(model::Engine& engine, const BatchLoad& load,
             options.max_tokens = arrival.shape.output;
             options.sampling.temperature = 0;
             options.ignore_end = true;
+            options.diffusion = load.diffusion;
             OnText on_text;
             if (arrival.cancel_after == 0) {
                 options.cancelled = [] { return true; };
@@ -120,8 +125,8 @@ BatchMeasured measure_batch(model::Engine& engine, const BatchLoad& load,
                     return --left > 0;
                 };
             }
-            const Scheduler::Id id = scheduler.add(
-                prompt_of(arrival, load, engine.model().spec.vocab), options, on_text);
+            const Scheduler::Id id =
+                scheduler.add(prompt_of(arrival, load, engine.model().spec), options, on_text);
             open.push_back({id, now() - arrival.at});
         }
         const bool busy = scheduler.step();

@@ -24,12 +24,14 @@ struct BatchLoad {
     double cancelled = 0;      // share of the requests that are cancelled somewhere on their way
     bool same_prompt = false;  // all prompts of a length are equal
     std::uint64_t seed = 1;
+    DiffusionOptions diffusion{};  // of a model that fills in tokens
 };
 
 struct BatchMeasured {
     double seconds = 0;  // from the start, at which the first may arrive, to the last token
     std::int64_t requests = 0, cancelled = 0;
     std::int64_t input = 0, output = 0;  // tokens
+    std::int64_t block_passes = 0;       // over blocks, of all requests
     std::vector<double> first_token;     // seconds from arrival, of each that was not cancelled
     std::vector<double> per_token;       // seconds a token after the first, of each
     Scheduler::Totals totals;
@@ -37,6 +39,11 @@ struct BatchMeasured {
 
     double output_per_second() const {
         return seconds > 0 ? static_cast<double>(output) / seconds : 0;
+    }
+    // Of a model that fills in tokens.
+    double tokens_per_pass() const {
+        return block_passes > 0 ? static_cast<double>(output) / static_cast<double>(block_passes)
+                                : 0;
     }
     // Rows that decoded a second, while any did.
     double decode_per_second() const { return totals.decode.tokens_per_second(); }

@@ -64,6 +64,16 @@ class DiffusionTest(driver.CliTest):
         self.assertLess(got["storybook"]["distance"], 2)
         self.assertGreater(got["tokens_per_pass"], 2)
 
+    def test_batches_are_measured(self):
+        ask = ["bench", "batch", self.model, "--sequences", "1,3", "--prompt", 9, "-n", 24, "--json"]
+        for steps, tokens in ((8, 1), (4, 2)):
+            rows = self.ok_json(*ask, "--remask", "static", "--steps", steps)["rows"]
+            self.assertEqual([row["output_tokens"] for row in rows], [24, 72])
+            for row in rows:
+                # A prompt that does not fill its last block leaves fewer places in it.
+                self.assertAlmostEqual(row["tokens_per_pass"], tokens, delta=0.4)
+        self.assertIn("--block", self.refused("bench", "batch", AR, "--block", 4))
+
     def test_many_texts_are_those_of_their_seeds(self):
         many = millrace("run", self.model, "-p", "Once", "-n", "16", "--seed", "5", "--count", "4",
                         "--ignore-eos", "-q").out

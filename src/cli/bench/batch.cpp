@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/diffusion.h"
 #include "cli/engine.h"
 #include "cli/json.h"
 #include "cli/options.h"
@@ -22,6 +23,7 @@ namespace {
 
 struct Options {
     SharedOptions shared;
+    DiffusionChoice diffusion;
     std::vector<int> sequences{1, 8, 32, 64};
     decode::BatchLoad load;
     int prompt = 128, tokens = 128, requests = 0;
@@ -106,6 +108,7 @@ Json measured_json(int sequences, const decode::BatchMeasured& m, const observe:
              {{"p50", ms(decode::quantile(m.per_token, 0.5))},
               {"p95", ms(decode::quantile(m.per_token, 0.95))},
               {"p99", ms(decode::quantile(m.per_token, 0.99))}}},
+            {"tokens_per_pass", m.tokens_per_pass()},
             {"passes", m.totals.passes},
             {"mixed_passes", m.totals.mixed},
             {"decode_percent_of_roof", 100 * share_of_roof(m.totals.decode, c)},
@@ -122,7 +125,7 @@ std::string row_text(const Json& row) {
         row["per_token_ms"]["p99"].get<double>(), row["decode_percent_of_roof"].get<double>());
 }
 
-int bench(Options options) {
+int bench(Options options, const Command& command) {
     const bool arrives = !options.arrivals.empty();
     options.load.mix = options.mix.empty()
                            ? std::vector{decode::BatchShape{options.prompt, options.tokens}}
@@ -139,9 +142,14 @@ int bench(Options options) {
     }
     const int most = *std::max_element(options.sequences.begin(), options.sequences.end());
     observe::Ceilings ceilings;
-    const LoadedModel loaded = load(options.shared, [&](const model::Model&) {
+    bool fills = false;
+    const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
         model::EngineOptions wanted = engine_options(options.shared);
         wanted.max_sequences = most;
+        decode::GenerateOptions generate;
+        use_diffusion(command, options.diffusion, model.spec, wanted, generate);
+        options.load.diffusion = generate.diffusion;
+        fills = model.spec.diffusion.has_value();
         if (wanted.context == 0) wanted.context = longest;
         return wanted;
     });
@@ -187,6 +195,8 @@ int bench(Options options) {
                         last["cancelled"].get<int>(), last["passes"].get<int>(),
                         last["mixed_passes"].get<int>());
     }
+    if (fills)
+        text += fmt::format("  {:.2f} tokens a pass\n", last["tokens_per_pass"].get<double>());
     out(options.shared.json ? json_text(json) : text);
     return 0;
 }
@@ -228,18 +238,20 @@ void add_bench_batch(const Command& bench_command, Action& action) {
     command.add_flag("--same-prompt", options->load.same_prompt,
                      "All prompts of a length are equal: one is computed, the others are found");
     command.add_option("--seed", options->load.seed, "Of arrivals, shapes and cancellations");
+    add_diffusion_options(command, options->diffusion, false);
     add_engine_options(command, options->shared);
     add_disable_option(command, options->shared);
     add_json_option(command, options->shared);
     command.footer(
         "Examples:\n"
         "  millrace bench batch random:llama-3-8b:bf16 --sequences 1,8,32,64,128,256 -n 128\n"
-        "  millrace bench batch MODEL --arrivals 40/s --mix 1024:128,128:512 --cancel 0.05");
+        "  millrace bench batch MODEL --arrivals 40/s --mix 1024:128,128:512 --cancel 0.05\n"
+        "  millrace bench batch random:sdar-4b:bf16 --sequences 128 --remask static --steps 2");
     command.callback([options, command, &action] {
         options->given_sequences = command.given("--sequences");
-        action = [options] {
+        action = [options, command] {
             const InterruptGuard guard;
-            return bench(*options);
+            return bench(*options, command);
         };
     });
 }
