@@ -308,6 +308,17 @@ void require_layers(const ModelSpec& spec, TakesLayer takes, const std::string& 
                         .remedy = remedy});
 }
 
+void set_diffusion(ModelSpec& spec, const DiffusionSpec& diffusion) {
+    using Kind = ops::AttentionMask::Kind;
+    spec.diffusion = diffusion;
+    const auto set = [&](LayerSpec& layer) {
+        layer.mask.kind = diffusion.block > 0 ? Kind::block_causal : Kind::full;
+        layer.mask.block = diffusion.block > 0 ? diffusion.block : 1;
+    };
+    set(spec);
+    for (LayerSpec& layer : spec.own) set(layer);
+}
+
 RopeFrequencies rope_frequencies(const RopeSpec& rope) {
     RopeFrequencies out;
     out.inv_freq.resize(static_cast<std::size_t>(rope.rotary) / 2);

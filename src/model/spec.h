@@ -115,6 +115,9 @@ struct ModelSpec : LayerSpec {
     void validate(const std::string& file) const;
 };
 
+// Sets spec.diffusion, and the masks that belong to it in all layers.
+void set_diffusion(ModelSpec& spec, const DiffusionSpec& diffusion);
+
 // The rotation speed of each pair, and the magnitude that cos and sin are multiplied with, after
 // scaling. Empty where there are no rotary positions.
 struct RopeFrequencies {

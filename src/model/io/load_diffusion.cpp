@@ -74,17 +74,6 @@ std::string layers_like(const std::string& family) {
     return known ? known->like : family;
 }
 
-void set_diffusion(ModelSpec& spec, const DiffusionSpec& diffusion) {
-    using Kind = ops::AttentionMask::Kind;
-    spec.diffusion = diffusion;
-    const auto set = [&](LayerSpec& layer) {
-        layer.mask.kind = diffusion.block > 0 ? Kind::block_causal : Kind::full;
-        layer.mask.block = diffusion.block > 0 ? diffusion.block : 1;
-    };
-    set(spec);
-    for (LayerSpec& layer : spec.own) set(layer);
-}
-
 void read_diffusion(const Config& config, ModelSpec& spec, std::vector<std::string>& notes) {
     const DiffusionFamily* family = diffusion_family(spec.family);
     if (!family) return;

@@ -24,9 +24,6 @@ const DiffusionFamily* diffusion_family(const std::string& family);
 // The family whose layers a family has: itself, or DiffusionFamily::like.
 std::string layers_like(const std::string& family);
 
-// Sets spec.diffusion, and the masks that belong to it in all layers.
-void set_diffusion(ModelSpec& spec, const DiffusionSpec& diffusion);
-
 // The mask id and the blocks of config.json, for the four families; spec.vocab is there. Throws
 // Error naming the field where one is missing. What was taken in its place goes to `notes`.
 void read_diffusion(const Config& config, ModelSpec& spec, std::vector<std::string>& notes);

@@ -15,7 +15,6 @@
 #include "core/error.h"
 #include "core/half.h"
 #include "core/thread_pool.h"
-#include "model/io/load_diffusion.h"
 #include "model/names.h"
 #include "ops/quant/quant.h"
 

@@ -222,11 +222,8 @@ ModelSpec diffusion_spec(ModelSpec spec, std::int32_t mask, int block) {
         if (layer.mask.window > 0) refuse("a sliding window", "beside blocks is not supported");
     }
     spec.family = "sdar";
-    spec.diffusion = DiffusionSpec{.mask = mask, .block = block};
     spec.vocab = std::max(spec.vocab, mask + 1);
-    const ops::AttentionMask seen{ops::AttentionMask::Kind::block_causal, block};
-    spec.mask = seen;
-    for (LayerSpec& layer : spec.own) layer.mask = seen;
+    set_diffusion(spec, {.mask = mask, .block = block});
     return spec;
 }
 
