@@ -9,22 +9,23 @@ mkdir -p "$out"
 cd "$out"
 
 "$millrace" data storybook --stories 2000 --seed 2 --out held_out.txt
-train() {  # INIT, name of the run, stories, their seed, steps, warmup
+train() {  # INIT, the run's folder, stories, their seed, steps, warmup
     "$millrace" data storybook --stories "$3" --seed "$4" --out stories.txt
-    "$millrace" data pack --data stories.txt --tokenizer tok.gguf --out "data-$2" --val-docs 2000
-    "$millrace" train --device cuda --objective diffusion --block 4 --init "$1" --data "data-$2" \
+    "$millrace" data pack --data stories.txt --tokenizer tok.gguf --out "data-$3" --val-docs 2000
+    "$millrace" train --device cuda --objective diffusion --block 4 --init "$1" --data "data-$3" \
         --out "$2" --steps "$5" --batch 64 --seq 512 --lr 1e-3 --min-lr 1e-5 --warmup "$6" \
         --weight-decay 0.05 --eval-every 1000 --save-every 0 --sample-every 0
 }
 "$millrace" convert storyteller tok.gguf --type q8_0 --force
 train storyteller first 1000000 1 3200 200
 "$millrace" convert first first.gguf --type q8_0
-train first.gguf storyteller-diffusion 2000000 3 12200 100
-"$millrace" convert storyteller-diffusion storyteller-diffusion.gguf --type q8_0
-for threshold in 0.5 0.7 0.9 0.99; do
+# In a folder: a name without a slash would hide the bundled model.
+train first.gguf runs/storyteller-diffusion 2000000 3 12200 100
+"$millrace" convert runs/storyteller-diffusion storyteller-diffusion.gguf --type q8_0
+for threshold in 0.3 0.5 0.7 0.8 0.9 0.99; do
     "$millrace" eval storyteller-diffusion.gguf --text held_out.txt --split '<|endoftext|>' \
         --limit 300 --threshold "$threshold"
+    "$millrace" run storyteller-diffusion.gguf --temp 1 --top-k 0 --top-p 1 --min-p 0 -n 500 \
+        --count 200 --seed 1 --threshold "$threshold" > "samples-$threshold.txt"
+    "$millrace" data check "samples-$threshold.txt" --show 5
 done
-"$millrace" run storyteller-diffusion.gguf --temp 1 --top-k 0 --top-p 1 --min-p 0 -n 500 \
-    --count 200 --seed 1 > samples.txt
-"$millrace" data check samples.txt --show 5

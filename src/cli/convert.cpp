@@ -62,7 +62,7 @@ void add_convert(const Command& app, Action& action) {
     const Command command = app.add_subcommand("convert", "Write a model as GGUF or safetensors");
     command
         .add_option("in", options->shared.model,
-                    "A GGUF file, a Hugging Face folder or a llama2.c .bin")
+                    "A GGUF file, a Hugging Face folder, a llama2.c .bin or a bundled model's name")
         .required();
     command
         .add_option("out", options->output,

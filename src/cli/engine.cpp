@@ -160,6 +160,7 @@ observe::RunReport report_of(const decode::Generated& made, double load_seconds,
     report.prefill_seconds = made.prefill.seconds;
     report.prefill = made.prefill.ledger;
     report.decode_steps = made.decode.tokens;
+    report.many_a_step = made.passes > 0;
     report.decode_seconds = made.decode.seconds;
     report.decode = made.decode.ledger;
     report.read_bandwidth = read_bandwidth;

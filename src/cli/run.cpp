@@ -251,6 +251,7 @@ int run(const Command& command, RunOptions options) {
     decode::Generated all;  // the phases of all texts
     all.prefill = scheduler.totals().prefill;
     all.decode = scheduler.totals().decode;
+    all.passes = passes;
     const observe::RunReport report = report_of(all, loaded.seconds, ceilings.read);
     if (!options.shared.json) {
         for (const observe::Roofline& r : rooflines()) {

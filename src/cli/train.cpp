@@ -336,7 +336,9 @@ void add_train(const Command& app, Action& action) {
         .one_of({"yes", "no"})
         .rare();
     c.group("The run");
-    of_new_run("--init", t.init, "A model to go on from, instead of a new one").shown_as("MODEL");
+    of_new_run("--init", t.init,
+               "A model to go on from, or a bundled one's name, instead of a new one")
+        .shown_as("MODEL");
     changed("--data", &train::TrainOptions::data, "A folder made by 'millrace data pack'")
         .shown_as("FOLDER");
     of_new_run("--out", t.out, "The run's folder: checkpoints, metrics.jsonl, report.html")

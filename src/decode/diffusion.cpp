@@ -28,7 +28,8 @@ void DiffusionOptions::check(const model::ModelSpec& spec) const {
     const int most = model.block > 0 ? std::min(kMostBlock, spec.context) : spec.context;
     if (block < 0 || wanted > most) {
         refuse("--block", fmt::format("{}", block < 0 ? block : wanted),
-               fmt::format("a block of this model has 1 to {} tokens", most));
+               fmt::format("a block of this model has 1 to {} tokens", most),
+               fmt::format("give --block {} or less", most));
     }
     if (model.sub_block > 0 && wanted != model.block) {
         refuse("--block", fmt::format("{}", wanted),
@@ -141,7 +142,7 @@ std::optional<model::OpenBlock> BlockText::open(const model::KvCache& cache,
     out.before = ids(cache.length(seq), start_);
     out.ids = ids(start_, end_);
     out.known = std::span(known_).subspan(begin, static_cast<std::size_t>(end_ - start_));
-    out.apart = shifted_ || options_.commit_apart || 2 * block_ > model::kDecodePrompt;
+    out.apart = shifted_ || options_.commit_apart;
     out.mask = mask_;
     return out;
 }

@@ -47,18 +47,19 @@ void Scheduler::open_blocks(Request& r) {
                   block == engine_.options().block;
 }
 
-// Where one text is left, an engine that can fills in its block by itself. False: passes do.
+// Where there is one text, an engine that can fills in its block by itself. False: passes do,
+// between which others are admitted.
 bool Scheduler::fill_alone() {
-    if (running_.size() != 1 || recorder_) return false;
+    if (running_.size() != 1 || !waiting_.empty() || recorder_) return false;
     Request& r = *running_.front();
     if (r.ended || r.leader || !r.prefilled() || r.options.on_pass) return false;
     if (!r.filling || !engine_.block_is_open(r.seq)) {
         const std::optional<model::OpenBlock> open = r.blocks->open(engine_.cache(), r.seq);
         if (!open || !engine_.takes_block(*open)) return false;
+        begin_blocks(r);
         engine_.open_block(*open);
         r.filling = true;
     }
-    begin_blocks(r);
     try {
         const model::FilledBlock filled = engine_.fill_block();
         r.blocks->take(filled);
@@ -83,9 +84,9 @@ void Scheduler::begin_blocks(Request& r) {
 
 // Whether the pass computes blocks.
 bool Scheduler::launch_blocks() {
-    if (fill_alone()) return true;
     items_.clear();
     pieces_.clear();
+    if (fill_alone()) return true;
     filling_.clear();
     std::int64_t room = engine_.options().max_batch, rows = 0;
     for (const RequestPtr& request : running_) {

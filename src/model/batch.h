@@ -97,7 +97,9 @@ struct OpenBlock {
     std::span<const std::int32_t> before{};  // tokens before it that are not in the cache
     std::span<const std::int32_t> ids{};     // of the block
     std::span<const std::uint8_t> known{};   // which of them are settled
-    bool apart = false;  // what is before a block goes into the cache in a pass of its own
+    // What is before a block goes into the cache in a pass of its own, as it does anyway where both
+    // are more than kDecodePrompt tokens.
+    bool apart = false;
     std::optional<ops::AttentionMask> mask{};
 };
 struct FilledBlock {

@@ -43,7 +43,8 @@ std::string summary_line(const RunReport& report, const RunPlace& place) {
         if (report.bytes_per_token() < as_double(place.cache_bytes)) {
             line += fmt::format(" (it fits into {})", place.cache);
         }
-        line += fmt::format("; {} steps in {:.2f} s", report.decode_steps, report.decode_seconds);
+        line += fmt::format("; {} {} in {:.2f} s", report.decode_steps,
+                            report.many_a_step ? "tokens" : "steps", report.decode_seconds);
     }
     if (report.prompt_tokens > 0) {
         line += fmt::format("{}prompt {} tokens at {} tok/s", line.empty() ? "" : "; ",

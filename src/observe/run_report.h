@@ -17,7 +17,8 @@ struct RunReport {
     Ledger prefill;
     // Passes that read all weights for one token. The first token of an answer comes out of the
     // prefill, so this is one less than what was made.
-    std::int64_t decode_steps = 0;
+    std::int64_t decode_steps = 0;  // tokens
+    bool many_a_step = false;       // a pass may settle many: its tokens are no steps
     double decode_seconds = 0;
     Ledger decode;
     double read_bandwidth = 0;  // bytes a second, measured; 0: not measured

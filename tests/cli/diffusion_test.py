@@ -60,9 +60,15 @@ class DiffusionTest(driver.CliTest):
         self.ok("data", "storybook", "--stories", 24, "--seed", 5, "--out", stories)
         got = self.ok_json("eval", "storyteller-diffusion", "--text", stories, "--split",
                            "<|endoftext|>", "--bound", 0)
-        # 0.6 nats a story over many (docs/diffusion.md); these are few.
+        # 0.6 nats a story over many (docs/bundled-model.md); these are few.
         self.assertLess(got["storybook"]["distance"], 2)
         self.assertGreater(got["tokens_per_pass"], 2)
+
+    def test_what_is_said_of_passes_is_not_said_of_tokens(self):
+        self.assertIn("of weights per pass", self.ok("info", self.model).out)
+        said = millrace("run", self.model, "-p", "Once", "-n", "12", "--ignore-eos").err
+        self.assertIn("; 12 tokens in ", said)
+        self.assertNotIn(" steps in ", said)
 
     def test_batches_are_measured(self):
         ask = ["bench", "batch", self.model, "--sequences", "1,3", "--prompt", 9, "-n", 24, "--json"]

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "core/cuda/loop.h"
 #include "core/cuda/testing.h"
 #include "decode/diffusion_cases.h"
 #include "decode/eval_diffusion.h"
@@ -65,10 +66,12 @@ TEST_P(GpuDiffusion, TextsHaveTheBitsTheyHaveAlone) {
 // A loop on the device, a launch for every pass, and passes that the host drives.
 TEST_P(GpuDiffusion, WhoDrivesThePassesChangesNothing) {
     const DiffusionCase& of = GetParam();
+    if (of.block == 0) GTEST_SKIP() << "every pass computes the whole text: the host drives it";
+    if (!cuda::LoopGraph::possible()) GTEST_SKIP() << "the driver has no loops";
     const auto loop = engine_of(of, DType::bf16, 1, 0);
     const auto launches = engine_of(of, DType::bf16, 1, 0, {.loop = false});
     const auto host = engine_of(of, DType::bf16, 1, 0, {.graph = false});
-    const int block = of.block > 0 ? of.block : model::kUsualBlock;
+    const int block = of.block;
     std::uint64_t seed = 0;
     for (const ops::DenoiseParams& denoise : test::denoise_cases(block)) {
         for (const int tokens : {1, block, 3 * block + 2, 90}) {
@@ -87,7 +90,39 @@ TEST_P(GpuDiffusion, WhoDrivesThePassesChangesNothing) {
     }
 }
 
-// The account is that of the host's passes, and no byte goes to the device once a text is open.
+// A vocabulary whose rows are shared by blocks of threads, blocks of other lengths than the model's
+// on one engine, and texts whose last block commits with its neighbour where the others do not.
+TEST(GpuDiffusionLoop, IsTheHostsWhateverTheModel) {
+    MR_NEED_GPU();
+    if (!cuda::LoopGraph::possible()) GTEST_SKIP() << "the driver has no loops";
+    model::ModelSpec spec = test::diffusion_spec({"large", 40, 0, false});
+    spec.vocab = 9001;
+    const test::OnDevice model =
+        test::to_device(model::deferred_random_model(spec, DType::bf16, 11));
+    model::EngineOptions options;
+    options.context = 300;
+    options.max_batch = options.max_logits = 320;
+    options.block = 64;
+    const auto loop = model.engine(options);
+    options.graph = false;
+    const auto host = model.engine(options);
+    std::uint64_t seed = 0;
+    for (const int block : {40, 4, 33, 64, 16}) {
+        for (const int tokens : {50, 130}) {
+            SCOPED_TRACE(std::to_string(block) + ", tokens " + std::to_string(tokens));
+            const auto prompt = test::some_tokens(1 + static_cast<int>(seed * 29 % 70), 5, 95);
+            GenerateOptions wanted = test::filling({.steps = std::min(block, 8)}, tokens, seed++);
+            wanted.diffusion.block = block;
+            const Generated want = test::filled(*host, prompt, wanted);
+            const Generated got = test::filled(*loop, prompt, wanted);
+            EXPECT_EQ(got.ids, want.ids);
+            EXPECT_EQ(got.passes, want.passes);
+        }
+    }
+}
+
+// The layers' products are those of the host's passes, and no byte goes to the device once a text
+// is open.
 TEST_P(GpuDiffusion, ABlockSendsNothingToTheDevice) {
     const DiffusionCase& of = GetParam();
     if (of.block == 0) return;  // every pass computes the whole text, and the host drives it

@@ -10,6 +10,7 @@
 #include "bench/ops/norm_measure.h"
 #include "cli/commands.h"
 #include "cli/json.h"
+#include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/cpu.h"
 #include "core/cuda/device.h"
@@ -34,7 +35,7 @@ struct Options {
 // The norms of a model; what was given beside it is as it was given.
 void take_shape(Options& options) {
     if (options.model.empty()) return;
-    const model::Model model = model::planned_model(options.model);
+    const model::Model model = model::planned_model(named_model(options.model));
     if (!options.own_hidden) options.hidden = model.spec.dim;
     if (!options.own_type) options.type = dtype_name(model::device_kv_type(model));
     if (!options.own_kind) {

@@ -29,7 +29,7 @@ struct Options {
 
 void take_vocab(Options& options) {
     if (options.shared.model.empty() || options.own_vocab) return;
-    options.measure.vocab = model::planned_model(options.shared.model).spec.vocab;
+    options.measure.vocab = model::planned_model(named_model(options.shared.model)).spec.vocab;
     if (options.measure.vocab <= kMostVocab) return;
     throw Error::usage({.file = options.shared.model,
                         .field = "vocabulary",

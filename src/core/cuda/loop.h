@@ -21,7 +21,8 @@ class LoopGraph {
     // may only launch work on `stream`.
     template <typename First, typename Again>
     static LoopGraph capture(const Stream& stream, First&& first, Again&& again) {
-        Building building(stream);
+        Building building{stream};
+        building.begin();
         first(building.loop);
         building.enter();
         again(building.loop);
@@ -43,12 +44,13 @@ class LoopGraph {
   private:
     // The graph while it is captured.
     struct Building {
-        explicit Building(const Stream& stream);
+        explicit Building(const Stream& on) : stream(on) {}
         ~Building();
         Building(const Building&) = delete;
         Building& operator=(const Building&) = delete;
-        void begin(CUgraph_st* into);
+        void begin();
         void enter();  // what is captured from here on is the body
+        void capture_into(CUgraph_st* into);
         LoopGraph end();
 
         const Stream& stream;

@@ -37,14 +37,14 @@ bool LoopGraph::possible() {
     return possible;
 }
 
-LoopGraph::Building::Building(const Stream& on) : stream(on) {
+void LoopGraph::Building::begin() {
     MR_CUDA_CALL(cudaGraphCreate(&graph, 0));
     // The body runs unless a kernel of the first part says otherwise.
     MR_CUDA_CALL(cudaGraphConditionalHandleCreate(&loop, graph, 1, cudaGraphCondAssignDefault));
-    begin(graph);
+    capture_into(graph);
 }
 
-void LoopGraph::Building::begin(CUgraph_st* into) {
+void LoopGraph::Building::capture_into(CUgraph_st* into) {
     MR_CUDA_CALL(cudaStreamBeginCaptureToGraph(stream.raw(), into, nullptr, nullptr, 0,
                                                cudaStreamCaptureModeThreadLocal));
     capturing = true;
@@ -67,7 +67,7 @@ void LoopGraph::Building::enter() {
     params.conditional.size = 1;
     cudaGraphNode_t node = nullptr;
     MR_CUDA_CALL(MR_ADD_NODE(&node, graph, before.data(), nullptr, before.size(), &params));
-    begin(params.conditional.phGraph_out[0]);
+    capture_into(params.conditional.phGraph_out[0]);
 }
 
 LoopGraph LoopGraph::Building::end() {
@@ -89,10 +89,8 @@ LoopGraph::Building::~Building() {
 #else
 
 bool LoopGraph::possible() { return false; }
-LoopGraph::Building::Building(const Stream& on) : stream(on) {
-    MR_CHECK(false, "the build has loops: possible()");
-}
-void LoopGraph::Building::begin(CUgraph_st*) {}
+void LoopGraph::Building::begin() { MR_CHECK(false, "the build has loops: possible()"); }
+void LoopGraph::Building::capture_into(CUgraph_st*) {}
 void LoopGraph::Building::enter() {}
 LoopGraph LoopGraph::Building::end() { return {}; }
 LoopGraph::Building::~Building() = default;

@@ -27,7 +27,8 @@ bool Resident::takes_block(const OpenBlock& open) const {
     if (!options_.graph || options_.check_nan || options_.stream || watched_) return false;
     if (!spec_.diffusion || spec_.diffusion->block == 0) return false;
     const auto before = std::max<std::int64_t>(open.block, std::ssize(open.before));
-    const std::int64_t rows = open.apart ? before : before + open.block;
+    const std::int64_t rows =
+        open.apart ? before : std::min<std::int64_t>(before + open.block, kDecodePrompt);
     return before <= cuda::kBlockPlaces &&
            rows <= std::min({options_.max_batch, decode_rows(options_)}) &&
            open.block <= options_.max_logits;
@@ -35,6 +36,11 @@ bool Resident::takes_block(const OpenBlock& open) const {
 
 void Resident::open_block(const OpenBlock& open) {
     MR_CHECK(takes_block(open), "the engine is made for such blocks");
+    MR_CHECK(open.ids.size() == open.known.size() && std::ssize(open.ids) <= open.block &&
+                 !open.ids.empty() && open.part >= 1,
+             "a block has places, each with its token or the mask");
+    MR_CHECK(!spec_.diffusion->shifted || !open.before.empty() || open.known[0],
+             "the last token before a block speaks of its first place");
     ops::check_sample_params(*open.sampling);
     if (fill_report_.size() == 0) {
         fill_report_ = cuda::PinnedBuffer(sizeof(cuda::BlockReport));
@@ -178,8 +184,8 @@ FilledBlock Resident::fill_block() {
     MR_CHECK(fill_.open && fill_.start < fill_.size, "a block is open");
     const auto places = static_cast<int>(fill_.end - fill_.start);
     const int keys = key_for(1, fill_.end, cuda::SampleKind::any).keys;
-    const CapturedFill& passes =
-        captured(FillKey{fill_.before, places, keys, fill_.block, fill_.apart});
+    const bool apart = fill_.apart || fill_.before + places > kDecodePrompt;
+    const CapturedFill& passes = captured(FillKey{fill_.before, places, keys, fill_.block, apart});
     const std::uint64_t blocks = (fill_.progress >> 32) + 1, done = fill_.progress & 0xffffffffu;
     constexpr std::uint64_t kNever = ~std::uint64_t{0};
     if (options_.loop && cuda::LoopGraph::possible()) {
