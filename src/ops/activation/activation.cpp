@@ -20,8 +20,9 @@ void run(const Context& ctx, Tensor out, Tensor x, Tensor up, Activation kind) {
     const float* from = x.f32();
     const float* factor = up ? up.f32() : nullptr;
     const auto kernel = MR_DISPATCH(activate_range);
+    // An exponential and a division weigh as much as 16 elements of a copy.
     ctx.pool->parallel_for(
-        count, rows_per_piece(4), [&](std::int64_t begin, std::int64_t end, int) {
+        count, rows_per_piece(16), [&](std::int64_t begin, std::int64_t end, int) {
             kernel(to + begin, from + begin, factor ? factor + begin : nullptr, end - begin, kind);
         });
 }

@@ -13,11 +13,12 @@ namespace {
 
 constexpr std::int64_t kBlock = 32;
 constexpr std::size_t kAlign = 64;
-// Bytes of weights of a piece of work: small enough that threads end together, large enough that
-// distributing it costs little.
-constexpr std::size_t kPieceBytes = 128 * 1024;
-// With one token the weights are only streamed: pieces are longer, as long as every thread still
-// gets several.
+// Bytes of weights of a piece of work. Every thread gets several, so that threads end together,
+// unless pieces become so small that distributing them costs more than the threads wait for each
+// other: one token does little with a byte, and several do more. With one token the weights are
+// only streamed, and longer pieces stream better.
+constexpr std::size_t kPieceBytes = 128 * 1024;  // the most with several tokens, the least with one
+constexpr std::size_t kMinPieceBytes = 16 * 1024;
 constexpr std::size_t kMaxPieceBytes = 1024 * 1024;
 constexpr std::int64_t kRowStep = 16;  // pieces start at multiples, so that tiles are full
 
@@ -173,13 +174,11 @@ void linear(const Context& ctx, Tensor x, std::span<const LinearOut> group, OpKi
         });
     }
 
-    std::size_t piece_bytes = kPieceBytes;
-    if (tokens == 1) {
-        std::size_t weights = 0;
-        for (const LinearOut& one : group) weights += one.w.bytes();
-        piece_bytes = std::clamp(weights / (4 * static_cast<std::size_t>(threads)), kPieceBytes,
-                                 kMaxPieceBytes);
-    }
+    std::size_t weights = 0;
+    for (const LinearOut& one : group) weights += one.w.bytes();
+    const std::size_t piece_bytes = std::clamp(weights / (4 * static_cast<std::size_t>(threads)),
+                                               tokens == 1 ? kPieceBytes : kMinPieceBytes,
+                                               tokens == 1 ? kMaxPieceBytes : kPieceBytes);
     Product products[kMaxGroup];
     std::int64_t pieces = 0;
     for (std::size_t i = 0; i < group.size(); ++i) {

@@ -109,6 +109,9 @@ struct QuantScale {
 #include "ops/linear/blocks.inl"
 #if defined(__aarch64__)
 #include "ops/linear/neon.inl"
+#if defined(MR_ISA_neon_i8mm)
+#include "ops/linear/neon_few.inl"
+#endif
 #else
 #include "ops/linear/x86.inl"
 #endif

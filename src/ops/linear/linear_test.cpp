@@ -135,7 +135,7 @@ bool same_bits(const float* a, const float* b, std::int64_t count) {
     return std::memcmp(a, b, static_cast<std::size_t>(count) * sizeof(float)) == 0;
 }
 
-constexpr std::int64_t kTokenCounts[] = {1, 2, 3, 5, 7, 8, 9, 33, 129};
+constexpr std::int64_t kTokenCounts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 33, 129};
 constexpr std::int64_t kMaxTokens = 129;
 constexpr std::int64_t kRowCounts[] = {1, 3, 17, 255};
 
@@ -289,11 +289,11 @@ TEST(Linear, BiasAndResidualAreAddedInThatOrder) {
 TEST(Linear, GroupsAndThreadsChangeNoBit) {
     constexpr std::int64_t kK = 320;
     std::vector<Weights> ws;
-    const std::int64_t ns[] = {300, 1, 130, 33, 70};
+    const std::int64_t ns[] = {300, 1, 130, 161, 70};  // several pieces, also of q8_0
     for (std::size_t i = 0; i < 5; ++i)
         ws.emplace_back(kAll[i], ns[i], kK, static_cast<unsigned>(i));
     for_each_isa([&] {
-        for (std::int64_t tokens : {1, 3, 18}) {
+        for (std::int64_t tokens : {1, 3, 8, 18}) {
             const std::vector<float> x = random_floats(tokens * kK, 8);
             std::vector<std::vector<float>> alone;
             ThreadPool one(1);
@@ -326,7 +326,7 @@ TEST(Linear, GroupsAndThreadsChangeNoBit) {
                 EXPECT_EQ(ledger.op(OpKind::lm_head).bytes_read, bytes);
                 EXPECT_EQ(ledger.op(OpKind::lm_head).bytes_written, written);
                 EXPECT_EQ(ledger.op(OpKind::lm_head).flops,
-                          2u * static_cast<unsigned>(tokens * kK * (300 + 1 + 130 + 33 + 70)));
+                          2u * static_cast<unsigned>(tokens * kK * (300 + 1 + 130 + 161 + 70)));
             }
         }
     });
@@ -339,7 +339,7 @@ TEST(Linear, QuantisedBitsAreTheSameOnEveryPath) {
     ThreadPool pool(2);
     for (DType dtype : kQuants) {
         const Weights w(dtype, kN, kK, 9);
-        for (std::int64_t tokens : {1, 2, 13}) {
+        for (std::int64_t tokens : {1, 2, 4, 5, 8, 13}) {
             std::vector<float> x = random_floats(tokens * kK, 10);
             for (std::size_t i = 0; i < 32; ++i) x[i] *= 1e-38f;           // subnormal scale
             for (std::size_t i = 32; i < 64; ++i) x[i] *= 1e25f;           // large
@@ -464,7 +464,7 @@ TEST(Linear, RepackedWeightsGiveTheSameBits) {
                     repacked.tensor = {bytes.data() + 1, packed, {n, k}};
                     ThreadPool pool(2);
                     linear_repack(pool, repacked.tensor, w.tensor);
-                    for (std::int64_t tokens : {1, 2, 4, 5, 8, 9, 33}) {
+                    for (std::int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 33}) {
                         const std::vector<float> x = random_floats(tokens * k, 3);
                         EXPECT_EQ(run(pool, x, repacked, tokens), run(pool, x, w, tokens))
                             << dtype_name(dtype) << " " << n << " x " << k << ", " << tokens;

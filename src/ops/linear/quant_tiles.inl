@@ -76,6 +76,20 @@ void quantised_rows(const LinearJob& job, std::int64_t begin, std::int64_t end, 
         return;
     }
 #endif
+#if defined(MR_ISA_neon_i8mm)
+    switch ((job.tokens + 1) / 2) {
+        case 1:
+            return few_tokens<Q8, Interleaved, 1>(job, begin, end, four_rows);
+        case 2:
+            return few_tokens<Q8, Interleaved, 2>(job, begin, end, four_rows);
+        case 3:
+            return few_tokens<Q8, Interleaved, 3>(job, begin, end, four_rows);
+        case 4:
+            return few_tokens<Q8, Interleaved, 4>(job, begin, end, four_rows);
+        default:
+            break;
+    }
+#endif
     for (std::int64_t first = begin; first < end; first += kQuantChunk) {
         const std::int64_t last = first + kQuantChunk < end ? first + kQuantChunk : end;
         auto* to = static_cast<FourBlock*>(pack);
