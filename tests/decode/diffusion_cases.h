@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -33,6 +34,19 @@ inline constexpr DiffusionCase kDiffusionCases[] = {
     {"shifted", 16, 4, true},     {"shifted8", 8, 0, true},    {"full", 0, 0, false},
     {"full_shifted", 0, 0, true},
 };
+// Those whose attention is block-causal, and of them those that commit a block with the next one.
+inline std::vector<DiffusionCase> block_cases() {
+    std::vector<DiffusionCase> out(std::begin(kDiffusionCases), std::end(kDiffusionCases));
+    std::erase_if(out, [](const DiffusionCase& of) { return of.block == 0; });
+    return out;
+}
+inline std::vector<DiffusionCase> together_cases() {
+    std::vector<DiffusionCase> out = block_cases();
+    std::erase_if(out, [](const DiffusionCase& of) {
+        return of.shifted || 2 * of.block > model::kDecodePrompt;
+    });
+    return out;
+}
 
 inline model::ModelSpec diffusion_spec(const DiffusionCase& of) {
     model::ModelSpec spec;
@@ -256,9 +270,6 @@ void every_strategy_is_that_of_a_plain_decoder(const DiffusionCase& of, Make&& m
 
 template <typename Make>
 void committing_with_the_next_block_is_committing_apart(const DiffusionCase& of, Make&& make) {
-    if (of.block == 0 || 2 * of.block > model::kDecodePrompt || of.shifted) {
-        GTEST_SKIP() << "a filled block goes into the cache apart anyway, or not at all";
-    }
     const auto engine = make(1, 0);
     for (const int tokens : {7, 64, 100}) {
         const auto prompt = some_tokens(21, tokens, 95);

@@ -40,6 +40,9 @@ std::unique_ptr<model::Engine> engine_of(const DiffusionCase& of, int sequences 
 class Diffusion : public testing::TestWithParam<DiffusionCase> {};
 INSTANTIATE_TEST_SUITE_P(Models, Diffusion, testing::ValuesIn(test::kDiffusionCases),
                          [](const auto& info) { return info.param.name; });
+class DiffusionTogether : public Diffusion {};
+INSTANTIATE_TEST_SUITE_P(Models, DiffusionTogether, testing::ValuesIn(test::together_cases()),
+                         [](const auto& info) { return info.param.name; });
 
 TEST_P(Diffusion, EveryStrategyIsThatOfAPlainDecoder) {
     const auto make = [this](int sequences, std::int64_t pool) {
@@ -60,7 +63,7 @@ TEST_P(Diffusion, AThresholdUsesFewerPassesThanTokens) {
     EXPECT_GE(one.passes, 64);
 }
 
-TEST_P(Diffusion, CommittingWithTheNextBlockIsCommittingApart) {
+TEST_P(DiffusionTogether, CommittingWithTheNextBlockIsCommittingApart) {
     const auto make = [this](int sequences, std::int64_t pool) {
         return engine_of(GetParam(), sequences, pool, sequences > 1 ? 2 : 1);
     };

@@ -46,6 +46,12 @@ class GpuDiffusion : public testing::TestWithParam<DiffusionCase> {
 };
 INSTANTIATE_TEST_SUITE_P(Models, GpuDiffusion, testing::ValuesIn(test::kDiffusionCases),
                          [](const auto& info) { return info.param.name; });
+class GpuDiffusionTogether : public GpuDiffusion {};
+INSTANTIATE_TEST_SUITE_P(Models, GpuDiffusionTogether, testing::ValuesIn(test::together_cases()),
+                         [](const auto& info) { return info.param.name; });
+class GpuDiffusionBlocks : public GpuDiffusion {};
+INSTANTIATE_TEST_SUITE_P(Models, GpuDiffusionBlocks, testing::ValuesIn(test::block_cases()),
+                         [](const auto& info) { return info.param.name; });
 
 TEST_P(GpuDiffusion, EveryStrategyIsThatOfAPlainDecoder) {
     // Up to 64 tokens all have the decode form, in blocks and as a whole: the same bits.
@@ -55,7 +61,7 @@ TEST_P(GpuDiffusion, EveryStrategyIsThatOfAPlainDecoder) {
     }
 }
 
-TEST_P(GpuDiffusion, CommittingWithTheNextBlockIsCommittingApart) {
+TEST_P(GpuDiffusionTogether, CommittingWithTheNextBlockIsCommittingApart) {
     test::committing_with_the_next_block_is_committing_apart(GetParam(), make(DType::bf16));
 }
 
@@ -64,9 +70,8 @@ TEST_P(GpuDiffusion, TextsHaveTheBitsTheyHaveAlone) {
 }
 
 // A loop on the device, a launch for every pass, and passes that the host drives.
-TEST_P(GpuDiffusion, WhoDrivesThePassesChangesNothing) {
+TEST_P(GpuDiffusionBlocks, WhoDrivesThePassesChangesNothing) {
     const DiffusionCase& of = GetParam();
-    if (of.block == 0) GTEST_SKIP() << "every pass computes the whole text: the host drives it";
     if (!cuda::LoopGraph::possible()) GTEST_SKIP() << "the driver has no loops";
     const auto loop = engine_of(of, DType::bf16, 1, 0);
     const auto launches = engine_of(of, DType::bf16, 1, 0, {.loop = false});
@@ -123,9 +128,8 @@ TEST(GpuDiffusionLoop, IsTheHostsWhateverTheModel) {
 
 // The layers' products are those of the host's passes, and no byte goes to the device once a text
 // is open.
-TEST_P(GpuDiffusion, ABlockSendsNothingToTheDevice) {
+TEST_P(GpuDiffusionBlocks, ABlockSendsNothingToTheDevice) {
     const DiffusionCase& of = GetParam();
-    if (of.block == 0) return;  // every pass computes the whole text, and the host drives it
     const auto engine = engine_of(of, DType::bf16, 1, 0);
     const auto host = engine_of(of, DType::bf16, 1, 0, {.graph = false});
     const OpenSequence open(engine->cache()), on_host(host->cache());

@@ -39,6 +39,7 @@ class LoopGraph {
     LoopGraph(const LoopGraph&) = delete;
     LoopGraph& operator=(const LoopGraph&) = delete;
 
+    explicit operator bool() const { return exec_ != nullptr; }
     void launch(const Stream& stream) const;
 
   private:

@@ -1,13 +1,12 @@
 #include "model/cpu/cpu_engine.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
-#include <exception>
 #include <string>
 #include <utility>
 
 #include "core/error.h"
+#include "model/cpu/cpu_slots.h"
 #include "model/not_finite.h"
 #include "model/sink_views.h"
 #include "ops/activation/activation.h"
@@ -90,11 +89,15 @@ class CpuEngine final : public Engine {
   public:
     CpuEngine(std::shared_ptr<const Model> model, const EngineOptions& options);
 
-    Slot open_slot(SeqId seq, const DrawParams& params) override;
-    void close_slot(Slot slot) override { at(slot).open = false; }
+    Slot open_slot(SeqId seq, const DrawParams& params) override {
+        return slots_.open(seq, params);
+    }
+    void close_slot(Slot slot) override { slots_.close(slot); }
     void draw(Tensor logits, std::span<const Slot> slots) override;
-    ops::Sampled wait(Slot slot, std::uint64_t number) override;
-    bool ready(Slot slot, std::uint64_t number) override { return number < at(slot).draws; }
+    ops::Sampled wait(Slot slot, std::uint64_t number) override {
+        return slots_.wait(slot, number);
+    }
+    bool ready(Slot slot, std::uint64_t number) override { return number < slots_.draws(slot); }
     void guess(Tensor logits, std::span<const Place> places, std::span<ops::Guess> out) override {
         guess_here(logits, places, out, ctx_.scratch);
     }
@@ -113,20 +116,8 @@ class CpuEngine final : public Engine {
     bool one_kernel() const override { return false; }
 
   private:
-    struct CpuSlot {
-        bool open = false;
-        SeqId seq = 0;
-        DrawParams params;
-        std::uint64_t draws = 0;
-        struct Draw {
-            ops::Sampled sampled;
-            std::exception_ptr error;  // instead of it
-        };
-        std::array<Draw, 16> drawn;  // the last ones, by number
-    };
     Tensor run(const Pass& pass) override;
-    CpuSlot& at(Slot slot);
-    void draw_one(Slot slot, const float* logits, std::int64_t position);
+    static Tensor row_of(Tensor logits, std::int64_t row);
     void attention_block(const LayerWeights& w, int layer, const Activations& a);
     void mlp_block(const LayerWeights& w, int layer, const Activations& a, Tensor input);
     void norm(const LayerSpec& of, Tensor out, Tensor x, Tensor weight, Tensor bias) const;
@@ -157,21 +148,21 @@ class CpuEngine final : public Engine {
         std::int64_t first, count;
     };
     std::vector<LogitRows> logit_runs_;
-    std::vector<CpuSlot> slots_;
+    CpuSlots slots_;
 };
 
 CpuEngine::CpuEngine(std::shared_ptr<const Model> model, const EngineOptions& options)
     : Engine(std::move(model), options),
       layers_(model_->spec.layer_specs()),
       ropes_(layer_ropes(model_->spec)),
-      sinks_(sink_views(model_->spec, options_)) {
+      sinks_(sink_views(model_->spec, options_)),
+      slots_(options_.max_sequences) {
     const ModelSpec& spec = model_->spec;
     for (const RopeSpec& rope : ropes_.ropes) frequencies_.push_back(rope_frequencies(rope));
     const auto tokens = static_cast<std::size_t>(options_.max_batch + options_.max_sequences);
     ids_.reserve(tokens);
     positions_.reserve(tokens);
     sink_positions_.reserve(tokens);
-    slots_.resize(static_cast<std::size_t>(options_.max_sequences));
     cache_ = std::make_unique<KvCache>(spec, pages_of(options_), options_.max_sequences,
                                        most_held(spec, options_), *options_.kv_type);
     const std::size_t scratch = scratch_bytes(*model_, options_);
@@ -186,66 +177,17 @@ CpuEngine::CpuEngine(std::shared_ptr<const Model> model, const EngineOptions& op
     ctx_.scratch = {static_cast<std::byte*>(arena_.alloc(scratch)), scratch};
 }
 
-CpuEngine::CpuSlot& CpuEngine::at(Slot slot) {
-    MR_CHECK(slot >= 0 && slot < static_cast<Slot>(slots_.size()) &&
-                 slots_[static_cast<std::size_t>(slot)].open,
-             "the slot is open");
-    return slots_[static_cast<std::size_t>(slot)];
-}
-
-Slot CpuEngine::open_slot(SeqId seq, const DrawParams& params) {
-    ops::check_sample_params(params.sampling);
-    for (std::size_t i = 0; i < slots_.size(); ++i) {
-        CpuSlot& slot = slots_[i];
-        if (slot.open) continue;
-        slot.open = true;
-        slot.seq = seq;
-        slot.params = params;
-        slot.draws = 0;
-        return static_cast<Slot>(i);
-    }
-    MR_CHECK(false, "there are at most max_sequences slots");
-    return kNoSlot;
-}
-
-// Keyed by position: the draw does not depend on how the prompt reached the cache.
-void CpuEngine::draw_one(Slot index, const float* logits, std::int64_t position) {
-    CpuSlot& slot = at(index);
-    std::vector<std::int32_t>& recent = slot.params.recent;
-    const auto window =
-        std::min(recent.size(), static_cast<std::size_t>(std::max(slot.params.window, 0)));
-    const Tensor row(const_cast<float*>(logits), DType::f32, {std::int64_t{model_->spec.vocab}});
-    CpuSlot::Draw& drawn = slot.drawn[slot.draws++ % slot.drawn.size()];
-    drawn = {};
-    try {
-        drawn.sampled = ops::sample(ctx_, row, slot.params.sampling, std::span(recent).last(window),
-                                    static_cast<std::uint64_t>(position));
-        // As many as count are kept, and no more than twice as many for a text without an end.
-        const auto most = static_cast<std::size_t>(std::max(slot.params.window, 0));
-        if (recent.size() >= 2 * most + 64) {
-            recent.erase(recent.begin(), recent.end() - static_cast<std::ptrdiff_t>(window));
-        }
-        recent.push_back(drawn.sampled.id);
-    } catch (const Error&) {  // is this slot's alone, and known to those who wait for the draw
-        drawn.error = std::current_exception();
-    }
+// The row of logits of one token.
+Tensor CpuEngine::row_of(Tensor logits, std::int64_t row) {
+    return {logits.f32(row), DType::f32, {logits.dim(1)}};
 }
 
 void CpuEngine::draw(Tensor logits, std::span<const Slot> slots) {
     MR_CHECK(logits.rows() >= static_cast<std::int64_t>(slots.size()), "every slot has its logits");
     for (std::size_t i = 0; i < slots.size(); ++i) {
-        draw_one(slots[i], logits.f32(static_cast<std::int64_t>(i)),
-                 cache_->length(at(slots[i]).seq));
+        slots_.draw(ctx_, slots[i], row_of(logits, static_cast<std::int64_t>(i)),
+                    cache_->length(slots_.seq(slots[i])));
     }
-}
-
-ops::Sampled CpuEngine::wait(Slot index, std::uint64_t number) {
-    const CpuSlot& slot = at(index);
-    MR_CHECK(number < slot.draws && slot.draws - number <= slot.drawn.size(),
-             "the draw was made, and not long ago");
-    const CpuSlot::Draw& drawn = slot.drawn[number % slot.drawn.size()];
-    if (drawn.error) std::rethrow_exception(drawn.error);
-    return drawn.sampled;
 }
 
 void CpuEngine::copy_page(std::int32_t to, std::int32_t from) {
@@ -414,9 +356,9 @@ Tensor CpuEngine::run(const Pass& pass) {
         if (i < pass.given) {
             ids_.insert(ids_.end(), item.tokens.begin(), item.tokens.end());
         } else {
-            const CpuSlot& slot = at(item.feed);
-            MR_CHECK(slot.draws > 0 && slot.seq == item.seq, "a slot feeds what it drew");
-            ids_.push_back(wait(item.feed, slot.draws - 1).id);
+            const std::uint64_t draws = slots_.draws(item.feed);
+            MR_CHECK(draws > 0 && slots_.seq(item.feed) == item.seq, "a slot feeds what it drew");
+            ids_.push_back(wait(item.feed, draws - 1).id);
         }
         for (std::int32_t j = 0; j < pass.seqs[i].count; ++j) {
             positions_.push_back(pass.seqs[i].position + j);
@@ -482,8 +424,8 @@ Tensor CpuEngine::run(const Pass& pass) {
     check(logits_stage(spec), a.logits, pass);
     for (const LogitRows& rows_of : logit_runs_) {
         for (const Slot slot : pass.items[rows_of.item]->draw) {
-            draw_one(slot, a.logits.f32(rows_of.first + rows_of.count - 1),
-                     draw_position(pass, rows_of.item));
+            slots_.draw(ctx_, slot, row_of(a.logits, rows_of.first + rows_of.count - 1),
+                        draw_position(pass, rows_of.item));
         }
     }
     // Given items come first: of a mixed pass, theirs are what is read.

@@ -2,13 +2,10 @@
 // (ops/denoise/block_cuda.h), so the passes of a block follow each other without the host. They are
 // captured: all of them as a loop that the kernel which settles guesses ends, or each as a graph of
 // its own.
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
 #include <cstring>
-#include <thread>
 
-#include "core/cuda/check.h"
+#include "core/cuda/spin.h"
 #include "core/error.h"
 #include "model/cuda/device_resident.h"
 
@@ -45,7 +42,6 @@ void Resident::open_block(const OpenBlock& open) {
     if (fill_report_.size() == 0) {
         fill_report_ = cuda::PinnedBuffer(sizeof(cuda::BlockReport));
         std::memset(fill_report_.data(), 0, fill_report_.size());
-        cuda::prepare_guess();  // asks the driver, which a capture must not
     }
     fill_ = {};
     fill_.seq = open.seq;
@@ -164,20 +160,10 @@ const Resident::CapturedFill& Resident::captured(const FillKey& key) {
 // Until so many blocks have been filled, or so many passes made, whichever is first.
 void Resident::wait_for_passes(std::uint64_t blocks, std::uint64_t passes) {
     const std::uint64_t* const progress = &report_in(fill_report_)->progress;
-    const auto there = [&] {
+    cuda::spin_until(stream_, [&] {
         fill_.progress = __atomic_load_n(progress, __ATOMIC_ACQUIRE);
         return fill_.progress >> 32 >= blocks || (fill_.progress & 0xffffffffu) >= passes;
-    };
-    constexpr int kSpins = 1024;
-    for (std::uint64_t spins = 1; !there(); ++spins) {
-        if (spins % kSpins == 0) std::this_thread::yield();
-        if (spins % (kSpins * 64) != 0) continue;
-        // A device that has failed never writes.
-        const cudaError_t status = cudaStreamQuery(stream_.raw());
-        if (status == cudaErrorNotReady) continue;
-        MR_CUDA_CALL(status);
-        MR_CHECK(there(), "a launch that is over has written how far it is");
-    }
+    });
 }
 
 FilledBlock Resident::fill_block() {
@@ -188,7 +174,7 @@ FilledBlock Resident::fill_block() {
     const CapturedFill& passes = captured(FillKey{fill_.before, places, keys, fill_.block, apart});
     const std::uint64_t blocks = (fill_.progress >> 32) + 1, done = fill_.progress & 0xffffffffu;
     constexpr std::uint64_t kNever = ~std::uint64_t{0};
-    if (options_.loop && cuda::LoopGraph::possible()) {
+    if (passes.loop) {
         passes.loop.launch(stream_);
         wait_for_passes(blocks, kNever);
     } else {

@@ -1,5 +1,6 @@
 #include <cstdint>
 
+#include "core/cuda/cluster.cuh"
 #include "core/cuda/kernel.cuh"
 #include "core/error.h"
 #include "ops/denoise/denoise_cuda.h"
@@ -93,38 +94,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (Team<kCluster>::rank() == 0 && thread() == 0) out[row] = guess;
 }
 
-std::size_t slice_bytes(std::int64_t vocab, int team) {
-    const int slice = RowDraw<true>::slice_of(static_cast<int>(vocab), team);
-    return sizeof(u32) * static_cast<std::size_t>(RowDraw<true>::mark_words(slice)) +
-           (team > 1 ? sizeof(float) * static_cast<std::size_t>(slice) : 0);
-}
-
-// The device is told once how much shared memory a block may have.
-template <bool kCluster>
-void prepare() {
-    static const bool done = [] {
-        const auto kernel = guess_rows<kCluster>;
-        cudaFuncAttributes attributes{};
-        MR_CUDA_CALL(cudaFuncGetAttributes(&attributes, kernel));
-        const std::size_t room = this_gpu().shared_per_block - attributes.sharedSizeBytes;
-        MR_CUDA_CALL(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                          static_cast<int>(room)));
-        return true;
-    }();
-    static_cast<void>(done);
-}
-
-// As in sample(): small vocabularies take less time than two barriers of a cluster.
-constexpr std::int64_t kSmallVocab = 8192;
-
 }  // namespace
-
-void prepare_guess() {
-    prepare<true>();
-    prepare<false>();
-    sample_team_fits(1, 1);
-    sample_team_fits(1, 8);
-}
 
 GuessRow guess_row(const ops::SampleParams& sampling, const ops::DenoiseParams& how,
                    std::int64_t position, std::int32_t step, std::int32_t truth) {
@@ -150,35 +120,28 @@ void guess(const Context& ctx, Tensor logits, const GuessRow* rows, std::int32_t
     const std::int64_t count = logits.shape[0], vocab = logits.shape[1];
     MR_CHECK(count > 0 && vocab > 0 && vocab <= 1 << 19 && mask < vocab,
              "there are rows of at most 2^19 tokens");
-    if (team == 0) team = vocab >= kSmallVocab && sample_team_fits(vocab, 8) ? 8 : 1;
+    if (team == 0) team = usual_team(vocab);
     MR_CHECK(team <= 8 && sample_team_fits(vocab, team), "the device has teams of that size");
     const OpRecord work{1, logits.bytes() + static_cast<std::uint64_t>(count) * sizeof(GuessRow),
                         static_cast<std::uint64_t>(count) * sizeof(DeviceGuess),
                         4 * static_cast<std::uint64_t>(count * vocab), 0};
     Stamp* stamp = account(ctx, OpKind::sample, "guess", work);
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>(count * team));
-    config.blockDim = dim3(kThreads);
-    config.dynamicSmemBytes = slice_bytes(vocab, team);
-    config.stream = ctx.cuda->raw();
-    cudaLaunchAttribute attributes[2]{};
+    const std::size_t shared = slice_bytes(vocab, team);
+    const auto start = [&](auto* kernel, auto&& launch_it) {
+        allow_shared(kernel, shared);
+        launch_it(kernel, logits.f32(), static_cast<int>(vocab), rows, static_cast<int>(mask), out,
+                  stamp);
+    };
     if (team > 1) {
-        cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
-        cluster.id = cudaLaunchAttributeClusterDimension;
-        cluster.val.clusterDim = {static_cast<unsigned>(team), 1, 1};
-        prepare<true>();
+        start(guess_rows<true>, [&](auto... args) {
+            launch_clusters(ctx, static_cast<unsigned>(count), static_cast<unsigned>(team),
+                            dim3(kThreads), shared, args...);
+        });
     } else {
-        prepare<false>();
+        start(guess_rows<false>, [&](auto... args) {
+            launch(ctx, dim3(static_cast<unsigned>(count)), dim3(kThreads), shared, args...);
+        });
     }
-    if (launches_dependent(ctx)) {
-        cudaLaunchAttribute& dependent = attributes[config.numAttrs++];
-        dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        dependent.val.programmaticStreamSerializationAllowed = 1;
-    }
-    config.attrs = attributes;
-    const auto kernel = team > 1 ? guess_rows<true> : guess_rows<false>;
-    MR_CUDA_CALL(cudaLaunchKernelEx(&config, kernel, logits.f32(), static_cast<int>(vocab), rows,
-                                    static_cast<int>(mask), out, stamp));
 }
 
 }  // namespace mr::cuda

@@ -33,7 +33,5 @@ struct DeviceGuess {
 // weights' 2^-40. `team` as in sample().
 void guess(const Context& ctx, Tensor logits, const GuessRow* rows, std::int32_t mask,
            DeviceGuess* out, int team = 0);
-// Asks the driver what guess() must know. Once, before guess() is captured.
-void prepare_guess();
 
 }  // namespace mr::cuda

@@ -60,13 +60,6 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
 }
 
-// The dynamic shared memory of a block, beside Work.
-std::size_t slice_bytes(std::int64_t vocab, int team) {
-    const int slice = RowDraw<true>::slice_of(static_cast<int>(vocab), team);
-    return sizeof(u32) * static_cast<std::size_t>(RowDraw<true>::mark_words(slice)) +
-           (team > 1 ? sizeof(float) * static_cast<std::size_t>(slice) : 0);
-}
-
 // The most dynamic shared memory that a block can have; the device is asked once. 0: it has no
 // clusters.
 template <bool kCluster, bool kGreedy>
@@ -112,9 +105,6 @@ void launch_rows(const Context& ctx, int rows, int team, const float* logits, in
     MR_CUDA_CALL(cudaLaunchKernelEx(&config, kernel, logits, vocab, state, stamp));
 }
 
-// Small vocabularies take less time than two barriers of a cluster.
-constexpr std::int64_t kSmallVocab = 8192;
-
 }  // namespace
 
 bool sample_team_fits(std::int64_t vocab, int team) {
@@ -151,7 +141,7 @@ void sample(const Context& ctx, Tensor logits, const SampleState& state, SampleK
     MR_CHECK(state.rows != nullptr, "every row has its parameters");
     MR_CHECK(!state.ring || (state.steps && state.ring_slots > 0), "a ring has slots and steps");
     MR_CHECK(!state.recent == (state.most_recent == 0), "rings of recent tokens have places");
-    if (team == 0) team = vocab >= kSmallVocab && sample_team_fits(vocab, 8) ? 8 : 1;
+    if (team == 0) team = usual_team(vocab);
     MR_CHECK(sample_team_fits(vocab, team), "the device has teams of that size");
     // Compare, subtract, exponential, add: 4 operations a logit, as on the CPU. Only the device
     // knows how much of the rings is read.

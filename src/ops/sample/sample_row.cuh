@@ -392,4 +392,16 @@ class RowDraw : protected RowSlice<kCluster> {
     }
 };
 
+// The dynamic shared memory of a block of a row's team, beside Work.
+inline std::size_t slice_bytes(std::int64_t vocab, int team) {
+    const int slice = RowDraw<true>::slice_of(static_cast<int>(vocab), team);
+    return sizeof(u32) * static_cast<std::size_t>(RowDraw<true>::mark_words(slice)) +
+           (team > 1 ? sizeof(float) * static_cast<std::size_t>(slice) : 0);
+}
+// The fastest team. Small vocabularies take less time than two barriers of a cluster.
+inline int usual_team(std::int64_t vocab) {
+    constexpr std::int64_t kSmallVocab = 8192;
+    return vocab >= kSmallVocab && sample_team_fits(vocab, 8) ? 8 : 1;
+}
+
 }  // namespace mr::cuda::sampling

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
 
 #include "core/cuda/check.h"
+#include "core/cuda/spin.h"
 #include "core/error.h"
 #include "ops/sample/sample_cuda.h"
 
@@ -196,20 +196,10 @@ std::optional<Sampler::Result> Sampler::poll(int row, std::uint64_t step) const 
 
 ops::Sampled Sampler::wait(int row, std::uint64_t step) const {
     MR_CHECK(row >= 0 && row < max_rows() && step < steps(row), "the draw has been launched");
-    constexpr int kSpins = 1024;  // some microseconds: a token is never far
-    for (std::uint64_t spins = 1;; ++spins) {
-        if (const std::optional<Result> result = poll(row, step)) {
-            check_sample_flags(result->flags);
-            return result->sampled;
-        }
-        if (spins % kSpins == 0) std::this_thread::yield();
-        if (spins % (kSpins * 64) != 0) continue;
-        // Check that the device still works: a failed one never writes.
-        const cudaError_t status = cudaStreamQuery(stream_.raw());
-        if (status == cudaErrorNotReady) continue;
-        MR_CUDA_CALL(status);
-        MR_CHECK(poll(row, step).has_value(), "a launch that is over has written its draw");
-    }
+    std::optional<Result> result;
+    spin_until(stream_, [&] { return (result = poll(row, step)).has_value(); });
+    check_sample_flags(result->flags);
+    return result->sampled;
 }
 
 }  // namespace mr::cuda

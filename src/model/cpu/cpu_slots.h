@@ -1,0 +1,47 @@
+// What sequences draw with on the CPU, and what they drew.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "core/context.h"
+#include "model/batch.h"
+
+namespace mr::model {
+
+class CpuSlots {
+  public:
+    explicit CpuSlots(int most) : slots_(static_cast<std::size_t>(most)) {}
+
+    Slot open(SeqId seq, const DrawParams& params);
+    void close(Slot slot) { at(slot).open = false; }
+    SeqId seq(Slot slot) const { return at(slot).seq; }
+    std::uint64_t draws(Slot slot) const { return at(slot).draws; }
+    // From logits f32 [vocab]. Keyed by position: the draw does not depend on how the prompt
+    // reached the cache.
+    void draw(const Context& ctx, Slot slot, Tensor logits, std::int64_t position);
+    // Draw number `number`; throws what ended it, if an error did.
+    ops::Sampled wait(Slot slot, std::uint64_t number) const;
+
+  private:
+    struct One {
+        bool open = false;
+        SeqId seq = 0;
+        DrawParams params;
+        std::uint64_t draws = 0;
+        struct Draw {
+            ops::Sampled sampled;
+            std::exception_ptr error;  // instead of it
+        };
+        std::array<Draw, 16> drawn;  // the last ones, by number
+    };
+    const One& at(Slot slot) const;
+    One& at(Slot slot) { return const_cast<One&>(std::as_const(*this).at(slot)); }
+
+    std::vector<One> slots_;
+};
+
+}  // namespace mr::model
