@@ -49,19 +49,23 @@ class FlashGpuTest : public GpuTest {
     }
     // One sequence whose scores are exact in f32, and beyond 1e4: every q and k is a or -a, a whole
     // number with a * a * head_dim / 8 just above (64 numbers: 36 and 10368). A key in five is the
-    // query of its own token, which gives that score; another one is its opposite.
+    // query of the first token from its own on that sees it, which gives that score; another one is
+    // its opposite.
     static void make_extreme(ops::reference::Problem& p) {
         ASSERT_TRUE(p.kv_heads == 1 && p.sequences() == 1);
         ASSERT_EQ(p.tokens_q(), p.tokens_k());
         const double a = std::floor(std::sqrt(1e4 * 8 / p.head_dim)) + 1;
         const auto dim = static_cast<std::size_t>(p.head_dim);
+        const ops::KeyMask sees(p.mask);
         p.scale = 0.125;
         for (double& q : p.q) q = q < 0 ? -a : a;
         for (double& k : p.k) k = k < 0 ? -a : a;
         for (int j = 0; j < p.tokens_k(); ++j) {
-            if (j % 5 > 1) continue;
+            int seen_by = j;
+            while (seen_by < p.tokens_q() && !sees.sees(seen_by, j, p.tokens_k())) ++seen_by;
+            if (j % 5 > 1 || seen_by == p.tokens_q()) continue;
             for (std::size_t d = 0; d < dim; ++d) {
-                const double q = p.q[p.q_at(0, j, 0) + d];
+                const double q = p.q[p.q_at(0, seen_by, 0) + d];
                 p.k[p.k_at(0, j, 0) + d] = j % 5 == 0 ? q : -q;
             }
         }
