@@ -11,6 +11,7 @@
 #include <cstring>
 #include <limits>
 
+#include "cli/model_name.h"
 #include "cli/terminal.h"
 #include "core/error.h"
 #include "core/mapped_file.h"
@@ -69,7 +70,7 @@ LoadedModel load(const SharedOptions& options, const Wanted& wanted) {
         model::require_engine(planned, loaded.engine);
     };
     auto model = std::make_shared<model::Model>(
-        model::load_model(model_source(options), {.tokenizer = options.tokenizer,
+        model::load_model(model_source(options), {.tokenizer = tokenizer_source(options.tokenizer),
                                                   .progress = line.callback(),
                                                   .planned = refuse_what_cannot_run,
                                                   .defer_random = cuda,
