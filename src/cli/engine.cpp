@@ -153,15 +153,15 @@ model::EngineOptions options_for(const SharedOptions& options, const model::Mode
     return out;
 }
 
-observe::RunReport report_of(const decode::Generated& made, double load_seconds,
-                             double read_bandwidth) {
+observe::RunReport report_of(const model::ModelSpec& spec, const decode::Generated& made,
+                             double load_seconds, double read_bandwidth) {
     observe::RunReport report;
     report.load_seconds = load_seconds;
     report.prompt_tokens = made.prefill.tokens;
     report.prefill_seconds = made.prefill.seconds;
     report.prefill = made.prefill.ledger;
     report.decode_steps = made.decode.tokens;
-    report.many_a_step = made.passes > 0;
+    if (spec.diffusion) report.passes = made.passes;
     report.decode_seconds = made.decode.seconds;
     report.decode = made.decode.ledger;
     report.read_bandwidth = read_bandwidth;
