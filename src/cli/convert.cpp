@@ -9,6 +9,7 @@
 
 #include "cli/commands.h"
 #include "cli/json.h"
+#include "cli/model_name.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/arena.h"
@@ -31,7 +32,7 @@ int convert(const Options& options) {
     const auto start = std::chrono::steady_clock::now();
     model::ConvertOptions wanted;
     if (!options.type.empty()) wanted.type = dtype_from_name(options.type);
-    wanted.tokenizer = options.shared.tokenizer;
+    wanted.tokenizer = tokenizer_source(options.shared.tokenizer);
     wanted.ignore_keys = options.shared.ignore_keys;
     wanted.force = options.force;
     wanted.keep_outliers = options.keep_outliers;
@@ -74,8 +75,10 @@ void add_convert(const Command& app, Action& action) {
                     "given")
         .one_of({"f32", "f16", "bf16", "q8_0", "q4_0"});
     command
-        .add_option("--tokenizer", options->shared.tokenizer,
-                    "tokenizer.json, tokenizer.bin or a GGUF file, where the model has none")
+        .add_option(
+            "--tokenizer", options->shared.tokenizer,
+            "tokenizer.json, tokenizer.bin, a GGUF file or a bundled model's name, where the "
+            "model has none")
         .shown_as("FILE");
     add_ignore_key_option(command, options->shared);
     command.add_flag("--force", options->force,

@@ -12,6 +12,7 @@
 
 #include "cli/commands.h"
 #include "cli/json.h"
+#include "cli/model_name.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/error.h"
@@ -142,7 +143,9 @@ int pack(const PackCommand& command) {
     const InterruptGuard guard;
     ThreadPool pool(thread_count(command.shared));
     ProgressLine line;
-    const train::PackResult result = train::pack(command.pack, pool, line.callback());
+    train::PackOptions found = command.pack;
+    found.tokenizer = tokenizer_source(found.tokenizer);
+    const train::PackResult result = train::pack(found, pool, line.callback());
     line.remove();
     if (command.shared.json) {
         const Json json = {{"out", command.pack.out},
@@ -175,7 +178,7 @@ void add_pack(const Command& data, Action& action) {
         .shown_as("PATH");
     command
         .add_option("--tokenizer", pack_options.tokenizer,
-                    "A tokenizer.json or its folder, or a GGUF file")
+                    "A tokenizer.json or its folder, a GGUF file, or a bundled model's name")
         .required()
         .shown_as("PATH");
     command.add_option("--out", pack_options.out, "The folder to write")

@@ -3,10 +3,9 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <algorithm>
-
 #include "cli/terminal.h"
 #include "core/error.h"
+#include "text/columns.h"
 #include "text/tokenizer.h"
 
 namespace mr::cli {
@@ -124,13 +123,13 @@ void refuse_diffusion(const model::Model& model, const char* command) {
 void DenoisingView::show(std::span<const std::int32_t> block, std::span<const std::uint8_t> known) {
     winsize size{};
     const bool told = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-    const std::size_t room = 2 * static_cast<std::size_t>(told ? size.ws_col : 80);
+    // A wide character that does not fit into the first line leaves a column of it empty.
+    const std::size_t room = 2 * static_cast<std::size_t>(told ? size.ws_col : 80) - 1;
     std::string line;
     std::size_t columns = 0;
     for (std::size_t i = 0; i < block.size(); ++i) {
         const std::string piece = known[i] ? one_line(tokenizer_.display(block[i])) : "░";
-        const auto width = static_cast<std::size_t>(
-            std::count_if(piece.begin(), piece.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+        const std::size_t width = text::columns_of(piece);
         if (columns + width > room) break;
         columns += width;
         line += known[i] ? piece : "\x1b[2m" + piece + "\x1b[22m";

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <limits>
 
+#include "cli/model_name.h"
 #include "cli/terminal.h"
 #include "core/error.h"
 #include "core/mapped_file.h"
@@ -69,7 +70,7 @@ LoadedModel load(const SharedOptions& options, const Wanted& wanted) {
         model::require_engine(planned, loaded.engine);
     };
     auto model = std::make_shared<model::Model>(
-        model::load_model(model_source(options), {.tokenizer = options.tokenizer,
+        model::load_model(model_source(options), {.tokenizer = tokenizer_source(options.tokenizer),
                                                   .progress = line.callback(),
                                                   .planned = refuse_what_cannot_run,
                                                   .defer_random = cuda,
@@ -152,15 +153,15 @@ model::EngineOptions options_for(const SharedOptions& options, const model::Mode
     return out;
 }
 
-observe::RunReport report_of(const decode::Generated& made, double load_seconds,
-                             double read_bandwidth) {
+observe::RunReport report_of(const model::ModelSpec& spec, const decode::Generated& made,
+                             double load_seconds, double read_bandwidth) {
     observe::RunReport report;
     report.load_seconds = load_seconds;
     report.prompt_tokens = made.prefill.tokens;
     report.prefill_seconds = made.prefill.seconds;
     report.prefill = made.prefill.ledger;
     report.decode_steps = made.decode.tokens;
-    report.many_a_step = made.passes > 0;
+    if (spec.diffusion) report.passes = made.passes;
     report.decode_seconds = made.decode.seconds;
     report.decode = made.decode.ledger;
     report.read_bandwidth = read_bandwidth;

@@ -11,6 +11,7 @@
 #include "cli/engine.h"
 #include "cli/generation.h"
 #include "cli/json.h"
+#include "cli/model_name.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/arena.h"
@@ -350,7 +351,8 @@ bool has_model(const SharedOptions& options) {
     if (!options.model.empty()) return true;
     try {
         return !model_source(options).empty();
-    } catch (const Error&) {
+    } catch (const Error& error) {
+        if (error.kind() != ErrorKind::usage) throw;  // $MILLRACE_MODEL names none
         return false;
     }
 }

@@ -2,11 +2,9 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <iterator>
 #include <string_view>
 #include <vector>
@@ -16,8 +14,6 @@
 #include "core/error.h"
 
 namespace mr::cli {
-
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -77,8 +73,10 @@ void add_model_options(const Command& command, SharedOptions& options) {
         .shown_as("MODEL");
     command.group("Model");
     command
-        .add_option("--tokenizer", options.tokenizer,
-                    "tokenizer.json, tokenizer.bin or a GGUF file, where the model has none")
+        .add_option(
+            "--tokenizer", options.tokenizer,
+            "tokenizer.json, tokenizer.bin, a GGUF file or a bundled model's name, where the "
+            "model has none")
         .shown_as("FILE")
         .rare();
     add_ignore_key_option(command, options);
@@ -173,45 +171,6 @@ Disabled disabled(const SharedOptions& options) {
     }
     add_disabled(out, "--disable", options.disable);
     return out;
-}
-
-namespace {
-
-// Where a model that comes with the program lies: beside the installed program, or in the source
-// tree. Empty: nowhere.
-std::string bundled(const std::string& file) {
-    std::vector<fs::path> places;
-    std::error_code ignored;
-    const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
-    if (!program.empty()) {
-        places.push_back(program.parent_path() / "../share/millrace/models" / file);
-    }
-    places.push_back(fs::path(MR_SOURCE_MODELS) / file);
-    for (const fs::path& place : places) {
-        if (fs::exists(place, ignored)) return place.lexically_normal().string();
-    }
-    return {};
-}
-
-}  // namespace
-
-std::string named_model(const std::string& model) {
-    std::error_code ignored;
-    if (model.find_first_of("/:") != std::string::npos || fs::exists(model, ignored)) return model;
-    const std::string found = bundled(model + ".gguf");
-    return found.empty() ? model : found;
-}
-
-std::string model_source(const SharedOptions& options) {
-    if (!options.model.empty()) return named_model(options.model);
-    if (const char* model = std::getenv("MILLRACE_MODEL"); model && *model)
-        return named_model(model);
-    if (const std::string found = bundled(MR_BUNDLED_MODEL); !found.empty()) return found;
-    throw Error::usage({.field = "MODEL",
-                        .problem = "none was given, and the bundled model (" MR_BUNDLED_MODEL
-                                   ") is not beside the program",
-                        .remedy = "name a GGUF file, a Hugging Face folder or a llama2.c .bin, or "
-                                  "set MILLRACE_MODEL"});
 }
 
 }  // namespace mr::cli

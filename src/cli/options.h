@@ -56,11 +56,4 @@ int thread_count(const SharedOptions& options);
 // What --disable or MILLRACE_DISABLE names. Throws Error (usage) for a word that names nothing.
 Disabled disabled(const SharedOptions& options);
 
-// Where a bundled model of that name lies; a file or folder of the name comes first, and anything
-// else stays as it is.
-std::string named_model(const std::string& model);
-// The model that was named, or the bundled one: $MILLRACE_MODEL, else beside the installed program,
-// else in the source tree.
-std::string model_source(const SharedOptions& options);
-
 }  // namespace mr::cli

@@ -86,7 +86,8 @@ int profile(const Command& command, Options options) {
     const bool gpu = engine.options().cuda;
     const observe::Ceilings ceilings = observe::ceilings_of(gpu, *engine.context().pool, 0.2);
 
-    const observe::RunReport report = report_of(made, loaded.seconds, ceilings.read);
+    const observe::RunReport report =
+        report_of(engine.model().spec, made, loaded.seconds, ceilings.read);
     const observe::RunNames names{engine.model().source, observe::device_name(gpu)};
     std::vector<observe::Roofline> phases;
     for (const observe::Step& step : recorder.steps()) add(step);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/model_name.h"
 #include "cli/parser.h"
 #include "cli/terminal.h"
 #include "cli/version.h"
@@ -198,7 +199,9 @@ int program(int argc, char** argv) {
     try {
         return run_main(argc, argv);
     } catch (const Error& error) {
-        return fail(error.exit_code(), error.what());
+        const std::string hides = hides_bundled_model(error.info().file);
+        return fail(error.exit_code(),
+                    hides.empty() ? error.what() : fmt::format("{}; {}", error.what(), hides));
     } catch (const OutputClosed&) {
         return 0;
     } catch (const Interrupted&) {

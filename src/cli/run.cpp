@@ -84,7 +84,6 @@ void print_json(const decode::Generated& made, const std::string& prompt,
                  {"evicted", made.evicted},
                  {"seed", seed},
                  {"threads", engine.options().threads}};
-    if (engine.model().spec.diffusion) json["passes"] = made.passes;
     if (logprobs) json["logprobs"] = logprobs_json(made, engine.model().tokenizer.get());
     if (alone) {
         json.update(observe::report_json(report));
@@ -92,13 +91,12 @@ void print_json(const decode::Generated& made, const std::string& prompt,
                           {"prefill", observe::ledger_json(report.prefill)},
                           {"decode", observe::ledger_json(report.decode)}};
     } else {  // the bytes of a pass are those of all texts in it
-        json.update(Json{
-            {"load_s", report.load_seconds},
-            {"prompt_tokens", made.prompt_tokens},
-            {engine.model().spec.diffusion ? "prefill_s" : "first_token_s", made.prefill.seconds},
-            {"decode_steps", made.decode.tokens},
-            {"decode_s", made.decode.seconds},
-            {"tok_s", made.decode.tokens_per_second()}});
+        json.update(Json{{"load_s", report.load_seconds},
+                         {"prompt_tokens", made.prompt_tokens},
+                         {report.passes ? "prefill_s" : "first_token_s", made.prefill.seconds}});
+        json.update(observe::decoded_json(made.decode.tokens, report.passes));
+        json.update(
+            Json{{"decode_s", made.decode.seconds}, {"tok_s", made.decode.tokens_per_second()}});
     }
     for (const observe::Roofline& r : rooflines) {
         json["roofline"][r.phase] = observe::roofline_json(r);
@@ -236,7 +234,8 @@ int run(const Command& command, RunOptions options) {
             if (stream && show) texts.end(reason != decode::StopReason::cancelled);
             if (options.shared.json && show) {
                 if (ended == 0) measure_ceilings();
-                print_json(*made, prompt, ids, report_of(*made, loaded.seconds, ceilings.read),
+                print_json(*made, prompt, ids,
+                           report_of(engine->model().spec, *made, loaded.seconds, ceilings.read),
                            rooflines(), *engine, loaded.ledger,
                            first_seed + static_cast<std::uint64_t>(ended), options.count == 1,
                            options.generate.logprobs >= 0);
@@ -252,7 +251,8 @@ int run(const Command& command, RunOptions options) {
     all.prefill = scheduler.totals().prefill;
     all.decode = scheduler.totals().decode;
     all.passes = passes;
-    const observe::RunReport report = report_of(all, loaded.seconds, ceilings.read);
+    const observe::RunReport report =
+        report_of(engine->model().spec, all, loaded.seconds, ceilings.read);
     if (!options.shared.json) {
         for (const observe::Roofline& r : rooflines()) {
             err(fmt::format("\n{}", observe::roofline_table(r)));

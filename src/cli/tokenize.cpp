@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/engine.h"
 #include "cli/json.h"
+#include "cli/model_name.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/error.h"
@@ -57,7 +58,9 @@ std::vector<std::int32_t> parse_ids(const std::string& list, std::int32_t vocab)
 
 // Without the weights: a vocabulary-only file is enough.
 text::Tokenizer::Ptr load_tokenizer(const SharedOptions& options) {
-    if (!options.tokenizer.empty()) return model::open_tokenizer(options.tokenizer, 0);
+    if (const std::string given = tokenizer_source(options.tokenizer); !given.empty()) {
+        return model::open_tokenizer(given, 0);
+    }
     const std::string source = model_source(options);
     if (source.starts_with(model::kRandomPrefix)) {
         return text::Tokenizer::bytes(model::random_shape(source).first.vocab);

@@ -14,6 +14,7 @@
 #include "cli/commands.h"
 #include "cli/engine.h"
 #include "cli/json.h"
+#include "cli/model_name.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/error.h"
@@ -217,7 +218,7 @@ int run(const Options& options, const Command& command) {
             events);
     } else {
         train::TrainOptions wanted = options.train;
-        if (!wanted.init.empty()) wanted.init = named_model(wanted.init);
+        if (!wanted.init.empty()) wanted.init = named_model(wanted.init, "--init");
         settle(wanted);
         result = train::train(wanted, events);
     }

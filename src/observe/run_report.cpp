@@ -44,7 +44,7 @@ std::string summary_line(const RunReport& report, const RunPlace& place) {
             line += fmt::format(" (it fits into {})", place.cache);
         }
         line += fmt::format("; {} {} in {:.2f} s", report.decode_steps,
-                            report.many_a_step ? "tokens" : "steps", report.decode_seconds);
+                            report.passes ? "tokens" : "steps", report.decode_seconds);
     }
     if (report.prompt_tokens > 0) {
         line += fmt::format("{}prompt {} tokens at {} tok/s", line.empty() ? "" : "; ",
@@ -73,18 +73,27 @@ std::string op_table(const Ledger& ledger) {
     return table;
 }
 
+nlohmann::ordered_json decoded_json(std::int64_t tokens,
+                                    const std::optional<std::int64_t>& passes) {
+    if (!passes) return {{"decode_steps", tokens}};
+    return {{"decode_tokens", tokens},
+            {"passes", *passes},
+            {"tokens_per_pass", ratio(static_cast<double>(tokens), static_cast<double>(*passes))}};
+}
+
 nlohmann::ordered_json report_json(const RunReport& report) {
-    return {{"load_s", report.load_seconds},
-            {"prompt_tokens", report.prompt_tokens},
-            {"prefill_s", report.prefill_seconds},
-            {"prefill_tok_s", report.prefill_tokens_per_second()},
-            {"decode_steps", report.decode_steps},
-            {"decode_s", report.decode_seconds},
-            {"tok_s", report.tokens_per_second()},
-            {"gb_s", report.bytes_per_second() / 1e9},
-            {"read_bandwidth_gb_s", report.read_bandwidth / 1e9},
-            {"percent_of_bandwidth", 100 * report.fraction_of_bandwidth()},
-            {"bytes_per_token", report.bytes_per_token()}};
+    nlohmann::ordered_json json = {{"load_s", report.load_seconds},
+                                   {"prompt_tokens", report.prompt_tokens},
+                                   {"prefill_s", report.prefill_seconds},
+                                   {"prefill_tok_s", report.prefill_tokens_per_second()}};
+    json.update(decoded_json(report.decode_steps, report.passes));
+    json.update({{"decode_s", report.decode_seconds},
+                 {"tok_s", report.tokens_per_second()},
+                 {"gb_s", report.bytes_per_second() / 1e9},
+                 {"read_bandwidth_gb_s", report.read_bandwidth / 1e9},
+                 {"percent_of_bandwidth", 100 * report.fraction_of_bandwidth()},
+                 {"bytes_per_token", report.bytes_per_token()}});
+    return json;
 }
 
 nlohmann::ordered_json ledger_json(const Ledger& ledger) {

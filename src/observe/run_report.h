@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "core/ledger.h"
@@ -16,9 +17,9 @@ struct RunReport {
     double prefill_seconds = 0;
     Ledger prefill;
     // Passes that read all weights for one token. The first token of an answer comes out of the
-    // prefill, so this is one less than what was made.
-    std::int64_t decode_steps = 0;  // tokens
-    bool many_a_step = false;       // a pass may settle many: its tokens are no steps
+    // prefill, so this is one less than what was made. Where `passes` is set, all tokens.
+    std::int64_t decode_steps = 0;
+    std::optional<std::int64_t> passes;  // of a model that fills in tokens, many in a pass
     double decode_seconds = 0;
     Ledger decode;
     double read_bandwidth = 0;  // bytes a second, measured; 0: not measured
@@ -45,7 +46,9 @@ std::string summary_line(const RunReport& report, const RunPlace& place = {});
 std::string op_table(const Ledger& ledger);
 
 // {"load_s", "prompt_tokens", "prefill_s", "prefill_tok_s", "decode_steps", "decode_s", "tok_s",
-//  "gb_s", "read_bandwidth_gb_s", "percent_of_bandwidth", "bytes_per_token"}
+//  "gb_s", "read_bandwidth_gb_s", "percent_of_bandwidth", "bytes_per_token"}; of a model that fills
+// in tokens "decode_tokens", "passes", "tokens_per_pass" instead of "decode_steps".
+nlohmann::ordered_json decoded_json(std::int64_t tokens, const std::optional<std::int64_t>& passes);
 nlohmann::ordered_json report_json(const RunReport& report);
 // {"linear": {"calls", "seconds", "bytes_read", "bytes_written", "flops"}, ...,
 //  "host_to_device_bytes", "device_to_host_bytes"}

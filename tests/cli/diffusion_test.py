@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Models that fill in tokens on the command line: run, chat, eval, profile and bench."""
+import json
 import pathlib
 import tempfile
 
@@ -69,6 +70,27 @@ class DiffusionTest(driver.CliTest):
         said = millrace("run", self.model, "-p", "Once", "-n", "12", "--ignore-eos").err
         self.assertIn("; 12 tokens in ", said)
         self.assertNotIn(" steps in ", said)
+
+    def test_json_counts_tokens_and_passes(self):
+        ask = ["-p", "Once", "-n", 12, "--ignore-eos"]
+        for command in ("run", "profile"):
+            got = self.ok_json(command, self.model, *ask)
+            self.assertNotIn("decode_steps", got)
+            self.assertEqual(got["decode_tokens"], 12)
+            self.assertAlmostEqual(got["tokens_per_pass"], 12 / got["passes"])
+            one_by_one = self.ok_json(command, AR, *ask)
+            self.assertEqual(one_by_one["decode_steps"], 11)
+            for key in ("decode_tokens", "passes", "tokens_per_pass"):
+                self.assertNotIn(key, one_by_one)
+        many = self.ok("run", self.model, *ask, "--count", 2, "--json").out.splitlines()
+        for got in map(json.loads, many):
+            self.assertEqual(got["decode_tokens"], 12)
+            self.assertGreater(got["passes"], 0)
+            self.assertNotIn("decode_steps", got)
+        self.assertEqual(len(many), 2)
+        nothing = self.ok_json("run", self.model, "-p", "Once", "-n", 0)
+        self.assertEqual((nothing["decode_tokens"], nothing["passes"], nothing["tokens_per_pass"]),
+                         (0, 0, 0))
 
     def test_batches_are_measured(self):
         ask = ["bench", "batch", self.model, "--sequences", "1,3", "--prompt", 9, "-n", 24, "--json"]

@@ -140,10 +140,54 @@ class Models(driver.CliTest):
             ask = ["-p", "Once", "-n", 8, "--seed", 1, "-q"]
             self.assertEqual(self.ok("run", name, *ask).out, self.ok("run", path, *ask).out)
             self.ok("convert", name, self.folder / f"{name}-f16.gguf", "--type", "f16")
-        # A file of that name comes first, and a name that is none stays as it is.
-        (self.folder / "storyteller").write_bytes(b"no model")
-        self.fails(1, "info", "storyteller", cwd=self.folder)
-        self.fails(1, "info", "storytelling", says="storytelling")
+
+    def test_a_name_that_is_none_lists_the_bundled_ones(self):
+        said = ["storyteler: there is no file or folder here, and no bundled model, of that name",
+                "storyteller, storyteller-diffusion"]
+        for command in (["run", "storyteler", "-p", "x"], ["info", "storyteler"],
+                        ["bench", "decode", "storyteler"], ["bench", "norm", "storyteler"],
+                        ["convert", "storyteler", self.folder / "o.gguf"]):
+            self.fails(1, *command, says=said)
+        self.fails(1, "info", says=said, env={"MILLRACE_MODEL": "storyteler"})
+        self.fails(1, "run", MODEL, "--tokenizer", "storyteler",
+                   says=["--tokenizer = storyteler: ", said[1]])
+        # What is a path, or of another kind, is told of as such.
+        self.fails(1, "info", "./storyteler", says=["./storyteler: cannot be opened", "check the path"])
+        self.assertNotIn("bundled", self.fails(2, "info", "random:storyteler").err)
+
+    def test_a_tokenizer_has_a_short_name_too(self):
+        path = driver.SOURCE / "models" / "storyteller.gguf"
+        want = self.ok("tokenize", "--text", "Once upon", "--tokenizer", path).out
+        self.assertEqual(self.ok("tokenize", "--text", "Once upon", "--tokenizer", "storyteller").out,
+                         want)
+        packed = self.folder / "packed"
+        texts = self.folder / "texts.txt"
+        texts.write_text("Once there was a cat.<|endoftext|>A dog ran home.<|endoftext|>")
+        self.ok("data", "pack", "--data", texts, "--tokenizer", "storyteller", "--out", packed)
+        self.assertEqual(self.ok("tokenize", "--text", "Once upon", "--tokenizer",
+                                 packed / "tokenizer.json").out, want)
+
+    def test_a_path_comes_before_a_bundled_model(self):
+        bundled = str(driver.SOURCE / "models" / "storyteller.gguf")
+        hides = ["millrace: ./storyteller: ", "; ./storyteller was taken for the path, the bundled "
+                 f"model of that name is {bundled}"]
+        place = self.folder / "storyteller"
+        place.write_bytes(b"no model")
+        self.fails(1, "info", "storyteller", cwd=self.folder, says=hides)
+        self.fails(1, "tokenize", "--text", "x", "--tokenizer", "storyteller", cwd=self.folder,
+                   says=hides[1])
+        place.unlink()
+        place.mkdir()
+        self.fails(1, "run", "storyteller", "-p", "x", cwd=self.folder, says=hides)
+        place.rmdir()
+        place.symlink_to("nowhere")
+        self.fails(1, "info", "storyteller", cwd=self.folder, says=hides)
+        place.unlink()
+        shutil.copytree(MODEL, place)
+        self.assertEqual(self.ok_json("info", "storyteller", cwd=self.folder)["model"]["family"],
+                         "llama")
+        # Of a path without such a name nothing is added.
+        self.assertNotIn("bundled", self.fails(1, "info", "./missing", cwd=self.folder).err)
 
 
 if __name__ == "__main__":

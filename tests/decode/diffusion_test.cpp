@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/splitmix.h"
 #include "decode/diffusion_cases.h"
+#include "decode/diffusion_endings.h"
 #include "decode/live_cases.h"
 #include "decode/scheduler.h"
 #include "model/engine.h"
@@ -94,6 +95,25 @@ TEST_P(Diffusion, TextsHaveTheBitsTheyHaveAlone) {
         return engine_of(GetParam(), sequences, pool, sequences > 1 ? 2 : 1);
     };
     test::texts_have_the_bits_they_have_alone(GetParam(), make);
+}
+
+TEST_P(Diffusion, ARowThatIsNotFiniteEndsItsTextAlone) {
+    const std::string error = test::a_row_that_is_not_finite_ends_its_text_alone(
+        GetParam(), DType::f32, test::engines_on_cpu);
+    EXPECT_NE(error.find("--check-nan"), std::string::npos) << error;
+}
+
+TEST_P(Diffusion, ATextThatEndsInsideOfABlockLeavesNothingBehind) {
+    test::a_text_that_ends_inside_of_a_block_leaves_nothing_behind(GetParam(), DType::f32,
+                                                                   test::engines_on_cpu);
+}
+
+TEST_P(Diffusion, TextsComeAndGoBesideOne) {
+    for (const int sequences : {1, 2}) {
+        SCOPED_TRACE(sequences);
+        test::texts_come_and_go_beside_one(GetParam(), *engine_of(GetParam(), sequences),
+                                           *engine_of(GetParam()));
+    }
 }
 
 TEST(DiffusionText, TheSamePromptWithTwoBlocksIsTwoTexts) {

@@ -9,9 +9,11 @@
 #include "core/cuda/loop.h"
 #include "core/cuda/testing.h"
 #include "decode/diffusion_cases.h"
+#include "decode/diffusion_endings.h"
 #include "decode/eval_diffusion.h"
 #include "decode/open_sequence.h"
 #include "gpu/engines.h"
+#include "model/cuda/device_resident.h"
 #include "model/io/random.h"
 
 namespace mr::decode {
@@ -123,6 +125,87 @@ TEST(GpuDiffusionLoop, IsTheHostsWhateverTheModel) {
             EXPECT_EQ(got.ids, want.ids);
             EXPECT_EQ(got.passes, want.passes);
         }
+    }
+}
+
+// Texts whose last blocks have more lengths than graphs are kept. Those of the first texts have
+// given way when they come again.
+TEST(GpuDiffusionLoop, GraphsThatGaveWayAreCapturedAgain) {
+    MR_NEED_GPU();
+    const DiffusionCase of{"aligned64", 64, 0, false};
+    constexpr auto kMost = static_cast<int>(model::Resident::kMostFills);
+    static_assert(kMost + 4 < 64);
+    const auto host = engine_of(of, DType::bf16, 1, 0, {.graph = false});
+    for (const bool loop : {true, false}) {
+        const auto engine = engine_of(of, DType::bf16, 1, 0, {.loop = loop});
+        const auto& device = dynamic_cast<const model::Resident&>(*engine);
+        for (const int round : {0, 1}) {
+            for (int last = 1; last <= kMost + 4; ++last) {
+                SCOPED_TRACE(std::to_string(last) + ", round " + std::to_string(round));
+                const auto prompt = test::some_tokens(64, last, 95);
+                const GenerateOptions options = test::filling(
+                    {.steps = 4}, 64 + last, static_cast<std::uint64_t>(last + round));
+                const Generated want = test::filled(*host, prompt, options);
+                const Generated got = test::filled(*engine, prompt, options);
+                EXPECT_EQ(got.ids, want.ids);
+                EXPECT_EQ(got.passes, want.passes);
+                EXPECT_LE(device.captured_fills(), model::Resident::kMostFills);
+            }
+        }
+        EXPECT_EQ(device.captured_fills(), model::Resident::kMostFills);
+    }
+}
+
+// The model on the device, for as many engines as are asked for.
+auto engines_with(const model::EngineOptions& options) {
+    return [options](model::Model model) {
+        auto shared = std::make_shared<const test::OnDevice>(test::to_device(std::move(model)));
+        return [shared, options](int sequences) {
+            return shared->engine(test::with_room(options, sequences));
+        };
+    };
+}
+// A loop on the device (where the driver has them), a launch for every pass, passes of the host.
+const model::EngineOptions kDrivers[] = {{}, {.loop = false}, {.graph = false}};
+
+// The kernel that settles guesses ends the loop, and the error is that of the host's passes.
+TEST_P(GpuDiffusion, ARowThatIsNotFiniteEndsItsTextAlone) {
+    const std::string on_cpu = test::a_row_that_is_not_finite_ends_its_text_alone(
+        GetParam(), DType::f32, test::engines_on_cpu);
+    EXPECT_NE(on_cpu, "");
+    for (const model::EngineOptions& driver : kDrivers) {
+        SCOPED_TRACE(driver.loop ? driver.graph ? "loop" : "host" : "launches");
+        EXPECT_EQ(test::a_row_that_is_not_finite_ends_its_text_alone(GetParam(), DType::bf16,
+                                                                     engines_with(driver)),
+                  on_cpu);
+    }
+}
+
+TEST_P(GpuDiffusion, ATextThatEndsInsideOfABlockLeavesNothingBehind) {
+    for (const model::EngineOptions& driver : kDrivers) {
+        SCOPED_TRACE(driver.loop ? driver.graph ? "loop" : "host" : "launches");
+        test::a_text_that_ends_inside_of_a_block_leaves_nothing_behind(GetParam(), DType::bf16,
+                                                                       engines_with(driver));
+    }
+}
+
+// The device drives the blocks of a text that is alone, the host the passes of several, and each
+// goes on where the other was.
+TEST_P(GpuDiffusion, TextsComeAndGoBesideOne) {
+    const DiffusionCase& of = GetParam();
+    for (const int sequences : {1, 2}) {
+        std::uint64_t sent[std::size(kDrivers)] = {};
+        for (std::size_t i = 0; i < std::size(kDrivers); ++i) {
+            SCOPED_TRACE(std::to_string(sequences) + " sequences, driver " + std::to_string(i));
+            const auto engine = engine_of(of, DType::bf16, sequences, 0, kDrivers[i]);
+            const auto alone = engine_of(of, DType::bf16, 1, 0, kDrivers[i]);
+            test::texts_come_and_go_beside_one(of, *engine, *alone);
+            sent[i] = engine->ledger().host_to_device().calls;
+        }
+        if (of.block == 0) continue;  // whose passes are the host's
+        // The device had its turns: its blocks send nothing once a text is open.
+        EXPECT_LT(sent[0], sent[2]);
+        EXPECT_EQ(sent[0], sent[1]);
     }
 }
 

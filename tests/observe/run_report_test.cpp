@@ -74,6 +74,22 @@ TEST(RunReport, JsonHasTheKeysThatScriptsRead) {
     EXPECT_EQ(ledger.at("host_to_device_bytes").get<int>(), 0);
 }
 
+TEST(RunReport, TokensThatAreFilledInAreNoSteps) {
+    RunReport report = ten_steps();
+    EXPECT_EQ(report_json(report).at("decode_steps").get<int>(), 10);
+    EXPECT_FALSE(report_json(report).contains("passes"));
+    EXPECT_NE(summary_line(report).find("; 10 steps in"), std::string::npos);
+    report.passes = 4;
+    const auto json = report_json(report);
+    EXPECT_FALSE(json.contains("decode_steps"));
+    EXPECT_EQ(json.at("decode_tokens").get<int>(), 10);
+    EXPECT_EQ(json.at("passes").get<int>(), 4);
+    EXPECT_DOUBLE_EQ(json.at("tokens_per_pass").get<double>(), 2.5);
+    EXPECT_NE(summary_line(report).find("; 10 tokens in"), std::string::npos);
+    report.passes = report.decode_steps = 0;
+    EXPECT_EQ(report_json(report).at("tokens_per_pass").get<double>(), 0);
+}
+
 TEST(RunReport, TableHasARowForEachOpThatRan) {
     const std::string table = op_table(ten_steps().decode);
     EXPECT_NE(table.find("linear"), std::string::npos);

@@ -13,6 +13,7 @@
 #include "cli/diffusion.h"
 #include "cli/engine.h"
 #include "cli/json.h"
+#include "cli/model_name.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/cpu.h"

@@ -14,6 +14,7 @@
 #include "cli/diffusion.h"
 #include "cli/engine.h"
 #include "cli/json.h"
+#include "cli/model_name.h"
 #include "cli/options.h"
 #include "cli/peer.h"
 #include "cli/terminal.h"

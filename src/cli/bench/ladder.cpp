@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/engine.h"
 #include "cli/json.h"
+#include "cli/model_name.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/cpu.h"
@@ -87,7 +88,7 @@ int ladder_bench(const Options& options) {
         ladder::host_plan(model).require(cpu_info().memory_bytes, "use a smaller model");
     };
     auto model = std::make_shared<const model::Model>(model::load_model(
-        model_source(options.shared), {.tokenizer = options.shared.tokenizer,
+        model_source(options.shared), {.tokenizer = tokenizer_source(options.shared.tokenizer),
                                        .progress = line.callback(),
                                        .planned = planned,
                                        .ignore_keys = options.shared.ignore_keys}));

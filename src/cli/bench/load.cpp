@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cli/json.h"
+#include "cli/model_name.h"
 #include "cli/terminal.h"
 #include "core/arena.h"
 #include "core/cuda/copy_speed.h"
@@ -30,7 +31,7 @@ int device_load_bench(const SharedOptions& shared, const model::DeviceLoadOption
     ProgressLine line;
     const auto start = std::chrono::steady_clock::now();
     model::LoadOptions wanted;
-    wanted.tokenizer = shared.tokenizer;
+    wanted.tokenizer = tokenizer_source(shared.tokenizer);
     wanted.progress = line.callback();
     wanted.defer_random = true;
     wanted.ignore_keys = shared.ignore_keys;

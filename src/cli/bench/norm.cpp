@@ -10,6 +10,7 @@
 #include "bench/ops/norm_measure.h"
 #include "cli/commands.h"
 #include "cli/json.h"
+#include "cli/model_name.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/cpu.h"

@@ -8,6 +8,7 @@
 #include "bench/ops/sample_measure.h"
 #include "cli/commands.h"
 #include "cli/json.h"
+#include "cli/model_name.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/cuda/device.h"

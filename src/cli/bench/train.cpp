@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "cli/json.h"
+#include "cli/model_name.h"
 #include "cli/options.h"
 #include "cli/peer.h"
 #include "cli/terminal.h"

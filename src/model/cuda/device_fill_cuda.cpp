@@ -129,8 +129,7 @@ void Resident::launch_block_pass(const FillKey& key, int before, int places,
 }
 
 const Resident::CapturedFill& Resident::captured(const FillKey& key) {
-    auto found = fills_.find(key);
-    if (found != fills_.end()) return found->second;
+    if (const CapturedFill* const found = fills_.find(key)) return *found;
     CapturedFill made;
     if (key.before > 0 && key.apart) {
         made.first_passes.emplace_back(key.before, 0);
@@ -154,7 +153,10 @@ const Resident::CapturedFill& Resident::captured(const FillKey& key) {
         made.first.graph = cuda::Graph::capture(stream_, [&] { first(0); });
         made.again.graph = cuda::Graph::capture(stream_, [&] { again(0); });
     }
-    return fills_.emplace(key, std::move(made)).first->second;
+    // The host reads a block as soon as it is reported: the graph that gives way may still be
+    // ending.
+    if (fills_.full()) stream_.synchronize();
+    return fills_.put(key, std::move(made));
 }
 
 // Until so many blocks have been filled, or so many passes made, whichever is first.

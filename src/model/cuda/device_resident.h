@@ -14,6 +14,7 @@
 
 #include "core/cuda/loop.h"
 #include "core/cuda/timeline.h"
+#include "core/recent_map.h"
 #include "model/cuda/device_buffers.h"
 #include "model/cuda/device_engine.h"
 #include "model/cuda/device_products.h"
@@ -93,6 +94,13 @@ class Resident final : public Engine {
     std::uint64_t stage_bytes() const override { return sizeof(cuda::Stamp); }
     bool one_kernel() const override { return program(static_cast<int>(rows_.size())) != nullptr; }
     StepLaunches step_launches(int rows, std::int64_t keys) override;
+
+    // Captured blocks that are kept, those that were used last. Whole blocks need two for each
+    // bound of the keys that they see (the first block of a text, and one behind another), 16 up to
+    // a context of 32,768. The last block of a text has any length, so texts of all lengths would
+    // need as many again for each of them: such a graph gives way, and is captured again.
+    static constexpr std::size_t kMostFills = 32;
+    std::size_t captured_fills() const { return fills_.size(); }
 
   private:
     // Rows [first, first + batch.tokens) of the activations, all of one form and mask.
@@ -258,7 +266,7 @@ class Resident final : public Engine {
     std::map<StepKey, Captured> graphs_;
     Fill fill_;
     cuda::PinnedBuffer fill_report_;  // cuda::BlockReport
-    std::map<FillKey, CapturedFill> fills_;
+    RecentMap<FillKey, CapturedFill> fills_{kMostFills};
     // The same with stamps: the last one alone, since all share the timeline.
     std::optional<std::pair<StepKey, Captured>> watched_step_;
     // The layers of a step as one kernel, by rows; none where there is no such kernel.

@@ -1,0 +1,101 @@
+#include "cli/model_name.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+
+namespace mr::cli {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kEnding = ".gguf";
+
+// Where models that come with the program lie: beside the installed program, or in the source tree.
+std::vector<fs::path> places() {
+    std::vector<fs::path> out;
+    std::error_code ignored;
+    const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
+    if (!program.empty()) out.push_back(program.parent_path() / "../share/millrace/models");
+    out.emplace_back(MR_SOURCE_MODELS);
+    return out;
+}
+
+// Empty: there is none.
+std::string bundled(const std::string& file) {
+    std::error_code ignored;
+    for (const fs::path& place : places()) {
+        if (fs::exists(place / file, ignored)) return (place / file).lexically_normal().string();
+    }
+    return {};
+}
+
+std::set<std::string> bundled_names() {
+    std::set<std::string> out;
+    for (const fs::path& place : places()) {
+        std::error_code ignored;
+        for (fs::directory_iterator at(place, ignored), end; !ignored && at != end;
+             at.increment(ignored)) {
+            if (at->path().extension() == kEnding) out.insert(at->path().stem().string());
+        }
+    }
+    return out;
+}
+
+}  // namespace
+
+std::string named_model(const std::string& given, const char* option) {
+    if (given.find_first_of("/:") != std::string::npos) return given;
+    const std::string found = bundled(given + std::string(kEnding));
+    std::error_code ignored;
+    if (fs::exists(fs::symlink_status(given, ignored))) {
+        return found.empty() ? given : "./" + given;
+    }
+    if (!found.empty()) return found;
+    const bool tells = *option != '\0';
+    const std::set<std::string> names = bundled_names();
+    throw Error::input(
+        {.file = tells ? std::string() : given,
+         .field = option,
+         .value = tells ? given : std::string(),
+         .problem = "there is no file or folder here, and no bundled model, of that name",
+         .remedy = names.empty() ? "check the path"
+                                 : fmt::format("check the path, or name a bundled model: {}",
+                                               fmt::join(names, ", "))});
+}
+
+std::string model_source(const SharedOptions& options) {
+    if (!options.model.empty()) return named_model(options.model);
+    if (const char* model = std::getenv("MILLRACE_MODEL"); model && *model) {
+        return named_model(model);
+    }
+    if (const std::string found = bundled(MR_BUNDLED_MODEL); !found.empty()) return found;
+    throw Error::usage({.field = "MODEL",
+                        .problem = "none was given, and the bundled model (" MR_BUNDLED_MODEL
+                                   ") is not beside the program",
+                        .remedy = "name a GGUF file, a Hugging Face folder or a llama2.c .bin, or "
+                                  "set MILLRACE_MODEL"});
+}
+
+std::string tokenizer_source(const std::string& given) {
+    return given.empty() ? given : named_model(given, "--tokenizer");
+}
+
+std::string hides_bundled_model(const std::string& file) {
+    if (!file.starts_with("./")) return {};
+    const std::string name = file.substr(2, file.find('/', 2) - 2);
+    const std::string found = name.empty() ? name : bundled(name + std::string(kEnding));
+    if (found.empty()) return {};
+    return fmt::format("./{} was taken for the path, the bundled model of that name is {}", name,
+                       found);
+}
+
+}  // namespace mr::cli
