@@ -64,13 +64,18 @@ inline int most_recent(const EngineOptions& options) {
     const auto context = static_cast<int>(options.context);
     return options.stream ? std::max(context, most_recent(options.stream)) : context;
 }
-// Rows in the decode form that go through the model together: short prompts of many sequences take
-// several turns, more of them where long contexts make attention's partial results large.
+// Rows in the decode form that go through the model together: blocks and short prompts of many
+// sequences take several turns, more of them where long contexts make attention's partial results
+// large. Blocks are rows of every pass, so theirs are worth more memory.
 inline int decode_rows(const EngineOptions& options) {
-    constexpr std::int64_t kRows = 256, kLongContext = 8192;
+    constexpr std::int64_t kRows = 256, kBlockRows = 1024, kLongContext = 8192;
+    const std::int64_t seen = most_seen(options);
+    std::int64_t rows = seen > kLongContext ? kDecodePrompt : kRows;
+    if (options.block > 0 && seen <= kLongContext) {
+        rows = std::clamp(kRows * kLongContext / seen / kRows * kRows, kRows, kBlockRows);
+    }
     const std::int64_t given =
-        std::min<std::int64_t>({options.max_batch, options.max_sequences * kDecodePrompt,
-                                most_seen(options) > kLongContext ? kDecodePrompt : kRows});
+        std::min<std::int64_t>({options.max_batch, options.max_sequences * kDecodePrompt, rows});
     return static_cast<int>(std::max<std::int64_t>(row_bucket(options.max_sequences), given));
 }
 // Pages of the cache, with one that rows which sleep write to.

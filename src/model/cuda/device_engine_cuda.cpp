@@ -179,17 +179,26 @@ void Resident::attention_in(const Part& part, int layer) {
         add_apart(x);
         return linear(products_.qkv(part.batch, part.first, layer, kv));
     }
-    const Tensor h = rows_as(buffers_.h, compute, part.first, rows, spec_.dim);
-    cuda::NormPass pass = norm_of(of, x, h, w.attn_norm, w.attn_norm_bias);
-    if (norms_together(part, layer)) {
-        pass.out2 = rows_as(buffers_.h2, compute, part.first, rows, spec_.dim);
-        pass.weight2 = w.mlp_norm;
-        pass.bias2 = w.mlp_norm_bias;
-    }
-    norm_of_sum(pass);
     const Tensor qkv = rows_as(buffers_.qkv, part.few ? DType::f32 : compute, part.first, rows,
                                spec_.q_dim() + 2 * spec_.kv_dim());
-    product(qkv, h, joined.qkv, {}, part.few, "qkv");
+    if (part.few && options_.fuse && !norms_together(part, layer) &&
+        cuda::linear_small_takes(joined.qkv.dtype, spec_.dim)) {
+        // Norms of q and k are of whole heads: they follow, but the norm of x is the product's.
+        add_apart(x);
+        cuda::LinearIn in = products_.qkv_sums(rows, part.first, layer);
+        in.out = qkv;
+        linear(in);
+    } else {
+        const Tensor h = rows_as(buffers_.h, compute, part.first, rows, spec_.dim);
+        cuda::NormPass pass = norm_of(of, x, h, w.attn_norm, w.attn_norm_bias);
+        if (norms_together(part, layer)) {
+            pass.out2 = rows_as(buffers_.h2, compute, part.first, rows, spec_.dim);
+            pass.weight2 = w.mlp_norm;
+            pass.bias2 = w.mlp_norm_bias;
+        }
+        norm_of_sum(pass);
+        product(qkv, h, joined.qkv, {}, part.few, "qkv");
+    }
     cuda::QkvFinish finish;
     finish.q_out = q;
     finish.kv = kv;

@@ -41,6 +41,8 @@ class DeviceProducts {
     // must outlive what is returned.
     cuda::LinearIn qkv(const ops::DeviceBatch& batch, std::int64_t first, int layer,
                        const ops::PagedKv& kv) const;
+    // The same before bias, norms of q and k and rotation; the caller says where to.
+    cuda::LinearIn qkv_sums(std::int64_t rows, std::int64_t first, int layer) const;
     cuda::LinearIn out(std::int64_t rows, std::int64_t first, int layer) const;
     cuda::LinearIn up(std::int64_t rows, std::int64_t first, int layer) const;
     cuda::LinearIn down(std::int64_t rows, std::int64_t first, int layer) const;

@@ -39,10 +39,7 @@ cuda::LinearIn DeviceProducts::qkv(const ops::DeviceBatch& batch, std::int64_t f
     const std::int64_t rows = batch.tokens;
     Tensor q = rows_as(buffers_.q, cuda::compute_type(w.o.dtype), first, rows, spec_.q_dim());
     q.shape = {rows, spec_.heads, spec_.head_dim};
-    cuda::LinearIn in;
-    in.x = rows_as(buffers_.x, DType::f32, first, rows, spec_.dim);
-    in.norm = norm(layer_spec(i), w.attn_norm, w.attn_norm_bias);
-    in.w = joined.qkv;
+    cuda::LinearIn in = qkv_sums(rows, first, i);
     in.bias = joined.qkv_bias;
     in.finish = cuda::Finish::qkv;
     in.qkv = {q, kv, rope(first, rows), layer_spec(i).rope.rotary, spec_.heads};
@@ -52,6 +49,15 @@ cuda::LinearIn DeviceProducts::qkv(const ops::DeviceBatch& batch, std::int64_t f
         in.qkv.rope_sinks = rope_sinks(views_.of_layer[static_cast<std::size_t>(i)], first, rows);
     }
     in.batch = &batch;
+    return in;
+}
+
+cuda::LinearIn DeviceProducts::qkv_sums(std::int64_t rows, std::int64_t first, int i) const {
+    const LayerWeights& w = layer(i);
+    cuda::LinearIn in;
+    in.x = rows_as(buffers_.x, DType::f32, first, rows, spec_.dim);
+    in.norm = norm(layer_spec(i), w.attn_norm, w.attn_norm_bias);
+    in.w = weights_.layers[static_cast<std::size_t>(i)].qkv;
     in.name = "qkv";
     return in;
 }

@@ -108,7 +108,7 @@ bool mid_possible() {
 // f16 and bf16: [rows, k]; 8 bits: less. Behind it what the blocks of wide products hand each
 // other.
 std::size_t mid_scratch_bytes(std::int64_t rows, std::int64_t k) {
-    const auto inputs = static_cast<std::size_t>((std::min<std::int64_t>(rows, kPreparedRows) + 7) /
+    const auto inputs = static_cast<std::size_t>((std::min<std::int64_t>(rows, kTiledRows) + 7) /
                                                  8 * 8 * ((k + 127) / 128 * 128) * 2);
     return inputs + (rows > kMidHalfRows ? wide_scratch_bytes() : 0);
 }

@@ -13,6 +13,7 @@
 namespace mr::cuda::small {
 
 constexpr int kPreparedRows = 256;  // tokens whose inputs are prepared at once
+constexpr int kTiledRows = 1024;    // the same, of wide products with f16 and bf16 weights
 
 // f16 and bf16 weights (mid_half.cu): one pass for up to kMidHalfRows tokens, whose inputs lie in
 // memory as rows, p.x_stride bytes apart.
@@ -20,9 +21,12 @@ constexpr int kMidHalfRows = 32;
 template <typename T>
 void run_mid_half(const Context& ctx, const Params& p);
 
-// f16 and bf16 weights (wide_half.cu): any number of tokens, in passes of 256.
+// f16 and bf16 weights (wide_half.cu): any number of tokens, in passes of 1024. Passes of more than
+// 256 are made of tiles (tiled_half.cu); p.x: inputs as wide_half.cu has them.
 template <typename T>
 void run_wide(const Context& ctx, const Params& all);
+template <typename T>
+void run_tiled(const Context& ctx, const Params& p, int strips);
 
 // Quantised weights: up to kMidQuantRows tokens (mid_quant.cu), or up to 256 (wide_quant.cu), whose
 // inputs are prepared, p.x_stride bytes from granule to granule.

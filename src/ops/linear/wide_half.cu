@@ -20,6 +20,7 @@
 //
 // More than 128 tokens: a cluster of two blocks, which have different tokens and share the weights.
 #include <algorithm>
+#include <cstdlib>
 #include <type_traits>
 
 #include "core/cuda/cluster.cuh"
@@ -232,15 +233,18 @@ template <typename T>
 void run_wide(const Context& ctx, const Params& all) {
     MR_CHECK(ctx.scratch.size() >= mid_scratch_bytes(all.rows, all.k),
              "the scratch has linear_small_scratch_bytes()");
-    for (int first = 0; first < all.rows; first += kPreparedRows) {
-        Params p = pass_of(all, first, std::min(kPreparedRows, all.rows - first));
+    for (int first = 0; first < all.rows; first += kTiledRows) {
+        Params p = pass_of(all, first, std::min(kTiledRows, all.rows - first));
         p.x_stride = static_cast<int>((p.k + kGranule - 1) / kGranule * kGranule * 2);
         const WidePlan plan = wide_plan(ctx, all, p);
         launch(ctx, dim3(static_cast<unsigned>(p.rows)), dim3(kInputThreads), 0,
                wide_input_kernel<T>, p, ctx.scratch.data(), p.x_stride, plan.arrived,
                2 * plan.strips);
         p.x = ctx.scratch.data();
-        if (p.rows <= 64) {
+        static const int from = std::getenv("MR_TILED") ? std::atoi(std::getenv("MR_TILED")) : 257;
+        if (p.rows >= from) {
+            run_tiled<T>(ctx, p, plan.strips);
+        } else if (p.rows <= 64) {
             start<T, HalfShape<64, 1, 4, 512, 176>>(ctx, p, plan);
         } else if (p.rows <= 96) {
             start<T, HalfShape<96, 1, 3, kWideThreads, 240>>(ctx, p, plan);

@@ -129,6 +129,24 @@ __global__ void __launch_bounds__(kThreads) finish_qkv(const Args a) {
     const In* from =
         static_cast<const In*>(a.qkv) + (static_cast<std::int64_t>(token) * all_heads + head) * dim;
 
+    // Where it goes and how it turns depend on positions and pages, two loads one after the other:
+    // they are on their way while the head itself is.
+    std::int64_t at = (static_cast<std::int64_t>(token) * a.heads + head) * dim;
+    if (!is_q) at = a.kv.at(token, is_v ? head - a.heads - a.kv.kv_heads : head - a.heads);
+    const bool turns = a.rope && !is_v;
+    float2 turn[kHeadChunks][2] = {};
+    const auto load_turn = [&](const float2* rotations) {
+#pragma unroll
+        for (int k = 0; k < kHeadChunks; ++k) {
+            const int pair = (lane + 32 * k) * 2;
+            if (pair < a.pairs) turn[k][0] = rotations[pair];
+            if (pair + 1 < a.pairs) turn[k][1] = rotations[pair + 1];
+        }
+    };
+    if (turns) {
+        const std::int64_t row = a.rope_by_row ? token : a.kv.positions[token];
+        load_turn(a.rope + row * a.pairs);
+    }
     float v[kHeadChunks][4] = {};
 #pragma unroll
     for (int k = 0; k < kHeadChunks; ++k) {
@@ -156,43 +174,34 @@ __global__ void __launch_bounds__(kThreads) finish_qkv(const Args a) {
             for (int i = 0; i < 4; ++i) v[k][i] = normed(v[k][i], stats, w[i], 0.0f);
         }
     }
-    const auto rotate = [&](float(&x)[kHeadChunks][4], const float2* rotations) {
+    const auto rotate = [&](float(&x)[kHeadChunks][4]) {
 #pragma unroll
         for (int k = 0; k < kHeadChunks; ++k) {
             const int pair = (lane + 32 * k) * 2;
-            if (pair < a.pairs) rotate_pair(x[k][0], x[k][1], rotations[pair]);
-            if (pair + 1 < a.pairs) rotate_pair(x[k][2], x[k][3], rotations[pair + 1]);
+            if (pair < a.pairs) rotate_pair(x[k][0], x[k][1], turn[k][0]);
+            if (pair + 1 < a.pairs) rotate_pair(x[k][2], x[k][3], turn[k][1]);
         }
     };
+    float own[kHeadChunks][4];
+#pragma unroll
+    for (int k = 0; k < kHeadChunks; ++k) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) own[k][i] = v[k][i];
+    }
+    if (turns) rotate(v);
     if (a.q_sinks && is_q) {
-        float x[kHeadChunks][4];
-#pragma unroll
-        for (int k = 0; k < kHeadChunks; ++k) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) x[k][i] = v[k][i];
+        if (a.rope) {
+            load_turn(a.rope_sinks + static_cast<std::int64_t>(token) * a.pairs);
+            rotate(own);
         }
-        if (a.rope) rotate(x, a.rope_sinks + static_cast<std::int64_t>(token) * a.pairs);
-        const std::int64_t to = (static_cast<std::int64_t>(token) * a.heads + head) * dim;
 #pragma unroll
         for (int k = 0; k < kHeadChunks; ++k) {
             const int col = (lane + 32 * k) * 4;
-            if (col < dim) store_as<kFours>(a.q_type, a.q_sinks, to + col, dim - col, x[k]);
+            if (col < dim) store_as<kFours>(a.q_type, a.q_sinks, at + col, dim - col, own[k]);
         }
     }
-    if (a.rope && !is_v) {
-        const std::int64_t row = a.rope_by_row ? token : a.kv.positions[token];
-        rotate(v, a.rope + row * a.pairs);
-    }
-    std::int64_t at;
-    void* to;
-    if (is_q) {
-        to = a.q_out;
-        at = (static_cast<std::int64_t>(token) * a.heads + head) * dim;
-    } else {
-        to = is_v ? a.kv.values : a.kv.keys;
-        at = a.kv.at(token, is_v ? head - a.heads - a.kv.kv_heads : head - a.heads);
-        if (at < 0) return;
-    }
+    if (at < 0) return;
+    void* const to = is_q ? a.q_out : is_v ? a.kv.values : a.kv.keys;
 #pragma unroll
     for (int k = 0; k < kHeadChunks; ++k) {
         const int col = (lane + 32 * k) * 4;

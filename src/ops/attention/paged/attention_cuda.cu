@@ -171,11 +171,11 @@ void attention_decode(const Context& ctx, Tensor out, Tensor q, const ops::Paged
     const int multiprocessors = this_gpu().multiprocessors;
     const attn::DecodeKernel kernel = decode.kernel(multiprocessors);
     if (on_tensor_cores && ctx.resident_attention && kernel != attn::DecodeKernel::blocks) {
-        const bool teams = kernel == attn::DecodeKernel::teams;
-        if ((teams ? attn::decode_stream_on_tensor_cores : attn::decode_many_on_tensor_cores)(
-                ctx, q.dtype, multiprocessors, decode.tiles, decode.args)) {
-            return;
-        }
+        const auto start =
+            kernel == attn::DecodeKernel::sequences ? attn::decode_several_on_tensor_cores
+            : kernel == attn::DecodeKernel::teams   ? attn::decode_stream_on_tensor_cores
+                                                    : attn::decode_many_on_tensor_cores;
+        if (start(ctx, q.dtype, multiprocessors, decode.tiles, decode.args)) return;
     }
     // A block takes every grid.z-th part. Parts beyond a sequence's end cost a block that finds
     // nothing to do, so there are no more blocks than keep the device busy.

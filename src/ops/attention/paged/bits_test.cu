@@ -65,7 +65,7 @@ TEST_F(AttentionGpu, EveryDecodeKernelGivesTheSameBits) {
                             << s.str() << ", mask " << static_cast<int>(mask.kind) << " window "
                             << mask.window << " sinks " << mask.sinks << ", time " << i;
                     }
-                    // A warp a part: up to 2,048 keys.
+                    // A warp a part, or a block a sequence: up to 2,048 keys.
                     const std::vector<Item> few(items.begin(), items.begin() + 7);
                     const Run less = prepare(w, few);
                     const attn::Decode part =
@@ -80,6 +80,13 @@ TEST_F(AttentionGpu, EveryDecodeKernelGivesTheSameBits) {
                             << s.str() << ", window " << mask.window << " sinks " << mask.sinks
                             << ", time " << i;
                     }
+                    stream_->fill(less.out.data, 0xff, less.out.bytes());
+                    ASSERT_EQ(attn::decode_several_on_tensor_cores(ctx_, dtype, multiprocessors,
+                                                                   part.tiles, part.args),
+                              mask.sinks == 0);
+                    if (mask.sinks > 0) continue;
+                    ASSERT_TRUE(same_bits({want.begin(), want.begin() + rows}, download(less.out)))
+                        << s.str() << ", a block a sequence, window " << mask.window;
                 }
             }
         }

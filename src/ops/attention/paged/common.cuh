@@ -203,8 +203,9 @@ struct Decode {
     std::int64_t tiles = 0;  // of rows, in all sequences
     OpRecord work{};
     DecodeKernel kernel(int multiprocessors) const {
-        return decode_kernel({tiles, args.kv_heads, args.group, args.max_keys, args.head_dim},
-                             multiprocessors);
+        return decode_kernel(
+            {tiles, args.kv_heads, args.group, args.max_keys, args.head_dim, args.row_tiles},
+            multiprocessors);
     }
     // The number of parts of a tile to work on in parallel, where about `teams` teams find room.
     int parts_at_once(std::int64_t teams) const {
@@ -217,8 +218,10 @@ Decode decode_of(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& k
                  const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale,
                  Tensor q_sinks = {});
 
-// The host's side: attention_cuda.cu, decode.cu, many.cu, stream.cu,
-// plain.cu. Each says whether it took the work.
+// The host's side: attention_cuda.cu, decode.cu, many.cu, stream.cu, several.cu, plain.cu. Each
+// says whether it took the work.
+bool decode_several_on_tensor_cores(const Context& ctx, DType dtype, int multiprocessors,
+                                    std::int64_t tiles, const Args& args);
 bool decode_many_on_tensor_cores(const Context& ctx, DType dtype, int multiprocessors,
                                  std::int64_t tiles, const Args& args);
 bool decode_stream_on_tensor_cores(const Context& ctx, DType dtype, int multiprocessors,

@@ -57,6 +57,17 @@ TEST(AttentionParts, TheKernelOfDecodeIsChosenByTheWork) {
     EXPECT_EQ(kernel(32, 512, 4, 128), DecodeKernel::teams);
     EXPECT_EQ(kernel(1, 4096, 4, 128), DecodeKernel::teams);
     EXPECT_EQ(kernel(1, 32768, 1, 128), DecodeKernel::teams);
+    // Several tiles of rows a sequence: 8 heads of keys, groups of 4.
+    const auto blocks = [](int sequences, int row_tiles, int keys, int group = 4) {
+        return decode_kernel({std::int64_t{sequences} * row_tiles, 8, group, keys, 128, row_tiles},
+                             132);
+    };
+    EXPECT_EQ(blocks(128, 4, 256), DecodeKernel::sequences);
+    EXPECT_EQ(blocks(17, 2, 2048), DecodeKernel::sequences);
+    EXPECT_EQ(blocks(128, 4, 2049), DecodeKernel::teams);
+    EXPECT_EQ(blocks(16, 4, 1024), DecodeKernel::teams);
+    EXPECT_EQ(blocks(1, 8, 256), DecodeKernel::blocks);
+    EXPECT_EQ(blocks(128, 2, 256, 16), DecodeKernel::teams);  // one row each
 }
 
 }  // namespace
