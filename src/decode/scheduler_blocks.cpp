@@ -89,9 +89,17 @@ bool Scheduler::launch_blocks() {
     if (fill_alone()) return true;
     filling_.clear();
     std::int64_t room = engine_.options().max_batch, rows = 0;
+    // As for other models: of many texts that came at once all prompts are computed first, in whole
+    // passes.
+    const auto young = [](const RequestPtr& r) { return r->ended || !r->blocks || r->blocks->passes() == 0; };
+    const auto unfilled = [](const RequestPtr& r) {
+        return !r->ended && !r->leader && !r->prefilled();
+    };
+    const bool prompts_first = std::all_of(running_.begin(), running_.end(), young) &&
+                               std::any_of(running_.begin(), running_.end(), unfilled);
     for (const RequestPtr& request : running_) {
         Request& r = *request;
-        if (r.ended || r.leader || !r.prefilled()) continue;
+        if (prompts_first || r.ended || r.leader || !r.prefilled()) continue;
         const model::BatchItem item = r.blocks->next(engine_.cache(), r.seq);
         const auto tokens = static_cast<std::int64_t>(item.tokens.size());
         const auto asked = static_cast<std::int64_t>(item.rows.size());

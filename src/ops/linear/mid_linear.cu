@@ -92,7 +92,7 @@ void run_quant(const Context& ctx, const Params& all) {
 // Behind the inputs: what blocks hand over, of at most 128 tokens each, and who has arrived.
 std::size_t wide_scratch_bytes() {
     const auto blocks = static_cast<std::size_t>(this_gpu().multiprocessors);
-    return blocks * 2 * kStrip * 128 * 4 + kMostStrips * 4;
+    return std::max(blocks * 2 * kStrip * 128 * 4, tiled_scratch_bytes()) + kMostStrips * 4;
 }
 
 }  // namespace

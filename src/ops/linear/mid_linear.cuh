@@ -25,15 +25,17 @@ void run_mid_half(const Context& ctx, const Params& p);
 // 256 are made of tiles (tiled_half.cu); p.x: inputs as wide_half.cu has them.
 template <typename T>
 void run_wide(const Context& ctx, const Params& all);
+struct WidePlan;
 template <typename T>
-void run_tiled(const Context& ctx, const Params& p, int strips);
+void run_tiled(const Context& ctx, const Params& p, const WidePlan& plan);
+std::size_t tiled_scratch_bytes();  // of WidePlan::handed
+int tiled_counters();               // of WidePlan::arrived, which are 0
 
 // Quantised weights: up to kMidQuantRows tokens (mid_quant.cu), or up to 256 (wide_quant.cu), whose
 // inputs are prepared, p.x_stride bytes from granule to granule.
 constexpr int kMidQuantRows = 32;
 template <typename Layout>
 void run_mid_quant(const Context& ctx, const Params& p);
-struct WidePlan;
 template <typename Layout>
 void run_wide_quant(const Context& ctx, const Params& p, const WidePlan& plan);
 

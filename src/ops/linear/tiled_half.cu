@@ -2,17 +2,21 @@
 // 128 tokens at the tensor cores' rate. Every result has the bits that small_linear.cu gives it.
 //
 // A result is a tree of 8 sums, one for each eighth of the granules of 64 columns ("part", see
-// wide_half.cu). A block has all parts of its tile and takes the granules in the order of the
-// parts, so nothing is handed over between blocks: when a part ends, its sums join the tree. Of
-// that at most three sums wait: two in registers and the sum of the first four parts in shared
-// memory.
+// wide_half.cu). A block takes the granules of its tile in the order of the parts. Two parts are a
+// quarter, whose sums are in registers; one quarter waits in registers and the sum of the first two
+// in shared memory.
 //
 // Two blocks are a cluster. They have neighbouring strips of weights and the same tokens: each
 // brings half of the inputs for both. A tile asks for 24 KB of L2 where its products take 512
 // clocks; without the cluster it would be 32 KB, more than L2 gives to all multiprocessors.
 //
+// Tiles that are left when every cluster has had as many as all others are cut into quarters, and
+// each cluster has an equal number of those. The cluster with the first quarter of a tile finishes
+// it: others hand their quarters over in memory.
+//
 // A block has a warp that brings things in by TMA, and two groups of four warps that multiply, 64
-// rows each, with weights from registers and tokens from shared memory as in wide_half.cu.
+// rows each, with weights from registers and tokens from shared memory as in wide_half.cu. The
+// groups go their own ways: one multiplies while the other finishes.
 #include <algorithm>
 #include <type_traits>
 
@@ -31,6 +35,9 @@ constexpr int kSums = kTileTokens / 2;                   // registers of a threa
 constexpr int kWaitingBytes = kSums * kMultipliers * 4;  // the sums of the first four parts
 constexpr int kFinishTokens = 64;                        // whose results a warp stages at once
 static_assert(kFinishTokens * kFinishStride * 4 <= kWaitingBytes / 8);
+constexpr int kQuarters = kWarps / 2;
+constexpr int kGroupThreads = kMultipliers / 2;
+constexpr int kHandedFloats = kSums * kMultipliers;  // of a block and quarter
 constexpr int kTileBytes =
     1024 + kTileStages * kStageBytes + kWaitingBytes + kTileTokens * 8 + 2 * kTileStages * 8;
 static_assert(kTileBytes <= 222 * 1024);  // beside it a block that prepares inputs fits
@@ -50,31 +57,70 @@ struct TileLayout {
     }
 };
 
-// The tiles of a cluster, and of each the granules in the order of the parts. Tiles that run at the
-// same time share weights: first all tokens of a pair of strips.
-struct TileWalk {
-    int token_tiles, units, clusters, granules;
-    int unit, part = 0, granule = 0;
-    __device__ TileWalk(const Params& p, int strips)
-        : token_tiles((p.rows + kTileTokens - 1) / kTileTokens),
-          units((strips + kPair - 1) / kPair * token_tiles),
+// What all clusters do: first whole tiles in turn, of which those that run at the same time share
+// weights; then `tail` tiles in quarters. tail is 0 where cutting gains nothing.
+struct TilePlan {
+    int strips, token_tiles, units, tail;
+    float* handed;      // [tail][quarters - 1][blocks of a cluster][kHandedFloats]
+    unsigned* arrived;  // [tail][quarters - 1][blocks of a cluster][groups]
+};
+// A unit is a tile of each of the cluster's blocks.
+struct Piece {
+    int unit, from, to;  // quarters
+};
+struct PieceWalk {
+    const TilePlan& plan;
+    int clusters, cluster, whole, unit;
+    int at, end;  // quarters of the tail
+    __device__ explicit PieceWalk(const TilePlan& of)
+        : plan(of),
           clusters(static_cast<int>(gridDim.x) / kPair),
-          granules(static_cast<int>((p.k + kGranule - 1) / kGranule)),
-          unit(static_cast<int>(blockIdx.x) / kPair) {}
-    __device__ bool valid() const { return unit < units; }
-    __device__ int strip() const {
-        return unit / token_tiles * kPair + static_cast<int>(blockIdx.x) % kPair;
+          cluster(static_cast<int>(blockIdx.x) / kPair),
+          whole(of.units - of.tail),
+          unit(cluster),
+          at(of.tail * kQuarters * cluster / clusters),
+          end(of.tail * kQuarters * (cluster + 1) / clusters) {}
+    __device__ bool next(Piece& piece) {
+        if (unit < whole) {
+            piece = {unit, 0, kQuarters};
+            unit += clusters;
+            return true;
+        }
+        if (at >= end) return false;
+        const int from = at % kQuarters, count = min(kQuarters - from, end - at);
+        piece = {whole + at / kQuarters, from, from + count};
+        at += count;
+        return true;
     }
-    __device__ int first_token() const { return unit % token_tiles * kTileTokens; }
-    __device__ int count(int of) const { return (granules - of + kWarps - 1) / kWarps; }
+    __device__ int strip(int of) const {
+        return of / plan.token_tiles * kPair + static_cast<int>(blockIdx.x) % kPair;
+    }
+    __device__ int first_token(int of) const { return of % plan.token_tiles * kTileTokens; }
+};
+
+// The granules of a cluster's pieces in the order in which they are multiplied.
+struct GranuleWalk {
+    PieceWalk pieces;
+    int granules;
+    Piece piece{};
+    int part = 0, granule = 0;
+    bool valid = false;
+    __device__ GranuleWalk(const TilePlan& plan, int all) : pieces(plan), granules(all) { enter(); }
+    __device__ void enter() {
+        valid = false;
+        while (!valid && pieces.next(piece)) {
+            part = granule = 2 * piece.from;
+            valid = granule < granules;
+        }
+    }
     __device__ void next() {
         granule += kWarps;
         if (granule < granules) return;
         granule = ++part;
-        if (part < kWarps && part < granules) return;
-        part = granule = 0;
-        unit += clusters;
+        if (part == 2 * piece.to || granule >= granules) enter();
     }
+    __device__ int strip() const { return pieces.strip(piece.unit); }
+    __device__ int first_token() const { return pieces.first_token(piece.unit); }
 };
 
 struct TileBringer {
@@ -84,7 +130,7 @@ struct TileBringer {
     std::uint64_t policy;
     int lane;
 
-    __device__ __forceinline__ void bring_weights(const TileWalk& at, int slot) const {
+    __device__ __forceinline__ void bring_weights(const GranuleWalk& at, int slot) const {
         const unsigned full = shared.full + 8 * slot;
         if (lane == 0) barrier_expect(full, kStageBytes);
         __syncwarp();
@@ -96,7 +142,7 @@ struct TileBringer {
                  at.granule * kGranule, row, gate ? lane : 0, full, policy);
     }
     // Half of the tokens, for both blocks.
-    __device__ __forceinline__ void bring_inputs(const TileWalk& at, int slot) const {
+    __device__ __forceinline__ void bring_inputs(const GranuleWalk& at, int slot) const {
         if (lane != 2) return;
         const int half = static_cast<int>(blockIdx.x) % kPair;
         copy_box_to(3, shared.ring + slot * kStageBytes + kPieceBytes + half * (kTileTokens * 64),
@@ -106,19 +152,19 @@ struct TileBringer {
     }
 };
 
-__device__ __forceinline__ void bring_tiles(const TileBringer& bringer, const TileWalk& begin) {
-    TileWalk ahead = begin, at = begin;
+__device__ __forceinline__ void bring_tiles(const TileBringer& bringer, const GranuleWalk& begin) {
+    GranuleWalk ahead = begin, at = begin;
 #pragma unroll 1
-    for (int i = 0; i < kTileStages && ahead.valid(); ++i, ahead.next()) {
+    for (int i = 0; i < kTileStages && ahead.valid; ++i, ahead.next()) {
         bringer.bring_weights(ahead, i);
     }
     wait_for_previous();
 #pragma unroll 1
-    for (int i = 0; i < kTileStages && at.valid(); ++i, at.next()) bringer.bring_inputs(at, i);
+    for (int i = 0; i < kTileStages && at.valid; ++i, at.next()) bringer.bring_inputs(at, i);
     Place<kTileStages> place;
     place.parity = 1;  // all have been filled once
 #pragma unroll 1
-    for (; at.valid(); at.next(), place.next()) {
+    for (; at.valid; at.next(), place.next()) {
         barrier_wait(bringer.shared.empty + 8 * place.slot, place.parity ^ 1);
         bringer.bring_weights(at, place.slot);
         bringer.bring_inputs(at, place.slot);
@@ -148,13 +194,16 @@ enum class TileFinish { floats, gates, any };
 template <typename T, TileFinish kHow>
 struct TileMultiplier {
     const Params& p;
+    const TilePlan& plan;
     const TileLayout& shared;
     int lane, warp;
     unsigned upper, lower;  // where a lane's weights are in a stage
     Place<kTileStages> place;
+    int used = -1;  // the slot of the granule before, which may still be read
 
-    __device__ TileMultiplier(const Params& params, const TileLayout& layout)
+    __device__ TileMultiplier(const Params& params, const TilePlan& tiles, const TileLayout& layout)
         : p(params),
+          plan(tiles),
           shared(layout),
           lane(static_cast<int>(threadIdx.x) % 32),
           warp(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0)) {
@@ -168,42 +217,10 @@ struct TileMultiplier {
     __device__ __forceinline__ void release(int slot) const {
         if (lane < kPair) barrier_arrive_at(shared.empty + 8 * slot, lane);
     }
-#ifdef MR_WHOLE
+    // Begins the sums of one part. While the products of one half granule run, the weights of the
+    // next are loaded.
     __device__ __forceinline__ void part(float (&sum)[kSums], int granules) {
-#pragma unroll
-        for (int i = 0; i < kSums; ++i) sum[i] = 0;
-        Weights a, b;
-        int used = -1, before = -1;
-        const auto one = [&](Weights& w) {
-            barrier_wait(shared.full + 8 * place.slot, place.parity);
-            const unsigned at = place.slot * kStageBytes;
-            multiply_wait<1>();
-            if (before >= 0) release(before);
-            load_weights(w, upper + at, lower);
-            multiply_granule<T>(sum, w, shared.ring + at + kPieceBytes);
-            before = used;
-            used = place.slot;
-            place.next();
-        };
-#pragma unroll 1
-        for (int i = 0; i < granules / 2; ++i) {
-            one(a);
-            one(b);
-        }
-        if (granules % 2) one(a);
-        multiply_wait<0>();
-        keep_order(sum);
-        if (before >= 0) release(before);
-        if (granules > 0) release(used);
-    }
-#else
-    // The sums of one part. While the products of one half granule run, the weights of the next are
-    // loaded.
-    __device__ __forceinline__ void part(float (&sum)[kSums], int granules) {
-#pragma unroll
-        for (int i = 0; i < kSums; ++i) sum[i] = 0;
         HalfGranule a, b;
-        int used = 0;
 #pragma unroll 1
         for (int i = 0; i < granules; ++i) {
             barrier_wait(shared.full + 8 * place.slot, place.parity);
@@ -213,17 +230,73 @@ struct TileMultiplier {
             load_half(a, upper + at, lower);
             multiply_half<T>(sum, a, tokens);
             multiply_wait<1>();
-            if (i > 0) release(used);
+            if (used >= 0) release(used);
             load_half(b, (upper ^ 64) + at, lower);
             multiply_half<T>(sum, b, further(tokens, 64));
             used = place.slot;
             place.next();
         }
+    }
+    // The sums of two parts.
+    __device__ __forceinline__ void quarter(float (&sum)[kSums], int number, int granules) {
+        float odd[kSums];
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) sum[i] = odd[i] = 0;
+        keep_order(sum);
+        keep_order(odd);
+        multiply_begin();
+        const int even_first = granules - 2 * number + kWarps - 1;  // granules from there on
+        part(sum, even_first / kWarps);
+        part(odd, (even_first - 1) / kWarps);
         multiply_wait<0>();
         keep_order(sum);
-        if (granules > 0) release(used);
+        keep_order(odd);
+        if (used >= 0) release(used);
+        used = -1;
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) sum[i] += odd[i];
     }
-#endif
+    __device__ __forceinline__ int group() const { return warp / 4; }
+    __device__ __forceinline__ void group_meets() const {
+        asm volatile("bar.sync %0, %1;" ::"r"(3 + group()), "n"(kGroupThreads) : "memory");
+    }
+    // Where quarter `number` (from 1 on) of a tile of the tail is handed over.
+    __device__ __forceinline__ int handed(int unit, int number) const {
+        return ((unit - (plan.units - plan.tail)) * (kQuarters - 1) + number - 1) * kPair +
+               static_cast<int>(blockIdx.x) % kPair;
+    }
+    __device__ __forceinline__ void hand_over(const float (&sum)[kSums], int at) const {
+        auto* to =
+            reinterpret_cast<float4*>(plan.handed + std::int64_t{at} * kHandedFloats) + threadIdx.x;
+#pragma unroll
+        for (int i = 0; i < kSums / 4; ++i) {
+            const float* v = sum + 4 * i;
+            __stcg(to + i * kMultipliers, float4{v[0], v[1], v[2], v[3]});
+        }
+        group_meets();
+        if (threadIdx.x % kGroupThreads == 0) {
+            asm volatile(
+                "red.release.gpu.global.add.u32 [%0], 1;" ::"l"(plan.arrived + 2 * at + group())
+                : "memory");
+        }
+    }
+    __device__ __forceinline__ void take_over(float (&sum)[kSums], int at) const {
+        unsigned seen = 0;
+        while (!seen) {
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+                         : "=r"(seen)
+                         : "l"(plan.arrived + 2 * at + group())
+                         : "memory");
+        }
+        const auto* from =
+            reinterpret_cast<const float4*>(plan.handed + std::int64_t{at} * kHandedFloats) +
+            threadIdx.x;
+#pragma unroll
+        for (int i = 0; i < kSums / 4; ++i) {
+            const float4 v = __ldcg(from + i * kMultipliers);
+            sum[4 * i] = v.x, sum[4 * i + 1] = v.y, sum[4 * i + 2] = v.z, sum[4 * i + 3] = v.w;
+        }
+    }
     // Finish::store and add in f32, from registers: a row of eight lanes' results is 32 bytes.
     __device__ __forceinline__ void finish_floats(float (&sum)[kSums], int strip, int token) const {
         const int row = (strip * (kStrip / kTileRows) + warp) * kTileRows + row_of(lane / 4);
@@ -254,14 +327,16 @@ struct TileMultiplier {
         }
     }
     // Finish::gate with silu in the compute type: a lane has gate and up of its results. The rows
-    // of all warps go through shared memory, [tokens][64 rows], to be stored in 16 bytes.
+    // of a group go through shared memory, [tokens][32 rows], to be stored in 16 bytes.
     __device__ __forceinline__ void finish_gates(const float (&sum)[kSums], int strip,
                                                  int token) const {
-        constexpr int kRow = kStrip / 2 * 2 + 16;  // bytes: another bank for every token
-        std::byte* const stage = reinterpret_cast<std::byte*>(shared.waiting);
-        const int in = warp * 8 + row_of(lane / 4), row = strip * (kStrip / 2);
+        constexpr int kRows = kStrip / 4, kRow = kRows * 2 + 16;  // bytes: banks differ by token
+        std::byte* const stage =
+            reinterpret_cast<std::byte*>(shared.waiting) + group() * (kWaitingBytes / 2);
+        const int in = warp % 4 * 8 + row_of(lane / 4);
+        const int row = strip * (kStrip / 2) + group() * kRows;
         const float bias = p.bias && row + in < p.out_cols ? p.bias[row + in] : 0;
-        multipliers_meet();  // all have read what waited
+        group_meets();  // all have read what waited
 #pragma unroll
         for (int i = 0; i < kSums; ++i) {
             if (i % 4 > 1) continue;
@@ -270,16 +345,17 @@ struct TileMultiplier {
             const int t = i / 4 * 8 + lane % 4 * 2 + i % 2;
             *reinterpret_cast<T*>(stage + t * kRow + in * 2) = v;
         }
-        multipliers_meet();
-        const int thread = static_cast<int>(threadIdx.x), columns = thread % 8 * 8;
+        group_meets();
+        const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
+        const int columns = thread % 4 * 8;
         T* const out = static_cast<T*>(p.out) + row + columns;
 #pragma unroll
-        for (int t = thread / 8; t < kTileTokens; t += kMultipliers / 8) {
+        for (int t = thread / 4; t < kTileTokens; t += kGroupThreads / 4) {
             if (token + t >= p.rows || row + columns >= p.out_cols) continue;
             *reinterpret_cast<uint4*>(out + std::int64_t{token + t} * p.out_cols) =
                 *reinterpret_cast<const uint4*>(stage + t * kRow + columns * 2);
         }
-        multipliers_meet();  // before sums wait there again
+        group_meets();  // before sums wait there again
     }
     // Every other finish: 64 tokens of the warp's rows at a time through its part of `waiting`.
     __device__ __forceinline__ void finish_any(const float (&sum)[kSums], int strip,
@@ -312,40 +388,44 @@ struct TileMultiplier {
         __syncwarp();  // before sums wait there again
     }
 
-    __device__ __forceinline__ void run(TileWalk at) {
+    // A tile as add_warps() adds it, from quarters that are computed here or handed over.
+    __device__ __forceinline__ void run(PieceWalk pieces) {
         float4* const waiting = shared.waiting + warp * (kSums / 4) * 32 + lane;
+        const int granules = static_cast<int>((p.k + kGranule - 1) / kGranule);
+        Piece piece;
 #pragma unroll 1
-        for (; at.valid(); at.unit += at.clusters) {
-            const int token = at.first_token(), strip = at.strip();
-            float first[kSums];  // of the parts: see add_warps()
+        while (pieces.next(piece)) {
+            float first[kSums];
+            const bool whole = piece.from == 0;
 #pragma unroll 1
-            for (int half = 0; half < 2; ++half) {
-                const int begin = half * (kWarps / 2);
-                float second[kSums], sum[kSums];
-                part(sum, at.count(begin));
+            for (int i = piece.from; i < (whole ? kQuarters : piece.to); ++i) {
+                float sum[kSums];
+                if (i < piece.to) {
+                    quarter(sum, i, granules);
+                } else {
+                    take_over(sum, handed(piece.unit, i));
+                }
+                if (!whole) {
+                    hand_over(sum, handed(piece.unit, i));
+                    continue;
+                }
 #pragma unroll
-                for (int i = 0; i < kSums; ++i) first[i] = sum[i];
-                part(sum, at.count(begin + 1));
+                for (int j = 0; j < kSums; ++j) first[j] = i % 2 ? first[j] + sum[j] : sum[j];
+                if (i != 1) continue;
 #pragma unroll
-                for (int i = 0; i < kSums; ++i) first[i] += sum[i];
-                part(sum, at.count(begin + 2));
-#pragma unroll
-                for (int i = 0; i < kSums; ++i) second[i] = sum[i];
-                part(sum, at.count(begin + 3));
-#pragma unroll
-                for (int i = 0; i < kSums; ++i) first[i] += second[i] + sum[i];
-#pragma unroll
-                for (int i = 0; i < kSums / 4; ++i) {
-                    float* const v = first + 4 * i;
-                    if (half == 0) {
-                        waiting[i * 32] = float4{v[0], v[1], v[2], v[3]};
-                    } else {
-                        const float4 w = waiting[i * 32];
-                        v[0] = w.x + v[0], v[1] = w.y + v[1];
-                        v[2] = w.z + v[2], v[3] = w.w + v[3];
-                    }
+                for (int j = 0; j < kSums / 4; ++j) {
+                    const float* const v = first + 4 * j;
+                    waiting[j * 32] = float4{v[0], v[1], v[2], v[3]};
                 }
             }
+            if (!whole) continue;
+#pragma unroll
+            for (int j = 0; j < kSums / 4; ++j) {
+                const float4 w = waiting[j * 32];
+                float* const v = first + 4 * j;
+                v[0] = w.x + v[0], v[1] = w.y + v[1], v[2] = w.z + v[2], v[3] = w.w + v[3];
+            }
+            const int strip = pieces.strip(piece.unit), token = pieces.first_token(piece.unit);
             if constexpr (kHow == TileFinish::floats) {
                 finish_floats(first, strip, token);
             } else if constexpr (kHow == TileFinish::gates) {
@@ -359,13 +439,12 @@ struct TileMultiplier {
 
 template <typename T, TileFinish kHow>
 __global__ void __launch_bounds__(kWideThreads, 1)
-    tiled_kernel(const __grid_constant__ Params p, int strips, std::uint64_t policy,
-                 const __grid_constant__ CUtensorMap weights,
+    tiled_kernel(const __grid_constant__ Params p, const __grid_constant__ TilePlan plan,
+                 std::uint64_t policy, const __grid_constant__ CUtensorMap weights,
                  const __grid_constant__ CUtensorMap inputs) {
     let_next_start();
     extern __shared__ __align__(1024) std::byte memory[];
     const TileLayout shared(memory);
-    const TileWalk walk(p, strips);
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
     const int lane = static_cast<int>(threadIdx.x) % 32;
     constexpr int kBringer = kMultipliers / 32;  // the warp
@@ -383,13 +462,14 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     if (warp >= kBringer) {
         give_registers<24>();
         if (warp == kBringer) {
-            bring_tiles(TileBringer{p, shared, weights, inputs, policy, lane}, walk);
+            bring_tiles(TileBringer{p, shared, weights, inputs, policy, lane},
+                        GranuleWalk(plan, static_cast<int>((p.k + kGranule - 1) / kGranule)));
         }
     } else {
         take_registers<240>();
         wait_for_previous();
         stamp_begin(p.stamp);
-        TileMultiplier<T, kHow>(p, shared).run(walk);
+        TileMultiplier<T, kHow>(p, plan, shared).run(PieceWalk(plan));
         stamp_end(p.stamp);
     }
     // This block stays until the copies and arrivals of the other one are here.
@@ -397,35 +477,49 @@ __global__ void __launch_bounds__(kWideThreads, 1)
 }
 
 template <typename T, TileFinish kHow>
-void start_tiled(const Context& ctx, const Params& p, int strips) {
+void start_tiled(const Context& ctx, const Params& p, const WidePlan& wide) {
     static const int most = [] {
         allow_shared(tiled_kernel<T, kHow>, kTileBytes);
         return most_clusters(tiled_kernel<T, kHow>, kPair, kWideThreads, kTileBytes);
     }();
-    const int units = (strips + kPair - 1) / kPair * ((p.rows + kTileTokens - 1) / kTileTokens);
+    TilePlan plan{};
+    plan.strips = wide.strips;
+    plan.token_tiles = (p.rows + kTileTokens - 1) / kTileTokens;
+    plan.units = (wide.strips + kPair - 1) / kPair * plan.token_tiles;
+    plan.handed = reinterpret_cast<float*>(wide.handed);
+    plan.arrived = wide.arrived;
+    // Cut, a tail takes the quarters of one cluster; whole, four of them.
+    const int left = plan.units % most;
+    if (left * kQuarters <= most * (kQuarters - 1)) plan.tail = left;
     const DType type = std::is_same_v<T, bf16> ? DType::bf16 : DType::f16;
     const bool gate = p.finish == Finish::gate;
     const CUtensorMap weights =
         plane_rows_map(p.w, type, gate ? 2 : 1, gate ? p.out_cols : p.n, p.k, 1, kStrip / 2);
     const CUtensorMap inputs =
         head_rows_map(p.x, type, p.rows, 1, p.x_stride / 2, p.x_stride / 2, kTileTokens / kPair);
-    launch_clusters(ctx, static_cast<unsigned>(std::min(most, units)), kPair, dim3(kWideThreads),
-                    kTileBytes, tiled_kernel<T, kHow>, p, strips, kEvictNormal, weights, inputs);
+    launch_clusters(ctx, static_cast<unsigned>(most), kPair, dim3(kWideThreads), kTileBytes,
+                    tiled_kernel<T, kHow>, p, plan, kEvictNormal, weights, inputs);
 }
 
 }  // namespace
 
+std::size_t tiled_scratch_bytes() {
+    const auto clusters = static_cast<std::size_t>(this_gpu().multiprocessors / kPair);
+    return clusters * (kQuarters - 1) / kQuarters * (kQuarters - 1) * kPair * kHandedFloats * 4;
+}
+int tiled_counters() { return this_gpu().multiprocessors * kQuarters * 2; }
+
 template <typename T>
-void run_tiled(const Context& ctx, const Params& p, int strips) {
+void run_tiled(const Context& ctx, const Params& p, const WidePlan& plan) {
     const bool add_or_store = p.finish == Finish::store || p.finish == Finish::add;
-    if (add_or_store && p.out_f32) return start_tiled<T, TileFinish::floats>(ctx, p, strips);
+    if (add_or_store && p.out_f32) return start_tiled<T, TileFinish::floats>(ctx, p, plan);
     if (p.finish == Finish::gate && p.activation == ops::Activation::silu && !p.out_f32 &&
         p.out_cols % 8 == 0) {
-        return start_tiled<T, TileFinish::gates>(ctx, p, strips);
+        return start_tiled<T, TileFinish::gates>(ctx, p, plan);
     }
-    start_tiled<T, TileFinish::any>(ctx, p, strips);
+    start_tiled<T, TileFinish::any>(ctx, p, plan);
 }
-template void run_tiled<bf16>(const Context&, const Params&, int);
-template void run_tiled<__half>(const Context&, const Params&, int);
+template void run_tiled<bf16>(const Context&, const Params&, const WidePlan&);
+template void run_tiled<__half>(const Context&, const Params&, const WidePlan&);
 
 }  // namespace mr::cuda::small

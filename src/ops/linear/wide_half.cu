@@ -239,11 +239,11 @@ void run_wide(const Context& ctx, const Params& all) {
         const WidePlan plan = wide_plan(ctx, all, p);
         launch(ctx, dim3(static_cast<unsigned>(p.rows)), dim3(kInputThreads), 0,
                wide_input_kernel<T>, p, ctx.scratch.data(), p.x_stride, plan.arrived,
-               2 * plan.strips);
+               std::max(2 * plan.strips, tiled_counters()));
         p.x = ctx.scratch.data();
         static const int from = std::getenv("MR_TILED") ? std::atoi(std::getenv("MR_TILED")) : 257;
         if (p.rows >= from) {
-            run_tiled<T>(ctx, p, plan.strips);
+            run_tiled<T>(ctx, p, plan);
         } else if (p.rows <= 64) {
             start<T, HalfShape<64, 1, 4, 512, 176>>(ctx, p, plan);
         } else if (p.rows <= 96) {
