@@ -91,7 +91,9 @@ bool Scheduler::launch_blocks() {
     std::int64_t room = engine_.options().max_batch, rows = 0;
     // As for other models: of many texts that came at once all prompts are computed first, in whole
     // passes.
-    const auto young = [](const RequestPtr& r) { return r->ended || !r->blocks || r->blocks->passes() == 0; };
+    const auto young = [](const RequestPtr& r) {
+        return r->ended || !r->blocks || r->blocks->passes() == 0;
+    };
     const auto unfilled = [](const RequestPtr& r) {
         return !r->ended && !r->leader && !r->prefilled();
     };

@@ -14,6 +14,7 @@ namespace mr::cuda::small {
 
 constexpr int kPreparedRows = 256;  // tokens whose inputs are prepared at once
 constexpr int kTiledRows = 1024;    // the same, of wide products with f16 and bf16 weights
+constexpr int kWideRows = 192;      // of those products; more are faster in tiles
 
 // f16 and bf16 weights (mid_half.cu): one pass for up to kMidHalfRows tokens, whose inputs lie in
 // memory as rows, p.x_stride bytes apart.
@@ -22,7 +23,7 @@ template <typename T>
 void run_mid_half(const Context& ctx, const Params& p);
 
 // f16 and bf16 weights (wide_half.cu): any number of tokens, in passes of 1024. Passes of more than
-// 256 are made of tiles (tiled_half.cu); p.x: inputs as wide_half.cu has them.
+// kWideRows are made of tiles (tiled_half.cu); p.x: inputs as wide_half.cu has them.
 template <typename T>
 void run_wide(const Context& ctx, const Params& all);
 struct WidePlan;

@@ -1,5 +1,6 @@
 // linear_small() for many tokens with f16 or bf16 weights: every weight is read from memory once
-// for up to 256 of them, and every result has the bits that small_linear.cu gives it.
+// for up to 192 of them, and every result has the bits that small_linear.cu gives it. More tokens
+// are tiled_half.cu's.
 //
 //   inputs (norm, order: a kernel of its own) | fill the ring with weights | wait for the previous
 //   kernel | weights and inputs through the tensor cores | four blocks add up | finish
@@ -20,7 +21,6 @@
 //
 // More than 128 tokens: a cluster of two blocks, which have different tokens and share the weights.
 #include <algorithm>
-#include <cstdlib>
 #include <type_traits>
 
 #include "core/cuda/cluster.cuh"
@@ -241,8 +241,7 @@ void run_wide(const Context& ctx, const Params& all) {
                wide_input_kernel<T>, p, ctx.scratch.data(), p.x_stride, plan.arrived,
                std::max(2 * plan.strips, tiled_counters()));
         p.x = ctx.scratch.data();
-        static const int from = std::getenv("MR_TILED") ? std::atoi(std::getenv("MR_TILED")) : 257;
-        if (p.rows >= from) {
+        if (p.rows > kWideRows) {
             run_tiled<T>(ctx, p, plan);
         } else if (p.rows <= 64) {
             start<T, HalfShape<64, 1, 4, 512, 176>>(ctx, p, plan);
@@ -250,10 +249,8 @@ void run_wide(const Context& ctx, const Params& all) {
             start<T, HalfShape<96, 1, 3, kWideThreads, 240>>(ctx, p, plan);
         } else if (p.rows <= 128) {
             start<T, HalfShape<128, 1, 3, kWideThreads, 240>>(ctx, p, plan);
-        } else if (p.rows <= 192) {
-            start<T, HalfShape<96, 2, 3, kWideThreads, 240>>(ctx, p, plan);
         } else {
-            start<T, HalfShape<128, 2, 3, kWideThreads, 240>>(ctx, p, plan);
+            start<T, HalfShape<96, 2, 3, kWideThreads, 240>>(ctx, p, plan);
         }
     }
 }

@@ -19,7 +19,7 @@ constexpr int kSeveralPages = kShortKeys / kPageKeys;
 template <int D>
 struct SeveralShape {
     static constexpr int kRowBytes = 2 * D, kChunks = D / 8;
-    static constexpr int kStages = 4;  // half a part each: its keys, or its values
+    static constexpr int kStages = 3;  // half a part each: its keys, or its values
     static constexpr int kStageBytes = kStepKeys * kRowBytes;
     static constexpr int kBytes = kStages * kStageBytes;
 };
@@ -60,7 +60,7 @@ struct PartStream {
 };
 
 template <typename T, int D>
-__global__ void __maxnreg__(160) several_kernel(const __grid_constant__ Args a) {
+__global__ void __maxnreg__(144) several_kernel(const __grid_constant__ Args a) {
     using S = SeveralShape<D>;
     let_next_start();
     extern __shared__ __align__(128) std::byte memory[];
@@ -248,7 +248,7 @@ __global__ void __maxnreg__(160) several_kernel(const __grid_constant__ Args a) 
 
     // combine(): the parts of every fourth place are added up, then the four sums.
     __syncwarp();
-    constexpr int kAtOnce = 2;  // tiles of 16 columns
+    constexpr int kAtOnce = D / 16 < 4 ? D / 16 : 4;  // tiles of 16 columns
 #pragma unroll 1
     for (int e = 0; e < 2; ++e) {
         const int row = 2 * c + e;
