@@ -29,6 +29,7 @@ namespace {
 
 struct TileBringer {
     const Params& p;
+    const TilePlan& plan;
     const TileLayout& shared;
     const CUtensorMap &weights, &inputs;
     std::uint64_t policy;
@@ -40,7 +41,7 @@ struct TileBringer {
         __syncwarp();
         if (lane >= 2) return;
         const bool gate = p.finish == Finish::gate;
-        const int strip = at.strip();
+        const int strip = plan.strip(at.piece.unit);
         const int row = gate ? strip * (kStrip / 2) : strip * kStrip + lane * (kStrip / 2);
         copy_box(shared.ring + slot * kStageBytes + lane * (kPieceBytes / 2), weights,
                  at.granule * kGranule, row, gate ? lane : 0, full, policy);
@@ -51,8 +52,8 @@ struct TileBringer {
         const int half = static_cast<int>(blockIdx.x) % kPair;
         copy_box_to(3, shared.ring + slot * kStageBytes + kPieceBytes + half * (kTileTokens * 64),
                     inputs, at.granule * kGranule, 0,
-                    at.first_token() + half * (kTileTokens / kPair), shared.full + 8 * slot,
-                    kEvictNormal);
+                    plan.first_token(at.piece.unit) + half * (kTileTokens / kPair),
+                    shared.full + 8 * slot, kEvictNormal);
     }
 };
 
@@ -166,7 +167,8 @@ struct TileMultiplier {
     }
     // Where quarter `number` (from 1 on) of a tile of the tail is handed over.
     __device__ __forceinline__ int handed(int unit, int number) const {
-        return ((unit - (plan.units - plan.tail)) * (kQuarters - 1) + number - 1) * kPair +
+        return ((unit - (plan.deal.units - plan.deal.tail)) * (kQuarters - 1) + number - 1) *
+                   kPair +
                static_cast<int>(blockIdx.x) % kPair;
     }
     __device__ __forceinline__ void hand_over(const float (&sum)[kSums], int at) const {
@@ -329,7 +331,7 @@ struct TileMultiplier {
                 float* const v = first + 4 * j;
                 v[0] = w.x + v[0], v[1] = w.y + v[1], v[2] = w.z + v[2], v[3] = w.w + v[3];
             }
-            const int strip = pieces.strip(piece.unit), token = pieces.first_token(piece.unit);
+            const int strip = plan.strip(piece.unit), token = plan.first_token(piece.unit);
             if constexpr (kHow == TileFinish::floats) {
                 finish_floats(first, strip, token);
             } else if constexpr (kHow == TileFinish::gates) {
@@ -366,14 +368,15 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     if (warp >= kBringer) {
         give_registers<24>();
         if (warp == kBringer) {
-            bring_tiles(TileBringer{p, shared, weights, inputs, policy, lane},
-                        GranuleWalk(plan, static_cast<int>((p.k + kGranule - 1) / kGranule)));
+            bring_tiles(
+                TileBringer{p, plan, shared, weights, inputs, policy, lane},
+                GranuleWalk(plan.pieces(), static_cast<int>((p.k + kGranule - 1) / kGranule)));
         }
     } else {
         take_registers<240>();
         wait_for_previous();
         stamp_begin(p.stamp);
-        TileMultiplier<T, kHow>(p, plan, shared).run(PieceWalk(plan));
+        TileMultiplier<T, kHow>(p, plan, shared).run(plan.pieces());
         stamp_end(p.stamp);
     }
     // This block stays until the copies and arrivals of the other one are here.
@@ -387,14 +390,10 @@ void start_tiled(const Context& ctx, const Params& p, const WidePlan& wide) {
         return most_clusters(tiled_kernel<T, kHow>, kPair, kWideThreads, kTileBytes);
     }();
     TilePlan plan{};
-    plan.strips = wide.strips;
     plan.token_tiles = (p.rows + kTileTokens - 1) / kTileTokens;
-    plan.units = (wide.strips + kPair - 1) / kPair * plan.token_tiles;
+    plan.deal = deal_tiles((wide.strips + kPair - 1) / kPair * plan.token_tiles, most);
     plan.handed = reinterpret_cast<float*>(wide.handed);
     plan.arrived = wide.arrived;
-    // Cut, a tail takes the quarters of one cluster; whole, four of them.
-    const int left = plan.units % most;
-    if (left * kQuarters <= most * (kQuarters - 1)) plan.tail = left;
     const DType type = std::is_same_v<T, bf16> ? DType::bf16 : DType::f16;
     const bool gate = p.finish == Finish::gate;
     const CUtensorMap weights =

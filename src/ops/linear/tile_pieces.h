@@ -1,0 +1,75 @@
+// Which tiles of a product (tiled_half.cu) a cluster of blocks has. All constexpr: the kernel calls
+// it on the device, tests on the host.
+#pragma once
+
+namespace mr::cuda::small {
+
+inline constexpr int kTileParts = 8;  // of the columns: granules p, p + 8, ...
+inline constexpr int kQuarters = kTileParts / 2;
+
+// A unit is a tile of each of the cluster's blocks. First all clusters have whole units, in turn;
+// the last `tail` units are cut into quarters of two parts, and every cluster has as many of those.
+struct TileDeal {
+    int units, tail;
+};
+// Cut, a tail takes the time of at most three quarters; whole, of four. It is left whole where
+// cutting gains nothing.
+constexpr TileDeal deal_tiles(int units, int clusters) {
+    const int left = units % clusters;
+    return {units, left * kQuarters <= clusters * (kQuarters - 1) ? left : 0};
+}
+
+struct Piece {
+    int unit, from, to;  // quarters
+};
+// The pieces of a cluster in their order. Quarters that it hands over come before the first quarter
+// of a unit, whose cluster waits for the others: it waits only for clusters behind it, so no two
+// wait for each other.
+struct PieceWalk {
+    int whole, clusters, unit;
+    int at, end;  // quarters of the tail
+    constexpr PieceWalk(TileDeal deal, int cluster, int of)
+        : whole(deal.units - deal.tail),
+          clusters(of),
+          unit(cluster),
+          at(deal.tail * kQuarters * cluster / of),
+          end(deal.tail * kQuarters * (cluster + 1) / of) {}
+    constexpr bool next(Piece& piece) {
+        if (unit < whole) {
+            piece = {unit, 0, kQuarters};
+            unit += clusters;
+            return true;
+        }
+        if (at >= end) return false;
+        const int from = at % kQuarters, room = kQuarters - from, left = end - at;
+        const int count = room < left ? room : left;
+        piece = {whole + at / kQuarters, from, from + count};
+        at += count;
+        return true;
+    }
+};
+
+// The granules of a cluster's pieces in the order in which they are multiplied.
+struct GranuleWalk {
+    PieceWalk pieces;
+    int granules;
+    Piece piece{};
+    int part = 0, granule = 0;
+    bool valid = false;
+    constexpr GranuleWalk(const PieceWalk& of, int all) : pieces(of), granules(all) { enter(); }
+    constexpr void next() {
+        granule += kTileParts;
+        if (granule < granules) return;
+        granule = ++part;
+        if (part == 2 * piece.to || granule >= granules) enter();
+    }
+    constexpr void enter() {
+        valid = false;
+        while (!valid && pieces.next(piece)) {
+            part = granule = 2 * piece.from;
+            valid = granule < granules;
+        }
+    }
+};
+
+}  // namespace mr::cuda::small
