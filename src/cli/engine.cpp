@@ -157,7 +157,8 @@ observe::RunReport report_of(const model::ModelSpec& spec, const decode::Generat
                              double load_seconds, double read_bandwidth) {
     observe::RunReport report;
     report.load_seconds = load_seconds;
-    report.prompt_tokens = made.prefill.tokens;
+    report.prompt_tokens = made.prompt_tokens;
+    report.prefill_tokens = made.prefill.tokens;
     report.prefill_seconds = made.prefill.seconds;
     report.prefill = made.prefill.ledger;
     report.decode_steps = made.decode.tokens;

@@ -14,7 +14,7 @@ double as_double(std::uint64_t value) { return static_cast<double>(value); }
 }  // namespace
 
 double RunReport::prefill_tokens_per_second() const {
-    return ratio(static_cast<double>(prompt_tokens), prefill_seconds);
+    return ratio(static_cast<double>(prefill_tokens), prefill_seconds);
 }
 double RunReport::tokens_per_second() const {
     return ratio(static_cast<double>(decode_steps), decode_seconds);
@@ -46,9 +46,9 @@ std::string summary_line(const RunReport& report, const RunPlace& place) {
         line += fmt::format("; {} {} in {:.2f} s", report.decode_steps,
                             report.passes ? "tokens" : "steps", report.decode_seconds);
     }
-    if (report.prompt_tokens > 0) {
+    if (report.prefill_tokens > 0) {
         line += fmt::format("{}prompt {} tokens at {} tok/s", line.empty() ? "" : "; ",
-                            report.prompt_tokens, figure(report.prefill_tokens_per_second()));
+                            report.prefill_tokens, figure(report.prefill_tokens_per_second()));
     }
     line += fmt::format("{}loaded in {:.2f} s", line.empty() ? "" : "; ", report.load_seconds);
     return line;
@@ -84,6 +84,7 @@ nlohmann::ordered_json decoded_json(std::int64_t tokens,
 nlohmann::ordered_json report_json(const RunReport& report) {
     nlohmann::ordered_json json = {{"load_s", report.load_seconds},
                                    {"prompt_tokens", report.prompt_tokens},
+                                   {"prefill_tokens", report.prefill_tokens},
                                    {"prefill_s", report.prefill_seconds},
                                    {"prefill_tok_s", report.prefill_tokens_per_second()}};
     json.update(decoded_json(report.decode_steps, report.passes));

@@ -14,6 +14,9 @@ namespace mr::observe {
 struct RunReport {
     double load_seconds = 0;
     std::int64_t prompt_tokens = 0;
+    // Of the prompt, those that were computed at once. The end of a prompt that opens the first
+    // block of a model that fills in tokens is not.
+    std::int64_t prefill_tokens = 0;
     double prefill_seconds = 0;
     Ledger prefill;
     // Passes that read all weights for one token. The first token of an answer comes out of the
@@ -45,9 +48,10 @@ std::string summary_line(const RunReport& report, const RunPlace& place = {});
 // A table of ops: calls, time and its share, bytes, GB/s, GFLOP/s.
 std::string op_table(const Ledger& ledger);
 
-// {"load_s", "prompt_tokens", "prefill_s", "prefill_tok_s", "decode_steps", "decode_s", "tok_s",
-//  "gb_s", "read_bandwidth_gb_s", "percent_of_bandwidth", "bytes_per_token"}; of a model that fills
-// in tokens "decode_tokens", "passes", "tokens_per_pass" instead of "decode_steps".
+// {"load_s", "prompt_tokens", "prefill_tokens", "prefill_s", "prefill_tok_s", "decode_steps",
+//  "decode_s", "tok_s", "gb_s", "read_bandwidth_gb_s", "percent_of_bandwidth", "bytes_per_token"};
+// of a model that fills in tokens "decode_tokens", "passes", "tokens_per_pass" instead of
+// "decode_steps".
 nlohmann::ordered_json decoded_json(std::int64_t tokens, const std::optional<std::int64_t>& passes);
 nlohmann::ordered_json report_json(const RunReport& report);
 // {"linear": {"calls", "seconds", "bytes_read", "bytes_written", "flops"}, ...,

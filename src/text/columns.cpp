@@ -37,7 +37,7 @@ constexpr Range kWide[] = {
     {0x1f93c, 0x1f945}, {0x1f947, 0x1f9ff}, {0x1fa70, 0x1faf6}, {0x20000, 0x3fffd}};
 
 // Marks that are drawn over the character before them, and what only directs how others are drawn:
-// categories Mn, Me and Cf.
+// categories Mn, Me and Cf, without the soft hyphen, which terminals draw.
 constexpr Range kNone[] = {
     {0x300, 0x36f},     {0x483, 0x489},     {0x591, 0x5bd},     {0x5bf, 0x5bf},
     {0x5c1, 0x5c2},     {0x5c4, 0x5c5},     {0x5c7, 0x5c7},     {0x600, 0x605},

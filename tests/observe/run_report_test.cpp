@@ -13,7 +13,8 @@ namespace {
 RunReport ten_steps() {
     RunReport report;
     report.load_seconds = 0.25;
-    report.prompt_tokens = 5;
+    report.prompt_tokens = 7;
+    report.prefill_tokens = 5;
     report.prefill_seconds = 0.5;
     report.decode_steps = 10;
     report.decode_seconds = 1;
