@@ -103,6 +103,11 @@ EngineOptions with_defaults(const Model& model, const EngineOptions& wanted,
         // full, a whole text.
         if (options.block <= 0)
             options.block = diffusion->block > 0 ? diffusion->block : kUsualBlock;
+        // Quantised weights are multiplied by 256 rows at a time anyway, and full attention has no
+        // blocks beside each other.
+        const DType matrix = model.weights.layers.front().o.dtype;
+        options.block_rows =
+            diffusion->block > 0 && (matrix == DType::bf16 || matrix == DType::f16) ? 1024 : 0;
         const std::int64_t rows = diffusion->block > 0
                                       ? std::int64_t{2} * options.block * options.max_sequences
                                       : options.context;

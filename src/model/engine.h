@@ -39,6 +39,9 @@ struct EngineOptions {
     int max_logits = 0;   // rows of logits in one pass; 0: max_sequences, or their blocks
     // Of a model that fills in tokens: places of a block; 0: the model's, or kUsualBlock.
     int block = 0;
+    // Set by the engine. Rows of blocks that a GPU computes together, at most; 0: as many as of
+    // other rows.
+    int block_rows = 0;
     std::optional<DType>
         kv_type{};  // of the cache; none: f32 on the CPU, the compute type on the GPU
 

@@ -111,6 +111,35 @@ TEST(StreamPlan, RowsOfADevicesPassFollowTheWindow) {
     EXPECT_EQ(rows(1024, {4, 20000}), 64);  // a window that is longer than the model's context
 }
 
+// Blocks are rows of every pass: as many as attention's partial results leave room for, where
+// products of so many gain.
+TEST(StreamPlan, RowsOfADevicesPassAreMoreWithBlocks) {
+    const auto rows = [](int context, int block, DType type = DType::bf16, int sequences = 64) {
+        Model model = model_of(context);
+        if (block >= 0) {
+            ModelSpec spec = model.spec;
+            set_diffusion(spec, {.mask = 299, .block = block});
+            model = deferred_random_model(spec, type, 1);
+        }
+        EngineOptions options;
+        options.cuda = true;
+        options.max_sequences = sequences;
+        options.max_batch = 2048;
+        options.pool = std::int64_t{context} * sequences;
+        return decode_rows(with_defaults(model, options, 0));
+    };
+    EXPECT_EQ(rows(1024, 4), 1024);
+    EXPECT_EQ(rows(2048, 4), 1024);
+    EXPECT_EQ(rows(2304, 4), 768);
+    EXPECT_EQ(rows(4096, 4), 512);
+    EXPECT_EQ(rows(8192, 4), 256);
+    EXPECT_EQ(rows(8224, 4), 64);
+    EXPECT_EQ(rows(2048, 4, DType::bf16, 2), 128);
+    EXPECT_EQ(rows(2048, 4, DType::q8_0), 256);
+    EXPECT_EQ(rows(2048, 0), 256);   // full attention
+    EXPECT_EQ(rows(2048, -1), 256);  // a token after the other
+}
+
 // Rings of a repetition penalty, too.
 TEST(StreamPlan, APenaltySeesWhatATokenSees) {
     const auto recent = [](int context, const Stream& stream) {

@@ -68,11 +68,12 @@ inline int most_recent(const EngineOptions& options) {
 // sequences take several turns, more of them where long contexts make attention's partial results
 // large. Blocks are rows of every pass, so theirs are worth more memory.
 inline int decode_rows(const EngineOptions& options) {
-    constexpr std::int64_t kRows = 256, kBlockRows = 1024, kLongContext = 8192;
+    constexpr std::int64_t kRows = 256, kLongContext = 8192;
     const std::int64_t seen = most_seen(options);
     std::int64_t rows = seen > kLongContext ? kDecodePrompt : kRows;
-    if (options.block > 0 && seen <= kLongContext) {
-        rows = std::clamp(kRows * kLongContext / seen / kRows * kRows, kRows, kBlockRows);
+    if (options.block_rows > kRows && seen <= kLongContext) {
+        rows = std::clamp<std::int64_t>(kRows * kLongContext / seen / kRows * kRows, kRows,
+                                        options.block_rows);
     }
     const std::int64_t given =
         std::min<std::int64_t>({options.max_batch, options.max_sequences * kDecodePrompt, rows});
