@@ -52,6 +52,32 @@ TEST_P(Diffusion, EveryStrategyIsThatOfAPlainDecoder) {
     test::every_strategy_is_that_of_a_plain_decoder(GetParam(), make, 300);
 }
 
+// Of texts that come at once all prompts are computed before a block: no pass has both. A text that
+// comes later shares passes with blocks.
+TEST_P(DiffusionTogether, PromptsOfABurstComeBeforeBlocks) {
+    const DiffusionCase& of = GetParam();
+    const auto engine = engine_of(of, 8, 0);
+    Scheduler scheduler(*engine);
+    std::vector<Scheduler::Id> ids;
+    const auto prompt = [](int i) { return test::some_tokens(100 + i, 5 + i, 95); };
+    const auto options = [&](int i) {
+        return test::filling({}, 2 * of.block, static_cast<std::uint64_t>(i));
+    };
+    for (int i = 0; i < 7; ++i) ids.push_back(scheduler.add(prompt(i), options(i)));
+    for (int step = 0; step < 4; ++step) scheduler.step();  // 721 tokens, 320 in a pass
+    EXPECT_EQ(scheduler.totals().mixed, 0);
+    EXPECT_GT(scheduler.totals().decode.seconds, 0);
+    ids.push_back(scheduler.add(prompt(7), options(7)));
+    while (scheduler.step()) {
+    }
+    EXPECT_GT(scheduler.totals().mixed, 0);
+    for (int i = 0; i < 8; ++i) {
+        const std::optional<Generated> got = scheduler.take(ids[static_cast<std::size_t>(i)]);
+        ASSERT_TRUE(got);
+        EXPECT_EQ(got->ids, test::filled(*engine_of(of), prompt(i), options(i)).ids);
+    }
+}
+
 TEST_P(Diffusion, AThresholdUsesFewerPassesThanTokens) {
     const DiffusionCase& of = GetParam();
     const auto engine = engine_of(of);

@@ -71,6 +71,42 @@ TEST_P(GpuDiffusion, TextsHaveTheBitsTheyHaveAlone) {
     test::texts_have_the_bits_they_have_alone(GetParam(), make(DType::bf16));
 }
 
+// Passes of hundreds of rows: products in tiles, attention with a block a sequence. Alone, a text
+// goes through the kernels for few rows.
+TEST(GpuDiffusionMany, TextsHaveTheBitsTheyHaveAlone) {
+    MR_NEED_GPU();
+    constexpr int kTexts = 80, kBlock = 8;
+    model::ModelSpec spec = test::diffusion_spec({"many", kBlock, 0, false});
+    spec.dim = 256;
+    spec.head_dim = spec.rope.rotary = 64;
+    spec.hidden = 512;
+    spec.validate("many");
+    const test::OnDevice model =
+        test::to_device(model::deferred_random_model(spec, DType::bf16, 11));
+    model::EngineOptions options;
+    options.context = 300;
+    options.max_batch = 2048;
+    options.max_sequences = kTexts;
+    const auto many = model.engine(options);
+    options.max_sequences = 1;
+    const auto alone = model.engine(options);
+    Scheduler scheduler(*many);
+    std::vector<Scheduler::Id> ids;
+    const auto prompt = [](int i) { return test::some_tokens(1 + i * 7 % 90, i, 95); };
+    const auto wanted = [](int i) {
+        return test::filling({.steps = 4}, 20 + i % 9, static_cast<std::uint64_t>(i));
+    };
+    for (int i = 0; i < kTexts; ++i) ids.push_back(scheduler.add(prompt(i), wanted(i)));
+    while (scheduler.step()) {
+    }
+    for (int i = 0; i < kTexts; ++i) {
+        SCOPED_TRACE(i);
+        const std::optional<Generated> got = scheduler.take(ids[static_cast<std::size_t>(i)]);
+        ASSERT_TRUE(got);
+        EXPECT_EQ(got->ids, test::filled(*alone, prompt(i), wanted(i)).ids);
+    }
+}
+
 // A loop on the device, a launch for every pass, and passes that the host drives.
 TEST_P(GpuDiffusionBlocks, WhoDrivesThePassesChangesNothing) {
     const DiffusionCase& of = GetParam();

@@ -66,8 +66,9 @@ struct LinearIn {
 // A warp streams the weights of some rows and its share of the columns from memory through a ring
 // in shared memory into the tensor cores. The ring is filled before the kernel waits for its
 // predecessor, so that the memory never rests between kernels. Up to 4 tokens one kernel does it
-// all; more take others, which read the weights once for up to 192 or 256 tokens, where the device
-// has clusters (sm_90) and ctx.batch_products is set, and passes of 8 where not: the same bits.
+// all; more take others, which read the weights from memory once for up to 256 tokens (f16 and
+// bf16: 1,024), where the device has clusters (sm_90) and ctx.batch_products is set, and passes of
+// 8 where not: the same bits.
 // Norm and quantisation are then a kernel before it, whose results lie in ctx.scratch:
 // linear_small_scratch_bytes().
 void linear_small(const Context& ctx, const LinearIn& in);

@@ -1,8 +1,7 @@
-// linear_small() for 5 tokens and more: the weights are read once for up to 32 or 256 of them, or
-// tiles of 128 tokens share them in L2; every result has the bits that small_linear.cu gives it.
-// Here are the kernel that prepares inputs
+// linear_small() for 5 tokens and more: the weights are read from memory once for many of them, and
+// every result has the bits that small_linear.cu gives it. Here are the kernel that prepares inputs
 // (norm, quantise) and the choice of the one that multiplies: mid_half.cu and mid_quant.cu for few
-// tokens, wide_half.cu and wide_quant.cu for many.
+// tokens, wide_half.cu, wide_quant.cu and tiled_half.cu for many.
 #include <algorithm>
 
 #include "ops/linear/mid_linear.cuh"

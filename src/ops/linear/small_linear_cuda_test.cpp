@@ -166,9 +166,14 @@ TEST_F(SmallLinear, EveryFinishOfManyRowsIsThatOfEachAlone) {
                                                     : Finish::store;
                 if (norm)
                     in.norm = {upload(DType::f32, {k}, weight), {}, ops::NormKind::rms, 1e-5f};
-                if (what == Out::activate || what == Out::qkv) {
-                    in.bias = upload(DType::f32, {rows_of_w}, bias);
+                // With and without a bias, by the shape; gate: of the up rows, and by silu or not.
+                const bool some_bias = n == 152 && (what == Out::add || what == Out::gate);
+                if (what == Out::activate || what == Out::qkv || some_bias) {
+                    const int count = what == Out::gate ? rows_of_w / 2 : rows_of_w;
+                    bias.resize(static_cast<std::size_t>(count));
+                    in.bias = upload(DType::f32, {count}, bias);
                 }
+                if (what == Out::gate && n == 50) in.activation = ops::Activation::gelu;
                 const int cols = what == Out::gate  ? rows_of_w / 2
                                  : what == Out::qkv ? rows_of_w - 2 * kHeadDim
                                                     : rows_of_w;

@@ -53,8 +53,8 @@ void run_small(const Context& ctx, DType weights, const Params& p);
 // Up to so many tokens run_small() is the faster way.
 inline constexpr int kAloneRows = 4;
 
-// More tokens a pass, where the device has clusters: 32 (mid_half.cu, mid_quant.cu) or 256
-// (wide_half.cu, wide_quant.cu). The same bits.
+// More tokens a pass, where the device has clusters: 32 (mid_half.cu, mid_quant.cu), 192
+// (wide_half.cu), 256 (wide_quant.cu) or 1,024 (tiled_half.cu). The same bits.
 bool mid_possible();
 void run_mid(const Context& ctx, DType weights, const Params& p);
 std::size_t mid_scratch_bytes(std::int64_t rows, std::int64_t k);

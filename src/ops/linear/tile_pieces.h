@@ -23,8 +23,8 @@ struct Piece {
     int unit, from, to;  // quarters
 };
 // The pieces of a cluster in their order. Quarters that it hands over come before the first quarter
-// of a unit, whose cluster waits for the others: it waits only for clusters behind it, so no two
-// wait for each other.
+// of a unit, whose cluster waits for the others: it waits only for clusters behind it. So all waits
+// end where all clusters run at once.
 struct PieceWalk {
     int whole, clusters, unit;
     int at, end;  // quarters of the tail

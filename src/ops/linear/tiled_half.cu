@@ -12,7 +12,8 @@
 //
 // Tiles that are left when every cluster has had as many as all others are cut into quarters, and
 // each cluster has an equal number of those. The cluster with the first quarter of a tile finishes
-// it: others hand their quarters over in memory.
+// it: others hand their quarters over in memory. All clusters of the grid run at once, so they may
+// wait for each other; two such products at the same time, of different streams, may not.
 //
 // A block has a warp that brings things in by TMA, and two groups of four warps that multiply, 64
 // rows each, with weights from registers and tokens from shared memory as in wide_half.cu. The
@@ -416,8 +417,7 @@ template <typename T>
 void run_tiled(const Context& ctx, const Params& p, const WidePlan& plan) {
     const bool add_or_store = p.finish == Finish::store || p.finish == Finish::add;
     if (add_or_store && p.out_f32) return start_tiled<T, TileFinish::floats>(ctx, p, plan);
-    if (p.finish == Finish::gate && p.activation == ops::Activation::silu && !p.out_f32 &&
-        p.out_cols % 8 == 0) {
+    if (p.finish == Finish::gate && p.activation == ops::Activation::silu && !p.out_f32) {
         return start_tiled<T, TileFinish::gates>(ctx, p, plan);
     }
     start_tiled<T, TileFinish::any>(ctx, p, plan);

@@ -93,6 +93,34 @@ TEST_F(AttentionGpu, EveryDecodeKernelGivesTheSameBits) {
     }
 }
 
+// More tiles of rows than a block has warps: several blocks a sequence and head, some without rows.
+TEST_F(AttentionGpu, SequencesOfManyTilesGiveTheSameBits) {
+    if (this_gpu().sm < 80) GTEST_SKIP() << "one kernel for all";
+    const std::vector<int> lengths{64, 65, 300, 2048, 7};
+    const std::vector<Item> items{{0, 64, 64}, {1, 65, 1}, {2, 300, 33}, {3, 2048, 20}, {4, 7, 7}};
+    for (const int dim : {64, 128}) {
+        for (const int group : {1, 4, 8}) {
+            const Shapes s{2 * group, 2, dim, kBf16, kBf16};
+            memory_.reset();
+            const World w = make_world(s, lengths);
+            for (const AttentionMask& mask : {kCausal, kNarrowWindow, kWideWindow, kBlocks}) {
+                const Run run = prepare(w, items);
+                give_scratch(s, run.rows, run.batch.max_keys);
+                const attn::Decode decode =
+                    attn::decode_of(ctx_, run.out, run.q, w.kv, run.batch, mask, s.scale());
+                const dim3 grid(2, static_cast<unsigned>(decode.tiles), 7);
+                ASSERT_TRUE(attn::decode_on_tensor_cores(ctx_, kBf16, grid, decode.args));
+                const std::vector<float> want = download(run.out);
+                stream_->fill(run.out.data, 0xff, run.out.bytes());
+                ASSERT_TRUE(attn::decode_several_on_tensor_cores(ctx_, kBf16, 132, decode.tiles,
+                                                                 decode.args));
+                ASSERT_TRUE(same_bits(want, download(run.out)))
+                    << s.str() << ", window " << mask.window;
+            }
+        }
+    }
+}
+
 // Every decode kernel has a form for calls without sinks and streams (Args::has_views()). A call
 // whose sequences may stream, though none does, goes through the other form and sees the same.
 TEST_F(AttentionGpu, BothFormsOfADecodeKernelGiveTheSameBits) {

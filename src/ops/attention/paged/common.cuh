@@ -203,9 +203,9 @@ struct Decode {
     std::int64_t tiles = 0;  // of rows, in all sequences
     OpRecord work{};
     DecodeKernel kernel(int multiprocessors) const {
-        return decode_kernel(
-            {tiles, args.kv_heads, args.group, args.max_keys, args.head_dim, args.row_tiles},
-            multiprocessors);
+        return decode_kernel({tiles, args.kv_heads, args.group, args.max_keys, args.head_dim,
+                              args.row_tiles, args.has_views()},
+                             multiprocessors);
     }
     // The number of parts of a tile to work on in parallel, where about `teams` teams find room.
     int parts_at_once(std::int64_t teams) const {

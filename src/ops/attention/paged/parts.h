@@ -46,8 +46,8 @@ constexpr int view_keys(int sinks, int window, int rows) {
 }
 
 // The unit of work of each kernel: a block has a part of one tile and head (decode.cu), a warp has
-// a part (many.cu), a team of four warps has a stretch of all parts (stream.cu), or a block has all
-// tiles and parts of a sequence and head (several.cu).
+// a part (many.cu), a team of four warps has a stretch of all parts (stream.cu), or a block has up
+// to 8 tiles of a sequence and head, with all their parts (several.cu).
 enum class DecodeKernel { blocks, warps, teams, sequences };
 
 // The work that a graph was captured for: tiles of rows of all sequences, which have at most
@@ -55,17 +55,18 @@ enum class DecodeKernel { blocks, warps, teams, sequences };
 struct DecodeWork {
     std::int64_t tiles;
     int kv_heads, group, max_keys, head_dim;
-    int row_tiles = 1;  // of a sequence
+    int row_tiles = 1;   // of a sequence
+    bool views = false;  // there may be sinks or streams
 };
 
-// The fastest kernel over all lengths up to max_keys, as measured (docs/attention.md). With less
-// than three steps for a multiprocessor there is nothing to balance. Parts of 64 keys with one row
-// each suit a warp, as long as there are not so many that memory bandwidth alone counts. Parts of
-// 256 keys need a team. Tiles of one sequence share its keys, where that leaves blocks enough.
+// The fastest kernel over all lengths up to max_keys, as measured (docs/attention.md). Tiles of one
+// sequence share its keys, where that leaves blocks enough. With less than three steps for a
+// multiprocessor there is nothing to balance. Parts of 64 keys with one row each suit a warp, as
+// long as there are not so many that memory bandwidth alone counts. Parts of 256 keys need a team.
 constexpr DecodeKernel decode_kernel(const DecodeWork& work, int multiprocessors) {
     const std::int64_t steps =
         work.tiles * work.kv_heads * ((work.max_keys + kStepKeys - 1) / kStepKeys);
-    if (work.row_tiles > 1 && work.group <= 8 && work.max_keys <= kShortKeys &&
+    if (work.row_tiles > 1 && work.group <= 8 && work.max_keys <= kShortKeys && !work.views &&
         work.tiles / work.row_tiles * work.kv_heads >= multiprocessors) {
         return DecodeKernel::sequences;
     }

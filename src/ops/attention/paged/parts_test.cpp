@@ -68,6 +68,7 @@ TEST(AttentionParts, TheKernelOfDecodeIsChosenByTheWork) {
     EXPECT_EQ(blocks(16, 4, 1024), DecodeKernel::teams);
     EXPECT_EQ(blocks(1, 8, 256), DecodeKernel::blocks);
     EXPECT_EQ(blocks(128, 2, 256, 16), DecodeKernel::teams);  // one row each
+    EXPECT_EQ(decode_kernel({512, 8, 4, 256, 128, 4, true}, 132), DecodeKernel::teams);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // The work of many.cu: the list of the parts of the keys, the share of each warp, and the copies to
-// shared memory.
+// shared memory. several.cu has its numbers of keys and its swizzle.
 #pragma once
 
 #include "core/cuda/copy.cuh"
