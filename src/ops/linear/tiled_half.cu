@@ -33,7 +33,6 @@ struct TileBringer {
     const TilePlan& plan;
     const TileLayout& shared;
     const CUtensorMap &weights, &inputs;
-    std::uint64_t policy;
     int lane;
 
     __device__ __forceinline__ void bring_weights(const GranuleWalk& at, int slot) const {
@@ -45,7 +44,7 @@ struct TileBringer {
         const int strip = plan.strip(at.piece.unit);
         const int row = gate ? strip * (kStrip / 2) : strip * kStrip + lane * (kStrip / 2);
         copy_box(shared.ring + slot * kStageBytes + lane * (kPieceBytes / 2), weights,
-                 at.granule * kGranule, row, gate ? lane : 0, full, policy);
+                 at.granule * kGranule, row, gate ? lane : 0, full);
     }
     // Half of the tokens, for both blocks.
     __device__ __forceinline__ void bring_inputs(const GranuleWalk& at, int slot) const {
@@ -347,7 +346,7 @@ struct TileMultiplier {
 template <typename T, TileFinish kHow>
 __global__ void __launch_bounds__(kWideThreads, 1)
     tiled_kernel(const __grid_constant__ Params p, const __grid_constant__ TilePlan plan,
-                 std::uint64_t policy, const __grid_constant__ CUtensorMap weights,
+                 const __grid_constant__ CUtensorMap weights,
                  const __grid_constant__ CUtensorMap inputs) {
     let_next_start();
     extern __shared__ __align__(1024) std::byte memory[];
@@ -370,7 +369,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
         give_registers<24>();
         if (warp == kBringer) {
             bring_tiles(
-                TileBringer{p, plan, shared, weights, inputs, policy, lane},
+                TileBringer{p, plan, shared, weights, inputs, lane},
                 GranuleWalk(plan.pieces(), static_cast<int>((p.k + kGranule - 1) / kGranule)));
         }
     } else {
@@ -402,7 +401,7 @@ void start_tiled(const Context& ctx, const Params& p, const WidePlan& wide) {
     const CUtensorMap inputs =
         head_rows_map(p.x, type, p.rows, 1, p.x_stride / 2, p.x_stride / 2, kTileTokens / kPair);
     launch_clusters(ctx, static_cast<unsigned>(most), kPair, dim3(kWideThreads), kTileBytes,
-                    tiled_kernel<T, kHow>, p, plan, kEvictNormal, weights, inputs);
+                    tiled_kernel<T, kHow>, p, plan, weights, inputs);
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 // the loop has no barrier. A warp does the work of a team's four warps, 16 keys each, one after the
 // other, first all scores, then all values: the sums are the same, in the same order.
 #include "core/cuda/device.h"
-#include "ops/attention/paged/products.cuh"
 #include "ops/attention/paged/units.cuh"
 
 namespace mr::cuda::attn {
@@ -122,15 +121,7 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
     };
     load_q(unit);
 
-    // The addresses that this lane reads of a stage. Keys: row key_of_row(g) and the one two
-    // further, of every 64 bytes the c-th 16, even and odd 64 bytes swapped in odd rows. Values:
-    // four 8 x 8 matrices for ldmatrix, keys 0-7 and 8-15 of the product's K (as lanes.cuh orders
-    // them), of 16 neighbours of head_dim each.
-    const unsigned key_row = stream.ring + key_of_row(g) * S::kRowBytes + c * 16;
-    const unsigned keys_at[2] = {key_row + g % 2 * 64, key_row + 64 - g % 2 * 64};
-    const unsigned values_at =
-        stream.ring + (4 * (lane % 8 / 2) + 2 * (lane / 16) + lane % 2) * S::kRowBytes;
-    const int swizzle = lane % 8 ^ (lane / 8 & 1);
+    const LaneReads<S::kRowBytes> reads(stream.ring, lane);
     unsigned slot = 0;
     const auto arrived = [&] {  // waits for the oldest stage
         wait_for_copies<kStages - 1>();
@@ -180,7 +171,7 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
 #pragma unroll
                     for (int i = 0; i < D / 32; ++i) {
                         load16(k[h] + 4 * i,
-                               keys_at[i % 2] + slot + h * 2 * S::kRowBytes + i / 2 * 128);
+                               reads.keys[i % 2] + slot + h * 2 * S::kRowBytes + i / 2 * 128);
                     }
                 }
                 taken();
@@ -202,19 +193,8 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
         // Loaded while the values are multiplied. Behind the sinks comes another q.
         if (left > 1 && (ends || (kViews && next.part == t.begin))) load_q(next);
 
-        float most[2], total[2] = {0, 0}, factor[kSubs][2];
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-            most[e] = -INFINITY;
-#pragma unroll
-            for (int sub = 0; sub < kSubs; ++sub) most[e] = fmaxf(most[e], top[sub][e]);
-            const float base = base_of(most[e]);
-#pragma unroll
-            for (int sub = 0; sub < kSubs; ++sub) {
-                factor[sub][e] = exp2_fast(top[sub][e] - base);
-                total[e] = fmaf(factor[sub][e], weight[sub][e], total[e]);
-            }
-        }
+        float most[2], total[2], factor[kSubs][2];
+        merge_subs(top, weight, most, total, factor);
         float value[D / 16][4];  // head_dim 16 w + g: rows 2 c, 2 c + 1; and the same of g + 8
 #pragma unroll
         for (int w = 0; w < D / 16; ++w) {
@@ -228,8 +208,8 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 std::uint32_t v[kHalf][4];
-                const int swizzled = computed_here(swizzle);
-                const unsigned at = values_at + slot;
+                const int swizzled = computed_here(reads.swizzle);
+                const unsigned at = reads.values + slot;
 #pragma unroll
                 for (int w = 0; w < kHalf; ++w) {
                     load_transposed(v[w], at + (2 * (half * kHalf + w) ^ swizzled) * 16);

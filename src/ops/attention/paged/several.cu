@@ -6,9 +6,9 @@
 // one sequence and head, a warp each, and brings every key and value to shared memory once for all
 // of them, a part of 64 keys at a time. A warp does the work of a team's four warps, as in many.cu,
 // and has all parts of its tile: it combines them itself, and a lane reads back what it wrote.
+#include "core/cuda/copy.cuh"
 #include "core/cuda/device.h"
-#include "ops/attention/paged/products.cuh"
-#include "ops/attention/paged/units.cuh"
+#include "ops/attention/paged/warp_part.cuh"
 
 namespace mr::cuda::attn {
 namespace {
@@ -48,10 +48,8 @@ struct PartStream {
                 const T* at =
                     cache_at<T>(a, value ? a.values : a.keys,
                                 pages[(key - begin * kStepKeys) / kPageKeys], head, key, D);
-                // Swizzled, so that the lanes of the kernel's loads use different banks.
-                const int place =
-                    value ? chunk ^ ((in & 1) | (in >> 2 & 3) << 1) : chunk ^ (in & 1) << 2;
-                copy16(to + row * S::kRowBytes + place * 16, at + chunk * 8, keys.holds(key));
+                copy16(to + row * S::kRowBytes + swizzled_chunk(value, chunk, in) * 16,
+                       at + chunk * 8, keys.holds(key));
             }
         }
         ++next;
@@ -119,12 +117,7 @@ __global__ void __maxnreg__(144) several_kernel(const __grid_constant__ Args a) 
     load_row<T, D>(q, static_cast<const T*>(a.q) + t.at(a, some ? min(g, t.rows - 1) : 0, head, D),
                    c, g < t.rows);
 
-    // As in many.cu.
-    const unsigned key_row = stream.ring + key_of_row(g) * S::kRowBytes + c * 16;
-    const unsigned keys_at[2] = {key_row + g % 2 * 64, key_row + 64 - g % 2 * 64};
-    const unsigned values_at =
-        stream.ring + (4 * (lane % 8 / 2) + 2 * (lane / 16) + lane % 2) * S::kRowBytes;
-    const int swizzle = lane % 8 ^ (lane / 8 & 1);
+    const LaneReads<S::kRowBytes> reads(stream.ring, lane);
 
     // A stage has arrived for all; the one before it has been read by all, and is filled again.
     unsigned slot = 0;
@@ -163,7 +156,7 @@ __global__ void __maxnreg__(144) several_kernel(const __grid_constant__ Args a) 
 #pragma unroll
                     for (int i = 0; i < D / 32; ++i) {
                         load16(k[h] + 4 * i,
-                               keys_at[i % 2] + at + h * 2 * S::kRowBytes + i / 2 * 128);
+                               reads.keys[i % 2] + at + h * 2 * S::kRowBytes + i / 2 * 128);
                     }
                 }
                 const Scores scores = score<T, D>(k, q);
@@ -179,20 +172,10 @@ __global__ void __maxnreg__(144) several_kernel(const __grid_constant__ Args a) 
             }
         }
         taken();
-        float most[2], total[2] = {0, 0}, factor[kSubs][2];
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-            most[e] = -INFINITY;
-#pragma unroll
-            for (int sub = 0; sub < kSubs; ++sub) most[e] = fmaxf(most[e], top[sub][e]);
-            const float base = base_of(most[e]);
-#pragma unroll
-            for (int sub = 0; sub < kSubs; ++sub) {
-                factor[sub][e] = exp2_fast(top[sub][e] - base);
-                total[e] = fmaf(factor[sub][e], weight[sub][e], total[e]);
-            }
-            tallest[e] = fmaxf(tallest[e], most[e]);
-        }
+        float most[2], total[2], factor[kSubs][2];
+        merge_subs(top, weight, most, total, factor);
+        tallest[0] = fmaxf(tallest[0], most[0]);
+        tallest[1] = fmaxf(tallest[1], most[1]);
         arrived();
         float value[D / 16][4];  // head_dim 16 w + g: rows 2 c, 2 c + 1; and the same of g + 8
 #pragma unroll
@@ -203,11 +186,11 @@ __global__ void __maxnreg__(144) several_kernel(const __grid_constant__ Args a) 
 #pragma unroll
         for (int sub = 0; sub < kSubs; ++sub) {
             if (sub >= subs) continue;
-            const unsigned at = values_at + slot + sub * kSubKeys * S::kRowBytes;
+            const unsigned at = reads.values + slot + sub * kSubKeys * S::kRowBytes;
 #pragma unroll
             for (int w = 0; w < D / 16; ++w) {
                 std::uint32_t v[4];
-                load_transposed(v, at + (2 * w ^ swizzle) * 16);
+                load_transposed(v, at + (2 * w ^ reads.swizzle) * 16);
                 float out[4] = {0, 0, 0, 0};
                 mma<T>(out, v, low[sub], high[sub]);
 #pragma unroll

@@ -1,16 +1,14 @@
 // The work of many.cu: the list of the parts of the keys, the share of each warp, and the copies to
-// shared memory. several.cu has its numbers of keys and its swizzle.
+// shared memory.
 #pragma once
 
 #include "core/cuda/copy.cuh"
-#include "ops/attention/paged/common.cuh"
+#include "ops/attention/paged/warp_part.cuh"
 
 namespace mr::cuda::attn {
 
 constexpr int kManyWarps = 8;
 constexpr int kManyThreads = 32 * kManyWarps;
-constexpr int kSubKeys = 16;                 // of a stage
-constexpr int kSubs = kStepKeys / kSubKeys;  // that a part has of them
 constexpr int kMostTiles = 256;
 static_assert(kMostTiles == kManyThreads, "a thread looks at a tile");
 
@@ -138,7 +136,8 @@ struct KeyStream {
             const int row0 = here / S::kChunks, chunk = here % S::kChunks;
             constexpr int kRows = 32 / S::kChunks;  // in the warp's 32 pieces
             at += row0 * D + chunk * 8;
-            // Swizzled, so that the lanes of the kernel's loads use different banks.
+            // swizzled_chunk(), written out: with the call nvcc 13.0 orders this loop differently,
+            // and the speed of that was not measured.
             const auto place = [&](int row) {
                 const int swizzled =
                     value ? chunk ^ ((row & 1) | (row >> 2 & 3) << 1) : chunk ^ (row & 1) << 2;
