@@ -219,8 +219,9 @@ void Resident::attention_in(const Part& part, int layer) {
     cuda::qkv_finish(ctx_, finish, part.batch);
 }
 
-// act(gate(norm(x))) * up(norm(x)), or act(up(norm(x))), into `up`.
-void Resident::mlp_in(const Part& part, int layer) {
+// act(gate(norm(x))) * up(norm(x)), or act(up(norm(x))), into `up`. True: in the order of the next
+// product.
+bool Resident::mlp_in(const Part& part, int layer) {
     const LayerWeights& w = weights_of(layer);
     const LayerSpec& of = layer_spec(layer);
     const Tensor matrix = mlp_matrix(layer);
@@ -231,7 +232,10 @@ void Resident::mlp_in(const Part& part, int layer) {
     const Tensor up = rows_as(buffers_.up, down_type, part.first, rows, spec_.hidden);
     if (mlp_fused(part, layer)) {
         add_apart(x);
-        return linear(products_.up(rows, part.first, layer));
+        cuda::LinearIn in = products_.up(rows, part.first, layer);
+        in.ordered_out = cuda::linear_small_orders(ctx_, in, w.down.dtype);
+        linear(in);
+        return in.ordered_out;
     }
     const bool together = norms_together(part, layer);
     const Tensor h =
@@ -255,6 +259,7 @@ void Resident::mlp_in(const Part& part, int layer) {
             cuda::activation(ctx_, up, up, {}, of.activation);
         }
     }
+    return false;
 }
 
 void Resident::run(const Part& part) {
@@ -274,7 +279,7 @@ void Resident::run(const Part& part) {
         const bool parallel = spec_.residual == Residual::parallel;
         attention_in(part, i);
         // Parallel residual: the MLP reads x as it enters the layer.
-        if (parallel) mlp_in(part, i);
+        bool ordered = parallel && mlp_in(part, i);
         Tensor q =
             rows_as(buffers_.q, cuda::compute_type(w.o.dtype), part.first, rows, spec_.q_dim());
         Tensor attn = rows_as(buffers_.attn, q.dtype, part.first, rows, spec_.q_dim());
@@ -297,14 +302,16 @@ void Resident::run(const Part& part) {
         }
         ctx_.dependent_launch = options_.dependent_launch;
         const auto mlp_out = [&] {
-            add_product(products_.down(rows, part.first, i), part);
+            cuda::LinearIn in = products_.down(rows, part.first, i);
+            in.ordered_x = ordered;
+            add_product(in, part);
             check(mlp_stage(spec_, i), x, part.first);
         };
         if (parallel) mlp_out();  // first, as in a step of one kernel (ops/step)
         add_product(products_.out(rows, part.first, i), part);
         check(attention_stage(spec_, i), x, part.first);
         if (!parallel) {
-            mlp_in(part, i);
+            ordered = mlp_in(part, i);
             mlp_out();
         }
     }

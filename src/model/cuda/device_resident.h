@@ -180,7 +180,7 @@ class Resident final : public Engine {
     void rotations_of(const Part& part);
     void run(const Part& part);
     void attention_in(const Part& part, int layer);
-    void mlp_in(const Part& part, int layer);
+    bool mlp_in(const Part& part, int layer);
     void heads(Tensor logits, Tensor x, bool few);
     void add_product(cuda::LinearIn in, const Part& part);
     void norm_of_sum(cuda::NormPass pass);

@@ -40,6 +40,9 @@ small::Params small::params_of(const LinearIn& in) {
     p.bias = static_cast<const float*>(in.bias.data);
     p.finish = in.finish;
     p.activation = in.activation;
+    p.ordered_out = in.ordered_out;
+    p.ordered_x = in.ordered_x;
+    MR_CHECK(!p.ordered_x || !in.norm.weight, "a norm wants its input as it is");
     p.out_cols = gate ? p.n / 2 : p.n;
     MR_CHECK(!gate || (p.n % 16 == 0), "gate and up have whole tiles of 8 rows");
     p.tiles = gate ? p.out_cols / 8 : (p.n + small::kTileRows - 1) / small::kTileRows;
@@ -99,6 +102,13 @@ void linear_small(const Context& ctx, const LinearIn& in) {
     if (all.rows > kAloneRows && ctx.batch_products && mid_possible())
         return run_mid(ctx, in.w.dtype, all);
     run_small(ctx, in.w.dtype, all);
+}
+
+bool linear_small_orders(const Context& ctx, const LinearIn& first, DType second) {
+    return ctx.batch_products && small::mid_possible() && first.w.dtype == second &&
+           small::tiles_all(second, first.x.rows()) && first.finish == Finish::gate &&
+           first.activation == ops::Activation::silu && first.out.dtype == compute_type(second) &&
+           first.out.cols() % 64 == 0;  // whole granules
 }
 
 std::size_t linear_small_scratch_bytes(std::int64_t max_rows, std::int64_t max_k) {

@@ -55,6 +55,9 @@ struct LinearIn {
     Tensor out = {};                          // [rows, n], f32 or compute type; gate: [rows, n / 2]
     QkvOut qkv = {};                          // Finish::qkv
     const ops::DeviceBatch* batch = nullptr;  // Finish::qkv: positions and pages of the rows
+    // Between a product and the next one: the first writes `out` in the order in which the second
+    // reads x (linear_small_orders()).
+    bool ordered_out = false, ordered_x = false;
     OpKind kind = OpKind::linear;
     const char* name = "linear";  // of the stage
 };
@@ -76,6 +79,10 @@ void linear_small(const Context& ctx, const LinearIn& in);
 // What linear_small() wants of ctx.scratch for up to this many tokens and columns; 0 up to 4
 // tokens.
 std::size_t linear_small_scratch_bytes(std::int64_t max_rows, std::int64_t max_k);
+
+// Whether linear_small() can do `first` with ordered_out, for a product of the same rows with
+// weights of type `second` that has ordered_x. The second then needs no kernel that prepares x.
+bool linear_small_orders(const Context& ctx, const LinearIn& first, DType second);
 
 // Whether linear_small() takes such weights on this device (tensor cores, whole 16-byte pieces).
 bool linear_small_takes(DType weights, std::int64_t k);

@@ -124,6 +124,11 @@ WidePlan wide_plan(const Context& ctx, const Params& all, const Params& p) {
     return plan;
 }
 
+bool tiles_all(DType weights, std::int64_t rows) {
+    return this_gpu().sm == 90 && (weights == DType::bf16 || weights == DType::f16) &&
+           rows > kWideRows && rows <= kTiledRows;
+}
+
 void run_mid(const Context& ctx, DType weights, const Params& p) {
     // wgmma is there on sm_90 alone.
     const bool wide = p.rows > kMidHalfRows && this_gpu().sm == 90;

@@ -30,7 +30,6 @@ struct WidePlan;
 template <typename T>
 void run_tiled(const Context& ctx, const Params& p, const WidePlan& plan);
 std::size_t tiled_scratch_bytes();  // of WidePlan::handed
-int tiled_counters();               // of WidePlan::arrived, which are 0
 
 // Quantised weights: up to kMidQuantRows tokens (mid_quant.cu), or up to 256 (wide_quant.cu), whose
 // inputs are prepared, p.x_stride bytes from granule to granule.

@@ -122,6 +122,47 @@ TEST_F(TiledLinear, HasTheBitsOfFewTokensInSmallProducts) {
     }
 }
 
+// The MLP of many rows: what the first product writes in the second one's order gives the bits that
+// its plain results give.
+TEST_F(TiledLinear, AnOrderedInputGivesTheSameBits) {
+    constexpr int kDim = 320, kHidden = 1472, kRows = 1024;
+    for (const DType type : {DType::bf16, DType::f16}) {
+        memory_.reset();
+        const DeviceArena scratch("scratch", linear_small_scratch_bytes(kRows, kHidden));
+        stream_->fill(scratch.data(), 0xff, scratch.size());
+        ctx_.scratch = {static_cast<std::byte*>(scratch.data()), scratch.size()};
+        const Matrix up = matrix(type, 2 * kHidden, kDim), down = matrix(type, kDim, kHidden);
+        std::vector<float> xv = normal(std::size_t{kRows} * kDim);
+        const Tensor x = upload(type, {kRows, kDim}, xv);
+        for (const int rows : {193, 300, 1024}) {
+            std::vector<float> got[2];
+            for (const bool ordered : {false, true}) {
+                const Tensor between = poisoned(type, {rows, kHidden});
+                const Tensor out = poisoned(DType::f32, {rows, kDim});
+                LinearIn first{.x = x.slice_rows(0, rows), .w = up.device, .out = between};
+                first.finish = Finish::gate;
+                LinearIn second{.x = between, .w = down.device, .out = out};
+                ASSERT_TRUE(linear_small_orders(ctx_, first, type));
+                first.ordered_out = second.ordered_x = ordered;
+                linear_small(ctx_, first);
+                linear_small(ctx_, second);
+                got[ordered] = download(out);
+            }
+            ASSERT_EQ(got[0], got[1]) << dtype_name(type) << " rows " << rows;
+        }
+        // Kernels for fewer rows have no such order.
+        LinearIn few{.x = x.slice_rows(0, 192),
+                     .w = up.device,
+                     .finish = Finish::gate,
+                     .out = poisoned(type, {192, kHidden})};
+        EXPECT_FALSE(linear_small_orders(ctx_, few, type));
+        few.x = x.slice_rows(0, 300);
+        EXPECT_FALSE(linear_small_orders(ctx_, few, DType::q8_0x8));
+        few.activation = ops::Activation::gelu;
+        EXPECT_FALSE(linear_small_orders(ctx_, few, type));
+    }
+}
+
 // Few tokens, and more, go through kernels of different shapes: every row has the bits that it has
 // alone, whatever becomes of the sums.
 TEST_F(SmallLinear, EveryFinishOfManyRowsIsThatOfEachAlone) {

@@ -41,6 +41,7 @@ struct Params {
     Finish finish;
     ops::Activation activation;
     DType kv_type;
+    bool ordered_out, ordered_x;
 };
 
 // The boundary: shapes and types are checked. rows is what in.x has.
@@ -56,6 +57,8 @@ inline constexpr int kAloneRows = 4;
 // More tokens a pass, where the device has clusters: 32 (mid_half.cu, mid_quant.cu), 192
 // (wide_half.cu), 256 (wide_quant.cu) or 1,024 (tiled_half.cu). The same bits.
 bool mid_possible();
+// Whether run_mid() multiplies so many tokens in one pass of tiles.
+bool tiles_all(DType weights, std::int64_t rows);
 void run_mid(const Context& ctx, DType weights, const Params& p);
 std::size_t mid_scratch_bytes(std::int64_t rows, std::int64_t k);
 

@@ -13,7 +13,8 @@
 // Tiles that are left when every cluster has had as many as all others are cut into quarters, and
 // each cluster has an equal number of those. The cluster with the first quarter of a tile finishes
 // it: others hand their quarters over in memory. All clusters of the grid run at once, so they may
-// wait for each other; two such products at the same time, of different streams, may not.
+// wait for each other; two such products at the same time, of different streams, may not. So the
+// counters of what was handed over are the program's: 0 before and behind every product.
 //
 // A block has a warp that brings things in by TMA, and two groups of four warps that multiply, 64
 // rows each, with weights from registers and tokens from shared memory as in wide_half.cu. The
@@ -27,6 +28,10 @@
 
 namespace mr::cuda::small {
 namespace {
+
+constexpr int kMostMultiprocessors = 256;
+// [tail][quarters - 1][blocks of a cluster][groups]
+__device__ unsigned tiles_arrived[kMostMultiprocessors * kQuarters * 2];
 
 struct TileBringer {
     const Params& p;
@@ -182,18 +187,21 @@ struct TileMultiplier {
         group_meets();
         if (threadIdx.x % kGroupThreads == 0) {
             asm volatile(
-                "red.release.gpu.global.add.u32 [%0], 1;" ::"l"(plan.arrived + 2 * at + group())
+                "red.release.gpu.global.add.u32 [%0], 1;" ::"l"(tiles_arrived + 2 * at + group())
                 : "memory");
         }
     }
     __device__ __forceinline__ void take_over(float (&sum)[kSums], int at) const {
+        unsigned* const arrived = tiles_arrived + 2 * at + group();
         unsigned seen = 0;
         while (!seen) {
             asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
                          : "=r"(seen)
-                         : "l"(plan.arrived + 2 * at + group())
+                         : "l"(arrived)
                          : "memory");
         }
+        group_meets();  // all have seen it
+        if (threadIdx.x % kGroupThreads == 0) *arrived = 0;
         const auto* from =
             reinterpret_cast<const float4*>(plan.handed + std::int64_t{at} * kHandedFloats) +
             threadIdx.x;
@@ -203,43 +211,81 @@ struct TileMultiplier {
             sum[4 * i] = v.x, sum[4 * i + 1] = v.y, sum[4 * i + 2] = v.z, sum[4 * i + 3] = v.w;
         }
     }
-    // Finish::store and add in f32, from registers: a row of eight lanes' results is 32 bytes.
-    __device__ __forceinline__ void finish_floats(float (&sum)[kSums], int strip, int token) const {
-        const int row = (strip * (kStrip / kTileRows) + warp) * kTileRows + row_of(lane / 4);
-        token += lane % 4 * 2;
-        float* const out = static_cast<float*>(p.out) + std::int64_t{token} * p.out_cols + row;
-        const bool rows[2] = {row < p.n, row + 8 < p.n};
-        const auto at = [&](int i) {
-            return out + ((i / 4) * 8 + i % 2) * p.out_cols + i % 4 / 2 * 8;
+    // Finish::store and add in f32. The sums of a group go through shared memory, [tokens][64
+    // rows], 8 of the rows swizzled by token, so that a token's are stored in 256 bytes.
+    __device__ __forceinline__ void finish_floats(const float (&sum)[kSums], int strip,
+                                                  int token) const {
+        constexpr int kRows = kStrip / 2;
+        constexpr int kAtOnce = kGroupThreads / (kRows / 4), kBatch = 8;  // tokens
+        float* const stage =
+            reinterpret_cast<float*>(shared.waiting) + group() * (kWaitingBytes / 8);
+        group_meets();  // all have read what waited
+        {
+            const int c = lane % 4, row = warp % 4 * kTileRows + row_of(lane / 4);
+            float* const upper = stage + 2 * c * kRows + (row ^ 8 * c);
+            float* const lower = stage + 2 * c * kRows + (row + 8 ^ 8 * c);
+#pragma unroll
+            for (int i = 0; i < kSums; ++i) {
+                (i % 4 < 2 ? upper : lower)[(i / 4 * 8 + i % 2) * kRows] = sum[i];
+            }
+        }
+        group_meets();
+        const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
+        const int in = thread % (kRows / 4) * 4, first = thread / (kRows / 4);
+        const int row = strip * kStrip + group() * kRows + in;
+        const float* from = stage + first * kRows + (in ^ first / 2 % 4 * 8);
+        float* out = static_cast<float*>(p.out) + std::int64_t{token + first} * p.out_cols + row;
+        const std::int64_t step = std::int64_t{kAtOnce} * p.out_cols;
+        const bool whole = p.out_cols % 4 == 0, add = p.finish == Finish::add;
+        const auto bias_of = [&](int i) {
+            return p.bias && row + i < p.n ? p.bias[row + i] : 0.0f;
         };
-        const auto mine = [&](int i) {
-            return rows[i % 4 / 2] && token + i / 4 * 8 + i % 2 < p.rows;
-        };
-        if (p.bias) {
-            const float bias[2] = {rows[0] ? p.bias[row] : 0, rows[1] ? p.bias[row + 8] : 0};
+        const float4 bias{bias_of(0), bias_of(1), bias_of(2), bias_of(3)};
+#pragma unroll 1
+        for (int t = first; row < p.n && t < kTileTokens; t += kBatch * kAtOnce) {
+            const auto mine = [&](int i) { return token + t + i * kAtOnce < p.rows; };
+            float4 before[kBatch];
 #pragma unroll
-            for (int i = 0; i < kSums; ++i) sum[i] += bias[i % 4 / 2];
+            for (int i = 0; i < kBatch; ++i) {
+                before[i] = float4{};
+                if (add && whole && mine(i)) {
+                    before[i] = *reinterpret_cast<const float4*>(out + i * step);
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) {
+                if (!mine(i)) continue;
+                float4 v = *reinterpret_cast<const float4*>(from + i * kAtOnce * kRows);
+                if (p.bias) v.x += bias.x, v.y += bias.y, v.z += bias.z, v.w += bias.w;
+                if (whole) {
+                    if (add) {
+                        v.x += before[i].x, v.y += before[i].y;
+                        v.z += before[i].z, v.w += before[i].w;
+                    }
+                    *reinterpret_cast<float4*>(out + i * step) = v;
+                } else {
+                    const float four[4] = {v.x, v.y, v.z, v.w};
+                    for (int j = 0; j < 4 && row + j < p.n; ++j) {
+                        float* const at = out + i * step + j;
+                        *at = add ? *at + four[j] : four[j];
+                    }
+                }
+            }
+            out += kBatch * step;
+            from += kBatch * kAtOnce * kRows;
         }
-        if (p.finish == Finish::add) {
-            float before[kSums];
-#pragma unroll
-            for (int i = 0; i < kSums; ++i) before[i] = mine(i) ? *at(i) : 0;
-#pragma unroll
-            for (int i = 0; i < kSums; ++i) sum[i] += before[i];
-        }
-#pragma unroll
-        for (int i = 0; i < kSums; ++i) {
-            if (mine(i)) *at(i) = sum[i];
-        }
+        group_meets();  // before sums wait there again
     }
     // Finish::gate with silu in the compute type: a lane has gate and up of its results. The rows
-    // of a group go through shared memory, [tokens][32 rows], to be stored in 16 bytes.
+    // of a group go through shared memory, [tokens][32 rows], to be stored in 16 bytes. They are 32
+    // columns of the next product: ordered_out has them as WideRow puts them.
     __device__ __forceinline__ void finish_gates(const float (&sum)[kSums], int strip,
                                                  int token) const {
         constexpr int kRows = kStrip / 4, kRow = kRows * 2 + 16;  // bytes: banks differ by token
         std::byte* const stage =
             reinterpret_cast<std::byte*>(shared.waiting) + group() * (kWaitingBytes / 2);
         const int in = warp % 4 * 8 + row_of(lane / 4);
+        const int place = p.ordered_out ? ordered_column(in) : in;
         const int row = strip * (kStrip / 2) + group() * kRows;
         const float bias = p.bias && row + in < p.out_cols ? p.bias[row + in] : 0;
         group_meets();  // all have read what waited
@@ -249,7 +295,7 @@ struct TileMultiplier {
             const float up = p.bias ? sum[i + 2] + bias : sum[i + 2];
             const T v = from_f32<T>(__fmul_rn(activate<ops::Activation::silu>(sum[i]), up));
             const int t = i / 4 * 8 + lane % 4 * 2 + i % 2;
-            *reinterpret_cast<T*>(stage + t * kRow + in * 2) = v;
+            *reinterpret_cast<T*>(stage + t * kRow + place * 2) = v;
         }
         group_meets();
         const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
@@ -389,11 +435,11 @@ void start_tiled(const Context& ctx, const Params& p, const WidePlan& wide) {
         allow_shared(tiled_kernel<T, kHow>, kTileBytes);
         return most_clusters(tiled_kernel<T, kHow>, kPair, kWideThreads, kTileBytes);
     }();
+    MR_CHECK(most * kPair <= kMostMultiprocessors, "every block has counters");
     TilePlan plan{};
     plan.token_tiles = (p.rows + kTileTokens - 1) / kTileTokens;
     plan.deal = deal_tiles((wide.strips + kPair - 1) / kPair * plan.token_tiles, most);
     plan.handed = reinterpret_cast<float*>(wide.handed);
-    plan.arrived = wide.arrived;
     const DType type = std::is_same_v<T, bf16> ? DType::bf16 : DType::f16;
     const bool gate = p.finish == Finish::gate;
     const CUtensorMap weights =
@@ -410,7 +456,6 @@ std::size_t tiled_scratch_bytes() {
     const auto clusters = static_cast<std::size_t>(this_gpu().multiprocessors / kPair);
     return clusters * (kQuarters - 1) / kQuarters * (kQuarters - 1) * kPair * kHandedFloats * 4;
 }
-int tiled_counters() { return this_gpu().multiprocessors * kQuarters * 2; }
 
 template <typename T>
 void run_tiled(const Context& ctx, const Params& p, const WidePlan& plan) {

@@ -177,8 +177,7 @@ struct WideRow {
     std::byte* row;
     // Four columns from c on (c % 4 == 0).
     __device__ __forceinline__ void put(int c, uint2 four) const {
-        const int in = c % 32;
-        std::byte* at = row + (c - in + in % 8 / 4 * 16 + in / 8 * 2) * 2;
+        std::byte* at = row + ordered_column(c) * 2;
         *reinterpret_cast<unsigned*>(at) = four.x;
         *reinterpret_cast<unsigned*>(at + 16) = four.y;
     }
@@ -237,10 +236,12 @@ void run_wide(const Context& ctx, const Params& all) {
         Params p = pass_of(all, first, std::min(kTiledRows, all.rows - first));
         p.x_stride = static_cast<int>((p.k + kGranule - 1) / kGranule * kGranule * 2);
         const WidePlan plan = wide_plan(ctx, all, p);
-        launch(ctx, dim3(static_cast<unsigned>(p.rows)), dim3(kInputThreads), 0,
-               wide_input_kernel<T>, p, ctx.scratch.data(), p.x_stride, plan.arrived,
-               std::max(2 * plan.strips, tiled_counters()));
-        p.x = ctx.scratch.data();
+        if (!p.ordered_x) {
+            launch(ctx, dim3(static_cast<unsigned>(p.rows)), dim3(kInputThreads), 0,
+                   wide_input_kernel<T>, p, ctx.scratch.data(), p.x_stride, plan.arrived,
+                   2 * plan.strips);
+            p.x = ctx.scratch.data();
+        }
         if (p.rows > kWideRows) {
             run_tiled<T>(ctx, p, plan);
         } else if (p.rows <= 64) {

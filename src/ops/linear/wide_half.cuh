@@ -24,6 +24,13 @@ struct HalfShape
 // different banks.
 __device__ __forceinline__ int row_of(int g) { return g >> 1 | (g & 1) << 2; }
 
+// Where column c of an input lies in its row: the tensor cores take 16 neighbours at once, and a
+// lane's 16 bytes of weights are 8 columns of two such products.
+__device__ __forceinline__ int ordered_column(int c) {
+    const int in = c % 32;
+    return c - in + in % 8 / 4 * 16 + in % 4 / 2 * 8 + in / 8 * 2 + in % 2;
+}
+
 // Who has which sums: a warp has a tile and all tokens.
 struct HalfSums {
     static __device__ __forceinline__ int warp(int tile, int) { return tile; }

@@ -5,7 +5,10 @@
 // The other kernels read the keys once for every tile of 8 rows. Here a block has up to 8 tiles of
 // one sequence and head, a warp each, and brings every key and value to shared memory once for all
 // of them, a part of 64 keys at a time. A warp does the work of a team's four warps, as in many.cu,
-// and has all parts of its tile: it combines them itself, and a lane reads back what it wrote.
+// and has all parts of its tile. First come the keys of all parts: their weights stay in shared
+// memory, and the greatest score of a row is known before its first value comes. So the values of
+// a part are added to the row's sums at once, in the order of combine(), and no partial result is
+// written.
 #include "core/cuda/copy.cuh"
 #include "core/cuda/device.h"
 #include "ops/attention/paged/warp_part.cuh"
@@ -15,16 +18,46 @@ namespace {
 
 constexpr int kSeveralWarps = 8;
 constexpr int kSeveralPages = kShortKeys / kPageKeys;
+constexpr int kPagesOfPart = kStepKeys / kPageKeys;
+
+// What a warp keeps of a part between its keys and its values.
+struct Held {
+    uint4 low[32], high[32];  // weights of the four groups of keys, a lane's share
+    float2 factor[4][kSubs];  // [c]: what the values of a group count, rows 2 c and 2 c + 1
+    float4 sums[4];           // greatest score and sum of weights, of rows 2 c and 2 c + 1
+};
 
 template <int D>
 struct SeveralShape {
     static constexpr int kRowBytes = 2 * D, kChunks = D / 8;
-    static constexpr int kStages = 3;  // half a part each: its keys, or its values
+    static constexpr int kStages = 2;  // half a part each: its keys, or its values
     static constexpr int kStageBytes = kStepKeys * kRowBytes;
-    static constexpr int kBytes = kStages * kStageBytes;
+    static constexpr int kRing = kStages * kStageBytes;
+    static constexpr int kOutRow = D + 8;  // elements: rows of a tile lie in different banks
+};
+// The order in which values come: every fourth part from place 0 on, then from place 1, ..., as
+// combine() adds them. Behind the last, `part` is `end`.
+struct PartOrder {
+    int begin, end, part;
+    __device__ PartOrder(int from, int to) : begin(from), end(to), part(from) { find(0); }
+    __device__ void next() {
+        const int place = part % 4;
+        part += 4;
+        if (part >= end) find(place + 1);
+    }
+
+  private:
+    // The first part of a place from `place` on.
+    __device__ void find(int place) {
+        for (; place < 4; ++place) {
+            part = begin + (place - begin % 4 + 4) % 4;
+            if (part < end) return;
+        }
+        part = end;
+    }
 };
 
-// The copies of a block: keys and values of all parts that any of its tiles sees.
+// The copies of a block: keys of all parts that any of its tiles sees, then their values.
 template <typename T, int D>
 struct PartStream {
     using S = SeveralShape<D>;
@@ -32,33 +65,59 @@ struct PartStream {
     const std::int32_t* pages;  // of the visible parts, in shared memory
     int head, begin, end;       // parts
     KeyRange keys;
-    int next = 0;  // stage: even ones are keys, odd ones values
+    int slot, key_part;  // the next stage, and the next part of keys
+    PartOrder values;
 
     // It commits a group of copies in any case.
     __device__ __forceinline__ void fetch(const Args& a) {
-        const int part = begin + next / 2;
+        const bool value = key_part == end;
+        const int part = value ? values.part : key_part;
         if (part < end) {
-            const bool value = next % 2;
-            const int threads = static_cast<int>(blockDim.x);
-            const unsigned to = ring + next % S::kStages * S::kStageBytes;
+            // A warp copies kRows rows at once, a lane 16 bytes of row `own` of them.
+            constexpr int kRows = 32 / S::kChunks;
+            const int lane = static_cast<int>(threadIdx.x) % 32;
+            const int warp = static_cast<int>(threadIdx.x) / 32;
+            const int warps = static_cast<int>(blockDim.x) / 32;
+            const int chunk = lane % S::kChunks, own = lane / S::kChunks;
+            const int from = part * kStepKeys;
+            const bool all = keys.lo <= from && from + kStepKeys <= keys.hi;
+            const void* const cache = value ? a.values : a.keys;
+            const unsigned stage = ring + slot * S::kStageBytes + own * S::kRowBytes;
+#pragma unroll
+            for (int page = 0; page < kPagesOfPart; ++page) {
+                const T* const at = cache_at<T>(
+                    a, cache, pages[(part - begin) * kPagesOfPart + page], head, own, D);
+                const auto copy = [&](int row, bool on) {
+                    const int place = swizzled_chunk(value, chunk, row + own) * 16;
+                    copy16(stage + (page * kPageKeys + row) * S::kRowBytes + place,
+                           at + row * D + chunk * 8, on);
+                };
+                const int key = from + page * kPageKeys + own;
+                if (all) {
 #pragma unroll 4
-            for (int i = static_cast<int>(threadIdx.x); i < kStepKeys * S::kChunks; i += threads) {
-                const int row = i / S::kChunks, chunk = i % S::kChunks;
-                const int key = part * kStepKeys + row, in = row % kSubKeys;
-                const T* at =
-                    cache_at<T>(a, value ? a.values : a.keys,
-                                pages[(key - begin * kStepKeys) / kPageKeys], head, key, D);
-                copy16(to + row * S::kRowBytes + swizzled_chunk(value, chunk, in) * 16,
-                       at + chunk * 8, keys.holds(key));
+                    for (int row = warp * kRows; row < kPageKeys; row += warps * kRows) {
+                        copy(row, true);
+                    }
+                } else {
+#pragma unroll 1
+                    for (int row = warp * kRows; row < kPageKeys; row += warps * kRows) {
+                        copy(row, keys.holds(key + row));
+                    }
+                }
+            }
+            if (value) {
+                values.next();
+            } else {
+                ++key_part;
             }
         }
-        ++next;
+        slot = slot + 1 == S::kStages ? 0 : slot + 1;
         commit_copies();
     }
 };
 
 template <typename T, int D>
-__global__ void __maxnreg__(144) several_kernel(const __grid_constant__ Args a) {
+__global__ void __maxnreg__(168) several_kernel(const __grid_constant__ Args a) {
     using S = SeveralShape<D>;
     let_next_start();
     extern __shared__ __align__(128) std::byte memory[];
@@ -87,38 +146,32 @@ __global__ void __maxnreg__(144) several_kernel(const __grid_constant__ Args a) 
         }
     }
     __syncthreads();
-    PartStream<T, D> stream;
-    stream.begin = bounds[0][0], stream.end = bounds[1][0];
-    stream.keys = {bounds[2][0], bounds[3][0]};
+    int begin = bounds[0][0], end = bounds[1][0];
+    KeyRange keys{bounds[2][0], bounds[3][0]};
     for (int w = 1; w < warps; ++w) {
-        stream.begin = min(stream.begin, bounds[0][w]);
-        stream.end = max(stream.end, bounds[1][w]);
-        stream.keys.lo = min(stream.keys.lo, bounds[2][w]);
-        stream.keys.hi = max(stream.keys.hi, bounds[3][w]);
+        begin = min(begin, bounds[0][w]);
+        end = max(end, bounds[1][w]);
+        keys.lo = min(keys.lo, bounds[2][w]);
+        keys.hi = max(keys.hi, bounds[3][w]);
     }
-    if (stream.end == 0) return;
+    if (end == 0) return;
     const std::int32_t* table = a.pages + static_cast<std::int64_t>(sequence) * a.max_pages;
-    constexpr int kPagesOfPart = kStepKeys / kPageKeys;
-    const int first_page = stream.begin * kPagesOfPart;
-    for (int i = static_cast<int>(threadIdx.x); i < (stream.end - stream.begin) * kPagesOfPart;
+    const int first_page = begin * kPagesOfPart;
+    for (int i = static_cast<int>(threadIdx.x); i < (end - begin) * kPagesOfPart;
          i += static_cast<int>(blockDim.x)) {
         // Behind the last key: any page, of which nothing is read.
-        const int page = min(first_page + i, (stream.keys.hi - 1) / kPageKeys);
+        const int page = min(first_page + i, (keys.hi - 1) / kPageKeys);
         pages[i] = table[ops::table_entry(page, a.max_pages)];
     }
     __syncthreads();
-    stream.ring = shared_address(memory);
-    stream.pages = pages;
-    stream.head = head;
+    PartStream<T, D> stream{shared_address(memory), pages, head, begin, end, keys, 0, begin,
+                            PartOrder(begin, end)};
 #pragma unroll 1
     for (int i = 0; i + 1 < S::kStages; ++i) stream.fetch(a);
 
-    std::uint32_t q[D / 8];
-    load_row<T, D>(q, static_cast<const T*>(a.q) + t.at(a, some ? min(g, t.rows - 1) : 0, head, D),
-                   c, g < t.rows);
-
+    // Of this warp, by part.
+    Held* const held = reinterpret_cast<Held*>(memory + S::kRing) + (warp * a.max_parts - begin);
     const LaneReads<S::kRowBytes> reads(stream.ring, lane);
-
     // A stage has arrived for all; the one before it has been read by all, and is filled again.
     unsigned slot = 0;
     const auto arrived = [&] {
@@ -127,24 +180,29 @@ __global__ void __maxnreg__(144) several_kernel(const __grid_constant__ Args a) 
         stream.fetch(a);
     };
     const auto taken = [&] {
-        slot = slot + S::kStageBytes == S::kBytes ? 0 : slot + S::kStageBytes;
+        slot = slot + S::kStageBytes == S::kRing ? 0 : slot + S::kStageBytes;
     };
-    const std::int64_t place = t.slot + head;
-    float tallest[2] = {-INFINITY, -INFINITY};
-#pragma unroll 1
-    for (int part = stream.begin; part < stream.end; ++part) {
+    const auto groups_of = [&](int part) {
         const bool mine = sees_any && part >= t.begin && part < t.end;
-        const int from = part * kStepKeys;
-        const int subs = mine ? (t.part_end(a, part) - from + kSubKeys - 1) / kSubKeys : 0;
-        std::uint32_t low[kSubs] = {}, high[kSubs] = {};
-        float top[kSubs][2], weight[kSubs][2] = {};
-        arrived();
-        {
-            KeyRange sees[2];  // rows 2 c and 2 c + 1
+        return mine ? (t.part_end(a, part) - part * kStepKeys + kSubKeys - 1) / kSubKeys : 0;
+    };
+    float base[2] = {-INFINITY, -INFINITY};
+    {
+        std::uint32_t q[D / 8];
+        load_row<T, D>(q,
+                       static_cast<const T*>(a.q) + t.at(a, some ? min(g, t.rows - 1) : 0, head, D),
+                       c, g < t.rows);
+        KeyRange sees[2];  // rows 2 c and 2 c + 1
 #pragma unroll
-            for (int e = 0; e < 2; ++e) {
-                sees[e] = 2 * c + e < t.rows ? t.sees(a, 2 * c + e, part) : KeyRange{0, 0};
-            }
+        for (int e = 0; e < 2; ++e) {
+            sees[e] = 2 * c + e < t.rows ? t.sees(a, 2 * c + e) : KeyRange{0, 0};
+        }
+#pragma unroll 1
+        for (int part = begin; part < end; ++part) {
+            const int subs = groups_of(part);
+            std::uint32_t low[kSubs] = {}, high[kSubs] = {};
+            float top[kSubs][2], weight[kSubs][2] = {};
+            arrived();
 #pragma unroll
             for (int sub = 0; sub < kSubs; ++sub) {
                 top[sub][0] = top[sub][1] = -INFINITY;
@@ -161,7 +219,7 @@ __global__ void __maxnreg__(144) several_kernel(const __grid_constant__ Args a) 
                 }
                 const Scores scores = score<T, D>(k, q);
                 const Weights weights = weigh<T>(
-                    scores, from + sub * kSubKeys + key_of_row(g), sees, a.scale,
+                    scores, part * kStepKeys + sub * kSubKeys + key_of_row(g), sees, a.scale,
                     [&](int e, float most) {
                         top[sub][e] = most;
                         return base_of(most);
@@ -170,127 +228,146 @@ __global__ void __maxnreg__(144) several_kernel(const __grid_constant__ Args a) 
                 low[sub] = weights.b0;
                 high[sub] = weights.b1;
             }
-        }
-        taken();
-        float most[2], total[2], factor[kSubs][2];
-        merge_subs(top, weight, most, total, factor);
-        tallest[0] = fmaxf(tallest[0], most[0]);
-        tallest[1] = fmaxf(tallest[1], most[1]);
-        arrived();
-        float value[D / 16][4];  // head_dim 16 w + g: rows 2 c, 2 c + 1; and the same of g + 8
+            taken();
+            if (subs == 0) continue;
+            float most[2], total[2], factor[kSubs][2];
+            merge_subs(top, weight, most, total, factor);
+            base[0] = fmaxf(base[0], most[0]);
+            base[1] = fmaxf(base[1], most[1]);
+            Held& to = held[part];
+            to.low[lane] = uint4{low[0], low[1], low[2], low[3]};
+            to.high[lane] = uint4{high[0], high[1], high[2], high[3]};
+            if (g == 0) {
 #pragma unroll
-        for (int w = 0; w < D / 16; ++w) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e) value[w][e] = 0;
-        }
-#pragma unroll
-        for (int sub = 0; sub < kSubs; ++sub) {
-            if (sub >= subs) continue;
-            const unsigned at = reads.values + slot + sub * kSubKeys * S::kRowBytes;
-#pragma unroll
-            for (int w = 0; w < D / 16; ++w) {
-                std::uint32_t v[4];
-                load_transposed(v, at + (2 * w ^ reads.swizzle) * 16);
-                float out[4] = {0, 0, 0, 0};
-                mma<T>(out, v, low[sub], high[sub]);
-#pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    value[w][e] = fmaf(factor[sub][e % 2], out[e], value[w][e]);
+                for (int sub = 0; sub < kSubs; ++sub) {
+                    to.factor[c][sub] = float2{factor[sub][0], factor[sub][1]};
                 }
+                to.sums[c] = float4{most[0], total[0], most[1], total[1]};
             }
-        }
-        taken();
-        if (!mine) continue;
-        const bool alone = t.parts() == 1;
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-            const int row = 2 * c + e;
-            if (row >= t.rows) continue;
-            if (alone) {
-                const std::int64_t at = t.at(a, row, head, D) + g;
-#pragma unroll
-                for (int w = 0; w < D / 16; ++w) {
-                    store_normalised<T>(a, at + 16 * w, value[w][e], total[e]);
-                    store_normalised<T>(a, at + 16 * w + 8, value[w][2 + e], total[e]);
-                }
-                continue;
-            }
-            const std::int64_t at =
-                (place + static_cast<std::int64_t>(row) * a.kv_heads) * a.max_parts + part;
-            float* to = a.sums + at * D + g;
-#pragma unroll
-            for (int w = 0; w < D / 16; ++w) {
-                __stcg(to + 16 * w, value[w][e]);
-                __stcg(to + 16 * w + 8, value[w][2 + e]);
-            }
-            if (g == 0) __stcg(a.tops + at, float2{most[e], total[e]});
         }
     }
-    wait_for_copies<0>();
-    if (!sees_any || t.parts() == 1) return;
+    base[0] = base_of(base[0]), base[1] = base_of(base[1]);
+    __syncwarp();
 
     // combine(): the parts of every fourth place are added up, then the four sums.
-    __syncwarp();
-    constexpr int kAtOnce = D / 16 < 4 ? D / 16 : 4;  // tiles of 16 columns
+    const bool alone = sees_any && t.parts() == 1;
+    float sums[D / 16][4] = {}, first[D / 16][4], third[D / 16][4];
+    float weights[2] = {}, first_weights[2], third_weights[2];
+    PartOrder order(begin, end);
 #pragma unroll 1
-    for (int e = 0; e < 2; ++e) {
-        const int row = 2 * c + e;
-        if (row >= t.rows) continue;
-        const float base = base_of(e ? tallest[1] : tallest[0]);
-        const std::int64_t parts =
-            (place + static_cast<std::int64_t>(row) * a.kv_heads) * a.max_parts;
+    for (int turn = 0; turn < 4; ++turn) {
 #pragma unroll 1
-        for (int w0 = 0; w0 < D / 16; w0 += kAtOnce) {
-            float sums[4][2 * kAtOnce] = {}, weights[4] = {};
-#pragma unroll 1
-            for (int p0 = t.begin / 4 * 4; p0 < t.end; p0 += 4) {
-                float2 of[4];
-                float x[4][2 * kAtOnce];
+        for (; order.part < end && order.part % 4 == turn; order.next()) {
+            const int part = order.part, subs = groups_of(part);
+            arrived();
+            if (subs > 0) {
+                const Held& from = held[part];
+                const uint4 low4 = from.low[lane], high4 = from.high[lane];
+                const float4 of = from.sums[c];
+                const std::uint32_t low[kSubs] = {low4.x, low4.y, low4.z, low4.w};
+                const std::uint32_t high[kSubs] = {high4.x, high4.y, high4.z, high4.w};
+                float2 factor[kSubs];
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const int p = p0 + i;
-                    const bool on = p >= t.begin && p < t.end;
-                    of[i] = on ? __ldcg(a.tops + parts + p) : float2{-INFINITY, 0};
-                    const float* from = a.sums + (parts + p) * D + 16 * w0 + g;
+                for (int sub = 0; sub < kSubs; ++sub) factor[sub] = from.factor[c][sub];
+                const float w0 = alone ? 1.0f : exp2_fast(of.x - base[0]);
+                const float w1 = alone ? 1.0f : exp2_fast(of.z - base[1]);
+                weights[0] = fmaf(w0, of.y, weights[0]);
+                weights[1] = fmaf(w1, of.w, weights[1]);
 #pragma unroll
-                    for (int j = 0; j < 2 * kAtOnce; ++j) x[i][j] = on ? __ldcg(from + 8 * j) : 0;
-                }
+                for (int w = 0; w < D / 16; ++w) {
+                    float value[4] = {};  // head_dim 16 w + g: rows 2 c, 2 c + 1; and of g + 8
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const float w = exp2_fast(of[i].x - base);
-                    weights[i] = fmaf(w, of[i].y, weights[i]);
+                    for (int sub = 0; sub < kSubs; ++sub) {
+                        std::uint32_t v[4];
+                        load_transposed(v, reads.values + slot + sub * kSubKeys * S::kRowBytes +
+                                               (2 * w ^ reads.swizzle) * 16);
+                        float out[4] = {0, 0, 0, 0};
+                        mma<T>(out, v, low[sub], high[sub]);
+                        if (sub >= subs) continue;  // no branch: the product was made
+                        value[0] = fmaf(factor[sub].x, out[0], value[0]);
+                        value[1] = fmaf(factor[sub].y, out[1], value[1]);
+                        value[2] = fmaf(factor[sub].x, out[2], value[2]);
+                        value[3] = fmaf(factor[sub].y, out[3], value[3]);
+                    }
 #pragma unroll
-                    for (int j = 0; j < 2 * kAtOnce; ++j) {
-                        sums[i][j] = fmaf(w, x[i][j], sums[i][j]);
+                    for (int e = 0; e < 4; ++e) {
+                        sums[w][e] = alone ? value[e] : fmaf(e % 2 ? w1 : w0, value[e], sums[w][e]);
                     }
                 }
             }
-            const float weight = (weights[0] + weights[1]) + (weights[2] + weights[3]);
-            const std::int64_t at = t.at(a, row, head, D) + 16 * w0 + g;
-#pragma unroll
-            for (int j = 0; j < 2 * kAtOnce; ++j) {
-                store_normalised<T>(a, at + 8 * j,
-                                    (sums[0][j] + sums[1][j]) + (sums[2][j] + sums[3][j]), weight);
-            }
+            taken();
         }
+        if (alone || turn == 3) continue;
+        const auto put_away = [&](float& one, float& three, float& sum) {
+            if (turn == 0) one = sum;
+            if (turn == 1) one += sum;
+            if (turn == 2) three = sum;
+            sum = 0;
+        };
+#pragma unroll
+        for (int w = 0; w < D / 16; ++w) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) put_away(first[w][e], third[w][e], sums[w][e]);
+        }
+#pragma unroll
+        for (int e = 0; e < 2; ++e) put_away(first_weights[e], third_weights[e], weights[e]);
+    }
+    if (!alone) {
+#pragma unroll
+        for (int w = 0; w < D / 16; ++w) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) sums[w][e] = first[w][e] + (third[w][e] + sums[w][e]);
+        }
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            weights[e] = first_weights[e] + (third_weights[e] + weights[e]);
+        }
+    }
+    wait_for_copies<0>();
+    __syncthreads();  // all have read the ring
+    if (!sees_any) return;
+    T* const rows = reinterpret_cast<T*>(memory) + warp * (kTileRows * S::kOutRow);
+#pragma unroll
+    for (int w = 0; w < D / 16; ++w) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            rows[(2 * c + e % 2) * S::kOutRow + 16 * w + e / 2 * 8 + g] =
+                from_f32<T>(normalised(sums[w][e], weights[e % 2]));
+        }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = lane; i < kTileRows * S::kChunks; i += 32) {
+        const int row = i / S::kChunks, chunk = i % S::kChunks * 8;
+        if (row >= t.rows) continue;
+        *reinterpret_cast<uint4*>(static_cast<T*>(a.out) + t.at(a, row, head, D) + chunk) =
+            *reinterpret_cast<const uint4*>(rows + row * S::kOutRow + chunk);
     }
 }
 
 template <typename T, int D>
 bool start(const Context& ctx, int sequences, const Args& args) {
     constexpr auto kKernel = several_kernel<T, D>;
-    static const bool fits = [] {
-        if (this_gpu().shared_per_block < SeveralShape<D>::kBytes + 2048) return false;
-        allow_shared(kKernel, SeveralShape<D>::kBytes);
-        return true;
+    static const std::size_t room = [] {
+        const std::size_t most = this_gpu().shared_per_block - 1024;
+        allow_shared(kKernel, most);
+        return most;
     }();
-    if (!fits) return false;
-    const int blocks = (args.row_tiles + kSeveralWarps - 1) / kSeveralWarps;
-    const int warps = (args.row_tiles + blocks - 1) / blocks;
+    const auto bytes = [&](int warps) {
+        return SeveralShape<D>::kRing +
+               static_cast<std::size_t>(warps * args.max_parts) * sizeof(Held);
+    };
+    // As many tiles a block as find room for what they hold of their parts.
+    int blocks = (args.row_tiles + kSeveralWarps - 1) / kSeveralWarps, warps = 0;
+    for (;; ++blocks) {
+        warps = (args.row_tiles + blocks - 1) / blocks;
+        if (bytes(warps) <= room) break;
+        if (warps == 1) return false;
+    }
     launch(ctx,
            dim3(static_cast<unsigned>(args.kv_heads), static_cast<unsigned>(sequences),
                 static_cast<unsigned>(blocks)),
-           dim3(static_cast<unsigned>(32 * warps)), SeveralShape<D>::kBytes, kKernel, args);
+           dim3(static_cast<unsigned>(32 * warps)), bytes(warps), kKernel, args);
     return true;
 }
 
