@@ -34,6 +34,7 @@ class LoopGraph {
     LoopGraph(LoopGraph&& other) noexcept { *this = std::move(other); }
     LoopGraph& operator=(LoopGraph&& other) noexcept {
         std::swap(exec_, other.exec_);
+        std::swap(graph_, other.graph_);
         return *this;
     }
     LoopGraph(const LoopGraph&) = delete;
@@ -60,6 +61,10 @@ class LoopGraph {
         bool capturing = false;
     };
     CUgraphExec_st* exec_ = nullptr;
+    // What exec_ was made from. A launch may leave something of its own with the graph that it is
+    // captured into (attention: a counter), and the body of the loop is a part of this one. So it
+    // stays for as long as it can run.
+    CUgraph_st* graph_ = nullptr;
 };
 
 }  // namespace mr::cuda

@@ -11,6 +11,7 @@ namespace mr::cuda {
 
 LoopGraph::~LoopGraph() {
     if (exec_) cudaGraphExecDestroy(exec_);
+    if (graph_) cudaGraphDestroy(graph_);
 }
 
 void LoopGraph::launch(const Stream& stream) const {
@@ -76,6 +77,7 @@ LoopGraph LoopGraph::Building::end() {
     MR_CUDA_CALL(cudaStreamEndCapture(stream.raw(), &captured));
     LoopGraph out;
     MR_CUDA_CALL(cudaGraphInstantiate(&out.exec_, graph, 0));
+    out.graph_ = std::exchange(graph, nullptr);
     return out;
 }
 
