@@ -128,22 +128,27 @@ model::BatchItem BlockText::next(model::KvCache& cache, model::SeqId seq) {
 
 std::optional<model::OpenBlock> BlockText::open(const model::KvCache& cache,
                                                 model::SeqId seq) const {
-    if (full_ || !truth_.empty()) return std::nullopt;
+    if (!truth_.empty()) return std::nullopt;
     const auto begin = static_cast<std::size_t>(start_);
     model::OpenBlock out;
     out.seq = seq;
     out.sampling = &sampling_;
     out.how = &options_.denoise;
     out.block = block_;
-    out.part = part_;
+    out.part = full_ ? block_ : part_;
     out.start = start_;
     out.size = size();
     out.pass = pass_;
-    out.before = ids(cache.length(seq), start_);
     out.ids = ids(start_, end_);
     out.known = std::span(known_).subspan(begin, static_cast<std::size_t>(end_ - start_));
-    out.apart = shifted_ || options_.commit_apart;
     out.mask = mask_;
+    if (full_) {
+        out.text = ids_;
+        out.keeps = options_.prefix_cache;
+    } else {
+        out.before = ids(cache.length(seq), start_);
+        out.apart = shifted_ || options_.commit_apart;
+    }
     return out;
 }
 

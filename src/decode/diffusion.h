@@ -63,8 +63,8 @@ class BlockText {
     // until take(), as is places(): the rows of its logits in their order.
     model::BatchItem next(model::KvCache& cache, model::SeqId seq);
     std::span<const model::Place> places() const { return places_; }
-    // The block as an engine takes it that fills in blocks by itself; none where it is not made for
-    // the text. Valid until take().
+    // The block as an engine takes it that fills in blocks by itself; none of a text that is
+    // judged. Valid until take().
     std::optional<model::OpenBlock> open(const model::KvCache& cache, model::SeqId seq) const;
     void take(const model::FilledBlock& filled);
     // What the pass said of them. settled() are those of places() that it settled.

@@ -101,6 +101,12 @@ struct OpenBlock {
     // are more than kDecodePrompt tokens.
     bool apart = false;
     std::optional<ops::AttentionMask> mask{};
+    // Where attention is full: the whole text, with the mask token where none is known. Passes
+    // compute all of it, and `before` is empty.
+    std::span<const std::int32_t> text{};
+    // The first pass of a block leaves in the cache what lies before the block, and the later
+    // passes do not compute that. A block whose `pass` is not 0 has it there.
+    bool keeps = false;
 };
 struct FilledBlock {
     std::span<const std::int32_t> ids{};  // all of its places; valid until the next block

@@ -210,7 +210,7 @@ void a_text_that_ends_inside_of_a_block_leaves_nothing_behind(const DiffusionCas
 // A long text that is alone between visits. Where the engine has one sequence a visitor can only
 // wait, and goes away again; the passes are those of a text that others wait for all the same.
 inline void texts_come_and_go_beside_one(const DiffusionCase& of, model::Engine& engine,
-                                         model::Engine& alone) {
+                                         model::Engine& alone, bool prefix_cache = false) {
     const int block = block_of(of);
     const bool waits = engine.options().max_sequences == 1;
     for (const ops::DenoiseParams& denoise :
@@ -229,6 +229,7 @@ inline void texts_come_and_go_beside_one(const DiffusionCase& of, model::Engine&
             const auto salt = static_cast<int>(visits.size());
             visits.push_back({some_tokens(prompt, salt, 95),
                               filling(denoise, tokens, static_cast<std::uint64_t>(salt))});
+            visits.back().options.diffusion.prefix_cache = prefix_cache;
             visits.back().id = scheduler.add(visits.back().prompt, visits.back().options);
         };
         add(7, std::min(12 * block, 200));

@@ -14,6 +14,7 @@
 #include "decode/diffusion_cases.h"
 #include "decode/diffusion_endings.h"
 #include "decode/live_cases.h"
+#include "decode/open_sequence.h"
 #include "decode/scheduler.h"
 #include "model/engine.h"
 
@@ -135,10 +136,12 @@ TEST_P(Diffusion, ATextThatEndsInsideOfABlockLeavesNothingBehind) {
 }
 
 TEST_P(Diffusion, TextsComeAndGoBesideOne) {
-    for (const int sequences : {1, 2}) {
-        SCOPED_TRACE(sequences);
+    for (const auto& [sequences, prefix_cache] :
+         {std::pair{1, false}, {2, false}, {1, true}, {2, true}}) {
+        if (prefix_cache && GetParam().block > 0) continue;
+        SCOPED_TRACE(std::to_string(sequences) + (prefix_cache ? ", prefix cache" : ""));
         test::texts_come_and_go_beside_one(GetParam(), *engine_of(GetParam(), sequences),
-                                           *engine_of(GetParam()));
+                                           *engine_of(GetParam()), prefix_cache);
     }
 }
 
@@ -257,6 +260,77 @@ TEST(DiffusionText, APrefixCacheIsExactInTheFirstPassOfABlock) {
         exact.diffusion.denoise.steps = options.diffusion.denoise.steps = 1;
         EXPECT_EQ(test::filled(*engine, prompt, options).ids,
                   test::filled(*engine, prompt, exact).ids);
+    }
+}
+
+// What an engine is given that fills in blocks by itself says what the next pass of the host
+// would compute: at the beginning of a block, inside of it, and behind one that was filled.
+TEST(DiffusionText, AnOpenBlockOfFullAttentionIsTheWholeText) {
+    const ops::SampleParams sampling{.temperature = 1, .seed = 3};
+    for (const bool shifted : {false, true}) {
+        for (const bool prefix_cache : {false, true}) {
+            SCOPED_TRACE(std::string(shifted ? "shifted" : "aligned") +
+                         (prefix_cache ? ", prefix cache" : ""));
+            const auto engine = engine_of({shifted ? "full_shifted" : "full", 0, 0, shifted});
+            const OpenSequence open(engine->cache());
+            DiffusionOptions options;
+            options.block = 8;
+            options.prefix_cache = prefix_cache;
+            options.denoise.remask = ops::Remask::fixed;
+            const auto prompt = test::some_tokens(11, 4, 95);
+            BlockText text(engine->model().spec, options, sampling, prompt, 21);
+            std::vector<std::int32_t> so_far = prompt;
+            so_far.resize(32, 95);
+            std::int64_t begin = 11;
+            for (const int places : {8, 8, 5}) {
+                const auto at_start = text.open(engine->cache(), open.id());
+                ASSERT_TRUE(at_start);
+                EXPECT_EQ(at_start->start, begin);
+                EXPECT_EQ(at_start->pass, 0);
+                EXPECT_EQ(std::vector(at_start->text.begin(), at_start->text.end()), so_far);
+                // A pass of the host between.
+                const model::BatchItem item = text.next(engine->cache(), open.id());
+                EXPECT_EQ(item.tokens.size(), 32u);
+                const Tensor logits = engine->submit({&item, 1});
+                std::vector<ops::Guess> guesses(text.places().size());
+                engine->guess(logits, text.places(), guesses);
+                text.take(guesses);
+                for (std::size_t i = 0; i < text.block().size(); ++i) {
+                    so_far[static_cast<std::size_t>(begin) + i] = text.block()[i];
+                }
+
+                const auto inside = text.open(engine->cache(), open.id());
+                ASSERT_TRUE(inside);
+                EXPECT_EQ(inside->pass, 1);
+                EXPECT_EQ(inside->start, begin);
+                EXPECT_EQ(inside->size, 32);
+                EXPECT_EQ(inside->block, 8);
+                EXPECT_EQ(inside->part, 8);
+                EXPECT_EQ(std::ssize(inside->ids), places);
+                EXPECT_EQ(inside->known.size(), inside->ids.size());
+                EXPECT_EQ(std::count(inside->known.begin(), inside->known.end(), 1), 1);
+                EXPECT_TRUE(inside->before.empty());
+                EXPECT_FALSE(inside->mask);
+                EXPECT_EQ(inside->keeps, prefix_cache);
+                EXPECT_EQ(std::vector(inside->text.begin(), inside->text.end()), so_far);
+                EXPECT_EQ(inside->text.data() + begin, inside->ids.data());
+                // What is kept ends where the next pass begins.
+                const std::int64_t kept = prefix_cache ? begin - (shifted ? 1 : 0) : 0;
+                EXPECT_EQ(engine->cache().length(open.id()), kept);
+                EXPECT_EQ(std::ssize(text.next(engine->cache(), open.id()).tokens), 32 - kept);
+
+                const std::vector<std::int32_t> filled(static_cast<std::size_t>(places), 7);
+                text.take({filled, 3});
+                std::fill_n(so_far.begin() + begin, places, 7);
+                EXPECT_TRUE(text.filled());
+                EXPECT_EQ(text.open_next(), places == 8);
+                begin += places;
+            }
+            EXPECT_EQ(text.passes(), 3 * (1 + 3));
+            BlockText judged(engine->model().spec, options, sampling, prompt, 21);
+            judged.judge(so_far);
+            EXPECT_FALSE(judged.open(engine->cache(), open.id()));
+        }
     }
 }
 

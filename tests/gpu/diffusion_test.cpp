@@ -2,9 +2,13 @@
 // kernels, whatever shares their passes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "core/cuda/loop.h"
 #include "core/cuda/testing.h"
@@ -15,6 +19,7 @@
 #include "gpu/engines.h"
 #include "model/cuda/device_resident.h"
 #include "model/io/random.h"
+#include "ops/attention/flash/dispatch.cuh"
 
 namespace mr::decode {
 namespace {
@@ -50,9 +55,6 @@ INSTANTIATE_TEST_SUITE_P(Models, GpuDiffusion, testing::ValuesIn(test::kDiffusio
                          [](const auto& info) { return info.param.name; });
 class GpuDiffusionTogether : public GpuDiffusion {};
 INSTANTIATE_TEST_SUITE_P(Models, GpuDiffusionTogether, testing::ValuesIn(test::together_cases()),
-                         [](const auto& info) { return info.param.name; });
-class GpuDiffusionBlocks : public GpuDiffusion {};
-INSTANTIATE_TEST_SUITE_P(Models, GpuDiffusionBlocks, testing::ValuesIn(test::block_cases()),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(GpuDiffusion, EveryStrategyIsThatOfAPlainDecoder) {
@@ -108,28 +110,41 @@ TEST(GpuDiffusionMany, TextsHaveTheBitsTheyHaveAlone) {
 }
 
 // A loop on the device, a launch for every pass, and passes that the host drives.
-TEST_P(GpuDiffusionBlocks, WhoDrivesThePassesChangesNothing) {
+TEST_P(GpuDiffusion, WhoDrivesThePassesChangesNothing) {
     const DiffusionCase& of = GetParam();
     if (!cuda::LoopGraph::possible()) GTEST_SKIP() << "the driver has no loops";
     const auto loop = engine_of(of, DType::bf16, 1, 0);
     const auto launches = engine_of(of, DType::bf16, 1, 0, {.loop = false});
     const auto host = engine_of(of, DType::bf16, 1, 0, {.graph = false});
-    const int block = of.block;
+    const int block = test::block_of(of);
     std::uint64_t seed = 0;
+    int in_form[2] = {};  // texts whose prompt and answer have the prompt form, the decode form
     for (const ops::DenoiseParams& denoise : test::denoise_cases(block)) {
         for (const int tokens : {1, block, 3 * block + 2, 90}) {
             const auto prompt = test::some_tokens(1 + static_cast<int>(seed * 13 % 100), 5, 95);
-            const GenerateOptions options = test::filling(denoise, tokens, seed++);
-            SCOPED_TRACE(std::string(ops::remask_name(denoise.remask)) + ", steps " +
-                         std::to_string(denoise.steps) + ", prompt " +
-                         std::to_string(prompt.size()) + ", tokens " + std::to_string(tokens));
-            const Generated want = test::filled(*host, prompt, options);
-            for (const auto* engine : {&loop, &launches}) {
-                const Generated got = test::filled(**engine, prompt, options);
-                EXPECT_EQ(got.ids, want.ids);
-                EXPECT_EQ(got.passes, want.passes);
+            GenerateOptions options = test::filling(denoise, tokens, seed++);
+            ++in_form[static_cast<int>(model::form_of_prompt(std::ssize(prompt) + tokens))];
+            for (const bool prefix_cache : {false, true}) {
+                if (prefix_cache && of.block > 0) continue;
+                options.diffusion.prefix_cache = prefix_cache;
+                SCOPED_TRACE(std::string(ops::remask_name(denoise.remask)) + ", steps " +
+                             std::to_string(denoise.steps) + ", prompt " +
+                             std::to_string(prompt.size()) + ", tokens " + std::to_string(tokens) +
+                             (prefix_cache ? ", prefix cache" : ""));
+                const Generated want = test::filled(*host, prompt, options);
+                for (const auto* engine : {&loop, &launches}) {
+                    const Generated got = test::filled(**engine, prompt, options);
+                    EXPECT_EQ(got.ids, want.ids);
+                    EXPECT_EQ(got.passes, want.passes);
+                    engine->get()->cache().check_books();
+                }
             }
         }
+    }
+    EXPECT_GE(std::min(in_form[0], in_form[1]), 8);
+    // The device has driven.
+    for (const auto* engine : {&loop, &launches}) {
+        EXPECT_GT(dynamic_cast<const model::Resident&>(**engine).captured_fills(), 0u);
     }
 }
 
@@ -164,11 +179,124 @@ TEST(GpuDiffusionLoop, IsTheHostsWhateverTheModel) {
     }
 }
 
+// The same where attention is full: layers whose norms are the products' (no norms of q and k),
+// weights of every kind that the prompt form multiplies in its own way, and so many rows and heads
+// that the kernel of attention counts its tiles, with a counter that the graph keeps.
+TEST(GpuDiffusionLoop, WholeTextsAreTheHostsWhateverTheModel) {
+    MR_NEED_GPU();
+    if (!cuda::LoopGraph::possible()) GTEST_SKIP() << "the driver has no loops";
+    for (const bool shifted : {false, true}) {
+        model::ModelSpec spec = test::diffusion_spec({"large", 0, 0, shifted});
+        spec.vocab = 9001;
+        spec.heads = 64;
+        spec.kv_heads = 8;
+        spec.context = 700;
+        spec.qk_norm = false;
+        spec.qkv_bias = shifted;  // as Dream has it
+        spec.validate("large");
+        for (const DType type : {DType::f32, DType::bf16, DType::q8_0}) {
+            const test::OnDevice model =
+                test::to_device(model::deferred_random_model(spec, type, 11));
+            model::EngineOptions options;
+            options.block = 64;
+            const auto loop = model.engine(options);
+            options.graph = false;
+            const auto host = model.engine(options);
+            std::uint64_t seed = 0;
+            for (const int block : {64, 5}) {
+                for (const int tokens : {70, 13}) {
+                    for (const bool prefix_cache : {false, true}) {
+                        const auto prompt = test::some_tokens(tokens == 13 ? 30 : 600, 5, 95);
+                        GenerateOptions wanted =
+                            test::filling({.steps = std::min(block, 4)}, tokens, seed++);
+                        wanted.diffusion.block = block;
+                        wanted.diffusion.prefix_cache = prefix_cache;
+                        SCOPED_TRACE(std::string(dtype_name(type)) + ", block " +
+                                     std::to_string(block) + ", tokens " + std::to_string(tokens) +
+                                     (shifted ? ", shifted" : "") +
+                                     (prefix_cache ? ", prefix cache" : ""));
+                        const Generated want = test::filled(*host, prompt, wanted);
+                        const Generated got = test::filled(*loop, prompt, wanted);
+                        EXPECT_EQ(got.ids, want.ids);
+                        EXPECT_EQ(got.passes, want.passes);
+                    }
+                }
+            }
+        }
+    }
+}
+
+// Counters that no graph has. The driver gives back those of graphs that are gone from a thread of
+// its own.
+int spare_counters() {
+    int now = cuda::flash::spare_counters(), before = -1;
+    while (now != before) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        before = std::exchange(now, cuda::flash::spare_counters());
+    }
+    return now;
+}
+
+// A graph has counters of its own for as long as it can run, those in its loop included, and gives
+// them back.
+TEST(GpuDiffusionLoop, GraphsKeepTheCountersOfTheirAttention) {
+    MR_NEED_GPU();
+    if (!cuda::LoopGraph::possible()) GTEST_SKIP() << "the driver has no loops";
+    if (cuda::this_gpu().sm != 90) GTEST_SKIP() << "the kernel with counters is sm_90's";
+    model::ModelSpec spec = test::diffusion_spec({"counted", 0, 0, false});
+    spec.heads = 64;
+    spec.kv_heads = 8;
+    spec.context = 700;
+    spec.validate("counted");
+    const test::OnDevice model =
+        test::to_device(model::deferred_random_model(spec, DType::bf16, 11));
+    const auto prompt = test::some_tokens(600, 5, 95);
+    const int before = spare_counters();
+    for (const bool in_loop : {true, false}) {
+        SCOPED_TRACE(in_loop ? "loop" : "launches");
+        {
+            const auto engine = model.engine({.loop = in_loop});
+            test::filled(*engine, prompt, test::filling({.steps = 4}, 64));
+            ASSERT_EQ(dynamic_cast<const model::Resident&>(*engine).captured_fills(), 1u);
+            // Of every layer, in the first pass and in those behind it.
+            EXPECT_EQ(spare_counters(), before - 2 * spec.layers);
+        }
+        EXPECT_EQ(spare_counters(), before);
+    }
+}
+
+// The state of a block has room for 64 places. Longer ones are filled in by the host's passes.
+TEST(GpuDiffusionLoop, LongBlocksAreTheHosts) {
+    MR_NEED_GPU();
+    const DiffusionCase of{"full", 0, 0, false};
+    const auto engine = engine_of(of, DType::bf16, 1, 0, {.block = 80});
+    const ops::SampleParams sampling{.temperature = 1, .seed = 3};
+    const auto prompt = test::some_tokens(20, 5, 95);
+    for (const int block : {64, 65, 80}) {
+        SCOPED_TRACE(block);
+        const OpenSequence open(engine->cache());
+        DiffusionOptions options;
+        options.block = block;
+        const BlockText text(engine->model().spec, options, sampling, prompt, 100);
+        const std::optional<model::OpenBlock> first = text.open(engine->cache(), open.id());
+        ASSERT_TRUE(first);
+        EXPECT_EQ(engine->takes_block(*first), block <= 64);
+    }
+    GenerateOptions options = test::filling({.steps = 4}, 100);
+    options.diffusion.block = 80;
+    EXPECT_EQ(std::ssize(test::filled(*engine, prompt, options).ids), 100);
+    EXPECT_EQ(dynamic_cast<const model::Resident&>(*engine).captured_fills(), 0u);
+}
+
 // Texts whose last blocks have more lengths than graphs are kept. Those of the first texts have
 // given way when they come again.
-TEST(GpuDiffusionLoop, GraphsThatGaveWayAreCapturedAgain) {
-    MR_NEED_GPU();
-    const DiffusionCase of{"aligned64", 64, 0, false};
+class GpuDiffusionGraphs : public GpuDiffusion {};
+INSTANTIATE_TEST_SUITE_P(Models, GpuDiffusionGraphs,
+                         testing::Values(DiffusionCase{"aligned64", 64, 0, false},
+                                         DiffusionCase{"full", 0, 0, false}),
+                         [](const auto& info) { return info.param.name; });
+TEST_P(GpuDiffusionGraphs, ThatGaveWayAreCapturedAgain) {
+    const DiffusionCase& of = GetParam();
     constexpr auto kMost = static_cast<int>(model::Resident::kMostFills);
     static_assert(kMost + 4 < 64);
     const auto host = engine_of(of, DType::bf16, 1, 0, {.graph = false});
@@ -229,16 +357,18 @@ TEST_P(GpuDiffusion, ATextThatEndsInsideOfABlockLeavesNothingBehind) {
 // goes on where the other was.
 TEST_P(GpuDiffusion, TextsComeAndGoBesideOne) {
     const DiffusionCase& of = GetParam();
-    for (const int sequences : {1, 2}) {
+    for (const auto& [sequences, prefix_cache] :
+         {std::pair{1, false}, {2, false}, {1, true}, {2, true}}) {
+        if (prefix_cache && of.block > 0) continue;
         std::uint64_t sent[std::size(kDrivers)] = {};
         for (std::size_t i = 0; i < std::size(kDrivers); ++i) {
-            SCOPED_TRACE(std::to_string(sequences) + " sequences, driver " + std::to_string(i));
+            SCOPED_TRACE(std::to_string(sequences) + " sequences, driver " + std::to_string(i) +
+                         (prefix_cache ? ", prefix cache" : ""));
             const auto engine = engine_of(of, DType::bf16, sequences, 0, kDrivers[i]);
             const auto alone = engine_of(of, DType::bf16, 1, 0, kDrivers[i]);
-            test::texts_come_and_go_beside_one(of, *engine, *alone);
+            test::texts_come_and_go_beside_one(of, *engine, *alone, prefix_cache);
             sent[i] = engine->ledger().host_to_device().calls;
         }
-        if (of.block == 0) continue;  // whose passes are the host's
         // The device had its turns: its blocks send nothing once a text is open.
         EXPECT_LT(sent[0], sent[2]);
         EXPECT_EQ(sent[0], sent[1]);
@@ -247,48 +377,66 @@ TEST_P(GpuDiffusion, TextsComeAndGoBesideOne) {
 
 // The layers' products are those of the host's passes, and no byte goes to the device once a text
 // is open.
-TEST_P(GpuDiffusionBlocks, ABlockSendsNothingToTheDevice) {
+TEST_P(GpuDiffusion, ABlockSendsNothingToTheDevice) {
     const DiffusionCase& of = GetParam();
     const auto engine = engine_of(of, DType::bf16, 1, 0);
     const auto host = engine_of(of, DType::bf16, 1, 0, {.graph = false});
-    const OpenSequence open(engine->cache()), on_host(host->cache());
     const ops::SampleParams sampling{.temperature = 1, .seed = 3};
-    DiffusionOptions options;
-    options.denoise.remask = ops::Remask::fixed;
-    const auto prompt = test::some_tokens(1, 5, 95);  // no prefix, no tokens before the first block
-    const int tokens = 3 * of.block;
-    BlockText text(engine->model().spec, options, sampling, prompt, tokens);
-    BlockText want(engine->model().spec, options, sampling, prompt, tokens);
-    ASSERT_EQ(text.prefix(), 0);
-    const std::optional<model::OpenBlock> block = text.open(engine->cache(), open.id());
-    ASSERT_TRUE(block && engine->takes_block(*block));
-    engine->open_block(*block);
-    for (bool more = true; more; more = text.open_next() && want.open_next()) {
-        const Ledger before = engine->ledger(), host_before = host->ledger();
-        const std::int64_t passes = want.passes();
-        text.take(engine->fill_block());
-        while (!want.filled()) {
-            const model::BatchItem item = want.next(host->cache(), on_host.id());
-            const Tensor logits = host->submit({&item, 1});
-            std::vector<ops::Guess> guesses(want.places().size());
-            host->guess(logits, want.places(), guesses);
-            want.take(guesses);
-        }
-        const Ledger used = engine->ledger().since(before);
-        const Ledger host_used = host->ledger().since(host_before);
-        EXPECT_EQ(used.host_to_device().bytes, 0u);
-        // Its ids, the prompt's among them, and a number for every pass.
-        const std::size_t places = text.block().size() + (passes == 0 ? prompt.size() : 0);
-        EXPECT_EQ(used.device_to_host().bytes,
-                  4 * places + 8 * static_cast<std::uint64_t>(want.passes() - passes));
-        EXPECT_EQ(used.op(OpKind::linear).bytes_read, host_used.op(OpKind::linear).bytes_read);
-        EXPECT_EQ(used.op(OpKind::linear).flops, host_used.op(OpKind::linear).flops);
-        EXPECT_EQ(used.op(OpKind::linear).calls, host_used.op(OpKind::linear).calls);
-        EXPECT_EQ(engine->cache().length(open.id()), host->cache().length(on_host.id()));
-        EXPECT_EQ(std::vector(text.block().begin(), text.block().end()),
-                  std::vector(want.block().begin(), want.block().end()));
+    struct Text {
+        int block, prompt, tokens;
+        bool prefix_cache;
+    };
+    std::vector<Text> texts{{0, 1, 3 * of.block, false}};  // no prefix, nothing before a block
+    if (of.block == 0) {  // of both forms, and with a last block that is shorter
+        texts = {{8, 5, 30, false}, {8, 5, 30, true}, {0, 40, 100, false}, {0, 40, 100, true}};
     }
-    EXPECT_EQ(text.passes(), want.passes());
+    for (const auto& [block, prompt_tokens, tokens, prefix_cache] : texts) {
+        SCOPED_TRACE(std::to_string(tokens) + (prefix_cache ? ", prefix cache" : ""));
+        const OpenSequence open(engine->cache()), on_host(host->cache());
+        DiffusionOptions options;
+        options.block = block;
+        options.prefix_cache = prefix_cache;
+        options.denoise.remask = ops::Remask::fixed;
+        const auto prompt = test::some_tokens(prompt_tokens, 5, 95);
+        BlockText text(engine->model().spec, options, sampling, prompt, tokens);
+        BlockText want(engine->model().spec, options, sampling, prompt, tokens);
+        ASSERT_EQ(text.prefix(), 0);
+        const std::optional<model::OpenBlock> first = text.open(engine->cache(), open.id());
+        ASSERT_TRUE(first && engine->takes_block(*first));
+        engine->open_block(*first);
+        for (bool more = true; more; more = text.open_next() && want.open_next()) {
+            const Ledger before = engine->ledger(), host_before = host->ledger();
+            const std::int64_t passes = want.passes();
+            text.take(engine->fill_block());
+            while (!want.filled()) {
+                const model::BatchItem item = want.next(host->cache(), on_host.id());
+                const Tensor logits = host->submit({&item, 1});
+                std::vector<ops::Guess> guesses(want.places().size());
+                host->guess(logits, want.places(), guesses);
+                want.take(guesses);
+            }
+            const Ledger used = engine->ledger().since(before);
+            const Ledger host_used = host->ledger().since(host_before);
+            EXPECT_EQ(used.host_to_device().bytes, 0u);
+            // Its ids, the prompt's among them, and a number for every pass.
+            const bool with_prompt = of.block > 0 && passes == 0;
+            const std::size_t places = text.block().size() + (with_prompt ? prompt.size() : 0);
+            EXPECT_EQ(used.device_to_host().bytes,
+                      4 * places + 8 * static_cast<std::uint64_t>(want.passes() - passes));
+            for (const OpKind kind : {OpKind::linear, OpKind::attention}) {
+                // Captured for a bound of the keys where attention is block-causal.
+                if (kind == OpKind::attention && of.block > 0) continue;
+                EXPECT_EQ(used.op(kind).bytes_read, host_used.op(kind).bytes_read);
+                EXPECT_EQ(used.op(kind).flops, host_used.op(kind).flops);
+                EXPECT_EQ(used.op(kind).calls, host_used.op(kind).calls);
+            }
+            EXPECT_EQ(engine->cache().length(open.id()), host->cache().length(on_host.id()));
+            EXPECT_EQ(std::vector(text.block().begin(), text.block().end()),
+                      std::vector(want.block().begin(), want.block().end()));
+        }
+        EXPECT_EQ(text.passes(), want.passes());
+        EXPECT_EQ(text.open_next(), want.open_next());
+    }
 }
 
 TEST_P(GpuDiffusion, LikelihoodsAreThoseOfTheCpu) {

@@ -1,13 +1,15 @@
 // A text that fills itself in: the state of its block lies on the device
 // (ops/denoise/block_cuda.h), so the passes of a block follow each other without the host. They are
 // captured: all of them as a loop that the kernel which settles guesses ends, or each as a graph of
-// its own.
+// its own. Where attention is full, the whole text lies on the device, too.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "core/cuda/spin.h"
 #include "core/error.h"
 #include "model/cuda/device_resident.h"
+#include "ops/embedding/embedding_cuda.h"
 
 namespace mr::model {
 namespace {
@@ -18,11 +20,22 @@ cuda::BlockReport* report_in(const cuda::PinnedBuffer& memory) {
     return reinterpret_cast<cuda::BlockReport*>(memory.data());
 }
 
+// Attention is full: a pass computes the text to its end, from its beginning or from what is kept.
+bool whole_texts(const ModelSpec& spec) { return spec.diffusion->block == 0; }
+// How many rows before a place its logits are.
+int shift_of(const ModelSpec& spec) { return spec.diffusion->shifted ? 1 : 0; }
+bool in_decode_form(std::int64_t tokens) { return form_of_prompt(tokens) == Form::decode; }
+
 }  // namespace
 
 bool Resident::takes_block(const OpenBlock& open) const {
     if (!options_.graph || options_.check_nan || options_.stream || watched_) return false;
-    if (!spec_.diffusion || spec_.diffusion->block == 0) return false;
+    if (!spec_.diffusion) return false;
+    if (whole_texts(spec_)) {
+        return open.block <= std::min(cuda::kBlockPlaces, options_.max_logits) &&
+               open.size <= options_.max_batch &&
+               (!in_decode_form(open.size) || open.size <= decode_rows(options_));
+    }
     const auto before = std::max<std::int64_t>(open.block, std::ssize(open.before));
     const std::int64_t rows =
         open.apart ? before : std::min<std::int64_t>(before + open.block, kDecodePrompt);
@@ -36,8 +49,13 @@ void Resident::open_block(const OpenBlock& open) {
     MR_CHECK(open.ids.size() == open.known.size() && std::ssize(open.ids) <= open.block &&
                  !open.ids.empty() && open.part >= 1,
              "a block has places, each with its token or the mask");
-    MR_CHECK(!spec_.diffusion->shifted || !open.before.empty() || open.known[0],
-             "the last token before a block speaks of its first place");
+    const bool whole = whole_texts(spec_);
+    MR_CHECK(std::ssize(open.text) == (whole ? open.size : 0) && (!whole || open.before.empty()) &&
+                 (whole || !open.keeps),
+             "where attention is full, and there alone, the whole text is given");
+    MR_CHECK(
+        shift_of(spec_) == 0 || (whole ? open.start > 0 : !open.before.empty()) || open.known[0],
+        "the last token before a block speaks of its first place");
     ops::check_sample_params(*open.sampling);
     if (fill_report_.size() == 0) {
         fill_report_ = cuda::PinnedBuffer(sizeof(cuda::BlockReport));
@@ -48,6 +66,9 @@ void Resident::open_block(const OpenBlock& open) {
     fill_.apart = open.apart;
     fill_.block = static_cast<int>(open.block);
     fill_.before = static_cast<int>(open.before.size());
+    fill_.keeps = open.keeps;
+    fill_.refresh = open.keeps && open.pass == 0;
+    if (open.keeps) fill_.before = static_cast<int>(open.start) - shift_of(spec_);
     fill_.start = open.start;
     fill_.end = open.start + std::ssize(open.ids);
     fill_.size = open.size;
@@ -63,7 +84,7 @@ void Resident::open_block(const OpenBlock& open) {
     state.part = static_cast<int>(open.part);
     state.size = static_cast<std::int32_t>(open.size);
     state.start = static_cast<std::int32_t>(open.start);
-    state.from = state.start - fill_.before;
+    state.from = state.start - static_cast<std::int32_t>(open.before.size());
     state.end = static_cast<std::int32_t>(fill_.end);
     state.pass = open.pass;
     for (std::size_t i = 0; i < open.known.size(); ++i) {
@@ -75,63 +96,113 @@ void Resident::open_block(const OpenBlock& open) {
     std::memcpy(from, &state, sizeof state);
     stream_.to_device(buffers_.block, from, sizeof state, &ledger_);
     // All pages of the text: its blocks ask the host for nothing.
-    const auto [entry, pages] = cache_->table_part(open.seq);
-    std::int32_t* const table = staging_.take(pages.size());
-    std::copy(pages.begin(), pages.end(), table);
-    stream_.to_device(buffers_.pass.pages + entry, table, pages.size_bytes(), &ledger_);
+    if (whole) {
+        // With them the rows of a pass, from which all passes take theirs.
+        const BatchItem item{.seq = open.seq, .tokens = open.text};
+        Pass pass;
+        pass.items = {&item};
+        pass.seqs = {{0, static_cast<std::int32_t>(open.size), 0, {}}};
+        const std::size_t items[] = {0};
+        upload(pass, items, 0, 0, buffers_.pass.first, in_decode_form(open.size));
+    } else {
+        const auto [entry, pages] = cache_->table_part(open.seq);
+        std::int32_t* const table = staging_.take(pages.size());
+        std::copy(pages.begin(), pages.end(), table);
+        stream_.to_device(buffers_.pass.pages + entry, table, pages.size_bytes(), &ledger_);
+    }
     staging_.end(stream_);
     // Counted from 0 again. No pass of an earlier text is on its way: each was waited for.
     report_in(fill_report_)->progress = 0;
     fill_.open = true;
 }
 
-// `before` tokens that the pass commits, and `places` of the open block; 0: it only commits.
-void Resident::launch_block_pass(const FillKey& key, int before, int places,
-                                 cuda::LoopGraph::Loop loop) {
+// The rows of a pass, and its layers. `before` tokens that the pass commits, and `places` of the
+// open block; 0: it only commits. Where attention is full, the pass finds `before` tokens in the
+// cache.
+cuda::BlockRows Resident::launch_block_layers(const FillKey& key, int before, int places) {
     const DeviceBuffers::Arrays& a = buffers_.pass;
-    auto* const state = reinterpret_cast<cuda::BlockState*>(buffers_.block);
-    auto* const made = reinterpret_cast<cuda::DeviceGuess*>(buffers_.guesses);
-    const bool shifted = spec_.diffusion->shifted;
+    const int shift = shift_of(spec_);
     cuda::BlockRows rows;
     rows.ids = a.ids;
     rows.positions = a.positions;
     rows.sequence = a.sequence;
     rows.first = a.first;
     rows.guesses = reinterpret_cast<cuda::GuessRow*>(buffers_.guess_rows);
-    rows.count = before + places;
-    rows.commits = places == 0;
-    // Shifted logits: the last row before a block speaks of its first place.
-    rows.asked = places > 0 ? places : shifted ? 1 : 0;
-    rows.place = places > 0 && shifted ? 1 : 0;
-    cuda::block_rows(ctx_, state, rows);
     Part part;
     part.mask = fill_.mask;
     ops::DeviceBatch& batch = part.batch;
+    if (whole_texts(spec_)) {
+        rows.text = a.ids;
+        rows.asked_at = a.rows;
+        rows.speaks_of = before + shift;
+        rows.count = key.keys - before;
+        rows.asked = places;
+        part.few = in_decode_form(key.keys);
+    } else {
+        rows.count = before + places;
+        rows.commits = places == 0;
+        // Shifted logits: the last row before a block speaks of its first place.
+        rows.asked = places > 0 ? places : shift;
+        rows.place = places > 0 ? shift : 0;
+        batch.total_keys = 0;  // fill_block() adds them
+    }
+    const int row = rows.text ? before : 0;  // of the arrays
+    cuda::block_rows(ctx_, reinterpret_cast<cuda::BlockState*>(buffers_.block), rows);
     batch.tokens = batch.max_count = rows.count;
     batch.sequences = 1;
     batch.max_keys = key.keys;
-    batch.total_keys = 0;  // fill_block() adds them
-    batch.ids = a.ids;
-    batch.positions = a.positions;
-    batch.sequence = a.sequence;
+    batch.ids = a.ids + row;
+    batch.positions = a.positions + row;
+    batch.sequence = a.sequence + row;
     batch.first = a.first;
     batch.pages = a.pages;
     batch.max_pages = buffers_.max_pages;
     run(part);
+    return rows;
+}
+
+void Resident::launch_block_pass(const FillKey& key, int before, int places,
+                                 cuda::LoopGraph::Loop loop) {
+    auto* const state = reinterpret_cast<cuda::BlockState*>(buffers_.block);
+    auto* const made = reinterpret_cast<cuda::DeviceGuess*>(buffers_.guesses);
+    const cuda::BlockRows rows = launch_block_layers(key, before, places);
     if (rows.asked > 0) {
         const Tensor logits = rows_as(buffers_.logits, DType::f32, 0, rows.asked, spec_.vocab);
         const int first = places > 0 ? before : before - 1;
-        heads(logits, rows_as(buffers_.x, DType::f32, first, rows.asked, spec_.dim), true);
+        Tensor x = rows_as(buffers_.x, DType::f32, first, rows.asked, spec_.dim);
+        if (rows.text) {
+            x = rows_as(buffers_.last, DType::f32, 0, rows.asked, spec_.dim);
+            cuda::gather_rows(ctx_, x, buffers_.x, rows.asked_at, rows.asked);
+        }
+        heads(logits, x, true);
         cuda::guess(ctx_, logits, rows.guesses, spec_.diffusion->mask, made);
     }
     cuda::block_choose(ctx_, state, rows, made,
                        reinterpret_cast<cuda::BlockReport*>(fill_report_.on_device()), loop);
 }
 
+// At the first use of a shape, products of many rows look for its algorithms: they ask the library,
+// which does not answer while a stream is captured, try what it names, and wait for the device. So
+// the layers run once outside of a graph, for each number of rows up to which there may be another
+// algorithm: powers of two from 64 on (cublaslt::kSteps). The passes of the graph store again what
+// this one stores.
+void Resident::warm_up(const FillKey& key, int before) {
+    if (in_decode_form(key.keys)) return;
+    const auto rows = static_cast<std::uint64_t>(std::max(key.keys - before, 64));
+    if (!warm_rows_.insert(std::bit_ceil(rows)).second) return;
+    const Meanwhile account(ctx_.ledger, static_cast<Ledger*>(nullptr));
+    launch_block_layers(key, before, key.places);
+}
+
 const Resident::CapturedFill& Resident::captured(const FillKey& key) {
     if (const CapturedFill* const found = fills_.find(key)) return *found;
     CapturedFill made;
-    if (key.before > 0 && key.apart) {
+    const int kept = whole_texts(spec_) ? key.before : 0;  // what passes behind the first find
+    if (whole_texts(spec_)) {
+        made.first_passes.emplace_back(key.apart ? 0 : kept, key.places);
+        warm_up(key, made.first_passes.front().first);
+        warm_up(key, kept);
+    } else if (key.before > 0 && key.apart) {
         made.first_passes.emplace_back(key.before, 0);
         if (!spec_.diffusion->shifted) made.first_passes.emplace_back(0, key.places);
     } else {
@@ -145,7 +216,7 @@ const Resident::CapturedFill& Resident::captured(const FillKey& key) {
     };
     const auto again = [&](cuda::LoopGraph::Loop loop) {
         const Meanwhile account(ctx_.ledger, &made.again.ledger);
-        launch_block_pass(key, 0, key.places, loop);
+        launch_block_pass(key, kept, key.places, loop);
     };
     if (options_.loop && cuda::LoopGraph::possible()) {
         made.loop = cuda::LoopGraph::capture(stream_, first, again);
@@ -171,8 +242,10 @@ void Resident::wait_for_passes(std::uint64_t blocks, std::uint64_t passes) {
 FilledBlock Resident::fill_block() {
     MR_CHECK(fill_.open && fill_.start < fill_.size, "a block is open");
     const auto places = static_cast<int>(fill_.end - fill_.start);
-    const int keys = key_for(1, fill_.end, cuda::SampleKind::any).keys;
-    const bool apart = fill_.apart || fill_.before + places > kDecodePrompt;
+    const bool whole = whole_texts(spec_);
+    const int keys =
+        whole ? static_cast<int>(fill_.size) : key_for(1, fill_.end, cuda::SampleKind::any).keys;
+    const bool apart = whole ? fill_.refresh : fill_.apart || fill_.before + places > kDecodePrompt;
     const CapturedFill& passes = captured(FillKey{fill_.before, places, keys, fill_.block, apart});
     const std::uint64_t blocks = (fill_.progress >> 32) + 1, done = fill_.progress & 0xffffffffu;
     constexpr std::uint64_t kNever = ~std::uint64_t{0};
@@ -192,6 +265,7 @@ FilledBlock Resident::fill_block() {
     const std::uint64_t element = cache_->layer(0).keys.dtype == DType::f32 ? 4 : 2;
     const auto add = [&](const Ledger& ledger, int before, int rows) {
         ledger_.add(ledger);
+        if (whole) return;  // a capture is of one number of keys
         const auto seen = static_cast<std::uint64_t>(rows > 0 ? fill_.end : fill_.start);
         const auto all = static_cast<std::uint64_t>(before + rows);
         for (int i = 0; i < spec_.layers; ++i) {
@@ -212,8 +286,11 @@ FilledBlock Resident::fill_block() {
     const cuda::BlockReport& report = *report_in(fill_report_);
     if (report.flags != 0) fill_.open = false;
     cuda::check_sample_flags(report.flags);
-    cache_->advance(fill_.seq, fill_.before);
+    // What is kept of a whole text takes the place of what was kept before.
+    cache_->advance(fill_.seq, fill_.before - (whole ? cache_->length(fill_.seq) : 0));
+    fill_.refresh = fill_.keeps;
     fill_.before = places;
+    if (whole) fill_.before = fill_.keeps ? static_cast<int>(fill_.end) - shift_of(spec_) : 0;
     fill_.start = fill_.end;
     fill_.end = std::min(fill_.end + fill_.block, fill_.size);
     return {{report.ids, ids}, made};

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -98,7 +99,9 @@ class Resident final : public Engine {
     // Captured blocks that are kept, those that were used last. Whole blocks need two for each
     // bound of the keys that they see (the first block of a text, and one behind another), 16 up to
     // a context of 32,768. The last block of a text has any length, so texts of all lengths would
-    // need as many again for each of them: such a graph gives way, and is captured again.
+    // need as many again for each of them: such a graph gives way, and is captured again. So do
+    // those of full attention, where every length of a text has its own, and with a cache of what
+    // lies before a block every block.
     static constexpr std::size_t kMostFills = 32;
     std::size_t captured_fills() const { return fills_.size(); }
 
@@ -140,17 +143,22 @@ class Resident final : public Engine {
         bool open = false;
         SeqId seq = 0;
         bool apart = false;
-        int block = 0, before = 0;  // places of a block; tokens before it that are to be committed
+        int block = 0, before = 0;  // places of a block; tokens before it, as in FillKey
+        // Where attention is full: the text keeps what lies before a block (OpenBlock::keeps), and
+        // the next pass is the one that computes it.
+        bool keeps = false, refresh = false;
         std::int64_t start = 0, end = 0, size = 0;
         std::uint64_t progress = 0;  // cuda::BlockReport's
         std::optional<ops::AttentionMask> mask{};
     };
-    // What the passes of a block were captured for.
+    // What the passes of a block were captured for. `before`: tokens that the first pass commits;
+    // where attention is full, tokens that are kept in the cache.
     struct FillKey {
         int before, places;
-        int keys;  // a power of two, or the context
+        int keys;  // a power of two, or the context; where attention is full, tokens of the text
         int block;
-        bool apart;
+        bool apart;  // the first pass only commits; where attention is full, it computes what is
+                     // kept
         auto operator<=>(const FillKey&) const = default;
     };
     // The first pass (or two: one that only commits) and those that follow it; in one graph, or
@@ -158,7 +166,7 @@ class Resident final : public Engine {
     struct CapturedFill {
         cuda::LoopGraph loop;
         Captured first, again;
-        std::vector<std::pair<int, int>> first_passes;  // tokens before the block, places
+        std::vector<std::pair<int, int>> first_passes;  // `before`, as in FillKey, and places
     };
 
     Tensor run(const Pass& pass) override;
@@ -171,6 +179,8 @@ class Resident final : public Engine {
     Tensor run_given(const Pass& pass);
     // Blocks.
     const CapturedFill& captured(const FillKey& key);
+    void warm_up(const FillKey& key, int before);
+    cuda::BlockRows launch_block_layers(const FillKey& key, int before, int places);
     void launch_block_pass(const FillKey& key, int before, int places, cuda::LoopGraph::Loop loop);
     void wait_for_passes(std::uint64_t blocks, std::uint64_t passes);
     // Where sequences may stream: how this one does, to row `row` of the arrays; the batch of rows
@@ -267,6 +277,7 @@ class Resident final : public Engine {
     Fill fill_;
     cuda::PinnedBuffer fill_report_;  // cuda::BlockReport
     RecentMap<FillKey, CapturedFill> fills_{kMostFills};
+    std::set<std::uint64_t> warm_rows_;  // whose products have been used: warm_up()
     // The same with stamps: the last one alone, since all share the timeline.
     std::optional<std::pair<StepKey, Captured>> watched_step_;
     // The layers of a step as one kernel, by rows; none where there is no such kernel.

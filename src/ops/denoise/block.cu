@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads)
     const StageClock clock(stamp);
     const BlockState& state = *from;
     const int i = static_cast<int>(threadIdx.x);
-    if (i < rows.count) {
+    if (!rows.text && i < rows.count) {
         const int position = state.from + i, place = position - state.start;
         int id = state.mask;
         if (place < 0) {
@@ -46,6 +46,7 @@ __global__ void __launch_bounds__(kThreads)
         row.sampling.active =
             place < kBlockPlaces && (asked_places(state, rows) >> place & 1) ? 1 : 0;
         rows.guesses[i] = row;
+        if (rows.text) rows.asked_at[i] = state.start + place - rows.speaks_of;
     }
 }
 
@@ -116,6 +117,7 @@ __global__ void __launch_bounds__(kBlockPlaces)
     __syncthreads();
     if (mine && rank < taken) {
         state.ids[place] = my.guess.id;
+        if (rows.text) rows.text[state.start + place] = my.guess.id;
         atomicOr(&settled, 1ull << place);
     }
     __syncthreads();
@@ -152,10 +154,12 @@ __global__ void __launch_bounds__(kBlockPlaces)
 }  // namespace
 
 void block_rows(const Context& ctx, const BlockState* state, const BlockRows& rows) {
-    MR_CHECK(rows.count <= kThreads && rows.asked <= kBlockPlaces, "a pass has two blocks at most");
+    MR_CHECK((rows.text || rows.count <= kThreads) && rows.asked <= kBlockPlaces,
+             "a pass has two blocks at most, or a text that is there");
+    const int written = rows.text ? rows.asked : 3 * rows.count;  // numbers of 4 bytes
     Stamp* stamp = account(ctx, OpKind::sample, "block rows",
                            {1, sizeof(BlockState),
-                            static_cast<std::uint64_t>(rows.count) * 12 +
+                            static_cast<std::uint64_t>(written) * 4 +
                                 static_cast<std::uint64_t>(rows.asked) * sizeof(GuessRow),
                             0, 0});
     launch(ctx, dim3(1), dim3(kThreads), 0, rows_kernel, state, rows, stamp);

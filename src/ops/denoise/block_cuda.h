@@ -40,13 +40,18 @@ struct BlockReport {
 
 // The rows of a pass: [from, from + count) of the text.
 struct BlockRows {
-    std::int32_t *ids, *positions, *sequence;  // [count]
+    std::int32_t *ids, *positions, *sequence;  // [count]; not written where there is a `text`
     std::int32_t* first;                       // [2]: 0 and count
     GuessRow* guesses;                         // [asked]
     int count = 0;
     int asked = 0;  // rows with logits: guesses[g] is of place g + `place`
     int place = 0;
     bool commits = false;  // the rows end where the block begins
+    // Where attention is full, passes read the whole text where it lies in device memory, with the
+    // mask token at unknown places. The open block is somewhere in the rows.
+    std::int32_t* text = nullptr;      // [size], or null
+    std::int32_t* asked_at = nullptr;  // [asked]: the rows with logits
+    int speaks_of = 0;                 // the position that row 0 has logits for
 };
 void block_rows(const Context& ctx, const BlockState* state, const BlockRows& rows);
 
