@@ -168,9 +168,18 @@ struct PlainDecoder {
             Context ctx = engine.context();
             ctx.ledger = nullptr;
             ctx.scratch = scratch;
-            const ops::Sampled drawn =
-                ops::sample(ctx, Tensor(row.data(), DType::f32, {std::ssize(row)}), sampling, {},
-                            static_cast<std::uint64_t>(at), static_cast<std::uint64_t>(pass));
+            const Tensor tensor(row.data(), DType::f32, {std::ssize(row)});
+            const auto position = static_cast<std::uint64_t>(at);
+            const auto step = static_cast<std::uint64_t>(pass);
+            ops::Sampled drawn;
+            if (ops::draw_is_filtered(sampling, std::ssize(row), -1)) {
+                drawn = ops::sample(ctx, tensor, sampling, {}, position, step);
+            } else {  // two levels: src/ops/denoise/tile_draw_test.cpp
+                const ops::DenoiseParams its{.drawn = true};
+                const ops::Guess made =
+                    ops::guess(ctx, tensor, sampling, its, d.mask, position, step);
+                drawn = {made.id, made.confidence, 0};
+            }
             const double confidence =
                 options.denoise.drawn ? static_cast<double>(drawn.probability) : 1 / sum;
             places.push_back({at, drawn.id, confidence, entropy});
@@ -230,6 +239,17 @@ inline decode::GenerateOptions filling(const ops::DenoiseParams& denoise, int to
     return options;
 }
 
+// The same with draws that are not filtered, at a temperature of 0, 1 and another one in turn.
+inline decode::GenerateOptions filling_unfiltered(const ops::DenoiseParams& denoise, int tokens,
+                                                  std::uint64_t seed = 5) {
+    decode::GenerateOptions options = filling(denoise, tokens, seed);
+    options.sampling.temperature = seed % 3 == 0 ? 0.0f : seed % 3 == 1 ? 1.0f : 0.7f;
+    options.sampling.top_k = 0;
+    options.sampling.top_p = 1;
+    options.sampling.min_p = 0;
+    return options;
+}
+
 inline decode::Generated filled(model::Engine& engine, const std::vector<std::int32_t>& prompt,
                                 const decode::GenerateOptions& options) {
     decode::Scheduler scheduler(engine);
@@ -252,9 +272,12 @@ void every_strategy_is_that_of_a_plain_decoder(const DiffusionCase& of, Make&& m
         for (const int count : tokens) {
             if (prompt_tokens + count > longest) continue;
             const auto prompt = some_tokens(prompt_tokens, 3 + case_number, 95);
+            const auto seed = static_cast<std::uint64_t>(case_number);
+            const bool filters = (case_number + count) % 2 == 0;
             const decode::GenerateOptions options =
-                filling(denoise, count, static_cast<std::uint64_t>(case_number));
-            SCOPED_TRACE(std::string(ops::remask_name(denoise.remask)) + ", steps " +
+                filters ? filling(denoise, count, seed) : filling_unfiltered(denoise, count, seed);
+            SCOPED_TRACE(std::string(filters ? "filters, " : "no filters, ") +
+                         std::string(ops::remask_name(denoise.remask)) + ", steps " +
                          std::to_string(denoise.steps) + ", prompt " +
                          std::to_string(prompt_tokens) + ", tokens " + std::to_string(count));
             PlainDecoder decoder{*plain, options.diffusion, options.sampling};
@@ -307,7 +330,11 @@ void texts_have_the_bits_they_have_alone(const DiffusionCase& of, Make&& make) {
         // Some begin alike, so that pages are shared and prompts are computed once.
         order.prompt = some_tokens(1 + below(90), below(4), 95);
         const auto which = static_cast<std::size_t>(below(static_cast<int>(denoise.size())));
-        order.options = filling(denoise[which], 1 + below(50), static_cast<std::uint64_t>(i));
+        // Half of them have filters, so that passes are mixed.
+        const int tokens = 1 + below(50);
+        const auto seed = static_cast<std::uint64_t>(i);
+        order.options = i % 2 ? filling(denoise[which], tokens, seed)
+                              : filling_unfiltered(denoise[which], tokens, seed);
         order.arrival = below(60);
         if (below(5) == 0) order.cancelled = below(30);
         orders.push_back(std::move(order));

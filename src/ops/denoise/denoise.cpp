@@ -9,9 +9,61 @@
 #include <vector>
 
 #include "core/error.h"
+#include "ops/denoise/tile_draw.h"
 #include "ops/loss/loss_kernels.h"
 
 namespace mr::ops {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// The draw of tile_draw.h; `best`: the largest logit. Of its scratch, sample_scratch_bytes(), it
+// takes 8 bytes a tile.
+Sampled drawn_by_tiles(const Context& ctx, std::span<const float> logits, float best,
+                       const SampleParams& sampling, std::uint64_t position, std::uint64_t step) {
+    check_sample_params(sampling);
+    const auto vocab = static_cast<int>(logits.size());
+    const auto tiles = static_cast<int>(draw_tiles(vocab));
+    MR_CHECK(ctx.scratch.size() >= sample_scratch_bytes(vocab),
+             "guess is given sample_scratch_bytes()");
+    // As in sample(): what is drawn from is read once.
+    const LedgerEntry entry(ctx.ledger, OpKind::sample, logits.size_bytes(), 0,
+                            4 * static_cast<std::uint64_t>(vocab));
+    const TileAsk ask{.temperature = sampling.temperature,
+                      .seed = sampling.seed,
+                      .position = position,
+                      .step = static_cast<std::uint32_t>(step)};
+    const float rate = tile::rate_of(ask.temperature);
+    float x[kDrawTile];
+    const auto load = [&](int number) {
+        const auto first = static_cast<std::size_t>(number) * kDrawTile;
+        const std::size_t count = std::min<std::size_t>(kDrawTile, logits.size() - first);
+        std::copy_n(logits.begin() + static_cast<std::ptrdiff_t>(first), count, x);
+        std::fill(x + count, x + kDrawTile, kNoLogit);
+        return *std::max_element(x, x + kDrawTile);
+    };
+    auto* const shares = reinterpret_cast<std::uint64_t*>(
+        (reinterpret_cast<std::uintptr_t>(ctx.scratch.data()) + 15) / 16 * 16);
+    std::uint32_t weights[kDrawTile];
+    std::uint64_t kept = 0;
+    for (int i = 0; i < tiles; ++i) {
+        const float top = load(i), d = tile::cooled(tile::below(top, best), rate);
+        shares[i] = tile::share(tile::weigh(x, top, ask.temperature, weights), d);
+        kept += shares[i];
+    }
+    const std::uint64_t target = tile::target_in(tile::row_word(ask), kept);
+    int drawn = 0;
+    for (std::uint64_t to = shares[0]; to < target; to += shares[drawn]) ++drawn;
+    const float top = load(drawn);
+    const std::uint32_t sum = tile::weigh(x, top, ask.temperature, weights);
+    const int place = tile::candidate(weights, sum, tile::tile_word(ask, drawn));
+    const float weight = tile::falling(tile::cooled(tile::below(x[place], best), rate));
+    return {drawn * kDrawTile + place,
+            static_cast<float>(static_cast<double>(weight) * 0x1p40 / static_cast<double>(kept)),
+            0};
+}
+
+}  // namespace
 
 const char* remask_name(Remask remask) {
     switch (remask) {
@@ -53,26 +105,41 @@ void check_denoise_params(const DenoiseParams& params, std::int64_t block) {
     }
 }
 
+void check_guess(const Guess& guess) {
+    if (guess.id == kGuessNan) nan_in_logits();
+    if (guess.id == kGuessNone) no_token_in_logits();
+}
+
 Guess guess(const Context& ctx, Tensor logits, const SampleParams& sampling,
             const DenoiseParams& how, std::int32_t mask, std::uint64_t position, std::uint64_t step,
             std::int32_t truth) {
-    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    const Guess out = guess_or_fault(ctx, logits, sampling, how, mask, position, step, truth);
+    check_guess(out);
+    return out;
+}
+
+Guess guess_or_fault(const Context& ctx, Tensor logits, const SampleParams& sampling,
+                     const DenoiseParams& how, std::int32_t mask, std::uint64_t position,
+                     std::uint64_t step, std::int32_t truth) {
     const std::int64_t vocab = logits.shape.count();
     MR_CHECK(logits.dtype == DType::f32 && mask < vocab && truth < vocab, "logits are f32 [vocab]");
     float* const row = logits.f32();
     if (mask >= 0) row[mask] = -kInfinity;
     bool nan = false;
     const float best = MR_DISPATCH(row_max)(row, vocab, &nan);
-    if (nan) nan_in_logits();
-    if (best == -kInfinity) no_token_in_logits();
+    if (nan) return {.id = kGuessNan};
+    if (best == -kInfinity) return {.id = kGuessNone};
     const bool infinite = best == kInfinity;  // such logits share all
     const double sum = infinite ? static_cast<double>(std::count(row, row + vocab, best))
                                 : MR_DISPATCH(row_exp_sum)(row, vocab, best);
     Guess out{.id = truth, .confidence = static_cast<float>(1 / sum)};
     if (truth < 0) {
+        const bool by_tiles = sampling.temperature > 0 && !draw_is_filtered(sampling, vocab, truth);
         SampleParams without_penalty = sampling;
         without_penalty.repeat_penalty = 1;
-        const Sampled made = sample(ctx, logits, without_penalty, {}, position, step);
+        const Sampled made = by_tiles ? drawn_by_tiles(ctx, {row, static_cast<std::size_t>(vocab)},
+                                                       best, sampling, position, step)
+                                      : sample(ctx, logits, without_penalty, {}, position, step);
         out.id = made.id;
         if (how.drawn) out.confidence = made.probability;
     }

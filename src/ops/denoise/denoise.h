@@ -49,13 +49,32 @@ struct Guess {
     float logprob = 0;  // of `id`, in that distribution
 };
 
-// logits f32 [vocab]; the token `mask` has no probability: its logit becomes minus infinity. The
-// draw is that of sample() without a penalty, by Philox at (seed, position, step): a draw that was
-// not settled is not repeated by the next pass. `truth`: the token that stands there, and nothing
-// is drawn; -1: it is unknown. Throws what sample() throws. Scratch: sample_scratch_bytes().
+// Whether a filter may take something away from a draw (`truth` < 0) over so many tokens. Then it
+// is that of sample() without a penalty. Otherwise it has two levels (tile_draw.h), or is the most
+// probable token at temperature 0. Both are keyed by (seed, position, step): a draw that was not
+// settled is not repeated by the next pass.
+inline bool draw_is_filtered(const SampleParams& sampling, std::int64_t vocab, std::int32_t truth) {
+    const bool best = sampling.top_k > 0 && sampling.top_k < vocab;
+    return truth < 0 && sampling.temperature > 0 &&
+           (best || sampling.top_p < 1 || sampling.min_p > 0);
+}
+
+// logits f32 [vocab]; the token `mask` has no probability: its logit becomes minus infinity.
+// `truth`: the token that stands there, and nothing is drawn; -1: it is unknown. Throws what
+// sample() throws. Scratch: sample_scratch_bytes().
 Guess guess(const Context& ctx, Tensor logits, const SampleParams& sampling,
             const DenoiseParams& how, std::int32_t mask, std::uint64_t position, std::uint64_t step,
             std::int32_t truth = -1);
+
+// The same, but rows without a token are no error: their guess has one of these ids.
+enum GuessFault : std::int32_t {
+    kGuessNone = -1,  // every logit is minus infinity
+    kGuessNan = -2,   // a logit is not a number
+};
+Guess guess_or_fault(const Context& ctx, Tensor logits, const SampleParams& sampling,
+                     const DenoiseParams& how, std::int32_t mask, std::uint64_t position,
+                     std::uint64_t step, std::int32_t truth = -1);
+void check_guess(const Guess& guess);  // throws what guess() throws for such a row
 
 // Places that pass number `pass` of a block settles at least: block / steps, and one more in the
 // first block % steps passes. 0 steps: one.

@@ -17,6 +17,13 @@ bool linear_small_takes(DType weights, std::int64_t k) {
     return (weights == DType::bf16 || weights == DType::f16) && k % 8 == 0;
 }
 
+bool linear_records_takes(const Context& ctx, DType weights, std::int64_t k) {
+    return ctx.batch_products && small::mid_possible() && linear_small_takes(weights, k);
+}
+std::size_t linear_records_scratch_bytes(std::int64_t max_rows, std::int64_t k) {
+    return small::mid_scratch_bytes(max_rows, k);
+}
+
 DType compute_type(DType weights) {
     return weights == DType::f32 || weights == DType::f16 ? weights : DType::bf16;
 }
@@ -75,7 +82,7 @@ small::Params small::params_of(const LinearIn& in) {
                  "a page table has a power of two of entries");
         MR_CHECK(p.n == (p.heads + 2 * p.kv_heads) * p.head_dim && p.head_dim % 2 == 0,
                  "the weights are those of q, k and v");
-    } else {
+    } else if (in.finish != Finish::records) {
         p.out = in.out.data;
         p.out_f32 = in.out.dtype == DType::f32;
         MR_CHECK(in.out.rows() == p.rows && in.out.cols() == p.out_cols, "out is [rows, n]");
@@ -85,10 +92,22 @@ small::Params small::params_of(const LinearIn& in) {
     return p;
 }
 
+small::RecordParams small::record_params_of(const LinearIn& in) {
+    RecordParams p{};
+    static_cast<Params&>(p) = params_of(in);
+    p.records = in.records.records;
+    p.guesses = in.records.rows;
+    p.mask = in.records.mask;
+    MR_CHECK(p.records && p.guesses && p.mask < p.n, "records have a place, and rows that ask");
+    return p;
+}
+
 OpRecord small::work_of(const LinearIn& in, const Params& p) {
     const auto rows = static_cast<std::uint64_t>(p.rows);
     const std::uint64_t out_bytes =
-        rows * static_cast<std::uint64_t>(p.out_cols) * (p.out_f32 ? 4 : 2);
+        in.finish == Finish::records
+            ? rows * static_cast<std::uint64_t>(p.tiles) * sizeof(ops::TileRecord)
+            : rows * static_cast<std::uint64_t>(p.out_cols) * (p.out_f32 ? 4 : 2);
     return {1, in.w.bytes() + in.x.bytes() + (in.finish == Finish::add ? out_bytes : 0), out_bytes,
             2 * rows * static_cast<std::uint64_t>(p.n * p.k), 0};
 }
@@ -96,6 +115,12 @@ OpRecord small::work_of(const LinearIn& in, const Params& p) {
 void linear_small(const Context& ctx, const LinearIn& in) {
     using namespace small;
     MR_CHECK(linear_small_takes(in.w.dtype, in.w.cols()), "linear_small() takes these weights");
+    if (in.finish == Finish::records) {
+        MR_CHECK(linear_records_takes(ctx, in.w.dtype, in.w.cols()), "the device has such kernels");
+        RecordParams all = record_params_of(in);
+        all.stamp = account(ctx, in.kind, in.name, work_of(in, all));
+        return run_mid(ctx, in.w.dtype, all);
+    }
     Params all = params_of(in);
     all.stamp = account(ctx, in.kind, in.name, work_of(in, all));
 

@@ -9,6 +9,7 @@
 #include "ops/activation/kind.h"
 #include "ops/attention/paged/attention.h"
 #include "ops/batch/batch.h"
+#include "ops/denoise/denoise_cuda.h"
 #include "ops/norm/kind.h"
 
 namespace mr::cuda {
@@ -31,6 +32,7 @@ enum class Finish {
     activate,  // out = act(sum + bias)
     gate,      // out = act(sum of gate row i) * (sum of up row i + bias); w = [2 n, k], gate first
     qkv,       // (+ bias), rotated, queries to qkv.q, keys and values into the cache
+    records,   // (+ bias), the logits of a vocabulary as records of their tiles
 };
 
 struct QkvOut {
@@ -45,6 +47,13 @@ struct QkvOut {
     Tensor q_sinks = {}, rope_sinks = {};
 };
 
+// Finish::records: w are the rows of a vocabulary's tokens (ops/denoise/tile_draw.h).
+struct RecordsOut {
+    ops::TileRecord* records = nullptr;  // [rows, ops::draw_tiles(n)]
+    const GuessRow* rows = nullptr;      // [rows]; those that are not active have no records
+    std::int32_t mask = -1;              // the token that has no probability
+};
+
 struct LinearIn {
     Tensor x;          // [rows, k]: compute type; f32 where there is a norm
     NormIn norm = {};  // none: x as it is
@@ -54,6 +63,7 @@ struct LinearIn {
     ops::Activation activation = ops::Activation::silu;
     Tensor out = {};                          // [rows, n], f32 or compute type; gate: [rows, n / 2]
     QkvOut qkv = {};                          // Finish::qkv
+    RecordsOut records = {};                  // Finish::records
     const ops::DeviceBatch* batch = nullptr;  // Finish::qkv: positions and pages of the rows
     // Between a product and the next one: the first writes `out` in the order in which the second
     // reads x (linear_small_orders()).
@@ -86,6 +96,11 @@ bool linear_small_orders(const Context& ctx, const LinearIn& first, DType second
 
 // Whether linear_small() takes such weights on this device (tensor cores, whole 16-byte pieces).
 bool linear_small_takes(DType weights, std::int64_t k);
+// Whether it has Finish::records for them: the kernels for 5 tokens and more have, which then take
+// fewer tokens, too.
+bool linear_records_takes(const Context& ctx, DType weights, std::int64_t k);
+// What they want of ctx.scratch.
+std::size_t linear_records_scratch_bytes(std::int64_t max_rows, std::int64_t k);
 
 // Any weights, any k, any device: a warp a row of w. x is of the weights' compute type.
 // out = x · wᵀ (+ bias), or +=.

@@ -16,7 +16,7 @@
 #include "core/cuda/tensor_map.h"
 #include "core/cuda/tma.cuh"
 #include "ops/linear/mid_linear.cuh"
-#include "ops/linear/small_finish.cuh"
+#include "ops/linear/record_finish.cuh"
 
 namespace mr::cuda::small {
 namespace {
@@ -118,9 +118,9 @@ __device__ __forceinline__ void multiply_tile(float (&acc)[kNT][4], unsigned fro
     }
 }
 
-template <typename T, typename S>
+template <typename T, typename S, typename P>
 __global__ void __launch_bounds__(S::kThreads, 1)
-    half_kernel(const Params p, const __grid_constant__ CUtensorMap inputs) {
+    half_kernel(const P p, const __grid_constant__ CUtensorMap inputs) {
     using W = HalfWeights<T>;
     constexpr int kNT = S::kNT, kTiles = S::kTiles, kStages = S::kStages;
     static_assert(S::kStageBytes == W::kStageBytes);
@@ -210,9 +210,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
             }
         }
         __syncthreads();
-        finish_strip<S::kThreads, T>(p, where, first, tiles, [&](int token, int row) {
-            return add_warps(sums + token * S::kSumStride + row, S::kPartSums);
-        });
+        finish_sums<S, T>(p, where, first, tiles, sums);
         if (first + kTiles < end) {
             stores_before_products();  // the copy engine will write there again
             __syncthreads();
@@ -221,27 +219,32 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     stamp_end(p.stamp);
 }
 
-template <typename T, typename S>
-void start(const Context& ctx, const Params& p) {
-    allow_shared(half_kernel<T, S>, S::kBytes);
+template <typename T, typename S, typename P>
+void start(const Context& ctx, const P& p) {
+    allow_shared(half_kernel<T, S, P>, S::kBytes);
     const DType type = std::is_same_v<T, bf16> ? DType::bf16 : DType::f16;
     const CUtensorMap inputs =
         head_rows_map(p.x, type, p.rows, 1, p.k, p.x_stride / 2, S::kTokensMost);
     launch(ctx, dim3(static_cast<unsigned>(std::min(this_gpu().multiprocessors, p.tiles))),
-           dim3(S::kThreads), S::kBytes, half_kernel<T, S>, p, inputs);
+           dim3(S::kThreads), S::kBytes, half_kernel<T, S, P>, p, inputs);
 }
 
 }  // namespace
 
-template <typename T>
-void run_mid_half(const Context& ctx, const Params& p) {
+template <typename T, typename P>
+void run_mid_half(const Context& ctx, const P& p) {
     if (p.rows <= 8) return start<T, HalfShape<1, 11, 7>>(ctx, p);
     if (p.rows <= 16) return start<T, HalfShape<2, 11, 6>>(ctx, p);
-    // All of a block's tiles in one pass where the registers suffice.
-    if (p.tiles > 6 * this_gpu().multiprocessors) return start<T, HalfShape<4, 11, 8>>(ctx, p);
-    start<T, HalfShape<4, 6, 6>>(ctx, p);
+    // All of a block's tiles in one pass where the registers suffice. Records are of vocabularies,
+    // which are large.
+    if (kMakesRecords<P> || p.tiles > 6 * this_gpu().multiprocessors) {
+        return start<T, HalfShape<4, 11, 8>>(ctx, p);
+    }
+    if constexpr (!kMakesRecords<P>) start<T, HalfShape<4, 6, 6>>(ctx, p);
 }
 template void run_mid_half<bf16>(const Context&, const Params&);
 template void run_mid_half<__half>(const Context&, const Params&);
+template void run_mid_half<bf16>(const Context&, const RecordParams&);
+template void run_mid_half<__half>(const Context&, const RecordParams&);
 
 }  // namespace mr::cuda::small

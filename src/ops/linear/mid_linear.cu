@@ -41,13 +41,13 @@ const std::byte* prepare(const Context& ctx, const Params& p, int stride,
     return ctx.scratch.data();
 }
 
-template <typename T>
-void run_half(const Context& ctx, const Params& all) {
+template <typename T, typename P>
+void run_half(const Context& ctx, const P& all) {
     using W = HalfWeights<T>;
     MR_CHECK(!all.norm_weight || ctx.scratch.size() >= mid_scratch_bytes(all.rows, all.k),
              "the scratch has linear_small_scratch_bytes()");
     for (int first = 0; first < all.rows; first += kPreparedRows) {
-        const Params some = pass_of(all, first, std::min(kPreparedRows, all.rows - first));
+        const P some = pass_of(all, first, std::min(kPreparedRows, all.rows - first));
         const auto* x = static_cast<const std::byte*>(some.x);
         int stride = static_cast<int>(some.k) * 2;
         if (some.norm_weight) {
@@ -55,37 +55,55 @@ void run_half(const Context& ctx, const Params& all) {
             x = prepare<W, T, typename Mid<W>::Row>(ctx, some, stride);
         }
         for (int token = 0; token < some.rows; token += kMidHalfRows) {
-            Params p = pass_of(some, token, std::min(kMidHalfRows, some.rows - token));
+            P p = pass_of(some, token, std::min(kMidHalfRows, some.rows - token));
             p.x = x + std::int64_t{token} * stride;
             p.x_stride = stride;
-            run_mid_half<T>(ctx, p);
+            run_mid_half<T, P>(ctx, p);
         }
     }
 }
 
-template <typename Layout>
-void run_quant(const Context& ctx, const Params& all) {
+template <typename Layout, typename P>
+void run_quant(const Context& ctx, const P& all) {
     using W = QuantWeights<Layout>;
     MR_CHECK(ctx.scratch.size() >= mid_scratch_bytes(all.rows, all.k),
              "the scratch has linear_small_scratch_bytes()");
     for (int first = 0; first < all.rows; first += kPreparedRows) {
-        Params p = pass_of(all, first, std::min(kPreparedRows, all.rows - first));
+        P p = pass_of(all, first, std::min(kPreparedRows, all.rows - first));
         if (p.rows <= 8) {
             p.x_stride = Mid<W>::template stride<true>(p.rows);
             p.x = prepare<W, bf16, typename Mid<W>::template Row<true>>(ctx, p, p.x_stride);
-            run_mid_quant<Layout>(ctx, p);
+            run_mid_quant<Layout, P>(ctx, p);
             continue;
         }
         using Row = typename Mid<W>::template Row<false>;
         p.x_stride = Mid<W>::template stride<false>(p.rows);
         if (p.rows <= kMidQuantRows) {
             p.x = prepare<W, bf16, Row>(ctx, p, p.x_stride);
-            run_mid_quant<Layout>(ctx, p);
+            run_mid_quant<Layout, P>(ctx, p);
         } else {
             const WidePlan plan = wide_plan(ctx, all, p);
             p.x = prepare<W, bf16, Row>(ctx, p, p.x_stride, plan.arrived, 2 * plan.strips);
-            run_wide_quant<Layout>(ctx, p, plan);
+            run_wide_quant<Layout, P>(ctx, p, plan);
         }
+    }
+}
+
+template <typename P>
+void run_any(const Context& ctx, DType weights, const P& p) {
+    // wgmma is there on sm_90 alone.
+    const bool wide = p.rows > kMidHalfRows && this_gpu().sm == 90;
+    switch (weights) {
+        case DType::bf16:
+            return wide ? run_wide<bf16, P>(ctx, p) : run_half<bf16>(ctx, p);
+        case DType::f16:
+            return wide ? run_wide<__half, P>(ctx, p) : run_half<__half>(ctx, p);
+        case DType::q8_0x8:
+            return run_quant<Q8Layout>(ctx, p);
+        case DType::q4_0x8:
+            return run_quant<Q4Layout>(ctx, p);
+        default:
+            MR_CHECK(false, "the weights are f16, bf16, q8_0x8 or q4_0x8");
     }
 }
 
@@ -129,21 +147,7 @@ bool tiles_all(DType weights, std::int64_t rows) {
            rows > kWideRows && rows <= kTiledRows;
 }
 
-void run_mid(const Context& ctx, DType weights, const Params& p) {
-    // wgmma is there on sm_90 alone.
-    const bool wide = p.rows > kMidHalfRows && this_gpu().sm == 90;
-    switch (weights) {
-        case DType::bf16:
-            return wide ? run_wide<bf16>(ctx, p) : run_half<bf16>(ctx, p);
-        case DType::f16:
-            return wide ? run_wide<__half>(ctx, p) : run_half<__half>(ctx, p);
-        case DType::q8_0x8:
-            return run_quant<Q8Layout>(ctx, p);
-        case DType::q4_0x8:
-            return run_quant<Q4Layout>(ctx, p);
-        default:
-            MR_CHECK(false, "the weights are f16, bf16, q8_0x8 or q4_0x8");
-    }
-}
+void run_mid(const Context& ctx, DType weights, const Params& p) { run_any(ctx, weights, p); }
+void run_mid(const Context& ctx, DType weights, const RecordParams& p) { run_any(ctx, weights, p); }
 
 }  // namespace mr::cuda::small

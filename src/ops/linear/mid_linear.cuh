@@ -16,28 +16,30 @@ constexpr int kPreparedRows = 256;  // tokens whose inputs are prepared at once
 constexpr int kTiledRows = 1024;    // the same, of wide products with f16 and bf16 weights
 constexpr int kWideRows = 192;      // of those products; more are faster in tiles
 
+// P: Params, or RecordParams.
+//
 // f16 and bf16 weights (mid_half.cu): one pass for up to kMidHalfRows tokens, whose inputs lie in
 // memory as rows, p.x_stride bytes apart.
 constexpr int kMidHalfRows = 32;
-template <typename T>
-void run_mid_half(const Context& ctx, const Params& p);
+template <typename T, typename P>
+void run_mid_half(const Context& ctx, const P& p);
 
 // f16 and bf16 weights (wide_half.cu): any number of tokens, in passes of 1024. Passes of more than
 // kWideRows are made of tiles (tiled_half.cu); p.x: inputs as wide_half.cu has them.
-template <typename T>
-void run_wide(const Context& ctx, const Params& all);
+template <typename T, typename P>
+void run_wide(const Context& ctx, const P& all);
 struct WidePlan;
-template <typename T>
-void run_tiled(const Context& ctx, const Params& p, const WidePlan& plan);
+template <typename T, typename P>
+void run_tiled(const Context& ctx, const P& p, const WidePlan& plan);
 std::size_t tiled_scratch_bytes();  // of WidePlan::handed
 
 // Quantised weights: up to kMidQuantRows tokens (mid_quant.cu), or up to 256 (wide_quant.cu), whose
 // inputs are prepared, p.x_stride bytes from granule to granule.
 constexpr int kMidQuantRows = 32;
-template <typename Layout>
-void run_mid_quant(const Context& ctx, const Params& p);
-template <typename Layout>
-void run_wide_quant(const Context& ctx, const Params& p, const WidePlan& plan);
+template <typename Layout, typename P>
+void run_mid_quant(const Context& ctx, const P& p);
+template <typename Layout, typename P>
+void run_wide_quant(const Context& ctx, const P& p, const WidePlan& plan);
 
 // How prepared inputs lie in memory.
 template <typename W>

@@ -13,7 +13,7 @@
 
 #include "core/cuda/tma.cuh"
 #include "ops/linear/mid_linear.cuh"
-#include "ops/linear/small_finish.cuh"
+#include "ops/linear/record_finish.cuh"
 
 namespace mr::cuda::small {
 namespace {
@@ -145,8 +145,8 @@ __device__ __forceinline__ void multiply_tile(float (&acc)[S::kGroups][2][S::kSu
     }
 }
 
-template <typename S>
-__global__ void __launch_bounds__(S::kEntry, 1) quant_kernel(const Params p) {
+template <typename S, typename P>
+__global__ void __launch_bounds__(S::kEntry, 1) quant_kernel(const P p) {
     using W = typename S::W;
     constexpr int kTiles = S::kTiles, kStages = S::kStages, kGroups = S::kGroups;
     let_next_start();
@@ -234,9 +234,7 @@ __global__ void __launch_bounds__(S::kEntry, 1) quant_kernel(const Params p) {
             }
         }
         __syncthreads();
-        finish_strip<S::kThreads, bf16>(p, where, first, tiles, [&](int token, int row) {
-            return add_warps(sums + token * S::kSumStride + row, S::kPartSums);
-        });
+        finish_sums<S, bf16>(p, where, first, tiles, sums);
         if (first + kTiles < end) {
             stores_before_products();  // the copy engine will write there again
             __syncthreads();
@@ -245,17 +243,17 @@ __global__ void __launch_bounds__(S::kEntry, 1) quant_kernel(const Params p) {
     stamp_end(p.stamp);
 }
 
-template <typename S>
-void start(const Context& ctx, const Params& p) {
-    allow_shared(quant_kernel<S>, S::kBytes);
+template <typename S, typename P>
+void start(const Context& ctx, const P& p) {
+    allow_shared(quant_kernel<S, P>, S::kBytes);
     launch(ctx, dim3(static_cast<unsigned>(std::min(this_gpu().multiprocessors, p.tiles))),
-           dim3(S::kThreads), S::kBytes, quant_kernel<S>, p);
+           dim3(S::kThreads), S::kBytes, quant_kernel<S, P>, p);
 }
 
 }  // namespace
 
-template <typename Layout>
-void run_mid_quant(const Context& ctx, const Params& p) {
+template <typename Layout, typename P>
+void run_mid_quant(const Context& ctx, const P& p) {
     // One shape for all products of a number of rows: fewer tiles for products with fewer rows of
     // weights win alone and lose in a layer (docs/cuda-engine.md).
     if (p.rows <= 8) return start<QuantShape<Layout, 1, 11, 105>>(ctx, p);
@@ -264,5 +262,7 @@ void run_mid_quant(const Context& ctx, const Params& p) {
 }
 template void run_mid_quant<Q8Layout>(const Context&, const Params&);
 template void run_mid_quant<Q4Layout>(const Context&, const Params&);
+template void run_mid_quant<Q8Layout>(const Context&, const RecordParams&);
+template void run_mid_quant<Q4Layout>(const Context&, const RecordParams&);
 
 }  // namespace mr::cuda::small

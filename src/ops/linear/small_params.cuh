@@ -5,6 +5,7 @@
 
 #include "core/cuda/kernel.cuh"
 #include "core/error.h"
+#include "ops/denoise/denoise_cuda.h"
 #include "ops/linear/linear_cuda.h"
 
 namespace mr::cuda::small {
@@ -44,8 +45,16 @@ struct Params {
     bool ordered_out, ordered_x;
 };
 
+// Of Finish::records. (A type of its own: a decode step keeps Params in device memory.)
+struct RecordParams : Params {
+    ops::TileRecord* records;  // [rows, tiles]
+    const GuessRow* guesses;   // [rows]
+    int mask;
+};
+
 // The boundary: shapes and types are checked. rows is what in.x has.
 Params params_of(const LinearIn& in);
+RecordParams record_params_of(const LinearIn& in);
 OpRecord work_of(const LinearIn& in, const Params& p);
 
 // Up to 8 tokens a pass over the weights (small_linear.cu); rows: any number.
@@ -60,6 +69,7 @@ bool mid_possible();
 // Whether run_mid() multiplies so many tokens in one pass of tiles.
 bool tiles_all(DType weights, std::int64_t rows);
 void run_mid(const Context& ctx, DType weights, const Params& p);
+void run_mid(const Context& ctx, DType weights, const RecordParams& p);
 std::size_t mid_scratch_bytes(std::int64_t rows, std::int64_t k);
 
 // The tokens [first, first + rows) of p.
@@ -78,6 +88,13 @@ inline Params pass_of(const Params& all, int first, int rows) {
         *q = static_cast<std::byte*>(*q) +
              std::int64_t{first} * all.heads * all.head_dim * (all.q_f32 ? 4 : 2);
     }
+    return p;
+}
+inline RecordParams pass_of(const RecordParams& all, int first, int rows) {
+    RecordParams p = all;
+    static_cast<Params&>(p) = pass_of(static_cast<const Params&>(all), first, rows);
+    p.records += std::int64_t{first} * all.tiles;
+    p.guesses += first;
     return p;
 }
 

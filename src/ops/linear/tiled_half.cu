@@ -99,11 +99,13 @@ __device__ __forceinline__ void multiply_half(float (&sum)[kSums], const HalfGra
 
 // What becomes of the sums. A kernel has one of them: code that runs once a tile comes from memory,
 // and all of them together took longer to fetch than the products of a tile.
-enum class TileFinish { floats, gates, any };
+enum class TileFinish { floats, gates, records, any };
+template <TileFinish kHow>
+using TileParams = std::conditional_t<kHow == TileFinish::records, RecordParams, Params>;
 
 template <typename T, TileFinish kHow>
 struct TileMultiplier {
-    const Params& p;
+    const TileParams<kHow>& p;
     const TilePlan& plan;
     const TileLayout& shared;
     int lane, warp;
@@ -111,7 +113,8 @@ struct TileMultiplier {
     Place<kTileStages> place;
     int used = -1;  // the slot of the granule before, which may still be read
 
-    __device__ TileMultiplier(const Params& params, const TilePlan& tiles, const TileLayout& layout)
+    __device__ TileMultiplier(const TileParams<kHow>& params, const TilePlan& tiles,
+                              const TileLayout& layout)
         : p(params),
           plan(tiles),
           shared(layout),
@@ -309,7 +312,7 @@ struct TileMultiplier {
         }
         group_meets();  // before sums wait there again
     }
-    // Every other finish: 64 tokens of the warp's rows at a time through its part of `waiting`.
+    // Every other finish.
     __device__ __forceinline__ void finish_any(const float (&sum)[kSums], int strip,
                                                int token) const {
         if (p.finish == Finish::qkv) {
@@ -318,6 +321,30 @@ struct TileMultiplier {
             if (i < kTileTokens && token + i < p.rows) shared.where[i] = place_of(p, token + i);
             multipliers_meet();
         }
+        staged(sum, [&](const float* stage, int first) {
+#pragma unroll 1
+            for (int t = 0; t < kFinishTokens && token + first + t < p.rows; t += 16) {
+                finish_stage<T, kFinishStride>(
+                    p, shared.where + first + t, stage + t * kFinishStride,
+                    strip * (kStrip / kTileRows) + warp, token + first + t, lane);
+            }
+        });
+    }
+    // Finish::records: a lane has every 32nd token.
+    __device__ __forceinline__ void finish_records(const float (&sum)[kSums], int strip,
+                                                   int token) const {
+        staged(sum, [&](const float* stage, int first) {
+#pragma unroll 1
+            for (int t = lane; t < kFinishTokens && token + first + t < p.rows; t += 32) {
+                put_record(p, strip * (kStrip / kTileRows) + warp, token + first + t,
+                           stage + t * kFinishStride);
+            }
+        });
+    }
+    // The results of the warp's rows, 64 tokens at a time through its part of `waiting`:
+    // finish(stage, first) of those from `first` on, [tokens][kFinishStride].
+    template <typename Finish>
+    __device__ __forceinline__ void staged(const float (&sum)[kSums], Finish&& finish) const {
         float* const stage = reinterpret_cast<float*>(shared.waiting + warp * (kSums / 4) * 32);
 #pragma unroll 1
         for (int first = 0; first < kTileTokens; first += kFinishTokens) {
@@ -330,12 +357,7 @@ struct TileMultiplier {
                     first == 0 ? float4{v[0], v[1], v[2], v[3]} : float4{w[0], w[1], w[2], w[3]});
             }
             __syncwarp();
-#pragma unroll 1
-            for (int t = 0; t < kFinishTokens && token + first + t < p.rows; t += 16) {
-                finish_stage<T, kFinishStride>(
-                    p, shared.where + first + t, stage + t * kFinishStride,
-                    strip * (kStrip / kTileRows) + warp, token + first + t, lane);
-            }
+            finish(stage, first);
         }
         __syncwarp();  // before sums wait there again
     }
@@ -382,6 +404,8 @@ struct TileMultiplier {
                 finish_floats(first, strip, token);
             } else if constexpr (kHow == TileFinish::gates) {
                 finish_gates(first, strip, token);
+            } else if constexpr (kHow == TileFinish::records) {
+                finish_records(first, strip, token);
             } else {
                 finish_any(first, strip, token);
             }
@@ -391,7 +415,7 @@ struct TileMultiplier {
 
 template <typename T, TileFinish kHow>
 __global__ void __launch_bounds__(kWideThreads, 1)
-    tiled_kernel(const __grid_constant__ Params p, const __grid_constant__ TilePlan plan,
+    tiled_kernel(const __grid_constant__ TileParams<kHow> p, const __grid_constant__ TilePlan plan,
                  const __grid_constant__ CUtensorMap weights,
                  const __grid_constant__ CUtensorMap inputs) {
     let_next_start();
@@ -430,7 +454,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
 }
 
 template <typename T, TileFinish kHow>
-void start_tiled(const Context& ctx, const Params& p, const WidePlan& wide) {
+void start_tiled(const Context& ctx, const TileParams<kHow>& p, const WidePlan& wide) {
     static const int most = [] {
         allow_shared(tiled_kernel<T, kHow>, kTileBytes);
         return most_clusters(tiled_kernel<T, kHow>, kPair, kWideThreads, kTileBytes);
@@ -450,15 +474,9 @@ void start_tiled(const Context& ctx, const Params& p, const WidePlan& wide) {
                     tiled_kernel<T, kHow>, p, plan, weights, inputs);
 }
 
-}  // namespace
-
-std::size_t tiled_scratch_bytes() {
-    const auto clusters = static_cast<std::size_t>(this_gpu().multiprocessors / kPair);
-    return clusters * (kQuarters - 1) / kQuarters * (kQuarters - 1) * kPair * kHandedFloats * 4;
-}
-
+// By the instance that its finish wants.
 template <typename T>
-void run_tiled(const Context& ctx, const Params& p, const WidePlan& plan) {
+void start_tiled(const Context& ctx, const Params& p, const WidePlan& plan) {
     const bool add_or_store = p.finish == Finish::store || p.finish == Finish::add;
     if (add_or_store && p.out_f32) return start_tiled<T, TileFinish::floats>(ctx, p, plan);
     if (p.finish == Finish::gate && p.activation == ops::Activation::silu && !p.out_f32) {
@@ -466,7 +484,25 @@ void run_tiled(const Context& ctx, const Params& p, const WidePlan& plan) {
     }
     start_tiled<T, TileFinish::any>(ctx, p, plan);
 }
+
+}  // namespace
+
+std::size_t tiled_scratch_bytes() {
+    const auto clusters = static_cast<std::size_t>(this_gpu().multiprocessors / kPair);
+    return clusters * (kQuarters - 1) / kQuarters * (kQuarters - 1) * kPair * kHandedFloats * 4;
+}
+
+template <typename T, typename P>
+void run_tiled(const Context& ctx, const P& p, const WidePlan& plan) {
+    if constexpr (kMakesRecords<P>) {
+        return start_tiled<T, TileFinish::records>(ctx, p, plan);
+    } else {
+        start_tiled<T>(ctx, p, plan);
+    }
+}
 template void run_tiled<bf16>(const Context&, const Params&, const WidePlan&);
 template void run_tiled<__half>(const Context&, const Params&, const WidePlan&);
+template void run_tiled<bf16>(const Context&, const RecordParams&, const WidePlan&);
+template void run_tiled<__half>(const Context&, const RecordParams&, const WidePlan&);
 
 }  // namespace mr::cuda::small

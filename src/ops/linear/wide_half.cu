@@ -69,8 +69,8 @@ struct Bringer {
     }
 };
 
-template <typename T, typename S>
-__device__ __forceinline__ void multiply_all(const Params& p, const WidePlan& plan,
+template <typename T, typename S, typename P>
+__device__ __forceinline__ void multiply_all(const P& p, const WidePlan& plan,
                                              const WideLayout<S>& shared, const WideBlock<S>& me) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
@@ -127,9 +127,9 @@ __device__ __forceinline__ void multiply_all(const Params& p, const WidePlan& pl
     if (last >= 0) meeting.template meet<T>(p, shared, last, turn ^ 1);
 }
 
-template <typename T, typename S>
+template <typename T, typename S, typename P>
 __global__ void __launch_bounds__(S::kEntry, 1)
-    wide_kernel(const __grid_constant__ Params p, const __grid_constant__ WidePlan plan,
+    wide_kernel(const __grid_constant__ P p, const __grid_constant__ WidePlan plan,
                 const __grid_constant__ CUtensorMap weights,
                 const __grid_constant__ CUtensorMap inputs) {
     let_next_start();
@@ -204,18 +204,18 @@ __global__ void __launch_bounds__(kInputThreads)
 }
 
 // How many groups of blocks run at once.
-template <typename T, typename S>
+template <typename T, typename S, typename P>
 int most_groups() {
     static const int most = [] {
-        allow_shared(wide_kernel<T, S>, S::kBytes);
-        return most_clusters(wide_kernel<T, S>, S::kHalves, kWideThreads, S::kBytes) / kRanks;
+        allow_shared(wide_kernel<T, S, P>, S::kBytes);
+        return most_clusters(wide_kernel<T, S, P>, S::kHalves, kWideThreads, S::kBytes) / kRanks;
     }();
     return most;
 }
 
-template <typename T, typename S>
-void start(const Context& ctx, const Params& p, WidePlan plan) {
-    const int groups = std::min(most_groups<T, S>(), plan.strips);
+template <typename T, typename S, typename P>
+void start(const Context& ctx, const P& p, WidePlan plan) {
+    const int groups = std::min(most_groups<T, S, P>(), plan.strips);
     const DType type = std::is_same_v<T, bf16> ? DType::bf16 : DType::f16;
     const bool gate = p.finish == Finish::gate;
     const CUtensorMap weights =
@@ -223,39 +223,46 @@ void start(const Context& ctx, const Params& p, WidePlan plan) {
     const CUtensorMap inputs =
         head_rows_map(p.x, type, p.rows, 1, p.x_stride / 2, p.x_stride / 2, S::kTokensMost);
     launch_clusters(ctx, static_cast<unsigned>(groups * kRanks), S::kHalves, dim3(kWideThreads),
-                    S::kBytes, wide_kernel<T, S>, p, plan, weights, inputs);
+                    S::kBytes, wide_kernel<T, S, P>, p, plan, weights, inputs);
+}
+
+// Up to kWideRows tokens.
+template <typename T, typename P>
+void start_any(const Context& ctx, const P& p, const WidePlan& plan) {
+    if (p.rows <= 64) return start<T, HalfShape<64, 1, 4, 512, 176>>(ctx, p, plan);
+    if constexpr (!kMakesRecords<P>) {  // which have fewer instances
+        if (p.rows <= 96) return start<T, HalfShape<96, 1, 3, kWideThreads, 240>>(ctx, p, plan);
+    }
+    if (p.rows <= 128) return start<T, HalfShape<128, 1, 3, kWideThreads, 240>>(ctx, p, plan);
+    start<T, HalfShape<96, 2, 3, kWideThreads, 240>>(ctx, p, plan);
 }
 
 }  // namespace
 
-template <typename T>
-void run_wide(const Context& ctx, const Params& all) {
+template <typename T, typename P>
+void run_wide(const Context& ctx, const P& all) {
     MR_CHECK(ctx.scratch.size() >= mid_scratch_bytes(all.rows, all.k),
              "the scratch has linear_small_scratch_bytes()");
     for (int first = 0; first < all.rows; first += kTiledRows) {
-        Params p = pass_of(all, first, std::min(kTiledRows, all.rows - first));
+        P p = pass_of(all, first, std::min(kTiledRows, all.rows - first));
         p.x_stride = static_cast<int>((p.k + kGranule - 1) / kGranule * kGranule * 2);
         const WidePlan plan = wide_plan(ctx, all, p);
         if (!p.ordered_x) {
             launch(ctx, dim3(static_cast<unsigned>(p.rows)), dim3(kInputThreads), 0,
-                   wide_input_kernel<T>, p, ctx.scratch.data(), p.x_stride, plan.arrived,
-                   2 * plan.strips);
+                   wide_input_kernel<T>, static_cast<const Params&>(p), ctx.scratch.data(),
+                   p.x_stride, plan.arrived, 2 * plan.strips);
             p.x = ctx.scratch.data();
         }
         if (p.rows > kWideRows) {
-            run_tiled<T>(ctx, p, plan);
-        } else if (p.rows <= 64) {
-            start<T, HalfShape<64, 1, 4, 512, 176>>(ctx, p, plan);
-        } else if (p.rows <= 96) {
-            start<T, HalfShape<96, 1, 3, kWideThreads, 240>>(ctx, p, plan);
-        } else if (p.rows <= 128) {
-            start<T, HalfShape<128, 1, 3, kWideThreads, 240>>(ctx, p, plan);
+            run_tiled<T, P>(ctx, p, plan);
         } else {
-            start<T, HalfShape<96, 2, 3, kWideThreads, 240>>(ctx, p, plan);
+            start_any<T>(ctx, p, plan);
         }
     }
 }
 template void run_wide<bf16>(const Context&, const Params&);
 template void run_wide<__half>(const Context&, const Params&);
+template void run_wide<bf16>(const Context&, const RecordParams&);
+template void run_wide<__half>(const Context&, const RecordParams&);
 
 }  // namespace mr::cuda::small

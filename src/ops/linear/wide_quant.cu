@@ -115,8 +115,8 @@ struct QuantBringer {
     }
 };
 
-template <typename S>
-__device__ __forceinline__ void multiply_all(const Params& p, const WidePlan& plan,
+template <typename S, typename P>
+__device__ __forceinline__ void multiply_all(const P& p, const WidePlan& plan,
                                              const WideLayout<S>& shared, const WideBlock<S>& me) {
     using W = typename S::W;
     using M = Mid<W>;
@@ -179,9 +179,9 @@ __device__ __forceinline__ void multiply_all(const Params& p, const WidePlan& pl
     if (last >= 0) meeting.template meet<bf16>(p, shared, last, turn ^ 1);
 }
 
-template <typename S>
+template <typename S, typename P>
 __global__ void __launch_bounds__(S::kEntry, 1)
-    wide_quant_kernel(const __grid_constant__ Params p, const __grid_constant__ WidePlan plan) {
+    wide_quant_kernel(const __grid_constant__ P p, const __grid_constant__ WidePlan plan) {
     let_next_start();
     extern __shared__ __align__(1024) std::byte memory[];
     const WideLayout<S> shared(memory);
@@ -220,34 +220,39 @@ __global__ void __launch_bounds__(S::kEntry, 1)
     if constexpr (S::kHalves > 1) cluster_barrier();
 }
 
-template <typename S>
-void start(const Context& ctx, const Params& p, const WidePlan& plan) {
+template <typename S, typename P>
+void start(const Context& ctx, const P& p, const WidePlan& plan) {
     static const int most = [] {  // groups of blocks that run at once
-        allow_shared(wide_quant_kernel<S>, S::kBytes);
-        return most_clusters(wide_quant_kernel<S>, S::kHalves, kWideThreads, S::kBytes) / kRanks;
+        allow_shared(wide_quant_kernel<S, P>, S::kBytes);
+        return most_clusters(wide_quant_kernel<S, P>, S::kHalves, kWideThreads, S::kBytes) / kRanks;
     }();
     const int groups = std::min(most, plan.strips);
     launch_clusters(ctx, static_cast<unsigned>(groups * kRanks), S::kHalves, dim3(kWideThreads),
-                    S::kBytes, wide_quant_kernel<S>, p, plan);
+                    S::kBytes, wide_quant_kernel<S, P>, p, plan);
 }
 
 }  // namespace
 
-template <typename Layout>
-void run_wide_quant(const Context& ctx, const Params& p, const WidePlan& plan) {
-    if (p.rows <= 64) {
-        start<QuantShape<Layout, 2, 1, 4, 512, 176>>(ctx, p, plan);
-    } else if (p.rows <= 96) {
-        start<QuantShape<Layout, 3, 1, 3, kWideThreads, 240>>(ctx, p, plan);
-    } else if (p.rows <= 128) {
-        start<QuantShape<Layout, 4, 1, 3, kWideThreads, 240>>(ctx, p, plan);
-    } else if (p.rows <= 192) {
-        start<QuantShape<Layout, 3, 2, 3, kWideThreads, 240>>(ctx, p, plan);
-    } else {
-        start<QuantShape<Layout, 4, 2, 3, kWideThreads, 240>>(ctx, p, plan);
+template <typename Layout, typename P>
+void run_wide_quant(const Context& ctx, const P& p, const WidePlan& plan) {
+    if (p.rows <= 64) return start<QuantShape<Layout, 2, 1, 4, 512, 176>>(ctx, p, plan);
+    constexpr bool kFewer = kMakesRecords<P>;  // instances
+    if constexpr (!kFewer) {
+        if (p.rows <= 96) {
+            return start<QuantShape<Layout, 3, 1, 3, kWideThreads, 240>>(ctx, p, plan);
+        }
     }
+    if (p.rows <= 128) return start<QuantShape<Layout, 4, 1, 3, kWideThreads, 240>>(ctx, p, plan);
+    if constexpr (!kFewer) {
+        if (p.rows <= 192) {
+            return start<QuantShape<Layout, 3, 2, 3, kWideThreads, 240>>(ctx, p, plan);
+        }
+    }
+    start<QuantShape<Layout, 4, 2, 3, kWideThreads, 240>>(ctx, p, plan);
 }
 template void run_wide_quant<Q8Layout>(const Context&, const Params&, const WidePlan&);
 template void run_wide_quant<Q4Layout>(const Context&, const Params&, const WidePlan&);
+template void run_wide_quant<Q8Layout>(const Context&, const RecordParams&, const WidePlan&);
+template void run_wide_quant<Q4Layout>(const Context&, const RecordParams&, const WidePlan&);
 
 }  // namespace mr::cuda::small

@@ -4,6 +4,7 @@
 
 #include "core/cuda/bulk.cuh"
 #include "ops/linear/mid_linear.cuh"
+#include "ops/linear/record_finish.cuh"
 #include "ops/linear/small_finish.cuh"
 
 namespace mr::cuda::small {
@@ -233,8 +234,8 @@ struct Meeting {
     // multiplied, because all ranks have handed over by then. That also keeps what is handed over
     // until all have read it: a rank that hands over strip s has waited for all ranks' strip s - 1,
     // before which they read s - 2.
-    template <typename T>
-    __device__ __forceinline__ void meet(const Params& p, const WideLayout<S>& shared, int strip,
+    template <typename T, typename P>
+    __device__ __forceinline__ void meet(const P& p, const WideLayout<S>& shared, int strip,
                                          int turn) const {
         if (threadIdx.x == 0) wait(strip);
         multipliers_meet();
@@ -260,8 +261,8 @@ struct Meeting {
         return plan.arrived + strip * S::kHalves + me.half;
     }
     // The results of a tile (of the strip's 8) and this rank's tokens, by a warp.
-    template <typename T>
-    __device__ __forceinline__ void finish(const Params& p, const WideLayout<S>& shared, int strip,
+    template <typename T, typename P>
+    __device__ __forceinline__ void finish(const P& p, const WideLayout<S>& shared, int strip,
                                            int turn, int tile, int lane) const {
         if (me.first_token >= p.rows) return;
         float4 v[S::kChunks][kRanks][2];
@@ -292,8 +293,14 @@ struct Meeting {
                      (v0.z + v1.z) + (v2.z + v3.z), (v0.w + v1.w) + (v2.w + v3.w)});
             }
             __syncwarp();
-            finish_stage<T, kStride>(p, shared.where + 16 * c, stage,
-                                     strip * (kStrip / kTileRows) + tile, first, lane);
+            const int number = strip * (kStrip / kTileRows) + tile;
+            if constexpr (kMakesRecords<P>) {
+                if (lane < 16 && first + lane < p.rows) {
+                    put_record(p, number, first + lane, stage + lane * kStride);
+                }
+            } else {
+                finish_stage<T, kStride>(p, shared.where + 16 * c, stage, number, first, lane);
+            }
         }
     }
 };

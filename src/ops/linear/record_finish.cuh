@@ -1,0 +1,72 @@
+// Finish::records of linear_small(): the logits of a tile and token become a record
+// (ops/denoise/tile_draw.h). Kernels that end so are instances of their own, over RecordParams.
+#pragma once
+
+#include <type_traits>
+
+#include "ops/denoise/tile_ask.cuh"
+#include "ops/linear/small_finish.cuh"
+
+namespace mr::cuda::small {
+
+static_assert(kTileRows == ops::kDrawTile);
+
+template <typename P>
+inline constexpr bool kMakesRecords = std::is_same_v<P, RecordParams>;
+
+// One record, by one thread. sums: of the tile's 16 rows, 16-byte aligned.
+__device__ __forceinline__ void put_record(const RecordParams& p, int tile, int token,
+                                           const float* sums) {
+    const GuessRow& row = p.guesses[token];
+    if (tile >= p.tiles || !row.sampling.active) return;
+    float v[kTileRows];
+#pragma unroll
+    for (int i = 0; i < kTileRows / 4; ++i) {
+        const float4 four = reinterpret_cast<const float4*>(sums)[i];
+        v[4 * i] = four.x, v[4 * i + 1] = four.y, v[4 * i + 2] = four.z, v[4 * i + 3] = four.w;
+    }
+    p.records[static_cast<std::int64_t>(token) * p.tiles + tile] =
+        tile_record(tile, p.n, p.mask, tile_ask(row),
+                    [&](int i) { return p.bias ? v[i] + p.bias[tile * kTileRows + i] : v[i]; });
+}
+
+// The records of `count` neighbouring tiles from `tile` on, by a block of kAll threads. sums: f32
+// [8 parts, part_step apart][tokens, token_step apart][rows]; those of the first part become the
+// results, as add_warps() adds them.
+template <int kAll>
+__device__ __forceinline__ void finish_records(const RecordParams& p, int tile, int count,
+                                               float* sums, int part_step, int token_step) {
+    const int quads = count * (kTileRows / 4);
+    for (int i = static_cast<int>(threadIdx.x); i < quads * p.rows; i += kAll) {
+        float* const at = sums + i / quads * token_step + i % quads * 4;
+        float4 v[kWarps];
+#pragma unroll
+        for (int w = 0; w < kWarps; ++w) v[w] = *reinterpret_cast<float4*>(at + w * part_step);
+        const auto add = [](float4 a, float4 b) {
+            return float4{a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+        };
+        *reinterpret_cast<float4*>(at) =
+            add(add(add(v[0], v[1]), add(v[2], v[3])), add(add(v[4], v[5]), add(v[6], v[7])));
+    }
+    __syncthreads();
+    // Neighbouring threads have neighbouring tokens, whose sums lie in different banks.
+    for (int i = static_cast<int>(threadIdx.x); i < count * p.rows; i += kAll) {
+        const int token = i % p.rows, in = i / p.rows;
+        put_record(p, tile + in, token, sums + token * token_step + in * kTileRows);
+    }
+}
+
+// Any finish of the sums of a block of kernels for 5 to 32 tokens, whose shape is S.
+template <typename S, typename T, typename P>
+__device__ __forceinline__ void finish_sums(const P& p, const int2* where, int tile, int count,
+                                            float* sums) {
+    if constexpr (kMakesRecords<P>) {
+        finish_records<S::kThreads>(p, tile, count, sums, S::kPartSums, S::kSumStride);
+    } else {
+        finish_strip<S::kThreads, T>(p, where, tile, count, [&](int token, int row) {
+            return add_warps(sums + token * S::kSumStride + row, S::kPartSums);
+        });
+    }
+}
+
+}  // namespace mr::cuda::small
