@@ -94,19 +94,26 @@ Measured run(model::Engine& engine, SortedRows* sorted, const Rung& rung,
     }
     for (bool more = out.ids.empty(); more;) {
         const model::BatchItem item = text.next(engine.cache(), seq);
-        const Tensor logits = engine.submit({&item, 1});
-        for (const Stage& stage : engine.take_stages()) {
-            (stage.kind == OpKind::lm_head ? out.head : out.forward) += stage.work.seconds;
-        }
         guesses.resize(text.places().size());
-        {
+        const bool by_engine = rung.sampler == Sampler::engine || rung.sampler == Sampler::block;
+        Tensor logits;
+        if (by_engine) {
+            engine.submit({&item, 1}, text.places(), guesses);
+            for (const ops::Guess& guess : guesses) ops::check_guess(guess);
+        } else {
+            logits = engine.submit({&item, 1});
+        }
+        for (const Stage& stage : engine.take_stages()) {
+            (stage.kind == OpKind::lm_head  ? out.head
+             : stage.kind == OpKind::sample ? out.sampling
+                                            : out.forward) += stage.work.seconds;
+        }
+        if (!by_engine) {
             const Timed timed(out.sampling);
             if (rung.sampler == Sampler::host) {
                 guess_on_host(engine, logits, text.places(), guesses, scratch);
-            } else if (rung.sampler == Sampler::sorted) {
-                sorted->guess(logits, text.places(), guesses);
             } else {
-                engine.guess(logits, text.places(), guesses);
+                sorted->guess(logits, text.places(), guesses);
             }
         }
         const Timed timed(out.selection);
@@ -123,6 +130,7 @@ Measured run(model::Engine& engine, SortedRows* sorted, const Rung& rung,
     const OpRecord rest = ledger.total();
     if (!engine.options().cuda) {  // whose ops enter their times
         out.head = head.seconds;
+        if (rung.sampler != Sampler::host) out.sampling = drawn.seconds;
         out.forward = rest.seconds - head.seconds - drawn.seconds;
     }
     out.head_bytes = head.bytes();

@@ -17,12 +17,13 @@ namespace mr::diffusion {
 enum class Sampler {
     host,    // all logits are copied to the host, and one thread guesses
     sorted,  // every row is sorted on the GPU, as the first samplers there did
-    engine,  // Engine::guess()
+    engine,  // Engine::submit() with places
     block,   // Engine::fill_block(): the host sees filled blocks alone
 };
 const char* sampler_name(Sampler sampler);
 
-// Rows that are sorted whole, then filtered and drawn from in the order of ops::sample().
+// Rows that are sorted whole, then filtered and drawn from in the order of ops::sample(), also
+// where nothing is filtered.
 class SortedRows {
   public:
     virtual ~SortedRows() = default;
@@ -44,7 +45,8 @@ struct Measured {
     std::int64_t tokens = 0, passes = 0;
     double seconds = 0;  // from the first pass over a block to the last token, unwatched
     // The same text again, pass by pass, with a clock on every stage: forward without the head,
-    // head, sampling (with what is waited for), selection. Bytes of the first three.
+    // head, sampling (the engine's: its kernels; of the others with what is waited for), selection.
+    // Bytes of the first three.
     double forward = 0, head = 0, sampling = 0, selection = 0;
     std::uint64_t forward_bytes = 0, head_bytes = 0, sampling_bytes = 0;
     std::uint64_t to_device = 0, to_host = 0;  // copies of the run that is timed as a whole

@@ -114,6 +114,7 @@ model::EngineOptions engine_switches(const SharedOptions& options) {
     out.resident_attention = !off.resident_attention;
     out.persistent = !off.persistent;
     out.loop = !off.loop;
+    out.head_records = !off.head_records;
     return out;
 }
 

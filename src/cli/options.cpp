@@ -35,6 +35,7 @@ constexpr Switch kSwitches[] = {
     {"resident-attention", &Disabled::resident_attention},
     {"persistent", &Disabled::persistent},
     {"loop", &Disabled::loop},
+    {"head-records", &Disabled::head_records},
     {"repack", &Disabled::repack},
 };
 

@@ -35,7 +35,7 @@ struct Disabled {
     // On the GPU, as in model::EngineOptions.
     bool fuse = false, add_in_product = false, add_in_norm = false, norms_together = false,
          graph = false, dependent_launch = false, batch_products = false,
-         resident_attention = false, persistent = false, loop = false;
+         resident_attention = false, persistent = false, loop = false, head_records = false;
 };
 
 // MODEL, --tokenizer, --ignore-key

@@ -205,9 +205,9 @@ std::vector<double> read_all(model::Engine& engine, const std::vector<Stretch>& 
             places.insert(places.end(), asked.begin(), asked.end());
         }
         MR_CHECK(!items.empty(), "a pass has room for one text and its rows of logits");
-        const Tensor logits = engine.submit(items);
         guesses.resize(places.size());
-        engine.guess(logits, places, guesses);
+        engine.submit(items, places, guesses);
+        for (const ops::Guess& guess : guesses) ops::check_guess(guess);
         std::size_t row = 0;
         for (Open* const one : in_pass) {
             const std::size_t count = one->reader->places().size();

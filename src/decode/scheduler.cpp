@@ -330,8 +330,9 @@ bool Scheduler::launch() {
     return fed > 0;
 }
 
-// The pass that items_ and pieces_ describe; `rows` of it decode.
-Tensor Scheduler::submit(std::int64_t rows) {
+// The pass that items_ and pieces_ describe; `rows` of it decode. `guesses`: guesses_ of places_
+// are wanted instead of logits.
+Tensor Scheduler::submit(std::int64_t rows, bool guesses) {
     std::int64_t tokens = 0;
     for (const auto& [request, piece] : pieces_) tokens += piece;
     ++totals_.passes;
@@ -341,7 +342,12 @@ Tensor Scheduler::submit(std::int64_t rows) {
     const observe::Span span(recorder_, phase);
     if (recorder_) recorder_->begin_step(phase, tokens + rows);
     const double begin = recorder_ ? recorder_->now() : 0;
-    const Tensor logits = engine_.submit(items_);
+    Tensor logits;
+    if (guesses) {
+        engine_.submit(items_, places_, guesses_);
+    } else {
+        logits = engine_.submit(items_);
+    }
     if (const std::vector<Stage> stages = engine_.take_stages(); recorder_ && !stages.empty()) {
         recorder_->add_stages(stages, begin, engine_.stage_bytes() * stages.size());
     }

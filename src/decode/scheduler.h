@@ -67,7 +67,7 @@ class Scheduler {
     Request* leader_of(const Request& request) const;
     void open_slot(Request& request);
     bool launch();
-    Tensor submit(std::int64_t rows);
+    Tensor submit(std::int64_t rows, bool guesses = false);
     void keep_logits(Tensor logits);
     void add_pieces(std::int64_t budget, std::int64_t room);
     void launched(Request& request, std::int64_t piece);
@@ -78,7 +78,7 @@ class Scheduler {
     // Texts that are filled in.
     void open_blocks(Request& request);
     bool launch_blocks();
-    void guess(Tensor logits);
+    bool check_guesses(Request& request, std::span<const ops::Guess> guesses);
     void read_block(Request& request, std::span<const ops::Guess> guesses);
     bool fill_alone();
     void begin_blocks(Request& request);

@@ -119,45 +119,31 @@ bool Scheduler::launch_blocks() {
                  "a pass has room for the next block or piece of a text");
         return true;
     }
-    for (Request* const r : filling_) begin_blocks(*r);
-    const Tensor logits = submit(computed);
+    places_.clear();
+    for (Request* const r : filling_) {
+        begin_blocks(*r);
+        places_.insert(places_.end(), r->blocks->places().begin(), r->blocks->places().end());
+    }
+    guesses_.resize(places_.size());
+    submit(computed, true);
     for (const auto& [request, piece] : pieces_) launched(*request, piece);
-    guess(logits);
     std::size_t row = 0;
     for (Request* const r : filling_) {
-        const std::size_t asked = r->blocks->places().size();
-        if (!r->ended) read_block(*r, std::span(guesses_).subspan(row, asked));
-        row += asked;
+        const auto guesses = std::span(guesses_).subspan(row, r->blocks->places().size());
+        if (check_guesses(*r, guesses)) read_block(*r, guesses);
+        row += guesses.size();
     }
     return !filling_.empty();
 }
 
-// What the pass said of all blocks. Logits that are not finite end their request alone: then the
-// requests are asked one by one.
-void Scheduler::guess(Tensor logits) {
-    places_.clear();
-    for (const Request* const r : filling_) {
-        places_.insert(places_.end(), r->blocks->places().begin(), r->blocks->places().end());
-    }
-    guesses_.resize(places_.size());
+// Logits that are not finite end their request alone.
+bool Scheduler::check_guesses(Request& r, std::span<const ops::Guess> guesses) {
     try {
-        engine_.guess(logits, places_, guesses_);
-        return;
+        for (const ops::Guess& guess : guesses) ops::check_guess(guess);
+        return true;
     } catch (const Error& error) {
-        if (error.kind() != ErrorKind::input) throw;
-    }
-    std::size_t row = 0;
-    for (Request* const r : filling_) {
-        const std::size_t asked = r->blocks->places().size();
-        try {
-            engine_.guess(
-                logits.slice_rows(static_cast<std::int64_t>(row), static_cast<std::int64_t>(asked)),
-                r->blocks->places(), std::span(guesses_).subspan(row, asked));
-        } catch (const Error& error) {
-            if (error.kind() != ErrorKind::input) throw;
-            fail(*r, error);
-        }
-        row += asked;
+        fail(r, error);
+        return false;
     }
 }
 

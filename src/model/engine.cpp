@@ -317,10 +317,10 @@ void Engine::guess_here(Tensor logits, std::span<const Place> places, std::span<
             const Place& place = places[static_cast<std::size_t>(i)];
             Tensor row = logits.slice_rows(i, 1);
             row.shape = {logits.dim(1)};
-            out[static_cast<std::size_t>(i)] =
-                ops::guess(ctx, row, *place.sampling, *place.how, model_->spec.diffusion->mask,
-                           static_cast<std::uint64_t>(place.position),
-                           static_cast<std::uint64_t>(place.step), place.truth);
+            out[static_cast<std::size_t>(i)] = ops::guess_or_fault(
+                ctx, row, *place.sampling, *place.how, model_->spec.diffusion->mask,
+                static_cast<std::uint64_t>(place.position), static_cast<std::uint64_t>(place.step),
+                place.truth);
         }
     });
 }
@@ -344,7 +344,7 @@ void Engine::make_room(const BatchItem& item, ops::BatchSeq& seq) {
 }
 
 // Lays the batch out, one row a token, given items before fed ones, and makes room in the cache.
-Tensor Engine::submit(std::span<const BatchItem> items) {
+void Engine::lay_out(std::span<const BatchItem> items) {
     const ModelSpec& spec = model_->spec;
     pass_.items.clear();
     pass_.seqs.clear();
@@ -404,12 +404,34 @@ Tensor Engine::submit(std::span<const BatchItem> items) {
     MR_CHECK(rows <= options_.max_logits, "a pass asks for at most max_logits rows");
     MR_CHECK(drawn <= options_.max_logits, "as many rows can be drawn from");
     for (std::size_t i = 0; i < pass_.items.size(); ++i) make_room(*pass_.items[i], pass_.seqs[i]);
-    const Tensor logits = run(pass_);
+}
+
+void Engine::advance() {
     for (std::size_t i = 0; i < pass_.items.size(); ++i) {
         const BatchItem& item = *pass_.items[i];
         cache_->advance(item.seq, item.commit < 0 ? pass_.seqs[i].count : item.commit);
     }
+}
+
+Tensor Engine::submit(std::span<const BatchItem> items) {
+    lay_out(items);
+    const Tensor logits = run(pass_);
+    advance();
     return logits;
+}
+
+void Engine::submit(std::span<const BatchItem> items, std::span<const Place> places,
+                    std::span<ops::Guess> out) {
+    std::int64_t rows = 0;
+    for (const BatchItem& item : items) {
+        MR_CHECK(!item.tokens.empty() && item.draw.empty(), "guesses are of given tokens");
+        rows += logit_rows(item);
+    }
+    MR_CHECK(model_->spec.diffusion && places.size() == out.size() && rows == std::ssize(places),
+             "a model that fills in tokens has a row for every place");
+    lay_out(items);
+    run(pass_, places, out);
+    advance();
 }
 
 }  // namespace mr::model

@@ -66,6 +66,9 @@ struct EngineOptions {
     bool persistent = true;
     // A block of a model that fills in tokens is one launch; otherwise a pass of it is.
     bool loop = true;
+    // Where no draw is filtered, the head of such a model gives records of 16 tokens each instead
+    // of logits (ops/denoise/tile_draw.h).
+    bool head_records = true;
 };
 
 // A block of a model whose attention is full, where nothing else is asked for.
@@ -118,6 +121,12 @@ class Engine {
     // The bits of a row depend on its sequence and its items' forms alone. Fed items are those that
     // draw again, and once a pass with fed items has left a slot out, that slot is fed no more.
     Tensor submit(std::span<const BatchItem> items);
+    // The same, and what the rows whose logits the items ask for (Logits::some) say of unknown
+    // tokens: row i, in the items' order, of places[i]. The model's mask token has no probability.
+    // No logits are left for the caller; where no draw is filtered, a GPU makes none. A row without
+    // a token is no error: its guess has the id of an ops::GuessFault.
+    void submit(std::span<const BatchItem> items, std::span<const Place> places,
+                std::span<ops::Guess> out);
 
     // A slot for a sequence. Its draws are numbered from 0.
     virtual Slot open_slot(SeqId seq, const DrawParams& params) = 0;
@@ -130,8 +139,8 @@ class Engine {
     virtual ops::Sampled wait(Slot slot, std::uint64_t number) = 0;
     virtual bool ready(Slot slot, std::uint64_t number) = 0;  // whether wait() would not wait
 
-    // What rows of such logits say of unknown tokens: row i of places[i]. The model's mask token
-    // has no probability. Throws what ops::guess() throws.
+    // What rows of such logits say of unknown tokens: row i of places[i], as submit() has it.
+    // Throws what ops::guess() throws.
     virtual void guess(Tensor logits, std::span<const Place> places, std::span<ops::Guess> out) = 0;
     // Engines that fill in a text by themselves: fill_block() runs passes until all places of the
     // open block are settled, as guess() and ops::choose() settle them, and opens the next block.
@@ -181,12 +190,14 @@ class Engine {
         std::int64_t tokens = 0;          // rows of all items
     };
     virtual Tensor run(const Pass& pass) = 0;
+    virtual void run(const Pass& pass, std::span<const Place> places,
+                     std::span<ops::Guess> out) = 0;
     void make_room(const BatchItem& item, ops::BatchSeq& seq);
     static std::int64_t logit_rows(const BatchItem& item);
     // Row r of the logits of an item: which of its `count` tokens it is of.
     static std::int64_t logit_token(const BatchItem& item, std::int64_t count, std::int64_t r);
-    // guess() of logits that lie in host memory, with scratch there for every thread
-    // (ops::sample_scratch_bytes()).
+    // The guesses of submit() by logits that lie in host memory, with scratch there for every
+    // thread (ops::sample_scratch_bytes()).
     void guess_here(Tensor logits, std::span<const Place> places, std::span<ops::Guess> out,
                     std::span<std::byte> scratch);
     // Where the draws of item i of the pass stand in their sequence: Philox's index.
@@ -203,6 +214,9 @@ class Engine {
     const std::int64_t window_;  // ModelSpec::widest_window()
 
   private:
+    void lay_out(std::span<const BatchItem> items);
+    void advance();  // by what the pass has committed
+
     Pass pass_;
 };
 

@@ -69,7 +69,7 @@ class Bench(driver.CliTest):
     def test_parts_can_be_switched_off(self):
         words = ("fuse", "add-in-product", "add-in-norm", "norms-together", "graph",
                  "dependent-launch", "batch-products", "resident-attention", "persistent", "loop",
-                 "repack")
+                 "head-records", "repack")
         few = ("--prompt", 4, "-n", 2, "--reps", 1, "--warmup", 0)
         self.ok("bench", "decode", MODEL, *few, "--disable", ",".join(words))
         self.ok("bench", "decode", "--disable", "fuse", MODEL, *few)  # takes one word alone
@@ -99,7 +99,7 @@ class Bench(driver.CliTest):
                         ("bench", "decode", MODEL), ("bench", "ladder", MODEL),
                         ("train", "--data", self.folder / "none", "--out", self.folder / "run")):
             self.fails(2, *command, env={"MILLRACE_DISABLE": "repack,frobnicate"},
-                       says=["MILLRACE_DISABLE", "frobnicate", "persistent, loop, repack"])
+                       says=["MILLRACE_DISABLE", "frobnicate", "loop, head-records, repack"])
         once = ("run", "-p", "Once upon a time", "-n", 8, "--temp", 0, "-q")
         plain = self.ok(*once, env={"MILLRACE_DISABLE": ""}).out
         self.assertEqual(self.ok(*once, env={"MILLRACE_DISABLE": "repack,persistent"}).out, plain)

@@ -42,6 +42,9 @@ std::unique_ptr<model::Engine> engine_of(const DiffusionCase& of, DType type, in
     return model->engine(options);
 }
 
+// A loop on the device (where the driver has them), a launch for every pass, passes of the host.
+const model::EngineOptions kDrivers[] = {{}, {.loop = false}, {.graph = false}};
+
 class GpuDiffusion : public testing::TestWithParam<DiffusionCase> {
   protected:
     void SetUp() override { MR_NEED_GPU(); }
@@ -96,7 +99,9 @@ TEST(GpuDiffusionMany, TextsHaveTheBitsTheyHaveAlone) {
     std::vector<Scheduler::Id> ids;
     const auto prompt = [](int i) { return test::some_tokens(1 + i * 7 % 90, i, 95); };
     const auto wanted = [](int i) {
-        return test::filling({.steps = 4}, 20 + i % 9, static_cast<std::uint64_t>(i));
+        const auto seed = static_cast<std::uint64_t>(i);
+        return i % 3 ? test::filling_unfiltered({.steps = 4}, 20 + i % 9, seed)
+                     : test::filling({.steps = 4}, 20 + i % 9, seed);
     };
     for (int i = 0; i < kTexts; ++i) ids.push_back(scheduler.add(prompt(i), wanted(i)));
     while (scheduler.step()) {
@@ -122,7 +127,9 @@ TEST_P(GpuDiffusion, WhoDrivesThePassesChangesNothing) {
     for (const ops::DenoiseParams& denoise : test::denoise_cases(block)) {
         for (const int tokens : {1, block, 3 * block + 2, 90}) {
             const auto prompt = test::some_tokens(1 + static_cast<int>(seed * 13 % 100), 5, 95);
-            GenerateOptions options = test::filling(denoise, tokens, seed++);
+            GenerateOptions options = seed % 2 ? test::filling(denoise, tokens, seed)
+                                               : test::filling_unfiltered(denoise, tokens, seed);
+            ++seed;
             ++in_form[static_cast<int>(model::form_of_prompt(std::ssize(prompt) + tokens))];
             for (const bool prefix_cache : {false, true}) {
                 if (prefix_cache && of.block > 0) continue;
@@ -145,6 +152,40 @@ TEST_P(GpuDiffusion, WhoDrivesThePassesChangesNothing) {
     // The device has driven.
     for (const auto* engine : {&loop, &launches}) {
         EXPECT_GT(dynamic_cast<const model::Resident&>(**engine).captured_fills(), 0u);
+    }
+}
+
+// A head that gives records instead of logits changes no token, whoever drives the passes, and the
+// account knows the difference.
+TEST_P(GpuDiffusion, RecordsOfTheHeadChangeNoToken) {
+    const DiffusionCase& of = GetParam();
+    const int block = of.block > 0 ? of.block : model::kUsualBlock;
+    for (const DType type : {DType::bf16, DType::f16, DType::q8_0}) {
+        const auto logits = engine_of(of, type, 1, 0, {.graph = false, .head_records = false});
+        for (const model::EngineOptions& driver : kDrivers) {
+            const auto engine = engine_of(of, type, 1, 0, driver);
+            const Ledger before = logits->ledger();
+            std::uint64_t seed = 0;
+            for (const ops::DenoiseParams& denoise : test::denoise_cases(block)) {
+                SCOPED_TRACE(std::string(dtype_name(type)) + ", " +
+                             ops::remask_name(denoise.remask) + ", seed " + std::to_string(seed));
+                const auto prompt = test::some_tokens(1 + static_cast<int>(seed * 7 % 40), 5, 95);
+                const GenerateOptions options =
+                    test::filling_unfiltered(denoise, 2 * block + 3, seed++);
+                const Generated want = test::filled(*logits, prompt, options);
+                const Generated got = test::filled(*engine, prompt, options);
+                EXPECT_EQ(got.ids, want.ids);
+                EXPECT_EQ(got.passes, want.passes);
+            }
+            // The host asks for rows of unknown places alone, as with logits.
+            const DType head = type == DType::q8_0 ? DType::q8_0x8 : type;
+            if (driver.graph || !cuda::linear_records_takes(engine->context(), head, 64)) continue;
+            const auto written = [](const Ledger& ledger) {
+                return ledger.op(OpKind::lm_head).bytes_written;
+            };
+            EXPECT_EQ(written(engine->ledger()) * 96 * sizeof(float),
+                      written(logits->ledger().since(before)) * 6 * sizeof(ops::TileRecord));
+        }
     }
 }
 
@@ -329,9 +370,6 @@ auto engines_with(const model::EngineOptions& options) {
         };
     };
 }
-// A loop on the device (where the driver has them), a launch for every pass, passes of the host.
-const model::EngineOptions kDrivers[] = {{}, {.loop = false}, {.graph = false}};
-
 // The kernel that settles guesses ends the loop, and the error is that of the host's passes.
 TEST_P(GpuDiffusion, ARowThatIsNotFiniteEndsItsTextAlone) {
     const std::string on_cpu = test::a_row_that_is_not_finite_ends_its_text_alone(

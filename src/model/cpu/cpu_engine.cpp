@@ -100,6 +100,7 @@ class CpuEngine final : public Engine {
     bool ready(Slot slot, std::uint64_t number) override { return number < slots_.draws(slot); }
     void guess(Tensor logits, std::span<const Place> places, std::span<ops::Guess> out) override {
         guess_here(logits, places, out, ctx_.scratch);
+        for (const ops::Guess& guess : out) ops::check_guess(guess);
     }
     void cross_entropy(std::span<double> nll, Tensor logits,
                        std::span<const std::int32_t> targets) override {
@@ -117,6 +118,9 @@ class CpuEngine final : public Engine {
 
   private:
     Tensor run(const Pass& pass) override;
+    void run(const Pass& pass, std::span<const Place> places, std::span<ops::Guess> out) override {
+        guess_here(run(pass), places, out, ctx_.scratch);
+    }
     static Tensor row_of(Tensor logits, std::int64_t row);
     void attention_block(const LayerWeights& w, int layer, const Activations& a);
     void mlp_block(const LayerWeights& w, int layer, const Activations& a, Tensor input);

@@ -97,8 +97,11 @@ std::size_t attention_bytes(const ModelSpec& spec, const EngineOptions& options)
 
 // Products for few tokens: their inputs, normed or quantised.
 std::size_t linear_bytes(const ModelSpec& spec, const EngineOptions& options) {
-    return cuda::linear_small_scratch_bytes(std::max(decode_rows(options), options.max_logits),
-                                            std::max({spec.dim, spec.q_dim(), spec.hidden}));
+    const std::int64_t rows = std::max(decode_rows(options), options.max_logits);
+    const std::size_t bytes =
+        cuda::linear_small_scratch_bytes(rows, std::max({spec.dim, spec.q_dim(), spec.hidden}));
+    if (!spec.diffusion || !options.head_records) return bytes;
+    return std::max(bytes, cuda::linear_records_scratch_bytes(rows, spec.dim));
 }
 
 std::size_t step_bytes(const ModelSpec& spec, const EngineOptions& options) {

@@ -358,17 +358,6 @@ void Resident::keep_stages(std::vector<Stage> stages) {
     stages_.insert(stages_.end(), stages.begin(), stages.end());
 }
 
-template <typename Body>
-void Resident::stamped(Body&& body) {
-    if (!watched_) return body();
-    watched_step_.reset();  // its stages are not the timeline's any more
-    timeline_.clear_stages();
-    const Meanwhile watching(ctx_.timeline, &timeline_);
-    timeline_.reset(stream_);
-    body();
-    keep_stages(read_stamps());
-}
-
 std::vector<Stage> Resident::read_stamps() {
     std::vector<Stage> stages = timeline_.read(stream_);
     ledger_.add_device_to_host(stages.size() * sizeof(cuda::Stamp));
@@ -408,36 +397,6 @@ void Resident::cross_entropy(std::span<double> nll, Tensor logits,
     cuda::cross_entropy(ctx_, buffers_.nll, logits, buffers_.pass.rows);
     stream_.to_host(nll.data(), buffers_.nll, nll.size_bytes(), &ledger_);
     stream_.synchronize();
-}
-
-void Resident::guess(Tensor logits, std::span<const Place> places, std::span<ops::Guess> out) {
-    MR_CHECK(spec_.diffusion && places.size() == out.size() &&
-                 logits.rows() >= static_cast<std::int64_t>(places.size()),
-             "a model that fills in tokens has a row for every place");
-    static_assert(sizeof(cuda::GuessRow) == DeviceBuffers::kGuessRowWords * 8 &&
-                  sizeof(cuda::DeviceGuess) == DeviceBuffers::kGuessWords * 4);
-    if (places.empty()) return;
-    staging_.begin();
-    const std::size_t bytes = places.size() * sizeof(cuda::GuessRow);
-    std::int32_t* const rows = staging_.take(bytes / sizeof(std::int32_t));
-    for (std::size_t i = 0; i < places.size(); ++i) {
-        const Place& place = places[i];
-        const cuda::GuessRow row =
-            cuda::guess_row(*place.sampling, *place.how, place.position, place.step, place.truth);
-        std::memcpy(reinterpret_cast<std::byte*>(rows) + i * sizeof row, &row, sizeof row);
-    }
-    stream_.to_device(buffers_.guess_rows, rows, bytes, &ledger_);
-    staging_.end(stream_);
-    auto* const made = reinterpret_cast<cuda::DeviceGuess*>(buffers_.guesses);
-    cuda::guess(ctx_, logits.slice_rows(0, static_cast<std::int64_t>(places.size())),
-                reinterpret_cast<const cuda::GuessRow*>(buffers_.guess_rows), spec_.diffusion->mask,
-                made);
-    host_guesses_.resize(places.size());
-    stream_.to_host(host_guesses_.data(), made, places.size() * sizeof *made, &ledger_);
-    for (std::size_t i = 0; i < out.size(); ++i) {
-        cuda::check_sample_flags(host_guesses_[i].flags);
-        out[i] = host_guesses_[i].guess;
-    }
 }
 
 Tensor Resident::to_host(Tensor logits) {

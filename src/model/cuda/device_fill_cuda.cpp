@@ -64,6 +64,7 @@ void Resident::open_block(const OpenBlock& open) {
     fill_ = {};
     fill_.seq = open.seq;
     fill_.apart = open.apart;
+    fill_.filtered = ops::draw_is_filtered(*open.sampling, spec_.vocab, -1);
     fill_.block = static_cast<int>(open.block);
     fill_.before = static_cast<int>(open.before.size());
     fill_.keeps = open.keeps;
@@ -167,15 +168,13 @@ void Resident::launch_block_pass(const FillKey& key, int before, int places,
     auto* const made = reinterpret_cast<cuda::DeviceGuess*>(buffers_.guesses);
     const cuda::BlockRows rows = launch_block_layers(key, before, places);
     if (rows.asked > 0) {
-        const Tensor logits = rows_as(buffers_.logits, DType::f32, 0, rows.asked, spec_.vocab);
         const int first = places > 0 ? before : before - 1;
         Tensor x = rows_as(buffers_.x, DType::f32, first, rows.asked, spec_.dim);
         if (rows.text) {
             x = rows_as(buffers_.last, DType::f32, 0, rows.asked, spec_.dim);
             cuda::gather_rows(ctx_, x, buffers_.x, rows.asked_at, rows.asked);
         }
-        heads(logits, x, true);
-        cuda::guess(ctx_, logits, rows.guesses, spec_.diffusion->mask, made);
+        head_guesses(x, 0, key.filtered);
     }
     cuda::block_choose(ctx_, state, rows, made,
                        reinterpret_cast<cuda::BlockReport*>(fill_report_.on_device()), loop);
@@ -246,7 +245,8 @@ FilledBlock Resident::fill_block() {
     const int keys =
         whole ? static_cast<int>(fill_.size) : key_for(1, fill_.end, cuda::SampleKind::any).keys;
     const bool apart = whole ? fill_.refresh : fill_.apart || fill_.before + places > kDecodePrompt;
-    const CapturedFill& passes = captured(FillKey{fill_.before, places, keys, fill_.block, apart});
+    const CapturedFill& passes =
+        captured(FillKey{fill_.before, places, keys, fill_.block, apart, fill_.filtered});
     const std::uint64_t blocks = (fill_.progress >> 32) + 1, done = fill_.progress & 0xffffffffu;
     constexpr std::uint64_t kNever = ~std::uint64_t{0};
     if (passes.loop) {

@@ -121,9 +121,9 @@ void Resident::rotations_of(const Part& part) {
     }
 }
 
-Tensor Resident::run_given(const Pass& pass) {
+// The layers, and where the items' rows lie.
+std::vector<std::int64_t> Resident::run_parts(const Pass& pass) {
     fill_.open = false;  // its pages are overwritten
-    staging_.begin();
     // Parts of one form and mask each: items in the decode form in groups of as many rows as
     // attention's scratch was planned for; neighbours with the same mask go together, and in the
     // prompt form those that stream alike.
@@ -169,7 +169,12 @@ Tensor Resident::run_given(const Pass& pass) {
         }
         run_part(form == Form::decode);
     }
+    return row_of;
+}
 
+Tensor Resident::run_given(const Pass& pass) {
+    staging_.begin();
+    const std::vector<std::int64_t> row_of = run_parts(pass);
     // The rows whose logits are read, in the order of the items; then those that slots draw from.
     std::int32_t* const rows =
         staging_.take(static_cast<std::size_t>(std::max(options_.max_logits, 1)));

@@ -114,6 +114,13 @@ cuda::LinearIn DeviceProducts::head(Tensor x, Tensor logits) const {
     return in;
 }
 
+cuda::LinearIn DeviceProducts::head(Tensor x, const cuda::RecordsOut& records) const {
+    cuda::LinearIn in = head(x, Tensor{});
+    in.finish = cuda::Finish::records;
+    in.records = records;
+    return in;
+}
+
 cuda::StepModel DeviceProducts::step(const ops::DeviceBatch& batch, KvCache& cache,
                                      Tensor logits) const {
     const std::int64_t rows = batch.tokens;

@@ -1,6 +1,7 @@
 // The engine on the device: weights, cache, activations and sampler stay there.
 // device_engine_cuda.cpp computes the layers, device_given_cuda.cpp runs passes of given tokens,
-// device_decode.cu the rows that are fed, device_fill_cuda.cpp blocks that are filled in.
+// device_guess_cuda.cpp has what they say of unknown ones, device_decode.cu the rows that are fed,
+// device_fill_cuda.cpp blocks that are filled in.
 #pragma once
 
 #include <array>
@@ -142,8 +143,8 @@ class Resident final : public Engine {
     struct Fill {
         bool open = false;
         SeqId seq = 0;
-        bool apart = false;
-        int block = 0, before = 0;  // places of a block; tokens before it, as in FillKey
+        bool apart = false, filtered = false;  // filtered: its draws are
+        int block = 0, before = 0;             // places of a block; tokens before it, as in FillKey
         // Where attention is full: the text keeps what lies before a block (OpenBlock::keeps), and
         // the next pass is the one that computes it.
         bool keeps = false, refresh = false;
@@ -159,6 +160,7 @@ class Resident final : public Engine {
         int block;
         bool apart;  // the first pass only commits; where attention is full, it computes what is
                      // kept
+        bool filtered;
         auto operator<=>(const FillKey&) const = default;
     };
     // The first pass (or two: one that only commits) and those that follow it; in one graph, or
@@ -170,13 +172,23 @@ class Resident final : public Engine {
     };
 
     Tensor run(const Pass& pass) override;
+    void run(const Pass& pass, std::span<const Place> places, std::span<ops::Guess> out) override;
     DeviceSlot& at(Slot slot);
     const DeviceSlot::Draw& draw_of(Slot slot, std::uint64_t number);
 
     // Given tokens.
     ops::DeviceBatch upload(const Pass& pass, std::span<const std::size_t> items,
                             std::int64_t first_row, int first_seq, std::int32_t* first, bool few);
+    std::vector<std::int64_t> run_parts(const Pass& pass);
     Tensor run_given(const Pass& pass);
+    // Guesses.
+    bool is_filtered(const Place& place) const {
+        return ops::draw_is_filtered(*place.sampling, spec_.vocab, place.truth);
+    }
+    bool makes_records() const;
+    void send_places(std::span<const Place> places, std::span<const std::size_t> order);
+    const std::vector<cuda::DeviceGuess>& read_guesses(std::size_t count);
+    void head_guesses(Tensor x, std::int64_t first, bool filtered);
     // Blocks.
     const CapturedFill& captured(const FillKey& key);
     void warm_up(const FillKey& key, int before);
@@ -223,7 +235,15 @@ class Resident final : public Engine {
     void require_finite(const DeviceBuffers::Arrays& arrays, int behind);
     // Runs body() with stamps and keeps its stages.
     template <typename Body>
-    void stamped(Body&& body);
+    void stamped(Body&& body) {
+        if (!watched_) return body();
+        watched_step_.reset();  // its stages are not the timeline's any more
+        timeline_.clear_stages();
+        const Meanwhile watching(ctx_.timeline, &timeline_);
+        timeline_.reset(stream_);
+        body();
+        keep_stages(read_stamps());
+    }
     void keep_stages(std::vector<Stage> stages);
     std::vector<Stage> read_stamps();
 
