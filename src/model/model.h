@@ -43,8 +43,7 @@ struct LoadOptions {
 };
 
 // `source` is a GGUF file, a Hugging Face folder, a llama2.c .bin, or
-// random:SHAPE[:TYPE] (llama-2-7b, llama-3-8b, tinyllama-1.1b, stories-110m, stories-42m,
-// pythia-2.8b, gpt2, qwen3-4b, sdar-4b, sdar-1.7b, llada-8b, dream-7b).
+// random:SHAPE[:TYPE] (llama-2-7b, llama-3-8b, gpt2, ...: known_shapes() of io/random.cpp).
 Model load_model(const std::string& source, const LoadOptions& options = {});
 
 }  // namespace mr::model

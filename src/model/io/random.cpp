@@ -48,10 +48,21 @@ ModelSpec llama_shape(int dim, int layers, int heads, int kv_heads, int hidden, 
     return spec;
 }
 
-ModelSpec llama_3_8b() {
-    ModelSpec spec = llama_shape(4096, 32, 32, 8, 14336, 8192, false);
+ModelSpec llama_3_shape(int dim, int layers, int heads, int hidden) {
+    ModelSpec spec = llama_shape(dim, layers, heads, 8, hidden, 8192, false);
     spec.vocab = 128256;
     spec.rope.theta = 500000;
+    return spec;
+}
+
+ModelSpec qwen2_5_shape(int dim, int layers, int heads, int hidden) {
+    ModelSpec spec = llama_shape(dim, layers, heads, 2, hidden, 32768, true);
+    spec.family = "qwen2";
+    spec.vocab = 151936;
+    spec.norm_eps = 1e-6f;
+    spec.qkv_bias = true;
+    spec.rope.theta = 1000000;
+    spec.rope.style = ops::RopeStyle::half;
     return spec;
 }
 
@@ -79,8 +90,8 @@ ModelSpec pythia_2_8b() {
     return spec;
 }
 
-ModelSpec gpt2_124m() {
-    ModelSpec spec = gpt_shape("gpt2", 50257, 768, 12, 12, 1024);
+ModelSpec gpt2_shape(int vocab, int dim, int layers, int heads, int context) {
+    ModelSpec spec = gpt_shape("gpt2", vocab, dim, layers, heads, context);
     spec.activation = ops::Activation::gelu_tanh;
     spec.learned_positions = true;
     spec.tied_embeddings = true;
@@ -132,15 +143,21 @@ struct NamedShape {
     const char* name;
     ModelSpec spec;
 };
-std::array<NamedShape, 12> known_shapes() {
+std::array<NamedShape, 17> known_shapes() {
     return {{
         {"llama-2-7b", llama_shape(4096, 32, 32, 32, 11008, 4096, false)},
-        {"llama-3-8b", llama_3_8b()},
+        {"llama-3-8b", llama_3_shape(4096, 32, 32, 14336)},
+        {"llama-3-70b", llama_3_shape(8192, 80, 64, 28672)},
         {"tinyllama-1.1b", llama_shape(2048, 22, 32, 4, 5632, 2048, false)},
         {"stories-110m", llama_shape(768, 12, 12, 12, 2048, 1024, true)},
         {"stories-42m", llama_shape(512, 8, 8, 8, 1376, 1024, true)},
         {"pythia-2.8b", pythia_2_8b()},
-        {"gpt2", gpt2_124m()},
+        {"gpt2", gpt2_shape(50257, 768, 12, 12, 1024)},
+        {"gpt2-xl", gpt2_shape(50257, 1600, 48, 25, 1024)},
+        // With the vocabulary and the context of Megatron's published runs.
+        {"gpt3-175b", gpt2_shape(131072, 12288, 96, 96, 4096)},
+        {"qwen2.5-0.5b", qwen2_5_shape(896, 24, 14, 4864)},
+        {"qwen2.5-1.5b", qwen2_5_shape(1536, 28, 12, 8960)},
         // As SDAR's, one token after another; its published 4B ties the head.
         {"qwen3-4b", qwen3_shape(2560, 36, 32, 9728)},
         {"sdar-4b", sdar_shape(2560, 36, 32, 9728)},
