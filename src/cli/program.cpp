@@ -158,6 +158,7 @@ int run_main(int argc, char** argv) {
     add_bench(program, action);
     add_tokenizer(program, action);
     add_train(program, action);
+    add_plan(program, action);
     add_data(program, action);
     add_completion(program, action);
 

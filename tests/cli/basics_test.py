@@ -24,8 +24,8 @@ class Basics(driver.CliTest):
     def test_help_lists_commands_and_each_has_an_example(self):
         commands = self.commands()
         self.assertEqual(set(commands), {"run", "chat", "profile", "info", "eval", "tokenize",
-                                         "tokenizer", "train", "convert", "bench", "data",
-                                         "completion"})
+                                         "tokenizer", "train", "plan", "convert", "bench",
+                                         "data", "completion"})
         for command in commands:
             text = self.ok(command, "--help").out
             self.assertIn("Example", text, command)

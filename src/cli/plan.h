@@ -1,0 +1,27 @@
+// What `millrace plan` prints: for plan.cpp.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/json.h"
+#include "train/plan/search.h"
+
+namespace mr::cli {
+
+struct PlanReport {
+    std::string model;
+    plan::ClusterSpec cluster;
+    plan::Job job;
+    double tokens = 0;             // to train on; 0: not said
+    std::string calibration;       // where the shares of the peak come from
+    double compute_uncertainty = 0;
+    std::vector<plan::Candidate> layouts;  // the best first; at least one
+};
+
+Json plan_json(const PlanReport& report);
+std::string plan_text(const PlanReport& report);
+// "data 64 x pipeline 16, ZeRO 1, 32 micro-batches of 1, recompute light"
+std::string layout_text(const plan::Job& job, const plan::Layout& layout);
+
+}  // namespace mr::cli
