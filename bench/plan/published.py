@@ -15,7 +15,8 @@ import sys
 FAST = ("--reduce", "fast")
 
 # Program, then its runs: what to call it, the arguments of `plan`, the figure, what the figure is.
-# Batches and layouts as the sources have them; Megatron's layout, and recomputation, are assumed.
+# Batches and layouts as the sources have them. Assumed: Megatron's layout, the batch of llm.c's
+# 1558M, and recomputation, of which each program has kinds of its own.
 PUBLISHED = [
     ("llm.c", [
         ("124M, 8 H100", "random:gpt2 --gpus 8 --batch 512 --data 8 --micro-batches 1 --zero 1 "

@@ -31,7 +31,7 @@ struct Options {
     std::string recompute, masters = "f32", reduce = "exact";
 };
 
-constexpr int kUsualSeq = 8192;            // at most, where none is given
+constexpr int kUsualSeq = 8192;               // at most, where none is given
 constexpr std::int64_t kUsualTokens = 16384;  // of a GPU in a step, where no batch is given
 
 model::ModelSpec spec_of(const std::string& model) {
@@ -86,9 +86,9 @@ void calibrate(PlanReport& report, const Options& options, const Command& comman
     cluster.device = *on;
     cluster.pace = plan::pace_of(measured, spec_of(measured.model), cluster.device);
     report.compute_uncertainty = plan::kMeasuredUncertainty;
-    report.calibration =
-        fmt::format("{} measured, {} x {} tokens: {:.2f} times as long as by our shares",
-                    measured.model, measured.batch * measured.accumulate, measured.seq, cluster.pace);
+    report.calibration = fmt::format(
+        "{} measured, {} x {} tokens: {:.2f} times as long as by our shares", measured.model,
+        measured.batch * measured.accumulate, measured.seq, cluster.pace);
 }
 
 PlanReport make_report(const Options& options, const Command& command) {
@@ -155,9 +155,10 @@ int run(const Options& options, const Command& command) {
     if (found.fitting.empty()) {
         throw Error::usage({.field = "layout",
                             .problem = "there is none: " + found.fault,
-                            .remedy = report.job.exact ? "change one of them, or give --reduce fast "
-                                                         "where sums need no fixed order"
-                                                       : "change one of them"});
+                            .remedy = report.job.exact
+                                          ? "change one of them, or give --reduce fast "
+                                            "where sums need no fixed order"
+                                          : "change one of them"});
     }
     report.layouts = std::move(found.fitting);
     out(options.shared.json ? json_text(plan_json(report)) : plan_text(report));
@@ -209,7 +210,7 @@ void add_plan(const Command& app, Action& action) {
                  "exact: gradients in f32, the same bits on any number of GPUs; fast: in bf16")
         .one_of({"exact", "fast"})
         .shows_default();
-    c.group("The layout: what is not given is searched");
+    c.group("The layout (searched where it is not given)");
     c.add_option("--data", o.data, "Replicas").range(1, 1 << 20);
     c.add_option("--pipeline", o.pipeline, "Stages that the layers are cut into").range(1, 1 << 12);
     c.add_option("--zero", o.zero,
@@ -236,9 +237,7 @@ void add_plan(const Command& app, Action& action) {
         "400Gb/s\n"
         "  millrace plan random:llama-3-8b --gpus 64 --tokens 1e12 --layouts 10\n"
         "  millrace plan random:gpt2 --gpus 8 --batch 512 --measured bench.json");
-    c.callback([options, c, &action] {
-        action = [options, c] { return run(*options, c); };
-    });
+    c.callback([options, c, &action] { action = [options, c] { return run(*options, c); }; });
 }
 
 }  // namespace mr::cli

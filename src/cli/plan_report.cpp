@@ -147,7 +147,8 @@ std::string memory_text(const PlanReport& report, const plan::Cost& cost) {
         if (!shown) continue;
         const StageMemory& stage = cost.stages[i];
         text += fmt::format("            {:>6}{:>8}", i + 1, stage.layers);
-        for (const MemoryPart& part : kMemory) text += fmt::format("{:>13}", gib(stage.*part.bytes));
+        for (const MemoryPart& part : kMemory)
+            text += fmt::format("{:>13}", gib(stage.*part.bytes));
         text += fmt::format("{:>9}\n", gib(stage.total()));
     }
     return text;
@@ -158,8 +159,7 @@ std::string time_text(const plan::Cost& cost) {
     for (const TimePart& part : time_parts(cost)) {
         if (part.seconds <= 0) continue;
         text += fmt::format("            {:<24}{:>11}{:>7.1f}%\n", part.name,
-                            observe::short_seconds(part.seconds),
-                            100 * part.seconds / cost.step());
+                            observe::short_seconds(part.seconds), 100 * part.seconds / cost.step());
     }
     const auto traffic = [&](const char* name, const Traffic& t) {
         if (t.sent <= 0) return;
@@ -176,26 +176,26 @@ std::string time_text(const plan::Cost& cost) {
 
 std::string others_text(const PlanReport& report) {
     if (report.layouts.size() < 2) return "";
-    std::string text =
-        fmt::format("\n{:>4}{:>6}{:>10}{:>6}{:>15}{:>11}{:>12}{:>14}{:>7}{:>12}\n", "", "data",
-                    "pipeline", "ZeRO", "micro-batches", "recompute", "step", "tok/s", "MFU",
-                    "memory");
+    std::string text = fmt::format("\n{:>4}{:>6}{:>10}{:>6}{:>15}{:>11}{:>12}{:>14}{:>7}{:>12}\n",
+                                   "", "data", "pipeline", "ZeRO", "micro-batches", "recompute",
+                                   "step", "tok/s", "MFU", "memory");
     for (std::size_t i = 0; i < report.layouts.size(); ++i) {
         const Candidate& one = report.layouts[i];
         const Layout& l = one.layout;
-        text += fmt::format(
-            "{:>4}{:>6}{:>10}{:>6}{:>15}{:>11}{:>12}{:>14.0f}{:>6.1f}%{:>12}\n", i + 1, l.data,
-            l.pipeline, l.zero, fmt::format("{} of {}", l.micro_batches, sequences_of(report.job, l)),
-            model::recompute_name(l.recompute), observe::short_seconds(one.cost.step()),
-            tokens_per_second(report, one),
-            100 * plan::flops_share(report.cluster, report.job, one.cost.step()),
-            format_bytes(whole(one.cost.most_memory())));
+        text += fmt::format("{:>4}{:>6}{:>10}{:>6}{:>15}{:>11}{:>12}{:>14.0f}{:>6.1f}%{:>12}\n",
+                            i + 1, l.data, l.pipeline, l.zero,
+                            fmt::format("{} of {}", l.micro_batches, sequences_of(report.job, l)),
+                            model::recompute_name(l.recompute),
+                            observe::short_seconds(one.cost.step()), tokens_per_second(report, one),
+                            100 * plan::flops_share(report.cluster, report.job, one.cost.step()),
+                            format_bytes(whole(one.cost.most_memory())));
     }
     return text;
 }
 
 std::string count_text(double count) {
-    return count >= 1e9 ? fmt::format("{:.2f} B", count / 1e9) : fmt::format("{:.1f} M", count / 1e6);
+    return count >= 1e9 ? fmt::format("{:.2f} B", count / 1e9)
+                        : fmt::format("{:.1f} M", count / 1e6);
 }
 std::string rate_text(double bytes) { return observe::short_bytes(bytes) + "/s"; }
 
@@ -241,8 +241,7 @@ std::string plan_text(const PlanReport& report) {
     const plan::Job& job = report.job;
     const Candidate& best = report.layouts.front();
     const double step = best.cost.step(), speed = tokens_per_second(report, best);
-    const plan::Band band =
-        plan::band_of(cluster, job, best.layout, report.compute_uncertainty);
+    const plan::Band band = plan::band_of(cluster, job, best.layout, report.compute_uncertainty);
     std::string text = fmt::format(
         "model       {}: {} parameters, {} layers of {}\n"
         "cluster     {} x {}, {} in a node; each direction {} in a node, {} between nodes\n"
@@ -250,8 +249,8 @@ std::string plan_text(const PlanReport& report) {
         "layout      {}\n",
         report.model, count_text(static_cast<double>(job.spec.parameters())), job.spec.layers,
         job.spec.dim, cluster.gpus, cluster.device.name, std::min(cluster.node, cluster.gpus),
-        rate_text(cluster.link_node), rate_text(cluster.link_net), job.batch, job.seq,
-        job.tokens(), layout_text(job, best.layout));
+        rate_text(cluster.link_node), rate_text(cluster.link_net), job.batch, job.seq, job.tokens(),
+        layout_text(job, best.layout));
     text += memory_text(report, best.cost) + time_text(best.cost);
     text += fmt::format(
         "speed       {} a step ({} to {}), {:.0f} tok/s, {:.0f} a GPU, {:.1f}% of the peak (MFU)\n"
@@ -261,16 +260,16 @@ std::string plan_text(const PlanReport& report) {
         100 * plan::flops_share(cluster, job, step), best.cost.binds());
     const double tokens = report.tokens > 0 ? report.tokens : 1e9;
     const double hours = gpu_hours(report, best, tokens);
-    text += fmt::format("cost        {} GPU-hours for {} tokens ({} to {}): {} on all GPUs\n",
-                        observe::figure(hours),
-                        report.tokens > 0 ? fmt::format("{:g}", tokens) : "a billion",
-                        observe::figure(hours * band.low / step),
-                        observe::figure(hours * band.high / step),
-                        observe::long_seconds(tokens / speed));
+    text += fmt::format(
+        "cost        {} GPU-hours for {} tokens ({} to {}): {} on all GPUs\n",
+        observe::figure(hours), report.tokens > 0 ? fmt::format("{:g}", tokens) : "a billion",
+        observe::figure(hours * band.low / step), observe::figure(hours * band.high / step),
+        observe::long_seconds(tokens / speed));
     text += fmt::format("error       computing off by {:.0f}%{}: {}\n", 100 * band.computing,
                         band.links > 0 ? fmt::format(", links by {:.0f}%", 100 * band.links) : "",
                         report.calibration);
-    for (const char* note : notes(report, best.layout)) text += fmt::format("note        {}\n", note);
+    for (const char* note : notes(report, best.layout))
+        text += fmt::format("note        {}\n", note);
     return text + others_text(report);
 }
 

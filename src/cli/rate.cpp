@@ -14,18 +14,9 @@ struct Unit {
     double bytes;
 };
 constexpr Unit kUnits[] = {
-    {"B/s", 1},
-    {"kB/s", 1e3},
-    {"MB/s", 1e6},
-    {"GB/s", 1e9},
-    {"TB/s", 1e12},
-    {"KiB/s", 0x1p10},
-    {"MiB/s", 0x1p20},
-    {"GiB/s", 0x1p30},
-    {"TiB/s", 0x1p40},
-    {"Mb/s", 1e6 / 8},
-    {"Gb/s", 1e9 / 8},
-    {"Tb/s", 1e12 / 8},
+    {"B/s", 1},        {"kB/s", 1e3},     {"MB/s", 1e6},     {"GB/s", 1e9},
+    {"TB/s", 1e12},    {"KiB/s", 0x1p10}, {"MiB/s", 0x1p20}, {"GiB/s", 0x1p30},
+    {"TiB/s", 0x1p40}, {"Mb/s", 1e6 / 8}, {"Gb/s", 1e9 / 8}, {"Tb/s", 1e12 / 8},
 };
 
 }  // namespace
@@ -39,10 +30,11 @@ double parse_rate(const std::string& text, const char* option) {
         for (const Unit& known : kUnits) {
             if (unit == known.name) return value * known.bytes;
         }
-        throw Error::usage({.field = option,
-                            .value = text,
-                            .problem = unit.empty() ? "has no unit" : "has a unit that is not known",
-                            .remedy = "use GB/s, GiB/s, or Gb/s for bits, as in 400Gb/s"});
+        throw Error::usage(
+            {.field = option,
+             .value = text,
+             .problem = unit.empty() ? "has no unit" : "has a unit that is not known",
+             .remedy = "use GB/s, GiB/s, or Gb/s for bits, as in 400Gb/s"});
     }
     throw Error::usage({.field = option,
                         .value = text,

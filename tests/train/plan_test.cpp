@@ -13,7 +13,9 @@
 namespace mr::plan {
 namespace {
 
-ModelSpec shape(const char* name) { return model::random_shape(std::string("random:") + name).first; }
+ModelSpec shape(const char* name) {
+    return model::random_shape(std::string("random:") + name).first;
+}
 
 ClusterSpec cluster(const char* device, int gpus, int node = 8) {
     ClusterSpec out;
@@ -35,7 +37,7 @@ Job job(const char* name, int seq, std::int64_t batch) {
 
 // Relative: both sides are the same sums in another order.
 constexpr double kClose = 1e-9;
-#define EXPECT_CLOSE(a, b) EXPECT_NEAR(a, b, kClose * std::abs(b))
+#define EXPECT_CLOSE(a, b) EXPECT_NEAR(a, b, kClose* std::abs(b))
 
 TEST(Plan, CollectivesByHand) {
     const ClusterSpec c = cluster("h100", 32);
@@ -83,11 +85,10 @@ TEST(Plan, CountsWhatTheTrainerCounts) {
         const double scores = static_cast<double>(spec.layers) * spec.q_dim() * seq;
         EXPECT_EQ(products + 6 * scores,
                   static_cast<double>(model::TrainEngine::flops_per_token(spec, seq)));
-        EXPECT_EQ(layer.forward.attention + layer.backward.attention,
-                  7.0 * spec.q_dim() * seq);
+        EXPECT_EQ(layer.forward.attention + layer.backward.attention, 7.0 * spec.q_dim() * seq);
         EXPECT_EQ(spec.layers * (layer.again.products + layer.again.attention),
-                  static_cast<double>(model::TrainEngine::remade_flops_per_token(
-                      spec, seq, Recompute::full)));
+                  static_cast<double>(
+                      model::TrainEngine::remade_flops_per_token(spec, seq, Recompute::full)));
         const Parameters all = parameters_of(spec);
         EXPECT_EQ(spec.layers * all.layer + all.embedding + all.head + all.last_norm,
                   static_cast<double>(spec.parameters()));
@@ -121,7 +122,8 @@ TEST(Plan, OneGpuByHand) {
     // Measured: 54.4 to 55.0 ms, 13.15 GiB planned, scratch included (docs/benchmarks.md).
     EXPECT_NEAR(cost.step(), 54.5e-3, 0.03 * 54.5e-3);
     EXPECT_NEAR(cost.most_memory(), 13.15 * 0x1p30, 0.02 * 13.15 * 0x1p30);
-    EXPECT_CLOSE(flops_share(c, j, 0.1), 6 * (matrices + 12.0 * 768 * 1024) * 32768 / (0.1 * 989.4e12));
+    EXPECT_CLOSE(flops_share(c, j, 0.1),
+                 6 * (matrices + 12.0 * 768 * 1024) * 32768 / (0.1 * 989.4e12));
 }
 
 TEST(Plan, MeasuredStepsOfALargerModel) {

@@ -18,11 +18,10 @@ constexpr double kCall = 8.4e-6;
 constexpr double kNvlinkStep = 3.4e-6, kPcieStep = 5.7e-6, kNetStep = 14e-6;
 
 // Peaks and bandwidths: NVIDIA's data sheets of H100 SXM, H200 SXM and A100 80GB SXM, and its Ada
-// whitepaper. Links: NVLink 4, NVLink 3, PCIe 4 x16; a network card of the usual rate a GPU. Memory:
-// nvidia-smi's.
-// The shares of Hopper are those of this project's own steps on an H200 (docs/parallel.md,
-// "Calibration"). Those of the others are assumptions that no step of ours has checked: a device
-// with less arithmetic for the same memory and power comes nearer to its peak.
+// whitepaper. Links: NVLink 4, NVLink 3, PCIe 4 x16; a network card of the usual rate a GPU.
+// Memory: nvidia-smi's. The shares of Hopper are those of this project's own steps on an H200
+// (docs/parallel.md, "Calibration"). Those of the others are assumptions that no step of ours has
+// checked: a device with less arithmetic for the same memory and power comes nearer to its peak.
 constexpr DeviceSpec kDevices[] = {
     {"h100", 989.4 * kTera, 3.35 * kTera, 81559 * kMiB, 450 * kGiga, 50 * kGiga, kNvlinkStep, 0.69,
      0.33, 0.50, 0.80, 0.20, false},
@@ -77,8 +76,8 @@ double collective_sent(const Group& group, double bytes, Rounds rounds) {
     return static_cast<int>(rounds) * bytes * (ranks - 1) / ranks;
 }
 
-double collective_seconds(const ClusterSpec& cluster, const Group& group, double bytes, double calls,
-                          Rounds rounds) {
+double collective_seconds(const ClusterSpec& cluster, const Group& group, double bytes,
+                          double calls, Rounds rounds) {
     if (group.ranks() <= 1 || bytes <= 0) return 0;
     const double inside = group.inside, nodes = group.nodes;
     // A ring inside of a node. Between nodes a tree, whose depth counts: NCCL leaves the ring where

@@ -10,19 +10,19 @@
 namespace mr::plan {
 
 struct DeviceSpec {
-    const char* name;          // as --device takes it
-    double peak;               // FLOP/s of dense bf16 products with f32 sums, as published
-    double bandwidth;          // bytes/s of its memory, as published
-    std::uint64_t memory;      // bytes, as its driver reports them
-    double link_node;          // bytes/s to the others of its node, each direction, as usual
-    double link_net;           // bytes/s to other nodes, each direction, as usual
-    double step_node;          // seconds of a step of a ring inside of a node
-    double products;           // share of `peak` that a step's products reach
-    double attention64;        // ... attention, heads of up to 64 elements
-    double attention128;       // ... larger heads
-    double passes;             // share of `bandwidth` that norms, activations, AdamW reach
-    double uncertainty;        // of the four shares together, as a part of the time
-    bool measured;             // this project measured the shares on this device
+    const char* name;      // as --device takes it
+    double peak;           // FLOP/s of dense bf16 products with f32 sums, as published
+    double bandwidth;      // bytes/s of its memory, as published
+    std::uint64_t memory;  // bytes, as its driver reports them
+    double link_node;      // bytes/s to the others of its node, each direction, as usual
+    double link_net;       // bytes/s to other nodes, each direction, as usual
+    double step_node;      // seconds of a step of a ring inside of a node
+    double products;       // share of `peak` that a step's products reach
+    double attention64;    // ... attention, heads of up to 64 elements
+    double attention128;   // ... larger heads
+    double passes;         // share of `bandwidth` that norms, activations, AdamW reach
+    double uncertainty;    // of the four shares together, as a part of the time
+    bool measured;         // this project measured the shares on this device
 };
 
 // None: the name is not known. known_devices() lists the names.
@@ -57,8 +57,8 @@ Group group_of(const ClusterSpec& cluster, int ranks, int stride);
 // Seconds of `calls` collectives of `bytes` together. A reduce-scatter or an all-gather goes round
 // the ring once, an all-reduce twice.
 enum class Rounds { one = 1, two = 2 };
-double collective_seconds(const ClusterSpec& cluster, const Group& group, double bytes, double calls,
-                          Rounds rounds);
+double collective_seconds(const ClusterSpec& cluster, const Group& group, double bytes,
+                          double calls, Rounds rounds);
 // What a rank sends in it.
 double collective_sent(const Group& group, double bytes, Rounds rounds);
 // Of one message to a rank that is `stride` GPUs away.

@@ -74,8 +74,7 @@ DataTraffic data_traffic(const ClusterSpec& cluster, const Job& job, const Layou
     const double calls = stage.layers + (stage.first ? 1 : 0);  // a bucket is a layer, or the table
     const double gradient = job.exact ? 4 : 2;
     // The table's gradient is whole when the backward has ended; of other stages, a layer's.
-    const double tail_part =
-        (stage.first ? all.embedding : all.layer) / layout.tensor / parameters;
+    const double tail_part = (stage.first ? all.embedding : all.layer) / layout.tensor / parameters;
     const int passes = layout.micro_batches;
     Traffic& t = out.in_steps;
     const auto add = [&](double bytes, Rounds rounds, double times) {
@@ -123,8 +122,7 @@ Traffic tensor_traffic(const ClusterSpec& cluster, const Job& job, const Layout&
                          (stage.first ? 1 : 0) + (stage.last ? 1 : 0);
     const double times = layout.micro_batches;
     out.sent = times * calls * collective_sent(group, bytes, Rounds::two);
-    out.seconds =
-        times * collective_seconds(cluster, group, calls * bytes, calls, Rounds::two);
+    out.seconds = times * collective_seconds(cluster, group, calls * bytes, calls, Rounds::two);
     out.exposed = out.seconds;  // the next product waits for it
     return out;
 }
@@ -199,9 +197,9 @@ std::string Cost::binds() const {
         {"communication inside of layers", tensor.exposed},
         {"communication between stages", pipeline.exposed},
     };
-    const Part* most = std::max_element(
-        std::begin(parts), std::end(parts),
-        [](const Part& a, const Part& b) { return a.seconds < b.seconds; });
+    const Part* most =
+        std::max_element(std::begin(parts), std::end(parts),
+                         [](const Part& a, const Part& b) { return a.seconds < b.seconds; });
     return fmt::format("{} ({:.0f}% of the step)", most->name, 100 * most->seconds / step());
 }
 
@@ -212,8 +210,8 @@ bool fits(const Cost& cost, const ClusterSpec& cluster) {
 std::vector<int> stage_layers(const ClusterSpec& cluster, const Job& job, const Layout& layout) {
     const int stages = layout.pipeline, layers = job.spec.layers;
     if (stages == 1) return {layers};
-    const double layer = stage_of(cluster, job, layout, 0, 1).whole() -
-                         stage_of(cluster, job, layout, 0, 0).whole();
+    const double layer =
+        stage_of(cluster, job, layout, 0, 1).whole() - stage_of(cluster, job, layout, 0, 0).whole();
     const double head = stage_of(cluster, job, layout, stages - 1, 0).whole();
     // The last stage has the LM head, so fewer layers; the others share the rest.
     int best = 1;
@@ -267,8 +265,7 @@ Cost cost_of(const ClusterSpec& cluster, const Job& job, const Layout& layout) {
     MR_CHECK(layout_fault(cluster, job, layout).empty(), "the layout is one of the cluster");
     const Parameters all = parameters_of(job.spec);
     const std::vector<int> layers = stage_layers(cluster, job, layout);
-    const auto sequences =
-        static_cast<int>(job.batch / layout.data / layout.micro_batches);
+    const auto sequences = static_cast<int>(job.batch / layout.data / layout.micro_batches);
     const PassMemory pass = pass_memory(job, layout, sequences);
     const double times = layout.micro_batches;
     Cost out;
@@ -281,8 +278,7 @@ Cost cost_of(const ClusterSpec& cluster, const Job& job, const Layout& layout) {
         const Stage stage = stage_of(cluster, job, layout, i, own);
         const Traffic tensor = tensor_traffic(cluster, job, layout, stage);
         const DataTraffic data = data_traffic(cluster, job, layout, all, stage, parameters);
-        const double whole =
-            times * stage.whole() + tensor.exposed + data.in_steps.exposed;
+        const double whole = times * stage.whole() + tensor.exposed + data.in_steps.exposed;
         if (whole > slowest) {
             slowest = whole;
             out.forward = stage.forward * times;
@@ -305,8 +301,7 @@ Cost cost_of(const ClusterSpec& cluster, const Job& job, const Layout& layout) {
 }
 
 double flops_share(const ClusterSpec& cluster, const Job& job, double step_seconds) {
-    const auto flops =
-        static_cast<double>(model::TrainEngine::flops_per_token(job.spec, job.seq));
+    const auto flops = static_cast<double>(model::TrainEngine::flops_per_token(job.spec, job.seq));
     return flops * job.tokens() / (step_seconds * cluster.gpus * cluster.device.peak);
 }
 

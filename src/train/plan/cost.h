@@ -27,9 +27,9 @@ struct Job {
 // what talks most lies in one node. `tensor` and `interleave` above 1 are for comparison with other
 // programs: train has neither.
 struct Layout {
-    int data = 1;      // replicas
-    int pipeline = 1;  // stages
-    int tensor = 1;    // GPUs that share every matrix of a stage
+    int data = 1;        // replicas
+    int pipeline = 1;    // stages
+    int tensor = 1;      // GPUs that share every matrix of a stage
     int interleave = 1;  // parts of the layers that a stage has, taken in turn
     int zero = 0;  // 1: optimizer and masters in shards; 2: gradients, too; 3: parameters, too
     int micro_batches = 1;  // passes of a replica in a step

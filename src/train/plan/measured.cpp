@@ -6,7 +6,8 @@
 namespace mr::plan {
 namespace {
 
-constexpr const char* kRemedy = "give what 'millrace bench train MODEL --device cuda --json' writes";
+constexpr const char* kRemedy =
+    "give what 'millrace bench train MODEL --device cuda --json' writes";
 
 class Reader {
   public:

@@ -32,8 +32,7 @@ PassMemory pass_memory(const Job& job, const Layout& layout, int sequences) {
         shape.seq = job.seq;
         shape.head_rows =
             head ? model::default_head_rows(spec, shape.tokens(), DType::bf16) : std::int64_t{1};
-        const MemoryPlan plan =
-            model::TrainPass::plan(spec, shape, layout.recompute, DType::bf16);
+        const MemoryPlan plan = model::TrainPass::plan(spec, shape, layout.recompute, DType::bf16);
         return std::pair(static_cast<double>(plan.items()[0].bytes),
                          static_cast<double>(plan.items()[1].bytes));
     };
@@ -77,9 +76,9 @@ StageMemory stage_memory(const Job& job, const Layout& layout, const Parameters&
 
     const double bucket = std::max(all.layer, stage == 0 ? all.embedding : 0) / layout.tensor;
     if (layout.data > 1) {
-        if (job.exact) out.buffers += kGradient * bucket;  // parts of the other ranks
+        if (job.exact) out.buffers += kGradient * bucket;             // parts of the other ranks
         if (layout.zero >= 2) out.buffers += 2 * kGradient * bucket;  // before they are in shards
-        if (layout.zero >= 3) out.buffers += 2 * kWeight * bucket;    // this layer's, the next one's
+        if (layout.zero >= 3) out.buffers += 2 * kWeight * bucket;  // this layer's, the next one's
     }
     if (stages > 1) out.buffers += 4 * boundary_bytes(job, layout);  // both ways, two of each
     return out;

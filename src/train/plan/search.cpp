@@ -60,8 +60,7 @@ Found find_layouts(const ClusterSpec& cluster, const Job& job, const Wanted& wan
             for (const int zero : only(wanted.zero, levels)) {
                 layout.zero = zero;
                 for (const Recompute recompute :
-                     only(wanted.recompute,
-                          {Recompute::none, Recompute::light, Recompute::full})) {
+                     only(wanted.recompute, {Recompute::none, Recompute::light, Recompute::full})) {
                     layout.recompute = recompute;
                     consider(layout);
                 }

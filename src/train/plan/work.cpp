@@ -31,9 +31,7 @@ Seconds& Seconds::operator+=(const Seconds& other) {
     passes += other.passes;
     return *this;
 }
-Seconds Seconds::operator*(double by) const {
-    return {products * by, attention * by, passes * by};
-}
+Seconds Seconds::operator*(double by) const { return {products * by, attention * by, passes * by}; }
 
 LayerWork layer_work(const ModelSpec& spec, int seq, Recompute recompute) {
     const double dim = spec.dim, q = spec.q_dim(), kv = spec.kv_dim(), hidden = spec.hidden;
@@ -83,10 +81,10 @@ Seconds seconds_of(const ClusterSpec& cluster, const ModelSpec& spec, const Work
                    double tokens) {
     const DeviceSpec& device = cluster.device;
     const double attention = spec.head_dim > 64 ? device.attention128 : device.attention64;
-    return {cluster.pace * tokens * work.products / (device.peak * device.products),
-            cluster.pace * tokens * work.attention / (device.peak * attention),
-            pass_seconds(cluster, tokens * work.passes) +
-                cluster.pace * kKernelSeconds * work.kernels};
+    return {
+        cluster.pace * tokens * work.products / (device.peak * device.products),
+        cluster.pace * tokens * work.attention / (device.peak * attention),
+        pass_seconds(cluster, tokens * work.passes) + cluster.pace * kKernelSeconds * work.kernels};
 }
 
 double pass_seconds(const ClusterSpec& cluster, double bytes) {
@@ -106,8 +104,7 @@ Parameters parameters_of(const ModelSpec& spec) {
         spec.learned_positions ? static_cast<double>(spec.context) * spec.dim : 0;
     out.embedding = out.table + positions;
     out.head = spec.tied_embeddings ? 0 : out.table;
-    out.last_norm =
-        static_cast<double>(one.parameters()) - out.layer - out.embedding - out.head;
+    out.last_norm = static_cast<double>(one.parameters()) - out.layer - out.embedding - out.head;
     return out;
 }
 
