@@ -53,7 +53,7 @@ foreach(name names io/generation io/known_keys io/random io/source spec)  # what
     list(APPEND reader_sources ${PROJECT_SOURCE_DIR}/src/model/${name}.cpp)
 endforeach()
 list(APPEND reader_sources ${PROJECT_SOURCE_DIR}/src/train/shards.cpp)
-list(FILTER reader_sources EXCLUDE REGEX "_(test|bench|fuzz|kernels|cuda)\\.cpp$")
+list(FILTER reader_sources EXCLUDE REGEX "_(test|bench|fuzz|kernels|cuda|mpi)\\.cpp$")
 # Several files at a time, those with the slow JSON header next to each other: each takes as long to
 # read its headers as to instrument its code.
 set(json_sources ${reader_sources})

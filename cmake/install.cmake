@@ -15,6 +15,9 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/millrace DESTINATION ${CMAKE_INS
         FILES_MATCHING PATTERN "*.h")
 if(TARGET millrace_cli)
     install(TARGETS millrace_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+    if(TARGET millrace_mpi)  # src/core/comm/launch.cpp looks for it there
+        install(TARGETS millrace_mpi LIBRARY DESTINATION lib/millrace)
+    endif()
     set(pages ${PROJECT_BINARY_DIR}/pages)
     set(share ${CMAKE_INSTALL_DATADIR})
     install(FILES ${pages}/millrace.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)

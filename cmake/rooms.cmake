@@ -1,10 +1,11 @@
 # millrace_room(NAME): adds the sources of src/NAME to the library.
 # Left out: tests (*_test.cpp), benchmarks (*_bench.cpp), fuzz targets (*_fuzz.cpp), kernel files
 # (*_kernels.cpp), which are compiled once per instruction set by millrace_isa_kernels(), and what
-# needs the CUDA toolkit (*_cuda.cpp), which millrace_cuda() compiles.
+# needs the CUDA toolkit (*_cuda.cpp) or MPI (*_mpi.cpp), which millrace_cuda() and millrace_mpi()
+# compile.
 function(millrace_room name)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
-    list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz|kernels|cuda)\\.cpp$")
+    list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz|kernels|cuda|mpi)\\.cpp$")
     target_sources(millrace PRIVATE ${sources})
 endfunction()
 

@@ -37,7 +37,7 @@ foreach(room core observe ops formats text model decode train)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${room}/*.cpp)
     list(APPEND tsan_sources ${sources})
 endforeach()
-list(FILTER tsan_sources EXCLUDE REGEX "_(test|bench|fuzz|cuda)\\.cpp$")
+list(FILTER tsan_sources EXCLUDE REGEX "_(test|bench|fuzz|cuda|mpi)\\.cpp$")
 list(FILTER tsan_sources EXCLUDE REGEX
      "/(observe/(chart_svg|html|report_html|roofline|roofline_svg|run_report|trace)|decode/eval_page)\\.cpp$")
 list(FILTER tsan_sources EXCLUDE REGEX

@@ -32,6 +32,7 @@ void add_data_check(const Command& data, Action& action);  // data check
 // What `bench` has besides (bench/*.cpp); `bench` is the command they belong to.
 void add_bench_attention(const Command& bench, Action& action);
 void add_bench_batch(const Command& bench, Action& action);
+void add_bench_comm(const Command& bench, Action& action);
 void add_bench_context(const Command& bench, Action& action);
 void add_bench_diffusion(const Command& bench, Action& action);
 void add_bench_fusion(const Command& bench, Action& action);

@@ -321,6 +321,7 @@ void add_bench(const Command& app, Action& action) {
     when_called(load, loading, load_bench);
     add_bench_attention(bench, action);
     add_bench_batch(bench, action);
+    add_bench_comm(bench, action);
     add_bench_context(bench, action);
     add_bench_diffusion(bench, action);
     add_bench_fusion(bench, action);

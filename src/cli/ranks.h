@@ -1,0 +1,14 @@
+// Commands that run as one of several ranks.
+#pragma once
+
+#include <functional>
+
+#include "core/comm/comm.h"
+
+namespace mr::cli {
+
+// Joins the other ranks of this launch and gives what body(comm) gives. Where it throws, one line
+// says so and with which rank, and all ranks are ended: others would wait for this one.
+int as_rank(double timeout, const std::function<int(comm::Comm&)>& body);
+
+}  // namespace mr::cli

@@ -1,0 +1,252 @@
+#include "core/comm/comm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "core/error.h"
+
+namespace mr::comm {
+
+Shards::Shards(std::int64_t count, std::int64_t block, int ranks) {
+    MR_CHECK(count >= 0 && block > 0 && ranks > 0, "a buffer is cut for some ranks");
+    const std::int64_t blocks = (count + block - 1) / block;
+    for (std::int64_t r = 0; r <= ranks; ++r) {
+        cuts_.push_back(std::min(blocks * r / ranks * block, count));
+    }
+}
+
+std::int64_t Shards::largest() const {
+    std::int64_t most = 0;
+    for (int r = 0; r < ranks(); ++r) most = std::max(most, size(r));
+    return most;
+}
+
+void tree_sum(std::span<float* const> parts, std::int64_t count) {
+    for (std::size_t step = 1; step < parts.size(); step *= 2) {
+        for (std::size_t i = 0; i + step < parts.size(); i += 2 * step) {
+            float* const to = parts[i];
+            const float* const from = parts[i + step];
+            for (std::int64_t j = 0; j < count; ++j) to[j] += from[j];
+        }
+    }
+}
+
+double tree_sum(std::vector<double> parts) {
+    MR_CHECK(!parts.empty(), "there is something to add up");
+    for (std::size_t step = 1; step < parts.size(); step *= 2) {
+        for (std::size_t i = 0; i + step < parts.size(); i += 2 * step) parts[i] += parts[i + step];
+    }
+    return parts[0];
+}
+
+// Messages that are on their way together. Large ones go in pieces: MPI counts bytes by an int.
+class Comm::Exchange {
+  public:
+    explicit Exchange(Comm& comm) : comm_(comm) {}
+
+    void send(int to, std::span<const std::byte> data) {
+        comm_.sent_ += data.size();
+        in_pieces(data.size(), [&](std::size_t at, std::size_t bytes) {
+            transfers_.push_back({comm_.messages_->send(to, data.subspan(at, bytes)), to});
+        });
+    }
+    void receive(int from, std::span<std::byte> data) {
+        in_pieces(data.size(), [&](std::size_t at, std::size_t bytes) {
+            transfers_.push_back({comm_.messages_->receive(from, data.subspan(at, bytes)), from});
+        });
+    }
+    void finish() {
+        using Clock = std::chrono::steady_clock;
+        Clock::time_point moved = Clock::now();
+        for (int idle = 0; !transfers_.empty();) {
+            const std::size_t before = transfers_.size();
+            std::erase_if(transfers_,
+                          [&](const Pending& t) { return comm_.messages_->done(t.transfer); });
+            if (transfers_.size() < before) {
+                moved = Clock::now();
+                idle = 0;
+                continue;
+            }
+            if (comm_.timeout_.count() > 0 && Clock::now() - moved > comm_.timeout_) give_up();
+            rest(++idle);
+        }
+    }
+
+  private:
+    struct Pending {
+        Messages::Transfer transfer;
+        int peer;
+    };
+    static constexpr std::size_t kPiece = std::size_t{1} << 28;
+
+    template <typename Begin>
+    static void in_pieces(std::size_t bytes, Begin&& begin) {
+        for (std::size_t at = 0; at < bytes; at += kPiece) {
+            begin(at, std::min(kPiece, bytes - at));
+        }
+    }
+    // Others may need the core: ranks can be more than cores.
+    static void rest(int idle) {
+        if (idle < 200) return;
+        if (idle < 2000) return std::this_thread::yield();
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    [[noreturn]] void give_up() const {
+        std::vector<int> silent;
+        for (const Pending& t : transfers_) silent.push_back(t.peer);
+        std::ranges::sort(silent);
+        silent.erase(std::ranges::unique(silent).begin(), silent.end());
+        throw Error::device(
+            {.field = fmt::format("rank {}", comm_.rank_),
+             .problem = fmt::format("rank {} has not answered for {:g} s", fmt::join(silent, ", "),
+                                    comm_.timeout_.count()),
+             .remedy = "see its output; a longer --comm-timeout waits longer"});
+    }
+
+    Comm& comm_;
+    std::vector<Pending> transfers_;
+};
+
+Comm::Comm() = default;
+Comm::Comm(std::unique_ptr<Messages> messages, Seconds timeout)
+    : messages_(std::move(messages)), timeout_(timeout) {
+    rank_ = messages_->rank();
+    size_ = messages_->size();
+}
+Comm::~Comm() = default;
+
+void Comm::abort(int exit_code) {
+    if (messages_) messages_->abort(exit_code);
+    std::_Exit(exit_code);
+}
+
+// After round k a rank knows of 2^k ranks before it.
+void Comm::barrier() {
+    for (int step = 1; step < size_; step *= 2) {
+        const std::byte out{};
+        std::byte in{};
+        Exchange exchange(*this);
+        exchange.send((rank_ + step) % size_, {&out, 1});
+        exchange.receive((rank_ - step + size_) % size_, {&in, 1});
+        exchange.finish();
+    }
+}
+
+void Comm::send(int to, std::span<const std::byte> data) {
+    Exchange exchange(*this);
+    exchange.send(to, data);
+    exchange.finish();
+}
+
+void Comm::receive(int from, std::span<std::byte> data) {
+    Exchange exchange(*this);
+    exchange.receive(from, data);
+    exchange.finish();
+}
+
+// A binomial tree: in round k the 2^k ranks that have the data send it on.
+void Comm::broadcast(std::span<std::byte> data, int from) {
+    const int me = (rank_ - from + size_) % size_;  // counted from the one that has it
+    for (int step = 1; step < size_; step *= 2) {
+        if (me < step && me + step < size_) {
+            send((rank_ + step) % size_, data);
+        } else if (me >= step && me < 2 * step) {
+            receive((rank_ - step + size_) % size_, data);
+        }
+    }
+}
+
+void Comm::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
+    MR_CHECK(all.size() == mine.size() * static_cast<std::size_t>(size_),
+             "there is room for a piece of every rank");
+    const auto piece = [&](int rank) {
+        return all.subspan(static_cast<std::size_t>(rank) * mine.size(), mine.size());
+    };
+    if (!mine.empty()) std::memmove(piece(rank_).data(), mine.data(), mine.size());
+    Exchange exchange(*this);
+    for (int i = 1; i < size_; ++i) {
+        const int from = (rank_ - i + size_) % size_, to = (rank_ + i) % size_;
+        exchange.receive(from, piece(from));
+        exchange.send(to, piece(rank_));
+    }
+    exchange.finish();
+}
+
+void Comm::gather_shares(std::span<std::byte> data, const Shards& shards, std::size_t element) {
+    MR_CHECK(shards.ranks() == size_ &&
+                 data.size() == static_cast<std::size_t>(shards.count()) * element,
+             "the buffer is cut for these ranks");
+    const auto share = [&](int rank) {
+        return data.subspan(static_cast<std::size_t>(shards.begin(rank)) * element,
+                            static_cast<std::size_t>(shards.size(rank)) * element);
+    };
+    Exchange exchange(*this);
+    for (int i = 1; i < size_; ++i) {
+        const int from = (rank_ - i + size_) % size_, to = (rank_ + i) % size_;
+        exchange.receive(from, share(from));
+        exchange.send(to, share(rank_));
+    }
+    exchange.finish();
+}
+
+void Comm::reduce_scatter(std::span<float> data, const Shards& shards) {
+    MR_CHECK(shards.ranks() == size_ && std::ssize(data) == shards.count(),
+             "the buffer is cut for these ranks");
+    if (size_ == 1) return;
+    const std::int64_t mine = shards.size(rank_);
+    parts_.resize(static_cast<std::size_t>(mine * (size_ - 1)));
+    std::vector<float*> parts(static_cast<std::size_t>(size_));
+    float* room = parts_.data();
+    for (int r = 0; r < size_; ++r) {
+        parts[static_cast<std::size_t>(r)] = r == rank_ ? data.data() + shards.begin(r) : room;
+        if (r != rank_) room += mine;
+    }
+    Exchange exchange(*this);
+    for (int i = 1; i < size_; ++i) {
+        const int from = (rank_ - i + size_) % size_, to = (rank_ + i) % size_;
+        exchange.receive(from,
+                         std::as_writable_bytes(std::span(parts[static_cast<std::size_t>(from)],
+                                                          static_cast<std::size_t>(mine))));
+        exchange.send(to, std::as_bytes(data.subspan(static_cast<std::size_t>(shards.begin(to)),
+                                                     static_cast<std::size_t>(shards.size(to)))));
+    }
+    exchange.finish();
+    tree_sum(parts, mine);
+    if (rank_ != 0 && mine > 0) {
+        std::copy_n(parts[0], mine, data.data() + shards.begin(rank_));
+    }
+}
+
+void Comm::all_reduce(std::span<float> data) {
+    const Shards shards(std::ssize(data), 1, size_);
+    reduce_scatter(data, shards);
+    all_gather(data, shards);
+}
+
+std::vector<double> Comm::gather(double mine) {
+    std::vector<double> all(static_cast<std::size_t>(size_));
+    all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+    return all;
+}
+double Comm::sum(double mine) { return tree_sum(gather(mine)); }
+double Comm::most(double mine) { return std::ranges::max(gather(mine)); }
+
+int Comm::differing(std::span<const std::byte> mine) {
+    // Sizes first: a rank with others must not be asked for as many bytes.
+    const std::vector<double> sizes = gather(static_cast<double>(mine.size()));
+    const auto other =
+        std::ranges::find_if(sizes, [&](double size) { return size != sizes.front(); });
+    if (other != sizes.end()) return static_cast<int>(other - sizes.begin());
+    std::vector<std::byte> all(mine.size() * static_cast<std::size_t>(size_));
+    all_gather(mine, all);
+    for (int r = 1; r < size_; ++r) {
+        const auto at = all.begin() + static_cast<std::ptrdiff_t>(mine.size()) * r;
+        if (!std::equal(at, at + std::ssize(mine), all.begin())) return r;
+    }
+    return -1;
+}
+
+}  // namespace mr::comm

@@ -1,0 +1,97 @@
+// The ranks of a job and what they do together. Every rank calls the same functions in the same
+// order, with sizes that fit each other.
+//
+// Collectives are made of messages from rank to rank, so that a rank that stays silent is known by
+// its number, and so that sums have one order: a binary tree over ranks, ((0 + 1) + (2 + 3)) + ...,
+// whatever the sizes and the way of sending. A sum over 4 ranks of 2 grains each has the bits of
+// one over 2 ranks of 4 grains, if each rank adds its own in the same way (tree_sum()).
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/comm/messages.h"
+
+namespace mr::comm {
+
+// Where a flat buffer is cut for the ranks: rank r has elements [begin(r), end(r)). Cuts lie at
+// multiples of a block, so the shares of different numbers of ranks consist of the same blocks.
+class Shards {
+  public:
+    Shards(std::int64_t count, std::int64_t block, int ranks);
+
+    int ranks() const { return static_cast<int>(cuts_.size()) - 1; }
+    std::int64_t count() const { return cuts_.back(); }
+    std::int64_t begin(int rank) const { return cuts_[static_cast<std::size_t>(rank)]; }
+    std::int64_t end(int rank) const { return cuts_[static_cast<std::size_t>(rank) + 1]; }
+    std::int64_t size(int rank) const { return end(rank) - begin(rank); }
+    std::int64_t largest() const;
+
+  private:
+    std::vector<std::int64_t> cuts_;
+};
+
+// parts[0][i] becomes the sum of all parts' element i, in the order above; the others are written
+// over.
+void tree_sum(std::span<float* const> parts, std::int64_t count);
+double tree_sum(std::vector<double> parts);
+
+class Comm {
+  public:
+    using Seconds = std::chrono::duration<double>;
+    // One process: nothing is sent.
+    Comm();
+    // A rank that does not answer for `timeout` is given up. 0: never.
+    Comm(std::unique_ptr<Messages> messages, Seconds timeout);
+    ~Comm();
+
+    int rank() const { return rank_; }
+    int size() const { return size_; }
+    bool alone() const { return size_ == 1; }
+    bool first() const { return rank_ == 0; }
+
+    // Each throws Error (device) that names the rank which did not answer in time.
+    void barrier();
+    void send(int to, std::span<const std::byte> data);
+    void receive(int from, std::span<std::byte> data);
+    // Of rank `from`, to all.
+    void broadcast(std::span<std::byte> data, int from);
+    // all: [size()] pieces of mine.size() bytes, by rank.
+    void all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
+    // `data` is cut by `shards`: before, each rank has its own share; behind, all have all.
+    template <typename T>
+    void all_gather(std::span<T> data, const Shards& shards) {
+        gather_shares(std::as_writable_bytes(data), shards, sizeof(T));
+    }
+    // Before, every rank has all of `data`; behind, its own share of the sum over ranks. The other
+    // shares keep what they were.
+    void reduce_scatter(std::span<float> data, const Shards& shards);
+    void all_reduce(std::span<float> data);
+    // Few numbers: all ranks have all of them, and so the same sum.
+    double sum(double mine);
+    double most(double mine);
+    std::vector<double> gather(double mine);
+    // Whether all ranks have given the same bytes. Each rank learns the lowest rank that differs
+    // from rank 0; -1: none.
+    int differing(std::span<const std::byte> mine);
+
+    // Bytes that this rank has sent so far.
+    std::uint64_t sent_bytes() const { return sent_; }
+    [[noreturn]] void abort(int exit_code);
+
+  private:
+    class Exchange;
+    void gather_shares(std::span<std::byte> data, const Shards& shards, std::size_t element);
+
+    std::unique_ptr<Messages> messages_;
+    Seconds timeout_{};
+    int rank_ = 0, size_ = 1;
+    std::uint64_t sent_ = 0;
+    std::vector<float> parts_;  // what reduce_scatter() receives
+};
+
+}  // namespace mr::comm

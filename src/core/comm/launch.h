@@ -1,0 +1,26 @@
+// How this process was launched: alone, or by mpirun or srun beside other ranks.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/comm/comm.h"
+
+namespace mr::comm {
+
+struct Launch {
+    int ranks = 1;
+    std::string by{};  // the variable that says so: "OMPI_COMM_WORLD_SIZE"
+};
+// By what the launchers put into the environment.
+Launch launched();
+
+// Whether this program was built with MPI.
+bool has_mpi();
+
+// The ranks of this launch; one rank alone without one. MPI is loaded here and nowhere else, so a
+// program that runs alone starts without it. Throws Error (usage) where there are other ranks and
+// the build has no MPI. Call it once in a process, before threads that communicate.
+std::unique_ptr<Comm> join(Comm::Seconds timeout);
+
+}  // namespace mr::comm

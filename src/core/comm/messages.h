@@ -1,0 +1,29 @@
+// Messages from rank to rank: all that a way of sending has to offer (mpi_messages.cpp between
+// processes, thread_messages.h between threads). comm.h makes collectives of them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace mr::comm {
+
+class Messages {
+  public:
+    // A message on its way. Its memory is the message's until done() has returned true.
+    using Transfer = std::int64_t;
+
+    virtual ~Messages() = default;
+    virtual int rank() const = 0;
+    virtual int size() const = 0;
+    // Both return at once. Messages between two ranks arrive in the order in which they were sent;
+    // the receiver asks for as many bytes as the sender has given.
+    virtual Transfer send(int to, std::span<const std::byte> data) = 0;
+    virtual Transfer receive(int from, std::span<std::byte> data) = 0;
+    // True once; then the transfer is forgotten.
+    virtual bool done(Transfer transfer) = 0;
+    // Ends all ranks at once, this one included: the job is lost.
+    [[noreturn]] virtual void abort(int exit_code) = 0;
+};
+
+}  // namespace mr::comm

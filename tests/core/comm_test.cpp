@@ -1,0 +1,199 @@
+#include "core/comm/comm.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <numeric>
+#include <string>
+#include <thread>
+
+#include "core/comm/launch.h"
+#include "core/error.h"
+#include "thread_messages.h"
+
+namespace mr::comm {
+namespace {
+
+// body(comm) in a thread for each rank; what one throws fails the test, by its rank.
+void on_ranks(int ranks, const std::function<void(Comm&)>& body, double timeout = 60) {
+    std::vector<std::thread> threads;
+    std::vector<std::string> thrown(static_cast<std::size_t>(ranks));
+    auto messages = thread_messages(ranks);
+    for (int r = 0; r < ranks; ++r) {
+        threads.emplace_back([&, r] {
+            Comm comm(std::move(messages[static_cast<std::size_t>(r)]), Comm::Seconds(timeout));
+            try {
+                body(comm);
+            } catch (const std::exception& error) {
+                thrown[static_cast<std::size_t>(r)] = error.what();
+            }
+        });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (int r = 0; r < ranks; ++r) EXPECT_EQ(thrown[static_cast<std::size_t>(r)], "") << r;
+}
+
+// Values whose sum depends on the order.
+float value(int rank, std::int64_t i) {
+    return (rank % 2 ? -1.0f : 1.0f) * static_cast<float>(rank * 7 + 1) /
+           static_cast<float>(3 + i % 11) * (rank == 2 ? 1e6f : 1.0f);
+}
+
+float tree(const std::vector<float>& v, std::size_t begin, std::size_t end) {
+    if (end - begin == 1) return v[begin];
+    std::size_t half = 1;
+    while (2 * half < end - begin) half *= 2;
+    return tree(v, begin, begin + half) + tree(v, begin + half, end);
+}
+
+TEST(Shards, AreBlocksAndAllOfThem) {
+    for (const std::int64_t count : {0, 1, 63, 64, 65, 1000}) {
+        for (const int ranks : {1, 2, 3, 4, 8}) {
+            const Shards shards(count, 64, ranks);
+            EXPECT_EQ(shards.begin(0), 0);
+            EXPECT_EQ(shards.end(ranks - 1), count);
+            EXPECT_EQ(shards.count(), count);
+            std::int64_t largest = 0;
+            for (int r = 0; r < ranks; ++r) {
+                EXPECT_LE(shards.begin(r), shards.end(r));
+                EXPECT_TRUE(shards.begin(r) % 64 == 0 || shards.begin(r) == count);
+                largest = std::max(largest, shards.size(r));
+            }
+            EXPECT_EQ(shards.largest(), largest);
+            EXPECT_LE(largest, (count + 63) / 64 / ranks * 64 + 64);
+        }
+    }
+}
+
+TEST(Comm, SumsAreTheTreeOfTheRanks) {
+    for (const int ranks : {1, 2, 3, 4, 5, 8}) {
+        for (const std::int64_t count : {0, 1, 2, 7, 1000}) {
+            on_ranks(ranks, [&](Comm& comm) {
+                std::vector<float> data(static_cast<std::size_t>(count));
+                for (std::int64_t i = 0; i < count; ++i) {
+                    data[static_cast<std::size_t>(i)] = value(comm.rank(), i);
+                }
+                comm.all_reduce(data);
+                for (std::int64_t i = 0; i < count; ++i) {
+                    std::vector<float> parts;
+                    for (int r = 0; r < ranks; ++r) parts.push_back(value(r, i));
+                    ASSERT_EQ(data[static_cast<std::size_t>(i)], tree(parts, 0, parts.size()))
+                        << ranks << " ranks, " << i << " of " << count;
+                }
+            });
+        }
+    }
+}
+
+TEST(Comm, ReduceScatterGivesEachRankItsShare) {
+    constexpr std::int64_t kCount = 1000;
+    on_ranks(4, [&](Comm& comm) {
+        const Shards shards(kCount, 64, 4);
+        std::vector<float> data(kCount);
+        for (std::int64_t i = 0; i < kCount; ++i) {
+            data[static_cast<std::size_t>(i)] = value(comm.rank(), i);
+        }
+        comm.reduce_scatter(data, shards);
+        for (std::int64_t i = 0; i < kCount; ++i) {
+            const bool mine = i >= shards.begin(comm.rank()) && i < shards.end(comm.rank());
+            const float sum = (value(0, i) + value(1, i)) + (value(2, i) + value(3, i));
+            ASSERT_EQ(data[static_cast<std::size_t>(i)], mine ? sum : value(comm.rank(), i)) << i;
+        }
+        comm.all_gather(std::span<float>(data), shards);
+        for (std::int64_t i = 0; i < kCount; ++i) {
+            ASSERT_EQ(data[static_cast<std::size_t>(i)],
+                      (value(0, i) + value(1, i)) + (value(2, i) + value(3, i)));
+        }
+    });
+}
+
+TEST(Comm, EveryRankHasWhatOneSent) {
+    for (const int ranks : {1, 2, 3, 4, 7}) {
+        for (int from = 0; from < ranks; ++from) {
+            on_ranks(ranks, [&](Comm& comm) {
+                std::vector<int> data(100, comm.rank());
+                comm.broadcast(std::as_writable_bytes(std::span(data)), from);
+                EXPECT_EQ(data, std::vector<int>(100, from));
+                comm.broadcast({}, from);
+            });
+        }
+    }
+}
+
+TEST(Comm, MessagesComeInTheirOrder) {
+    on_ranks(2, [&](Comm& comm) {
+        for (int i = 0; i < 50; ++i) {
+            int value = i;
+            const auto bytes = std::as_writable_bytes(std::span(&value, 1));
+            if (comm.first()) {
+                comm.send(1, bytes);
+            } else {
+                value = -1;
+                comm.receive(0, bytes);
+                EXPECT_EQ(value, i);
+            }
+        }
+        comm.barrier();
+    });
+}
+
+TEST(Comm, ABarrierWaitsForAll) {
+    std::atomic<int> arrived = 0;
+    on_ranks(5, [&](Comm& comm) {
+        if (comm.rank() == 3) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        ++arrived;
+        comm.barrier();
+        EXPECT_EQ(arrived, 5);
+    });
+}
+
+TEST(Comm, NumbersAreGatheredAndCompared) {
+    on_ranks(4, [&](Comm& comm) {
+        EXPECT_EQ(comm.gather(comm.rank()), (std::vector<double>{0, 1, 2, 3}));
+        EXPECT_EQ(comm.sum(1 + comm.rank()), 10);
+        EXPECT_EQ(comm.most(-comm.rank()), 0);
+        const std::string same = "the same", other = comm.rank() == 2 ? "not them" : "the same",
+                          longer = comm.rank() == 1 ? "another size" : "the same";
+        EXPECT_EQ(comm.differing(std::as_bytes(std::span(same))), -1);
+        EXPECT_EQ(comm.differing(std::as_bytes(std::span(other))), 2);
+        EXPECT_EQ(comm.differing(std::as_bytes(std::span(longer))), 1);
+    });
+}
+
+// A rank that is silent is named by the others.
+TEST(Comm, ASilentRankIsNamed) {
+    std::vector<std::string> thrown(3);
+    on_ranks(
+        3,
+        [&](Comm& comm) {
+            if (comm.rank() == 1) return;
+            try {
+                std::vector<float> data(10, 1.0f);
+                comm.all_reduce(data);
+            } catch (const Error& error) {
+                thrown[static_cast<std::size_t>(comm.rank())] = error.what();
+                EXPECT_EQ(error.kind(), ErrorKind::device);
+            }
+        },
+        0.2);
+    for (const int r : {0, 2}) {
+        const std::string& said = thrown[static_cast<std::size_t>(r)];
+        EXPECT_NE(said.find("rank 1 has not answered for 0.2 s"), std::string::npos) << said;
+        EXPECT_NE(said.find("--comm-timeout"), std::string::npos) << said;
+    }
+}
+
+TEST(Comm, AloneDoesNothing) {
+    Comm comm;
+    std::vector<float> data{1, 2, 3};
+    comm.barrier();
+    comm.all_reduce(data);
+    comm.broadcast(std::as_writable_bytes(std::span(data)), 0);
+    EXPECT_EQ(data, (std::vector<float>{1, 2, 3}));
+    EXPECT_EQ(comm.sum(2.5), 2.5);
+    EXPECT_TRUE(comm.alone());
+    EXPECT_EQ(comm.sent_bytes(), 0u);
+}
+
+}  // namespace
+}  // namespace mr::comm

@@ -1,0 +1,84 @@
+// Messages between threads of one process (core/comm/messages.h): ranks for tests.
+#pragma once
+
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "core/comm/messages.h"
+#include "core/error.h"
+
+namespace mr::comm {
+
+// What was sent and not yet received, by (from, to). A message is copied when it is sent.
+struct Mail {
+    std::mutex mutex;
+    std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> boxes;
+};
+
+class ThreadMessages : public Messages {
+  public:
+    ThreadMessages(std::shared_ptr<Mail> mail, int rank, int size)
+        : mail_(std::move(mail)), rank_(rank), size_(size) {}
+
+    int rank() const override { return rank_; }
+    int size() const override { return size_; }
+    Transfer send(int to, std::span<const std::byte> data) override {
+        const std::lock_guard lock(mail_->mutex);
+        mail_->boxes[{rank_, to}].emplace_back(data.begin(), data.end());
+        return kSent;
+    }
+    Transfer receive(int from, std::span<std::byte> data) override {
+        asked_.emplace(++last_, Asked{from, data});
+        return last_;
+    }
+    bool done(Transfer transfer) override {
+        if (transfer == kSent) return true;
+        const auto asked = asked_.find(transfer);
+        MR_CHECK(asked != asked_.end(), "the transfer is on its way");
+        // Those that were asked for first come first.
+        for (const auto& [other, what] : asked_) {
+            if (other < transfer && what.from == asked->second.from) return false;
+        }
+        const std::lock_guard lock(mail_->mutex);
+        auto& box = mail_->boxes[{asked->second.from, rank_}];
+        if (box.empty()) return false;
+        MR_CHECK(box.front().size() == asked->second.data.size(),
+                 "a message is received in its size");
+        if (!box.front().empty()) {
+            std::memcpy(asked->second.data.data(), box.front().data(), box.front().size());
+        }
+        box.pop_front();
+        asked_.erase(asked);
+        return true;
+    }
+    [[noreturn]] void abort(int exit_code) override { std::_Exit(exit_code); }
+
+  private:
+    static constexpr Transfer kSent = 0;
+    struct Asked {
+        int from;
+        std::span<std::byte> data;
+    };
+    std::shared_ptr<Mail> mail_;
+    int rank_, size_;
+    Transfer last_ = kSent;
+    std::map<Transfer, Asked> asked_;
+};
+
+// One for each of `ranks` threads.
+inline std::vector<std::unique_ptr<Messages>> thread_messages(int ranks) {
+    const auto mail = std::make_shared<Mail>();
+    std::vector<std::unique_ptr<Messages>> out;
+    for (int r = 0; r < ranks; ++r) {
+        out.push_back(std::make_unique<ThreadMessages>(mail, r, ranks));
+    }
+    return out;
+}
+
+}  // namespace mr::comm
