@@ -37,12 +37,15 @@ need libgtest-dev header gtest/gtest.h
 # Line editing in `millrace chat`.
 want libedit-dev header histedit.h
 want pkg-config command -v pkg-config
+# Ranks: several processes that train one model.
+want libopenmpi-dev command -v mpicxx
+want openmpi-bin command -v mpirun
 
 [ -n "$missing$wanted" ] || exit 0
 
 fail() {
     if [ -z "$required" ]; then
-        echo "deps: without$wanted, chat has no line editing" >&2
+        echo "deps: without$wanted there is no line editing in chat, or no MPI" >&2
         exit 0
     fi
     echo "deps: $1$required" >&2

@@ -1,0 +1,106 @@
+"""Ranks of a job: mpirun starts them, `bench comm` lets them exchange what they have and holds every result
+against a plain sum. Skips where the build or the machine has no MPI."""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+import driver
+
+MODULE = driver.BUILD / "millrace_mpi.so"
+# Tests may run as root and on fewer cores than ranks.
+LAUNCH = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+          "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+
+
+def mpirun(ranks, *arguments, **kwargs):
+    return subprocess.run(["mpirun", "-n", str(ranks), driver.BIN, *map(str, arguments)],
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, timeout=60, env={**os.environ, **LAUNCH}, **kwargs)
+
+
+class Alone(driver.CliTest):
+    def test_one_process_sends_nothing(self):
+        got = self.ok_json("bench", "comm", "--size", "0,1,1000", "--reps", 1)
+        self.assertEqual(got["ranks"], 1)
+        self.assertEqual({m["bytes_sent"] for m in got["measured"]}, {0})
+
+    def test_bad_numbers_are_one_line(self):
+        self.fails(2, "bench", "comm", "--reps", 0, says="--reps")
+        self.fails(2, "bench", "comm", "--comm-timeout", -1, says="--comm-timeout")
+
+    @unittest.skipIf(MODULE.exists(), "the build has MPI")
+    def test_ranks_without_mpi_are_refused(self):
+        self.fails(2, "bench", "comm", says="without MPI", env={"OMPI_COMM_WORLD_SIZE": "2"})
+
+
+@unittest.skipUnless(MODULE.exists() and shutil.which("mpirun"), "no MPI here")
+class Ranks(driver.CliTest):
+    def test_every_collective_is_right_on_2_to_4_ranks(self):
+        for ranks in (2, 3, 4):
+            done = mpirun(ranks, "bench", "comm", "--size", "0,1,7,100003", "--reps", 2, "--json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            got = json.loads(done.stdout)
+            self.assertEqual(got["ranks"], ranks)
+            self.assertEqual(len(got["measured"]), 16)
+            sent = {(m["what"], m["bytes"]): m["bytes_sent"] for m in got["measured"]}
+            # The first rank sends what it does not own, once to be summed and once to be known.
+            self.assertGreater(sent["all-reduce", 400012], 400012 * 2 * (ranks - 1) // ranks - 400)
+            self.assertLess(sent["all-reduce", 400012], 400012 * 2 * (ranks - 1) // ranks + 400)
+
+    def start(self, timeout):
+        """Two ranks that exchange for a long time, and the process of each."""
+        job = subprocess.Popen(["mpirun", "-n", "2", driver.BIN, "bench", "comm", "--size", "1000000",
+                                "--reps", "1000", "--comm-timeout", str(timeout)],
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, env={**os.environ, **LAUNCH})
+        self.addCleanup(job.kill)
+        for _ in range(100):
+            time.sleep(0.1)
+            ranks = sorted(pid for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+                           if self.is_rank(pid, job.pid))
+            if len(ranks) == 2:
+                time.sleep(0.5)  # they exchange
+                return job, ranks
+        self.fail("the ranks did not start")
+
+    @staticmethod
+    def is_rank(pid, parent):
+        try:
+            with open(f"/proc/{pid}/stat") as stat:  # PID (NAME) STATE PARENT ...
+                name, rest = stat.read().split("(", 1)[1].rsplit(")", 1)
+            return name == "millrace" and int(rest.split()[1]) == parent
+        except OSError:  # it has ended
+            return False
+
+    def test_a_rank_that_hangs_is_named_and_ends_all(self):
+        job, ranks = self.start(1)
+        os.kill(ranks[1], signal.SIGSTOP)
+        begin = time.monotonic()
+        _, err = job.communicate(timeout=30)
+        self.assertLess(time.monotonic() - begin, 15)
+        self.assertNotEqual(job.returncode, 0)
+        self.assertRegex(err, r"millrace: rank [01] of 2: rank [01] has not answered for 1 s")
+
+    def test_a_rank_that_dies_ends_all(self):
+        job, ranks = self.start(30)
+        os.kill(ranks[0], signal.SIGKILL)
+        begin = time.monotonic()
+        job.communicate(timeout=30)
+        self.assertLess(time.monotonic() - begin, 10)
+        self.assertNotEqual(job.returncode, 0)
+
+    def test_a_module_that_is_not_there_is_told(self):
+        place = self.folder / "millrace"
+        shutil.copy(driver.BIN, place)
+        done = subprocess.run([place, "bench", "comm"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True, env={**os.environ, "OMPI_COMM_WORLD_SIZE": "2"})
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("MPI: cannot be loaded: millrace_mpi.so is not beside the program", done.stderr)
+
+
+if __name__ == "__main__":
+    driver.main()
