@@ -142,6 +142,13 @@ class DiffusionTest(driver.CliTest):
         for rung in result["rungs"]:
             self.assertGreater(rung["tok_s"], 0)
             self.assertGreater(rung["pass"]["forward_ms"], 0)
+        # Beside what the experiment reported that this began from.
+        ratios = result["against_the_cpu_sampler"]
+        self.assertEqual(ratios["experiment"], {"sampler": 1.77, "fewer_steps": 3.19})
+        speed_ups = [rung["speed_up"] for rung in result["rungs"]]
+        self.assertIn(ratios["sampler"], speed_ups)
+        self.assertIn(ratios["fewer_steps"], speed_ups)
+        self.assertGreaterEqual(ratios["fewer_steps"], ratios["sampler"])
 
     def test_what_makes_no_sense_is_one_line(self):
         run = ["run", self.model, "-p", "x"]

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "core/philox.h"
 #include "core/splitmix.h"
 #include "decode/diffusion.h"
 #include "decode/live_cases.h"
@@ -89,6 +90,45 @@ inline std::vector<std::vector<float>> all_logits(model::Engine& engine,
     }
     engine.cache().close(seq);
     return out;
+}
+
+// A draw without filters, in f64 and as its definition says it: every 16 tokens draw one of theirs
+// by Philox at (seed, position, step and their number from 1 on), and the row draws one of the
+// sixteens by Philox at (seed, position, step).
+inline ops::Sampled plain_draw(const std::vector<float>& row, const ops::SampleParams& sampling,
+                               std::uint64_t position, std::uint64_t step) {
+    if (sampling.temperature == 0) {
+        const auto best = std::max_element(row.begin(), row.end());
+        return {static_cast<std::int32_t>(best - row.begin()), 1, 0};
+    }
+    const auto temperature = static_cast<double>(sampling.temperature);
+    const auto best = static_cast<double>(*std::max_element(row.begin(), row.end()));
+    std::vector<double> weights, sixteens;
+    for (const float x : row) {
+        weights.push_back(std::exp((static_cast<double>(x) - best) / temperature));
+    }
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+        if (i % 16 == 0) sixteens.push_back(0);
+        sixteens.back() += weights[i];
+    }
+    // The first with which the sum is more than a share `u` of it.
+    const auto draw = [&](std::span<const double> of, std::uint64_t stream) {
+        double all = 0, to = 0;
+        for (const double weight : of) all += weight;
+        const double u = (philox(sampling.seed, position, stream)[0] >> 8) * 0x1p-24;
+        std::size_t i = 0;
+        for (to = of[0]; to <= u * all && i + 1 < of.size(); to += of[i]) ++i;
+        return i;
+    };
+    const std::size_t tile = draw(sixteens, step);
+    const std::span all(weights);
+    const std::size_t in =
+        draw(all.subspan(tile * 16, std::min<std::size_t>(16, weights.size() - tile * 16)),
+             (tile + 1) << 32 | step);
+    double sum = 0;
+    for (const double weight : weights) sum += weight;
+    const std::size_t id = tile * 16 + in;
+    return {static_cast<std::int32_t>(id), static_cast<float>(weights[id] / sum), 0};
 }
 
 struct PlainDecoder {
@@ -174,11 +214,8 @@ struct PlainDecoder {
             ops::Sampled drawn;
             if (ops::draw_is_filtered(sampling, std::ssize(row), -1)) {
                 drawn = ops::sample(ctx, tensor, sampling, {}, position, step);
-            } else {  // two levels: src/ops/denoise/tile_draw_test.cpp
-                const ops::DenoiseParams its{.drawn = true};
-                const ops::Guess made =
-                    ops::guess(ctx, tensor, sampling, its, d.mask, position, step);
-                drawn = {made.id, made.confidence, 0};
+            } else {
+                drawn = plain_draw(row, sampling, position, step);
             }
             const double confidence =
                 options.denoise.drawn ? static_cast<double>(drawn.probability) : 1 / sum;

@@ -100,8 +100,7 @@ class Comm::Exchange {
         std::ranges::sort(silent);
         silent.erase(std::ranges::unique(silent).begin(), silent.end());
         throw Error::device(
-            {.field = fmt::format("rank {}", comm_.rank_),
-             .problem = fmt::format("rank {} has not answered for {:g} s", fmt::join(silent, ", "),
+            {.problem = fmt::format("rank {} has not answered for {:g} s", fmt::join(silent, ", "),
                                     comm_.timeout_.count()),
              .remedy = "see its output; a longer --comm-timeout waits longer"});
     }

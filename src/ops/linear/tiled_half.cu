@@ -82,21 +82,6 @@ __device__ __forceinline__ void bring_tiles(const TileBringer& bringer, const Gr
     }
 }
 
-using HalfGranule = std::uint32_t[2][4];  // weights of a lane: 32 columns
-__device__ __forceinline__ void load_half(HalfGranule& a, unsigned upper, unsigned lower) {
-    const uint4 u = load16(upper), l = load16(upper + lower);
-    a[0][0] = u.x, a[0][1] = l.x, a[0][2] = u.y, a[0][3] = l.y;
-    a[1][0] = u.z, a[1][1] = l.z, a[1][2] = u.w, a[1][3] = l.w;
-}
-template <typename T>
-__device__ __forceinline__ void multiply_half(float (&sum)[kSums], const HalfGranule& a,
-                                              std::uint64_t tokens) {
-    multiply_begin();
-    multiply<T>(sum, a[0], tokens, 1);
-    multiply<T>(sum, a[1], further(tokens, 32), 1);
-    multiply_commit();
-}
-
 // What becomes of the sums. A kernel has one of them: code that runs once a tile comes from memory,
 // and all of them together took longer to fetch than the products of a tile.
 enum class TileFinish { floats, gates, records, any };
