@@ -155,7 +155,7 @@ TEST_P(GpuDiffusion, WhoDrivesThePassesChangesNothing) {
     }
 }
 
-// A head that gives records instead of logits changes no token, whoever drives the passes, and the
+// A head that gives records instead of logits changes no token by any driver of passes, and the
 // account knows the difference.
 TEST_P(GpuDiffusion, RecordsOfTheHeadChangeNoToken) {
     const DiffusionCase& of = GetParam();
