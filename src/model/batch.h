@@ -77,7 +77,7 @@ inline BatchItem prompt_item(SeqId seq, std::span<const std::int32_t> tokens,
     return prompt_item(seq, tokens, static_cast<std::int64_t>(tokens.size()), logits);
 }
 
-// A place whose token is unknown, for which a row of logits speaks (Engine::guess()).
+// A place whose token is unknown, for which a row of logits speaks (Engine::submit()).
 struct Place {
     const ops::SampleParams* sampling = nullptr;
     const ops::DenoiseParams* how = nullptr;

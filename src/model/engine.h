@@ -139,13 +139,10 @@ class Engine {
     virtual ops::Sampled wait(Slot slot, std::uint64_t number) = 0;
     virtual bool ready(Slot slot, std::uint64_t number) = 0;  // whether wait() would not wait
 
-    // What rows of such logits say of unknown tokens: row i of places[i], as submit() has it.
-    // Throws what ops::guess() throws.
-    virtual void guess(Tensor logits, std::span<const Place> places, std::span<ops::Guess> out) = 0;
     // Engines that fill in a text by themselves: fill_block() runs passes until all places of the
-    // open block are settled, as guess() and ops::choose() settle them, and opens the next block.
-    // What was before it is then in the cache, where attention is full what the text keeps of it. A
-    // text is open until another pass runs.
+    // open block are settled, as ops::guess() and ops::choose() settle them, and opens the next
+    // block. What was before it is then in the cache, where attention is full what the text keeps
+    // of it. A text is open until another pass runs.
     virtual bool takes_block(const OpenBlock&) const { return false; }
     virtual void open_block(const OpenBlock&) {}
     virtual bool block_is_open(SeqId) const { return false; }

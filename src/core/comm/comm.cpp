@@ -128,8 +128,8 @@ void Comm::barrier() {
         const std::byte out{};
         std::byte in{};
         Exchange exchange(*this);
-        exchange.send((rank_ + step) % size_, {&out, 1});
-        exchange.receive((rank_ - step + size_) % size_, {&in, 1});
+        exchange.send(behind(step), {&out, 1});
+        exchange.receive(before(step), {&in, 1});
         exchange.finish();
     }
 }
@@ -151,9 +151,9 @@ void Comm::broadcast(std::span<std::byte> data, int from) {
     const int me = (rank_ - from + size_) % size_;  // counted from the one that has it
     for (int step = 1; step < size_; step *= 2) {
         if (me < step && me + step < size_) {
-            send((rank_ + step) % size_, data);
+            send(behind(step), data);
         } else if (me >= step && me < 2 * step) {
-            receive((rank_ - step + size_) % size_, data);
+            receive(before(step), data);
         }
     }
 }
@@ -161,17 +161,10 @@ void Comm::broadcast(std::span<std::byte> data, int from) {
 void Comm::all_gather(std::span<const std::byte> mine, std::span<std::byte> all) {
     MR_CHECK(all.size() == mine.size() * static_cast<std::size_t>(size_),
              "there is room for a piece of every rank");
-    const auto piece = [&](int rank) {
-        return all.subspan(static_cast<std::size_t>(rank) * mine.size(), mine.size());
-    };
-    if (!mine.empty()) std::memmove(piece(rank_).data(), mine.data(), mine.size());
-    Exchange exchange(*this);
-    for (int i = 1; i < size_; ++i) {
-        const int from = (rank_ - i + size_) % size_, to = (rank_ + i) % size_;
-        exchange.receive(from, piece(from));
-        exchange.send(to, piece(rank_));
-    }
-    exchange.finish();
+    if (mine.empty()) return;
+    std::memmove(all.data() + static_cast<std::size_t>(rank_) * mine.size(), mine.data(),
+                 mine.size());
+    gather_shares(all, Shards(std::ssize(all), std::ssize(mine), size_), 1);
 }
 
 void Comm::gather_shares(std::span<std::byte> data, const Shards& shards, std::size_t element) {
@@ -184,9 +177,8 @@ void Comm::gather_shares(std::span<std::byte> data, const Shards& shards, std::s
     };
     Exchange exchange(*this);
     for (int i = 1; i < size_; ++i) {
-        const int from = (rank_ - i + size_) % size_, to = (rank_ + i) % size_;
-        exchange.receive(from, share(from));
-        exchange.send(to, share(rank_));
+        exchange.receive(before(i), share(before(i)));
+        exchange.send(behind(i), share(rank_));
     }
     exchange.finish();
 }
@@ -205,7 +197,7 @@ void Comm::reduce_scatter(std::span<float> data, const Shards& shards) {
     }
     Exchange exchange(*this);
     for (int i = 1; i < size_; ++i) {
-        const int from = (rank_ - i + size_) % size_, to = (rank_ + i) % size_;
+        const int from = before(i), to = behind(i);
         exchange.receive(from,
                          std::as_writable_bytes(std::span(parts[static_cast<std::size_t>(from)],
                                                           static_cast<std::size_t>(mine))));

@@ -85,6 +85,9 @@ class Comm {
 
   private:
     class Exchange;
+    // Ranks in a circle.
+    int behind(int steps) const { return (rank_ + steps) % size_; }
+    int before(int steps) const { return (rank_ - steps + size_) % size_; }
     void gather_shares(std::span<std::byte> data, const Shards& shards, std::size_t element);
 
     std::unique_ptr<Messages> messages_;

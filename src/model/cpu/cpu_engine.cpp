@@ -24,7 +24,7 @@ std::size_t scratch_bytes(const Model& model, const EngineOptions& options) {
     const ModelSpec& spec = model.spec;
     const std::size_t samples =
         ops::sample_scratch_bytes(spec.vocab) *
-        static_cast<std::size_t>(spec.diffusion ? options.threads : 1);  // Engine::guess()
+        static_cast<std::size_t>(spec.diffusion ? options.threads : 1);  // guess_here()
     const std::int64_t max_k = std::max({spec.dim, spec.hidden, spec.q_dim()});
     return std::max({ops::linear_scratch_bytes(options.max_batch + options.max_sequences, max_k,
                                                options.threads),
@@ -98,10 +98,6 @@ class CpuEngine final : public Engine {
         return slots_.wait(slot, number);
     }
     bool ready(Slot slot, std::uint64_t number) override { return number < slots_.draws(slot); }
-    void guess(Tensor logits, std::span<const Place> places, std::span<ops::Guess> out) override {
-        guess_here(logits, places, out, ctx_.scratch);
-        for (const ops::Guess& guess : out) ops::check_guess(guess);
-    }
     void cross_entropy(std::span<double> nll, Tensor logits,
                        std::span<const std::int32_t> targets) override {
         ops::cross_entropy(ctx_, nll, logits, targets);

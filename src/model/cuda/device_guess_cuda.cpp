@@ -105,36 +105,4 @@ void Resident::run(const Pass& pass, std::span<const Place> places, std::span<op
     }
 }
 
-// Neighbouring rows of one kind go together.
-void Resident::guess(Tensor logits, std::span<const Place> places, std::span<ops::Guess> out) {
-    MR_CHECK(spec_.diffusion && places.size() == out.size() &&
-                 logits.rows() >= static_cast<std::int64_t>(places.size()),
-             "a model that fills in tokens has a row for every place");
-    if (places.empty()) return;
-    std::vector<std::size_t> order(places.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
-    staging_.begin();
-    send_places(places, order);
-    staging_.end(stream_);
-    const auto* const rows = reinterpret_cast<const cuda::GuessRow*>(buffers_.guess_rows);
-    auto* const made = reinterpret_cast<cuda::DeviceGuess*>(buffers_.guesses);
-    const std::int32_t mask = spec_.diffusion->mask;
-    for (std::size_t first = 0, end = 0; first < places.size(); first = end) {
-        const bool filtered = is_filtered(places[first]);
-        while (end < places.size() && is_filtered(places[end]) == filtered) ++end;
-        const Tensor some = logits.slice_rows(static_cast<std::int64_t>(first),
-                                              static_cast<std::int64_t>(end - first));
-        if (filtered) {
-            cuda::guess(ctx_, some, rows + first, mask, made + first);
-        } else {
-            cuda::guess_by_tiles(ctx_, some, rows + first, mask, made + first);
-        }
-    }
-    read_guesses(places.size());
-    for (std::size_t i = 0; i < out.size(); ++i) {
-        cuda::check_sample_flags(host_guesses_[i].flags);
-        out[i] = host_guesses_[i].guess;
-    }
-}
-
 }  // namespace mr::model

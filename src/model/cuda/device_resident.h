@@ -76,7 +76,6 @@ class Resident final : public Engine {
     void draw(Tensor logits, std::span<const Slot> slots) override;
     ops::Sampled wait(Slot slot, std::uint64_t number) override;
     bool ready(Slot slot, std::uint64_t number) override;
-    void guess(Tensor logits, std::span<const Place> places, std::span<ops::Guess> out) override;
     bool takes_block(const OpenBlock& open) const override;
     void open_block(const OpenBlock& open) override;
     bool block_is_open(SeqId seq) const override { return fill_.open && fill_.seq == seq; }

@@ -83,7 +83,9 @@ struct LinearIn {
 // bf16: 1,024), where the device has clusters (sm_90) and ctx.batch_products is set, and passes of
 // 8 where not: the same bits.
 // Norm and quantisation are then a kernel before it, whose results lie in ctx.scratch:
-// linear_small_scratch_bytes().
+// linear_small_scratch_bytes(). From 33 tokens on the blocks of a product wait for each other, and
+// it takes the whole device: no other such product may run at the same time, on another stream of
+// the process.
 void linear_small(const Context& ctx, const LinearIn& in);
 
 // What linear_small() wants of ctx.scratch for up to this many tokens and columns; 0 up to 4
