@@ -58,12 +58,21 @@ OpRecord OpRecord::operator-(const OpRecord& earlier) const {
             seconds - earlier.seconds};
 }
 
+CopyRecord& CopyRecord::operator+=(const CopyRecord& other) {
+    calls += other.calls;
+    bytes += other.bytes;
+    seconds += other.seconds;
+    return *this;
+}
+
+CopyRecord CopyRecord::operator-(const CopyRecord& earlier) const {
+    return {calls - earlier.calls, bytes - earlier.bytes, seconds - earlier.seconds};
+}
+
 void Ledger::add(const Ledger& other) {
     for (std::size_t i = 0; i < kOps; ++i) ops_[i] += other.ops_[i];
-    to_device_.calls += other.to_device_.calls;
-    to_device_.bytes += other.to_device_.bytes;
-    to_host_.calls += other.to_host_.calls;
-    to_host_.bytes += other.to_host_.bytes;
+    to_device_ += other.to_device_;
+    to_host_ += other.to_host_;
 }
 
 OpRecord Ledger::total() const {
@@ -80,10 +89,8 @@ void Ledger::log_stage(OpKind kind, const char* name, const OpRecord& record, Mo
 Ledger Ledger::since(const Ledger& earlier) const {
     Ledger out;
     for (std::size_t i = 0; i < kOps; ++i) out.ops_[i] = ops_[i] - earlier.ops_[i];
-    out.to_device_ = {to_device_.calls - earlier.to_device_.calls,
-                      to_device_.bytes - earlier.to_device_.bytes};
-    out.to_host_ = {to_host_.calls - earlier.to_host_.calls,
-                    to_host_.bytes - earlier.to_host_.bytes};
+    out.to_device_ = to_device_ - earlier.to_device_;
+    out.to_host_ = to_host_ - earlier.to_host_;
     return out;
 }
 

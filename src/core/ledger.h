@@ -43,6 +43,10 @@ struct OpRecord {
 struct CopyRecord {
     std::uint64_t calls = 0;
     std::uint64_t bytes = 0;
+    double seconds = 0;  // of those that were timed: Ledger::time_copies()
+
+    CopyRecord& operator+=(const CopyRecord& other);
+    CopyRecord operator-(const CopyRecord& earlier) const;
 };
 
 // A moment of the steady clock. Not <chrono>'s: every file of the house sees this one, and would
@@ -93,8 +97,16 @@ class Ledger {
         const char* name = std::exchange(name_, nullptr);
         if (log_) log_stage(kind, name, record, start);
     }
-    void add_host_to_device(std::uint64_t bytes) { count(to_device_, bytes); }
-    void add_device_to_host(std::uint64_t bytes) { count(to_host_, bytes); }
+    void add_host_to_device(std::uint64_t bytes, double seconds = 0) {
+        to_device_ += {1, bytes, seconds};
+    }
+    void add_device_to_host(std::uint64_t bytes, double seconds = 0) {
+        to_host_ += {1, bytes, seconds};
+    }
+    // From now on every copy is timed alone: what it copies is waited for before, and it itself
+    // behind it.
+    void time_copies(bool on) { times_copies_ = on; }
+    bool times_copies() const { return times_copies_; }
 
     const OpRecord& op(OpKind kind) const { return ops_[index(kind)]; }
     const CopyRecord& host_to_device() const { return to_device_; }
@@ -105,11 +117,6 @@ class Ledger {
 
   private:
     static std::size_t index(OpKind kind) { return static_cast<std::size_t>(kind); }
-    static void count(CopyRecord& record, std::uint64_t bytes) {
-        ++record.calls;
-        record.bytes += bytes;
-    }
-
     void log_stage(OpKind kind, const char* name, const OpRecord& record, Moment start);
 
     std::array<OpRecord, kOps> ops_{};
@@ -117,6 +124,7 @@ class Ledger {
     StageLog* log_ = nullptr;
     const char* name_ = nullptr;
     int layer_ = -1;
+    bool times_copies_ = false;
 };
 
 // Enters one operation in the ledger when it goes out of scope, with the time it took.

@@ -147,6 +147,15 @@ class Engine {
     virtual void open_block(const OpenBlock&) {}
     virtual bool block_is_open(SeqId) const { return false; }
     virtual FilledBlock fill_block() { return {}; }
+    // What the passes over the open block would take without guesses: seconds of the layers and a
+    // head that stores logits, back to back. The first passes are those that commit what lies
+    // before the block.
+    struct ForwardTimes {
+        double first = 0;      // of all first passes
+        int first_passes = 0;  // 0: not measured
+        double again = 0;      // of each that follows
+    };
+    virtual ForwardTimes time_forward() { return {}; }
     // nll[t] of targets[t] by row t of such logits.
     virtual void cross_entropy(std::span<double> nll, Tensor logits,
                                std::span<const std::int32_t> targets) = 0;

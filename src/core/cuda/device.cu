@@ -263,15 +263,26 @@ void Stream::record(const Event& event) const {
 void Stream::wait(const Event& event) const {
     MR_CUDA_CALL(cudaStreamWaitEvent(stream_, event.raw(), 0));
 }
+// -> seconds, where the ledger asks for them.
+static double copy(const Stream& stream, void* to, const void* from, std::size_t bytes,
+                   cudaMemcpyKind kind, const Ledger* ledger) {
+    const bool timed = ledger && ledger->times_copies();
+    if (timed) stream.synchronize();
+    const Moment start = timed ? Moment::now() : Moment{};
+    MR_CUDA_CALL(cudaMemcpyAsync(to, from, bytes, kind, stream.raw()));
+    if (!timed) return 0;
+    stream.synchronize();
+    return Moment::now().seconds_since(start);
+}
 void Stream::to_device(void* to, const void* from, std::size_t bytes, Ledger* ledger) const {
     if (bytes == 0) return;
-    MR_CUDA_CALL(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_));
-    if (ledger) ledger->add_host_to_device(bytes);
+    const double seconds = copy(*this, to, from, bytes, cudaMemcpyHostToDevice, ledger);
+    if (ledger) ledger->add_host_to_device(bytes, seconds);
 }
 void Stream::to_host(void* to, const void* from, std::size_t bytes, Ledger* ledger) const {
     if (bytes == 0) return;
-    MR_CUDA_CALL(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_));
-    if (ledger) ledger->add_device_to_host(bytes);
+    const double seconds = copy(*this, to, from, bytes, cudaMemcpyDeviceToHost, ledger);
+    if (ledger) ledger->add_device_to_host(bytes, seconds);
 }
 void Stream::on_device(void* to, const void* from, std::size_t bytes) const {
     MR_CUDA_CALL(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_));

@@ -211,7 +211,7 @@ void Resident::prepare_programs() {
             decode_batch(key_for(rows, options_.context, cuda::SampleKind::any));
         cuda::StepModel model = products_.step(batch, *cache_, buffers_.logits);
         model.keys = static_cast<int>(most_keys(spec_, options_, 1));
-        if (!cuda::step_takes(model) || !step_turn_.take()) return;
+        if (!cuda::step_takes(model) || !ctx_.whole_device) return;
         const std::size_t bytes =
             cuda::DeviceArena::padded(cuda::StepProgram::bytes(step_shape(spec_, options_, rows)));
         programs_[static_cast<std::size_t>(rows)].emplace(model, memory.first(bytes), stream_,

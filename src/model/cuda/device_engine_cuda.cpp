@@ -43,6 +43,7 @@ Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const Dev
     ctx_.cuda = &stream_;
     ctx_.dependent_launch = options.dependent_launch;
     ctx_.batch_products = options.batch_products;
+    ctx_.whole_device = turn_.take();
     ctx_.resident_attention = options.resident_attention;
 
     // Ids, positions and sequences of given tokens, the items' first rows and pages, rows with
@@ -400,9 +401,8 @@ void Resident::cross_entropy(std::span<double> nll, Tensor logits,
 }
 
 Tensor Resident::to_host(Tensor logits) {
-    host_logits_.resize(static_cast<std::size_t>(logits.shape.count()));
-    stream_.to_host(host_logits_.data(), logits.data, host_logits_.size() * sizeof(float),
-                    &ledger_);
+    if (host_logits_.size() < logits.bytes()) host_logits_ = cuda::PinnedBuffer(logits.bytes());
+    stream_.to_host(host_logits_.data(), logits.data, logits.bytes(), &ledger_);
     stream_.synchronize();
     return {host_logits_.data(), DType::f32, logits.shape};
 }

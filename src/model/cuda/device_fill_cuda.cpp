@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "core/cuda/spin.h"
+#include "core/cuda/timer.h"
 #include "core/error.h"
 #include "model/cuda/device_resident.h"
 #include "ops/embedding/embedding_cuda.h"
@@ -117,38 +118,37 @@ void Resident::open_block(const OpenBlock& open) {
     fill_.open = true;
 }
 
-// The rows of a pass, and its layers. `before` tokens that the pass commits, and `places` of the
-// open block; 0: it only commits. Where attention is full, the pass finds `before` tokens in the
-// cache.
-cuda::BlockRows Resident::launch_block_layers(const FillKey& key, int before, int places) {
+// The rows of a pass. `before` tokens that the pass commits, and `places` of the open block; 0: it
+// only commits. Where attention is full, the pass finds `before` tokens in the cache.
+Resident::BlockPass Resident::block_pass(const FillKey& key, int before, int places) const {
     const DeviceBuffers::Arrays& a = buffers_.pass;
     const int shift = shift_of(spec_);
-    cuda::BlockRows rows;
+    BlockPass pass;
+    cuda::BlockRows& rows = pass.rows;
     rows.ids = a.ids;
     rows.positions = a.positions;
     rows.sequence = a.sequence;
     rows.first = a.first;
     rows.guesses = reinterpret_cast<cuda::GuessRow*>(buffers_.guess_rows);
-    Part part;
-    part.mask = fill_.mask;
-    ops::DeviceBatch& batch = part.batch;
+    pass.part.mask = fill_.mask;
+    ops::DeviceBatch& batch = pass.part.batch;
     if (whole_texts(spec_)) {
         rows.text = a.ids;
         rows.asked_at = a.rows;
         rows.speaks_of = before + shift;
         rows.count = key.keys - before;
         rows.asked = places;
-        part.few = in_decode_form(key.keys);
+        pass.part.few = in_decode_form(rows.count);
     } else {
         rows.count = before + places;
         rows.commits = places == 0;
         // Shifted logits: the last row before a block speaks of its first place.
         rows.asked = places > 0 ? places : shift;
         rows.place = places > 0 ? shift : 0;
+        pass.first_asked = places > 0 ? before : before - 1;
         batch.total_keys = 0;  // fill_block() adds them
     }
     const int row = rows.text ? before : 0;  // of the arrays
-    cuda::block_rows(ctx_, reinterpret_cast<cuda::BlockState*>(buffers_.block), rows);
     batch.tokens = batch.max_count = rows.count;
     batch.sequences = 1;
     batch.max_keys = key.keys;
@@ -158,54 +158,68 @@ cuda::BlockRows Resident::launch_block_layers(const FillKey& key, int before, in
     batch.first = a.first;
     batch.pages = a.pages;
     batch.max_pages = buffers_.max_pages;
-    run(part);
-    return rows;
+    return pass;
+}
+
+void Resident::launch_block_layers(const BlockPass& pass) {
+    cuda::block_rows(ctx_, reinterpret_cast<cuda::BlockState*>(buffers_.block), pass.rows);
+    run(pass.part);
+}
+
+// Rows behind the layers that logits are asked of.
+Tensor Resident::asked_rows(const BlockPass& pass) {
+    const cuda::BlockRows& rows = pass.rows;
+    if (!rows.text) {
+        return rows_as(buffers_.x, DType::f32, pass.first_asked, rows.asked, spec_.dim);
+    }
+    const Tensor x = rows_as(buffers_.last, DType::f32, 0, rows.asked, spec_.dim);
+    cuda::gather_rows(ctx_, x, buffers_.x, rows.asked_at, rows.asked);
+    return x;
 }
 
 void Resident::launch_block_pass(const FillKey& key, int before, int places,
                                  cuda::LoopGraph::Loop loop) {
-    auto* const state = reinterpret_cast<cuda::BlockState*>(buffers_.block);
-    auto* const made = reinterpret_cast<cuda::DeviceGuess*>(buffers_.guesses);
-    const cuda::BlockRows rows = launch_block_layers(key, before, places);
-    if (rows.asked > 0) {
-        const int first = places > 0 ? before : before - 1;
-        Tensor x = rows_as(buffers_.x, DType::f32, first, rows.asked, spec_.dim);
-        if (rows.text) {
-            x = rows_as(buffers_.last, DType::f32, 0, rows.asked, spec_.dim);
-            cuda::gather_rows(ctx_, x, buffers_.x, rows.asked_at, rows.asked);
-        }
-        head_guesses(x, 0, key.filtered);
-    }
-    cuda::block_choose(ctx_, state, rows, made,
+    const BlockPass pass = block_pass(key, before, places);
+    launch_block_layers(pass);
+    if (pass.rows.asked > 0) head_guesses(asked_rows(pass), 0, key.filtered);
+    cuda::block_choose(ctx_, reinterpret_cast<cuda::BlockState*>(buffers_.block), pass.rows,
+                       reinterpret_cast<cuda::DeviceGuess*>(buffers_.guesses),
                        reinterpret_cast<cuda::BlockReport*>(fill_report_.on_device()), loop);
 }
 
 // At the first use of a shape, products of many rows look for its algorithms: they ask the library,
 // which does not answer while a stream is captured, try what it names, and wait for the device. So
 // the layers run once outside of a graph, for each number of rows up to which there may be another
-// algorithm: powers of two from 64 on (cublaslt::kSteps). The passes of the graph store again what
+// algorithm: powers of two (cublaslt::kSteps). The passes of the graph store again what
 // this one stores.
 void Resident::warm_up(const FillKey& key, int before) {
-    if (in_decode_form(key.keys)) return;
-    const auto rows = static_cast<std::uint64_t>(std::max(key.keys - before, 64));
-    if (!warm_rows_.insert(std::bit_ceil(rows)).second) return;
+    const int rows = key.keys - before;
+    if (in_decode_form(rows)) return;
+    if (!warm_rows_.insert(std::bit_ceil(static_cast<std::uint64_t>(rows))).second) return;
     const Meanwhile account(ctx_.ledger, static_cast<Ledger*>(nullptr));
-    launch_block_layers(key, before, key.places);
+    launch_block_layers(block_pass(key, before, key.places));
+}
+
+// What passes behind the first find in the cache, of a whole text.
+static int kept_of(const ModelSpec& spec, const auto& key) {
+    return whole_texts(spec) ? key.before : 0;
+}
+
+std::vector<std::pair<int, int>> Resident::first_passes(const FillKey& key) const {
+    if (whole_texts(spec_)) return {{key.apart ? 0 : key.before, key.places}};
+    if (key.before == 0 || !key.apart) return {{key.before, key.places}};
+    if (spec_.diffusion->shifted) return {{key.before, 0}};
+    return {{key.before, 0}, {0, key.places}};
 }
 
 const Resident::CapturedFill& Resident::captured(const FillKey& key) {
     if (const CapturedFill* const found = fills_.find(key)) return *found;
     CapturedFill made;
-    const int kept = whole_texts(spec_) ? key.before : 0;  // what passes behind the first find
+    made.first_passes = first_passes(key);
+    const int kept = kept_of(spec_, key);
     if (whole_texts(spec_)) {
-        made.first_passes.emplace_back(key.apart ? 0 : kept, key.places);
         warm_up(key, made.first_passes.front().first);
         warm_up(key, kept);
-    } else if (key.before > 0 && key.apart) {
-        made.first_passes.emplace_back(key.before, 0);
-        if (!spec_.diffusion->shifted) made.first_passes.emplace_back(0, key.places);
-    } else {
-        made.first_passes.emplace_back(key.before, key.places);
     }
     const auto first = [&](cuda::LoopGraph::Loop loop) {
         const Meanwhile account(ctx_.ledger, &made.first.ledger);
@@ -238,15 +252,45 @@ void Resident::wait_for_passes(std::uint64_t blocks, std::uint64_t passes) {
     });
 }
 
-FilledBlock Resident::fill_block() {
+Resident::FillKey Resident::fill_key() const {
     MR_CHECK(fill_.open && fill_.start < fill_.size, "a block is open");
     const auto places = static_cast<int>(fill_.end - fill_.start);
     const bool whole = whole_texts(spec_);
     const int keys =
         whole ? static_cast<int>(fill_.size) : key_for(1, fill_.end, cuda::SampleKind::any).keys;
     const bool apart = whole ? fill_.refresh : fill_.apart || fill_.before + places > kDecodePrompt;
-    const CapturedFill& passes =
-        captured(FillKey{fill_.before, places, keys, fill_.block, apart, fill_.filtered});
+    return {fill_.before, places, keys, fill_.block, apart, fill_.filtered};
+}
+
+// The block's own passes compute again what these write into the cache.
+Engine::ForwardTimes Resident::time_forward() {
+    constexpr int kCalls = 8;
+    const FillKey key = fill_key();
+    const Meanwhile account(ctx_.ledger, static_cast<Ledger*>(nullptr));
+    const auto seconds_of = [&](int before, int places) {
+        const BlockPass pass = block_pass(key, before, places);
+        cuda::block_rows(ctx_, reinterpret_cast<cuda::BlockState*>(buffers_.block), pass.rows);
+        const Tensor logits =
+            rows_as(buffers_.logits, DType::f32, 0, std::max(pass.rows.asked, 1), spec_.vocab);
+        return cuda::seconds_per_call(stream_, kCalls, [&](int) {
+            run(pass.part);
+            if (pass.rows.asked > 0) heads(logits, asked_rows(pass), true);
+        });
+    };
+    ForwardTimes out;
+    for (const auto& [before, places] : first_passes(key)) {
+        out.first += seconds_of(before, places);
+        ++out.first_passes;
+    }
+    out.again = seconds_of(kept_of(spec_, key), key.places);
+    return out;
+}
+
+FilledBlock Resident::fill_block() {
+    const FillKey key = fill_key();
+    const int places = key.places;
+    const bool whole = whole_texts(spec_);
+    const CapturedFill& passes = captured(key);
     const std::uint64_t blocks = (fill_.progress >> 32) + 1, done = fill_.progress & 0xffffffffu;
     constexpr std::uint64_t kNever = ~std::uint64_t{0};
     if (passes.loop) {

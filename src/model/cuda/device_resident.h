@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/cuda/device_turn.h"
 #include "core/cuda/loop.h"
 #include "core/cuda/timeline.h"
 #include "core/recent_map.h"
@@ -80,6 +81,7 @@ class Resident final : public Engine {
     void open_block(const OpenBlock& open) override;
     bool block_is_open(SeqId seq) const override { return fill_.open && fill_.seq == seq; }
     FilledBlock fill_block() override;
+    ForwardTimes time_forward() override;
     void cross_entropy(std::span<double> nll, Tensor logits,
                        std::span<const std::int32_t> targets) override;
     Tensor to_host(Tensor logits) override;
@@ -191,7 +193,16 @@ class Resident final : public Engine {
     // Blocks.
     const CapturedFill& captured(const FillKey& key);
     void warm_up(const FillKey& key, int before);
-    cuda::BlockRows launch_block_layers(const FillKey& key, int before, int places);
+    struct BlockPass {
+        cuda::BlockRows rows;
+        Part part;
+        int first_asked = 0;  // the row with the first logits, where they lie together
+    };
+    FillKey fill_key() const;
+    std::vector<std::pair<int, int>> first_passes(const FillKey& key) const;
+    BlockPass block_pass(const FillKey& key, int before, int places) const;
+    void launch_block_layers(const BlockPass& pass);
+    Tensor asked_rows(const BlockPass& pass);
     void launch_block_pass(const FillKey& key, int before, int places, cuda::LoopGraph::Loop loop);
     void wait_for_passes(std::uint64_t blocks, std::uint64_t passes);
     // Where sequences may stream: how this one does, to row `row` of the arrays; the batch of rows
@@ -284,7 +295,7 @@ class Resident final : public Engine {
     Staging staging_;
     cuda::Sampler sampler_;
     cuda::Timeline timeline_;  // of whatever is watched: one pass or step at a time
-    std::vector<float> host_logits_;
+    cuda::PinnedBuffer host_logits_;
     std::vector<cuda::DeviceGuess> host_guesses_;
 
     std::vector<DeviceSlot> slots_;
@@ -301,7 +312,7 @@ class Resident final : public Engine {
     std::optional<std::pair<StepKey, Captured>> watched_step_;
     // The layers of a step as one kernel, by rows; none where there is no such kernel.
     std::array<std::optional<cuda::StepProgram>, cuda::kStepRows + 1> programs_;
-    cuda::StepTurn step_turn_;
+    cuda::DeviceTurn turn_;
     // The masks of the layers, each once, and the keys that the rows of the step which is launched
     // see through it.
     struct MaskKeys {

@@ -131,7 +131,7 @@ void linear_small(const Context& ctx, const LinearIn& in) {
 
 bool linear_small_orders(const Context& ctx, const LinearIn& first, DType second) {
     return ctx.batch_products && small::mid_possible() && first.w.dtype == second &&
-           small::tiles_all(second, first.x.rows()) && first.finish == Finish::gate &&
+           small::tiles_all(ctx, second, first.x.rows()) && first.finish == Finish::gate &&
            first.activation == ops::Activation::silu && first.out.dtype == compute_type(second) &&
            first.out.cols() % 64 == 0;  // whole granules
 }

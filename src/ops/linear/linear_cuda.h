@@ -9,10 +9,15 @@
 #include "ops/activation/kind.h"
 #include "ops/attention/paged/attention.h"
 #include "ops/batch/batch.h"
-#include "ops/denoise/denoise_cuda.h"
 #include "ops/norm/kind.h"
 
+namespace mr::ops {
+struct TileRecord;
+}
+
 namespace mr::cuda {
+
+struct GuessRow;
 
 // The type in which a product with weights of `type` takes its input: f32 for f32, f16 for f16,
 // bf16 for all others.
@@ -66,7 +71,7 @@ struct LinearIn {
     RecordsOut records = {};                  // Finish::records
     const ops::DeviceBatch* batch = nullptr;  // Finish::qkv: positions and pages of the rows
     // Between a product and the next one: the first writes `out` in the order in which the second
-    // reads x (linear_small_orders()).
+    // reads x (linear_small_orders()). The second finds ctx.scratch as the first left it.
     bool ordered_out = false, ordered_x = false;
     OpKind kind = OpKind::linear;
     const char* name = "linear";  // of the stage
@@ -83,9 +88,8 @@ struct LinearIn {
 // bf16: 1,024), where the device has clusters (sm_90) and ctx.batch_products is set, and passes of
 // 8 where not: the same bits.
 // Norm and quantisation are then a kernel before it, whose results lie in ctx.scratch:
-// linear_small_scratch_bytes(). From 33 tokens on the blocks of a product wait for each other, and
-// it takes the whole device: no other such product may run at the same time, on another stream of
-// the process.
+// linear_small_scratch_bytes(). From 33 tokens on the blocks of a product wait for each other,
+// where ctx.whole_device is set.
 void linear_small(const Context& ctx, const LinearIn& in);
 
 // What linear_small() wants of ctx.scratch for up to this many tokens and columns; 0 up to 4

@@ -68,8 +68,9 @@ void run_quant(const Context& ctx, const P& all) {
     using W = QuantWeights<Layout>;
     MR_CHECK(ctx.scratch.size() >= mid_scratch_bytes(all.rows, all.k),
              "the scratch has linear_small_scratch_bytes()");
-    for (int first = 0; first < all.rows; first += kPreparedRows) {
-        P p = pass_of(all, first, std::min(kPreparedRows, all.rows - first));
+    const int most = ctx.whole_device ? kPreparedRows : kMidQuantRows;
+    for (int first = 0; first < all.rows; first += most) {
+        P p = pass_of(all, first, std::min(most, all.rows - first));
         if (p.rows <= 8) {
             p.x_stride = Mid<W>::template stride<true>(p.rows);
             p.x = prepare<W, bf16, typename Mid<W>::template Row<true>>(ctx, p, p.x_stride);
@@ -82,7 +83,7 @@ void run_quant(const Context& ctx, const P& all) {
             p.x = prepare<W, bf16, Row>(ctx, p, p.x_stride);
             run_mid_quant<Layout, P>(ctx, p);
         } else {
-            const WidePlan plan = wide_plan(ctx, all, p);
+            const WidePlan plan = wide_plan(ctx, p);
             p.x = prepare<W, bf16, Row>(ctx, p, p.x_stride, plan.arrived, 2 * plan.strips);
             run_wide_quant<Layout, P>(ctx, p, plan);
         }
@@ -92,7 +93,7 @@ void run_quant(const Context& ctx, const P& all) {
 template <typename P>
 void run_any(const Context& ctx, DType weights, const P& p) {
     // wgmma is there on sm_90 alone.
-    const bool wide = p.rows > kMidHalfRows && this_gpu().sm == 90;
+    const bool wide = p.rows > kMidHalfRows && ctx.whole_device && this_gpu().sm == 90;
     switch (weights) {
         case DType::bf16:
             return wide ? run_wide<bf16, P>(ctx, p) : run_half<bf16>(ctx, p);
@@ -107,7 +108,8 @@ void run_any(const Context& ctx, DType weights, const P& p) {
     }
 }
 
-// Behind the inputs: what blocks hand over, of at most 128 tokens each, and who has arrived.
+// At the end of the scratch, wherever a product's inputs end: what blocks hand over, of at most 128
+// tokens each, and who has arrived.
 std::size_t wide_scratch_bytes() {
     const auto blocks = static_cast<std::size_t>(this_gpu().multiprocessors);
     return std::max(blocks * 2 * kStrip * 128 * 4, tiled_scratch_bytes()) + kMostStrips * 4;
@@ -131,20 +133,20 @@ std::size_t mid_scratch_bytes(std::int64_t rows, std::int64_t k) {
     return inputs + (rows > kMidHalfRows ? wide_scratch_bytes() : 0);
 }
 
-WidePlan wide_plan(const Context& ctx, const Params& all, const Params& p) {
-    std::byte* behind =
-        ctx.scratch.data() + mid_scratch_bytes(all.rows, all.k) - wide_scratch_bytes();
+WidePlan wide_plan(const Context& ctx, const Params& p) {
+    const std::size_t behind = (ctx.scratch.size() - wide_scratch_bytes()) / 128 * 128;
     const int tiles = kStrip / kTileRows;
     const WidePlan plan{(p.tiles + tiles - 1) / tiles,
-                        reinterpret_cast<float4*>(behind + kMostStrips * 4),
-                        reinterpret_cast<unsigned*>(behind), kEvictFirst};
+                        reinterpret_cast<float4*>(ctx.scratch.data() + behind + kMostStrips * 4),
+                        reinterpret_cast<unsigned*>(ctx.scratch.data() + behind), kEvictFirst};
     MR_CHECK(2 * plan.strips <= kMostStrips, "a product has at most half a million rows");
     return plan;
 }
 
-bool tiles_all(DType weights, std::int64_t rows) {
-    return this_gpu().sm == 90 && (weights == DType::bf16 || weights == DType::f16) &&
-           rows > kWideRows && rows <= kTiledRows;
+bool tiles_all(const Context& ctx, DType weights, std::int64_t rows) {
+    return ctx.whole_device && this_gpu().sm == 90 &&
+           (weights == DType::bf16 || weights == DType::f16) && rows > kWideRows &&
+           rows <= kTiledRows;
 }
 
 void run_mid(const Context& ctx, DType weights, const Params& p) { run_any(ctx, weights, p); }

@@ -32,6 +32,7 @@ struct WidePlan;
 template <typename T, typename P>
 void run_tiled(const Context& ctx, const P& p, const WidePlan& plan);
 std::size_t tiled_scratch_bytes();  // of WidePlan::handed
+int tiled_counters();               // of WidePlan::arrived, which are 0 before and behind it
 
 // Quantised weights: up to kMidQuantRows tokens (mid_quant.cu), or up to 256 (wide_quant.cu), whose
 // inputs are prepared, p.x_stride bytes from granule to granule.

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <string>
 
+#include "ops/denoise/denoise_cuda.h"
 #include "ops/linear/linear_testing.h"
 
 namespace mr::cuda {

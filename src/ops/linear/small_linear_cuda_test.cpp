@@ -122,6 +122,42 @@ TEST_F(TiledLinear, HasTheBitsOfFewTokensInSmallProducts) {
     }
 }
 
+// An engine that has not the device for itself multiplies by kernels whose blocks do not wait for
+// each other, beside one whose blocks do: the same bits, and both end.
+TEST_F(TiledLinear, BesideAProductThatTakesTheDeviceTheBitsAreTheSame) {
+    constexpr int kRows = 300, n = 4104, k = 1024;
+    Stream other;
+    Context beside = ctx_;
+    beside.cuda = &other;
+    beside.whole_device = false;
+    const DeviceArena scratch("scratch", linear_small_scratch_bytes(kRows, k));
+    beside.scratch = {static_cast<std::byte*>(scratch.data()), scratch.size()};
+    for (const DType type : kSmallTypes) {
+        memory_.reset();
+        const Matrix m = matrix(type, n, k);
+        std::vector<float> xv = normal(std::size_t{kRows} * k);
+        const Tensor x = upload(compute_type(type), {kRows, k}, xv);
+        for (const int rows : {33, 65, 300}) {
+            const Tensor out = poisoned(DType::f32, {rows, n}),
+                         too = poisoned(DType::f32, {rows, n});
+            other.fill(scratch.data(), 0xff, scratch.size());
+            stream_->synchronize();
+            for (int i = 0; i < 20; ++i) {
+                linear_small(ctx_, {.x = x.slice_rows(0, rows), .w = m.device, .out = out});
+                linear_small(beside, {.x = x.slice_rows(0, rows), .w = m.device, .out = too});
+            }
+            other.synchronize();
+            ASSERT_EQ(download(out), download(too)) << dtype_name(type) << " rows " << rows;
+        }
+    }
+    LinearIn first{.x = poisoned(DType::bf16, {300, 320}),
+                   .w = poisoned(DType::bf16, {2 * 1472, 320}),
+                   .finish = Finish::gate,
+                   .out = poisoned(DType::bf16, {300, 1472})};
+    EXPECT_TRUE(linear_small_orders(ctx_, first, DType::bf16));
+    EXPECT_FALSE(linear_small_orders(beside, first, DType::bf16));
+}
+
 // The MLP of many rows: what the first product writes in the second one's order gives the bits that
 // its plain results give.
 TEST_F(TiledLinear, AnOrderedInputGivesTheSameBits) {

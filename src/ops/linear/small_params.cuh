@@ -67,7 +67,7 @@ inline constexpr int kAloneRows = 4;
 // (wide_half.cu), 256 (wide_quant.cu) or 1,024 (tiled_half.cu). The same bits.
 bool mid_possible();
 // Whether run_mid() multiplies so many tokens in one pass of tiles.
-bool tiles_all(DType weights, std::int64_t rows);
+bool tiles_all(const Context& ctx, DType weights, std::int64_t rows);
 void run_mid(const Context& ctx, DType weights, const Params& p);
 void run_mid(const Context& ctx, DType weights, const RecordParams& p);
 std::size_t mid_scratch_bytes(std::int64_t rows, std::int64_t k);

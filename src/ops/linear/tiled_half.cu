@@ -13,8 +13,9 @@
 // Tiles that are left when every cluster has had as many as all others are cut into quarters, and
 // each cluster has an equal number of those. The cluster with the first quarter of a tile finishes
 // it: others hand their quarters over in memory. All clusters of the grid run at once, so they may
-// wait for each other; two such products at the same time, of different streams, may not. So the
-// counters of what was handed over are the program's: 0 before and behind every product.
+// wait for each other; two such products at the same time, of different streams, may not
+// (DeviceTurn). The counters of what was handed over are 0 before and behind every product: whose
+// inputs come in order finds those of the product before it.
 //
 // A block has a warp that brings things in by TMA, and two groups of four warps that multiply, 64
 // rows each, with weights from registers and tokens from shared memory as in wide_half.cu. The
@@ -28,10 +29,6 @@
 
 namespace mr::cuda::small {
 namespace {
-
-constexpr int kMostMultiprocessors = 256;
-// [tail][quarters - 1][blocks of a cluster][groups]
-__device__ unsigned tiles_arrived[kMostMultiprocessors * kQuarters * 2];
 
 struct TileBringer {
     const Params& p;
@@ -175,12 +172,12 @@ struct TileMultiplier {
         group_meets();
         if (threadIdx.x % kGroupThreads == 0) {
             asm volatile(
-                "red.release.gpu.global.add.u32 [%0], 1;" ::"l"(tiles_arrived + 2 * at + group())
+                "red.release.gpu.global.add.u32 [%0], 1;" ::"l"(plan.arrived + 2 * at + group())
                 : "memory");
         }
     }
     __device__ __forceinline__ void take_over(float (&sum)[kSums], int at) const {
-        unsigned* const arrived = tiles_arrived + 2 * at + group();
+        unsigned* const arrived = plan.arrived + 2 * at + group();
         unsigned seen = 0;
         while (!seen) {
             asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
@@ -444,11 +441,11 @@ void start_tiled(const Context& ctx, const TileParams<kHow>& p, const WidePlan& 
         allow_shared(tiled_kernel<T, kHow>, kTileBytes);
         return most_clusters(tiled_kernel<T, kHow>, kPair, kWideThreads, kTileBytes);
     }();
-    MR_CHECK(most * kPair <= kMostMultiprocessors, "every block has counters");
     TilePlan plan{};
     plan.token_tiles = (p.rows + kTileTokens - 1) / kTileTokens;
     plan.deal = deal_tiles((wide.strips + kPair - 1) / kPair * plan.token_tiles, most);
     plan.handed = reinterpret_cast<float*>(wide.handed);
+    plan.arrived = wide.arrived;
     const DType type = std::is_same_v<T, bf16> ? DType::bf16 : DType::f16;
     const bool gate = p.finish == Finish::gate;
     const CUtensorMap weights =
@@ -472,10 +469,13 @@ void start_tiled(const Context& ctx, const Params& p, const WidePlan& plan) {
 
 }  // namespace
 
-std::size_t tiled_scratch_bytes() {
-    const auto clusters = static_cast<std::size_t>(this_gpu().multiprocessors / kPair);
-    return clusters * (kQuarters - 1) / kQuarters * (kQuarters - 1) * kPair * kHandedFloats * 4;
+// Quarters that blocks hand over, at most.
+static int most_handed() {
+    const int clusters = this_gpu().multiprocessors / kPair;
+    return clusters * (kQuarters - 1) / kQuarters * (kQuarters - 1) * kPair;
 }
+std::size_t tiled_scratch_bytes() { return std::size_t(most_handed()) * kHandedFloats * 4; }
+int tiled_counters() { return most_handed() * 2; }
 
 template <typename T, typename P>
 void run_tiled(const Context& ctx, const P& p, const WidePlan& plan) {

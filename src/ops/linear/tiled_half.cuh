@@ -40,7 +40,8 @@ struct TileLayout {
 struct TilePlan {
     TileDeal deal;
     int token_tiles;
-    float* handed;  // [tail][quarters - 1][blocks of a cluster][kHandedFloats]
+    float* handed;      // [tail][quarters - 1][blocks of a cluster][kHandedFloats]
+    unsigned* arrived;  // [tail][quarters - 1][blocks of a cluster][groups]
 
     // Of this block. Units that run at the same time share weights: first all tokens of two strips.
     __device__ PieceWalk pieces() const {

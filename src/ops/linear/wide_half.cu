@@ -246,14 +246,15 @@ void run_wide(const Context& ctx, const P& all) {
     for (int first = 0; first < all.rows; first += kTiledRows) {
         P p = pass_of(all, first, std::min(kTiledRows, all.rows - first));
         p.x_stride = static_cast<int>((p.k + kGranule - 1) / kGranule * kGranule * 2);
-        const WidePlan plan = wide_plan(ctx, all, p);
+        const WidePlan plan = wide_plan(ctx, p);
+        const bool tiled = p.rows > kWideRows;
         if (!p.ordered_x) {
             launch(ctx, dim3(static_cast<unsigned>(p.rows)), dim3(kInputThreads), 0,
                    wide_input_kernel<T>, static_cast<const Params&>(p), ctx.scratch.data(),
-                   p.x_stride, plan.arrived, 2 * plan.strips);
+                   p.x_stride, plan.arrived, tiled ? tiled_counters() : 2 * plan.strips);
             p.x = ctx.scratch.data();
         }
-        if (p.rows > kWideRows) {
+        if (tiled) {
             run_tiled<T, P>(ctx, p, plan);
         } else {
             start_any<T>(ctx, p, plan);

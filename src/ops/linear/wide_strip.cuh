@@ -45,8 +45,8 @@ struct WidePlan {
     unsigned* arrived;     // ranks, of each strip and half
     std::uint64_t policy;  // of the weights: inputs and sums stay in L2
 };
-// p: a pass of `all`, for which ctx.scratch has room (mid_linear.cu).
-WidePlan wide_plan(const Context& ctx, const Params& all, const Params& p);
+// p: a pass for which ctx.scratch has room (mid_linear.cu).
+WidePlan wide_plan(const Context& ctx, const Params& p);
 
 template <typename S>
 struct WideLayout {

@@ -1,6 +1,5 @@
 // The host's side of a step: the order of the products, and the size of the ring buffer.
 #include <algorithm>
-#include <atomic>
 
 #include "core/error.h"
 #include "ops/linear/small_input.cuh"
@@ -258,17 +257,6 @@ std::size_t phase_bytes(int layers) {
 
 }  // namespace
 }  // namespace step
-
-namespace {
-std::atomic<bool> turn_taken{false};
-}
-bool StepTurn::take() {
-    if (!taken_) taken_ = !turn_taken.exchange(true);
-    return taken_;
-}
-StepTurn::~StepTurn() {
-    if (taken_) turn_taken = false;
-}
 
 bool step_takes(const StepModel& model) {
     const std::optional<DeviceInfo> info = device();

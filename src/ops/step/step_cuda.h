@@ -49,23 +49,9 @@ struct StepModel {
 };
 
 // Whether there is a kernel for this model on this device: products of one type, attention on
-// tensor cores over a cache of the compute type, inputs that fit into shared memory.
+// tensor cores over a cache of the compute type, inputs that fit into shared memory. Its blocks
+// wait for each other: ctx.whole_device (DeviceTurn).
 bool step_takes(const StepModel& model);
-
-// The blocks of a step wait for one another, so all must be on the device at once. Two steps of one
-// process in two streams could each occupy half of the device and wait forever. The holder of the
-// turn may run steps; the destructor gives the turn back.
-class StepTurn {
-  public:
-    StepTurn() = default;
-    ~StepTurn();
-    StepTurn(const StepTurn&) = delete;
-    StepTurn& operator=(const StepTurn&) = delete;
-    bool take();  // false: another has it
-
-  private:
-    bool taken_ = false;
-};
 
 // The sizes that determine how much memory a program needs.
 struct StepShape {
