@@ -13,6 +13,7 @@ namespace {
 class Timed {
   public:
     explicit Timed(double& sum) : sum_(sum) {}
+    void without(double seconds) { sum_ -= seconds; }
     ~Timed() { sum_ += Moment::now().seconds_since(start_); }
     Timed(const Timed&) = delete;
     Timed& operator=(const Timed&) = delete;
@@ -24,18 +25,29 @@ class Timed {
 
 class Watched {
   public:
-    Watched(model::Engine& engine, bool on) : engine_(engine), on_(on) {
-        if (on_) engine_.watch(true);
-    }
-    ~Watched() {
-        if (on_) engine_.watch(false);
-    }
+    Watched(model::Engine& engine, bool on) : engine_(engine), on_(on) { set(on_); }
+    ~Watched() { set(false); }
     Watched(const Watched&) = delete;
     Watched& operator=(const Watched&) = delete;
 
   private:
+    void set(bool value) {
+        if (!on_) return;
+        engine_.watch(value);
+        engine_.ledger().time_copies(value);
+    }
     model::Engine& engine_;
     const bool on_;
+};
+
+double copy_seconds(const Ledger& ledger) {
+    return ledger.host_to_device().seconds + ledger.device_to_host().seconds;
+}
+
+enum class Clock {
+    whole,    // on the run
+    stages,   // on each stage of each pass, which the host drives
+    forward,  // on the forward of the passes alone
 };
 
 void guess_on_host(model::Engine& engine, Tensor logits, std::span<const model::Place> places,
@@ -59,7 +71,7 @@ void guess_on_host(model::Engine& engine, Tensor logits, std::span<const model::
 
 Measured run(model::Engine& engine, SortedRows* sorted, const Rung& rung,
              const ops::SampleParams& sampling, std::span<const std::int32_t> prompt,
-             std::int64_t tokens, bool watched) {
+             std::int64_t tokens, Clock clock) {
     const decode::OpenSequence open(engine.cache());
     const model::SeqId seq = open.id();
     decode::BlockText text(engine.model().spec, rung.options, sampling, prompt, tokens);
@@ -82,13 +94,21 @@ Measured run(model::Engine& engine, SortedRows* sorted, const Rung& rung,
     Measured out;
     std::vector<ops::Guess> guesses;
     std::vector<std::byte> scratch;
-    const Watched watch(engine, watched);
+    const Watched watch(engine, clock == Clock::stages);
     const Ledger before = engine.ledger();
     const Moment start = Moment::now();
-    if (rung.sampler == Sampler::block && !watched) {
-        engine.open_block(*text.open(engine.cache(), seq));
+    const auto opened = text.open(engine.cache(), seq);
+    out.alone = rung.sampler == Sampler::block && opened && engine.takes_block(*opened);
+    if (out.alone && clock != Clock::stages) {
+        engine.open_block(*opened);
         for (bool more = true; more; more = text.open_next()) {
-            text.take(engine.fill_block());
+            model::Engine::ForwardTimes forward;
+            if (clock == Clock::forward) forward = engine.time_forward();
+            const model::FilledBlock filled = engine.fill_block();
+            out.forward_alone +=
+                forward.first +
+                static_cast<double>(filled.passes - forward.first_passes) * forward.again;
+            text.take(filled);
             out.ids.insert(out.ids.end(), text.block().begin(), text.block().end());
         }
     }
@@ -109,12 +129,14 @@ Measured run(model::Engine& engine, SortedRows* sorted, const Rung& rung,
                                             : out.forward) += stage.work.seconds;
         }
         if (!by_engine) {
-            const Timed timed(out.sampling);
+            const double copied = copy_seconds(engine.ledger());
+            Timed timed(out.sampling);
             if (rung.sampler == Sampler::host) {
                 guess_on_host(engine, logits, text.places(), guesses, scratch);
             } else {
                 sorted->guess(logits, text.places(), guesses);
             }
+            timed.without(copy_seconds(engine.ledger()) - copied);
         }
         const Timed timed(out.selection);
         text.take(guesses);
@@ -138,6 +160,7 @@ Measured run(model::Engine& engine, SortedRows* sorted, const Rung& rung,
     out.forward_bytes = rest.bytes() - head.bytes() - drawn.bytes();
     out.to_device = ledger.host_to_device().bytes;
     out.to_host = ledger.device_to_host().bytes;
+    out.copies = copy_seconds(ledger);
     return out;
 }
 
@@ -167,14 +190,25 @@ std::unique_ptr<SortedRows> SortedRows::make(const Context&, std::int64_t, std::
 Measured measure(model::Engine& engine, SortedRows* sorted, const Rung& rung,
                  const ops::SampleParams& sampling, std::span<const std::int32_t> prompt,
                  std::int64_t tokens, int reps) {
-    run(engine, sorted, rung, sampling, prompt, tokens, false);
+    const auto run_with = [&](Clock clock) {
+        return run(engine, sorted, rung, sampling, prompt, tokens, clock);
+    };
+    run_with(Clock::whole);
     Measured best;
     for (int rep = 0; rep < std::max(reps, 1); ++rep) {
-        Measured one = run(engine, sorted, rung, sampling, prompt, tokens, false);
+        Measured one = run_with(Clock::whole);
         if (rep == 0 || one.seconds < best.seconds) best = std::move(one);
     }
-    Measured out = run(engine, sorted, rung, sampling, prompt, tokens, true);
+    Measured out = run_with(Clock::stages);
     MR_CHECK(out.ids == best.ids, "a clock changes no token");
+    if (best.alone) {
+        const Measured forward = run_with(Clock::forward);
+        MR_CHECK(forward.ids == best.ids, "a clock changes no token");
+        out.forward_alone = forward.forward_alone;
+        // The kernel that settles ids writes them to the host.
+        out.copies = 0;
+    }
+    out.alone = best.alone;
     out.seconds = best.seconds;
     out.to_device = best.to_device;
     out.to_host = best.to_host;

@@ -99,7 +99,7 @@ model::BatchItem BlockText::next(model::KvCache& cache, model::SeqId seq) {
         if (options_.prefix_cache && pass_ == 0) cache.truncate(seq, 0);
         const std::int64_t from = cache.length(seq);
         fill(from, size(), options_.prefix_cache && pass_ == 0 ? kept : 0);
-        item.form = model::form_of_prompt(size());
+        item.form = model::form_of_prompt(size() - from);
         ask(from, start_, end_);
     } else {
         const std::int64_t from = cache.length(seq);

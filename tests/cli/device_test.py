@@ -296,6 +296,22 @@ class Bench(GpuTest):
         self.assertLess(saved, 4 * 125e6)
         self.assertAlmostEqual(got["bf16"]["last_loss"], got["f32"]["last_loss"], delta=0.05)
 
+    def test_bench_diffusion_times_every_stage(self):
+        for model in ("storyteller-diffusion", driver.REFERENCE / "llada"):
+            got = self.ok_json("bench", "diffusion", model, "--prompt", 8, "-n", 12, "--blocks", 4,
+                               "--reps", 1, *CUDA)
+            rungs = got["rungs"]
+            samplers = [rung["sampler"] for rung in rungs]
+            self.assertEqual(samplers[:3], ["host", "sorted", "engine"])
+            self.assertEqual(set(samplers[3:]), {"block"}, model)
+            for rung in rungs:
+                a_pass = rung["pass"]
+                alone = rung["sampler"] == "block"
+                self.assertEqual(a_pass["copies_ms"] == 0, alone, rung)
+                self.assertEqual(a_pass["forward_alone_ms"] > 0, alone, rung)
+                for stage in ("forward_ms", "head_ms", "sampling_ms"):
+                    self.assertGreater(a_pass[stage], 0, rung)
+
     def test_train_to_fill_in_blocks(self):
         got = self.ok_json("bench", "train", STORYTELLER, "--objective", "diffusion", "--block", 4,
                            "--batch", 16, "--seq", 512, "--steps", 3, "--warmup", 2, *CUDA)

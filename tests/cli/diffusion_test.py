@@ -142,6 +142,7 @@ class DiffusionTest(driver.CliTest):
         for rung in result["rungs"]:
             self.assertGreater(rung["tok_s"], 0)
             self.assertGreater(rung["pass"]["forward_ms"], 0)
+            self.assertEqual(rung["pass"]["copies_ms"], 0)  # nothing goes to a device
         # Beside what the experiment reported that this began from.
         ratios = result["against_the_cpu_sampler"]
         self.assertEqual(ratios["experiment"], {"sampler": 1.77, "fewer_steps": 3.19})
@@ -171,6 +172,7 @@ class DiffusionTest(driver.CliTest):
                 (["bench", "decode", self.model], "bench diffusion"),
                 (["bench", "context", self.model, "--tokens", "30", "--cap", "8"],
                  "bench diffusion"),
+                (["bench", "diffusion", self.model, "--prefix-cache"], "--prefix-cache"),
                 (["bench", "diffusion", AR], "bench decode")):
             with self.subTest(words=words[1:]):
                 self.assertIn(said, self.refused(*words))

@@ -28,6 +28,7 @@ struct Options {
     std::string text;  // the prompt; empty: made-up tokens
     int prompt = 128, tokens = 128, reps = 2;
     float threshold = 0.9f;
+    bool prefix_cache = false;
     ops::SampleParams sampling{.temperature = 1, .top_k = 50, .top_p = 1, .min_p = 0, .seed = 1};
 };
 
@@ -41,6 +42,7 @@ std::vector<diffusion::Rung> rungs_of(const Options& options, const model::Model
         diffusion::Rung rung{std::move(name), sampler, {}};
         rung.options.block = spec.diffusion->sub_block > 0 ? 0 : block;
         rung.options.denoise = denoise;
+        rung.options.prefix_cache = options.prefix_cache;
         rung.options.check(spec);
         out.push_back(std::move(rung));
     };
@@ -49,7 +51,7 @@ std::vector<diffusion::Rung> rungs_of(const Options& options, const model::Model
     add("sampler on the CPU", Sampler::host, middle, whole);
     if (cuda) add("sorting sampler", Sampler::sorted, middle, whole);
     // An engine that fills in blocks by itself does so from here on.
-    const bool alone = cuda && graph && spec.diffusion->block > 0;
+    const bool alone = cuda && graph;
     if (alone) add("sampler on the GPU", Sampler::engine, middle, whole);
     const Sampler ours = alone ? Sampler::block : Sampler::engine;
     for (const int block : blocks) {
@@ -67,6 +69,12 @@ std::vector<diffusion::Rung> rungs_of(const Options& options, const model::Model
     return out;
 }
 
+// Who guessed: an engine that does not take a text leaves its passes to the host.
+diffusion::Sampler sampler_of(const diffusion::Rung& rung, const diffusion::Measured& m) {
+    using diffusion::Sampler;
+    return rung.sampler == Sampler::block && !m.alone ? Sampler::engine : rung.sampler;
+}
+
 Json rung_json(const diffusion::Rung& rung, const model::ModelSpec& spec,
                const diffusion::Measured& m, double first) {
     const auto ms = [&](double seconds) { return 1e3 * seconds / static_cast<double>(m.passes); };
@@ -74,7 +82,7 @@ Json rung_json(const diffusion::Rung& rung, const model::ModelSpec& spec,
         return static_cast<double>(b) / static_cast<double>(m.passes);
     };
     return {{"rung", rung.name},
-            {"sampler", diffusion::sampler_name(rung.sampler)},
+            {"sampler", diffusion::sampler_name(sampler_of(rung, m))},
             {"block", rung.options.block_of(spec)},
             {"steps", rung.options.denoise.steps},
             {"remask", ops::remask_name(rung.options.denoise.remask)},
@@ -90,6 +98,8 @@ Json rung_json(const diffusion::Rung& rung, const model::ModelSpec& spec,
               {"head_ms", ms(m.head)},
               {"sampling_ms", ms(m.sampling)},
               {"selection_ms", ms(m.selection)},
+              {"copies_ms", ms(m.copies)},
+              {"forward_alone_ms", ms(m.forward_alone)},
               {"forward_bytes", bytes(m.forward_bytes)},
               {"head_bytes", bytes(m.head_bytes)},
               {"sampling_bytes", bytes(m.sampling_bytes)},
@@ -167,12 +177,16 @@ int diffusion_bench(Options options) {
     if (!options.shared.json) {
         out(fmt::format(
             "diffusion {}: {}\n  {} tokens behind a prompt of {}; generated tokens alone count\n"
-            "  {:<20}{:>6}{:>7}{:>10}{:>10}{:>9}{:>9}{:>9} |{:>9}{:>9}{:>9}{:>9}{:>11}{:>11}\n"
-            "  {:<20}{:>6}{:>7}{:>10}{:>10}{:>9}{:>9}{:>9} |{:>9}{:>9}{:>9}{:>9}{:>11}{:>11}\n",
+            "  {:<20}{:>6}{:>7}{:>10}{:>10}{:>9}{:>9}{:>9}{:>9} "
+            "|{:>9}{:>9}{:>9}{:>9}{:>9}{:>11}{:>11}"
+            "\n"
+            "  {:<20}{:>6}{:>7}{:>10}{:>10}{:>9}{:>9}{:>9}{:>9} "
+            "|{:>9}{:>9}{:>9}{:>9}{:>9}{:>11}{:>11}"
+            "\n",
             one_line(loaded.model->source), device, tokens, prompt.size(), "", "", "", "", "",
-            "tokens", "speed-", "ms a", "forward", "head", "sample", "select", "KB to the",
-            "KB to the", "rung", "block", "passes", "ms", "tok/s", "a pass", "up", "pass", "ms",
-            "ms", "ms", "ms", "device", "host"));
+            "tokens", "speed-", "ms a", "of its", "forward", "head", "sample", "select", "copies",
+            "KB to the", "KB to the", "rung", "block", "passes", "ms", "tok/s", "a pass", "up",
+            "pass", "forward", "ms", "ms", "ms", "ms", "ms", "device", "host"));
     }
     double first = 0;
     for (const diffusion::Rung& rung : rungs) {
@@ -184,12 +198,14 @@ int diffusion_bench(Options options) {
         if (options.shared.json) continue;
         const auto a_pass = [&](double x) { return x / static_cast<double>(m.passes); };
         out(fmt::format(
-            "  {:<20}{:>6}{:>7}{:>10.2f}{:>10.1f}{:>9.2f}{:>9.2f}{:>9.4f} |{:>9.4f}{:>9.4f}"
-            "{:>9.4f}{:>9.4f}{:>11.3f}{:>11.3f}\n",
+            "  {:<20}{:>6}{:>7}{:>10.2f}{:>10.1f}{:>9.2f}{:>9.2f}{:>9.4f}{:>9} |{:>9.4f}{:>9.4f}"
+            "{:>9.4f}{:>9.4f}{:>9.4f}{:>11.3f}{:>11.3f}\n",
             rung.name, rung.options.block_of(spec), m.passes, 1e3 * m.seconds,
             m.tokens_per_second(), m.tokens_per_pass(), first / m.seconds, 1e3 * a_pass(m.seconds),
+            m.forward_alone > 0 ? fmt::format("{:.3f}x", m.seconds / m.forward_alone) : "-",
             1e3 * a_pass(m.forward), 1e3 * a_pass(m.head), 1e3 * a_pass(m.sampling),
-            1e3 * a_pass(m.selection), a_pass(static_cast<double>(m.to_device)) / 1e3,
+            1e3 * a_pass(m.selection), 1e3 * a_pass(m.copies),
+            a_pass(static_cast<double>(m.to_device)) / 1e3,
             a_pass(static_cast<double>(m.to_host)) / 1e3));
     }
     const Ratios ours = ratios_of(json["rungs"]);
@@ -227,6 +243,8 @@ void add_bench_diffusion(const Command& bench, Action& action) {
     command.add_option("--threshold", options->threshold, "Of the strategy dynamic")
         .range(0.0, 1.0)
         .shows_default();
+    command.add_flag("--prefix-cache", options->prefix_cache,
+                     "Full attention: keep what lies before a block while it is filled in");
     command.add_option("--top-k", options->sampling.top_k, "Choose among so many; 0: all")
         .range(0, 1 << 30)
         .shows_default();
