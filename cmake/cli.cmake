@@ -15,11 +15,11 @@ if(MILLRACE_HAS_CUDA)
     target_link_libraries(mr_ladder PRIVATE CUDA::cudart_static)
 endif()
 
-# bench/ops: what `millrace bench` measures of single operations; bench/fusion, bench/context and
-# bench/diffusion: the commands of those names.
+# bench/ops: what `millrace bench` measures of single operations; bench/fusion, bench/context,
+# bench/diffusion and bench/precision: the commands of those names.
 file(GLOB bench_ops_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/ops/*.cpp
      ${PROJECT_SOURCE_DIR}/bench/fusion/*.cpp ${PROJECT_SOURCE_DIR}/bench/context/*.cpp
-     ${PROJECT_SOURCE_DIR}/bench/diffusion/*.cpp)
+     ${PROJECT_SOURCE_DIR}/bench/diffusion/*.cpp ${PROJECT_SOURCE_DIR}/bench/precision/*.cpp)
 list(FILTER bench_ops_sources EXCLUDE REGEX "_test\\.cpp$")
 if(MILLRACE_HAS_CUDA)
     file(GLOB bench_ops_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/ops/*.cu

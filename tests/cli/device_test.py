@@ -312,6 +312,26 @@ class Bench(GpuTest):
                 for stage in ("forward_ms", "head_ms", "sampling_ms"):
                     self.assertGreater(a_pass[stage], 0, rung)
 
+    def test_precision(self):
+        ask = ("bench", "precision", driver.REFERENCE / "gpt2", "--batch", 4, "--seq", 16, "--steps",
+               12, "--cpu-steps", 6, *CUDA)
+        got = self.ok_json(*ask)
+        self.assertEqual((got["gpu"], got["absent"]), (self.gpu["name"], []))
+        ways = got["ways"]
+        self.assertEqual([(way["way"], way["steps"], way["products"]) for way in ways],
+                         [("f32", 6, "f32"), ("f32-nearest", 6, "f32"), ("f32-stochastic", 6, "f32"),
+                          ("bf16", 12, "bf16"), ("bf16-stochastic", 12, "bf16")])
+        for way in ways:
+            # A loss of 5.7 from products whose inputs have 8 bits.
+            self.assertAlmostEqual(way["difference"], 0, delta=0.02)
+            self.assertAlmostEqual(way["grad_norm_at_cpu_steps"], ways[0]["grad_norm_at_cpu_steps"],
+                                   delta=0.1)
+        # 2 bytes a parameter instead of 6, but for norms and biases.
+        self.assertLess(ways[4]["memory"]["weights"], ways[3]["memory"]["weights"] / 2)
+        table = self.ok(*ask).out
+        self.assertIn("loss@12", table)
+        self.assertNotIn("absent", table)
+
     def test_train_to_fill_in_blocks(self):
         got = self.ok_json("bench", "train", STORYTELLER, "--objective", "diffusion", "--block", 4,
                            "--batch", 16, "--seq", 512, "--steps", 3, "--warmup", 2, *CUDA)
