@@ -243,7 +243,7 @@ std::string accumulation_text(const Json& rows) {
                         row["sum"].get<std::string>(), row["rounding"].get<std::string>(),
                         row["result"].get<double>(), row["error"].get<double>());
         if (!row["stalled_after"].is_null()) {
-            text += fmt::format("  the same from addition {} on",
+            text += fmt::format("  unchanged after addition {}",
                                 row["stalled_after"].get<std::int64_t>());
         }
         if (row.contains("mean")) {
