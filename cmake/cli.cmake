@@ -20,10 +20,15 @@ endif()
 file(GLOB bench_ops_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/ops/*.cpp
      ${PROJECT_SOURCE_DIR}/bench/fusion/*.cpp ${PROJECT_SOURCE_DIR}/bench/context/*.cpp
      ${PROJECT_SOURCE_DIR}/bench/diffusion/*.cpp ${PROJECT_SOURCE_DIR}/bench/precision/*.cpp)
+# bench/diffusion and bench/streams: the commands of those names.
+file(GLOB bench_ops_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/ops/*.cpp
+     ${PROJECT_SOURCE_DIR}/bench/fusion/*.cpp ${PROJECT_SOURCE_DIR}/bench/context/*.cpp
+     ${PROJECT_SOURCE_DIR}/bench/diffusion/*.cpp ${PROJECT_SOURCE_DIR}/bench/streams/*.cpp)
 list(FILTER bench_ops_sources EXCLUDE REGEX "_test\\.cpp$")
 if(MILLRACE_HAS_CUDA)
     file(GLOB bench_ops_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/ops/*.cu
-         ${PROJECT_SOURCE_DIR}/bench/context/*.cu ${PROJECT_SOURCE_DIR}/bench/diffusion/*.cu)
+         ${PROJECT_SOURCE_DIR}/bench/context/*.cu ${PROJECT_SOURCE_DIR}/bench/diffusion/*.cu
+         ${PROJECT_SOURCE_DIR}/bench/streams/*.cu)
     list(FILTER bench_ops_kernels EXCLUDE REGEX "_test\\.cu$")
 else()
     set(bench_ops_kernels "")

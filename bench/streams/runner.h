@@ -1,0 +1,49 @@
+// A schedule on the device.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "bench/streams/arrays.h"
+#include "bench/streams/schedule.h"
+#include "bench/streams/streams.h"
+#include "core/cuda/device.h"
+#include "core/cuda/timeline.h"
+
+namespace mr::streams {
+
+class Runner {
+  public:
+    // `stamped`: for timeline(). Stamps cost time, so that such a runner is not for measurements.
+    Runner(Arrays& arrays, const Schedule& schedule, int iterations, bool stamped = false);
+
+    // From the first call to the end of the last copy: seconds of the host.
+    double run();
+    // Of the second of two runs.
+    Timeline timeline();
+
+  private:
+    void capture();
+    void issue();
+    void issue(std::size_t i);
+    void synchronize() const;
+    void clear_stamps();
+
+    Arrays& arrays_;
+    Schedule schedule_;
+    int iterations_;
+    std::vector<std::unique_ptr<cuda::Stream>> streams_;
+    std::vector<std::optional<cuda::Event>> done_;  // of the ops that others wait for
+    cuda::Event fork_;
+    std::vector<cuda::Event> joins_;  // a stream each
+    cuda::Graph graph_;
+    struct Stamps {
+        std::vector<cuda::Event> begin, end;  // an op each; of the copies
+        cuda::DeviceArena memory;
+        cuda::Stamp* of_ops = nullptr;  // an op each, of the kernels; the last one is the clock's
+    };
+    std::optional<Stamps> stamps_;
+};
+
+}  // namespace mr::streams
