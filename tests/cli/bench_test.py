@@ -144,6 +144,31 @@ class Bench(driver.CliTest):
             self.fails(2, "bench", "fusion", "random:pythia-2.8b:f16", *given, env=env,
                        says=["--device", "bench decode"])
 
+    def test_streams_is_refused_without_a_gpu(self):
+        hidden = {"CUDA_VISIBLE_DEVICES": ""}
+        page = self.folder / "page.html"
+        for arguments in ((), ("--size", 1000, "--streams", "1,2"), ("--json", "--html", page)):
+            self.fails(3, "bench", "streams", *arguments, env=hidden,
+                       says=["bench streams", "GPU", "millrace info"])
+        self.assertFalse(page.exists())
+
+    def test_streams_errors(self):
+        for arguments, says in ((("--size", 0), "--size: must be from 1 to 268435456, not 0"),
+                                (("--size", 268435457), "--size"),
+                                (("--size", "large"), "--size: 'large' is not a number"),
+                                (("--streams", "1,0"), "--streams: must be from 1 to 64, not 0"),
+                                (("--streams", "1,65"), "--streams: must be from 1 to 64, not 65"),
+                                (("--streams", ""), "--streams"),
+                                (("--chunks", "16,-1"), "--chunks: must be from 1 to 4096, not -1"),
+                                (("--reps", 0), "--reps"),
+                                (("--html", ""), "--html: is empty"),
+                                (("--device", "cpu"), "--device")):
+            self.fails(2, "bench", "streams", *arguments, says=says)
+        text = self.ok("bench", "streams", "--help").out
+        for part in ("--size N", "(4194304)", "--streams N,...", "(1,2,4,8,16)", "--chunks N,...",
+                     "--html FILE", "--json", "docs/streams.md"):
+            self.assertIn(part, text)
+
     def test_fusion_errors(self):
         fusion = ("bench", "fusion")
         self.fails(2, *fusion, "random:llama-9000b", says="llama-2-7b")

@@ -28,6 +28,7 @@ class NoDevice(driver.CliTest):
                         ("bench", "prefill", *CUDA), ("bench", "load", *CUDA),
                         ("bench", "sample", *CUDA), ("bench", "norm")):
             self.fails(3, *command, says="--device cpu", env=self.HIDDEN)
+        self.fails(3, "bench", "streams", says="millrace info", env=self.HIDDEN)
 
     def test_auto_takes_the_cpu(self):
         got = self.ok_json("run", "-p", "Once", "-n", 1, "--device", "auto", env=self.HIDDEN)
@@ -347,6 +348,51 @@ class Bench(GpuTest):
             self.positive(size, "us", "cached_us", "floor_us", "times_floor")
         got = self.ok_json("bench", "sample", "random:llama-2-7b:bf16", "--rows", 1, *CUDA)
         self.assertEqual(got["vocab"], 32000)
+
+    def test_streams(self):
+        page = self.folder / "page.html"
+        ask = ("bench", "streams", "--size", 1000003, "--streams", "1,4", "--chunks", "5,9", "--reps",
+               3, "--html", page)
+        got = self.ok_json(*ask)
+        self.assertEqual((got["bench"], got["device"]), ("streams", self.gpu["name"]))
+        self.assertEqual((got["size"], got["bytes"]), (1000003, 4000012))
+        self.assertEqual([(rung["rung"], rung["streams"], rung["chunks"], rung["memory"])
+                          for rung in got["rungs"]],
+                         [("synchronous", 1, 1, "pageable"), ("1 stream", 1, 1, "pageable"),
+                          ("4 streams", 4, 4, "pageable"), ("1 stream", 1, 1, "pinned"),
+                          ("4 streams", 4, 4, "pinned"), ("a stream per direction", 3, 5, "pinned"),
+                          ("a stream per direction", 3, 9, "pinned"),
+                          *((name, streams, got["rungs"][-1]["chunks"], "pinned")
+                            for name, streams in (("a stream per direction, 2 for kernels", 4),
+                                                  ("a stream per direction, as a graph", 3),
+                                                  ("copy and compute stream", 2),
+                                                  ("depth-first", 4), ("breadth-first in rounds", 4),
+                                                  ("breadth-first", 4)))])
+        for rung in got["rungs"]:
+            self.positive(rung, "ms", "ms_best", "speed_up", "of_limit")
+            self.assertTrue(rung["same_bits"])
+            self.assertLess(rung["of_limit"], 1.2)  # nothing is faster than its longest part
+            self.assertAlmostEqual(rung["of_limit"], got["parts"]["limit_ms"] / rung["ms"])
+        self.assertEqual(got["rungs"][0]["speed_up"], 1)
+        self.assertEqual(got["best"]["ms"], min(rung["ms"] for rung in got["rungs"]))
+        parts = got["parts"]
+        for name in ("copy_in", "copy_in_three_streams", "copy_out", "duplex_in", "duplex_out"):
+            self.positive(parts[name], "ms", "gb_s")
+        self.assertEqual(parts["limit_ms"], max(parts[name]["ms"] for name in
+                                                ("duplex_in", "compute", "duplex_out")))
+        self.assertEqual(got["log"]["speed_up"], 2.52)
+        alone, same, high = got["short_job"]
+        self.assertEqual(alone["long_ms"], 0)
+        for job in (same, high):
+            self.positive(job, "us", "long_ms")
+        html = page.read_text()
+        self.assertEqual(html.count("<svg"), len(got["rungs"]) + 1 + 3)
+        self.assertNotRegex(html, r"https?:|src=|href=")
+        text = self.ok(*ask).out
+        for part in ("of the limit", "2.52x", "high priority", "while copies in run", "page: "):
+            self.assertIn(part, text)
+        self.fails(1, "bench", "streams", "--size", 1000, "--html", self.folder / "none" / "page.html",
+                   says="none")
 
     def test_norm(self):
         got = self.ok_json("bench", "norm", "--hidden", 64, "--tokens", "1,3")
