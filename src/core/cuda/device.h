@@ -182,7 +182,7 @@ class Graph {
     Graph(const Graph&) = delete;
     Graph& operator=(const Graph&) = delete;
 
-    // Keeps what body() launches: on `stream` alone, and on streams that events join to it and back.
+    // Keeps what body() launches, on `stream` and on streams that events join to it and back.
     template <typename Body>
     static Graph capture(const Stream& stream, Body&& body) {
         begin(stream);
