@@ -16,7 +16,9 @@
 #include "cli/json.h"
 #include "cli/model_name.h"
 #include "cli/options.h"
+#include "cli/ranks.h"
 #include "cli/terminal.h"
+#include "cli/version.h"
 #include "core/error.h"
 #include "observe/device_bandwidth.h"
 #include "observe/units.h"
@@ -29,6 +31,7 @@ struct Options {
     SharedOptions shared;  // --device, --threads, --json
     train::TrainOptions train;
     std::string resume;
+    double timeout = 600;  // seconds, of a rank that does not answer
     // Every option but those of the machine is one of three; add_train() says which.
     std::vector<std::string> of_models;    // a new model's: neither --init nor --resume has them
     std::vector<std::string> of_new_runs;  // --resume refuses them
@@ -143,7 +146,11 @@ Json result_json(const train::TrainResult& r, const std::string& run) {
                  {"parameters", r.parameters},
                  {"memory_bytes", r.memory_planned},
                  {"memory_taken_bytes", nullptr},
-                 {"checkpoint", r.checkpoint}};
+                 {"checkpoint", r.checkpoint},
+                 {"ranks", r.ranks},
+                 {"grains", r.grains},
+                 {"exchange_seconds", r.exchange_seconds},
+                 {"exchange_wait_seconds", r.exchange_wait_seconds}};
     if (r.block > 0) {
         json["block"] = r.block;
         json["diffusion_weight"] = r.diffusion_weight;
@@ -156,7 +163,7 @@ Json result_json(const train::TrainResult& r, const std::string& run) {
     return json;
 }
 
-int run(const Options& options, const Command& command) {
+int run(const Options& options, const Command& command, comm::Comm& comm) {
     const InterruptGuard guard;
     const bool resumed = !options.resume.empty();
     const std::string folder = resumed ? options.resume : options.train.out;
@@ -204,6 +211,7 @@ int run(const Options& options, const Command& command) {
     events.saving = [](bool begins) { InterruptGuard::set_unbroken(begins); };
     events.stop = [] { return InterruptGuard::pending(); };
     events.loading = loading.callback();
+    events.program = version_line();
 
     train::TrainResult result;
     if (resumed) {
@@ -215,13 +223,17 @@ int run(const Options& options, const Command& command) {
                     if (command.given(change.name)) change.take(o, options.train);
                 }
             },
-            events);
+            events, &comm);
     } else {
         train::TrainOptions wanted = options.train;
         if (!wanted.init.empty()) wanted.init = named_model(wanted.init, "--init");
         settle(wanted);
-        result = train::train(wanted, events);
+        result = train::train(wanted, events, &comm);
     }
+    // The signal may have come to another rank.
+    const int code =
+        result.interrupted && InterruptGuard::pending() ? InterruptGuard::exit_code() : 0;
+    if (!comm.first()) return code;
     if (options.shared.json) {
         out(json_line(result_json(result, folder)));
     } else {
@@ -249,6 +261,12 @@ int run(const Options& options, const Command& command) {
             worked ? fmt::format(", {:.0f} tok/s", result.tokens_per_second) : "",
             observe::long_seconds(result.seconds), memory, one_line(folder),
             result.reported ? "/report.html" : ""));
+        if (result.ranks > 1) {
+            screen.say(fmt::format(
+                "{} ranks, {} grains: gradients were exchanged for {}, of which {} were waited for",
+                result.ranks, result.grains, observe::short_seconds(result.exchange_seconds),
+                observe::short_seconds(result.exchange_wait_seconds)));
+        }
         if (result.interrupted) {
             screen.say(fmt::format("go on with: millrace train --resume {}", one_line(folder)));
         } else if (!worked) {
@@ -256,7 +274,7 @@ int run(const Options& options, const Command& command) {
                 fmt::format("no step was left: for more, give --steps beyond {}", result.steps));
         }
     }
-    return result.interrupted ? InterruptGuard::exit_code() : 0;
+    return code;
 }
 
 void check_together(const Options& options, const Command& command) {
@@ -420,6 +438,18 @@ void add_train(const Command& app, Action& action) {
         .shows_default()
         .rare();
     add_machine_options(c, options->shared);
+    c.group("Several ranks (mpirun)");
+    of_new_run("--grains", t.grains,
+               "Parts that a step is summed from: a power of two that the ranks divide. Runs of "
+               "equal grains have equal bits on any number of ranks; default: the ranks");
+    changed("--bucket", &train::TrainOptions::bucket, "MiB of gradients that are sent at a time")
+        .shows_default()
+        .rare();
+    c.add_option("--comm-timeout", options->timeout,
+                 "Seconds after which a rank that does not answer is given up; 0: never")
+        .range(0.0, 1e6)
+        .shows_default()
+        .rare();
     c.footer(
         "Examples:\n"
         "  millrace train --model llama --dim 256 --layers 6 --heads 8 --kv-heads 4 --data data/ "
@@ -433,7 +463,8 @@ void add_train(const Command& app, Action& action) {
     c.callback([options, c, &action] {
         action = [options, c] {
             check_together(*options, c);
-            return run(*options, c);
+            return as_rank(options->timeout,
+                           [&](comm::Comm& comm) { return run(*options, c, comm); });
         };
     });
 }

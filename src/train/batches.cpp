@@ -111,8 +111,12 @@ std::int64_t Batches::read(std::uint64_t step, std::span<std::int32_t> ids) cons
 }
 
 Prefetcher::Prefetcher(const Batches& batches, std::uint64_t first_step,
-                       std::vector<std::span<std::int32_t>> buffers)
-    : batches_(batches), first_(first_step), buffers_(std::move(buffers)), slots_(buffers_.size()) {
+                       std::vector<std::span<std::int32_t>> buffers, BatchOrder order)
+    : batches_(batches),
+      first_(first_step),
+      order_(order),
+      buffers_(std::move(buffers)),
+      slots_(buffers_.size()) {
     MR_CHECK(!buffers_.empty(), "at least one buffer");
     for (const auto& buffer : buffers_) {
         MR_CHECK(buffer.size() == batches.batch_ids(), "each buffer is [batch, row_tokens()]");
@@ -147,7 +151,7 @@ void Prefetcher::work() {
         // No other thread looks at this slot until read_ says so.
         Slot& slot = slots_[n % slots_.size()];
         try {
-            slot.rows = batches_.read(first_ + n, buffers_[n % buffers_.size()]);
+            slot.rows = batches_.read(order_.number(first_ + n), buffers_[n % buffers_.size()]);
         } catch (...) {
             slot.failure = std::current_exception();
         }
@@ -171,14 +175,14 @@ Prefetcher::Batch Prefetcher::next() {
         filled_.wait(lock, [&] { return n < read_; });
     } else {
         MR_CHECK(n == released_, "the buffer is free: release() what was taken");
-        slot.rows = batches_.read(first_ + n, buffers_[0]);
+        slot.rows = batches_.read(order_.number(first_ + n), buffers_[0]);
     }
     wait_seconds_ +=
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (slot.failure) std::rethrow_exception(slot.failure);
     taken_ = n + 1;
     const std::size_t buffer = n % buffers_.size();
-    return {first_ + n, slot.rows, buffers_[buffer], buffer};
+    return {order_.number(first_ + n), slot.rows, buffers_[buffer], buffer};
 }
 
 void Prefetcher::release() {

@@ -81,20 +81,28 @@ class Batches {
     std::uint64_t windows_;
 };
 
-// Reads batches first_step, first_step + 1, ... ahead of the one in use, on a thread of its own.
+// Which batches of a step are a rank's: `here` of `all`, from `first` on.
+struct BatchOrder {
+    std::uint64_t here = 1, all = 1, first = 0;
+    // Batch n of this rank, over all steps, by its number among those of all ranks.
+    std::uint64_t number(std::uint64_t n) const { return n / here * all + first + n % here; }
+};
+
+// Reads the rank's batches first_step, first_step + 1, ... ahead of the one in use, on a thread of
+// its own.
 class Prefetcher {
   public:
     // `buffers` are the caller's, each [batch, row_tokens()]: one for the batch in use and one for
     // each to read ahead. One alone: no thread, next() reads. `batches` and the buffers must
     // outlive this.
     Prefetcher(const Batches& batches, std::uint64_t first_step,
-               std::vector<std::span<std::int32_t>> buffers);
+               std::vector<std::span<std::int32_t>> buffers, BatchOrder order = {});
     ~Prefetcher();
     Prefetcher(const Prefetcher&) = delete;
     Prefetcher& operator=(const Prefetcher&) = delete;
 
     struct Batch {
-        std::uint64_t step = 0;
+        std::uint64_t step = 0;  // BatchOrder::number()
         std::int64_t rows = 0;
         std::span<const std::int32_t> ids;  // [batch, row_tokens()]
         std::size_t buffer = 0;             // which of the buffers it is in
@@ -115,6 +123,7 @@ class Prefetcher {
     };
     const Batches& batches_;
     const std::uint64_t first_;
+    const BatchOrder order_;
     std::vector<std::span<std::int32_t>> buffers_;
     std::vector<Slot> slots_;
     // Counts of batches since first_: released_ <= taken_ <= read_ <= released_ + buffers.

@@ -63,6 +63,8 @@ void for_each_option(Options& o, Field&& field) {
     field("recompute", o.recompute);
     field("masters", o.masters);
     field("prefetch", o.prefetch);
+    field("grains", o.grains);
+    field("bucket", o.bucket);
     field("threads", o.threads);
     field("cuda", o.cuda);
     field("command", o.command);
@@ -124,6 +126,28 @@ void validate_diffusion(const TrainOptions& o) {
     }
 }
 
+void validate_grains(const TrainOptions& o) {
+    need(o.grains >= 1 && o.grains <= (1 << 20) && (o.grains & (o.grains - 1)) == 0, "--grains",
+         o.grains, "must be a power of two");
+    const std::int64_t step = std::int64_t{o.batch} * o.accumulate;
+    if (step % o.grains != 0) {
+        refuse("--grains", fmt::format("{}", o.grains),
+               fmt::format("does not divide the {} sequences of a step", step),
+               "change --batch, --accumulate or --grains");
+    }
+    const std::int64_t grain = step / o.grains;
+    if (grain > o.batch ? grain % o.batch != 0 : o.batch % grain != 0) {
+        refuse(
+            "--grains", fmt::format("{}", o.grains),
+            fmt::format("makes grains of {} sequences, neither a part nor a multiple of --batch {}",
+                        grain, o.batch),
+            "change --batch, --accumulate or --grains");
+    }
+    need(o.pass_sequences() % o.copies() == 0, "--grains", o.grains,
+         "leaves an odd number of sequences to a pass; with --diffusion-weight none a text stands "
+         "in two rows");
+}
+
 }  // namespace
 
 std::int64_t TrainOptions::warmup_steps() const {
@@ -171,6 +195,8 @@ void TrainOptions::validate() const {
     need(std::isfinite(clip) && clip >= 0, "--clip", clip, "must not be negative");
     need(max_skips >= 1, "--max-skips", max_skips, "must be at least 1");
     need(prefetch >= 0 && prefetch <= 64, "--prefetch", prefetch, "must be from 0 to 64");
+    need(std::isfinite(bucket) && bucket > 0, "--bucket", bucket, "must be above 0");
+    if (grains != 0) validate_grains(*this);
     need(keep >= 0, "--keep", keep, "must not be negative");
     need(eval_every >= 0, "--eval-every", eval_every, "must not be negative");
     need(eval_batches >= 0, "--eval-batches", eval_batches, "must not be negative");
@@ -258,8 +284,14 @@ TrainOptions read_options(formats::JsonValue json, const std::string& file) {
         // Not written by the first versions, which had the defaults alone.
         const std::string_view key = name;
         if (!at && (key == "masters" || key == "bos" || key == "objective" || key == "block" ||
-                    key == "diffusion_weight")) {
+                    key == "diffusion_weight" || key == "bucket")) {
             return;
+        }
+        if constexpr (std::is_same_v<T, int>) {
+            if (!at && key == "grains") {
+                value = 1;
+                return;
+            }
         }
         bool good = at.has_value();
         if constexpr (std::is_same_v<T, std::string>) {

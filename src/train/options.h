@@ -1,6 +1,7 @@
 // What a training run is asked to do. A checkpoint holds all of it: resuming needs nothing else.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -66,10 +67,18 @@ struct TrainOptions {
     std::string recompute = "none";
     std::string masters = "f32";  // or "bf16": of matrices and tables, rounded by chance
     int prefetch = 2;             // batches read ahead
-    int threads = 0;              // 0: all cores
+    // What a step is a sum of, in a binary tree: as many passes of fewer sequences, or of some of
+    // its `accumulate` passes each. A power of two that the number of ranks divides. The bits of a
+    // run depend on it, and on the ranks no more. 0: the number of ranks that began it.
+    int grains = 0;
+    double bucket = 25;  // MiB of gradients that ranks send at a time
+    int threads = 0;     // 0: all cores
     bool cuda = false;
     std::string command{};  // for the report: the command line, and below it those of --resume
 
+    // Sequences of a pass, and passes of a grain; grains > 0.
+    int pass_sequences() const { return std::min(batch, batch * accumulate / grains); }
+    int grain_passes() const { return batch * accumulate / grains / pass_sequences(); }
     std::int64_t tokens_per_step() const { return std::int64_t{batch} * seq * accumulate; }
     bool diffusion() const { return objective == "diffusion"; }
     int copies() const { return diffusion() && diffusion_weight == "none" ? 2 : 1; }

@@ -17,6 +17,7 @@
 #include "train/batches.h"
 #include "train/checkpoint.h"
 #include "train/noise.h"
+#include "train/parallel/exchange.h"
 #include "train/run_folder.h"
 #include "train/sampler.h"
 #include "train/shards.h"
@@ -71,9 +72,11 @@ class Run {
         DamagedCheckpoint error;
     };
     // New, or going on after `state` (read by resume()) because newer checkpoints are `damaged`.
-    Run(TrainState state, bool resumed, RunFolder& folder, const TrainEvents& events,
-        std::vector<Damaged> damaged = {})
+    // `folder`: the first rank's.
+    Run(TrainState state, bool resumed, RunFolder* folder, const TrainEvents& events,
+        comm::Comm& comm, std::vector<Damaged> damaged = {})
         : folder_(folder),
+          comm_(comm),
           state_(std::move(state)),
           o_(state_.options),
           events_(events),
@@ -89,6 +92,9 @@ class Run {
         double loss = 0;                      // nats a token
         std::optional<double> bits_per_byte;  // none: the tokens print nothing
     };
+    void settle_grains();
+    void agree() const;
+    int threads_of_rank() const;
     void open_data();
     void begin_with_bos();
     model::ModelSpec spec_to_train();
@@ -105,6 +111,7 @@ class Run {
     void fill_slot(int slot, std::span<const std::int32_t> ids, std::int64_t rows,
                    std::uint64_t batch, bool validation);
     std::string why_no_validation() const;
+    std::uint64_t validation_passes() const;
     std::optional<Validation> validate();
     void make_missed_validation();
     std::int64_t validated_tokens() const;
@@ -130,12 +137,18 @@ class Run {
     void say(const std::string& line) const {
         if (events_.note) events_.note(line);
     }
-    bool asked_to_stop() { return events_.stop && events_.stop(); }
+    bool asked_to_stop() const { return events_.stop && events_.stop(); }
+    // The same of any rank: all ranks ask.
+    bool all_stop() const { return comm_.most(asked_to_stop() ? 1 : 0) > 0; }
+    // Passes of a step: of this rank, of all.
+    int passes_here() const { return o_.grains / comm_.size() * o_.grain_passes(); }
+    int passes() const { return o_.grains * o_.grain_passes(); }
     bool due(std::int64_t every) const {
         return (every > 0 && state_.step % every == 0) || state_.step == o_.steps;
     }
 
-    RunFolder& folder_;
+    RunFolder* const folder_;
+    comm::Comm& comm_;
     TrainState state_;
     TrainOptions& o_;
     const TrainEvents& events_;
@@ -148,6 +161,7 @@ class Run {
     std::shared_ptr<const text::Tokenizer> tokenizer_;
     std::int32_t mask_ = -1;  // of the diffusion objective, the token for unknown ones
     std::optional<model::Model> init_;
+    std::unique_ptr<Exchange> exchange_;  // none: one rank
     std::unique_ptr<model::TrainEngine> engine_;
     std::unique_ptr<Sampler> sampler_;  // none: no samples
     std::unique_ptr<MetricsWriter> metrics_file_;

@@ -73,6 +73,7 @@ bool Run::write_log(std::span<const StepMetrics> lines) {
 // The line of a step.
 void Run::record(const StepMetrics& metrics) {
     metrics_.push_back(metrics);
+    if (!folder_) return;
     const bool said = !log_problem_.empty();
     if (write_log({&metrics, 1}) || said) return;
     say(fmt::format("{}; the run goes on, and writes the missing lines when it can", log_problem_));
@@ -90,7 +91,7 @@ void Run::sync_log() {
 
 // What was said when it happened may be hours ago by now.
 void Run::end_log() {
-    if (state_.step == started_at_ || write_log({})) return;
+    if (!folder_ || state_.step == started_at_ || write_log({})) return;
     say(fmt::format("{}; lines of this run's steps are missing", log_problem_));
 }
 

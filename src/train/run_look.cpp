@@ -5,6 +5,8 @@
 #include <cmath>
 #include <filesystem>
 #include <new>
+#include <span>
+#include <vector>
 
 #include "core/error.h"
 #include "observe/units.h"
@@ -29,6 +31,14 @@ std::int64_t Run::validated_tokens() const {
     return windows * o_.seq;
 }
 
+// A batch may be several passes.
+std::uint64_t Run::validation_passes() const {
+    const std::uint64_t all = val_batches_->steps_per_epoch();
+    if (o_.eval_batches == 0) return all;
+    const auto of_batch = static_cast<std::uint64_t>(o_.batch / o_.pass_sequences());
+    return std::min(all, static_cast<std::uint64_t>(o_.eval_batches) * of_batch);
+}
+
 // Mean over the validation split, or its first eval_batches. None: asked to stop on the way.
 std::optional<Run::Validation> Run::validate() {
     const AddSeconds time(validation_seconds_);
@@ -42,21 +52,27 @@ std::optional<Run::Validation> Run::validate() {
                 mark ? 0 : static_cast<std::uint32_t>(tokenizer_->piece(token).size());
         }
     }
-    double sum = 0;
-    std::int64_t count = 0;
-    std::uint64_t bytes = 0;
+    // Of every pass. Ranks take them in turn, and all have all of them in the end.
+    struct Pass {
+        double sum = 0;
+        std::int64_t count = 0;
+        std::uint64_t bytes = 0;
+    };
+    const std::uint64_t passes = validation_passes();
+    std::vector<Pass> made(static_cast<std::size_t>(passes));
     // The first token of a row is predicted where tokens are filled in.
     const auto width = static_cast<std::size_t>(val_batches_->row_tokens());
     const std::size_t first = width - static_cast<std::size_t>(o_.seq);
     // The slot that holds the next batch already is not this one.
     const int slot = (slot_ + 1) % model::TrainOps::kSlots;
-    for (std::uint64_t i = 0; i < val_batches_->steps_per_epoch(); ++i) {
-        if (o_.eval_batches > 0 && i >= static_cast<std::uint64_t>(o_.eval_batches)) break;
-        if (asked_to_stop()) return std::nullopt;
+    const auto ranks = static_cast<std::uint64_t>(comm_.size());
+    for (auto i = static_cast<std::uint64_t>(comm_.rank()); i < passes; i += ranks) {
+        if (comm_.alone() && asked_to_stop()) return std::nullopt;
         const std::int64_t rows = val_batches_->read(i, val_ids_);
         fill_slot(slot, val_ids_, rows, i, true);
-        sum += engine_->evaluate(slot);
-        count += rows * o_.seq;
+        auto& [sum, count, bytes] = made[static_cast<std::size_t>(i)];
+        sum = engine_->evaluate(slot);
+        count = rows * o_.seq;
         for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
             for (std::size_t j = first; j < width; ++j) {
                 const std::int32_t id = val_ids_[row * width + j];
@@ -67,6 +83,17 @@ std::optional<Run::Validation> Run::validate() {
                 bytes += token_bytes_[static_cast<std::size_t>(id)];
             }
         }
+    }
+    std::vector<Pass> all(made.size() * static_cast<std::size_t>(ranks));
+    comm_.all_gather(std::as_bytes(std::span(made)), std::as_writable_bytes(std::span(all)));
+    double sum = 0;
+    std::int64_t count = 0;
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < made.size(); ++i) {
+        const Pass& pass = all[i % static_cast<std::size_t>(ranks) * made.size() + i];
+        sum += pass.sum;
+        count += pass.count;
+        bytes += pass.bytes;
     }
     Validation out;
     out.loss = sum / static_cast<double>(count);

@@ -3,8 +3,12 @@
 
 #include <filesystem>
 #include <limits>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <thread>
 #include <utility>
 
+#include "core/comm/launch.h"
 #include "core/cpu.h"
 #include "core/error.h"
 #include "core/mapped_file.h"
@@ -42,6 +46,59 @@ void check_spec(const model::ModelSpec& spec, const TrainOptions& options, const
 }
 
 }  // namespace
+
+// The number of grains is the run's from its beginning.
+void Run::settle_grains() {
+    const int ranks = comm_.size();
+    if (o_.grains == 0) o_.grains = ranks;
+    if (o_.grains % ranks == 0) return;
+    throw Error::usage(
+        {.field = "--grains",
+         .value = fmt::format("{}", o_.grains),
+         .problem = fmt::format("{} ranks do not divide it", ranks),
+         .remedy = resumed_
+                       ? "launch as many ranks as do: the run has its grains from its first step"
+                       : "give a power of two that they divide, or another number of ranks"});
+}
+
+// Before the first step: what all ranks must have alike.
+void Run::agree() const {
+    if (comm_.alone()) return;
+    nlohmann::ordered_json mine = options_json(o_);
+    for (const char* const own : {"command", "threads", "prefetch"}) mine.erase(own);
+    mine["step"] = state_.step;
+    mine["data hash"] = fmt::format("{:016x}", data_.hash);
+    mine["program"] = events_.program;
+    mine["instructions"] = isa_name(active_isa());
+    std::string text = mine.dump();
+    const int other = comm_.differing(std::as_bytes(std::span(text)));
+    if (other < 0) return;
+    std::uint64_t size = text.size();
+    comm_.broadcast(std::as_writable_bytes(std::span(&size, 1)), 0);
+    text.resize(size);
+    comm_.broadcast(std::as_writable_bytes(std::span(text)), 0);
+    if (comm_.rank() == other) {
+        const nlohmann::ordered_json first = nlohmann::ordered_json::parse(text);
+        for (const auto& [key, value] : mine.items()) {
+            if (first.contains(key) && first[key] == value) continue;
+            throw Error::usage(
+                {.field = key,
+                 .value = value.dump(),
+                 .problem = fmt::format("rank 0 has {}",
+                                        first.value(key, nlohmann::ordered_json()).dump()),
+                 .remedy = "give all ranks the same options, data and program"});
+        }
+    }
+    comm_.barrier();  // the rank that differs ends them all
+}
+
+// Ranks of one machine share its cores, unless the launcher has dealt them.
+int Run::threads_of_rank() const {
+    if (o_.threads > 0 || comm_.alone()) return o_.threads;
+    const int cores = cpu_info().cores;
+    const bool dealt = cores < static_cast<int>(std::thread::hardware_concurrency());
+    return dealt ? cores : std::max(1, cores / std::max(1, comm::launched().on_machine));
+}
 
 // The model's tokenizer, not the data's, then begins texts as the training sequences begin.
 void Run::begin_with_bos() {
@@ -108,7 +165,7 @@ void Run::open_data() {
         data_.verify(pool, events_.loading);
     }
     // Refuses a corpus shorter than one window.
-    BatchOptions windows{.batch = o_.batch, .seq = o_.seq, .seed = o_.seed};
+    BatchOptions windows{.batch = o_.pass_sequences(), .seq = o_.seq, .seed = o_.seed};
     if (o_.bos || o_.diffusion()) windows.first = tokenizer_->bos();
     if (o_.diffusion()) {
         windows.block = o_.block;
@@ -157,12 +214,20 @@ model::ModelSpec Run::spec_to_train() {
 void Run::make_engine() {
     const model::ModelSpec spec = spec_to_train();
     check_spec(spec, o_, data_);
-    const model::TrainEngineOptions options{
-        .cuda = o_.cuda,
-        .threads = o_.threads,
-        .shape = {.sequences = o_.batch, .seq = o_.seq, .block = o_.diffusion() ? o_.block : 0},
-        .recompute = *model::recompute_of(o_.recompute),
-        .bf16_masters = o_.masters == "bf16"};
+    if (!comm_.alone()) {
+        exchange_ =
+            std::make_unique<Exchange>(comm_, static_cast<std::int64_t>(o_.bucket * 1024 * 1024));
+    }
+    const model::TrainEngineOptions options{.cuda = o_.cuda,
+                                            .threads = threads_of_rank(),
+                                            .shape = {.sequences = o_.pass_sequences(),
+                                                      .seq = o_.seq,
+                                                      .block = o_.diffusion() ? o_.block : 0},
+                                            .recompute = *model::recompute_of(o_.recompute),
+                                            .bf16_masters = o_.masters == "bf16",
+                                            .grains = o_.grains / comm_.size(),
+                                            .apart = o_.grains > 1,
+                                            .exchange = exchange_.get()};
     engine_ = std::make_unique<model::TrainEngine>(spec, options);
     if (resumed_) {
         checkpoints_.load(state_.step, *engine_);
@@ -172,7 +237,7 @@ void Run::make_engine() {
     } else {
         engine_->init(o_.seed);
     }
-    if (o_.sample_tokens > 0) {
+    if (o_.sample_tokens > 0 && comm_.first()) {
         sampler_ = std::make_unique<Sampler>(
             *engine_, tokenizer_, o_, std::numeric_limits<std::uint64_t>::max(), events_.sampling);
     }
@@ -191,7 +256,8 @@ void Run::leave_damaged() {
 }
 
 void Run::open_folder() {
-    folder_.keep();
+    if (!folder_) return;
+    folder_->keep();
     checkpoints_.prepare();
     leave_damaged();
     open_log();

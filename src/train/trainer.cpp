@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <utility>
 
 #include "core/error.h"
@@ -38,7 +39,7 @@ void Run::fill_slot(int slot, std::span<const std::int32_t> ids, std::int64_t ro
     }
     const auto seq = static_cast<std::size_t>(o_.seq);
     const std::size_t tokens = host.size() / 2;
-    for (std::size_t row = 0; row < static_cast<std::size_t>(o_.batch); ++row) {
+    for (std::size_t row = 0; row < tokens / seq; ++row) {
         const std::int32_t* from = ids.data() + row * (seq + 1);
         std::copy_n(from, seq, host.data() + row * seq);
         std::int32_t* targets = host.data() + tokens + row * seq;
@@ -68,13 +69,15 @@ StepMetrics Run::one_step(std::int64_t step) {
     const auto start = Clock::now();
     out.step = step;
     out.lr = o_.learning_rate(step);
-    for (int i = 0; i < o_.accumulate; ++i) {
+    const int here = passes_here();
+    for (int i = 0; i < here; ++i) {
         if (unread_) std::rethrow_exception(unread_);
         if (o_.diffusion()) out.masked = out.masked.value_or(0) + engine_->counted(slot_);
-        engine_->accumulate(slot_, 1.0 / static_cast<double>(o_.counted_per_step()));
+        engine_->accumulate(slot_, 1.0 / static_cast<double>(o_.counted_per_step()),
+                            (i + 1) % o_.grain_passes() == 0);
         // While that computes, the next one comes, if there is one.
         slot_ = (slot_ + 1) % model::TrainOps::kSlots;
-        if (step < o_.steps || i + 1 < o_.accumulate) load_next();
+        if (step < o_.steps || i + 1 < here) load_next();
     }
     ops::AdamW adamw;
     adamw.lr = static_cast<float>(out.lr);
@@ -87,6 +90,9 @@ StepMetrics Run::one_step(std::int64_t step) {
     updating_ = true;
     const model::TrainEngine::StepResult result = engine_->update(adamw);
     updating_ = false;
+    if (out.masked) {
+        out.masked = static_cast<std::int64_t>(comm_.sum(static_cast<double>(*out.masked)));
+    }
     out.loss = result.loss;
     out.grad_norm = result.grad_norm;
     out.skipped = result.skipped;
@@ -99,6 +105,10 @@ StepMetrics Run::one_step(std::int64_t step) {
 
 void Run::save() {
     if (saved_ == state_.step || state_.step == 0) return;
+    if (!comm_.first()) {
+        saved_ = state_.step;
+        return;
+    }
     const Unbroken unbroken(events_);
     const AddSeconds time(saving_seconds_);
     not_saved_ = state_.step;
@@ -123,6 +133,7 @@ void Run::try_to_save() {
 // Something failed, but the parameters are those of a whole step. What failed first is what is
 // told.
 void Run::rescue() noexcept {
+    if (!comm_.alone()) return;  // others are at another step, or gone
     if (updating_ || not_saved_ == state_.step || state_.step == started_at_) return;
     try {
         try {
@@ -138,9 +149,12 @@ void Run::rescue() noexcept {
 
 void Run::start_reading() {
     for (int i = 0; i <= o_.prefetch; ++i) buffers_.emplace_back(batches_->batch_ids());
-    const auto first = static_cast<std::uint64_t>(state_.step * o_.accumulate);
+    const auto here = static_cast<std::uint64_t>(passes_here());
+    const BatchOrder order{here, static_cast<std::uint64_t>(passes()),
+                           here * static_cast<std::uint64_t>(comm_.rank())};
     prefetcher_ = std::make_unique<Prefetcher>(
-        *batches_, first, std::vector<std::span<std::int32_t>>(buffers_.begin(), buffers_.end()));
+        *batches_, static_cast<std::uint64_t>(state_.step) * here,
+        std::vector<std::span<std::int32_t>>(buffers_.begin(), buffers_.end()), order);
     load_next();
 }
 
@@ -176,7 +190,7 @@ void Run::whole_step() {
     step_seconds_ += m.seconds;
     state_.skipped_in_row = m.skipped ? state_.skipped_in_row + 1 : 0;
     if (m.skipped) ++state_.skipped;
-    interrupted_ = asked_to_stop();
+    interrupted_ = all_stop();
     std::exception_ptr failed;
     if (val_batches_ && !interrupted_ && due(o_.eval_every)) {
         try {
@@ -197,10 +211,10 @@ void Run::whole_step() {
     tell(m);
     stuck_ = state_.skipped_in_row >= o_.max_skips;
     if (stuck_) return;
-    interrupted_ = interrupted_ || asked_to_stop();
-    if (!interrupted_ && sampler_ && due(o_.sample_every)) {
-        sample();
-        interrupted_ = asked_to_stop();
+    interrupted_ = all_stop() || interrupted_;
+    if (!interrupted_ && o_.sample_tokens > 0 && due(o_.sample_every)) {
+        if (sampler_) sample();
+        interrupted_ = all_stop();
     }
     if (interrupted_ || state_.step == o_.steps) {
         save();
@@ -239,6 +253,7 @@ void Run::train_steps() {
 // there says more: stages and times are those of the process that writes it.
 void Run::finish() {
     make_missed_validation();
+    if (!comm_.first()) return;
     const bool did_something = state_.step > started_at_ || validation_seconds_ > 0 ||
                                !fs::exists(fs::path(o_.out) / kReportName);
     if (!did_something) return;
@@ -247,8 +262,10 @@ void Run::finish() {
 }
 
 TrainResult Run::go() {
+    settle_grains();
     o_.validate();
     open_data();
+    agree();
     make_engine();
     open_folder();
     saved_ = resumed_ ? state_.step : -1;
@@ -296,23 +313,50 @@ TrainResult Run::go() {
     out.memory_taken = engine_->ops().memory_taken();
     if (saved_ > 0) out.checkpoint = checkpoints_.folder(saved_);
     out.reported = reported_;
+    out.ranks = comm_.size();
+    out.grains = o_.grains;
+    if (exchange_) {
+        out.exchange_seconds = exchange_->busy_seconds();
+        out.exchange_wait_seconds = exchange_->waited_seconds();
+    }
     return out;
 }
 
-TrainResult train(const TrainOptions& options, const TrainEvents& events) {
+namespace {
+
+// What ranks but the first tell.
+TrainEvents events_of(const comm::Comm& comm, const TrainEvents& events) {
+    if (comm.first()) return events;
+    TrainEvents out;
+    out.saving = events.saving;
+    out.stop = events.stop;
+    out.program = events.program;
+    return out;
+}
+
+}  // namespace
+
+TrainResult train(const TrainOptions& options, const TrainEvents& events, comm::Comm* comm) {
+    comm::Comm alone;
+    comm::Comm& ranks = comm ? *comm : alone;
     if (options.out.empty()) {
         throw Error::usage({.field = "--out", .problem = "say where the run is to be kept"});
     }
-    RunFolder folder = RunFolder::create(options.out);
+    std::unique_ptr<RunFolder> folder;
+    if (ranks.first()) folder.reset(new RunFolder(RunFolder::create(options.out)));
     TrainState state;
     state.options = options;
     std::error_code code;
     state.options.data = fs::absolute(options.data, code).lexically_normal().string();
-    return Run(std::move(state), false, folder, events).go();
+    const TrainEvents told = events_of(ranks, events);
+    return Run(std::move(state), false, folder.get(), told, ranks).go();
 }
 
 TrainResult resume(const std::string& run, const std::function<void(TrainOptions&)>& change,
-                   const TrainEvents& events) {
+                   const TrainEvents& events, comm::Comm* comm) {
+    comm::Comm alone;
+    comm::Comm& ranks = comm ? *comm : alone;
+    const TrainEvents told = events_of(ranks, events);
     const Checkpoints checkpoints(run);
     if (checkpoints.steps().empty()) {  // before anything is made in a folder that is no run
         if (const std::string whole = model::run_of_checkpoint(run); !whole.empty()) {
@@ -325,8 +369,11 @@ TrainResult resume(const std::string& run, const std::function<void(TrainOptions
                             .problem = "there is no checkpoint to go on from",
                             .remedy = "start a run with --data and --out"});
     }
-    RunFolder folder = RunFolder::open(run);
-    folder.keep();
+    std::unique_ptr<RunFolder> folder;
+    if (ranks.first()) {
+        folder.reset(new RunFolder(RunFolder::open(run)));
+        folder->keep();
+    }
     const std::vector<std::int64_t> steps = checkpoints.steps();
     std::vector<Run::Damaged> damaged;
     for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
@@ -342,7 +389,7 @@ TrainResult resume(const std::string& run, const std::function<void(TrainOptions
                      .problem = fmt::format("{} has done {} already", run, state.step),
                      .remedy = "give more than that, or leave it out"});
             }
-            return Run(std::move(state), true, folder, events, damaged).go();
+            return Run(std::move(state), true, folder.get(), told, ranks, damaged).go();
         } catch (const DamagedCheckpoint& error) {
             // The one before it may be good; if none is, the newest is what is told of.
             damaged.push_back({*step, error});

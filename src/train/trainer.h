@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/arena.h"
+#include "core/comm/comm.h"
 #include "core/progress.h"
 #include "model/engine.h"
 #include "model/spec.h"
@@ -45,7 +46,8 @@ struct TrainEvents {
     Progress loading{};  // of the data's check and --init
     // FLOP/s that the device can do at most, where known: for the report.
     double matrix_peak = 0;
-    std::string device{};  // "CPU, 2 threads"
+    std::string device{};   // "CPU, 2 threads"
+    std::string program{};  // its version: ranks of different ones do not train together
     // What the engine that samples come from begins with: its switches.
     model::EngineOptions sampling{};
 };
@@ -71,17 +73,26 @@ struct TrainResult {
     std::uint64_t memory_taken = 0;    // model::TrainOps::memory_taken()
     bool reported = true;              // report.html could be written
     std::string checkpoint{};
+    int ranks = 1, grains = 1;
+    // Of this process: adding up gradients with other ranks, and waiting for that.
+    double exchange_seconds = 0, exchange_wait_seconds = 0;
 };
 
 // A new run in options.out. Where something fails after the first step (data that cannot be read, a
 // device, an event that throws), the last whole step is saved before that is thrown.
 // Throws Error: usage for options, input for data, device for memory.
-TrainResult train(const TrainOptions& options, const TrainEvents& events);
+// `comm`: the ranks that train together, all of which call this; null: this process alone. The
+// first of them has the folder, and its events are called; of the others `stop` and `saving` alone.
+// A stop of one is a stop of all. With several ranks nothing is saved where something fails: the
+// last checkpoint is good.
+TrainResult train(const TrainOptions& options, const TrainEvents& events,
+                  comm::Comm* comm = nullptr);
 
 // Goes on with the run in `run` as its newest whole checkpoint says; damaged ones after it are told
 // of by `note` and put aside. `change` may change options that the results do not depend on
 // (threads, how often to save), or deliberately others (steps).
+// The number of ranks may be another one that divides the run's grains: the same bits go on.
 TrainResult resume(const std::string& run, const std::function<void(TrainOptions&)>& change,
-                   const TrainEvents& events);
+                   const TrainEvents& events, comm::Comm* comm = nullptr);
 
 }  // namespace mr::train

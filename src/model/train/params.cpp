@@ -101,6 +101,32 @@ ParamLayout param_layout(const ModelSpec& spec) {
     return layout;
 }
 
+std::vector<ParamRange> param_ranges(const ParamLayout& layout) {
+    std::vector<ParamRange> out;
+    for (const ParamLayout::Entry& entry : layout.entries) {
+        const bool table = entry.at.role == Role::embedding || entry.at.role == Role::positions;
+        const int unit = table                ? 0
+                         : entry.at.layer < 0 ? unit_count(layout.spec) - 1
+                                              : entry.at.layer + 1;
+        if (!out.empty()) out.back().end = entry.offset;
+        // Matrices and the rest are apart.
+        const bool first = out.empty() || out.back().unit != unit ||
+                           (out.back().begin < layout.decayed) != (entry.offset < layout.decayed);
+        if (first) out.push_back({entry.offset, 0, unit});
+    }
+    out.back().end = layout.count;
+    return out;
+}
+
+std::vector<std::int64_t> block_cuts(const std::vector<ParamRange>& ranges) {
+    std::vector<std::int64_t> out;
+    for (const ParamRange& range : ranges) {
+        for (std::int64_t at = range.begin; at < range.end; at += kParamBlock) out.push_back(at);
+    }
+    out.push_back(ranges.back().end);
+    return out;
+}
+
 Weights param_views(const ParamLayout& layout, void* base, DType dtype) {
     Weights out;
     out.layers.resize(static_cast<std::size_t>(layout.spec.layers));

@@ -35,6 +35,19 @@ inline constexpr std::int64_t kHeadAlign = 64;
 
 ParamLayout param_layout(const ModelSpec& spec);
 
+// The buffer as ranks share it: range after range, each of one unit of the model. Unit 0 has the
+// tables of tokens and positions, unit i + 1 layer i, the last one what is behind the layers.
+struct ParamRange {
+    std::int64_t begin = 0, end = 0;
+    int unit = 0;
+};
+std::vector<ParamRange> param_ranges(const ParamLayout& layout);
+inline int unit_count(const ModelSpec& spec) { return spec.layers + 2; }
+// Ranges are cut into blocks of so many elements for the gradient's norm, and for ranks.
+inline constexpr std::int64_t kParamBlock = 1024;
+// Where the blocks of all ranges begin, and the end of the last.
+std::vector<std::int64_t> block_cuts(const std::vector<ParamRange>& ranges);
+
 // The roles inside of a flat buffer [count] of `dtype`. A tied head is the embedding.
 Weights param_views(const ParamLayout& layout, void* base, DType dtype);
 // Matrices inside of `matrices`, a buffer [count] of `dtype`, the rest inside of `rest`, f32, which

@@ -3,16 +3,34 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <functional>
 #include <vector>
 
+#include "core/comm/comm.h"
 #include "core/error.h"
 #include "core/half.h"
 
 namespace mr::model {
 namespace {
 
-constexpr std::size_t kSumBytes = 2 * sizeof(double);  // of losses, of squares of gradients
+// Losses of each grain, squares of gradients.
+std::size_t sum_bytes(const TrainEngineOptions& options) {
+    return (static_cast<std::size_t>(options.grains) + 1) * sizeof(double);
+}
+// Gradients that passes add to, and one for every level of the tree over grains but its root.
+int grad_buffers(const TrainEngineOptions& options) {
+    return std::bit_width(static_cast<unsigned>(options.grains));
+}
+// Elements of the tokens' own gradient.
+std::int64_t tokens_apart(const ModelSpec& spec, const TrainEngineOptions& options) {
+    return options.apart && spec.tied_embeddings ? std::int64_t{spec.vocab} * spec.dim : 0;
+}
+std::size_t block_bytes(const ParamLayout& layout) {
+    const std::size_t cuts = block_cuts(param_ranges(layout)).size();
+    return TrainOps::padded(cuts * sizeof(std::int64_t)) + TrainOps::padded(cuts * sizeof(double));
+}
 
 std::unique_ptr<TrainOps> make_ops(const ModelSpec& spec, const TrainEngineOptions& options) {
     require_trainable_heads(spec, options.cuda);
@@ -50,13 +68,16 @@ MemoryPlan plan_with(const ModelSpec& spec, const TrainEngineOptions& options,
         plan.add(fmt::format("parameters in {}", dtype_name(compute)),
                  taken(dtype_bytes(compute, count)));
     }
-    plan.add("gradients", taken(count * 4));
+    const auto apart = static_cast<std::uint64_t>(tokens_apart(spec, options));
+    plan.add("gradients",
+             static_cast<std::uint64_t>(grad_buffers(options)) * taken((count + apart) * 4));
     plan.add("optimizer", 2 * taken(count * 4));
     const MemoryPlan pass = TrainPass::plan(spec, shape, options.recompute, compute);
     for (const MemoryPlan::Item& item : pass.items()) {
         plan.add(item.name, item.bytes);
     }
-    plan.add("scratch", ops.scratch_bytes(spec, shape) + taken(kSumBytes));
+    plan.add("scratch",
+             ops.scratch_bytes(spec, shape) + taken(sum_bytes(options)) + block_bytes(layout));
     return plan;
 }
 
@@ -104,6 +125,8 @@ TrainEngine::TrainEngine(const ModelSpec& spec, const TrainEngineOptions& option
         plan_.require(available, what_fits(spec, options_, *ops_, available));
     }
     slim_ = options_.bf16_masters && ops_->compute_type() != DType::f32;
+    MR_CHECK(options_.grains > 0 && std::has_single_bit(static_cast<unsigned>(options_.grains)),
+             "grains are a power of two");
     const auto flat = [&](const char* purpose, DType dtype, std::int64_t skipped = 0) {
         const Shape shape{layout_.count - skipped};
         return Tensor(ops_->allocate(purpose, Arena::tensor_bytes(dtype, shape)), dtype, shape);
@@ -111,16 +134,32 @@ TrainEngine::TrainEngine(const ModelSpec& spec, const TrainEngineOptions& option
     const DType compute = ops_->compute_type();
     params_ = flat("parameters", DType::f32, slim_ ? layout_.decayed : 0);
     if (compute != DType::f32) copy_ = flat("parameters for products", compute);
-    grads_ = flat("gradients", DType::f32);
+    tokens_count_ = tokens_apart(spec, options_);
+    if (tokens_count_ > 0) tokens_at_ = layout_.count;
+    for (int i = 0; i < grad_buffers(options_); ++i) {
+        grads_.push_back(flat("gradients", DType::f32, -tokens_count_));
+        Weights views = param_views(layout_, grads_.back().data, DType::f32);
+        if (tokens_at_ >= 0) {
+            views.embedding.data = static_cast<float*>(grads_.back().data) + tokens_at_;
+        }
+        grad_views_.push_back(std::move(views));
+    }
+    levels_.assign(grads_.size() - 1, kNone);
     m_ = flat("optimizer", DType::f32);
     v_ = flat("optimizer", DType::f32);
-    sums_ = static_cast<double*>(ops_->allocate("sums", kSumBytes));
+    sums_ = static_cast<double*>(ops_->allocate("sums", sum_bytes(options_)));
+    ranges_ = param_ranges(layout_);
+    const std::vector<std::int64_t> cuts = block_cuts(ranges_);
+    blocks_ = std::ssize(cuts) - 1;
+    const std::size_t cut_bytes = cuts.size() * sizeof(std::int64_t);
+    cuts_ = static_cast<std::int64_t*>(ops_->allocate("blocks", cut_bytes));
+    squares_ = static_cast<double*>(ops_->allocate("squares", cuts.size() * sizeof(double)));
+    ops_->write(cuts_, cuts.data(), cut_bytes);
     ops_->prepare(spec, options_.shape);
     pass_ = std::make_unique<TrainPass>(layout_, options_.shape, options_.recompute, *ops_);
     auto* base = static_cast<float*>(params_.data);
     weights_ = copy_ ? param_views(layout_, copy_.data, compute, base, slim_ ? layout_.decayed : 0)
                      : param_views(layout_, base, DType::f32);
-    grad_views_ = param_views(layout_, grads_.data, DType::f32);
 }
 
 TrainEngine::~TrainEngine() = default;
@@ -199,26 +238,82 @@ void TrainEngine::put(int slot, std::int64_t counted) {
     ops_->put(slot);
 }
 
-void TrainEngine::accumulate(int slot, double scale) {
+Tensor TrainEngine::part(Tensor flat, std::int64_t begin, std::int64_t end) const {
+    return {static_cast<float*>(flat.data) + begin, DType::f32, {end - begin}};
+}
+
+void TrainEngine::accumulate(int slot, double scale, bool ends_grain) {
     scale_ = scale;
     last_counted_ = counted_[slot];
-    pass_->step(weights_, grad_views_, slot, static_cast<float>(scale), last_counted_);
-    ops_->add_sum(sums_, last_losses());
+    const bool alone = options_.grains == 1 && !options_.exchange;
+    const bool last = ends_grain && grain_ + 1 == options_.grains;
+    std::function<void(int)> done;
+    if (last && !alone) done = [this](int unit) { complete(unit); };
+    pass_->step(weights_, grad_views_[leaf_], slot, static_cast<float>(scale), last_counted_, done);
+    ops_->add_sum(sums_ + grain_, last_losses());
+    if (!ends_grain || last) return;
+    close_grain();
+}
+
+// A grain that others follow: with the sums of as many grains before it, it is the sum of the next
+// level. The older ones are on the left.
+void TrainEngine::close_grain() {
+    std::size_t level = 0;
+    for (; levels_[level] != kNone; ++level) {
+        ops_->sum_of(leaf(), grads_[levels_[level]], leaf());
+        levels_[level] = kNone;
+    }
+    levels_[level] = leaf_;
+    for (leaf_ = 0; std::ranges::find(levels_, leaf_) != levels_.end();) ++leaf_;
+    ops_->zero(leaf());
+    ++grain_;
+}
+
+// The last grain's gradients of a unit: the sums of all levels are added, and it is the rank's.
+void TrainEngine::complete(int unit) {
+    const auto finish = [&](std::int64_t begin, std::int64_t end) {
+        const Tensor to = part(leaf(), begin, end);
+        for (const std::size_t level : levels_) {
+            ops_->sum_of(to, part(grads_[level], begin, end), to);
+        }
+        if (options_.exchange) options_.exchange->add_up(to.f32(), end - begin);
+    };
+    for (const ParamRange& range : ranges_) {
+        if (range.unit == unit) finish(range.begin, range.end);
+    }
+    if (unit == 0 && tokens_at_ >= 0) finish(tokens_at_, tokens_at_ + tokens_count_);
 }
 
 TrainEngine::StepResult TrainEngine::update(const ops::AdamW& with) {
     ops::AdamW step = with;
     step.bf16_masters = options_.bf16_masters;
-    ops_->square_sum(sums_ + 1, grads_);
-    ops_->adamw(step, params_, copy_, grads_, m_, v_, layout_.decayed, sums_ + 1);
-    double sums[2];
-    ops_->read(sums, sums_, sizeof sums);
-    const double zeros[2] = {};
-    ops_->write(sums_, zeros, sizeof zeros);
+    if (options_.exchange) options_.exchange->finish();
+    const Tensor grads = part(leaf(), 0, layout_.count);
+    if (tokens_at_ >= 0) {
+        const Tensor tokens = part(leaf(), tokens_at_, tokens_at_ + tokens_count_);
+        const auto* const head = static_cast<const float*>(grad_views_[leaf_].head.data);
+        const std::int64_t at = head - leaf().f32();
+        const Tensor table = part(leaf(), at, at + tokens_count_);
+        ops_->sum_of(table, table, tokens);
+        ops_->zero(tokens);
+    }
+    double* const norm = sums_ + options_.grains;
+    ops_->block_squares(squares_, grads, cuts_, blocks_);
+    ops_->sum_parts(norm, squares_, blocks_);
+    ops_->adamw(step, params_, copy_, grads, m_, v_, layout_.decayed, norm);
+    std::vector<double> sums(static_cast<std::size_t>(options_.grains) + 1);
+    ops_->read(sums.data(), sums_, sum_bytes(options_));
+    const double squares = sums.back();
+    sums.pop_back();
+    const std::vector<double> zeros(sums.size());
+    ops_->write(sums_, zeros.data(), zeros.size() * sizeof(double));
+    levels_.assign(levels_.size(), kNone);
+    grain_ = 0;
     StepResult out;
-    out.loss = sums[0] * scale_;
-    out.grad_norm = std::sqrt(sums[1]);
-    out.skipped = !std::isfinite(sums[1]);
+    if (options_.exchange) sums = options_.exchange->gather(sums);
+    out.loss = comm::tree_sum(std::move(sums)) * scale_;
+    out.grad_norm = std::sqrt(squares);
+    out.skipped = !std::isfinite(squares);
     return out;
 }
 
@@ -240,8 +335,9 @@ void TrainEngine::read_losses(std::span<float> out) {
 }
 
 void TrainEngine::read_grads(std::span<float> out) {
-    MR_CHECK(out.size_bytes() == grads_.bytes(), "there is room for all gradients");
-    ops_->read(out.data(), grads_.data, grads_.bytes());
+    const Tensor grads = part(leaf(), 0, layout_.count);
+    MR_CHECK(out.size_bytes() == grads.bytes(), "there is room for all gradients");
+    ops_->read(out.data(), grads.data, grads.bytes());
 }
 
 std::uint64_t TrainEngine::flops_per_token(const ModelSpec& spec, int seq) {

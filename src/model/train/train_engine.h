@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/arena.h"
+#include "model/train/grad_exchange.h"
 #include "model/train/params.h"
 #include "model/train/train_ops.h"
 #include "model/train/train_pass.h"
@@ -21,6 +22,14 @@ struct TrainEngineOptions {
     // Matrices and tables are kept in bf16, rounded by chance at every step (ops::AdamW), instead
     // of f32. Where they are computed with in bf16 that is the only copy of them.
     bool bf16_masters = false;
+    // A step is a sum over grains: those of this rank, a power of two, in a binary tree, and then
+    // over ranks (`exchange`, which outlives the engine; null: there is one rank).
+    int grains = 1;
+    // A tied table has two gradients, of the head and of the tokens. True: each is summed over all
+    // grains by itself, and then both are added, so that two ranks can hold one each. False: tokens
+    // are added to what the head has, one after the other.
+    bool apart = false;
+    GradExchange* exchange = nullptr;
 };
 
 class TrainEngine {
@@ -59,8 +68,9 @@ class TrainEngine {
     // Of the batch that was put there last.
     std::int64_t counted(int slot) const { return counted_[slot]; }
     // Adds gradients and losses of the slot's batch. `scale`: what a token's loss counts, 1 / the
-    // targets of the whole step.
-    void accumulate(int slot, double scale);
+    // targets of the whole step. `ends_grain`: it is the last pass of its grain. With the last pass
+    // of the step, gradients go to the exchange as soon as they are whole.
+    void accumulate(int slot, double scale, bool ends_grain = true);
     // The optimizer's step by what was accumulated; then gradients are 0 again. Where the
     // gradient's norm is not finite nothing changes, and `skipped` says so.
     struct StepResult {
@@ -90,18 +100,35 @@ class TrainEngine {
     MemoryPlan plan_;
     std::unique_ptr<TrainOps> ops_;
     void read_params(float* to);
+    Tensor& leaf() { return grads_[leaf_]; }
+    Tensor part(Tensor flat, std::int64_t begin, std::int64_t end) const;
+    void close_grain();
+    void complete(int unit);
 
     // Flat [count]. Where copy_ is the only one of matrices, params_ is the rest, from element
     // `decayed` on.
-    Tensor params_, copy_, grads_, m_, v_;
+    Tensor params_, copy_, m_, v_;
+    // Gradients: one buffer that passes add to, and one for every level of the tree over grains.
+    // Behind the parameters' gradients, where `apart`, is that of the tokens.
+    std::vector<Tensor> grads_;
+    std::vector<Weights> grad_views_;  // of each
+    std::size_t leaf_ = 0;             // which of them passes add to
+    std::vector<std::size_t> levels_;  // those with sums of 1, 2, 4, ... grains; or kNone
+    static constexpr std::size_t kNone = ~std::size_t{0};
+    int grain_ = 0;  // of the step, from 0
+    std::vector<ParamRange> ranges_;
+    std::int64_t tokens_at_ = -1, tokens_count_ = 0;  // of the tokens' gradient; -1: not apart
+    std::int64_t* cuts_ = nullptr;                    // on the device, as are the next
+    double* squares_ = nullptr;                       // of blocks
+    std::int64_t blocks_ = 0;
     bool slim_ = false;       // copy_ is
-    double* sums_ = nullptr;  // on the device: of losses, of squares of gradients
+    double* sums_ = nullptr;  // on the device: of losses of each grain, of squares of gradients
     double scale_ = 0;        // of the losses
     std::int64_t counted_[TrainOps::kSlots] = {};
     std::int64_t last_counted_ = 0;  // of the last pass
     Tensor last_losses() const { return {pass_->losses().data, DType::f32, {last_counted_}}; }
     std::vector<float> host_;
-    Weights weights_, grad_views_;
+    Weights weights_;
     std::unique_ptr<TrainPass> pass_;
 };
 

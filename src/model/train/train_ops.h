@@ -217,8 +217,14 @@ class TrainOps {
     virtual void zero(Tensor x) = 0;
     // *sum += the sum of x f32 [n], in f64 and one order. `sum` lies on the device.
     virtual void add_sum(double* sum, Tensor x) = 0;
-    // *sum = the sum of squares.
-    virtual void square_sum(double* sum, Tensor x) = 0;
+    // *sum = x[0] + ... + x[count - 1], in an order that depends on the count alone. All of it lies
+    // on the device, here and below.
+    virtual void sum_parts(double* sum, const double* x, std::int64_t count) = 0;
+    // ops::block_squares(): cuts [blocks + 1].
+    virtual void block_squares(double* squares, Tensor x, const std::int64_t* cuts,
+                               std::int64_t blocks) = 0;
+    // to = a + b, f32; `to` may be either.
+    virtual void sum_of(Tensor to, Tensor a, Tensor b) = 0;
     // ops::adamw(); and `copy`, the parameters in compute_type() where that is not f32 (else none),
     // and `grads` zeroed in the same pass. Where *grad_square_sum is not finite nothing but the
     // gradients changes: they are zeroed. With bf16 masters and a compute_type() that is not f32

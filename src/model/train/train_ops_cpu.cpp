@@ -201,7 +201,17 @@ class CpuTrainOps final : public TrainOps {
         }
         *sum += total;
     }
-    void square_sum(double* sum, Tensor x) override { ops::square_sum(ctx_, sum, x); }
+    void sum_parts(double* sum, const double* x, std::int64_t count) override {
+        double total = 0;
+        for (std::int64_t i = 0; i < count; ++i) total += x[i];
+        *sum = total;
+    }
+    void block_squares(double* squares, Tensor x, const std::int64_t* cuts,
+                       std::int64_t blocks) override {
+        const auto n = static_cast<std::size_t>(blocks);
+        ops::block_squares(ctx_, {squares, n}, x, {cuts, n + 1});
+    }
+    void sum_of(Tensor to, Tensor a, Tensor b) override { ops::sum_of(ctx_, to, a, b); }
     void adamw(const ops::AdamW& with, Tensor params, Tensor, Tensor grads, Tensor m, Tensor v,
                std::int64_t decayed, const double* grad_square_sum) override {
         ops::adamw(ctx_, with, params, grads, m, v, decayed, grad_square_sum);
@@ -223,8 +233,7 @@ class CpuTrainOps final : public TrainOps {
              ops::linear_backward_scratch_bytes(shape.head_rows, spec.vocab, spec.dim, threads),
              ops::norm_backward_scratch_bytes(tokens, std::max(spec.dim, spec.head_dim), threads),
              ops::flash_forward_scratch_bytes(spec.head_dim, threads),
-             ops::flash_backward_scratch_bytes(spec.head_dim, threads),
-             ops::square_sum_scratch_bytes(param_layout(spec).count)}));
+             ops::flash_backward_scratch_bytes(spec.head_dim, threads)}));
     }
     SlotParts<const std::int32_t> parts(int slot) const {
         return {slots_[static_cast<std::size_t>(slot)], shape_};

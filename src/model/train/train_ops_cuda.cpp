@@ -264,7 +264,14 @@ class CudaTrainOps final : public TrainOps {
 
     void zero(Tensor x) override { stream_.fill(x.data, 0, x.bytes()); }
     void add_sum(double* sum, Tensor x) override { cuda::add_sum(ctx_, sum, x); }
-    void square_sum(double* sum, Tensor x) override { cuda::square_sum(ctx_, sum, x); }
+    void sum_parts(double* sum, const double* x, std::int64_t count) override {
+        cuda::sum_parts(ctx_, sum, x, count);
+    }
+    void block_squares(double* squares, Tensor x, const std::int64_t* cuts,
+                       std::int64_t blocks) override {
+        cuda::block_squares(ctx_, squares, x, cuts, blocks);
+    }
+    void sum_of(Tensor to, Tensor a, Tensor b) override { cuda::sum_of(ctx_, to, a, b); }
     void adamw(const ops::AdamW& with, Tensor params, Tensor copy, Tensor grads, Tensor m, Tensor v,
                std::int64_t decayed, const double* grad_square_sum) override {
         cuda::adamw(ctx_, with, params, copy, grads, m, v, decayed, grad_square_sum);

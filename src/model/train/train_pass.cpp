@@ -259,18 +259,22 @@ bool TrainPass::backward_layer(const LayerWeights& w, const LayerWeights& g, con
 }
 
 void TrainPass::step(const Weights& weights, const Weights& grads, int slot, float scale,
-                     std::int64_t counted) {
+                     std::int64_t counted, const std::function<void(int unit)>& done) {
     forward(weights, slot);
     head(weights, &grads, slot, scale, counted);
+    const int layers = spec_.layers;
+    if (done) done(layers + 1);
     bool taken = false;  // the layer's down_bias, by the layer above
     for (std::size_t i = b_->layers.size(); i-- > 0;) {
         ops_.at(static_cast<int>(i));
         const LayerWeights& g = grads.layers[i];
         taken = backward_layer(weights.layers[i], g, b_->layers[i], taken ? Tensor() : g.down_bias,
                                i > 0 ? grads.layers[i - 1].down_bias : Tensor());
+        if (done) done(static_cast<int>(i) + 1);
     }
     ops_.at(-1);
     ops_.embed_backward(grads.embedding, grads.positions, b_->dx, slot);
+    if (done) done(0);
     ops_.done(slot);
 }
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -55,8 +56,10 @@ class TrainPass {
     // many as the slot has rows of unknown tokens. Gradients are added to `grads` (views of the
     // flat f32 buffer). losses() holds the loss of every target; each counts `scale` in the
     // gradient.
+    // `done` is told of every unit (params.h) whose gradients are whole, from the last to the
+    // first; may be empty.
     void step(const Weights& weights, const Weights& grads, int slot, float scale,
-              std::int64_t counted);
+              std::int64_t counted, const std::function<void(int unit)>& done = {});
     // The losses alone.
     void evaluate(const Weights& weights, int slot, std::int64_t counted);
     // f32 [shape.half()], on the device.

@@ -9,10 +9,6 @@
 namespace mr::ops {
 namespace {
 
-constexpr std::int64_t kSquarePart = 16384;
-
-std::int64_t square_parts(std::int64_t count) { return (count + kSquarePart - 1) / kSquarePart; }
-
 // In 8 sums, so that the loop can be vectorised as it stands.
 double squares_of(const float* x, std::int64_t n) {
     double sums[8] = {};
@@ -58,28 +54,38 @@ void round_range(const AdamW& with, float* p, std::int64_t first, std::int64_t l
 
 }  // namespace
 
-std::size_t square_sum_scratch_bytes(std::int64_t count) {
-    return static_cast<std::size_t>(square_parts(count)) * sizeof(double) + alignof(double);
+void block_squares(const Context& ctx, std::span<double> squares, Tensor x,
+                   std::span<const std::int64_t> cuts) {
+    MR_CHECK(ctx.pool, "an op is given a thread pool");
+    MR_CHECK(x.dtype == DType::f32 && cuts.size() == squares.size() + 1 && cuts.front() >= 0 &&
+                 cuts.back() <= x.shape.count(),
+             "the blocks are those of x, f32");
+    const auto elements = static_cast<std::uint64_t>(cuts.back() - cuts.front());
+    const LedgerEntry entry(ctx.ledger, OpKind::optimizer, elements * 4, squares.size_bytes(),
+                            2 * elements);
+    const auto blocks = std::ssize(squares);
+    ctx.pool->parallel_for(blocks, 16, [&](std::int64_t begin, std::int64_t end, int) {
+        for (std::int64_t i = begin; i < end; ++i) {
+            const auto at = static_cast<std::size_t>(i);
+            squares[at] = squares_of(x.f32() + cuts[at], cuts[at + 1] - cuts[at]);
+        }
+    });
 }
 
-void square_sum(const Context& ctx, double* sum, Tensor x) {
+void sum_of(const Context& ctx, Tensor to, Tensor a, Tensor b) {
     MR_CHECK(ctx.pool, "an op is given a thread pool");
-    const std::int64_t count = x.shape.count();
-    MR_CHECK(sum && x.dtype == DType::f32 && (x || count == 0), "x is f32");
-    MR_CHECK(ctx.scratch.size() >= square_sum_scratch_bytes(count),
-             "ctx.scratch has square_sum_scratch_bytes()");
-    const LedgerEntry entry(ctx.ledger, OpKind::optimizer, x.bytes(), sizeof(double),
-                            2 * static_cast<std::uint64_t>(count));
-    const auto address = reinterpret_cast<std::uintptr_t>(ctx.scratch.data());
-    auto* parts = reinterpret_cast<double*>((address + alignof(double) - 1) / alignof(double) *
-                                            alignof(double));
-    ctx.pool->parallel_for(square_parts(count), 1, [&](std::int64_t i, std::int64_t, int) {
-        const std::int64_t begin = i * kSquarePart;
-        parts[i] = squares_of(x.f32() + begin, std::min(kSquarePart, count - begin));
-    });
-    double total = 0;
-    for (std::int64_t i = 0; i < square_parts(count); ++i) total += parts[i];
-    *sum = total;
+    const std::int64_t count = to.shape.count();
+    for (const Tensor* one : {&to, &a, &b}) {
+        MR_CHECK(*one && one->dtype == DType::f32 && one->shape.count() == count,
+                 "what is added is f32 and of one size");
+    }
+    const auto elements = static_cast<std::uint64_t>(count);
+    const LedgerEntry entry(ctx.ledger, OpKind::add, elements * 8, elements * 4, elements);
+    ctx.pool->parallel_for(count, rows_per_piece(1),
+                           [&](std::int64_t begin, std::int64_t end, int) {
+                               for (std::int64_t i = begin; i < end; ++i)
+                                   to.f32()[i] = a.f32()[i] + b.f32()[i];
+                           });
 }
 
 void adamw(const Context& ctx, const AdamW& with, Tensor params, Tensor grads, Tensor m, Tensor v,
@@ -92,7 +98,8 @@ void adamw(const Context& ctx, const AdamW& with, Tensor params, Tensor grads, T
     }
     MR_CHECK(decayed >= 0 && decayed <= count, "the decayed parameters are the first ones");
     MR_CHECK(with.step >= 1, "steps count from 1");
-    MR_CHECK(grad_square_sum, "the step is given the gradients' square_sum()");
+    MR_CHECK(grad_square_sum, "the step is given the gradients' sum of squares");
+    MR_CHECK(with.first % 4 == 0, "draws are of four elements");
     const auto elements = static_cast<std::uint64_t>(count);
     const LedgerEntry entry(ctx.ledger, OpKind::optimizer, elements * 16, elements * 12,
                             elements * 14);

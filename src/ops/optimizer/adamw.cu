@@ -24,9 +24,9 @@ __device__ __forceinline__ double block_sum(double sum, double* shared) {
 }
 
 // Block b has elements kThreads * b + thread, and every kThreads * kSumBlocks-th after it.
-template <bool kSquares>
+template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    sum_parts(double* parts, const float* x, std::int64_t count, Stamp* stamp) {
+    parts_of_sum(double* parts, const T* x, std::int64_t count, Stamp* stamp) {
     __shared__ double shared[kThreads / 32];
     wait_for_previous();
     stamp_begin(stamp);
@@ -34,12 +34,9 @@ __global__ void __launch_bounds__(kThreads)
     constexpr std::int64_t kStep = std::int64_t{kThreads} * kSumBlocks;
     std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
     double sum = 0;
-    const auto add = [&](float v) {
-        const double d = static_cast<double>(v);
-        sum += kSquares ? d * d : d;
-    };
+    const auto add = [&](T v) { sum += static_cast<double>(v); };
     for (; i + (kBatch - 1) * kStep < count; i += kBatch * kStep) {
-        float v[kBatch];
+        T v[kBatch];
 #pragma unroll
         for (int j = 0; j < kBatch; ++j) v[j] = x[i + j * kStep];
 #pragma unroll
@@ -63,19 +60,64 @@ __global__ void __launch_bounds__(kThreads)
     stamp_end(stamp);
 }
 
-template <bool kSquares>
-void run_sum(const Context& ctx, double* to, Tensor x, bool accumulate, const char* name) {
-    MR_CHECK(ctx.cuda, "the context has a stream");
-    MR_CHECK(to && x.dtype == DType::f32, "a sum is over f32");
+template <typename T>
+void run_sum(const Context& ctx, double* to, const T* x, std::int64_t count, bool accumulate) {
+    MR_CHECK(ctx.cuda && to, "the context has a stream, and the sum a place");
     MR_CHECK(ctx.scratch.size() >= sum_scratch_bytes(), "scratch was planned");
-    const std::int64_t count = x.shape.count();
     auto* parts = reinterpret_cast<double*>(ctx.scratch.data());
+    const auto elements = static_cast<std::uint64_t>(count);
     Stamp* stamp =
-        account(ctx, OpKind::optimizer, name,
-                {1, x.bytes(), 8, static_cast<std::uint64_t>(count) * (kSquares ? 2 : 1), 0});
-    launch(ctx, dim3(kSumBlocks), dim3(kThreads), 0, sum_parts<kSquares>, parts,
-           static_cast<const float*>(x.data), count, stamp);
+        account(ctx, OpKind::optimizer, "sum", {1, elements * sizeof(T), 8, elements, 0});
+    launch(ctx, dim3(kSumBlocks), dim3(kThreads), 0, parts_of_sum<T>, parts, x, count, stamp);
     launch(ctx, dim3(1), dim3(kThreads), 0, sum_of_parts, to, parts, accumulate, stamp);
+}
+
+// A warp has a block of elements; its lanes have every 32nd.
+__global__ void __launch_bounds__(kThreads)
+    squares_of_blocks(double* squares, const float* x, const std::int64_t* cuts,
+                      std::int64_t blocks, Stamp* stamp) {
+    wait_for_previous();
+    const StageClock clock(stamp);
+    let_next_start();
+    const std::int64_t block = std::int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
+    if (block >= blocks) return;
+    const std::int64_t begin = cuts[block], end = cuts[block + 1];
+    double sum = 0;
+    const auto add = [&](float v) { sum += static_cast<double>(v) * static_cast<double>(v); };
+    std::int64_t i = begin + threadIdx.x % 32;
+    constexpr int kLoads = 8;
+    for (; i + (kLoads - 1) * 32 < end; i += kLoads * 32) {
+        float v[kLoads];
+#pragma unroll
+        for (int j = 0; j < kLoads; ++j) v[j] = x[i + j * 32];
+#pragma unroll
+        for (int j = 0; j < kLoads; ++j) add(v[j]);
+    }
+    for (; i < end; i += 32) add(x[i]);
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+    if (threadIdx.x % 32 == 0) squares[block] = sum;
+}
+
+template <bool kFours>
+__global__ void __launch_bounds__(kThreads)
+    sum_of_two(float* to, const float* a, const float* b, std::int64_t count, Stamp* stamp) {
+    wait_for_previous();
+    const StageClock clock(stamp);
+    let_next_start();
+    constexpr int kEach = kFours ? 4 : 1;
+    const std::int64_t i = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kEach;
+    if (i >= count) return;
+    if constexpr (kFours) {
+        float x[4], y[4];
+        load4(a + i, x);
+        load4(b + i, y);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) x[j] += y[j];
+        store4(to + i, x);
+    } else {
+        to[i] = a[i] + b[i];
+    }
 }
 
 struct Args {
@@ -207,11 +249,42 @@ unsigned blocks_for(std::int64_t count, int each) {
 
 std::size_t sum_scratch_bytes() { return kSumBlocks * sizeof(double); }
 
-void square_sum(const Context& ctx, double* sum, Tensor x) {
-    run_sum<true>(ctx, sum, x, false, "square sum");
-}
 void add_sum(const Context& ctx, double* sum, Tensor x) {
-    run_sum<false>(ctx, sum, x, true, "sum");
+    MR_CHECK(x.dtype == DType::f32, "a sum is over f32");
+    run_sum(ctx, sum, static_cast<const float*>(x.data), x.shape.count(), true);
+}
+void sum_parts(const Context& ctx, double* sum, const double* x, std::int64_t count) {
+    run_sum(ctx, sum, x, count, false);
+}
+
+void block_squares(const Context& ctx, double* squares, Tensor x, const std::int64_t* cuts,
+                   std::int64_t blocks) {
+    MR_CHECK(ctx.cuda && squares && cuts && x.dtype == DType::f32, "squares are of f32");
+    if (blocks == 0) return;
+    Stamp* stamp = account(ctx, OpKind::optimizer, "square sum",
+                           {1, x.bytes(), static_cast<std::uint64_t>(blocks) * 8,
+                            2 * static_cast<std::uint64_t>(x.shape.count()), 0});
+    constexpr int kWarps = kThreads / 32;
+    launch(ctx, dim3(static_cast<unsigned>((blocks + kWarps - 1) / kWarps)), dim3(kThreads), 0,
+           squares_of_blocks, squares, static_cast<const float*>(x.data), cuts, blocks, stamp);
+}
+
+void sum_of(const Context& ctx, Tensor to, Tensor a, Tensor b) {
+    MR_CHECK(ctx.cuda, "the context has a stream");
+    const std::int64_t count = to.shape.count();
+    bool fours = true;
+    for (const Tensor& t : {to, a, b}) {
+        MR_CHECK(t && t.dtype == DType::f32 && t.shape.count() == count,
+                 "what is added is f32 and of one size");
+        fours = fours && in_fours(t.data, count);
+    }
+    if (count == 0) return;
+    Stamp* stamp =
+        account(ctx, OpKind::add, "sum of two",
+                {1, a.bytes() + b.bytes(), to.bytes(), static_cast<std::uint64_t>(count), 0});
+    launch(ctx, dim3(blocks_for(count, fours ? 4 : 1)), dim3(kThreads), 0,
+           fours ? sum_of_two<true> : sum_of_two<false>, static_cast<float*>(to.data),
+           static_cast<const float*>(a.data), static_cast<const float*>(b.data), count, stamp);
 }
 
 void adamw(const Context& ctx, const ops::AdamW& with, Tensor params, Tensor copy, Tensor grads,
@@ -230,7 +303,8 @@ void adamw(const Context& ctx, const ops::AdamW& with, Tensor params, Tensor cop
     }
     MR_CHECK(copy ? copy.dtype == DType::bf16 && copy.shape.count() == count : !with.bf16_masters,
              "the copy is bf16, an element a parameter");
-    MR_CHECK(decayed >= 0 && decayed <= count && with.step >= 1 && grad_square_sum,
+    MR_CHECK(decayed >= 0 && decayed <= count && with.step >= 1 && grad_square_sum &&
+                 with.first % 4 == 0,
              "the decayed ones are among them, steps begin at 1, and the norm is there");
     if (count == 0) return;
     const auto corrected = [&](float beta) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <span>
 
 #include "core/context.h"
 #include "core/philox.h"
@@ -22,11 +23,14 @@ struct AdamW {
     // step and element: the same every time, wherever it is computed.
     bool bf16_masters = false;
     std::uint64_t seed = 0;
+    // Which of all parameters the first one is, where a step is given a part of them: a multiple of
+    // 4.
+    std::int64_t first = 0;
 
-    // Of elements 4 * four to 4 * four + 3.
+    // Of elements 4 * four to 4 * four + 3 of what the step is given.
     constexpr std::array<std::uint32_t, 4> draws(std::int64_t four) const {
         constexpr std::uint64_t kStream = std::uint64_t{0xBF16} << 40;
-        return philox(seed, static_cast<std::uint64_t>(four),
+        return philox(seed, static_cast<std::uint64_t>(first / 4 + four),
                       kStream + static_cast<std::uint64_t>(step));
     }
 };
@@ -39,14 +43,18 @@ constexpr std::uint16_t stochastic_bf16(float value, std::uint32_t draw) {
     return static_cast<std::uint16_t>((finite ? bits + (draw & 0xffffu) : bits) >> 16);
 }
 
-// *sum = the sum of squares of x, f32 flat, in f64 and in one order whatever the threads.
-// `scratch`: square_sum_scratch_bytes() of ctx.scratch.
-void square_sum(const Context& ctx, double* sum, Tensor x);
-std::size_t square_sum_scratch_bytes(std::int64_t count);
+// A gradient's norm is made of sums of squares of fixed blocks, which are added in their order. So
+// it has the same bits wherever a block is computed.
+//
+// squares[i] = the sum of squares of elements [cuts[i], cuts[i + 1]) of x, f32 flat, in f64.
+void block_squares(const Context& ctx, std::span<double> squares, Tensor x,
+                   std::span<const std::int64_t> cuts);
+// to[i] = a[i] + b[i], f32; `to` may be either.
+void sum_of(const Context& ctx, Tensor to, Tensor a, Tensor b);
 
 // One step. params, grads, m, v f32 [count] flat. The first `decayed` elements have weight decay,
-// the rest have none. *grad_square_sum is square_sum() of all gradients, read when the op runs: not
-// finite means that nothing is changed at all (the step is skipped).
+// the rest have none. *grad_square_sum is the sum of squares of all gradients, read when the op
+// runs: not finite means that nothing is changed at all (the step is skipped).
 //   g = grads * min(1, clip / norm);  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g²
 //   p -= lr * (m / (1 - b1^step) / (sqrt(v / (1 - b2^step)) + eps) + decay * p)
 // With bf16_masters the first `decayed` are then rounded by stochastic_bf16(); they stay f32 here.

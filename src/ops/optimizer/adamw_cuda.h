@@ -12,10 +12,14 @@ namespace mr::cuda {
 
 // Of ctx.scratch, for either sum and any count.
 std::size_t sum_scratch_bytes();
-// *sum = the sum of squares of x, f32, in f64 and in an order that depends on its count alone.
-void square_sum(const Context& ctx, double* sum, Tensor x);
-// *sum += the sum of x, likewise.
+// *sum += the sum of x, f32, in f64 and in an order that depends on its count alone.
 void add_sum(const Context& ctx, double* sum, Tensor x);
+// *sum = the sum of x[0 .. count), likewise.
+void sum_parts(const Context& ctx, double* sum, const double* x, std::int64_t count);
+// ops::block_squares() and ops::sum_of(); squares and cuts, [blocks + 1], lie on the device.
+void block_squares(const Context& ctx, double* squares, Tensor x, const std::int64_t* cuts,
+                   std::int64_t blocks);
+void sum_of(const Context& ctx, Tensor to, Tensor a, Tensor b);
 
 // ops::adamw() over params, grads, m, v f32 [count]; and in the same pass `copy` becomes the
 // parameters in bf16 (may be none), and the gradients become 0: of a skipped step, too.

@@ -20,6 +20,16 @@ class AdamWTest : public GpuTest {
         ctx_.scratch = {memory_.array<std::byte>(bytes), bytes};
         stream_->fill(ctx_.scratch.data(), 0xff, bytes);
     }
+    // Of blocks of 100 elements.
+    void square_sum(double* to, Tensor x) {
+        std::vector<std::int64_t> cuts;
+        for (std::int64_t at = 0; at < x.shape.count(); at += 100) cuts.push_back(at);
+        const auto blocks = std::ssize(cuts);
+        cuts.push_back(x.shape.count());
+        double* const squares = memory_.array<double>(static_cast<std::size_t>(blocks));
+        block_squares(ctx_, squares, x, upload(std::span<const std::int64_t>(cuts)), blocks);
+        sum_parts(ctx_, to, squares, blocks);
+    }
     double* number(double value) { return upload(std::span<const double>(&value, 1)); }
 };
 
@@ -39,8 +49,8 @@ TEST_F(AdamWTest, SumsAreThoseOfF64) {
         double* at = number(5.0);
         double* at_again = number(-1.0);
         double* to = number(1000.0);
-        square_sum(ctx_, at, x);
-        square_sum(ctx_, at_again, x);
+        square_sum(at, x);
+        square_sum(at_again, x);
         add_sum(ctx_, to, x);
         const double roundoff = 0x1p-53 * static_cast<double>(count);
         EXPECT_NEAR(download(at, 1)[0], squares, roundoff * squares) << count;
@@ -69,7 +79,7 @@ TEST_F(AdamWTest, StepsAreThoseOfF64) {
                 double squares = 0;
                 for (const float each : g) squares += double{each} * double{each};
                 double* sum = number(-1);
-                square_sum(ctx_, sum, grads);
+                square_sum(sum, grads);
                 ops::AdamW with;
                 with.lr = 0.01f * static_cast<float>(step);
                 with.clip = clip ? static_cast<float>(std::sqrt(squares) * 0.7) : 0;
@@ -130,7 +140,7 @@ TEST_F(AdamWTest, Bf16MastersAreRoundedByTheirDraws) {
         const Tensor all = put(DType::f32, start);
         Tensor m = moment(), v = moment(), grads = put(DType::f32, g);
         double* sum = number(-1);
-        square_sum(ctx_, sum, grads);
+        square_sum(sum, grads);
         adamw(ctx_, with, all, {}, grads, m, v, decayed, sum);
         const std::vector<float> want = download(all), want_m = download(m), want_v = download(v);
 
@@ -185,7 +195,7 @@ TEST_F(AdamWTest, AGradientThatIsNotFiniteChangesNothing) {
                          second = upload(DType::f32, {count}, v),
                          copy = upload(DType::bf16, {count}, old);
             double* sum = number(0);
-            square_sum(ctx_, sum, grads);
+            square_sum(sum, grads);
             adamw(ctx_, {}, params, copy, grads, first, second, 8, sum);
             EXPECT_EQ(download(params), p);
             EXPECT_EQ(download(first), m);
@@ -214,7 +224,65 @@ TEST_F(AdamWTest, RoundsAndRefuses) {
     EXPECT_THROW(adamw(ctx_, {}, four, four, four, four, four, 0, sum), ContractError);
     EXPECT_THROW(round_to_bf16(ctx_, four, four), ContractError);
     ctx_.scratch = {};
-    EXPECT_THROW(square_sum(ctx_, sum, four), ContractError);
+    EXPECT_THROW(sum_parts(ctx_, sum, sum, 1), ContractError);
+    EXPECT_THROW(sum_of(ctx_, four, five, four), ContractError);
+}
+
+TEST_F(AdamWTest, SumsOfTwo) {
+    for (const std::int64_t count : {1, 4, 1027, 40000}) {
+        memory_.reset();
+        std::vector<float> av = normal(static_cast<std::size_t>(count)),
+                           bv = normal(static_cast<std::size_t>(count));
+        const Tensor a = upload(DType::f32, {count}, av), b = upload(DType::f32, {count}, bv);
+        const Tensor to = poisoned(DType::f32, {count});
+        sum_of(ctx_, to, a, b);
+        sum_of(ctx_, b, a, b);
+        const std::vector<float> got = download(to);
+        for (std::size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], av[i] + bv[i]);
+        EXPECT_EQ(download(b), got);
+    }
+}
+
+// A part of the parameters has the bits that it has in the whole.
+TEST_F(AdamWTest, PartsHaveTheBitsOfTheWhole) {
+    constexpr std::int64_t kCount = 4096, kDecayed = 2048;
+    for (const bool masters : {false, true}) {
+        memory_.reset();
+        give_scratch();
+        std::vector<float> p = normal(kCount), g = normal(kCount), zeros(kCount);
+        ops::AdamW with;
+        with.clip = 0.5f;
+        with.bf16_masters = masters;
+        with.seed = 3;
+        double* const sum = number(900.0);
+        std::vector<float> got[2][3];
+        for (const bool in_parts : {false, true}) {
+            const Tensor params = upload(DType::f32, {kCount}, p);
+            const Tensor copy = upload(DType::bf16, {kCount}, p);
+            const Tensor grads = upload(DType::f32, {kCount}, g);
+            const Tensor m = upload(DType::f32, {kCount}, zeros),
+                         v = upload(DType::f32, {kCount}, zeros);
+            const auto cut = [](Tensor t, std::int64_t begin, std::int64_t end) {
+                const std::size_t bytes = dtype_bytes(t.dtype, static_cast<std::size_t>(begin));
+                return Tensor(static_cast<std::byte*>(t.data) + bytes, t.dtype, {end - begin});
+            };
+            for (std::int64_t begin = 0; begin < kCount;) {
+                const std::int64_t end = in_parts ? begin + 1024 : kCount;
+                const std::int64_t decayed =
+                    std::clamp<std::int64_t>(kDecayed - begin, 0, end - begin);
+                with.first = begin;
+                const Tensor whole = cut(params, std::max(begin, masters ? kDecayed : 0),
+                                         std::max(end, masters ? kDecayed : 0));
+                adamw(ctx_, with, whole, cut(copy, begin, end), cut(grads, begin, end),
+                      cut(m, begin, end), cut(v, begin, end), decayed, sum);
+                begin = end;
+            }
+            got[in_parts][0] = download(params);
+            got[in_parts][1] = download(copy);
+            got[in_parts][2] = download(v);
+        }
+        for (int i = 0; i < 3; ++i) EXPECT_EQ(got[0][i], got[1][i]) << masters << " " << i;
+    }
 }
 
 }  // namespace

@@ -36,15 +36,25 @@ struct Exact {
     std::vector<double> p, m, v;
 };
 
+// Of blocks of 5 elements, which no size here is a multiple of.
+double square_sum(const Context& ctx, Floats& x) {
+    std::vector<std::int64_t> cuts;
+    const auto count = static_cast<std::int64_t>(x.size());
+    for (std::int64_t at = 0; at < count; at += 5) cuts.push_back(at);
+    cuts.push_back(count);
+    std::vector<double> squares(cuts.size() - 1);
+    block_squares(ctx, squares, x, cuts);
+    double sum = 0;
+    for (const double one : squares) sum += one;
+    return sum;
+}
+
 struct State {
     explicit State(const Floats& params, int threads = 1)
-        : p(params),
-          m({p.size()}, 0),
-          v({p.size()}, 0),
-          bench(threads, square_sum_scratch_bytes(p.size())) {}
+        : p(params), m({p.size()}, 0), v({p.size()}, 0), bench(threads) {}
     double step(const AdamW& with, Floats& grads, std::int64_t decayed) {
         double squares = -1;
-        square_sum(bench, &squares, grads);
+        squares = square_sum(bench, grads);
         adamw(bench, with, p, grads, m, v, decayed, &squares);
         return squares;
     }
@@ -219,7 +229,7 @@ TEST(AdamW, LedgerAndContract) {
     State state(params);
     AdamW with;
     state.step(with, grads, 5);
-    expect_record(state.bench.ledger.op(OpKind::optimizer), 2, 40 + 160, 8 + 120, 20 + 140);
+    expect_record(state.bench.ledger.op(OpKind::optimizer), 2, 40 + 160, 16 + 120, 20 + 140);
     const double squares = 10;
     const auto run = [&](Tensor g, std::int64_t decayed, std::int64_t step, const double* sum) {
         with.step = step;
@@ -229,9 +239,56 @@ TEST(AdamW, LedgerAndContract) {
     EXPECT_THROW(run(grads, 11, 1, &squares), ContractError);
     EXPECT_THROW(run(grads, 5, 0, &squares), ContractError);
     EXPECT_THROW(run(grads, 5, 1, nullptr), ContractError);
-    Bench none;
-    double sum = 0;
-    EXPECT_THROW(square_sum(none, &sum, grads), ContractError);
+    EXPECT_THROW(run(grads, 5, 1, nullptr), ContractError);
+    with.first = 2;  // half of a draw
+    EXPECT_THROW(run(grads, 5, 1, &squares), ContractError);
+    std::vector<double> two(2);
+    const std::vector<std::int64_t> cuts{0, 4, 11}, one{0, 4};
+    EXPECT_THROW(block_squares(state.bench, two, grads, cuts), ContractError);
+    EXPECT_THROW(block_squares(state.bench, two, grads, one), ContractError);
+    EXPECT_THROW(sum_of(state.bench, grads, few, grads), ContractError);
+}
+
+// A step over parts is the step over all: also where parameters are rounded by chance.
+TEST(AdamW, PartsHaveTheBitsOfTheWhole) {
+    constexpr std::int64_t kCount = 1000, kDecayed = 640;
+    for (const bool bf16 : {false, true}) {
+        AdamW with;
+        with.clip = 0.5f;
+        with.bf16_masters = bf16;
+        with.seed = 5;
+        const Floats params = Floats::normal({kCount}, 1, 0.1f);
+        Floats grads = Floats::normal({kCount}, 2, 1.0f);
+        State whole(params), parts(params, 2);
+        for (with.step = 1; with.step <= 3; ++with.step) {
+            with.first = 0;
+            const double squares = whole.step(with, grads, kDecayed);
+            for (const auto& [begin, end] : {std::pair{0, 300}, {300, 640}, {640, 1000}}) {
+                with.first = begin;
+                const auto of = [&](Floats& x) {
+                    return Tensor(x.values.data() + begin, DType::f32, {end - begin});
+                };
+                const std::int64_t decayed =
+                    std::clamp<std::int64_t>(kDecayed - begin, 0, end - begin);
+                adamw(parts.bench, with, of(parts.p), of(grads), of(parts.m), of(parts.v), decayed,
+                      &squares);
+            }
+        }
+        EXPECT_EQ(whole.p.values, parts.p.values);
+        EXPECT_EQ(whole.m.values, parts.m.values);
+        EXPECT_EQ(whole.v.values, parts.v.values);
+    }
+}
+
+TEST(AdamW, SumsOfTwo) {
+    Floats a = Floats::normal({40001}, 1, 1.0f), b = Floats::normal({40001}, 2, 1.0f),
+           to({40001}, 0);
+    Bench bench(2);
+    sum_of(bench, to, a, b);
+    for (std::size_t i = 0; i < to.values.size(); ++i)
+        ASSERT_EQ(to.values[i], a.values[i] + b.values[i]);
+    sum_of(bench, a, a, b);
+    EXPECT_EQ(a.values, to.values);
 }
 
 }  // namespace

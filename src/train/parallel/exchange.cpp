@@ -1,0 +1,109 @@
+#include "train/parallel/exchange.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace mr::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Shorter pieces travel together: a message costs as much as some of its bytes.
+constexpr std::size_t kPacked = std::size_t{1} << 18;  // bytes
+
+}  // namespace
+
+Exchange::Exchange(comm::Comm& comm, std::int64_t bucket)
+    : comm_(comm), bucket_bytes_(bucket), thread_([this] { work(); }) {}
+
+Exchange::~Exchange() {
+    {
+        const std::lock_guard lock(mutex_);
+        stop_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+}
+
+void Exchange::add_up(float* elements, std::int64_t count) {
+    open_.emplace_back(elements, static_cast<std::size_t>(count));
+    open_bytes_ += count * static_cast<std::int64_t>(sizeof(float));
+    if (open_bytes_ >= bucket_bytes_) send_bucket();
+}
+
+void Exchange::send_bucket() {
+    if (open_.empty()) return;
+    {
+        const std::lock_guard lock(mutex_);
+        queue_.push_back(std::exchange(open_, {}));
+        ++pending_;
+    }
+    open_bytes_ = 0;
+    changed_.notify_all();
+}
+
+void Exchange::finish() {
+    send_bucket();
+    const Clock::time_point start = Clock::now();
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return pending_ == 0 || failure_; });
+    waited_ += seconds_since(start);
+    if (failure_) std::rethrow_exception(failure_);
+}
+
+std::vector<double> Exchange::gather(std::span<const double> mine) {
+    std::vector<double> all(mine.size() * static_cast<std::size_t>(comm_.size()));
+    comm_.all_gather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)));
+    return all;
+}
+
+void Exchange::work() {
+    for (;;) {
+        Bucket bucket;
+        {
+            std::unique_lock lock(mutex_);
+            changed_.wait(lock, [&] { return stop_ || (!queue_.empty() && !failure_); });
+            if (stop_) return;
+            bucket = std::move(queue_.front());
+            queue_.pop_front();
+        }
+        const Clock::time_point start = Clock::now();
+        std::exception_ptr failure;
+        try {
+            reduce(bucket);
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        {
+            const std::lock_guard lock(mutex_);
+            busy_ += seconds_since(start);
+            --pending_;
+            if (failure) failure_ = failure;
+        }
+        changed_.notify_all();
+    }
+}
+
+// The order of a sum is that of the ranks, so it does not matter what travels together.
+void Exchange::reduce(const Bucket& bucket) {
+    packed_.clear();
+    for (const std::span<float> piece : bucket) {
+        if (piece.size_bytes() < kPacked) packed_.insert(packed_.end(), piece.begin(), piece.end());
+    }
+    comm_.all_reduce(packed_);
+    const float* from = packed_.data();
+    for (const std::span<float> piece : bucket) {
+        if (piece.size_bytes() < kPacked) {
+            std::copy_n(from, piece.size(), piece.begin());
+            from += piece.size();
+        } else {
+            comm_.all_reduce(piece);
+        }
+    }
+}
+
+}  // namespace mr::train
