@@ -138,6 +138,7 @@ Measured run(model::Engine& engine, SortedRows* sorted, const Rung& rung,
             }
             timed.without(copy_seconds(engine.ledger()) - copied);
         }
+        out.selection_bytes += guesses.size() * sizeof(ops::Guess);
         const Timed timed(out.selection);
         text.take(guesses);
         if (!text.filled()) continue;

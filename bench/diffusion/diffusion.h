@@ -45,12 +45,12 @@ struct Measured {
     std::int64_t tokens = 0, passes = 0;
     double seconds = 0;  // from the first pass over a block to the last token, unwatched
     // The same text again, pass by pass, with a clock on every stage: forward without the head,
-    // head, sampling, selection, and the copies between host and device, each alone. Bytes of the
-    // first three.
+    // head, sampling, selection (which reads the guesses), and the copies between host and device,
+    // each alone.
     double forward = 0, head = 0, sampling = 0, selection = 0, copies = 0;
     // Sampler::block: what the forward of all passes takes alone (Engine::time_forward()).
     double forward_alone = 0;
-    std::uint64_t forward_bytes = 0, head_bytes = 0, sampling_bytes = 0;
+    std::uint64_t forward_bytes = 0, head_bytes = 0, sampling_bytes = 0, selection_bytes = 0;
     std::uint64_t to_device = 0, to_host = 0;  // copies of the run that is timed as a whole
     std::vector<std::int32_t> ids;
     bool alone = false;  // Sampler::block: the engine took the text; false: as Sampler::engine

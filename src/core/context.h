@@ -25,7 +25,7 @@ struct Context {
     int layer = -1;                      // which layer of the model is running, for the timeline
     bool dependent_launch = true;        // kernels may start while their predecessors end
     bool batch_products = true;          // products of 5 tokens and more read the weights once
-    bool whole_device = true;            // kernels whose blocks wait for each other: DeviceTurn
+    bool whole_device = true;            // kernels may be used whose blocks wait (DeviceTurn)
     bool resident_attention = true;      // attention's blocks stay: decode of much, prefill (9.0)
     bool many_rows_norm = true;          // norms of thousands of rows have a kernel of their own
 };

@@ -103,8 +103,7 @@ class Ledger {
     void add_device_to_host(std::uint64_t bytes, double seconds = 0) {
         to_host_ += {1, bytes, seconds};
     }
-    // From now on every copy is timed alone: what it copies is waited for before, and it itself
-    // behind it.
+    // From now on every copy is timed alone: its stream is waited for before it and behind it.
     void time_copies(bool on) { times_copies_ = on; }
     bool times_copies() const { return times_copies_; }
 

@@ -47,6 +47,7 @@ TrainMeasured measure_training(const model::ModelSpec& spec, const TrainMeasureO
                                const Progress& progress) {
     MR_CHECK(options.steps > 0 && options.warmup >= 0 && options.accumulate > 0,
              "at least one step of at least one pass is measured");
+    MR_CHECK(options.accumulate % options.engine.grains == 0, "grains are of whole passes");
     model::TrainEngine engine(spec, options.engine);
     engine.init(options.seed);
     TrainMeasured out;
@@ -77,7 +78,8 @@ TrainMeasured measure_training(const model::ModelSpec& spec, const TrainMeasureO
     const auto run = [&](int step) {
         const auto start = Clock::now();
         for (int pass = 0; pass < options.accumulate; ++pass) {
-            engine.accumulate(slot, 1.0 / static_cast<double>(out.tokens));
+            const bool ends = (pass + 1) % (options.accumulate / options.engine.grains) == 0;
+            engine.accumulate(slot, 1.0 / static_cast<double>(out.tokens), ends);
             slot = (slot + 1) % model::TrainOps::kSlots;
             load();  // while that computes
         }

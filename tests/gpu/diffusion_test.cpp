@@ -114,6 +114,47 @@ TEST(GpuDiffusionMany, TextsHaveTheBitsTheyHaveAlone) {
     }
 }
 
+// Texts in step with each other: their passes have few shapes, and each that comes again is one
+// launch. Tokens and account are those of kernels that are launched one by one.
+TEST(GpuDiffusionMany, AShapeThatComesAgainIsOneLaunch) {
+    MR_NEED_GPU();
+    constexpr int kTexts = 6, kBlock = 8;
+    const model::ModelSpec spec = test::diffusion_spec({"together", kBlock, 0, false});
+    const test::OnDevice model =
+        test::to_device(model::deferred_random_model(spec, DType::bf16, 11));
+    std::vector<std::vector<std::int32_t>> tokens[2];
+    Ledger ledgers[2];
+    for (const bool graph : {true, false}) {
+        model::EngineOptions options{.max_sequences = kTexts, .graph = graph};
+        const auto engine = model.engine(options);
+        const Ledger before = engine->ledger();
+        Scheduler scheduler(*engine);
+        std::vector<Scheduler::Id> ids;
+        for (int i = 0; i < kTexts; ++i) {
+            const auto seed = static_cast<std::uint64_t>(i);
+            ids.push_back(
+                scheduler.add(test::some_tokens(2 * kBlock, i, 95),
+                              i % 2 ? test::filling({.steps = 4}, 4 * kBlock, seed)
+                                    : test::filling_unfiltered({.steps = 4}, 4 * kBlock, seed)));
+        }
+        while (scheduler.step()) {
+        }
+        for (const Scheduler::Id id : ids) tokens[graph].push_back(scheduler.take(id)->ids);
+        ledgers[graph] = engine->ledger().since(before);
+        const auto& device = dynamic_cast<const model::Resident&>(*engine);
+        if (graph) {
+            EXPECT_GE(device.captured_passes(), 8u);  // of 16, with two shapes
+        } else {
+            EXPECT_EQ(device.captured_passes(), 0u);
+        }
+    }
+    EXPECT_EQ(tokens[0], tokens[1]);
+    for (const OpKind kind : {OpKind::linear, OpKind::lm_head, OpKind::sample, OpKind::embedding}) {
+        EXPECT_EQ(ledgers[0].op(kind).bytes(), ledgers[1].op(kind).bytes()) << op_name(kind);
+        EXPECT_EQ(ledgers[0].op(kind).flops, ledgers[1].op(kind).flops) << op_name(kind);
+    }
+}
+
 // A loop on the device, a launch for every pass, and passes that the host drives.
 TEST_P(GpuDiffusion, WhoDrivesThePassesChangesNothing) {
     const DiffusionCase& of = GetParam();
@@ -161,9 +202,10 @@ TEST_P(GpuDiffusion, RecordsOfTheHeadChangeNoToken) {
     const DiffusionCase& of = GetParam();
     const int block = of.block > 0 ? of.block : model::kUsualBlock;
     for (const DType type : {DType::bf16, DType::f16, DType::q8_0}) {
-        const auto logits = engine_of(of, type, 1, 0, {.graph = false, .head_records = false});
         for (const model::EngineOptions& driver : kDrivers) {
+            // The first has the device's turn (cuda::DeviceTurn).
             const auto engine = engine_of(of, type, 1, 0, driver);
+            const auto logits = engine_of(of, type, 1, 0, {.graph = false, .head_records = false});
             const Ledger before = logits->ledger();
             std::uint64_t seed = 0;
             for (const ops::DenoiseParams& denoise : test::denoise_cases(block)) {

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/half.h"
 #include "families.h"
+#include "model/grain_cases.h"
 #include "model/io/source.h"
 #include "model/train/train_engine.h"
 
@@ -307,6 +308,8 @@ TEST_F(GpuTraining, AFewTokensOfALargeVocabulary) {
 }
 
 // Batches go to the two slots in turn while others compute: the losses are those of one at a time.
+TEST_F(GpuTraining, GrainsAreAddedUpInABinaryTree) { test::every_grain_case(true); }
+
 TEST_F(GpuTraining, BatchesInTurnAreEachTheirOwn) {
     TrainEngine engine(small_spec(), options_of(true));
     engine.init(4);

@@ -12,6 +12,7 @@
 #include "families.h"
 #include "formats/safetensors.h"
 #include "model/engine.h"
+#include "model/grain_cases.h"
 #include "model/io/source.h"
 #include "model/io/write_model.h"
 #include "model/train/train_engine.h"
@@ -303,6 +304,45 @@ TEST(Training, AccumulatedHalvesAreOneWhole) {
     const auto y = b.update(recorded_adamw(1));
     EXPECT_NEAR(x.loss, y.loss, 1e-6);
     EXPECT_NEAR(x.grad_norm, y.grad_norm, 1e-6 * x.grad_norm);
+}
+
+TEST(Training, GrainsAreAddedUpInABinaryTree) { test::every_grain_case(false); }
+
+// Ranges tile the buffer, each of one unit, and blocks tile the ranges.
+TEST(Training, RangesAreUnitsOfTheModel) {
+    for (const char* const family : {"llama2", "gpt2", "gpt-neox", "qwen3"}) {
+        const Model model = load_model(std::string(MR_SOURCE_DIR) + "/tests/reference/" + family);
+        const ParamLayout layout = param_layout(trainable_spec(model.spec));
+        const std::vector<ParamRange> ranges = param_ranges(layout);
+        std::int64_t at = 0;
+        std::vector<int> parts(static_cast<std::size_t>(unit_count(layout.spec)));
+        for (const ParamRange& range : ranges) {
+            EXPECT_EQ(range.begin, at);
+            EXPECT_TRUE(range.end <= layout.decayed || range.begin >= layout.decayed);
+            ++parts[static_cast<std::size_t>(range.unit)];
+            at = range.end;
+            for (const ParamLayout::Entry& entry : layout.entries) {
+                if (entry.offset < range.begin || entry.offset >= range.end) continue;
+                const int unit = entry.at.layer >= 0                ? entry.at.layer + 1
+                                 : entry.at.role == Role::embedding ? 0
+                                 : entry.at.role == Role::positions ? 0
+                                                                    : layout.spec.layers + 1;
+                EXPECT_EQ(range.unit, unit);
+            }
+        }
+        EXPECT_EQ(at, layout.count);
+        for (const int count : parts) EXPECT_TRUE(count == 1 || count == 2);
+        const std::vector<std::int64_t> cuts = block_cuts(ranges);
+        EXPECT_EQ(cuts.front(), 0);
+        EXPECT_EQ(cuts.back(), layout.count);
+        for (std::size_t i = 1; i < cuts.size(); ++i) {
+            EXPECT_GT(cuts[i], cuts[i - 1]);
+            EXPECT_LE(cuts[i] - cuts[i - 1], kParamBlock);
+        }
+        for (const ParamRange& range : ranges) {
+            EXPECT_NE(std::ranges::find(cuts, range.begin), cuts.end());
+        }
+    }
 }
 
 TEST(Training, AStepWithoutAFiniteGradientChangesNothing) {

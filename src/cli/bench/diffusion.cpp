@@ -103,6 +103,7 @@ Json rung_json(const diffusion::Rung& rung, const model::ModelSpec& spec,
               {"forward_bytes", bytes(m.forward_bytes)},
               {"head_bytes", bytes(m.head_bytes)},
               {"sampling_bytes", bytes(m.sampling_bytes)},
+              {"selection_bytes", bytes(m.selection_bytes)},
               {"to_device_bytes", bytes(m.to_device)},
               {"to_host_bytes", bytes(m.to_host)}}}};
 }
@@ -129,6 +130,41 @@ Ratios ratios_of(const Json& rungs) {
         out.fewer_steps = std::max(out.fewer_steps, speed_up);
     }
     return out;
+}
+
+constexpr const char* kRungHead =
+    "                                                            tokens   speed-     ms a  of "
+    "layers\n"
+    "  rung                   block passes        ms     tok/s   a pass       up     pass   and "
+    "head\n";
+std::string rung_line(const diffusion::Rung& rung, const model::ModelSpec& spec,
+                      const diffusion::Measured& m, double first) {
+    const double pass = m.seconds / static_cast<double>(m.passes);
+    return fmt::format(
+        "  {:<22}{:>6}{:>7}{:>10.2f}{:>10.1f}{:>9.2f}{:>9.2f}{:>9.4f}{:>11}\n", rung.name,
+        rung.options.block_of(spec), m.passes, 1e3 * m.seconds, m.tokens_per_second(),
+        m.tokens_per_pass(), first / m.seconds, 1e3 * pass,
+        m.forward_alone > 0 ? fmt::format("{:.3f}x", m.seconds / m.forward_alone) : "-");
+}
+
+constexpr const char* kStageHead =
+    "                                layers     head   sample   select   copies |   layers     head"
+    "   sample   select  to device    to host\n"
+    "  rung                   block      ms       ms       ms       ms       ms |       MB       MB"
+    "       MB       KB         KB         KB\n";
+std::string stage_line(const diffusion::Rung& rung, const model::ModelSpec& spec,
+                       const diffusion::Measured& m) {
+    const auto ms = [&](double seconds) { return 1e3 * seconds / static_cast<double>(m.passes); };
+    const auto of = [&](std::uint64_t bytes, double unit) {
+        return static_cast<double>(bytes) / static_cast<double>(m.passes) / unit;
+    };
+    return fmt::format(
+        "  {:<22}{:>6}{:>8.4f}{:>9.4f}{:>9.4f}{:>9.4f}{:>9.4f} |{:>9.2f}{:>9.2f}{:>9.3f}{:>9.3f}"
+        "{:>11.3f}{:>11.3f}\n",
+        rung.name, rung.options.block_of(spec), ms(m.forward), ms(m.head), ms(m.sampling),
+        ms(m.selection), ms(m.copies), of(m.forward_bytes, 1e6), of(m.head_bytes, 1e6),
+        of(m.sampling_bytes, 1e6), of(m.selection_bytes, 1e3), of(m.to_device, 1e3),
+        of(m.to_host, 1e3));
 }
 
 int diffusion_bench(Options options) {
@@ -176,19 +212,11 @@ int diffusion_bench(Options options) {
                  {"tokens", tokens},     {"rungs", Json::array()}};
     if (!options.shared.json) {
         out(fmt::format(
-            "diffusion {}: {}\n  {} tokens behind a prompt of {}; generated tokens alone count\n"
-            "  {:<20}{:>6}{:>7}{:>10}{:>10}{:>9}{:>9}{:>9}{:>9} "
-            "|{:>9}{:>9}{:>9}{:>9}{:>9}{:>11}{:>11}"
-            "\n"
-            "  {:<20}{:>6}{:>7}{:>10}{:>10}{:>9}{:>9}{:>9}{:>9} "
-            "|{:>9}{:>9}{:>9}{:>9}{:>9}{:>11}{:>11}"
-            "\n",
-            one_line(loaded.model->source), device, tokens, prompt.size(), "", "", "", "", "",
-            "tokens", "speed-", "ms a", "of its", "forward", "head", "sample", "select", "copies",
-            "KB to the", "KB to the", "rung", "block", "passes", "ms", "tok/s", "a pass", "up",
-            "pass", "forward", "ms", "ms", "ms", "ms", "ms", "device", "host"));
+            "diffusion {}: {}\n  {} tokens behind a prompt of {}; generated tokens alone count\n{}",
+            one_line(loaded.model->source), device, tokens, prompt.size(), kRungHead));
     }
     double first = 0;
+    std::string stages;
     for (const diffusion::Rung& rung : rungs) {
         if (InterruptGuard::pending()) throw Interrupted{};
         const diffusion::Measured m = diffusion::measure(
@@ -196,17 +224,12 @@ int diffusion_bench(Options options) {
         if (first == 0) first = m.seconds;
         json["rungs"].push_back(rung_json(rung, spec, m, first));
         if (options.shared.json) continue;
-        const auto a_pass = [&](double x) { return x / static_cast<double>(m.passes); };
-        out(fmt::format(
-            "  {:<20}{:>6}{:>7}{:>10.2f}{:>10.1f}{:>9.2f}{:>9.2f}{:>9.4f}{:>9} |{:>9.4f}{:>9.4f}"
-            "{:>9.4f}{:>9.4f}{:>9.4f}{:>11.3f}{:>11.3f}\n",
-            rung.name, rung.options.block_of(spec), m.passes, 1e3 * m.seconds,
-            m.tokens_per_second(), m.tokens_per_pass(), first / m.seconds, 1e3 * a_pass(m.seconds),
-            m.forward_alone > 0 ? fmt::format("{:.3f}x", m.seconds / m.forward_alone) : "-",
-            1e3 * a_pass(m.forward), 1e3 * a_pass(m.head), 1e3 * a_pass(m.sampling),
-            1e3 * a_pass(m.selection), 1e3 * a_pass(m.copies),
-            a_pass(static_cast<double>(m.to_device)) / 1e3,
-            a_pass(static_cast<double>(m.to_host)) / 1e3));
+        out(rung_line(rung, spec, m, first));
+        stages += stage_line(rung, spec, m);
+    }
+    if (!options.shared.json) {
+        out(fmt::format("  the stages of a pass, in a run with a clock on each\n{}{}", kStageHead,
+                        stages));
     }
     const Ratios ours = ratios_of(json["rungs"]);
     json["against_the_cpu_sampler"] = {

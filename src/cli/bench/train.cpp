@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,7 +30,7 @@ struct Options {
     std::string model;
     std::string batch = "8";  // or "auto"
     int seq = 1024;
-    int accumulate = 1;
+    int accumulate = 1, grains = 1;
     std::string objective;  // empty: the model's own
     int block = 0;          // 0: likewise, or kUsualBlock
     std::string recompute = "none";
@@ -131,6 +132,7 @@ Json measured_json(const Options& options, const model::ModelSpec& spec, int bat
             {"batch", batch},
             {"seq", options.seq},
             {"accumulate", options.accumulate},
+            {"grains", options.grains},
             {"objective", spec.diffusion ? "diffusion" : "ar"},
             {"block", spec.diffusion ? Json(spec.diffusion->block) : Json()},
             {"recompute", options.recompute},
@@ -254,6 +256,17 @@ int train_bench(const Options& options) {
     measure.engine.bf16_masters = options.masters == "bf16";
     measure.engine.recompute = *model::recompute_of(options.recompute);
     measure.accumulate = options.accumulate;
+    if (!std::has_single_bit(static_cast<unsigned>(options.grains)) ||
+        options.accumulate % options.grains != 0) {
+        throw Error::usage(
+            {.field = "--grains",
+             .value = fmt::format("{}", options.grains),
+             .problem =
+                 fmt::format("is no power of two that divides --accumulate {}", options.accumulate),
+             .remedy = "give one that does"});
+    }
+    measure.engine.grains = options.grains;
+    measure.engine.apart = options.grains > 1;
     measure.steps = options.steps;
     measure.warmup = options.warmup;
     const int batch = given > 0 ? given : train::largest_batch(spec, measure.engine, kMemoryShare);
@@ -293,6 +306,9 @@ void add_bench_train(const Command& bench, Action& action) {
         .shows_default();
     command.add_option("--seq", options->seq, "Tokens of a sequence")
         .range(2, 1 << 20)
+        .shows_default();
+    command.add_option("--grains", options->grains, "Sums of passes that a step is a tree of")
+        .range(1, 1 << 20)
         .shows_default();
     command.add_option("--accumulate", options->accumulate, "Passes of a step")
         .range(1, 1 << 16)

@@ -64,6 +64,66 @@ const std::vector<cuda::DeviceGuess>& Resident::read_guesses(std::size_t count) 
     return host_guesses_;
 }
 
+// Guesses of the rows buffers_.pass.rows, of which the first `plain` are not filtered.
+void Resident::launch_guesses(std::int64_t plain, std::int64_t count) {
+    if (count == 0) return;
+    const Tensor last = rows_as(buffers_.last, DType::f32, 0, count, spec_.dim);
+    cuda::gather_rows(ctx_, last, buffers_.x, buffers_.pass.rows, count);
+    if (plain > 0) head_guesses(last.slice_rows(0, plain), 0, false);
+    if (plain < count) head_guesses(last.slice_rows(plain, count - plain), plain, true);
+}
+
+// Whether all rows of the pass are one part in the decode form, which may be captured.
+bool Resident::guesses_in_one_launch(const Pass& pass) const {
+    if (!options_.graph || options_.check_nan || options_.stream || watched_) return false;
+    if (pass.given != pass.items.size() || pass.tokens > decode_rows(options_)) return false;
+    return std::ranges::all_of(pass.items, [&](const BatchItem* item) {
+        return item->form == Form::decode && item->mask == pass.items.front()->mask;
+    });
+}
+
+// The pass as a graph, if its shape has been there before. What the host sends has been sent.
+void Resident::run_captured(const Pass& pass, const Part& part, std::int64_t plain,
+                            std::int64_t count) {
+    Part bounded = part;
+    bounded.batch.max_keys = key_for(1, part.batch.max_keys, cuda::SampleKind::any).keys;
+    bounded.batch.total_keys = 0;  // added below
+    const GuessKey key{part.batch.tokens,
+                       part.batch.sequences,
+                       part.batch.max_count,
+                       bounded.batch.max_keys,
+                       part.mask ? part.mask->block : -1,
+                       plain,
+                       count};
+    const auto launch = [&] {
+        run(bounded);
+        launch_guesses(plain, count);
+    };
+    Captured* const seen = guess_passes_.find(key);
+    if (!seen) {
+        if (guess_passes_.full()) stream_.synchronize();  // a graph that gives way may still run
+        guess_passes_.put(key, {});
+        launch();
+    } else {
+        if (!seen->graph) {
+            const Meanwhile account(ctx_.ledger, &seen->ledger);
+            seen->graph = cuda::Graph::capture(stream_, launch);
+        }
+        seen->graph.launch(stream_);
+        ledger_.add(seen->ledger);
+        ++captured_passes_;
+    }
+    const std::uint64_t element = cache_->layer(0).keys.dtype == DType::f32 ? 4 : 2;
+    OpRecord keys;
+    for (const ops::BatchSeq& seq : pass.seqs) {
+        const auto read = static_cast<std::uint64_t>(seq.position + seq.count);
+        keys.bytes_read += 2 * read * static_cast<std::uint64_t>(spec_.kv_dim()) * element;
+        keys.flops += 4 * read * static_cast<std::uint64_t>(seq.count) *
+                      static_cast<std::uint64_t>(spec_.q_dim());
+    }
+    for (int i = 0; i < spec_.layers; ++i) ledger_.add(OpKind::attention, keys);
+}
+
 // Rows whose draw is not filtered come first: those and the others are a product each, and no bit
 // of a row depends on how many share it.
 void Resident::run(const Pass& pass, std::span<const Place> places, std::span<ops::Guess> out) {
@@ -74,7 +134,23 @@ void Resident::run(const Pass& pass, std::span<const Place> places, std::span<op
     const std::int64_t plain = filtered - order.begin(), count = std::ssize(order);
     stamped([&] {
         staging_.begin();
-        const std::vector<std::int64_t> row_of = run_parts(pass);
+        const bool whole = guesses_in_one_launch(pass);
+        Part part;
+        std::vector<std::int64_t> row_of;
+        if (whole) {
+            fill_.open = false;  // its pages are overwritten
+            std::vector<std::size_t> items(pass.given);
+            std::iota(items.begin(), items.end(), std::size_t{0});
+            part.mask = pass.items.front()->mask;
+            part.batch = upload(pass, items, 0, 0, buffers_.pass.first, true);
+            std::int64_t row = 0;
+            for (const ops::BatchSeq& seq : pass.seqs) {
+                row_of.push_back(row);
+                row += seq.count;
+            }
+        } else {
+            row_of = run_parts(pass);
+        }
         if (count > 0) {
             std::vector<std::int32_t> asked;  // the row of each place
             for (std::size_t i = 0; i < pass.given; ++i) {
@@ -88,10 +164,11 @@ void Resident::run(const Pass& pass, std::span<const Place> places, std::span<op
             for (std::size_t i = 0; i < order.size(); ++i) rows[i] = asked[order[i]];
             stream_.to_device(buffers_.pass.rows, rows, order.size() * sizeof *rows, &ledger_);
             send_places(places, order);
-            const Tensor last = rows_as(buffers_.last, DType::f32, 0, count, spec_.dim);
-            cuda::gather_rows(ctx_, last, buffers_.x, buffers_.pass.rows, count);
-            if (plain > 0) head_guesses(last.slice_rows(0, plain), 0, false);
-            if (plain < count) head_guesses(last.slice_rows(plain, count - plain), plain, true);
+        }
+        if (whole) {
+            run_captured(pass, part, plain, count);
+        } else {
+            launch_guesses(plain, count);
         }
         staging_.end(stream_);
     });

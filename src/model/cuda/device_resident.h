@@ -106,6 +106,7 @@ class Resident final : public Engine {
     // lies before a block every block.
     static constexpr std::size_t kMostFills = 32;
     std::size_t captured_fills() const { return fills_.size(); }
+    std::uint64_t captured_passes() const { return captured_passes_; }  // that were launched
 
   private:
     // Rows [first, first + batch.tokens) of the activations, all of one form and mask.
@@ -164,6 +165,14 @@ class Resident final : public Engine {
         bool filtered;
         auto operator<=>(const FillKey&) const = default;
     };
+    // What a pass with guesses was captured for: one part, in the decode form.
+    struct GuessKey {
+        int tokens, sequences, most;  // rows; items; rows of an item, at most
+        int keys;                     // a power of two, or the context
+        int block;                    // of the mask that the items have; -1: the layers' own
+        std::int64_t plain, count;    // places that are not filtered, and all
+        auto operator<=>(const GuessKey&) const = default;
+    };
     // The first pass (or two: one that only commits) and those that follow it; in one graph, or
     // each in its own.
     struct CapturedFill {
@@ -190,6 +199,9 @@ class Resident final : public Engine {
     void send_places(std::span<const Place> places, std::span<const std::size_t> order);
     const std::vector<cuda::DeviceGuess>& read_guesses(std::size_t count);
     void head_guesses(Tensor x, std::int64_t first, bool filtered);
+    bool guesses_in_one_launch(const Pass& pass) const;
+    void launch_guesses(std::int64_t plain, std::int64_t count);
+    void run_captured(const Pass& pass, const Part& part, std::int64_t plain, std::int64_t count);
     // Blocks.
     const CapturedFill& captured(const FillKey& key);
     void warm_up(const FillKey& key, int before);
@@ -307,6 +319,10 @@ class Resident final : public Engine {
     Fill fill_;
     cuda::PinnedBuffer fill_report_;  // cuda::BlockReport
     RecentMap<FillKey, CapturedFill> fills_{kMostFills};
+    std::map<FillKey, ForwardTimes> forward_times_;
+    // Passes of several texts. A shape is captured when it comes again; until then it has no graph.
+    RecentMap<GuessKey, Captured> guess_passes_{kMostFills};
+    std::uint64_t captured_passes_ = 0;
     std::set<std::uint64_t> warm_rows_;  // whose products have been used: warm_up()
     // The same with stamps: the last one alone, since all share the timeline.
     std::optional<std::pair<StepKey, Captured>> watched_step_;

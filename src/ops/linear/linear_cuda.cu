@@ -121,6 +121,9 @@ void linear_small(const Context& ctx, const LinearIn& in) {
         all.stamp = account(ctx, in.kind, in.name, work_of(in, all));
         return run_mid(ctx, in.w.dtype, all);
     }
+    MR_CHECK(!in.ordered_x ||
+                 (ctx.batch_products && mid_possible() && tiles_all(ctx, in.w.dtype, in.x.rows())),
+             "an input in order is a tiled product's: linear_small_orders()");
     Params all = params_of(in);
     all.stamp = account(ctx, in.kind, in.name, work_of(in, all));
 

@@ -139,7 +139,8 @@ WidePlan wide_plan(const Context& ctx, const Params& p) {
     const WidePlan plan{(p.tiles + tiles - 1) / tiles,
                         reinterpret_cast<float4*>(ctx.scratch.data() + behind + kMostStrips * 4),
                         reinterpret_cast<unsigned*>(ctx.scratch.data() + behind), kEvictFirst};
-    MR_CHECK(2 * plan.strips <= kMostStrips, "a product has at most half a million rows");
+    MR_CHECK(2 * plan.strips <= kMostStrips && tiled_counters() <= kMostStrips,
+             "a product has at most half a million rows");
     return plan;
 }
 

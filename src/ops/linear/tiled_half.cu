@@ -14,8 +14,9 @@
 // each cluster has an equal number of those. The cluster with the first quarter of a tile finishes
 // it: others hand their quarters over in memory. All clusters of the grid run at once, so they may
 // wait for each other; two such products at the same time, of different streams, may not
-// (DeviceTurn). The counters of what was handed over are 0 before and behind every product: whose
-// inputs come in order finds those of the product before it.
+// (DeviceTurn). The counters of what was handed over are 0 before and behind every product. The
+// kernel that prepares inputs zeroes them; a product with ordered_x has none, and uses those that
+// the product before it left at 0.
 //
 // A block has a warp that brings things in by TMA, and two groups of four warps that multiply, 64
 // rows each, with weights from registers and tokens from shared memory as in wide_half.cu. The

@@ -11,7 +11,7 @@
 // parts up; the four sums of a result then meet in memory, which is L2, where each rank takes the
 // results of a quarter of the tokens. The four are not a cluster: of those there would not be room
 // for enough. All blocks of the grid run at once, so they may wait for each other; two such
-// products at the same time, of different streams, may not.
+// products at the same time, of different streams, may not (DeviceTurn).
 //
 // A block has a warp that brings things in by TMA, and two groups of four warps that multiply, 64
 // rows each. The weights are the first operand of wgmma, from registers: a lane loads 16 bytes of
