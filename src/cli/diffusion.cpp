@@ -1,12 +1,8 @@
 #include "cli/diffusion.h"
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "cli/terminal.h"
 #include "core/error.h"
-#include "text/columns.h"
-#include "text/tokenizer.h"
 
 namespace mr::cli {
 namespace {
@@ -116,39 +112,6 @@ void refuse_diffusion(const model::Model& model, const char* command) {
                         .problem = std::string("fills in tokens, and ") + command +
                                    " makes them one after another",
                         .remedy = "use bench diffusion"});
-}
-
-// The cursor stays behind the text: two lines are made free below it, its place is kept, and what
-// is drawn has at most that much room.
-void DenoisingView::show(std::span<const std::int32_t> block, std::span<const std::uint8_t> known) {
-    winsize size{};
-    const bool told = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-    // A wide character that does not fit into the first line leaves a column of it empty.
-    const std::size_t room = 2 * static_cast<std::size_t>(told ? size.ws_col : 80) - 1;
-    std::string line;
-    std::size_t columns = 0;
-    for (std::size_t i = 0; i < block.size(); ++i) {
-        const std::string piece = known[i] ? one_line(tokenizer_.display(block[i])) : "░";
-        const std::size_t width = text::columns_of(piece);
-        if (columns + width > room) break;
-        columns += width;
-        line += known[i] ? piece : "\x1b[2m" + piece + "\x1b[22m";
-    }
-    out((drawn_ ? "\x1b"
-                  "8"
-                : "\x1b"
-                  "D\x1b"
-                  "D\x1b[2A\x1b"
-                  "7") +
-        std::string("\x1b[J") + line);
-    drawn_ = true;
-}
-
-void DenoisingView::remove() {
-    if (drawn_)
-        out("\x1b"
-            "8\x1b[J");
-    drawn_ = false;
 }
 
 }  // namespace mr::cli

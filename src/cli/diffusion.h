@@ -1,19 +1,11 @@
 // Options of models that fill in tokens: --block, --steps, --remask, --threshold, ...
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <span>
 #include <string>
 
 #include "cli/parser.h"
 #include "decode/generate.h"
 #include "model/engine.h"
-
-namespace mr::text {
-class Tokenizer;
-}
 
 namespace mr::cli {
 
@@ -34,17 +26,5 @@ void use_diffusion(const Command& command, const DiffusionChoice& choice,
 
 // Throws Error (usage) where the model fills in tokens: `command` makes them one after another.
 void refuse_diffusion(const model::Model& model, const char* command);
-
-// The open block on the terminal, behind the text, as it clears up.
-class DenoisingView {
-  public:
-    explicit DenoisingView(const text::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
-    void show(std::span<const std::int32_t> block, std::span<const std::uint8_t> known);
-    void remove();  // before the text goes on
-
-  private:
-    const text::Tokenizer& tokenizer_;
-    bool drawn_ = false;
-};
 
 }  // namespace mr::cli

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -13,6 +14,7 @@
 
 #include "cli/commands.h"
 #include "cli/context.h"
+#include "cli/denoising_view.h"
 #include "cli/diffusion.h"
 #include "cli/engine.h"
 #include "cli/json.h"
@@ -108,28 +110,35 @@ void print_json(const decode::Generated& made, const std::string& prompt,
 // Texts are printed in their order: the first one that is not over streams, those after it wait.
 class InOrder {
   public:
-    InOrder(std::string prompt, bool separate) : prompt_(std::move(prompt)), separate_(separate) {}
+    using Write = std::function<void(std::string_view)>;
+    InOrder(std::string prompt, bool separate, Write write)
+        : write_(std::move(write)), prompt_(std::move(prompt)), separate_(separate) {}
 
+    // The prompt of the text that streams, where it is not there yet.
+    void begin() {
+        if (!begun_) write_(prompt_);
+        begun_ = true;
+    }
     void push(int text, std::string_view piece) {
         if (text != current_) {
             if (current_ >= 0) held_[text] += piece;
             return;
         }
         if (piece.empty()) return;
-        if (!begun_) out(prompt_);
-        begun_ = true;
-        out(piece);
+        begin();
+        write_(piece);
     }
     // `whole`: not cut short. A text that was is none that others should take for a whole one.
     void end(bool whole) {
-        if (begun_) out("\n");
-        if (separate_ && whole) out(fmt::format("{}\n", story::kStorySeparator));
+        if (begun_) write_("\n");
+        if (separate_ && whole) write_(fmt::format("{}\n", story::kStorySeparator));
         begun_ = false;
         current_ = whole ? current_ + 1 : -1;  // after one that was cut short, nothing is shown
         if (const auto next = held_.extract(current_)) push(current_, next.mapped());
     }
 
   private:
+    Write write_;
     std::map<int, std::string> held_;  // what texts after the current one have made
     std::string prompt_;
     bool separate_, begun_ = false;
@@ -187,12 +196,16 @@ int run(const Command& command, RunOptions options) {
     const bool stream = !options.shared.json;
     options.generate.keep = stream ? decode::Keep::nothing : decode::Keep::words;
     std::optional<DenoisingView> view;
-    if (options.diffusion.show && stream) {
-        view.emplace(*engine->model().tokenizer);
-        options.generate.on_pass = [&view](auto block, auto known) { view->show(block, known); };
-    }
+    if (options.diffusion.show && stream) view.emplace(*engine->model().tokenizer);
     const auto most = static_cast<std::size_t>(most_open(options.generate));
-    InOrder texts(options.no_echo ? "" : prompt, options.count > 1);
+    InOrder texts(options.no_echo ? "" : prompt, options.count > 1,
+                  [&view](std::string_view text) { view ? view->write(text) : out(text); });
+    if (view) {
+        options.generate.on_pass = [&texts, &view](auto block, auto known) {
+            texts.begin();
+            view->show(block, known);
+        };
+    }
     std::deque<decode::Scheduler::Id> open;
     int added = 0;
     observe::Ceilings ceilings;
@@ -209,8 +222,7 @@ int run(const Command& command, RunOptions options) {
         for (; added < options.count && open.size() < most; ++added) {
             options.generate.sampling.seed = first_seed + static_cast<std::uint64_t>(added);
             open.push_back(scheduler.add(ids, options.generate,
-                                         [&texts, &view, stream, i = added](std::string_view text) {
-                                             if (view) view->remove();
+                                         [&texts, stream, i = added](std::string_view text) {
                                              if (stream) texts.push(i, text);
                                              return true;
                                          }));
@@ -230,7 +242,6 @@ int run(const Command& command, RunOptions options) {
             // After the first that was cut short nothing is shown.
             const bool show = reason != decode::StopReason::cancelled;
             if (show) reason = made->reason;
-            if (view) view->remove();
             if (stream && show) texts.end(reason != decode::StopReason::cancelled);
             if (options.shared.json && show) {
                 if (ended == 0) measure_ceilings();

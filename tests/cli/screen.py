@@ -1,0 +1,119 @@
+"""A terminal as far as the program's escape codes need one, and a program run in it."""
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import termios
+import unicodedata
+
+import driver
+
+CODES = re.compile(r"\x1b(?:\[([0-9;]*)([A-Za-z])|([78D]))")
+
+
+class Screen:
+    """Lines that have left at the top are kept. Of what terminals do differently it does the worse:
+    a full line keeps the cursor on its last character until the next one comes, and whatever moves
+    or restores the cursor forgets that the line is full."""
+
+    def __init__(self, columns, rows=24):
+        self.columns, self.rows = columns, rows
+        self.lines = [[] for _ in range(rows)]
+        self.row = self.column = 0  # the row counts from the first line that is kept
+        self.full = False
+        self.saved = (0, 0)  # row on the screen, column
+        self.looks = []  # the text whenever a shade was drawn: an unknown place of a block
+
+    def top(self):
+        return len(self.lines) - self.rows
+
+    def text(self):
+        lines = ["".join(cell for cell in line).rstrip() for line in self.lines]
+        return "\n".join(lines).rstrip("\n")
+
+    def down(self):
+        self.row += 1
+        if self.row == len(self.lines):
+            self.lines.append([])
+        self.full = False
+
+    def put(self, character):
+        if unicodedata.combining(character):
+            return
+        wide = 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        if self.full or self.column + wide > self.columns:
+            self.down()
+            self.column = 0
+        line = self.lines[self.row]
+        line.extend(" " * (self.column + wide - len(line)))
+        line[self.column:self.column + wide] = [character, ""][:wide]
+        self.full = self.column + wide == self.columns
+        self.column = min(self.column + wide, self.columns - 1)
+        if character == "░":
+            self.looks.append(self.text())
+
+    def obey(self, numbers, letter, single):
+        if letter == "m":
+            return
+        if letter == "A":
+            self.row = max(self.row - int(numbers or 1), self.top())
+        elif letter == "J" and numbers in ("", "0"):
+            del self.lines[self.row][self.column:]
+            for line in self.lines[self.row + 1:]:
+                line.clear()
+        elif single == "D":
+            self.down()
+        elif single == "7":
+            self.saved = (self.row - self.top(), self.column)
+        elif single == "8":
+            self.row, self.column = self.saved[0] + self.top(), self.saved[1]
+        else:
+            raise AssertionError(f"an escape code that the screen does not know: {letter or single}")
+        self.full = False
+
+    def feed(self, text):
+        at = 0
+        while at < len(text):
+            code = CODES.match(text, at)
+            if code:
+                self.obey(*code.groups())
+                at = code.end()
+                continue
+            character, at = text[at], at + 1
+            if character == "\n":
+                self.down()
+            elif character == "\r":
+                self.column, self.full = 0, False
+            elif character == "\t":
+                self.column = min(self.column // 8 * 8 + 8, self.columns - 1)
+            elif character >= " ":
+                self.put(character)
+            else:
+                raise AssertionError(f"{character!r} on a terminal")
+        return self
+
+
+def show(columns, *arguments, rows=24):
+    """Runs the program with a terminal of so many columns as its standard output: that screen."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    process = subprocess.Popen([driver.BIN, *map(str, arguments)], stdin=subprocess.DEVNULL,
+                               stdout=theirs, stderr=subprocess.PIPE,
+                               env={**os.environ, "TERM": "xterm"})
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:  # Linux: the program has gone
+            break
+        if not piece:
+            break
+        seen += piece
+    os.close(ours)
+    _, said = process.communicate(timeout=60)
+    if process.returncode != 0:
+        raise AssertionError(f"millrace {arguments}: {said!r}")
+    return Screen(columns, rows).feed(seen.decode("utf-8", "replace"))
