@@ -139,6 +139,8 @@ class DiffusionTest(driver.CliTest):
         samplers = [rung["sampler"] for rung in result["rungs"]]
         self.assertEqual(samplers[0], "host")
         self.assertEqual(samplers.count("engine"), 9)
+        names = [rung["rung"] for rung in result["rungs"]]
+        self.assertEqual((names.count("1 token a pass"), names.count("2 tokens a pass")), (2, 2))
         for rung in result["rungs"]:
             self.assertGreater(rung["tok_s"], 0)
             self.assertGreater(rung["pass"]["forward_ms"], 0)

@@ -57,7 +57,7 @@ std::vector<diffusion::Rung> rungs_of(const Options& options, const model::Model
     for (const int block : blocks) {
         for (const int part : {1, 2, 4}) {
             if (block % part != 0) continue;
-            add(fmt::format("{} tokens a pass", part), ours, block,
+            add(fmt::format("{} {} a pass", part, part == 1 ? "token" : "tokens"), ours, block,
                 {.remask = ops::Remask::fixed, .steps = block / part});
         }
     }
