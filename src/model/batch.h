@@ -36,8 +36,9 @@ struct Stream {
 
 // Which kernels compute a token. On a GPU the two forms add in different orders, so the form of a
 // token follows from its text alone: a prompt of more than kDecodePrompt tokens takes the prompt
-// form; shorter prompts and generated tokens take the decode form. How many rows share a pass never
-// decides it.
+// form; shorter prompts, generated tokens and blocks that are filled in take the decode form. With
+// full attention a pass computes what may change of the text as one prompt, and its length decides.
+// How many rows share a pass never does.
 enum class Form : std::uint8_t { prompt, decode };
 inline constexpr std::int64_t kDecodePrompt = 64;
 // A prompt in the prompt form may be cut at multiples of this, counted from position 0. Pieces of
