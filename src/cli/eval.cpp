@@ -193,6 +193,22 @@ int eval_diffusion(const Options& options, const std::string& text, const Loaded
     return 0;
 }
 
+// An option that would change no number of this kind of model.
+void refuse_unused(const Command& command, bool fills) {
+    if (!fills && command.given("--bound")) {
+        throw Error::usage({.field = "--bound",
+                            .problem = "is for models that fill in tokens; this one makes them one "
+                                       "after another, and its NLL is exact",
+                            .remedy = "leave it out"});
+    }
+    if (fills && command.given("--ends")) {
+        throw Error::usage({.field = "--ends",
+                            .problem = "is for models that make tokens one after another; one that "
+                                       "fills them in predicts the ends in any case",
+                            .remedy = "leave it out"});
+    }
+}
+
 int eval(const Command& command, const Options& options) {
     const InterruptGuard guard;
     const std::string text = read_input(options.text);
@@ -200,6 +216,7 @@ int eval(const Command& command, const Options& options) {
     decode::GenerateOptions generate;
     const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
         decode::require_tokenizer(model);
+        refuse_unused(command, model.spec.diffusion.has_value());
         for (const std::string& mode : options.modes) {
             plans.push_back(plan(options, mode, model.spec));
             use_diffusion(command, options.diffusion, model.spec, plans.back().engine, generate);
@@ -291,7 +308,8 @@ void add_eval(const Command& app, Action& action) {
         .shows_default();
     command.add_flag("--ends", options->eval.ends,
                      "Predict the end of each document, too, as a probability of it has to; for "
-                     "stories of 'data storybook' the distance to their entropy is told");
+                     "stories of 'data storybook' the distance to their entropy is told. Models "
+                     "that fill in tokens do both without it");
     command
         .add_option(
             "--context", options->modes,

@@ -168,6 +168,8 @@ class DiffusionTest(driver.CliTest):
                 ([*run, "--show-denoising"], "terminal"),
                 (["run", AR, "-p", "x", "--steps", "4"], "one after another"),
                 (["eval", AR, "--text", self.text, "--block", "4"], "one after another"),
+                (["eval", AR, "--text", self.text, "--bound", "4"], "--bound: is for models that "),
+                (["eval", self.model, "--text", self.text, "--ends"], "--ends: is for models that "),
                 (["eval", self.model, "--text", self.text, "--confidence", "drawn"],
                  "--confidence"),
                 (["eval", self.model, "--text", self.text, "--context", "window"], "--context"),
