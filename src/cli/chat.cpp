@@ -94,6 +94,7 @@ int chat(const Command& command, Options options) {
     });
     const std::unique_ptr<model::Engine> opened = make_engine(loaded);
     model::Engine& engine = *opened;
+    note_block(options.diffusion, engine.model().spec);
     const model::Stream stream = options.generate.stream;
     decode::Conversation conversation(engine, options.system, options.chat, stream);
     const std::string& notice = conversation.writer().notice();

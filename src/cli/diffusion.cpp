@@ -1,7 +1,9 @@
 #include "cli/diffusion.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include "cli/terminal.h"
 #include "core/error.h"
 
 namespace mr::cli {
@@ -103,6 +105,15 @@ void use_diffusion(const Command& command, const DiffusionChoice& choice,
                             .problem = "is for a terminal",
                             .remedy = "leave it out where the output is a file or a pipe"});
     }
+}
+
+void note_block(const DiffusionChoice& choice, const model::ModelSpec& spec) {
+    const int own = spec.diffusion ? spec.diffusion->block : 0;
+    if (own == 0 || choice.options.block <= own) return;
+    err(
+        fmt::format("note: --block {}: the model was trained for blocks of {} tokens, and guesses "
+                    "worse in larger ones\n",
+                    choice.options.block, own));
 }
 
 void refuse_diffusion(const model::Model& model, const char* command) {

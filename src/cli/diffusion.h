@@ -24,6 +24,9 @@ void use_diffusion(const Command& command, const DiffusionChoice& choice,
                    const model::ModelSpec& spec, model::EngineOptions& engine,
                    decode::GenerateOptions& generate);
 
+// One line on standard error where --block is larger than the model's: it was not trained for that.
+void note_block(const DiffusionChoice& choice, const model::ModelSpec& spec);
+
 // Throws Error (usage) where the model fills in tokens: `command` makes them one after another.
 void refuse_diffusion(const model::Model& model, const char* command);
 

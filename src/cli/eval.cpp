@@ -165,6 +165,7 @@ void print_row(const decode::EvalMode& mode, bool first) {
 int eval_diffusion(const Options& options, const std::string& text, const LoadedModel& loaded,
                    const decode::DiffusionEvalOptions& how) {
     const std::unique_ptr<model::Engine> engine = make_engine(loaded);
+    note_block(options.diffusion, engine->model().spec);
     ProgressLine line;
     const decode::DiffusionEvalResult got =
         decode::evaluate_diffusion(*engine, text, options.eval, how, line.callback());

@@ -69,6 +69,7 @@ int profile(const Command& command, Options options) {
     recorder.add_span("load", load_begin, loaded.seconds);
     const std::unique_ptr<model::Engine> opened = make_engine(loaded);
     model::Engine& engine = *opened;
+    note_block(options.diffusion, engine.model().spec);
 
     options.generate.recorder = &recorder;
     const bool words = options.shared.json || !options.html.empty();

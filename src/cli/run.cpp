@@ -181,6 +181,7 @@ int run(const Command& command, RunOptions options) {
         return wanted;
     });
     const std::unique_ptr<model::Engine> engine = make_engine(loaded);
+    if (!options.quiet) note_block(options.diffusion, engine->model().spec);
     std::optional<observe::Recorder> recorder;
     std::vector<observe::RooflineSums> sums;
     if (options.roofline) {

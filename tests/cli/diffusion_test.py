@@ -110,6 +110,18 @@ class DiffusionTest(driver.CliTest):
                      "--ignore-eos", "-q").out + "<|endoftext|>\n" for i in range(4))
         self.assertEqual(many, alone)
 
+    def test_a_block_that_the_model_was_not_trained_for(self):
+        note = "note: --block 16: the model was trained for blocks of 8 tokens"
+        ask = [self.model, "-p", "Once", "-n", "8"]
+        self.assertEqual(self.ok("run", *ask, "--block", "16").err.count(note), 1)
+        self.assertEqual(self.ok("run", *ask, "--block", "16", "-q").err, "")
+        for block in ("4", "8"):
+            self.assertNotIn("note", self.ok("run", *ask, "--block", block).err)
+        self.assertIn(note, self.ok("profile", *ask, "--block", "16").err)
+        self.assertIn(note, self.ok("eval", self.model, "--text", self.text, "--block", "16").err)
+        chat = self.ok("chat", self.model, "-n", "8", "--block", "16", stdin=b"Hello\n")
+        self.assertEqual(chat.err.count(note), 1)
+
     def test_the_summary_tells_tokens_a_pass(self):
         result = millrace("run", self.model, "-p", "Once", "-n", "16", "--seed", "1")
         self.assertEqual(result.code, 0, result.err)
