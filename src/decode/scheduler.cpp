@@ -340,7 +340,7 @@ Tensor Scheduler::submit(std::int64_t rows, bool guesses) {
     totals_.prefill.tokens += tokens;
     const char* const phase = rows == 0 ? "prefill" : pieces_.empty() ? "decode" : "mixed";
     const observe::Span span(recorder_, phase);
-    if (recorder_) recorder_->begin_step(phase, tokens + rows);
+    if (recorder_) recorder_->begin_step(phase, tokens + rows, guesses && rows > 0);
     const double begin = recorder_ ? recorder_->now() : 0;
     Tensor logits;
     if (guesses) {

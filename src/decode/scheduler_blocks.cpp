@@ -160,6 +160,7 @@ void Scheduler::read_filled(Request& r) {
         ++r.known;
         ++r.out.decode.tokens;
         ++totals_.decode.tokens;
+        if (recorder_) recorder_->add_made();
         if (r.keeps_id()) r.out.ids.push_back(token);
         take_token(r, token);
         if (r.ended) return;

@@ -16,15 +16,20 @@ void Recorder::attach(Ledger* ledger) {
     if (ledger_) ledger_->watch(&log_);
 }
 
-void Recorder::begin_step(std::string phase, std::int64_t tokens) {
+void Recorder::begin_step(std::string phase, std::int64_t tokens, bool fills) {
     end_step();
     log_.stages.clear();  // what ran before the first step is no step's
     if (ledger_) {
         to_device_ = ledger_->host_to_device();
         to_host_ = ledger_->device_to_host();
     }
-    steps_.push_back({std::move(phase), tokens, now(), 0, {}, 0, 0, 0});
+    steps_.push_back({std::move(phase), tokens, now(), 0, {}, 0, 0, 0, {}});
+    if (fills) steps_.back().made = 0;
     open_ = true;
+}
+
+void Recorder::add_made() {
+    if (open_ && steps_.back().made) ++*steps_.back().made;
 }
 
 void Recorder::end_step() {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,9 @@ struct Step {
     std::vector<Stage> stages;                 // their begins count from the step's
     std::uint64_t to_device = 0, to_host = 0;  // bytes copied meanwhile
     std::uint64_t stamps = 0;  // ... of to_host: the times of `stages`, which are for reports alone
+    // Of a pass that fills in tokens: those of blocks that it completed. `tokens` are its rows
+    // then.
+    std::optional<std::int64_t> made = std::nullopt;
 };
 
 class Recorder {
@@ -44,8 +48,10 @@ class Recorder {
     // ledger lives at least as long as it is attached.
     void attach(Ledger* ledger);
 
-    // Ends the step before, if any.
-    void begin_step(std::string phase, std::int64_t tokens);
+    // Ends the step before, if any. `fills`: a pass that fills in tokens.
+    void begin_step(std::string phase, std::int64_t tokens, bool fills = false);
+    // A token that the current step made, of a pass that fills them in.
+    void add_made();
     void end_step();
     // Stages that a device timed in the current step: cuda::Timeline::read(). `begin` is when, on
     // this clock, the first of them began, as far as the host knows; they are moved later where the

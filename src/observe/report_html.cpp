@@ -63,9 +63,11 @@ std::string script_safe(const Json& json) {
 
 std::string stage_table(const Roofline& r) {
     const auto steps = static_cast<double>(std::max<std::int64_t>(r.steps, 1));
-    std::string html =
-        "<div class=\"wide\"><table><tr><th>stage<th>calls<th>time a step<th>share<th>bytes a "
-        "step<th>GB/s<th>GFLOP/s<th>of the ceiling<th>roof</tr>\n";
+    const char* const step = r.made ? "pass" : "step";
+    std::string html = fmt::format(
+        "<div class=\"wide\"><table><tr><th>stage<th>calls<th>time a {}<th>share<th>bytes a "
+        "{}<th>GB/s<th>GFLOP/s<th>of the ceiling<th>roof</tr>\n",
+        step, step);
     const auto row = [&](const StageSum& sum, bool total) {
         html += fmt::format(
             "<tr{}><td>{}{}<td>{}<td>{}<td>{}<span class=\"bar\" style=\"width:{:.1f}px\"></span>"
@@ -88,18 +90,18 @@ std::string stage_table(const Roofline& r) {
     for (const StageSum& sum : r.stages) row(sum, false);
     row(r.all, true);
     rest("between stages", r.gaps);
-    rest("between steps", r.outside);
+    rest(r.made ? "between passes" : "between steps", r.outside);
     return html + "</table></div>\n";
 }
 
 std::string phase_section(const Roofline& r) {
-    std::string html = fmt::format("<h2>{}: {} steps, {} tokens, {}</h2>\n", html_escaped(r.phase),
-                                   r.steps, r.tokens, short_seconds(r.seconds));
+    std::string html = fmt::format("<h2>{}: {}, {}</h2>\n", html_escaped(r.phase), counts_of(r),
+                                   short_seconds(r.seconds));
     html += stage_table(r);
     html += fmt::format(
-        "<p class=\"dim\">Host to device {:.0f} bytes a token, device to host {:.0f}. Above 100% "
+        "<p class=\"dim\">Host to device {:.0f} bytes a {}, device to host {:.0f}. Above 100% "
         "of the ceiling: the bytes came out of a cache.</p>\n",
-        r.to_device_per_token, r.to_host_per_token);
+        r.to_device_per_token, r.made ? "row" : "token", r.to_host_per_token);
     return html + roofline_svg(r) + "\n";
 }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "observe/run_report.h"
 #include "observe/units.h"
 
 namespace mr::observe {
@@ -82,6 +83,7 @@ void RooflineSums::add(const Step& step) {
     if (step.phase != sums_.phase) return;
     ++sums_.steps;
     sums_.tokens += step.tokens;
+    if (step.made) sums_.made = sums_.made.value_or(0) + *step.made;
     to_device_ += static_cast<double>(step.to_device);
     to_host_ += static_cast<double>(step.to_host - step.stamps);
     stamps_ += static_cast<double>(step.stamps);
@@ -118,13 +120,30 @@ Roofline make_roofline(std::span<const Step> steps, std::string_view phase,
     return sums.under(ceilings);
 }
 
+double Roofline::made_per_pass() const {
+    return ratio(static_cast<double>(made.value_or(0)), static_cast<double>(steps));
+}
+
+std::string counts_of(const Roofline& r) {
+    const auto several = [](std::int64_t count, const char* one, const char* many) {
+        return fmt::format("{} {}", count, count == 1 ? one : many);
+    };
+    if (!r.made) {
+        return several(r.steps, "step", "steps") + ", " + several(r.tokens, "token", "tokens");
+    }
+    return fmt::format("{}, {}, {} ({:.2f} a pass)", several(r.steps, "pass", "passes"),
+                       several(r.tokens, "row", "rows"), several(*r.made, "token", "tokens"),
+                       r.made_per_pass());
+}
+
 std::string roofline_table(const Roofline& r) {
     const auto steps = static_cast<double>(std::max<std::int64_t>(r.steps, 1));
-    std::string text = fmt::format("{}: {} {}, {} {}, {} in all\n", r.phase, r.steps,
-                                   r.steps == 1 ? "step" : "steps", r.tokens,
-                                   r.tokens == 1 ? "token" : "tokens", short_seconds(r.seconds));
+    const char* const step = r.made ? "pass" : "step";
+    std::string text =
+        fmt::format("{}: {}, {} in all\n", r.phase, counts_of(r), short_seconds(r.seconds));
     text += fmt::format("{:<16}{:>8}{:>12}{:>8}{:>12}{:>10}{:>11}{:>9}  {}\n", "stage", "calls",
-                        "time/step", "share", "bytes/step", "GB/s", "GFLOP/s", "ceiling", "roof");
+                        fmt::format("time/{}", step), "share", fmt::format("bytes/{}", step),
+                        "GB/s", "GFLOP/s", "ceiling", "roof");
     const auto row = [&](const StageSum& sum) {
         text +=
             fmt::format("{:<16}{:>8}{:>12}{:>8}{:>12}{:>10}{:>11}{:>9}  {}", sum.name, sum.calls,
@@ -142,7 +161,7 @@ std::string roofline_table(const Roofline& r) {
     for (const StageSum& sum : r.stages) row(sum);
     row(r.all);
     rest("between stages", r.gaps);
-    rest("between steps", r.outside);
+    rest(r.made ? "between passes" : "between steps", r.outside);
 
     const Ceilings& c = r.ceilings;
     std::string ceilings;
@@ -160,8 +179,9 @@ std::string roofline_table(const Roofline& r) {
     const bool cached = std::any_of(r.stages.begin(), r.stages.end(),
                                     [](const StageSum& sum) { return sum.of_ceiling > 1; });
     if (cached) text += "above 100%: its bytes came out of a cache\n";
-    text += fmt::format("host to device {:.0f} B a token, device to host {:.0f} B a token",
-                        r.to_device_per_token, r.to_host_per_token);
+    const char* const unit = r.made ? "row" : "token";
+    text += fmt::format("host to device {:.0f} B a {}, device to host {:.0f} B a {}",
+                        r.to_device_per_token, unit, r.to_host_per_token, unit);
     if (r.stamps_per_token > 0) {
         text += fmt::format(" (and {:.0f} B of stamps for this table)", r.stamps_per_token);
     }
@@ -185,18 +205,21 @@ nlohmann::ordered_json ceilings_json(const Ceilings& ceilings) {
 nlohmann::ordered_json roofline_json(const Roofline& r) {
     nlohmann::ordered_json stages = nlohmann::ordered_json::array();
     for (const StageSum& sum : r.stages) stages.push_back(sum_json(sum));
-    return {{"phase", r.phase},
-            {"steps", r.steps},
-            {"tokens", r.tokens},
-            {"seconds", r.seconds},
-            {"stages", stages},
-            {"all", sum_json(r.all)},
-            {"gap_seconds", r.gaps},
-            {"outside_seconds", r.outside},
-            {"host_to_device_bytes_per_token", r.to_device_per_token},
-            {"device_to_host_bytes_per_token", r.to_host_per_token},
-            {"stamp_bytes_per_token", r.stamps_per_token},
-            {"ceilings", ceilings_json(r.ceilings)}};
+    nlohmann::ordered_json json = {{"phase", r.phase}, {"steps", r.steps}, {"tokens", r.tokens}};
+    if (r.made) {
+        json["rows"] = r.tokens;
+        json.update(decoded_json(*r.made, r.steps));
+    }
+    json.update({{"seconds", r.seconds},
+                 {"stages", stages},
+                 {"all", sum_json(r.all)},
+                 {"gap_seconds", r.gaps},
+                 {"outside_seconds", r.outside},
+                 {"host_to_device_bytes_per_token", r.to_device_per_token},
+                 {"device_to_host_bytes_per_token", r.to_host_per_token},
+                 {"stamp_bytes_per_token", r.stamps_per_token},
+                 {"ceilings", ceilings_json(r.ceilings)}});
+    return json;
 }
 
 }  // namespace mr::observe

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -46,6 +47,8 @@ struct StageSum {
 struct Roofline {
     std::string phase;
     std::int64_t steps = 0, tokens = 0;
+    // Of passes that fill in tokens: how many they made. `steps` are passes, `tokens` rows then.
+    std::optional<std::int64_t> made;
     double seconds = 0;            // of all steps
     std::vector<StageSum> stages;  // in the order in which they first ran
     StageSum all;                  // their sum
@@ -54,7 +57,12 @@ struct Roofline {
     double to_device_per_token = 0, to_host_per_token = 0;  // bytes, without the stamps
     double stamps_per_token = 0;  // bytes from the device that only this table needs
     Ceilings ceilings;
+
+    double made_per_pass() const;
 };
+
+// "3 steps, 3 tokens", or "11 passes, 56 rows, 16 tokens (1.45 a pass)".
+std::string counts_of(const Roofline& roofline);
 
 // The steps of a phase, added up as they end: what is kept does not grow with their number.
 class RooflineSums {
@@ -78,7 +86,10 @@ std::string roofline_table(const Roofline& roofline);
 // "bytes",
 //  "flops", "gb_s", "gflop_s", "flops_per_byte", "roof", "percent_of_ceiling"}, ...], "all": {...},
 //  "gap_seconds", "outside_seconds", "host_to_device_bytes_per_token",
-//  "device_to_host_bytes_per_token", "stamp_bytes_per_token", "ceilings": {...}}
+//  "device_to_host_bytes_per_token", "stamp_bytes_per_token", "ceilings": {...}}. Passes that fill
+//  in
+// tokens have "rows", "decode_tokens", "passes" and "tokens_per_pass" besides; their "steps" are
+// the passes, and their "tokens" the rows.
 nlohmann::ordered_json roofline_json(const Roofline& roofline);
 // {"read_gb_s", "copy_gb_s", "to_device_gb_s", "to_host_gb_s", "matrix_gflop_s"}: those measured
 nlohmann::ordered_json ceilings_json(const Ceilings& ceilings);

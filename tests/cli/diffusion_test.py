@@ -139,6 +139,23 @@ class DiffusionTest(driver.CliTest):
         self.assertEqual(again["nll"], result["nll"])
         self.assertNotIn("bound_nll", again)
 
+    def test_profile_tells_passes_rows_and_tokens(self):
+        page = self.folder / "page.html"
+        ask = ["profile", self.model, "-p", "Once", "-n", "12", "--seed", "3", "--ignore-eos"]
+        got = self.ok_json(*ask)
+        decode = got["roofline"]["decode"]
+        for key in ("decode_tokens", "passes", "tokens_per_pass"):
+            self.assertEqual(decode[key], got[key])
+        self.assertEqual((decode["steps"], decode["tokens"]), (decode["passes"], decode["rows"]))
+        self.assertGreater(decode["rows"], 12)
+        counts = (f"decode: {decode['passes']} passes, {decode['rows']} rows, 12 tokens "
+                  f"({decode['tokens_per_pass']:.2f} a pass), ")
+        self.assertIn(counts, self.ok(*ask, "--html", page).out)
+        self.assertIn(counts, page.read_text())
+        self.assertNotIn("a step", page.read_text())
+        asked = self.ok("run", *ask[1:], "-q", "--roofline")
+        self.assertIn(counts, asked.err)
+
     def test_profile_and_chat_take_such_a_model(self):
         result = millrace("profile", self.model, "-p", "Once", "-n", "8")
         self.assertEqual(result.code, 0, result.err)

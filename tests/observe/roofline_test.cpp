@@ -49,6 +49,33 @@ TEST(Roofline, AddsUpLayersAndStepsInTheOrderOfTheModel) {
     EXPECT_DOUBLE_EQ(r.all.seconds, 15);
 }
 
+TEST(Roofline, CountsPassesThatFillInTokens) {
+    std::vector<Step> steps = two_steps();
+    EXPECT_EQ(counts_of(make_roofline(steps, "decode", kCeilings)), "2 steps, 2 tokens");
+    EXPECT_FALSE(
+        roofline_json(make_roofline(steps, "decode", kCeilings)).contains("tokens_per_pass"));
+    steps[1].tokens = 4;
+    steps[1].made = 0;  // a block that is not complete
+    steps[2].tokens = 4;
+    steps[2].made = 3;
+    const Roofline r = make_roofline(steps, "decode", kCeilings);
+    EXPECT_EQ(counts_of(r), "2 passes, 8 rows, 3 tokens (1.50 a pass)");
+    EXPECT_EQ(counts_of(make_roofline(steps, "prefill", kCeilings)), "1 step, 7 tokens");
+    const std::string table = roofline_table(r);
+    EXPECT_NE(table.find("decode: 2 passes, 8 rows, 3 tokens (1.50 a pass)"), std::string::npos);
+    EXPECT_NE(table.find("time/pass"), std::string::npos);
+    EXPECT_NE(table.find("between passes"), std::string::npos);
+    EXPECT_NE(table.find(" B a row"), std::string::npos);
+    EXPECT_EQ(table.find("step"), std::string::npos);
+    const nlohmann::ordered_json json = roofline_json(r);
+    EXPECT_EQ(json["steps"], 2);
+    EXPECT_EQ(json["tokens"], 8);
+    EXPECT_EQ(json["rows"], 8);
+    EXPECT_EQ(json["passes"], 2);
+    EXPECT_EQ(json["decode_tokens"], 3);
+    EXPECT_EQ(json["tokens_per_pass"], 1.5);
+}
+
 TEST(Roofline, HoldsEachStageAgainstTheRoofThatBindsIt) {
     const Roofline r = make_roofline(two_steps(), "decode", kCeilings);
     // qkv: 200 B are 2 s at the ceiling, 400 FLOPs 0.4 s; it took 4.
