@@ -181,12 +181,17 @@ int eval_diffusion(const Options& options, const std::string& text, const Loaded
         Json json = json_of(mode, distance, loaded.model->source, options.text);
         json["tokens_per_pass"] = a_pass;
         if (how.bound > 0) json["bound_nll"] = got.bound_nll;
+        if (got.bound_error) json["bound_standard_error"] = *got.bound_error;
         out(json_text(json));
         return 0;
     }
     print_one(mode, distance, true);
     out(fmt::format("tokens a pass  {:.3f}\n", a_pass));
-    if (how.bound > 0) out(fmt::format("bound          {:.4f} nats a token\n", got.bound_nll));
+    if (how.bound > 0) {
+        out(fmt::format(
+            "bound          {:.4f}{} nats a token\n", got.bound_nll,
+            got.bound_error ? fmt::format(" +- {:.4f}", *got.bound_error) : std::string()));
+    }
     if (exact.cut > 0) {
         note(fmt::format("{} of {} documents were cut at the context's {} tokens", exact.cut,
                          exact.documents, mode.context));

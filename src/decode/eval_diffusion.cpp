@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -33,6 +34,7 @@ class Reader {
     // Nats that the pass adds.
     virtual double take(std::span<const ops::Guess> guesses) = 0;
     virtual std::int64_t passes() const { return 0; }
+    virtual double variance() const { return 0; }  // of the nats, by what is drawn
 };
 
 constexpr ops::SampleParams kUnused{};  // nothing is drawn
@@ -130,13 +132,20 @@ class Masked final : public Reader {
     double take(std::span<const ops::Guess> guesses) override {
         double nats = 0;
         for (const ops::Guess& guess : guesses) nats -= static_cast<double>(guess.logprob);
-        nats /= rate_ * rates_;
+        nats /= rate_;  // a sample of the block's bound, which is their mean
+        // Welford's sum of squared distances to the mean.
+        const double above = nats - mean_;
+        mean_ += above / (rate_number_ + 1);
+        squares_ += above * (nats - mean_);
         if (++rate_number_ == rates_) {
+            if (rates_ > 1) variance_ += squares_ / (rates_ - 1) / rates_;
+            mean_ = squares_ = 0;
             rate_number_ = 0;
             start_ += block_;
         }
-        return nats;
+        return nats / rates_;
     }
+    double variance() const override { return variance_; }  // blocks are drawn independently
 
   private:
     static constexpr std::uint64_t kSeed = 0xD1FF05;
@@ -149,21 +158,29 @@ class Masked final : public Reader {
     std::int64_t given_ = 1, block_ = 1, start_ = 0;
     int rate_number_ = 0;
     double rate_ = 1;
+    double mean_ = 0, squares_ = 0;  // over the rates of the block so far
+    double variance_ = 0;
     std::vector<std::int32_t> noisy_, rows_;
     std::vector<model::Place> places_;
 };
 
-// Stretches side by side, each with a reader of its own; sums[i] are the nats of stretch i.
+struct Sums {
+    std::vector<double> nats;  // of each stretch
+    std::int64_t passes = 0;   // of all of them
+    double variance = 0;
+};
+
+// Stretches side by side, each with a reader of its own.
 template <typename Make>
-std::vector<double> read_all(model::Engine& engine, const std::vector<Stretch>& stretches,
-                             Make&& make, std::int64_t& passes,
-                             const std::function<void(std::uint64_t)>& passed) {
+Sums read_all(model::Engine& engine, const std::vector<Stretch>& stretches, Make&& make,
+              const std::function<void(std::uint64_t)>& passed) {
     struct Open {
         std::size_t stretch;
         model::SeqId seq;
         std::unique_ptr<Reader> reader;
     };
-    std::vector<double> sums(stretches.size(), 0);
+    Sums sums;
+    sums.nats.assign(stretches.size(), 0);
     std::vector<Open> open;
     std::vector<model::BatchItem> items;
     std::vector<Open*> in_pass;
@@ -211,12 +228,13 @@ std::vector<double> read_all(model::Engine& engine, const std::vector<Stretch>& 
         std::size_t row = 0;
         for (Open* const one : in_pass) {
             const std::size_t count = one->reader->places().size();
-            sums[one->stretch] += one->reader->take(std::span(guesses).subspan(row, count));
+            sums.nats[one->stretch] += one->reader->take(std::span(guesses).subspan(row, count));
             row += count;
         }
         for (Open& one : open) {
             if (!one.reader->over()) continue;
-            passes += one.reader->passes();
+            sums.passes += one.reader->passes();
+            sums.variance += one.reader->variance();
             far = std::max(far, stretches[one.stretch].text_done);
             engine.cache().close(one.seq);
             one.reader.reset();
@@ -317,32 +335,35 @@ DiffusionEvalResult evaluate_diffusion(model::Engine& engine, std::string_view t
             if (progress) progress(what, bytes, all);
         };
     };
-    const std::vector<double> sums = read_all(
+    const Sums sums = read_all(
         engine, stretches,
         [&](const Stretch& s) { return std::make_unique<Replay>(spec, how.decoder, s); },
-        out.passes, told("replaying the decoder"));
+        told("replaying the decoder"));
+    out.passes = sums.passes;
     EvalResult& exact = out.exact;
     exact.document_nats.assign(static_cast<std::size_t>(exact.documents), 0);
     double sum = 0;
     for (std::size_t i = 0; i < stretches.size(); ++i) {
-        exact.document_nats[stretches[i].document] += sums[i];
-        sum += sums[i];
+        exact.document_nats[stretches[i].document] += sums.nats[i];
+        sum += sums.nats[i];
     }
     exact.nll = sum / static_cast<double>(exact.tokens);
     exact.phase = {exact.tokens,
                    std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(),
                    engine.ledger().since(before)};
     if (how.bound > 0) {
-        std::int64_t unused = 0;
-        const std::vector<double> bounds = read_all(
+        const Sums bounds = read_all(
             engine, stretches,
             [&](const Stretch& s) {
                 return std::make_unique<Masked>(spec, how.decoder, how.bound, s);
             },
-            unused, told("masking"));
+            told("masking"));
         double total = 0;
-        for (const double nats : bounds) total += nats;
+        for (const double nats : bounds.nats) total += nats;
         out.bound_nll = total / static_cast<double>(exact.tokens);
+        if (how.bound > 1) {
+            out.bound_error = std::sqrt(bounds.variance) / static_cast<double>(exact.tokens);
+        }
     }
     return out;
 }
@@ -350,29 +371,38 @@ DiffusionEvalResult evaluate_diffusion(model::Engine& engine, std::string_view t
 namespace {
 
 template <typename Make>
-double nats_of(model::Engine& engine, std::span<const std::int32_t> tokens, std::size_t given,
-               Make&& make) {
+MaskedSample sample_of(model::Engine& engine, std::span<const std::int32_t> tokens,
+                       std::size_t given, std::size_t draw, Make&& make) {
     Stretch stretch;
+    stretch.document = draw;
     stretch.tokens.assign(tokens.begin(), tokens.end());
     stretch.given = given;
-    std::int64_t passes = 0;
-    return read_all(engine, {stretch}, make, passes, [](std::uint64_t) {}).front();
+    const Sums sums = read_all(engine, {stretch}, make, [](std::uint64_t) {});
+    return {sums.nats.front(), sums.variance};
 }
 
 }  // namespace
 
 double replayed_nats(model::Engine& engine, const DiffusionOptions& decoder,
                      std::span<const std::int32_t> tokens, std::size_t given) {
-    return nats_of(engine, tokens, given, [&](const Stretch& s) {
+    const auto make = [&](const Stretch& s) {
         return std::make_unique<Replay>(engine.model().spec, decoder, s);
-    });
+    };
+    return sample_of(engine, tokens, given, 0, make).nats;
 }
 
 double masked_nats(model::Engine& engine, const DiffusionEvalOptions& how,
                    std::span<const std::int32_t> tokens, std::size_t given) {
-    return nats_of(engine, tokens, given, [&](const Stretch& s) {
+    return masked_sample(engine, how, tokens, given).nats;
+}
+
+MaskedSample masked_sample(model::Engine& engine, const DiffusionEvalOptions& how,
+                           std::span<const std::int32_t> tokens, std::size_t given,
+                           std::size_t draw) {
+    const auto make = [&](const Stretch& s) {
         return std::make_unique<Masked>(engine.model().spec, how.decoder, how.bound, s);
-    });
+    };
+    return sample_of(engine, tokens, given, draw, make);
 }
 
 }  // namespace mr::decode

@@ -10,6 +10,8 @@
 // and log p of all of these counts: a block that was shortened would tell where the text ends.
 #pragma once
 
+#include <optional>
+
 #include "decode/diffusion.h"
 #include "decode/eval.h"
 
@@ -25,6 +27,10 @@ struct DiffusionEvalResult {
     EvalResult exact;
     std::int64_t passes = 0;  // of the decoder, over all documents
     double bound_nll = 0;     // nats a token
+    // Its standard error for this text: what other draws of rates and masks would change. From the
+    // spread over the rates of each block, as if they were drawn without order; that they are
+    // spread evenly makes the true one smaller. None with one rate.
+    std::optional<double> bound_error;
 };
 
 // Documents as evaluate() has them. Throws Error (usage) where the decoder's order depends on its
@@ -38,5 +44,12 @@ double replayed_nats(model::Engine& engine, const DiffusionOptions& decoder,
                      std::span<const std::int32_t> tokens, std::size_t given);
 double masked_nats(model::Engine& engine, const DiffusionEvalOptions& how,
                    std::span<const std::int32_t> tokens, std::size_t given);
+// The latter with the square of its standard error. `draw`: which rates and masks.
+struct MaskedSample {
+    double nats = 0, variance = 0;
+};
+MaskedSample masked_sample(model::Engine& engine, const DiffusionEvalOptions& how,
+                           std::span<const std::int32_t> tokens, std::size_t given,
+                           std::size_t draw = 0);
 
 }  // namespace mr::decode

@@ -138,6 +138,19 @@ class DiffusionTest(driver.CliTest):
                              "--json", "--bound", "0")
         self.assertEqual(again["nll"], result["nll"])
         self.assertNotIn("bound_nll", again)
+        self.assertNotIn("bound_standard_error", again)
+
+    def test_eval_tells_how_sure_the_bound_is(self):
+        ask = ["eval", self.model, "--text", self.text, "--split", "<|endoftext|>"]
+        got = {rates: self.ok_json(*ask, "--bound", rates) for rates in (1, 4, 256)}
+        self.assertNotIn("bound_standard_error", got[1])
+        few, many = (got[rates]["bound_standard_error"] for rates in (4, 256))
+        self.assertGreater(few, 4 * many)
+        self.assertGreater(many, 0)
+        self.assertLess(abs(got[4]["bound_nll"] - got[256]["bound_nll"]), 4 * few)
+        self.assertIn(f"{got[4]['bound_nll']:.4f} +- {few:.4f} nats a token",
+                      self.ok(*ask, "--bound", 4).out)
+        self.assertNotIn("+-", self.ok(*ask, "--bound", 1).out.split("bound")[1])
 
     def test_profile_tells_passes_rows_and_tokens(self):
         page = self.folder / "page.html"

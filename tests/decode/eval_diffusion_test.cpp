@@ -105,5 +105,28 @@ TEST(DiffusionEval, TheBoundIsThatOfRandomOrders) {
     EXPECT_NEAR(masked_nats(*engine, {{}, 6000}, text, 4), mean, 0.02 * mean);
 }
 
+TEST(DiffusionEval, TheErrorOfTheBoundIsThatOfItsDraws) {
+    const auto engine = counted(4, false);
+    const std::vector<std::int32_t> text = {1, 0, 3, 4, 0, 1, 4, 3, 3, 0, 0, 1};
+    for (const int rates : {2, 4, 16}) {
+        constexpr int kDraws = 400;
+        double mean = 0, squares = 0, variance = 0;
+        for (int draw = 0; draw < kDraws; ++draw) {
+            const MaskedSample got =
+                masked_sample(*engine, {{}, rates}, text, 4, static_cast<std::size_t>(draw));
+            mean += got.nats / kDraws;
+            squares += got.nats * got.nats / kDraws;
+            variance += got.variance / kDraws;
+        }
+        // What the draws do. The estimate counts the spread between the rates besides.
+        const double seen = squares - mean * mean;
+        EXPECT_GT(variance, 0.85 * seen) << rates;
+        EXPECT_LT(variance, 2 * seen) << rates;
+        EXPECT_NEAR(masked_nats(*engine, {{}, 6000}, text, 4), mean, 4 * std::sqrt(seen / kDraws))
+            << rates;
+    }
+    EXPECT_EQ(masked_sample(*engine, {{}, 1}, text, 4).variance, 0);  // one rate has no spread
+}
+
 }  // namespace
 }  // namespace mr::decode
