@@ -58,12 +58,25 @@ class DiffusionTest(driver.CliTest):
 
     def test_the_bundled_model_is_near_the_entropy(self):
         stories = self.folder / "stories.txt"
-        self.ok("data", "storybook", "--stories", 24, "--seed", 5, "--out", stories)
+        self.ok("data", "storybook", "--stories", 48, "--seed", 5, "--out", stories)
         got = self.ok_json("eval", "storyteller-diffusion", "--text", stories, "--split",
                            "<|endoftext|>", "--bound", 0)
-        # 0.6 nats a story over many (docs/bundled-model.md); these are few.
-        self.assertLess(got["storybook"]["distance"], 2)
+        # At most 1.0 nats a story is asked for at 2 tokens a pass; 0.62 over 300 stories
+        # (docs/bundled-model.md). These are fewer: what they leave open is given.
+        book = got["storybook"]
+        self.assertLess(book["standard_error"], 0.3)
+        self.assertLess(book["distance"] - book["standard_error"], 1.0)
         self.assertGreater(got["tokens_per_pass"], 2)
+
+    def test_the_bundled_model_writes_stories(self):
+        own = self.folder / "own.txt"
+        made = self.ok("run", "storyteller-diffusion", "--temp", 1, "--top-k", 0, "--top-p", 1,
+                       "--min-p", 0, "-n", 500, "--count", 40, "--seed", 1, "-q")
+        own.write_bytes(made.raw)
+        census = self.ok_json("data", "check", own)
+        self.assertEqual(census["stories"], 40)
+        # 80% are asked for; 93% of 200 (docs/bundled-model.md). The standard error of 40 is 6%.
+        self.assertGreaterEqual(census["well_formed"], 28)
 
     def test_what_is_said_of_passes_is_not_said_of_tokens(self):
         self.assertIn("of weights per pass", self.ok("info", self.model).out)
