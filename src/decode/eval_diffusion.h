@@ -3,8 +3,10 @@
 // The exact one is the likelihood of the text under the decoder as it decodes: its order is
 // replayed on the true text, and log p of what every pass settles is added up. It exists because
 // confidence does not depend on what was drawn. The bound is what such models are trained by:
-// blocks are masked at a rate t, and the cross-entropy of the masked tokens divided by t, averaged
-// over t, is no less than the -log p of any order, averaged over orders.
+// blocks are masked at a rate t, and the cross-entropy of the masked tokens is divided by t. Its
+// mean over t is that of -log p over random orders of one token a pass. It bounds the likelihood of
+// such a decoder alone: one that settles several places of a pass at once, or in an order of its
+// own, is another distribution, and its exact number may lie on either side.
 //
 // A document begins as it does for any model, is followed by end tokens to the end of its block,
 // and log p of all of these counts: a block that was shortened would tell where the text ends.
