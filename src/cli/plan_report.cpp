@@ -16,7 +16,7 @@ using plan::Traffic;
 
 // Where the trainer stands; one place, to be changed with it.
 constexpr const char* kNotBuilt =
-    "'millrace train' runs on one GPU today: several GPUs are a plan for what is being built";
+    "'millrace train' runs on one GPU, or on ranks of CPUs, today: several GPUs are being built";
 constexpr const char* kToCompare =
     "'millrace train' will have neither --tensor nor --interleave: this is for comparison with "
     "other programs";

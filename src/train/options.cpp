@@ -276,6 +276,15 @@ nlohmann::ordered_json options_json(const TrainOptions& options) {
     return out;
 }
 
+std::vector<std::string> shared_options(const TrainOptions& options) {
+    std::vector<std::string> out;
+    for_each_option(options, [&](std::string_view name, const auto& value) {
+        if (name == "command" || name == "threads" || name == "prefetch") return;
+        out.push_back(fmt::format("{} = {}", name, value));
+    });
+    return out;
+}
+
 TrainOptions read_options(formats::JsonValue json, const std::string& file) {
     TrainOptions out;
     for_each_option(out, [&](const char* name, auto& value) {

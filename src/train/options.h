@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "formats/json.h"
 #include "model/spec.h"
@@ -96,6 +97,8 @@ struct TrainOptions {
 model::ModelSpec new_spec(const NewModel& wanted, int vocab, int seq);
 
 nlohmann::ordered_json options_json(const TrainOptions& options);
+// "name = value" of every option that ranks must have alike.
+std::vector<std::string> shared_options(const TrainOptions& options);
 // Throws Error (input) naming `file` and the field.
 TrainOptions read_options(formats::JsonValue json, const std::string& file);
 

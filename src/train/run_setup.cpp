@@ -1,9 +1,9 @@
 // What a run needs before its first step: data, engine, folder.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <filesystem>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <thread>
 #include <utility>
@@ -64,13 +64,12 @@ void Run::settle_grains() {
 // Before the first step: what all ranks must have alike.
 void Run::agree() const {
     if (comm_.alone()) return;
-    nlohmann::ordered_json mine = options_json(o_);
-    for (const char* const own : {"command", "threads", "prefetch"}) mine.erase(own);
-    mine["step"] = state_.step;
-    mine["data hash"] = fmt::format("{:016x}", data_.hash);
-    mine["program"] = events_.program;
-    mine["instructions"] = isa_name(active_isa());
-    std::string text = mine.dump();
+    std::vector<std::string> mine = shared_options(o_);
+    mine.push_back(fmt::format("step = {}", state_.step));
+    mine.push_back(fmt::format("data hash = {:016x}", data_.hash));
+    mine.push_back(fmt::format("program = {}", events_.program));
+    mine.push_back(fmt::format("instructions = {}", isa_name(active_isa())));
+    std::string text = fmt::format("{}\n", fmt::join(mine, "\n"));
     const int other = comm_.differing(std::as_bytes(std::span(text)));
     if (other < 0) return;
     std::uint64_t size = text.size();
@@ -78,14 +77,14 @@ void Run::agree() const {
     text.resize(size);
     comm_.broadcast(std::as_writable_bytes(std::span(text)), 0);
     if (comm_.rank() == other) {
-        const nlohmann::ordered_json first = nlohmann::ordered_json::parse(text);
-        for (const auto& [key, value] : mine.items()) {
-            if (first.contains(key) && first[key] == value) continue;
+        for (const std::string& line : mine) {
+            if (("\n" + text).find("\n" + line + "\n") != std::string::npos) continue;
+            const std::string name = line.substr(0, line.find(" = "));
+            std::size_t at = ("\n" + text).find("\n" + name + " = ");
+            at = at == std::string::npos ? text.size() : at;
             throw Error::usage(
-                {.field = key,
-                 .value = value.dump(),
-                 .problem = fmt::format("rank 0 has {}",
-                                        first.value(key, nlohmann::ordered_json()).dump()),
+                {.field = line,
+                 .problem = fmt::format("rank 0 has {}", text.substr(at, text.find('\n', at) - at)),
                  .remedy = "give all ranks the same options, data and program"});
         }
     }
