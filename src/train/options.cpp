@@ -196,7 +196,6 @@ void TrainOptions::validate() const {
     need(max_skips >= 1, "--max-skips", max_skips, "must be at least 1");
     need(prefetch >= 0 && prefetch <= 64, "--prefetch", prefetch, "must be from 0 to 64");
     need(std::isfinite(bucket) && bucket > 0, "--bucket", bucket, "must be above 0");
-    if (grains != 0) validate_grains(*this);
     need(keep >= 0, "--keep", keep, "must not be negative");
     need(eval_every >= 0, "--eval-every", eval_every, "must not be negative");
     need(eval_batches >= 0, "--eval-batches", eval_batches, "must not be negative");
@@ -212,6 +211,7 @@ void TrainOptions::validate() const {
     need(objective == "ar" || objective == "diffusion", "--objective", objective,
          "must be ar or diffusion");
     if (diffusion()) validate_diffusion(*this);
+    if (grains != 0) validate_grains(*this);
 }
 
 ModelSpec new_spec(const NewModel& wanted, int vocab, int seq) {

@@ -325,8 +325,7 @@ TrainResult Run::go() {
 namespace {
 
 // What ranks but the first tell.
-TrainEvents events_of(const comm::Comm& comm, const TrainEvents& events) {
-    if (comm.first()) return events;
+TrainEvents quiet(const TrainEvents& events) {
     TrainEvents out;
     out.saving = events.saving;
     out.stop = events.stop;
@@ -348,7 +347,8 @@ TrainResult train(const TrainOptions& options, const TrainEvents& events, comm::
     state.options = options;
     std::error_code code;
     state.options.data = fs::absolute(options.data, code).lexically_normal().string();
-    const TrainEvents told = events_of(ranks, events);
+    const TrainEvents others = quiet(events);
+    const TrainEvents& told = ranks.first() ? events : others;
     return Run(std::move(state), false, folder.get(), told, ranks).go();
 }
 
@@ -356,7 +356,8 @@ TrainResult resume(const std::string& run, const std::function<void(TrainOptions
                    const TrainEvents& events, comm::Comm* comm) {
     comm::Comm alone;
     comm::Comm& ranks = comm ? *comm : alone;
-    const TrainEvents told = events_of(ranks, events);
+    const TrainEvents others = quiet(events);
+    const TrainEvents& told = ranks.first() ? events : others;
     const Checkpoints checkpoints(run);
     if (checkpoints.steps().empty()) {  // before anything is made in a folder that is no run
         if (const std::string whole = model::run_of_checkpoint(run); !whole.empty()) {
