@@ -1,15 +1,21 @@
 // Messages between threads of one process (core/comm/messages.h): ranks for tests.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "core/comm/comm.h"
 #include "core/comm/messages.h"
 #include "core/error.h"
 
@@ -79,6 +85,25 @@ inline std::vector<std::unique_ptr<Messages>> thread_messages(int ranks) {
         out.push_back(std::make_unique<ThreadMessages>(mail, r, ranks));
     }
     return out;
+}
+
+// body(comm) in a thread for each rank; what one throws fails the test, by its rank.
+inline void on_ranks(int ranks, const std::function<void(Comm&)>& body, double timeout = 60) {
+    std::vector<std::thread> threads;
+    std::vector<std::string> thrown(static_cast<std::size_t>(ranks));
+    auto messages = thread_messages(ranks);
+    for (int r = 0; r < ranks; ++r) {
+        threads.emplace_back([&, r] {
+            Comm comm(std::move(messages[static_cast<std::size_t>(r)]), Comm::Seconds(timeout));
+            try {
+                body(comm);
+            } catch (const std::exception& error) {
+                thrown[static_cast<std::size_t>(r)] = error.what();
+            }
+        });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (int r = 0; r < ranks; ++r) EXPECT_EQ(thrown[static_cast<std::size_t>(r)], "") << r;
 }
 
 }  // namespace mr::comm

@@ -24,6 +24,10 @@ int as_rank(double timeout, const std::function<int(comm::Comm&)>& body) {
         end(error.exit_code(), error.what());
     } catch (const std::exception& error) {
         end(1, error.what());
+    } catch (const Interrupted&) {
+        comm->abort(InterruptGuard::exit_code());
+    } catch (...) {  // standard output is closed: who reads has what it wanted
+        comm->abort(1);
     }
     return 1;
 }

@@ -133,4 +133,17 @@ CpuInfo cpu_info() {
     return info;
 }
 
+std::string core_set() {
+    char name[256] = {};
+    ::gethostname(name, sizeof name - 1);
+    std::string out = name;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (::sched_getaffinity(0, sizeof set, &set) != 0) return out;
+    for (int core = 0; core < CPU_SETSIZE; ++core) {
+        if (CPU_ISSET(core, &set)) out += ' ' + std::to_string(core);
+    }
+    return out;
+}
+
 }  // namespace mr

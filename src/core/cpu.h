@@ -31,5 +31,7 @@ struct CpuInfo {
     std::size_t memory_bytes = 0;
 };
 CpuInfo cpu_info();
+// This machine and the cores that this process may use, in a text that is equal where both are.
+std::string core_set();
 
 }  // namespace mr

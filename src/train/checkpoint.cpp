@@ -40,9 +40,9 @@ void fault_point() {
 }
 
 // Of the bytes of a flat state, 8 at a time: finds what a disk has changed.
-std::uint64_t state_hash(const float* values, std::int64_t count) {
+constexpr std::uint64_t kNoHash = 0xCBF29CE484222325u;
+std::uint64_t state_hash(const float* values, std::int64_t count, std::uint64_t hash = kNoHash) {
     MR_CHECK(count % 2 == 0, "a flat state is padded (model::ParamLayout)");
-    std::uint64_t hash = 0xCBF29CE484222325u;
     for (std::int64_t i = 0; i < count; i += 2) {
         std::uint64_t word = 0;
         std::memcpy(&word, values + i, 8);
@@ -68,12 +68,15 @@ void write_optimizer(const fs::path& path, model::TrainEngine& engine, StateHash
     writer.declare("m", DType::f32, {count});
     writer.declare("v", DType::f32, {count});
     for (const State part_of : {State::m, State::v}) {
-        const float* values = engine.host(part_of);
-        (part_of == State::m ? hashes.m : hashes.v) = state_hash(values, count);
+        std::uint64_t& hash = part_of == State::m ? hashes.m : hashes.v;
+        hash = kNoHash;
         constexpr std::int64_t kPart = 1 << 18;
+        std::vector<float> values(static_cast<std::size_t>(std::min(kPart, count)));
         for (std::int64_t at = 0; at < count; at += kPart) {
-            const auto part = static_cast<std::size_t>(std::min(kPart, count - at));
-            writer.write(values + at, part * sizeof(float));
+            const std::int64_t part = std::min(kPart, count - at);
+            engine.read(part_of, at, at + part, values.data());
+            hash = state_hash(values.data(), part, hash);
+            writer.write(values.data(), static_cast<std::size_t>(part) * sizeof(float));
             fault_point();
         }
     }

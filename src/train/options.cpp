@@ -65,6 +65,7 @@ void for_each_option(Options& o, Field&& field) {
     field("prefetch", o.prefetch);
     field("grains", o.grains);
     field("bucket", o.bucket);
+    field("zero", o.zero);
     field("threads", o.threads);
     field("cuda", o.cuda);
     field("command", o.command);
@@ -195,7 +196,8 @@ void TrainOptions::validate() const {
     need(std::isfinite(clip) && clip >= 0, "--clip", clip, "must not be negative");
     need(max_skips >= 1, "--max-skips", max_skips, "must be at least 1");
     need(prefetch >= 0 && prefetch <= 64, "--prefetch", prefetch, "must be from 0 to 64");
-    need(std::isfinite(bucket) && bucket > 0, "--bucket", bucket, "must be above 0");
+    need(zero >= 0 && zero <= 1, "--zero", zero, "must be 0 or 1");
+    need(bucket > 0 && bucket <= 1 << 20, "--bucket", bucket, "must be above 0 and at most 2^20");
     need(keep >= 0, "--keep", keep, "must not be negative");
     need(eval_every >= 0, "--eval-every", eval_every, "must not be negative");
     need(eval_batches >= 0, "--eval-batches", eval_batches, "must not be negative");
@@ -279,7 +281,10 @@ nlohmann::ordered_json options_json(const TrainOptions& options) {
 std::vector<std::string> shared_options(const TrainOptions& options) {
     std::vector<std::string> out;
     for_each_option(options, [&](std::string_view name, const auto& value) {
-        if (name == "command" || name == "threads" || name == "prefetch") return;
+        if (name == "command" || name == "threads" || name == "prefetch" ||
+            name == "data") {  // whose hash counts
+            return;
+        }
         out.push_back(fmt::format("{} = {}", name, value));
     });
     return out;
@@ -293,7 +298,7 @@ TrainOptions read_options(formats::JsonValue json, const std::string& file) {
         // Not written by the first versions, which had the defaults alone.
         const std::string_view key = name;
         if (!at && (key == "masters" || key == "bos" || key == "objective" || key == "block" ||
-                    key == "diffusion_weight" || key == "bucket")) {
+                    key == "diffusion_weight" || key == "bucket" || key == "zero")) {
             return;
         }
         if constexpr (std::is_same_v<T, int>) {

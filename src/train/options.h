@@ -73,13 +73,19 @@ struct TrainOptions {
     // run depend on it, and on the ranks no more. 0: the number of ranks that began it.
     int grains = 0;
     double bucket = 25;  // MiB of gradients that ranks send at a time
+    int zero = 0;        // what ranks share: 1: the optimizer's state
     int threads = 0;     // 0: all cores
     bool cuda = false;
     std::string command{};  // for the report: the command line, and below it those of --resume
 
     // Sequences of a pass, and passes of a grain; grains > 0.
-    int pass_sequences() const { return std::min(batch, batch * accumulate / grains); }
-    int grain_passes() const { return batch * accumulate / grains / pass_sequences(); }
+    int pass_sequences() const {
+        return static_cast<int>(
+            std::min<std::int64_t>(batch, std::int64_t{batch} * accumulate / grains));
+    }
+    int grain_passes() const {
+        return static_cast<int>(std::int64_t{batch} * accumulate / grains / pass_sequences());
+    }
     std::int64_t tokens_per_step() const { return std::int64_t{batch} * seq * accumulate; }
     bool diffusion() const { return objective == "diffusion"; }
     int copies() const { return diffusion() && diffusion_weight == "none" ? 2 : 1; }

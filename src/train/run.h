@@ -94,6 +94,8 @@ class Run {
     };
     void settle_grains();
     void agree() const;
+    void load_checkpoint();
+    void agree_on_parameters();
     int threads_of_rank() const;
     void open_data();
     void begin_with_bos();
@@ -161,8 +163,9 @@ class Run {
     std::shared_ptr<const text::Tokenizer> tokenizer_;
     std::int32_t mask_ = -1;  // of the diffusion objective, the token for unknown ones
     std::optional<model::Model> init_;
-    std::unique_ptr<Exchange> exchange_;  // none: one rank
     std::unique_ptr<model::TrainEngine> engine_;
+    // None: one rank. It ends before the engine, whose gradients it may still touch.
+    std::unique_ptr<Exchange> exchange_;
     std::unique_ptr<Sampler> sampler_;  // none: no samples
     std::unique_ptr<MetricsWriter> metrics_file_;
     std::vector<StepMetrics> metrics_;

@@ -104,12 +104,16 @@ std::optional<Run::Validation> Run::validate() {
 // A run that was stopped at its last step has its validation when it is resumed.
 void Run::make_missed_validation() {
     if (!val_batches_ || state_.step != o_.steps || state_.step != started_at_) return;
-    if (metrics_.empty() || metrics_.back().step != state_.step || metrics_.back().val_loss) return;
+    // The first rank has the log.
+    const bool missed = comm_.first() && !metrics_.empty() && metrics_.back().step == state_.step &&
+                        !metrics_.back().val_loss;
+    if (comm_.most(missed ? 1 : 0) == 0) return;
     const std::optional<Validation> made = validate();
     if (!made) {
         interrupted_ = true;
         return;
     }
+    if (!comm_.first()) return;
     StepMetrics last = metrics_.back();
     last.val_loss = made->loss;
     last.bits_per_byte = made->bits_per_byte;
@@ -231,6 +235,7 @@ void Run::report() {
 
 // It is for looking at, too.
 void Run::try_to_report() {
+    if (!folder_) return;
     reported_ = false;
     try {
         report();

@@ -2,13 +2,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <span>
-#include <thread>
 #include <utility>
 
-#include "core/comm/launch.h"
 #include "core/cpu.h"
 #include "core/error.h"
 #include "core/mapped_file.h"
@@ -18,6 +17,7 @@
 #include "text/tokenizer_json_writer.h"
 #include "train/mask_token.h"
 #include "train/run.h"
+#include "train/state_file.h"
 
 namespace mr::train {
 namespace {
@@ -50,6 +50,18 @@ void check_spec(const model::ModelSpec& spec, const TrainOptions& options, const
 // The number of grains is the run's from its beginning.
 void Run::settle_grains() {
     const int ranks = comm_.size();
+    if (ranks > 1 && o_.cuda) {
+        throw Error::usage({.field = "--device",
+                            .value = "cuda",
+                            .problem = "several ranks train on CPUs alone",
+                            .remedy = "give --device cpu, or launch one rank"});
+    }
+    if ((ranks & (ranks - 1)) != 0) {
+        throw Error::usage({.field = "ranks",
+                            .value = fmt::format("{}", ranks),
+                            .problem = "must be a power of two",
+                            .remedy = "launch another number"});
+    }
     if (o_.grains == 0) o_.grains = ranks;
     if (o_.grains % ranks == 0) return;
     throw Error::usage(
@@ -89,14 +101,17 @@ void Run::agree() const {
         }
     }
     comm_.barrier();  // the rank that differs ends them all
+    throw Error::usage(
+        {.field = "ranks", .problem = fmt::format("rank {} differs from rank 0", other)});
 }
 
-// Ranks of one machine share its cores, unless the launcher has dealt them.
+// Ranks that may use the same cores share them.
 int Run::threads_of_rank() const {
     if (o_.threads > 0 || comm_.alone()) return o_.threads;
-    const int cores = cpu_info().cores;
-    const bool dealt = cores < static_cast<int>(std::thread::hardware_concurrency());
-    return dealt ? cores : std::max(1, cores / std::max(1, comm::launched().on_machine));
+    const std::uint64_t mine = text_hash(core_set());
+    std::vector<std::uint64_t> all(static_cast<std::size_t>(comm_.size()));
+    comm_.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+    return std::max(1, cpu_info().cores / static_cast<int>(std::ranges::count(all, mine)));
 }
 
 // The model's tokenizer, not the data's, then begins texts as the training sequences begin.
@@ -180,6 +195,37 @@ void Run::open_data() {
     }
 }
 
+// Where one rank cannot load it, none goes on from it.
+void Run::load_checkpoint() {
+    std::optional<DamagedCheckpoint> damaged;
+    try {
+        checkpoints_.load(state_.step, *engine_);
+    } catch (const DamagedCheckpoint& error) {
+        damaged = error;
+    }
+    if (comm_.most(damaged ? 1 : 0) == 0) return;
+    if (damaged) throw DamagedCheckpoint(*damaged);
+    throw DamagedCheckpoint({.file = checkpoints_.folder(state_.step),
+                             .problem = "another rank could not load it",
+                             .remedy = "see what that rank says"});
+}
+
+// All ranks have the same parameters: those of a model or a checkpoint that each has read.
+void Run::agree_on_parameters() {
+    if (comm_.alone()) return;
+    const float* const params = engine_->host(model::TrainEngine::State::params);
+    const auto count = static_cast<std::size_t>(engine_->layout().count);
+    const std::uint64_t hash = token_checksum(std::as_bytes(std::span(params, count)));
+    const int other = comm_.differing(std::as_bytes(std::span(&hash, 1)));
+    if (other < 0) return;
+    if (comm_.rank() == other) {
+        throw Error::usage({.field = "parameters",
+                            .problem = "are not those of rank 0",
+                            .remedy = "give all ranks the same --init or --resume, file by file"});
+    }
+    comm_.barrier();  // that rank ends them all
+}
+
 model::ModelSpec Run::spec_to_train() {
     if (resumed_) return checkpoints_.read_spec(state_.step);
     model::ModelSpec spec;
@@ -226,10 +272,11 @@ void Run::make_engine() {
                                             .bf16_masters = o_.masters == "bf16",
                                             .grains = o_.grains / comm_.size(),
                                             .apart = o_.grains > 1,
-                                            .exchange = exchange_.get()};
+                                            .exchange = exchange_.get(),
+                                            .zero = comm_.alone() ? 0 : o_.zero};
     engine_ = std::make_unique<model::TrainEngine>(spec, options);
     if (resumed_) {
-        checkpoints_.load(state_.step, *engine_);
+        load_checkpoint();
     } else if (init_) {
         engine_->load(*init_);
         init_.reset();

@@ -19,6 +19,24 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kWatchedAfter = 5;  // steps of a process
+
+// While one lives, other ranks give what they have of the state, however a save ends.
+class Serving {
+  public:
+    explicit Serving(model::TrainEngine& engine) : engine_(engine) {}
+    ~Serving() {
+        try {
+            if (engine_.shares_state()) engine_.end_serving();
+        } catch (...) {  // a rank that is gone: the next step says so
+            return;
+        }
+    }
+    Serving(const Serving&) = delete;
+    Serving& operator=(const Serving&) = delete;
+
+  private:
+    model::TrainEngine& engine_;
+};
 constexpr std::uint64_t kValidationNoise = 0x7A11D;
 
 }  // namespace
@@ -106,9 +124,11 @@ StepMetrics Run::one_step(std::int64_t step) {
 void Run::save() {
     if (saved_ == state_.step || state_.step == 0) return;
     if (!comm_.first()) {
+        if (engine_->shares_state()) engine_->serve();
         saved_ = state_.step;
         return;
     }
+    const Serving serving(*engine_);
     const Unbroken unbroken(events_);
     const AddSeconds time(saving_seconds_);
     not_saved_ = state_.step;
@@ -125,6 +145,8 @@ void Run::save() {
 void Run::try_to_save() {
     try {
         save();
+    } catch (const comm::LostRank&) {
+        throw;
     } catch (const std::exception& error) {
         say(fmt::format("step {} is not saved, the run goes on: {}", state_.step, error.what()));
     }
@@ -239,6 +261,7 @@ void Run::train_steps() {
     if (!stuck_) return;
     // Not saved: it would push out checkpoints from before the trouble.
     try_to_report();
+    if (!comm_.first()) comm_.barrier();  // the first rank says so, and ends all
     throw Error::input(
         {.file = o_.out,
          .field = "step",
@@ -267,6 +290,7 @@ TrainResult Run::go() {
     open_data();
     agree();
     make_engine();
+    agree_on_parameters();
     open_folder();
     saved_ = resumed_ ? state_.step : -1;
     started_at_ = state_.step;

@@ -40,8 +40,8 @@ struct TrainEvents {
     std::function<void(const std::string& line)> note{};
     // Before and after something is written that should not be cut short.
     std::function<void(bool begins)> saving{};
-    // Asked after every step, between batches of a validation and tokens of a sample; true: save
-    // and leave.
+    // Asked after every step, between batches of a validation (by one rank alone) and tokens of a
+    // sample; true: save and leave.
     std::function<bool()> stop{};
     Progress loading{};  // of the data's check and --init
     // FLOP/s that the device can do at most, where known: for the report.

@@ -54,7 +54,7 @@ class Ranks(driver.CliTest):
 
     def test_bits_are_the_same_on_1_2_and_4_ranks(self):
         for name, family in FAMILIES.items():
-            for accumulate in (1, 2) if name in ("llama", "tied gpt2") else (2,):
+            for accumulate in (1, 2) if name == "llama" else (2,):
                 runs = {}
                 for ranks in (1, 2, 4):
                     run = self.folder / f"{name} {accumulate} {ranks}".replace(" ", "-")
@@ -66,6 +66,26 @@ class Ranks(driver.CliTest):
                 self.assertEqual(runs[4], runs[1], name)
                 self.assertEqual([m["skipped"] for m in runs[1][0]], [False] * 4)
                 self.assertGreater(min(m["grad_norm"] for m in runs[1][0]), 0.25)
+
+    def test_ranks_that_share_the_optimizer_have_the_same_bits(self):
+        for name in ("tied gpt2", "bf16 masters"):
+            runs, memory = {}, {}
+            for ranks, zero in ((1, 0), (2, 1), (4, 1)):
+                run = self.folder / f"{name} {ranks}".replace(" ", "-")
+                got = self.train(ranks, run, *FAMILIES[name], grains=4, zero=zero, save_every=2)
+                runs[ranks] = (metrics(run), bits(run, 2), bits(run, 4))
+                memory[ranks] = got["memory_bytes"]
+            self.assertEqual(runs[2], runs[1], name)
+            self.assertEqual(runs[4], runs[1], name)
+            self.assertLess(memory[4], memory[2])
+        # With other ranks and other shares it goes on as it was.
+        run, whole = self.folder / "parts", self.folder / "whole"
+        same = {"grains": 4, "schedule": "constant", "warmup": 0}
+        self.train(1, whole, steps=6, **same)
+        self.train(4, run, steps=2, zero=1, **same)
+        self.resume(2, run, "--steps", 4)
+        self.resume(2, run, "--steps", 6, "--zero", 0)
+        self.assertEqual(bits(run, 6), bits(whole, 6))
 
     def test_grains_are_the_ranks_unless_told(self):
         got = self.train(2, self.folder / "two")
@@ -92,7 +112,7 @@ class Ranks(driver.CliTest):
                            ({"grains": 16}, "does not divide the 8 sequences"),
                            ({"batch": 4, "grains": 4, "accumulate": 3}, "neither a part nor"),
                            ({"batch": 4, "grains": 2, "accumulate": 3}, "neither a part nor"),
-                           ({"bucket": 0}, "--bucket")):
+                           ({"zero": 2}, "--zero = 2: must be 0 or 1"), ({"bucket": 0}, "--bucket")):
             self.fails(2, "train", *some(**more), "--data", self.data, "--out", run, says=said)
         words = ("train", *some(), "--data", self.data, "--out", run)
         done = mpirun(4, *words, "--grains", 2)
@@ -100,7 +120,7 @@ class Ranks(driver.CliTest):
         self.assertIn("--grains = 2: 4 ranks do not divide it", done.stderr)
         done = mpirun(3, *words)
         self.assertEqual(done.returncode, 2)
-        self.assertIn("must be a power of two", done.stderr)
+        self.assertIn("ranks = 3: must be a power of two", done.stderr)
         self.assertFalse(run.exists())
         # A run keeps its grains.
         self.train(2, run)
@@ -130,16 +150,16 @@ class Ranks(driver.CliTest):
         self.ok("data", "pack", "--data", text, "--tokenizer", self.base / "tok", "--val-docs", 2, "--out",
                 other / "data")
         said = self.differing((*words, self.data), (*words, other / "data"))
-        self.assertIn("rank 1 of 2: data = ", said)
+        self.assertIn("rank 1 of 2: data hash = ", said)
         self.assertEqual(checkpoints(run), [])
 
-    def start(self, run):
+    def start(self, run, **env):
         """Two ranks that train for a long time, and the process of each."""
         job = subprocess.Popen(
             ["mpirun", "-n", "2", driver.BIN, "train",
              *some(steps=1000000, save_every=20, eval_every=0, eval_batches=1), "--data", self.data, "--out", run],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env={**os.environ, **LAUNCH})
+            env={**os.environ, **LAUNCH, **env})
         self.addCleanup(job.kill)
         for _ in range(300):
             time.sleep(0.1)
@@ -168,7 +188,7 @@ class Ranks(driver.CliTest):
         same = {"save_every": 2, "keep": 0, "schedule": "constant", "warmup": 0}
         plain = self.folder / "plain"
         self.train(2, plain, steps=6, **same)
-        for point in (1, 6, 12):
+        for point in (1, 10):
             run = self.folder / f"run{point}"
             self.train(2, run, steps=2, **same)
             # The first rank is killed while it saves step 4.
@@ -182,6 +202,57 @@ class Ranks(driver.CliTest):
             self.assertNotIn("step-000006", checkpoints(run))
             self.assertEqual(self.resume(2, run, "--steps", 6)["step"], 6)
             self.assertEqual(bits(run, 6), bits(plain, 6))
+
+    def test_samples_reports_and_threads_change_no_bit(self):
+        plain, run = self.folder / "plain", self.folder / "run"
+        self.train(2, plain)
+        got = self.train(2, run, sample_tokens=4, sample_every=2, save_every=2, threads=2)
+        self.assertEqual(bits(run, 4), bits(plain, 4))
+        report = (run / "report.html").read_text()
+        self.assertIn("CPU, 2 threads", report)  # the first rank's, which has samples and the device
+        self.assertIn("<h2>Samples</h2>", report)
+        self.assertEqual(got["checkpoint"], str(run / "checkpoints" / "step-000004"))
+
+    def test_a_validation_that_was_missed_is_made_by_all(self):
+        run = self.folder / "run"
+        self.train(2, run)
+        log = run / "metrics.jsonl"
+        lines = log.read_text().splitlines()
+        last = json.loads(lines[-1])
+        missing = {key: value for key, value in last.items() if key not in ("val_loss", "bits_per_byte")}
+        log.write_text("\n".join([*lines[:-1], json.dumps(missing)]) + "\n")
+        self.resume(2, run)
+        again = json.loads(log.read_text().splitlines()[-1])
+        self.assertEqual(again["val_loss"], last["val_loss"])
+        self.assertEqual(again["bits_per_byte"], last["bits_per_byte"])
+
+    def test_a_damaged_checkpoint_is_left_by_all(self):
+        plain, run = self.folder / "plain", self.folder / "run"
+        same = {"save_every": 2, "keep": 0}
+        self.train(2, plain, **same)
+        self.train(2, run, **same)
+        file = run / "checkpoints" / "step-000004" / "optimizer.safetensors"
+        file.write_bytes(file.read_bytes()[:-100])
+        self.assertEqual(self.resume(2, run)["step"], 4)
+        self.assertEqual(bits(run, 4), bits(plain, 4))
+        self.assertIn("damaged-step-000004", checkpoints(run))
+
+    def test_gradients_that_are_not_finite_end_all_with_one_line(self):
+        run = self.folder / "run"
+        done = mpirun(2, "train", *some(lr=1e30, steps=40, clip=0, eval_every=0), "--max-skips", 2, "--warmup", 0,
+                      "--data", self.data, "--out", run)
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stderr.count("(--max-skips)"), 1)
+        self.assertTrue((run / "report.html").exists())
+
+    def test_a_signal_to_mpirun_saves_and_ends_all(self):
+        run = self.folder / "run"
+        # mpirun kills ranks so many seconds after it has told them to end.
+        job, _ = self.start(run, OMPI_MCA_odls_base_sigkill_timeout="30")
+        job.send_signal(signal.SIGTERM)
+        _, err = job.communicate(timeout=60)
+        step = int(err.split("stopped after step ")[1].split(":")[0])
+        self.assertIn(f"step-{step:06}", checkpoints(run))
 
     def test_a_signal_to_one_rank_saves_and_ends_all(self):
         run = self.folder / "run"

@@ -417,7 +417,7 @@ class TrainTest(driver.CliTest):
         taken = {"--data": self.data, "--steps": 7, "--max-skips": 8, "--eval-every": 3,
                  "--eval-batches": 2, "--save-every": 4, "--sample-every": 5, "--sample-tokens": 3,
                  "--prompt": "The", "--keep": 9, "--recompute": "light", "--prefetch": 1,
-                 "--threads": 2, "--bucket": 2.5}
+                 "--threads": 2, "--bucket": 2.5, "--zero": 1}
         run = self.folder / "run"
         shutil.copytree(self.whole, run)
         self.ok("train", "--resume", run, *(word for pair in taken.items() for word in pair))

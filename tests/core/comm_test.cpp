@@ -14,25 +14,6 @@
 namespace mr::comm {
 namespace {
 
-// body(comm) in a thread for each rank; what one throws fails the test, by its rank.
-void on_ranks(int ranks, const std::function<void(Comm&)>& body, double timeout = 60) {
-    std::vector<std::thread> threads;
-    std::vector<std::string> thrown(static_cast<std::size_t>(ranks));
-    auto messages = thread_messages(ranks);
-    for (int r = 0; r < ranks; ++r) {
-        threads.emplace_back([&, r] {
-            Comm comm(std::move(messages[static_cast<std::size_t>(r)]), Comm::Seconds(timeout));
-            try {
-                body(comm);
-            } catch (const std::exception& error) {
-                thrown[static_cast<std::size_t>(r)] = error.what();
-            }
-        });
-    }
-    for (std::thread& thread : threads) thread.join();
-    for (int r = 0; r < ranks; ++r) EXPECT_EQ(thrown[static_cast<std::size_t>(r)], "") << r;
-}
-
 // Values whose sum depends on the order.
 float value(int rank, std::int64_t i) {
     return (rank % 2 ? -1.0f : 1.0f) * static_cast<float>(rank * 7 + 1) /

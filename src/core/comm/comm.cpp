@@ -18,6 +18,12 @@ Shards::Shards(std::int64_t count, std::int64_t block, int ranks) {
     }
 }
 
+Shards Shards::first(std::int64_t count) const {
+    Shards out = *this;
+    for (std::int64_t& cut : out.cuts_) cut = std::min(cut, count);
+    return out;
+}
+
 std::int64_t Shards::largest() const {
     std::int64_t most = 0;
     for (int r = 0; r < ranks(); ++r) most = std::max(most, size(r));
@@ -65,11 +71,16 @@ class Comm::Exchange {
             const std::size_t before = transfers_.size();
             std::erase_if(transfers_,
                           [&](const Pending& t) { return comm_.messages_->done(t.transfer); });
+            if (comm_.messages_->out_of_step()) {
+                throw LostRank({.problem = "a rank sent what this one did not expect",
+                                .remedy = "report this, with the commands of all ranks"});
+            }
             if (transfers_.size() < before) {
                 moved = Clock::now();
                 idle = 0;
                 continue;
             }
+            if (comm_.cancelled_) throw LostRank({.problem = "this rank ends"});
             if (comm_.timeout_.count() > 0 && Clock::now() - moved > comm_.timeout_) give_up();
             rest(++idle);
         }
@@ -99,10 +110,9 @@ class Comm::Exchange {
         for (const Pending& t : transfers_) silent.push_back(t.peer);
         std::ranges::sort(silent);
         silent.erase(std::ranges::unique(silent).begin(), silent.end());
-        throw Error::device(
-            {.problem = fmt::format("rank {} has not answered for {:g} s", fmt::join(silent, ", "),
-                                    comm_.timeout_.count()),
-             .remedy = "see its output; a longer --comm-timeout waits longer"});
+        throw LostRank({.problem = fmt::format("rank {} has not answered for {:g} s",
+                                               fmt::join(silent, ", "), comm_.timeout_.count()),
+                        .remedy = "see its output; a longer --comm-timeout waits longer"});
     }
 
     Comm& comm_;

@@ -7,14 +7,17 @@
 // one over 2 ranks of 4 grains, if each rank adds its own in the same way (tree_sum()).
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/comm/messages.h"
+#include "core/error.h"
 
 namespace mr::comm {
 
@@ -23,6 +26,8 @@ namespace mr::comm {
 class Shards {
   public:
     Shards(std::int64_t count, std::int64_t block, int ranks);
+    // The same cuts, of the first `count` elements.
+    Shards first(std::int64_t count) const;
 
     int ranks() const { return static_cast<int>(cuts_.size()) - 1; }
     std::int64_t count() const { return cuts_.back(); }
@@ -33,6 +38,12 @@ class Shards {
 
   private:
     std::vector<std::int64_t> cuts_;
+};
+
+// A rank that did not answer, or answered something else: the job is lost.
+class LostRank : public Error {
+  public:
+    explicit LostRank(ErrorInfo info) : Error(ErrorKind::device, std::move(info)) {}
 };
 
 // parts[0][i] becomes the sum of all parts' element i, in the order above; the others are written
@@ -54,7 +65,7 @@ class Comm {
     bool alone() const { return size_ == 1; }
     bool first() const { return rank_ == 0; }
 
-    // Each throws Error (device) that names the rank which did not answer in time.
+    // Each throws LostRank that names the rank which did not answer in time.
     void barrier();
     void send(int to, std::span<const std::byte> data);
     void receive(int from, std::span<std::byte> data);
@@ -79,6 +90,8 @@ class Comm {
     // from rank 0; -1: none.
     int differing(std::span<const std::byte> mine);
 
+    // From now on every wait for another rank throws: for a thread that is to end.
+    void cancel() { cancelled_ = true; }
     // Bytes that this rank has sent so far.
     std::uint64_t sent_bytes() const { return sent_; }
     [[noreturn]] void abort(int exit_code);
@@ -94,6 +107,7 @@ class Comm {
     Seconds timeout_{};
     int rank_ = 0, size_ = 1;
     std::uint64_t sent_ = 0;
+    std::atomic<bool> cancelled_{false};
     std::vector<float> parts_;  // what reduce_scatter() receives
 };
 

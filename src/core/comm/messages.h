@@ -1,4 +1,4 @@
-// Messages from rank to rank: all that a way of sending has to offer (mpi_messages.cpp between
+// Messages from rank to rank: all that a way of sending has to offer (messages_mpi.cpp between
 // processes, thread_messages.h between threads). comm.h makes collectives of them.
 #pragma once
 
@@ -22,6 +22,8 @@ class Messages {
     virtual Transfer receive(int from, std::span<std::byte> data) = 0;
     // True once; then the transfer is forgotten.
     virtual bool done(Transfer transfer) = 0;
+    // A message had another size than was asked for: ranks do not do the same.
+    virtual bool out_of_step() const { return false; }
     // Ends all ranks at once, this one included: the job is lost.
     [[noreturn]] virtual void abort(int exit_code) = 0;
 };

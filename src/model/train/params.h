@@ -44,7 +44,7 @@ struct ParamRange {
 std::vector<ParamRange> param_ranges(const ParamLayout& layout);
 inline int unit_count(const ModelSpec& spec) { return spec.layers + 2; }
 // Ranges are cut into blocks of so many elements for the gradient's norm, and for ranks.
-inline constexpr std::int64_t kParamBlock = 1024;
+inline constexpr std::int64_t kParamBlock = 256;
 // Where the blocks of all ranges begin, and the end of the last.
 std::vector<std::int64_t> block_cuts(const std::vector<ParamRange>& ranges);
 

@@ -30,6 +30,8 @@ struct TrainEngineOptions {
     // are added to what the head has, one after the other.
     bool apart = false;
     GradExchange* exchange = nullptr;
+    // What of the state ranks share. 1: each has the moments of its own share of the parameters.
+    int zero = 0;
 };
 
 class TrainEngine {
@@ -61,6 +63,12 @@ class TrainEngine {
     // there, else a copy that the next call writes over.
     enum class State { params, m, v };
     const float* host(State state);
+    // Elements [begin, end) of one of the three. Where ranks share it, this is the first rank, and
+    // the others are in serve(), until it says end_serving(). All of them do so.
+    void read(State state, std::int64_t begin, std::int64_t end, float* to);
+    void serve();
+    void end_serving();
+    bool shares_state() const { return own_.size() != 1 || own_[0].end != layout_.count; }
 
     // The batch in ops().host_slot(slot) goes to the device. `counted`: how many targets it has,
     // where shape.block > 0 (SlotParts); else all.
@@ -104,6 +112,9 @@ class TrainEngine {
     Tensor part(Tensor flat, std::int64_t begin, std::int64_t end) const;
     void close_grain();
     void complete(int unit);
+    void add_tokens();
+    double* add_squares();
+    void step_shares(const ops::AdamW& with, const double* norm);
 
     // Flat [count]. Where copy_ is the only one of matrices, params_ is the rest, from element
     // `decayed` on.
@@ -117,6 +128,16 @@ class TrainEngine {
     static constexpr std::size_t kNone = ~std::size_t{0};
     int grain_ = 0;  // of the step, from 0
     std::vector<ParamRange> ranges_;
+    std::vector<comm::Shards> shards_;  // of each, where ranks share it
+    // What this rank has of the moments: elements of the whole, and where they lie here.
+    struct Share {
+        std::int64_t begin, end, at;
+    };
+    std::vector<Share> own_;
+    static std::vector<Share> shares_of(const std::vector<ParamRange>& ranges,
+                                        const std::vector<comm::Shards>& shards, int rank);
+    std::vector<std::int64_t> host_cuts_;  // of blocks
+    std::int64_t block_at(std::int64_t element) const;
     std::int64_t tokens_at_ = -1, tokens_count_ = 0;  // of the tokens' gradient; -1: not apart
     std::int64_t* cuts_ = nullptr;                    // on the device, as are the next
     double* squares_ = nullptr;                       // of blocks

@@ -24,13 +24,15 @@ Exchange::~Exchange() {
     {
         const std::lock_guard lock(mutex_);
         stop_ = true;
+        if (pending_ > 0) comm_.cancel();
     }
     changed_.notify_all();
     thread_.join();
 }
 
-void Exchange::add_up(float* elements, std::int64_t count) {
-    open_.emplace_back(elements, static_cast<std::size_t>(count));
+void Exchange::add_up(float* elements, const comm::Shards& shards, bool whole) {
+    const std::int64_t count = shards.count();
+    open_.push_back({{elements, static_cast<std::size_t>(count)}, shards, whole});
     open_bytes_ += count * static_cast<std::int64_t>(sizeof(float));
     if (open_bytes_ >= bucket_bytes_) send_bucket();
 }
@@ -59,6 +61,10 @@ std::vector<double> Exchange::gather(std::span<const double> mine) {
     std::vector<double> all(mine.size() * static_cast<std::size_t>(comm_.size()));
     comm_.all_gather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)));
     return all;
+}
+
+void Exchange::collect(float* elements, const comm::Shards& shards) {
+    comm_.all_gather(std::span(elements, static_cast<std::size_t>(shards.count())), shards);
 }
 
 void Exchange::work() {
@@ -90,19 +96,24 @@ void Exchange::work() {
 
 // The order of a sum is that of the ranks, so it does not matter what travels together.
 void Exchange::reduce(const Bucket& bucket) {
+    const auto packs = [](const Piece& piece) {
+        return piece.whole && piece.elements.size_bytes() < kPacked;
+    };
     packed_.clear();
-    for (const std::span<float> piece : bucket) {
-        if (piece.size_bytes() < kPacked) packed_.insert(packed_.end(), piece.begin(), piece.end());
+    for (const Piece& piece : bucket) {
+        if (!packs(piece)) continue;
+        packed_.insert(packed_.end(), piece.elements.begin(), piece.elements.end());
     }
     comm_.all_reduce(packed_);
     const float* from = packed_.data();
-    for (const std::span<float> piece : bucket) {
-        if (piece.size_bytes() < kPacked) {
-            std::copy_n(from, piece.size(), piece.begin());
-            from += piece.size();
-        } else {
-            comm_.all_reduce(piece);
+    for (const Piece& piece : bucket) {
+        if (packs(piece)) {
+            std::copy_n(from, piece.elements.size(), piece.elements.begin());
+            from += piece.elements.size();
+            continue;
         }
+        comm_.reduce_scatter(piece.elements, piece.shards);
+        if (piece.whole) comm_.all_gather(piece.elements, piece.shards);
     }
 }
 

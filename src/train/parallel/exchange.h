@@ -23,16 +23,26 @@ class Exchange final : public model::GradExchange {
     Exchange(comm::Comm& comm, std::int64_t bucket);
     ~Exchange() override;
 
-    void add_up(float* elements, std::int64_t count) override;
+    int rank() const override { return comm_.rank(); }
+    int ranks() const override { return comm_.size(); }
+    void add_up(float* elements, const comm::Shards& shards, bool whole) override;
     void finish() override;
     std::vector<double> gather(std::span<const double> mine) override;
+    void collect(float* elements, const comm::Shards& shards) override;
+    void send(int to, std::span<const std::byte> data) override { comm_.send(to, data); }
+    void receive(int from, std::span<std::byte> data) override { comm_.receive(from, data); }
 
     // So far: what the thread worked, and how long finish() waited for it.
     double busy_seconds() const { return busy_; }
     double waited_seconds() const { return waited_; }
 
   private:
-    using Bucket = std::vector<std::span<float>>;
+    struct Piece {
+        std::span<float> elements;
+        comm::Shards shards;
+        bool whole;
+    };
+    using Bucket = std::vector<Piece>;
     void work();
     void reduce(const Bucket& bucket);
     void send_bucket();
