@@ -90,6 +90,8 @@ class TrainOps {
     // included; and taking it. prepare() is called once, before anything else below.
     virtual std::size_t scratch_bytes(const ModelSpec& spec, const TrainShape& shape) const = 0;
     virtual void prepare(const ModelSpec& spec, const TrainShape& shape) = 0;
+    // The stream that operations go to, so that others can be ordered by events; null: a CPU.
+    virtual const cuda::Stream* stream() const { return nullptr; }
     virtual Ledger& ledger() = 0;
     // Where in the model the next operations are (Ledger::at); -1: outside of the layers.
     virtual void at(int layer) = 0;

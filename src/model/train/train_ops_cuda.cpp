@@ -88,6 +88,7 @@ class CudaTrainOps final : public TrainOps {
         positions_ = static_cast<std::int32_t*>(allocate("positions", tokens * 4));
         write(positions_, positions.data(), tokens * 4);
     }
+    const cuda::Stream* stream() const override { return &stream_; }
     Ledger& ledger() override { return ledger_; }
     void at(int layer) override {
         ledger_.at(layer);
