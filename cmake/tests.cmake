@@ -58,8 +58,8 @@ gtest_discover_tests(test_ladder DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
 add_test(NAME portable.model COMMAND test_model --gtest_filter=*CheckNan*:*Stream*:Batch*)
 set_tests_properties(portable.model PROPERTIES ENVIRONMENT MILLRACE_ISA=portable TIMEOUT 300)
 
-# What needs a GPU: src/**/*_test.cu, src/**/*_cuda_test.cpp, bench/{ops,diffusion,streams}/*_test.cu
-# and tests/gpu/*_test.{cu,cpp}, in one program labelled `gpu`. Those without kernels of their own
+# What needs a GPU: src/**/*_test.cu, src/**/*_cuda_test.cpp, bench/{ops,diffusion,overlap,
+# streams}/*_test.cu and tests/gpu/*_test.{cu,cpp}, in one program labelled `gpu`. Those without kernels of their own
 # are C++: nvcc takes longer. Where there is no GPU its tests skip, or fail with
 # MILLRACE_REQUIRE_GPU=1 in the environment. One at a time has the GPU: they compare what is free there, and time what runs
 # there.
@@ -72,6 +72,7 @@ if(MILLRACE_HAS_CUDA)
          ${PROJECT_SOURCE_DIR}/src/*_test.cu ${PROJECT_SOURCE_DIR}/src/*_cuda_test.cpp
          ${PROJECT_SOURCE_DIR}/bench/ops/*_test.cu
          ${PROJECT_SOURCE_DIR}/bench/diffusion/*_test.cu
+         ${PROJECT_SOURCE_DIR}/bench/overlap/*_test.cu
          ${PROJECT_SOURCE_DIR}/bench/streams/*_test.cu
          ${PROJECT_SOURCE_DIR}/tests/gpu/*_test.cu ${PROJECT_SOURCE_DIR}/tests/gpu/*_test.cpp)
     if(NOT MILLRACE_GPU_TESTS)
