@@ -39,6 +39,7 @@ void add_bench_fusion(const Command& bench, Action& action);
 void add_bench_gemm(const Command& bench, Action& action);
 void add_bench_ladder(const Command& bench, Action& action);
 void add_bench_norm(const Command& bench, Action& action);
+void add_bench_overlap(const Command& bench, Action& action);
 void add_bench_precision(const Command& bench, Action& action);
 void add_bench_sample(const Command& bench, Action& action);
 void add_bench_streams(const Command& bench, Action& action);

@@ -169,6 +169,42 @@ class Bench(driver.CliTest):
                      "--html FILE", "--json", "docs/streams.md"):
             self.assertIn(part, text)
 
+    def test_overlap_is_refused_without_a_gpu(self):
+        hidden = {"CUDA_VISIBLE_DEVICES": ""}
+        for arguments in ((), ("--link", "50GB/s,400Gb/s", "--json"),
+                          ("--ranks", 2, "--bucket", 1, "--occupy", 0, "--steps", 1)):
+            self.fails(3, "bench", "overlap", "random:gpt2", *arguments, env=hidden,
+                       says=["bench overlap", "GPU", "millrace info"])
+
+    def test_overlap_errors(self):
+        """Told before the GPU is looked for."""
+        overlap = ("bench", "overlap")
+        self.fails(2, *overlap, says="model")
+        self.fails(2, *overlap, "random:llama-9000b", says="llama-2-7b")
+        self.fails(2, *overlap, "random:sdar-4b", says=["model", "fills in tokens"])
+        for arguments, says in (
+                (("--link", "50"), ["--link", "no unit"]),
+                (("--link", "50GB/s,fast"), ["--link", "fast", "above 0"]),
+                (("--link", "0GB/s"), ["--link", "above 0"]),
+                (("--link", "50furlongs/s"), ["--link", "not known"]),
+                (("--link", ""), "--link"),
+                (("--ranks", 3), ["--ranks", "3", "power of two"]),
+                (("--ranks", 1), "--ranks: must be from 2 to 64, not 1"),
+                (("--ranks", 128), "--ranks"),
+                (("--seq", 1025), ["--seq", "context of 1024"]),
+                (("--batch", 0), "--batch"),
+                (("--bucket", 0), "--bucket: must be from 1 to 65536, not 0"),
+                (("--occupy", "0,-1"), "--occupy: must be from 0 to 1024, not -1"),
+                (("--steps", 0), "--steps"),
+                (("--warmup", 0), "--warmup"),
+                (("--device", "cpu"), "--device")):
+            self.fails(2, *overlap, "random:gpt2", *arguments, says=says)
+        text = self.ok(*overlap, "--help").out
+        for part in ("--link RATE,...", "(50GB/s,400GB/s)", "--ranks N", "(8)", "--bucket N", "(25)",
+                     "--occupy N,...", "(0,8,16,32)", "--steps N", "--json", "t_both",
+                     "docs/streams.md"):
+            self.assertIn(part, text)
+
     def test_fusion_errors(self):
         fusion = ("bench", "fusion")
         self.fails(2, *fusion, "random:llama-9000b", says="llama-2-7b")

@@ -29,6 +29,7 @@ class NoDevice(driver.CliTest):
                         ("bench", "sample", *CUDA), ("bench", "norm")):
             self.fails(3, *command, says="--device cpu", env=self.HIDDEN)
         self.fails(3, "bench", "streams", says="millrace info", env=self.HIDDEN)
+        self.fails(3, "bench", "overlap", "random:gpt2", says="millrace info", env=self.HIDDEN)
 
     def test_auto_takes_the_cpu(self):
         got = self.ok_json("run", "-p", "Once", "-n", 1, "--device", "auto", env=self.HIDDEN)
@@ -393,6 +394,34 @@ class Bench(GpuTest):
             self.assertIn(part, text)
         self.fails(1, "bench", "streams", "--size", 1000, "--html", self.folder / "none" / "page.html",
                    says="none")
+
+    def test_overlap(self):
+        ask = ("bench", "overlap", "random:gpt2", "--batch", 2, "--seq", 128, "--ranks", 4, "--link",
+               "20GB/s,200GB/s", "--bucket", 8, "--occupy", "0,4", "--steps", 2, "--warmup", 1)
+        got = self.ok_json(*ask)
+        self.assertEqual((got["bench"], got["device"], got["ranks"]),
+                         ("overlap", self.gpu["name"], 4))
+        self.assertEqual([(link["link_gb_s"], link["copies"]) for link in got["links"]],
+                         [(20, "to the host and back"), (200, "on the device")])
+        self.assertLess(got["ready_before_last_op_bytes"], got["gradient_bytes"])
+        for link in got["links"]:
+            self.positive(link, "compute_ms", "communication_ms", "both_ms", "reached_gb_s",
+                          "communication_before_last_op_ms", "communication_of_last_op_ms")
+            self.assertTrue(link["same_bits"])
+            # All but the own share, out and back; every direction at most at the link's rate.
+            self.assertAlmostEqual(link["sent_bytes"] / got["gradient_bytes"], 2 * 3 / 4, delta=0.01)
+            self.assertLess(link["reached_gb_s"], 1.02 * link["link_gb_s"])
+            least = min(link["compute_ms"], link["communication_ms"])
+            self.assertAlmostEqual(link["hidden"], (link["compute_ms"] + link["communication_ms"] -
+                                                    link["both_ms"]) / least)
+        self.assertEqual([row["multiprocessors"] for row in got["occupied"]], [0, 4])
+        self.assertEqual(got["occupied"][0]["occupied_ms"], 0)
+        self.positive(got["occupied"][1], "step_ms", "occupied_ms")
+        text = self.ok(*ask).out
+        for part in ("t_compute", "t_communication", "t_both", "cannot hide", "the same bits",
+                     "4 of "):
+            self.assertIn(part, text)
+        self.fails(2, "bench", "overlap", "random:gpt2", "--occupy", 1000, says="--occupy")
 
     def test_norm(self):
         got = self.ok_json("bench", "norm", "--hidden", 64, "--tokens", "1,3")

@@ -328,6 +328,7 @@ void add_bench(const Command& app, Action& action) {
     add_bench_gemm(bench, action);
     add_bench_ladder(bench, action);
     add_bench_norm(bench, action);
+    add_bench_overlap(bench, action);
     add_bench_precision(bench, action);
     add_bench_sample(bench, action);
     add_bench_streams(bench, action);

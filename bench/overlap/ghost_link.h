@@ -1,0 +1,89 @@
+// The link between the real rank and its ghosts: copies over the real copy engines, one stream for
+// each direction, at the pace of the rate that was given.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "bench/overlap/pacer.h"
+#include "bench/overlap/traffic.h"
+#include "core/arena.h"
+#include "core/cuda/device.h"
+#include "core/thread_pool.h"
+
+namespace mr::overlap {
+
+struct LinkOptions {
+    double rate = 50e9;  // bytes a second in each direction
+    bool host = true;    // ghosts are in host memory; else on the device
+    int rank = 0;
+    std::int64_t bucket_bytes = std::int64_t{25} << 20;
+};
+
+class GhostLink {
+  public:
+    // `gradients` in the order of a step; they are complete where `training` is when exchange() is
+    // called. Errors (device) where memory does not suffice.
+    GhostLink(const cuda::Stream& training, std::vector<Gradient> gradients,
+              const LinkOptions& options);
+    ~GhostLink();
+    GhostLink(const GhostLink&) = delete;
+    GhostLink& operator=(const GhostLink&) = delete;
+
+    static MemoryPlan host_plan(std::span<const Gradient> gradients, const LinkOptions& options);
+
+    // Ghosts record what they will send: their parts, and the sums [count of the flat buffer] of
+    // the shares that are theirs.
+    void record(std::span<const float> sums, ThreadPool& pool);
+    // Makes what was sent so far no result: NaN. Nothing may be under way.
+    void poison();
+    // Error (device) where ghosts got other bits than shares of `own`, and sums of the real rank's
+    // share. Nothing may be under way.
+    void require_left(std::span<const float> own, std::span<const float> sums) const;
+
+    const std::vector<Bucket>& buckets() const { return buckets_; }
+    // Starts as soon as all that `training` has so far is done. In the order of buckets.
+    void exchange(std::size_t bucket);
+    // `training` waits for what was exchanged.
+    void join();
+    // Buckets [first, end) and nothing else: seconds of the device.
+    double alone(std::size_t first, std::size_t end);
+    // In one direction, of a whole exchange; and what the link would take for that.
+    std::uint64_t sent_bytes() const;
+    double link_seconds() const;
+    // Whether copies on the device leave multiprocessors alone, as far as the driver was told.
+    bool by_engines() const { return by_engines_; }
+
+  private:
+    void run(const Phase& phase);
+    void copy(const cuda::Stream& stream, const std::vector<Copy>& copies, bool out);
+    void read(std::vector<float>& to, const float* from) const;
+    void write(float* to, std::span<const float> from) const;
+
+    const cuda::Stream& training_;
+    std::vector<Gradient> gradients_;
+    LinkOptions options_;
+    GhostSizes sizes_;
+    cuda::DeviceArena device_;
+    cuda::PinnedBuffer pinned_;
+    GhostMemory memory_;
+    std::vector<Bucket> buckets_;
+    // started, released, go: words of host memory, and as the device addresses them.
+    cuda::PinnedBuffer words_;
+    std::uint32_t* started_ = nullptr;
+    std::uint32_t* released_ = nullptr;
+    std::uint32_t* go_ = nullptr;
+    std::uint32_t goes_ = 0;
+    cuda::Stream out_;
+    // Sums are kernels of this stream, and are to start at once.
+    cuda::Stream in_{cuda::Stream::Priority::high};
+    cuda::Event ready_, left_, summed_, out_done_, in_done_;
+    cuda::Event begin_{true}, end_{true};
+    bool by_engines_ = true;
+    std::optional<Pacer> pacer_;
+};
+
+}  // namespace mr::overlap

@@ -1,0 +1,32 @@
+// What the exchange does on the device besides copies.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "bench/overlap/traffic.h"
+#include "core/cuda/device.h"
+
+namespace mr::overlap {
+
+inline constexpr int kMostRanks = 64;  // a power of two
+
+// Sum, by a short kernel.
+void launch_sum(const cuda::Stream& stream, const Sum& sum, int rank, int ranks);
+
+// Occupies `multiprocessors` of them, all of their shared memory, until *stop has reached `number`,
+// or for kMostOccupied. *held gets the nanoseconds of all blocks added. Both are on the device.
+inline constexpr double kMostOccupied = 1.0;  // seconds
+void launch_occupy(const cuda::Stream& stream, int multiprocessors, const std::uint32_t* stop,
+                   std::uint32_t number, unsigned long long* held);
+
+// Stream memory operations: *word = value behind all work before it; all work behind it waits until
+// *word has reached the value. They occupy no multiprocessor. `word` as the device addresses it.
+void write_value(const cuda::Stream& stream, std::uint32_t* word, std::uint32_t value);
+void wait_value(const cuda::Stream& stream, std::uint32_t* word, std::uint32_t value);
+
+// On the device, in no order among them. True: the driver was told to leave multiprocessors alone;
+// false: it is too old for that, and chooses.
+bool copy_on_device(const cuda::Stream& stream, std::span<const Copy> copies);
+
+}  // namespace mr::overlap

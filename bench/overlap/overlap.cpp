@@ -1,0 +1,15 @@
+// What a build without CUDA has in place of overlap_cuda.cpp.
+#include "bench/overlap/overlap.h"
+
+#include "core/cuda/device.h"
+
+namespace mr::overlap {
+
+#ifndef MR_CUDA
+Report measure(const model::ModelSpec&, const Options&, const Progress&) {
+    cuda::require_device();
+    return {};
+}
+#endif
+
+}  // namespace mr::overlap

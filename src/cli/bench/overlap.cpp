@@ -1,0 +1,240 @@
+// millrace bench overlap: how much of an exchange of gradients hides behind the backward pass.
+#include "bench/overlap/overlap.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/json.h"
+#include "cli/model_name.h"
+#include "cli/rate.h"
+#include "cli/terminal.h"
+#include "core/arena.h"
+#include "core/cuda/device.h"
+#include "core/error.h"
+#include "model/io/source.h"
+#include "model/train/params.h"
+
+namespace mr::cli {
+namespace {
+
+struct Options {
+    std::string model;
+    std::vector<std::string> links = {"50GB/s", "400GB/s"};
+    int bucket = 25;  // MiB
+    overlap::Options measure{.occupy = {0, 8, 16, 32}};
+    bool json = false;
+};
+
+model::ModelSpec checked_spec(const Options& options) {
+    model::ModelSpec spec =
+        model::trainable_spec(model::planned_model(named_model(options.model)).spec);
+    if (spec.diffusion) {
+        throw Error::usage({.field = "model",
+                            .value = options.model,
+                            .problem = "fills in tokens, and this trains the next token",
+                            .remedy = "name another model"});
+    }
+    if (options.measure.seq > spec.context) {
+        throw Error::usage(
+            {.field = "--seq",
+             .value = std::to_string(options.measure.seq),
+             .problem = fmt::format("is beyond the model's context of {}", spec.context),
+             .remedy = "use at most that"});
+    }
+    return spec;
+}
+
+overlap::Options checked_measure(const Options& options) {
+    overlap::Options measure = options.measure;
+    measure.bucket_bytes = std::int64_t{options.bucket} << 20;
+    for (const std::string& link : options.links) {
+        measure.links.push_back(parse_rate(link, "--link"));
+    }
+    if (!std::has_single_bit(static_cast<unsigned>(measure.ranks))) {
+        throw Error::usage({.field = "--ranks",
+                            .value = std::to_string(measure.ranks),
+                            .problem = "is no power of two",
+                            .remedy = "give one from 2 to 64"});
+    }
+    return measure;
+}
+
+const char* path_of(const overlap::LinkResult& link) {
+    return link.host ? "to the host and back" : "on the device";
+}
+
+Json link_json(const overlap::LinkResult& link) {
+    const overlap::Times& t = link.times;
+    return {{"link_gb_s", link.rate / 1e9},
+            {"copies", path_of(link)},
+            {"copy_engines", link.by_engines},
+            {"sent_bytes", link.sent_bytes},
+            {"buckets", link.buckets},
+            {"link_ms", link.link_seconds * 1e3},
+            {"reached_gb_s", link.reached() / 1e9},
+            {"compute_ms", t.compute * 1e3},
+            {"communication_ms", t.communication * 1e3},
+            {"both_ms", t.both * 1e3},
+            {"hidden", t.hidden()},
+            {"communication_before_last_op_ms", t.ready * 1e3},
+            {"communication_of_last_op_ms", t.last * 1e3},
+            {"hidden_of_ready", t.ready > 0 ? Json(t.hidden_of_ready()) : Json()},
+            {"same_bits", true}};  // others are an error
+}
+
+Json to_json(const Options& options, const overlap::Report& report) {
+    const overlap::Options& measure = options.measure;
+    Json json = {{"bench", "overlap"},
+                 {"model", options.model},
+                 {"parameters", report.parameters},
+                 {"device", report.gpu},
+                 {"batch", measure.batch},
+                 {"seq", measure.seq},
+                 {"ranks", measure.ranks},
+                 {"bucket_mib", options.bucket},
+                 {"steps", measure.steps},
+                 {"gradient_bytes", report.bytes.all},
+                 {"ready_before_last_op_bytes", report.bytes.before_last},
+                 {"links", Json::array()},
+                 {"occupied", Json::array()}};
+    for (const overlap::LinkResult& link : report.links) json["links"].push_back(link_json(link));
+    for (const overlap::OccupiedResult& o : report.occupied) {
+        json["occupied"].push_back({{"multiprocessors", o.multiprocessors},
+                                    {"step_ms", o.seconds * 1e3},
+                                    {"occupied_ms", o.held_seconds * 1e3}});
+    }
+    return json;
+}
+
+std::string link_text(const overlap::LinkResult& link) {
+    const overlap::Times& t = link.times;
+    std::string text = fmt::format(
+        "\n  link {:g} GB/s in each direction, copies {}{}: {:.1f} MB each way, {} buckets, "
+        "reached {:.1f} GB/s\n",
+        link.rate / 1e9, path_of(link),
+        link.by_engines ? "" : " (the driver may use multiprocessors)",
+        static_cast<double>(link.sent_bytes) / 1e6, link.buckets, link.reached() / 1e9);
+    const auto row = [&](const char* name, double seconds) {
+        text += fmt::format("    {:<46}{:>9.3f} ms\n", name, seconds * 1e3);
+    };
+    row("t_compute, a step without exchange", t.compute);
+    row("t_communication, the exchange alone", t.communication);
+    row("  of what is ready before the last op", t.ready);
+    row("  of what the last op makes, which cannot hide", t.last);
+    row("t_both, a step with the exchange", t.both);
+    text += fmt::format("    hidden {:.1f}%", 100 * t.hidden());
+    if (t.ready > 0) {
+        text +=
+            fmt::format("; of what is ready before the last op {:.1f}%", 100 * t.hidden_of_ready());
+    }
+    return text + "; the same bits as the tree over ranks\n";
+}
+
+std::string to_text(const Options& options, const overlap::Report& report) {
+    const overlap::Options& measure = options.measure;
+    const auto mb = [](std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6; };
+    std::string text = fmt::format(
+        "overlap {}: {:.1f}M parameters, batch {} of {} tokens, 1 of {} ranks, the others ghosts: "
+        "{}\n  {:.0f} of {:.0f} MB of gradients are ready before the backward's last operation\n",
+        one_line(options.model), static_cast<double>(report.parameters) / 1e6, measure.batch,
+        measure.seq, measure.ranks, report.gpu, mb(report.bytes.before_last), mb(report.bytes.all));
+    for (const overlap::LinkResult& link : report.links) text += link_text(link);
+    if (report.occupied.empty()) return text;
+    text += fmt::format("\n  {:<32}{:>12}{:>16}\n", "occupied during the backward", "step, ms",
+                        "occupied, ms");
+    for (const overlap::OccupiedResult& o : report.occupied) {
+        text += fmt::format(
+            "  {:<32}{:>12.3f}{:>16.3f}\n",
+            fmt::format("{} of {} multiprocessors", o.multiprocessors, report.multiprocessors),
+            o.seconds * 1e3, o.held_seconds * 1e3);
+    }
+    return text;
+}
+
+int overlap_bench(const Options& options) {
+    const InterruptGuard guard;
+    const overlap::Options measure = checked_measure(options);
+    const model::ModelSpec spec = checked_spec(options);
+    if (!cuda::device()) {
+        throw Error::device({.field = "bench overlap",
+                             .problem = "measures a GPU, and there is none that this build can use",
+                             .remedy = "'millrace info' says why"});
+    }
+    ProgressLine line;
+    const overlap::Report report = overlap::measure(spec, measure, line.callback());
+    line.remove();
+    out(options.json ? json_text(to_json(options, report)) : to_text(options, report));
+    return 0;
+}
+
+void add_measure_options(const Command& command, Options& options) {
+    overlap::Options& measure = options.measure;
+    command.add_option("--batch", measure.batch, "Sequences of a step, 1 to 65536")
+        .range(1, 1 << 16)
+        .shows_default();
+    command.add_option("--seq", measure.seq, "Tokens of a sequence, 2 to 1048576")
+        .range(2, 1 << 20)
+        .shows_default();
+    command
+        .add_option("--ranks", measure.ranks,
+                    "Ranks that train together, a power of two from 2 to 64: one and its ghosts")
+        .range(2, 64)
+        .shows_default();
+    command
+        .add_option("--bucket", options.bucket, "MiB of gradients that travel together, 1 to 65536")
+        .range(1, 1 << 16)
+        .shows_default();
+    command
+        .add_option("--occupy", measure.occupy,
+                    "Multiprocessors that a kernel occupies during the backward, 0 to 1024; fewer "
+                    "than there are")
+        .separated_by(',')
+        .range(0, 1024)
+        .shows_default();
+    command.add_option("--steps", measure.steps, "Steps that count, 1 to 10000; the median")
+        .range(1, 10000)
+        .shows_default();
+    command
+        .add_option("--warmup", measure.warmup, "Steps before them that do not count, 1 to 10000")
+        .range(1, 10000)
+        .shows_default();
+}
+
+}  // namespace
+
+void add_bench_overlap(const Command& bench, Action& action) {
+    auto options = std::make_shared<Options>();
+    const Command command = bench.add_subcommand(
+        "overlap", "How much of an exchange of gradients hides behind the backward pass");
+    command
+        .add_option("model", options->model,
+                    "Whose shape it is: random:SHAPE, or a model's file or folder; weights are new")
+        .required();
+    command
+        .add_option("--link", options->links,
+                    "Rates of the link in each direction, as 50GB/s or 400Gb/s; up to 64 GB/s "
+                    "copies go to the host and back, above it they stay on the device")
+        .shown_as("RATE")
+        .separated_by(',')
+        .shows_default();
+    add_measure_options(command, *options);
+    command.add_flag("--json", options->json, "Print JSON");
+    command.footer(
+        "One GPU is one rank of data parallel training, the others are ghosts: its shards leave,\n"
+        "and shards that ghosts have recorded come back, over the copy engines, at the link's\n"
+        "pace. hidden = (t_compute + t_communication - t_both) / the smaller of the two.\n"
+        "Gradients after an exchange with other bits than the tree over ranks are an error.\n"
+        "docs/streams.md explains the method.\n"
+        "Examples:\n"
+        "  millrace bench overlap random:gpt2\n"
+        "  millrace bench overlap random:gpt2 --link 25GB/s,50GB/s,400GB/s --bucket 50 --json");
+    command.callback(
+        [options, &action] { action = [options] { return overlap_bench(*options); }; });
+}
+
+}  // namespace mr::cli
