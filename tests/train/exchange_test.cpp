@@ -127,16 +127,14 @@ TEST(Exchange, RanksTrainAsOneDoes) {
                     mine.push_back(result.grad_norm);
                 }
                 EXPECT_EQ(engine.shares_state(), zero > 0 && ranks > 1);
-                if (!comm.first()) {
-                    if (engine.shares_state()) engine.serve();
-                    return;
-                }
+                if (!comm.first() && engine.shares_state()) return engine.serve();
                 const auto count = static_cast<std::size_t>(engine.layout().count);
-                losses[which] = mine;
-                params[which] = test::params_of(engine);
                 std::vector<float> m(count), v(count);
                 engine.get_state(nullptr, m.data(), v.data());
+                if (!comm.first()) return;
                 if (engine.shares_state()) engine.end_serving();
+                losses[which] = mine;
+                params[which] = test::params_of(engine);
                 moments[which] = m;
                 moments[which].insert(moments[which].end(), v.begin(), v.end());
             });

@@ -274,7 +274,7 @@ void TrainEngine::read(State state, std::int64_t begin, std::int64_t end, float*
     const Tensor& flat = state == State::m ? m_ : v_;
     const auto bytes = [](std::int64_t count) { return static_cast<std::size_t>(count) * 4; };
     for (int rank = 0; rank < (shares_state() ? ranks_of(options_) : 1); ++rank) {
-        const bool mine = rank == rank_of(options_);
+        const bool mine = !shares_state() || rank == rank_of(options_);
         for (const Share& share : mine ? own_ : shares_of(ranges_, shards_, rank)) {
             const std::int64_t from = std::max(begin, share.begin),
                                until = std::min(end, share.end);
