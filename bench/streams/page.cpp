@@ -60,16 +60,10 @@ std::string rung_table(const Report& report) {
 
 std::string parts_table(const Parts& parts, double bytes) {
     std::string html = "<table><tr><th>part<th>time<th>GB/s</tr>\n";
-    const auto row = [&](const char* name, double seconds, bool copies) {
+    for (const auto& [name, seconds, copies] : parts.rows()) {
         html += fmt::format("<tr><td>{}<td>{}<td>{}</tr>\n", name, short_seconds(seconds),
                             copies ? observe::figure(observe::ratio(bytes, seconds) / 1e9) : "");
-    };
-    row("copy in, alone", parts.copy_in, true);
-    row("copy in on three streams", parts.copy_in_streams, true);
-    row("compute, alone", parts.compute, false);
-    row("copy out, alone", parts.copy_out, true);
-    row("copy in while copies out run", parts.duplex_in, true);
-    row("copy out while copies in run", parts.duplex_out, true);
+    }
     return html + fmt::format("<tr class=\"sum\"><td>limit<td>{}<td></tr></table>\n",
                               short_seconds(parts.limit()));
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -52,6 +53,20 @@ struct Parts {
 
     // No order of issue is faster.
     double limit() const { return std::max({duplex_in, compute, duplex_out}); }
+
+    struct Row {
+        const char* name;
+        double seconds;
+        bool copies;
+    };
+    std::array<Row, 6> rows() const {
+        return {{{"copy in, alone", copy_in, true},
+                 {"copy in on three streams", copy_in_streams, true},
+                 {"compute, alone", compute, false},
+                 {"copy out, alone", copy_out, true},
+                 {"copy in while copies out run", duplex_in, true},
+                 {"copy out while copies in run", duplex_out, true}}};
+    }
 };
 
 // A short kernel beside a long one.

@@ -107,10 +107,12 @@ void Run::agree() const {
 
 // Ranks that may use the same cores share them.
 int Run::threads_of_rank() const {
-    if (o_.threads > 0 || comm_.alone()) return o_.threads;
+    if (comm_.alone()) return o_.threads;
+    // All ranks ask, whether they were told a number or not.
     const std::uint64_t mine = text_hash(core_set());
     std::vector<std::uint64_t> all(static_cast<std::size_t>(comm_.size()));
     comm_.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+    if (o_.threads > 0) return o_.threads;
     return std::max(1, cpu_info().cores / static_cast<int>(std::ranges::count(all, mine)));
 }
 

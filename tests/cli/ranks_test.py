@@ -153,6 +153,17 @@ class Ranks(driver.CliTest):
         self.assertIn("rank 1 of 2: data hash = ", said)
         self.assertEqual(checkpoints(run), [])
 
+    def test_ranks_may_have_different_threads(self):
+        plain, run = self.folder / "plain", self.folder / "run"
+        self.train(2, plain)
+        words = [driver.BIN, "train", *some(), "--data", self.data, "--out", run]
+        at = words.index("--threads")
+        done = subprocess.run(["mpirun", "-n", "1", *words, ":", "-n", "1", *words[:at], *words[at + 2:]],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True, timeout=60, env={**os.environ, **LAUNCH})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(bits(run, 4), bits(plain, 4))
+
     def start(self, run, **env):
         """Two ranks that train for a long time, and the process of each."""
         job = subprocess.Popen(

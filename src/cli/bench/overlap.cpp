@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/bench/next_token_spec.h"
 #include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/model_name.h"
@@ -29,25 +30,6 @@ struct Options {
     overlap::Options measure{.occupy = {0, 8, 16, 32}};
     bool json = false;
 };
-
-model::ModelSpec checked_spec(const Options& options) {
-    model::ModelSpec spec =
-        model::trainable_spec(model::planned_model(named_model(options.model)).spec);
-    if (spec.diffusion) {
-        throw Error::usage({.field = "model",
-                            .value = options.model,
-                            .problem = "fills in tokens, and this trains the next token",
-                            .remedy = "name another model"});
-    }
-    if (options.measure.seq > spec.context) {
-        throw Error::usage(
-            {.field = "--seq",
-             .value = std::to_string(options.measure.seq),
-             .problem = fmt::format("is beyond the model's context of {}", spec.context),
-             .remedy = "use at most that"});
-    }
-    return spec;
-}
 
 overlap::Options checked_measure(const Options& options) {
     overlap::Options measure = options.measure;
@@ -159,7 +141,7 @@ std::string to_text(const Options& options, const overlap::Report& report) {
 int overlap_bench(const Options& options) {
     const InterruptGuard guard;
     const overlap::Options measure = checked_measure(options);
-    const model::ModelSpec spec = checked_spec(options);
+    const model::ModelSpec spec = next_token_spec(options.model, options.measure.seq);
     if (!cuda::device()) {
         throw Error::device({.field = "bench overlap",
                              .problem = "measures a GPU, and there is none that this build can use",

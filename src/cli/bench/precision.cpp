@@ -10,6 +10,7 @@
 
 #include "bench/precision/accumulation.h"
 #include "bench/precision/study.h"
+#include "cli/bench/next_token_spec.h"
 #include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/model_name.h"
@@ -38,25 +39,6 @@ constexpr const char* kBase = "f32";  // what the others are compared with
 constexpr double kValue = 0.01;       // of the sums, and how often it is added
 constexpr std::int64_t kTimes = 1000;
 constexpr std::int64_t kSeeds = 1000;  // that the mean of stochastic rounding is of
-
-model::ModelSpec checked_spec(const Options& options) {
-    model::ModelSpec spec =
-        model::trainable_spec(model::planned_model(named_model(options.model)).spec);
-    if (spec.diffusion) {
-        throw Error::usage({.field = "model",
-                            .value = options.model,
-                            .problem = "fills in tokens, and this trains the next token",
-                            .remedy = "name another model"});
-    }
-    if (options.study.seq > spec.context) {
-        throw Error::usage(
-            {.field = "--seq",
-             .value = std::to_string(options.study.seq),
-             .problem = fmt::format("is beyond the model's context of {}", spec.context),
-             .remedy = "use at most that"});
-    }
-    return spec;
-}
 
 // The ways that were asked for: to be measured, and to be said absent.
 struct Chosen {
@@ -265,7 +247,7 @@ int precision_bench(Options options) {  // a copy: what is left to it is filled 
                             .problem = fmt::format("is more than the {} of --steps", study.steps),
                             .remedy = "give at most that"});
     }
-    const model::ModelSpec spec = checked_spec(options);
+    const model::ModelSpec spec = next_token_spec(options.model, options.study.seq);
     const Chosen chosen = choose(options);
     study.threads = thread_count(options.shared);
     study.cpu_steps = options.cpu_steps > 0 ? options.cpu_steps : study.steps;

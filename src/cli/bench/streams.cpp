@@ -95,17 +95,11 @@ Json to_json(const Options& options, const streams::Report& report) {
 std::string parts_text(const streams::Parts& parts, double bytes) {
     std::string text =
         fmt::format("  {:<38}{:>10}{:>10}\n", "part, the whole array, pinned", "ms", "GB/s");
-    const auto row = [&](const char* name, double seconds, bool copies) {
+    for (const auto& [name, seconds, copies] : parts.rows()) {
         text +=
             fmt::format("  {:<38}{:>10.3f}{:>10}\n", name, seconds * 1e3,
                         copies ? fmt::format("{:.1f}", observe::ratio(bytes, seconds) / 1e9) : "-");
-    };
-    row("copy in, alone", parts.copy_in, true);
-    row("copy in on three streams", parts.copy_in_streams, true);
-    row("compute, alone", parts.compute, false);
-    row("copy out, alone", parts.copy_out, true);
-    row("copy in while copies out run", parts.duplex_in, true);
-    row("copy out while copies in run", parts.duplex_out, true);
+    }
     return text + fmt::format("  {:<38}{:>10.3f}\n",
                               "limit: the longest of the last two and compute",
                               parts.limit() * 1e3);

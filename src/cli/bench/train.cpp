@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/bench/next_token_spec.h"
 #include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/model_name.h"
@@ -238,13 +239,7 @@ std::string peer_text(Json& peer, const train::TrainMeasured& m) {
 int train_bench(const Options& options) {
     const InterruptGuard guard;
     const model::ModelSpec spec = objective_spec(options);
-    if (options.seq > spec.context) {
-        throw Error::usage(
-            {.field = "--seq",
-             .value = std::to_string(options.seq),
-             .problem = fmt::format("is beyond the model's context of {}", spec.context),
-             .remedy = "use at most that"});
-    }
+    require_context(spec, options.seq);
     const bool cuda = use_cuda(options.shared);
     const int given = batch_size(options.batch, cuda);
     const double peak = cuda ? observe::device_ceilings().matrix : 0;

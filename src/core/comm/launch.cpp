@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -52,31 +51,17 @@ MakeMessages* mpi_module() {
 
 }  // namespace
 
-// A number above 0 in the environment; 0: none.
-static int number_in(const char* name) {
-    const char* const value = std::getenv(name);
-    if (!value) return 0;
-    int number = 0;
-    const auto end = value + std::strlen(value);
-    const auto [stopped, problem] = std::from_chars(value, end, number);
-    return problem == std::errc() && stopped == end ? std::max(number, 0) : 0;
-}
-
 Launch launched() {
-    Launch out;
     for (const char* const name :
          {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE", "SLURM_STEP_NUM_TASKS"}) {
-        const int ranks = number_in(name);
-        if (ranks == 0) continue;
-        out.ranks = ranks;
-        out.by = name;
-        break;
+        const char* const value = std::getenv(name);
+        if (!value) continue;
+        int ranks = 0;
+        const auto end = value + std::strlen(value);
+        const auto [stopped, problem] = std::from_chars(value, end, ranks);
+        if (problem == std::errc() && stopped == end && ranks > 0) return {ranks, name};
     }
-    for (const char* const name :
-         {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"}) {
-        if (out.on_machine == 1) out.on_machine = std::max(number_in(name), 1);
-    }
-    return out;
+    return {};
 }
 
 bool has_mpi() { return MR_HAS_MPI != 0; }

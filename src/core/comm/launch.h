@@ -10,8 +10,7 @@ namespace mr::comm {
 
 struct Launch {
     int ranks = 1;
-    std::string by{};    // the variable that says so: "OMPI_COMM_WORLD_SIZE"
-    int on_machine = 1;  // of these ranks, those on this machine, as far as the launcher says
+    std::string by{};  // the variable that says so: "OMPI_COMM_WORLD_SIZE"
 };
 // By what the launchers put into the environment.
 Launch launched();

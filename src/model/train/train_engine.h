@@ -32,6 +32,9 @@ struct TrainEngineOptions {
     GradExchange* exchange = nullptr;
     // What of the state ranks share. 1: each has the moments of its own share of the parameters.
     int zero = 0;
+
+    int ranks() const { return exchange ? exchange->ranks() : 1; }
+    int rank() const { return exchange ? exchange->rank() : 0; }
 };
 
 class TrainEngine {

@@ -1,16 +1,12 @@
 #include "train/parallel/exchange.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
+
+#include "core/ledger.h"
 
 namespace mr::train {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) {
-    return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // Shorter pieces travel together: a message costs as much as some of its bytes.
 constexpr std::size_t kPacked = std::size_t{1} << 18;  // bytes
@@ -50,10 +46,10 @@ void Exchange::send_bucket() {
 
 void Exchange::finish() {
     send_bucket();
-    const Clock::time_point start = Clock::now();
+    const Moment start = Moment::now();
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return pending_ == 0 || failure_; });
-    waited_ += seconds_since(start);
+    waited_ += Moment::now().seconds_since(start);
     if (failure_) std::rethrow_exception(failure_);
 }
 
@@ -77,7 +73,7 @@ void Exchange::work() {
             bucket = std::move(queue_.front());
             queue_.pop_front();
         }
-        const Clock::time_point start = Clock::now();
+        const Moment start = Moment::now();
         std::exception_ptr failure;
         try {
             reduce(bucket);
@@ -86,7 +82,7 @@ void Exchange::work() {
         }
         {
             const std::lock_guard lock(mutex_);
-            busy_ += seconds_since(start);
+            busy_ += Moment::now().seconds_since(start);
             --pending_;
             if (failure) failure_ = failure;
         }

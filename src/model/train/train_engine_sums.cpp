@@ -1,0 +1,187 @@
+// What becomes of gradients behind a pass: the tree over grains, and what ranks share of the
+// optimizer's state.
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "core/error.h"
+#include "model/train/train_engine.h"
+
+namespace mr::model {
+
+std::vector<TrainEngine::Share> TrainEngine::shares_of(const std::vector<ParamRange>& ranges,
+                                                       const std::vector<comm::Shards>& shards,
+                                                       int rank) {
+    std::vector<Share> out;
+    std::int64_t at = 0;
+    for (std::size_t i = 0; i < ranges.size(); ++i) {
+        const std::int64_t begin = ranges[i].begin + shards[i].begin(rank);
+        const std::int64_t end = ranges[i].begin + shards[i].end(rank);
+        if (begin < end) out.push_back({begin, end, at});
+        at += end - begin;
+    }
+    return out;
+}
+
+// A request of the first rank: which state, and elements of it that one rank has.
+namespace {
+struct StateRequest {
+    std::int64_t state, begin, end;
+    static constexpr std::int64_t kNoMore = -1;
+};
+}  // namespace
+
+void TrainEngine::read(State state, std::int64_t begin, std::int64_t end, float* to) {
+    MR_CHECK(state != State::params, "all ranks have the parameters");
+    const Tensor& flat = state == State::m ? m_ : v_;
+    const auto bytes = [](std::int64_t count) { return static_cast<std::size_t>(count) * 4; };
+    for (int rank = 0; rank < (shares_state() ? options_.ranks() : 1); ++rank) {
+        const bool mine = !shares_state() || rank == options_.rank();
+        for (const Share& share : mine ? own_ : shares_of(ranges_, shards_, rank)) {
+            const std::int64_t from = std::max(begin, share.begin),
+                               until = std::min(end, share.end);
+            if (from >= until) continue;
+            if (mine) {
+                const float* at = flat.f32() + share.at + (from - share.begin);
+                ops_->read(to + (from - begin), at, bytes(until - from));
+                continue;
+            }
+            const StateRequest request{static_cast<std::int64_t>(state), from, until};
+            options_.exchange->send(rank, std::as_bytes(std::span(&request, 1)));
+            options_.exchange->receive(
+                rank, std::as_writable_bytes(
+                          std::span(to + (from - begin), static_cast<std::size_t>(until - from))));
+        }
+    }
+}
+
+void TrainEngine::serve() {
+    std::vector<float> values;
+    for (;;) {
+        StateRequest request{};
+        options_.exchange->receive(0, std::as_writable_bytes(std::span(&request, 1)));
+        if (request.state == StateRequest::kNoMore) return;
+        values.resize(static_cast<std::size_t>(request.end - request.begin));
+        const Tensor& flat = static_cast<State>(request.state) == State::m ? m_ : v_;
+        for (const Share& share : own_) {
+            if (request.begin < share.begin || request.end > share.end) continue;
+            ops_->read(values.data(), flat.f32() + share.at + (request.begin - share.begin),
+                       values.size() * sizeof(float));
+        }
+        options_.exchange->send(0, std::as_bytes(std::span(values)));
+    }
+}
+
+void TrainEngine::end_serving() {
+    const StateRequest none{StateRequest::kNoMore, 0, 0};
+    for (int rank = 1; rank < options_.ranks(); ++rank) {
+        options_.exchange->send(rank, std::as_bytes(std::span(&none, 1)));
+    }
+}
+
+// A grain that others follow: with the sums of as many grains before it, it is the sum of the next
+// level. The older ones are on the left.
+void TrainEngine::close_grain() {
+    std::size_t level = 0;
+    for (; levels_[level] != kNone; ++level) {
+        ops_->sum_of(leaf(), grads_[levels_[level]], leaf());
+        levels_[level] = kNone;
+    }
+    levels_[level] = leaf_;
+    for (leaf_ = 0; std::ranges::find(levels_, leaf_) != levels_.end();) ++leaf_;
+    ops_->zero(leaf());
+    ++grain_;
+}
+
+// The last grain's gradients of a unit: the sums of all levels are added, and it is the rank's.
+void TrainEngine::complete(int unit) {
+    const auto finish = [&](std::int64_t begin, std::int64_t end, const comm::Shards& cut) {
+        const Tensor to = part(leaf(), begin, end);
+        for (const std::size_t level : levels_) {
+            ops_->sum_of(to, part(grads_[level], begin, end), to);
+        }
+        if (options_.exchange) options_.exchange->add_up(to.f32(), cut, options_.zero == 0);
+    };
+    for (std::size_t i = 0; i < ranges_.size(); ++i) {
+        if (ranges_[i].unit == unit) finish(ranges_[i].begin, ranges_[i].end, shards_[i]);
+    }
+    // Cut as the table is, with which the first range begins.
+    if (unit == 0 && tokens_at_ >= 0) {
+        finish(tokens_at_, tokens_at_ + tokens_count_, shards_[0].first(tokens_count_));
+    }
+}
+
+// The tokens' gradient of a tied table to the head's.
+void TrainEngine::add_tokens() {
+    const Tensor tokens = part(leaf(), tokens_at_, tokens_at_ + tokens_count_);
+    MR_CHECK(grad_views_[leaf_].head.data == leaf().data, "the table comes first");
+    for (const Share& own : own_) {
+        const std::int64_t end = std::min(own.end, tokens_count_);
+        if (own.begin >= end) continue;
+        const Tensor table = part(leaf(), own.begin, end);
+        ops_->sum_of(table, table, part(tokens, own.begin, end));
+    }
+    ops_->zero(tokens);
+}
+
+std::int64_t TrainEngine::block_at(std::int64_t element) const {
+    return std::ranges::lower_bound(host_cuts_, element) - host_cuts_.begin();
+}
+
+// The sum of squares of all gradients, on the device. Every block is one rank's, or all have all.
+double* TrainEngine::add_squares() {
+    const Tensor grads = part(leaf(), 0, layout_.count);
+    double* const norm = sums_ + options_.grains;
+    for (const Share& own : own_) {
+        const std::int64_t first = block_at(own.begin);
+        ops_->block_squares(squares_ + first, grads, cuts_ + first, block_at(own.end) - first);
+    }
+    if (shares_state()) {
+        std::vector<double> all(static_cast<std::size_t>(blocks_));
+        ops_->read(all.data(), squares_, all.size() * sizeof(double));
+        // As many numbers of every rank: those of its blocks, then zeros.
+        std::vector<std::vector<std::int64_t>> blocks_of;
+        std::size_t most = 0;
+        for (int rank = 0; rank < options_.ranks(); ++rank) {
+            std::vector<std::int64_t>& blocks = blocks_of.emplace_back();
+            for (const Share& share : shares_of(ranges_, shards_, rank)) {
+                for (std::int64_t i = block_at(share.begin); i < block_at(share.end); ++i) {
+                    blocks.push_back(i);
+                }
+            }
+            most = std::max(most, blocks.size());
+        }
+        std::vector<double> mine(most);
+        const auto& own = blocks_of[static_cast<std::size_t>(options_.rank())];
+        for (std::size_t i = 0; i < own.size(); ++i) {
+            mine[i] = all[static_cast<std::size_t>(own[i])];
+        }
+        const std::vector<double> gathered = options_.exchange->gather(mine);
+        for (std::size_t rank = 0; rank < blocks_of.size(); ++rank) {
+            for (std::size_t i = 0; i < blocks_of[rank].size(); ++i) {
+                all[static_cast<std::size_t>(blocks_of[rank][i])] = gathered[rank * most + i];
+            }
+        }
+        ops_->write(squares_, all.data(), all.size() * sizeof(double));
+    }
+    ops_->sum_parts(norm, squares_, blocks_);
+    return norm;
+}
+
+// The optimizer's step over this rank's shares; then all ranks have all parameters.
+void TrainEngine::step_shares(const ops::AdamW& with, const double* norm) {
+    ops::AdamW step = with;
+    for (const Share& own : own_) {
+        const std::int64_t count = own.end - own.begin;
+        step.first = own.begin;
+        ops_->adamw(step, part(params_, own.begin, own.end), {}, part(leaf(), own.begin, own.end),
+                    part(m_, own.at, own.at + count), part(v_, own.at, own.at + count),
+                    std::clamp<std::int64_t>(layout_.decayed - own.begin, 0, count), norm);
+    }
+    ops_->zero(leaf());  // the shares of others, too
+    for (std::size_t i = 0; i < ranges_.size(); ++i) {
+        options_.exchange->collect(params_.f32() + ranges_[i].begin, shards_[i]);
+    }
+}
+
+}  // namespace mr::model
