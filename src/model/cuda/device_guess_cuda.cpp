@@ -14,7 +14,8 @@ namespace mr::model {
 static_assert(sizeof(cuda::GuessRow) == DeviceBuffers::kGuessRowWords * 8 &&
               sizeof(cuda::DeviceGuess) == DeviceBuffers::kGuessWords * 4);
 
-// Whether the head gives records. They lie where logits would; a check wants to see those.
+// Whether the head computes active rows alone, and gives records where no draw is filtered. They
+// lie where logits would; a check wants to see those.
 bool Resident::makes_records() const {
     return options_.head_records && options_.fuse && !options_.check_nan &&
            cuda::linear_records_takes(ctx_, weights_->weights.head.dtype, spec_.dim) &&
@@ -30,12 +31,16 @@ void Resident::head_guesses(Tensor x, std::int64_t first, bool filtered) {
     auto* const made = reinterpret_cast<cuda::DeviceGuess*>(buffers_.guesses) + first;
     if (!filtered && makes_records()) {
         auto* const records = reinterpret_cast<ops::TileRecord*>(buffers_.logits.data);
-        linear(products_.head(x, cuda::RecordsOut{records, rows, mask}));
+        linear(products_.head(x, cuda::RecordsOut{records, rows, mask}, Tensor{}));
         cuda::guess_by_records(ctx_, records, x.rows(), spec_.vocab, rows, made);
         return;
     }
     const Tensor logits = rows_as(buffers_.logits, DType::f32, 0, x.rows(), spec_.vocab);
-    heads(logits, x, true);
+    if (makes_records()) {  // of active rows alone
+        linear(products_.head(x, cuda::RecordsOut{nullptr, rows, mask}, logits));
+    } else {
+        heads(logits, x, true);
+    }
     check(logits_stage(spec_), logits, first);
     if (filtered) {
         cuda::guess(ctx_, logits, rows, mask, made);

@@ -47,7 +47,7 @@ class DeviceProducts {
     cuda::LinearIn up(std::int64_t rows, std::int64_t first, int layer) const;
     cuda::LinearIn down(std::int64_t rows, std::int64_t first, int layer) const;
     cuda::LinearIn head(Tensor x, Tensor logits) const;
-    cuda::LinearIn head(Tensor x, const cuda::RecordsOut& records) const;
+    cuda::LinearIn head(Tensor x, const cuda::RecordsOut& records, Tensor logits) const;
 
     // All layers for the rows of a decode batch, and the head where its type is that of the layers.
     cuda::StepModel step(const ops::DeviceBatch& batch, KvCache& cache, Tensor logits) const;

@@ -114,8 +114,9 @@ cuda::LinearIn DeviceProducts::head(Tensor x, Tensor logits) const {
     return in;
 }
 
-cuda::LinearIn DeviceProducts::head(Tensor x, const cuda::RecordsOut& records) const {
-    cuda::LinearIn in = head(x, Tensor{});
+cuda::LinearIn DeviceProducts::head(Tensor x, const cuda::RecordsOut& records,
+                                    Tensor logits) const {
+    cuda::LinearIn in = head(x, logits);
     in.finish = cuda::Finish::records;
     in.records = records;
     return in;

@@ -82,7 +82,7 @@ small::Params small::params_of(const LinearIn& in) {
                  "a page table has a power of two of entries");
         MR_CHECK(p.n == (p.heads + 2 * p.kv_heads) * p.head_dim && p.head_dim % 2 == 0,
                  "the weights are those of q, k and v");
-    } else if (in.finish != Finish::records) {
+    } else if (in.finish != Finish::records || !in.records.records) {
         p.out = in.out.data;
         p.out_f32 = in.out.dtype == DType::f32;
         MR_CHECK(in.out.rows() == p.rows && in.out.cols() == p.out_cols, "out is [rows, n]");
@@ -98,14 +98,16 @@ small::RecordParams small::record_params_of(const LinearIn& in) {
     p.records = in.records.records;
     p.guesses = in.records.rows;
     p.mask = in.records.mask;
-    MR_CHECK(p.records && p.guesses && p.mask < p.n, "records have a place, and rows that ask");
+    MR_CHECK((p.records || p.out_f32) && p.guesses && p.mask < p.n,
+             "records or f32 logits have a place, and rows that ask");
+    p.packed = p.rows <= kPackedRows && (p.norm_weight || is_quantised(in.w.dtype));
     return p;
 }
 
 OpRecord small::work_of(const LinearIn& in, const Params& p) {
     const auto rows = static_cast<std::uint64_t>(p.rows);
     const std::uint64_t out_bytes =
-        in.finish == Finish::records
+        in.finish == Finish::records && in.records.records
             ? rows * static_cast<std::uint64_t>(p.tiles) * sizeof(ops::TileRecord)
             : rows * static_cast<std::uint64_t>(p.out_cols) * (p.out_f32 ? 4 : 2);
     return {1, in.w.bytes() + in.x.bytes() + (in.finish == Finish::add ? out_bytes : 0), out_bytes,
@@ -115,7 +117,9 @@ OpRecord small::work_of(const LinearIn& in, const Params& p) {
 void linear_small(const Context& ctx, const LinearIn& in) {
     using namespace small;
     MR_CHECK(linear_small_takes(in.w.dtype, in.w.cols()), "linear_small() takes these weights");
-    if (in.finish == Finish::records) {
+    const std::int64_t rows = in.x.rows();
+    const bool packs = rows > kAloneRows && rows <= kPackedRows;
+    if (in.finish == Finish::records && (in.records.records || packs)) {
         MR_CHECK(linear_records_takes(ctx, in.w.dtype, in.w.cols()), "the device has such kernels");
         RecordParams all = record_params_of(in);
         all.stamp = account(ctx, in.kind, in.name, work_of(in, all));
@@ -125,6 +129,7 @@ void linear_small(const Context& ctx, const LinearIn& in) {
                  (ctx.batch_products && mid_possible() && tiles_all(ctx, in.w.dtype, in.x.rows())),
              "an input in order is a tiled product's: linear_small_orders()");
     Params all = params_of(in);
+    if (in.finish == Finish::records) all.finish = Finish::store;  // logits of all rows
     all.stamp = account(ctx, in.kind, in.name, work_of(in, all));
 
     if (all.rows > kAloneRows && ctx.batch_products && mid_possible())

@@ -37,7 +37,7 @@ enum class Finish {
     activate,  // out = act(sum + bias)
     gate,      // out = act(sum of gate row i) * (sum of up row i + bias); w = [2 n, k], gate first
     qkv,       // (+ bias), rotated, queries to qkv.q, keys and values into the cache
-    records,   // (+ bias), the logits of a vocabulary as records of their tiles
+    records,   // (+ bias), the logits of a vocabulary, or records of their tiles; of active rows
 };
 
 struct QkvOut {
@@ -52,10 +52,14 @@ struct QkvOut {
     Tensor q_sinks = {}, rope_sinks = {};
 };
 
-// Finish::records: w are the rows of a vocabulary's tokens (ops/denoise/tile_draw.h).
+// Finish::records: w are the rows of a vocabulary's tokens (ops/denoise/tile_draw.h). Up to
+// kPackedRows normed rows, the product has no more than the active ones, in groups of 8 (quantised
+// weights: 16 from 9 rows on), which the device counts. Rows that are not active get no records,
+// and their logits are not defined.
+inline constexpr int kPackedRows = 32;
 struct RecordsOut {
-    ops::TileRecord* records = nullptr;  // [rows, ops::draw_tiles(n)]
-    const GuessRow* rows = nullptr;      // [rows]; those that are not active have no records
+    ops::TileRecord* records = nullptr;  // [rows, ops::draw_tiles(n)]; null: LinearIn::out, f32
+    const GuessRow* rows = nullptr;      // [rows]
     std::int32_t mask = -1;              // the token that has no probability
 };
 

@@ -97,23 +97,28 @@ struct Inputs {
     }
 };
 
-// acc += a granule of a tile; from, x: what this lane has of the weights and of the inputs.
-template <typename T, int kNT>
-__device__ __forceinline__ void multiply_tile(float (&acc)[kNT][4], unsigned from, unsigned x) {
+// acc += a granule of a tile; from, x: what this lane has of the weights and of the inputs. kSome:
+// groups without one of `tokens` tokens are left out.
+template <typename T, bool kSome, int kNT>
+__device__ __forceinline__ void multiply_tile(float (&acc)[kNT][4], unsigned from, unsigned x,
+                                              int tokens) {
+    const auto has = [&](int nt) { return !kSome || nt * 8 < tokens; };
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
         const uint4 u = load16(from + j * 512);
         const uint4 l = load16(from + 1024 + j * 512);
         uint4 b[kNT];
 #pragma unroll
-        for (int nt = 0; nt < kNT; ++nt) b[nt] = load16((x ^ j * 64) + nt * 1024);
-#pragma unroll
         for (int nt = 0; nt < kNT; ++nt) {
-            mma<T>(acc[nt], u.x, l.x, u.y, l.y, b[nt].x, b[nt].y);
+            if (has(nt)) b[nt] = load16((x ^ j * 64) + nt * 1024);
         }
 #pragma unroll
         for (int nt = 0; nt < kNT; ++nt) {
-            mma<T>(acc[nt], u.z, l.z, u.w, l.w, b[nt].z, b[nt].w);
+            if (has(nt)) mma<T>(acc[nt], u.x, l.x, u.y, l.y, b[nt].x, b[nt].y);
+        }
+#pragma unroll
+        for (int nt = 0; nt < kNT; ++nt) {
+            if (has(nt)) mma<T>(acc[nt], u.z, l.z, u.w, l.w, b[nt].z, b[nt].w);
         }
     }
 }
@@ -123,6 +128,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     half_kernel(const P p, const __grid_constant__ CUtensorMap inputs) {
     using W = HalfWeights<T>;
     constexpr int kNT = S::kNT, kTiles = S::kTiles, kStages = S::kStages;
+    constexpr bool kSome = kMakesRecords<P> && kNT > 1;
     static_assert(S::kStageBytes == W::kStageBytes);
     let_next_start();
     extern __shared__ __align__(1024) std::byte shared[];
@@ -146,6 +152,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     }
     __syncwarp();
 
+    int tokens = p.rows;  // that are multiplied
 #pragma unroll 1
     for (int first = begin; first < end; first += kTiles) {
         const int tiles = min(kTiles, end - first);
@@ -155,9 +162,9 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         if (first == begin) {
             wait_for_previous();
             stamp_begin(p.stamp);
-            if (p.finish == Finish::qkv && static_cast<int>(threadIdx.x) < p.rows) {
-                where[threadIdx.x] = place_of(p, static_cast<int>(threadIdx.x));
-            }
+            const unsigned asked = asked_rows(p);
+            note_places(p, asked, where);
+            if constexpr (kMakesRecords<P>) tokens = __popc(asked);
         }
         // Granule i of this warp's, into the place `at`.
         const auto fetch_input = [&](int i, int at) {
@@ -177,7 +184,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
                 if (t >= tiles) break;
                 wait_for_copies<kStages - 2>();
                 weights.next(p);  // into the stage before this one, which this lane has done with
-                multiply_tile<T>(acc[t], ring + slot + lane * 16, from_x);
+                multiply_tile<T, kSome>(acc[t], ring + slot + lane * 16, from_x, tokens);
                 slot =
                     slot + S::kStageBytes == kStages * S::kStageBytes ? 0 : slot + S::kStageBytes;
             }
@@ -210,7 +217,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
             }
         }
         __syncthreads();
-        finish_sums<S, T>(p, where, first, tiles, sums);
+        finish_sums<S, T>(p, where, tokens, first, tiles, sums);
         if (first + kTiles < end) {
             stores_before_products();  // the copy engine will write there again
             __syncthreads();

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ops/linear/mid_linear.cuh"
+#include "ops/linear/record_finish.cuh"
 #include "ops/linear/small_input.cuh"
 #include "ops/linear/wide_strip.cuh"
 
@@ -14,9 +15,9 @@ namespace {
 // The inputs of all tokens, normed and rounded to T or quantised: a block a token. No rank of a
 // wide product has arrived anywhere: `count` counters are 0. The registers are few enough for such
 // a block to fit beside one or two that multiply.
-template <typename W, typename T, typename Row>
+template <typename W, typename T, typename Row, typename P>
 __global__ void __launch_bounds__(kInputThreads, 4)
-    input_kernel(const Params p, std::byte* to, int stride, unsigned* arrived, int count) {
+    input_kernel(const P p, std::byte* to, int stride, unsigned* arrived, int count) {
     let_next_start();
     HeldNorm<W> held;
     if (HeldNorm<W>::possible(p)) held.load(p);
@@ -29,15 +30,23 @@ __global__ void __launch_bounds__(kInputThreads, 4)
     for (int i = row * kInputThreads + static_cast<int>(threadIdx.x); i < count; i += all) {
         arrived[i] = 0;
     }
-    load_row<W, T>(p, held, row, Row(to, row, stride), columns, shared);
+    int place = row;
+    if constexpr (kMakesRecords<P>) {
+        if (p.packed) {
+            const unsigned asked = asked_rows(p);
+            if (!(asked >> row & 1)) return;
+            place = packed_place(asked, row);
+        }
+    }
+    load_row<W, T>(p, held, row, Row(to, place, stride), columns, shared);
 }
 
 // -> where they are. Row: how a row lies there.
-template <typename W, typename T, typename Row>
-const std::byte* prepare(const Context& ctx, const Params& p, int stride,
-                         unsigned* arrived = nullptr, int count = 0) {
+template <typename W, typename T, typename Row, typename P>
+const std::byte* prepare(const Context& ctx, const P& p, int stride, unsigned* arrived = nullptr,
+                         int count = 0) {
     launch(ctx, dim3(static_cast<unsigned>(p.rows)), dim3(kInputThreads), 0,
-           input_kernel<W, T, Row>, p, ctx.scratch.data(), stride, arrived, count);
+           input_kernel<W, T, Row, P>, p, ctx.scratch.data(), stride, arrived, count);
     return ctx.scratch.data();
 }
 

@@ -125,10 +125,11 @@ struct Inputs {
     }
 };
 
-// acc += a granule of a tile. from: its weights; x: the granule's inputs.
-template <typename S>
+// acc += a granule of a tile. from: its weights; x: the granule's inputs. kSome: groups without one
+// of `tokens` tokens are left out.
+template <typename S, bool kSome>
 __device__ __forceinline__ void multiply_tile(float (&acc)[S::kGroups][2][S::kSums], unsigned from,
-                                              unsigned x, int lane) {
+                                              unsigned x, int lane, int tokens) {
     using M = Mid<typename S::W>;
 #pragma unroll
     for (int piece = 0; piece < 2; ++piece) {
@@ -137,6 +138,7 @@ __device__ __forceinline__ void multiply_tile(float (&acc)[S::kGroups][2][S::kSu
         w[1].load(from + S::W::kHalf, piece, lane);
 #pragma unroll
         for (int g = 0; g < S::kGroups; ++g) {
+            if (kSome && g * 16 >= tokens) break;
             typename M::template Tokens<S::kFew> tokens;
             tokens.load(x + g * M::template kGroupBytes<S::kFew>, piece, lane);
 #pragma unroll
@@ -149,6 +151,7 @@ template <typename S, typename P>
 __global__ void __launch_bounds__(S::kEntry, 1) quant_kernel(const P p) {
     using W = typename S::W;
     constexpr int kTiles = S::kTiles, kStages = S::kStages, kGroups = S::kGroups;
+    constexpr bool kSome = kMakesRecords<P> && kGroups > 1;
     let_next_start();
     extern __shared__ __align__(128) std::byte shared[];
     __shared__ std::uint64_t barriers[kWarps][S::kInputs];
@@ -170,6 +173,7 @@ __global__ void __launch_bounds__(S::kEntry, 1) quant_kernel(const P p) {
     }
     __syncwarp();
 
+    int tokens = p.rows;  // that are multiplied
 #pragma unroll 1
     for (int first = begin; first < end; first += kTiles) {
         const int tiles = min(kTiles, end - first);
@@ -179,9 +183,9 @@ __global__ void __launch_bounds__(S::kEntry, 1) quant_kernel(const P p) {
         if (first == begin) {
             wait_for_previous();
             stamp_begin(p.stamp);
-            if (p.finish == Finish::qkv && static_cast<int>(threadIdx.x) < p.rows) {
-                where[threadIdx.x] = place_of(p, static_cast<int>(threadIdx.x));
-            }
+            const unsigned asked = asked_rows(p);
+            note_places(p, asked, where);
+            if constexpr (kMakesRecords<P>) tokens = __popc(asked);
         }
         // Granule i of this warp's, into the place `at`.
         const auto fetch_input = [&](int i, int at) {
@@ -200,7 +204,7 @@ __global__ void __launch_bounds__(S::kEntry, 1) quant_kernel(const P p) {
                 wait_for_copies<kStages - 2>();
                 __syncwarp();    // the scales come from other lanes
                 weights.next();  // into the stage before this one, which this warp has done with
-                multiply_tile<S>(acc[t], ring + slot, x, lane);
+                multiply_tile<S, kSome>(acc[t], ring + slot, x, lane, tokens);
                 slot =
                     slot + S::kStageBytes == kStages * S::kStageBytes ? 0 : slot + S::kStageBytes;
             }
@@ -234,7 +238,7 @@ __global__ void __launch_bounds__(S::kEntry, 1) quant_kernel(const P p) {
             }
         }
         __syncthreads();
-        finish_sums<S, bf16>(p, where, first, tiles, sums);
+        finish_sums<S, bf16>(p, where, tokens, first, tiles, sums);
         if (first + kTiles < end) {
             stores_before_products();  // the copy engine will write there again
             __syncthreads();

@@ -14,6 +14,22 @@ static_assert(kTileRows == ops::kDrawTile);
 template <typename P>
 inline constexpr bool kMakesRecords = std::is_same_v<P, RecordParams>;
 
+// Which of up to 32 rows a product has. Bit r: row r. All threads of a warp call it.
+template <typename P>
+__device__ __forceinline__ unsigned asked_rows(const P& p) {
+    if constexpr (kMakesRecords<P>) {
+        const int lane = static_cast<int>(threadIdx.x) % 32;
+        if (p.packed) {
+            return __ballot_sync(~0u, lane < p.rows && p.guesses[lane].sampling.active);
+        }
+    }
+    return ~0u >> (32 - p.rows);
+}
+// How many of them come before row `row`: where its input lies.
+__device__ __forceinline__ int packed_place(unsigned asked, int row) {
+    return __popc(asked & ((1u << row) - 1));
+}
+
 // One record, by one thread. sums: of the tile's 16 rows, 16-byte aligned.
 __device__ __forceinline__ void put_record(const RecordParams& p, int tile, int token,
                                            const float* sums) {
@@ -30,14 +46,16 @@ __device__ __forceinline__ void put_record(const RecordParams& p, int tile, int 
                     [&](int i) { return p.bias ? v[i] + p.bias[tile * kTileRows + i] : v[i]; });
 }
 
-// The records of `count` neighbouring tiles from `tile` on, by a block of kAll threads. sums: f32
-// [8 parts, part_step apart][tokens, token_step apart][rows]; those of the first part become the
-// results, as add_warps() adds them.
+// The records of `count` neighbouring tiles from `tile` on, by a block of kAll threads, for
+// `tokens` tokens; where[i].x: the row that token i is. sums: f32 [8 parts, part_step
+// apart][tokens, token_step apart][rows]; those of the first part become the results, as
+// add_warps() adds them.
 template <int kAll>
-__device__ __forceinline__ void finish_records(const RecordParams& p, int tile, int count,
-                                               float* sums, int part_step, int token_step) {
+__device__ __forceinline__ void finish_records(const RecordParams& p, const int2* where, int tokens,
+                                               int tile, int count, float* sums, int part_step,
+                                               int token_step) {
     const int quads = count * (kTileRows / 4);
-    for (int i = static_cast<int>(threadIdx.x); i < quads * p.rows; i += kAll) {
+    for (int i = static_cast<int>(threadIdx.x); i < quads * tokens; i += kAll) {
         float* const at = sums + i / quads * token_step + i % quads * 4;
         float4 v[kWarps];
 #pragma unroll
@@ -49,19 +67,43 @@ __device__ __forceinline__ void finish_records(const RecordParams& p, int tile, 
             add(add(add(v[0], v[1]), add(v[2], v[3])), add(add(v[4], v[5]), add(v[6], v[7])));
     }
     __syncthreads();
+    if (!p.records) {
+        const int most = min(count * kTileRows, p.n - tile * kTileRows);
+        for (int i = static_cast<int>(threadIdx.x); i < most * tokens; i += kAll) {
+            const int token = i / most, in = i % most, row = tile * kTileRows + in;
+            const float v = sums[token * token_step + in];
+            static_cast<float*>(p.out)[static_cast<std::int64_t>(where[token].x) * p.n + row] =
+                p.bias ? v + p.bias[row] : v;
+        }
+        return;
+    }
     // Neighbouring threads have neighbouring tokens, whose sums lie in different banks.
-    for (int i = static_cast<int>(threadIdx.x); i < count * p.rows; i += kAll) {
-        const int token = i % p.rows, in = i / p.rows;
-        put_record(p, tile + in, token, sums + token * token_step + in * kTileRows);
+    for (int i = static_cast<int>(threadIdx.x); i < count * tokens; i += kAll) {
+        const int token = i % tokens, in = i / tokens;
+        put_record(p, tile + in, where[token].x, sums + token * token_step + in * kTileRows);
     }
 }
 
-// Any finish of the sums of a block of kernels for 5 to 32 tokens, whose shape is S.
-template <typename S, typename T, typename P>
-__device__ __forceinline__ void finish_sums(const P& p, const int2* where, int tile, int count,
-                                            float* sums) {
+// Kernels for 5 to 32 tokens: what their finish wants to know of each, `asked` being the rows that
+// they are. A barrier comes before the finish.
+template <typename P>
+__device__ __forceinline__ void note_places(const P& p, unsigned asked, int2* where) {
+    const int row = static_cast<int>(threadIdx.x);
+    if (row >= p.rows) return;
     if constexpr (kMakesRecords<P>) {
-        finish_records<S::kThreads>(p, tile, count, sums, S::kPartSums, S::kSumStride);
+        if (asked >> row & 1) where[packed_place(asked, row)].x = row;
+    } else {
+        if (p.finish == Finish::qkv) where[row] = place_of(p, row);
+    }
+}
+
+// Any finish of the sums of a block of these kernels, whose shape is S.
+template <typename S, typename T, typename P>
+__device__ __forceinline__ void finish_sums(const P& p, const int2* where, int tokens, int tile,
+                                            int count, float* sums) {
+    if constexpr (kMakesRecords<P>) {
+        finish_records<S::kThreads>(p, where, tokens, tile, count, sums, S::kPartSums,
+                                    S::kSumStride);
     } else {
         finish_strip<S::kThreads, T>(p, where, tile, count, [&](int token, int row) {
             return add_warps(sums + token * S::kSumStride + row, S::kPartSums);

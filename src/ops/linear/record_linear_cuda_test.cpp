@@ -1,4 +1,5 @@
 // Finish::records: every kernel makes the records that the logits of Finish::store give.
+#include <cmath>
 #include <cstring>
 #include <string>
 
@@ -122,6 +123,64 @@ TEST_F(RecordLinear, RecordsOfALargeVocabularyAreThoseOfTheLogits) {
     for (const DType type : {DType::bf16, DType::q8_0x8}) {
         expect_records_of_logits(type, 50257, 128, false, 20);
         if (HasFatalFailure()) return;
+    }
+}
+
+// Active rows in any places, and none at all. Rows of logits that are not active are anything.
+TEST_F(RecordLinear, ActiveRowsAloneAreMultiplied) {
+    constexpr int kVocab = 2003, kColumns = 576, kMost = 33;
+    for (const DType type : kSmallTypes) {
+        memory_.reset();
+        const DeviceArena scratch("scratch", linear_records_scratch_bytes(kMost, kColumns));
+        ctx_.scratch = {static_cast<std::byte*>(scratch.data()), scratch.size()};
+        const Matrix m = matrix(type, kVocab, kColumns);
+        std::vector<float> xv = normal(std::size_t{kMost} * kColumns), weight = normal(kColumns, 3),
+                           biases = normal(kVocab);
+        const Tensor x = upload(DType::f32, {kMost, kColumns}, xv);
+        LinearIn in;
+        in.norm = {upload(DType::f32, {kColumns}, weight), {}, ops::NormKind::rms, 1e-5f};
+        in.w = m.device;
+        in.bias = upload(DType::f32, {kVocab}, biases);
+        in.x = x;
+        in.out = poisoned(DType::f32, {kMost, kVocab});
+        linear_small(ctx_, in);
+        const std::vector<float> want = download(in.out);
+        const Tensor logits = in.out;
+        auto* const device_asks = memory_.array<GuessRow>(kMost);
+        in.finish = Finish::records;
+        for (const int rows : {4, 5, 8, 16, 31, 32, 33}) {
+            for (const std::uint64_t active :
+                 {~0ull, 0ull, 1ull, 1ull << (rows - 1), 0x5555555555ull, 0xfff0ull, 0x8001ull}) {
+                std::vector<GuessRow> asks;
+                for (int i = 0; i < rows; ++i) {
+                    asks.push_back(row_of(1, kVocab));
+                    asks.back().sampling.active = active >> i & 1;
+                }
+                // What lay there before may not be seen.
+                stream_->fill(scratch.data(), 0xff, scratch.size());
+                in.x = x.slice_rows(0, rows);
+                stream_->fill(logits.data, 0xff, logits.bytes());
+                stream_->to_device(device_asks, asks.data(), asks.size() * sizeof(GuessRow),
+                                   nullptr);
+                in.out = logits.slice_rows(0, rows);
+                in.records = {nullptr, device_asks, -1};
+                linear_small(ctx_, in);
+                const std::vector<float> got = download(in.out);
+                for (int i = 0; i < rows; ++i) {
+                    if (!(active >> i & 1)) continue;
+                    const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(i) * kVocab;
+                    ASSERT_EQ(std::memcmp(got.data() + at, want.data() + at, kVocab * 4), 0)
+                        << dtype_name(type) << " rows " << rows << ", active " << active << ", row "
+                        << i;
+                }
+                if (rows <= 4 || rows > kPackedRows) continue;
+                for (int i = 0; i < rows; ++i) {  // settled rows cost no store
+                    if (active >> i & 1) continue;
+                    const float first = got[static_cast<std::size_t>(i) * kVocab];
+                    ASSERT_TRUE(std::isnan(first)) << dtype_name(type) << " rows " << rows;
+                }
+            }
+        }
     }
 }
 

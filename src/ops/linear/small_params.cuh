@@ -47,9 +47,10 @@ struct Params {
 
 // Of Finish::records. (A type of its own: a decode step keeps Params in device memory.)
 struct RecordParams : Params {
-    ops::TileRecord* records;  // [rows, tiles]
+    ops::TileRecord* records;  // [rows, tiles]; null: logits, to out
     const GuessRow* guesses;   // [rows]
     int mask;
+    bool packed;  // prepared inputs are those of active rows, one behind the other
 };
 
 // The boundary: shapes and types are checked. rows is what in.x has.
@@ -93,7 +94,7 @@ inline Params pass_of(const Params& all, int first, int rows) {
 inline RecordParams pass_of(const RecordParams& all, int first, int rows) {
     RecordParams p = all;
     static_cast<Params&>(p) = pass_of(static_cast<const Params&>(all), first, rows);
-    p.records += std::int64_t{first} * all.tiles;
+    if (p.records) p.records += std::int64_t{first} * all.tiles;
     p.guesses += first;
     return p;
 }
