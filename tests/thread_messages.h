@@ -10,8 +10,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -21,22 +23,24 @@
 
 namespace mr::comm {
 
-// What was sent and not yet received, by (from, to). A message is copied when it is sent.
+// What was sent and not yet received, by (channel, from, to), which are numbers among all ranks. A
+// message is copied when it is sent.
 struct Mail {
     std::mutex mutex;
-    std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> boxes;
+    std::map<std::tuple<int, int, int>, std::deque<std::vector<std::byte>>> boxes;
 };
 
 class ThreadMessages : public Messages {
   public:
-    ThreadMessages(std::shared_ptr<Mail> mail, int rank, int size)
-        : mail_(std::move(mail)), rank_(rank), size_(size) {}
+    // Of `ranks` this is number `rank`.
+    ThreadMessages(std::shared_ptr<Mail> mail, std::vector<int> ranks, int rank, int channel = 0)
+        : mail_(std::move(mail)), ranks_(std::move(ranks)), rank_(rank), channel_(channel) {}
 
     int rank() const override { return rank_; }
-    int size() const override { return size_; }
+    int size() const override { return static_cast<int>(ranks_.size()); }
     Transfer send(int to, std::span<const std::byte> data) override {
         const std::lock_guard lock(mail_->mutex);
-        mail_->boxes[{rank_, to}].emplace_back(data.begin(), data.end());
+        mail_->boxes[{channel_, in_all(rank_), in_all(to)}].emplace_back(data.begin(), data.end());
         return kSent;
     }
     Transfer receive(int from, std::span<std::byte> data) override {
@@ -52,7 +56,7 @@ class ThreadMessages : public Messages {
             if (other < transfer && what.from == asked->second.from) return false;
         }
         const std::lock_guard lock(mail_->mutex);
-        auto& box = mail_->boxes[{asked->second.from, rank_}];
+        auto& box = mail_->boxes[{channel_, in_all(asked->second.from), in_all(rank_)}];
         if (box.empty()) return false;
         MR_CHECK(box.front().size() == asked->second.data.size(),
                  "a message is received in its size");
@@ -63,16 +67,28 @@ class ThreadMessages : public Messages {
         asked_.erase(asked);
         return true;
     }
+    std::unique_ptr<Messages> channel(std::span<const int> ranks, int number) override {
+        std::vector<int> of;
+        int me = 0;
+        for (const int rank : ranks) {
+            if (rank == rank_) me = static_cast<int>(of.size());
+            of.push_back(in_all(rank));
+        }
+        return std::make_unique<ThreadMessages>(mail_, std::move(of), me, number);
+    }
     [[noreturn]] void abort(int exit_code) override { std::_Exit(exit_code); }
 
   private:
+    int in_all(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
+
     static constexpr Transfer kSent = 0;
     struct Asked {
         int from;
         std::span<std::byte> data;
     };
     std::shared_ptr<Mail> mail_;
-    int rank_, size_;
+    std::vector<int> ranks_;
+    int rank_, channel_;
     Transfer last_ = kSent;
     std::map<Transfer, Asked> asked_;
 };
@@ -80,9 +96,11 @@ class ThreadMessages : public Messages {
 // One for each of `ranks` threads.
 inline std::vector<std::unique_ptr<Messages>> thread_messages(int ranks) {
     const auto mail = std::make_shared<Mail>();
+    std::vector<int> all(static_cast<std::size_t>(ranks));
+    std::iota(all.begin(), all.end(), 0);
     std::vector<std::unique_ptr<Messages>> out;
     for (int r = 0; r < ranks; ++r) {
-        out.push_back(std::make_unique<ThreadMessages>(mail, r, ranks));
+        out.push_back(std::make_unique<ThreadMessages>(mail, all, r));
     }
     return out;
 }

@@ -164,6 +164,71 @@ TEST(Comm, ASilentRankIsNamed) {
     }
 }
 
+// Ranks 1 and 3, 0 and 2, and all of them in turn, while each group is the thread's of its own.
+TEST(Comm, GroupsHaveMessagesOfTheirOwn) {
+    on_ranks(4, [&](Comm& comm) {
+        const std::vector<int> mine = comm.rank() % 2 ? std::vector{3, 1} : std::vector{0, 2};
+        const std::unique_ptr<Comm> group = comm.split(mine, 1);
+        const std::unique_ptr<Comm> same = comm.split(mine, 2);
+        const int me = comm.rank() == mine[0] ? 0 : 1;
+        EXPECT_EQ(group->size(), 2);
+        EXPECT_EQ(group->rank(), me);
+        EXPECT_EQ(group->name_of(1), mine[1]);
+        std::thread beside([&] {
+            for (int i = 0; i < 50; ++i)
+                EXPECT_EQ(same->sum(comm.rank() + i), mine[0] + mine[1] + 2 * i);
+        });
+        for (int i = 0; i < 50; ++i) {
+            EXPECT_EQ(group->gather(comm.rank()),
+                      (std::vector<double>{double(mine[0]), double(mine[1])}));
+            EXPECT_EQ(comm.sum(comm.rank()), 6);
+        }
+        beside.join();
+        const int alone[] = {comm.rank()};
+        EXPECT_TRUE(comm.split(alone, 3)->alone());
+        // Of a group, some: they keep the names that they have among all.
+        const int turned[] = {1, 0};
+        const std::unique_ptr<Comm> again = group->split(turned, 4);
+        EXPECT_EQ(again->rank(), 1 - me);
+        EXPECT_EQ(again->name_of(0), mine[1]);
+        EXPECT_EQ(again->gather(comm.rank())[0], mine[1]);
+    });
+}
+
+// A group's line names a rank by its number among all.
+TEST(Comm, ASilentRankOfAGroupIsNamed) {
+    on_ranks(
+        4,
+        [&](Comm& comm) {
+            const int ends[] = {0, 3};
+            if (comm.rank() != 0) return;
+            try {
+                comm.split(ends, 1)->barrier();
+                FAIL() << "nothing was thrown";
+            } catch (const LostRank& error) {
+                const std::string said = error.what();
+                EXPECT_NE(said.find("rank 3 has not answered"), std::string::npos) << said;
+            }
+        },
+        0.1);
+}
+
+// What is on its way does not keep a rank from doing something else.
+TEST(Comm, TransfersAreLookedAfterNowAndThen) {
+    on_ranks(2, [&](Comm& comm) {
+        const int other = 1 - comm.rank();
+        std::vector<float> out(1000, static_cast<float>(comm.rank())), in(1000);
+        Transfers both(comm);
+        both.receive(other, std::as_writable_bytes(std::span(in)));
+        both.send(other, std::as_bytes(std::span(out)));
+        for (int idle = 0; !both.empty();) {
+            if (!both.moved()) Transfers::rest(++idle);
+        }
+        EXPECT_FALSE(both.moved());
+        EXPECT_EQ(in, std::vector<float>(1000, static_cast<float>(other)));
+    });
+}
+
 TEST(Comm, AloneDoesNothing) {
     Comm comm;
     std::vector<float> data{1, 2, 3};

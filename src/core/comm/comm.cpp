@@ -48,76 +48,73 @@ double tree_sum(std::vector<double> parts) {
     return parts[0];
 }
 
-// Messages that are on their way together. Large ones go in pieces: MPI counts bytes by an int.
-class Comm::Exchange {
-  public:
-    explicit Exchange(Comm& comm) : comm_(comm) {}
+namespace {
 
-    void send(int to, std::span<const std::byte> data) {
-        comm_.sent_ += data.size();
-        in_pieces(data.size(), [&](std::size_t at, std::size_t bytes) {
-            transfers_.push_back({comm_.messages_->send(to, data.subspan(at, bytes)), to});
-        });
+constexpr std::size_t kPiece = std::size_t{1} << 28;
+
+template <typename Begin>
+void in_pieces(std::size_t bytes, Begin&& begin) {
+    for (std::size_t at = 0; at < bytes; at += kPiece) begin(at, std::min(kPiece, bytes - at));
+}
+
+}  // namespace
+
+void Transfers::send(int to, std::span<const std::byte> data) {
+    comm_->sent_ += data.size();
+    in_pieces(data.size(), [&](std::size_t at, std::size_t bytes) {
+        pending_.push_back({comm_->messages_->send(to, data.subspan(at, bytes)), to});
+    });
+}
+
+void Transfers::receive(int from, std::span<std::byte> data) {
+    in_pieces(data.size(), [&](std::size_t at, std::size_t bytes) {
+        pending_.push_back({comm_->messages_->receive(from, data.subspan(at, bytes)), from});
+    });
+}
+
+bool Transfers::moved() {
+    const std::size_t before = pending_.size();
+    std::erase_if(pending_, [&](const Pending& t) { return comm_->messages_->done(t.transfer); });
+    if (before > 0 && comm_->messages_->out_of_step()) {
+        throw LostRank({.problem = "a rank sent what this one did not expect",
+                        .remedy = "report this, with the commands of all ranks"});
     }
-    void receive(int from, std::span<std::byte> data) {
-        in_pieces(data.size(), [&](std::size_t at, std::size_t bytes) {
-            transfers_.push_back({comm_.messages_->receive(from, data.subspan(at, bytes)), from});
-        });
-    }
-    void finish() {
-        using Clock = std::chrono::steady_clock;
-        Clock::time_point moved = Clock::now();
-        for (int idle = 0; !transfers_.empty();) {
-            const std::size_t before = transfers_.size();
-            std::erase_if(transfers_,
-                          [&](const Pending& t) { return comm_.messages_->done(t.transfer); });
-            if (comm_.messages_->out_of_step()) {
-                throw LostRank({.problem = "a rank sent what this one did not expect",
-                                .remedy = "report this, with the commands of all ranks"});
-            }
-            if (transfers_.size() < before) {
-                moved = Clock::now();
-                idle = 0;
-                continue;
-            }
-            if (comm_.cancelled_) throw LostRank({.problem = "this rank ends"});
-            if (comm_.timeout_.count() > 0 && Clock::now() - moved > comm_.timeout_) give_up();
-            rest(++idle);
+    return pending_.size() < before;
+}
+
+void Transfers::finish() {
+    using Clock = std::chrono::steady_clock;
+    Clock::time_point last = Clock::now();
+    for (int idle = 0; !pending_.empty();) {
+        if (moved()) {
+            last = Clock::now();
+            idle = 0;
+            continue;
         }
-    }
-
-  private:
-    struct Pending {
-        Messages::Transfer transfer;
-        int peer;
-    };
-    static constexpr std::size_t kPiece = std::size_t{1} << 28;
-
-    template <typename Begin>
-    static void in_pieces(std::size_t bytes, Begin&& begin) {
-        for (std::size_t at = 0; at < bytes; at += kPiece) {
-            begin(at, std::min(kPiece, bytes - at));
+        if (comm_->cancelled_) throw LostRank({.problem = "this rank ends"});
+        if (comm_->timeout_.count() > 0 && Clock::now() - last > comm_->timeout_) {
+            std::vector<int> silent;
+            for (const Pending& t : pending_) silent.push_back(t.peer);
+            throw comm_->lost(std::move(silent));
         }
+        rest(++idle);
     }
-    // Others may need the core: ranks can be more than cores.
-    static void rest(int idle) {
-        if (idle < 200) return;
-        if (idle < 2000) return std::this_thread::yield();
-        std::this_thread::sleep_for(std::chrono::microseconds(100));
-    }
-    [[noreturn]] void give_up() const {
-        std::vector<int> silent;
-        for (const Pending& t : transfers_) silent.push_back(t.peer);
-        std::ranges::sort(silent);
-        silent.erase(std::ranges::unique(silent).begin(), silent.end());
-        throw LostRank({.problem = fmt::format("rank {} has not answered for {:g} s",
-                                               fmt::join(silent, ", "), comm_.timeout_.count()),
-                        .remedy = "see its output; a longer --comm-timeout waits longer"});
-    }
+}
 
-    Comm& comm_;
-    std::vector<Pending> transfers_;
-};
+void Transfers::rest(int idle) {
+    if (idle < 200) return;
+    if (idle < 2000) return std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+}
+
+LostRank Comm::lost(std::vector<int> silent) const {
+    for (int& rank : silent) rank = name_of(rank);
+    std::ranges::sort(silent);
+    silent.erase(std::ranges::unique(silent).begin(), silent.end());
+    return LostRank({.problem = fmt::format("rank {} has not answered for {:g} s",
+                                            fmt::join(silent, ", "), timeout_.count()),
+                     .remedy = "see its output; a longer --comm-timeout waits longer"});
+}
 
 Comm::Comm() = default;
 Comm::Comm(std::unique_ptr<Messages> messages, Seconds timeout)
@@ -126,6 +123,14 @@ Comm::Comm(std::unique_ptr<Messages> messages, Seconds timeout)
     size_ = messages_->size();
 }
 Comm::~Comm() = default;
+
+std::unique_ptr<Comm> Comm::split(std::span<const int> ranks, int channel) {
+    MR_CHECK(std::ranges::count(ranks, rank_) == 1, "this rank is one of them, once");
+    if (ranks.size() == 1) return std::make_unique<Comm>();
+    auto out = std::make_unique<Comm>(messages_->channel(ranks, channel), timeout_);
+    for (const int rank : ranks) out->names_.push_back(name_of(rank));
+    return out;
+}
 
 void Comm::abort(int exit_code) {
     if (messages_) messages_->abort(exit_code);
@@ -137,7 +142,7 @@ void Comm::barrier() {
     for (int step = 1; step < size_; step *= 2) {
         const std::byte out{};
         std::byte in{};
-        Exchange exchange(*this);
+        Transfers exchange(*this);
         exchange.send(behind(step), {&out, 1});
         exchange.receive(before(step), {&in, 1});
         exchange.finish();
@@ -145,13 +150,13 @@ void Comm::barrier() {
 }
 
 void Comm::send(int to, std::span<const std::byte> data) {
-    Exchange exchange(*this);
+    Transfers exchange(*this);
     exchange.send(to, data);
     exchange.finish();
 }
 
 void Comm::receive(int from, std::span<std::byte> data) {
-    Exchange exchange(*this);
+    Transfers exchange(*this);
     exchange.receive(from, data);
     exchange.finish();
 }
@@ -185,7 +190,7 @@ void Comm::gather_shares(std::span<std::byte> data, const Shards& shards, std::s
         return data.subspan(static_cast<std::size_t>(shards.begin(rank)) * element,
                             static_cast<std::size_t>(shards.size(rank)) * element);
     };
-    Exchange exchange(*this);
+    Transfers exchange(*this);
     for (int i = 1; i < size_; ++i) {
         exchange.receive(before(i), share(before(i)));
         exchange.send(behind(i), share(rank_));
@@ -205,7 +210,7 @@ void Comm::reduce_scatter(std::span<float> data, const Shards& shards) {
         parts[static_cast<std::size_t>(r)] = r == rank_ ? data.data() + shards.begin(r) : room;
         if (r != rank_) room += mine;
     }
-    Exchange exchange(*this);
+    Transfers exchange(*this);
     for (int i = 1; i < size_; ++i) {
         const int from = before(i), to = behind(i);
         exchange.receive(from,

@@ -64,6 +64,16 @@ class Comm {
     int size() const { return size_; }
     bool alone() const { return size_ == 1; }
     bool first() const { return rank_ == 0; }
+    // Some of these ranks, this one among them, as a Comm of their own, numbered as they stand in
+    // `ranks`: all of them call this with the same ranks and `channel`, from 1, which none of them
+    // has used before. Different ones may be used by different threads at a time. Lines that name
+    // a rank name it as this one numbers it. It must not outlive this one.
+    std::unique_ptr<Comm> split(std::span<const int> ranks, int channel);
+    // What a line calls a rank.
+    int name_of(int rank) const {
+        return names_.empty() ? rank : names_[static_cast<std::size_t>(rank)];
+    }
+    Seconds timeout() const { return timeout_; }
 
     // Each throws LostRank that names the rank which did not answer in time.
     void barrier();
@@ -96,8 +106,11 @@ class Comm {
     std::uint64_t sent_bytes() const { return sent_; }
     [[noreturn]] void abort(int exit_code);
 
+    // Of ranks that have not answered for timeout().
+    LostRank lost(std::vector<int> silent) const;
+
   private:
-    class Exchange;
+    friend class Transfers;
     // Ranks in a circle.
     int behind(int steps) const { return (rank_ + steps) % size_; }
     int before(int steps) const { return (rank_ - steps + size_) % size_; }
@@ -106,9 +119,35 @@ class Comm {
     std::unique_ptr<Messages> messages_;
     Seconds timeout_{};
     int rank_ = 0, size_ = 1;
+    std::vector<int> names_;  // of a part of the ranks
     std::uint64_t sent_ = 0;
     std::atomic<bool> cancelled_{false};
     std::vector<float> parts_;  // what reduce_scatter() receives
+};
+
+// Messages that are on their way together. Large ones go in pieces: MPI counts bytes by an int.
+class Transfers {
+  public:
+    explicit Transfers(Comm& comm) : comm_(&comm) {}
+
+    void send(int to, std::span<const std::byte> data);
+    void receive(int from, std::span<std::byte> data);
+    // Looks after them. True: one of them was done since. Throws LostRank where ranks do not do the
+    // same.
+    bool moved();
+    bool empty() const { return pending_.empty(); }
+    // Until all are done. Throws LostRank.
+    void finish();
+    // Others may need the core: ranks can be more than cores. `idle`: how often nothing moved.
+    static void rest(int idle);
+
+  private:
+    struct Pending {
+        Messages::Transfer transfer;
+        int peer;
+    };
+    Comm* comm_;
+    std::vector<Pending> pending_;
 };
 
 }  // namespace mr::comm

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 namespace mr::comm {
@@ -22,6 +23,10 @@ class Messages {
     virtual Transfer receive(int from, std::span<std::byte> data) = 0;
     // True once; then the transfer is forgotten.
     virtual bool done(Transfer transfer) = 0;
+    // The same among `ranks`, of which this is one, numbered as they stand there: a channel of its
+    // own, whose messages meet no others. All of them give the same number, from 1, of a channel
+    // that none of them has yet. Different channels may be used by different threads at a time.
+    virtual std::unique_ptr<Messages> channel(std::span<const int> ranks, int number) = 0;
     // A message had another size than was asked for: ranks do not do the same.
     virtual bool out_of_step() const { return false; }
     // Ends all ranks at once, this one included: the job is lost.

@@ -2,39 +2,54 @@
 #include <mpi.h>
 
 #include <cstdlib>
+#include <mutex>
 #include <unordered_map>
+#include <vector>
 
 #include "core/comm/mpi_module.h"
 
 namespace mr::comm {
 namespace {
 
-class MpiMessages : public Messages {
-  public:
-    MpiMessages() {
-        // One thread at a time calls, but not always the same.
+// MPI itself, which all channels share: one thread at a time calls, but not always the same.
+struct World {
+    World() {
         int given = 0;
         MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &given);
-        MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
-        MPI_Comm_size(MPI_COMM_WORLD, &size_);
     }
-    ~MpiMessages() override { MPI_Finalize(); }
+    ~World() { MPI_Finalize(); }
+    World(const World&) = delete;
+    World& operator=(const World&) = delete;
+    std::mutex mutex;
+};
+
+class MpiMessages : public Messages {
+  public:
+    MpiMessages() : world_(std::make_shared<World>()) {
+        int size = 1;
+        MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+        MPI_Comm_size(MPI_COMM_WORLD, &size);
+        for (int r = 0; r < size; ++r) ranks_.push_back(r);
+    }
 
     int rank() const override { return rank_; }
-    int size() const override { return size_; }
+    int size() const override { return static_cast<int>(ranks_.size()); }
     Transfer send(int to, std::span<const std::byte> data) override {
-        MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE, to, kTag, MPI_COMM_WORLD,
-                  &pending_[++last_].request);
+        const std::lock_guard lock(world_->mutex);
+        MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE, in_world(to), tag_,
+                  MPI_COMM_WORLD, &pending_[++last_].request);
         return last_;
     }
     Transfer receive(int from, std::span<std::byte> data) override {
+        const std::lock_guard lock(world_->mutex);
         Pending& pending = pending_[++last_];
         pending.bytes = static_cast<int>(data.size());
-        MPI_Irecv(data.data(), pending.bytes, MPI_BYTE, from, kTag, MPI_COMM_WORLD,
+        MPI_Irecv(data.data(), pending.bytes, MPI_BYTE, in_world(from), tag_, MPI_COMM_WORLD,
                   &pending.request);
         return last_;
     }
     bool done(Transfer transfer) override {
+        const std::lock_guard lock(world_->mutex);
         const auto at = pending_.find(transfer);
         int flag = 0, bytes = 0;
         MPI_Status status{};
@@ -48,14 +63,31 @@ class MpiMessages : public Messages {
         return true;
     }
     bool out_of_step() const override { return out_of_step_; }
+    std::unique_ptr<Messages> channel(std::span<const int> ranks, int number) override {
+        return std::unique_ptr<Messages>(new MpiMessages(*this, ranks, number));
+    }
     [[noreturn]] void abort(int exit_code) override {
+        // Without the lock: the thread that has it may wait for this one.
         MPI_Abort(MPI_COMM_WORLD, exit_code);
         std::_Exit(exit_code);
     }
 
   private:
-    static constexpr int kTag = 1;
-    int rank_ = 0, size_ = 1;
+    static constexpr int kTag = 1;  // of all ranks; channels have those behind it
+
+    MpiMessages(const MpiMessages& all, std::span<const int> ranks, int number)
+        : world_(all.world_), tag_(kTag + number) {
+        for (const int r : ranks) {
+            if (r == all.rank_) rank_ = size();
+            ranks_.push_back(all.in_world(r));
+        }
+    }
+    int in_world(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
+
+    std::shared_ptr<World> world_;
+    const int tag_ = kTag;
+    int rank_ = 0;
+    std::vector<int> ranks_;  // by MPI's numbers
     Transfer last_ = 0;
     struct Pending {
         MPI_Request request = MPI_REQUEST_NULL;
