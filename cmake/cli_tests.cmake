@@ -13,6 +13,6 @@ if(Python3_FOUND AND TARGET millrace_cli)
             "MILLRACE_DEVICE=cpu;MILLRACE_BIN=$<TARGET_FILE:millrace_cli>;MILLRACE_FAULTY=$<TARGET_FILE:millrace_faulty>;MILLRACE_DATA=${MILLRACE_DATA};MILLRACE_SOURCE=${PROJECT_SOURCE_DIR};MILLRACE_BUILD=${PROJECT_BINARY_DIR};MILLRACE_CMAKE=${CMAKE_COMMAND};MILLRACE_CXX=${CMAKE_CXX_COMPILER};MILLRACE_SANITIZE=$<$<BOOL:${MILLRACE_SANITIZE}>:address,undefined>$<$<BOOL:${MILLRACE_TSAN}>:thread>")
     endforeach()
     # As for test_gpu; `info` measures a GPU where there is one.
-    set_tests_properties(cli.device PROPERTIES LABELS gpu)
-    set_tests_properties(cli.device cli.basics PROPERTIES RESOURCE_LOCK gpu)
+    set_tests_properties(cli.device cli.device_ranks PROPERTIES LABELS gpu)
+    set_tests_properties(cli.device cli.device_ranks cli.basics PROPERTIES RESOURCE_LOCK gpu)
 endif()

@@ -9,6 +9,7 @@
 
 #include "bench/overlap/kernels.h"
 #include "bench/streams/arrays.h"
+#include "core/comm/device_link.h"
 #include "core/error.h"
 
 namespace mr::overlap {
@@ -183,7 +184,8 @@ void GhostLink::exchange(std::size_t index) {
     run(bucket.scatter);
     out_.record(left_);
     for (const Sum& sum : bucket.sums) {
-        launch_sum(in_, sum, options_.rank, gradients_.front().shards.ranks());
+        comm::tree_sum(in_, sum.own, sum.parts, sum.count, options_.rank,
+                       gradients_.front().shards.ranks(), sum.packed);
     }
     in_.record(summed_);
     out_.wait(summed_);

@@ -9,11 +9,6 @@
 
 namespace mr::overlap {
 
-inline constexpr int kMostRanks = 64;  // a power of two
-
-// Sum, by a short kernel.
-void launch_sum(const cuda::Stream& stream, const Sum& sum, int rank, int ranks);
-
 // Occupies `multiprocessors` of them, all of their shared memory, until *stop has reached `number`,
 // or for kMostOccupied. *held gets the nanoseconds of all blocks added. Both are on the device.
 inline constexpr double kMostOccupied = 1.0;  // seconds

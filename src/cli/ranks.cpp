@@ -11,6 +11,7 @@
 namespace mr::cli {
 
 int as_rank(double timeout, const std::function<int(comm::Comm&)>& body) {
+    comm::choose_device();
     const std::unique_ptr<comm::Comm> comm = comm::join(comm::Comm::Seconds(timeout));
     if (comm->alone()) return body(*comm);
     const auto end = [&](int code, const char* what) {

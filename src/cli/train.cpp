@@ -171,10 +171,7 @@ int run(const Options& options, const Command& command, comm::Comm& comm) {
     events.sampling = engine_switches(options.shared);
     // A run goes on where it was, unless it is told otherwise.
     const auto settle = [&](train::TrainOptions& o) {
-        if (!resumed || command.given("--device")) {
-            // Ranks are on CPUs unless they are told otherwise.
-            o.cuda = (comm.alone() || command.given("--device")) && use_cuda(options.shared);
-        }
+        if (!resumed || command.given("--device")) o.cuda = use_cuda(options.shared);
         if (!resumed || command.given("--threads")) o.threads = options.shared.threads;
         // The first one stays: it made the run.
         const std::string line = command_line();
@@ -448,6 +445,11 @@ void add_train(const Command& app, Action& action) {
     changed("--zero", &train::TrainOptions::zero,
             "What ranks share instead of each having all: 1: the optimizer's moments")
         .shows_default();
+    changed("--reduce", &train::TrainOptions::reduce,
+            "exact: the same bits on any number of ranks; fast: NCCL's own sum, in bf16")
+        .one_of({"exact", "fast"})
+        .shows_default()
+        .rare();
     changed("--bucket", &train::TrainOptions::bucket, "MiB of gradients that are sent at a time")
         .shows_default()
         .rare();

@@ -66,6 +66,7 @@ void for_each_option(Options& o, Field&& field) {
     field("grains", o.grains);
     field("bucket", o.bucket);
     field("zero", o.zero);
+    field("reduce", o.reduce);
     field("threads", o.threads);
     field("cuda", o.cuda);
     field("command", o.command);
@@ -197,6 +198,7 @@ void TrainOptions::validate() const {
     need(max_skips >= 1, "--max-skips", max_skips, "must be at least 1");
     need(prefetch >= 0 && prefetch <= 64, "--prefetch", prefetch, "must be from 0 to 64");
     need(zero >= 0 && zero <= 1, "--zero", zero, "must be 0 or 1");
+    need(reduce == "exact" || reduce == "fast", "--reduce", reduce, "must be exact or fast");
     need(bucket > 0 && bucket <= 1 << 20, "--bucket", bucket, "must be above 0 and at most 2^20");
     need(keep >= 0, "--keep", keep, "must not be negative");
     need(eval_every >= 0, "--eval-every", eval_every, "must not be negative");
@@ -297,8 +299,9 @@ TrainOptions read_options(formats::JsonValue json, const std::string& file) {
         const auto at = json.find(name);
         // Not written by the first versions, which had the defaults alone.
         const std::string_view key = name;
-        if (!at && (key == "masters" || key == "bos" || key == "objective" || key == "block" ||
-                    key == "diffusion_weight" || key == "bucket" || key == "zero")) {
+        if (!at &&
+            (key == "masters" || key == "bos" || key == "objective" || key == "block" ||
+             key == "diffusion_weight" || key == "bucket" || key == "zero" || key == "reduce")) {
             return;
         }
         if constexpr (std::is_same_v<T, int>) {

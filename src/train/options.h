@@ -74,7 +74,10 @@ struct TrainOptions {
     int grains = 0;
     double bucket = 25;  // MiB of gradients that ranks send at a time
     int zero = 0;        // what ranks share: 1: the optimizer's state
-    int threads = 0;     // 0: all cores
+    // How gradients of ranks are added up: "exact", in the tree over grains, or "fast", by NCCL's
+    // own sum in bf16, whose bits depend on the ranks.
+    std::string reduce = "exact";
+    int threads = 0;  // 0: all cores
     bool cuda = false;
     std::string command{};  // for the report: the command line, and below it those of --resume
 

@@ -100,6 +100,7 @@ class Run {
     void open_data();
     void begin_with_bos();
     model::ModelSpec spec_to_train();
+    std::unique_ptr<TimedExchange> make_exchange();
     void make_engine();
     void open_folder();
     void leave_damaged();
@@ -165,7 +166,7 @@ class Run {
     std::optional<model::Model> init_;
     std::unique_ptr<model::TrainEngine> engine_;
     // None: one rank. It ends before the engine, whose gradients it may still touch.
-    std::unique_ptr<Exchange> exchange_;
+    std::unique_ptr<TimedExchange> exchange_;
     std::unique_ptr<Sampler> sampler_;  // none: no samples
     std::unique_ptr<MetricsWriter> metrics_file_;
     std::vector<StepMetrics> metrics_;

@@ -14,6 +14,7 @@
 #include "core/thread_pool.h"
 #include "model/io/source.h"
 #include "model/io/write_model.h"
+#include "ops/linear/gemm_library.h"
 #include "text/tokenizer_json_writer.h"
 #include "train/mask_token.h"
 #include "train/run.h"
@@ -50,11 +51,11 @@ void check_spec(const model::ModelSpec& spec, const TrainOptions& options, const
 // The number of grains is the run's from its beginning.
 void Run::settle_grains() {
     const int ranks = comm_.size();
-    if (ranks > 1 && o_.cuda) {
-        throw Error::usage({.field = "--device",
-                            .value = "cuda",
-                            .problem = "several ranks train on CPUs alone",
-                            .remedy = "give --device cpu, or launch one rank"});
+    if (ranks > 1 && !o_.cuda && o_.reduce == "fast") {
+        throw Error::usage({.field = "--reduce",
+                            .value = o_.reduce,
+                            .problem = "is NCCL's own sum, and ranks are on CPUs",
+                            .remedy = "leave --reduce exact, or give --device cuda"});
     }
     if ((ranks & (ranks - 1)) != 0) {
         throw Error::usage({.field = "ranks",
@@ -81,6 +82,11 @@ void Run::agree() const {
     mine.push_back(fmt::format("data hash = {:016x}", data_.hash));
     mine.push_back(fmt::format("program = {}", events_.program));
     mine.push_back(fmt::format("instructions = {}", isa_name(active_isa())));
+    if (o_.cuda) {  // another GPU or library has other kernels
+        const cuda::DeviceInfo gpu = cuda::require_device();
+        mine.push_back(fmt::format("GPU = {}, sm_{}", gpu.name, gpu.sm));
+        mine.push_back(fmt::format("library = {}", cuda::gemm_library().about));
+    }
     std::string text = fmt::format("{}\n", fmt::join(mine, "\n"));
     const int other = comm_.differing(std::as_bytes(std::span(text)));
     if (other < 0) return;
@@ -258,13 +264,18 @@ model::ModelSpec Run::spec_to_train() {
     return o_.diffusion() ? model::diffusion_spec(std::move(spec), mask_, o_.block) : spec;
 }
 
+std::unique_ptr<TimedExchange> Run::make_exchange() {
+    const auto bucket = static_cast<std::int64_t>(o_.bucket * 1024 * 1024);
+    if (!o_.cuda) return std::make_unique<Exchange>(comm_, bucket);
+    auto out = make_device_exchange(comm_, {.bucket = bucket, .fast = o_.reduce == "fast"});
+    if (comm_.first()) say(fmt::format("{} ranks on GPUs: {}", comm_.size(), out->about()));
+    return out;
+}
+
 void Run::make_engine() {
     const model::ModelSpec spec = spec_to_train();
     check_spec(spec, o_, data_);
-    if (!comm_.alone()) {
-        exchange_ =
-            std::make_unique<Exchange>(comm_, static_cast<std::int64_t>(o_.bucket * 1024 * 1024));
-    }
+    if (!comm_.alone()) exchange_ = make_exchange();
     const model::TrainEngineOptions options{.cuda = o_.cuda,
                                             .threads = threads_of_rank(),
                                             .shape = {.sequences = o_.pass_sequences(),

@@ -174,7 +174,7 @@ class Ranks(driver.CliTest):
         self.addCleanup(job.kill)
         for _ in range(300):
             time.sleep(0.1)
-            if checkpoints(run):
+            if any(name.startswith("step-") for name in checkpoints(run)):
                 ranks = sorted(pid for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
                                if comm_test.Ranks.is_rank(pid, job.pid))
                 self.assertEqual(len(ranks), 2)

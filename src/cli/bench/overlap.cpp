@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/model_name.h"
+#include "cli/peer.h"
 #include "cli/rate.h"
 #include "cli/terminal.h"
 #include "core/arena.h"
@@ -28,6 +29,7 @@ struct Options {
     std::vector<std::string> links = {"50GB/s", "400GB/s"};
     int bucket = 25;  // MiB
     overlap::Options measure{.occupy = {0, 8, 16, 32}};
+    std::string peer;
     bool json = false;
 };
 
@@ -117,6 +119,46 @@ std::string link_text(const overlap::LinkResult& link) {
     return text + "; the same bits as the tree over ranks\n";
 }
 
+// PyTorch in the same run; its links are in the order of ours.
+std::vector<Json> ask_torch(const Options& options, const model::ModelSpec& spec) {
+    if (spec.family != "gpt2" && spec.family != "llama") {
+        throw Error::usage({.field = "--peer",
+                            .value = "torch",
+                            .problem = fmt::format("has no {} model", spec.family),
+                            .remedy = "compare a Llama or a GPT-2"});
+    }
+    const overlap::Options& m = options.measure;
+    std::string links;
+    for (const std::string& link : options.links) {
+        links += fmt::format("{}{:g}", links.empty() ? "" : ",", parse_rate(link, "--link"));
+    }
+    return ask_peer(
+        "torch_overlap.py",
+        fmt::format("--family {} --dim {} --layers {} --heads {} --kv-heads {} "
+                    "--hidden {} --vocab {} --context {} --tied {} --batch {} --seq {} "
+                    "--links {} --ranks {} --bucket {} --steps {} --warmup {}",
+                    spec.family, spec.dim, spec.layers, spec.heads, spec.kv_heads, spec.hidden,
+                    spec.vocab, std::max<std::int64_t>(spec.context, m.seq),
+                    spec.tied_embeddings ? 1 : 0, m.batch, m.seq, links, m.ranks, options.bucket,
+                    m.steps, m.warmup));
+}
+
+std::string peer_text(const std::vector<Json>& peers) {
+    std::string text;
+    for (const Json& p : peers) {
+        const auto number = [&](const char* key) {
+            return p.contains(key) && p[key].is_number() ? p[key].get<double>() : 0.0;
+        };
+        text += fmt::format(
+            "\n  {} at {:g} GB/s, {:.0f} buckets: t_compute {:.3f} ms, t_communication {:.3f} ms, "
+            "t_both {:.3f} ms\n    hidden {:.1f}%; of what is ready before the last op {:.1f}%\n",
+            one_line(p.value("peer", std::string("PyTorch"))), number("link_gb_s"),
+            number("buckets"), number("compute_ms"), number("communication_ms"), number("both_ms"),
+            100 * number("hidden"), 100 * number("hidden_of_ready"));
+    }
+    return text;
+}
+
 std::string to_text(const Options& options, const overlap::Report& report) {
     const overlap::Options& measure = options.measure;
     const auto mb = [](std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6; };
@@ -150,7 +192,15 @@ int overlap_bench(const Options& options) {
     ProgressLine line;
     const overlap::Report report = overlap::measure(spec, measure, line.callback());
     line.remove();
-    out(options.json ? json_text(to_json(options, report)) : to_text(options, report));
+    std::vector<Json> peers;
+    if (!options.peer.empty()) peers = ask_torch(options, spec);
+    if (options.json) {
+        Json json = to_json(options, report);
+        if (!peers.empty()) json["peer"] = peers;
+        out(json_text(json));
+    } else {
+        out(to_text(options, report) + peer_text(peers));
+    }
     return 0;
 }
 
@@ -205,6 +255,8 @@ void add_bench_overlap(const Command& bench, Action& action) {
         .separated_by(',')
         .shows_default();
     add_measure_options(command, *options);
+    command.add_option("--peer", options->peer, "Measure PyTorch's DistributedDataParallel, too")
+        .one_of({"torch"});
     command.add_flag("--json", options->json, "Print JSON");
     command.footer(
         "One GPU is one rank of data parallel training, the others are ghosts: its shards leave,\n"

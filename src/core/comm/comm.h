@@ -102,6 +102,7 @@ class Comm {
 
     // From now on every wait for another rank throws: for a thread that is to end.
     void cancel() { cancelled_ = true; }
+    bool cancelled() const { return cancelled_; }
     // Bytes that this rank has sent so far.
     std::uint64_t sent_bytes() const { return sent_; }
     [[noreturn]] void abort(int exit_code);

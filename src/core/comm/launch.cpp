@@ -3,10 +3,13 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <initializer_list>
+#include <string_view>
 #include <vector>
 
 #include "core/comm/mpi_module.h"
@@ -51,17 +54,63 @@ MakeMessages* mpi_module() {
 
 }  // namespace
 
-Launch launched() {
-    for (const char* const name :
-         {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+namespace {
+
+// The first of these variables that is a number from `least` on; `by` empty: none is.
+struct Variable {
+    int number = 0;
+    std::string by{};
+};
+Variable number_in(std::initializer_list<const char*> names, int least) {
+    for (const char* const name : names) {
         const char* const value = std::getenv(name);
         if (!value) continue;
-        int ranks = 0;
+        int number = 0;
         const auto end = value + std::strlen(value);
-        const auto [stopped, problem] = std::from_chars(value, end, ranks);
-        if (problem == std::errc() && stopped == end && ranks > 0) return {ranks, name};
+        const auto [stopped, problem] = std::from_chars(value, end, number);
+        if (problem == std::errc() && stopped == end && number >= least) return {number, name};
     }
     return {};
+}
+
+// Of the node, as its driver shows them.
+int devices_here() {
+    std::error_code failed;
+    int count = 0;
+    while (fs::exists(fmt::format("/dev/nvidia{}", count), failed)) ++count;
+    return count;
+}
+
+}  // namespace
+
+Launch launched() {
+    const Variable ranks =
+        number_in({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE", "SLURM_STEP_NUM_TASKS"}, 1);
+    return ranks.by.empty() ? Launch{} : Launch{ranks.number, ranks.by};
+}
+
+std::string device_of_rank(int local, const char* visible, int devices) {
+    std::vector<std::string> all;
+    if (visible) {
+        for (std::string_view rest = visible; !rest.empty();) {
+            const std::size_t end = std::min(rest.find(','), rest.size());
+            if (end > 0) all.emplace_back(rest.substr(0, end));
+            rest.remove_prefix(std::min(end + 1, rest.size()));
+        }
+    } else {
+        for (int i = 0; i < devices; ++i) all.push_back(fmt::format("{}", i));
+    }
+    return all.empty() ? "" : all[static_cast<std::size_t>(local) % all.size()];
+}
+
+void choose_device() {
+    if (launched().ranks == 1) return;
+    const Variable local = number_in(
+        {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID"}, 0);
+    if (local.by.empty()) return;
+    const std::string device =
+        device_of_rank(local.number, std::getenv("CUDA_VISIBLE_DEVICES"), devices_here());
+    if (!device.empty()) setenv("CUDA_VISIBLE_DEVICES", device.c_str(), 1);
 }
 
 bool has_mpi() { return MR_HAS_MPI != 0; }

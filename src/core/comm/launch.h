@@ -15,6 +15,14 @@ struct Launch {
 // By what the launchers put into the environment.
 Launch launched();
 
+// The ranks of a node take its GPUs in turn: this process sees its own alone, as the first one
+// (CUDA_VISIBLE_DEVICES). Called before anything asks for a GPU. Nothing changes where the launcher
+// does not say which rank of its node this is, or has given it one GPU.
+void choose_device();
+// Which of `devices` GPUs, or of the list that the variable already has (null: none), the
+// `local`-th rank of a node takes; empty: there is nothing to choose from.
+std::string device_of_rank(int local, const char* visible, int devices);
+
 // Whether this program was built with MPI.
 bool has_mpi();
 

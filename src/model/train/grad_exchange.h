@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/comm/comm.h"
+#include "core/cuda/device.h"
 
 namespace mr::model {
 
@@ -16,6 +17,8 @@ class GradExchange {
     virtual ~GradExchange() = default;
     virtual int rank() const = 0;
     virtual int ranks() const = 0;
+    // Gradients come from this stream; null: from the thread that calls. Told once, by the engine.
+    virtual void attach(const cuda::Stream* /*training*/) {}
     // elements[0 .. shards.count()), where gradients lie, are this rank's own sum, and become that
     // of all ranks, a binary tree over ranks: all of them, or this rank's share alone. Returns at
     // once; nothing touches them before finish().

@@ -181,6 +181,7 @@ TrainEngine::TrainEngine(const ModelSpec& spec, const TrainEngineOptions& option
     squares_ = static_cast<double*>(ops_->allocate("squares", cuts.size() * sizeof(double)));
     ops_->write(cuts_, cuts.data(), cut_bytes);
     ops_->prepare(spec, options_.shape);
+    if (options_.exchange) options_.exchange->attach(ops_->stream());
     pass_ = std::make_unique<TrainPass>(layout_, options_.shape, options_.recompute, *ops_);
     auto* base = static_cast<float*>(params_.data);
     weights_ = copy_ ? param_views(layout_, copy_.data, compute, base, slim_ ? layout_.decayed : 0)

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "core/comm/comm.h"
-#include "model/train/grad_exchange.h"
+#include "train/parallel/device_exchange.h"
 
 namespace mr::train {
 
-class Exchange final : public model::GradExchange {
+class Exchange final : public TimedExchange {
   public:
     // Elements are sent as soon as `bucket` bytes of them are there. Between add_up() and finish()
     // `comm` is the thread's.
@@ -32,9 +32,8 @@ class Exchange final : public model::GradExchange {
     void send(int to, std::span<const std::byte> data) override { comm_.send(to, data); }
     void receive(int from, std::span<std::byte> data) override { comm_.receive(from, data); }
 
-    // So far: what the thread worked, and how long finish() waited for it.
-    double busy_seconds() const { return busy_; }
-    double waited_seconds() const { return waited_; }
+    double busy_seconds() const override { return busy_; }
+    double waited_seconds() const override { return waited_; }
 
   private:
     struct Piece {

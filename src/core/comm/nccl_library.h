@@ -1,0 +1,46 @@
+// The functions of NCCL that are used, from the library that is opened at the first use. For files
+// that the CUDA toolkit's headers are there for; without nccl.h this header is empty.
+#pragma once
+
+#if __has_include(<nccl.h>)
+#include <nccl.h>
+
+// 2.18: the first whose calls all return at once where they are asked to.
+#if NCCL_VERSION_CODE >= 21800
+#define MR_HAS_NCCL 1
+
+#include <string>
+
+namespace mr::comm::nccl {
+
+#define MR_NCCL_FUNCTIONS(F)  \
+    F(ncclGetVersion)         \
+    F(ncclGetErrorString)     \
+    F(ncclGetLastError)       \
+    F(ncclGetUniqueId)        \
+    F(ncclCommInitRankConfig) \
+    F(ncclCommGetAsyncError)  \
+    F(ncclCommFinalize)       \
+    F(ncclCommDestroy)        \
+    F(ncclCommAbort)          \
+    F(ncclGroupStart)         \
+    F(ncclGroupEnd)           \
+    F(ncclSend)               \
+    F(ncclRecv)               \
+    F(ncclAllReduce)
+
+struct Library {
+#define MR_MEMBER(name) decltype(&::name) name = nullptr;
+    MR_NCCL_FUNCTIONS(MR_MEMBER)
+#undef MR_MEMBER
+    std::string about;  // its name and version, or why there is none
+    bool there = false;
+};
+
+// Opened once and never closed.
+const Library& library();
+
+}  // namespace mr::comm::nccl
+
+#endif
+#endif

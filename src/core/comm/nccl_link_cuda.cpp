@@ -1,0 +1,202 @@
+// NCCL from device to device. Its communicator does not block: calls return at once and are polled,
+// so that a rank which stays silent is given up after the timeout, and what waits for it on the
+// device is ended (ncclCommAbort).
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+
+#include "core/comm/device_link.h"
+#include "core/comm/nccl_library.h"
+#include "core/cuda/check.h"
+#include "core/error.h"
+
+namespace mr::comm {
+
+#ifdef MR_HAS_NCCL
+
+namespace nccl {
+namespace {
+
+Library open_library() {
+    Library lib;
+    std::vector<std::string> names = {"libnccl.so.2", "libnccl.so"};
+    if (const char* const wanted = std::getenv("MILLRACE_NCCL"); wanted && *wanted) {
+        if (std::string(wanted) == "off") {
+            lib.about = "MILLRACE_NCCL is off";
+            return lib;
+        }
+        names = {wanted};
+    }
+    void* file = nullptr;
+    for (const std::string& name : names) {
+        if ((file = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL))) break;
+    }
+    if (!file) {
+        const char* const problem = dlerror();
+        lib.about = fmt::format("NCCL was not found: {}", problem ? problem : "");
+        return lib;
+    }
+    std::string missing;
+#define MR_LOAD(name)                                                    \
+    lib.name = reinterpret_cast<decltype(lib.name)>(dlsym(file, #name)); \
+    if (!lib.name) missing += std::string(missing.empty() ? "" : ", ") + #name;
+    MR_NCCL_FUNCTIONS(MR_LOAD)
+#undef MR_LOAD
+    if (!missing.empty()) {
+        lib.about = "this NCCL lacks " + missing;
+        return lib;
+    }
+    int version = 0;  // 22803 is 2.28.3
+    lib.ncclGetVersion(&version);
+    lib.about = fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+    lib.there = true;
+    return lib;
+}
+
+}  // namespace
+
+const Library& library() {
+    static const Library lib = open_library();
+    return lib;
+}
+
+}  // namespace nccl
+
+namespace {
+
+using nccl::library;
+using Clock = std::chrono::steady_clock;
+
+class NcclLink : public DeviceLink {
+  public:
+    explicit NcclLink(Comm& comm) : comm_(comm) {
+        ncclUniqueId id{};
+        if (comm.first()) check(library().ncclGetUniqueId(&id), "an id");
+        comm.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        config.blocking = 0;
+        check(library().ncclCommInitRankConfig(&nccl_, comm.size(), id, comm.rank(), &config),
+              "a communicator");
+        settle("a communicator");
+    }
+    ~NcclLink() override {
+        if (!nccl_) return;
+        // A communicator that other ranks have left would wait for them: they are at the same place
+        // where this is a good end, and after LostRank there is none any more.
+        library().ncclCommAbort(nccl_);
+    }
+    NcclLink(const NcclLink&) = delete;
+    NcclLink& operator=(const NcclLink&) = delete;
+
+    std::string name() const override { return library().about; }
+
+    void exchange(const cuda::Stream& stream, std::span<const DevicePiece> out,
+                  std::span<const DevicePiece> in) override {
+        require_open();
+        check(library().ncclGroupStart(), "a group");
+        for (const DevicePiece& piece : out) {
+            if (piece.bytes == 0) continue;
+            check(library().ncclSend(piece.data, piece.bytes, ncclInt8, piece.rank, nccl_,
+                                     stream.raw()),
+                  "a message");
+        }
+        for (const DevicePiece& piece : in) {
+            if (piece.bytes == 0) continue;
+            check(library().ncclRecv(piece.data, piece.bytes, ncclInt8, piece.rank, nccl_,
+                                     stream.raw()),
+                  "a message");
+        }
+        check(library().ncclGroupEnd(), "a group");
+        settle("a group of messages");
+    }
+
+    bool adds_up() const override { return true; }
+    void add_up(const cuda::Stream& stream, void* x, std::int64_t count) override {
+        require_open();
+        check(library().ncclAllReduce(x, x, static_cast<std::size_t>(count), ncclBfloat16, ncclSum,
+                                      nccl_, stream.raw()),
+              "a sum over ranks");
+        settle("a sum over ranks");
+    }
+
+    void wait(const cuda::Event& event) override {
+        until([&] { return event.done(); });
+    }
+
+  private:
+    // ncclInProgress: the call goes on, as settle() sees.
+    void check(ncclResult_t result, const char* what) {
+        if (result == ncclSuccess || result == ncclInProgress) [[likely]]
+            return;
+        const char* const said = library().ncclGetLastError(nccl_);
+        const std::string problem = library().ncclGetErrorString(result);
+        abort();
+        throw LostRank({.field = "NCCL",
+                        .value = what,
+                        .problem = said && *said ? fmt::format("{}: {}", problem, said) : problem,
+                        .remedy = "see what other ranks say; NCCL_DEBUG=WARN tells more"});
+    }
+    void require_open() const {
+        if (!nccl_) throw LostRank({.problem = "this rank ends"});
+    }
+    // Until the call that was made last has come to its end on the host.
+    void settle(const char* what) {
+        ncclResult_t state = ncclInProgress;
+        until([&] {
+            library().ncclCommGetAsyncError(nccl_, &state);
+            return state != ncclInProgress;
+        });
+        check(state, what);
+    }
+    // Looks after errors of other ranks while it waits.
+    void until(const std::function<bool()>& done) {
+        const Clock::time_point start = Clock::now();
+        for (int idle = 0; !done(); ++idle) {
+            ncclResult_t state = ncclSuccess;
+            library().ncclCommGetAsyncError(nccl_, &state);
+            check(state, "the work of other ranks");
+            if (comm_.cancelled()) {
+                abort();
+                throw LostRank({.problem = "this rank ends"});
+            }
+            if (comm_.timeout().count() > 0 && Clock::now() - start > comm_.timeout()) give_up();
+            Transfers::rest(idle);
+        }
+    }
+    // NCCL does not say who is silent: messages do.
+    [[noreturn]] void give_up() {
+        abort();
+        comm_.barrier();
+        throw LostRank(
+            {.field = "NCCL",
+             .problem = fmt::format("did not come to an end in {:g} s", comm_.timeout().count()),
+             .remedy = "a longer --comm-timeout waits longer; NCCL_DEBUG=INFO tells "
+                       "what it does"});
+    }
+    void abort() {
+        if (nccl_) library().ncclCommAbort(std::exchange(nccl_, nullptr));
+    }
+
+    Comm& comm_;
+    ncclComm_t nccl_ = nullptr;
+};
+
+}  // namespace
+
+std::string why_no_nccl() { return library().there ? "" : library().about; }
+
+std::unique_ptr<DeviceLink> nccl_link(Comm& comm) { return std::make_unique<NcclLink>(comm); }
+
+#else
+
+std::string why_no_nccl() { return "this program was built without NCCL"; }
+std::unique_ptr<DeviceLink> nccl_link(Comm&) {
+    throw Error::device({.field = "NCCL", .problem = why_no_nccl()});
+}
+
+#endif
+
+}  // namespace mr::comm

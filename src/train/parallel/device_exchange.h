@@ -1,0 +1,36 @@
+// The gradients of ranks on GPUs, added up on the devices while the backward pass goes on: a thread
+// and a stream of their own, over a comm::DeviceLink. Behind what passes have launched so far, the
+// shares go to the ranks that own them, a kernel adds them up in the tree over ranks, and the sums
+// go back.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "core/comm/comm.h"
+#include "model/train/grad_exchange.h"
+
+namespace mr::train {
+
+struct DeviceExchangeOptions {
+    std::int64_t bucket = std::int64_t{25} << 20;  // bytes that travel together
+    // NCCL's own sum, in bf16: half of the bytes, and bits that depend on the number of ranks.
+    bool fast = false;
+    int channel = 1;  // of `comm`, for the thread
+};
+
+class TimedExchange : public model::GradExchange {
+  public:
+    // So far: what its thread worked, and how long it was waited for.
+    virtual double busy_seconds() const = 0;
+    virtual double waited_seconds() const = 0;
+    virtual std::string about() const { return ""; }  // how data travels; empty: as everywhere
+};
+
+// Throws Error (device), and Error (usage) where `fast` has no NCCL. All ranks of `comm`, which
+// outlives it, call it.
+std::unique_ptr<TimedExchange> make_device_exchange(comm::Comm& comm,
+                                                    const DeviceExchangeOptions& options);
+
+}  // namespace mr::train
