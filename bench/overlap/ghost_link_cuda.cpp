@@ -183,10 +183,7 @@ void GhostLink::exchange(std::size_t index) {
     in_.wait(ready_);
     run(bucket.scatter);
     out_.record(left_);
-    for (const Sum& sum : bucket.sums) {
-        comm::tree_sum(in_, sum.own, sum.parts, sum.count, options_.rank,
-                       gradients_.front().shards.ranks(), sum.packed);
-    }
+    comm::tree_sum(in_, bucket.sums, options_.rank, gradients_.front().shards.ranks());
     in_.record(summed_);
     out_.wait(summed_);
     in_.wait(left_);  // sums of others are written where own gradients were sent from

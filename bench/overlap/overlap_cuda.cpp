@@ -20,6 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kRank = 0;
+constexpr int kTurn = 5;  // steps that count before it is the others' turn
 
 class Measurement {
   public:
@@ -147,26 +148,32 @@ class Measurement {
         return out;
     }
 
-    // Steps with and without the exchange in turn, so that a GPU which becomes slower or faster
-    // meanwhile does so for both. Nothing else comes between them: a GPU that has rested is faster
-    // for a step. Behind exchanges alone a step of gpt2 took 50.0 ms, behind another step 54.5.
+    // Several steps without the exchange, then several with it, in turn: a GPU that becomes slower
+    // or faster meanwhile does so for both. The first ones of a turn do not count, and nothing else
+    // comes between: a GPU at the limit of its power is faster for a step behind one in which it
+    // rested. Behind exchanges alone a step of gpt2 took 50.0 ms, behind other steps 54.7.
     Times times_of(GhostLink& link) {
         std::vector<double> compute, both, alone, ready, last;
         const std::size_t all = link.buckets().size();
         std::size_t cut = 0;  // the first bucket with gradients of the last operation
         while (cut < all && !order_[link.buckets()[cut].end - 1].last) ++cut;
+        const auto turn = [&](GhostLink* with, std::vector<double>& to) {
+            exchange_.use(with);
+            for (int i = -options_.warmup; i < std::min(kTurn, options_.steps); ++i) {
+                const double seconds = step();
+                if (i >= 0) to.push_back(seconds);
+            }
+        };
+        for (int i = 0; i < options_.steps; i += kTurn) {
+            turn(nullptr, compute);
+            turn(&link, both);
+        }
         const auto repeat = [&](const auto& one) {
             for (int i = 0; i < options_.warmup + options_.steps; ++i) one(i >= options_.warmup);
         };
         const auto add = [](bool counts, std::vector<double>& to, double seconds) {
             if (counts) to.push_back(seconds);
         };
-        repeat([&](bool counts) {
-            exchange_.use(nullptr);
-            add(counts, compute, step());
-            exchange_.use(&link);
-            add(counts, both, step());
-        });
         repeat([&](bool counts) {
             add(counts, alone, link.alone(0, all));
             add(counts, ready, link.alone(0, cut));

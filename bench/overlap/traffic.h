@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/comm/comm.h"
+#include "core/comm/device_link.h"
 #include "core/thread_pool.h"
 #include "model/train/params.h"
 
@@ -77,13 +78,6 @@ struct GhostMemory {
     float* packed = nullptr;   // [own]: its sums
 };
 
-// own[i] = packed[i] = the tree over ranks of own[i] and parts [ranks - 1, count].
-struct Sum {
-    float* own;
-    const float* parts;
-    float* packed;
-    std::int64_t count;
-};
 struct Phase {
     std::vector<std::vector<Copy>> out, in;  // [rounds]
     std::vector<std::uint64_t> times;        // [rounds], ns
@@ -92,7 +86,7 @@ struct Phase {
 struct Bucket {
     std::size_t first = 0, end = 0;  // ranges
     Phase scatter, gather;
-    std::vector<Sum> sums;
+    std::vector<comm::SumPiece> sums;  // own shares, where they arrive
 };
 std::vector<Bucket> plan_buckets(std::span<const Gradient> gradients, int rank,
                                  const GhostMemory& memory, std::int64_t bucket_bytes,

@@ -165,7 +165,7 @@ class Simulated {
     void exchange() {
         for (const Bucket& bucket : buckets_) {
             run(bucket.scatter);
-            for (const Sum& sum : bucket.sums) add(sum);
+            for (const comm::SumPiece& sum : bucket.sums) add(sum);
             run(bucket.gather);
         }
     }
@@ -195,7 +195,7 @@ class Simulated {
             }
         }
     }
-    void add(const Sum& sum) const {
+    void add(const comm::SumPiece& sum) const {
         std::vector<std::vector<float>> room;
         std::vector<float*> parts;
         for (int r = 0; r < ranks_; ++r) {

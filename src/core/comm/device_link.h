@@ -54,8 +54,13 @@ std::unique_ptr<DeviceLink> device_link(Comm& comm);
 // there is one. parts f32 [ranks - 1, count]: of the other ranks, in their order. ranks: a power of
 // two from 2 to 64.
 inline constexpr int kMostDeviceRanks = 64;
-void tree_sum(const cuda::Stream& stream, float* own, const float* parts, std::int64_t count,
-              int rank, int ranks, float* packed = nullptr);
+struct SumPiece {
+    float* own;
+    const float* parts;
+    float* packed;
+    std::int64_t count;
+};
+void tree_sum(const cuda::Stream& stream, std::span<const SumPiece> pieces, int rank, int ranks);
 // to bf16 [count] = from f32, rounded to nearest; and back.
 void to_bf16(const cuda::Stream& stream, void* to, const float* from, std::int64_t count);
 void to_f32(const cuda::Stream& stream, float* to, const void* from, std::int64_t count);

@@ -25,19 +25,53 @@ __device__ __forceinline__ T tree(const Part& part, int first) {
     }
 }
 
+// Of one launch: pieces, and the block that each begins with.
+constexpr int kPieces = 16;
+struct Pieces {
+    SumPiece piece[kPieces];
+    unsigned first[kPieces + 1];
+    int count;
+};
+
+// A block has so many elements. They are few, so that blocks fit into the gaps that products leave
+// at their ends: a product whose blocks run all at once waits for the last multiprocessor that is
+// busy.
+constexpr int kEach = 8;
+constexpr std::int64_t kBlock = kThreads * kEach;
+
 template <int kRanks, typename T>
-__global__ void __launch_bounds__(kThreads)
-    sum_parts(T* own, const T* __restrict__ parts, T* __restrict__ packed, std::int64_t count,
-              int rank) {
-    const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kThreads;
-    for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
-         i += step) {
-        const auto part = [&](int r) {
-            return r == rank ? own[i] : parts[(r < rank ? r : r - 1) * count + i];
-        };
-        const T sum = tree<kRanks, T>(part, 0);
+__device__ __forceinline__ void sum_block(const SumPiece& p, std::int64_t begin, int rank) {
+    constexpr int kWide = sizeof(T) / sizeof(float);
+    T* const own = reinterpret_cast<T*>(p.own);
+    T* const packed = reinterpret_cast<T*>(p.packed);
+    const T* const parts = reinterpret_cast<const T*>(p.parts);
+    const std::int64_t count = p.count / kWide;
+#pragma unroll
+    for (int j = 0; j < kEach / kWide; ++j) {
+        const std::int64_t i = begin / kWide + j * kThreads + threadIdx.x;
+        if (i >= count) return;
+        const T sum = tree<kRanks, T>(
+            [&](int r) { return r == rank ? own[i] : parts[(r < rank ? r : r - 1) * count + i]; },
+            0);
         own[i] = sum;
         if (packed) packed[i] = sum;
+    }
+}
+
+template <int kRanks>
+__global__ void __launch_bounds__(kThreads)
+    sum_parts(const __grid_constant__ Pieces all, int rank) {
+    int at = 0;
+    while (blockIdx.x >= all.first[at + 1]) ++at;
+    const SumPiece& p = all.piece[at];
+    const std::int64_t begin = (blockIdx.x - all.first[at]) * kBlock;
+    const auto bits =
+        reinterpret_cast<std::uintptr_t>(p.own) | reinterpret_cast<std::uintptr_t>(p.parts) |
+        reinterpret_cast<std::uintptr_t>(p.packed) | static_cast<std::uintptr_t>(p.count * 4);
+    if (bits % 16 == 0) {
+        sum_block<kRanks, float4>(p, begin, rank);
+    } else {
+        sum_block<kRanks, float>(p, begin, rank);
     }
 }
 
@@ -51,34 +85,26 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-// All multiprocessors for a short time: a product whose blocks run all at once waits for the last
-// of those that are busy.
-template <typename Kernel, typename... Args>
-void start(const cuda::Stream& stream, Kernel kernel, std::int64_t count, Args... args) {
+template <typename To, typename From>
+void start_convert(const cuda::Stream& stream, To* to, const From* from, std::int64_t count) {
     if (count == 0) return;
-    const std::int64_t most = 2 * cuda::this_gpu().multiprocessors;
+    const std::int64_t most = 8 * cuda::this_gpu().multiprocessors;
     const std::int64_t blocks = std::min(most, (count + kThreads - 1) / kThreads);
+    const auto kernel = convert<To, From>;
     cuda::prepare_kernel(reinterpret_cast<const void*>(kernel));
-    kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream.raw()>>>(args...);
+    kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream.raw()>>>(to, from, count);
     MR_CUDA_CALL(cudaGetLastError());
 }
 
 template <int kRanks>
-void start_sum(const cuda::Stream& stream, float* own, const float* parts, float* packed,
-               std::int64_t count, int rank, int ranks) {
+void start_sum(const cuda::Stream& stream, const Pieces& pieces, int rank, int ranks) {
     if (ranks == kRanks) {
-        const auto bits =
-            reinterpret_cast<std::uintptr_t>(own) | reinterpret_cast<std::uintptr_t>(parts) |
-            reinterpret_cast<std::uintptr_t>(packed) | static_cast<std::uintptr_t>(count * 4);
-        if (bits % 16 == 0) {
-            start(stream, sum_parts<kRanks, float4>, count / 4, reinterpret_cast<float4*>(own),
-                  reinterpret_cast<const float4*>(parts), reinterpret_cast<float4*>(packed),
-                  count / 4, rank);
-        } else {
-            start(stream, sum_parts<kRanks, float>, count, own, parts, packed, count, rank);
-        }
+        const auto kernel = sum_parts<kRanks>;
+        cuda::prepare_kernel(reinterpret_cast<const void*>(kernel));
+        kernel<<<pieces.first[pieces.count], kThreads, 0, stream.raw()>>>(pieces, rank);
+        MR_CUDA_CALL(cudaGetLastError());
     } else if constexpr (kRanks < kMostDeviceRanks) {
-        start_sum<2 * kRanks>(stream, own, parts, packed, count, rank, ranks);
+        start_sum<2 * kRanks>(stream, pieces, rank, ranks);
     } else {
         MR_CHECK(false, "ranks on GPUs are a power of two, 64 at most");
     }
@@ -86,18 +112,28 @@ void start_sum(const cuda::Stream& stream, float* own, const float* parts, float
 
 }  // namespace
 
-void tree_sum(const cuda::Stream& stream, float* own, const float* parts, std::int64_t count,
-              int rank, int ranks, float* packed) {
+void tree_sum(const cuda::Stream& stream, std::span<const SumPiece> pieces, int rank, int ranks) {
     MR_CHECK(ranks > 1, "there are other ranks");
-    start_sum<2>(stream, own, parts, packed, count, rank, ranks);
+    Pieces some{};
+    const auto flush = [&] {
+        if (some.count > 0) start_sum<2>(stream, some, rank, ranks);
+        some = {};
+    };
+    for (const SumPiece& piece : pieces) {
+        if (piece.count == 0) continue;
+        const auto blocks = static_cast<unsigned>((piece.count + kBlock - 1) / kBlock);
+        some.piece[some.count] = piece;
+        some.first[some.count + 1] = some.first[some.count] + blocks;
+        if (++some.count == kPieces) flush();
+    }
+    flush();
 }
 
 void to_bf16(const cuda::Stream& stream, void* to, const float* from, std::int64_t count) {
-    start(stream, convert<cuda::bf16, float>, count, static_cast<cuda::bf16*>(to), from, count);
+    start_convert(stream, static_cast<cuda::bf16*>(to), from, count);
 }
 void to_f32(const cuda::Stream& stream, float* to, const void* from, std::int64_t count) {
-    start(stream, convert<float, cuda::bf16>, count, to, static_cast<const cuda::bf16*>(from),
-          count);
+    start_convert(stream, to, static_cast<const cuda::bf16*>(from), count);
 }
 
 }  // namespace mr::comm

@@ -214,10 +214,11 @@ class DeviceExchange final : public TimedExchange {
         room = room_;
         out.clear();
         in.clear();
+        std::vector<comm::SumPiece> sums;
         for (const Part& part : batch) {
             const std::int64_t mine = part.count(me);
             if (part.piece->wanted != Wanted::gathered) {
-                comm::tree_sum(stream_, part.begin(me), room, mine, me, ranks());
+                sums.push_back({part.begin(me), room, nullptr, mine});
                 room += mine * (ranks() - 1);
             }
             if (part.piece->wanted == Wanted::share) continue;
@@ -227,7 +228,8 @@ class DeviceExchange final : public TimedExchange {
                 in.push_back(piece_of(r, part.begin(r), part.count(r)));
             }
         }
-        link_->exchange(stream_, out, in);
+        comm::tree_sum(stream_, sums, me, ranks());
+        if (!out.empty()) link_->exchange(stream_, out, in);
     }
     static comm::DevicePiece piece_of(int rank, float* data, std::int64_t count) {
         return {rank, data, static_cast<std::size_t>(count) * sizeof(float)};

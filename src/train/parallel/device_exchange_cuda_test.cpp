@@ -198,8 +198,9 @@ TEST_F(DeviceExchangeTest, KernelsAddUpAsTheHostDoes) {
             const auto& mine = parts[static_cast<std::size_t>(rank)];
             float* const own = upload<float>(std::span<const float>(mine));
             float* const packed = memory_.array<float>(mine.size());
-            comm::tree_sum(*stream_, own, upload<float>(std::span<const float>(others)), count,
-                           rank, ranks, packed);
+            const comm::SumPiece piece{own, upload<float>(std::span<const float>(others)), packed,
+                                       count};
+            comm::tree_sum(*stream_, std::span(&piece, 1), rank, ranks);
             const std::vector<float> got = download(own, mine.size());
             EXPECT_EQ(download(packed, mine.size()), got);
             std::vector<float*> at;
