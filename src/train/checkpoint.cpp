@@ -7,8 +7,9 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <iterator>
-#include <span>
+#include <memory>
 #include <string_view>
 
 #include "core/error.h"
@@ -39,19 +40,6 @@ void fault_point() {
     if (save_point) save_point();
 }
 
-// Of the bytes of a flat state, 8 at a time: finds what a disk has changed.
-constexpr std::uint64_t kNoHash = 0xCBF29CE484222325u;
-std::uint64_t state_hash(const float* values, std::int64_t count, std::uint64_t hash = kNoHash) {
-    MR_CHECK(count % 2 == 0, "a flat state is padded (model::ParamLayout)");
-    for (std::int64_t i = 0; i < count; i += 2) {
-        std::uint64_t word = 0;
-        std::memcpy(&word, values + i, 8);
-        hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
-        hash ^= hash >> 32;
-    }
-    return hash;
-}
-
 std::string name_of(const fs::path& path) { return path.filename().string(); }
 
 void write_text(const fs::path& path, const std::string& text) {
@@ -61,24 +49,54 @@ void write_text(const fs::path& path, const std::string& text) {
     fault_point();
 }
 
+// Piece by piece, in the order of the buffer: no rank may have all of it.
+void for_each_part(model::TrainEngine& engine, State state,
+                   const std::function<void(const float* values, std::int64_t count)>& take) {
+    const std::int64_t count = engine.layout().count;
+    constexpr std::int64_t kPart = 1 << 18;
+    std::vector<float> values(static_cast<std::size_t>(std::min(kPart, count)));
+    for (std::int64_t at = 0; at < count; at += kPart) {
+        const std::int64_t part = std::min(kPart, count - at);
+        engine.read(state, at, at + part, values.data());
+        take(values.data(), part);
+    }
+}
+
+// config.json, model.safetensors and tokenizer_config.json. A tensor is read when it is written.
+void write_weights(const fs::path& folder, model::TrainEngine& engine,
+                   const text::Tokenizer& tokenizer, StateHashes& hashes) {
+    model::StateHash hash;
+    for_each_part(engine, State::params,
+                  [&](const float* values, std::int64_t count) { hash.add(values, count); });
+    hashes.params = hash.value();
+    const auto read = [&](model::RoleAt at) {
+        const auto& entries = engine.layout().entries;
+        const auto entry = std::ranges::find_if(entries, [at](const auto& each) {
+            return each.at.role == at.role && each.at.layer == at.layer;
+        });
+        MR_CHECK(entry != entries.end(), "the layout has every tensor of the model");
+        const std::int64_t count = entry->shape.count();
+        const auto values = std::make_shared<std::vector<float>>(static_cast<std::size_t>(count));
+        engine.read(State::params, entry->offset, entry->offset + count, values->data());
+        return model::RoleTensor{Tensor(values->data(), DType::f32, entry->shape), values};
+    };
+    model::write_huggingface(folder.string(), engine.spec(), read, &tokenizer, fault_point);
+}
+
 void write_optimizer(const fs::path& path, model::TrainEngine& engine, StateHashes& hashes) {
     const std::int64_t count = engine.layout().count;
     formats::SafetensorsWriter writer(path.string());
     writer.set_metadata("layout", kLayout);
     writer.declare("m", DType::f32, {count});
     writer.declare("v", DType::f32, {count});
-    for (const State part_of : {State::m, State::v}) {
-        std::uint64_t& hash = part_of == State::m ? hashes.m : hashes.v;
-        hash = kNoHash;
-        constexpr std::int64_t kPart = 1 << 18;
-        std::vector<float> values(static_cast<std::size_t>(std::min(kPart, count)));
-        for (std::int64_t at = 0; at < count; at += kPart) {
-            const std::int64_t part = std::min(kPart, count - at);
-            engine.read(part_of, at, at + part, values.data());
-            hash = state_hash(values.data(), part, hash);
-            writer.write(values.data(), static_cast<std::size_t>(part) * sizeof(float));
+    for (const State state : {State::m, State::v}) {
+        model::StateHash hash;
+        for_each_part(engine, state, [&](const float* values, std::int64_t part) {
+            hash.add(values, part);
+            writer.write(values, static_cast<std::size_t>(part) * sizeof(float));
             fault_point();
-        }
+        });
+        (state == State::m ? hashes.m : hashes.v) = hash.value();
     }
     writer.finish();
     fault_point();
@@ -131,12 +149,7 @@ void Checkpoints::save(model::TrainEngine& engine, const TrainState& state,
         PartialFolder partial(all / (kPartial + target.filename().string()));
         fault_point();
         StateHashes hashes;
-        const float* params = engine.host(State::params);
-        hashes.params = state_hash(params, engine.layout().count);
-        model::write_huggingface(
-            partial.path().string(), engine.spec(),
-            model::param_views(engine.layout(), const_cast<float*>(params), DType::f32), &tokenizer,
-            fault_point);
+        write_weights(partial.path(), engine, tokenizer, hashes);
         write_text(partial.path() / "tokenizer.json", tokenizer_json);
         write_optimizer(partial.path() / "optimizer.safetensors", engine, hashes);
         hashes.config = text_hash(read_text_file((partial.path() / "config.json").string()));
@@ -289,31 +302,41 @@ void Checkpoints::load_values(std::int64_t step, model::TrainEngine& engine) con
     const std::string path = folder(step);
     const StateFile file(path + "/state.json");
     const std::int64_t count = engine.layout().count;
-    const auto check = [&](const float* values, const char* key, const std::string& where) {
-        if (state_hash(values, count) == file.hash(key)) return;
+    const auto check = [&](std::uint64_t hash, const char* key, const std::string& where) {
+        if (hash == file.hash(key)) return;
         throw Error::input(
             {.file = where, .field = key, .problem = "the values are not those that were written"});
     };
     {
-        const model::Model loaded = model::load_model(path);
-        engine.load(loaded);
-        check(engine.host(State::params), "params_hash", path + "/model.safetensors");
+        const model::Source source = model::open_source(path, {});
+        source.require_all_known();
+        engine.load(source.spec, [&](model::RoleAt at) { return source.read(at); });
+        check(engine.params_hash(), "params_hash", path + "/model.safetensors");
     }
     const std::string optimizer = path + "/optimizer.safetensors";
     const auto tensors = formats::SafetensorsFile::open(optimizer);
-    for (const char* name : {"m", "v"}) {
+    for (const State state : {State::m, State::v}) {
+        const char* const name = state == State::m ? "m" : "v";
         const auto* tensor = tensors.find_tensor(name);
         if (!tensor || tensor->view.dtype != DType::f32 || tensor->view.shape != Shape{count}) {
             throw Error::input({.file = optimizer,
                                 .field = fmt::format("tensor {}", name),
                                 .problem = fmt::format("there must be {} f32 of it", count)});
         }
-        // The map promises no alignment.
-        std::vector<float> values(static_cast<std::size_t>(count));
-        std::memcpy(values.data(), tensor->view.data, tensor->view.bytes());
-        check(values.data(), name[0] == 'm' ? "m_hash" : "v_hash", optimizer);
-        engine.set_state(nullptr, name[0] == 'm' ? values.data() : nullptr,
-                         name[0] == 'v' ? values.data() : nullptr);
+        model::StateHash hash;
+        constexpr std::int64_t kPart = 1 << 18;
+        std::vector<float> values;
+        for (std::int64_t at = 0; at < count; at += kPart) {
+            // The map promises no alignment.
+            values.resize(static_cast<std::size_t>(std::min(kPart, count - at)));
+            std::memcpy(values.data(),
+                        static_cast<const std::byte*>(tensor->view.data) +
+                            static_cast<std::size_t>(at) * sizeof(float),
+                        values.size() * sizeof(float));
+            hash.add(values.data(), std::ssize(values));
+            engine.write(state, at, at + std::ssize(values), values.data());
+        }
+        check(hash.value(), state == State::m ? "m_hash" : "v_hash", optimizer);
     }
 }
 

@@ -221,9 +221,7 @@ void Run::load_checkpoint() {
 // All ranks have the same parameters: those of a model or a checkpoint that each has read.
 void Run::agree_on_parameters() {
     if (comm_.alone()) return;
-    const float* const params = engine_->host(model::TrainEngine::State::params);
-    const auto count = static_cast<std::size_t>(engine_->layout().count);
-    const std::uint64_t hash = token_checksum(std::as_bytes(std::span(params, count)));
+    const std::uint64_t hash = engine_->params_hash();  // of what was read, kept or not
     const int other = comm_.differing(std::as_bytes(std::span(&hash, 1)));
     if (other < 0) return;
     if (comm_.rank() == other) {

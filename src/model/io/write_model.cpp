@@ -1,5 +1,7 @@
 #include "model/io/write_model.h"
 
+#include <utility>
+
 #include "core/output_file.h"
 #include "formats/safetensors.h"
 #include "model/io/convert_formats.h"
@@ -9,6 +11,13 @@ namespace mr::model {
 
 void write_huggingface(const std::string& folder, const ModelSpec& spec, const Weights& weights,
                        const text::Tokenizer* tokenizer, const std::function<void()>& progress) {
+    const auto read = [&](RoleAt at) { return RoleTensor{role_slot(weights, at), nullptr}; };
+    write_huggingface(folder, spec, read, tokenizer, progress);
+}
+
+void write_huggingface(const std::string& folder, const ModelSpec& spec,
+                       std::function<RoleTensor(RoleAt)> read, const text::Tokenizer* tokenizer,
+                       const std::function<void()>& progress) {
     const auto called = [&] {
         if (progress) progress();
     };
@@ -27,7 +36,7 @@ void write_huggingface(const std::string& folder, const ModelSpec& spec, const W
 
     ConvertInput input;
     input.spec = spec;
-    input.read = [&](RoleAt at) { return RoleTensor{role_slot(weights, at), nullptr}; };
+    input.read = std::move(read);
     input.dtype = [](RoleAt) { return DType::f32; };
     const ConvertOptions options{.type = DType::f32};
     Converter converter(std::move(input), huggingface_dialect(spec.family), options);

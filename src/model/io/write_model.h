@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 
+#include "model/io/source.h"
 #include "model/model.h"
 
 namespace mr::model {
@@ -15,6 +16,12 @@ namespace mr::model {
 // what the spec says.
 void write_huggingface(const std::string& folder, const ModelSpec& spec, const Weights& weights,
                        const text::Tokenizer* tokenizer,
+                       const std::function<void()>& progress = {});
+
+// The same of tensors that are read when they are written, one or, where a file has q, k and v in
+// one, three at a time.
+void write_huggingface(const std::string& folder, const ModelSpec& spec,
+                       std::function<RoleTensor(RoleAt)> read, const text::Tokenizer* tokenizer,
                        const std::function<void()>& progress = {});
 
 // Throws that Error alone, so that it comes before the work.

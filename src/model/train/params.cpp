@@ -177,50 +177,60 @@ std::int64_t widest_matrix(const ModelSpec& spec) {
                                    std::int64_t{2} * spec.hidden, spec.dim});
 }
 
+void init_param(const ParamLayout& layout, const ParamLayout::Entry& entry, float* out,
+                std::uint64_t seed, ThreadPool& pool) {
+    const Role role = entry.at.role;
+    if (is_norm_weight(role)) {
+        std::fill_n(out, entry.shape.count(), 1.0f);
+    } else if (is_matrix(role)) {
+        const bool residual = role == Role::o || role == Role::down;
+        const double deviation = 0.02 / (residual ? std::sqrt(2.0 * layout.spec.layers) : 1.0);
+        const std::uint64_t stream = (static_cast<std::uint64_t>(role) << 32) +
+                                     static_cast<std::uint64_t>(entry.at.layer + 1);
+        init_matrix(out, entry.shape.count(), static_cast<float>(deviation), seed, stream, pool);
+    }
+}
+
 void init_params(const ParamLayout& layout, float* params, std::uint64_t seed, ThreadPool& pool) {
     std::fill_n(params, layout.count, 0.0f);
     for (const ParamLayout::Entry& entry : layout.entries) {
-        const Role role = entry.at.role;
-        float* out = params + entry.offset;
-        if (is_norm_weight(role)) {
-            std::fill_n(out, entry.shape.count(), 1.0f);
-        } else if (is_matrix(role)) {
-            const bool residual = role == Role::o || role == Role::down;
-            const double deviation = 0.02 / (residual ? std::sqrt(2.0 * layout.spec.layers) : 1.0);
-            const std::uint64_t stream = (static_cast<std::uint64_t>(role) << 32) +
-                                         static_cast<std::uint64_t>(entry.at.layer + 1);
-            init_matrix(out, entry.shape.count(), static_cast<float>(deviation), seed, stream,
-                        pool);
-        }
+        init_param(layout, entry, params + entry.offset, seed, pool);
     }
+}
+
+void copy_param(const ParamLayout::Entry& entry, float* out, const ModelSpec& spec,
+                const Tensor& from, ThreadPool& pool) {
+    const bool of_tokens = entry.at.role == Role::embedding || entry.at.role == Role::head;
+    MR_CHECK(from && (from.shape == entry.shape ||
+                      (of_tokens && from.dim(0) < entry.shape[0] && from.dim(1) == entry.shape[1])),
+             "the layout is that of the model, or has more tokens");
+    const bool reorder = spec.rope.style == ops::RopeStyle::interleaved;
+    const RowOrder rows = reordered_rows(spec, entry.at.role);
+    const auto source_row = [&](std::int64_t row) { return reorder ? rows.inverse(row) : row; };
+    if (entry.shape.rank == 1) {
+        std::vector<float> values(static_cast<std::size_t>(entry.shape[0]));
+        ops::dequantize(from.dtype, from.data, values.data(), entry.shape[0]);
+        for (std::int64_t i = 0; i < entry.shape[0]; ++i) {
+            out[i] = values[static_cast<std::size_t>(source_row(i))];
+        }
+        return;
+    }
+    const std::int64_t cols = entry.shape[1];
+    pool.parallel_for(from.dim(0), 16, [&](std::int64_t begin, std::int64_t end, int) {
+        for (std::int64_t row = begin; row < end; ++row) {
+            ops::dequantize(from.dtype, from.row<std::byte>(source_row(row)), out + row * cols,
+                            cols);
+        }
+    });
+    if (from.dim(0) < entry.shape[0]) add_tokens(out, from.dim(0), entry.shape[0], cols);
 }
 
 void copy_params(const ParamLayout& layout, float* params, const Model& model, ThreadPool& pool) {
     MR_CHECK(!model.deferred, "the model's weights are there");
-    const ModelSpec& spec = model.spec;
-    const bool reorder = spec.rope.style == ops::RopeStyle::interleaved;
     std::fill_n(params, layout.count, 0.0f);
     for (const ParamLayout::Entry& entry : layout.entries) {
-        const Tensor& from = role_slot(model.weights, entry.at);
-        const bool of_tokens = entry.at.role == Role::embedding || entry.at.role == Role::head;
-        MR_CHECK(from && (from.shape == entry.shape || (of_tokens && from.dim(0) < entry.shape[0] &&
-                                                        from.dim(1) == entry.shape[1])),
-                 "the layout is that of the model, or has more tokens");
-        const RowOrder rows = reordered_rows(spec, entry.at.role);
-        const auto source_row = [&](std::int64_t row) { return reorder ? rows.inverse(row) : row; };
-        float* out = params + entry.offset;
-        if (entry.shape.rank == 1) {  // norms and biases are f32, always
-            for (std::int64_t i = 0; i < entry.shape[0]; ++i) out[i] = from.f32()[source_row(i)];
-            continue;
-        }
-        const std::int64_t cols = entry.shape[1];
-        pool.parallel_for(from.dim(0), 16, [&](std::int64_t begin, std::int64_t end, int) {
-            for (std::int64_t row = begin; row < end; ++row) {
-                ops::dequantize(from.dtype, from.row<std::byte>(source_row(row)), out + row * cols,
-                                cols);
-            }
-        });
-        if (from.dim(0) < entry.shape[0]) add_tokens(out, from.dim(0), entry.shape[0], cols);
+        copy_param(entry, params + entry.offset, model.spec, role_slot(model.weights, entry.at),
+                   pool);
     }
 }
 

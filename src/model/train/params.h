@@ -69,11 +69,17 @@ std::int64_t widest_matrix(const ModelSpec& spec);
 // divided by sqrt(2 layers); norms 1, biases 0. A tensor's values depend on its role, layer and the
 // seed alone.
 void init_params(const ParamLayout& layout, float* params, std::uint64_t seed, ThreadPool& pool);
+// One tensor of them, into memory that is 0.
+void init_param(const ParamLayout& layout, const ParamLayout::Entry& entry, float* out,
+                std::uint64_t seed, ThreadPool& pool);
 
 // Those of a model that was loaded, expanded to f32. `layout` is that of trainable_spec(), or of
 // diffusion_spec(): a token more, whose rows are the mean of all others. Zeros would be no
 // beginning for an embedding: the norm before the first layer divides by its size.
 void copy_params(const ParamLayout& layout, float* params, const Model& model, ThreadPool& pool);
+// One tensor of them, of a model with this spec.
+void copy_param(const ParamLayout::Entry& entry, float* out, const ModelSpec& spec,
+                const Tensor& from, ThreadPool& pool);
 
 // The spec of a model as it will be trained and written: heads turn halves (RopeStyle::half), which
 // is what Hugging Face files mean; copy_params() puts the rows in that order.

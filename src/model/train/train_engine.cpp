@@ -10,7 +10,6 @@
 
 #include "core/comm/comm.h"
 #include "core/error.h"
-#include "core/half.h"
 
 namespace mr::model {
 namespace {
@@ -189,70 +188,6 @@ TrainEngine::TrainEngine(const ModelSpec& spec, const TrainEngineOptions& option
 }
 
 TrainEngine::~TrainEngine() = default;
-
-void TrainEngine::init(std::uint64_t seed) {
-    std::vector<float> host(static_cast<std::size_t>(layout_.count));
-    init_params(layout_, host.data(), seed, pool());
-    set_state(host.data(), nullptr, nullptr);
-}
-
-void TrainEngine::load(const Model& model) {
-    std::vector<float> host(static_cast<std::size_t>(layout_.count));
-    copy_params(layout_, host.data(), model, pool());
-    set_state(host.data(), nullptr, nullptr);
-}
-
-void TrainEngine::set_state(const float* params, const float* m, const float* v) {
-    const auto matrices = static_cast<std::size_t>(layout_.decayed);
-    if (params && slim_) {
-        std::vector<std::uint16_t> half(matrices);
-        for (std::size_t i = 0; i < matrices; ++i) half[i] = f32_to_bf16(params[i]);
-        ops_->write(copy_.data, half.data(), matrices * sizeof(std::uint16_t));
-        ops_->write(params_.data, params + matrices, params_.bytes());
-    } else if (params) {
-        std::vector<float> rounded;
-        if (options_.bf16_masters) {
-            rounded.assign(params, params + layout_.count);
-            for (std::size_t i = 0; i < matrices; ++i) {
-                rounded[i] = bf16_to_f32(f32_to_bf16(params[i]));
-            }
-            params = rounded.data();
-        }
-        ops_->write(params_.data, params, params_.bytes());
-        if (copy_) ops_->refresh(copy_, params_);
-    }
-    for (const Share& own : own_) {
-        const auto bytes = static_cast<std::size_t>(own.end - own.begin) * sizeof(float);
-        if (m) ops_->write(m_.f32() + own.at, m + own.begin, bytes);
-        if (v) ops_->write(v_.f32() + own.at, v + own.begin, bytes);
-    }
-}
-
-void TrainEngine::read_params(float* to) {
-    const auto matrices = static_cast<std::size_t>(slim_ ? layout_.decayed : 0);
-    std::vector<std::uint16_t> half(matrices);
-    if (slim_) ops_->read(half.data(), copy_.data, matrices * sizeof(std::uint16_t));
-    for (std::size_t i = 0; i < matrices; ++i) to[i] = bf16_to_f32(half[i]);
-    ops_->read(to + matrices, params_.data, params_.bytes());
-}
-
-void TrainEngine::get_state(float* params, float* m, float* v) {
-    if (params) read_params(params);
-    if (m) read(State::m, 0, layout_.count, m);
-    if (v) read(State::v, 0, layout_.count, v);
-}
-
-const float* TrainEngine::host(State state) {
-    const Tensor& part = state == State::params ? params_ : state == State::m ? m_ : v_;
-    if (!ops_->on_device() && (state == State::params || !shares_state())) return part.f32();
-    host_.resize(static_cast<std::size_t>(layout_.count));
-    if (state == State::params) {
-        read_params(host_.data());
-    } else {
-        read(state, 0, layout_.count, host_.data());
-    }
-    return host_.data();
-}
 
 void TrainEngine::put(int slot, std::int64_t counted) {
     const TrainShape& shape = options_.shape;

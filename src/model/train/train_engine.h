@@ -2,13 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "core/arena.h"
+#include "model/io/source.h"
 #include "model/train/grad_exchange.h"
 #include "model/train/params.h"
+#include "model/train/state_hash.h"
 #include "model/train/train_ops.h"
 #include "model/train/train_pass.h"
 
@@ -56,8 +59,11 @@ class TrainEngine {
     Ledger& ledger() { return ops_->ledger(); }
     ThreadPool& pool() { return ops_->pool(); }
 
+    // Both are made tensor by tensor, of which this rank keeps what it has.
     void init(std::uint64_t seed);
     void load(const Model& model);  // expanded to f32
+    // The same of a model with this spec, whose tensors are read one after the other.
+    void load(const ModelSpec& spec, const std::function<RoleTensor(RoleAt)>& read);
     // All three, f32 [layout().count]; any may be null. bf16 masters are rounded to nearest here.
     void set_state(const float* params, const float* m, const float* v);
     void get_state(float* params, float* m, float* v);
@@ -69,9 +75,16 @@ class TrainEngine {
     // Elements [begin, end) of one of the three. Where ranks share it, this is the first rank, and
     // the others are in serve(), until it says end_serving(). All of them do so.
     void read(State state, std::int64_t begin, std::int64_t end, float* to);
+    // The other way: this rank keeps what it has of them. Parameters are written from the first
+    // element to the last.
+    void write(State state, std::int64_t begin, std::int64_t end, const float* from);
+    // Of all parameters as they were written last, in their order (state_hash.h), whether this
+    // rank keeps them or not.
+    std::uint64_t params_hash() const { return written_.value(); }
     void serve();
     void end_serving();
     bool shares_state() const { return own_.size() != 1 || own_[0].end != layout_.count; }
+    bool shares(State state) const { return state != State::params && shares_state(); }
 
     // The batch in ops().host_slot(slot) goes to the device. `counted`: how many targets it has,
     // where shape.block > 0 (SlotParts); else all.
@@ -110,7 +123,9 @@ class TrainEngine {
     TrainEngineOptions options_;
     MemoryPlan plan_;
     std::unique_ptr<TrainOps> ops_;
-    void read_params(float* to);
+    void read_params(std::int64_t begin, std::int64_t end, float* to);
+    void write_params(std::int64_t begin, std::int64_t end, const float* from);
+    void write_entries(const std::function<void(const ParamLayout::Entry& entry, float* to)>& make);
     Tensor& leaf() { return grads_[leaf_]; }
     Tensor part(Tensor flat, std::int64_t begin, std::int64_t end) const;
     void close_grain();
@@ -152,6 +167,7 @@ class TrainEngine {
     std::int64_t last_counted_ = 0;  // of the last pass
     Tensor last_losses() const { return {pass_->losses().data, DType::f32, {last_counted_}}; }
     std::vector<float> host_;
+    StateHash written_;
     Weights weights_;
     std::unique_ptr<TrainPass> pass_;
 };

@@ -1,7 +1,6 @@
 // What becomes of gradients behind a pass: the tree over grains, and what ranks share of the
 // optimizer's state.
 #include <algorithm>
-#include <span>
 #include <vector>
 
 #include "core/error.h"
@@ -21,62 +20,6 @@ std::vector<TrainEngine::Share> TrainEngine::shares_of(const std::vector<ParamRa
         at += end - begin;
     }
     return out;
-}
-
-// A request of the first rank: which state, and elements of it that one rank has.
-namespace {
-struct StateRequest {
-    std::int64_t state, begin, end;
-    static constexpr std::int64_t kNoMore = -1;
-};
-}  // namespace
-
-void TrainEngine::read(State state, std::int64_t begin, std::int64_t end, float* to) {
-    MR_CHECK(state != State::params, "all ranks have the parameters");
-    const Tensor& flat = state == State::m ? m_ : v_;
-    const auto bytes = [](std::int64_t count) { return static_cast<std::size_t>(count) * 4; };
-    for (int rank = 0; rank < (shares_state() ? options_.ranks() : 1); ++rank) {
-        const bool mine = !shares_state() || rank == options_.rank();
-        for (const Share& share : mine ? own_ : shares_of(ranges_, shards_, rank)) {
-            const std::int64_t from = std::max(begin, share.begin),
-                               until = std::min(end, share.end);
-            if (from >= until) continue;
-            if (mine) {
-                const float* at = flat.f32() + share.at + (from - share.begin);
-                ops_->read(to + (from - begin), at, bytes(until - from));
-                continue;
-            }
-            const StateRequest request{static_cast<std::int64_t>(state), from, until};
-            options_.exchange->send(rank, std::as_bytes(std::span(&request, 1)));
-            options_.exchange->receive(
-                rank, std::as_writable_bytes(
-                          std::span(to + (from - begin), static_cast<std::size_t>(until - from))));
-        }
-    }
-}
-
-void TrainEngine::serve() {
-    std::vector<float> values;
-    for (;;) {
-        StateRequest request{};
-        options_.exchange->receive(0, std::as_writable_bytes(std::span(&request, 1)));
-        if (request.state == StateRequest::kNoMore) return;
-        values.resize(static_cast<std::size_t>(request.end - request.begin));
-        const Tensor& flat = static_cast<State>(request.state) == State::m ? m_ : v_;
-        for (const Share& share : own_) {
-            if (request.begin < share.begin || request.end > share.end) continue;
-            ops_->read(values.data(), flat.f32() + share.at + (request.begin - share.begin),
-                       values.size() * sizeof(float));
-        }
-        options_.exchange->send(0, std::as_bytes(std::span(values)));
-    }
-}
-
-void TrainEngine::end_serving() {
-    const StateRequest none{StateRequest::kNoMore, 0, 0};
-    for (int rank = 1; rank < options_.ranks(); ++rank) {
-        options_.exchange->send(rank, std::as_bytes(std::span(&none, 1)));
-    }
 }
 
 // A grain that others follow: with the sums of as many grains before it, it is the sum of the next
