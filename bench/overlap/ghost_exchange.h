@@ -48,11 +48,12 @@ class GhostExchange final : public model::GradExchange {
 
     int rank() const override { return rank_; }
     int ranks() const override { return ranks_; }
-    void add_up(float* elements, const comm::Shards& shards, bool whole) override;
+    Ticket add_up(float* elements, const comm::Shards& shards, bool whole) override;
+    void wait(Ticket ticket) override;
     void finish() override;
     // Ghosts have zeros.
     std::vector<double> gather(std::span<const double> mine) override;
-    void collect(float* elements, const comm::Shards& shards) override;
+    Ticket collect(void* elements, const comm::Shards& shards, std::size_t size) override;
     void send(int to, std::span<const std::byte> data) override;
     void receive(int from, std::span<std::byte> data) override;
 

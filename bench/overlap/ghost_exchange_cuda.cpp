@@ -48,14 +48,17 @@ std::vector<Gradient> GhostExchange::noted() {
     return std::exchange(noted_, {});
 }
 
-void GhostExchange::add_up(float* elements, const comm::Shards& shards, bool whole) {
+model::GradExchange::Ticket GhostExchange::add_up(float* elements, const comm::Shards& shards,
+                                                  bool whole) {
     MR_CHECK(whole, "ghosts exchange whole gradients");
     if (noting_) noted_.push_back({elements, shards, 0});
     if (occupier_ && next_ == 0) occupier_->begin();
     ++next_;
-    if (!link_) return;
+    const auto ticket = static_cast<Ticket>(next_);
+    if (!link_) return ticket;
     MR_CHECK(bucket_ < link_->buckets().size(), "a step has the ranges that were noted");
     if (next_ == link_->buckets()[bucket_].end) link_->exchange(bucket_++);
+    return ticket;
 }
 
 void GhostExchange::finish() {
@@ -74,9 +77,11 @@ std::vector<double> GhostExchange::gather(std::span<const double> mine) {
     return all;
 }
 
-void GhostExchange::collect(float*, const comm::Shards&) {
+model::GradExchange::Ticket GhostExchange::collect(void*, const comm::Shards&, std::size_t) {
     MR_CHECK(false, "ghosts share no state");
+    return kNothing;
 }
+void GhostExchange::wait(Ticket) { MR_CHECK(false, "ghosts share no state"); }
 void GhostExchange::send(int, std::span<const std::byte>) {
     MR_CHECK(false, "ghosts share no state");
 }

@@ -74,7 +74,8 @@ class Screen {
         for (const MemoryPlan::Item& item : run.plan.items()) {
             parts += fmt::format(", {} {}", item.name, format_bytes(item.bytes));
         }
-        say(fmt::format("memory: {}{}", format_bytes(run.plan.total()), parts));
+        say(fmt::format("memory: {}{}{}", format_bytes(run.plan.total()),
+                        run.ranks > 1 ? " a rank" : "", parts));
         say(fmt::format(
             "{} {} of {} steps of {} tokens ({} x {}{}), recompute {}",
             run.from ? "going on after" : "training", run.from ? run.from : options.steps,
@@ -443,7 +444,8 @@ void add_train(const Command& app, Action& action) {
                "Parts that a step is summed from: a power of two that the ranks divide. Runs of "
                "equal grains have equal bits on any number of ranks; default: the ranks");
     changed("--zero", &train::TrainOptions::zero,
-            "What ranks share instead of each having all: 1: the optimizer's moments")
+            "What ranks share instead of each having all: 1: the optimizer's moments; 2: and "
+            "gradients; 3: and parameters")
         .shows_default();
     changed("--reduce", &train::TrainOptions::reduce,
             "exact: the same bits on any number of ranks; fast: NCCL's own sum, in bf16")

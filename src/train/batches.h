@@ -81,11 +81,13 @@ class Batches {
     std::uint64_t windows_;
 };
 
-// Which batches of a step are a rank's: `here` of `all`, from `first` on.
+// Which batches of a step are a rank's: `here` of `all`, from `first` on, every `apart`th.
 struct BatchOrder {
-    std::uint64_t here = 1, all = 1, first = 0;
+    std::uint64_t here = 1, all = 1, first = 0, apart = 1;
     // Batch n of this rank, over all steps, by its number among those of all ranks.
-    std::uint64_t number(std::uint64_t n) const { return n / here * all + first + n % here; }
+    std::uint64_t number(std::uint64_t n) const {
+        return n / here * all + first + n % here * apart;
+    }
 };
 
 // Reads the rank's batches first_step, first_step + 1, ... ahead of the one in use, on a thread of

@@ -197,7 +197,7 @@ void TrainOptions::validate() const {
     need(std::isfinite(clip) && clip >= 0, "--clip", clip, "must not be negative");
     need(max_skips >= 1, "--max-skips", max_skips, "must be at least 1");
     need(prefetch >= 0 && prefetch <= 64, "--prefetch", prefetch, "must be from 0 to 64");
-    need(zero >= 0 && zero <= 1, "--zero", zero, "must be 0 or 1");
+    need(zero >= 0 && zero <= 3, "--zero", zero, "must be from 0 to 3");
     need(reduce == "exact" || reduce == "fast", "--reduce", reduce, "must be exact or fast");
     need(bucket > 0 && bucket <= 1 << 20, "--bucket", bucket, "must be above 0 and at most 2^20");
     need(keep >= 0, "--keep", keep, "must not be negative");

@@ -73,7 +73,7 @@ struct TrainOptions {
     // run depend on it, and on the ranks no more. 0: the number of ranks that began it.
     int grains = 0;
     double bucket = 25;  // MiB of gradients that ranks send at a time
-    int zero = 0;        // what ranks share: 1: the optimizer's state
+    int zero = 0;        // what ranks share: 1: the optimizer's state; 2: gradients; 3: parameters
     // How gradients of ranks are added up: "exact", in the tree over grains, or "fast", by NCCL's
     // own sum in bf16, whose bits depend on the ranks.
     std::string reduce = "exact";

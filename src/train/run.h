@@ -93,6 +93,7 @@ class Run {
         std::optional<double> bits_per_byte;  // none: the tokens print nothing
     };
     void settle_grains();
+    void require_grains_of_one_pass() const;
     void agree() const;
     void load_checkpoint();
     void agree_on_parameters();

@@ -66,10 +66,17 @@ std::optional<Run::Validation> Run::validate() {
     // The slot that holds the next batch already is not this one.
     const int slot = (slot_ + 1) % model::TrainOps::kSlots;
     const auto ranks = static_cast<std::uint64_t>(comm_.size());
-    for (auto i = static_cast<std::uint64_t>(comm_.rank()); i < passes; i += ranks) {
+    // Ranks that share parameters make as many passes each, of which the last may not count.
+    const std::uint64_t until =
+        engine_->options().stage() == 3 ? (passes + ranks - 1) / ranks * ranks : passes;
+    for (auto i = static_cast<std::uint64_t>(comm_.rank()); i < until; i += ranks) {
         if (comm_.alone() && asked_to_stop()) return std::nullopt;
         const std::int64_t rows = val_batches_->read(i, val_ids_);
         fill_slot(slot, val_ids_, rows, i, true);
+        if (i >= passes) {
+            engine_->evaluate(slot);
+            continue;
+        }
         auto& [sum, count, bytes] = made[static_cast<std::size_t>(i)];
         sum = engine_->evaluate(slot);
         count = rows * o_.seq;

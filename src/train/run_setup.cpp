@@ -74,6 +74,24 @@ void Run::settle_grains() {
                        : "give a power of two that they divide, or another number of ranks"});
 }
 
+// Gradients in shares are added up over ranks grain by grain (model/train/grad_shards.h): one of
+// several passes would have to be whole until its last.
+void Run::require_grains_of_one_pass() const {
+    if (comm_.alone() || o_.zero < 2 || o_.grain_passes() == 1) return;
+    const std::int64_t sequences = std::int64_t{o_.batch} * o_.accumulate;
+    std::int64_t grains = o_.grains;
+    while (sequences % grains == 0 && sequences / grains > o_.batch) grains *= 2;
+    const bool there_are = sequences % grains == 0;
+    throw Error::usage(
+        {.field = "--zero",
+         .value = fmt::format("{}", o_.zero),
+         .problem = fmt::format("a grain must be one pass, and is {} with --grains {}",
+                                o_.grain_passes(), o_.grains),
+         .remedy = resumed_    ? "give --zero 1: the run has its grains from its first step"
+                   : there_are ? fmt::format("give --grains {}", grains)
+                               : "give --zero 1, or an --accumulate that is a power of two"});
+}
+
 // Before the first step: what all ranks must have alike.
 void Run::agree() const {
     if (comm_.alone()) return;
@@ -294,7 +312,7 @@ void Run::make_engine() {
     } else {
         engine_->init(o_.seed);
     }
-    if (o_.sample_tokens > 0 && comm_.first()) {
+    if (o_.sample_tokens > 0 && comm_.first() && options.stage() < 3) {
         sampler_ = std::make_unique<Sampler>(
             *engine_, tokenizer_, o_, std::numeric_limits<std::uint64_t>::max(), events_.sampling);
     }

@@ -172,8 +172,14 @@ void Run::rescue() noexcept {
 void Run::start_reading() {
     for (int i = 0; i <= o_.prefetch; ++i) buffers_.emplace_back(batches_->batch_ids());
     const auto here = static_cast<std::uint64_t>(passes_here());
-    const BatchOrder order{here, static_cast<std::uint64_t>(passes()),
-                           here * static_cast<std::uint64_t>(comm_.rank())};
+    const auto ranks = static_cast<std::uint64_t>(comm_.size());
+    const auto rank = static_cast<std::uint64_t>(comm_.rank());
+    // Neighbouring grains, or those that gradients in shares are added up from.
+    const bool in_turn = engine_->options().stage() >= 2;
+    const BatchOrder order{.here = here,
+                           .all = static_cast<std::uint64_t>(passes()),
+                           .first = in_turn ? rank : here * rank,
+                           .apart = in_turn ? ranks : 1};
     prefetcher_ = std::make_unique<Prefetcher>(
         *batches_, static_cast<std::uint64_t>(state_.step) * here,
         std::vector<std::span<std::int32_t>>(buffers_.begin(), buffers_.end()), order);
@@ -287,6 +293,7 @@ void Run::finish() {
 TrainResult Run::go() {
     settle_grains();
     o_.validate();
+    require_grains_of_one_pass();
     open_data();
     agree();
     make_engine();
@@ -295,12 +302,15 @@ TrainResult Run::go() {
     saved_ = resumed_ ? state_.step : -1;
     started_at_ = state_.step;
     if (events_.begun) {
-        events_.begun({engine_->spec(), o_, plan(), state_.step, recompute_cost()});
+        events_.begun({engine_->spec(), o_, plan(), state_.step, recompute_cost(), comm_.size()});
     }
     if (sampler_ && !sampler_->why_not_there().empty()) {
         say("samples come from the CPU, not from the GPU: " + sampler_->why_not_there());
     }
     if (!val_batches_) say("no validation: " + why_no_validation());
+    if (o_.sample_tokens > 0 && engine_->options().stage() == 3) {
+        say("no samples: with --zero 3 no rank has all parameters");
+    }
     train_steps();
     finish();
     end_log();

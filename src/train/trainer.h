@@ -24,6 +24,7 @@ struct TrainEvents {
         const MemoryPlan& plan;
         std::int64_t from = 0;  // the step it goes on after
         std::string recompute;  // what is made again, what that saves and costs
+        int ranks = 1;          // that train together, each with that plan
     };
     std::function<void(const Begun& run)> begun{};  // before the first step
     struct Step {

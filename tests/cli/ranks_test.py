@@ -112,7 +112,7 @@ class Ranks(driver.CliTest):
                            ({"grains": 16}, "does not divide the 8 sequences"),
                            ({"batch": 4, "grains": 4, "accumulate": 3}, "neither a part nor"),
                            ({"batch": 4, "grains": 2, "accumulate": 3}, "neither a part nor"),
-                           ({"zero": 2}, "--zero = 2: must be 0 or 1"), ({"bucket": 0}, "--bucket")):
+                           ({"zero": 4}, "--zero = 4: must be from 0 to 3"), ({"bucket": 0}, "--bucket")):
             self.fails(2, "train", *some(**more), "--data", self.data, "--out", run, says=said)
         words = ("train", *some(), "--data", self.data, "--out", run)
         done = mpirun(4, *words, "--grains", 2)

@@ -173,6 +173,19 @@ TEST(Batches, TooFewTokensSaySo) {
     EXPECT_THROW((void)Batches(Shards(), {.batch = 1, .seq = 8}), Error);
 }
 
+// Steps of 8 passes on 4 ranks: neighbours, or in turn.
+TEST(Batches, RanksHaveThePassesOfAStepOnce) {
+    const auto numbers = [](std::uint64_t rank, bool in_turn) {
+        const BatchOrder order{
+            .here = 2, .all = 8, .first = in_turn ? rank : 2 * rank, .apart = in_turn ? 4u : 1u};
+        return std::vector<std::uint64_t>{order.number(0), order.number(1), order.number(2)};
+    };
+    EXPECT_EQ(numbers(0, false), (std::vector<std::uint64_t>{0, 1, 8}));
+    EXPECT_EQ(numbers(3, false), (std::vector<std::uint64_t>{6, 7, 14}));
+    EXPECT_EQ(numbers(0, true), (std::vector<std::uint64_t>{0, 4, 8}));
+    EXPECT_EQ(numbers(3, true), (std::vector<std::uint64_t>{3, 7, 11}));
+}
+
 class PrefetchDepth : public testing::TestWithParam<std::size_t> {};
 
 TEST_P(PrefetchDepth, GivesTheSameBatchesFromAnyStep) {

@@ -3,14 +3,15 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
+#include <optional>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
 #include "model/grain_cases.h"
 #include "thread_messages.h"
+#include "train/options.h"
 
 namespace mr::train {
 namespace {
@@ -78,7 +79,7 @@ TEST(Exchange, SharesAreCutAtBlocks) {
                 const float sum = (value(0, i) + value(1, i)) + (value(2, i) + value(3, i));
                 ASSERT_EQ(data[static_cast<std::size_t>(i)], mine ? sum : value(comm.rank(), i));
             }
-            exchange.collect(data.data(), shards);
+            exchange.wait(exchange.collect(data.data(), shards, sizeof(float)));
             for (std::int64_t i = 0; i < size; ++i) {
                 ASSERT_EQ(data[static_cast<std::size_t>(i)],
                           (value(0, i) + value(1, i)) + (value(2, i) + value(3, i)));
@@ -87,61 +88,177 @@ TEST(Exchange, SharesAreCutAtBlocks) {
     }
 }
 
-// Four grains on one rank, on two and on four: the same parameters and losses, step after step.
+// Work is done in its order, and waiting for one piece waits for those before it, those of an open
+// bucket too, and not for those behind it.
+TEST(Exchange, ATicketIsOfAllThatWasBegunBefore) {
+    on_ranks(2, [&](comm::Comm& comm) {
+        Exchange exchange(comm, 1 << 30);  // no bucket fills up by itself
+        std::vector<float> sums(40, static_cast<float>(comm.rank() + 1));
+        std::vector<std::uint16_t> shares(40, static_cast<std::uint16_t>(comm.rank() + 1));
+        const comm::Shards shards = cut(40, 2);
+        const auto first = exchange.add_up(sums.data(), shards, false);
+        exchange.wait(first);
+        EXPECT_EQ(sums[comm.rank() == 0 ? 0 : 39], 3.0f);
+        EXPECT_EQ(sums[comm.rank() == 0 ? 39 : 0], static_cast<float>(comm.rank() + 1));
+        const auto second = exchange.add_up(sums.data(), shards, false);
+        const auto third = exchange.collect(shares.data(), shards, sizeof shares[0]);
+        EXPECT_LT(first, second);
+        EXPECT_LT(second, third);
+        exchange.wait(third);
+        EXPECT_EQ(sums[comm.rank() == 0 ? 0 : 39], comm.rank() == 0 ? 5.0f : 4.0f);
+        EXPECT_EQ(shares.front(), 1);
+        EXPECT_EQ(shares.back(), 2);
+        exchange.wait(first);  // again: it is done
+        exchange.finish();
+        // Bytes that it takes are those that it says.
+        const comm::Shards pieces[] = {shards};
+        EXPECT_LE(exchange.memory_taken(), exchange.memory_bytes(pieces, false));
+        EXPECT_GT(exchange.memory_taken(), 0u);
+    });
+}
+
+// Ranks that are threads: what a run of some steps leaves.
+struct Trained {
+    std::vector<float> params, moments;
+    std::vector<double> losses;  // of steps, with norms, and of a validation
+};
+constexpr int kGrains = 4, kSteps = 3;
+
+struct TrainedBy {
+    int ranks, zero;
+    bool bf16_masters = false;
+};
+
+// Grain `i` of a rank's, among those of all.
+int grain_of(const TrainedBy& by, int rank, int i) {
+    return by.ranks > 1 && by.zero >= 2 ? i * by.ranks + rank : rank * kGrains / by.ranks + i;
+}
+
+Trained train_by(const model::Model& model, const TrainedBy& by) {
+    Trained out;
+    const model::ModelSpec spec = model::trainable_spec(model.spec);
+    const double scale = 1.0 / (kGrains * test::kGrainSequences * test::kGrainSeq);
+    on_ranks(by.ranks, [&](comm::Comm& comm) {
+        Exchange exchange(comm, 10000);
+        const model::TrainEngineOptions options{
+            .threads = 1,
+            .shape = {.sequences = test::kGrainSequences, .seq = test::kGrainSeq},
+            .bf16_masters = by.bf16_masters,
+            .grains = kGrains / by.ranks,
+            .apart = true,
+            .exchange = by.ranks > 1 ? &exchange : nullptr,
+            .zero = by.zero};
+        model::TrainEngine engine(spec, options);
+        engine.load(model);
+        std::vector<double> mine;
+        for (int step = 1; step <= kSteps; ++step) {
+            for (int i = 0; i < kGrains / by.ranks; ++i) {
+                test::put_grain(engine, step * kGrains + grain_of(by, comm.rank(), i));
+                engine.accumulate(0, scale);
+            }
+            ops::AdamW with;
+            with.step = step;
+            with.clip = 0.1f;
+            const auto result = engine.update(with);
+            mine.push_back(result.loss);
+            mine.push_back(result.grad_norm);
+            test::put_grain(engine, 1000);
+            mine.push_back(engine.evaluate(0));
+        }
+        EXPECT_EQ(engine.shares_state(), by.zero > 0 && by.ranks > 1);
+        if (by.ranks > 1) {
+            std::uint64_t planned = 0;
+            for (const MemoryPlan::Item& item : engine.plan().items()) {
+                if (item.name == "exchange") planned = item.bytes;
+            }
+            EXPECT_LE(exchange.memory_taken(), planned);
+            EXPECT_EQ(engine.ops().allocated() + planned, engine.plan().total());
+        }
+        if (!comm.first() && engine.shares_state()) return engine.serve();
+        if (!comm.first()) return;
+        const auto count = static_cast<std::size_t>(engine.layout().count);
+        out.params = test::params_of(engine);
+        out.moments.resize(2 * count);
+        engine.get_state(nullptr, out.moments.data(), out.moments.data() + count);
+        if (engine.shares_state()) engine.end_serving();
+        out.losses = mine;
+    });
+    return out;
+}
+
+// Four grains on one rank, on two and on four, whatever ranks share: the same parameters, moments
+// and losses, step after step.
 TEST(Exchange, RanksTrainAsOneDoes) {
-    constexpr int kGrains = 4, kSteps = 3;
     for (const char* const family : {"llama2", "gpt2"}) {  // an own head, a tied one
-        SCOPED_TRACE(family);
         const model::Model model =
             model::load_model(std::string(MR_SOURCE_DIR) + "/tests/reference/" + family);
-        const model::ModelSpec spec = model::trainable_spec(model.spec);
-        const double scale = 1.0 / (kGrains * test::kGrainSequences * test::kGrainSeq);
-        std::vector<float> params[6], moments[6];
-        std::vector<double> losses[6];
-        int which = 0;
-        for (const auto& [ranks, zero] :
-             {std::pair{1, 0}, {2, 0}, {4, 0}, {2, 1}, {4, 1}, {1, 1}}) {
-            on_ranks(ranks, [&](comm::Comm& comm) {
-                Exchange exchange(comm, 10000);
-                model::TrainEngineOptions options{
-                    .threads = 1,
-                    .shape = {.sequences = test::kGrainSequences, .seq = test::kGrainSeq},
-                    .grains = kGrains / ranks,
-                    .apart = true,
-                    .exchange = ranks > 1 ? &exchange : nullptr,
-                    .zero = zero};
-                model::TrainEngine engine(spec, options);
-                engine.load(model);
-                std::vector<double> mine;
-                for (int step = 1; step <= kSteps; ++step) {
-                    const int here = kGrains / ranks;
-                    for (int i = 0; i < here; ++i) {
-                        test::put_grain(engine, step * kGrains + comm.rank() * here + i);
-                        engine.accumulate(0, scale);
-                    }
-                    ops::AdamW with;
-                    with.step = step;
-                    with.clip = 0.1f;
-                    const auto result = engine.update(with);
-                    mine.push_back(result.loss);
-                    mine.push_back(result.grad_norm);
-                }
-                EXPECT_EQ(engine.shares_state(), zero > 0 && ranks > 1);
-                if (!comm.first() && engine.shares_state()) return engine.serve();
-                const auto count = static_cast<std::size_t>(engine.layout().count);
-                std::vector<float> m(count), v(count);
-                engine.get_state(nullptr, m.data(), v.data());
-                if (!comm.first()) return;
-                if (engine.shares_state()) engine.end_serving();
-                losses[which] = mine;
-                params[which] = test::params_of(engine);
-                moments[which] = m;
-                moments[which].insert(moments[which].end(), v.begin(), v.end());
-            });
-            EXPECT_EQ(losses[which], losses[0]) << ranks << " ranks, ZeRO " << zero;
-            EXPECT_EQ(params[which], params[0]) << ranks << " ranks, ZeRO " << zero;
-            EXPECT_EQ(moments[which], moments[0]) << ranks << " ranks, ZeRO " << zero;
-            ++which;
+        std::optional<Trained> one;
+        for (const TrainedBy by : {TrainedBy{1, 0},
+                                   {2, 0},
+                                   {4, 0},
+                                   {2, 1},
+                                   {4, 1},
+                                   {2, 2},
+                                   {4, 2},
+                                   {2, 3},
+                                   {4, 3},
+                                   {1, 0, true},
+                                   {4, 3, true}}) {
+            SCOPED_TRACE(std::string(family) + ", " + std::to_string(by.ranks) + " ranks, ZeRO " +
+                         std::to_string(by.zero));
+            Trained some = train_by(model, by);
+            if (by.ranks == 1) one = std::move(some);
+            if (by.ranks == 1) continue;
+            EXPECT_EQ(some.losses, one->losses);
+            EXPECT_EQ(some.params, one->params);
+            EXPECT_EQ(some.moments, one->moments);
+        }
+    }
+}
+
+// What a rank of `ranks` has of parameters, gradients and optimizer: in shares, and with buffers.
+struct Held {
+    double shares = 0, all = 0;  // bytes
+};
+Held held_by(const model::ModelSpec& spec, int ranks, int zero) {
+    Held out;
+    on_ranks(ranks, [&](comm::Comm& comm) {
+        Exchange exchange(comm, 25 << 20);
+        const model::TrainEngineOptions options{.threads = 1,
+                                                .shape = {.sequences = 1, .seq = 16},
+                                                .apart = ranks > 1,
+                                                .exchange = ranks > 1 ? &exchange : nullptr,
+                                                .zero = zero};
+        std::uint64_t in_shares = 0, buffers = 0;
+        const MemoryPlan plan = model::TrainEngine::plan(spec, options);
+        for (const MemoryPlan::Item& item : plan.items()) {
+            if (item.name == "parameters" || item.name == "gradients" || item.name == "optimizer") {
+                in_shares += item.bytes;
+            } else if (item.name == "unit buffers" || item.name == "exchange") {
+                buffers += item.bytes;
+            }
+        }
+        // Of the rank with most.
+        const double shares = comm.most(static_cast<double>(in_shares));
+        const double all = comm.most(static_cast<double>(in_shares + buffers));
+        if (comm.first()) out = {shares, all};
+    });
+    return out;
+}
+
+TEST(Exchange, FourRanksHoldAQuarterAndBuffers) {
+    for (const char* const tied : {"yes", "no"}) {
+        const model::ModelSpec spec =
+            new_spec({.dim = 256, .layers = 16, .heads = 8, .tied = tied}, 512, 64);
+        const Held one = held_by(spec, 1, 0);
+        double before = one.shares;
+        for (const int zero : {1, 2, 3}) {
+            const Held four = held_by(spec, 4, zero);
+            EXPECT_LT(four.shares, before) << zero;
+            before = four.shares;
+            if (zero < 3) continue;
+            EXPECT_LE(four.shares, 0.26 * one.shares);
+            EXPECT_LE(four.all, 0.40 * one.all);
         }
     }
 }

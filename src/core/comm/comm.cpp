@@ -203,7 +203,11 @@ void Comm::reduce_scatter(std::span<float> data, const Shards& shards) {
              "the buffer is cut for these ranks");
     if (size_ == 1) return;
     const std::int64_t mine = shards.size(rank_);
-    parts_.resize(static_cast<std::size_t>(mine * (size_ - 1)));
+    if (const auto room = static_cast<std::size_t>(mine * (size_ - 1)); parts_.size() < room) {
+        parts_.clear();
+        parts_.reserve(room);  // no more than is planned for
+        parts_.resize(room);
+    }
     std::vector<float*> parts(static_cast<std::size_t>(size_));
     float* room = parts_.data();
     for (int r = 0; r < size_; ++r) {

@@ -88,6 +88,10 @@ class Comm {
     void all_gather(std::span<T> data, const Shards& shards) {
         gather_shares(std::as_writable_bytes(data), shards, sizeof(T));
     }
+    // The same of elements of `size` bytes.
+    void all_gather(std::span<std::byte> data, const Shards& shards, std::size_t size) {
+        gather_shares(data, shards, size);
+    }
     // Before, every rank has all of `data`; behind, its own share of the sum over ranks. The other
     // shares keep what they were.
     void reduce_scatter(std::span<float> data, const Shards& shards);
@@ -103,6 +107,8 @@ class Comm {
     // From now on every wait for another rank throws: for a thread that is to end.
     void cancel() { cancelled_ = true; }
     bool cancelled() const { return cancelled_; }
+    // What reduce_scatter() has taken to receive into, in bytes.
+    std::uint64_t room_bytes() const { return parts_.capacity() * sizeof(float); }
     // Bytes that this rank has sent so far.
     std::uint64_t sent_bytes() const { return sent_; }
     [[noreturn]] void abort(int exit_code);

@@ -19,19 +19,30 @@ class GradExchange {
     virtual int ranks() const = 0;
     // Gradients come from this stream; null: from the thread that calls. Told once, by the engine.
     virtual void attach(const cuda::Stream* /*training*/) {}
-    // elements[0 .. shards.count()), where gradients lie, are this rank's own sum, and become that
-    // of all ranks, a binary tree over ranks: all of them, or this rank's share alone. Returns at
-    // once; nothing touches them before finish().
-    virtual void add_up(float* elements, const comm::Shards& shards, bool whole) = 0;
-    // Until all of it is there. Throws what went wrong on the way. Everything below is behind it.
+    // What add_up() and collect() begin is done in the order in which it was begun, beside what
+    // computes. Elements lie where the operations have them; nothing reads or writes what was
+    // handed over before wait() says that it is done. Tickets rise.
+    using Ticket = std::int64_t;
+    static constexpr Ticket kNothing = 0;
+    // elements[0 .. shards.count()) are this rank's own sum, and become that of all ranks, a binary
+    // tree over ranks: all of them, or this rank's share alone.
+    virtual Ticket add_up(float* elements, const comm::Shards& shards, bool whole) = 0;
+    // Every rank has its own share of the elements, of `size` bytes each, and then all of them.
+    virtual Ticket collect(void* elements, const comm::Shards& shards, std::size_t size) = 0;
+    // Until that, and all that was begun before it, is there. Throws what went wrong on the way.
+    virtual void wait(Ticket ticket) = 0;
+    // Until all of it is there. Everything below is behind it.
     virtual void finish() = 0;
     // The numbers of all ranks, by rank; every rank has as many.
     virtual std::vector<double> gather(std::span<const double> mine) = 0;
-    // Every rank has its own share of the elements, and then all of them.
-    virtual void collect(float* elements, const comm::Shards& shards) = 0;
     // One rank to another.
     virtual void send(int to, std::span<const std::byte> data) = 0;
     virtual void receive(int from, std::span<std::byte> data) = 0;
+    // Bytes that it takes by itself, at most, where add_up() is given such pieces.
+    virtual std::uint64_t memory_bytes(std::span<const comm::Shards> /*pieces*/,
+                                       bool /*whole*/) const {
+        return 0;
+    }
 };
 
 }  // namespace mr::model

@@ -24,7 +24,8 @@ int grad_buffers(const TrainEngineOptions& options) {
 }
 // Elements of the tokens' own gradient.
 std::int64_t tokens_apart(const ModelSpec& spec, const TrainEngineOptions& options) {
-    return options.apart && spec.tied_embeddings ? std::int64_t{spec.vocab} * spec.dim : 0;
+    const bool here = options.apart && spec.tied_embeddings && options.stage() < 2;
+    return here ? std::int64_t{spec.vocab} * spec.dim : 0;
 }
 std::vector<comm::Shards> cut_ranges(const std::vector<ParamRange>& ranges,
                                      const TrainEngineOptions& options) {
@@ -36,12 +37,28 @@ std::vector<comm::Shards> cut_ranges(const std::vector<ParamRange>& ranges,
 }
 // Elements whose moments this rank has.
 std::int64_t own_count(const ParamLayout& layout, const TrainEngineOptions& options) {
-    if (options.zero == 0) return layout.count;
+    if (options.stage() == 0) return layout.count;
     std::int64_t count = 0;
     for (const comm::Shards& cut : cut_ranges(param_ranges(layout), options)) {
         count += cut.size(options.rank());
     }
     return count;
+}
+UnitPieces pieces_of(const ParamLayout& layout, const TrainEngineOptions& options) {
+    const std::vector<ParamRange> ranges = param_ranges(layout);
+    return unit_pieces(layout, ranges, cut_ranges(ranges, options), options.rank());
+}
+// Elements of parameters that this rank has: f32, and those that products in 16 bits read, which
+// may be the only ones of matrices.
+struct ParamCounts {
+    std::int64_t masters = 0, copy = 0;
+};
+ParamCounts param_counts(const ParamLayout& layout, const UnitPieces& units,
+                         const TrainEngineOptions& options, DType compute) {
+    const bool slim = options.bf16_masters && compute != DType::f32;
+    const std::int64_t rest = layout.count - layout.decayed;
+    if (options.stage() == 3) return {(slim ? 0 : units.matrices) + rest, units.matrices};
+    return {(slim ? 0 : layout.decayed) + rest, layout.count};
 }
 std::size_t block_bytes(const ParamLayout& layout) {
     const std::size_t cuts = block_cuts(param_ranges(layout)).size();
@@ -75,19 +92,29 @@ MemoryPlan plan_with(const ModelSpec& spec, const TrainEngineOptions& options,
     const TrainShape shape = whole_shape(spec, options, compute);
     const ParamLayout layout = param_layout(spec);
     const auto count = static_cast<std::uint64_t>(layout.count);
-    const bool slim = options.bf16_masters && compute != DType::f32;
+    const int stage = options.stage();
+    const UnitPieces units = pieces_of(layout, options);
     MemoryPlan plan;
     const auto taken = TrainOps::padded;
-    plan.add("parameters",
-             taken((count - (slim ? static_cast<std::uint64_t>(layout.decayed) : 0)) * 4));
+    const ParamCounts params = param_counts(layout, units, options, compute);
+    plan.add("parameters", taken(static_cast<std::uint64_t>(params.masters) * 4));
     if (compute != DType::f32) {
         plan.add(fmt::format("parameters in {}", dtype_name(compute)),
-                 taken(dtype_bytes(compute, count)));
+                 taken(dtype_bytes(compute, static_cast<std::size_t>(params.copy))));
     }
     const auto apart = static_cast<std::uint64_t>(tokens_apart(spec, options));
-    plan.add("gradients",
-             static_cast<std::uint64_t>(grad_buffers(options)) * taken((count + apart) * 4));
+    plan.add("gradients", stage < 2 ? static_cast<std::uint64_t>(grad_buffers(options)) *
+                                          taken((count + apart) * 4)
+                                    : GradShards::share_bytes(units, options.grains));
     plan.add("optimizer", 2 * taken(static_cast<std::uint64_t>(own_count(layout, options)) * 4));
+    if (stage >= 2) {
+        plan.add("unit buffers", GradShards::buffer_bytes(units) +
+                                     (stage == 3 ? ParamShards::buffer_bytes(units, compute) : 0));
+    }
+    if (options.ranks() > 1) {
+        const std::uint64_t bytes = options.exchange->memory_bytes(units.cuts(), stage == 0);
+        if (bytes > 0) plan.add("exchange", bytes);
+    }
     const MemoryPlan pass = TrainPass::plan(spec, shape, options.recompute, compute);
     for (const MemoryPlan::Item& item : pass.items()) {
         plan.add(item.name, item.bytes);
@@ -143,48 +170,80 @@ TrainEngine::TrainEngine(const ModelSpec& spec, const TrainEngineOptions& option
     slim_ = options_.bf16_masters && ops_->compute_type() != DType::f32;
     MR_CHECK(options_.grains > 0 && std::has_single_bit(static_cast<unsigned>(options_.grains)),
              "grains are a power of two");
-    const auto flat = [&](const char* purpose, DType dtype, std::int64_t skipped = 0) {
-        const Shape shape{layout_.count - skipped};
+    ranges_ = param_ranges(layout_);
+    shards_ = cut_ranges(ranges_, options_);
+    own_ = {{0, layout_.count, 0}};
+    if (options_.stage() > 0) own_ = shares_of(ranges_, shards_, options_.rank());
+    units_ = pieces_of(layout_, options_);
+    MR_CHECK(!shares_state() || !options_.cuda, "ranks on CPUs share state");
+    take_state();
+    take_blocks();
+    ops_->prepare(spec, options_.shape);
+    if (options_.exchange) options_.exchange->attach(ops_->stream());
+    pass_ = std::make_unique<TrainPass>(layout_, options_.shape, options_.recompute, *ops_);
+}
+
+// Parameters, gradients, moments.
+void TrainEngine::take_state() {
+    const auto flat = [&](const char* purpose, DType dtype, std::int64_t count) {
+        const Shape shape{count};
         return Tensor(ops_->allocate(purpose, Arena::tensor_bytes(dtype, shape)), dtype, shape);
     };
     const DType compute = ops_->compute_type();
-    params_ = flat("parameters", DType::f32, slim_ ? layout_.decayed : 0);
-    if (compute != DType::f32) copy_ = flat("parameters for products", compute);
-    tokens_count_ = tokens_apart(spec, options_);
+    const ParamCounts counts = param_counts(layout_, units_, options_, compute);
+    params_ = flat("parameters", DType::f32, counts.masters);
+    if (compute != DType::f32) copy_ = flat("parameters for products", compute, counts.copy);
+    auto* const base = static_cast<float*>(params_.data);
+    if (options_.stage() == 3) {
+        const Tensor shares((copy_ ? copy_ : params_).data, compute, {units_.matrices});
+        float* const vectors = base + (counts.masters - (layout_.count - layout_.decayed));
+        param_shards_ = std::make_unique<ParamShards>(layout_, units_, shares, vectors, *ops_,
+                                                      *options_.exchange);
+        weights_ = param_shards_->weights();
+    } else if (copy_) {
+        weights_ = param_views(layout_, copy_.data, compute, base, slim_ ? layout_.decayed : 0);
+    } else {
+        weights_ = param_views(layout_, base, DType::f32);
+    }
+    if (options_.stage() >= 2) {
+        MR_CHECK(options_.apart, "a tied table has two gradients where ranks share them");
+        grad_shards_ = std::make_unique<GradShards>(layout_, units_, options_.grains, *ops_,
+                                                    *options_.exchange);
+    }
+    tokens_count_ = tokens_apart(spec(), options_);
     if (tokens_count_ > 0) tokens_at_ = layout_.count;
-    for (int i = 0; i < grad_buffers(options_); ++i) {
-        grads_.push_back(flat("gradients", DType::f32, -tokens_count_));
+    for (int i = 0; i < grad_buffers(options_) && !shares_grads(); ++i) {
+        grads_.push_back(flat("gradients", DType::f32, layout_.count + tokens_count_));
         Weights views = param_views(layout_, grads_.back().data, DType::f32);
         if (tokens_at_ >= 0) {
             views.embedding.data = static_cast<float*>(grads_.back().data) + tokens_at_;
         }
         grad_views_.push_back(std::move(views));
     }
-    levels_.assign(grads_.size() - 1, kNone);
-    ranges_ = param_ranges(layout_);
-    shards_ = cut_ranges(ranges_, options_);
-    own_ = {{0, layout_.count, 0}};
-    if (options_.zero > 0 && options_.ranks() > 1) {
-        own_ = shares_of(ranges_, shards_, options_.rank());
-    }
-    MR_CHECK(!shares_state() || !options_.cuda, "ranks on CPUs share state");
-    const std::int64_t others = layout_.count - own_count(layout_, options_);
-    m_ = flat("optimizer", DType::f32, others);
-    v_ = flat("optimizer", DType::f32, others);
+    if (!shares_grads()) levels_.assign(grads_.size() - 1, kNone);
+    m_ = flat("optimizer", DType::f32, own_count(layout_, options_));
+    v_ = flat("optimizer", DType::f32, own_count(layout_, options_));
+}
+
+// What the norm of the gradient is added up from. Where ranks share gradients, blocks of shares.
+void TrainEngine::take_blocks() {
     sums_ = static_cast<double*>(ops_->allocate("sums", sum_bytes(options_)));
     host_cuts_ = block_cuts(ranges_);
-    const std::vector<std::int64_t>& cuts = host_cuts_;
-    blocks_ = std::ssize(cuts) - 1;
+    blocks_ = std::ssize(host_cuts_) - 1;
+    std::vector<std::int64_t> cuts = host_cuts_;
     const std::size_t cut_bytes = cuts.size() * sizeof(std::int64_t);
     cuts_ = static_cast<std::int64_t*>(ops_->allocate("blocks", cut_bytes));
     squares_ = static_cast<double*>(ops_->allocate("squares", cuts.size() * sizeof(double)));
+    if (shares_grads()) {
+        std::size_t next = 0;
+        for (const Share& own : own_) {
+            for (std::int64_t i = block_at(own.begin); i < block_at(own.end); ++i) {
+                cuts[next++] = own.at + host_cuts_[static_cast<std::size_t>(i)] - own.begin;
+            }
+        }
+        cuts[next] = units_.shares;
+    }
     ops_->write(cuts_, cuts.data(), cut_bytes);
-    ops_->prepare(spec, options_.shape);
-    if (options_.exchange) options_.exchange->attach(ops_->stream());
-    pass_ = std::make_unique<TrainPass>(layout_, options_.shape, options_.recompute, *ops_);
-    auto* base = static_cast<float*>(params_.data);
-    weights_ = copy_ ? param_views(layout_, copy_.data, compute, base, slim_ ? layout_.decayed : 0)
-                     : param_views(layout_, base, DType::f32);
 }
 
 TrainEngine::~TrainEngine() = default;
@@ -203,20 +262,24 @@ void TrainEngine::put(int slot, std::int64_t counted) {
 }
 
 Tensor TrainEngine::part(Tensor flat, std::int64_t begin, std::int64_t end) const {
-    return {static_cast<float*>(flat.data) + begin, DType::f32, {end - begin}};
+    const std::size_t skipped = dtype_bytes(flat.dtype, static_cast<std::size_t>(begin));
+    return {static_cast<std::byte*>(flat.data) + skipped, flat.dtype, {end - begin}};
 }
 
 void TrainEngine::accumulate(int slot, double scale, bool ends_grain) {
     scale_ = scale;
     last_counted_ = counted_[slot];
-    const bool alone = options_.grains == 1 && !options_.exchange;
     const bool last = ends_grain && grain_ + 1 == options_.grains;
-    std::function<void(int)> done;
-    if (last && !alone) done = [this](int unit) { complete(unit); };
-    pass_->step(weights_, grad_views_[leaf_], slot, static_cast<float>(scale), last_counted_, done);
+    MR_CHECK(ends_grain || !shares_grads(), "a grain is one pass where ranks share gradients");
+    const Weights& grads = shares_grads() ? grad_shards_->begin() : grad_views_[leaf_];
+    pass_->step(weights_, grads, slot, static_cast<float>(scale), last_counted_, hooks(last));
     ops_->add_sum(sums_ + grain_, last_losses());
     if (!ends_grain || last) return;
-    close_grain();
+    if (shares_grads()) {
+        ++grain_;
+    } else {
+        close_grain();
+    }
 }
 
 TrainEngine::StepResult TrainEngine::update(const ops::AdamW& with) {
@@ -224,12 +287,12 @@ TrainEngine::StepResult TrainEngine::update(const ops::AdamW& with) {
     step.bf16_masters = options_.bf16_masters;
     if (options_.exchange) options_.exchange->finish();
     if (tokens_at_ >= 0) add_tokens();
-    const double* const norm = add_squares();
+    const Tensor grads = shares_grads() ? grad_shards_->sums() : part(leaf(), 0, layout_.count);
+    const double* const norm = add_squares(grads);
     if (shares_state()) {
-        step_shares(step, norm);
+        step_shares(step, grads, norm);
     } else {
-        ops_->adamw(step, params_, copy_, part(leaf(), 0, layout_.count), m_, v_, layout_.decayed,
-                    norm);
+        ops_->adamw(step, params_, copy_, grads, m_, v_, layout_.decayed, norm);
     }
     std::vector<double> sums(static_cast<std::size_t>(options_.grains) + 1);
     ops_->read(sums.data(), sums_, sum_bytes(options_));
@@ -240,7 +303,7 @@ TrainEngine::StepResult TrainEngine::update(const ops::AdamW& with) {
     levels_.assign(levels_.size(), kNone);
     grain_ = 0;
     StepResult out;
-    if (options_.exchange) sums = options_.exchange->gather(sums);
+    if (options_.exchange) sums = gather_losses(sums);
     out.loss = comm::tree_sum(std::move(sums)) * scale_;
     out.grad_norm = std::sqrt(squares);
     out.skipped = !std::isfinite(squares);
@@ -249,7 +312,11 @@ TrainEngine::StepResult TrainEngine::update(const ops::AdamW& with) {
 
 double TrainEngine::evaluate(int slot) {
     last_counted_ = counted_[slot];
-    pass_->evaluate(weights_, slot, last_counted_);
+    PassHooks hooks;
+    if (param_shards_) {
+        hooks.enter = [this](int unit, bool) { param_shards_->enter(unit, false, false); };
+    }
+    pass_->evaluate(weights_, slot, last_counted_, hooks);
     ops_->add_sum(sums_, last_losses());
     double sum = 0;
     ops_->read(&sum, sums_, sizeof sum);
@@ -265,6 +332,7 @@ void TrainEngine::read_losses(std::span<float> out) {
 }
 
 void TrainEngine::read_grads(std::span<float> out) {
+    MR_CHECK(!shares_grads(), "this rank has all gradients");
     const Tensor grads = part(leaf(), 0, layout_.count);
     MR_CHECK(out.size_bytes() == grads.bytes(), "there is room for all gradients");
     ops_->read(out.data(), grads.data, grads.bytes());

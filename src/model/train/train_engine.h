@@ -10,6 +10,8 @@
 #include "core/arena.h"
 #include "model/io/source.h"
 #include "model/train/grad_exchange.h"
+#include "model/train/grad_shards.h"
+#include "model/train/param_shards.h"
 #include "model/train/params.h"
 #include "model/train/state_hash.h"
 #include "model/train/train_ops.h"
@@ -33,11 +35,14 @@ struct TrainEngineOptions {
     // are added to what the head has, one after the other.
     bool apart = false;
     GradExchange* exchange = nullptr;
-    // What of the state ranks share. 1: each has the moments of its own share of the parameters.
+    // What of the state ranks share. 1: each has the moments of its own share of the parameters; 2:
+    // and the gradients of it (grad_shards.h; `grains` are every ranks()th then); 3: and the
+    // parameters themselves (param_shards.h), so that none has all of them.
     int zero = 0;
 
     int ranks() const { return exchange ? exchange->ranks() : 1; }
     int rank() const { return exchange ? exchange->rank() : 0; }
+    int stage() const { return ranks() > 1 ? zero : 0; }  // of ZeRO
 };
 
 class TrainEngine {
@@ -54,7 +59,7 @@ class TrainEngine {
     const MemoryPlan& plan() const { return plan_; }
     TrainOps& ops() { return *ops_; }
     // What passes read, on the device: matrices in ops().compute_type(), the rest f32. They stay
-    // where they are as long as this lives.
+    // where they are as long as this lives; where ranks share parameters they come and go there.
     const Weights& weights() const { return weights_; }
     Ledger& ledger() { return ops_->ledger(); }
     ThreadPool& pool() { return ops_->pool(); }
@@ -84,7 +89,9 @@ class TrainEngine {
     void serve();
     void end_serving();
     bool shares_state() const { return own_.size() != 1 || own_[0].end != layout_.count; }
-    bool shares(State state) const { return state != State::params && shares_state(); }
+    bool shares(State state) const {
+        return shares_state() && (state != State::params || options_.stage() == 3);
+    }
 
     // The batch in ops().host_slot(slot) goes to the device. `counted`: how many targets it has,
     // where shape.block > 0 (SlotParts); else all.
@@ -93,7 +100,8 @@ class TrainEngine {
     std::int64_t counted(int slot) const { return counted_[slot]; }
     // Adds gradients and losses of the slot's batch. `scale`: what a token's loss counts, 1 / the
     // targets of the whole step. `ends_grain`: it is the last pass of its grain. With the last pass
-    // of the step, gradients go to the exchange as soon as they are whole.
+    // of the step, gradients go to the exchange as soon as they are whole; where ranks share
+    // gradients, with every pass, each of which is a grain.
     void accumulate(int slot, double scale, bool ends_grain = true);
     // The optimizer's step by what was accumulated; then gradients are 0 again. Where the
     // gradient's norm is not finite nothing changes, and `skipped` says so.
@@ -103,11 +111,13 @@ class TrainEngine {
         bool skipped = false;
     };
     StepResult update(const ops::AdamW& with);
-    // The sum of losses of the slot's batch, nats.
+    // The sum of losses of the slot's batch, nats. Where ranks share parameters, all of them call
+    // this as often.
     double evaluate(int slot);
     // The losses of the last pass, [counted].
     void read_losses(std::span<float> out);
-    // The gradients since the last update, f32 [layout().count]: for tests.
+    // The gradients since the last update, f32 [layout().count]: for tests. Where ranks do not
+    // share them.
     void read_grads(std::span<float> out);
 
     // FLOPs of a step's products and attention, forward and backward, without recomputation.
@@ -123,7 +133,6 @@ class TrainEngine {
     TrainEngineOptions options_;
     MemoryPlan plan_;
     std::unique_ptr<TrainOps> ops_;
-    void read_params(std::int64_t begin, std::int64_t end, float* to);
     void write_params(std::int64_t begin, std::int64_t end, const float* from);
     void write_entries(const std::function<void(const ParamLayout::Entry& entry, float* to)>& make);
     Tensor& leaf() { return grads_[leaf_]; }
@@ -131,12 +140,27 @@ class TrainEngine {
     void close_grain();
     void complete(int unit);
     void add_tokens();
-    double* add_squares();
-    void step_shares(const ops::AdamW& with, const double* norm);
+    double* add_squares(Tensor grads);
+    std::vector<double> gather_losses(const std::vector<double>& mine);
+    std::vector<double> gather_squares(const std::vector<double>& made);
+    void step_shares(const ops::AdamW& with, Tensor grads, const double* norm);
+    void take_state();
+    void take_blocks();
+    bool shares_grads() const { return grad_shards_ != nullptr; }
+    PassHooks hooks(bool last);
 
     // Flat [count]. Where copy_ is the only one of matrices, params_ is the rest, from element
-    // `decayed` on.
+    // `decayed` on. Where ranks share parameters, both have this rank's shares of matrices alone,
+    // which lie end to end, and params_ behind them the rest, all of it.
     Tensor params_, copy_, m_, v_;
+    // Where an element of the whole lies in m_ and v_, and in params_, or copy_ where that is the
+    // only one; this rank has it.
+    std::int64_t own_at(std::int64_t element) const;
+    std::int64_t param_at(std::int64_t element) const;
+    void read_here(State state, std::int64_t begin, std::int64_t end, float* to);
+    UnitPieces units_;
+    std::unique_ptr<GradShards> grad_shards_;    // none: every rank has all gradients
+    std::unique_ptr<ParamShards> param_shards_;  // none: ... all parameters
     // Gradients: one buffer that passes add to, and one for every level of the tree over grains.
     // Behind the parameters' gradients, where `apart`, is that of the tokens.
     std::vector<Tensor> grads_;

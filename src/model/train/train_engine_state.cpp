@@ -75,82 +75,110 @@ const float* TrainEngine::host(State state) {
     return host_.data();
 }
 
-void TrainEngine::write(State state, std::int64_t begin, std::int64_t end, const float* from) {
-    if (state == State::params) {
-        if (begin == 0) written_ = {};
-        written_.add(from, end - begin);
-        return write_params(begin, end, from);
-    }
-    const Tensor& flat = state == State::m ? m_ : v_;
+std::int64_t TrainEngine::own_at(std::int64_t element) const {
     for (const Share& own : own_) {
-        const std::int64_t first = std::max(begin, own.begin), last = std::min(end, own.end);
-        if (first >= last) continue;
-        ops_->write(flat.f32() + own.at + (first - own.begin), from + (first - begin),
-                    bytes_of(last - first));
+        if (element >= own.begin && element < own.end) return own.at + element - own.begin;
+    }
+    MR_CHECK(false, "this rank has the element");
+    return 0;
+}
+
+std::int64_t TrainEngine::param_at(std::int64_t element) const {
+    if (element < layout_.decayed) return param_shards_ ? own_at(element) : element;
+    const std::int64_t matrices = param_shards_ ? units_.matrices : layout_.decayed;
+    return (slim_ ? 0 : matrices) + element - layout_.decayed;
+}
+
+void TrainEngine::write(State state, std::int64_t begin, std::int64_t end, const float* from) {
+    const bool params = state == State::params;
+    // From here on every rank has all of them.
+    const std::int64_t shared = !shares(state) ? 0 : params ? layout_.decayed : layout_.count;
+    const auto put = [&](std::int64_t first, std::int64_t last) {
+        if (first >= last) return;
+        const float* const values = from + (first - begin);
+        if (params) return write_params(first, last, values);
+        const Tensor& flat = state == State::m ? m_ : v_;
+        ops_->write(flat.f32() + own_at(first), values, bytes_of(last - first));
+    };
+    for (const Share& own : own_) {
+        put(std::max(begin, own.begin), std::min({end, own.end, shared}));
+    }
+    put(std::max(begin, shared), end);
+    if (!params) return;
+    if (begin == 0) written_ = {};
+    written_.add(from, end - begin);
+    if (param_shards_) param_shards_->forget();
+    if (copy_ && !slim_ && end == layout_.count) {
+        ops_->refresh(copy_, part(params_, 0, copy_.shape.count()));
     }
 }
 
+// Of parameters that this rank has, in one piece as far as they are matrices.
 void TrainEngine::write_params(std::int64_t begin, std::int64_t end, const float* from) {
     const std::int64_t matrices = std::clamp(layout_.decayed, begin, end);  // those end here
-    const auto rounded_count =
-        static_cast<std::size_t>(options_.bf16_masters ? matrices - begin : 0);
-    std::vector<std::uint16_t> half(rounded_count);
-    for (std::size_t i = 0; i < rounded_count; ++i) half[i] = f32_to_bf16(from[i]);
-    if (slim_) {
-        if (rounded_count > 0) {
-            auto* to = static_cast<std::uint16_t*>(copy_.data) + begin;
-            ops_->write(to, half.data(), half.size() * sizeof(std::uint16_t));
+    if (begin < matrices) {
+        const std::int64_t to = param_at(begin);
+        const auto count = static_cast<std::size_t>(matrices - begin);
+        std::vector<std::uint16_t> half(options_.bf16_masters ? count : 0);
+        for (std::size_t i = 0; i < half.size(); ++i) half[i] = f32_to_bf16(from[i]);
+        std::vector<float> rounded(slim_ ? 0 : half.size());
+        for (std::size_t i = 0; i < rounded.size(); ++i) rounded[i] = bf16_to_f32(half[i]);
+        if (slim_) {
+            ops_->write(static_cast<std::uint16_t*>(copy_.data) + to, half.data(),
+                        count * sizeof(std::uint16_t));
+        } else {
+            ops_->write(params_.f32() + to, rounded.empty() ? from : rounded.data(),
+                        count * sizeof(float));
         }
-        if (matrices < end) {
-            ops_->write(params_.f32() + (matrices - layout_.decayed), from + (matrices - begin),
-                        bytes_of(end - matrices));
-        }
-        return;
     }
-    std::vector<float> rounded;
-    if (rounded_count > 0) {
-        rounded.assign(from, from + (end - begin));
-        for (std::size_t i = 0; i < rounded_count; ++i) rounded[i] = bf16_to_f32(half[i]);
-        from = rounded.data();
+    if (matrices < end) {
+        ops_->write(params_.f32() + param_at(matrices), from + (matrices - begin),
+                    bytes_of(end - matrices));
     }
-    ops_->write(params_.f32() + begin, from, bytes_of(end - begin));
-    if (copy_ && end == layout_.count) ops_->refresh(copy_, params_);
 }
 
-void TrainEngine::read_params(std::int64_t begin, std::int64_t end, float* to) {
-    const std::int64_t skipped = slim_ ? layout_.decayed : 0;
-    const std::int64_t matrices = std::clamp(skipped, begin, end);
-    std::vector<std::uint16_t> half(static_cast<std::size_t>(matrices - begin));
-    if (!half.empty()) {
-        ops_->read(half.data(), static_cast<const std::uint16_t*>(copy_.data) + begin,
-                   half.size() * sizeof(std::uint16_t));
+// Elements that this rank has, in one piece; of parameters, as far as they are matrices.
+void TrainEngine::read_here(State state, std::int64_t begin, std::int64_t end, float* to) {
+    if (state != State::params) {
+        const Tensor& flat = state == State::m ? m_ : v_;
+        return ops_->read(to, flat.f32() + own_at(begin), bytes_of(end - begin));
     }
-    for (std::size_t i = 0; i < half.size(); ++i) to[i] = bf16_to_f32(half[i]);
-    if (matrices == end) return;
-    ops_->read(to + (matrices - begin), params_.f32() + (matrices - skipped),
-               bytes_of(end - matrices));
+    const std::int64_t matrices = std::clamp(layout_.decayed, begin, end);
+    if (begin < matrices && slim_) {
+        std::vector<std::uint16_t> half(static_cast<std::size_t>(matrices - begin));
+        ops_->read(half.data(), static_cast<const std::uint16_t*>(copy_.data) + param_at(begin),
+                   half.size() * sizeof(std::uint16_t));
+        for (std::size_t i = 0; i < half.size(); ++i) to[i] = bf16_to_f32(half[i]);
+    } else if (begin < matrices) {
+        ops_->read(to, params_.f32() + param_at(begin), bytes_of(matrices - begin));
+    }
+    if (matrices < end) {
+        ops_->read(to + (matrices - begin), params_.f32() + param_at(matrices),
+                   bytes_of(end - matrices));
+    }
 }
 
 void TrainEngine::read(State state, std::int64_t begin, std::int64_t end, float* to) {
-    if (state == State::params) return read_params(begin, end, to);
-    const Tensor& flat = state == State::m ? m_ : v_;
-    for (int rank = 0; rank < (shares(state) ? options_.ranks() : 1); ++rank) {
-        const bool mine = !shares(state) || rank == options_.rank();
-        for (const Share& share : mine ? own_ : shares_of(ranges_, shards_, rank)) {
-            const std::int64_t from = std::max(begin, share.begin),
-                               until = std::min(end, share.end);
+    const bool params = state == State::params;
+    const std::int64_t shared = !shares(state) ? 0 : params ? layout_.decayed : layout_.count;
+    for (int rank = 0; rank < options_.ranks() && begin < shared; ++rank) {
+        for (const Share& share : shares_of(ranges_, shards_, rank)) {
+            const std::int64_t from = std::max(begin, share.begin);
+            const std::int64_t until = std::min({end, share.end, shared});
             if (from >= until) continue;
-            if (mine) {
-                const float* at = flat.f32() + share.at + (from - share.begin);
-                ops_->read(to + (from - begin), at, bytes_of(until - from));
+            float* const at = to + (from - begin);
+            if (rank == options_.rank()) {
+                read_here(state, from, until, at);
                 continue;
             }
             const StateRequest request{static_cast<std::int64_t>(state), from, until};
             options_.exchange->send(rank, std::as_bytes(std::span(&request, 1)));
-            options_.exchange->receive(
-                rank, std::as_writable_bytes(
-                          std::span(to + (from - begin), static_cast<std::size_t>(until - from))));
+            options_.exchange->receive(rank, std::as_writable_bytes(std::span(
+                                                 at, static_cast<std::size_t>(until - from))));
         }
+    }
+    if (const std::int64_t rest = std::max(begin, shared); rest < end) {
+        read_here(state, rest, end, to + (rest - begin));
     }
 }
 
@@ -161,12 +189,7 @@ void TrainEngine::serve() {
         options_.exchange->receive(0, std::as_writable_bytes(std::span(&request, 1)));
         if (request.state == StateRequest::kNoMore) return;
         values.resize(static_cast<std::size_t>(request.end - request.begin));
-        const Tensor& flat = static_cast<State>(request.state) == State::m ? m_ : v_;
-        for (const Share& share : own_) {
-            if (request.begin < share.begin || request.end > share.end) continue;
-            ops_->read(values.data(), flat.f32() + share.at + (request.begin - share.begin),
-                       bytes_of(std::ssize(values)));
-        }
+        read_here(static_cast<State>(request.state), request.begin, request.end, values.data());
         options_.exchange->send(0, std::as_bytes(std::span(values)));
     }
 }

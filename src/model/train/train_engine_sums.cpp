@@ -22,6 +22,22 @@ std::vector<TrainEngine::Share> TrainEngine::shares_of(const std::vector<ParamRa
     return out;
 }
 
+// What becomes of the units of a pass: `last` of the step, as far as gradients go.
+PassHooks TrainEngine::hooks(bool last) {
+    PassHooks out;
+    if (shares_grads()) {
+        out.enter = [this, last](int unit, bool backward) {
+            if (param_shards_) param_shards_->enter(unit, backward, !last);
+            if (backward) grad_shards_->enter(unit);
+        };
+        out.done = [this](int unit) { grad_shards_->leave(unit); };
+        return out;
+    }
+    const bool alone = options_.grains == 1 && !options_.exchange;
+    if (last && !alone) out.done = [this](int unit) { complete(unit); };
+    return out;
+}
+
 // A grain that others follow: with the sums of as many grains before it, it is the sum of the next
 // level. The older ones are on the left.
 void TrainEngine::close_grain() {
@@ -54,6 +70,18 @@ void TrainEngine::complete(int unit) {
     }
 }
 
+// Those of all ranks' grains, in the order of grains: a rank has neighbours, or every ranks()th.
+std::vector<double> TrainEngine::gather_losses(const std::vector<double>& mine) {
+    std::vector<double> all = options_.exchange->gather(mine);
+    if (!shares_grads()) return all;
+    std::vector<double> out(all.size());
+    const auto ranks = static_cast<std::size_t>(options_.ranks());
+    for (std::size_t i = 0; i < out.size(); ++i) {
+        out[i] = all[i % ranks * mine.size() + i / ranks];
+    }
+    return out;
+}
+
 // The tokens' gradient of a tied table to the head's.
 void TrainEngine::add_tokens() {
     const Tensor tokens = part(leaf(), tokens_at_, tokens_at_ + tokens_count_);
@@ -72,59 +100,84 @@ std::int64_t TrainEngine::block_at(std::int64_t element) const {
 }
 
 // The sum of squares of all gradients, on the device. Every block is one rank's, or all have all.
-double* TrainEngine::add_squares() {
-    const Tensor grads = part(leaf(), 0, layout_.count);
+double* TrainEngine::add_squares(Tensor grads) {
     double* const norm = sums_ + options_.grains;
+    std::int64_t here = 0;
     for (const Share& own : own_) {
-        const std::int64_t first = block_at(own.begin);
-        ops_->block_squares(squares_ + first, grads, cuts_ + first, block_at(own.end) - first);
+        const std::int64_t first = block_at(own.begin), count = block_at(own.end) - first;
+        if (!shares_grads()) {
+            ops_->block_squares(squares_ + first, grads, cuts_ + first, count);
+        }
+        here += count;
     }
+    if (shares_grads()) ops_->block_squares(squares_, grads, cuts_, here);
     if (shares_state()) {
         std::vector<double> all(static_cast<std::size_t>(blocks_));
         ops_->read(all.data(), squares_, all.size() * sizeof(double));
-        // As many numbers of every rank: those of its blocks, then zeros.
-        std::vector<std::vector<std::int64_t>> blocks_of;
-        std::size_t most = 0;
-        for (int rank = 0; rank < options_.ranks(); ++rank) {
-            std::vector<std::int64_t>& blocks = blocks_of.emplace_back();
-            for (const Share& share : shares_of(ranges_, shards_, rank)) {
-                for (std::int64_t i = block_at(share.begin); i < block_at(share.end); ++i) {
-                    blocks.push_back(i);
-                }
-            }
-            most = std::max(most, blocks.size());
-        }
-        std::vector<double> mine(most);
-        const auto& own = blocks_of[static_cast<std::size_t>(options_.rank())];
-        for (std::size_t i = 0; i < own.size(); ++i) {
-            mine[i] = all[static_cast<std::size_t>(own[i])];
-        }
-        const std::vector<double> gathered = options_.exchange->gather(mine);
-        for (std::size_t rank = 0; rank < blocks_of.size(); ++rank) {
-            for (std::size_t i = 0; i < blocks_of[rank].size(); ++i) {
-                all[static_cast<std::size_t>(blocks_of[rank][i])] = gathered[rank * most + i];
-            }
-        }
+        all = gather_squares(all);
         ops_->write(squares_, all.data(), all.size() * sizeof(double));
     }
     ops_->sum_parts(norm, squares_, blocks_);
     return norm;
 }
 
-// The optimizer's step over this rank's shares; then all ranks have all parameters.
-void TrainEngine::step_shares(const ops::AdamW& with, const double* norm) {
+// Those of all blocks, in their order. `made` has those of this rank, at their places or, where
+// ranks share gradients, end to end.
+std::vector<double> TrainEngine::gather_squares(const std::vector<double>& made) {
+    std::vector<std::vector<std::int64_t>> blocks_of;
+    std::size_t most = 0;
+    for (int rank = 0; rank < options_.ranks(); ++rank) {
+        std::vector<std::int64_t>& blocks = blocks_of.emplace_back();
+        for (const Share& share : shares_of(ranges_, shards_, rank)) {
+            for (std::int64_t i = block_at(share.begin); i < block_at(share.end); ++i) {
+                blocks.push_back(i);
+            }
+        }
+        most = std::max(most, blocks.size());
+    }
+    // As many numbers of every rank: those of its blocks, then zeros.
+    std::vector<double> mine(most);
+    const auto& own = blocks_of[static_cast<std::size_t>(options_.rank())];
+    for (std::size_t i = 0; i < own.size(); ++i) {
+        mine[i] = made[shares_grads() ? i : static_cast<std::size_t>(own[i])];
+    }
+    const std::vector<double> gathered = options_.exchange->gather(mine);
+    std::vector<double> all(static_cast<std::size_t>(blocks_));
+    for (std::size_t rank = 0; rank < blocks_of.size(); ++rank) {
+        for (std::size_t i = 0; i < blocks_of[rank].size(); ++i) {
+            all[static_cast<std::size_t>(blocks_of[rank][i])] = gathered[rank * most + i];
+        }
+    }
+    return all;
+}
+
+// The optimizer's step over this rank's shares; then all ranks have all parameters, or, where they
+// share them, all norms and biases.
+void TrainEngine::step_shares(const ops::AdamW& with, Tensor grads, const double* norm) {
     ops::AdamW step = with;
     for (const Share& own : own_) {
         const std::int64_t count = own.end - own.begin;
+        const std::int64_t at = shares_grads() ? own.at : own.begin;
+        const std::int64_t to = param_at(own.begin);
         step.first = own.begin;
-        ops_->adamw(step, part(params_, own.begin, own.end), {}, part(leaf(), own.begin, own.end),
+        Tensor copy;
+        if (copy_ && own.begin < layout_.decayed) copy = part(copy_, to, to + count);
+        ops_->adamw(step, part(params_, to, to + count), copy, part(grads, at, at + count),
                     part(m_, own.at, own.at + count), part(v_, own.at, own.at + count),
                     std::clamp<std::int64_t>(layout_.decayed - own.begin, 0, count), norm);
     }
-    ops_->zero(leaf());  // the shares of others, too
+    if (param_shards_) param_shards_->forget();
+    if (!shares_grads()) ops_->zero(leaf());  // the shares of others, too
     for (std::size_t i = 0; i < ranges_.size(); ++i) {
-        options_.exchange->collect(params_.f32() + ranges_[i].begin, shards_[i]);
+        const bool matrices = ranges_[i].begin < layout_.decayed;
+        if (param_shards_ && matrices) continue;
+        const Tensor& flat = slim_ && matrices ? copy_ : params_;
+        const std::int64_t at = param_at(ranges_[i].begin);
+        options_.exchange->collect(part(flat, at, at + shards_[i].count()).data, shards_[i],
+                                   dtype_bytes(flat.dtype, 1));
     }
+    options_.exchange->finish();
+    if (copy_ && !slim_ && !param_shards_) ops_->refresh(copy_, params_);  // of others, too
 }
 
 }  // namespace mr::model

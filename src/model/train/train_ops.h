@@ -86,6 +86,8 @@ class TrainOps {
     }
     // Zeroed, at a multiple of 256 bytes, freed with this object. Throws Error (device).
     virtual void* allocate(const std::string& purpose, std::size_t bytes) = 0;
+    // All that it took so far.
+    virtual std::uint64_t allocated() const = 0;
     // What the operations below want besides their tensors, for this model and shape, batch slots
     // included; and taking it. prepare() is called once, before anything else below.
     virtual std::size_t scratch_bytes(const ModelSpec& spec, const TrainShape& shape) const = 0;
@@ -225,6 +227,8 @@ class TrainOps {
     // ops::block_squares(): cuts [blocks + 1].
     virtual void block_squares(double* squares, Tensor x, const std::int64_t* cuts,
                                std::int64_t blocks) = 0;
+    // to = from, of the same type and size.
+    virtual void copy(Tensor to, Tensor from) = 0;
     // to = a + b, f32; `to` may be either.
     virtual void sum_of(Tensor to, Tensor a, Tensor b) = 0;
     // ops::adamw(); and `copy`, the parameters in compute_type() where that is not f32 (else none),

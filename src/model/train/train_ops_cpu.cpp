@@ -36,10 +36,12 @@ class CpuTrainOps final : public TrainOps {
     std::uint64_t memory_bytes() const override { return available_memory_bytes(); }
     ThreadPool& pool() override { return pool_; }
     void* allocate(const std::string& purpose, std::size_t bytes) override {
+        allocated_ += padded(bytes);
         return arenas_.emplace_back(purpose, bytes).alloc(bytes);  // pages, so aligned and zero
     }
+    std::uint64_t allocated() const override { return allocated_; }
     std::size_t scratch_bytes(const ModelSpec& spec, const TrainShape& shape) const override {
-        return op_scratch(spec, shape) + kSlots * slot_bytes(shape);
+        return padded(op_scratch(spec, shape)) + kSlots * padded(slot_bytes(shape));
     }
     void prepare(const ModelSpec& spec, const TrainShape& shape) override {
         shape_ = shape;
@@ -194,6 +196,15 @@ class CpuTrainOps final : public TrainOps {
                                std::memset(data + begin, 0, static_cast<std::size_t>(end - begin));
                            });
     }
+    void copy(Tensor to, Tensor from) override {
+        auto* out = static_cast<std::byte*>(to.data);
+        const auto* in = static_cast<const std::byte*>(from.data);
+        pool_.parallel_for(static_cast<std::int64_t>(from.bytes()), 1 << 18,
+                           [&](std::int64_t begin, std::int64_t end, int) {
+                               std::memcpy(out + begin, in + begin,
+                                           static_cast<std::size_t>(end - begin));
+                           });
+    }
     void add_sum(double* sum, Tensor x) override {
         double total = 0;
         for (std::int64_t i = 0; i < x.shape.count(); ++i) {
@@ -250,6 +261,7 @@ class CpuTrainOps final : public TrainOps {
     Context ctx_;
     TrainShape shape_;
     std::vector<Arena> arenas_;
+    std::uint64_t allocated_ = 0;
     std::span<std::int32_t> slots_[kSlots];
     std::vector<std::int32_t> cu_;         // [sequences + 1]
     std::vector<std::int32_t> cu_blocks_;  // [blocks of a half + 1]

@@ -64,6 +64,11 @@ class CudaTrainOps final : public TrainOps {
         stream_.fill(to, 0, bytes);
         return to;
     }
+    std::uint64_t allocated() const override {
+        std::uint64_t bytes = 0;
+        for (const cuda::DeviceArena& arena : arenas_) bytes += arena.size();
+        return bytes;
+    }
     std::size_t scratch_bytes(const ModelSpec& spec, const TrainShape& shape) const override {
         // Slots and positions.
         const auto tokens = static_cast<std::size_t>(shape.tokens());
@@ -264,6 +269,9 @@ class CudaTrainOps final : public TrainOps {
     }
 
     void zero(Tensor x) override { stream_.fill(x.data, 0, x.bytes()); }
+    void copy(Tensor to, Tensor from) override {
+        stream_.on_device(to.data, from.data, from.bytes());
+    }
     void add_sum(double* sum, Tensor x) override { cuda::add_sum(ctx_, sum, x); }
     void sum_parts(double* sum, const double* x, std::int64_t count) override {
         cuda::sum_parts(ctx_, sum, x, count);

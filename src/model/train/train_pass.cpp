@@ -83,12 +83,14 @@ void TrainPass::forward_layer(const LayerWeights& w, const Layer& a, Tensor out)
     }
 }
 
-void TrainPass::forward(const Weights& weights, int slot) {
+void TrainPass::forward(const Weights& weights, int slot, const PassHooks& hooks) {
     ops_.at(-1);
     std::vector<Layer>& layers = b_->layers;
+    if (hooks.enter) hooks.enter(0, false);
     ops_.embed(layers.front().x, weights.embedding, weights.positions, slot);
     for (std::size_t i = 0; i < layers.size(); ++i) {
         ops_.at(static_cast<int>(i));
+        if (hooks.enter) hooks.enter(static_cast<int>(i) + 1, false);
         forward_layer(weights.layers[i], layers[i],
                       i + 1 < layers.size() ? layers[i + 1].x : b_->x_out);
     }
@@ -259,27 +261,37 @@ bool TrainPass::backward_layer(const LayerWeights& w, const LayerWeights& g, con
 }
 
 void TrainPass::step(const Weights& weights, const Weights& grads, int slot, float scale,
-                     std::int64_t counted, const std::function<void(int unit)>& done) {
-    forward(weights, slot);
+                     std::int64_t counted, const PassHooks& hooks) {
+    const auto enter = [&](int unit) {
+        if (hooks.enter) hooks.enter(unit, true);
+    };
+    const auto done = [&](int unit) {
+        if (hooks.done) hooks.done(unit);
+    };
+    forward(weights, slot, hooks);
+    enter(spec_.layers + 1);
     head(weights, &grads, slot, scale, counted);
-    const int layers = spec_.layers;
-    if (done) done(layers + 1);
+    done(spec_.layers + 1);
     bool taken = false;  // the layer's down_bias, by the layer above
     for (std::size_t i = b_->layers.size(); i-- > 0;) {
         ops_.at(static_cast<int>(i));
+        enter(static_cast<int>(i) + 1);
         const LayerWeights& g = grads.layers[i];
         taken = backward_layer(weights.layers[i], g, b_->layers[i], taken ? Tensor() : g.down_bias,
                                i > 0 ? grads.layers[i - 1].down_bias : Tensor());
-        if (done) done(static_cast<int>(i) + 1);
+        done(static_cast<int>(i) + 1);
     }
     ops_.at(-1);
+    enter(0);
     ops_.embed_backward(grads.embedding, grads.positions, b_->dx, slot);
-    if (done) done(0);
+    done(0);
     ops_.done(slot);
 }
 
-void TrainPass::evaluate(const Weights& weights, int slot, std::int64_t counted) {
-    forward(weights, slot);
+void TrainPass::evaluate(const Weights& weights, int slot, std::int64_t counted,
+                         const PassHooks& hooks) {
+    forward(weights, slot, hooks);
+    if (hooks.enter) hooks.enter(spec_.layers + 1, false);
     head(weights, nullptr, slot, 0, counted);
     ops_.done(slot);
 }

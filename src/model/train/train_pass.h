@@ -41,6 +41,16 @@ std::string train_takes(const LayerSpec& layer, const LayerSpec& common);
 
 enum class Rows;  // diffusion_attention.h
 
+// What a pass tells on its way; any may be empty. Units are those of params.h. A pass goes from
+// unit 0 to the last, which has its gradients at once, and then, backward, from the one before to
+// 0.
+struct PassHooks {
+    // Before the unit's weights are read, and, backward, before its first gradient is added.
+    std::function<void(int unit, bool backward)> enter{};
+    // The unit's gradients are whole.
+    std::function<void(int unit)> done{};
+};
+
 class TrainPass {
   public:
     // Takes its memory from `ops`, which must outlive it. ops.prepare() comes first, by the caller.
@@ -56,12 +66,11 @@ class TrainPass {
     // many as the slot has rows of unknown tokens. Gradients are added to `grads` (views of the
     // flat f32 buffer). losses() holds the loss of every target; each counts `scale` in the
     // gradient.
-    // `done` is told of every unit (params.h) whose gradients are whole, from the last to the
-    // first; may be empty.
     void step(const Weights& weights, const Weights& grads, int slot, float scale,
-              std::int64_t counted, const std::function<void(int unit)>& done = {});
+              std::int64_t counted, const PassHooks& hooks = {});
     // The losses alone.
-    void evaluate(const Weights& weights, int slot, std::int64_t counted);
+    void evaluate(const Weights& weights, int slot, std::int64_t counted,
+                  const PassHooks& hooks = {});
     // f32 [shape.half()], on the device.
     Tensor losses() const;
 
@@ -75,7 +84,7 @@ class TrainPass {
     void make_rope_table();
 
     Rows rows_of(const Layer& a) const;
-    void forward(const Weights& weights, int slot);
+    void forward(const Weights& weights, int slot, const PassHooks& hooks);
     void forward_attention(const LayerWeights& w, const Layer& a, Tensor x, Tensor out);
     void forward_mlp(const LayerWeights& w, const Layer& a, Tensor x, Tensor out);
     Tensor left_to_activation(const Layer& a, Tensor up_bias) const;

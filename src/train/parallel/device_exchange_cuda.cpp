@@ -69,16 +69,20 @@ class DeviceExchange final : public TimedExchange {
     int ranks() const override { return comm_.size(); }
     void attach(const cuda::Stream* training) override { training_ = training; }
 
-    void add_up(float* elements, const comm::Shards& shards, bool whole) override {
-        open_.push_back({elements, shards, whole ? Wanted::all : Wanted::share});
-        open_bytes_ += shards.count() * static_cast<std::int64_t>(sizeof(float));
-        if (open_bytes_ >= options_.bucket) send_bucket();
+    Ticket add_up(float* elements, const comm::Shards& shards, bool whole) override {
+        return begin({elements, shards, whole ? Wanted::all : Wanted::share, sizeof(float)});
     }
-    void finish() override {
-        send_bucket();
+    Ticket collect(void* elements, const comm::Shards& shards, std::size_t size) override {
+        const Ticket ticket = begin({elements, shards, Wanted::gathered, size});
+        send_bucket();  // it will be waited for soon
+        return ticket;
+    }
+    void finish() override { wait(begun_); }
+    void wait(Ticket ticket) override {
+        if (ticket > last_) send_bucket();
         const Moment start = Moment::now();
         std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return done_ == last_ || failure_; });
+        changed_.wait(lock, [&] { return done_ >= ticket || failure_; });
         waited_ += Moment::now().seconds_since(start);
         if (failure_) std::rethrow_exception(failure_);
     }
@@ -86,10 +90,6 @@ class DeviceExchange final : public TimedExchange {
         std::vector<double> all(mine.size() * static_cast<std::size_t>(comm_.size()));
         comm_.all_gather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)));
         return all;
-    }
-    void collect(float* elements, const comm::Shards& shards) override {
-        open_.push_back({elements, shards, Wanted::gathered});
-        finish();
     }
     void send(int to, std::span<const std::byte> data) override { comm_.send(to, data); }
     void receive(int from, std::span<std::byte> data) override { comm_.receive(from, data); }
@@ -101,9 +101,12 @@ class DeviceExchange final : public TimedExchange {
   private:
     enum class Wanted { all, share, gathered };
     struct Piece {
-        float* elements;
+        void* elements;
         comm::Shards shards;
         Wanted wanted;
+        std::size_t size;  // of an element
+
+        float* floats() const { return static_cast<float*>(elements); }
     };
     struct Job {
         std::vector<Piece> pieces;
@@ -113,14 +116,24 @@ class DeviceExchange final : public TimedExchange {
     struct Part {
         const Piece* piece;
         std::int64_t from, to;
-        float* begin(int rank) const {
-            return piece->elements + piece->shards.begin(rank) + std::min(from, size(rank));
+        std::byte* begin(int rank) const {
+            const std::int64_t at = piece->shards.begin(rank) + std::min(from, size(rank));
+            return static_cast<std::byte*>(piece->elements) +
+                   static_cast<std::size_t>(at) * piece->size;
         }
         std::int64_t count(int rank) const {
             return std::min(to, size(rank)) - std::min(from, size(rank));
         }
         std::int64_t size(int rank) const { return piece->shards.size(rank); }
     };
+
+    Ticket begin(const Piece& piece) {
+        open_.push_back(piece);
+        open_bytes_ += piece.shards.count() * static_cast<std::int64_t>(piece.size);
+        ++begun_;
+        if (open_bytes_ >= options_.bucket) send_bucket();
+        return begun_;
+    }
 
     void send_bucket() {
         if (open_.empty()) return;
@@ -132,7 +145,7 @@ class DeviceExchange final : public TimedExchange {
         {
             const std::lock_guard lock(mutex_);
             queue_.push_back(std::move(job));
-            ++last_;
+            last_ = begun_;
         }
         changed_.notify_all();
     }
@@ -162,7 +175,7 @@ class DeviceExchange final : public TimedExchange {
             {
                 const std::lock_guard lock(mutex_);
                 busy_ += took;
-                ++done_;
+                done_ += std::ssize(job.pieces);
                 if (failure) failure_ = failure;
             }
             changed_.notify_all();
@@ -205,8 +218,8 @@ class DeviceExchange final : public TimedExchange {
             const std::int64_t mine = part.count(me);
             for (int r = 0; r < ranks(); ++r) {
                 if (r == me) continue;
-                out.push_back(piece_of(r, part.begin(r), part.count(r)));
-                in.push_back(piece_of(r, room, mine));
+                out.push_back(piece_of(r, part.begin(r), part.count(r), sizeof(float)));
+                in.push_back(piece_of(r, room, mine, sizeof(float)));
                 room += mine;
             }
         }
@@ -218,30 +231,32 @@ class DeviceExchange final : public TimedExchange {
         for (const Part& part : batch) {
             const std::int64_t mine = part.count(me);
             if (part.piece->wanted != Wanted::gathered) {
-                sums.push_back({part.begin(me), room, nullptr, mine});
+                auto* const own = reinterpret_cast<float*>(part.begin(me));
+                sums.push_back({own, room, nullptr, mine});
                 room += mine * (ranks() - 1);
             }
             if (part.piece->wanted == Wanted::share) continue;
             for (int r = 0; r < ranks(); ++r) {
                 if (r == me) continue;
-                out.push_back(piece_of(r, part.begin(me), mine));
-                in.push_back(piece_of(r, part.begin(r), part.count(r)));
+                const std::size_t size = part.piece->size;
+                out.push_back(piece_of(r, part.begin(me), mine, size));
+                in.push_back(piece_of(r, part.begin(r), part.count(r), size));
             }
         }
         comm::tree_sum(stream_, sums, me, ranks());
         if (!out.empty()) link_->exchange(stream_, out, in);
     }
-    static comm::DevicePiece piece_of(int rank, float* data, std::int64_t count) {
-        return {rank, data, static_cast<std::size_t>(count) * sizeof(float)};
+    static comm::DevicePiece piece_of(int rank, void* data, std::int64_t count, std::size_t size) {
+        return {rank, data, static_cast<std::size_t>(count) * size};
     }
 
     void add_up_fast(const Piece& piece) {
         const std::int64_t most = 2 * room_count_;  // as bf16
         for (std::int64_t at = 0; at < piece.shards.count(); at += most) {
             const std::int64_t count = std::min(most, piece.shards.count() - at);
-            comm::to_bf16(stream_, room_, piece.elements + at, count);
+            comm::to_bf16(stream_, room_, piece.floats() + at, count);
             link_->add_up(stream_, room_, count);
-            comm::to_f32(stream_, piece.elements + at, room_, count);
+            comm::to_f32(stream_, piece.floats() + at, room_, count);
         }
     }
 
@@ -261,7 +276,7 @@ class DeviceExchange final : public TimedExchange {
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<Job> queue_;
-    std::uint64_t last_ = 0, done_ = 0;  // jobs
+    Ticket begun_ = kNothing, last_ = kNothing, done_ = kNothing;  // pieces: the last of each
     std::exception_ptr failure_;
     bool stop_ = false;
     double busy_ = 0, waited_ = 0;

@@ -82,7 +82,7 @@ TEST_F(DeviceExchangeTest, SumsAreATreeOverRanks) {
                                 << p << ", " << i;
                         }
                         if (whole) continue;
-                        exchange->collect(pieces[p], shards);
+                        exchange->wait(exchange->collect(pieces[p], shards, sizeof(float)));
                         const std::vector<float> all = pieces.read(p, sizes[p]);
                         for (std::int64_t i = 0; i < sizes[p]; ++i) {
                             ASSERT_EQ(all[static_cast<std::size_t>(i)], tree(ranks, 0, step, i))

@@ -20,17 +20,34 @@ Exchange::~Exchange() {
     {
         const std::lock_guard lock(mutex_);
         stop_ = true;
-        if (pending_ > 0) comm_.cancel();
+        if (done_ < queued_) comm_.cancel();
     }
     changed_.notify_all();
     thread_.join();
 }
 
-void Exchange::add_up(float* elements, const comm::Shards& shards, bool whole) {
-    const std::int64_t count = shards.count();
-    open_.push_back({{elements, static_cast<std::size_t>(count)}, shards, whole});
-    open_bytes_ += count * static_cast<std::int64_t>(sizeof(float));
+model::GradExchange::Ticket Exchange::add_up(float* elements, const comm::Shards& shards,
+                                             bool whole) {
+    const std::span floats(elements, static_cast<std::size_t>(shards.count()));
+    return begin({whole ? Kind::sum : Kind::share_of_sum, std::as_writable_bytes(floats), shards,
+                  sizeof(float)});
+}
+
+model::GradExchange::Ticket Exchange::collect(void* elements, const comm::Shards& shards,
+                                              std::size_t size) {
+    const std::span bytes(static_cast<std::byte*>(elements),
+                          static_cast<std::size_t>(shards.count()) * size);
+    const Ticket ticket = begin({Kind::collect, bytes, shards, size});
+    send_bucket();  // it will be waited for soon
+    return ticket;
+}
+
+model::GradExchange::Ticket Exchange::begin(const Piece& piece) {
+    open_.push_back(piece);
+    open_bytes_ += std::ssize(piece.elements);
+    ++begun_;
     if (open_bytes_ >= bucket_bytes_) send_bucket();
+    return begun_;
 }
 
 void Exchange::send_bucket() {
@@ -38,29 +55,39 @@ void Exchange::send_bucket() {
     {
         const std::lock_guard lock(mutex_);
         queue_.push_back(std::exchange(open_, {}));
-        ++pending_;
+        queued_ = begun_;
     }
     open_bytes_ = 0;
+    sent_ = begun_;
     changed_.notify_all();
 }
 
-void Exchange::finish() {
-    send_bucket();
+void Exchange::wait(Ticket ticket) {
+    if (ticket > sent_) send_bucket();
     const Moment start = Moment::now();
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return pending_ == 0 || failure_; });
+    changed_.wait(lock, [&] { return done_ >= ticket || failure_; });
     waited_ += Moment::now().seconds_since(start);
     if (failure_) std::rethrow_exception(failure_);
+}
+
+std::uint64_t Exchange::memory_bytes(std::span<const comm::Shards> pieces, bool whole) const {
+    std::int64_t longest = 0, packed = 0;
+    const auto most = bucket_bytes_ + static_cast<std::int64_t>(kPacked);
+    for (const comm::Shards& cut : pieces) {
+        const std::int64_t bytes = cut.count() * static_cast<std::int64_t>(sizeof(float));
+        if (whole && bytes < static_cast<std::int64_t>(kPacked)) packed += bytes;
+        longest = std::max(longest, cut.size(rank()) * static_cast<std::int64_t>(sizeof(float)));
+    }
+    packed = std::min(packed, most);
+    longest = std::max(longest, packed / ranks() + static_cast<std::int64_t>(sizeof(float)));
+    return static_cast<std::uint64_t>(packed + longest * (ranks() - 1));
 }
 
 std::vector<double> Exchange::gather(std::span<const double> mine) {
     std::vector<double> all(mine.size() * static_cast<std::size_t>(comm_.size()));
     comm_.all_gather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)));
     return all;
-}
-
-void Exchange::collect(float* elements, const comm::Shards& shards) {
-    comm_.all_gather(std::span(elements, static_cast<std::size_t>(shards.count())), shards);
 }
 
 void Exchange::work() {
@@ -83,7 +110,7 @@ void Exchange::work() {
         {
             const std::lock_guard lock(mutex_);
             busy_ += Moment::now().seconds_since(start);
-            --pending_;
+            done_ += std::ssize(bucket);
             if (failure) failure_ = failure;
         }
         changed_.notify_all();
@@ -93,23 +120,28 @@ void Exchange::work() {
 // The order of a sum is that of the ranks, so it does not matter what travels together.
 void Exchange::reduce(const Bucket& bucket) {
     const auto packs = [](const Piece& piece) {
-        return piece.whole && piece.elements.size_bytes() < kPacked;
+        return piece.kind == Kind::sum && piece.elements.size_bytes() < kPacked;
     };
+    std::size_t together = 0;
+    for (const Piece& piece : bucket) together += packs(piece) ? piece.floats().size() : 0;
     packed_.clear();
+    packed_.reserve(together);
     for (const Piece& piece : bucket) {
         if (!packs(piece)) continue;
-        packed_.insert(packed_.end(), piece.elements.begin(), piece.elements.end());
+        packed_.insert(packed_.end(), piece.floats().begin(), piece.floats().end());
     }
     comm_.all_reduce(packed_);
     const float* from = packed_.data();
     for (const Piece& piece : bucket) {
         if (packs(piece)) {
-            std::copy_n(from, piece.elements.size(), piece.elements.begin());
-            from += piece.elements.size();
+            std::copy_n(from, piece.floats().size(), piece.floats().begin());
+            from += piece.floats().size();
             continue;
         }
-        comm_.reduce_scatter(piece.elements, piece.shards);
-        if (piece.whole) comm_.all_gather(piece.elements, piece.shards);
+        if (piece.kind != Kind::collect) comm_.reduce_scatter(piece.floats(), piece.shards);
+        if (piece.kind != Kind::share_of_sum) {
+            comm_.all_gather(piece.elements, piece.shards, piece.size);
+        }
     }
 }
 

@@ -18,30 +18,45 @@ namespace mr::train {
 
 class Exchange final : public TimedExchange {
   public:
-    // Elements are sent as soon as `bucket` bytes of them are there. Between add_up() and finish()
-    // `comm` is the thread's.
+    // Elements are sent as soon as `bucket` bytes of them are there, or are waited for. Between
+    // add_up() or collect() and wait() or finish() `comm` is the thread's.
     Exchange(comm::Comm& comm, std::int64_t bucket);
     ~Exchange() override;
 
     int rank() const override { return comm_.rank(); }
     int ranks() const override { return comm_.size(); }
-    void add_up(float* elements, const comm::Shards& shards, bool whole) override;
-    void finish() override;
+    Ticket add_up(float* elements, const comm::Shards& shards, bool whole) override;
+    Ticket collect(void* elements, const comm::Shards& shards, std::size_t size) override;
+    void wait(Ticket ticket) override;
+    void finish() override { wait(begun_); }
     std::vector<double> gather(std::span<const double> mine) override;
-    void collect(float* elements, const comm::Shards& shards) override;
     void send(int to, std::span<const std::byte> data) override { comm_.send(to, data); }
     void receive(int from, std::span<std::byte> data) override { comm_.receive(from, data); }
 
+    std::uint64_t memory_bytes(std::span<const comm::Shards> pieces, bool whole) const override;
+
     double busy_seconds() const override { return busy_; }
     double waited_seconds() const override { return waited_; }
+    // What it has taken, for tests: nothing may be under way.
+    std::uint64_t memory_taken() const {
+        return packed_.capacity() * sizeof(float) + comm_.room_bytes();
+    }
 
   private:
+    // Work for the thread, in its order.
+    enum class Kind { sum, share_of_sum, collect };
     struct Piece {
-        std::span<float> elements;
+        Kind kind;
+        std::span<std::byte> elements;
         comm::Shards shards;
-        bool whole;
+        std::size_t size;  // of an element
+
+        std::span<float> floats() const {
+            return {reinterpret_cast<float*>(elements.data()), elements.size() / sizeof(float)};
+        }
     };
     using Bucket = std::vector<Piece>;
+    Ticket begin(const Piece& piece);
     void work();
     void reduce(const Bucket& bucket);
     void send_bucket();
@@ -50,12 +65,13 @@ class Exchange final : public TimedExchange {
     const std::int64_t bucket_bytes_;
     Bucket open_;  // not yet sent
     std::int64_t open_bytes_ = 0;
+    Ticket begun_ = kNothing, sent_ = kNothing;  // the last piece, and that of a bucket
     std::vector<float> packed_;
 
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<Bucket> queue_;
-    int pending_ = 0;  // buckets that are queued or worked on
+    Ticket queued_ = kNothing, done_ = kNothing;  // the last piece of each
     std::exception_ptr failure_;
     bool stop_ = false;
     double busy_ = 0, waited_ = 0;
