@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "model/train/train_engine.h"
+#include "train/parallel/schedule.h"
 #include "train/plan/memory.h"
 
 namespace mr::plan {
@@ -213,20 +214,7 @@ std::vector<int> stage_layers(const ClusterSpec& cluster, const Job& job, const 
     const double layer =
         stage_of(cluster, job, layout, 0, 1).whole() - stage_of(cluster, job, layout, 0, 0).whole();
     const double head = stage_of(cluster, job, layout, stages - 1, 0).whole();
-    // The last stage has the LM head, so fewer layers; the others share the rest.
-    int best = 1;
-    double fastest = 0;
-    for (int last = 1; last <= layers - (stages - 1); ++last) {
-        const int most = (layers - last + stages - 2) / (stages - 1);
-        const double slowest = std::max(layer * most, layer * last + head);
-        if (last == 1 || slowest < fastest) fastest = slowest, best = last;
-    }
-    // Early stages hold more micro-batches: the layers that are left over go to later ones.
-    std::vector<int> out(static_cast<std::size_t>(stages), (layers - best) / (stages - 1));
-    const int over = (layers - best) % (stages - 1);
-    for (int i = 0; i < over; ++i) ++out[static_cast<std::size_t>(stages - 2 - i)];
-    out.back() = best;
-    return out;
+    return train::balanced_layers(layers, stages, layer, head);
 }
 
 std::string layout_fault(const ClusterSpec& cluster, const Job& job, const Layout& layout) {
