@@ -65,19 +65,32 @@ void add_tokens(float* table, std::int64_t known, std::int64_t all, std::int64_t
 
 }  // namespace
 
-ParamLayout param_layout(const ModelSpec& spec) {
+ParamLayout param_layout(const ModelSpec& spec, const StageSpan& stage) {
     ParamLayout layout;
     layout.spec = spec;
     const std::vector<RoleAt> roles = roles_of(spec);
-    std::int64_t offset = 0;
+    const auto has = [&](Role role, int layer) {
+        if (layer >= 0) return layer >= stage.begin && layer < stage.end_of(spec);
+        if (role == Role::positions) return stage.first();
+        if (role != Role::embedding) return stage.last(spec);
+        return stage.first() || (spec.tied_embeddings && stage.last(spec));
+    };
+    std::int64_t offset = 0, whole = 0;  // of the stage, of all
     const auto add = [&](Role role, int layer) {
         const Shape shape = role_shape(spec, role);
-        if (!continues(spec, role)) offset = aligned(offset);
-        layout.entries.push_back({{role, layer}, shape, offset});
-        offset += shape.count();
+        std::int64_t size = shape.count();
         if (role == Role::head || (role == Role::embedding && spec.tied_embeddings)) {
-            offset += (head_rows(spec) - spec.vocab) * spec.dim;
+            size += (head_rows(spec) - spec.vocab) * spec.dim;
         }
+        if (!continues(spec, role)) {
+            offset = aligned(offset);
+            whole = aligned(whole);
+        }
+        if (has(role, layer)) {
+            layout.entries.push_back({{role, layer}, shape, offset, whole});
+            offset += size;
+        }
+        whole += size;
     };
     // The order of roles_of() has biases between q, k and v: here the three come at once.
     for (const bool matrices : {true, false}) {
@@ -95,6 +108,7 @@ ParamLayout param_layout(const ModelSpec& spec) {
             }
         }
         offset = aligned(offset);
+        whole = aligned(whole);
         if (matrices) layout.decayed = offset;
     }
     layout.count = offset;
@@ -112,7 +126,7 @@ std::vector<ParamRange> param_ranges(const ParamLayout& layout) {
         // Matrices and the rest are apart.
         const bool first = out.empty() || out.back().unit != unit ||
                            (out.back().begin < layout.decayed) != (entry.offset < layout.decayed);
-        if (first) out.push_back({entry.offset, 0, unit});
+        if (first) out.push_back({entry.offset, 0, unit, entry.whole});
     }
     out.back().end = layout.count;
     return out;

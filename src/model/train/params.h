@@ -24,6 +24,7 @@ struct ParamLayout {
         RoleAt at;
         Shape shape;
         std::int64_t offset = 0;  // in elements
+        std::int64_t whole = 0;   // ... in the layout of all layers
     };
     ModelSpec spec;
     std::vector<Entry> entries;  // by offset
@@ -33,13 +34,27 @@ struct ParamLayout {
 inline constexpr std::int64_t kParamAlign = 64;
 inline constexpr std::int64_t kHeadAlign = 64;
 
-ParamLayout param_layout(const ModelSpec& spec);
+// The layers [begin, end) that a stage of a pipeline has, with the tables before the first layer
+// and what is behind the last one at the ends. Of a tied table each end has a copy.
+struct StageSpan {
+    static constexpr int kAll = -1;
+    int begin = 0, end = kAll;
+
+    bool first() const { return begin == 0; }
+    bool last(const ModelSpec& spec) const { return end == kAll || end == spec.layers; }
+    int end_of(const ModelSpec& spec) const { return end == kAll ? spec.layers : end; }
+    bool all(const ModelSpec& spec) const { return first() && last(spec); }
+};
+
+// Of a stage: its entries alone, in the same order.
+ParamLayout param_layout(const ModelSpec& spec, const StageSpan& stage = {});
 
 // The buffer as ranks share it: range after range, each of one unit of the model. Unit 0 has the
 // tables of tokens and positions, unit i + 1 layer i, the last one what is behind the layers.
 struct ParamRange {
     std::int64_t begin = 0, end = 0;
     int unit = 0;
+    std::int64_t whole = 0;  // where it begins in the layout of all layers
 };
 std::vector<ParamRange> param_ranges(const ParamLayout& layout);
 inline int unit_count(const ModelSpec& spec) { return spec.layers + 2; }
@@ -47,6 +62,9 @@ inline int unit_count(const ModelSpec& spec) { return spec.layers + 2; }
 inline constexpr std::int64_t kParamBlock = 256;
 // Where the blocks of all ranges begin, and the end of the last.
 std::vector<std::int64_t> block_cuts(const std::vector<ParamRange>& ranges);
+inline std::int64_t block_count(const ParamRange& range) {
+    return (range.end - range.begin + kParamBlock - 1) / kParamBlock;
+}
 
 // The roles inside of a flat buffer [count] of `dtype`. A tied head is the embedding.
 Weights param_views(const ParamLayout& layout, void* base, DType dtype);

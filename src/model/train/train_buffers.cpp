@@ -69,12 +69,17 @@ static std::int64_t logit_columns(const ModelSpec& spec, DType compute) {
 
 template <typename Take>
 void TrainPass::for_each_buffer(const ModelSpec& spec, const TrainShape& shape, Recompute recompute,
-                                DType compute, Buffers& b, Take&& take) {
+                                DType compute, const PassStage& stage, Buffers& b, Take&& take) {
     const std::int64_t tokens = shape.tokens();
     const std::int64_t head_rows = shape.head_rows;
     const std::int64_t dim = spec.dim, q = spec.q_dim(), kv = spec.kv_dim(), hidden = spec.hidden;
     const bool parallel = spec.residual == Residual::parallel;
-    b.layers.resize(static_cast<std::size_t>(spec.layers));
+    const bool last = stage.layers.last(spec), piped = !stage.layers.all(spec);
+    const auto passes = static_cast<std::size_t>(stage.on_their_way);
+    b.passes.assign(passes, {});
+    b.inputs.resize(passes + (stage.layers.first() ? 0 : 1));
+    b.outputs.resize(last ? passes : 2);
+    b.gradients.resize(piped ? 2 : 1);
     Layer shared;
     const auto of_layer = [&](Layer& l, std::int64_t rows, bool inputs, bool middle, bool cheap) {
         if (inputs) take(l.x, DType::f32, Shape{tokens, dim}, Part::kept);
@@ -95,25 +100,32 @@ void TrainPass::for_each_buffer(const ModelSpec& spec, const TrainShape& shape, 
     const bool keep_middle = recompute != Recompute::full;
     const bool keep_cheap = recompute == Recompute::none;
     of_layer(shared, tokens, false, !keep_middle, !keep_cheap);
-    for (Layer& layer : b.layers) {
-        layer = shared;
-        layer.rows = &layer == &b.layers.back() ? shape.half() : tokens;
-        of_layer(layer, layer.rows, true, keep_middle, keep_cheap);
+    for (Tensor& x : b.inputs) take(x, DType::f32, Shape{tokens, dim}, Part::kept);
+    for (std::vector<Layer>& layers : b.passes) {
+        for (int i = stage.layers.begin; i < stage.layers.end_of(spec); ++i) {
+            Layer& layer = layers.emplace_back(shared);
+            layer.rows = i + 1 == spec.layers ? shape.half() : tokens;
+            of_layer(layer, layer.rows, i > stage.layers.begin, keep_middle, keep_cheap);
+        }
     }
-    take(b.x_out, DType::f32, Shape{shape.half(), dim}, Part::kept);
+    for (Tensor& x : b.outputs) {
+        take(x, DType::f32, Shape{last ? shape.half() : tokens, dim}, Part::kept);
+    }
     if (spec.rope.rotary > 0) {
         take(b.cos_sin, DType::f32, Shape{tokens, spec.rope.rotary / 2, 2}, Part::work);
     }
     take(b.losses, DType::f32, Shape{shape.half()}, Part::work);
-    take(b.dx, DType::f32, Shape{tokens, dim}, Part::work);
-    b.dxc = b.dx;
+    for (Tensor& x : b.gradients) take(x, DType::f32, Shape{tokens, dim}, Part::work);
+    b.dx = b.dxc = b.gradients.front();
     if (compute != DType::f32) take(b.dxc, compute, Shape{tokens, dim}, Part::work);
     take(b.dh, compute, Shape{tokens, dim}, Part::work);
     if (parallel) take(b.dh2, compute, Shape{tokens, dim}, Part::work);
-    take(b.hf, compute, Shape{head_rows, dim}, Part::head);
-    take(b.dhf, compute, Shape{head_rows, dim}, Part::head);
-    take(b.logits, compute, Shape{head_rows, logit_columns(spec, compute)}, Part::head);
-    if (shape.block > 0) {
+    if (last) {
+        take(b.hf, compute, Shape{head_rows, dim}, Part::head);
+        take(b.dhf, compute, Shape{head_rows, dim}, Part::head);
+        take(b.logits, compute, Shape{head_rows, logit_columns(spec, compute)}, Part::head);
+    }
+    if (last && shape.block > 0) {
         take(b.xm, DType::f32, Shape{head_rows, dim}, Part::head);
         take(b.dxm, DType::f32, Shape{head_rows, dim}, Part::head);
     }
@@ -127,10 +139,10 @@ void TrainPass::for_each_buffer(const ModelSpec& spec, const TrainShape& shape, 
 }
 
 MemoryPlan TrainPass::plan(const ModelSpec& spec, const TrainShape& shape, Recompute recompute,
-                           DType compute) {
+                           DType compute, const PassStage& stage) {
     std::size_t bytes[5] = {};
     Buffers unused;
-    for_each_buffer(spec, shape, recompute, compute, unused,
+    for_each_buffer(spec, shape, recompute, compute, stage, unused,
                     [&](Tensor&, DType dtype, Shape dims, Part part) {
                         bytes[static_cast<int>(part)] += padded_bytes(dtype, dims);
                     });
@@ -141,18 +153,19 @@ MemoryPlan TrainPass::plan(const ModelSpec& spec, const TrainShape& shape, Recom
 }
 
 TrainPass::TrainPass(const ParamLayout& layout, const TrainShape& shape, Recompute recompute,
-                     TrainOps& ops)
+                     TrainOps& ops, const PassStage& stage)
     : spec_(layout.spec),
       shape_(shape),
       recompute_(recompute),
+      stage_(stage),
       ops_(ops),
       b_(std::make_unique<Buffers>()) {
-    const MemoryPlan memory = plan(spec_, shape_, recompute_, ops_.compute_type());
+    const MemoryPlan memory = plan(spec_, shape_, recompute_, ops_.compute_type(), stage_);
     std::byte* next[5];
     next[0] = static_cast<std::byte*>(ops_.allocate("activations", memory.items()[0].bytes));
     next[1] = static_cast<std::byte*>(ops_.allocate("workspace", memory.items()[1].bytes));
     bool split = false;
-    for_each_buffer(spec_, shape_, recompute_, ops_.compute_type(), *b_,
+    for_each_buffer(spec_, shape_, recompute_, ops_.compute_type(), stage_, *b_,
                     [&](Tensor& tensor, DType dtype, Shape dims, Part part) {
                         if (part >= Part::head && !split) {  // behind what they do not share
                             next[2] = next[3] = next[4] = next[1];
@@ -162,14 +175,16 @@ TrainPass::TrainPass(const ParamLayout& layout, const TrainShape& shape, Recompu
                         tensor = Tensor(at, dtype, dims);
                         at += padded_bytes(dtype, dims);
                     });
-    for (int i = 0; i < spec_.layers; ++i) {
-        Layer& layer = b_->layers[static_cast<std::size_t>(i)];
-        layer.of = spec_.layer(i);
-        // Of what all layers share this one may use the first rows alone.
-        for (Tensor* part : {&layer.attn, &layer.x1, &layer.h2, &layer.gu, &layer.a}) {
-            if (*part) *part = part->slice_rows(0, layer.rows);
+    for (std::vector<Layer>& layers : b_->passes) {
+        int number = stage_.layers.begin;
+        for (Layer& layer : layers) {
+            layer.of = spec_.layer(number++);
+            // Of what all layers share this one may use the first rows alone.
+            for (Tensor* part : {&layer.attn, &layer.x1, &layer.h2, &layer.gu, &layer.a}) {
+                if (*part) *part = part->slice_rows(0, layer.rows);
+            }
+            layer.lse = Tensor(layer.lse.data, DType::f32, {std::int64_t{spec_.heads}, layer.rows});
         }
-        layer.lse = Tensor(layer.lse.data, DType::f32, {std::int64_t{spec_.heads}, layer.rows});
     }
     if (b_->cos_sin) make_rope_table();
 }
@@ -177,6 +192,19 @@ TrainPass::TrainPass(const ParamLayout& layout, const TrainShape& shape, Recompu
 TrainPass::~TrainPass() = default;
 
 Tensor TrainPass::losses() const { return b_->losses; }
+
+std::vector<TrainPass::Layer>& TrainPass::layers_of(int number) {
+    return b_->passes[static_cast<std::size_t>(number) % b_->passes.size()];
+}
+Tensor TrainPass::input(int number) const {
+    return b_->inputs[static_cast<std::size_t>(number) % b_->inputs.size()];
+}
+Tensor TrainPass::output(int number) const {
+    return b_->outputs[static_cast<std::size_t>(number) % b_->outputs.size()];
+}
+Tensor TrainPass::gradient(int number) const {
+    return b_->gradients[static_cast<std::size_t>(number) % b_->gradients.size()];
+}
 
 void TrainPass::make_rope_table() {
     const RopeFrequencies rope = rope_frequencies(spec_.rope);

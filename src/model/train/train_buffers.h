@@ -28,12 +28,15 @@ struct TrainPass::Layer {
 };
 
 struct TrainPass::Buffers {
-    std::vector<Layer> layers;
-    Tensor x_out;    // [rows, dim] f32, the last layer's output
+    std::vector<std::vector<Layer>> passes;  // on their way: the stage's layers of each
+    // The first layer's inputs, [tokens, dim] f32; the last one's outputs, [rows, dim] f32; the
+    // gradients of both, [tokens, dim] f32.
+    std::vector<Tensor> inputs, outputs, gradients;
+    Tensor x_out;    // of the outputs, the one that goes through the head
     Tensor cos_sin;  // [tokens, rotary/2, 2] f32
     Tensor losses;   // [half] f32: of a pass with one half, all tokens
     // The backward's.
-    Tensor dx;   // [tokens, dim] f32, the gradient of the residual stream
+    Tensor dx;   // [tokens, dim] f32, the gradient of the residual stream: one of the gradients
     Tensor dxc;  // ... in the compute type, for products; dx itself where that is f32
     Tensor dh;   // [tokens, dim], the gradient of a norm's output
     Tensor dh2;  // ... of the other one, where parallel

@@ -38,6 +38,9 @@ struct TrainShape {
     // `sequences`, with the positions of `seq` both: the noisy one, in which masks stand for some
     // tokens, and the clean one behind it.
     int block = 0;
+    // Batches that are there at a time: the one that computes and the next, or those on their way
+    // through a pipeline and the next.
+    int slots = 2;
 
     std::int64_t half() const { return std::int64_t{sequences} * seq; }
     // Rows of a pass.
@@ -104,8 +107,9 @@ class TrainOps {
     virtual std::vector<Stage> watched() = 0;
 
     // --- data ----------------------------------------------------------------------------------
-    // Two slots, so that the next batch can come while this one computes. SlotParts says what is in
-    // one, sequence after sequence; a target < 0 does not count.
+    // shape.slots of them, so that the next batch can come while this one computes. SlotParts says
+    // what is in one, sequence after sequence; a target < 0 does not count. Where there is no
+    // pipeline:
     static constexpr int kSlots = 2;
     // Host memory that put() copies from: [slot_words()]. Pinned where that helps. Waits
     // until an earlier put() from there has ended, so that it may be written.

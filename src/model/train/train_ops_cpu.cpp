@@ -41,12 +41,14 @@ class CpuTrainOps final : public TrainOps {
     }
     std::uint64_t allocated() const override { return allocated_; }
     std::size_t scratch_bytes(const ModelSpec& spec, const TrainShape& shape) const override {
-        return padded(op_scratch(spec, shape)) + kSlots * padded(slot_bytes(shape));
+        return padded(op_scratch(spec, shape)) +
+               static_cast<std::size_t>(shape.slots) * padded(slot_bytes(shape));
     }
     void prepare(const ModelSpec& spec, const TrainShape& shape) override {
         shape_ = shape;
         const std::size_t scratch = op_scratch(spec, shape);
         ctx_.scratch = {static_cast<std::byte*>(allocate("scratch", scratch)), scratch};
+        slots_.resize(static_cast<std::size_t>(shape.slots));
         for (std::span<std::int32_t>& slot : slots_) {
             slot = {static_cast<std::int32_t*>(allocate("batches", slot_bytes(shape))),
                     static_cast<std::size_t>(shape.slot_words())};
@@ -262,7 +264,7 @@ class CpuTrainOps final : public TrainOps {
     TrainShape shape_;
     std::vector<Arena> arenas_;
     std::uint64_t allocated_ = 0;
-    std::span<std::int32_t> slots_[kSlots];
+    std::vector<std::span<std::int32_t>> slots_;
     std::vector<std::int32_t> cu_;         // [sequences + 1]
     std::vector<std::int32_t> cu_blocks_;  // [blocks of a half + 1]
     std::int32_t mask_ = -1;               // the token that stands for unknown ones

@@ -72,7 +72,8 @@ class CudaTrainOps final : public TrainOps {
     std::size_t scratch_bytes(const ModelSpec& spec, const TrainShape& shape) const override {
         // Slots and positions.
         const auto tokens = static_cast<std::size_t>(shape.tokens());
-        return padded(op_scratch(spec, shape)) + kSlots * padded(slot_bytes(shape)) +
+        return padded(op_scratch(spec, shape)) +
+               static_cast<std::size_t>(shape.slots) * padded(slot_bytes(shape)) +
                padded(tokens * sizeof(std::int32_t));
     }
     void prepare(const ModelSpec& spec, const TrainShape& shape) override {
@@ -82,6 +83,7 @@ class CudaTrainOps final : public TrainOps {
         const std::size_t scratch = op_scratch(spec, shape);
         ctx_.scratch = {static_cast<std::byte*>(allocate("scratch", scratch)), scratch};
         const auto tokens = static_cast<std::size_t>(shape.tokens());
+        slots_ = std::vector<Slot>(static_cast<std::size_t>(shape.slots));
         for (Slot& slot : slots_) {
             slot.host = cuda::PinnedBuffer(slot_bytes(shape));
             slot.device = static_cast<std::int32_t*>(allocate("batches", slot_bytes(shape)));
@@ -349,7 +351,7 @@ class CudaTrainOps final : public TrainOps {
     cuda::Stream stream_, batches_;
     std::unique_ptr<cuda::Timeline> timeline_;  // made at the first watch
     std::vector<cuda::DeviceArena> arenas_;
-    std::array<Slot, kSlots> slots_;
+    std::vector<Slot> slots_;
     std::int32_t* positions_ = nullptr;
 };
 

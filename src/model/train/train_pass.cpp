@@ -83,16 +83,18 @@ void TrainPass::forward_layer(const LayerWeights& w, const Layer& a, Tensor out)
     }
 }
 
-void TrainPass::forward(const Weights& weights, int slot, const PassHooks& hooks) {
-    ops_.at(-1);
-    std::vector<Layer>& layers = b_->layers;
-    if (hooks.enter) hooks.enter(0, false);
-    ops_.embed(layers.front().x, weights.embedding, weights.positions, slot);
+void TrainPass::forward(const Weights& weights, int slot, int number) {
+    std::vector<Layer>& layers = layers_of(number);
+    layers.front().x = input(number);
+    if (stage_.layers.first()) {
+        ops_.at(-1);
+        ops_.embed(layers.front().x, weights.embedding, weights.positions, slot);
+    }
     for (std::size_t i = 0; i < layers.size(); ++i) {
-        ops_.at(static_cast<int>(i));
-        if (hooks.enter) hooks.enter(static_cast<int>(i) + 1, false);
-        forward_layer(weights.layers[i], layers[i],
-                      i + 1 < layers.size() ? layers[i + 1].x : b_->x_out);
+        const int layer = stage_.layers.begin + static_cast<int>(i);
+        ops_.at(layer);
+        forward_layer(weights.layers[static_cast<std::size_t>(layer)], layers[i],
+                      i + 1 < layers.size() ? layers[i + 1].x : output(number));
     }
     ops_.at(-1);
 }
@@ -260,40 +262,56 @@ bool TrainPass::backward_layer(const LayerWeights& w, const LayerWeights& g, con
     return norm_backward(a.of, b.dh, a.x, w.attn_norm, g.attn_norm, g.attn_norm_bias, true, below);
 }
 
-void TrainPass::step(const Weights& weights, const Weights& grads, int slot, float scale,
-                     std::int64_t counted, const PassHooks& hooks) {
-    const auto enter = [&](int unit) {
-        if (hooks.enter) hooks.enter(unit, true);
-    };
-    const auto done = [&](int unit) {
-        if (hooks.done) hooks.done(unit);
-    };
-    forward(weights, slot, hooks);
-    enter(spec_.layers + 1);
-    head(weights, &grads, slot, scale, counted);
-    done(spec_.layers + 1);
+void TrainPass::backward(const Weights& weights, const Weights& grads, int slot, float scale,
+                         std::int64_t counted, int number,
+                         const std::function<void(int unit)>& done) {
+    Buffers& b = *b_;
+    const bool copy = b.dxc.data != b.dx.data;
+    b.dx = gradient(number);
+    if (!copy) b.dxc = b.dx;
+    if (stage_.layers.last(spec_)) {
+        b.x_out = output(number);
+        head(weights, &grads, slot, scale, counted);
+        if (done) done(spec_.layers + 1);
+    } else if (copy) {
+        ops_.refresh(b.dxc, b.dx);
+    }
+    const std::vector<Layer>& layers = layers_of(number);
     bool taken = false;  // the layer's down_bias, by the layer above
-    for (std::size_t i = b_->layers.size(); i-- > 0;) {
-        ops_.at(static_cast<int>(i));
-        enter(static_cast<int>(i) + 1);
-        const LayerWeights& g = grads.layers[i];
-        taken = backward_layer(weights.layers[i], g, b_->layers[i], taken ? Tensor() : g.down_bias,
-                               i > 0 ? grads.layers[i - 1].down_bias : Tensor());
-        done(static_cast<int>(i) + 1);
+    for (std::size_t i = layers.size(); i-- > 0;) {
+        const int layer = stage_.layers.begin + static_cast<int>(i);
+        const auto at = static_cast<std::size_t>(layer);
+        ops_.at(layer);
+        const LayerWeights& g = grads.layers[at];
+        taken = backward_layer(weights.layers[at], g, layers[i], taken ? Tensor() : g.down_bias,
+                               i > 0 ? grads.layers[at - 1].down_bias : Tensor());
+        if (done) done(layer + 1);
     }
     ops_.at(-1);
-    enter(0);
-    ops_.embed_backward(grads.embedding, grads.positions, b_->dx, slot);
-    done(0);
+    if (stage_.layers.first()) {
+        ops_.embed_backward(grads.embedding, grads.positions, b.dx, slot);
+        if (done) done(0);
+    }
     ops_.done(slot);
 }
 
-void TrainPass::evaluate(const Weights& weights, int slot, std::int64_t counted,
-                         const PassHooks& hooks) {
-    forward(weights, slot, hooks);
-    if (hooks.enter) hooks.enter(spec_.layers + 1, false);
-    head(weights, nullptr, slot, 0, counted);
+void TrainPass::step(const Weights& weights, const Weights& grads, int slot, float scale,
+                     std::int64_t counted, const std::function<void(int unit)>& done) {
+    forward(weights, slot, 0);
+    backward(weights, grads, slot, scale, counted, 0, done);
+}
+
+void TrainPass::losses_of(const Weights& weights, int slot, std::int64_t counted, int number) {
+    if (stage_.layers.last(spec_)) {
+        b_->x_out = output(number);
+        head(weights, nullptr, slot, 0, counted);
+    }
     ops_.done(slot);
+}
+
+void TrainPass::evaluate(const Weights& weights, int slot, std::int64_t counted) {
+    forward(weights, slot, 0);
+    losses_of(weights, slot, counted, 0);
 }
 
 }  // namespace mr::model

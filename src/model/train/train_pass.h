@@ -51,16 +51,23 @@ struct PassHooks {
     std::function<void(int unit)> done{};
 };
 
+// Which layers a pass is over, and how many passes are between their forward and their backward at
+// a time: each has what its layers keep to itself.
+struct PassStage {
+    StageSpan layers;
+    int on_their_way = 1;
+};
+
 class TrainPass {
   public:
     // Takes its memory from `ops`, which must outlive it. ops.prepare() comes first, by the caller.
     TrainPass(const ParamLayout& layout, const TrainShape& shape, Recompute recompute,
-              TrainOps& ops);
+              TrainOps& ops, const PassStage& stage = {});
     ~TrainPass();
 
     // Activations by purpose: kept, workspace, logits.
     static MemoryPlan plan(const ModelSpec& spec, const TrainShape& shape, Recompute recompute,
-                           DType compute);
+                           DType compute, const PassStage& stage = {});
 
     // Forward and backward of the batch in `slot`, of which `counted` targets count: all, or as
     // many as the slot has rows of unknown tokens. Gradients are added to `grads` (views of the
@@ -74,17 +81,32 @@ class TrainPass {
     // f32 [shape.half()], on the device.
     Tensor losses() const;
 
+    // The two halves of step(), of the stage's layers: of pass `number`, counted in the order of
+    // both. Where the stage is not the first, input(number) is the residual stream, f32 [tokens,
+    // dim], and afterwards gradient(number) its gradient; where it is not the last, output(number)
+    // is what forward() makes, and gradient(number) the gradient of that, before backward().
+    void forward(const Weights& weights, int slot, int number);
+    void backward(const Weights& weights, const Weights& grads, int slot, float scale,
+                  std::int64_t counted, int number, const std::function<void(int unit)>& done = {});
+    // The losses of what forward() made, where the stage is the last.
+    void losses_of(const Weights& weights, int slot, std::int64_t counted, int number);
+    // There is one more input than passes on their way, and two of each of the others: what has
+    // come for the next pass, or what was sent of the last one, may lie there while one computes.
+    Tensor input(int number) const;
+    Tensor output(int number) const;
+    Tensor gradient(int number) const;
+
   private:
     struct Layer;
     struct Buffers;
     // Every buffer by name, type and shape: the plan adds them up, the pass takes them.
     template <typename Take>
     static void for_each_buffer(const ModelSpec& spec, const TrainShape& shape, Recompute recompute,
-                                DType compute, Buffers& b, Take&& take);
+                                DType compute, const PassStage& stage, Buffers& b, Take&& take);
+    std::vector<Layer>& layers_of(int number);
     void make_rope_table();
 
     Rows rows_of(const Layer& a) const;
-    void forward(const Weights& weights, int slot, const PassHooks& hooks);
     void forward_attention(const LayerWeights& w, const Layer& a, Tensor x, Tensor out);
     void forward_mlp(const LayerWeights& w, const Layer& a, Tensor x, Tensor out);
     Tensor left_to_activation(const Layer& a, Tensor up_bias) const;
@@ -109,6 +131,7 @@ class TrainPass {
     ModelSpec spec_;
     TrainShape shape_;
     Recompute recompute_;
+    PassStage stage_;
     TrainOps& ops_;
     std::unique_ptr<Buffers> b_;
 };
