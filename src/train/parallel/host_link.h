@@ -1,0 +1,66 @@
+// Stages of a pipeline whose tensors lie in host memory: a thread of its own looks after what is on
+// its way, while the stage computes.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "core/comm/comm.h"
+#include "model/train/stage_link.h"
+
+namespace mr::train {
+
+class HostLink final : public model::StageLink {
+  public:
+    // Two channels of the same ranks, by stage: `passes` is the thread's, `between` the caller's.
+    HostLink(std::unique_ptr<comm::Comm> passes, std::unique_ptr<comm::Comm> between);
+    // What is still on its way is given up.
+    ~HostLink() override;
+
+    Ticket send(int stage, Tensor x) override;
+    Ticket receive(int stage, Tensor x) override;
+    void wait(Ticket ticket) override;
+    std::vector<double> gather(std::span<const double> mine) override;
+    void swap(int stage, Tensor mine, Tensor theirs) override;
+    void send_bytes(int stage, std::span<const std::byte> data) override {
+        between_->send(stage, data);
+    }
+    void receive_bytes(int stage, std::span<std::byte> data) override {
+        between_->receive(stage, data);
+    }
+
+    // So far: how long wait() has waited.
+    double waited_seconds() const { return waited_; }
+
+  private:
+    struct Order {
+        Ticket ticket = kNone;
+        bool sends = false;
+        int stage = 0;
+        std::span<std::byte> data{};
+    };
+    Ticket add(bool sends, int stage, Tensor x);
+    void work();
+
+    std::unique_ptr<comm::Comm> passes_, between_;
+    double waited_ = 0;
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::deque<Order> orders_;       // that the thread has not begun
+    std::map<Ticket, int> pending_;  // not done: the stage that each is to or from
+    Ticket last_ = kNone;
+    std::exception_ptr failure_;
+    std::atomic<bool> stop_ = false;
+    std::thread thread_;
+};
+
+}  // namespace mr::train
