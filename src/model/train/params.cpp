@@ -68,6 +68,7 @@ void add_tokens(float* table, std::int64_t known, std::int64_t all, std::int64_t
 ParamLayout param_layout(const ModelSpec& spec, const StageSpan& stage) {
     ParamLayout layout;
     layout.spec = spec;
+    layout.all = stage.all(spec);
     const std::vector<RoleAt> roles = roles_of(spec);
     const auto has = [&](Role role, int layer) {
         if (layer >= 0) return layer >= stage.begin && layer < stage.end_of(spec);
@@ -126,9 +127,16 @@ std::vector<ParamRange> param_ranges(const ParamLayout& layout) {
         // Matrices and the rest are apart.
         const bool first = out.empty() || out.back().unit != unit ||
                            (out.back().begin < layout.decayed) != (entry.offset < layout.decayed);
-        if (first) out.push_back({entry.offset, 0, unit, entry.whole});
+        if (first) out.push_back({entry.offset, 0, unit, entry.whole, 0});
     }
     out.back().end = layout.count;
+    for (ParamRange& range : out) range.whole_size = range.end - range.begin;
+    const bool table_alone =
+        layout.entries.front().at.role == Role::embedding &&
+        (layout.entries.size() == 1 || layout.entries[1].at.role != Role::positions);
+    if (table_alone && layout.spec.learned_positions) {
+        out.front().whole_size += aligned(role_shape(layout.spec, Role::positions).count());
+    }
     return out;
 }
 

@@ -28,6 +28,7 @@ struct ParamLayout {
     };
     ModelSpec spec;
     std::vector<Entry> entries;  // by offset
+    bool all = true;             // of all layers, not of a stage
     std::int64_t decayed = 0;    // elements of the first part, gaps included
     std::int64_t count = 0;      // of all, gaps included
 };
@@ -54,7 +55,9 @@ ParamLayout param_layout(const ModelSpec& spec, const StageSpan& stage = {});
 struct ParamRange {
     std::int64_t begin = 0, end = 0;
     int unit = 0;
-    std::int64_t whole = 0;  // where it begins in the layout of all layers
+    // Where it begins in the layout of all layers, and how many elements it has there: more, where
+    // a stage has a tied table without the positions behind it.
+    std::int64_t whole = 0, whole_size = 0;
 };
 std::vector<ParamRange> param_ranges(const ParamLayout& layout);
 inline int unit_count(const ModelSpec& spec) { return spec.layers + 2; }

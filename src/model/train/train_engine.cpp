@@ -22,16 +22,26 @@ std::size_t sum_bytes(const TrainEngineOptions& options) {
 int grad_buffers(const TrainEngineOptions& options) {
     return std::bit_width(static_cast<unsigned>(options.grains));
 }
-// Elements of the tokens' own gradient.
+// Elements of the tokens' own gradient. In a pipeline another stage has that of the head.
 std::int64_t tokens_apart(const ModelSpec& spec, const TrainEngineOptions& options) {
-    const bool here = options.apart && spec.tied_embeddings && options.stage() < 2;
+    const bool here =
+        options.apart && spec.tied_embeddings && options.stage() < 2 && !options.pipeline.piped();
+    return here ? std::int64_t{spec.vocab} * spec.dim : 0;
+}
+// Elements of the table's gradient that comes from the other end of a pipeline.
+std::int64_t other_table_count(const ModelSpec& spec, const TrainEngineOptions& options) {
+    const StageSpan span = options.pipeline.span();
+    const bool end = span.first() || span.last(spec);
+    const bool here = options.pipeline.piped() && spec.tied_embeddings && end;
     return here ? std::int64_t{spec.vocab} * spec.dim : 0;
 }
 std::vector<comm::Shards> cut_ranges(const std::vector<ParamRange>& ranges,
                                      const TrainEngineOptions& options) {
     std::vector<comm::Shards> out;
     for (const ParamRange& range : ranges) {
-        out.emplace_back(range.end - range.begin, kParamBlock, options.ranks());
+        // Both ends of a pipeline cut a tied table alike, though the first has positions behind it.
+        const comm::Shards cut(range.whole_size, kParamBlock, options.ranks());
+        out.push_back(cut.first(range.end - range.begin));
     }
     return out;
 }
@@ -62,7 +72,13 @@ ParamCounts param_counts(const ParamLayout& layout, const UnitPieces& units,
 }
 std::size_t block_bytes(const ParamLayout& layout) {
     const std::size_t cuts = block_cuts(param_ranges(layout)).size();
-    return TrainOps::padded(cuts * sizeof(std::int64_t)) + TrainOps::padded(cuts * sizeof(double));
+    std::size_t bytes =
+        TrainOps::padded(cuts * sizeof(std::int64_t)) + TrainOps::padded(cuts * sizeof(double));
+    if (!layout.all) {  // those of the whole, too
+        const std::size_t whole = block_cuts(param_ranges(param_layout(layout.spec))).size() - 1;
+        bytes += TrainOps::padded(whole * sizeof(double));
+    }
+    return bytes;
 }
 
 std::unique_ptr<TrainOps> make_ops(const ModelSpec& spec, const TrainEngineOptions& options) {
@@ -83,6 +99,7 @@ TrainShape whole_shape(const ModelSpec& spec, const TrainEngineOptions& options,
         const bool in_steps = shape.block > 0 && compute != DType::f32;
         shape.head_step = in_steps ? std::max<std::int64_t>(shape.half() / 32 / 64 * 64, 64) : 1;
     }
+    if (options.pipeline.piped()) shape.slots = options.pipeline.on_their_way + 1;
     return shape;
 }
 
@@ -90,7 +107,8 @@ MemoryPlan plan_with(const ModelSpec& spec, const TrainEngineOptions& options,
                      const TrainOps& ops) {
     const DType compute = ops.compute_type();
     const TrainShape shape = whole_shape(spec, options, compute);
-    const ParamLayout layout = param_layout(spec);
+    const StageSpan span = options.pipeline.span();
+    const ParamLayout layout = param_layout(spec, span);
     const auto count = static_cast<std::uint64_t>(layout.count);
     const int stage = options.stage();
     const UnitPieces units = pieces_of(layout, options);
@@ -103,9 +121,11 @@ MemoryPlan plan_with(const ModelSpec& spec, const TrainEngineOptions& options,
                  taken(dtype_bytes(compute, static_cast<std::size_t>(params.copy))));
     }
     const auto apart = static_cast<std::uint64_t>(tokens_apart(spec, options));
-    plan.add("gradients", stage < 2 ? static_cast<std::uint64_t>(grad_buffers(options)) *
-                                          taken((count + apart) * 4)
-                                    : GradShards::share_bytes(units, options.grains));
+    const auto other = static_cast<std::uint64_t>(other_table_count(spec, options));
+    plan.add("gradients", (stage < 2 ? static_cast<std::uint64_t>(grad_buffers(options)) *
+                                           taken((count + apart) * 4)
+                                     : GradShards::share_bytes(units, options.grains)) +
+                              taken(other * 4));
     plan.add("optimizer", 2 * taken(static_cast<std::uint64_t>(own_count(layout, options)) * 4));
     if (stage >= 2) {
         plan.add("unit buffers", GradShards::buffer_bytes(units) +
@@ -115,7 +135,8 @@ MemoryPlan plan_with(const ModelSpec& spec, const TrainEngineOptions& options,
         const std::uint64_t bytes = options.exchange->memory_bytes(units.cuts(), stage == 0);
         if (bytes > 0) plan.add("exchange", bytes);
     }
-    const MemoryPlan pass = TrainPass::plan(spec, shape, options.recompute, compute);
+    const MemoryPlan pass = TrainPass::plan(spec, shape, options.recompute, compute,
+                                            {span, options.pipeline.on_their_way});
     for (const MemoryPlan::Item& item : pass.items()) {
         plan.add(item.name, item.bytes);
     }
@@ -160,7 +181,11 @@ MemoryPlan TrainEngine::plan(const ModelSpec& spec, const TrainEngineOptions& op
 }
 
 TrainEngine::TrainEngine(const ModelSpec& spec, const TrainEngineOptions& options)
-    : layout_(param_layout(spec)), options_(options), ops_(make_ops(spec, options)) {
+    : whole_(param_layout(spec)),
+      layout_(param_layout(spec, options.pipeline.span())),
+      options_(options),
+      ops_(make_ops(spec, options)),
+      span_(options.pipeline.span()) {
     options_.shape = whole_shape(spec, options, ops_->compute_type());
     plan_ = plan_with(spec, options_, *ops_);
     const std::uint64_t available = ops_->memory_bytes();
@@ -173,14 +198,30 @@ TrainEngine::TrainEngine(const ModelSpec& spec, const TrainEngineOptions& option
     ranges_ = param_ranges(layout_);
     shards_ = cut_ranges(ranges_, options_);
     own_ = {{0, layout_.count, 0}};
-    if (options_.stage() > 0) own_ = shares_of(ranges_, shards_, options_.rank());
+    if (options_.stage() > 0) {
+        own_ = shares_of(ranges_, shards_, options_.rank());
+    } else if (options_.pipeline.piped()) {  // every range has a place of its own in the whole
+        own_.clear();
+        for (const ParamRange& range : ranges_) {
+            own_.push_back({range.begin, range.end, range.begin});
+        }
+    }
+    if (options_.pipeline.piped()) {
+        MR_CHECK(options_.pipeline.link && options_.stage() < 2, "replicas share moments at most");
+        MR_CHECK(options_.apart || !spec.tied_embeddings,
+                 "the ends of a pipeline hold a gradient of a tied table each");
+    }
     units_ = pieces_of(layout_, options_);
     MR_CHECK(!shares_state() || !options_.cuda, "ranks on CPUs share state");
     take_state();
     take_blocks();
+    if (options_.pipeline.piped()) find_blocks();
+    counted_.assign(static_cast<std::size_t>(options_.shape.slots), 0);
+    slots_.assign(static_cast<std::size_t>(options_.pipeline.on_their_way), 0);
     ops_->prepare(spec, options_.shape);
     if (options_.exchange) options_.exchange->attach(ops_->stream());
-    pass_ = std::make_unique<TrainPass>(layout_, options_.shape, options_.recompute, *ops_);
+    pass_ = std::make_unique<TrainPass>(layout_, options_.shape, options_.recompute, *ops_,
+                                        PassStage{span_, options_.pipeline.on_their_way});
 }
 
 // Parameters, gradients, moments.
@@ -221,6 +262,9 @@ void TrainEngine::take_state() {
         grad_views_.push_back(std::move(views));
     }
     if (!shares_grads()) levels_.assign(grads_.size() - 1, kNone);
+    if (const std::int64_t table = other_table_count(spec(), options_); table > 0) {
+        other_table_ = flat("gradients", DType::f32, table);
+    }
     m_ = flat("optimizer", DType::f32, own_count(layout_, options_));
     v_ = flat("optimizer", DType::f32, own_count(layout_, options_));
 }
@@ -250,10 +294,11 @@ TrainEngine::~TrainEngine() = default;
 
 void TrainEngine::put(int slot, std::int64_t counted) {
     const TrainShape& shape = options_.shape;
-    counted_[slot] = counted < 0 ? shape.half() : counted;
+    std::int64_t& here = counted_[static_cast<std::size_t>(slot)];
+    here = counted < 0 ? shape.half() : counted;
     if (shape.block > 0) {
         const SlotParts<std::int32_t> parts(ops_->host_slot(slot), shape);
-        const auto from = static_cast<std::size_t>(counted_[slot]);
+        const auto from = static_cast<std::size_t>(here);
         std::ranges::fill(parts.rows.subspan(from), 0);
         std::ranges::fill(parts.targets.subspan(from), -1);
         std::ranges::fill(parts.weights.subspan(from), 0);
@@ -267,13 +312,38 @@ Tensor TrainEngine::part(Tensor flat, std::int64_t begin, std::int64_t end) cons
 }
 
 void TrainEngine::accumulate(int slot, double scale, bool ends_grain) {
+    pass_forward(slot, false, hooks(ends_grain && grain_ + 1 == options_.grains));
+    backward(scale, ends_grain);
+}
+
+void TrainEngine::forward(int slot, bool more) {
+    MR_CHECK(!param_shards_, "ranks that share parameters make passes as a whole");
+    pass_forward(slot, more, {});
+}
+
+void TrainEngine::pass_forward(int slot, bool more, const PassHooks& hooks) {
+    const int number = forwards_++;
+    slots_[static_cast<std::size_t>(number) % slots_.size()] = slot;
+    const bool piped = options_.pipeline.piped();
+    if (piped && number == 0) ask_for_gradient();
+    if (piped) await_input(number, more);
+    pass_->forward(weights_, slot, number, hooks);
+    if (piped) send_output(number);
+}
+
+void TrainEngine::backward(double scale, bool ends_grain, bool more) {
+    const int number = backwards_++;
+    const int slot = slots_[static_cast<std::size_t>(number) % slots_.size()];
     scale_ = scale;
-    last_counted_ = counted_[slot];
+    last_counted_ = counted(slot);
     const bool last = ends_grain && grain_ + 1 == options_.grains;
     MR_CHECK(ends_grain || !shares_grads(), "a grain is one pass where ranks share gradients");
     const Weights& grads = shares_grads() ? grad_shards_->begin() : grad_views_[leaf_];
-    pass_->step(weights_, grads, slot, static_cast<float>(scale), last_counted_, hooks(last));
-    ops_->add_sum(sums_ + grain_, last_losses());
+    if (options_.pipeline.piped()) await_gradient(number, more);
+    pass_->backward(weights_, grads, slot, static_cast<float>(scale), last_counted_, number,
+                    hooks(last));
+    if (options_.pipeline.piped()) send_gradient(number);
+    if (last_stage()) ops_->add_sum(sums_ + grain_, last_losses());
     if (!ends_grain || last) return;
     if (shares_grads()) {
         ++grain_;
@@ -286,7 +356,9 @@ TrainEngine::StepResult TrainEngine::update(const ops::AdamW& with) {
     ops::AdamW step = with;
     step.bf16_masters = options_.bf16_masters;
     if (options_.exchange) options_.exchange->finish();
+    end_passes();
     if (tokens_at_ >= 0) add_tokens();
+    if (has_table_copy()) add_other_table();
     const Tensor grads = shares_grads() ? grad_shards_->sums() : part(leaf(), 0, layout_.count);
     const double* const norm = add_squares(grads);
     if (shares_state()) {
@@ -305,18 +377,27 @@ TrainEngine::StepResult TrainEngine::update(const ops::AdamW& with) {
     StepResult out;
     if (options_.exchange) sums = gather_losses(sums);
     out.loss = comm::tree_sum(std::move(sums)) * scale_;
+    if (options_.pipeline.piped()) {
+        out.loss = options_.pipeline.link->gather({&out.loss, 1}).back();
+    }
     out.grad_norm = std::sqrt(squares);
     out.skipped = !std::isfinite(squares);
     return out;
 }
 
-double TrainEngine::evaluate(int slot) {
-    last_counted_ = counted_[slot];
+double TrainEngine::evaluate(int slot, bool more) {
+    const int number = evaluated_++;
+    last_counted_ = counted(slot);
     PassHooks hooks;
     if (param_shards_) {
         hooks.enter = [this](int unit, bool) { param_shards_->enter(unit, false, false); };
     }
-    pass_->evaluate(weights_, slot, last_counted_, hooks);
+    if (options_.pipeline.piped()) await_input(number, more);
+    pass_->forward(weights_, slot, number, hooks);
+    if (options_.pipeline.piped()) send_output(number);
+    pass_->losses_of(weights_, slot, last_counted_, number, hooks);
+    if (!more) end_passes();
+    if (!last_stage()) return 0;
     ops_->add_sum(sums_, last_losses());
     double sum = 0;
     ops_->read(&sum, sums_, sizeof sum);

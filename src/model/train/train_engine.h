@@ -1,6 +1,7 @@
 // A model in training on one device: parameters, gradients, moments, and the pass over them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,11 +14,25 @@
 #include "model/train/grad_shards.h"
 #include "model/train/param_shards.h"
 #include "model/train/params.h"
+#include "model/train/stage_link.h"
 #include "model/train/state_hash.h"
 #include "model/train/train_ops.h"
 #include "model/train/train_pass.h"
 
 namespace mr::model {
+
+// The stage of a pipeline that an engine is.
+struct PipelineStage {
+    std::vector<int> layers{};  // of every stage; empty: there is no pipeline
+    int stage = 0;
+    int on_their_way = 1;       // passes between their forward and their backward, at most
+    StageLink* link = nullptr;  // outlives the engine
+
+    bool piped() const { return layers.size() > 1; }
+    int stages() const { return piped() ? static_cast<int>(layers.size()) : 1; }
+    StageSpan span(int of) const;
+    StageSpan span() const { return span(stage); }
+};
 
 struct TrainEngineOptions {
     bool cuda = false;
@@ -32,13 +47,15 @@ struct TrainEngineOptions {
     int grains = 1;
     // A tied table has two gradients, of the head and of the tokens. True: each is summed over all
     // grains by itself, and then both are added, so that two ranks can hold one each. False: tokens
-    // are added to what the head has, one after the other.
+    // are added to what the head has, one after the other, which the ends of a pipeline cannot.
     bool apart = false;
     GradExchange* exchange = nullptr;
     // What of the state ranks share. 1: each has the moments of its own share of the parameters; 2:
     // and the gradients of it (grad_shards.h; `grains` are every ranks()th then); 3: and the
     // parameters themselves (param_shards.h), so that none has all of them.
     int zero = 0;
+    // Layers in stages: `exchange` is with the replicas of this one, which share moments at most.
+    PipelineStage pipeline{};
 
     int ranks() const { return exchange ? exchange->ranks() : 1; }
     int rank() const { return exchange ? exchange->rank() : 0; }
@@ -54,7 +71,8 @@ class TrainEngine {
     ~TrainEngine();
 
     const ModelSpec& spec() const { return layout_.spec; }
-    const ParamLayout& layout() const { return layout_; }
+    // Of all parameters, whichever this rank has.
+    const ParamLayout& layout() const { return whole_; }
     const TrainEngineOptions& options() const { return options_; }
     const MemoryPlan& plan() const { return plan_; }
     TrainOps& ops() { return *ops_; }
@@ -88,21 +106,24 @@ class TrainEngine {
     std::uint64_t params_hash() const { return written_.value(); }
     void serve();
     void end_serving();
-    bool shares_state() const { return own_.size() != 1 || own_[0].end != layout_.count; }
-    bool shares(State state) const {
-        return shares_state() && (state != State::params || options_.stage() == 3);
-    }
+    bool shares_state() const { return shares(State::m); }
+    bool shares(State state) const { return options_.pipeline.piped() || in_shares(state); }
 
     // The batch in ops().host_slot(slot) goes to the device. `counted`: how many targets it has,
     // where shape.block > 0 (SlotParts); else all.
     void put(int slot, std::int64_t counted = -1);
     // Of the batch that was put there last.
-    std::int64_t counted(int slot) const { return counted_[slot]; }
+    std::int64_t counted(int slot) const { return counted_[static_cast<std::size_t>(slot)]; }
     // Adds gradients and losses of the slot's batch. `scale`: what a token's loss counts, 1 / the
     // targets of the whole step. `ends_grain`: it is the last pass of its grain. With the last pass
     // of the step, gradients go to the exchange as soon as they are whole; where ranks share
     // gradients, with every pass, each of which is a grain.
     void accumulate(int slot, double scale, bool ends_grain = true);
+    // The two halves of accumulate(). In a pipeline as many forwards may come before a backward as
+    // there are passes on their way; both are in the order of the passes. `more`: another one of
+    // the step follows, which other stages may have sent already.
+    void forward(int slot, bool more = false);
+    void backward(double scale, bool ends_grain, bool more = false);
     // The optimizer's step by what was accumulated; then gradients are 0 again. Where the
     // gradient's norm is not finite nothing changes, and `skipped` says so.
     struct StepResult {
@@ -111,9 +132,9 @@ class TrainEngine {
         bool skipped = false;
     };
     StepResult update(const ops::AdamW& with);
-    // The sum of losses of the slot's batch, nats. Where ranks share parameters, all of them call
-    // this as often.
-    double evaluate(int slot);
+    // The sum of losses of the slot's batch, nats; in a pipeline 0 but for the last stage. Where
+    // ranks share parameters, all of them call this as often. `more` as above.
+    double evaluate(int slot, bool more = false);
     // The losses of the last pass, [counted].
     void read_losses(std::span<float> out);
     // The gradients since the last update, f32 [layout().count]: for tests. Where ranks do not
@@ -129,7 +150,8 @@ class TrainEngine {
     std::uint64_t bytes_saved_by_recompute() const;
 
   private:
-    ParamLayout layout_;
+    ParamLayout whole_;
+    ParamLayout layout_;  // of what this stage has
     TrainEngineOptions options_;
     MemoryPlan plan_;
     std::unique_ptr<TrainOps> ops_;
@@ -147,7 +169,36 @@ class TrainEngine {
     void take_state();
     void take_blocks();
     bool shares_grads() const { return grad_shards_ != nullptr; }
+    // Replicas have their shares of it alone.
+    bool in_shares(State state) const {
+        return options_.stage() > 0 && (state != State::params || options_.stage() == 3);
+    }
     PassHooks hooks(bool last);
+    void pass_forward(int slot, bool more, const PassHooks& hooks);
+    std::int64_t whole_of(std::int64_t element) const;
+
+    // Of a pipeline (train_engine_stage.cpp).
+    bool first_stage() const { return span_.first(); }
+    bool last_stage() const { return span_.last(layout_.spec); }
+    // The table of a tied model, of which this end has a copy beside another stage's.
+    bool has_table_copy() const {
+        return options_.pipeline.piped() && layout_.spec.tied_embeddings &&
+               (first_stage() || last_stage());
+    }
+    void find_blocks();
+    void await_input(int number, bool more);
+    void ask_for_gradient();
+    void send_output(int number);
+    void await_gradient(int number, bool more);
+    void send_gradient(int number);
+    void end_passes();
+    void add_other_table();
+    void add_squares_of_stages(double* norm);
+    void read_stages(State state, std::int64_t begin, std::int64_t end, float* to);
+    void serve_stages();
+    // Of elements of this stage.
+    void read_own(State state, std::int64_t begin, std::int64_t end, float* to);
+    void write_own(State state, std::int64_t begin, std::int64_t end, const float* from);
 
     // Flat [count]. Where copy_ is the only one of matrices, params_ is the rest, from element
     // `decayed` on. Where ranks share parameters, both have this rank's shares of matrices alone,
@@ -187,11 +238,24 @@ class TrainEngine {
     bool slim_ = false;       // copy_ is
     double* sums_ = nullptr;  // on the device: of losses of each grain, of squares of gradients
     double scale_ = 0;        // of the losses
-    std::int64_t counted_[TrainOps::kSlots] = {};
-    std::int64_t last_counted_ = 0;  // of the last pass
+    std::vector<std::int64_t> counted_;  // by slot
+    std::int64_t last_counted_ = 0;      // of the last pass
     Tensor last_losses() const { return {pass_->losses().data, DType::f32, {last_counted_}}; }
     std::vector<float> host_;
     StateHash written_;
+
+    StageSpan span_;
+    int forwards_ = 0, backwards_ = 0, evaluated_ = 0;  // of the step, of the validation
+    std::vector<int> slots_;                            // of the passes on their way
+    // Of what was asked for or sent last, and of the one before.
+    using Tickets = std::array<StageLink::Ticket, 2>;
+    Tickets inputs_{}, outputs_{}, gradients_in_{}, gradients_out_{};
+    Tensor other_table_;  // the gradient of the table at the other end
+    // Of every stage, the blocks whose squares it has, by their number in the whole.
+    std::vector<std::vector<std::int64_t>> stage_blocks_;
+    std::vector<std::int64_t> counted_blocks_;  // of this stage: their numbers here
+    double* whole_squares_ = nullptr;           // on the device, of all blocks of the whole
+    std::int64_t whole_blocks_ = 0;
     Weights weights_;
     std::unique_ptr<TrainPass> pass_;
 };

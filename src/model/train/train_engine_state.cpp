@@ -27,10 +27,10 @@ struct StateRequest {
 void TrainEngine::write_entries(
     const std::function<void(const ParamLayout::Entry& entry, float* to)>& make) {
     std::vector<float> values;
-    for (std::size_t i = 0; i < layout_.entries.size(); ++i) {
-        const ParamLayout::Entry& entry = layout_.entries[i];
-        const bool last = i + 1 == layout_.entries.size();
-        const std::int64_t end = last ? layout_.count : layout_.entries[i + 1].offset;
+    for (std::size_t i = 0; i < whole_.entries.size(); ++i) {
+        const ParamLayout::Entry& entry = whole_.entries[i];
+        const bool last = i + 1 == whole_.entries.size();
+        const std::int64_t end = last ? whole_.count : whole_.entries[i + 1].offset;
         values.assign(static_cast<std::size_t>(end - entry.offset), 0.0f);
         make(entry, values.data());
         write(State::params, entry.offset, end, values.data());
@@ -56,22 +56,22 @@ void TrainEngine::load(const ModelSpec& spec, const std::function<RoleTensor(Rol
 }
 
 void TrainEngine::set_state(const float* params, const float* m, const float* v) {
-    if (params) write(State::params, 0, layout_.count, params);
-    if (m) write(State::m, 0, layout_.count, m);
-    if (v) write(State::v, 0, layout_.count, v);
+    if (params) write(State::params, 0, whole_.count, params);
+    if (m) write(State::m, 0, whole_.count, m);
+    if (v) write(State::v, 0, whole_.count, v);
 }
 
 void TrainEngine::get_state(float* params, float* m, float* v) {
-    if (params) read(State::params, 0, layout_.count, params);
-    if (m) read(State::m, 0, layout_.count, m);
-    if (v) read(State::v, 0, layout_.count, v);
+    if (params) read(State::params, 0, whole_.count, params);
+    if (m) read(State::m, 0, whole_.count, m);
+    if (v) read(State::v, 0, whole_.count, v);
 }
 
 const float* TrainEngine::host(State state) {
     const Tensor& part = state == State::params ? params_ : state == State::m ? m_ : v_;
     if (!ops_->on_device() && !shares(state)) return part.f32();
-    host_.resize(static_cast<std::size_t>(layout_.count));
-    read(state, 0, layout_.count, host_.data());
+    host_.resize(static_cast<std::size_t>(whole_.count));
+    read(state, 0, whole_.count, host_.data());
     return host_.data();
 }
 
@@ -90,9 +90,24 @@ std::int64_t TrainEngine::param_at(std::int64_t element) const {
 }
 
 void TrainEngine::write(State state, std::int64_t begin, std::int64_t end, const float* from) {
+    if (state == State::params) {
+        if (begin == 0) written_ = {};
+        written_.add(from, end - begin);
+    }
+    if (!options_.pipeline.piped()) return write_own(state, begin, end, from);
+    for (const ParamRange& range : ranges_) {
+        const std::int64_t first = std::max(begin, range.whole);
+        const std::int64_t last = std::min(end, range.whole + (range.end - range.begin));
+        if (first >= last) continue;
+        const std::int64_t here = range.begin - range.whole;
+        write_own(state, first + here, last + here, from + (first - begin));
+    }
+}
+
+void TrainEngine::write_own(State state, std::int64_t begin, std::int64_t end, const float* from) {
     const bool params = state == State::params;
     // From here on every rank has all of them.
-    const std::int64_t shared = !shares(state) ? 0 : params ? layout_.decayed : layout_.count;
+    const std::int64_t shared = !in_shares(state) ? 0 : params ? layout_.decayed : layout_.count;
     const auto put = [&](std::int64_t first, std::int64_t last) {
         if (first >= last) return;
         const float* const values = from + (first - begin);
@@ -105,8 +120,6 @@ void TrainEngine::write(State state, std::int64_t begin, std::int64_t end, const
     }
     put(std::max(begin, shared), end);
     if (!params) return;
-    if (begin == 0) written_ = {};
-    written_.add(from, end - begin);
     if (param_shards_) param_shards_->forget();
     if (copy_ && !slim_ && end == layout_.count) {
         ops_->refresh(copy_, part(params_, 0, copy_.shape.count()));
@@ -159,8 +172,16 @@ void TrainEngine::read_here(State state, std::int64_t begin, std::int64_t end, f
 }
 
 void TrainEngine::read(State state, std::int64_t begin, std::int64_t end, float* to) {
+    if (options_.pipeline.piped()) {
+        read_stages(state, begin, end, to);
+    } else {
+        read_own(state, begin, end, to);
+    }
+}
+
+void TrainEngine::read_own(State state, std::int64_t begin, std::int64_t end, float* to) {
     const bool params = state == State::params;
-    const std::int64_t shared = !shares(state) ? 0 : params ? layout_.decayed : layout_.count;
+    const std::int64_t shared = !in_shares(state) ? 0 : params ? layout_.decayed : layout_.count;
     for (int rank = 0; rank < options_.ranks() && begin < shared; ++rank) {
         for (const Share& share : shares_of(ranges_, shards_, rank)) {
             const std::int64_t from = std::max(begin, share.begin);
@@ -183,6 +204,8 @@ void TrainEngine::read(State state, std::int64_t begin, std::int64_t end, float*
 }
 
 void TrainEngine::serve() {
+    if (options_.pipeline.piped() && options_.rank() == 0) return serve_stages();
+    if (options_.stage() == 0) return;
     std::vector<float> values;
     for (;;) {
         StateRequest request{};
@@ -196,8 +219,51 @@ void TrainEngine::serve() {
 
 void TrainEngine::end_serving() {
     const StateRequest none{StateRequest::kNoMore, 0, 0};
+    if (options_.pipeline.stage == 0) {
+        for (int stage = 1; stage < options_.pipeline.stages(); ++stage) {
+            options_.pipeline.link->send_bytes(stage, std::as_bytes(std::span(&none, 1)));
+        }
+    }
+    if (options_.stage() == 0) return;
     for (int rank = 1; rank < options_.ranks(); ++rank) {
         options_.exchange->send(rank, std::as_bytes(std::span(&none, 1)));
+    }
+}
+
+// Elements of the whole, by the first rank of all: of other stages their first replica is asked,
+// which asks the other replicas where they have shares.
+void TrainEngine::read_stages(State state, std::int64_t begin, std::int64_t end, float* to) {
+    const PipelineStage& pipeline = options_.pipeline;
+    for (int stage = 0; stage < pipeline.stages(); ++stage) {
+        for (const ParamRange& range : param_ranges(param_layout(spec(), pipeline.span(stage)))) {
+            if (range.unit == 0 && stage > 0) continue;  // a copy of the table
+            const std::int64_t first = std::max(begin, range.whole);
+            const std::int64_t last = std::min(end, range.whole + (range.end - range.begin));
+            if (first >= last) continue;
+            const std::int64_t there = range.begin - range.whole;
+            float* const at = to + (first - begin);
+            if (stage == pipeline.stage) {
+                read_own(state, first + there, last + there, at);
+                continue;
+            }
+            const StateRequest request{static_cast<std::int64_t>(state), first + there,
+                                       last + there};
+            pipeline.link->send_bytes(stage, std::as_bytes(std::span(&request, 1)));
+            pipeline.link->receive_bytes(stage, std::as_writable_bytes(std::span(
+                                                    at, static_cast<std::size_t>(last - first))));
+        }
+    }
+}
+
+void TrainEngine::serve_stages() {
+    std::vector<float> values;
+    for (;;) {
+        StateRequest request{};
+        options_.pipeline.link->receive_bytes(0, std::as_writable_bytes(std::span(&request, 1)));
+        if (request.state == StateRequest::kNoMore) return end_serving();
+        values.resize(static_cast<std::size_t>(request.end - request.begin));
+        read_own(static_cast<State>(request.state), request.begin, request.end, values.data());
+        options_.pipeline.link->send_bytes(0, std::as_bytes(std::span(values)));
     }
 }
 

@@ -61,8 +61,11 @@ void TrainEngine::complete(int unit) {
         }
         if (options_.exchange) options_.exchange->add_up(to.f32(), cut, options_.zero == 0);
     };
+    // The last stage's copy of a tied table is the head.
+    const bool table = unit == unit_count(layout_.spec) - 1 && has_table_copy();
     for (std::size_t i = 0; i < ranges_.size(); ++i) {
-        if (ranges_[i].unit == unit) finish(ranges_[i].begin, ranges_[i].end, shards_[i]);
+        const bool here = ranges_[i].unit == unit || (table && ranges_[i].unit == 0);
+        if (here) finish(ranges_[i].begin, ranges_[i].end, shards_[i]);
     }
     // Cut as the table is, with which the first range begins.
     if (unit == 0 && tokens_at_ >= 0) {
@@ -99,7 +102,8 @@ std::int64_t TrainEngine::block_at(std::int64_t element) const {
     return std::ranges::lower_bound(host_cuts_, element) - host_cuts_.begin();
 }
 
-// The sum of squares of all gradients, on the device. Every block is one rank's, or all have all.
+// The sum of squares of all gradients, on the device. Of a stage every block is one replica's, or
+// all have all.
 double* TrainEngine::add_squares(Tensor grads) {
     double* const norm = sums_ + options_.grains;
     std::int64_t here = 0;
@@ -111,13 +115,17 @@ double* TrainEngine::add_squares(Tensor grads) {
         here += count;
     }
     if (shares_grads()) ops_->block_squares(squares_, grads, cuts_, here);
-    if (shares_state()) {
+    if (options_.stage() > 0) {
         std::vector<double> all(static_cast<std::size_t>(blocks_));
         ops_->read(all.data(), squares_, all.size() * sizeof(double));
         all = gather_squares(all);
         ops_->write(squares_, all.data(), all.size() * sizeof(double));
     }
-    ops_->sum_parts(norm, squares_, blocks_);
+    if (options_.pipeline.piped()) {
+        add_squares_of_stages(norm);
+    } else {
+        ops_->sum_parts(norm, squares_, blocks_);
+    }
     return norm;
 }
 
@@ -151,6 +159,13 @@ std::vector<double> TrainEngine::gather_squares(const std::vector<double>& made)
     return all;
 }
 
+// Where an element of this stage lies in the whole.
+std::int64_t TrainEngine::whole_of(std::int64_t element) const {
+    const auto behind = std::ranges::upper_bound(ranges_, element, {}, &ParamRange::begin);
+    const ParamRange& range = *std::prev(behind);
+    return range.whole + (element - range.begin);
+}
+
 // The optimizer's step over this rank's shares; then all ranks have all parameters, or, where they
 // share them, all norms and biases.
 void TrainEngine::step_shares(const ops::AdamW& with, Tensor grads, const double* norm) {
@@ -159,7 +174,7 @@ void TrainEngine::step_shares(const ops::AdamW& with, Tensor grads, const double
         const std::int64_t count = own.end - own.begin;
         const std::int64_t at = shares_grads() ? own.at : own.begin;
         const std::int64_t to = param_at(own.begin);
-        step.first = own.begin;
+        step.first = whole_of(own.begin);
         Tensor copy;
         if (copy_ && own.begin < layout_.decayed) copy = part(copy_, to, to + count);
         ops_->adamw(step, part(params_, to, to + count), copy, part(grads, at, at + count),
@@ -168,6 +183,7 @@ void TrainEngine::step_shares(const ops::AdamW& with, Tensor grads, const double
     }
     if (param_shards_) param_shards_->forget();
     if (!shares_grads()) ops_->zero(leaf());  // the shares of others, too
+    if (options_.stage() == 0) return;
     for (std::size_t i = 0; i < ranges_.size(); ++i) {
         const bool matrices = ranges_[i].begin < layout_.decayed;
         if (param_shards_ && matrices) continue;

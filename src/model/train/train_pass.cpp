@@ -83,16 +83,21 @@ void TrainPass::forward_layer(const LayerWeights& w, const Layer& a, Tensor out)
     }
 }
 
-void TrainPass::forward(const Weights& weights, int slot, int number) {
+void TrainPass::forward(const Weights& weights, int slot, int number, const PassHooks& hooks) {
+    const auto enter = [&](int unit) {
+        if (hooks.enter) hooks.enter(unit, false);
+    };
     std::vector<Layer>& layers = layers_of(number);
     layers.front().x = input(number);
     if (stage_.layers.first()) {
         ops_.at(-1);
+        enter(0);
         ops_.embed(layers.front().x, weights.embedding, weights.positions, slot);
     }
     for (std::size_t i = 0; i < layers.size(); ++i) {
         const int layer = stage_.layers.begin + static_cast<int>(i);
         ops_.at(layer);
+        enter(layer + 1);
         forward_layer(weights.layers[static_cast<std::size_t>(layer)], layers[i],
                       i + 1 < layers.size() ? layers[i + 1].x : output(number));
     }
@@ -263,16 +268,22 @@ bool TrainPass::backward_layer(const LayerWeights& w, const LayerWeights& g, con
 }
 
 void TrainPass::backward(const Weights& weights, const Weights& grads, int slot, float scale,
-                         std::int64_t counted, int number,
-                         const std::function<void(int unit)>& done) {
+                         std::int64_t counted, int number, const PassHooks& hooks) {
+    const auto enter = [&](int unit) {
+        if (hooks.enter) hooks.enter(unit, true);
+    };
+    const auto done = [&](int unit) {
+        if (hooks.done) hooks.done(unit);
+    };
     Buffers& b = *b_;
     const bool copy = b.dxc.data != b.dx.data;
     b.dx = gradient(number);
     if (!copy) b.dxc = b.dx;
     if (stage_.layers.last(spec_)) {
         b.x_out = output(number);
+        enter(spec_.layers + 1);
         head(weights, &grads, slot, scale, counted);
-        if (done) done(spec_.layers + 1);
+        done(spec_.layers + 1);
     } else if (copy) {
         ops_.refresh(b.dxc, b.dx);
     }
@@ -282,36 +293,41 @@ void TrainPass::backward(const Weights& weights, const Weights& grads, int slot,
         const int layer = stage_.layers.begin + static_cast<int>(i);
         const auto at = static_cast<std::size_t>(layer);
         ops_.at(layer);
+        enter(layer + 1);
         const LayerWeights& g = grads.layers[at];
         taken = backward_layer(weights.layers[at], g, layers[i], taken ? Tensor() : g.down_bias,
                                i > 0 ? grads.layers[at - 1].down_bias : Tensor());
-        if (done) done(layer + 1);
+        done(layer + 1);
     }
     ops_.at(-1);
     if (stage_.layers.first()) {
+        enter(0);
         ops_.embed_backward(grads.embedding, grads.positions, b.dx, slot);
-        if (done) done(0);
+        done(0);
     }
     ops_.done(slot);
 }
 
 void TrainPass::step(const Weights& weights, const Weights& grads, int slot, float scale,
-                     std::int64_t counted, const std::function<void(int unit)>& done) {
-    forward(weights, slot, 0);
-    backward(weights, grads, slot, scale, counted, 0, done);
+                     std::int64_t counted, const PassHooks& hooks) {
+    forward(weights, slot, 0, hooks);
+    backward(weights, grads, slot, scale, counted, 0, hooks);
 }
 
-void TrainPass::losses_of(const Weights& weights, int slot, std::int64_t counted, int number) {
+void TrainPass::losses_of(const Weights& weights, int slot, std::int64_t counted, int number,
+                          const PassHooks& hooks) {
     if (stage_.layers.last(spec_)) {
+        if (hooks.enter) hooks.enter(spec_.layers + 1, false);
         b_->x_out = output(number);
         head(weights, nullptr, slot, 0, counted);
     }
     ops_.done(slot);
 }
 
-void TrainPass::evaluate(const Weights& weights, int slot, std::int64_t counted) {
-    forward(weights, slot, 0);
-    losses_of(weights, slot, counted, 0);
+void TrainPass::evaluate(const Weights& weights, int slot, std::int64_t counted,
+                         const PassHooks& hooks) {
+    forward(weights, slot, 0, hooks);
+    losses_of(weights, slot, counted, 0, hooks);
 }
 
 }  // namespace mr::model

@@ -85,11 +85,12 @@ class TrainPass {
     // both. Where the stage is not the first, input(number) is the residual stream, f32 [tokens,
     // dim], and afterwards gradient(number) its gradient; where it is not the last, output(number)
     // is what forward() makes, and gradient(number) the gradient of that, before backward().
-    void forward(const Weights& weights, int slot, int number);
+    void forward(const Weights& weights, int slot, int number, const PassHooks& hooks = {});
     void backward(const Weights& weights, const Weights& grads, int slot, float scale,
-                  std::int64_t counted, int number, const std::function<void(int unit)>& done = {});
+                  std::int64_t counted, int number, const PassHooks& hooks = {});
     // The losses of what forward() made, where the stage is the last.
-    void losses_of(const Weights& weights, int slot, std::int64_t counted, int number);
+    void losses_of(const Weights& weights, int slot, std::int64_t counted, int number,
+                   const PassHooks& hooks = {});
     // There is one more input than passes on their way, and two of each of the others: what has
     // come for the next pass, or what was sent of the last one, may lie there while one computes.
     Tensor input(int number) const;
