@@ -22,6 +22,7 @@
 #include "core/error.h"
 #include "observe/device_bandwidth.h"
 #include "observe/units.h"
+#include "train/parallel/schedule.h"
 #include "train/trainer.h"
 
 namespace mr::cli {
@@ -75,12 +76,16 @@ class Screen {
             parts += fmt::format(", {} {}", item.name, format_bytes(item.bytes));
         }
         say(fmt::format("memory: {}{}{}", format_bytes(run.plan.total()),
-                        run.ranks > 1 ? " a rank" : "", parts));
+                        !run.pipeline.empty() ? " a rank of the first stage"
+                        : run.ranks > 1       ? " a rank"
+                                              : "",
+                        parts));
         say(fmt::format(
             "{} {} of {} steps of {} tokens ({} x {}{}), recompute {}",
             run.from ? "going on after" : "training", run.from ? run.from : options.steps,
             options.steps, options.tokens_per_step(), options.batch, options.seq,
             options.accumulate > 1 ? fmt::format(" x {}", options.accumulate) : "", run.recompute));
+        if (!run.pipeline.empty()) say(run.pipeline);
     }
 
     void step(const train::TrainEvents::Step& step) {
@@ -151,7 +156,15 @@ Json result_json(const train::TrainResult& r, const std::string& run) {
                  {"ranks", r.ranks},
                  {"grains", r.grains},
                  {"exchange_seconds", r.exchange_seconds},
-                 {"exchange_wait_seconds", r.exchange_wait_seconds}};
+                 {"exchange_wait_seconds", r.exchange_wait_seconds},
+                 {"stages", r.stages},
+                 {"micro_batches", r.micro_batches},
+                 {"bubble_expected", nullptr},
+                 {"bubble_measured", nullptr}};
+    if (r.stages > 1) {
+        json["bubble_expected"] = r.bubble_expected;
+        json["bubble_measured"] = r.bubble_measured;
+    }
     if (r.block > 0) {
         json["block"] = r.block;
         json["diffusion_weight"] = r.diffusion_weight;
@@ -174,6 +187,8 @@ int run(const Options& options, const Command& command, comm::Comm& comm) {
     const auto settle = [&](train::TrainOptions& o) {
         if (!resumed || command.given("--device")) o.cuda = use_cuda(options.shared);
         if (!resumed || command.given("--threads")) o.threads = options.shared.threads;
+        // One rank has all stages, unless it is told otherwise.
+        if (resumed && comm.alone()) o.pipeline = 1;
         // The first one stays: it made the run.
         const std::string line = command_line();
         if (!resumed) {
@@ -227,6 +242,10 @@ int run(const Options& options, const Command& command, comm::Comm& comm) {
             events, &comm);
     } else {
         train::TrainOptions wanted = options.train;
+        if (train::schedule_of(wanted.schedule)) {  // of the pipeline, not of the rate
+            wanted.pipeline_schedule = wanted.schedule;
+            wanted.schedule = train::TrainOptions().schedule;
+        }
         if (!wanted.init.empty()) wanted.init = named_model(wanted.init, "--init");
         settle(wanted);
         result = train::train(wanted, events, &comm);
@@ -262,7 +281,13 @@ int run(const Options& options, const Command& command, comm::Comm& comm) {
             worked ? fmt::format(", {:.0f} tok/s", result.tokens_per_second) : "",
             observe::long_seconds(result.seconds), memory, one_line(folder),
             result.reported ? "/report.html" : ""));
-        if (result.ranks > 1) {
+        if (result.stages > 1 && worked) {
+            screen.say(fmt::format(
+                "{} stages, {} micro-batches: bubble {:.1f}% expected, {:.1f}% measured",
+                result.stages, result.micro_batches, 100 * result.bubble_expected,
+                100 * result.bubble_measured));
+        }
+        if (result.ranks > result.stages) {
             screen.say(fmt::format(
                 "{} ranks, {} grains: gradients were exchanged for {}, of which {} were waited for",
                 result.ranks, result.grains, observe::short_seconds(result.exchange_seconds),
@@ -303,6 +328,15 @@ void check_together(const Options& options, const Command& command) {
                    "leave it out, or start a new run with --init");
         }
         return;
+    }
+    if (options.train.pipeline == 1) {
+        refuse({"--pipeline-schedule"}, "is of --pipeline", "give that, or leave it out");
+        if (train::schedule_of(options.train.schedule)) {
+            throw Error::usage({.field = "--schedule",
+                                .value = options.train.schedule,
+                                .problem = "is of --pipeline",
+                                .remedy = "give that, or leave it out"});
+        }
     }
     if (!options.train.diffusion()) {
         refuse({"--block", "--diffusion-weight"}, "is of --objective diffusion",
@@ -390,8 +424,9 @@ void add_train(const Command& app, Action& action) {
     of_new_run("--lr", t.lr, "Learning rate after the warm-up").shows_default();
     of_new_run("--min-lr", t.min_lr, "... at the end; default: --lr / 10");
     of_new_run("--warmup", t.warmup, "Steps in which it rises; default: a twentieth");
-    of_new_run("--schedule", t.schedule, "wsd: warm up, stay, decay")
-        .one_of({"cosine", "wsd", "constant"})
+    of_new_run("--schedule", t.schedule,
+               "Of the rate; wsd: warm up, stay, decay. 1f1b, gpipe: as --pipeline-schedule")
+        .one_of({"cosine", "wsd", "constant", "1f1b", "gpipe"})
         .shows_default();
     of_new_run("--decay", t.decay, "wsd: the last part of the steps, in which the rate falls")
         .shows_default();
@@ -446,6 +481,17 @@ void add_train(const Command& app, Action& action) {
     changed("--zero", &train::TrainOptions::zero,
             "What ranks share instead of each having all: 1: the optimizer's moments; 2: and "
             "gradients; 3: and parameters")
+        .shows_default();
+    changed("--pipeline", &train::TrainOptions::pipeline,
+            "Stages that the layers are cut into, a rank each; more ranks are replicas of all "
+            "stages")
+        .shows_default();
+    changed("--micro-batches", &train::TrainOptions::micro_batches,
+            "Parts of a step that go through the stages one behind another, a power of two: "
+            "grains / replicas");
+    changed("--pipeline-schedule", &train::TrainOptions::pipeline_schedule,
+            "1f1b: a stage turns back as soon as it can; gpipe: all forward, then all back")
+        .one_of({"1f1b", "gpipe"})
         .shows_default();
     changed("--reduce", &train::TrainOptions::reduce,
             "exact: the same bits on any number of ranks; fast: NCCL's own sum, in bf16")

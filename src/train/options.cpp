@@ -14,6 +14,7 @@
 #include "model/train/train_pass.h"
 #include "ops/attention/flash/flash.h"
 #include "ops/attention/own_blocks/own_blocks_cuda.h"
+#include "train/parallel/schedule.h"
 
 namespace mr::train {
 namespace {
@@ -67,6 +68,8 @@ void for_each_option(Options& o, Field&& field) {
     field("bucket", o.bucket);
     field("zero", o.zero);
     field("reduce", o.reduce);
+    field("pipeline", o.pipeline);
+    field("pipeline_schedule", o.pipeline_schedule);
     field("threads", o.threads);
     field("cuda", o.cuda);
     field("command", o.command);
@@ -199,6 +202,13 @@ void TrainOptions::validate() const {
     need(prefetch >= 0 && prefetch <= 64, "--prefetch", prefetch, "must be from 0 to 64");
     need(zero >= 0 && zero <= 3, "--zero", zero, "must be from 0 to 3");
     need(reduce == "exact" || reduce == "fast", "--reduce", reduce, "must be exact or fast");
+    need(pipeline >= 1, "--pipeline", pipeline, "must be at least 1");
+    need(pipeline == 1 || zero <= 1, "--zero", zero, "must be 0 or 1 with --pipeline");
+    need(schedule_of(pipeline_schedule).has_value(), "--pipeline-schedule", pipeline_schedule,
+         "must be 1f1b or gpipe");
+    need(micro_batches >= 0 && micro_batches <= (1 << 20) &&
+             (micro_batches & (micro_batches - 1)) == 0,
+         "--micro-batches", micro_batches, "must be a power of two");
     need(bucket > 0 && bucket <= 1 << 20, "--bucket", bucket, "must be above 0 and at most 2^20");
     need(keep >= 0, "--keep", keep, "must not be negative");
     need(eval_every >= 0, "--eval-every", eval_every, "must not be negative");
@@ -299,9 +309,9 @@ TrainOptions read_options(formats::JsonValue json, const std::string& file) {
         const auto at = json.find(name);
         // Not written by the first versions, which had the defaults alone.
         const std::string_view key = name;
-        if (!at &&
-            (key == "masters" || key == "bos" || key == "objective" || key == "block" ||
-             key == "diffusion_weight" || key == "bucket" || key == "zero" || key == "reduce")) {
+        if (!at && (key == "masters" || key == "bos" || key == "objective" || key == "block" ||
+                    key == "diffusion_weight" || key == "bucket" || key == "zero" ||
+                    key == "reduce" || key == "pipeline" || key == "pipeline_schedule")) {
             return;
         }
         if constexpr (std::is_same_v<T, int>) {

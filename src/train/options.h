@@ -77,6 +77,11 @@ struct TrainOptions {
     // How gradients of ranks are added up: "exact", in the tree over grains, or "fast", by NCCL's
     // own sum in bf16, whose bits depend on the ranks.
     std::string reduce = "exact";
+    // Stages that the layers are cut into: every replica of the model has as many ranks.
+    int pipeline = 1;
+    std::string pipeline_schedule = "1f1b";  // or "gpipe"
+    // Grains of a replica. It says how many grains there are, and is not kept. 0: `grains` does.
+    int micro_batches = 0;
     int threads = 0;  // 0: all cores
     bool cuda = false;
     std::string command{};  // for the report: the command line, and below it those of --resume

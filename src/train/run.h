@@ -1,6 +1,6 @@
 // The inside of a training run, for trainer.cpp (the steps), run_setup.cpp (what is before
-// them), run_look.cpp (validation, samples, the report) and run_log.cpp (a line a step). Callers
-// use trainer.h.
+// them), run_ranks.cpp (what ranks are to each other), run_look.cpp (validation, samples, the
+// report) and run_log.cpp (a line a step). Callers use trainer.h.
 #pragma once
 
 #include <chrono>
@@ -18,6 +18,8 @@
 #include "train/checkpoint.h"
 #include "train/noise.h"
 #include "train/parallel/exchange.h"
+#include "train/parallel/host_link.h"
+#include "train/parallel/schedule.h"
 #include "train/run_folder.h"
 #include "train/sampler.h"
 #include "train/shards.h"
@@ -92,8 +94,16 @@ class Run {
         double loss = 0;                      // nats a token
         std::optional<double> bits_per_byte;  // none: the tokens print nothing
     };
+    void settle_ranks();
     void settle_grains();
     void require_grains_of_one_pass() const;
+    void make_links(const model::ModelSpec& spec);
+    model::PipelineStage stage_options() const;
+    std::string pipeline_plan() const;
+    double measured_bubble() const;
+    void run_passes(StepMetrics& out, std::int64_t step);
+    void run_stage(StepMetrics& out, std::int64_t step);
+    void next_slot(bool load);
     void agree() const;
     void load_checkpoint();
     void agree_on_parameters();
@@ -101,7 +111,7 @@ class Run {
     void open_data();
     void begin_with_bos();
     model::ModelSpec spec_to_train();
-    std::unique_ptr<TimedExchange> make_exchange();
+    std::unique_ptr<TimedExchange> make_exchange(comm::Comm& replicas);
     void make_engine();
     void open_folder();
     void leave_damaged();
@@ -145,14 +155,19 @@ class Run {
     // The same of any rank: all ranks ask.
     bool all_stop() const { return comm_.most(asked_to_stop() ? 1 : 0) > 0; }
     // Passes of a step: of this rank, of all.
-    int passes_here() const { return o_.grains / comm_.size() * o_.grain_passes(); }
+    int passes_here() const { return o_.grains / grid_.replicas * o_.grain_passes(); }
     int passes() const { return o_.grains * o_.grain_passes(); }
     bool due(std::int64_t every) const {
         return (every > 0 && state_.step % every == 0) || state_.step == o_.steps;
     }
 
+    int replica() const { return grid_.replica(comm_.rank()); }
+    int stage() const { return grid_.stage(comm_.rank()); }
+    double pass_scale() const { return 1.0 / static_cast<double>(o_.counted_per_step()); }
+
     RunFolder* const folder_;
     comm::Comm& comm_;
+    RankGrid grid_;
     TrainState state_;
     TrainOptions& o_;
     const TrainEvents& events_;
@@ -166,8 +181,11 @@ class Run {
     std::int32_t mask_ = -1;  // of the diffusion objective, the token for unknown ones
     std::optional<model::Model> init_;
     std::unique_ptr<model::TrainEngine> engine_;
-    // None: one rank. It ends before the engine, whose gradients it may still touch.
+    std::unique_ptr<comm::Comm> replicas_;  // of this stage, where there is a pipeline
+    std::vector<int> stage_layers_;         // of every stage of it
+    // None: one replica, one stage. They end before the engine, whose memory they may still touch.
     std::unique_ptr<TimedExchange> exchange_;
+    std::unique_ptr<HostLink> link_;
     std::unique_ptr<Sampler> sampler_;  // none: no samples
     std::unique_ptr<MetricsWriter> metrics_file_;
     std::vector<StepMetrics> metrics_;
@@ -188,6 +206,7 @@ class Run {
     std::int64_t started_at_ = 0;
     double data_wait_ = 0;
     double step_seconds_ = 0;  // of this process
+    double pass_seconds_ = 0;  // of a pipeline's passes, waiting included
     bool interrupted_ = false;
     bool floor_looked_for_ = false;
     std::optional<StoryFloor> floor_;  // of the storybook's stories

@@ -1,5 +1,6 @@
 // A run looks at itself: validation, samples, the report.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -52,7 +53,8 @@ std::optional<Run::Validation> Run::validate() {
                 mark ? 0 : static_cast<std::uint32_t>(tokenizer_->piece(token).size());
         }
     }
-    // Of every pass. Ranks take them in turn, and all have all of them in the end.
+    // Of every pass. Replicas take them in turn, and all ranks have all of them in the end: of a
+    // pipeline's stages the last one has losses.
     struct Pass {
         double sum = 0;
         std::int64_t count = 0;
@@ -64,12 +66,12 @@ std::optional<Run::Validation> Run::validate() {
     const auto width = static_cast<std::size_t>(val_batches_->row_tokens());
     const std::size_t first = width - static_cast<std::size_t>(o_.seq);
     // The slot that holds the next batch already is not this one.
-    const int slot = (slot_ + 1) % model::TrainOps::kSlots;
-    const auto ranks = static_cast<std::uint64_t>(comm_.size());
+    const int slot = (slot_ + 1) % engine_->options().shape.slots;
+    const auto replicas = static_cast<std::uint64_t>(grid_.replicas);
     // Ranks that share parameters make as many passes each, of which the last may not count.
     const std::uint64_t until =
-        engine_->options().stage() == 3 ? (passes + ranks - 1) / ranks * ranks : passes;
-    for (auto i = static_cast<std::uint64_t>(comm_.rank()); i < until; i += ranks) {
+        engine_->options().stage() == 3 ? (passes + replicas - 1) / replicas * replicas : passes;
+    for (auto i = static_cast<std::uint64_t>(replica()); i < until; i += replicas) {
         if (comm_.alone() && asked_to_stop()) return std::nullopt;
         const std::int64_t rows = val_batches_->read(i, val_ids_);
         fill_slot(slot, val_ids_, rows, i, true);
@@ -78,7 +80,7 @@ std::optional<Run::Validation> Run::validate() {
             continue;
         }
         auto& [sum, count, bytes] = made[static_cast<std::size_t>(i)];
-        sum = engine_->evaluate(slot);
+        sum = engine_->evaluate(slot, i + replicas < passes);
         count = rows * o_.seq;
         for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
             for (std::size_t j = first; j < width; ++j) {
@@ -91,13 +93,14 @@ std::optional<Run::Validation> Run::validate() {
             }
         }
     }
-    std::vector<Pass> all(made.size() * static_cast<std::size_t>(ranks));
+    std::vector<Pass> all(made.size() * static_cast<std::size_t>(comm_.size()));
     comm_.all_gather(std::as_bytes(std::span(made)), std::as_writable_bytes(std::span(all)));
     double sum = 0;
     std::int64_t count = 0;
     std::uint64_t bytes = 0;
     for (std::size_t i = 0; i < made.size(); ++i) {
-        const Pass& pass = all[i % static_cast<std::size_t>(ranks) * made.size() + i];
+        const int from = grid_.rank(static_cast<int>(i % replicas), grid_.stages - 1);
+        const Pass& pass = all[static_cast<std::size_t>(from) * made.size() + i];
         sum += pass.sum;
         count += pass.count;
         bytes += pass.bytes;
@@ -236,6 +239,11 @@ void Run::report() {
         {"validation", validation_plan()},
         {"recompute", recompute_cost()},
         {"beside the steps", time_beside_steps()}};
+    if (link_) {
+        run.facts.push_back(
+            {"pipeline", fmt::format("{} stages of {} layers, {}", grid_.stages,
+                                     fmt::join(stage_layers_, ", "), o_.pipeline_schedule)});
+    }
     for (const TrainState::Sample& s : state_.samples) run.samples.push_back({s.step, s.text});
     write_train_report((fs::path(o_.out) / kReportName).string(), run, metrics_);
 }

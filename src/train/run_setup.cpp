@@ -48,50 +48,6 @@ void check_spec(const model::ModelSpec& spec, const TrainOptions& options, const
 
 }  // namespace
 
-// The number of grains is the run's from its beginning.
-void Run::settle_grains() {
-    const int ranks = comm_.size();
-    if (ranks > 1 && !o_.cuda && o_.reduce == "fast") {
-        throw Error::usage({.field = "--reduce",
-                            .value = o_.reduce,
-                            .problem = "is NCCL's own sum, and ranks are on CPUs",
-                            .remedy = "leave --reduce exact, or give --device cuda"});
-    }
-    if ((ranks & (ranks - 1)) != 0) {
-        throw Error::usage({.field = "ranks",
-                            .value = fmt::format("{}", ranks),
-                            .problem = "must be a power of two",
-                            .remedy = "launch another number"});
-    }
-    if (o_.grains == 0) o_.grains = ranks;
-    if (o_.grains % ranks == 0) return;
-    throw Error::usage(
-        {.field = "--grains",
-         .value = fmt::format("{}", o_.grains),
-         .problem = fmt::format("{} ranks do not divide it", ranks),
-         .remedy = resumed_
-                       ? "launch as many ranks as do: the run has its grains from its first step"
-                       : "give a power of two that they divide, or another number of ranks"});
-}
-
-// Gradients in shares are added up over ranks grain by grain (model/train/grad_shards.h): one of
-// several passes would have to be whole until its last.
-void Run::require_grains_of_one_pass() const {
-    if (comm_.alone() || o_.zero < 2 || o_.grain_passes() == 1) return;
-    const std::int64_t sequences = std::int64_t{o_.batch} * o_.accumulate;
-    std::int64_t grains = o_.grains;
-    while (sequences % grains == 0 && sequences / grains > o_.batch) grains *= 2;
-    const bool there_are = sequences % grains == 0;
-    throw Error::usage(
-        {.field = "--zero",
-         .value = fmt::format("{}", o_.zero),
-         .problem = fmt::format("a grain must be one pass, and is {} with --grains {}",
-                                o_.grain_passes(), o_.grains),
-         .remedy = resumed_    ? "give --zero 1: the run has its grains from its first step"
-                   : there_are ? fmt::format("give --grains {}", grains)
-                               : "give --zero 1, or an --accumulate that is a power of two"});
-}
-
 // Before the first step: what all ranks must have alike.
 void Run::agree() const {
     if (comm_.alone()) return;
@@ -280,18 +236,10 @@ model::ModelSpec Run::spec_to_train() {
     return o_.diffusion() ? model::diffusion_spec(std::move(spec), mask_, o_.block) : spec;
 }
 
-std::unique_ptr<TimedExchange> Run::make_exchange() {
-    const auto bucket = static_cast<std::int64_t>(o_.bucket * 1024 * 1024);
-    if (!o_.cuda) return std::make_unique<Exchange>(comm_, bucket);
-    auto out = make_device_exchange(comm_, {.bucket = bucket, .fast = o_.reduce == "fast"});
-    if (comm_.first()) say(fmt::format("{} ranks on GPUs: {}", comm_.size(), out->about()));
-    return out;
-}
-
 void Run::make_engine() {
     const model::ModelSpec spec = spec_to_train();
     check_spec(spec, o_, data_);
-    if (!comm_.alone()) exchange_ = make_exchange();
+    make_links(spec);
     const model::TrainEngineOptions options{.cuda = o_.cuda,
                                             .threads = threads_of_rank(),
                                             .shape = {.sequences = o_.pass_sequences(),
@@ -299,10 +247,11 @@ void Run::make_engine() {
                                                       .block = o_.diffusion() ? o_.block : 0},
                                             .recompute = *model::recompute_of(o_.recompute),
                                             .bf16_masters = o_.masters == "bf16",
-                                            .grains = o_.grains / comm_.size(),
+                                            .grains = o_.grains / grid_.replicas,
                                             .apart = o_.grains > 1,
                                             .exchange = exchange_.get(),
-                                            .zero = comm_.alone() ? 0 : o_.zero};
+                                            .zero = grid_.replicas > 1 ? o_.zero : 0,
+                                            .pipeline = stage_options()};
     engine_ = std::make_unique<model::TrainEngine>(spec, options);
     if (resumed_) {
         load_checkpoint();
@@ -312,7 +261,7 @@ void Run::make_engine() {
     } else {
         engine_->init(o_.seed);
     }
-    if (o_.sample_tokens > 0 && comm_.first() && options.stage() < 3) {
+    if (o_.sample_tokens > 0 && comm_.first() && options.stage() < 3 && !link_) {
         sampler_ = std::make_unique<Sampler>(
             *engine_, tokenizer_, o_, std::numeric_limits<std::uint64_t>::max(), events_.sampling);
     }

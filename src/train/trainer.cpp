@@ -82,20 +82,53 @@ void Run::load_next() {
     }
 }
 
+void Run::next_slot(bool load) {
+    slot_ = (slot_ + 1) % engine_->options().shape.slots;
+    if (load) load_next();
+}
+
+void Run::run_passes(StepMetrics& out, std::int64_t step) {
+    const int here = passes_here();
+    for (int i = 0; i < here; ++i) {
+        if (unread_) std::rethrow_exception(unread_);
+        if (o_.diffusion()) out.masked = out.masked.value_or(0) + engine_->counted(slot_);
+        engine_->accumulate(slot_, pass_scale(), (i + 1) % o_.grain_passes() == 0);
+        // While that computes, the next one comes, if there is one.
+        next_slot(step < o_.steps || i + 1 < here);
+    }
+}
+
+// The same, of a pipeline's stage. Every stage reads the batches: the first has their tokens, the
+// last what they are to become.
+void Run::run_stage(StepMetrics& out, std::int64_t step) {
+    const auto start = Clock::now();
+    const int here = passes_here();
+    if (o_.diffusion()) out.masked = 0;
+    for (const PipeOp& op :
+         stage_ops(*schedule_of(o_.pipeline_schedule), stage(), grid_.stages, here)) {
+        const bool more = op.pass + 1 < here;
+        if (!op.forward) {
+            engine_->backward(pass_scale(), (op.pass + 1) % o_.grain_passes() == 0, more);
+            continue;
+        }
+        if (unread_) std::rethrow_exception(unread_);
+        if (out.masked && stage() == 0) *out.masked += engine_->counted(slot_);
+        engine_->forward(slot_, more);
+        next_slot(step < o_.steps || more);
+    }
+    link_->meet();  // a stage that is done waits for the others: it is a part of the bubble
+    pass_seconds_ += seconds_since(start);
+}
+
 StepMetrics Run::one_step(std::int64_t step) {
     StepMetrics out;
     const auto start = Clock::now();
     out.step = step;
     out.lr = o_.learning_rate(step);
-    const int here = passes_here();
-    for (int i = 0; i < here; ++i) {
-        if (unread_) std::rethrow_exception(unread_);
-        if (o_.diffusion()) out.masked = out.masked.value_or(0) + engine_->counted(slot_);
-        engine_->accumulate(slot_, 1.0 / static_cast<double>(o_.counted_per_step()),
-                            (i + 1) % o_.grain_passes() == 0);
-        // While that computes, the next one comes, if there is one.
-        slot_ = (slot_ + 1) % model::TrainOps::kSlots;
-        if (step < o_.steps || i + 1 < here) load_next();
+    if (link_) {
+        run_stage(out, step);
+    } else {
+        run_passes(out, step);
     }
     ops::AdamW adamw;
     adamw.lr = static_cast<float>(out.lr);
@@ -172,14 +205,14 @@ void Run::rescue() noexcept {
 void Run::start_reading() {
     for (int i = 0; i <= o_.prefetch; ++i) buffers_.emplace_back(batches_->batch_ids());
     const auto here = static_cast<std::uint64_t>(passes_here());
-    const auto ranks = static_cast<std::uint64_t>(comm_.size());
-    const auto rank = static_cast<std::uint64_t>(comm_.rank());
+    const auto replicas = static_cast<std::uint64_t>(grid_.replicas);
+    const auto mine = static_cast<std::uint64_t>(replica());
     // Neighbouring grains, or those that gradients in shares are added up from.
     const bool in_turn = engine_->options().stage() >= 2;
     const BatchOrder order{.here = here,
                            .all = static_cast<std::uint64_t>(passes()),
-                           .first = in_turn ? rank : here * rank,
-                           .apart = in_turn ? ranks : 1};
+                           .first = in_turn ? mine : here * mine,
+                           .apart = in_turn ? replicas : 1};
     prefetcher_ = std::make_unique<Prefetcher>(
         *batches_, static_cast<std::uint64_t>(state_.step) * here,
         std::vector<std::span<std::int32_t>>(buffers_.begin(), buffers_.end()), order);
@@ -291,6 +324,7 @@ void Run::finish() {
 }
 
 TrainResult Run::go() {
+    settle_ranks();
     settle_grains();
     o_.validate();
     require_grains_of_one_pass();
@@ -301,9 +335,12 @@ TrainResult Run::go() {
     open_folder();
     saved_ = resumed_ ? state_.step : -1;
     started_at_ = state_.step;
+    const std::string pipeline = pipeline_plan();  // all ranks make it
     if (events_.begun) {
-        events_.begun({engine_->spec(), o_, plan(), state_.step, recompute_cost(), comm_.size()});
+        events_.begun(
+            {engine_->spec(), o_, plan(), state_.step, recompute_cost(), comm_.size(), pipeline});
     }
+    if (link_ && o_.sample_tokens > 0) say("no samples: no rank of a pipeline has all parameters");
     if (sampler_ && !sampler_->why_not_there().empty()) {
         say("samples come from the CPU, not from the GPU: " + sampler_->why_not_there());
     }
@@ -349,6 +386,12 @@ TrainResult Run::go() {
     out.reported = reported_;
     out.ranks = comm_.size();
     out.grains = o_.grains;
+    out.stages = grid_.stages;
+    out.micro_batches = o_.grains / grid_.replicas;
+    if (link_) {
+        out.bubble_expected = expected_bubble(grid_.stages, passes_here());
+        out.bubble_measured = measured_bubble();
+    }
     if (exchange_) {
         out.exchange_seconds = exchange_->busy_seconds();
         out.exchange_wait_seconds = exchange_->waited_seconds();

@@ -25,6 +25,7 @@ struct TrainEvents {
         std::int64_t from = 0;  // the step it goes on after
         std::string recompute;  // what is made again, what that saves and costs
         int ranks = 1;          // that train together, each with that plan
+        std::string pipeline;   // its stages, what each holds, its bubble; empty: none
     };
     std::function<void(const Begun& run)> begun{};  // before the first step
     struct Step {
@@ -77,6 +78,10 @@ struct TrainResult {
     int ranks = 1, grains = 1;
     // Of this process: adding up gradients with other ranks, and waiting for that.
     double exchange_seconds = 0, exchange_wait_seconds = 0;
+    // A pipeline: its stages, micro-batches of a replica, and the part of the time of their passes
+    // in which a stage waits: where all take as long, and as measured, mean over the ranks.
+    int stages = 1, micro_batches = 1;
+    double bubble_expected = 0, bubble_measured = 0;
 };
 
 // A new run in options.out. Where something fails after the first step (data that cannot be read, a

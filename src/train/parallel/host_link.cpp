@@ -57,6 +57,12 @@ void HostLink::wait(Ticket ticket) {
     if (!came) throw passes_->lost({pending_.at(ticket)});
 }
 
+void HostLink::meet() {
+    const Moment start = Moment::now();
+    between_->barrier();
+    waited_ += Moment::now().seconds_since(start);
+}
+
 std::vector<double> HostLink::gather(std::span<const double> mine) {
     std::vector<double> all(mine.size() * static_cast<std::size_t>(between_->size()));
     between_->all_gather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)));

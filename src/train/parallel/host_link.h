@@ -37,7 +37,9 @@ class HostLink final : public model::StageLink {
         between_->receive(stage, data);
     }
 
-    // So far: how long wait() has waited.
+    // Until all stages are here: with nothing on its way.
+    void meet();
+    // So far: how long wait() and meet() have waited.
     double waited_seconds() const { return waited_; }
 
   private:
