@@ -206,7 +206,8 @@ class Run {
     std::int64_t started_at_ = 0;
     double data_wait_ = 0;
     double step_seconds_ = 0;  // of this process
-    double pass_seconds_ = 0;  // of a pipeline's passes, waiting included
+    // Of a pipeline's passes in training, and of that what was waited for other stages.
+    double pass_seconds_ = 0, pass_wait_ = 0;
     bool interrupted_ = false;
     bool floor_looked_for_ = false;
     std::optional<StoryFloor> floor_;  // of the storybook's stories

@@ -130,8 +130,8 @@ void Run::make_links(const model::ModelSpec& spec) {
         throw Error::usage(
             {.field = "--pipeline",
              .value = fmt::format("{}", grid_.stages),
-             .problem = fmt::format("the model has {} layers, and every stage has at least one",
-                                    spec.layers),
+             .problem = fmt::format("the model has {} layer{}, and every stage has at least one",
+                                    spec.layers, spec.layers == 1 ? "" : "s"),
              .remedy = "give at most that"});
     }
     if (o_.grains == 1 && spec.tied_embeddings) {
@@ -180,7 +180,7 @@ std::string Run::pipeline_plan() const {
 }
 
 double Run::measured_bubble() const {
-    const double share = pass_seconds_ > 0 ? link_->waited_seconds() / pass_seconds_ : 0;
+    const double share = pass_seconds_ > 0 ? pass_wait_ / pass_seconds_ : 0;
     return comm_.sum(share) / comm_.size();
 }
 

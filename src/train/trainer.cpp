@@ -102,6 +102,7 @@ void Run::run_passes(StepMetrics& out, std::int64_t step) {
 // last what they are to become.
 void Run::run_stage(StepMetrics& out, std::int64_t step) {
     const auto start = Clock::now();
+    const double waited = link_->waited_seconds();
     const int here = passes_here();
     if (o_.diffusion()) out.masked = 0;
     for (const PipeOp& op :
@@ -118,6 +119,7 @@ void Run::run_stage(StepMetrics& out, std::int64_t step) {
     }
     link_->meet();  // a stage that is done waits for the others: it is a part of the bubble
     pass_seconds_ += seconds_since(start);
+    pass_wait_ += link_->waited_seconds() - waited;
 }
 
 StepMetrics Run::one_step(std::int64_t step) {

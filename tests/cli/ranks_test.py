@@ -24,6 +24,25 @@ def some(**other):
     return shape(**{**options, **{name.replace("_", "-"): value for name, value in other.items()}})
 
 
+def start_ranks(test, count, run, *more, env=None, **other):
+    """Ranks that train for a long time, and the process of each."""
+    job = subprocess.Popen(
+        ["mpirun", "-n", str(count), driver.BIN, "train",
+         *some(steps=1000000, save_every=20, eval_every=0, eval_batches=1, **other), *map(str, more), "--data",
+         test.data, "--out", run],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, **LAUNCH, **(env or {})})
+    test.addCleanup(job.kill)
+    for _ in range(300):
+        time.sleep(0.1)
+        if any(name.startswith("step-") for name in checkpoints(run)):
+            ranks = sorted(pid for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+                           if comm_test.Ranks.is_rank(pid, job.pid))
+            test.assertEqual(len(ranks), count)
+            return job, ranks
+    test.fail("there is no checkpoint")
+
+
 FAMILIES = {"llama": ("--model", "llama"), "tied gpt2": ("--model", "gpt2", "--tied", "yes"),
             "untied": ("--model", "qwen3", "--tied", "no"),
             "bf16 masters": ("--model", "llama", "--masters", "bf16"),
@@ -165,21 +184,7 @@ class Ranks(driver.CliTest):
         self.assertEqual(bits(run, 4), bits(plain, 4))
 
     def start(self, run, **env):
-        """Two ranks that train for a long time, and the process of each."""
-        job = subprocess.Popen(
-            ["mpirun", "-n", "2", driver.BIN, "train",
-             *some(steps=1000000, save_every=20, eval_every=0, eval_batches=1), "--data", self.data, "--out", run],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env={**os.environ, **LAUNCH, **env})
-        self.addCleanup(job.kill)
-        for _ in range(300):
-            time.sleep(0.1)
-            if any(name.startswith("step-") for name in checkpoints(run)):
-                ranks = sorted(pid for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
-                               if comm_test.Ranks.is_rank(pid, job.pid))
-                self.assertEqual(len(ranks), 2)
-                return job, ranks
-        self.fail("there is no checkpoint")
+        return start_ranks(self, 2, run, env=env)
 
     def test_a_rank_that_is_killed_ends_all_and_loses_nothing(self):
         for victim in (0, 1):
