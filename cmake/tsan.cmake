@@ -52,8 +52,8 @@ endforeach()
 set_target_properties(mr_tsan PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5)
 target_link_libraries(mr_tsan PUBLIC mr_tsan_options)
 
-set(tsan_tests core/thread_pool model/batch model/train decode/scheduler train/batches train/exchange train/pack
-    text/bpe_train observe/bandwidth)
+set(tsan_tests core/thread_pool model/batch model/train decode/scheduler train/batches train/exchange
+    train/host_link train/pack train/pipeline text/bpe_train observe/bandwidth)
 list(TRANSFORM tsan_tests REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/tests/\\1_test.cpp")
 list(APPEND tsan_tests ${PROJECT_SOURCE_DIR}/src/ops/linear/linear_test.cpp)
 add_executable(test_tsan ${tsan_tests})

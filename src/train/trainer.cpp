@@ -98,30 +98,6 @@ void Run::run_passes(StepMetrics& out, std::int64_t step) {
     }
 }
 
-// The same, of a pipeline's stage. Every stage reads the batches: the first has their tokens, the
-// last what they are to become.
-void Run::run_stage(StepMetrics& out, std::int64_t step) {
-    const auto start = Clock::now();
-    const double waited = link_->waited_seconds();
-    const int here = passes_here();
-    if (o_.diffusion()) out.masked = 0;
-    for (const PipeOp& op :
-         stage_ops(*schedule_of(o_.pipeline_schedule), stage(), grid_.stages, here)) {
-        const bool more = op.pass + 1 < here;
-        if (!op.forward) {
-            engine_->backward(pass_scale(), (op.pass + 1) % o_.grain_passes() == 0, more);
-            continue;
-        }
-        if (unread_) std::rethrow_exception(unread_);
-        if (out.masked && stage() == 0) *out.masked += engine_->counted(slot_);
-        engine_->forward(slot_, more);
-        next_slot(step < o_.steps || more);
-    }
-    link_->meet();  // a stage that is done waits for the others: it is a part of the bubble
-    pass_seconds_ += seconds_since(start);
-    pass_wait_ += link_->waited_seconds() - waited;
-}
-
 StepMetrics Run::one_step(std::int64_t step) {
     StepMetrics out;
     const auto start = Clock::now();

@@ -251,6 +251,7 @@ class TrainEngine {
     using Tickets = std::array<StageLink::Ticket, 2>;
     Tickets inputs_{}, outputs_{}, gradients_in_{}, gradients_out_{};
     Tensor other_table_;  // the gradient of the table at the other end
+    std::vector<std::vector<ParamRange>> stage_ranges_;  // of every stage, as it has them
     // Of every stage, the blocks whose squares it has, by their number in the whole.
     std::vector<std::vector<std::int64_t>> stage_blocks_;
     std::vector<std::int64_t> counted_blocks_;  // of this stage: their numbers here

@@ -94,7 +94,8 @@ void TrainEngine::add_other_table() {
     }
 }
 
-// Which blocks of the whole every stage has; of a tied table those of the first stage count.
+// Which ranges and blocks of the whole every stage has; of a tied table those of the first stage
+// count.
 void TrainEngine::find_blocks() {
     const std::vector<ParamRange> all = param_ranges(whole_);
     const auto first_block = [&](std::int64_t whole) {
@@ -110,7 +111,7 @@ void TrainEngine::find_blocks() {
         std::vector<std::int64_t>& blocks = stage_blocks_.emplace_back();
         const ParamLayout layout = param_layout(spec(), options_.pipeline.span(stage));
         std::int64_t here = 0;
-        for (const ParamRange& range : param_ranges(layout)) {
+        for (const ParamRange& range : stage_ranges_.emplace_back(param_ranges(layout))) {
             const std::int64_t count = block_count(range), first = first_block(range.whole);
             for (std::int64_t i = 0; i < count; ++i, ++here) {
                 if (range.unit == 0 && stage > 0) continue;

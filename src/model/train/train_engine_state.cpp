@@ -235,7 +235,7 @@ void TrainEngine::end_serving() {
 void TrainEngine::read_stages(State state, std::int64_t begin, std::int64_t end, float* to) {
     const PipelineStage& pipeline = options_.pipeline;
     for (int stage = 0; stage < pipeline.stages(); ++stage) {
-        for (const ParamRange& range : param_ranges(param_layout(spec(), pipeline.span(stage)))) {
+        for (const ParamRange& range : stage_ranges_[static_cast<std::size_t>(stage)]) {
             if (range.unit == 0 && stage > 0) continue;  // a copy of the table
             const std::int64_t first = std::max(begin, range.whole);
             const std::int64_t last = std::min(end, range.whole + (range.end - range.begin));

@@ -3,7 +3,6 @@
 #include "model/train/train_ops.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <vector>
 
