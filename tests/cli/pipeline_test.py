@@ -95,6 +95,7 @@ class Pipeline(driver.CliTest):
                                   (6, {"pipeline": 2}, "make 3 replicas of the model, which must be a power of two"),
                                   (2, {"pipeline": 2, "layers": 1}, "the model has 1 layer, and every stage"),
                                   (2, {"pipeline": 2, "micro-batches": 1, "tied": "yes"}, "give 2 or more"),
+                                  (2, {"pipeline": 2, "zero": 2}, "--zero = 2: must be 0 or 1 with --pipeline"),
                                   (2, {"pipeline": 2, "micro-batches": 16}, "does not divide the 8 sequences")):
             done = mpirun(ranks, *words(**more))
             self.assertEqual(done.returncode, 2, done.stderr)

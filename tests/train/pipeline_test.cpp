@@ -114,6 +114,12 @@ Result train(const model::ModelSpec& spec, const Layout& layout) {
         if (stage + 1 == layout.stages && replica == 0) last = mine.numbers;
         EXPECT_EQ(engine.shares_state(),
                   layout.stages > 1 || (layout.zero > 0 && layout.replicas > 1));
+        // What a stage takes is what it planned.
+        std::uint64_t planned = 0;
+        for (const MemoryPlan::Item& item : engine.plan().items()) {
+            if (item.name == "exchange") planned = item.bytes;
+        }
+        EXPECT_EQ(engine.ops().allocated() + planned, engine.plan().total());
         if (!comm.first()) return engine.serve();
         const auto count = static_cast<std::size_t>(engine.layout().count);
         mine.params.resize(count);
