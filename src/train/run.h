@@ -185,7 +185,7 @@ class Run {
     std::vector<int> stage_layers_;         // of every stage of it
     // None: one replica, one stage. They end before the engine, whose memory they may still touch.
     std::unique_ptr<TimedExchange> exchange_;
-    std::unique_ptr<HostLink> link_;
+    std::unique_ptr<TimedLink> link_;
     std::unique_ptr<Sampler> sampler_;  // none: no samples
     std::unique_ptr<MetricsWriter> metrics_file_;
     std::vector<StepMetrics> metrics_;

@@ -14,7 +14,7 @@ namespace mr::train {
 namespace {
 
 // Of all ranks but these messages are between ranks of a stage, or stages of a replica.
-enum Channel { kReplicas = 1, kPasses, kBetween };
+enum Channel { kReplicas = 1, kPasses, kBetween, kOnDevices };
 
 double flops(const plan::LayerWork& work) {
     double sum = 0;
@@ -33,12 +33,6 @@ void Run::settle_ranks() {
                             .value = o_.reduce,
                             .problem = "is NCCL's own sum, and ranks are on CPUs",
                             .remedy = "leave --reduce exact, or give --device cuda"});
-    }
-    if (o_.pipeline > 1 && o_.cuda) {
-        throw Error::usage({.field = "--pipeline",
-                            .value = fmt::format("{}", o_.pipeline),
-                            .problem = "stages train on CPUs alone",
-                            .remedy = "give --device cpu, or leave it out"});
     }
     if (o_.pipeline < 1) o_.validate();  // says so
     if (ranks % o_.pipeline != 0) {
@@ -147,7 +141,12 @@ void Run::make_links(const model::ModelSpec& spec) {
         rows * flops(plan::layer_work(spec, o_.seq, *model::recompute_of(o_.recompute)));
     stage_layers_ = balanced_layers(spec.layers, grid_.stages, layer, flops(plan::head_work(spec)));
     const std::vector<int> stages = grid_.same_replica(comm_.rank());
-    link_ = std::make_unique<HostLink>(comm_.split(stages, kPasses), comm_.split(stages, kBetween));
+    if (o_.cuda) {
+        link_ = make_device_stage_link(comm_, stages, kOnDevices);
+    } else {
+        link_ =
+            std::make_unique<HostLink>(comm_.split(stages, kPasses), comm_.split(stages, kBetween));
+    }
     replicas_ = comm_.split(grid_.same_stage(comm_.rank()), kReplicas);
     if (grid_.replicas > 1) exchange_ = make_exchange(*replicas_);
 }

@@ -53,13 +53,28 @@ class DeviceRanks(driver.CliTest):
             self.assertEqual(runs[2], runs[1], name)
             self.assertEqual([m["skipped"] for m in runs[1][0]], [False] * 4)
 
+    def test_shares_and_stages_have_the_same_bits(self):
+        for name in ("tied gpt2", "bf16 masters"):
+            layouts = [(1, ()), *((2, ("--zero", zero)) for zero in (1, 2, 3)), (2, ("--pipeline", 2)),
+                       (2, ("--pipeline", 2, "--pipeline-schedule", "gpipe")),
+                       (4, ("--pipeline", 2, "--zero", 1))]
+            runs = []
+            for number, (ranks, layout) in enumerate(layouts):
+                run = self.folder / f"{name} {number}".replace(" ", "-")
+                got, _ = self.train(ranks, run, *FAMILIES[name], *layout, grains=4)
+                self.assertEqual([got["ranks"], got["grains"]], [ranks, 4])
+                runs.append((metrics(run), bits(run, 2), bits(run, 4)))
+            for layout, run in zip(layouts, runs):
+                self.assertEqual(run, runs[0], (name, layout))
+
     def test_a_run_goes_on_with_another_number_of_ranks(self):
         whole, run = self.folder / "whole", self.folder / "parts"
         same = {"grains": 2, "schedule": "constant", "warmup": 0}
         self.train(1, whole, steps=6, **same)
         self.train(2, run, steps=2, **same)
-        for ranks, steps in ((1, 4), (2, 6)):
-            done = mpirun(ranks, "train", "--resume", run, "--steps", steps, "--device", "cuda")
+        for ranks, steps, layout in ((1, 4, ()), (2, 5, ("--pipeline", 2)),
+                                     (2, 6, ("--pipeline", 1, "--zero", 3))):
+            done = mpirun(ranks, "train", "--resume", run, "--steps", steps, *layout)
             self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(bits(run, 6), bits(whole, 6))
 

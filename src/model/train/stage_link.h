@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "core/cuda/device.h"
 #include "core/tensor.h"
 
 namespace mr::model {
@@ -14,6 +15,9 @@ namespace mr::model {
 class StageLink {
   public:
     virtual ~StageLink() = default;
+    // Operations are those of this stream; null: of the thread that calls. Told once, by the
+    // engine.
+    virtual void attach(const cuda::Stream* /*training*/) {}
 
     // Of a pass: the residual stream or its gradient, f32, where tensors lie. Both return at once;
     // `x` is the link's until wait(). What is sent is what the operations before made of it, and

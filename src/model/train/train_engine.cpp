@@ -212,7 +212,6 @@ TrainEngine::TrainEngine(const ModelSpec& spec, const TrainEngineOptions& option
                  "the ends of a pipeline hold a gradient of a tied table each");
     }
     units_ = pieces_of(layout_, options_);
-    MR_CHECK(!shares_state() || !options_.cuda, "ranks on CPUs share state");
     take_state();
     take_blocks();
     if (options_.pipeline.piped()) find_blocks();
@@ -220,6 +219,7 @@ TrainEngine::TrainEngine(const ModelSpec& spec, const TrainEngineOptions& option
     slots_.assign(static_cast<std::size_t>(options_.pipeline.on_their_way), 0);
     ops_->prepare(spec, options_.shape);
     if (options_.exchange) options_.exchange->attach(ops_->stream());
+    if (options_.pipeline.link) options_.pipeline.link->attach(ops_->stream());
     pass_ = std::make_unique<TrainPass>(layout_, options_.shape, options_.recompute, *ops_,
                                         PassStage{span_, options_.pipeline.on_their_way});
 }

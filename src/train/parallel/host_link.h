@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "core/comm/comm.h"
-#include "model/train/stage_link.h"
+#include "train/parallel/timed_link.h"
 
 namespace mr::train {
 
-class HostLink final : public model::StageLink {
+class HostLink final : public TimedLink {
   public:
     // Two channels of the same ranks, by stage: `passes` is the thread's, `between` the caller's.
     HostLink(std::unique_ptr<comm::Comm> passes, std::unique_ptr<comm::Comm> between);
@@ -37,10 +37,8 @@ class HostLink final : public model::StageLink {
         between_->receive(stage, data);
     }
 
-    // Until all stages are here: with nothing on its way.
-    void meet();
-    // So far: how long wait() and meet() have waited.
-    double waited_seconds() const { return waited_; }
+    void meet() override;
+    double waited_seconds() const override { return waited_; }
 
   private:
     struct Order {
