@@ -122,7 +122,12 @@ struct Trained {
     std::vector<float> params, moments;
     std::vector<double> losses;  // of steps, with norms, and of a validation
 };
-constexpr int kGrains = 4, kSteps = 3;
+constexpr int kGrains = 4;
+#ifdef MR_SANITIZED
+constexpr int kSteps = 2;
+#else
+constexpr int kSteps = 3;
+#endif
 
 struct TrainedBy {
     int ranks, zero;

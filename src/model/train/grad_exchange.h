@@ -29,6 +29,8 @@ class GradExchange {
     virtual Ticket add_up(float* elements, const comm::Shards& shards, bool whole) = 0;
     // Every rank has its own share of the elements, of `size` bytes each, and then all of them.
     virtual Ticket collect(void* elements, const comm::Shards& shards, std::size_t size) = 0;
+    // What was begun goes out now, not when there is enough of it to travel together.
+    virtual void flush() {}
     // Until that, and all that was begun before it, is there. Throws what went wrong on the way.
     virtual void wait(Ticket ticket) = 0;
     // Until all of it is there. Everything below is behind it.

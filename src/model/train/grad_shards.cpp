@@ -72,6 +72,7 @@ void GradShards::leave(int unit) {
         const int slot = piece.matrices ? unit % 2 : 2 + grain_ % 2;
         pending_[slot].push_back({i, grain_, exchange_.add_up(whole(piece), piece.cut, false)});
     }
+    exchange_.flush();  // the unit after the next wants the buffer
     if (unit == 0) ++grain_;
 }
 

@@ -77,6 +77,7 @@ class DeviceExchange final : public TimedExchange {
         send_bucket();  // it will be waited for soon
         return ticket;
     }
+    void flush() override { send_bucket(); }
     void finish() override { wait(begun_); }
     void wait(Ticket ticket) override {
         if (ticket > last_) send_bucket();
