@@ -174,12 +174,15 @@ void TrainEngine::step_shares(const ops::AdamW& with, Tensor grads, const double
         const std::int64_t count = own.end - own.begin;
         const std::int64_t at = shares_grads() ? own.at : own.begin;
         const std::int64_t to = param_at(own.begin);
+        // A share is of matrices, or of what has neither decay nor a copy.
+        const bool matrices = own.begin < layout_.decayed;
+        const bool only_copy = slim_ && matrices;
         step.first = whole_of(own.begin);
-        Tensor copy;
-        if (copy_ && own.begin < layout_.decayed) copy = part(copy_, to, to + count);
-        ops_->adamw(step, part(params_, to, to + count), copy, part(grads, at, at + count),
-                    part(m_, own.at, own.at + count), part(v_, own.at, own.at + count),
-                    std::clamp<std::int64_t>(layout_.decayed - own.begin, 0, count), norm);
+        step.bf16_masters = with.bf16_masters && matrices;
+        ops_->adamw(step, only_copy ? part(params_, 0, 0) : part(params_, to, to + count),
+                    copy_ && matrices ? part(copy_, to, to + count) : Tensor(),
+                    part(grads, at, at + count), part(m_, own.at, own.at + count),
+                    part(v_, own.at, own.at + count), matrices ? count : 0, norm);
     }
     if (param_shards_) param_shards_->forget();
     if (!shares_grads()) ops_->zero(leaf());  // the shares of others, too
