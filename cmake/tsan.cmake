@@ -65,7 +65,7 @@ target_compile_definitions(test_tsan PRIVATE
     MR_TEST_DATA="${MILLRACE_DATA}" MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 # Not again what takes long over values rather than over threads.
 string(JOIN ":" too_long "*AgreeWithDouble" Training.LearnsOneBatchByHeart
-       Training.GrainsAreAddedUpInABinaryTree
+       Training.GrainsAreAddedUpInABinaryTree Pipeline.StagesTrainAsOneRankDoes
        Training.AModelThatTurnsNeighboursGoesOnAsItWas Memory.PeakGrowsWithWhatIsTouched)
 add_test(NAME tsan.threads COMMAND ${PROJECT_SOURCE_DIR}/scripts/tsan.sh $<TARGET_FILE:test_tsan>
          --gtest_brief=1 "--gtest_filter=-${too_long}")

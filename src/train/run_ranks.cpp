@@ -13,8 +13,15 @@
 namespace mr::train {
 namespace {
 
-// Of all ranks but these messages are between ranks of a stage, or stages of a replica.
-enum Channel { kReplicas = 1, kPasses, kBetween, kOnDevices };
+// Of messages between replicas of a stage, and between stages of a replica. A number stands for one
+// channel, whichever Comm is split by it.
+enum Channel {
+    kReplicas = 1,
+    kPasses,
+    kBetween,
+    kGradients,  // of devices
+    kStages      // of devices, kDeviceLinkChannels of them
+};
 
 double flops(const plan::LayerWork& work) {
     double sum = 0;
@@ -110,7 +117,8 @@ void Run::require_grains_of_one_pass() const {
 std::unique_ptr<TimedExchange> Run::make_exchange(comm::Comm& replicas) {
     const auto bucket = static_cast<std::int64_t>(o_.bucket * 1024 * 1024);
     if (!o_.cuda) return std::make_unique<Exchange>(replicas, bucket);
-    auto out = make_device_exchange(replicas, {.bucket = bucket, .fast = o_.reduce == "fast"});
+    auto out = make_device_exchange(
+        replicas, {.bucket = bucket, .fast = o_.reduce == "fast", .channel = kGradients});
     if (comm_.first()) say(fmt::format("{} ranks on GPUs: {}", comm_.size(), out->about()));
     return out;
 }
@@ -142,7 +150,7 @@ void Run::make_links(const model::ModelSpec& spec) {
     stage_layers_ = balanced_layers(spec.layers, grid_.stages, layer, flops(plan::head_work(spec)));
     const std::vector<int> stages = grid_.same_replica(comm_.rank());
     if (o_.cuda) {
-        link_ = make_device_stage_link(comm_, stages, kOnDevices);
+        link_ = make_device_stage_link(comm_, stages, kStages);
     } else {
         link_ =
             std::make_unique<HostLink>(comm_.split(stages, kPasses), comm_.split(stages, kBetween));

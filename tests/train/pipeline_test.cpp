@@ -145,6 +145,21 @@ model::ModelSpec spec_of(const std::string& family, const char* tied) {
     return new_spec(wanted, 70, test::kGrainSeq);
 }
 
+void expect_same(const model::ModelSpec& spec, const Layout& layout, const Result& one) {
+    const Result got = train(spec, layout);
+    SCOPED_TRACE(std::to_string(layout.replicas) + " x " + std::to_string(layout.stages) +
+                 ", ZeRO " + std::to_string(layout.zero));
+    EXPECT_EQ(got.numbers, one.numbers);
+    EXPECT_TRUE(got == one);
+}
+
+TEST(Pipeline, BothEndsHaveATiedTable) {
+    const model::ModelSpec spec = spec_of("gpt2", "yes");
+    const Result one = train(spec, {});
+    expect_same(spec, {.stages = 4}, one);
+    expect_same(spec, {2, 2, PipeSchedule::gpipe, 1, model::Recompute::none}, one);
+}
+
 TEST(Pipeline, StagesTrainAsOneRankDoes) {
     using enum model::Recompute;
     constexpr auto k1f1b = PipeSchedule::one_f_one_b, kGpipe = PipeSchedule::gpipe;
@@ -161,11 +176,7 @@ TEST(Pipeline, StagesTrainAsOneRankDoes) {
             for (Layout layout : layouts) {
                 if (!spec.tied_embeddings && layout.replicas == 1 && layout.stages < 4) continue;
                 layout.bf16_masters = bf16;
-                const Result got = train(spec, layout);
-                EXPECT_EQ(got.numbers, one.numbers)
-                    << layout.replicas << " x " << layout.stages << ", ZeRO " << layout.zero;
-                EXPECT_TRUE(got == one)
-                    << layout.replicas << " x " << layout.stages << ", ZeRO " << layout.zero;
+                expect_same(spec, layout, one);
             }
         }
     }

@@ -288,7 +288,9 @@ void TrainPass::backward(const Weights& weights, const Weights& grads, int slot,
         ops_.refresh(b.dxc, b.dx);
     }
     const std::vector<Layer>& layers = layers_of(number);
-    bool taken = false;  // the layer's down_bias, by the layer above
+    // The layer's down_bias, by the layer above. Of a stage's last layer it is never: GPUs may add
+    // it up in another order there than with all layers on one of them.
+    bool taken = false;
     for (std::size_t i = layers.size(); i-- > 0;) {
         const int layer = stage_.layers.begin + static_cast<int>(i);
         const auto at = static_cast<std::size_t>(layer);
