@@ -417,7 +417,8 @@ class TrainTest(driver.CliTest):
         taken = {"--data": self.data, "--steps": 7, "--max-skips": 8, "--eval-every": 3,
                  "--eval-batches": 2, "--save-every": 4, "--sample-every": 5, "--sample-tokens": 3,
                  "--prompt": "The", "--keep": 9, "--recompute": "light", "--prefetch": 1,
-                 "--threads": 2, "--bucket": 2.5, "--zero": 1}
+                 "--threads": 2, "--bucket": 2.5, "--zero": 1, "--reduce": "fast", "--pipeline": 1,
+                 "--pipeline-schedule": "gpipe"}
         run = self.folder / "run"
         shutil.copytree(self.whole, run)
         self.ok("train", "--resume", run, *(word for pair in taken.items() for word in pair))
@@ -435,7 +436,7 @@ class TrainTest(driver.CliTest):
                                 self.ok("train", "--help-all").out, re.M))
         self.assertGreater(len(names), 40)
         for name in sorted(set(names) - set(taken) - {"--help", "--help-all", "--resume", "--device",
-                                                      "--json", "--comm-timeout"}):
+                                                      "--json", "--comm-timeout", "--micro-batches"}):
             value = names[name].split("|")[0] if "|" in names[name] else "1"
             given = [name, value] if names[name] else [name]  # a flag has none
             self.fails(2, "train", "--resume", self.whole, *given, says=[name, "--resume"])
