@@ -136,12 +136,12 @@ void Run::make_links(const model::ModelSpec& spec) {
                                     spec.layers, spec.layers == 1 ? "" : "s"),
              .remedy = "give at most that"});
     }
-    if (o_.grains == 1 && spec.tied_embeddings) {
+    if (o_.grains == 1) {
         throw Error::usage(
             {.field = "--micro-batches",
              .value = "1",
-             .problem = "a pipeline adds up the two gradients of a tied table apart, which a run "
-                        "of one grain does not",
+             .problem = "a pipeline adds up gradients of its stages apart, which a run of one "
+                        "grain does not",
              .remedy = "give 2 or more"});
     }
     const double rows = spec.diffusion ? 2 : 1;  // of a layer, for one of the head

@@ -208,8 +208,7 @@ TrainEngine::TrainEngine(const ModelSpec& spec, const TrainEngineOptions& option
     }
     if (options_.pipeline.piped()) {
         MR_CHECK(options_.pipeline.link && options_.stage() < 2, "replicas share moments at most");
-        MR_CHECK(options_.apart || !spec.tied_embeddings,
-                 "the ends of a pipeline hold a gradient of a tied table each");
+        MR_CHECK(options_.apart, "stages add up apart");
     }
     units_ = pieces_of(layout_, options_);
     take_state();
@@ -220,8 +219,9 @@ TrainEngine::TrainEngine(const ModelSpec& spec, const TrainEngineOptions& option
     ops_->prepare(spec, options_.shape);
     if (options_.exchange) options_.exchange->attach(ops_->stream());
     if (options_.pipeline.link) options_.pipeline.link->attach(ops_->stream());
-    pass_ = std::make_unique<TrainPass>(layout_, options_.shape, options_.recompute, *ops_,
-                                        PassStage{span_, options_.pipeline.on_their_way});
+    pass_ = std::make_unique<TrainPass>(
+        layout_, options_.shape, options_.recompute, *ops_,
+        PassStage{span_, options_.pipeline.on_their_way, options_.apart});
 }
 
 // Parameters, gradients, moments.

@@ -45,9 +45,11 @@ struct TrainEngineOptions {
     // A step is a sum over grains: those of this rank, a power of two, in a binary tree, and then
     // over ranks (`exchange`, which outlives the engine; null: there is one rank).
     int grains = 1;
-    // A tied table has two gradients, of the head and of the tokens. True: each is summed over all
-    // grains by itself, and then both are added, so that two ranks can hold one each. False: tokens
-    // are added to what the head has, one after the other, which the ends of a pipeline cannot.
+    // Sums do not depend on where a pipeline would be cut. A tied table has two gradients, of the
+    // head and of the tokens: each is summed over all grains by itself, and then both are added, so
+    // that two ranks can hold one each. No layer adds to a bias of another one (PassStage). False:
+    // tokens are added to what the head has, one after the other, which the ends of a pipeline
+    // cannot.
     bool apart = false;
     GradExchange* exchange = nullptr;
     // What of the state ranks share. 1: each has the moments of its own share of the parameters; 2:

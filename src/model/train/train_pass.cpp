@@ -288,17 +288,18 @@ void TrainPass::backward(const Weights& weights, const Weights& grads, int slot,
         ops_.refresh(b.dxc, b.dx);
     }
     const std::vector<Layer>& layers = layers_of(number);
-    // The layer's down_bias, by the layer above. Of a stage's last layer it is never: GPUs may add
-    // it up in another order there than with all layers on one of them.
-    bool taken = false;
+    bool taken = false;  // the layer's down_bias, by the layer above
     for (std::size_t i = layers.size(); i-- > 0;) {
         const int layer = stage_.layers.begin + static_cast<int>(i);
         const auto at = static_cast<std::size_t>(layer);
         ops_.at(layer);
         enter(layer + 1);
         const LayerWeights& g = grads.layers[at];
-        taken = backward_layer(weights.layers[at], g, layers[i], taken ? Tensor() : g.down_bias,
-                               i > 0 ? grads.layers[at - 1].down_bias : Tensor());
+        const bool takes = i > 0 && !stage_.apart;
+        const bool took =
+            backward_layer(weights.layers[at], g, layers[i], taken ? Tensor() : g.down_bias,
+                           takes ? grads.layers[at - 1].down_bias : Tensor());
+        taken = takes && took;
         done(layer + 1);
     }
     ops_.at(-1);

@@ -56,6 +56,9 @@ struct PassHooks {
 struct PassStage {
     StageSpan layers;
     int on_their_way = 1;
+    // No layer adds to the gradient of a bias of the layer below it, which may be another stage's: a
+    // GPU adds that up in another order on the way than by itself.
+    bool apart = false;
 };
 
 class TrainPass {

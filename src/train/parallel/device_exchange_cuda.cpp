@@ -95,6 +95,11 @@ class DeviceExchange final : public TimedExchange {
     void send(int to, std::span<const std::byte> data) override { comm_.send(to, data); }
     void receive(int from, std::span<std::byte> data) override { comm_.receive(from, data); }
 
+    // Of the device, whatever the pieces are.
+    std::uint64_t memory_bytes(std::span<const comm::Shards>, bool) const override {
+        return memory_.size();
+    }
+
     double busy_seconds() const override { return busy_; }
     double waited_seconds() const override { return waited_; }
     std::string about() const override { return link_->name(); }
