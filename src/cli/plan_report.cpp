@@ -15,8 +15,8 @@ using plan::StageMemory;
 using plan::Traffic;
 
 // Where the trainer stands; one place, to be changed with it.
-constexpr const char* kNotBuilt =
-    "'millrace train' runs on one GPU, or on ranks of CPUs, today: several GPUs are being built";
+constexpr const char* kNotMeasured =
+    "'millrace train' was never run on more than one GPU: several are not measured yet";
 constexpr const char* kToCompare =
     "'millrace train' will have neither --tensor nor --interleave: this is for comparison with "
     "other programs";
@@ -35,7 +35,7 @@ double gpu_hours(const PlanReport& report, const Candidate& one, double tokens) 
 
 std::vector<const char*> notes(const PlanReport& report, const Layout& layout) {
     std::vector<const char*> out;
-    if (report.cluster.gpus > 1) out.push_back(kNotBuilt);
+    if (report.cluster.gpus > 1) out.push_back(kNotMeasured);
     if (layout.only_to_compare()) out.push_back(kToCompare);
     return out;
 }
