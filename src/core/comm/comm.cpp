@@ -110,7 +110,7 @@ void Transfers::rest(int idle) {
 LostRank Comm::lost(std::vector<int> silent) const {
     for (int& rank : silent) rank = name_of(rank);
     std::ranges::sort(silent);
-    silent.erase(std::ranges::unique(silent).begin(), silent.end());
+    silent.erase(std::unique(silent.begin(), silent.end()), silent.end());
     return LostRank({.problem = fmt::format("rank {} has not answered for {:g} s",
                                             fmt::join(silent, ", "), timeout_.count()),
                      .remedy = "see its output; a longer --comm-timeout waits longer"});

@@ -96,7 +96,8 @@ void HostLink::work() {
         std::exception_ptr failure;
         try {
             for (const Order& order : orders) {
-                Begun& now = begun.emplace_back(order.ticket, comm::Transfers(*passes_));
+                begun.push_back({order.ticket, comm::Transfers(*passes_)});
+                Begun& now = begun.back();
                 if (order.sends) {
                     now.transfers.send(order.stage, order.data);
                 } else {

@@ -9,12 +9,14 @@ namespace mr::train {
 
 std::vector<int> RankGrid::same_stage(int rank) const {
     std::vector<int> out;
+    out.reserve(static_cast<std::size_t>(replicas));
     for (int r = 0; r < replicas; ++r) out.push_back(this->rank(r, stage(rank)));
     return out;
 }
 
 std::vector<int> RankGrid::same_replica(int rank) const {
     std::vector<int> out;
+    out.reserve(static_cast<std::size_t>(stages));
     for (int s = 0; s < stages; ++s) out.push_back(this->rank(replica(rank), s));
     return out;
 }
@@ -70,6 +72,7 @@ double played_bubble(PipeSchedule schedule, int stages, int passes, double forwa
                      double backward) {
     const auto p = static_cast<std::size_t>(stages), m = static_cast<std::size_t>(passes);
     std::vector<std::vector<PipeOp>> ops;
+    ops.reserve(p);
     for (int s = 0; s < stages; ++s) ops.push_back(stage_ops(schedule, s, stages, passes));
     // When each operation ended; below 0: not yet.
     std::vector<std::vector<double>> forwards(p, std::vector<double>(m, -1)), backwards = forwards;
