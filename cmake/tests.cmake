@@ -49,6 +49,7 @@ endforeach()
 
 # The parts of bench/ that need no GPU.
 file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/*/*_test.cpp)
+list(FILTER sources EXCLUDE REGEX "_cuda_test\\.cpp$")
 add_executable(test_ladder ${sources})
 target_include_directories(test_ladder PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_compile_definitions(test_ladder PRIVATE MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
@@ -58,9 +59,8 @@ gtest_discover_tests(test_ladder DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
 add_test(NAME portable.model COMMAND test_model --gtest_filter=*CheckNan*:*Stream*:Batch*)
 set_tests_properties(portable.model PROPERTIES ENVIRONMENT MILLRACE_ISA=portable TIMEOUT 300)
 
-# What needs a GPU: src/**/*_test.cu, src/**/*_cuda_test.cpp, bench/{ops,diffusion,overlap,
-# streams}/*_test.cu and tests/gpu/*_test.{cu,cpp}, in one program labelled `gpu`. Those without kernels of their own
-# are C++: nvcc takes longer. Where there is no GPU its tests skip, or fail with
+# What needs a GPU: *_test.cu and *_cuda_test.cpp of src/ and bench/, and tests/gpu/*_test.{cu,cpp}, in
+# one program labelled `gpu`. Those without kernels of their own are C++: nvcc takes longer. Where there is no GPU its tests skip, or fail with
 # MILLRACE_REQUIRE_GPU=1 in the environment. One at a time has the GPU: they compare what is free there, and time what runs
 # there.
 #   MILLRACE_GPU_TESTS  ON: they are compiled wherever nvcc is, GPU or not, so that a change which
@@ -70,10 +70,7 @@ option(MILLRACE_GPU_TESTS "Compile tests with kernels of their own" ON)
 if(MILLRACE_HAS_CUDA)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS
          ${PROJECT_SOURCE_DIR}/src/*_test.cu ${PROJECT_SOURCE_DIR}/src/*_cuda_test.cpp
-         ${PROJECT_SOURCE_DIR}/bench/ops/*_test.cu
-         ${PROJECT_SOURCE_DIR}/bench/diffusion/*_test.cu
-         ${PROJECT_SOURCE_DIR}/bench/overlap/*_test.cu
-         ${PROJECT_SOURCE_DIR}/bench/streams/*_test.cu
+         ${PROJECT_SOURCE_DIR}/bench/*_test.cu ${PROJECT_SOURCE_DIR}/bench/*_cuda_test.cpp
          ${PROJECT_SOURCE_DIR}/tests/gpu/*_test.cu ${PROJECT_SOURCE_DIR}/tests/gpu/*_test.cpp)
     if(NOT MILLRACE_GPU_TESTS)
         list(FILTER sources EXCLUDE REGEX "\\.cu$")

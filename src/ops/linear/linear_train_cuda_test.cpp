@@ -13,8 +13,8 @@ struct Size {
     std::int64_t tokens, n, k, padded;  // padded: columns of a row of out and dy
 };
 
-// A sum of `terms` products with this sum of squares, as gemm_test.cu derives it: errors of single
-// steps add up like a random walk, and tensor cores cut where FMA rounds.
+// A sum of `terms` products with this sum of squares, as gemm_cuda_test.cpp derives it: errors of
+// single steps add up like a random walk, and tensor cores cut where FMA rounds.
 double tolerance(double squares, std::int64_t terms) {
     return 8 * 0x1p-22 * std::sqrt(squares * static_cast<double>(terms)) + 1e-30;
 }

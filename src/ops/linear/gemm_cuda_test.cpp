@@ -1,3 +1,5 @@
+#include "ops/linear/gemm_cuda.h"
+
 #include <bit>
 #include <cmath>
 #include <cstdio>
@@ -6,7 +8,6 @@
 #include "core/cuda/testing.h"
 #include "core/error.h"
 #include "ops/linear/gemm_cublaslt.h"
-#include "ops/linear/gemm_cuda.h"
 #include "ops/linear/tile_layout.h"
 #include "ops/quant/quant.h"
 
