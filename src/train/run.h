@@ -74,11 +74,9 @@ class Run {
         DamagedCheckpoint error;
     };
     // New, or going on after `state` (read by resume()) because newer checkpoints are `damaged`.
-    // `folder`: the first rank's.
-    Run(TrainState state, bool resumed, RunFolder* folder, const TrainEvents& events,
-        comm::Comm& comm, std::vector<Damaged> damaged = {})
-        : folder_(folder),
-          comm_(comm),
+    Run(TrainState state, bool resumed, const TrainEvents& events, comm::Comm& comm,
+        std::vector<Damaged> damaged = {})
+        : comm_(comm),
           state_(std::move(state)),
           o_(state_.options),
           events_(events),
@@ -86,8 +84,12 @@ class Run {
           checkpoints_(o_.out),
           damaged_(std::move(damaged)) {}
 
-    // Throws DamagedCheckpoint, before anything is changed, where `state`'s cannot be loaded.
-    TrainResult go();
+    // Whether these ranks can do what the options say. Comes first, before anything is made: ranks
+    // find the same faults, and one that ends the others may do so at any time.
+    void settle();
+    // `folder`: the first rank's. Throws DamagedCheckpoint, before anything is changed, where
+    // `state`'s cannot be loaded.
+    TrainResult go(RunFolder* folder);
 
   private:
     struct Validation {
@@ -165,7 +167,7 @@ class Run {
     int stage() const { return grid_.stage(comm_.rank()); }
     double pass_scale() const { return 1.0 / static_cast<double>(o_.counted_per_step()); }
 
-    RunFolder* const folder_;
+    RunFolder* folder_ = nullptr;
     comm::Comm& comm_;
     RankGrid grid_;
     TrainState state_;

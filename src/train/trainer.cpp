@@ -301,11 +301,15 @@ void Run::finish() {
     try_to_report();
 }
 
-TrainResult Run::go() {
+void Run::settle() {
     settle_ranks();
     settle_grains();
     o_.validate();
     require_grains_of_one_pass();
+}
+
+TrainResult Run::go(RunFolder* folder) {
+    folder_ = folder;
     open_data();
     agree();
     make_engine();
@@ -396,15 +400,17 @@ TrainResult train(const TrainOptions& options, const TrainEvents& events, comm::
     if (options.out.empty()) {
         throw Error::usage({.field = "--out", .problem = "say where the run is to be kept"});
     }
-    std::unique_ptr<RunFolder> folder;
-    if (ranks.first()) folder.reset(new RunFolder(RunFolder::create(options.out)));
     TrainState state;
     state.options = options;
     std::error_code code;
     state.options.data = fs::absolute(options.data, code).lexically_normal().string();
     const TrainEvents others = quiet(events);
     const TrainEvents& told = ranks.first() ? events : others;
-    return Run(std::move(state), false, folder.get(), told, ranks).go();
+    Run run(std::move(state), false, told, ranks);
+    run.settle();
+    std::unique_ptr<RunFolder> folder;
+    if (ranks.first()) folder.reset(new RunFolder(RunFolder::create(options.out)));
+    return run.go(folder.get());
 }
 
 TrainResult resume(const std::string& run, const std::function<void(TrainOptions&)>& change,
@@ -445,7 +451,9 @@ TrainResult resume(const std::string& run, const std::function<void(TrainOptions
                      .problem = fmt::format("{} has done {} already", run, state.step),
                      .remedy = "give more than that, or leave it out"});
             }
-            return Run(std::move(state), true, folder.get(), told, ranks, damaged).go();
+            Run again(std::move(state), true, told, ranks, damaged);
+            again.settle();
+            return again.go(folder.get());
         } catch (const DamagedCheckpoint& error) {
             // The one before it may be good; if none is, the newest is what is told of.
             damaged.push_back({*step, error});
