@@ -229,6 +229,18 @@ TEST(Comm, TransfersAreLookedAfterNowAndThen) {
     });
 }
 
+// The ranks of a node take its GPUs in turn, or those that the launcher has listed.
+TEST(Launch, RanksOfANodeTakeItsDevicesInTurn) {
+    EXPECT_EQ(device_of_rank(0, nullptr, 4), "0");
+    EXPECT_EQ(device_of_rank(5, nullptr, 4), "1");
+    EXPECT_EQ(device_of_rank(3, nullptr, 0), "");
+    EXPECT_EQ(device_of_rank(1, "6,7", 8), "7");
+    EXPECT_EQ(device_of_rank(2, "6,7", 8), "6");
+    EXPECT_EQ(device_of_rank(2, "GPU-a1,GPU-b2,,GPU-c3", 8), "GPU-c3");
+    EXPECT_EQ(device_of_rank(1, "5", 8), "5");
+    EXPECT_EQ(device_of_rank(1, "", 8), "");  // hidden from all
+}
+
 TEST(Comm, AloneDoesNothing) {
     Comm comm;
     std::vector<float> data{1, 2, 3};

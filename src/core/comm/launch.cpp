@@ -105,6 +105,9 @@ std::string device_of_rank(int local, const char* visible, int devices) {
 
 void choose_device() {
     if (launched().ranks == 1) return;
+    // A stream that waits for another rank must not stand before others in the device's queues,
+    // which are 8 unless it is told otherwise.
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     const Variable local = number_in(
         {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID"}, 0);
     if (local.by.empty()) return;

@@ -16,8 +16,9 @@ struct Launch {
 Launch launched();
 
 // The ranks of a node take its GPUs in turn: this process sees its own alone, as the first one
-// (CUDA_VISIBLE_DEVICES). Called before anything asks for a GPU. Nothing changes where the launcher
-// does not say which rank of its node this is, or has given it one GPU.
+// (CUDA_VISIBLE_DEVICES), with a queue for each of its streams. Called before anything asks for a
+// GPU. It sees what it saw where the launcher does not say which rank of its node this is, or has
+// given it one GPU.
 void choose_device();
 // Which of `devices` GPUs, or of the list that the variable already has (null: none), the
 // `local`-th rank of a node takes; empty: there is nothing to choose from.
