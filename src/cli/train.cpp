@@ -289,7 +289,7 @@ int run(const Options& options, const Command& command, comm::Comm& comm) {
         }
         if (result.ranks > result.stages) {
             screen.say(fmt::format(
-                "{} ranks, {} grains: gradients were exchanged for {}, of which {} were waited for",
+                "{} ranks, {} grains: the exchange took {}, and {} were waited for it",
                 result.ranks, result.grains, observe::short_seconds(result.exchange_seconds),
                 observe::short_seconds(result.exchange_wait_seconds)));
         }
@@ -323,11 +323,21 @@ void check_together(const Options& options, const Command& command) {
                             .problem = "must not be negative"});
     }
     if (!options.resume.empty()) {
+        if (command.given("--schedule") && train::schedule_of(options.train.schedule)) {
+            throw Error::usage({.field = "--schedule",
+                                .value = options.train.schedule,
+                                .problem = "is of new runs",
+                                .remedy = "give --pipeline-schedule with --resume"});
+        }
         for (const auto* names : {&options.of_models, &options.of_new_runs}) {
             refuse(*names, "cannot be changed by --resume: the run has its own",
                    "leave it out, or start a new run with --init");
         }
         return;
+    }
+    if (train::schedule_of(options.train.schedule)) {
+        refuse({"--pipeline-schedule"}, "and --schedule both say how stages take turns",
+               "leave one of the two out");
     }
     if (options.train.pipeline == 1) {
         refuse({"--pipeline-schedule"}, "is of --pipeline", "give that, or leave it out");

@@ -159,6 +159,8 @@ void Checkpoints::save(model::TrainEngine& engine, const TrainState& state,
         fault_point();
         partial.put(target);
         fault_point();
+    } catch (const comm::LostRank&) {
+        throw;  // the job is over
     } catch (const Error& error) {
         ErrorInfo info = error.info();
         const std::vector<std::int64_t> before = steps();

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/comm/device_link.h"
 #include "core/error.h"
 #include "train/plan/work.h"
 #include "train/run.h"
@@ -53,6 +54,14 @@ void Run::settle_ranks() {
                                    o_.pipeline, o_.pipeline)});
     }
     grid_ = {ranks / o_.pipeline, o_.pipeline};
+    if (o_.cuda && grid_.replicas > comm::kMostDeviceRanks) {
+        throw Error::usage(
+            {.field = "ranks",
+             .value = fmt::format("{}", ranks),
+             .problem = fmt::format("on GPUs a model has at most {} replicas, and this is {}",
+                                    comm::kMostDeviceRanks, grid_.replicas),
+             .remedy = "launch fewer, or give a larger --pipeline"});
+    }
     if (std::has_single_bit(static_cast<unsigned>(grid_.replicas))) return;
     throw Error::usage({.field = "ranks",
                         .value = fmt::format("{}", ranks),
@@ -68,18 +77,20 @@ void Run::settle_ranks() {
 void Run::settle_grains() {
     const int replicas = grid_.replicas;
     if (o_.micro_batches > 0) {
-        const int asked = o_.micro_batches * replicas;
-        if (o_.grains != 0 && o_.grains != asked) {
+        const std::int64_t asked = std::int64_t{o_.micro_batches} * replicas;
+        if (asked > 1 << 30 || (o_.grains != 0 && o_.grains != asked)) {
             throw Error::usage(
                 {.field = "--micro-batches",
                  .value = fmt::format("{}", o_.micro_batches),
-                 .problem = fmt::format("{} replicas of the model make {} grains of it, and there "
-                                        "are {}",
-                                        replicas, asked, o_.grains),
+                 .problem = fmt::format("{} replica{} of the model make{} {} grains of it, and {}",
+                                        replicas, replicas == 1 ? "" : "s",
+                                        replicas == 1 ? "s" : "", asked,
+                                        o_.grains != 0 ? fmt::format("there are {}", o_.grains)
+                                                       : std::string("that is too many")),
                  .remedy = resumed_ ? "leave it out: the run has its grains from its first step"
                                     : "leave it or --grains out"});
         }
-        o_.grains = asked;
+        o_.grains = static_cast<int>(asked);
     }
     if (o_.grains == 0) {
         o_.grains = replicas * static_cast<int>(std::bit_ceil(static_cast<unsigned>(o_.pipeline)));
@@ -142,7 +153,8 @@ void Run::make_links(const model::ModelSpec& spec) {
              .value = "1",
              .problem = "a pipeline adds up gradients of its stages apart, which a run of one "
                         "grain does not",
-             .remedy = "give 2 or more"});
+             .remedy = resumed_ ? "leave --pipeline out: the run has one grain from its first step"
+                                : "give 2 or more"});
     }
     const double rows = spec.diffusion ? 2 : 1;  // of a layer, for one of the head
     const double layer =
@@ -172,6 +184,7 @@ model::PipelineStage Run::stage_options() const {
 // batches: the first has their tokens, the last what they are to become.
 void Run::run_stage(StepMetrics& out, std::int64_t step) {
     const auto start = Clock::now();
+    link_->begin();
     const double waited = link_->waited_seconds();
     const int here = passes_here();
     if (o_.diffusion()) out.masked = 0;

@@ -9,6 +9,7 @@ import tempfile
 import time
 import unittest
 
+import comm_test  # not its tests
 import driver
 import ranks_test  # not its tests
 from comm_test import LAUNCH, MODULE, mpirun
@@ -87,7 +88,7 @@ class Pipeline(driver.CliTest):
         for more, said in (({"pipeline": 0}, "--pipeline = 0: must be at least 1"),
                            ({"pipeline": 4}, "--pipeline = 4: 1 rank cannot be cut into as many stages"),
                            ({"micro-batches": 3}, "--micro-batches = 3: must be a power of two"),
-                           ({"micro-batches": 4, "grains": 2}, "make 4 grains of it, and there are 2"),
+                           ({"micro-batches": 4, "grains": 2}, "makes 4 grains of it, and there are 2"),
                            ({"schedule": "gpipe"}, "--schedule = gpipe: is of --pipeline"),
                            ({"pipeline-schedule": "gpipe"}, "--pipeline-schedule: is of --pipeline")):
             self.fails(2, *words(**more), says=said)
@@ -114,6 +115,18 @@ class Pipeline(driver.CliTest):
         self.assertEqual(step % 20, 0)  # none was saved in haste
         got = self.resume(2, run, "--pipeline", 2, "--steps", step + 1, "--save-every", 0)
         self.assertEqual(got["step"], step + 1)
+
+    def test_a_stage_that_hangs_is_named_not_one_that_waits_for_it(self):
+        run = self.folder / "run"
+        job, ranks = ranks_test.start_ranks(self, 3, run, "--pipeline", 3, "--comm-timeout", 2, layers=4, grains=4)
+        last = next(pid for pid in ranks if comm_test.Ranks.number(pid) == 2)
+        os.kill(last, signal.SIGSTOP)
+        begin = time.monotonic()
+        _, err = job.communicate(timeout=60)
+        self.assertLess(time.monotonic() - begin, 20)
+        self.assertNotEqual(job.returncode, 0)
+        first = next(line for line in err.splitlines() if "has not answered" in line)
+        self.assertIn(": rank 2 has not answered for 2 s", first)
 
 
 if __name__ == "__main__":

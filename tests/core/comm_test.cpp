@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <numeric>
 #include <string>
 #include <thread>
 
 #include "core/comm/launch.h"
+#include "core/comm/roll_call.h"
 #include "core/error.h"
 #include "thread_messages.h"
 
@@ -226,6 +228,41 @@ TEST(Comm, TransfersAreLookedAfterNowAndThen) {
         }
         EXPECT_FALSE(both.moved());
         EXPECT_EQ(in, std::vector<float>(1000, static_cast<float>(other)));
+    });
+}
+
+TEST(Shards, TheFirstAndThoseBehindThemAreTheWhole) {
+    const Shards all(1000, 16, 4);
+    for (const std::int64_t count : {0, 1, 250, 500, 1000}) {
+        const Shards first = all.first(count), behind = all.behind(count);
+        EXPECT_EQ(first.count() + behind.count(), all.count());
+        for (int r = 0; r < 4; ++r) {
+            EXPECT_EQ(first.size(r) + behind.size(r), all.size(r)) << count << ", rank " << r;
+        }
+    }
+}
+
+// Rank 1 waits for rank 2, which is not there at all; rank 0, which waits for rank 1, learns that.
+TEST(RollCall, TheSilentRankIsKnown) {
+    auto messages = thread_messages(3);
+    const std::vector<int> all{0, 1, 2};
+    std::vector<std::unique_ptr<RollCall>> there;
+    for (int r = 0; r < 2; ++r) {
+        there.push_back(
+            std::make_unique<RollCall>(messages[static_cast<std::size_t>(r)]->channel(all, 1),
+                                       RollCall::Seconds(0.3), RollCall::Seconds(0.1)));
+    }
+    EXPECT_EQ(there[0]->silent(), std::vector<int>{2});
+    EXPECT_EQ(there[1]->silent(), std::vector<int>{2});
+    there.push_back(std::make_unique<RollCall>(messages[2]->channel(all, 1)));
+    EXPECT_EQ(there[0]->silent(), std::vector<int>());
+}
+
+// All come to their end, whoever is first.
+TEST(RollCall, EndsWithTheLastRank) {
+    on_ranks(4, [](Comm& comm) {
+        comm.call_the_roll(5);
+        std::this_thread::sleep_for(std::chrono::milliseconds(20 * comm.rank()));
     });
 }
 

@@ -9,8 +9,13 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/mapped_file.h"
 #include "model/grain_cases.h"
+#include "model/io/source.h"
+#include "temp_folder.h"
+#include "text/tokenizer.h"
 #include "thread_messages.h"
+#include "train/checkpoint.h"
 #include "train/options.h"
 
 namespace mr::train {
@@ -288,6 +293,38 @@ TEST(Exchange, ARankThatStaysAwayIsNamed) {
             }
         },
         0.2);
+}
+
+// A rank that is lost in a save ends the run: it is no disk that may have room later.
+TEST(Exchange, ARankThatIsLostInASaveIsNotTakenForAFault) {
+    const std::string family = std::string(MR_SOURCE_DIR) + "/tests/reference/llama2";
+    const model::Model model = model::load_model(family);
+    const std::string file = std::string(MR_SOURCE_DIR) + "/tests/reference/llama2/tokenizer.json";
+    const std::string json = read_text_file(file);
+    const auto tokenizer = text::Tokenizer::from_json(json, file);
+    const mr::test::TempFolder folder;
+    on_ranks(
+        2,
+        [&](comm::Comm& comm) {
+            Exchange exchange(comm, 10000);
+            const model::TrainEngineOptions options{.threads = 1,
+                                                    .shape = {.sequences = 1, .seq = 8},
+                                                    .grains = 1,
+                                                    .apart = true,
+                                                    .exchange = &exchange,
+                                                    .zero = 1};
+            model::TrainEngine engine(model::trainable_spec(model.spec), options);
+            engine.load(model);
+            if (comm.rank() == 1) return;  // it serves nothing
+            TrainState state;
+            state.step = 2;
+            Checkpoints checkpoints(folder / "run");
+            checkpoints.prepare();
+            EXPECT_THROW(checkpoints.save(engine, state, *tokenizer, json), comm::LostRank);
+            EXPECT_TRUE(checkpoints.steps().empty());
+            EXPECT_THROW(comm.barrier(), comm::LostRank);  // nothing is waited for any more
+        },
+        0.3);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <thread>
 
 #include "core/error.h"
@@ -21,6 +22,12 @@ Shards::Shards(std::int64_t count, std::int64_t block, int ranks) {
 Shards Shards::first(std::int64_t count) const {
     Shards out = *this;
     for (std::int64_t& cut : out.cuts_) cut = std::min(cut, count);
+    return out;
+}
+
+Shards Shards::behind(std::int64_t count) const {
+    Shards out = *this;
+    for (std::int64_t& cut : out.cuts_) cut = std::max(cut, count) - count;
     return out;
 }
 
@@ -107,8 +114,20 @@ void Transfers::rest(int idle) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
 }
 
-LostRank Comm::lost(std::vector<int> silent) const {
+void Comm::call_the_roll(int channel) {
+    if (alone()) return;
+    std::vector<int> all(static_cast<std::size_t>(size_));
+    std::iota(all.begin(), all.end(), 0);
+    own_roll_ = std::make_unique<RollCall>(messages_->channel(all, channel));
+    roll_ = own_roll_.get();
+}
+
+LostRank Comm::lost(std::vector<int> silent) {
+    cancel();
     for (int& rank : silent) rank = name_of(rank);
+    if (const std::vector<int> gone = roll_ ? roll_->silent() : std::vector<int>(); !gone.empty()) {
+        silent = gone;
+    }
     std::ranges::sort(silent);
     silent.erase(std::unique(silent.begin(), silent.end()), silent.end());
     return LostRank({.problem = fmt::format("rank {} has not answered for {:g} s",
@@ -129,6 +148,7 @@ std::unique_ptr<Comm> Comm::split(std::span<const int> ranks, int channel) {
     if (ranks.size() == 1) return std::make_unique<Comm>();
     auto out = std::make_unique<Comm>(messages_->channel(ranks, channel), timeout_);
     for (const int rank : ranks) out->names_.push_back(name_of(rank));
+    out->roll_ = roll_;
     return out;
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/comm/messages.h"
+#include "core/comm/roll_call.h"
 #include "core/error.h"
 
 namespace mr::comm {
@@ -28,6 +29,8 @@ class Shards {
     Shards(std::int64_t count, std::int64_t block, int ranks);
     // The same cuts, of the first `count` elements.
     Shards first(std::int64_t count) const;
+    // The same cuts, of the elements behind those.
+    Shards behind(std::int64_t count) const;
 
     int ranks() const { return static_cast<int>(cuts_.size()) - 1; }
     std::int64_t count() const { return cuts_.back(); }
@@ -113,8 +116,12 @@ class Comm {
     std::uint64_t sent_bytes() const { return sent_; }
     [[noreturn]] void abort(int exit_code);
 
-    // Of ranks that have not answered for timeout().
-    LostRank lost(std::vector<int> silent) const;
+    // Every rank of the job calls it, before any split(), with a channel that none of them has:
+    // from here on ranks that do not answer at all are known.
+    void call_the_roll(int channel);
+    // Of ranks that have not answered for timeout(). Named are those that are silent altogether,
+    // where that is known and there is one. Nothing can be sent or received here any more.
+    LostRank lost(std::vector<int> silent);
 
   private:
     friend class Transfers;
@@ -130,6 +137,8 @@ class Comm {
     std::uint64_t sent_ = 0;
     std::atomic<bool> cancelled_{false};
     std::vector<float> parts_;  // what reduce_scatter() receives
+    std::unique_ptr<RollCall> own_roll_;
+    RollCall* roll_ = nullptr;  // of all ranks
 };
 
 // Messages that are on their way together. Large ones go in pieces: MPI counts bytes by an int.

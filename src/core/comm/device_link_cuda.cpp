@@ -24,6 +24,7 @@ class HostLink : public DeviceLink {
 
     void exchange(const cuda::Stream& stream, std::span<const DevicePiece> out,
                   std::span<const DevicePiece> in) override {
+        stream.synchronize();  // what arrived last may still be on its way to the device
         const std::vector<std::byte*> left = places(out, out_), arrived = places(in, in_);
         for (std::size_t i = 0; i < out.size(); ++i) {
             if (out[i].bytes > 0) stream.to_host(left[i], out[i].data, out[i].bytes, nullptr);
@@ -40,7 +41,6 @@ class HostLink : public DeviceLink {
         for (std::size_t i = 0; i < in.size(); ++i) {
             if (in[i].bytes > 0) stream.to_device(in[i].data, arrived[i], in[i].bytes, nullptr);
         }
-        // The next call writes there again: it waits for the stream first.
     }
     void wait(const cuda::Event& event) override { event.synchronize(); }
 

@@ -24,6 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int kRollChannel = 1000;  // behind those of any run
+
 // Beside the program, where it is built, or where it is installed.
 std::vector<fs::path> module_places() {
     std::error_code failed;
@@ -77,7 +79,13 @@ Variable number_in(std::initializer_list<const char*> names, int least) {
 int devices_here() {
     std::error_code failed;
     int count = 0;
-    while (fs::exists(fmt::format("/dev/nvidia{}", count), failed)) ++count;
+    for (const fs::directory_entry& entry : fs::directory_iterator("/dev", failed)) {
+        const std::string name = entry.path().filename().string();
+        constexpr std::string_view kBegins = "nvidia";
+        count += name.size() > kBegins.size() && name.starts_with(kBegins) &&
+                 std::ranges::all_of(name.substr(kBegins.size()),
+                                     [](char c) { return c >= '0' && c <= '9'; });
+    }
     return count;
 }
 
@@ -136,7 +144,9 @@ std::unique_ptr<Comm> join(Comm::Seconds timeout) {
              .problem = fmt::format("MPI itself has {} ranks", messages->size()),
              .remedy = "launch with the mpirun of the MPI that the program was built with"});
     }
-    return std::make_unique<Comm>(std::move(messages), timeout);
+    auto comm = std::make_unique<Comm>(std::move(messages), timeout);
+    comm->call_the_roll(kRollChannel);
+    return comm;
 }
 
 }  // namespace mr::comm

@@ -166,15 +166,14 @@ class NcclLink : public DeviceLink {
             Transfers::rest(idle);
         }
     }
-    // NCCL does not say who is silent: messages do.
+    // NCCL does not say who is silent: the roll does.
     [[noreturn]] void give_up() {
         abort();
-        comm_.barrier();
-        throw LostRank(
-            {.field = "NCCL",
-             .problem = fmt::format("did not come to an end in {:g} s", comm_.timeout().count()),
-             .remedy = "a longer --comm-timeout waits longer; NCCL_DEBUG=INFO tells "
-                       "what it does"});
+        std::vector<int> others;
+        for (int r = 0; r < comm_.size(); ++r) {
+            if (r != comm_.rank()) others.push_back(r);
+        }
+        throw comm_.lost(std::move(others));
     }
     void abort() {
         if (nccl_) library().ncclCommAbort(std::exchange(nccl_, nullptr));

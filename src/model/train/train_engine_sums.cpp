@@ -62,13 +62,19 @@ void TrainEngine::complete(int unit) {
         if (options_.exchange) options_.exchange->add_up(to.f32(), cut, options_.zero == 0);
     };
     // The last stage's copy of a tied table is the head.
-    const bool table = unit == unit_count(layout_.spec) - 1 && has_table_copy();
+    const bool last = unit == unit_count(layout_.spec) - 1, table = last && has_table_copy();
+    // The head's gradient of a tied table, with which the first range begins, is whole first of
+    // all where that of the tokens is another one.
+    const std::int64_t head =
+        tokens_at_ >= 0 ? head_rows(layout_.spec) * layout_.spec.dim : std::int64_t{0};
+    if (last && head > 0) finish(0, head, shards_[0].first(head));
     for (std::size_t i = 0; i < ranges_.size(); ++i) {
-        const bool here = ranges_[i].unit == unit || (table && ranges_[i].unit == 0);
-        if (here) finish(ranges_[i].begin, ranges_[i].end, shards_[i]);
+        if (ranges_[i].unit != unit && !(table && ranges_[i].unit == 0)) continue;
+        const std::int64_t done = i == 0 ? head : 0;
+        if (ranges_[i].begin + done == ranges_[i].end) continue;
+        finish(ranges_[i].begin + done, ranges_[i].end, shards_[i].behind(done));
     }
-    // Cut as the table is, with which the first range begins.
-    if (unit == 0 && tokens_at_ >= 0) {
+    if (unit == 0 && tokens_at_ >= 0) {  // cut as the table is
         finish(tokens_at_, tokens_at_ + tokens_count_, shards_[0].first(tokens_count_));
     }
 }

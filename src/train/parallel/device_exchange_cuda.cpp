@@ -41,11 +41,7 @@ class DeviceExchange final : public TimedExchange {
         }
         const std::int64_t most = options.bucket / static_cast<std::int64_t>(sizeof(float));
         limit_ = std::max(most / comm.size(), model::kParamBlock);
-        const std::int64_t room = std::max(limit_ * (comm.size() - 1), most / 2);
-        memory_ = cuda::DeviceArena("what other ranks send",
-                                    static_cast<std::size_t>(room) * sizeof(float));
-        room_ = memory_.array<float>(static_cast<std::size_t>(room));
-        room_count_ = room;
+        room_count_ = std::max(limit_ * (comm.size() - 1), most / 2);
         thread_ = std::thread([this] { work(); });
     }
     ~DeviceExchange() override {
@@ -67,7 +63,14 @@ class DeviceExchange final : public TimedExchange {
 
     int rank() const override { return comm_.rank(); }
     int ranks() const override { return comm_.size(); }
-    void attach(const cuda::Stream* training) override { training_ = training; }
+    // By now the engine has compared its plan, this room included, with what is free.
+    void attach(const cuda::Stream* training) override {
+        training_ = training;
+        if (room_) return;
+        const auto count = static_cast<std::size_t>(room_count_);
+        memory_ = cuda::DeviceArena("what other ranks send", count * sizeof(float));
+        room_ = memory_.array<float>(count);
+    }
 
     Ticket add_up(float* elements, const comm::Shards& shards, bool whole) override {
         return begin({elements, shards, whole ? Wanted::all : Wanted::share, sizeof(float)});
@@ -97,7 +100,7 @@ class DeviceExchange final : public TimedExchange {
 
     // Of the device, whatever the pieces are.
     std::uint64_t memory_bytes(std::span<const comm::Shards>, bool) const override {
-        return memory_.size();
+        return static_cast<std::uint64_t>(room_count_) * sizeof(float);
     }
 
     double busy_seconds() const override { return busy_; }

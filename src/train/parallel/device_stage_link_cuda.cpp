@@ -80,6 +80,7 @@ class DeviceStageLink final : public TimedLink {
         training_->record(stall.end);
     }
 
+    void begin() override { stalls_.clear(); }
     void meet() override {
         training_->synchronize();
         {

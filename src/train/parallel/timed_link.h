@@ -11,6 +11,8 @@ namespace mr::train {
 
 class TimedLink : public model::StageLink {
   public:
+    // The passes of a step begin: what was waited for before is not theirs.
+    virtual void begin() {}
     // Until all stages are here: with nothing on its way.
     virtual void meet() = 0;
     // So far, up to the last meet(): how long this stage had to wait for others.

@@ -1,0 +1,58 @@
+// Which ranks are there at all. A rank that waits for another one too long may wait for one that
+// itself waits; a thread of every rank answers, whatever the others do, so that the rank that is
+// silent is named.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/comm/messages.h"
+
+namespace mr::comm {
+
+class RollCall {
+  public:
+    using Seconds = std::chrono::duration<double>;
+    // A channel of its own, of all ranks; each makes one. `answer`: how long one may take; `end`:
+    // how long this one's end waits for others to come to theirs.
+    explicit RollCall(std::unique_ptr<Messages> channel, Seconds answer = Seconds(2),
+                      Seconds end = Seconds(3600));
+    ~RollCall();
+    RollCall(const RollCall&) = delete;
+    RollCall& operator=(const RollCall&) = delete;
+
+    // Ranks that do not answer now.
+    std::vector<int> silent();
+
+  private:
+    enum Word : unsigned char { kAsk = 1, kHere, kEnd };
+    struct Peer {
+        std::byte in{};
+        Messages::Transfer receiving = 0;
+        bool answered = false, ended = false;
+    };
+    struct Sent {
+        std::unique_ptr<std::byte> word;
+        Messages::Transfer transfer;
+    };
+    void work();
+    void say(int rank, Word word);
+    void listen(int rank);
+    bool all_of(bool Peer::*what) const;
+
+    std::unique_ptr<Messages> channel_;
+    const Seconds answer_, end_;
+    std::vector<Peer> peers_;  // by rank; that of this one is unused
+    std::vector<Sent> sent_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    bool asked_ = false, ending_ = false;
+    std::thread thread_;
+};
+
+}  // namespace mr::comm
