@@ -53,7 +53,9 @@ list(FILTER sources EXCLUDE REGEX "_cuda_test\\.cpp$")
 add_executable(test_ladder ${sources})
 target_include_directories(test_ladder PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_compile_definitions(test_ladder PRIVATE MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-target_link_libraries(test_ladder PRIVATE mr_ladder mr_bench millrace mr_options GTest::gtest_main)
+target_link_libraries(test_ladder PRIVATE mr_ladder mr_bench millrace mr_options GTest::gtest_main
+                      fmt::fmt)
+millrace_quick_to_compile(test_ladder)
 gtest_discover_tests(test_ladder DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
 # Paths differ in what they make of a NaN: the portable one is as x86's are.
 add_test(NAME portable.model COMMAND test_model --gtest_filter=*CheckNan*:*Stream*:Batch*)
