@@ -17,6 +17,7 @@ using plan::Traffic;
 // Where the trainer stands; one place, to be changed with it.
 constexpr const char* kNotMeasured =
     "'millrace train' was never run on more than one GPU: several are not measured yet";
+constexpr const char* kNotTogether = "'millrace train' has ZeRO 2 and 3 without a pipeline alone";
 constexpr const char* kToCompare =
     "'millrace train' will have neither --tensor nor --interleave: this is for comparison with "
     "other programs";
@@ -36,6 +37,7 @@ double gpu_hours(const PlanReport& report, const Candidate& one, double tokens) 
 std::vector<const char*> notes(const PlanReport& report, const Layout& layout) {
     std::vector<const char*> out;
     if (report.cluster.gpus > 1) out.push_back(kNotMeasured);
+    if (layout.zero >= 2 && layout.pipeline > 1) out.push_back(kNotTogether);
     if (layout.only_to_compare()) out.push_back(kToCompare);
     return out;
 }

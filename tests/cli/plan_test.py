@@ -54,6 +54,8 @@ class Plan(driver.CliTest):
         # What train cannot do is said; on one GPU there is nothing to say.
         asked = self.ok("plan", "random:llama-3-8b", "--gpus", 16, "--tensor", 8).out
         self.assertIn("neither --tensor nor --interleave", asked)
+        both = self.ok("plan", "random:gpt2", "--gpus", 8, "--pipeline", 2, "--zero", 2).out
+        self.assertIn("ZeRO 2 and 3 without a pipeline", both)
         self.assertNotIn("note", self.ok("plan", "random:gpt2", "--batch", 8).out)
 
     def test_a_layout_that_is_given(self):

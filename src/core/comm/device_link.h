@@ -52,8 +52,8 @@ std::unique_ptr<DeviceLink> device_link(Comm& comm);
 
 // own[i], of rank `rank`, becomes the sum over ranks as tree_sum() adds them, and packed[i], where
 // there is one. parts f32 [ranks - 1, count]: of the other ranks, in their order. ranks: a power of
-// two from 2 to 64.
-inline constexpr int kMostDeviceRanks = 64;
+// two from 2 to kMostDeviceRanks.
+inline constexpr int kMostDeviceRanks = 4096;
 struct SumPiece {
     float* own;
     const float* parts;

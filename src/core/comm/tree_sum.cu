@@ -25,6 +25,28 @@ __device__ __forceinline__ T tree(const Part& part, int first) {
     }
 }
 
+// More ranks than a tree without loops has: groups of as many as that has, and a tree over groups,
+// whose sums of 1, 2, 4, ... groups wait for as many more.
+constexpr int kUnrolled = 64;
+constexpr int kLevels = 7;
+static_assert(kUnrolled << (kLevels - 1) == kMostDeviceRanks);
+
+template <int kRanks, typename T, typename Part>
+__device__ __forceinline__ T tree_of(const Part& part, int ranks) {
+    T sum = tree<kRanks, T>(part, 0);
+    if constexpr (kRanks == kUnrolled) {
+        T levels[kLevels];
+        for (int group = 0;;) {
+            int level = 0;
+            for (; group >> level & 1; ++level) sum = added(levels[level], sum);
+            levels[level] = sum;
+            if (++group * kUnrolled == ranks) break;
+            sum = tree<kUnrolled, T>(part, group * kUnrolled);
+        }
+    }
+    return sum;
+}
+
 // Of one launch: pieces, and the block that each begins with.
 constexpr int kPieces = 16;
 struct Pieces {
@@ -40,7 +62,8 @@ constexpr int kEach = 8;
 constexpr std::int64_t kBlock = kThreads * kEach;
 
 template <int kRanks, typename T>
-__device__ __forceinline__ void sum_block(const SumPiece& p, std::int64_t begin, int rank) {
+__device__ __forceinline__ void sum_block(const SumPiece& p, std::int64_t begin, int rank,
+                                          int ranks) {
     constexpr int kWide = sizeof(T) / sizeof(float);
     T* const own = reinterpret_cast<T*>(p.own);
     T* const packed = reinterpret_cast<T*>(p.packed);
@@ -60,7 +83,7 @@ __device__ __forceinline__ void sum_block(const SumPiece& p, std::int64_t begin,
 
 template <int kRanks>
 __global__ void __launch_bounds__(kThreads)
-    sum_parts(const __grid_constant__ Pieces all, int rank) {
+    sum_parts(const __grid_constant__ Pieces all, int rank, int ranks) {
     int at = 0;
     while (blockIdx.x >= all.first[at + 1]) ++at;
     const SumPiece& p = all.piece[at];
@@ -69,9 +92,9 @@ __global__ void __launch_bounds__(kThreads)
         reinterpret_cast<std::uintptr_t>(p.own) | reinterpret_cast<std::uintptr_t>(p.parts) |
         reinterpret_cast<std::uintptr_t>(p.packed) | static_cast<std::uintptr_t>(p.count * 4);
     if (bits % 16 == 0) {
-        sum_block<kRanks, float4>(p, begin, rank);
+        sum_block<kRanks, float4>(p, begin, rank, ranks);
     } else {
-        sum_block<kRanks, float>(p, begin, rank);
+        sum_block<kRanks, float>(p, begin, rank, ranks);
     }
 }
 
@@ -98,22 +121,21 @@ void start_convert(const cuda::Stream& stream, To* to, const From* from, std::in
 
 template <int kRanks>
 void start_sum(const cuda::Stream& stream, const Pieces& pieces, int rank, int ranks) {
-    if (ranks == kRanks) {
+    if (ranks == kRanks || kRanks == kUnrolled) {
         const auto kernel = sum_parts<kRanks>;
         cuda::prepare_kernel(reinterpret_cast<const void*>(kernel));
-        kernel<<<pieces.first[pieces.count], kThreads, 0, stream.raw()>>>(pieces, rank);
+        kernel<<<pieces.first[pieces.count], kThreads, 0, stream.raw()>>>(pieces, rank, ranks);
         MR_CUDA_CALL(cudaGetLastError());
-    } else if constexpr (kRanks < kMostDeviceRanks) {
+    } else if constexpr (kRanks < kUnrolled) {
         start_sum<2 * kRanks>(stream, pieces, rank, ranks);
-    } else {
-        MR_CHECK(false, "ranks on GPUs are a power of two, 64 at most");
     }
 }
 
 }  // namespace
 
 void tree_sum(const cuda::Stream& stream, std::span<const SumPiece> pieces, int rank, int ranks) {
-    MR_CHECK(ranks > 1, "there are other ranks");
+    MR_CHECK(ranks > 1 && ranks <= kMostDeviceRanks && (ranks & (ranks - 1)) == 0,
+             "ranks on GPUs are a power of two, 4,096 at most");
     Pieces some{};
     const auto flush = [&] {
         if (some.count > 0) start_sum<2>(stream, some, rank, ranks);

@@ -183,7 +183,7 @@ TEST_F(DeviceExchangeTest, NcclBringsPiecesAndAddsUp) {
 
 // Against the tree on the host.
 TEST_F(DeviceExchangeTest, KernelsAddUpAsTheHostDoes) {
-    for (const int ranks : {2, 8, 64}) {
+    for (const int ranks : {2, 8, 64, 128, 512}) {
         for (const std::int64_t count : {1, 1024, 100003}) {
             std::vector<std::vector<float>> parts;
             for (int r = 0; r < ranks; ++r) {
