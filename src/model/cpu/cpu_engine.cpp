@@ -103,6 +103,7 @@ class CpuEngine final : public Engine {
         ops::cross_entropy(ctx_, nll, logits, targets);
     }
     Tensor to_host(Tensor logits) override { return logits; }
+    Tensor head_input(std::int64_t rows) const { return full_.last.slice_rows(0, rows); }
     void copy_page(std::int32_t to, std::int32_t from) override;
     void synchronize() override {}
     int ahead() const override { return 0; }
@@ -469,6 +470,12 @@ MemoryPlan cpu_plan(const Model& model, const EngineOptions& options) {
 std::unique_ptr<Engine> make_cpu_engine(std::shared_ptr<const Model> model,
                                         const EngineOptions& options) {
     return std::make_unique<CpuEngine>(std::move(model), options);
+}
+
+Tensor cpu_head_input(const Engine& engine, std::int64_t rows) {
+    const auto* cpu = dynamic_cast<const CpuEngine*>(&engine);
+    MR_CHECK(cpu != nullptr, "the engine computes on the CPU");
+    return cpu->head_input(rows);
 }
 
 }  // namespace mr::model
