@@ -1,5 +1,6 @@
 #include "cli/model_name.h"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -19,12 +20,18 @@ namespace {
 
 constexpr std::string_view kEnding = ".gguf";
 
-// Where models that come with the program lie: beside the installed program, or in the source tree.
+// Where models that come with the program lie: beside the installed program, in the Python package
+// that this code is a module of, or in the source tree.
 std::vector<fs::path> places() {
     std::vector<fs::path> out;
     std::error_code ignored;
     const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
     if (!program.empty()) out.push_back(program.parent_path() / "../share/millrace/models");
+    Dl_info module{};
+    if (::dladdr(reinterpret_cast<const void*>(&named_model), &module) != 0 &&
+        fs::path(module.dli_fname).extension() == ".so") {
+        out.push_back(fs::path(module.dli_fname).parent_path() / "models");
+    }
     out.emplace_back(MR_SOURCE_MODELS);
     return out;
 }
