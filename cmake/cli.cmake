@@ -60,7 +60,7 @@ if(cli_sources)
         MR_SOURCE_PEERS="${PROJECT_SOURCE_DIR}/bench/peers")
     # Line editing and history in `chat`; without it a line is read as it comes.
     find_package(PkgConfig QUIET)
-    if(PKG_CONFIG_FOUND)
+    if(PKG_CONFIG_FOUND AND NOT MILLRACE_PYTHON)  # whose module must not need it
         pkg_check_modules(LIBEDIT QUIET IMPORTED_TARGET libedit)
     endif()
     if(LIBEDIT_FOUND)

@@ -16,3 +16,10 @@ if(Python3_FOUND AND TARGET millrace_cli)
     set_tests_properties(cli.device cli.device_ranks PROPERTIES LABELS gpu)
     set_tests_properties(cli.device cli.device_ranks cli.basics PROPERTIES RESOURCE_LOCK gpu)
 endif()
+
+# The Python package: its wheel from this build's objects, in a virtual environment of its own.
+if(Python3_FOUND AND TARGET millrace_cli AND NOT MILLRACE_SANITIZE AND NOT MILLRACE_TSAN)
+    add_test(NAME python.wheel COMMAND ${Python3_EXECUTABLE} -B
+             ${PROJECT_SOURCE_DIR}/python/tests/run.py ${PROJECT_BINARY_DIR})
+    set_tests_properties(python.wheel PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77)
+endif()

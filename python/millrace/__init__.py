@@ -1,0 +1,16 @@
+"""Millrace from Python: open a model, make text, see where every byte went.
+
+    >>> import millrace as mr
+    >>> with mr.Model(device="cpu") as m:
+    ...     print(m.generate("Once upon a time", max_tokens=5, seed=7).stop_reason)
+    length
+
+`docs/python.md` shows the rest.
+"""
+from ._core import DeviceError, Error, InputError, UsageError
+from ._core import version as __version__
+from ._model import Message, Model, Options
+from ._results import Evaluation, Info, Profile, Stream, Text, TokenLogprob
+
+__all__ = ["DeviceError", "Error", "Evaluation", "Info", "InputError", "Message", "Model",
+           "Options", "Profile", "Stream", "Text", "TokenLogprob", "UsageError", "__version__"]

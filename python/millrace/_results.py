@@ -1,0 +1,188 @@
+"""What calls give back."""
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Union
+
+from . import _core
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class TokenLogprob(NamedTuple):
+    """A token and its log-probability before temperature and truncation."""
+
+    id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]  #: the most probable ones, as (id, logprob)
+
+
+class Text(str):
+    """The text of a generation: a `str` that knows how it was made."""
+
+    ids: list[int]  #: without the prompt; with the end token where one came
+    confidence: list[float]  #: of each, by the unfiltered softmax; none where blocks are filled in
+    logprobs: list[TokenLogprob]  #: of each, where they were asked for
+    stop_reason: str  #: "length", "end_of_text", "stop_string" or "context_full"
+    seed: int  #: that makes the same text again
+    prompt_tokens: int
+    tokens_per_second: float  #: after the first token
+    bytes_per_second: float  #: read from memory while doing so
+    passes: int  #: over blocks, of models that fill in tokens
+
+    @classmethod
+    def _of(cls, made: dict[str, Any], seed: int) -> Text:
+        out = cls(made.pop("text").decode("utf-8", "replace"))
+        logprobs = made.pop("logprobs")
+        out.logprobs = [TokenLogprob(id, logprob, tuple(top))
+                        for id, (logprob, top) in zip(made["ids"], logprobs)]
+        out.seed = seed
+        out.__dict__.update(made)
+        return out
+
+
+def wait(*all_pending: _core.Pending) -> None:
+    """Until all have ended. The interpreter looks for Ctrl-C between two waits."""
+    try:
+        for pending in all_pending:
+            while not pending.wait(0.05):
+                pass
+            pending.check()
+    except BaseException:
+        stop(*all_pending)
+        raise
+
+
+def stop(*all_pending: _core.Pending) -> None:
+    """Ends all of them, together."""
+    for pending in all_pending:
+        pending.cancel()
+    for pending in all_pending:
+        pending.stop()
+
+
+class Stream:
+    """Text as it is made: an iterator of pieces, each of whole characters.
+
+    The generation goes on while nobody reads; `close()`, the end of a `with`, or dropping the
+    stream ends it. `result` has the whole text once the last piece was read.
+    """
+
+    def __init__(self, pending: _core.Pending, seed: int) -> None:
+        self._pending: _core.Pending | None = pending
+        self._seed = seed
+        self.result: Text | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        while True:
+            piece = self._poll(0.05)
+            if piece is None:
+                raise StopIteration
+            if piece:
+                return piece
+
+    def _poll(self, seconds: float) -> str | None:
+        """What has come in that time; None at the end."""
+        pending = self._pending
+        if pending is None:
+            return None
+        try:
+            pending.wait(seconds, True)
+        except BaseException:
+            self.close()
+            raise
+        ended = pending.ended()  # before the text is taken: nothing comes after the end
+        piece = pending.text().decode("utf-8", "replace")
+        if piece or not ended:
+            return piece
+        self._pending = None
+        self.result = Text._of(pending.made(), self._seed)
+        return None
+
+    def close(self) -> None:
+        """Ends the generation, if it is still going on."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.stop()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """How well a model predicts a text."""
+
+    documents: int
+    tokens: int  #: predicted ones
+    bytes: int  #: of text that those cover
+    nll: float  #: natural log, mean over tokens
+    perplexity: float
+    bits_per_byte: float
+    cut: int  #: documents that were longer than the context
+    seconds: float
+    passes: int | None  #: of models that fill in tokens
+    bound_nll: float | None  #: ... the bound they are trained by, nats a token
+
+
+@dataclasses.dataclass(frozen=True)
+class Info:
+    """What is known of an open model."""
+
+    source: str
+    format: str
+    family: str
+    parameters: int
+    layers: int
+    dim: int
+    vocab: int
+    context: int  #: positions of a text
+    device: str  #: "cpu" or "cuda"
+    threads: int
+    max_sequences: int  #: texts that are made together
+    fills_in: bool  #: whether it fills in tokens instead of making them one after another
+    notes: list[str]  #: what a user should know about how the source was read
+    load_seconds: float
+
+
+class Profile:
+    """A generation, written down stage by stage."""
+
+    def __init__(self, core: _core.Profile, seed: int) -> None:
+        self._core = core
+        self.text = Text._of(core.made(), seed)
+        self.summary = core.summary  #: one line: rates, bytes, share of the memory's bandwidth
+
+    def table(self) -> str:
+        """The stages of each phase beside what the machine can do, for people; also printed by
+        `print(profile)`."""
+        return self._core.table()
+
+    __str__ = table
+
+    def save_html(self, path: Union[str, os.PathLike[str]]) -> None:
+        """A page with the timeline, the tables and the roofline."""
+        self._core.save_html(os.fspath(path))
+
+    def save_trace(self, path: Union[str, os.PathLike[str]]) -> None:
+        """A trace for Perfetto or chrome://tracing."""
+        self._core.save_trace(os.fspath(path))
+
+    def records(self) -> list[dict[str, Any]]:
+        """A dict a stage: phase, stage, calls, seconds, share, bytes, flops, gb_s, gflop_s, roof,
+        of_ceiling."""
+        return self._core.records()
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """`records()` as a DataFrame; needs pandas."""
+        import pandas
+
+        return pandas.DataFrame.from_records(self.records())

@@ -1,0 +1,36 @@
+// What a call of Python asks for; what it leaves open is as for `millrace run`.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "decode/generate.h"
+#include "model/model.h"
+
+namespace mr::python {
+
+struct Options {
+    std::optional<int> max_tokens;
+    std::optional<float> temperature, top_p, min_p, repeat_penalty;
+    std::optional<int> top_k, repeat_window;
+    std::uint64_t seed = 0;
+    std::vector<std::string> stop;
+    bool ignore_eos = false;
+    int logprobs = -1;
+    // Of models that fill in tokens.
+    std::optional<int> block, steps;
+    std::optional<std::string> remask, confidence;
+    std::optional<float> threshold, entropy_bound;
+    std::optional<bool> prefix_cache;
+
+    // Throws Error (usage) for what is out of range or does not count with this model.
+    decode::GenerateOptions of(const model::Model& model) const;
+    decode::DiffusionOptions diffusion_of(const model::ModelSpec& spec) const;
+    // Throws Error (usage) where one of the second group is given and the model takes tokens one
+    // after another.
+    void require_no_diffusion() const;
+};
+
+}  // namespace mr::python

@@ -1,0 +1,208 @@
+#include "worker.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <utility>
+
+#include "core/error.h"
+
+namespace mr::python {
+namespace {
+
+std::exception_ptr closed_error() {
+    return std::make_exception_ptr(Error::usage(
+        {.field = "model", .problem = "was closed while it worked", .remedy = "open it again"}));
+}
+
+// Another engine was to take its place, and could not be made.
+void require(const std::unique_ptr<model::Engine>& engine) {
+    if (engine) return;
+    throw Error::device({.field = "model",
+                         .problem = "has lost its engine: there was no memory for a larger one",
+                         .remedy = "open it again"});
+}
+
+}  // namespace
+
+bool Ticket::wait(double seconds, bool text) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::duration<double>(seconds),
+                             [&] { return ended_ || (text && !text_.empty()); });
+}
+
+std::string Ticket::take_text() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(text_, {});
+}
+
+bool Ticket::ended() {
+    const std::lock_guard lock(mutex_);
+    return ended_;
+}
+
+void Ticket::check() {
+    const std::lock_guard lock(mutex_);
+    if (error_) std::rethrow_exception(error_);
+}
+
+void Ticket::add_text(std::string_view text) {
+    {
+        const std::lock_guard lock(mutex_);
+        text_ += text;
+    }
+    changed_.notify_all();
+}
+
+void Ticket::end(std::exception_ptr error) {
+    {
+        const std::lock_guard lock(mutex_);
+        error_ = std::move(error);
+        ended_ = true;
+    }
+    changed_.notify_all();
+}
+
+Worker::Worker(std::unique_ptr<model::Engine> engine)
+    : process_(::getpid()), engine_(std::move(engine)), thread_([this] { drive(); }) {}
+
+Worker::~Worker() {
+    if (!here()) {
+        // Neither the thread nor those of the engine came along; to wait for one would never end.
+        static_cast<void>(new std::thread(std::move(thread_)));
+        static_cast<void>(engine_.release());
+        static_cast<void>(scheduler_.release());
+        return;
+    }
+    {
+        const std::lock_guard lock(mutex_);
+        leaving_ = true;
+        for (const Job& job : jobs_) job.ticket->cancel();
+    }
+    work_.notify_all();
+    thread_.join();
+}
+
+bool Worker::here() const { return ::getpid() == process_; }
+
+TicketPtr Worker::generate(std::vector<std::int32_t> prompt, decode::GenerateOptions options,
+                           bool streams) {
+    return put({.ticket = std::make_shared<Ticket>(),
+                .prompt = std::move(prompt),
+                .options = std::move(options),
+                .streams = streams,
+                .body = {}});
+}
+
+TicketPtr Worker::alone(Body body) {
+    return put({.ticket = std::make_shared<Ticket>(),
+                .prompt = {},
+                .options = {},
+                .streams = false,
+                .body = std::move(body)});
+}
+
+TicketPtr Worker::put(Job job) {
+    TicketPtr ticket = job.ticket;
+    {
+        const std::lock_guard lock(mutex_);
+        jobs_.push_back(std::move(job));
+    }
+    work_.notify_all();
+    return ticket;
+}
+
+// Those that can begin now, in the order in which they came; one that runs alone is the last of
+// them, and waits until nothing else is open. False: the worker is to leave.
+bool Worker::next_jobs(bool idle, std::vector<Job>& out) {
+    out.clear();
+    std::unique_lock lock(mutex_);
+    if (idle) work_.wait(lock, [&] { return leaving_ || !jobs_.empty(); });
+    if (leaving_) return false;
+    while (!jobs_.empty()) {
+        const bool alone = static_cast<bool>(jobs_.front().body);
+        if (alone && !(idle && out.empty())) break;
+        out.push_back(std::move(jobs_.front()));
+        jobs_.pop_front();
+        if (alone) break;
+    }
+    return true;
+}
+
+void Worker::drive() {
+    std::vector<Job> jobs;
+    while (next_jobs(open_.empty(), jobs)) {
+        for (Job& job : jobs) job.body ? run_alone(job) : begin(job);
+        if (!open_.empty()) step();
+    }
+    scheduler_.reset();
+    for (const auto& [id, ticket] : open_) ticket->end(closed_error());
+    const std::lock_guard lock(mutex_);
+    for (const Job& job : jobs_) job.ticket->end(closed_error());
+    jobs_.clear();
+}
+
+void Worker::begin(Job& job) {
+    Ticket* const ticket = job.ticket.get();
+    job.options.cancelled = [ticket] { return ticket->cancelled(); };
+    decode::OnText on_text;
+    if (job.streams) {
+        on_text = [ticket](std::string_view text) {
+            ticket->add_text(text);
+            return true;
+        };
+    }
+    try {
+        require(engine_);
+        if (!scheduler_) scheduler_ = std::make_unique<decode::Scheduler>(*engine_);
+        const decode::Scheduler::Id id =
+            scheduler_->add(std::move(job.prompt), std::move(job.options), std::move(on_text));
+        open_.emplace(id, job.ticket);
+    } catch (...) {
+        ticket->end(std::current_exception());
+    }
+}
+
+void Worker::run_alone(Job& job) {
+    scheduler_.reset();
+    std::exception_ptr error;
+    try {
+        require(engine_);
+        job.body(engine_, *job.ticket);
+    } catch (...) {
+        error = std::current_exception();
+    }
+    job.body = {};  // first: what it holds is gone when the caller is told
+    job.ticket->end(error);
+}
+
+void Worker::step() {
+    try {
+        scheduler_->step();
+        take_ended();
+    } catch (...) {
+        // A scheduler whose step has thrown is to be destroyed, and its requests with it.
+        const std::exception_ptr error = std::current_exception();
+        scheduler_.reset();
+        for (const auto& [id, ticket] : std::exchange(open_, {})) ticket->end(error);
+    }
+}
+
+void Worker::take_ended() {
+    for (auto at = open_.begin(); at != open_.end();) {
+        Ticket& ticket = *at->second;
+        std::exception_ptr error;
+        bool ended = true;
+        try {
+            std::optional<decode::Generated> made = scheduler_->take(at->first);
+            ended = made.has_value();
+            if (made) ticket.made = std::move(*made);
+        } catch (...) {
+            error = std::current_exception();
+        }
+        if (ended) ticket.end(error);
+        at = ended ? open_.erase(at) : std::next(at);
+    }
+}
+
+}  // namespace mr::python

@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Builds the wheel from the objects of a build, installs it in a fresh virtual environment and runs
+the tests there.
+
+usage: run.py BUILD [PYTEST ARGUMENT...]     BUILD: the build folder, with the program in it
+
+Exits with 77, and says why, where something is missing that is not ours to bring."""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+BUILDS = ["scikit-build-core>=0.10", "nanobind>=2.2"]
+TESTS = ["numpy", "pytest", "pandas", "mypy", "pandas-stubs"]
+SKIPPED = 77
+
+
+def skip(why):
+    print(f"skipped: {why}")
+    sys.exit(SKIPPED)
+
+
+def step(name, command, **given):
+    begin = time.monotonic()
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          **given)
+    print(f"{name}: {time.monotonic() - begin:.1f} s", flush=True)
+    return done
+
+
+def environment(folder, packages, pip=None):
+    """A fresh one with these packages, which the pip of another may bring; its interpreter."""
+    shutil.rmtree(folder, ignore_errors=True)
+    without = ["--without-pip"] if pip else []
+    made = step(f"{folder.name}, made", [sys.executable, "-m", "venv", *without, folder])
+    if made.returncode != 0:
+        skip(f"no virtual environment can be made (Debian: python3-venv):\n{made.stdout}")
+    python = folder / "bin" / "python"
+    install(python, pip or python, packages,
+            lambda said: skip(f"PyPI does not give {', '.join(packages)}:\n{said[-2000:]}"))
+    return python
+
+
+def install(python, pip, packages, failed):
+    # What is imported is compiled then: most of it never is.
+    got = step(f"pip install {' '.join(map(str, packages))}",
+               [pip, "-m", "pip", "--python", python, "install", "-q", "--no-compile",
+                "--disable-pip-version-check", *packages])
+    if got.returncode != 0:
+        failed(got.stdout)
+
+
+def stop(said):
+    print(said[-8000:])
+    sys.exit(1)
+
+
+def main():
+    build = pathlib.Path(sys.argv[1]).resolve()
+    work = build / "python"
+    work.mkdir(exist_ok=True)
+    if not (pathlib.Path(sysconfig.get_path("include")) / "Python.h").exists():
+        skip("Python.h is missing (Debian: python3-dev)")
+    if not shutil.which("ninja"):
+        skip("ninja is missing")
+    # The tools that build stay: their paths are part of what a compiler's cache knows.
+    tools = work / "tools"
+    python = tools / "bin" / "python"
+    ready = python.exists() and subprocess.run(
+        [python, "-c", "import nanobind, scikit_build_core"], stderr=subprocess.DEVNULL)
+    if not ready or ready.returncode != 0:
+        python = environment(tools, BUILDS)
+    wheels = work / "wheels"
+    shutil.rmtree(wheels, ignore_errors=True)
+    made = step("wheel", [python, "-m", "pip", "wheel", str(SOURCE), "--no-build-isolation",
+                          "--no-deps", "-w", wheels, "-C", f"build-dir={work / 'objects'}", "-C",
+                          f"cmake.define.MILLRACE_BUILD_DIR={build}", "-v"])
+    if made.returncode != 0:
+        stop(made.stdout)
+    [wheel] = wheels.glob("*.whl")
+    pip = python
+    python = environment(work / "fresh", TESTS, pip)
+    install(python, pip, [wheel], stop)
+    begin = time.monotonic()
+    tests = subprocess.run(
+        [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=8",
+         "--doctest-modules", "--pyargs", "millrace", str(SOURCE / "python" / "tests"),
+         *sys.argv[2:]],
+        cwd=work, env={**os.environ, "MILLRACE_BIN": str(build / "millrace"),
+                       "MILLRACE_SOURCE": str(SOURCE), "MILLRACE_DEVICE": "cpu",
+                       "PYTHONPYCACHEPREFIX": str(work / "pycache")})
+    print(f"pytest: {time.monotonic() - begin:.1f} s")
+    return tests.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,298 @@
+"""What people expect of a Python package: threads, Ctrl-C, errors, closing, processes, memory."""
+import gc
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import millrace as mr
+
+
+def threads_of_the_process():
+    return len(os.listdir("/proc/self/task"))
+
+
+def resident_bytes():
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+@pytest.fixture(scope="module")
+def slow():
+    """A model that takes seconds for a long text."""
+    with mr.Model("random:gpt2:f32", device="cpu") as opened:
+        yield opened
+
+
+def interrupt_after(seconds):
+    timer = threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    return timer
+
+
+@pytest.mark.parametrize("call", [
+    lambda m: m.generate("x", max_tokens=-1, ignore_eos=True),
+    lambda m: list(m.stream("x", max_tokens=-1, ignore_eos=True)),
+    lambda m: m.generate_batch(["x"] * 40, max_tokens=-1, ignore_eos=True),
+    lambda m: m.generate("x " * 450, max_tokens=-1, ignore_eos=True),
+    lambda m: m.profile("x", max_tokens=-1, ignore_eos=True),
+    lambda m: m.eval("x " * 20000),
+    lambda m: m.embed(["x " * 400] * 50),
+], ids=["generate", "stream", "batch", "prompt", "profile", "eval", "embed"])
+def test_ctrl_c_stops_the_work_and_leaves_the_model_usable(slow, call):
+    timer = interrupt_after(0.3)
+    begin = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            call(slow)
+    finally:
+        timer.cancel()
+    assert time.monotonic() - begin < 5
+    assert len(slow.generate("x", max_tokens=2, seed=1, ignore_eos=True).ids) == 2
+
+
+def test_other_threads_run_while_the_engine_works(slow):
+    seen = []
+    stop = threading.Event()
+
+    def count():
+        while not stop.is_set():
+            seen.append(time.monotonic())
+            time.sleep(0.005)
+
+    watcher = threading.Thread(target=count)
+    watcher.start()
+    try:
+        slow.generate("x " * 300, max_tokens=20, ignore_eos=True, seed=1)
+    finally:
+        stop.set()
+        watcher.join()
+    assert len(seen) > 10 and max(b - a for a, b in zip(seen, seen[1:])) < 0.5
+
+
+def test_threads_share_a_model(model):
+    expected = [model.generate("Once", max_tokens=60, seed=seed) for seed in range(12)]
+    texts, failed = {}, []
+
+    def tell(seed):
+        try:
+            for _ in range(3):
+                texts[seed] = model.generate("Once", max_tokens=60, seed=seed)
+                model.eval("Once upon a time.")  # alone, between the others
+                assert texts[seed] == expected[seed]
+                with pytest.raises(mr.InputError):
+                    model.generate("Once " * 600)
+        except BaseException as error:
+            failed.append(error)
+
+    workers = [threading.Thread(target=tell, args=[seed]) for seed in range(12)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not failed and len(texts) == 12
+
+
+def test_closing_ends_what_others_wait_for():
+    model = mr.Model("random:gpt2:f32", device="cpu", threads=1)
+    failed = []
+
+    def tell():
+        try:
+            model.generate("x", max_tokens=-1, ignore_eos=True)
+        except mr.Error as error:
+            failed.append(error)
+
+    workers = [threading.Thread(target=tell) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    time.sleep(0.2)
+    model.close()
+    for worker in workers:
+        worker.join(10)
+    assert [type(error) for error in failed] == [mr.UsageError] * 3
+    assert "was closed while it worked" in str(failed[0])
+
+
+def test_a_closed_model_says_so():
+    with mr.Model(device="cpu") as model:
+        stream = model.stream("Once", max_tokens=5)
+    for call in (lambda: model.generate("Once"), lambda: model.stream("Once"),
+                 lambda: model.logits([1]), lambda: model.eval("Once"),
+                 lambda: model.profile("Once"), lambda: model.embed("Once"),
+                 lambda: model.generate_batch(["Once"])):
+        with pytest.raises(mr.UsageError, match="model: is closed; open it again"):
+            call()
+    assert "closed" in repr(model)
+    model.close()
+    try:
+        list(stream)  # ended before, or by the end of the model
+    except mr.UsageError as error:
+        assert "was closed while it worked" in str(error)
+
+
+def test_closing_and_dropping_end_the_threads():
+    before = threads_of_the_process()
+    model = mr.Model(device="cpu", threads=2)
+    assert threads_of_the_process() == before + 2  # one drives the engine, one helps it
+    model.close()
+    assert threads_of_the_process() == before
+    model = mr.Model(device="cpu", threads=2)
+    stream = model.stream("Once", max_tokens=-1, ignore_eos=True)
+    del model
+    gc.collect()
+    assert next(stream)  # which keeps it
+    del stream
+    gc.collect()
+    assert threads_of_the_process() == before
+
+
+def test_nothing_grows_over_ten_thousand_calls(model):
+    ids = model.tokenize("Once upon")
+
+    def calls(count):
+        for i in range(count):
+            model.generate(ids, max_tokens=1, seed=i)
+            model.detokenize(model.tokenize("Once"))
+            if i % 10 == 0:
+                next(model.stream(ids, max_tokens=2, seed=1, stop=["x"]))
+                model.logits(ids)
+            if i % 50 == 0:
+                with pytest.raises(mr.UsageError):
+                    model.generate(ids, temperature=-1)
+
+    calls(1000)
+    gc.collect()
+    objects, bytes_before, references = len(gc.get_objects()), resident_bytes(), sys.getrefcount(
+        model)
+    calls(10_000)
+    gc.collect()
+    assert len(gc.get_objects()) - objects < 100
+    assert sys.getrefcount(model) == references
+    assert resident_bytes() - bytes_before < 4 << 20
+
+
+@pytest.mark.parametrize("call, kind, words", [
+    (lambda: mr.Model("no-such.gguf"), mr.InputError, "no-such.gguf: there is no file"),
+    (lambda: mr.Model("./no-such.gguf"), mr.InputError, "no-such.gguf"),
+    (lambda: mr.Model(__file__), mr.InputError, "test_behaviour.py"),
+    (lambda: mr.Model("random:gpt2:f31"), mr.UsageError, "f31"),
+    (lambda: mr.Model(""), mr.UsageError, "path: is empty"),
+    (lambda: mr.Model(device="tpu"), mr.UsageError, "device = tpu"),
+    (lambda: mr.Model(kv_type="f8"), mr.UsageError, "kv_type = f8"),
+    (lambda: mr.Model(device="cpu", kv_type="bf16"), mr.UsageError, "is for the GPU"),
+    (lambda: mr.Model(threads=-1), mr.UsageError, "threads = -1"),
+    (lambda: mr.Model(max_sequences=0), mr.UsageError, "max_sequences = 0"),
+    (lambda: mr.Model("random:llama-2-7b:f32", device="cpu", ctx=1 << 29), mr.DeviceError, "GiB"),
+], ids=range(11))
+def test_models_that_cannot_be_opened(call, kind, words):
+    with pytest.raises(kind, match=words) as raised:
+        call()
+    assert isinstance(raised.value, mr.Error) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("options, kind", [
+    ({"temperature": -1}, mr.UsageError), ({"temperature": float("nan")}, mr.UsageError),
+    ({"top_p": 2}, mr.UsageError), ({"top_k": -1}, mr.UsageError), ({"min_p": 9}, mr.UsageError),
+    ({"max_tokens": -2}, mr.UsageError), ({"seed": -1}, mr.UsageError),
+    ({"seed": 1 << 64}, mr.UsageError), ({"seed": "a"}, mr.UsageError),
+    ({"repeat_window": -1}, mr.UsageError), ({"logprobs": 21}, mr.UsageError),
+    ({"max_tokens": "a"}, TypeError), ({"max_tokens": 1 << 40}, TypeError),
+    ({"stop": [1]}, TypeError), ({"max_token": 3}, TypeError), ({"temperature": [1]}, TypeError),
+], ids=str)
+def test_options_that_cannot_be(model, options, kind):
+    with pytest.raises(kind, match=next(iter(options)).replace("_", ".")) as raised:
+        model.generate("Once", **options)
+    assert "\n" not in str(raised.value)
+    assert len(model.generate("Once", max_tokens=2).ids) == 2
+
+
+def test_the_line_is_that_of_the_program():
+    said = subprocess.run([os.environ["MILLRACE_BIN"], "run", "no-such.gguf"], capture_output=True,
+                          text=True, stdin=subprocess.DEVNULL)
+    with pytest.raises(mr.InputError) as raised:
+        mr.Model("no-such.gguf")
+    assert said.stderr == f"millrace: {raised.value}\n" and said.returncode == 1
+
+
+def test_progress_is_told_and_may_stop_the_loading():
+    told = []
+    mr.Model("random:gpt2:q8_0", device="cpu",
+             progress=lambda what, done, total: told.append((what, done, total))).close()
+    assert told and all(done <= total for _, done, total in told)
+
+    def stop(what, done, total):
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        mr.Model("random:gpt2:q8_0", device="cpu", progress=stop)
+
+
+def test_a_fork_is_told_to_open_a_model_of_its_own(script):
+    done = script("""
+import os, sys
+import millrace as mr
+m = mr.Model(device="cpu")
+text = m.generate("Once", max_tokens=5, seed=1)
+stream = m.stream("Once", max_tokens=-1, ignore_eos=True)
+if os.fork() == 0:
+    try:
+        m.generate("Once")
+    except mr.UsageError as error:
+        print(error)
+    del stream
+    own = mr.Model(device="cpu")
+    assert own.generate("Once", max_tokens=5, seed=1) == text
+    del m
+    sys.exit(0)  # with everything that runs at the end of an interpreter
+assert os.wait()[1] == 0
+assert m.generate("Once", max_tokens=5, seed=1) == text
+""")
+    assert done.returncode == 0, done.stderr
+    assert "was opened before this process was forked" in done.stdout and not done.stderr
+
+
+def test_processes_that_are_spawned(script):
+    done = script("""
+import multiprocessing
+import millrace as mr
+
+def tell(seed):
+    with mr.Model(device="cpu", threads=1) as m:
+        return str(m.generate("Once", max_tokens=9, seed=seed))
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        texts = pool.map(tell, [1, 2])
+    assert texts == [tell(1), tell(2)]
+""")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("ending", ["", "sys.exit(0)", "del m", "m.close()", "s.close()",
+                                    "threading.Thread(target=m.generate).start()"])
+def test_an_interpreter_ends_quietly(script, ending):
+    done = script(f"""
+import sys, threading
+import millrace as mr
+m = mr.Model(device="cpu")
+s = m.stream("Once", max_tokens=-1, ignore_eos=True)
+next(s)
+{ending}
+""", timeout=20)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_ctrl_c_ends_a_script(script):
+    done = script("""
+import os, signal, threading
+import millrace as mr
+m = mr.Model("random:gpt2:f32", device="cpu")
+threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+m.generate("x", max_tokens=-1, ignore_eos=True)
+""", timeout=20)
+    assert done.returncode == -signal.SIGINT and "KeyboardInterrupt" in done.stderr

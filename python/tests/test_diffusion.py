@@ -1,0 +1,60 @@
+"""Models that fill in tokens: the same calls."""
+import json
+
+import pytest
+
+import millrace as mr
+
+
+@pytest.mark.parametrize("words, options", [
+    ([], {}),
+    (["--block", "8", "--steps", "4", "--remask", "static"],
+     {"block": 8, "steps": 4, "remask": "static"}),
+    (["--threshold", "0.6"], {"threshold": 0.6}),
+    (["--remask", "entropy", "--entropy-bound", "0.5", "--confidence", "drawn"],
+     {"remask": "entropy", "entropy_bound": 0.5, "confidence": "drawn"}),
+    # More than the engine was made for at first: it makes room.
+    (["--block", "32", "--remask", "sequential"], {"block": 32, "remask": "sequential"}),
+    (["--block", "4"], {"block": 4}),
+])
+def test_texts_are_those_of_the_program(diffusion, program, words, options):
+    said = json.loads(program("run", "storyteller-diffusion", "-p", "Once upon a time", "-n", "48",
+                              "--seed", "7", "--json", *words))
+    text = diffusion.generate("Once upon a time", max_tokens=48, seed=7, **options)
+    assert (text, text.ids, text.passes) == (said["text"], said["ids"], said["passes"])
+
+
+def test_streams_and_batches(diffusion):
+    expected = diffusion.generate("Once", max_tokens=40, seed=3)
+    assert "".join(diffusion.stream("Once", max_tokens=40, seed=3)) == expected
+    texts = diffusion.generate_batch(["Once", "One day", "The"], max_tokens=40, seed=3)
+    assert texts[0] == expected
+    assert texts[2] == diffusion.generate("The", max_tokens=40, seed=5)
+
+
+def test_eval_is_that_of_the_program(diffusion, program, tmp_path):
+    text = "Once upon a time there was a little dog. The dog was happy."
+    (tmp_path / "text").write_text(text)
+    said = json.loads(program("eval", "storyteller-diffusion", "--text", str(tmp_path / "text"),
+                              "--bound", "2", "--json"))
+    result = diffusion.eval(text, bound=2)
+    assert (result.nll, result.tokens, result.bound_nll) == (said["nll"], said["tokens"],
+                                                             said["bound_nll"])
+    assert diffusion.eval(text, bound=0).bound_nll is None
+
+
+def test_what_does_not_apply_is_refused(model, diffusion):
+    for options in ({"block": 8}, {"steps": 3}, {"remask": "static"}, {"threshold": 0.5}):
+        with pytest.raises(mr.UsageError, match="is for models that fill in tokens"):
+            model.generate("Once", **options)
+    for options, words in [({"block": 0}, "1 or more"), ({"block": 1000}, "1 to 64"),
+                           ({"remask": "some"}, "sequential, static"),
+                           ({"remask": "static", "threshold": 0.5}, "counts with"),
+                           ({"logprobs": 2}, "no log-probabilities")]:
+        with pytest.raises(mr.UsageError, match=words):
+            diffusion.generate("Once", max_tokens=8, **options)
+    for call in (lambda: diffusion.logits([1]), lambda: diffusion.embed("Once")):
+        with pytest.raises(mr.UsageError, match="fills in tokens"):
+            call()
+    with pytest.raises(mr.UsageError, match="its NLL is exact"):
+        model.eval("Once", bound=4)

@@ -1,0 +1,134 @@
+"""The wheel itself: what is in it, the command line, types, stubs, and what the docs say."""
+import ast
+import importlib.resources
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+import millrace as mr
+from millrace import _core
+
+PACKAGE = pathlib.Path(mr.__file__).parent
+
+
+def test_it_is_the_installed_package(source):
+    assert source not in PACKAGE.parents or "build" in PACKAGE.parts
+    files = {file.name for file in importlib.resources.files(mr).iterdir()}
+    assert {"py.typed", "_core.pyi", "models"} <= files
+    assert {file.name for file in (PACKAGE / "models").iterdir()} == {
+        "storyteller.gguf", "storyteller-diffusion.gguf"}
+    assert mr.__version__ in (source / "CMakeLists.txt").read_text()
+
+
+def test_the_bundled_models_are_those_of_the_package():
+    with mr.Model(device="cpu") as model:
+        assert pathlib.Path(model.info.source) == PACKAGE / "models" / "storyteller.gguf"
+
+
+def test_it_needs_no_library_that_a_plain_machine_lacks():
+    needed = subprocess.run(["ldd", _core.__file__], capture_output=True, text=True).stdout
+    libraries = {line.split()[0]: line for line in needed.splitlines() if "=>" in line}
+    usual = re.compile(r"lib(stdc\+\+|m|gcc_s|c|dl|rt|pthread)\.so")
+    for name, line in libraries.items():
+        assert usual.match(name) or str(PACKAGE) in line, line
+
+
+def test_import_is_quick_and_brings_neither_numpy_nor_torch(script):
+    seconds = []
+    for _ in range(3):  # the best of them: others may be using the machine
+        done = script("""
+import sys, time
+begin = time.perf_counter()
+import millrace
+print(time.perf_counter() - begin)
+assert "numpy" not in sys.modules and "torch" not in sys.modules
+""")
+        assert done.returncode == 0, done.stderr
+        seconds.append(float(done.stdout))
+    assert min(seconds) < 0.3
+
+
+def test_the_command_line():
+    def run(*words):
+        return subprocess.run([sys.executable, "-m", "millrace", *words], capture_output=True,
+                              text=True, stdin=subprocess.DEVNULL)
+
+    words = ["run", "-p", "Once upon a time", "-n", "30", "--seed", "7", "-q", "--device", "cpu"]
+    expected = subprocess.run([os.environ["MILLRACE_BIN"], *words], capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL)
+    done = run(*words)
+    assert (done.returncode, done.stdout) == (0, expected.stdout)
+    assert done.stdout.startswith("Once upon a time")
+    assert run("--version").stdout.startswith(f"millrace {mr.__version__}")
+    assert run("run", "storyteller-diffusion", "-n", "4", "--device", "cpu").returncode == 0
+    wrong = run("run", "no-such.gguf")
+    assert wrong.returncode == 1 and wrong.stderr.startswith("millrace: no-such.gguf: ")
+    assert run("rum").returncode == 2
+    beside = pathlib.Path(sys.executable).parent / "millrace"  # the script of the environment
+    assert subprocess.run([beside, "--version"], capture_output=True).returncode == 0
+
+
+def test_the_stub_names_what_the_module_has():
+    stub = ast.parse((PACKAGE / "_core.pyi").read_text())
+
+    def names(body):
+        out = {}
+        for node in body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                out[node.name] = node
+            elif isinstance(node, ast.AnnAssign):
+                out[node.target.id] = node
+        return out
+
+    def public(thing):
+        return {name for name in vars(thing) if not name.startswith("_")}
+
+    top = names(stub.body)
+    assert set(top) == public(_core)
+    for name, node in top.items():
+        if isinstance(node, ast.ClassDef) and not issubclass(getattr(_core, name), Exception):
+            assert set(names(node.body)) == public(getattr(_core, name)), name
+
+
+def test_types(tmp_path):
+    pytest.importorskip("mypy")
+    user = tmp_path / "user.py"
+    user.write_text("""
+import millrace as mr
+
+m = mr.Model("storyteller", device="cpu", ctx=64)
+text: mr.Text = m.generate("Once", max_tokens=3, temperature=0.5, stop=["x"])
+ids: list[int] = text.ids
+pieces: list[str] = list(m.stream("Once"))
+rows: list[mr.Text] = m.generate_batch(["Once"], seed=1)
+loss: float = m.eval("Once").nll
+m.generate("Once", max_tokens="three")
+m.generate("Once", max_token=3)
+m.chat([{"role": "user", "content": 3}])
+""")
+    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir",
+                           str(tmp_path / "cache"), "-p", "millrace"], capture_output=True,
+                          text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir",
+                           str(tmp_path / "cache"), str(user)], capture_output=True, text=True,
+                          cwd=tmp_path)
+    wrong = re.findall(r"user\.py:(\d+): error", done.stdout)
+    assert sorted(set(wrong)) == ["10", "11", "12"], done.stdout
+
+
+def test_the_examples_of_the_page(source, tmp_path, monkeypatch, capsys):
+    page = (source / "docs" / "python.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 5
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MILLRACE_DEVICE", "cpu")
+    names = {}
+    for block in blocks:
+        exec(compile(block, "docs/python.md", "exec"), names)
+    names["m"].close()
+    assert "Once upon a time" in capsys.readouterr().out
