@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import operator
 import os
 import random
 import weakref
@@ -92,9 +93,10 @@ def _seed(given: Mapping[str, Any]) -> int:
     seed = given.get("seed")
     if seed is None:
         return random.SystemRandom().getrandbits(32)
-    if not isinstance(seed, int) or not 0 <= seed < 1 << 64:
-        raise _core.UsageError(f"seed = {seed!r}: is no number from 0 to 2^64 - 1")
-    return seed
+    number = operator.index(seed)
+    if not 0 <= number < 1 << 64:
+        raise _core.UsageError(f"seed = {number}: is not from 0 to 2^64 - 1")
+    return number
 
 
 class Model:
@@ -129,7 +131,7 @@ class Model:
                                        + ", ".join(known))
         for name, number, least in (("threads", threads, 0), ("ctx", ctx, 0), ("pool", pool, 0),
                                     ("max_sequences", max_sequences, 1)):
-            if not least <= number < 1 << 30:
+            if not least <= operator.index(number) < 1 << 30:
                 raise _core.UsageError(f"{name} = {number}: must be {least} or more")
         if path is not None and not os.fspath(path):
             raise _core.UsageError("path: is empty; leave it out for the bundled model")
@@ -242,7 +244,11 @@ class Model:
         >>> answer.prompt_tokens > 1
         True
         """
-        pairs = [(_bytes(message["role"]), _bytes(message["content"])) for message in messages]
+        try:
+            pairs = [(_bytes(message["role"]), _bytes(message["content"])) for message in messages]
+        except (TypeError, KeyError):
+            raise TypeError('messages are dicts as {"role": "user", "content": "Hi"}, both of them '
+                            "str") from None
         arguments = [f"{name}={json.dumps(value)}" for name, value in (template_args or {}).items()]
         ids, stops = self._core.chat_prompt(pairs, os.fspath(template_file), arguments,
                                             parse_special)
@@ -264,11 +270,11 @@ class Model:
         >>> m.detokenize(m.tokenize("Once upon a time"))
         'Once upon a time'
         """
-        return self._core.encode(_bytes(text), special)
+        return self._core.encode(_bytes(text), bool(special))
 
     def detokenize(self, ids: Iterable[int]) -> str:
         """The text of ids; what special tokens are called is left out."""
-        return self._core.decode([int(id) for id in ids]).decode("utf-8", "replace")
+        return self._core.decode(self._known(ids)).decode("utf-8", "replace")
 
     def logits(self, ids: ArrayLike, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         """f32 [ids, vocab]: row i says what follows ids[: i + 1]. They are written into `out` where
@@ -287,8 +293,7 @@ class Model:
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
             raise TypeError(f"ids are one row of integers, not {given.dtype} {given.shape}")
         if given.size and not 0 <= int(given.min()) <= int(given.max()) < self.info.vocab:
-            raise _core.InputError(f"ids: are not all tokens of the model, which has 0 to "
-                                   f"{self.info.vocab - 1}")
+            raise self._unknown()
         tokens = np.ascontiguousarray(given, dtype=np.int32)
         shape = (tokens.size, self.info.vocab)
         if out is None:
@@ -362,8 +367,18 @@ class Model:
     def _ids(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, (str, bytes)):
             return self._core.encode_prompt(_bytes(prompt))
-        ids = [int(id) for id in prompt]
-        if any(not 0 <= id < self.info.vocab for id in ids):
-            raise _core.InputError(f"prompt: are not all tokens of the model, which has 0 to "
-                                   f"{self.info.vocab - 1}")
-        return ids
+        return self._known(prompt)
+
+    def _known(self, ids: Iterable[int]) -> list[int]:
+        """Ids of tokens that the model has."""
+        try:
+            out = [operator.index(id) for id in ids]
+        except TypeError:
+            raise TypeError(f"{type(ids).__name__}: is neither a text nor token ids") from None
+        if any(not 0 <= id < self.info.vocab for id in out):
+            raise self._unknown()
+        return out
+
+    def _unknown(self) -> _core.InputError:
+        return _core.InputError(f"ids: are not all tokens of the model, which has 0 to "
+                                f"{self.info.vocab - 1}")

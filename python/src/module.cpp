@@ -276,7 +276,7 @@ std::unique_ptr<Opened> open(const std::string& model, const std::string& device
 }
 
 void close(Opened& opened) {
-    std::unique_ptr<Worker> worker = opened.close();
+    WorkerPtr worker = opened.close();
     const nb::gil_scoped_release unlocked;
     worker.reset();
 }

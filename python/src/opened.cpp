@@ -95,7 +95,7 @@ Opened::Opened(const cli::SharedOptions& shared, int sequences, const Progress& 
     engine->ledger().add(sent);
     engine_ = engine->options();
     block_ = engine_.block;
-    worker_ = std::make_unique<Worker>(std::move(engine));
+    worker_.reset(new Worker(std::move(engine)));
     load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 

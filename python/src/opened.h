@@ -40,7 +40,7 @@ class Opened {
     const model::EngineOptions& engine_options() const { return engine_; }
     double load_seconds() const { return load_seconds_; }
     // Gives the worker away: its destructor waits for the thread.
-    std::unique_ptr<Worker> close() { return std::move(worker_); }
+    WorkerPtr close() { return std::move(worker_); }
     bool open() const { return worker_ != nullptr; }
     // Whether a ticket will end: not in a fork of the process that opened the model.
     bool here() const { return process_ == ::getpid(); }
@@ -76,7 +76,7 @@ class Opened {
     std::shared_ptr<const model::DeviceWeights> weights_;
     model::EngineOptions engine_;
     double load_seconds_ = 0;
-    std::unique_ptr<Worker> worker_;
+    WorkerPtr worker_;
     int block_ = 0;  // that the engine has room for, or will have when its turn comes
 };
 

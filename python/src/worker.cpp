@@ -67,13 +67,6 @@ Worker::Worker(std::unique_ptr<model::Engine> engine)
     : process_(::getpid()), engine_(std::move(engine)), thread_([this] { drive(); }) {}
 
 Worker::~Worker() {
-    if (!here()) {
-        // Neither the thread nor those of the engine came along; to wait for one would never end.
-        static_cast<void>(new std::thread(std::move(thread_)));
-        static_cast<void>(engine_.release());
-        static_cast<void>(scheduler_.release());
-        return;
-    }
     {
         const std::lock_guard lock(mutex_);
         leaving_ = true;

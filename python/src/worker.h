@@ -67,7 +67,7 @@ class Worker {
     TicketPtr generate(std::vector<std::int32_t> prompt, decode::GenerateOptions options,
                        bool streams);
     TicketPtr alone(Body body);
-    // Whether this is the process that the worker lives in: a fork has none of its threads.
+    // Whether this is the process that the worker lives in.
     bool here() const;
 
   private:
@@ -100,5 +100,14 @@ class Worker {
     bool leaving_ = false;
     std::thread thread_;
 };
+
+// Destroys a worker, but not in a fork: that has none of its threads, and to wait for one, or to
+// destroy what one was waiting for, would never end.
+struct EndWorker {
+    void operator()(Worker* worker) const {
+        if (worker->here()) delete worker;
+    }
+};
+using WorkerPtr = std::unique_ptr<Worker, EndWorker>;
 
 }  // namespace mr::python

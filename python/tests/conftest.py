@@ -10,15 +10,16 @@ import pytest
 import millrace as mr
 
 
+# One thread: many short calls on a machine that others use, too, would wait for a second one.
 @pytest.fixture(scope="session")
 def model():
-    with mr.Model(device="cpu") as opened:
+    with mr.Model(device="cpu", threads=1) as opened:
         yield opened
 
 
 @pytest.fixture(scope="session")
 def diffusion():
-    with mr.Model("storyteller-diffusion", device="cpu") as opened:
+    with mr.Model("storyteller-diffusion", device="cpu", threads=1) as opened:
         yield opened
 
 

@@ -63,8 +63,9 @@ def test_ids_that_cannot_be(model):
     for ids in ([-1], [model.info.vocab], [2**40]):
         with pytest.raises(mr.InputError, match="tokens of the model"):
             model.logits(ids)
-        with pytest.raises(mr.InputError, match="tokens of the model"):
-            model.generate(ids)
+        for call in (model.generate, model.detokenize):
+            with pytest.raises(mr.InputError, match="tokens of the model"):
+                call(ids)
     with pytest.raises(mr.InputError, match="no token"):
         model.logits([])
     with pytest.raises(mr.InputError, match="fit into the context of 512"):
