@@ -142,7 +142,7 @@ class Model:
         _open_models.add(self)
 
     def close(self) -> None:
-        """Frees the engine and its memory. What other threads wait for ends with a UsageError."""
+        """Frees the engine and its memory. Calls of other threads end with a UsageError."""
         if hasattr(self, "_core"):
             self._core.close()
 

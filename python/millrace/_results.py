@@ -66,7 +66,7 @@ def stop(*all_pending: _core.Pending) -> None:
 class Stream:
     """Text as it is made: an iterator of pieces, each of whole characters.
 
-    The generation goes on while nobody reads; `close()`, the end of a `with`, or dropping the
+    The generation goes on, read or not; `close()`, the end of a `with`, or dropping the
     stream ends it. `result` has the whole text once the last piece was read.
     """
 

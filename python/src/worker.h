@@ -58,7 +58,7 @@ class Worker {
     using Body = std::function<void(std::unique_ptr<model::Engine>& engine, Ticket& ticket)>;
 
     explicit Worker(std::unique_ptr<model::Engine> engine);
-    // What is still going on ends with an Error.
+    // Calls that are still going on end with an Error.
     ~Worker();
     Worker(const Worker&) = delete;
     Worker& operator=(const Worker&) = delete;
