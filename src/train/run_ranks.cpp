@@ -8,6 +8,7 @@
 
 #include "core/comm/device_link.h"
 #include "core/error.h"
+#include "train/parallel/device_exchange.h"
 #include "train/plan/work.h"
 #include "train/run.h"
 

@@ -1,20 +1,17 @@
 """Training in stages: mpirun starts a rank for each, and the same bits come out as on one rank. Skips where the
 build or the machine has no MPI."""
-import json
 import os
-import pathlib
 import shutil
 import signal
-import tempfile
 import time
 import unittest
 
 import comm_test  # not its tests
 import driver
 import ranks_test  # not its tests
-from comm_test import LAUNCH, MODULE, mpirun
+from comm_test import MODULE, mpirun
 from ranks_test import some
-from train_test import bits, checkpoints, metrics, pack_stories
+from train_test import bits, checkpoints, metrics
 
 # Gradients that are clipped, a validation whose last batch is short, as many layers as stages.
 SMALL = {"layers": 4, "batch": 8, "steps": 2}
@@ -22,13 +19,7 @@ SMALL = {"layers": 4, "batch": 8, "steps": 2}
 
 @unittest.skipUnless(MODULE.exists() and shutil.which("mpirun"), "no MPI here")
 class Pipeline(driver.CliTest):
-    @classmethod
-    def setUpClass(cls):
-        made = tempfile.TemporaryDirectory(prefix="millrace-pipeline-")
-        cls.addClassCleanup(made.cleanup)
-        cls.base = pathlib.Path(made.name)
-        _, _, cls.data = pack_stories(cls.base)
-
+    setUpClass = classmethod(ranks_test.Ranks.setUpClass.__func__)
     train = ranks_test.Ranks.train
     resume = ranks_test.Ranks.resume
 

@@ -71,6 +71,18 @@ class Ranks(driver.CliTest):
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)
 
+    def kill_in_save(self, run, point):
+        """Two ranks go on from step 2, and the first is killed while it saves step 4. Then they end at 6."""
+        again = [driver.FAULTY, "train", "--resume", str(run), "--steps", "6"]
+        done = subprocess.run(
+            ["mpirun", "-n", "1", "env", f"MILLRACE_FAULT=save:{point}", *again, ":", "-n", "1", *again],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60,
+            env={**os.environ, **LAUNCH})
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("step-000002", checkpoints(run))
+        self.assertNotIn("step-000006", checkpoints(run))
+        self.assertEqual(self.resume(2, run, "--steps", 6)["step"], 6)
+
     def test_bits_are_the_same_on_1_2_and_4_ranks(self):
         for name, family in FAMILIES.items():
             for accumulate in (1, 2) if name == "llama" else (2,):
@@ -207,16 +219,7 @@ class Ranks(driver.CliTest):
         for point in (1, 10):
             run = self.folder / f"run{point}"
             self.train(2, run, steps=2, **same)
-            # The first rank is killed while it saves step 4.
-            again = [driver.FAULTY, "train", "--resume", str(run), "--steps", "6"]
-            done = subprocess.run(
-                ["mpirun", "-n", "1", "env", f"MILLRACE_FAULT=save:{point}", *again, ":", "-n", "1", *again],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                timeout=60, env={**os.environ, **LAUNCH})
-            self.assertNotEqual(done.returncode, 0)
-            self.assertIn("step-000002", checkpoints(run))
-            self.assertNotIn("step-000006", checkpoints(run))
-            self.assertEqual(self.resume(2, run, "--steps", 6)["step"], 6)
+            self.kill_in_save(run, point)
             self.assertEqual(bits(run, 6), bits(plain, 6))
 
     def test_samples_reports_and_threads_change_no_bit(self):

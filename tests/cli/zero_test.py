@@ -1,15 +1,13 @@
 """Ranks that share gradients and parameters (--zero 2 and 3): the files are those of one rank. Skips where
 the build or the machine has no MPI."""
-import os
 import shutil
-import subprocess
 import unittest
 
 import driver
 import ranks_test
-from comm_test import LAUNCH, MODULE, mpirun
+from comm_test import MODULE, mpirun
 from ranks_test import FAMILIES, some
-from train_test import bits, checkpoints, metrics
+from train_test import bits, metrics
 
 
 @unittest.skipUnless(MODULE.exists() and shutil.which("mpirun"), "no MPI here")
@@ -17,6 +15,7 @@ class Zero(driver.CliTest):
     setUpClass = classmethod(ranks_test.Ranks.setUpClass.__func__)
     train = ranks_test.Ranks.train
     resume = ranks_test.Ranks.resume
+    kill_in_save = ranks_test.Ranks.kill_in_save
 
     def test_bits_are_those_of_one_rank(self):
         # The last batch of the validation is short, gradients are clipped (some()); on 2 ranks each has
@@ -48,15 +47,7 @@ class Zero(driver.CliTest):
         plain, run = self.folder / "plain", self.folder / "run"
         self.train(2, plain, steps=6, **same)
         self.train(2, run, steps=2, **same)
-        # The first rank is killed between tensors of step 4, the second while it is asked for its shares.
-        again = [driver.FAULTY, "train", "--resume", str(run), "--steps", "6"]
-        done = subprocess.run(["mpirun", "-n", "1", "env", "MILLRACE_FAULT=save:6", *again, ":", "-n", "1", *again],
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                              timeout=60, env={**os.environ, **LAUNCH})
-        self.assertNotEqual(done.returncode, 0)
-        self.assertIn("step-000002", checkpoints(run))
-        self.assertNotIn("step-000006", checkpoints(run))
-        self.assertEqual(self.resume(2, run, "--steps", 6)["step"], 6)
+        self.kill_in_save(run, 6)  # between tensors, while the other is asked for its shares
         self.assertEqual(bits(run, 6), bits(plain, 6))
 
     def test_the_plan_is_of_one_rank_and_there_are_no_samples(self):

@@ -258,7 +258,7 @@ TEST(RollCall, TheSilentRankIsKnown) {
     EXPECT_EQ(there[0]->silent(), std::vector<int>());
 }
 
-// All come to their end, whoever is first.
+// The end of one rank waits for those of all others.
 TEST(RollCall, EndsWithTheLastRank) {
     on_ranks(4, [](Comm& comm) {
         comm.call_the_roll(5);

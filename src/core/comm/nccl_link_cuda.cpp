@@ -5,13 +5,13 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <functional>
 
 #include "core/comm/device_link.h"
 #include "core/comm/nccl_library.h"
 #include "core/cuda/check.h"
 #include "core/error.h"
+#include "core/shared_library.h"
 
 namespace mr::comm {
 
@@ -22,21 +22,10 @@ namespace {
 
 Library open_library() {
     Library lib;
-    std::vector<std::string> names = {"libnccl.so.2", "libnccl.so"};
-    if (const char* const wanted = std::getenv("MILLRACE_NCCL"); wanted && *wanted) {
-        if (std::string(wanted) == "off") {
-            lib.about = "MILLRACE_NCCL is off";
-            return lib;
-        }
-        names = {wanted};
-    }
-    void* file = nullptr;
-    for (const std::string& name : names) {
-        if ((file = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL))) break;
-    }
+    const auto [file, why] =
+        open_shared_library("NCCL", "MILLRACE_NCCL", {"libnccl.so.2", "libnccl.so"});
     if (!file) {
-        const char* const problem = dlerror();
-        lib.about = fmt::format("NCCL was not found: {}", problem ? problem : "");
+        lib.about = why;
         return lib;
     }
     std::string missing;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/shared_library.h"
 
 namespace mr::cuda::cublaslt {
 namespace {
@@ -33,22 +34,9 @@ std::vector<std::string> file_names() {
 
 Library open_library() {
     Library lib;
-    std::vector<std::string> names = file_names();
-    if (const char* wanted = std::getenv("MILLRACE_CUBLASLT"); wanted && *wanted) {
-        if (std::string(wanted) == "off") {
-            lib.about = "MILLRACE_CUBLASLT is off";
-            return lib;
-        }
-        names = {wanted};
-    }
-    void* file = nullptr;
-    for (const std::string& name : names) {
-        if ((file = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL))) break;
-    }
+    const auto [file, why] = open_shared_library("cuBLASLt", "MILLRACE_CUBLASLT", file_names());
     if (!file) {
-        const char* problem = dlerror();
-        lib.about = std::string("cuBLASLt was not found") + (problem ? ": " : "") +
-                    (problem ? problem : "");
+        lib.about = why;
         return lib;
     }
     std::string missing;

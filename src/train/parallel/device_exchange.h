@@ -6,10 +6,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "core/comm/comm.h"
-#include "model/train/grad_exchange.h"
+#include "train/parallel/timed_exchange.h"
 
 namespace mr::train {
 
@@ -18,14 +17,6 @@ struct DeviceExchangeOptions {
     // NCCL's own sum, in bf16: half of the bytes, and bits that depend on the number of ranks.
     bool fast = false;
     int channel = 1;  // of `comm`, for the thread
-};
-
-class TimedExchange : public model::GradExchange {
-  public:
-    // So far: what its thread worked, and how long it was waited for.
-    virtual double busy_seconds() const = 0;
-    virtual double waited_seconds() const = 0;
-    virtual std::string about() const { return ""; }  // how data travels; empty: as everywhere
 };
 
 // Throws Error (device), and Error (usage) where `fast` has no NCCL. All ranks of `comm`, which

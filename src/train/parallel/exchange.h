@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/comm/comm.h"
-#include "train/parallel/device_exchange.h"
+#include "train/parallel/timed_exchange.h"
 
 namespace mr::train {
 

@@ -1,0 +1,18 @@
+// A library that is looked for when it is first needed, and may be missing.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace mr {
+
+struct SharedLibrary {
+    void* file = nullptr;  // for dlsym(); never closed
+    std::string why;       // there is none
+};
+// The first of `names` that can be opened. The environment variable `variable` names another file
+// instead, or says "off". `title`: what lines call it.
+SharedLibrary open_shared_library(const std::string& title, const char* variable,
+                                  std::vector<std::string> names);
+
+}  // namespace mr
