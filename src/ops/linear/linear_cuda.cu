@@ -92,7 +92,7 @@ small::Params small::params_of(const LinearIn& in) {
     return p;
 }
 
-small::RecordParams small::record_params_of(const LinearIn& in) {
+small::RecordParams small::record_params_of(const Context& ctx, const LinearIn& in) {
     RecordParams p{};
     static_cast<Params&>(p) = params_of(in);
     p.records = in.records.records;
@@ -100,7 +100,9 @@ small::RecordParams small::record_params_of(const LinearIn& in) {
     p.mask = in.records.mask;
     MR_CHECK((p.records || p.out_f32) && p.guesses && p.mask < p.n,
              "records or f32 logits have a place, and rows that ask");
-    p.packed = p.rows <= kPackedRows && (p.norm_weight || is_quantised(in.w.dtype));
+    // Up to 32 rows without a norm, the product reads them where they are.
+    const bool prepared = p.norm_weight || is_quantised(in.w.dtype) || p.rows > 32;
+    p.packed = prepared && p.rows <= packed_rows(ctx, in.w.dtype);
     return p;
 }
 
@@ -118,10 +120,10 @@ void linear_small(const Context& ctx, const LinearIn& in) {
     using namespace small;
     MR_CHECK(linear_small_takes(in.w.dtype, in.w.cols()), "linear_small() takes these weights");
     const std::int64_t rows = in.x.rows();
-    const bool packs = rows > kAloneRows && rows <= kPackedRows;
+    const bool packs = rows > kAloneRows && rows <= packed_rows(ctx, in.w.dtype);
     if (in.finish == Finish::records && (in.records.records || packs)) {
         MR_CHECK(linear_records_takes(ctx, in.w.dtype, in.w.cols()), "the device has such kernels");
-        RecordParams all = record_params_of(in);
+        RecordParams all = record_params_of(ctx, in);
         all.stamp = account(ctx, in.kind, in.name, work_of(in, all));
         return run_mid(ctx, in.w.dtype, all);
     }

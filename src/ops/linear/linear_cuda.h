@@ -53,10 +53,11 @@ struct QkvOut {
 };
 
 // Finish::records: w are the rows of a vocabulary's tokens (ops/denoise/tile_draw.h). Up to
-// kPackedRows normed rows, the product has no more than the active ones, in groups of 8 (quantised
-// weights: 16 from 9 rows on), which the device counts. Rows that are not active get no records,
-// and their logits are not defined.
-inline constexpr int kPackedRows = 32;
+// kPackedRows normed rows, the product has no more than the active ones, which the device counts,
+// in groups of 8 (quantised weights: 16 from 9 rows on; others: 32 from 33 rows on). More than 32
+// are packed where ctx.whole_device is set. Rows that are not active get no records, and their
+// logits are not defined.
+inline constexpr int kPackedRows = 64;
 struct RecordsOut {
     ops::TileRecord* records = nullptr;  // [rows, ops::draw_tiles(n)]; null: LinearIn::out, f32
     const GuessRow* rows = nullptr;      // [rows]

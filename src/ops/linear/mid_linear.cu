@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kInputThreads, 4)
     int place = row;
     if constexpr (kMakesRecords<P>) {
         if (p.packed) {
-            const unsigned asked = asked_rows(p);
+            const std::uint64_t asked = asked_rows(p);
             if (!(asked >> row & 1)) return;
             place = packed_place(asked, row);
         }
@@ -99,10 +99,14 @@ void run_quant(const Context& ctx, const P& all) {
     }
 }
 
+// Whether more than 32 tokens are one pass over the weights. wgmma is there on sm_90 alone.
+bool multiplies_wide(const Context& ctx, DType weights) {
+    return ctx.whole_device && (is_quantised(weights) || this_gpu().sm == 90);
+}
+
 template <typename P>
 void run_any(const Context& ctx, DType weights, const P& p) {
-    // wgmma is there on sm_90 alone.
-    const bool wide = p.rows > kMidHalfRows && ctx.whole_device && this_gpu().sm == 90;
+    const bool wide = p.rows > kMidHalfRows && multiplies_wide(ctx, weights);
     switch (weights) {
         case DType::bf16:
             return wide ? run_wide<bf16, P>(ctx, p) : run_half<bf16>(ctx, p);
@@ -151,6 +155,10 @@ WidePlan wide_plan(const Context& ctx, const Params& p) {
     MR_CHECK(2 * plan.strips <= kMostStrips && tiled_counters() <= kMostStrips,
              "a product has at most half a million rows");
     return plan;
+}
+
+int packed_rows(const Context& ctx, DType weights) {
+    return multiplies_wide(ctx, weights) ? kPackedRows : kMidHalfRows;
 }
 
 bool tiles_all(const Context& ctx, DType weights, std::int64_t rows) {

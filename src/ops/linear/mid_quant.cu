@@ -183,9 +183,9 @@ __global__ void __launch_bounds__(S::kEntry, 1) quant_kernel(const P p) {
         if (first == begin) {
             wait_for_previous();
             stamp_begin(p.stamp);
-            const unsigned asked = asked_rows(p);
+            const std::uint64_t asked = asked_rows(p);
             note_places(p, asked, where);
-            if constexpr (kMakesRecords<P>) tokens = __popc(asked);
+            if constexpr (kMakesRecords<P>) tokens = __popcll(asked);
         }
         // Granule i of this warp's, into the place `at`.
         const auto fetch_input = [&](int i, int at) {

@@ -14,20 +14,24 @@ static_assert(kTileRows == ops::kDrawTile);
 template <typename P>
 inline constexpr bool kMakesRecords = std::is_same_v<P, RecordParams>;
 
-// Which of up to 32 rows a product has. Bit r: row r. All threads of a warp call it.
+// Which of up to kPackedRows rows a product has. Bit r: row r. All threads of a warp call it.
 template <typename P>
-__device__ __forceinline__ unsigned asked_rows(const P& p) {
+__device__ __forceinline__ std::uint64_t asked_rows(const P& p) {
+    static_assert(kPackedRows == 64);
     if constexpr (kMakesRecords<P>) {
-        const int lane = static_cast<int>(threadIdx.x) % 32;
         if (p.packed) {
-            return __ballot_sync(~0u, lane < p.rows && p.guesses[lane].sampling.active);
+            const int lane = static_cast<int>(threadIdx.x) % 32;
+            const auto asks = [&](int row) {
+                return __ballot_sync(~0u, row < p.rows && p.guesses[row].sampling.active);
+            };
+            return asks(lane) | std::uint64_t{asks(lane + 32)} << 32;
         }
     }
-    return ~0u >> (32 - p.rows);
+    return ~std::uint64_t{0} >> (64 - p.rows);
 }
 // How many of them come before row `row`: where its input lies.
-__device__ __forceinline__ int packed_place(unsigned asked, int row) {
-    return __popc(asked & ((1u << row) - 1));
+__device__ __forceinline__ int packed_place(std::uint64_t asked, int row) {
+    return __popcll(asked & ((std::uint64_t{1} << row) - 1));
 }
 
 // One record, by one thread. sums: of the tile's 16 rows, 16-byte aligned.
@@ -87,7 +91,7 @@ __device__ __forceinline__ void finish_records(const RecordParams& p, const int2
 // Kernels for 5 to 32 tokens: what their finish wants to know of each, `asked` being the rows that
 // they are. A barrier comes before the finish.
 template <typename P>
-__device__ __forceinline__ void note_places(const P& p, unsigned asked, int2* where) {
+__device__ __forceinline__ void note_places(const P& p, std::uint64_t asked, int2* where) {
     const int row = static_cast<int>(threadIdx.x);
     if (row >= p.rows) return;
     if constexpr (kMakesRecords<P>) {

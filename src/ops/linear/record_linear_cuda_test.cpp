@@ -1,4 +1,5 @@
 // Finish::records: every kernel makes the records that the logits of Finish::store give.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -128,7 +129,7 @@ TEST_F(RecordLinear, RecordsOfALargeVocabularyAreThoseOfTheLogits) {
 
 // Active rows in any places, and none at all. Rows of logits that are not active are anything.
 TEST_F(RecordLinear, ActiveRowsAloneAreMultiplied) {
-    constexpr int kVocab = 2003, kColumns = 576, kMost = 33;
+    constexpr int kVocab = 2003, kColumns = 576, kMost = 65;
     for (const DType type : kSmallTypes) {
         memory_.reset();
         const DeviceArena scratch("scratch", linear_records_scratch_bytes(kMost, kColumns));
@@ -148,13 +149,14 @@ TEST_F(RecordLinear, ActiveRowsAloneAreMultiplied) {
         const Tensor logits = in.out;
         auto* const device_asks = memory_.array<GuessRow>(kMost);
         in.finish = Finish::records;
-        for (const int rows : {4, 5, 8, 16, 31, 32, 33}) {
+        for (const int rows : {4, 5, 8, 16, 31, 32, 33, 48, 64, 65}) {
             for (const std::uint64_t active :
-                 {~0ull, 0ull, 1ull, 1ull << (rows - 1), 0x5555555555ull, 0xfff0ull, 0x8001ull}) {
+                 {~0ull, 0ull, 1ull, 1ull << (std::min(rows, 64) - 1), 0x5555555555555555ull,
+                  0xfff0ull, 0x8001ull, 0xffffffffull << 16, 0x1ffffffffull << 16}) {
                 std::vector<GuessRow> asks;
                 for (int i = 0; i < rows; ++i) {
                     asks.push_back(row_of(1, kVocab));
-                    asks.back().sampling.active = active >> i & 1;
+                    asks.back().sampling.active = i < 64 && active >> i & 1;
                 }
                 // What lay there before may not be seen.
                 stream_->fill(scratch.data(), 0xff, scratch.size());
@@ -167,7 +169,7 @@ TEST_F(RecordLinear, ActiveRowsAloneAreMultiplied) {
                 linear_small(ctx_, in);
                 const std::vector<float> got = download(in.out);
                 for (int i = 0; i < rows; ++i) {
-                    if (!(active >> i & 1)) continue;
+                    if (i == 64 || !(active >> i & 1)) continue;
                     const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(i) * kVocab;
                     ASSERT_EQ(std::memcmp(got.data() + at, want.data() + at, kVocab * 4), 0)
                         << dtype_name(type) << " rows " << rows << ", active " << active << ", row "

@@ -55,7 +55,7 @@ struct RecordParams : Params {
 
 // The boundary: shapes and types are checked. rows is what in.x has.
 Params params_of(const LinearIn& in);
-RecordParams record_params_of(const LinearIn& in);
+RecordParams record_params_of(const Context& ctx, const LinearIn& in);
 OpRecord work_of(const LinearIn& in, const Params& p);
 
 // Up to 8 tokens a pass over the weights (small_linear.cu); rows: any number.
@@ -67,6 +67,8 @@ inline constexpr int kAloneRows = 4;
 // More tokens a pass, where the device has clusters: 32 (mid_half.cu, mid_quant.cu), 192
 // (wide_half.cu), 256 (wide_quant.cu) or 1,024 (tiled_half.cu). The same bits.
 bool mid_possible();
+// Up to so many rows run_mid() packs those that are active.
+int packed_rows(const Context& ctx, DType weights);
 // Whether run_mid() multiplies so many tokens in one pass of tiles.
 bool tiles_all(const Context& ctx, DType weights, std::int64_t rows);
 void run_mid(const Context& ctx, DType weights, const Params& p);

@@ -69,9 +69,12 @@ struct Bringer {
     }
 };
 
-template <typename T, typename S, typename P>
+// kMost: tokens of an instruction; `tokens`, of the product, are as many or fewer.
+template <typename T, typename S, int kMost = S::kTokensMost, typename P>
 __device__ __forceinline__ void multiply_all(const P& p, const WidePlan& plan,
-                                             const WideLayout<S>& shared, const WideBlock<S>& me) {
+                                             const WideLayout<S>& shared, const WideBlock<S>& me,
+                                             int tokens) {
+    constexpr int kSums = kMost / 2;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
     // Gate: 64 rows of gate, then the same 64 of up; a tile has 8 of each.
@@ -89,13 +92,13 @@ __device__ __forceinline__ void multiply_all(const P& p, const WidePlan& plan,
         }
     };
     Place<S::kStages> place;
-    const Meeting<S, HalfSums> meeting{plan, me};
+    const Meeting<S, HalfSums> meeting{plan, me, tokens};
     int turn = 0, last = -1;
 #pragma unroll 1
     for (int strip = me.group; strip < plan.strips; strip += me.groups, turn ^= 1) {
-        float even[S::kSums], odd[S::kSums];
+        float even[kSums], odd[kSums];
 #pragma unroll
-        for (int i = 0; i < S::kSums; ++i) even[i] = odd[i] = 0;
+        for (int i = 0; i < kSums; ++i) even[i] = odd[i] = 0;
         Weights a, b;
         int used = 0;
         // While the products of one granule run, the weights of the next are loaded.
@@ -103,14 +106,14 @@ __device__ __forceinline__ void multiply_all(const P& p, const WidePlan& plan,
         for (int i = 0; i < me.stages; ++i) {
             barrier_wait(shared.full + 8 * place.slot, place.parity);
             const unsigned at = place.slot * S::kStageBytes;
-            const unsigned tokens = shared.ring + at + 2 * kPieceBytes;
+            const unsigned inputs = shared.ring + at + 2 * kPieceBytes;
             multiply_wait<1>();
             load_weights(a, upper + at, lower);
-            multiply_granule<T>(even, a, tokens);
+            multiply_granule<T>(even, a, inputs);
             multiply_wait<1>();
             if (i > 0) release(used);
             load_weights(b, upper + at + kPieceBytes, lower);
-            multiply_granule<T>(odd, b, tokens + S::kInputPiece);
+            multiply_granule<T>(odd, b, inputs + S::kInputPiece);
             used = place.slot;
             place.next();
         }
@@ -119,7 +122,7 @@ __device__ __forceinline__ void multiply_all(const P& p, const WidePlan& plan,
         keep_order(odd);
         if (me.stages > 0) release(used);
 #pragma unroll
-        for (int i = 0; i < S::kSums; ++i) even[i] += odd[i];
+        for (int i = 0; i < kSums; ++i) even[i] += odd[i];
         if (last >= 0) meeting.template meet<T>(p, shared, last, turn ^ 1);
         meeting.hand_over(even, turn);
         last = strip;
@@ -161,11 +164,16 @@ __global__ void __launch_bounds__(S::kEntry, 1)
         take_registers<S::kRegisters>();
         wait_for_previous();
         stamp_begin(p.stamp);
-        const int i = static_cast<int>(threadIdx.x), token = me.first_token + i;
-        if (p.finish == Finish::qkv && i < S::kShare && token < p.rows) {
-            shared.where[i] = place_of(p, token);
+        const int tokens = note_tokens(p, shared, me);
+        if constexpr (kMakesRecords<P> && kPacks<S>) {
+            if (tokens <= 32) {
+                multiply_all<T, S, 32>(p, plan, shared, me, tokens);
+            } else {
+                multiply_all<T, S>(p, plan, shared, me, tokens);
+            }
+        } else {
+            multiply_all<T, S>(p, plan, shared, me, tokens);
         }
-        multiply_all<T, S>(p, plan, shared, me);
         stamp_end(p.stamp);
     }
     // This block stays until the copies and arrivals of the other one are here.
@@ -184,9 +192,9 @@ struct WideRow {
 };
 
 // The inputs of all tokens, normed or as they are: a block a token. No rank has arrived anywhere.
-template <typename T>
+template <typename T, typename P>
 __global__ void __launch_bounds__(kInputThreads)
-    wide_input_kernel(const Params p, std::byte* to, int stride, unsigned* arrived, int count) {
+    wide_input_kernel(const P p, std::byte* to, int stride, unsigned* arrived, int count) {
     using W = HalfWeights<T>;
     let_next_start();
     HeldNorm<W> held;
@@ -199,8 +207,16 @@ __global__ void __launch_bounds__(kInputThreads)
     for (int i = row * kInputThreads + static_cast<int>(threadIdx.x); i < count; i += all) {
         arrived[i] = 0;
     }
-    load_row<W, T>(p, held, row, WideRow{to + static_cast<std::int64_t>(row) * stride}, stride / 2,
-                   shared);
+    int place = row;
+    if constexpr (kMakesRecords<P>) {
+        if (p.packed) {
+            const std::uint64_t asked = asked_rows(p);
+            if (!(asked >> row & 1)) return;
+            place = packed_place(asked, row);
+        }
+    }
+    load_row<W, T>(p, held, row, WideRow{to + static_cast<std::int64_t>(place) * stride},
+                   stride / 2, shared);
 }
 
 // How many groups of blocks run at once.
@@ -250,8 +266,8 @@ void run_wide(const Context& ctx, const P& all) {
         const bool tiled = p.rows > kWideRows;
         if (!p.ordered_x) {
             launch(ctx, dim3(static_cast<unsigned>(p.rows)), dim3(kInputThreads), 0,
-                   wide_input_kernel<T>, static_cast<const Params&>(p), ctx.scratch.data(),
-                   p.x_stride, plan.arrived, tiled ? tiled_counters() : 2 * plan.strips);
+                   wide_input_kernel<T, P>, p, ctx.scratch.data(), p.x_stride, plan.arrived,
+                   tiled ? tiled_counters() : 2 * plan.strips);
             p.x = ctx.scratch.data();
         }
         if (tiled) {

@@ -117,7 +117,9 @@ struct QuantBringer {
 
 template <typename S, typename P>
 __device__ __forceinline__ void multiply_all(const P& p, const WidePlan& plan,
-                                             const WideLayout<S>& shared, const WideBlock<S>& me) {
+                                             const WideLayout<S>& shared, const WideBlock<S>& me,
+                                             int most) {
+    constexpr bool kSome = kMakesRecords<P> && kPacks<S>;  // groups without a token are left out
     using W = typename S::W;
     using M = Mid<W>;
     constexpr int kGroups = S::kWarpGroups;
@@ -126,7 +128,7 @@ __device__ __forceinline__ void multiply_all(const P& p, const WidePlan& plan,
     const unsigned weights = shared.ring + warp % 4 * 4 * S::kEightBytes;
     const unsigned tokens = shared.ring + S::kWeightBytes + warp / 4 * kGroups * S::kGroupBytes;
     Place<S::kStages> place;
-    const Meeting<S, QuantSums<kGroups>> meeting{plan, me};
+    const Meeting<S, QuantSums<kGroups>> meeting{plan, me, most};
     int turn = 0, last = -1;
 #pragma unroll 1
     for (int strip = me.group; strip < plan.strips; strip += me.groups, turn ^= 1) {
@@ -147,6 +149,7 @@ __device__ __forceinline__ void multiply_all(const P& p, const WidePlan& plan,
                 }
 #pragma unroll
                 for (int g = 0; g < kGroups; ++g) {
+                    if (kSome && (warp / 4 * kGroups + g) * 16 >= most) break;
                     typename M::template Tokens<false> x;
                     x.load(tokens + at + granule * S::kInputBytes + g * S::kGroupBytes, piece,
                            lane);
@@ -209,11 +212,7 @@ __global__ void __launch_bounds__(S::kEntry, 1)
         take_registers<S::kRegisters>();
         wait_for_previous();
         stamp_begin(p.stamp);
-        const int i = static_cast<int>(threadIdx.x), token = me.first_token + i;
-        if (p.finish == Finish::qkv && i < S::kShare && token < p.rows) {
-            shared.where[i] = place_of(p, token);
-        }
-        multiply_all<S>(p, plan, shared, me);
+        multiply_all<S>(p, plan, shared, me, note_tokens(p, shared, me));
         stamp_end(p.stamp);
     }
     // This block stays until the copies and arrivals of the other one are here.

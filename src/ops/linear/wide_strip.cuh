@@ -81,6 +81,31 @@ struct WideBlock {
     }
 };
 
+// By the threads that multiply, behind wait_for_previous(): what the finish wants to know of this
+// rank's tokens. -> how many tokens the product has. A barrier comes before the finish.
+template <typename S>
+inline constexpr bool kPacks = S::kTokensMost* S::kHalves <= kPackedRows;
+template <typename S, typename P>
+__device__ __forceinline__ int note_tokens(const P& p, const WideLayout<S>& shared,
+                                           const WideBlock<S>& me) {
+    const int i = static_cast<int>(threadIdx.x), token = me.first_token + i;
+    if constexpr (!kMakesRecords<P>) {
+        if (p.finish == Finish::qkv && i < S::kShare && token < p.rows) {
+            shared.where[i] = place_of(p, token);
+        }
+    } else if constexpr (kPacks<S>) {
+        const std::uint64_t asked = asked_rows(p);
+        if (i < p.rows && asked >> i & 1) {
+            const int at = packed_place(asked, i) - me.first_token;
+            if (at >= 0 && at < S::kShare) shared.where[at].x = i;
+        }
+        return __popcll(asked);
+    } else {
+        if (i < S::kShare) shared.where[i].x = token;
+    }
+    return p.rows;
+}
+
 // A place in the ring, and how often it has come round.
 template <int kStages>
 struct Place {
@@ -199,22 +224,43 @@ __device__ __forceinline__ void finish_stage(const Params& p, const int2* where,
     }
 }
 
+// The same of Finish::records, for the first `tokens` of the 16.
+template <int kStride>
+__device__ __forceinline__ void finish_stage(const RecordParams& p, const int2* where,
+                                             const float* stage, int tile, int tokens, int lane) {
+    if (p.records) {
+        if (lane < min(tokens, 16)) put_record(p, tile, where[lane].x, stage + lane * kStride);
+        return;
+    }
+    const int row = tile * kTileRows + lane % 16;
+    if (row >= p.n) return;
+    const float bias = p.bias ? p.bias[row] : 0.0f;
+    for (int token = lane / 16; token < min(tokens, 16); token += 2) {
+        const float v = stage[token * kStride + lane % 16];
+        static_cast<float*>(p.out)[static_cast<std::int64_t>(where[token].x) * p.n + row] =
+            p.bias ? v + bias : v;
+    }
+}
+
 // Where the ranks of a strip meet. M says which warp has the sums of a tile and 16 tokens, two
 // vectors a thread, which of its vectors they are, and where they go in [16 tokens][kStride].
 template <typename S, typename M>
 struct Meeting {
     const WidePlan& plan;
     const WideBlock<S>& me;
+    int tokens = 0;  // of the product: for those that meet
 
     // What rank r hands over, in turn 0 or 1.
     __device__ __forceinline__ float4* handed(int r, int turn) const {
         const int block = static_cast<int>(blockIdx.x) + (r - me.rank) * S::kHalves;
         return plan.handed + (std::int64_t{block} * 2 + turn) * S::kHanded;
     }
-    __device__ __forceinline__ void hand_over(const float (&sum)[S::kSums], int turn) const {
+    // The first kSums of S::kSums.
+    template <int kSums>
+    __device__ __forceinline__ void hand_over(const float (&sum)[kSums], int turn) const {
         float4* to = handed(me.rank, turn) + threadIdx.x;
 #pragma unroll
-        for (int i = 0; i < S::kSums / 4; ++i) {
+        for (int i = 0; i < kSums / 4; ++i) {
             const float* v = sum + 4 * i;
             __stcg(to + i * kMultipliers, float4{v[0], v[1], v[2], v[3]});
         }
@@ -264,7 +310,7 @@ struct Meeting {
     template <typename T, typename P>
     __device__ __forceinline__ void finish(const P& p, const WideLayout<S>& shared, int strip,
                                            int turn, int tile, int lane) const {
-        if (me.first_token >= p.rows) return;
+        if (me.first_token >= tokens) return;
         float4 v[S::kChunks][kRanks][2];
 #pragma unroll
         for (int r = 0; r < kRanks; ++r) {
@@ -282,7 +328,7 @@ struct Meeting {
 #pragma unroll
         for (int c = 0; c < S::kChunks; ++c) {
             const int first = me.first_token + 16 * c;
-            if (first >= p.rows) break;
+            if (first >= tokens) break;
             __syncwarp();
 #pragma unroll
             for (int n = 0; n < 2; ++n) {
@@ -295,9 +341,8 @@ struct Meeting {
             __syncwarp();
             const int number = strip * (kStrip / kTileRows) + tile;
             if constexpr (kMakesRecords<P>) {
-                if (lane < 16 && first + lane < p.rows) {
-                    put_record(p, number, first + lane, stage + lane * kStride);
-                }
+                finish_stage<kStride>(p, shared.where + 16 * c, stage, number, tokens - first,
+                                      lane);
             } else {
                 finish_stage<T, kStride>(p, shared.where + 16 * c, stage, number, first, lane);
             }
