@@ -73,9 +73,9 @@ __device__ __forceinline__ void sum_block(const SumPiece& p, std::int64_t begin,
     for (int j = 0; j < kEach / kWide; ++j) {
         const std::int64_t i = begin / kWide + j * kThreads + threadIdx.x;
         if (i >= count) return;
-        const T sum = tree<kRanks, T>(
+        const T sum = tree_of<kRanks, T>(
             [&](int r) { return r == rank ? own[i] : parts[(r < rank ? r : r - 1) * count + i]; },
-            0);
+            ranks);
         own[i] = sum;
         if (packed) packed[i] = sum;
     }
