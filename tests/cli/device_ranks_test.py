@@ -50,7 +50,7 @@ class DeviceRanks(driver.CliTest):
                 self.assertEqual([got["ranks"], got["grains"]], [ranks, 4])
                 self.assertEqual("through pinned host memory" in said, ranks == 2, said)
                 runs[ranks] = (metrics(run), bits(run, 2), bits(run, 4))
-            self.assertEqual(runs[2], runs[1], name)
+            self.assertTrue(runs[2] == runs[1], name)  # a difference would be printed for minutes
             self.assertEqual([m["skipped"] for m in runs[1][0]], [False] * 4)
 
     def test_shares_and_stages_have_the_same_bits(self):
@@ -65,7 +65,7 @@ class DeviceRanks(driver.CliTest):
                 self.assertEqual([got["ranks"], got["grains"]], [ranks, 4])
                 runs.append((metrics(run), bits(run, 2), bits(run, 4)))
             for layout, run in zip(layouts, runs):
-                self.assertEqual(run, runs[0], (name, layout))
+                self.assertTrue(run == runs[0], (name, layout))
 
     def test_a_run_goes_on_with_another_number_of_ranks(self):
         whole, run = self.folder / "whole", self.folder / "parts"
@@ -76,7 +76,7 @@ class DeviceRanks(driver.CliTest):
                                      (2, 6, ("--pipeline", 1, "--zero", 3))):
             done = mpirun(ranks, "train", "--resume", run, "--steps", steps, *layout)
             self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(bits(run, 6), bits(whole, 6))
+        self.assertTrue(bits(run, 6) == bits(whole, 6))
 
     def test_what_cannot_be_is_one_line(self):
         done = mpirun(2, "train", *some(), "--data", self.data, "--out", self.folder / "x", "--reduce", "fast")
