@@ -159,10 +159,10 @@ class Ranks(driver.CliTest):
         done = mpirun(4, "train", "--resume", run)
         self.assertIn("4 ranks do not divide it", done.stderr)
 
-    def differing(self, first, second):
-        """Two ranks with other words each: what they say."""
+    def differing(self, first, second, program=driver.BIN):
+        """Two ranks with other words each, and a program of its own for the second: what they say."""
         def words(of):
-            return [driver.BIN, *map(str, of)]
+            return [driver.BIN if of is first else program, *map(str, of)]
         done = subprocess.run(["mpirun", "-n", "1", *words(first), ":", "-n", "1", *words(second)],
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               text=True, timeout=60, env={**os.environ, **LAUNCH})
@@ -182,6 +182,17 @@ class Ranks(driver.CliTest):
                 other / "data")
         said = self.differing((*words, self.data), (*words, other / "data"))
         self.assertIn("rank 1 of 2: data hash = ", said)
+        # Another version: a copy of the program that says so.
+        compiler = self.ok("--version").out.splitlines()[0].split(", ")[-2].encode()
+        image = pathlib.Path(driver.BIN).read_bytes()
+        self.assertIn(compiler, image)
+        program = self.folder / "bin" / "millrace"
+        program.parent.mkdir()
+        (program.parent / MODULE.name).symlink_to(MODULE)
+        program.write_bytes(image.replace(compiler, compiler[:-1] + b"X"))
+        program.chmod(0o755)
+        said = self.differing((*words, self.data), (*words, self.data), program)
+        self.assertRegex(said, "rank 1 of 2: program = .*X.*: rank 0 has program = ")
         self.assertEqual(checkpoints(run), [])
 
     def test_ranks_may_have_different_threads(self):
