@@ -307,7 +307,7 @@ class Model:
     def embed(self, texts: str | Iterable[str], *, pool: str = "mean",
               normalize: bool = True) -> NDArray[np.float32]:
         """f32 [texts, dim], or [dim] for one text: what the model's head reads, as the mean over
-        the tokens or of the last one (`pool`), of length 1 where `normalize`. On the CPU.
+        the tokens or of the last one (`pool`), of length 1 where `normalize`.
 
         >>> import millrace as mr
         >>> m = mr.Model(device="cpu")

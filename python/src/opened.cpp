@@ -14,6 +14,7 @@
 #include "decode/prompt.h"
 #include "model/cpu/cpu_engine.h"
 #include "model/cpu/repack.h"
+#include "model/cuda/device_engine.h"
 #include "model/cuda/device_weights.h"
 
 namespace mr::python {
@@ -177,11 +178,6 @@ TicketPtr Opened::logits(std::span<const std::int32_t> ids, float* out) {
 
 TicketPtr Opened::embed(std::vector<std::vector<std::int32_t>> texts, bool last, float* out) {
     refuse_diffusion("embed()");
-    if (engine_.cuda) {
-        throw Error::usage({.field = "embed()",
-                            .problem = "is computed on the CPU alone",
-                            .remedy = "open the model with device=\"cpu\""});
-    }
     const auto dim = static_cast<std::size_t>(model_->spec.dim);
     return worker().alone([texts = std::move(texts), last, out, dim](auto& engine, Ticket& ticket) {
         std::vector<double> sum(dim);
@@ -189,7 +185,9 @@ TicketPtr Opened::embed(std::vector<std::vector<std::int32_t>> texts, bool last,
             std::fill(sum.begin(), sum.end(), 0.0);
             const auto count = static_cast<std::int64_t>(texts[i].size());
             read_text(*engine, texts[i], ticket, [&](std::int64_t first, Tensor logits) {
-                const Tensor hidden = model::cpu_head_input(*engine, logits.rows());
+                const Tensor hidden = engine->options().cuda
+                                          ? model::device_head_input(*engine, logits.rows())
+                                          : model::cpu_head_input(*engine, logits.rows());
                 for (std::int64_t r = 0; r < hidden.rows(); ++r) {
                     if (last && first + r + 1 < count) continue;
                     const float* row = hidden.f32(r);

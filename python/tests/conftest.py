@@ -10,16 +10,19 @@ import pytest
 import millrace as mr
 
 
+DEVICE = os.environ.get("MILLRACE_DEVICE", "cpu")
+
+
 # One thread: many short calls on a machine that others use, too, would wait for a second one.
 @pytest.fixture(scope="session")
 def model():
-    with mr.Model(device="cpu", threads=1) as opened:
+    with mr.Model(device=DEVICE, threads=1) as opened:
         yield opened
 
 
 @pytest.fixture(scope="session")
 def diffusion():
-    with mr.Model("storyteller-diffusion", device="cpu", threads=1) as opened:
+    with mr.Model("storyteller-diffusion", device=DEVICE, threads=1) as opened:
         yield opened
 
 
@@ -33,7 +36,7 @@ def program():
     """The program of the build, as program(*words) -> standard output."""
 
     def run(*words):
-        return subprocess.run([os.environ["MILLRACE_BIN"], *words, "--device", "cpu"], check=True,
+        return subprocess.run([os.environ["MILLRACE_BIN"], *words, "--device", DEVICE], check=True,
                               stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout
 
     return run

@@ -37,5 +37,8 @@ bool device_prompts_flash(const Model& model, const EngineOptions& options);
 std::unique_ptr<Engine> make_device_engine(std::shared_ptr<const Model> model,
                                            std::shared_ptr<const DeviceWeights> weights,
                                            const EngineOptions& options);
+// What the LM head read in the last pass of such an engine, on the host: f32 [rows, dim], in the
+// order of the logits: the first `rows` of them. Once a pass; valid until the next one.
+Tensor device_head_input(Engine& engine, std::int64_t rows);
 
 }  // namespace mr::model

@@ -407,6 +407,13 @@ Tensor Resident::to_host(Tensor logits) {
     return {host_logits_.data(), DType::f32, logits.shape};
 }
 
+Tensor Resident::head_input(std::int64_t rows) {
+    const Tensor last = rows_as(buffers_.last, DType::f32, 0, rows, spec_.dim);
+    const Weights& w = weights_->weights;
+    cuda::norm(ctx_, norm_of(spec_, last, last, w.final_norm, w.final_norm_bias));
+    return to_host(last);
+}
+
 void Resident::copy_page(std::int32_t to, std::int32_t from) {
     // Keys and values of all layers lie one after another, each as large as the next.
     const Tensor keys = cache_->layer(0).keys;
@@ -421,6 +428,12 @@ std::unique_ptr<Engine> make_device_engine(std::shared_ptr<const Model> model,
                                            std::shared_ptr<const DeviceWeights> weights,
                                            const EngineOptions& options) {
     return std::make_unique<Resident>(std::move(model), std::move(weights), options);
+}
+
+Tensor device_head_input(Engine& engine, std::int64_t rows) {
+    auto* const resident = dynamic_cast<Resident*>(&engine);
+    MR_CHECK(resident != nullptr, "the engine computes on the device");
+    return resident->head_input(rows);
 }
 
 }  // namespace mr::model

@@ -116,6 +116,10 @@ std::unique_ptr<Engine> make_device_engine(std::shared_ptr<const Model>,
     cuda::require_device();  // throws: there is none
     return nullptr;
 }
+Tensor device_head_input(Engine&, std::int64_t) {
+    cuda::require_device();
+    return {};
+}
 // NOLINTEND(performance-unnecessary-value-param)
 #endif
 

@@ -85,6 +85,7 @@ class Resident final : public Engine {
     void cross_entropy(std::span<double> nll, Tensor logits,
                        std::span<const std::int32_t> targets) override;
     Tensor to_host(Tensor logits) override;
+    Tensor head_input(std::int64_t rows);
     void copy_page(std::int32_t to, std::int32_t from) override;
     void synchronize() override { stream_.synchronize(); }
     // Two steps keep the device busy while a token is printed; what runs ahead is for nothing where
