@@ -12,7 +12,7 @@ function(millrace_python_link)
         list(APPEND libraries $<TARGET_FILE:CUDA::cudart_static> rt)
     endif()
     file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/${python_link} CONTENT
-         "set(MILLRACE_OBJECTS \"$<TARGET_OBJECTS:mr_cli>\")\nset(MILLRACE_LIBRARIES \"${libraries}\")\n")
+         "set(MILLRACE_OBJECTS \"$<TARGET_OBJECTS:mr_cli>\")\nset(MILLRACE_LIBRARIES \"${libraries}\")\nset(MILLRACE_HAS_CUDA \"${MILLRACE_HAS_CUDA}\")\n")
 endfunction()
 
 # Objects and libraries of MILLRACE_BUILD_DIR, into the variables of python_link.
@@ -41,6 +41,9 @@ function(millrace_python_module)
     nanobind_add_module(_core STABLE_ABI NB_STATIC NB_SUPPRESS_WARNINGS ${sources})
     target_include_directories(_core PRIVATE ${PROJECT_SOURCE_DIR}/src
                                ${PROJECT_SOURCE_DIR}/include)
+    if(MILLRACE_HAS_CUDA)
+        target_compile_definitions(_core PRIVATE MR_CUDA=1)
+    endif()
     set_target_properties(_core PROPERTIES INSTALL_RPATH "$ORIGIN")
     set(exports ${PROJECT_SOURCE_DIR}/cmake/python.map)
     target_link_options(_core PRIVATE -Wl,--version-script=${exports})

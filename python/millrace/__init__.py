@@ -7,10 +7,12 @@
 
 `docs/python.md` shows the rest.
 """
+from . import ops
 from ._core import DeviceError, Error, InputError, UsageError
 from ._core import version as __version__
 from ._model import Message, Model, Options
 from ._results import Evaluation, Info, Profile, Stream, Text, TokenLogprob
 
 __all__ = ["DeviceError", "Error", "Evaluation", "Info", "InputError", "Message", "Model",
-           "Options", "Profile", "Stream", "Text", "TokenLogprob", "UsageError", "__version__"]
+           "Options", "Profile", "Stream", "Text", "TokenLogprob", "UsageError", "__version__",
+           "ops"]

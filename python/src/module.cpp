@@ -19,6 +19,7 @@
 #include "core/error.h"
 #include "millrace/millrace.h"
 #include "opened.h"
+#include "ops_module.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -369,6 +370,7 @@ NB_MODULE(_core, m) {
     mr::python::add_options(m);
     mr::python::add_pending(m);
     mr::python::add_model(m);
+    mr::python::add_ops(m);
     // The command line; gives the exit code. For a process that does nothing else.
     m.def("program", &mr::python::run_program, "words"_a);
     m.attr("version") = millrace::version();

@@ -1,0 +1,135 @@
+"""torch.ops.millrace: the operations as torch's compiler knows them, with what they give for tensors
+without memory (fake kernels) and their gradients."""
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from . import _ops_torch_attention as attending
+from . import _ops_torch_rows as rows
+from ._ops_plan import wrong
+from ._ops_torch_base import f32, torch
+
+_OPTIONS = ("Tensor? cu_q, Tensor? cu_k, int max_q, int max_k, bool causal, int window, int sinks, "
+            "int block, int origin, bool before, float scale")
+
+
+def _attention(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: int,
+               *mask: Any) -> Any:
+    """out as q, without gaps, and lse f32 [heads, (batch,) tokens]."""
+    plan = attending.plan_of(q, k, v, cu_q, cu_k, max_q, max_k, _mask(mask))
+    same, q, k, v = attending.fitting(plan, q, k, v)
+    if not same:
+        plan = attending.plan_of(q, k, v, cu_q, cu_k, max_q, max_k, _mask(mask))
+    return attending.forward(plan, q, k, v, cu_q, cu_k)
+
+
+def _mask(mask: tuple[Any, ...]) -> Any:
+    return (*mask[:6], mask[6] or None)
+
+
+def _attention_fake(q: Any, k: Any, v: Any, *_: Any) -> Any:
+    if q.dim() not in (3, 4):
+        raise wrong("q, k and v are [batch, tokens, heads, head_dim] or [tokens, heads, head_dim]")
+    *front, heads, _dim = q.shape
+    return (q.new_empty(q.shape), q.new_empty((heads, *front), dtype=f32))
+
+
+def _attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, cu_q: Any, cu_k: Any,
+                        max_q: int, max_k: int, *mask: Any) -> Any:
+    plan = attending.plan_of(q, k, v, cu_q, cu_k, max_q, max_k, _mask(mask))
+    same, q, k, v = attending.fitting(plan, q, k, v)
+    if not same:
+        plan = attending.plan_of(q, k, v, cu_q, cu_k, max_q, max_k, _mask(mask))
+    return attending.backward(plan, dout, q, k, v, out.contiguous(), lse.contiguous(), cu_q, cu_k)
+
+
+def _attention_backward_fake(dout: Any, q: Any, k: Any, v: Any, *_: Any) -> Any:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _save_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, Any]) -> None:
+    q, k, v, cu_q, cu_k, *ctx.options = inputs
+    ctx.save_for_backward(q, k, v, *output, cu_q, cu_k)
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+
+
+def _attention_gradients(ctx: Any, dout: Any, _: Any) -> Any:
+    q, k, v, out, lse, cu_q, cu_k = ctx.saved_tensors
+    rest = (None,) * (2 + len(ctx.options))
+    if dout is None:
+        return (None, None, None, *rest)
+    made = torch.ops.millrace.attention_backward(dout, q, k, v, out, lse, cu_q, cu_k, *ctx.options)
+    return (*made, *rest)
+
+
+def _norm(x: Any, residual: Any, weight: Any, bias: Any, eps: float, layer: bool) -> Any:
+    plan = rows.norm_plan(x, residual, weight, bias)
+    return rows.norm_forward(plan, x, residual, weight, bias, eps, layer, False)[0]
+
+
+def _norm_sum(x: Any, residual: Any, weight: Any, bias: Any, eps: float, layer: bool) -> Any:
+    plan = rows.norm_plan(x, residual, weight, bias)
+    return rows.norm_forward(plan, x, residual, weight, bias, eps, layer, True)
+
+
+def _norm_backward(dy: Optional[Any], ds: Optional[Any], s: Any, weight: Any, eps: float, layer: bool,
+                   bias: bool) -> Any:
+    return rows.norm_backward(dy, ds, s, weight, eps, layer, bias)
+
+
+def _save_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, Any]) -> None:
+    x, _residual, weight, bias, eps, layer = inputs
+    ctx.save_for_backward(output[1], weight)
+    ctx.given = eps, layer, x.dtype, None if bias is None else bias.dtype
+    ctx.set_materialize_grads(False)
+
+
+def _norm_gradients(ctx: Any, dy: Any, ds: Any) -> Any:
+    s, weight = ctx.saved_tensors
+    eps, layer, x_type, bias_type = ctx.given
+    dx, dweight, dbias = torch.ops.millrace.norm_residual_backward(dy, ds, s, weight, eps, layer,
+                                                                   bias_type is not None)
+    return (dx.to(x_type), dx, dweight, None if bias_type is None else dbias.to(bias_type), None, None)
+
+
+def _sample(logits: Any, seeds: Any, positions: Any, temperature: float, top_k: int, top_p: float,
+            min_p: float, seed: int, position: int) -> Any:
+    ids, p, conf = rows.sample_rows(logits, seeds, positions, temperature, top_k, top_p, min_p, seed,
+                                    position)
+    return ids, p.clone(), conf.clone()  # results of an op share no memory
+
+
+def _sample_fake(logits: Any, *_: Any) -> Any:
+    shape = logits.shape[:-1]
+    return (logits.new_empty(shape, dtype=torch.int32), logits.new_empty(shape, dtype=f32),
+            logits.new_empty(shape, dtype=f32))
+
+
+def _op(name: str, schema: str, body: Any, fake: Any) -> Any:
+    made = torch.library.custom_op(f"millrace::{name}", body, mutates_args=(), schema=schema)
+    made.register_fake(fake)
+    return made
+
+
+def register() -> None:
+    attention = _op("attention", f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)",
+                    _attention, _attention_fake)
+    attention.register_autograd(_attention_gradients, setup_context=_save_attention)
+    _op("attention_backward",
+        f"(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, {_OPTIONS}) "
+        "-> (Tensor, Tensor, Tensor)", _attention_backward, _attention_backward_fake)
+    norm = "(Tensor x, Tensor residual, Tensor weight, Tensor? bias, float eps, bool layer) -> "
+    _op("norm_residual", norm + "Tensor", _norm, lambda x, *_: x.new_empty(x.shape))
+    kept = _op("norm_residual_sum", norm + "(Tensor, Tensor)", _norm_sum,
+               lambda x, residual, *_: (x.new_empty(x.shape), residual.new_empty(x.shape)))
+    kept.register_autograd(_norm_gradients, setup_context=_save_norm)
+    _op("norm_residual_backward",
+        "(Tensor? dy, Tensor? ds, Tensor s, Tensor weight, float eps, bool layer, bool bias) "
+        "-> (Tensor, Tensor, Tensor)", _norm_backward,
+        lambda dy, ds, s, weight, eps, layer, bias: (
+            s.new_empty(s.shape), weight.new_empty(weight.shape),
+            weight.new_empty((weight.shape[0] if bias else 0,))))
+    _op("sample",
+        "(Tensor logits, Tensor? seeds, Tensor? positions, float temperature, int top_k, float top_p, "
+        "float min_p, int seed, int position) -> (Tensor, Tensor, Tensor)", _sample, _sample_fake)

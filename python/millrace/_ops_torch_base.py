@@ -1,0 +1,95 @@
+"""What operations on torch's tensors have in common: checks, the device, the stream."""
+from __future__ import annotations
+
+import importlib
+from typing import Any, Optional
+
+from . import _core
+from ._ops_plan import wrong
+
+torch: Any = importlib.import_module("torch")
+
+NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+compiling = torch.compiler.is_compiling
+grad_enabled = torch.is_grad_enabled
+empty = torch.empty
+f32 = torch.float32
+_modes = torch._C._len_torch_dispatch_stack
+_transforms = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+_device_now = getattr(torch._C, "_cuda_getDevice", None) or torch.cuda.current_device
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+_gpu: Optional[int] = None  # the one of this process
+
+
+def stream_of(index: int) -> int:
+    if _raw_stream is not None:
+        return int(_raw_stream(index))
+    return int(torch.cuda.current_stream(index).cuda_stream)
+
+
+def eager(*tensors: Any) -> bool:
+    """Whether these are memory, and no one wants to know what is done with it."""
+    if _modes() or _transforms():
+        return False
+    for x in tensors:
+        if type(x) not in _PLAIN or x.device.type == "meta":
+            return False
+    return True
+
+
+def place_of(name: str, x: Any) -> bool:
+    """Whether it lies on the GPU; the kernels know one."""
+    global _gpu
+    kind = x.device.type
+    if kind == "cpu":
+        return False
+    if kind != "cuda" or torch.version.hip:
+        raise wrong(f"{name} lies on {x.device}; operations take tensors on the CPU or on a GPU of "
+                    f"NVIDIA")
+    if not _core.cuda_built():
+        raise _core.DeviceError(f"{name} lies on {x.device}, and this build has no CUDA; build where "
+                                f"nvcc is, or move it to the CPU")
+    if _gpu is None:
+        _gpu = x.device.index
+    if _gpu != x.device.index:
+        raise _core.DeviceError(f"{name} lies on {x.device}, and this process computes on cuda:{_gpu} "
+                                f"already; operations take one GPU a process")
+    return True
+
+
+def check(names: str, tensors: tuple[Any, ...], one_type: bool = True) -> str:
+    """Throws what is wrong with tensors that belong together; gives the first one's type."""
+    for name, x in zip(names.split(), tensors):
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name} is a tensor, as {names.split()[0]} is, not {type(x).__name__}")
+        if x.layout != torch.strided:
+            raise wrong(f"{name} is {x.layout}; operations take dense tensors")
+        if x.device != tensors[0].device:
+            raise wrong(f"{name} lies on {x.device}, {names.split()[0]} on {tensors[0].device}")
+        if x.dtype not in NAMES:
+            raise wrong(f"{name} is {x.dtype}; operations take float32, float16 or bfloat16")
+        if one_type and x.dtype != tensors[0].dtype:
+            raise wrong(f"{name} is {x.dtype}, {names.split()[0]} is {tensors[0].dtype}; they have one "
+                        f"type")
+    return NAMES[tensors[0].dtype]
+
+
+def run(cuda: bool, call: Any, *arguments: Any) -> None:
+    """call(*arguments, stream), with the tensors' device as the current one."""
+    if not cuda:
+        call(*arguments, 0)
+    elif _device_now() == _gpu:
+        call(*arguments, stream_of(_gpu))
+    else:
+        with torch.cuda.device(_gpu):
+            call(*arguments, stream_of(_gpu or 0))
+
+
+def readable(x: Any) -> Any:
+    """Kernels of the GPU read 16 bytes at a time."""
+    return x.clone(memory_format=torch.contiguous_format) if x.data_ptr() & 15 else x
+
+
+def wide(x: Any) -> Any:
+    return x.to(f32).contiguous()

@@ -1,0 +1,203 @@
+"""Norms with a residual, and sampling, on torch's tensors in eager mode."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Optional
+
+from . import _core
+from ._ops_plan import Remembered, number, real, wrong
+from ._ops_torch_base import (NAMES, check, compiling, eager, empty, f32, grad_enabled, place_of, run,
+                              torch, wide)
+
+if TYPE_CHECKING:
+    Function = object
+else:
+    from torch.autograd import Function
+
+_norms = Remembered()
+
+
+# ---- norms --------------------------------------------------------------------------------------
+
+
+class NormPlan:
+    """A norm of one shape."""
+
+    __slots__ = ("cuda", "rows", "cols", "x_type", "residual_type", "plain", "scratch_bytes",
+                 "weights_fit")
+
+    def __init__(self, x: Any, residual: Any, weight: Any, bias: Any) -> None:
+        rows = (weight,) if bias is None else (weight, bias)
+        self.x_type = check("x residual weight bias", (x, residual, *rows), one_type=False)
+        self.residual_type = NAMES[residual.dtype]
+        if x.shape != residual.shape or x.dim() < 1 or x.shape[-1] < 1:
+            raise wrong(f"x and residual have one shape, [..., columns], not {list(x.shape)} and "
+                        f"{list(residual.shape)}")
+        if residual.dtype not in (x.dtype, f32):
+            raise wrong(f"residual is {residual.dtype}, x is {x.dtype}; it has x's type, or float32")
+        for name, row in zip(("weight", "bias"), rows):
+            if row.shape != x.shape[-1:]:
+                raise wrong(f"{name} has the shape {list(x.shape[-1:])}, one entry a column, not "
+                            f"{list(row.shape)}")
+        self.cuda = place_of("x", x)
+        self.cols = x.shape[-1]
+        self.rows = x.numel() // self.cols
+        if max(self.rows, self.cols) >= 1 << 31:
+            raise wrong("a norm has less than 2^31 rows and columns")
+        self.plain = all(a.is_contiguous() for a in (x, residual, *rows)) and (
+            self.cuda or x.dtype == residual.dtype == f32)
+        self.weights_fit = all(a.dtype == f32 for a in rows)
+        self.scratch_bytes = _core.norm_backward_scratch(self.cols) if self.cuda else 0
+
+
+def norm_plan(x: Any, residual: Any, weight: Any, bias: Any) -> NormPlan:
+    try:
+        key = (x.shape, residual.shape, weight.shape, x.stride(), residual.stride(), weight.stride(),
+               x.dtype, residual.dtype, weight.dtype, x.device, residual.device, weight.device,
+               None if bias is None else (bias.shape, bias.stride(), bias.dtype, bias.device))
+    except (AttributeError, TypeError):
+        return NormPlan(x, residual, weight, bias)  # which says what is wrong
+    found: Optional[NormPlan] = _norms.get(key)
+    if found is None:
+        found = NormPlan(x, residual, weight, bias)
+        _norms.keep(key, found)
+    return found
+
+
+def norm_forward(plan: NormPlan, x: Any, residual: Any, weight: Any, bias: Any, eps: float,
+                 layer: bool, keep: bool) -> tuple[Any, Any]:
+    """y, and s where it is kept or had to be made, else None."""
+    types = x.dtype, residual.dtype
+    if not plan.plain:
+        make = torch.Tensor.contiguous if plan.cuda else wide
+        x, residual = make(x), make(residual)
+        weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
+    if not plan.weights_fit:
+        weight, bias = weight.to(f32), None if bias is None else bias.to(f32)
+    device = x.device
+    y = empty(x.shape, dtype=x.dtype, device=device)
+    s = empty(x.shape, dtype=residual.dtype, device=device) if keep or not plan.cuda else None
+    run(plan.cuda, _core.norm_residual, plan.cuda, layer, plan.rows, plan.cols, eps,
+        NAMES[x.dtype], NAMES[residual.dtype], x.data_ptr(), residual.data_ptr(), weight.data_ptr(),
+        0 if bias is None else bias.data_ptr(), y.data_ptr(), 0 if s is None else s.data_ptr())
+    if not plan.cuda:
+        y, s = y.to(types[0]), None if s is None else s.to(types[1])
+    return y, s
+
+
+def norm_backward(dy: Optional[Any], ds: Optional[Any], s: Any, weight: Any, eps: float, layer: bool,
+                  bias: bool) -> tuple[Any, Any, Any]:
+    """The gradients by s, weight and bias. Kernels have f32, and dy also in bf16 on the GPU."""
+    cuda = place_of("s", s)
+    cols = s.shape[-1]
+    dx = empty(s.shape, dtype=f32, device=s.device)
+    dweight = torch.zeros(cols, dtype=f32, device=s.device)
+    dbias = torch.zeros(cols if bias else 0, dtype=f32, device=s.device)
+    if dy is None:
+        given = torch.zeros_like(dx)
+    else:
+        given = dy.contiguous() if cuda and dy.dtype == torch.bfloat16 else wide(dy)
+    added = None if ds is None else wide(ds)
+    wide_s, wide_weight = wide(s), wide(weight)
+    room = empty(_core.norm_backward_scratch(cols) if cuda else 0, dtype=torch.uint8, device=s.device)
+    run(cuda, _core.norm_residual_backward, cuda, layer, s.numel() // cols, cols, eps,
+        NAMES[given.dtype], given.data_ptr(), 0 if added is None else added.data_ptr(),
+        wide_s.data_ptr(), wide_weight.data_ptr(), dx.data_ptr(), dweight.data_ptr(),
+        dbias.data_ptr() if bias else 0, room.data_ptr())
+    return dx.to(s.dtype), dweight.to(weight.dtype), dbias.to(weight.dtype)
+
+
+class NormResidual(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, residual: Any, weight: Any, bias: Any, eps: float, layer: bool,
+                plan: NormPlan) -> Any:
+        y, s = norm_forward(plan, x, residual, weight, bias, eps, layer, True)
+        ctx.save_for_backward(s, weight)
+        ctx.given = eps, layer, x.dtype, None if bias is None else bias.dtype
+        ctx.set_materialize_grads(False)
+        return y, s
+
+    @staticmethod
+    def backward(ctx: Any, dy: Any, ds: Any) -> Any:
+        for gradient in (dy, ds):
+            if gradient is not None and gradient.requires_grad and grad_enabled():
+                raise NotImplementedError("norms with a residual have no second derivatives")
+        s, weight = ctx.saved_tensors
+        eps, layer, x_type, bias_type = ctx.given
+        dx, dweight, dbias = norm_backward(dy, ds, s, weight, eps, layer, bias_type is not None)
+        return (dx.to(x_type), dx, dweight, None if bias_type is None else dbias.to(bias_type),
+                None, None, None)
+
+
+def norm_residual(x: Any, residual: Any, weight: Any, bias: Any, eps: float, layer: bool,
+                  return_sum: bool) -> Any:
+    if type(eps) is not float:
+        eps = real("eps", eps)
+    grad = grad_enabled() and (x.requires_grad or getattr(residual, "requires_grad", False)
+                               or getattr(weight, "requires_grad", False)
+                               or getattr(bias, "requires_grad", False))
+    if compiling() or not eager(x, residual, weight):
+        if grad or return_sum:
+            y, s = torch.ops.millrace.norm_residual_sum(x, residual, weight, bias, eps, layer)
+        else:
+            y = torch.ops.millrace.norm_residual(x, residual, weight, bias, eps, layer)
+    else:
+        plan = norm_plan(x, residual, weight, bias)
+        if grad:
+            y, s = NormResidual.apply(  # type: ignore[attr-defined]
+                x, residual, weight, bias, eps, layer, plan)
+        else:
+            y, s = norm_forward(plan, x, residual, weight, bias, eps, layer, return_sum)
+    return (y, s) if return_sum else y
+
+
+# ---- sampling -----------------------------------------------------------------------------------
+
+
+def sample(logits: Any, temperature: float, top_k: int, top_p: float, min_p: float, seed: Any,
+           position: Any) -> Any:
+    if seed is None:
+        seed = torch.randint(1 << 62, (1,)).item()
+    seeds = seed if isinstance(seed, torch.Tensor) and seed.dim() else None
+    places = position if isinstance(position, torch.Tensor) and position.dim() else None
+    first = 0 if seeds is not None else seed
+    place = 0 if places is not None else position
+    if compiling() or not eager(logits):
+        made: Any = torch.ops.millrace.sample(logits, seeds, places, temperature, top_k, top_p, min_p,
+                                              first, place)
+        return made
+    return sample_rows(logits, seeds, places, temperature, top_k, top_p, min_p, first, place)
+
+
+def _numbers(name: str, x: Any, rows: int, logits: Any) -> Any:
+    if x is None:
+        return None
+    if x.dim() != 1 or x.dtype != torch.int64 or x.device != logits.device or len(x) != rows:
+        raise wrong(f"{name} is a number, or an int64 tensor of {rows} entries, one a row, beside the "
+                    f"logits, not {x.dtype} {list(x.shape)} on {x.device}")
+    return x.contiguous()
+
+
+def sample_rows(logits: Any, seeds: Any, places: Any, temperature: float, top_k: int, top_p: float,
+                min_p: float, seed: int, position: int) -> tuple[Any, Any, Any]:
+    check("logits", (logits,))
+    if logits.dim() < 1 or logits.shape[-1] < 1:
+        raise wrong(f"logits are [..., vocab], not {list(logits.shape)}")
+    cuda = place_of("logits", logits)
+    shape, vocab = logits.shape[:-1], logits.shape[-1]
+    rows = logits.numel() // vocab
+    if cuda and (vocab > 1 << 19 or rows > 1 << 20):
+        raise wrong(f"{rows} rows of {vocab} logits: a GPU takes at most 2^20 rows of 2^19")
+    seeds, places = (_numbers(name, x, rows, logits)
+                     for name, x in (("seed", seeds), ("position", places)))
+    device = logits.device
+    x = wide(logits)
+    ids = empty(shape, dtype=torch.int32, device=device)
+    both = empty((2, *shape), dtype=f32, device=device)
+    p, conf = both.unbind()
+    state = empty(_core.sample_state_bytes(rows) if cuda else 0, dtype=torch.uint8, device=device)
+    run(cuda, _core.sample, cuda, rows, vocab, real("temperature", temperature),
+        number("top_k", top_k, 0, 2**31 - 1), real("top_p", top_p), real("min_p", min_p),
+        number("seed", seed, 0, 2**64 - 1), number("position", position, 0, 2**63 - 1),
+        0 if seeds is None else seeds.data_ptr(), 0 if places is None else places.data_ptr(),
+        x.data_ptr(), ids.data_ptr(), p.data_ptr(), conf.data_ptr(), state.data_ptr())
+    return ids, p, conf

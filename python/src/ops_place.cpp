@@ -1,0 +1,85 @@
+// Where operations run: the threads of the CPU, or a stream of the caller.
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "core/cpu.h"
+#include "core/cuda/device.h"
+#include "ops.h"
+
+namespace mr::python {
+namespace {
+
+struct Place {
+    std::mutex mutex;
+    pid_t process = 0;
+    int threads = 0;                   // 0: all cores
+    std::unique_ptr<ThreadPool> pool;  // of `process`
+    std::vector<std::byte> scratch;
+};
+
+// A fork may happen while another thread holds the mutex, so every process has a place of its own;
+// its parent's is left alone, threads that are not there cannot be joined.
+Place& place() {
+    static std::atomic<Place*> current{new Place};
+    Place* found = current.load();
+    const pid_t process = ::getpid();
+    if (found->process == process) return *found;
+    if (found->process == 0) {
+        found->process = process;
+        return *found;
+    }
+    auto* mine = new Place;
+    mine->process = process;
+    mine->threads = found->threads;
+    return current.compare_exchange_strong(found, mine) ? *mine : *current.load();
+}
+
+}  // namespace
+
+void on_cpu(std::size_t scratch_bytes(int threads, const void* of), const void* of,
+            const std::function<void(const Context&)>& body) {
+    Place& p = place();
+    const std::lock_guard lock(p.mutex);
+    const int threads = p.threads > 0 ? p.threads : cpu_info().cores;
+    if (!p.pool || p.pool->size() != threads) {
+        p.pool.reset();
+        p.pool = std::make_unique<ThreadPool>(threads);
+    }
+    const std::size_t bytes = scratch_bytes ? scratch_bytes(threads, of) : 0;
+    if (p.scratch.size() < bytes) p.scratch.resize(bytes);
+    Context ctx;
+    ctx.pool = p.pool.get();
+    ctx.scratch = p.scratch;
+    body(ctx);
+}
+
+void set_ops_threads(int threads) {
+    if (threads < 0 || threads > 4096) {
+        throw Error::usage({.field = "threads",
+                            .value = std::to_string(threads),
+                            .problem = "must be from 0 (all cores) to 4096"});
+    }
+    Place& p = place();
+    const std::lock_guard lock(p.mutex);
+    p.threads = threads;
+}
+
+void on_cuda(Address stream, std::span<std::byte> scratch,
+             const std::function<void(const Context&)>& body) {
+    if (!cuda::built()) {
+        throw Error::device({.problem = "this build has no CUDA, and the tensors lie on a GPU",
+                             .remedy = "build with the CUDA toolkit, or move them to the CPU"});
+    }
+    cuda::Stream borrowed(reinterpret_cast<CUstream_st*>(stream));
+    Context ctx;
+    ctx.cuda = &borrowed;
+    ctx.scratch = scratch;
+    // The kernels before in the stream are the caller's, and end without a word.
+    ctx.dependent_launch = false;
+    body(ctx);
+}
+
+}  // namespace mr::python
