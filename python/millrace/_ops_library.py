@@ -17,9 +17,6 @@ def _attention(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: 
                *mask: Any) -> Any:
     """out as q, without gaps, and lse f32 [heads, (batch,) tokens]."""
     plan = attending.plan_of(q, k, v, cu_q, cu_k, max_q, max_k, _mask(mask))
-    same, q, k, v = attending.fitting(plan, q, k, v)
-    if not same:
-        plan = attending.plan_of(q, k, v, cu_q, cu_k, max_q, max_k, _mask(mask))
     return attending.forward(plan, q, k, v, cu_q, cu_k)
 
 
@@ -37,9 +34,6 @@ def _attention_fake(q: Any, k: Any, v: Any, *_: Any) -> Any:
 def _attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, cu_q: Any, cu_k: Any,
                         max_q: int, max_k: int, *mask: Any) -> Any:
     plan = attending.plan_of(q, k, v, cu_q, cu_k, max_q, max_k, _mask(mask))
-    same, q, k, v = attending.fitting(plan, q, k, v)
-    if not same:
-        plan = attending.plan_of(q, k, v, cu_q, cu_k, max_q, max_k, _mask(mask))
     return attending.backward(plan, dout, q, k, v, out.contiguous(), lse.contiguous(), cu_q, cu_k)
 
 
@@ -95,9 +89,7 @@ def _norm_gradients(ctx: Any, dy: Any, ds: Any) -> Any:
 
 def _sample(logits: Any, seeds: Any, positions: Any, temperature: float, top_k: int, top_p: float,
             min_p: float, seed: int, position: int) -> Any:
-    ids, p, conf = rows.sample_rows(logits, seeds, positions, temperature, top_k, top_p, min_p, seed,
-                                    position)
-    return ids, p.clone(), conf.clone()  # results of an op share no memory
+    return rows.sample_rows(logits, seeds, positions, temperature, top_k, top_p, min_p, seed, position)
 
 
 def _sample_fake(logits: Any, *_: Any) -> Any:

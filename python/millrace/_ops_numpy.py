@@ -9,9 +9,7 @@ from typing import Any, Optional, Sequence
 import numpy as np
 
 from . import _core
-from ._ops_plan import (Layout, Mask, Plan, Remembered, attention_plan, number, real, wrong)
-
-_plans = Remembered()
+from ._ops_plan import Layout, Mask, attention_plan, number, real, wrong
 
 
 class _ElsewhereError(Exception):
@@ -95,8 +93,9 @@ def attention(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: i
     if cu_q is not None:
         cu_q, cu_k = (_rows(name, x, None, np.int32)
                       for name, x in (("cu_seqlens_q", cu_q), ("cu_seqlens_k", cu_k)))
-    plan, q, k, v = _planned(q, k, v, None if cu_q is None else (len(cu_q), len(cu_k)),
-                             max_q, max_k, mask)
+    plan = attention_plan(_layout(q), _layout(k), _layout(v), "f32", False, mask,
+                          None if cu_q is None else (len(cu_q), len(cu_k)), max_q, max_k)
+    q, k, v = (x if fits else np.ascontiguousarray(x) for x, fits in zip((q, k, v), plan.fits))
     # Tokens that belong to no sequence are not written.
     out = (np.empty if cu_q is None else np.zeros)(q.shape, np.float32)
     lse = (np.empty if cu_q is None else np.zeros)(plan.lse_shape, np.float32)
@@ -107,17 +106,6 @@ def attention(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: i
     if not return_lse:
         return made
     return made, lse.swapaxes(0, 1) if lse.ndim == 3 else lse
-
-
-def _planned(q: Any, k: Any, v: Any, bounds: Optional[tuple[int, int]], max_q: int, max_k: int,
-             mask: Mask) -> tuple[Plan, Any, Any, Any]:
-    """A plan, and q, k and v so that it fits: themselves, or copies."""
-    while True:
-        plan = attention_plan(_layout(q), _layout(k), _layout(v), "f32", False, mask, bounds, max_q,
-                              max_k)
-        if all(plan.fits):
-            return plan, q, k, v
-        q, k, v = (x if fits else np.ascontiguousarray(x) for x, fits in zip((q, k, v), plan.fits))
 
 
 def norm_residual(x: Any, residual: Any, weight: Any, bias: Any, eps: float, layer: bool,

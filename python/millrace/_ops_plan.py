@@ -72,7 +72,8 @@ class Layout:
 
 
 class Plan:
-    """Attention of one shape. `fits`: which of q, k and v are read where they lie."""
+    """Attention of one shape. `fits`: which of q, k and v are read where they lie; the others are
+    wanted without gaps."""
 
     __slots__ = ("core", "fits", "lse_shape", "scratch_bytes", "backward_dim")
 
@@ -147,11 +148,12 @@ def attention_plan(q: Layout, k: Layout, v: Layout, dtype: str, cuda: bool, mask
     kind, block, window, sinks, origin, scale = mask_of(mask, dim)
     unit = (4 if dtype == "f32" else 8) if cuda else 1
     steps = [each.token_stride(unit) for each in (q, k, v)]
+    fits = (steps[0] > 0, steps[1] > 0, steps[2] > 0)
+    steps = [step or each.shape[-2] * dim for step, each in zip(steps, (q, k, v))]
     core = _core.AttentionPlan(
         dtype=dtype if cuda else "f32", cuda=cuda, packed=bounds is not None, sequences=count,
         queries=queries, keys=keys, max_queries=number("max_seqlen_q", max_q, 0) or queries,
         max_keys=number("max_seqlen_k", max_k, 0) or keys, heads=heads, kv_heads=kv_heads,
         head_dim=dim, q_stride=steps[0], k_stride=steps[1], v_stride=steps[2], mask=kind,
         block=block, window=window, sinks=sinks, origin=origin, scale=scale)
-    return Plan(core, (steps[0] > 0, steps[1] > 0, steps[2] > 0), (heads, *batch, queries),
-                not cuda or dim <= 128)
+    return Plan(core, fits, (heads, *batch, queries), not cuda or dim <= 128)

@@ -4,8 +4,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Optional
 
 from ._ops_plan import Layout, Mask, Plan, Remembered, attention_plan, wrong
-from ._ops_torch_base import (check, compiling, eager, empty, f32, grad_enabled, place_of, readable,
-                              run, torch, wide)
+from ._ops_torch_base import (PLAIN, check, compiling, dense, empty, f32, grad_enabled, modes,
+                              place_of, readable, run, torch, transforms, wide)
 
 if TYPE_CHECKING:
     Function = object
@@ -16,12 +16,18 @@ _plans = Remembered()
 
 
 class TorchPlan(Plan):
-    __slots__ = ("cuda", "packed", "wide", "ready")
+    __slots__ = ("cuda", "packed", "wide", "direct", "out_shape", "out_stride", "kv_shape",
+                 "kv_stride", "lse_stride")
 
     cuda: bool
     packed: bool
     wide: bool  # f16 and bf16 on the CPU: computed in f32
-    ready: bool  # q, k and v are read where they lie
+    direct: bool  # q, k and v are read where they lie
+    out_shape: tuple[int, ...]
+    out_stride: tuple[int, ...]
+    kv_shape: tuple[int, ...]
+    kv_stride: tuple[int, ...]
+    lse_stride: tuple[int, ...]
 
 
 def plan_of(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: int,
@@ -45,13 +51,15 @@ def _new_plan(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: i
     dtype = check("q k v", (q, k, v))
     cuda = place_of("q", q)
     widened = not cuda and dtype != "f32"
-    layouts = [Layout(x.shape, empty(x.shape, device="meta").stride() if widened else x.stride())
-               for x in (q, k, v)]
+    layouts = [Layout(x.shape, dense(x.shape) if widened else x.stride()) for x in (q, k, v)]
     made = attention_plan(layouts[0], layouts[1], layouts[2], dtype, cuda, mask,
                           None if cu_q is None else (cu_q.shape[0], cu_k.shape[0]), max_q, max_k)
     plan = TorchPlan(made.core, made.fits, made.lse_shape, made.backward_dim)
     plan.cuda, plan.packed, plan.wide = cuda, cu_q is not None, widened
-    plan.ready = all(made.fits)
+    plan.direct = all(made.fits) and not widened
+    plan.out_shape, plan.kv_shape = tuple(q.shape), tuple(k.shape)
+    plan.out_stride, plan.kv_stride = dense(plan.out_shape), dense(plan.kv_shape)
+    plan.lse_stride = dense(plan.lse_shape)
     return plan
 
 
@@ -65,81 +73,86 @@ def bounds_of(name: str, cu: Any, device: Any) -> Any:
     return cu.to(torch.int32).contiguous()
 
 
-def forward(plan: TorchPlan, q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any) -> tuple[Any, Any]:
-    """out as q, without gaps, and lse [heads, (batch,) tokens]. q, k and v fit the plan."""
-    dtype = q.dtype
+def _ready(plan: TorchPlan, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
+    """q, k and v as the kernels can read them."""
     if plan.wide:
-        q, k, v = wide(q), wide(k), wide(v)
-    if plan.packed:  # tokens that belong to no sequence are not written
-        out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
-        lse = torch.zeros(plan.lse_shape, dtype=f32, device=q.device)
-        at_q, at_k = cu_q.data_ptr(), cu_k.data_ptr()
-    else:
-        device = q.device
-        out = empty(q.shape, dtype=q.dtype, device=device)
-        lse = empty(plan.lse_shape, dtype=f32, device=device)
-        at_q = at_k = 0
-    run(plan.cuda, plan.core.forward, q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(),
-        lse.data_ptr(), at_q, at_k)
+        return wide(q), wide(k), wide(v)
+    return tuple(readable(x if fits else x.contiguous()) for x, fits in zip((q, k, v), plan.fits))
+
+
+def forward(plan: TorchPlan, q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any) -> tuple[Any, Any]:
+    """out as q, without gaps, and lse [heads, (batch,) tokens]."""
+    dtype = q.dtype
+    if not plan.direct:
+        q, k, v = _ready(plan, q, k, v)
+    at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
+    if (at_q | at_k | at_v) & 15 and plan.cuda:
+        q, k, v = _ready(plan, q, k, v)
+        at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
+    out = empty(plan.cuda, plan.out_shape, plan.out_stride, q.dtype)
+    lse = empty(plan.cuda, plan.lse_shape, plan.lse_stride, f32)
+    begins = ends = 0
+    if plan.packed:
+        out.zero_()  # tokens that belong to no sequence are not written
+        lse.zero_()
+        begins, ends = cu_q.data_ptr(), cu_k.data_ptr()
+    run(plan.cuda, plan.core.forward, at_q, at_k, at_v, out.data_ptr(), lse.data_ptr(), begins, ends)
     return (out.to(dtype) if plan.wide else out), lse
 
 
 def backward(plan: TorchPlan, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, cu_q: Any,
              cu_k: Any) -> tuple[Any, Any, Any]:
-    if not plan.backward_dim:
-        raise wrong(f"head_dim = {q.shape[-1]}: gradients on a GPU take up to 128; compute them on the "
-                    f"CPU, or cut the head")
+    require_backward(plan, q)
     dtype = q.dtype
+    if not plan.direct or (plan.cuda and (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15):
+        q, k, v = _ready(plan, q, k, v)
     if plan.wide:
-        q, k, v, out, dout = wide(q), wide(k), wide(v), wide(out), wide(dout)
+        out, dout = wide(out), wide(dout)
     else:
         dout = readable(dout.contiguous())
-    make = torch.zeros if plan.packed else empty
-    dq, dk, dv = (make(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
-    scratch = 0
-    if plan.scratch_bytes:
-        room = empty(plan.scratch_bytes, dtype=torch.uint8, device=q.device)
-        scratch = room.data_ptr()
+    dq = empty(plan.cuda, plan.out_shape, plan.out_stride, q.dtype)
+    dk = empty(plan.cuda, plan.kv_shape, plan.kv_stride, q.dtype)
+    dv = empty(plan.cuda, plan.kv_shape, plan.kv_stride, q.dtype)
+    begins = ends = 0
+    if plan.packed:
+        for gradient in (dq, dk, dv):
+            gradient.zero_()
+        begins, ends = cu_q.data_ptr(), cu_k.data_ptr()
+    room = empty(plan.cuda, (plan.scratch_bytes,), (1,), torch.uint8)
     run(plan.cuda, plan.core.backward, dout.data_ptr(), dq.data_ptr(), dk.data_ptr(), dv.data_ptr(),
-        q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), lse.data_ptr(),
-        cu_q.data_ptr() if plan.packed else 0, cu_k.data_ptr() if plan.packed else 0, scratch)
+        q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), lse.data_ptr(), begins, ends,
+        room.data_ptr())
     if plan.wide:
         return dq.to(dtype), dk.to(dtype), dv.to(dtype)
     return dq, dk, dv
 
 
-def fitting(plan: TorchPlan, q: Any, k: Any, v: Any) -> tuple[bool, Any, Any, Any]:
-    """q, k and v as kernels can read them, and whether they are the same tensors."""
-    if plan.ready:
-        if not plan.cuda or not (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15:
-            return True, q, k, v
-        return False, readable(q), readable(k), readable(v)
-    fixed = [x if fits else x.contiguous() for x, fits in zip((q, k, v), plan.fits)]
-    return False, readable(fixed[0]), readable(fixed[1]), readable(fixed[2])
+def require_backward(plan: TorchPlan, q: Any) -> None:
+    if not plan.backward_dim:
+        raise wrong(f"head_dim = {q.shape[-1]}: gradients on a GPU take up to 128; use torch.no_grad(), "
+                    f"or compute them on the CPU")
 
 
 class Attention(Function):
     @staticmethod
-    def forward(ctx: Any, q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, plan: TorchPlan) -> Any:
+    def forward(ctx: Any, q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, plan: TorchPlan,
+                return_lse: bool) -> Any:
         out, lse = forward(plan, q, k, v, cu_q, cu_k)
-        if plan.packed:
-            ctx.save_for_backward(q, k, v, out, lse, cu_q, cu_k)
-        else:
-            ctx.save_for_backward(q, k, v, out, lse)
-        ctx.plan = plan
+        ctx.save_for_backward(q, k, v, out)
+        ctx.rest = plan, lse, cu_q, cu_k
+        if not return_lse:
+            return out
         ctx.mark_non_differentiable(lse)
-        ctx.set_materialize_grads(False)
         return out, lse
 
     @staticmethod
-    def backward(ctx: Any, dout: Any, _: Any) -> Any:
-        if dout is None:
-            return None, None, None, None, None, None
+    def backward(ctx: Any, dout: Any, *_: Any) -> Any:
         if dout.requires_grad and grad_enabled():
             raise NotImplementedError("attention has no second derivatives")
-        q, k, v, out, lse, *bounds = ctx.saved_tensors
-        cu_q, cu_k = bounds or (None, None)
-        return (*backward(ctx.plan, dout, q, k, v, out, lse, cu_q, cu_k), None, None, None)
+        plan, lse, cu_q, cu_k = ctx.rest
+        q, k, v, out = ctx.saved_tensors
+        dq, dk, dv = backward(plan, dout, q, k, v, out, lse, cu_q, cu_k)
+        return dq, dk, dv, None, None, None, None
 
 
 def attention(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: int, mask: Mask,
@@ -152,27 +165,23 @@ def attention(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: i
         cu_k = (bounds_of("cu_seqlens_k", cu_k, q.device) if cu_k is not cu_q else None)
         cu_q = bounds_of("cu_seqlens_q", cu_q, q.device)
         cu_k = cu_q if cu_k is None else cu_k
-    if compiling() or not eager(q, k, v):
+    if (compiling() or modes() or transforms() or type(q) not in PLAIN or type(k) not in PLAIN
+            or type(v) not in PLAIN or q.is_meta):
         out, lse = _by_library(q, k, v, cu_q, cu_k, max_q, max_k, mask)
     else:
         plan = plan_of(q, k, v, cu_q, cu_k, max_q, max_k, mask)
-        same, q, k, v = fitting(plan, q, k, v)
-        if not same:
-            plan = plan_of(q, k, v, cu_q, cu_k, max_q, max_k, mask)
         if grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-            _require_backward(plan, q)
-            out, lse = Attention.apply(q, k, v, cu_q, cu_k, plan)  # type: ignore[attr-defined]
+            require_backward(plan, q)
+            made = Attention.apply(  # type: ignore[attr-defined]
+                q, k, v, cu_q, cu_k, plan, return_lse)
+            if not return_lse:
+                return made
+            out, lse = made
         else:
             out, lse = forward(plan, q, k, v, cu_q, cu_k)
     if not return_lse:
         return out
     return out, lse.transpose(0, 1) if lse.dim() == 3 else lse
-
-
-def _require_backward(plan: TorchPlan, q: Any) -> None:
-    if not plan.backward_dim:
-        raise wrong(f"head_dim = {q.shape[-1]}: gradients on a GPU take up to 128; use torch.no_grad(), "
-                    f"or compute them on the CPU")
 
 
 def _by_library(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: int,
@@ -189,15 +198,15 @@ def _heads_first(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k
     for x in (q, k, v):
         if not isinstance(x, torch.Tensor) or x.dim() != 4:
             raise wrong('layout = "bhsd": q, k and v are tensors [batch, heads, tokens, head_dim]')
-    batch, heads, tokens, dim = q.shape
+    batch, heads, tokens, _dim = q.shape
     # Where heads lie one after another, and every one has keys of its own, each is a sequence.
     if (k.shape[:2] == v.shape[:2] == q.shape[:2] and batch * heads < 65536
             and q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
         views = [x.view(batch * heads, x.shape[2], 1, x.shape[3]) for x in (q, k, v)]
-        out, lse = attention(*views, cu_q, cu_k, max_q, max_k, mask, "bshd", True)
-        out, lse = out.view(q.shape), lse.view(batch, heads, tokens)
-    else:
-        out, lse = attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), cu_q, cu_k, max_q,
-                             max_k, mask, "bshd", True)
-        out = out.transpose(1, 2)
-    return (out, lse) if return_lse else out
+        out = attention(*views, cu_q, cu_k, max_q, max_k, mask, "bshd", return_lse)
+        if not return_lse:
+            return out.view(q.shape)
+        return out[0].view(q.shape), out[1].reshape(batch, heads, tokens)
+    out = attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), cu_q, cu_k, max_q, max_k,
+                    mask, "bshd", return_lse)
+    return (out[0].transpose(1, 2), out[1]) if return_lse else out.transpose(1, 2)

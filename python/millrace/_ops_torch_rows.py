@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from . import _core
 from ._ops_plan import Remembered, number, real, wrong
-from ._ops_torch_base import (NAMES, check, compiling, eager, empty, f32, grad_enabled, place_of, run,
-                              torch, wide)
+from ._ops_torch_base import (NAMES, PLAIN, check, compiling, dense, empty, f32, grad_enabled, modes,
+                              place_of, run, torch, transforms, wide)
 
 if TYPE_CHECKING:
     Function = object
@@ -22,8 +22,8 @@ _norms = Remembered()
 class NormPlan:
     """A norm of one shape."""
 
-    __slots__ = ("cuda", "rows", "cols", "x_type", "residual_type", "plain", "scratch_bytes",
-                 "weights_fit")
+    __slots__ = ("cuda", "rows", "cols", "x_type", "residual_type", "plain", "weights_fit", "shape",
+                 "stride")
 
     def __init__(self, x: Any, residual: Any, weight: Any, bias: Any) -> None:
         rows = (weight,) if bias is None else (weight, bias)
@@ -46,7 +46,7 @@ class NormPlan:
         self.plain = all(a.is_contiguous() for a in (x, residual, *rows)) and (
             self.cuda or x.dtype == residual.dtype == f32)
         self.weights_fit = all(a.dtype == f32 for a in rows)
-        self.scratch_bytes = _core.norm_backward_scratch(self.cols) if self.cuda else 0
+        self.shape, self.stride = tuple(x.shape), dense(x.shape)
 
 
 def norm_plan(x: Any, residual: Any, weight: Any, bias: Any) -> NormPlan:
@@ -73,13 +73,14 @@ def norm_forward(plan: NormPlan, x: Any, residual: Any, weight: Any, bias: Any, 
         weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
     if not plan.weights_fit:
         weight, bias = weight.to(f32), None if bias is None else bias.to(f32)
-    device = x.device
-    y = empty(x.shape, dtype=x.dtype, device=device)
-    s = empty(x.shape, dtype=residual.dtype, device=device) if keep or not plan.cuda else None
+    y = empty(plan.cuda, plan.shape, plan.stride, x.dtype)
+    s = None
+    if keep or not plan.cuda:
+        s = empty(plan.cuda, plan.shape, plan.stride, residual.dtype)
     run(plan.cuda, _core.norm_residual, plan.cuda, layer, plan.rows, plan.cols, eps,
         NAMES[x.dtype], NAMES[residual.dtype], x.data_ptr(), residual.data_ptr(), weight.data_ptr(),
         0 if bias is None else bias.data_ptr(), y.data_ptr(), 0 if s is None else s.data_ptr())
-    if not plan.cuda:
+    if not plan.cuda and not plan.plain:
         y, s = y.to(types[0]), None if s is None else s.to(types[1])
     return y, s
 
@@ -89,7 +90,7 @@ def norm_backward(dy: Optional[Any], ds: Optional[Any], s: Any, weight: Any, eps
     """The gradients by s, weight and bias. Kernels have f32, and dy also in bf16 on the GPU."""
     cuda = place_of("s", s)
     cols = s.shape[-1]
-    dx = empty(s.shape, dtype=f32, device=s.device)
+    dx = empty(cuda, tuple(s.shape), dense(s.shape), f32)
     dweight = torch.zeros(cols, dtype=f32, device=s.device)
     dbias = torch.zeros(cols if bias else 0, dtype=f32, device=s.device)
     if dy is None:
@@ -98,7 +99,7 @@ def norm_backward(dy: Optional[Any], ds: Optional[Any], s: Any, weight: Any, eps
         given = dy.contiguous() if cuda and dy.dtype == torch.bfloat16 else wide(dy)
     added = None if ds is None else wide(ds)
     wide_s, wide_weight = wide(s), wide(weight)
-    room = empty(_core.norm_backward_scratch(cols) if cuda else 0, dtype=torch.uint8, device=s.device)
+    room = empty(cuda, (_core.norm_backward_scratch(cols) if cuda else 0,), (1,), torch.uint8)
     run(cuda, _core.norm_residual_backward, cuda, layer, s.numel() // cols, cols, eps,
         NAMES[given.dtype], given.data_ptr(), 0 if added is None else added.data_ptr(),
         wide_s.data_ptr(), wide_weight.data_ptr(), dx.data_ptr(), dweight.data_ptr(),
@@ -135,7 +136,8 @@ def norm_residual(x: Any, residual: Any, weight: Any, bias: Any, eps: float, lay
     grad = grad_enabled() and (x.requires_grad or getattr(residual, "requires_grad", False)
                                or getattr(weight, "requires_grad", False)
                                or getattr(bias, "requires_grad", False))
-    if compiling() or not eager(x, residual, weight):
+    if (compiling() or modes() or transforms() or type(x) not in PLAIN
+            or type(residual) not in PLAIN or x.is_meta):
         if grad or return_sum:
             y, s = torch.ops.millrace.norm_residual_sum(x, residual, weight, bias, eps, layer)
         else:
@@ -161,7 +163,7 @@ def sample(logits: Any, temperature: float, top_k: int, top_p: float, min_p: flo
     places = position if isinstance(position, torch.Tensor) and position.dim() else None
     first = 0 if seeds is not None else seed
     place = 0 if places is not None else position
-    if compiling() or not eager(logits):
+    if (compiling() or modes() or transforms() or type(logits) not in PLAIN or logits.is_meta):
         made: Any = torch.ops.millrace.sample(logits, seeds, places, temperature, top_k, top_p, min_p,
                                               first, place)
         return made
@@ -183,18 +185,17 @@ def sample_rows(logits: Any, seeds: Any, places: Any, temperature: float, top_k:
     if logits.dim() < 1 or logits.shape[-1] < 1:
         raise wrong(f"logits are [..., vocab], not {list(logits.shape)}")
     cuda = place_of("logits", logits)
-    shape, vocab = logits.shape[:-1], logits.shape[-1]
+    shape, vocab = tuple(logits.shape[:-1]), logits.shape[-1]
     rows = logits.numel() // vocab
     if cuda and (vocab > 1 << 19 or rows > 1 << 20):
         raise wrong(f"{rows} rows of {vocab} logits: a GPU takes at most 2^20 rows of 2^19")
     seeds, places = (_numbers(name, x, rows, logits)
                      for name, x in (("seed", seeds), ("position", places)))
-    device = logits.device
     x = wide(logits)
-    ids = empty(shape, dtype=torch.int32, device=device)
-    both = empty((2, *shape), dtype=f32, device=device)
-    p, conf = both.unbind()
-    state = empty(_core.sample_state_bytes(rows) if cuda else 0, dtype=torch.uint8, device=device)
+    stride = dense(shape)
+    ids = empty(cuda, shape, stride, torch.int32)
+    p, conf = empty(cuda, shape, stride, f32), empty(cuda, shape, stride, f32)
+    state = empty(cuda, (_core.sample_state_bytes(rows) if cuda else 0,), (1,), torch.uint8)
     run(cuda, _core.sample, cuda, rows, vocab, real("temperature", temperature),
         number("top_k", top_k, 0, 2**31 - 1), real("top_p", top_p), real("min_p", min_p),
         number("seed", seed, 0, 2**64 - 1), number("position", position, 0, 2**63 - 1),

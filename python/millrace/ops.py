@@ -13,12 +13,9 @@ DLPack and lies on a GPU goes through torch.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Literal, Optional, TypeVar, overload
+from typing import Any, Literal, Optional, TypeVar, overload
 
 from . import _core
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 __all__ = ["attention", "layernorm_residual", "register_transformers", "rmsnorm_residual", "sample",
            "set_threads"]
@@ -26,7 +23,12 @@ __all__ = ["attention", "layernorm_residual", "register_transformers", "rmsnorm_
 Array = TypeVar("Array")
 
 
-def _way(x: Any) -> ModuleType:
+# Set by who has seen a tensor of torch: an import in every call would take longer than the rest.
+_tensors: Any = ()
+_torch: Any = None
+
+
+def _way(x: Any) -> Any:
     """The module that computes with such tensors. torch is imported by who has its tensors."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
@@ -84,7 +86,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = True, window: int = 0, s
         if cu_seqlens_q is not None or cu_seqlens_k is not None:
             raise _core.UsageError("cu_seqlens is cu_seqlens_q and cu_seqlens_k; give one or both")
         cu_seqlens_q = cu_seqlens_k = cu_seqlens
-    return _way(q).attention(
+    return (_torch if isinstance(q, _tensors) else _way(q)).attention(
         q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q or max_seqlen, max_seqlen_k or max_seqlen,
         (causal, window, sinks, block, origin, before, scale), layout, return_lse)
 
@@ -110,7 +112,7 @@ def layernorm_residual(x: Any, residual: Any, weight: Any, bias: Any = None, eps
         >>> s.tolist(), [round(float(i), 3) for i in y[0]]
         ([[2.0, 4.0, 6.0, 8.0]], [-1.342, -0.447, 0.447, 1.342])
     """
-    return _way(x).norm_residual(x, residual, weight, bias, eps, True, return_sum)
+    return (_torch if isinstance(x, _tensors) else _way(x)).norm_residual(x, residual, weight, bias, eps, True, return_sum)
 
 
 @overload
@@ -122,7 +124,7 @@ def rmsnorm_residual(x: Array, residual: Array, weight: Array, eps: float = ...,
 def rmsnorm_residual(x: Any, residual: Any, weight: Any, eps: float = 1e-5, *,
                      return_sum: bool = False) -> Any:
     """rmsnorm(x + residual) * weight over the last dimension; all else as layernorm_residual."""
-    return _way(x).norm_residual(x, residual, weight, None, eps, False, return_sum)
+    return (_torch if isinstance(x, _tensors) else _way(x)).norm_residual(x, residual, weight, None, eps, False, return_sum)
 
 
 def sample(logits: Array, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,

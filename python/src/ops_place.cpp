@@ -1,9 +1,10 @@
 // Where operations run: the threads of the CPU, or a stream of the caller.
-#include <unistd.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include "core/cpu.h"
 #include "core/cuda/device.h"
@@ -14,27 +15,28 @@ namespace {
 
 struct Place {
     std::mutex mutex;
-    pid_t process = 0;
-    int threads = 0;                   // 0: all cores
-    std::unique_ptr<ThreadPool> pool;  // of `process`
+    int threads = 0;  // 0: all cores
+    std::unique_ptr<ThreadPool> pool;
     std::vector<std::byte> scratch;
 };
 
-// A fork may happen while another thread holds the mutex, so every process has a place of its own;
-// its parent's is left alone, threads that are not there cannot be joined.
+std::atomic<Place*> current{nullptr};
+
+// A fork has none of its parent's threads, and another one of them may have held the mutex: it gets
+// a place of its own, and the parent's is left alone.
+void after_fork() {
+    auto* const mine = new Place;
+    if (const Place* const before = current.load()) mine->threads = before->threads;
+    current = mine;
+}
+
 Place& place() {
-    static std::atomic<Place*> current{new Place};
-    Place* found = current.load();
-    const pid_t process = ::getpid();
-    if (found->process == process) return *found;
-    if (found->process == 0) {
-        found->process = process;
-        return *found;
-    }
-    auto* mine = new Place;
-    mine->process = process;
-    mine->threads = found->threads;
-    return current.compare_exchange_strong(found, mine) ? *mine : *current.load();
+    static const bool once = [] {
+        current = new Place;
+        return ::pthread_atfork(nullptr, nullptr, &after_fork) == 0;
+    }();
+    MR_CHECK(once, "the process tells of its forks");
+    return *current.load();
 }
 
 }  // namespace
