@@ -9,14 +9,10 @@ Outputs and scratch are torch's, made on the current stream; nothing waits for t
 is copied to it: every call can be captured in a CUDA graph."""
 from __future__ import annotations
 
-import sys
-
-from . import _ops_library, ops
+from . import _ops_library
 from ._ops_torch_attention import attention
-from ._ops_torch_base import torch
 from ._ops_torch_rows import norm_residual, sample
 
 __all__ = ["attention", "norm_residual", "sample"]
 
 _ops_library.register()
-ops._tensors, ops._torch = torch.Tensor, sys.modules[__name__]

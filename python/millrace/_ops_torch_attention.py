@@ -186,6 +186,8 @@ def attention(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: i
 
 def _by_library(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: int,
                 mask: Mask) -> Any:
+    if not compiling():
+        check("q k v", (q, k, v))
     causal, window, sinks, block, origin, before, scale = mask
     return torch.ops.millrace.attention(q, k, v, cu_q, cu_k, max_q, max_k, causal, window, sinks,
                                         block, origin, before, 0.0 if scale is None else scale)

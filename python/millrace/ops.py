@@ -23,19 +23,30 @@ __all__ = ["attention", "layernorm_residual", "register_transformers", "rmsnorm_
 Array = TypeVar("Array")
 
 
-# Set by who has seen a tensor of torch: an import in every call would take longer than the rest.
-_tensors: Any = ()
+class _None:
+    """What is no one's tensor."""
+
+
+# torch's own, once a call has seen one: an import in every call would take longer than the rest.
+_tensors: Any = _None
 _torch: Any = None
 
 
 def _way(x: Any) -> Any:
     """The module that computes with such tensors. torch is imported by who has its tensors."""
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor):
-        from . import _ops_torch
-        return _ops_torch
-    from . import _ops_numpy
-    return _ops_numpy
+    if torch is None or not isinstance(x, torch.Tensor):
+        from . import _ops_numpy
+        return _ops_numpy
+    from . import _ops_torch
+    if not torch.compiler.is_compiling():
+        _remember(torch.Tensor, _ops_torch)
+    return _ops_torch
+
+
+def _remember(tensors: Any, way: Any) -> None:
+    global _tensors, _torch
+    _tensors, _torch = tensors, way
 
 
 @overload
