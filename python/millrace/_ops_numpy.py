@@ -3,6 +3,7 @@
 float32 is read where it lies; float16 is computed with in f32 and rounded at the end."""
 from __future__ import annotations
 
+import importlib
 import random
 from typing import Any, Optional, Sequence
 
@@ -30,7 +31,7 @@ def _array(name: str, x: Any) -> Any:
 def _through_torch(call: str, arrays: Sequence[Any], rest: Sequence[Any]) -> Any:
     """Memory of a GPU, of another library than torch."""
     try:
-        import torch  # type: ignore[import-not-found,unused-ignore]
+        torch: Any = importlib.import_module("torch")
     except ImportError:
         raise _core.UsageError("tensors that lie on a GPU want torch, which is not installed: its "
                                "memory is what results are made of") from None
@@ -129,7 +130,8 @@ def norm_residual(x: Any, residual: Any, weight: Any, bias: Any, eps: float, lay
     out, total = np.empty(x.shape, np.float32), np.empty(x.shape, np.float32)
     cols = x.shape[-1]
     _core.norm_residual(False, layer, x.size // cols, cols, real("eps", eps), "f32", "f32",
-                        *(_at(a) for a in arrays), _at(out), _at(total), 0)
+                        _at(arrays[0]), _at(arrays[1]), _at(arrays[2]), _at(arrays[3]), _at(out),
+                        _at(total), 0)
     out = out.astype(types[0], copy=False)
     return (out, total.astype(types[1], copy=False)) if return_sum else out
 

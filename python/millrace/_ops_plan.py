@@ -150,7 +150,7 @@ def attention_plan(q: Layout, k: Layout, v: Layout, dtype: str, cuda: bool, mask
     steps = [each.token_stride(unit) for each in (q, k, v)]
     fits = (steps[0] > 0, steps[1] > 0, steps[2] > 0)
     steps = [step or each.shape[-2] * dim for step, each in zip(steps, (q, k, v))]
-    core = _core.AttentionPlan(
+    core = _core.attention_plan(
         dtype=dtype if cuda else "f32", cuda=cuda, packed=bounds is not None, sequences=count,
         queries=queries, keys=keys, max_queries=number("max_seqlen_q", max_q, 0) or queries,
         max_keys=number("max_seqlen_k", max_k, 0) or keys, heads=heads, kv_heads=kv_heads,

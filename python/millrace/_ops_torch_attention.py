@@ -32,13 +32,15 @@ class TorchPlan(Plan):
 
 def plan_of(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: int,
             mask: Mask) -> TorchPlan:
+    key: Any = None
+    found: Optional[TorchPlan] = None
     try:
         key = (q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype,
                v.dtype, q.device, k.device, v.device, max_q, max_k, mask,
                None if cu_q is None else (cu_q.shape[0], cu_k.shape[0]))
-        found: Optional[TorchPlan] = _plans.get(key)
+        found = _plans.get(key)
     except (AttributeError, TypeError, IndexError):
-        key = found = None  # not tensors: the checks say what is wrong
+        key = None  # not tensors: the checks say what is wrong
     if found is None:
         found = _new_plan(q, k, v, cu_q, cu_k, max_q, max_k, mask)
         if key is not None:
@@ -205,7 +207,7 @@ def _heads_first(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k
     if (k.shape[:2] == v.shape[:2] == q.shape[:2] and batch * heads < 65536
             and q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
         views = [x.view(batch * heads, x.shape[2], 1, x.shape[3]) for x in (q, k, v)]
-        out = attention(*views, cu_q, cu_k, max_q, max_k, mask, "bshd", return_lse)
+        out = attention(views[0], views[1], views[2], cu_q, cu_k, max_q, max_k, mask, "bshd", return_lse)
         if not return_lse:
             return out.view(q.shape)
         return out[0].view(q.shape), out[1].reshape(batch, heads, tokens)

@@ -22,9 +22,9 @@ _gpu: Optional[int] = None  # the one of this process
 
 
 try:  # what compiled code allocates with: a quarter of the time of torch.empty
-    from torch._C._dynamo.guards import (  # type: ignore[import-not-found,unused-ignore]
-        _empty_strided_cpu as _on_cpu, _empty_strided_cuda as _on_cuda)
-except ImportError:
+    _guards: Any = importlib.import_module("torch._C._dynamo.guards")
+    _on_cpu, _on_cuda = _guards._empty_strided_cpu, _guards._empty_strided_cuda
+except (ImportError, AttributeError):
     _on_cpu = _on_cuda = None
 
 
@@ -96,7 +96,7 @@ def run(cuda: bool, call: Any, *arguments: Any) -> None:
     if not cuda:
         call(*arguments, 0)
     elif _device_now() == _gpu:
-        call(*arguments, stream_of(_gpu))
+        call(*arguments, stream_of(_gpu or 0))
     else:
         with torch.cuda.device(_gpu):
             call(*arguments, stream_of(_gpu or 0))

