@@ -129,7 +129,7 @@ def norm_residual(x: Any, residual: Any, weight: Any, bias: Any, eps: float, lay
               (("x", x), ("residual", residual), ("weight", weight), ("bias", bias))]
     out, total = np.empty(x.shape, np.float32), np.empty(x.shape, np.float32)
     cols = x.shape[-1]
-    _core.norm_residual(False, layer, x.size // cols, cols, real("eps", eps), "f32", "f32",
+    _core.norm_residual(False, layer, x.size // cols, cols, real("eps", eps), "f32", "f32", "f32",
                         _at(arrays[0]), _at(arrays[1]), _at(arrays[2]), _at(arrays[3]), _at(out),
                         _at(total), 0)
     out = out.astype(types[0], copy=False)

@@ -45,7 +45,10 @@ class NormPlan:
             raise wrong("a norm has less than 2^31 rows and columns")
         self.plain = all(a.is_contiguous() for a in (x, residual, *rows)) and (
             self.cuda or x.dtype == residual.dtype == f32)
-        self.weights_fit = all(a.dtype == f32 for a in rows)
+        # f32, or what the rows have where the kernel reads that.
+        self.weights_fit = all(a.dtype == f32 for a in rows) or (
+            self.cuda and all(a.dtype == x.dtype == residual.dtype for a in rows)
+            and _core.norm_takes_weights(self.x_type, self.rows, self.cols))
         self.shape, self.stride = tuple(x.shape), dense(x.shape)
 
 
@@ -71,15 +74,18 @@ def norm_forward(plan: NormPlan, x: Any, residual: Any, weight: Any, bias: Any, 
         make = torch.Tensor.contiguous if plan.cuda else wide
         x, residual = make(x), make(residual)
         weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
-    if not plan.weights_fit:
+    at = (x.data_ptr(), residual.data_ptr(), weight.data_ptr(),
+          0 if bias is None else bias.data_ptr())
+    if not plan.weights_fit or (weight.dtype != f32 and (at[0] | at[1] | at[2] | at[3]) & 15):
         weight, bias = weight.to(f32), None if bias is None else bias.to(f32)
+        at = (at[0], at[1], weight.data_ptr(), 0 if bias is None else bias.data_ptr())
     y = empty(plan.cuda, plan.shape, plan.stride, x.dtype)
     s = None
     if keep or not plan.cuda:
         s = empty(plan.cuda, plan.shape, plan.stride, residual.dtype)
     run(plan.cuda, _core.norm_residual, plan.cuda, layer, plan.rows, plan.cols, eps,
-        NAMES[x.dtype], NAMES[residual.dtype], x.data_ptr(), residual.data_ptr(), weight.data_ptr(),
-        0 if bias is None else bias.data_ptr(), y.data_ptr(), 0 if s is None else s.data_ptr())
+        NAMES[x.dtype], NAMES[residual.dtype], NAMES[weight.dtype], *at, y.data_ptr(),
+        0 if s is None else s.data_ptr())
     if not plan.cuda and not plan.plain:
         y, s = y.to(types[0]), None if s is None else s.to(types[1])
     return y, s

@@ -94,11 +94,13 @@ void add_norm(nb::module_& m) {
     m.def(
         "norm_residual",
         [](bool cuda, bool layer, std::int64_t rows, std::int64_t cols, float eps,
-           const std::string& x_type, const std::string& residual_type, Address x, Address residual,
-           Address weight, Address bias, Address out, Address sum, Address stream) {
+           const std::string& x_type, const std::string& residual_type,
+           const std::string& weight_type, Address x, Address residual, Address weight,
+           Address bias, Address out, Address sum, Address stream) {
             NormCall call = norm_call(cuda, layer, rows, cols, eps);
             call.x_type = type_of(x_type);
             call.residual_type = type_of(residual_type);
+            call.weight_type = type_of(weight_type);
             norm_residual(call, x, residual, weight, bias, out, sum, stream);
         },
         Unlocked());
@@ -112,6 +114,9 @@ void add_norm(nb::module_& m) {
         },
         Unlocked());
     m.def("norm_backward_scratch", &norm_backward_scratch);
+    m.def("norm_takes_weights", [](const std::string& type, std::int64_t rows, std::int64_t cols) {
+        return norm_takes_weights(type_of(type), rows, cols);
+    });
 }
 
 void add_sample(nb::module_& m) {

@@ -80,7 +80,8 @@ struct NormCall {
     float eps = 1e-5f;
     DType x_type = DType::f32, residual_type = DType::f32, weight_type = DType::f32;
 };
-// `weight`, `bias`: f32, or on the GPU x's type where norm_takes_weights() says so.
+// `weight`, `bias`: f32, or on the GPU x's type where norm_takes_weights().
+bool norm_takes_weights(DType type, std::int64_t rows, std::int64_t cols);
 void norm_residual(const NormCall& call, Address x, Address residual, Address weight, Address bias,
                    Address out, Address sum, Address stream);
 // f32, dy on the GPU also bf16. dx = gradient by s, added to `ds` where there is one; dweight,

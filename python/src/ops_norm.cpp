@@ -4,6 +4,7 @@
 #include "ops/norm/norm_backward.h"
 #include "ops/norm/norm_backward_cuda.h"
 #include "ops/norm/norm_cuda.h"
+#include "ops/norm/norm_weights_cuda.h"
 
 namespace mr::python {
 namespace {
@@ -13,8 +14,8 @@ struct Shapes {
     Tensor rows(Address data, DType type = DType::f32) const {
         return {reinterpret_cast<void*>(data), type, {call.rows, call.cols}};
     }
-    Tensor columns(Address data) const {
-        return {reinterpret_cast<void*>(data), DType::f32, {call.cols}};
+    Tensor columns(Address data, DType type = DType::f32) const {
+        return {reinterpret_cast<void*>(data), type, {call.cols}};
     }
 };
 
@@ -27,6 +28,15 @@ std::size_t cpu_backward_scratch(int threads, const void* of) {
 Tensor given(Tensor tensor) { return tensor ? tensor : Tensor(); }
 
 }  // namespace
+
+bool norm_takes_weights([[maybe_unused]] DType type, [[maybe_unused]] std::int64_t rows,
+                        [[maybe_unused]] std::int64_t cols) {
+#ifdef MR_CUDA
+    return cuda::norm_takes_weights_like_rows(type, rows, cols);
+#else
+    return false;
+#endif
+}
 
 void norm_residual(const NormCall& call, Address x, Address residual, Address weight, Address bias,
                    Address out, Address sum, Address stream) {
@@ -54,8 +64,8 @@ void norm_residual(const NormCall& call, Address x, Address residual, Address we
         pass.residual = shape.rows(residual, call.residual_type);
         pass.sum = given(shape.rows(sum, call.residual_type));
         pass.out = shape.rows(out, call.x_type);
-        pass.weight = shape.columns(weight);
-        pass.bias = given(shape.columns(bias));
+        pass.weight = shape.columns(weight, call.weight_type);
+        pass.bias = given(shape.columns(bias, call.weight_type));
         cuda::norm(ctx, pass);
 #endif
     });

@@ -179,8 +179,10 @@ void start(const Context& ctx, const Args& a, bool fours) {
 
 void norm(const Context& ctx, const NormPass& p) {
     const std::int64_t rows = p.x.rows(), cols = p.x.cols();
+    // f32 wherever they come from; of the rows' type where norm_takes_weights_like_rows().
+    const bool like_rows = p.weight.dtype == p.x.dtype && p.x.dtype != DType::f32;
     const auto per_column = [&](Tensor t) {
-        return t.dtype == DType::f32 && t.shape.count() == cols;
+        return t.dtype == (like_rows ? p.x.dtype : DType::f32) && t.shape.count() == cols;
     };
     MR_CHECK(ctx.cuda, "the context has a stream");
     MR_CHECK(p.x && p.out && p.out.shape == p.x.shape && cols > 0, "a norm keeps the shape");
@@ -188,7 +190,7 @@ void norm(const Context& ctx, const NormPass& p) {
     MR_CHECK(p.x.dtype == p.out.dtype || p.x.dtype == DType::f32 || p.out.dtype == DType::f32,
              "x and out have one type, or one of them is f32");
     MR_CHECK(p.weight && per_column(p.weight) && (!p.bias || per_column(p.bias)),
-             "a norm has one f32 weight and bias per column");
+             "a norm has one weight and bias per column, of f32 or of the rows' type");
     MR_CHECK(!p.out2 || (p.out2.shape == p.x.shape && p.out2.dtype == p.out.dtype && p.weight2 &&
                          per_column(p.weight2) && (!p.bias2 || per_column(p.bias2))),
              "the second norm is like the first");
@@ -224,7 +226,8 @@ void norm(const Context& ctx, const NormPass& p) {
                     static_cast<int>(cols),
                     p.eps,
                     p.kind,
-                    stamp};
+                    stamp,
+                    like_rows};
     bool fours = true;
     for (const Tensor& t :
          {p.x, p.residual, p.sum, p.out, p.out2, p.weight, p.bias, p.weight2, p.bias2}) {
@@ -235,6 +238,7 @@ void norm(const Context& ctx, const NormPass& p) {
                         p.out.dtype)) {
         return;
     }
+    MR_CHECK(!like_rows, "weights of the rows' type are for norm_takes_weights_like_rows()");
     with_float_type(p.x.dtype, [&](auto x) {
         with_float_type(p.out.dtype, [&](auto out) {
             using X = decltype(x);

@@ -1,6 +1,7 @@
 // What the bits of norms on the GPU may not depend on.
 #include "ops/norm/norm_row.cuh"
 #include "ops/norm/norm_testing.cuh"
+#include "ops/norm/norm_weights_cuda.h"
 
 namespace mr::cuda::norms {
 namespace {
@@ -93,6 +94,35 @@ TEST_F(NormTest, ManyRowsOfF32HaveTheBitsOfFew) {
             ASSERT_EQ(first_other_row(room.slice_rows(rows, 1), poison), -1) << where;
         }
     }
+}
+
+// Weights and biases of the rows' type, where they are taken, give the bits of the same in f32.
+TEST_F(NormTest, WeightsOfTheRowsTypeAreTheSameInF32) {
+    constexpr std::int64_t kRows = 2048;
+    for (const std::int64_t cols : {1024, 2552, 2560, 5120, 8192}) {
+        for (const DType type : {DType::f16, DType::bf16}) {
+            if (!norm_takes_weights_like_rows(type, kRows, cols)) GTEST_SKIP() << "before sm_90";
+            for (const NormKind kind : kKinds) {
+                memory_.reset();
+                const Both x = make(type, {kRows, cols}), r = make(type, {kRows, cols});
+                Both w = make(type, {cols}), b = make(type, {cols});
+                const Tensor wide_w = upload(DType::f32, {cols}, w.values);
+                const Tensor wide_b = upload(DType::f32, {cols}, b.values);
+                const Tensor out = poisoned(type, {kRows, cols});
+                const Tensor wide_out = poisoned(type, {kRows, cols});
+                NormPass pass = pass_of(kind, out, x.tensor, w.tensor, b.tensor);
+                NormPass wide = pass_of(kind, wide_out, x.tensor, wide_w, wide_b);
+                pass.residual = wide.residual = r.tensor;
+                norm(ctx_, pass);
+                norm(ctx_, wide);
+                ASSERT_EQ(first_other_row(out, wide_out), -1)
+                    << label(kind, kRows, cols, type, type);
+            }
+        }
+    }
+    EXPECT_FALSE(norm_takes_weights_like_rows(DType::f32, kRows, 2560));
+    EXPECT_FALSE(norm_takes_weights_like_rows(DType::f16, kRows - 1, 2560));
+    EXPECT_FALSE(norm_takes_weights_like_rows(DType::f16, kRows, 2564));
 }
 
 // Block a row, warp a row, and the path for odd addresses: one result. And in place.

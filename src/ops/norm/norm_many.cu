@@ -10,6 +10,7 @@
 // What else was measured: docs/cuda-engine.md, "Norms of many rows".
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 
 #include "core/cuda/bulk.cuh"
 #include "core/cuda/copy.cuh"
@@ -17,6 +18,7 @@
 #include "ops/norm/norm_many.cuh"
 #include "ops/norm/norm_many_f32.cuh"
 #include "ops/norm/norm_row.cuh"
+#include "ops/norm/norm_weights_cuda.h"
 
 namespace mr::cuda {
 namespace {
@@ -76,14 +78,22 @@ __device__ __forceinline__ void store(T* to, const Raw4<T> (&chunks)[kEach]) {
 
 // Per-column arrays in shared memory, one after another: weight, bias, weight2, bias2, those that
 // there are. The chunks of a vector lie apart, so that neighbouring threads read neighbouring 16
-// bytes: chunk e of vector v is float4 e * vectors + v.
+// bytes: chunk e of vector v is float4 e * vectors + v. Always f32 there; T: the rows' type.
+template <typename T>
 __device__ __forceinline__ void bring_weights(float4* to, const NormArgs& a) {
     const int vectors = a.cols / kWide;
     for (const float* from : {a.weight, a.bias, a.weight2, a.bias2}) {
         if (!from) continue;
         for (int i = static_cast<int>(threadIdx.x); i < vectors * kEach;
              i += static_cast<int>(blockDim.x)) {
-            copy16(shared_address(to + i % kEach * vectors + i / kEach), from + kRowChunk * i);
+            float4* const place = to + i % kEach * vectors + i / kEach;
+            if (a.weights_like_rows) {
+                float v[kRowChunk];
+                load4(reinterpret_cast<const T*>(from) + kRowChunk * i, v);
+                *place = make_float4(v[0], v[1], v[2], v[3]);
+            } else {
+                copy16(shared_address(place), from + kRowChunk * i);
+            }
         }
         to += vectors * kEach;
     }
@@ -175,7 +185,7 @@ __global__ void __launch_bounds__(kMostThreads, 1) norm_bulk(const NormArgs a) {
     const unsigned ring = shared_address(weights) + 4u * static_cast<unsigned>(arrays * a.cols) +
                           static_cast<unsigned>(group) * kStages * stage_bytes;
     const unsigned barrier = shared_address(barriers[group]);
-    bring_weights(weights, a);
+    bring_weights<T>(weights, a);
     if (thread == 0) {
         for (int i = 0; i < kStages; ++i) barrier_init(barrier + 8 * i, 1);
         barriers_ready();
@@ -283,6 +293,13 @@ bool start_with(const Context& ctx, const NormArgs& a) {
 }
 
 }  // namespace
+
+bool norm_takes_weights_like_rows(DType type, std::int64_t rows, std::int64_t cols) {
+    using Widest = Layout<128, 64>;
+    return (type == DType::f16 || type == DType::bf16) && rows >= kFewestRows &&
+           rows <= std::numeric_limits<int>::max() && cols >= kFewestCols &&
+           cols <= Widest::kMostCols && cols % kWide == 0 && this_gpu().sm >= 90;
+}
 
 bool start_norm_many(const Context& ctx, const NormArgs& a, DType x, DType residual, DType out) {
     if (x == DType::f32 && out == DType::bf16) return start_norm_many_f32(ctx, a);
