@@ -1,6 +1,6 @@
 """The package beside the program: what a call from Python costs. Prints a table, or --json.
 
-    MILLRACE_BIN=build/release/millrace python python/bench_model.py --device cuda
+    MILLRACE_BIN=build/release/millrace python bench/peers/python_model.py --device cuda
 """
 import argparse
 import json
