@@ -88,8 +88,8 @@ def main():
     begin = time.monotonic()
     tests = subprocess.run(
         [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=8",
-         "--doctest-modules", "--doctest-ignore-import-errors", "--pyargs", "millrace", str(SOURCE / "python" / "tests"),
-         *sys.argv[2:]],
+         "--doctest-modules", "--doctest-ignore-import-errors", "--pyargs", "millrace",
+         str(SOURCE / "python" / "tests"), *sys.argv[2:]],
         cwd=work, env={**os.environ, "MILLRACE_BIN": str(build / "millrace"),
                        "MILLRACE_SOURCE": str(SOURCE), "MILLRACE_DEVICE": "cpu",
                        "PYTHONPYCACHEPREFIX": str(work / "pycache")})
