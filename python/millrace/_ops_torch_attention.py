@@ -3,9 +3,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Optional
 
+from . import _core
 from ._ops_plan import Layout, Mask, Plan, Remembered, attention_plan, wrong
-from ._ops_torch_base import (PLAIN, check, compiling, dense, empty, f32, grad_enabled, modes,
-                              place_of, readable, run, torch, transforms, wide)
+from ._ops_torch_base import (CPU, PLAIN, check, compiling, dense, empty, f32, grad_enabled, modes,
+                              place_of, quick_place, readable, run, torch, transforms, wide)
 
 if TYPE_CHECKING:
     Function = object
@@ -15,9 +16,22 @@ else:
 _plans = Remembered()
 
 
+def _quick_plans() -> Optional[_core.Plans]:
+    """Those of plain batches, found from C++, where this torch tells it of its tensors."""
+    api = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    try:
+        return None if api is None else _core.new_plans(api, PLAIN)
+    except (TypeError, RuntimeError):
+        return None
+
+
+_quick = _quick_plans()
+_find: Any = (lambda *_: None) if _quick is None else _quick.find
+
+
 class TorchPlan(Plan):
     __slots__ = ("cuda", "packed", "wide", "direct", "out_shape", "out_stride", "kv_shape",
-                 "kv_stride", "lse_stride")
+                 "kv_stride", "lse_stride", "simple", "start")
 
     cuda: bool
     packed: bool
@@ -28,6 +42,8 @@ class TorchPlan(Plan):
     kv_shape: tuple[int, ...]
     kv_stride: tuple[int, ...]
     lse_stride: tuple[int, ...]
+    simple: bool  # ... and there is nothing else to do
+    start: Any  # core.forward
 
 
 def plan_of(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: int,
@@ -62,6 +78,7 @@ def _new_plan(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: i
     plan.out_shape, plan.kv_shape = tuple(q.shape), tuple(k.shape)
     plan.out_stride, plan.kv_stride = dense(plan.out_shape), dense(plan.kv_shape)
     plan.lse_stride = dense(plan.lse_shape)
+    plan.simple, plan.start = plan.direct and not plan.packed, made.core.forward
     return plan
 
 
@@ -84,6 +101,20 @@ def _ready(plan: TorchPlan, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
 
 def forward(plan: TorchPlan, q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any) -> tuple[Any, Any]:
     """out as q, without gaps, and lse [heads, (batch,) tokens]."""
+    if plan.simple:
+        at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
+        place = quick_place() if plan.cuda else CPU
+        if place is not None and not (plan.cuda and (at_q | at_k | at_v) & 15):
+            make, stream = place
+            out = make(plan.out_shape, plan.out_stride, q.dtype)
+            lse = make(plan.lse_shape, plan.lse_stride, f32)
+            plan.start(at_q, at_k, at_v, out.data_ptr(), lse.data_ptr(), 0, 0, stream)
+            return out, lse
+    return _forward(plan, q, k, v, cu_q, cu_k)
+
+
+def _forward(plan: TorchPlan, q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any) -> tuple[Any, Any]:
+    """Where there is more to do."""
     dtype = q.dtype
     if not plan.direct:
         q, k, v = _ready(plan, q, k, v)
@@ -137,24 +168,39 @@ def require_backward(plan: TorchPlan, q: Any) -> None:
 
 class Attention(Function):
     @staticmethod
-    def forward(ctx: Any, q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, plan: TorchPlan,
-                return_lse: bool) -> Any:
+    def forward(ctx: Any, q: Any, k: Any, v: Any, plan: TorchPlan) -> Any:
+        out, lse = forward(plan, q, k, v, None, None)
+        ctx.save_for_backward(q, k, v, out)
+        ctx.rest = plan, lse, None, None
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, dout: Any) -> Any:
+        return (*_gradients(ctx, dout), None)
+
+
+class AttentionAndMore(Function):
+    """Of packed batches, and with lse as a second result."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Any, k: Any, v: Any, plan: TorchPlan, cu_q: Any, cu_k: Any) -> Any:
         out, lse = forward(plan, q, k, v, cu_q, cu_k)
         ctx.save_for_backward(q, k, v, out)
         ctx.rest = plan, lse, cu_q, cu_k
-        if not return_lse:
-            return out
         ctx.mark_non_differentiable(lse)
         return out, lse
 
     @staticmethod
-    def backward(ctx: Any, dout: Any, *_: Any) -> Any:
-        if dout.requires_grad and grad_enabled():
-            raise NotImplementedError("attention has no second derivatives")
-        plan, lse, cu_q, cu_k = ctx.rest
-        q, k, v, out = ctx.saved_tensors
-        dq, dk, dv = backward(plan, dout, q, k, v, out, lse, cu_q, cu_k)
-        return dq, dk, dv, None, None, None, None
+    def backward(ctx: Any, dout: Any, _: Any) -> Any:
+        return (*_gradients(ctx, dout), None, None, None)
+
+
+def _gradients(ctx: Any, dout: Any) -> tuple[Any, Any, Any]:
+    if dout.requires_grad and grad_enabled():
+        raise NotImplementedError("attention has no second derivatives")
+    plan, lse, cu_q, cu_k = ctx.rest
+    q, k, v, out = ctx.saved_tensors
+    return backward(plan, dout, q, k, v, out, lse, cu_q, cu_k)
 
 
 def attention(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: int, mask: Mask,
@@ -167,23 +213,40 @@ def attention(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: i
         cu_k = (bounds_of("cu_seqlens_k", cu_k, q.device) if cu_k is not cu_q else None)
         cu_q = bounds_of("cu_seqlens_q", cu_q, q.device)
         cu_k = cu_q if cu_k is None else cu_k
-    if (compiling() or modes() or transforms() or type(q) not in PLAIN or type(k) not in PLAIN
-            or type(v) not in PLAIN or q.is_meta):
+    plan = None
+    if not compiling() and not modes() and not transforms():
+        if cu_q is None:
+            plan = _find(q, k, v, max_q, max_k, mask)
+        if plan is None:
+            plan = _searched(q, k, v, cu_q, cu_k, max_q, max_k, mask)
+    if plan is None:
         out, lse = _by_library(q, k, v, cu_q, cu_k, max_q, max_k, mask)
-    else:
-        plan = plan_of(q, k, v, cu_q, cu_k, max_q, max_k, mask)
-        if grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+    elif grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        if not plan.backward_dim:
             require_backward(plan, q)
-            made = Attention.apply(  # type: ignore[attr-defined]
-                q, k, v, cu_q, cu_k, plan, return_lse)
-            if not return_lse:
-                return made
-            out, lse = made
-        else:
-            out, lse = forward(plan, q, k, v, cu_q, cu_k)
+        if cu_q is None and not return_lse:
+            return Attention.apply(q, k, v, plan)  # type: ignore[attr-defined]
+        out, lse = AttentionAndMore.apply(  # type: ignore[attr-defined]
+            q, k, v, plan, cu_q, cu_k)
+    else:
+        out, lse = forward(plan, q, k, v, cu_q, cu_k)
     if not return_lse:
         return out
     return out, lse.transpose(0, 1) if lse.dim() == 3 else lse
+
+
+def _searched(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: int,
+              mask: Mask) -> Optional[TorchPlan]:
+    """The plan; None where these are no tensors with memory of their own."""
+    for x in (q, k, v):
+        if type(x) not in PLAIN:
+            return None
+    if q.is_meta:
+        return None
+    plan = plan_of(q, k, v, cu_q, cu_k, max_q, max_k, mask)
+    if cu_q is None and _quick is not None:
+        _quick.keep(q, k, v, max_q, max_k, mask, plan)
+    return plan
 
 
 def _by_library(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: int,

@@ -26,6 +26,7 @@ try:  # what compiled code allocates with: a quarter of the time of torch.empty
     _on_cpu, _on_cuda = _guards._empty_strided_cpu, _guards._empty_strided_cuda
 except (ImportError, AttributeError):
     _on_cpu = _on_cuda = None
+CPU = None if _on_cpu is None else (_on_cpu, 0)
 
 
 def dense(shape: Sequence[int]) -> tuple[int, ...]:
@@ -46,6 +47,14 @@ def empty(cuda: bool, shape: tuple[int, ...], stride: tuple[int, ...], dtype: An
     if _on_cuda is not None and _device_now() == _gpu:
         return _on_cuda(shape, stride, dtype)
     return torch.empty(shape, dtype=dtype, device=f"cuda:{_gpu}")
+
+
+def quick_place() -> Optional[tuple[Any, int]]:
+    """What allocates on the GPU of the process, and torch's current stream there, where that GPU is
+    the current one and torch has quick ways to both."""
+    if _on_cuda is None or _raw_stream is None or _device_now() != _gpu:
+        return None
+    return _on_cuda, _raw_stream(_gpu)
 
 
 def stream_of(index: int) -> int:

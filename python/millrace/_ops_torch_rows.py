@@ -93,24 +93,28 @@ def norm_forward(plan: NormPlan, x: Any, residual: Any, weight: Any, bias: Any, 
 
 def norm_backward(dy: Optional[Any], ds: Optional[Any], s: Any, weight: Any, eps: float, layer: bool,
                   bias: bool) -> tuple[Any, Any, Any]:
-    """The gradients by s, weight and bias. Kernels have f32, and dy also in bf16 on the GPU."""
+    """The gradients by s, weight and bias. Kernels have f32; on the GPU dy as it is, and dx in bf16."""
     cuda = place_of("s", s)
     cols = s.shape[-1]
-    dx = empty(cuda, tuple(s.shape), dense(s.shape), f32)
+    shape, stride = tuple(s.shape), dense(s.shape)
+    dx = empty(cuda, shape, stride, f32)
+    narrow = empty(cuda, shape, stride, s.dtype) if cuda and s.dtype == torch.bfloat16 else None
     dweight = torch.zeros(cols, dtype=f32, device=s.device)
     dbias = torch.zeros(cols if bias else 0, dtype=f32, device=s.device)
     if dy is None:
-        given = torch.zeros_like(dx)
+        dy = torch.zeros_like(dx)
     else:
-        given = dy.contiguous() if cuda and dy.dtype == torch.bfloat16 else wide(dy)
+        dy = dy.contiguous() if cuda else wide(dy)
     added = None if ds is None else wide(ds)
     wide_s, wide_weight = wide(s), wide(weight)
     room = empty(cuda, (_core.norm_backward_scratch(cols) if cuda else 0,), (1,), torch.uint8)
     run(cuda, _core.norm_residual_backward, cuda, layer, s.numel() // cols, cols, eps,
-        NAMES[given.dtype], given.data_ptr(), 0 if added is None else added.data_ptr(),
-        wide_s.data_ptr(), wide_weight.data_ptr(), dx.data_ptr(), dweight.data_ptr(),
+        NAMES[dy.dtype], dy.data_ptr(), 0 if added is None else added.data_ptr(),
+        wide_s.data_ptr(), wide_weight.data_ptr(), dx.data_ptr(),
+        0 if narrow is None else narrow.data_ptr(), dweight.data_ptr(),
         dbias.data_ptr() if bias else 0, room.data_ptr())
-    return dx.to(s.dtype), dweight.to(weight.dtype), dbias.to(weight.dtype)
+    return (dx.to(s.dtype) if narrow is None else narrow, dweight.to(weight.dtype),
+            dbias.to(weight.dtype))
 
 
 class NormResidual(Function):

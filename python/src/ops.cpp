@@ -7,10 +7,12 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "core/cuda/device.h"
 #include "core/error.h"
 #include "ops_module.h"
+#include "plans.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -80,6 +82,16 @@ void add_attention(nb::module_& m) {
           "sinks"_a, "origin"_a, "scale"_a);
 }
 
+void add_plans(nb::module_& m) {
+    nb::class_<Plans>(m, "Plans")
+        .def("find", &Plans::find)
+        .def("keep", &Plans::keep)
+        .def("size", &Plans::size);
+    m.def("new_plans", [](nb::capsule api, nb::tuple types) {
+        return std::make_unique<Plans>(std::move(api), std::move(types));
+    });
+}
+
 NormCall norm_call(bool cuda, bool layer, std::int64_t rows, std::int64_t cols, float eps) {
     NormCall call;
     call.cuda = cuda;
@@ -108,9 +120,10 @@ void add_norm(nb::module_& m) {
         "norm_residual_backward",
         [](bool cuda, bool layer, std::int64_t rows, std::int64_t cols, float eps,
            const std::string& dy_type, Address dy, Address ds, Address s, Address weight,
-           Address dx, Address dweight, Address dbias, Address scratch, Address stream) {
+           Address dx, Address copy, Address dweight, Address dbias, Address scratch,
+           Address stream) {
             norm_residual_backward(norm_call(cuda, layer, rows, cols, eps), type_of(dy_type), dy,
-                                   ds, s, weight, dx, dweight, dbias, scratch, stream);
+                                   ds, s, weight, dx, copy, dweight, dbias, scratch, stream);
         },
         Unlocked());
     m.def("norm_backward_scratch", &norm_backward_scratch);
@@ -147,6 +160,7 @@ void add_sample(nb::module_& m) {
 
 void add_ops(nb::module_& m) {
     add_attention(m);
+    add_plans(m);
     add_norm(m);
     add_sample(m);
     m.def("set_ops_threads", &set_ops_threads, "threads"_a);

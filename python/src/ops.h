@@ -87,8 +87,8 @@ void norm_residual(const NormCall& call, Address x, Address residual, Address we
 // f32, dy on the GPU also bf16. dx = gradient by s, added to `ds` where there is one; dweight,
 // dbias (or 0) are added to.
 void norm_residual_backward(const NormCall& call, DType dy_type, Address dy, Address ds, Address s,
-                            Address weight, Address dx, Address dweight, Address dbias,
-                            Address scratch, Address stream);
+                            Address weight, Address dx, Address copy, Address dweight,
+                            Address dbias, Address scratch, Address stream);
 std::size_t norm_backward_scratch(std::int64_t cols);  // on the GPU
 
 // One token a row of logits f32 [rows, vocab]. Numbers are for all rows; a row's draw is Philox at

@@ -269,6 +269,7 @@ def test_nothing_grows():
             except mr.UsageError:
                 pass
 
+    mr.ops.set_threads(1)
     calls(100)
     gc.collect()
     before = sys.getallocatedblocks(), [sys.getrefcount(a) for a in (q, k, v, x, weight, rows)]

@@ -438,6 +438,7 @@ def test_nothing_grows(device):
         return ([sys.getrefcount(a) for a in (q, k, v, x, w, rows)], bytes_,
                 sys.getallocatedblocks())
 
+    mr.ops.set_threads(1)
     calls(200)
     before = held()
     calls(10000)

@@ -43,8 +43,8 @@ __device__ __forceinline__ void group_sums(float& a, float& b, float* shared) {
     }
 }
 
-// cols is a multiple of 4, at most 4 kChunks kThreads.
-template <int kThreads, int kChunks>
+// cols is a multiple of 4, at most 4 kChunks kThreads. Dy: f16 or bf16.
+template <int kThreads, int kChunks, typename Dy>
 __global__ void __launch_bounds__(kThreads == 32 ? 32 * kWarps : kThreads)
     rows_backward(const Args a) {
     constexpr bool kWarp = kThreads == 32;
@@ -65,14 +65,14 @@ __global__ void __launch_bounds__(kThreads == 32 ? 32 * kWarps : kThreads)
     for (int row = static_cast<int>(blockIdx.x) * kGroups + group; row < a.rows;
          row += static_cast<int>(gridDim.x) * kGroups) {
         const std::size_t first = static_cast<std::size_t>(row) * static_cast<std::size_t>(cols);
-        const bf16* dy = static_cast<const bf16*>(a.dy) + first;
+        const Dy* dy = static_cast<const Dy*>(a.dy) + first;
         float h[kChunks][4];
-        Raw4<bf16> raw[kChunks];
+        Raw4<Dy> raw[kChunks];
 #pragma unroll
         for (int k = 0; k < kChunks; ++k) {
             const bool inside = column(k) < cols;
             unpack4(inside ? load_raw4(a.x + first + column(k)) : zero_raw4<float>(), h[k]);
-            raw[k] = inside ? load_raw4(dy + column(k)) : zero_raw4<bf16>();
+            raw[k] = inside ? load_raw4(dy + column(k)) : zero_raw4<Dy>();
         }
         const RowStats stats = row_stats<kThreads, kChunks>(a.kind, h, cols, a.eps, thread, shared);
         float sum_g = 0, sum_gh = 0;
@@ -202,9 +202,8 @@ bool norm_backward(const Context& ctx, const NormBackward& p) {
     MR_CHECK(p.x && p.dx && f32_rows(p.x) && f32_rows(p.dx) && cols > 0,
              "x and dx are f32 [rows, cols]");
     MR_CHECK(!p.residual || f32_rows(p.residual), "the residual's gradient is like dx");
-    MR_CHECK(p.dy && p.dy.rows() == rows && p.dy.cols() == cols &&
-                 (p.dy.dtype == DType::bf16 || p.dy.dtype == DType::f32),
-             "dy is bf16 or f32 [rows, cols]");
+    MR_CHECK(p.dy && p.dy.rows() == rows && p.dy.cols() == cols && is_float(p.dy.dtype),
+             "dy is bf16, f16 or f32 [rows, cols]");
     MR_CHECK(
         !p.copy || (p.copy.dtype == DType::bf16 && p.copy.rows() == rows && p.copy.cols() == cols),
         "the copy is bf16 [rows, cols]");
@@ -214,7 +213,8 @@ bool norm_backward(const Context& ctx, const NormBackward& p) {
     MR_CHECK(ctx.scratch.size() >= norm_backward_scratch_bytes(cols), "scratch was planned");
     if (rows == 0) return true;
 
-    bool fours = p.dy.dtype == DType::bf16;
+    const bool bf16_dy = p.dy.dtype == DType::bf16;
+    bool fours = p.dy.dtype != DType::f32;
     for (const Tensor& t : {p.dx, p.copy, p.residual, p.dy, p.x, p.weight}) {
         fours = fours && in_fours(t.data, cols);
     }
@@ -243,7 +243,8 @@ bool norm_backward(const Context& ctx, const NormBackward& p) {
                     stamp};
     float *dweight = static_cast<float*>(p.dweight.data),
           *dbias = static_cast<float*>(p.dbias.data);
-    if (const int many = fours && ctx.many_rows_norm ? start_norm_backward_many(ctx, args) : 0) {
+    if (const int many =
+            fours && bf16_dy && ctx.many_rows_norm ? start_norm_backward_many(ctx, args) : 0) {
         add_parts(ctx, {dweight, dbias, static_cast<float*>(p.dsum.data)}, parts, many, cols,
                   stamp);
         return true;
@@ -252,18 +253,28 @@ bool norm_backward(const Context& ctx, const NormBackward& p) {
         launch(ctx, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)), 0,
                kernel, args);
     };
+    const auto start_for = [&](auto dy) {
+        using Dy = decltype(dy);
+        if (cols <= 768) {
+            start(32 * kWarps, rows_backward<32, 6, Dy>);
+        } else if (cols <= 1024) {
+            start(32 * kWarps, rows_backward<32, 8, Dy>);
+        } else if (cols <= 2048) {
+            start(256, rows_backward<256, 2, Dy>);
+        } else if (cols <= 4096) {
+            start(256, rows_backward<256, 4, Dy>);
+        } else {
+            start(256, rows_backward<256, 8, Dy>);
+        }
+    };
     if (!fours || cols > 8192) {
-        start(256, p.dy.dtype == DType::f32 ? any_rows_backward<float> : any_rows_backward<bf16>);
-    } else if (cols <= 768) {
-        start(32 * kWarps, rows_backward<32, 6>);
-    } else if (cols <= 1024) {
-        start(32 * kWarps, rows_backward<32, 8>);
-    } else if (cols <= 2048) {
-        start(256, rows_backward<256, 2>);
-    } else if (cols <= 4096) {
-        start(256, rows_backward<256, 4>);
+        start(256, p.dy.dtype == DType::f32 ? any_rows_backward<float>
+                   : bf16_dy                ? any_rows_backward<bf16>
+                                            : any_rows_backward<__half>);
+    } else if (bf16_dy) {
+        start_for(bf16{});
     } else {
-        start(256, rows_backward<256, 8>);
+        start_for(__half{});
     }
     add_parts(ctx, dweight, parts, blocks, cols, 2 * cols, stamp);
     add_parts(ctx, dbias, parts + cols, blocks, cols, 2 * cols, stamp);

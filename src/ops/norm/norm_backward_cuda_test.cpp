@@ -36,6 +36,9 @@ TEST_F(NormBackwardTest, MatchesF64) {
         cases.push_back({5, cols, DType::bf16});
         cases.push_back({5, cols, DType::f32});
     }
+    for (const std::int64_t cols : {7, 64, 772, 1024, 2048, 2560, 8192, 8200}) {
+        cases.push_back({cols == 2560 ? 1201 : 7, cols, DType::f16});
+    }
     cases.push_back({1, 768, DType::bf16});
     cases.push_back({3000, 64, DType::bf16});    // several rows a warp
     cases.push_back({1201, 1028, DType::bf16});  // several rows a block
