@@ -9,8 +9,9 @@ from . import _ops_torch_rows as rows
 from ._ops_plan import wrong
 from ._ops_torch_base import f32, torch
 
-_OPTIONS = ("Tensor? cu_q, Tensor? cu_k, int max_q, int max_k, bool causal, int window, int sinks, "
-            "int block, int origin, bool before, float scale")
+# SymInt: a number that changes from call to call is not compiled for anew each time.
+_OPTIONS = ("Tensor? cu_q, Tensor? cu_k, SymInt max_q, SymInt max_k, bool causal, SymInt window, "
+            "SymInt sinks, SymInt block, SymInt origin, bool before, float scale")
 
 
 def _attention(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: int,
@@ -123,5 +124,5 @@ def register() -> None:
             s.new_empty(s.shape), weight.new_empty(weight.shape),
             weight.new_empty((weight.shape[0] if bias else 0,))))
     _op("sample",
-        "(Tensor logits, Tensor? seeds, Tensor? positions, float temperature, int top_k, float top_p, "
-        "float min_p, int seed, int position) -> (Tensor, Tensor, Tensor)", _sample, _sample_fake)
+        "(Tensor logits, Tensor? seeds, Tensor? positions, float temperature, SymInt top_k, "
+        "float top_p, float min_p, SymInt seed, SymInt position) -> (Tensor, Tensor, Tensor)", _sample, _sample_fake)

@@ -21,7 +21,7 @@ def _quick_plans() -> Optional[_core.Plans]:
     api = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     try:
         return None if api is None else _core.new_plans(api, PLAIN)
-    except (TypeError, RuntimeError):
+    except (TypeError, RuntimeError, ValueError):
         return None
 
 

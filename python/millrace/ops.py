@@ -148,7 +148,7 @@ def sample(logits: Array, temperature: float = 1.0, top_k: int = 0, top_p: float
     of the draw among what was left; conf: on the softmax of the logits as they are.
     Row i draws with Philox at (seed + i, position): same seed, same ids, on the CPU and on the GPU.
     seed, position: a number, or an int64 tensor with one for each row, beside the logits. Without a
-    seed one is drawn (torch: by its generator of the CPU).
+    seed one is drawn (torch: by its generator of the CPU; torch.compile wants one).
     A row with a NaN, or without a possible token, is an InputError on the CPU; a GPU is not waited
     for, and gives id 0 with p 0.
 

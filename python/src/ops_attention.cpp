@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <string>
 
+#include "core/cuda/device.h"
 #include "ops.h"
 #include "ops/attention/flash/flash_cuda.h"
 
@@ -129,6 +130,14 @@ void AttentionPlan::backward(Gradients g, Address q, Address k, Address v, Addre
     on_cuda(stream, {at<std::byte>(scratch), backward_scratch_bytes()},
             [&]([[maybe_unused]] const Context& ctx) {
 #ifdef MR_CUDA
+                if (tokens_q_ == 0 || tokens_k_ == 0) {  // nothing to launch for
+                    for (const ops::HeadRows* one : {&gradients.dq, &gradients.dk, &gradients.dv}) {
+                        if (one->tokens() > 0) {
+                            ctx.cuda->fill(one->tensor.data, 0, one->tensor.bytes());
+                        }
+                    }
+                    return;
+                }
                 cuda::flash_backward(ctx, gradients, like_q(g.dout), like_q(q, s.q_stride),
                                      like_k(k, s.k_stride), like_k(v, s.v_stride), like_q(out),
                                      lse_at(lse), device_batch(s, batch), s.mask, s.scale);

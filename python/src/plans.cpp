@@ -45,7 +45,8 @@ std::size_t Plans::Hash::operator()(const Key& key) const {
 Plans::Plans(nb::capsule api, nb::tuple types) : api_(std::move(api)), types_(std::move(types)) {
     const auto* const table =
         static_cast<const DLPackExchangeApi*>(api_.data("dlpack_exchange_api"));
-    if (table->major == 1) read_ = table->tensor_from_object;
+    // Before 1.3 there was no such table, or another one.
+    if (table->major == 1 && table->minor >= 3) read_ = table->tensor_from_object;
 }
 
 bool Plans::add_tensor(nb::handle tensor) {

@@ -296,6 +296,8 @@ def test_opcheck(device):
 
 
 def test_compile(device):
+    import torch._dynamo.testing
+
     torch._dynamo.reset()
     backend = "inductor" if device == "cuda" else "aot_eager"  # no C++ compiler is wanted here
 
@@ -319,11 +321,14 @@ def test_compile(device):
             assert torch.allclose(a, b, rtol=1e-4, atol=1e-4)
         with torch.no_grad():
             assert torch.allclose(compiled(*given), layer(*given), rtol=1e-5)
-    draw = torch.compile(lambda x: mr.ops.sample(x, 0.8, 20, 0.9, seed=3), backend=backend,
+    counter = torch._dynamo.testing.CompileCounterWithBackend(backend)
+    draw = torch.compile(lambda x, seed: mr.ops.sample(x, 0.8, 20, 0.9, seed=seed), backend=counter,
                          fullgraph=True)
     rows = drawn(4, 200, device=device)
-    assert all(torch.equal(a, b) for a, b in zip(draw(rows), mr.ops.sample(rows, 0.8, 20, 0.9,
-                                                                           seed=3)))
+    for seed in range(5, 15):
+        made, wanted = draw(rows, seed), mr.ops.sample(rows, 0.8, 20, 0.9, seed=seed)
+        assert all(torch.equal(a, b) for a, b in zip(made, wanted))
+    assert counter.frame_count <= 2  # for one seed, then for any
 
 
 def test_the_first_call_may_be_compiled(script):
