@@ -11,8 +11,11 @@ function(millrace_python_link)
     if(MILLRACE_HAS_CUDA)
         list(APPEND libraries $<TARGET_FILE:CUDA::cudart_static> rt)
     endif()
-    file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/${python_link} CONTENT
-         "set(MILLRACE_OBJECTS \"$<TARGET_OBJECTS:mr_cli>\")\nset(MILLRACE_LIBRARIES \"${libraries}\")\nset(MILLRACE_HAS_CUDA \"${MILLRACE_HAS_CUDA}\")\n")
+    string(JOIN "\n" content
+           "set(MILLRACE_OBJECTS \"$<TARGET_OBJECTS:mr_cli>\")"
+           "set(MILLRACE_LIBRARIES \"${libraries}\")"
+           "set(MILLRACE_HAS_CUDA \"${MILLRACE_HAS_CUDA}\")\n")
+    file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/${python_link} CONTENT "${content}")
 endfunction()
 
 # Objects and libraries of MILLRACE_BUILD_DIR, into the variables of python_link.

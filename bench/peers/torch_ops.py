@@ -3,10 +3,10 @@
 
     bench/peers/torch_ops.py [--only overhead,attention,norm,sample] [--json FILE]
 
-Wants the package (`pip install .`) and torch in one Python. Prints a line a measurement, ours, torch's
-and their ratio, and writes all of them to FILE as JSON. Device times are medians over events, of calls
-that follow one another with the queue full; overheads are times of the host, of calls on tensors so
-small that the device waits for it.
+Wants the package (`pip install .`) and torch in one Python. Prints a line a measurement, ours,
+torch's and their ratio, and writes all of them to FILE as JSON. Device times are medians over
+events, of calls that follow one another with the queue full; overheads are times of the host, of
+calls on tensors so small that the device waits for it.
 """
 import argparse
 import json
@@ -25,6 +25,10 @@ def report(what, ours, peer, unit, **more):
     found.append({"what": what, "ours": ours, "peer": peer, "unit": unit,
                   "ratio": peer / ours if ours else None, **more})
     print(f"{what:58s} {ours:10.2f} {peer:10.2f} {unit}   {peer / ours:6.2f}x", flush=True)
+
+
+def title(text, peer="torch"):
+    print(f"\n{text:58s} {'ours':>10s} {peer:>10s}")
 
 
 def device_us(function, calls, rounds=11):
@@ -78,7 +82,7 @@ def graph_of(function, calls):
 
 
 def noop_op():
-    """An op of torch.library with a Python body, as ours are, that allocates a result and is done."""
+    """An op of torch.library with a Python body, as ours are, that allocates a result and ends."""
     return torch.library.custom_op(
         "millrace_bench::noop", lambda q, k, v: torch.empty_like(q), mutates_args=(),
         schema="(Tensor q, Tensor k, Tensor v) -> Tensor")
@@ -103,7 +107,7 @@ class Noop(torch.autograd.Function):
 
 
 def overhead():
-    print("\nhost, us a call                                                  ours       noop            ")
+    title("host, us a call", "noop")
     q, k, v = (torch.randn(1, 64, 1, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
     keep = noop_op(), lean_noop_op()
@@ -115,8 +119,10 @@ def overhead():
         rest = (None, None, 0, 0, True, 0, 0, 0, 0, False, 0.0)
         through = host_us(lambda: torch.ops.millrace.attention(q, k, v, *rest))
         sdpa = host_us(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v))
-    report("attention, beside a custom_op that does nothing", ours, custom, "us", over_us=ours - custom)
-    report("attention, beside Library.impl that does nothing", ours, lean, "us", over_us=ours - lean)
+    report("attention, beside a custom_op that does nothing", ours, custom, "us",
+           over_us=ours - custom)
+    report("attention, beside Library.impl that does nothing", ours, lean, "us",
+           over_us=ours - lean)
     report("torch.ops.millrace.attention, beside that custom_op", through, custom, "us",
            over_us=through - custom)
     report("attention, beside scaled_dot_product_attention", ours, sdpa, "us")
@@ -134,7 +140,8 @@ def overhead():
     x, w = torch.randn(4, 256, device="cuda", dtype=torch.float16), torch.ones(256, device="cuda")
     with torch.no_grad():
         ours = host_us(lambda: mr.ops.layernorm_residual(x, x, w, w))
-        report("layernorm_residual, beside that custom_op", ours, custom, "us", over_us=ours - custom)
+        report("layernorm_residual, beside that custom_op", ours, custom, "us",
+               over_us=ours - custom)
         rows = torch.randn(4, 1000, device="cuda")
         ours = host_us(lambda: mr.ops.sample(rows, 0.8, 50, 0.9, seed=1))
         report("sample, beside that custom_op", ours, custom, "us", over_us=ours - custom)
@@ -147,7 +154,7 @@ def overhead():
 def attention():
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    print("\nattention, bf16, causal, 16,384 tokens in all                  ours      torch            ")
+    title("attention, bf16, causal, 16,384 tokens in all")
     for dim, heads in ((128, 16), (64, 32)):
         for tokens in (2048, 4096, 8192, 16384):
             batch = 16384 // tokens
@@ -188,7 +195,7 @@ def attention():
 
 
 def norm():
-    print("\nnorm + residual, [1, 2048, 2560] f16                            ours      torch            ")
+    title("norm + residual, [1, 2048, 2560] f16")
     x, residual = (torch.randn(1, 2048, 2560, device="cuda", dtype=torch.float16) for _ in range(2))
     w, b = (torch.randn(2560, device="cuda", dtype=torch.float16) for _ in range(2))
 
@@ -213,8 +220,8 @@ def norm():
                 report(f"in a graph, beside torch {name}", times["ours"], times[name], "us")
         wide_w, wide_b = w.float(), b.float()
         alone = graph_of(lambda: mr.ops.layernorm_residual(x, residual, wide_w, wide_b, 1e-5), 50)
-        report("in a graph with f32 weights, beside torch compiled", device_us(alone.replay, 4) / 50,
-               times.get("compiled", float("nan")), "us")
+        report("in a graph with f32 weights, beside torch compiled",
+               device_us(alone.replay, 4) / 50, times.get("compiled", float("nan")), "us")
 
     leaves = [a.clone().requires_grad_() for a in (x, residual, w, b)]
 
@@ -229,7 +236,7 @@ def norm():
 
 
 def sample():
-    print("\nsampling, 32 rows of 151,936, top-k 50, top-p 0.9               ours      torch            ")
+    title("sampling, 32 rows of 151,936, top-k 50, top-p 0.9")
     rows = [2.2 * torch.randn(32, 151936, device="cuda") for _ in range(8)]  # more than L2 holds
     turn = iter(range(1 << 60))
 
@@ -243,7 +250,16 @@ def sample():
     def ours():
         return mr.ops.sample(rows[next(turn) % 8], 0.8, 50, 0.9, seed=7)
 
-    report("top-k + softmax + cumsum + multinomial", device_us(ours, 50), device_us(theirs, 50), "us")
+    def race():  # torch.multinomial waits for the device; this does not
+        scaled = rows[next(turn) % 8] / 0.8
+        values, ids = torch.topk(scaled, 50, dim=-1)
+        p = torch.softmax(values, dim=-1)
+        p = p.masked_fill(p.cumsum(dim=-1) - p >= 0.9, 0.0)
+        return ids.gather(-1, (p / torch.empty_like(p).exponential_()).argmax(-1, keepdim=True))
+
+    here = device_us(ours, 50)
+    report("top-k + softmax + cumsum + multinomial", here, device_us(theirs, 50), "us")
+    report("top-k + softmax + cumsum + exponential race", here, device_us(race, 50), "us")
 
 
 def main():

@@ -1,5 +1,5 @@
-"""torch.ops.millrace: the operations as torch's compiler knows them, with what they give for tensors
-without memory (fake kernels) and their gradients."""
+"""torch.ops.millrace: the operations as torch's compiler knows them, with what they give for
+tensors without memory (fake kernels) and their gradients."""
 from __future__ import annotations
 
 from typing import Any, Optional
@@ -68,8 +68,8 @@ def _norm_sum(x: Any, residual: Any, weight: Any, bias: Any, eps: float, layer: 
     return rows.norm_forward(plan, x, residual, weight, bias, eps, layer, True)
 
 
-def _norm_backward(dy: Optional[Any], ds: Optional[Any], s: Any, weight: Any, eps: float, layer: bool,
-                   bias: bool) -> Any:
+def _norm_backward(dy: Optional[Any], ds: Optional[Any], s: Any, weight: Any, eps: float,
+                   layer: bool, bias: bool) -> Any:
     return rows.norm_backward(dy, ds, s, weight, eps, layer, bias)
 
 
@@ -85,12 +85,14 @@ def _norm_gradients(ctx: Any, dy: Any, ds: Any) -> Any:
     eps, layer, x_type, bias_type = ctx.given
     dx, dweight, dbias = torch.ops.millrace.norm_residual_backward(dy, ds, s, weight, eps, layer,
                                                                    bias_type is not None)
-    return (dx.to(x_type), dx, dweight, None if bias_type is None else dbias.to(bias_type), None, None)
+    return (dx.to(x_type), dx, dweight, None if bias_type is None else dbias.to(bias_type), None,
+            None)
 
 
 def _sample(logits: Any, seeds: Any, positions: Any, temperature: float, top_k: int, top_p: float,
             min_p: float, seed: int, position: int) -> Any:
-    return rows.sample_rows(logits, seeds, positions, temperature, top_k, top_p, min_p, seed, position)
+    return rows.sample_rows(logits, seeds, positions, temperature, top_k, top_p, min_p, seed,
+                            position)
 
 
 def _sample_fake(logits: Any, *_: Any) -> Any:
@@ -125,4 +127,5 @@ def register() -> None:
             weight.new_empty((weight.shape[0] if bias else 0,))))
     _op("sample",
         "(Tensor logits, Tensor? seeds, Tensor? positions, float temperature, SymInt top_k, "
-        "float top_p, float min_p, SymInt seed, SymInt position) -> (Tensor, Tensor, Tensor)", _sample, _sample_fake)
+        "float top_p, float min_p, SymInt seed, SymInt position) -> (Tensor, Tensor, Tensor)",
+        _sample, _sample_fake)

@@ -141,7 +141,8 @@ def sample(logits: Any, temperature: float, top_k: int, top_p: float, min_p: flo
     try:
         x = _array("logits", logits)
     except _ElsewhereError:
-        return _through_torch("sample", (logits,), (temperature, top_k, top_p, min_p, seed, position))
+        return _through_torch("sample", (logits,),
+                              (temperature, top_k, top_p, min_p, seed, position))
     if x.ndim < 1 or x.shape[-1] < 1:
         raise wrong(f"logits are [..., vocab], not {list(x.shape)}")
     x = np.ascontiguousarray(_float("logits", x))

@@ -112,8 +112,9 @@ def attention_plan(q: Layout, k: Layout, v: Layout, dtype: str, cuda: bool, mask
     """bounds: how many entries cu_seqlens_q and cu_seqlens_k have, of a packed batch."""
     rank = len(q.shape)
     if rank not in (3, 4) or len(k.shape) != rank or len(v.shape) != rank:
-        raise wrong(f"q, k and v are [batch, tokens, heads, head_dim], or [tokens, heads, head_dim] "
-                    f"all three, not {list(q.shape)}, {list(k.shape)} and {list(v.shape)}")
+        raise wrong(f"q, k and v are [batch, tokens, heads, head_dim], or [tokens, heads, "
+                    f"head_dim] all three, not {list(q.shape)}, {list(k.shape)} and "
+                    f"{list(v.shape)}")
     if k.shape != v.shape:
         raise wrong(f"k and v have one shape, not {list(k.shape)} and {list(v.shape)}")
     *batch, queries, heads, dim = q.shape
@@ -135,11 +136,11 @@ def attention_plan(q: Layout, k: Layout, v: Layout, dtype: str, cuda: bool, mask
         raise wrong(f"a batch of {count}: a GPU takes at most 65535 sequences")
     if bounds is not None:
         if batch:
-            raise wrong("with cu_seqlens q, k and v are [tokens, heads, head_dim]: sequences lie one "
-                        "after another")
+            raise wrong("with cu_seqlens q, k and v are [tokens, heads, head_dim]: sequences lie "
+                        "one after another")
         if bounds[0] != bounds[1] or bounds[0] < 1:
-            raise wrong(f"cu_seqlens_q and cu_seqlens_k have one entry more than there are sequences, "
-                        f"not {bounds[0]} and {bounds[1]}")
+            raise wrong(f"cu_seqlens_q and cu_seqlens_k have one entry more than there are "
+                        f"sequences, not {bounds[0]} and {bounds[1]}")
         if bounds[0] > 65536 and cuda:
             raise wrong("a GPU takes at most 65535 sequences")
         count = bounds[0] - 1

@@ -5,8 +5,8 @@ gradients are wanted: passing through torch's dispatcher would take longer than 
 Everything else (torch.compile, export, fake tensors, function transforms, dispatch modes) takes the
 ops of `torch.ops.millrace`, which _ops_library.py registers.
 
-Outputs and scratch are torch's, made on the current stream; nothing waits for the device, and nothing
-is copied to it: every call can be captured in a CUDA graph."""
+Outputs and scratch are torch's, made on the current stream; nothing waits for the device, and
+nothing is copied to it: every call can be captured in a CUDA graph."""
 from __future__ import annotations
 
 from . import _ops_library

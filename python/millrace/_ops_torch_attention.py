@@ -129,7 +129,8 @@ def _forward(plan: TorchPlan, q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any) -> t
         out.zero_()  # tokens that belong to no sequence are not written
         lse.zero_()
         begins, ends = cu_q.data_ptr(), cu_k.data_ptr()
-    run(plan.cuda, plan.core.forward, at_q, at_k, at_v, out.data_ptr(), lse.data_ptr(), begins, ends)
+    run(plan.cuda, plan.core.forward, at_q, at_k, at_v, out.data_ptr(), lse.data_ptr(), begins,
+        ends)
     return (out.to(dtype) if plan.wide else out), lse
 
 
@@ -162,8 +163,8 @@ def backward(plan: TorchPlan, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: 
 
 def require_backward(plan: TorchPlan, q: Any) -> None:
     if not plan.backward_dim:
-        raise wrong(f"head_dim = {q.shape[-1]}: gradients on a GPU take up to 128; use torch.no_grad(), "
-                    f"or compute them on the CPU")
+        raise wrong(f"head_dim = {q.shape[-1]}: gradients on a GPU take up to 128; use "
+                    f"torch.no_grad(), or compute them on the CPU")
 
 
 class Attention(Function):
@@ -270,10 +271,11 @@ def _heads_first(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k
     if (k.shape[:2] == v.shape[:2] == q.shape[:2] and batch * heads < 65536
             and q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
         views = [x.view(batch * heads, x.shape[2], 1, x.shape[3]) for x in (q, k, v)]
-        out = attention(views[0], views[1], views[2], cu_q, cu_k, max_q, max_k, mask, "bshd", return_lse)
+        out = attention(views[0], views[1], views[2], cu_q, cu_k, max_q, max_k, mask, "bshd",
+                        return_lse)
         if not return_lse:
             return out.view(q.shape)
         return out[0].view(q.shape), out[1].reshape(batch, heads, tokens)
-    out = attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), cu_q, cu_k, max_q, max_k,
-                    mask, "bshd", return_lse)
+    out = attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), cu_q, cu_k, max_q,
+                    max_k, mask, "bshd", return_lse)
     return (out[0].transpose(1, 2), out[1]) if return_lse else out.transpose(1, 2)

@@ -73,13 +73,13 @@ def place_of(name: str, x: Any) -> bool:
         raise wrong(f"{name} lies on {x.device}; operations take tensors on the CPU or on a GPU of "
                     f"NVIDIA")
     if not _core.cuda_built():
-        raise _core.DeviceError(f"{name} lies on {x.device}, and this build has no CUDA; build where "
-                                f"nvcc is, or move it to the CPU")
+        raise _core.DeviceError(f"{name} lies on {x.device}, and this build has no CUDA; build "
+                                f"where nvcc is, or move it to the CPU")
     if _gpu is None:
         _gpu = x.device.index
     if _gpu != x.device.index:
-        raise _core.DeviceError(f"{name} lies on {x.device}, and this process computes on cuda:{_gpu} "
-                                f"already; operations take one GPU a process")
+        raise _core.DeviceError(f"{name} lies on {x.device}, and this process computes on "
+                                f"cuda:{_gpu} already; operations take one GPU a process")
     return True
 
 
@@ -95,8 +95,8 @@ def check(names: str, tensors: tuple[Any, ...], one_type: bool = True) -> str:
         if x.dtype not in NAMES:
             raise wrong(f"{name} is {x.dtype}; operations take float32, float16 or bfloat16")
         if one_type and x.dtype != tensors[0].dtype:
-            raise wrong(f"{name} is {x.dtype}, {names.split()[0]} is {tensors[0].dtype}; they have one "
-                        f"type")
+            raise wrong(f"{name} is {x.dtype}, {names.split()[0]} is {tensors[0].dtype}; they have "
+                        f"one type")
     return NAMES[tensors[0].dtype]
 
 

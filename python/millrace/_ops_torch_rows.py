@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from . import _core
 from ._ops_plan import Remembered, number, real, wrong
-from ._ops_torch_base import (NAMES, PLAIN, check, compiling, dense, empty, f32, grad_enabled, modes,
-                              place_of, run, torch, transforms, wide)
+from ._ops_torch_base import (NAMES, PLAIN, check, compiling, dense, empty, f32, grad_enabled,
+                              modes, place_of, run, torch, transforms, wide)
 
 if TYPE_CHECKING:
     Function = object
@@ -33,7 +33,8 @@ class NormPlan:
             raise wrong(f"x and residual have one shape, [..., columns], not {list(x.shape)} and "
                         f"{list(residual.shape)}")
         if residual.dtype not in (x.dtype, f32):
-            raise wrong(f"residual is {residual.dtype}, x is {x.dtype}; it has x's type, or float32")
+            raise wrong(f"residual is {residual.dtype}, x is {x.dtype}; it has x's type, or "
+                        f"float32")
         for name, row in zip(("weight", "bias"), rows):
             if row.shape != x.shape[-1:]:
                 raise wrong(f"{name} has the shape {list(x.shape[-1:])}, one entry a column, not "
@@ -54,8 +55,9 @@ class NormPlan:
 
 def norm_plan(x: Any, residual: Any, weight: Any, bias: Any) -> NormPlan:
     try:
-        key = (x.shape, residual.shape, weight.shape, x.stride(), residual.stride(), weight.stride(),
-               x.dtype, residual.dtype, weight.dtype, x.device, residual.device, weight.device,
+        key = (x.shape, residual.shape, weight.shape, x.stride(), residual.stride(),
+               weight.stride(), x.dtype, residual.dtype, weight.dtype, x.device, residual.device,
+               weight.device,
                None if bias is None else (bias.shape, bias.stride(), bias.dtype, bias.device))
     except (AttributeError, TypeError):
         return NormPlan(x, residual, weight, bias)  # which says what is wrong
@@ -91,9 +93,10 @@ def norm_forward(plan: NormPlan, x: Any, residual: Any, weight: Any, bias: Any, 
     return y, s
 
 
-def norm_backward(dy: Optional[Any], ds: Optional[Any], s: Any, weight: Any, eps: float, layer: bool,
-                  bias: bool) -> tuple[Any, Any, Any]:
-    """The gradients by s, weight and bias. Kernels have f32; on the GPU dy as it is, and dx in bf16."""
+def norm_backward(dy: Optional[Any], ds: Optional[Any], s: Any, weight: Any, eps: float,
+                  layer: bool, bias: bool) -> tuple[Any, Any, Any]:
+    """The gradients by s, weight and bias. Kernels have f32; on the GPU dy as it is, and dx also in
+    bf16."""
     cuda = place_of("s", s)
     cols = s.shape[-1]
     shape, stride = tuple(s.shape), dense(s.shape)
@@ -174,8 +177,8 @@ def sample(logits: Any, temperature: float, top_k: int, top_p: float, min_p: flo
     first = 0 if seeds is not None else seed
     place = 0 if places is not None else position
     if (compiling() or modes() or transforms() or type(logits) not in PLAIN or logits.is_meta):
-        made: Any = torch.ops.millrace.sample(logits, seeds, places, temperature, top_k, top_p, min_p,
-                                              first, place)
+        made: Any = torch.ops.millrace.sample(logits, seeds, places, temperature, top_k, top_p,
+                                              min_p, first, place)
         return made
     return sample_rows(logits, seeds, places, temperature, top_k, top_p, min_p, first, place)
 
@@ -184,8 +187,8 @@ def _numbers(name: str, x: Any, rows: int, logits: Any) -> Any:
     if x is None:
         return None
     if x.dim() != 1 or x.dtype != torch.int64 or x.device != logits.device or len(x) != rows:
-        raise wrong(f"{name} is a number, or an int64 tensor of {rows} entries, one a row, beside the "
-                    f"logits, not {x.dtype} {list(x.shape)} on {x.device}")
+        raise wrong(f"{name} is a number, or an int64 tensor of {rows} entries, one a row, beside "
+                    f"the logits, not {x.dtype} {list(x.shape)} on {x.device}")
     return x.contiguous()
 
 

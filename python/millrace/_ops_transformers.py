@@ -16,7 +16,8 @@ def register(name: str) -> None:
         masks: Any = importlib.import_module("transformers.masking_utils")
         attention, mask = transformers.AttentionInterface, transformers.AttentionMaskInterface
     except (ImportError, AttributeError):
-        raise ImportError("mr.ops.register_transformers() wants transformers 4.53 or later") from None
+        raise ImportError("mr.ops.register_transformers() wants transformers 4.53 or later"
+                          ) from None
     plain = {masks.causal_mask_function, getattr(masks, "bidirectional_mask_function", None)}
 
     def padding(*given: Any, **options: Any) -> Any:
@@ -30,7 +31,7 @@ def _padding(plain: set[Any], batch_size: int, *positions: Any, q_length: Option
              kv_length: int = 0, q_offset: Any = 0, kv_offset: int = 0, mask_function: Any = None,
              attention_mask: Any = None, local_size: Optional[int] = None,
              cache_position: Any = None, **_: Any) -> Any:
-    """Which keys count, [batch, keys], or None where all do. The rest of the mask forward() knows."""
+    """Which keys count, [batch, keys], or None where all do. The rest is forward()'s."""
     if positions:  # the positions of the queries, before transformers 5
         cache_position = positions[0]
     if mask_function is not None and mask_function not in plain:
@@ -48,7 +49,7 @@ def _padding(plain: set[Any], batch_size: int, *positions: Any, q_length: Option
 
 def _require_window(mask_function: Any, batch: int, q_offset: int, q_length: int, kv_offset: int,
                     kv_length: int, window: Optional[int]) -> None:
-    """A mask that was put together: is it causal, with a window? All queries are asked at the edges."""
+    """A mask that was put together: is it causal, with a window? Asks every query at its edges."""
     if window is not None and torch.compiler.is_compiling():
         return
     row = torch.arange(batch)[:, None].expand(batch, q_length)

@@ -68,7 +68,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = True, window: int = 0, s
               cu_seqlens: Any = None, cu_seqlens_q: Any = None, cu_seqlens_k: Any = None,
               max_seqlen: int = 0, max_seqlen_q: int = 0, max_seqlen_k: int = 0,
               layout: str = "bshd", return_lse: bool = False) -> Any:
-    """softmax(scale * q @ k.T) @ v over the keys that the mask shows; exact, never the whole matrix.
+    """softmax(scale * q @ k.T) @ v over the keys that the mask shows; exact, without the matrix.
 
     q [batch, tokens, heads, head_dim]; k, v [batch, keys, kv_heads, head_dim]; heads is a multiple
     of kv_heads. `layout="bhsd"`: [batch, heads, tokens, head_dim], as torch's own attention has it.
@@ -82,7 +82,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = True, window: int = 0, s
     positions, counted from origin; all of a block see each other. before=True: ... see the blocks
     before their own alone. scale: 1 / sqrt(head_dim) where it is left out.
 
-    head_dim is a multiple of 8 up to 256; gradients on a GPU up to 128. A row that sees no key is 0.
+    head_dim is a multiple of 8 up to 256; gradients on a GPU up to 128. Without a key a row is 0.
     return_lse: also the logarithm of the sum of exponentials, f32 [batch, heads, tokens] ([heads,
     tokens] without a batch); it has no gradient.
 
@@ -112,10 +112,10 @@ def layernorm_residual(x: Any, residual: Any, weight: Any, bias: Any = None, eps
                        return_sum: bool = False) -> Any:
     """layernorm(x + residual) * weight + bias over the last dimension, in one pass.
 
-    return_sum: gives (y, s), where s = x + residual is the residual of the next layer. Has gradients
-    by x, residual, weight and bias, through both. x and y have one type, residual and s that or
-    float32; sums are f32. Where s is kept (it is asked for, or gradients are), y is the norm of s as
-    it was rounded, else of the exact sum.
+    return_sum: gives (y, s), where s = x + residual is the residual of the next layer. It has
+    gradients by x, residual, weight and bias, through both. x and y have one type, residual and s
+    that or float32; sums are f32. Where s is kept (it is asked for, or gradients are), y is the
+    norm of s as it was rounded, else of the exact sum.
 
         >>> import numpy as np
         >>> x = np.array([[1, 2, 3, 4]], np.float32)
@@ -123,7 +123,8 @@ def layernorm_residual(x: Any, residual: Any, weight: Any, bias: Any = None, eps
         >>> s.tolist(), [round(float(i), 3) for i in y[0]]
         ([[2.0, 4.0, 6.0, 8.0]], [-1.342, -0.447, 0.447, 1.342])
     """
-    return (_torch if isinstance(x, _tensors) else _way(x)).norm_residual(x, residual, weight, bias, eps, True, return_sum)
+    way = _torch if isinstance(x, _tensors) else _way(x)
+    return way.norm_residual(x, residual, weight, bias, eps, True, return_sum)
 
 
 @overload
@@ -135,13 +136,14 @@ def rmsnorm_residual(x: Array, residual: Array, weight: Array, eps: float = ...,
 def rmsnorm_residual(x: Any, residual: Any, weight: Any, eps: float = 1e-5, *,
                      return_sum: bool = False) -> Any:
     """rmsnorm(x + residual) * weight over the last dimension; all else as layernorm_residual."""
-    return (_torch if isinstance(x, _tensors) else _way(x)).norm_residual(x, residual, weight, None, eps, False, return_sum)
+    way = _torch if isinstance(x, _tensors) else _way(x)
+    return way.norm_residual(x, residual, weight, None, eps, False, return_sum)
 
 
 def sample(logits: Array, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,
            min_p: float = 0.0, seed: Any = None, position: Any = 0
            ) -> tuple[Array, Array, Array]:
-    """Draws a token from every row of logits [..., vocab]: (ids int32, p, conf), all of shape [...].
+    """Draws a token from every row of logits [..., vocab]: (ids int32, p, conf), all [...].
 
     temperature: 0 is greedy. top_k: among so many (0: all); top_p: ... that together have this
     probability (1: all); min_p: ... with this share of the best one's (0: all). p: the probability

@@ -1,5 +1,5 @@
-"""Attention by its definition, in f64, with gradients and with a bound for the error of each element
-of a result that was computed with roundings."""
+"""Attention by its definition, in f64, with gradients and with a bound for the error of each
+element of a result that was computed with roundings."""
 import numpy as np
 
 EPSILON = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}  # half a unit of 1
@@ -25,8 +25,8 @@ def visible(queries, keys, causal=True, window=0, sinks=0, block=0, origin=0, be
 
 
 def attention(q, k, v, dout=None, scale=None, dtype="float32", **mask):
-    """q [tokens, heads, dim]; k, v [keys, kv_heads, dim]. A dict of out, lse and, with dout, dq, dk and
-    dv, and a dict of bounds. dtype: what the result was computed in; sums are f32."""
+    """q [tokens, heads, dim]; k, v [keys, kv_heads, dim]. A dict of out, lse and, with dout, dq, dk
+    and dv, and a dict of bounds. dtype: what the result was computed in; sums are f32."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     (queries, heads, dim), (keys, kv_heads, _) = q.shape, k.shape
     group = heads // kv_heads
@@ -60,8 +60,8 @@ def attention(q, k, v, dout=None, scale=None, dtype="float32", **mask):
     loss += queries * group * sums
     dp = np.einsum("ihd,jhd->hij", dout, kept)
     delta = (p * dp).sum(-1, keepdims=True)
-    size = p * (np.einsum("ihd,jhd->hij", abs(dout), abs(kept))
-                + np.einsum("ihd,ihd->hi", abs(dout), np.einsum("hij,jhd->ihd", p, abs(kept)))[..., None])
+    level = np.einsum("ihd,ihd->hi", abs(dout), np.einsum("hij,jhd->ihd", p, abs(kept)))
+    size = p * (np.einsum("ihd,jhd->hij", abs(dout), abs(kept)) + level[..., None])
     ds = p * (dp - delta)
     made["dq"] = scale * np.einsum("hij,jhd->ihd", ds, wide)
     made["dk"] = scale * shared(np.einsum("hij,ihd->jhd", ds, q))

@@ -43,7 +43,7 @@ def test_large_shapes_against_torch_in_f64(shape, dtype, causal):
     for made, right in zip(attention_run(q, k, v, dout, causal=causal), (wanted, *slopes)):
         right = right.transpose(1, 2)
         error = (made.double() - right).norm() / right.norm()
-        # Roundings of operands and results do not add up: relative to the norm a few units are left.
+        # Roundings of operands and results do not add up: of the norm a few units are left.
         assert error < 2 * unit + 2e-6, float(error / unit)
         assert made.isfinite().all()
 

@@ -1,5 +1,5 @@
-"""mr.ops on torch's tensors: values and gradients against f64, the compiler, errors, growth. What has
-a GPU runs there, too; test_ops_cuda.py has streams and graphs."""
+"""mr.ops on torch's tensors: values and gradients against f64, the compiler, errors, growth. What
+has a GPU runs there, too; test_ops_cuda.py has streams and graphs."""
 import gc
 import sys
 import threading
@@ -365,7 +365,8 @@ def test_tensors_without_memory():
 @pytest.mark.parametrize("call, error, said", [
     (lambda q, k, v: mr.ops.attention(q, k.numpy(), v), TypeError, "k is a tensor"),
     (lambda q, k, v: mr.ops.attention(q, None, v), TypeError, "NoneType"),
-    (lambda q, k, v: mr.ops.attention(q.double(), k.double(), v.double()), mr.UsageError, "float64"),
+    (lambda q, k, v: mr.ops.attention(q.double(), k.double(), v.double()), mr.UsageError,
+     "float64"),
     (lambda q, k, v: mr.ops.attention(q.long(), k, v), mr.UsageError, "int64"),
     (lambda q, k, v: mr.ops.attention(q.half(), k, v), mr.UsageError, "one type"),
     (lambda q, k, v: mr.ops.attention(q, k.to("meta"), v), mr.UsageError, "k lies on meta"),
@@ -387,7 +388,8 @@ def test_tensors_without_memory():
     (lambda q, k, v: mr.ops.attention(q, k, v, cu_seqlens_k=torch.tensor([0, 5])), mr.UsageError,
      "together"),
     (lambda q, k, v: mr.ops.layernorm_residual(q, k, q[0, 0]), mr.UsageError, "one shape"),
-    (lambda q, k, v: mr.ops.layernorm_residual(q, q.bfloat16(), q[0, 0]), mr.UsageError, "residual"),
+    (lambda q, k, v: mr.ops.layernorm_residual(q, q.bfloat16(), q[0, 0]), mr.UsageError,
+     "residual"),
     (lambda q, k, v: mr.ops.layernorm_residual(q, q, None), TypeError, "weight is a tensor"),
     (lambda q, k, v: mr.ops.layernorm_residual(q, q, q[0]), mr.UsageError, "one entry a column"),
     (lambda q, k, v: mr.ops.rmsnorm_residual(q, q, q[0, 0], "x"), TypeError, "eps"),

@@ -132,7 +132,7 @@ def test_the_examples_of_the_page(source, tmp_path, monkeypatch, capsys):
     for block in blocks:
         wanted = set(re.findall(r"^(?:import|from) (\w+)", block, re.MULTILINE))
         if any(importlib.util.find_spec(name) is None for name in wanted):
-            assert wanted <= {"torch", "transformers"}  # what people may have, and tests do not bring
+            assert wanted <= {"torch", "transformers"}  # people may have them
             continue
         exec(compile(block, "docs/python.md", "exec"), names)
     names["m"].close()
