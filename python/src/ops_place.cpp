@@ -69,12 +69,9 @@ void set_ops_threads(int threads) {
     p.threads = threads;
 }
 
-void on_cuda(Address stream, std::span<std::byte> scratch,
-             const std::function<void(const Context&)>& body) {
-    if (!cuda::built()) {
-        throw Error::device({.problem = "this build has no CUDA, and the tensors lie on a GPU",
-                             .remedy = "build with the CUDA toolkit, or move them to the CPU"});
-    }
+void on_cuda([[maybe_unused]] Address stream, [[maybe_unused]] std::span<std::byte> scratch,
+             [[maybe_unused]] const std::function<void(const Context&)>& body) {
+#ifdef MR_CUDA
     cuda::Stream borrowed(reinterpret_cast<CUstream_st*>(stream));
     Context ctx;
     ctx.cuda = &borrowed;
@@ -82,6 +79,10 @@ void on_cuda(Address stream, std::span<std::byte> scratch,
     // The kernels before in the stream are the caller's, and end without a word.
     ctx.dependent_launch = false;
     body(ctx);
+#else
+    throw Error::device({.problem = "this build has no CUDA, and the tensors lie on a GPU",
+                         .remedy = "build with the CUDA toolkit, or move them to the CPU"});
+#endif
 }
 
 }  // namespace mr::python
