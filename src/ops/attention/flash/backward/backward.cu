@@ -95,7 +95,8 @@ void flash_backward(const Context& ctx, const ops::FlashGradients& gradients,
                                        flash_backward_scratch_bytes(q, batch), views);
     if (p.sequences == 0) return;
     // Five products; every operand and result once.
-    const Amount a = amount_of(p);
+    // Counted where it is asked for: it takes as long as a part of the launch.
+    const Amount a = ctx.ledger || ctx.timeline ? amount_of(p) : Amount{};
     Stamp* stamp = account(ctx, OpKind::attention, "attention backward",
                            {1, 3 * a.q_bytes + 2 * a.k_bytes + a.lse_bytes,
                             a.q_bytes + 2 * a.k_bytes, 5 * a.product_flops, 0});
