@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "decode/host_guess.h"
 #include "decode/open_sequence.h"
 
 namespace mr::diffusion {
@@ -49,25 +50,6 @@ enum class Clock {
     stages,   // on each stage of each pass, which the host drives
     forward,  // on the forward of the passes alone
 };
-
-void guess_on_host(model::Engine& engine, Tensor logits, std::span<const model::Place> places,
-                   std::span<ops::Guess> out, std::vector<std::byte>& scratch) {
-    const Tensor host = engine.to_host(logits);
-    scratch.resize(ops::sample_scratch_bytes(host.dim(1)));
-    ThreadPool alone(1);
-    Context ctx;
-    ctx.pool = &alone;
-    ctx.ledger = &engine.ledger();
-    ctx.scratch = scratch;
-    for (std::size_t i = 0; i < places.size(); ++i) {
-        Tensor row = host.slice_rows(static_cast<std::int64_t>(i), 1);
-        row.shape = {host.dim(1)};
-        out[i] = ops::guess(ctx, row, *places[i].sampling, *places[i].how,
-                            engine.model().spec.diffusion->mask,
-                            static_cast<std::uint64_t>(places[i].position),
-                            static_cast<std::uint64_t>(places[i].step));
-    }
-}
 
 Measured run(model::Engine& engine, SortedRows* sorted, const Rung& rung,
              const ops::SampleParams& sampling, std::span<const std::int32_t> prompt,
@@ -132,7 +114,8 @@ Measured run(model::Engine& engine, SortedRows* sorted, const Rung& rung,
             const double copied = copy_seconds(engine.ledger());
             Timed timed(out.sampling);
             if (rung.sampler == Sampler::host) {
-                guess_on_host(engine, logits, text.places(), guesses, scratch);
+                decode::guess_on_host(engine, logits, text.places(), guesses, scratch);
+                for (const ops::Guess& guess : guesses) ops::check_guess(guess);
             } else {
                 sorted->guess(logits, text.places(), guesses);
             }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "decode/host_guess.h"
 #include "decode/scheduler_request.h"
 
 namespace mr::decode {
@@ -106,6 +107,11 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> prompt, GenerateOptions o
 void Scheduler::cancel(Id id) {
     for (const RequestPtr& request : waiting_) request->asked_to_stop |= request->id == id;
     for (const RequestPtr& request : running_) request->asked_to_stop |= request->id == id;
+}
+
+void Scheduler::guess_on_host(Id id) {
+    for (const RequestPtr& request : waiting_) request->on_host |= request->id == id;
+    for (const RequestPtr& request : running_) request->on_host |= request->id == id;
 }
 
 std::optional<Generated> Scheduler::take(Id id) {
@@ -343,7 +349,11 @@ Tensor Scheduler::submit(std::int64_t rows, bool guesses) {
     if (recorder_) recorder_->begin_step(phase, tokens + rows, guesses && rows > 0);
     const double begin = recorder_ ? recorder_->now() : 0;
     Tensor logits;
-    if (guesses) {
+    const bool on_host = std::any_of(filling_.begin(), filling_.end(),
+                                     [](const Request* request) { return request->on_host; });
+    if (guesses && on_host) {
+        decode::guess_on_host(engine_, engine_.submit(items_), places_, guesses_, host_scratch_);
+    } else if (guesses) {
         engine_.submit(items_, places_, guesses_);
     } else {
         logits = engine_.submit(items_);

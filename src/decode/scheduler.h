@@ -38,6 +38,10 @@ class Scheduler {
     // open (live_sequence.h); -1: the request has one of its own.
     Id add(std::vector<std::int32_t> prompt, GenerateOptions options, OnText on_text = {},
            model::SeqId live = -1);
+    // Of a text that is filled in: its guesses are made on the host by one thread, from logits that
+    // are copied there, as the first samplers did. It has the same tokens, later; so have texts
+    // that share its passes. To see what sampling on the device is worth.
+    void guess_on_host(Id id);
     // Ends the request between two passes, wherever it is.
     void cancel(Id id);
     // One pass, and what has become known since: false where no request is left. A scheduler whose
@@ -99,6 +103,7 @@ class Scheduler {
     std::vector<Request*> filling_;                          // whose blocks the pass computes
     std::vector<model::Place> places_;
     std::vector<ops::Guess> guesses_;
+    std::vector<std::byte> host_scratch_;  // of guess_on_host()
     Totals totals_;
 };
 

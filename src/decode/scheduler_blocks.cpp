@@ -52,7 +52,7 @@ void Scheduler::open_blocks(Request& r) {
 bool Scheduler::fill_alone() {
     if (running_.size() != 1 || !waiting_.empty() || recorder_) return false;
     Request& r = *running_.front();
-    if (r.ended || r.leader || !r.prefilled() || r.options.on_pass) return false;
+    if (r.ended || r.leader || !r.prefilled() || r.options.on_pass || r.on_host) return false;
     if (!r.filling || !engine_.block_is_open(r.seq)) {
         const std::optional<model::OpenBlock> open = r.blocks->open(engine_.cache(), r.seq);
         if (!open || !engine_.takes_block(*open)) return false;

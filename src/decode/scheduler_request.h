@@ -28,6 +28,7 @@ struct Scheduler::Request {
     std::int64_t cut = 1;                    // the prompt may be cut at multiples of this
     std::optional<BlockText> blocks;         // of a model that fills in tokens
     bool filling = false;                    // the engine has opened its block
+    bool on_host = false;                    // its guesses are made on the host
 
     model::SeqId seq = -1;
     bool live = false;  // the sequence is the caller's

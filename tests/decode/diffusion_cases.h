@@ -288,9 +288,10 @@ inline decode::GenerateOptions filling_unfiltered(const ops::DenoiseParams& deno
 }
 
 inline decode::Generated filled(model::Engine& engine, const std::vector<std::int32_t>& prompt,
-                                const decode::GenerateOptions& options) {
+                                const decode::GenerateOptions& options, bool on_host = false) {
     decode::Scheduler scheduler(engine);
     const decode::Scheduler::Id id = scheduler.add(prompt, options);
+    if (on_host) scheduler.guess_on_host(id);
     while (scheduler.step()) {
     }
     return *scheduler.take(id);
@@ -341,6 +342,41 @@ void committing_with_the_next_block_is_committing_apart(const DiffusionCase& of,
         EXPECT_EQ(together.ids, apart.ids);
         if (tokens > 3 * of.block) {
             EXPECT_LT(together.passes, apart.passes);
+        }
+    }
+}
+
+// Scheduler::guess_on_host(): alone, and beside a text that does not ask for it.
+template <typename Make>
+void guesses_on_the_host_are_the_engines(const DiffusionCase& of, Make&& make) {
+    const auto engine = make(2, 0), alone = make(1, 0);
+    std::uint64_t seed = 0;
+    for (const ops::DenoiseParams& denoise :
+         denoise_cases(of.block > 0 ? of.block : model::kUsualBlock)) {
+        ++seed;
+        SCOPED_TRACE(std::string(ops::remask_name(denoise.remask)) + ", seed " +
+                     std::to_string(seed));
+        const auto prompt = some_tokens(21, static_cast<int>(seed), 95);
+        const decode::GenerateOptions options[] = {filling(denoise, 40, seed),
+                                                   filling_unfiltered(denoise, 40, seed)};
+        decode::Scheduler scheduler(*engine);
+        const decode::Scheduler::Id ids[] = {scheduler.add(prompt, options[0]),
+                                             scheduler.add(prompt, options[1])};
+        scheduler.guess_on_host(ids[0]);
+        while (scheduler.step()) {
+        }
+        for (const int i : {0, 1}) {
+            const decode::Generated want = filled(*alone, prompt, options[i]);
+            EXPECT_EQ(scheduler.take(ids[i])->ids, want.ids);
+            const decode::Generated got = filled(*alone, prompt, options[i], true);
+            EXPECT_EQ(got.ids, want.ids);
+            EXPECT_EQ(got.passes, want.passes);
+            // All logits of the rows were read, and on a GPU copied.
+            const auto row = static_cast<std::uint64_t>(alone->model().spec.vocab) * sizeof(float);
+            EXPECT_GE(got.decode.ledger.op(OpKind::sample).bytes(), 40 * row);
+            if (alone->options().cuda) {
+                EXPECT_GE(got.decode.ledger.device_to_host().bytes, 40 * row);
+            }
         }
     }
 }

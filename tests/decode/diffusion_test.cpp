@@ -124,6 +124,12 @@ TEST_P(Diffusion, TextsHaveTheBitsTheyHaveAlone) {
     test::texts_have_the_bits_they_have_alone(GetParam(), make);
 }
 
+TEST_P(Diffusion, GuessesOnTheHostAreTheEngines) {
+    test::guesses_on_the_host_are_the_engines(GetParam(), [this](int sequences, std::int64_t pool) {
+        return engine_of(GetParam(), sequences, pool, sequences > 1 ? 2 : 1);
+    });
+}
+
 TEST_P(Diffusion, ARowThatIsNotFiniteEndsItsTextAlone) {
     const std::string error = test::a_row_that_is_not_finite_ends_its_text_alone(
         GetParam(), DType::f32, test::engines_on_cpu);

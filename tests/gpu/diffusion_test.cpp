@@ -76,6 +76,10 @@ TEST_P(GpuDiffusion, TextsHaveTheBitsTheyHaveAlone) {
     test::texts_have_the_bits_they_have_alone(GetParam(), make(DType::bf16));
 }
 
+TEST_P(GpuDiffusion, GuessesOnTheHostAreTheEngines) {
+    test::guesses_on_the_host_are_the_engines(GetParam(), make(DType::bf16));
+}
+
 // Passes of hundreds of rows: products in tiles, attention with a block a sequence. Alone, a text
 // goes through the kernels for few rows.
 TEST(GpuDiffusionMany, TextsHaveTheBitsTheyHaveAlone) {
