@@ -7,12 +7,13 @@
 
 `docs/python.md` shows the rest.
 """
-from . import ops
+from . import data, ops
 from ._core import DeviceError, Error, InputError, UsageError
 from ._core import version as __version__
 from ._model import Message, Model, Options
 from ._results import Evaluation, Info, Profile, Stream, Text, TokenLogprob
+from ._train import Metrics, Run, Sample, TrainOptions, train
 
-__all__ = ["DeviceError", "Error", "Evaluation", "Info", "InputError", "Message", "Model",
-           "Options", "Profile", "Stream", "Text", "TokenLogprob", "UsageError", "__version__",
-           "ops"]
+__all__ = ["DeviceError", "Error", "Evaluation", "Info", "InputError", "Message", "Metrics", "Model",
+           "Options", "Profile", "Run", "Sample", "Stream", "Text", "TokenLogprob", "TrainOptions",
+           "UsageError", "__version__", "data", "ops", "train"]

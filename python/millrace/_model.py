@@ -7,10 +7,11 @@ import operator
 import os
 import random
 import weakref
-from typing import (TYPE_CHECKING, Any, AsyncIterator, Callable, Iterable, Mapping, Sequence,
-                    TypedDict, Union)
+from typing import (TYPE_CHECKING, Any, AsyncIterator, Iterable, Mapping, Sequence, TypedDict,
+                    Union)
 
 from . import _core
+from ._progress import Progress, Shown
 from ._results import Evaluation, Info, Profile, Stream, Text, stop, wait
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Options(TypedDict, total=False):
     entropy_bound: float  #: ... nats that the tokens of a pass may have with "entropy" (0.35)
     confidence: str  #: ... "max" or "drawn" ("max")
     prefix_cache: bool  #: ... of full attention: keep what lies before a block; approximate
+    use_gpu_sampler: bool  #: ... False: one thread of the CPU draws, from copied logits (True)
 
 
 _KNOWN = frozenset(Options.__annotations__)
@@ -107,7 +109,7 @@ class Model:
     device: "auto" (the GPU if it can), "cpu" or "cuda". ctx: positions of a text, 0 for as many as
     the model has. max_sequences: texts that are made together. pool: tokens that the cache holds
     over all of them, 0 for what fits. progress: called as progress(what, done, total) while the
-    model is loaded.
+    model is loaded, or True for a bar (tqdm's, where it is installed).
 
     Any number of threads may call one model: their texts are made side by side, each as if alone.
 
@@ -121,7 +123,7 @@ class Model:
     def __init__(self, path: Path | None = None, device: str = "auto", *, tokenizer: Path = "",
                  threads: int = 0, ctx: int = 0, max_sequences: int = 16, pool: int = 0,
                  kv_type: str = "auto", ignore_keys: Iterable[str] = (), check_nan: bool = False,
-                 progress: Callable[[str, int, int], None] | None = None) -> None:
+                 progress: Progress = None) -> None:
         if device == "auto":
             device = os.environ.get("MILLRACE_DEVICE") or "auto"
         for name, value, known in (("device", device, ("auto", "cpu", "cuda")),
@@ -135,9 +137,10 @@ class Model:
                 raise _core.UsageError(f"{name} = {number}: must be {least} or more")
         if path is not None and not os.fspath(path):
             raise _core.UsageError("path: is empty; leave it out for the bundled model")
-        self._core = _core.open(os.fspath(path or ""), device, threads, ctx, pool, kv_type,
-                                os.fspath(tokenizer), list(ignore_keys), check_nan, max_sequences,
-                                progress)
+        with Shown(progress) as shown:
+            self._core = _core.open(os.fspath(path or ""), device, threads, ctx, pool, kv_type,
+                                    os.fspath(tokenizer), list(ignore_keys), check_nan,
+                                    max_sequences, shown.told)
         self.info = Info(**self._core.info())
         _open_models.add(self)
 
@@ -207,11 +210,12 @@ class Model:
                 if piece:
                     yield piece
 
-    def generate_batch(self, prompts: Iterable[Prompt], **options: Unpack[Options]) -> list[Text]:
+    def generate_batch(self, prompts: Iterable[Prompt], *, progress: Progress = None,
+                       **options: Unpack[Options]) -> list[Text]:
         """A text for each prompt, made side by side; prompt i has the seed `seed + i`.
 
         Up to `max_sequences` texts are in the engine at a time, and others join as these end. Each
-        has the bits that it has alone.
+        has the bits that it has alone. progress: as of `Model`, with the texts that have ended.
 
         >>> import millrace as mr
         >>> m = mr.Model(device="cpu")
@@ -227,7 +231,8 @@ class Model:
                 seeds.append((first + i) % (1 << 64))
                 pending.append(self._core.generate(self._ids(prompt), _options(options, seeds[i]),
                                                    False))
-            wait(*pending)
+            with Shown(progress) as shown:
+                wait(*pending, told=shown.told)
         except BaseException:
             stop(*pending)
             raise

@@ -3,9 +3,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Sequence, Union
 
 from . import _core
+from ._progress import Told
 
 if TYPE_CHECKING:
     import pandas
@@ -43,16 +44,28 @@ class Text(str):
         return out
 
 
-def wait(*all_pending: _core.Pending) -> None:
+def wait(*all_pending: _core.Pending, told: Told | None = None) -> None:
     """Until all have ended. The interpreter looks for Ctrl-C between two waits."""
+    done = -1
     try:
         for pending in all_pending:
             while not pending.wait(0.05):
-                pass
+                if told is not None:
+                    done = _tell(told, done, all_pending)
             pending.check()
+        if told is not None:
+            _tell(told, done, all_pending)
     except BaseException:
         stop(*all_pending)
         raise
+
+
+def _tell(told: Told, before: int, all_pending: Sequence[_core.Pending]) -> int:
+    """Says how many have ended, where that is news."""
+    done = sum(pending.ended() for pending in all_pending)
+    if done != before:
+        told("generating", done, len(all_pending))
+    return done
 
 
 def stop(*all_pending: _core.Pending) -> None:

@@ -9,17 +9,18 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
-#include <chrono>
 #include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "calls.h"
 #include "cli/commands.h"
 #include "core/error.h"
 #include "millrace/millrace.h"
 #include "opened.h"
 #include "ops_module.h"
+#include "progress.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -67,20 +68,6 @@ class Pending {
 
 std::string_view view(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
 nb::bytes bytes_of(std::string_view text) { return nb::bytes(text.data(), text.size()); }
-
-// Asks Python between parts of the loading: for Ctrl-C, and to tell how far it is.
-Progress progress_of(const nb::object& callback) {
-    using Clock = std::chrono::steady_clock;
-    return [&callback, last = Clock::time_point{}](std::string_view what, std::uint64_t done,
-                                                   std::uint64_t total) mutable {
-        const Clock::time_point now = Clock::now();
-        if (done < total && now - last < std::chrono::milliseconds(50)) return;
-        last = now;
-        const nb::gil_scoped_acquire locked;
-        if (PyErr_CheckSignals() != 0) throw nb::python_error();
-        if (!callback.is_none()) callback(nb::str(what.data(), what.size()), done, total);
-    };
-}
 
 // Results as plain values, so that Python code decides how they look.
 nb::dict dict_of(const decode::Generated& made) {
@@ -228,7 +215,8 @@ void add_options(nb::module_& m) {
         .def_rw("confidence", &Options::confidence)
         .def_rw("threshold", &Options::threshold)
         .def_rw("entropy_bound", &Options::entropy_bound)
-        .def_rw("prefix_cache", &Options::prefix_cache);
+        .def_rw("prefix_cache", &Options::prefix_cache)
+        .def_rw("use_gpu_sampler", &Options::use_gpu_sampler);
 }
 
 void add_pending(nb::module_& m) {
@@ -371,6 +359,7 @@ NB_MODULE(_core, m) {
     mr::python::add_pending(m);
     mr::python::add_model(m);
     mr::python::add_ops(m);
+    mr::python::add_calls(m);
     // The command line; gives the exit code. For a process that does nothing else.
     m.def("program", &mr::python::run_program, "words"_a);
     m.attr("version") = millrace::version();

@@ -161,7 +161,8 @@ TicketPtr Opened::generate(std::vector<std::int32_t> prompt, const Options& opti
     decode::GenerateOptions wanted = options.of(*model_);
     wanted.keep = decode::Keep::all;
     make_room_for_block(wanted);
-    return worker().generate(std::move(prompt), std::move(wanted), streams);
+    const bool on_host = !options.use_gpu_sampler.value_or(true);
+    return worker().generate(std::move(prompt), std::move(wanted), streams, on_host);
 }
 
 TicketPtr Opened::logits(std::span<const std::int32_t> ids, float* out) {
@@ -205,6 +206,7 @@ TicketPtr Opened::embed(std::vector<std::vector<std::int32_t>> texts, bool last,
 TicketPtr Opened::eval(std::string text, const EvalAsked& asked,
                        std::shared_ptr<decode::DiffusionEvalResult> result) {
     decode::require_tokenizer(*model_);
+    asked.options.require_engine_sampler("eval()");
     const bool fills = model_->spec.diffusion.has_value();
     const auto refuse = [](const char* field, const char* problem) {
         throw Error::usage({.field = field, .problem = problem, .remedy = "leave it out"});
@@ -249,6 +251,7 @@ TicketPtr Opened::eval(std::string text, const EvalAsked& asked,
 
 TicketPtr Opened::profile(std::string prompt, const Options& options,
                           std::shared_ptr<Profile> result) {
+    options.require_engine_sampler("profile()");
     decode::GenerateOptions wanted = options.of(*model_);
     make_room_for_block(wanted);
     return worker().alone([prompt = std::move(prompt), wanted, result, seconds = load_seconds_](

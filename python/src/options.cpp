@@ -75,6 +75,13 @@ void Options::require_no_diffusion() const {
     require("threshold", threshold.has_value());
     require("entropy_bound", entropy_bound.has_value());
     require("prefix_cache", prefix_cache.has_value());
+    require("use_gpu_sampler", use_gpu_sampler.has_value());
+}
+
+void Options::require_engine_sampler(const char* call) const {
+    if (use_gpu_sampler.value_or(true)) return;
+    refuse("use_gpu_sampler", {}, (std::string("is not for ") + call).c_str(),
+           "leave it out, or time generate()");
 }
 
 decode::DiffusionOptions Options::diffusion_of(const model::ModelSpec& spec) const {

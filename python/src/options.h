@@ -24,6 +24,7 @@ struct Options {
     std::optional<std::string> remask, confidence;
     std::optional<float> threshold, entropy_bound;
     std::optional<bool> prefix_cache;
+    std::optional<bool> use_gpu_sampler;  // false: decode::Scheduler::guess_on_host()
 
     // Throws Error (usage) for what is out of range or does not count with this model.
     decode::GenerateOptions of(const model::Model& model) const;
@@ -31,6 +32,8 @@ struct Options {
     // Throws Error (usage) where one of the second group is given and the model takes tokens one
     // after another.
     void require_no_diffusion() const;
+    // Throws Error (usage) where another sampler than the engine's is asked for in `call`.
+    void require_engine_sampler(const char* call) const;
 };
 
 }  // namespace mr::python

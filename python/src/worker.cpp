@@ -79,11 +79,12 @@ Worker::~Worker() {
 bool Worker::here() const { return ::getpid() == process_; }
 
 TicketPtr Worker::generate(std::vector<std::int32_t> prompt, decode::GenerateOptions options,
-                           bool streams) {
+                           bool streams, bool on_host) {
     return put({.ticket = std::make_shared<Ticket>(),
                 .prompt = std::move(prompt),
                 .options = std::move(options),
                 .streams = streams,
+                .on_host = on_host,
                 .body = {}});
 }
 
@@ -92,6 +93,7 @@ TicketPtr Worker::alone(Body body) {
                 .prompt = {},
                 .options = {},
                 .streams = false,
+                .on_host = false,
                 .body = std::move(body)});
 }
 
@@ -150,6 +152,7 @@ void Worker::begin(Job& job) {
         if (!scheduler_) scheduler_ = std::make_unique<decode::Scheduler>(*engine_);
         const decode::Scheduler::Id id =
             scheduler_->add(std::move(job.prompt), std::move(job.options), std::move(on_text));
+        if (job.on_host) scheduler_->guess_on_host(id);
         open_.emplace(id, job.ticket);
     } catch (...) {
         ticket->end(std::current_exception());

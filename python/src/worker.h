@@ -63,9 +63,9 @@ class Worker {
     Worker(const Worker&) = delete;
     Worker& operator=(const Worker&) = delete;
 
-    // `streams`: text goes to the ticket as it comes.
+    // `streams`: text goes to the ticket as it comes. `on_host`: Scheduler::guess_on_host().
     TicketPtr generate(std::vector<std::int32_t> prompt, decode::GenerateOptions options,
-                       bool streams);
+                       bool streams, bool on_host);
     TicketPtr alone(Body body);
     // Whether this is the process that the worker lives in.
     bool here() const;
@@ -75,7 +75,7 @@ class Worker {
         TicketPtr ticket;
         std::vector<std::int32_t> prompt;
         decode::GenerateOptions options;
-        bool streams = false;
+        bool streams = false, on_host = false;
         Body body;  // of one that runs alone
     };
     using Open = std::map<decode::Scheduler::Id, TicketPtr>;

@@ -24,6 +24,32 @@ def test_texts_are_those_of_the_program(diffusion, program, words, options):
     assert (text, text.ids, text.passes) == (said["text"], said["ids"], said["passes"])
 
 
+@pytest.mark.parametrize("options", [
+    {}, {"block": 8, "steps": 4, "remask": "static"}, {"top_k": 0, "top_p": 1, "min_p": 0},
+    {"remask": "entropy", "temperature": 0},
+], ids=range(4))
+def test_the_sampler_of_the_cpu_draws_the_same(diffusion, options):
+    expected = diffusion.generate("Once", max_tokens=40, seed=3, **options)
+    text = diffusion.generate("Once", max_tokens=40, seed=3, use_gpu_sampler=False, **options)
+    assert (text.ids, text.passes) == (expected.ids, expected.passes)
+    assert "".join(diffusion.stream("Once", max_tokens=40, seed=3, use_gpu_sampler=False,
+                                    **options)) == expected
+    texts = diffusion.generate_batch(["Once", "One day"], max_tokens=40, seed=3,
+                                     use_gpu_sampler=False, **options)
+    assert texts[0].ids == expected.ids
+    assert diffusion.generate("Once", max_tokens=40, seed=3, use_gpu_sampler=True,
+                              **options).ids == expected.ids
+
+
+def test_the_sampler_of_the_cpu_is_for_generations(model, diffusion):
+    with pytest.raises(mr.UsageError, match="is for models that fill in tokens"):
+        model.generate("Once", use_gpu_sampler=False)
+    for call in (lambda: diffusion.profile("Once", use_gpu_sampler=False),
+                 lambda: diffusion.eval("Once", use_gpu_sampler=False)):
+        with pytest.raises(mr.UsageError, match=r"use_gpu_sampler: is not for (profile|eval)\(\)"):
+            call()
+
+
 def test_streams_and_batches(diffusion):
     expected = diffusion.generate("Once", max_tokens=40, seed=3)
     assert "".join(diffusion.stream("Once", max_tokens=40, seed=3)) == expected

@@ -4,13 +4,14 @@
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <ostream>
 #include <streambuf>
 #include <string>
 
-#include "cli/commands.h"
+#include "cli/caller.h"
 #include "cli/json.h"
 #include "cli/model_name.h"
 #include "cli/options.h"
@@ -56,41 +57,66 @@ class Sink : public std::streambuf {
     OutputFile* file_;
 };
 
-int storybook(const Options& options) {
-    const InterruptGuard guard;
+// Of one command: the terminal's, or those of the program that has called it.
+class Told {
+  public:
+    explicit Told(Caller* caller) : caller_(caller) {
+        if (!caller) terminal_.emplace();
+    }
+    Progress progress() { return terminal_ ? terminal_->line.callback() : caller_->progress; }
+    // Whether the result goes out as an object.
+    bool takes(const SharedOptions& shared, const std::function<Json()>& result) {
+        if (terminal_) terminal_->line.remove();
+        if (caller_) {
+            caller_->result = json_text(result());
+        } else if (shared.json) {
+            out(json_text(result()));
+        }
+        return caller_ || shared.json;
+    }
+
+  private:
+    struct Terminal {
+        InterruptGuard guard{};
+        ProgressLine line{};
+    };
+    std::optional<Terminal> terminal_{};
+    Caller* caller_;
+};
+
+int storybook(const Options& options, Caller* caller) {
+    Told told(caller);
     const bool to_file = options.out != "-";
     std::optional<OutputFile> file;
     if (to_file) file.emplace(options.out);
     Sink sink(to_file ? &*file : nullptr);
     std::ostream stream(&sink);
     stream.exceptions(std::ios::badbit);  // what the sink throws comes out as it is
-    ProgressLine line;
     const story::StorybookStats stats = story::write_storybook(
-        stream, options.stories, options.seed, [&](std::uint64_t done, std::uint64_t total) {
-            line.update("writing stories", done, total);
+        stream, options.stories, options.seed,
+        [progress = told.progress()](std::uint64_t done, std::uint64_t total) {
+            if (progress) progress("writing stories", done, total);
         });
     if (to_file) file->commit();
-    line.remove();
 
     const double bits = stats.entropy_nats / std::log(2.0);
-    if (options.shared.json) {
+    const auto json = [&]() -> Json {
         const story::Grammar::Size size = story::Storybook::grammar().size();
-        const Json json = {{"out", options.out},
-                           {"stories", stats.stories},
-                           {"seed", options.seed},
-                           {"bytes", stats.bytes},
-                           {"entropy_nats_per_story", stats.entropy_nats},
-                           {"entropy_bits_per_story", bits},
-                           {"mean_nats_per_story", stats.mean_nats},
-                           {"grammar",
-                            {{"rules", size.rules},
-                             {"tables", size.tables},
-                             {"records", size.records},
-                             {"alternatives", size.alternatives},
-                             {"words", size.words}}}};
-        out(json_text(json));
-        return 0;
-    }
+        return {{"out", options.out},
+                {"stories", stats.stories},
+                {"seed", options.seed},
+                {"bytes", stats.bytes},
+                {"entropy_nats_per_story", stats.entropy_nats},
+                {"entropy_bits_per_story", bits},
+                {"mean_nats_per_story", stats.mean_nats},
+                {"grammar",
+                 {{"rules", size.rules},
+                  {"tables", size.tables},
+                  {"records", size.records},
+                  {"alternatives", size.alternatives},
+                  {"words", size.words}}}};
+    };
+    if (told.takes(options.shared, json)) return 0;
     const std::string text = fmt::format(
         "{} stories, {} bytes; entropy {:.3f} nats ({:.3f} bits) per story, exact; {:.3f} nats in "
         "the mean of those written\n",
@@ -139,25 +165,22 @@ std::string split_line(const char* name, const train::SplitStats& stats, std::si
         shards == 1 ? "shard" : "shards");
 }
 
-int pack(const PackCommand& command) {
-    const InterruptGuard guard;
+int pack(const PackCommand& command, Caller* caller) {
+    Told told(caller);
     ThreadPool pool(thread_count(command.shared));
-    ProgressLine line;
     train::PackOptions found = command.pack;
     found.tokenizer = tokenizer_source(found.tokenizer);
-    const train::PackResult result = train::pack(found, pool, line.callback());
-    line.remove();
-    if (command.shared.json) {
-        const Json json = {{"out", command.pack.out},
-                           {"files", result.files},
-                           {"vocab", result.vocab},
-                           {"bytes_per_token", result.bytes_per_token},
-                           {"end_token", result.end_token},
-                           {"train", split_json(result.train, result.train_shards)},
-                           {"val", split_json(result.val, result.val_shards)}};
-        out(json_text(json));
-        return 0;
-    }
+    const train::PackResult result = train::pack(found, pool, told.progress());
+    const auto json = [&]() -> Json {
+        return {{"out", command.pack.out},
+                {"files", result.files},
+                {"vocab", result.vocab},
+                {"bytes_per_token", result.bytes_per_token},
+                {"end_token", result.end_token},
+                {"train", split_json(result.train, result.train_shards)},
+                {"val", split_json(result.val, result.val_shards)}};
+    };
+    if (told.takes(command.shared, json)) return 0;
     std::string text = split_line("training", result.train, result.train_shards);
     if (result.val.tokens > 0) text += split_line("validation", result.val, result.val_shards);
     out(text);
@@ -169,7 +192,7 @@ int pack(const PackCommand& command) {
     return 0;
 }
 
-void add_pack(const Command& data, Action& action) {
+void add_pack(const Command& data, Action& action, Caller* caller) {
     auto options = std::make_shared<PackCommand>();
     train::PackOptions& pack_options = options->pack;
     const Command command = data.add_subcommand("pack", "Texts as token shards, for training");
@@ -223,13 +246,13 @@ void add_pack(const Command& data, Action& action) {
     command.callback([=, &action] {
         options->pack.split = unescaped(options->pack.split);
         if (val_docs.given()) options->pack.val_docs = options->val_docs;
-        action = [options] { return pack(*options); };
+        action = [options, caller] { return pack(*options, caller); };
     });
 }
 
 }  // namespace
 
-void add_data(const Command& app, Action& action) {
+void add_data(const Command& app, Action& action, Caller* caller) {
     auto options = std::make_shared<Options>();
     const Command data = app.add_subcommand("data", "Make training texts, and pack them");
     data.require_subcommand();
@@ -237,7 +260,7 @@ void add_data(const Command& app, Action& action) {
         "Examples:\n"
         "  millrace data storybook --stories 1000 --seed 1 --out stories.txt\n"
         "  millrace data pack --data stories.txt --tokenizer tok/ --out data/");
-    add_pack(data, action);
+    add_pack(data, action, caller);
     const Command command = data.add_subcommand(
         "storybook", "Short children's stories from a grammar with known probabilities");
     command.add_option("--stories", options->stories, "How many")
@@ -249,14 +272,16 @@ void add_data(const Command& app, Action& action) {
         .shown_as("FILE");
     add_json_option(command, options->shared);
     command.footer("Example:\n  millrace data storybook --stories 1000 --seed 1 --out stories.txt");
-    command.callback([options, &action] {
+    command.callback([options, caller, &action] {
         if (options->shared.json && options->out == "-") {
             throw Error::usage(
                 {.field = "--json", .problem = "needs --out FILE: '-' is taken by the stories"});
         }
-        action = [options] { return storybook(*options); };
+        action = [options, caller] { return storybook(*options, caller); };
     });
-    add_data_check(data, action);
+    if (!caller) add_data_check(data, action);
 }
+
+void add_data(const Command& app, Action& action) { add_data(app, action, nullptr); }
 
 }  // namespace mr::cli

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/caller.h"
 #include "cli/commands.h"
 #include "cli/model_name.h"
 #include "cli/parser.h"
@@ -139,6 +140,21 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error,
     return fmt::format("{}; '{} --help' shows the options", problem, path);
 }
 
+// Throws Error (usage), or CLI::Success where only words were asked for.
+void parse(CLI::App& app, const std::vector<std::string>& words) {
+    if (!words.empty() && !words[0].starts_with('-')) {
+        check_command(outline_of(app, app.get_name()), words[0]);
+    }
+    try {
+        std::vector<std::string> from_the_back(words.rbegin(), words.rend());  // as CLI11 wants
+        app.parse(from_the_back);
+    } catch (const CLI::Success&) {
+        throw;
+    } catch (const CLI::ParseError& error) {
+        throw Error::usage({.problem = describe(app, error, words)});
+    }
+}
+
 int run_main(int argc, char** argv) {
     CLI::App app{"Millrace runs transformer language models, and shows where every byte went."};
     app.name("millrace");
@@ -168,18 +184,13 @@ int run_main(int argc, char** argv) {
         words.erase(words.begin());
         words.emplace_back("--help");
     }
-    if (!words.empty() && !words[0].starts_with('-')) check_command(program.outline(), words[0]);
-    const std::vector<std::string> typed = words;
     try {
-        std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
-        app.parse(words);
+        parse(app, words);
     } catch (const CLI::Success& asked) {  // --help, --version
         std::ostringstream text;
         app.exit(asked, text, text);
         out(text.str());  // which tells where it cannot be written
         return 0;
-    } catch (const CLI::ParseError& error) {
-        return fail(2, describe(app, error, typed));
     }
     if (!action) {
         out(app.help());
@@ -189,6 +200,33 @@ int run_main(int argc, char** argv) {
 }
 
 }  // namespace
+
+void call(const std::vector<std::string>& words, Caller& caller) {
+    CLI::App app;
+    app.name("millrace");
+    set_help(app);
+    Action action;
+    add_train(Command(app), action, &caller);
+    add_data(Command(app), action, &caller);
+    try {
+        parse(app, words);
+    } catch (const CLI::Success&) {
+        throw Error::usage({.field = "help", .problem = "is for the command line"});
+    }
+    MR_CHECK(action, "a command was called");
+    action();
+}
+
+std::vector<OptionOutline> options_of(const std::vector<std::string>& command) {
+    CLI::App app;
+    set_help(app);
+    Action none;
+    add_train(Command(app), none);
+    add_data(Command(app), none);
+    const CLI::App* at = &app;
+    for (const std::string& word : command) at = at->get_subcommand(word);
+    return outline_of(*at, at->get_name()).options;
+}
 
 int program(int argc, char** argv) {
     hold_standard_streams();

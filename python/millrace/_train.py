@@ -1,0 +1,207 @@
+"""Training."""
+from __future__ import annotations
+
+import json
+import pathlib
+import warnings
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, TypedDict, Union
+
+from . import _core
+from ._call import Path, call
+from ._model import Model
+from ._progress import Progress, Shown
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas
+    from numpy.typing import NDArray
+    from typing_extensions import Unpack
+
+
+class TrainOptions(TypedDict, total=False):
+    """What a training run may be asked: the options of `millrace train`, whose help says more."""
+
+    model: str  #: "llama", "mistral", "qwen2", "qwen3", "gpt2" or "gpt-neox" ("llama")
+    dim: int  #: width of the residual stream (256)
+    layers: int  #: (6)
+    heads: int  #: attention heads (8)
+    kv_heads: int  #: heads of keys and values (`heads`)
+    head_dim: int  #: size of a head (`dim / heads`)
+    hidden: int  #: width of the MLP (the family's usual)
+    context: int  #: positions of the model (`seq`)
+    tied: Union[bool, str]  #: whether the LM head is the embedding table (the family's usual)
+    init: Path  #: a model to go on from instead of a new one
+    data: Path  #: a folder made by `millrace.data.pack`
+    out: Path  #: the run's folder: checkpoints, metrics.jsonl, report.html
+    resume: Path  #: go on with this run from its newest checkpoint, bit for bit
+    steps: int  #: of the optimizer (1000)
+    batch: int  #: sequences of a pass (32)
+    seq: int  #: tokens of a sequence (256)
+    accumulate: int  #: passes of a step (1)
+    bos: bool  #: begin every sequence with the tokenizer's beginning-of-text token
+    objective: str  #: "ar": the next token; "diffusion": unknown tokens of a block ("ar")
+    block: int  #: diffusion: tokens of a block (16)
+    diffusion_weight: str  #: diffusion: how a masked token counts, "1/t" or "none" ("1/t")
+    lr: float  #: learning rate after the warm-up (0.001)
+    min_lr: float  #: ... at the end (`lr / 10`)
+    warmup: int  #: steps in which it rises (a twentieth)
+    schedule: str  #: "cosine", "wsd" or "constant" ("cosine")
+    decay: float  #: wsd: the last part of the steps, in which the rate falls (0.2)
+    weight_decay: float  #: of matrices, by AdamW (0.1)
+    beta1: float  #: AdamW's (0.9)
+    beta2: float  #: AdamW's (0.95)
+    clip: float  #: norm that gradients are brought down to; 0: none (1)
+    masters: str  #: type that matrices are kept in between steps, "f32" or "bf16" ("f32")
+    seed: int  #: of the weights, the order of the data, diffusion's masks (1)
+    max_skips: int  #: steps in a row without a finite gradient before the run stops (10)
+    eval_every: int  #: steps between validations; 0: at the end (100)
+    eval_batches: int  #: batches of a validation; 0: all (32)
+    save_every: int  #: steps between checkpoints; 0: at the end (500)
+    sample_every: int  #: steps between samples; 0: at the end (500)
+    sample_tokens: int  #: length of a sample; 0: none (120)
+    prompt: str  #: what samples begin with
+    keep: int  #: checkpoints that stay; 0: all (3)
+    recompute: str  #: made again in the backward: "none", "light" or "full" ("none")
+    prefetch: int  #: batches read ahead; 0: none (2)
+    device: str  #: "auto", "cpu" or "cuda" ("auto")
+    threads: int  #: of the CPU; 0: all cores (0)
+    grains: int  #: parts that a step is summed from: a power of two (1)
+    zero: int  #: of several ranks, as are the next: what they share (0)
+    pipeline: int  #: stages that the layers are cut into (1)
+    micro_batches: int  #: parts of a step that go through the stages
+    pipeline_schedule: str  #: "1f1b" or "gpipe" ("1f1b")
+    reduce: str  #: "exact" or "fast" ("exact")
+    bucket: float  #: MiB of gradients that are sent at a time (25)
+
+
+class Sample(NamedTuple):
+    """A text that the model made on the way."""
+
+    step: int
+    text: str
+
+
+class Metrics(list[dict[str, Any]]):
+    """A dict a step, as metrics.jsonl has them: step, loss, lr, grad_norm, tokens_per_second,
+    data_wait_seconds, skipped, seconds, and where there are any val_loss, bits_per_byte and masked.
+    """
+
+    def column(self, name: str) -> NDArray[np.float64]:
+        """f64 [steps]: one number of every step, NaN where a step has none."""
+        import numpy as np
+
+        values = [step.get(name) for step in self]
+        if self and all(value is None for value in values):
+            known = sorted({key for step in self for key in step})
+            raise KeyError(f"{name}: no step has it; there are {', '.join(known)}")
+        return np.array([np.nan if value is None else value for value in values], np.float64)
+
+    def to_numpy(self) -> dict[str, NDArray[np.float64]]:
+        """Every column under its name."""
+        return {name: self.column(name) for name in {key: 0 for step in self for key in step}}
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row a step, with `step` as its index; needs pandas."""
+        import pandas
+
+        return pandas.DataFrame.from_records(list(self)).set_index("step")
+
+
+class Run:
+    """A training run: the folder that `train` or `millrace train` has made.
+
+    `result` is what `millrace train --json` prints (empty where the folder was only opened), with
+    loss, val_loss, bits_per_byte, tokens_per_second, parameters; `samples` and `notes` are what
+    came on the way.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = pathlib.Path(folder)
+        self.result: dict[str, Any] = {}
+        self.samples: list[Sample] = []
+        self.notes: list[str] = []
+        if not self.folder.is_dir():
+            raise _core.InputError(f"{self.folder}: there is no folder of that name")
+
+    @property
+    def metrics(self) -> Metrics:
+        """What the run has written down of every step, read anew each time."""
+        path = self.folder / "metrics.jsonl"
+        if not path.exists():
+            raise _core.InputError(f"{path}: there is no such file; the folder holds no run")
+        out = Metrics()
+        for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+            try:
+                out.append(json.loads(line))
+            except ValueError:
+                raise _core.InputError(f"{path}: line {number}: is no step of a run") from None
+        return out
+
+    @property
+    def checkpoint(self) -> pathlib.Path | None:
+        """The folder of the newest checkpoint; none before the first."""
+        saved = {int(path.name[5:]): path for path in (self.folder / "checkpoints").glob("step-*")
+                 if path.name[5:].isdigit()}
+        return saved[max(saved)] if saved else None
+
+    @property
+    def report(self) -> pathlib.Path:
+        """The page with the curves."""
+        return self.folder / "report.html"
+
+    def model(self, **given: Any) -> Model:
+        """The model of the newest checkpoint, opened; takes what `Model` takes."""
+        return Model(self.folder, **given)
+
+    def resume(self, **options: Unpack[TrainOptions]) -> Run:
+        """Goes on where the run was: `train(resume=...)`."""
+        return train(resume=self.folder, **options)
+
+    def __repr__(self) -> str:
+        return f"<millrace.Run {self.folder}>"
+
+
+def train(*, progress: Progress = None, on_step: Callable[[dict[str, Any]], object] | None = None,
+          **options: Unpack[TrainOptions]) -> Run:
+    """Trains a model on packed text, or goes on with a run (`resume`). `help(millrace.TrainOptions)`
+    lists the options, which are those of `millrace train` with `_` for `-`.
+
+    progress: called as progress(what, done, total), or True for a bar. on_step: called with the
+    metrics of every step. Where either throws, the last step is saved before that comes out. Ctrl-C
+    finishes the step, saves and raises KeyboardInterrupt: `train(resume=...)` goes on, bit for bit.
+
+    >>> import millrace as mr, tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> stories = mr.data.storybook(stories=40, out=f"{folder}/stories.txt")
+    >>> packed = mr.data.pack(data=stories.path, tokenizer="storyteller", out=f"{folder}/data")
+    >>> run = mr.train(dim=32, layers=1, heads=2, data=packed.path, out=f"{folder}/run", steps=3,
+    ...                batch=2, seq=32, device="cpu", sample_tokens=0)
+    >>> [step["step"] for step in run.metrics]
+    [1, 2, 3]
+    >>> with run.model(device="cpu") as m:
+    ...     len(m.generate("Once", max_tokens=4, ignore_eos=True).ids)
+    4
+    """
+    samples: list[Sample] = []
+    notes: list[str] = []
+    shown = Shown(progress)
+
+    def tell(kind: str, number: int, text: bytes) -> None:
+        if kind == "step":
+            step = json.loads(text)
+            if on_step is not None:
+                on_step(step)
+            if shown.bar is not None and step["loss"] is not None:
+                shown.bar.note(loss=f"{step['loss']:.4f}")
+            if shown.told is not None:
+                shown.told("training", step["step"], number)
+        elif kind == "sample":
+            samples.append(Sample(number, text.decode("utf-8", "replace")))
+        else:
+            notes.append(text.decode("utf-8", "replace"))
+            warnings.warn(notes[-1], RuntimeWarning, stacklevel=2)
+
+    result = call("train", ["train"], options, shown, tell)
+    run = Run(result["run"])
+    run.result, run.samples, run.notes = result, samples, notes
+    return run

@@ -1,0 +1,86 @@
+"""Texts to train on: `millrace data` from Python.
+
+    >>> import millrace as mr, tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> stories = mr.data.storybook(stories=20, seed=1, out=f"{folder}/stories.txt")
+    >>> packed = mr.data.pack(data=stories.path, tokenizer="storyteller", out=f"{folder}/data")
+    >>> packed.train_tokens > 1000
+    True
+"""
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from typing import Any, Sequence
+
+from ._call import Path, call
+from ._core import UsageError
+from ._progress import Progress, Shown
+
+__all__ = ["Packed", "Stories", "pack", "storybook"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Stories:
+    """A file of stories whose every choice has a known probability."""
+
+    path: pathlib.Path
+    stories: int
+    bytes: int
+    entropy_nats: float  #: of a story, exact: what the loss of no model can go below
+    mean_nats: float  #: of those that were written
+
+
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """A folder of token shards."""
+
+    path: pathlib.Path
+    vocab: int
+    files: int  #: of text
+    train_documents: int
+    train_tokens: int
+    val_documents: int
+    val_tokens: int
+
+
+def storybook(*, out: Path, stories: int = 1000, seed: int = 0,
+              progress: Progress = None) -> Stories:
+    """Writes short children's stories from a grammar with known probabilities."""
+    if os.fspath(out) == "-":
+        raise UsageError("out = -: stands for standard output on the command line; name a file")
+    made = call("data.storybook", ["data", "storybook"],
+                {"out": out, "stories": stories, "seed": seed}, Shown(progress))
+    return Stories(pathlib.Path(made["out"]), made["stories"], made["bytes"],
+                   made["entropy_nats_per_story"], made["mean_nats_per_story"])
+
+
+def pack(*, data: Path | Sequence[Path], tokenizer: Path, out: Path, force: bool = False,
+         split: str | None = None, val: float | None = None, val_docs: int | None = None,
+         val_data: Path | Sequence[Path] | None = None, seed: int = 0,
+         shard_tokens: int | None = None, end: str | None = None, parse_special: bool = False,
+         threads: int = 0, progress: Progress = None) -> Packed:
+    """Texts (files, folders or globs) as token shards in the folder `out`, for training.
+
+    tokenizer: a tokenizer.json or its folder, a GGUF file, or a bundled model's name. force: replace
+    a data folder that is there. split: what stands between documents ("<|endoftext|>"); "": each
+    file is one. val: share of the documents held out for validation (0.01), or val_docs: how many,
+    or val_data: texts of their own. end: the token after every document (the tokenizer's end of
+    text). parse_special: special tokens that the texts spell out become their ids.
+    """
+    given: dict[str, Any] = {
+        "data": _list(data), "tokenizer": tokenizer, "out": out, "force": force,
+        # The command line reads \\n as the end of a line.
+        "split": None if split is None else split.replace("\\", "\\\\"), "val": val,
+        "val_docs": val_docs, "val_data": None if val_data is None else _list(val_data),
+        "seed": seed, "shard_tokens": shard_tokens, "end": end, "parse_special": parse_special,
+        "threads": threads}
+    made = call("data.pack", ["data", "pack"], given, Shown(progress))
+    return Packed(pathlib.Path(made["out"]), made["vocab"], made["files"],
+                  made["train"]["documents"], made["train"]["tokens"], made["val"]["documents"],
+                  made["val"]["tokens"])
+
+
+def _list(paths: Path | Sequence[Path]) -> list[Path]:
+    return list(paths) if isinstance(paths, (list, tuple)) else [paths]  # type: ignore[list-item]
