@@ -1,6 +1,7 @@
 """How far work is, for people."""
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Any, Callable, Union
 
@@ -15,11 +16,11 @@ class Bar:
     """Bars one after another: a part of the work that has another name begins another one."""
 
     def __init__(self) -> None:
+        self._tqdm: Any = None
         try:
-            from tqdm.auto import tqdm
+            self._tqdm = importlib.import_module("tqdm.auto").tqdm
         except ImportError:
-            tqdm = None
-        self._tqdm: Any = tqdm
+            pass  # a line instead
         self._bar: Any = None
         self._what = ""
         self._note = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 import json
 import pathlib
 import warnings
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, TypedDict, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, TypedDict, Union
 
 from . import _core
 from ._call import Path, call
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     import pandas
     from numpy.typing import NDArray
     from typing_extensions import Unpack
+
+
+OnStep = Callable[[Dict[str, Any]], object]
 
 
 class TrainOptions(TypedDict, total=False):
@@ -153,15 +156,17 @@ class Run:
         """The model of the newest checkpoint, opened; takes what `Model` takes."""
         return Model(self.folder, **given)
 
-    def resume(self, **options: Unpack[TrainOptions]) -> Run:
+    def resume(self, *, progress: Progress = None, on_step: OnStep | None = None,
+               **options: Unpack[TrainOptions]) -> Run:
         """Goes on where the run was: `train(resume=...)`."""
-        return train(resume=self.folder, **options)
+        options["resume"] = self.folder
+        return train(progress=progress, on_step=on_step, **options)
 
     def __repr__(self) -> str:
         return f"<millrace.Run {self.folder}>"
 
 
-def train(*, progress: Progress = None, on_step: Callable[[dict[str, Any]], object] | None = None,
+def train(*, progress: Progress = None, on_step: OnStep | None = None,
           **options: Unpack[TrainOptions]) -> Run:
     """Trains a model on packed text, or goes on with a run (`resume`). `help(millrace.TrainOptions)`
     lists the options, which are those of `millrace train` with `_` for `-`.

@@ -15,7 +15,7 @@ import time
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 BUILDS = ["scikit-build-core>=0.10", "nanobind>=2.2"]
-TESTS = ["numpy", "pytest", "pandas", "mypy", "pandas-stubs"]
+TESTS = ["numpy", "pytest", "pandas", "mypy", "pandas-stubs", "tqdm"]
 SKIPPED = 77
 
 

@@ -2,6 +2,7 @@
 import ast
 import importlib.resources
 import importlib.util
+import inspect
 import os
 import pathlib
 import re
@@ -107,9 +108,16 @@ ids: list[int] = text.ids
 pieces: list[str] = list(m.stream("Once"))
 rows: list[mr.Text] = m.generate_batch(["Once"], seed=1)
 loss: float = m.eval("Once").nll
+run: mr.Run = mr.train(model="llama", dim=32, data="data", out="run", tied=True, progress=True)
+losses: list[float] = [step["loss"] for step in run.resume(steps=4).metrics]
+last: float = run.metrics.column("loss")[-1]
+packed: mr.data.Packed = mr.data.pack(data=["a", "b"], tokenizer="storyteller", out="data")
+m.generate_batch(["Once"], progress=lambda what, done, total: print(what), max_tokens=3)
 m.generate("Once", max_tokens="three")
 m.generate("Once", max_token=3)
 m.chat([{"role": "user", "content": 3}])
+mr.train(dim="wide")
+mr.train(dims=3)
 """)
     done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir",
                            str(tmp_path / "cache"), "-p", "millrace"], capture_output=True,
@@ -119,7 +127,22 @@ m.chat([{"role": "user", "content": 3}])
                            str(tmp_path / "cache"), str(user)], capture_output=True, text=True,
                           cwd=tmp_path)
     wrong = re.findall(r"user\.py:(\d+): error", done.stdout)
-    assert sorted(set(wrong)) == ["10", "11", "12"], done.stdout
+    assert sorted(set(wrong)) == ["15", "16", "17", "18", "19"], done.stdout
+
+
+def test_the_reference_is_that_of_the_docstrings(source):
+    spec = importlib.util.spec_from_file_location("make_reference",
+                                                  source / "python" / "make_reference.py")
+    make_reference = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make_reference)
+    page = (source / "docs" / "python-reference.md").read_text()
+    assert page.startswith(make_reference.HEAD)
+    for name in make_reference.MODULES:
+        section = make_reference.describe(name)
+        assert section is None or section in page, f"run python/make_reference.py ({name})"
+    for name in mr.__all__:
+        if inspect.isclass(getattr(mr, name)) or inspect.isfunction(getattr(mr, name)):
+            assert f"### {name}\n" in page and inspect.getdoc(getattr(mr, name)), name
 
 
 def test_the_examples_of_the_page(source, tmp_path, monkeypatch, capsys):

@@ -214,7 +214,15 @@ void call(const std::vector<std::string>& words, Caller& caller) {
         throw Error::usage({.field = "help", .problem = "is for the command line"});
     }
     MR_CHECK(action, "a command was called");
-    action();
+    try {
+        action();
+    } catch (const Error& error) {
+        const std::string hides = hides_bundled_model(error.info().file);
+        if (hides.empty()) throw;
+        ErrorInfo info = error.info();
+        info.remedy = info.remedy.empty() ? hides : fmt::format("{}; {}", info.remedy, hides);
+        throw Error(error.kind(), info);
+    }
 }
 
 std::vector<OptionOutline> options_of(const std::vector<std::string>& command) {

@@ -349,6 +349,7 @@ void committing_with_the_next_block_is_committing_apart(const DiffusionCase& of,
 // Scheduler::guess_on_host(): alone, and beside a text that does not ask for it.
 template <typename Make>
 void guesses_on_the_host_are_the_engines(const DiffusionCase& of, Make&& make) {
+    constexpr int kTokens = 24;
     const auto engine = make(2, 0), alone = make(1, 0);
     std::uint64_t seed = 0;
     for (const ops::DenoiseParams& denoise :
@@ -357,8 +358,8 @@ void guesses_on_the_host_are_the_engines(const DiffusionCase& of, Make&& make) {
         SCOPED_TRACE(std::string(ops::remask_name(denoise.remask)) + ", seed " +
                      std::to_string(seed));
         const auto prompt = some_tokens(21, static_cast<int>(seed), 95);
-        const decode::GenerateOptions options[] = {filling(denoise, 40, seed),
-                                                   filling_unfiltered(denoise, 40, seed)};
+        const decode::GenerateOptions options[] = {filling(denoise, kTokens, seed),
+                                                   filling_unfiltered(denoise, kTokens, seed)};
         decode::Scheduler scheduler(*engine);
         const decode::Scheduler::Id ids[] = {scheduler.add(prompt, options[0]),
                                              scheduler.add(prompt, options[1])};
@@ -373,9 +374,9 @@ void guesses_on_the_host_are_the_engines(const DiffusionCase& of, Make&& make) {
             EXPECT_EQ(got.passes, want.passes);
             // All logits of the rows were read, and on a GPU copied.
             const auto row = static_cast<std::uint64_t>(alone->model().spec.vocab) * sizeof(float);
-            EXPECT_GE(got.decode.ledger.op(OpKind::sample).bytes(), 40 * row);
+            EXPECT_GE(got.decode.ledger.op(OpKind::sample).bytes(), kTokens * row);
             if (alone->options().cuda) {
-                EXPECT_GE(got.decode.ledger.device_to_host().bytes, 40 * row);
+                EXPECT_GE(got.decode.ledger.device_to_host().bytes, kTokens * row);
             }
         }
     }
