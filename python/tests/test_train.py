@@ -208,6 +208,19 @@ def test_errors_have_the_line_of_the_program(words, options, tmp_path, monkeypat
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_that_hides_a_bundled_model_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "storyteller").mkdir()
+    (tmp_path / "text").write_text("One day.")
+    said = subprocess.run([os.environ["MILLRACE_BIN"], "data", "pack", "--data", "text",
+                           "--tokenizer", "storyteller", "--out", "d"], capture_output=True,
+                          text=True)
+    with pytest.raises(mr.InputError, match="bundled") as raised:
+        mr.data.pack(data="text", tokenizer="storyteller", out="d")
+    # Each has the model in a place of its own, which the line ends with.
+    assert said.stderr.split()[1:-1] == str(raised.value).split()[:-1]
+
+
 @pytest.mark.parametrize("options, words", [
     ({"dims": 3}, "'dims' is no option of train"), ({"json": True}, "'json' is no option"),
     ({"dim": "wide"}, "dim = 'wide': is not a whole number"), ({"dim": 1.5}, "whole number"),
