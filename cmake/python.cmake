@@ -42,6 +42,14 @@ function(millrace_python_module)
     file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/python/src/*.cpp)
     # From 3.12 on one module serves all later versions.
     nanobind_add_module(_core STABLE_ABI NB_STATIC NB_SUPPRESS_WARNINGS ${sources})
+    # Most of the time goes into reading the same headers again.
+    foreach(binder nanobind-static nanobind-static-abi3)
+        if(TARGET ${binder})
+            set_target_properties(${binder} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+        endif()
+    endforeach()
+    target_precompile_headers(_core PRIVATE <nanobind/nanobind.h> <functional> <memory> <string>
+                              <vector> ${PROJECT_SOURCE_DIR}/src/decode/scheduler.h)
     target_include_directories(_core PRIVATE ${PROJECT_SOURCE_DIR}/src
                                ${PROJECT_SOURCE_DIR}/include)
     if(MILLRACE_HAS_CUDA)

@@ -267,8 +267,9 @@ def test_progress_is_told_and_may_stop_the_loading():
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_fork_is_told_to_open_a_model_of_its_own(script, busy):
     done = script(f"busy = {busy}" + """
-import os, sys, time
+import os, sys, time, warnings
 import millrace as mr
+warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on: that there are threads
 m = mr.Model(device="cpu", threads=1)
 text = m.generate("Once", max_tokens=5, seed=1)
 stream = m.stream("Once", max_tokens=-1, ignore_eos=True) if busy else list(m.stream("Once"))
