@@ -31,7 +31,7 @@ def paragraphs(thing):
         elif example and not line.strip():
             out += ["```"]
         example = begins or (example and bool(line.strip()))
-        # Outside of it lines are joined by whoever shows them.
+        # A page joins the lines of a paragraph itself.
         out.append(line.strip() if example else line)
     return "\n".join(out + ["```"] * example).strip()
 

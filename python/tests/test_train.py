@@ -130,8 +130,8 @@ def test_callbacks_are_told_and_may_stop_the_run(packed, tmp_path):
 def test_notes_are_warnings(packed, tmp_path):
     run = mr.train(**SMALL, data=packed.path, out=tmp_path / "run", steps=2)
     assert run.notes == []
-    with open(tmp_path / "run" / "metrics.jsonl", "ab") as log:
-        log.write(b"no line of a run\n")
+    log = tmp_path / "run" / "metrics.jsonl"
+    log.write_text("no line of a run\n" + log.read_text())
     with pytest.warns(RuntimeWarning, match="1 damaged line was left out"):
         run = run.resume(steps=3)
     assert len(run.notes) == 1 and len(run.metrics) == 3
