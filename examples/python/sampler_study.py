@@ -1,7 +1,7 @@
 """What the sampler, the number of passes and the strategy are worth when a model fills in tokens.
 
 The first rung draws on the CPU, from logits that are copied there; the second lets the engine draw.
-Both have the same tokens. Then fewer passes settle more tokens each, by a schedule or by confidence.
+Both have the same tokens. Then fewer passes settle more tokens each, by schedule or by confidence.
 
     python sampler_study.py --max-tokens 64
     python sampler_study.py random:sdar-4b:bf16 --block 16       # with a GPU
@@ -33,7 +33,7 @@ def main():
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--block", type=int, default=4, help="tokens that are filled in together")
     parser.add_argument("--thresholds", type=float, nargs="*", default=[0.9, 0.7, 0.5])
-    parser.add_argument("--reps", type=int, default=3, help="runs of each, the best of which counts")
+    parser.add_argument("--reps", type=int, default=3, help="runs of each; the best one counts")
     given = parser.parse_args()
 
     asked = {"max_tokens": given.max_tokens, "ignore_eos": True, "seed": 1, "top_k": 50}

@@ -14,6 +14,6 @@ from ._model import Message, Model, Options
 from ._results import Evaluation, Info, Profile, Stream, Text, TokenLogprob
 from ._train import Metrics, Run, Sample, TrainOptions, train
 
-__all__ = ["DeviceError", "Error", "Evaluation", "Info", "InputError", "Message", "Metrics", "Model",
-           "Options", "Profile", "Run", "Sample", "Stream", "Text", "TokenLogprob", "TrainOptions",
-           "UsageError", "__version__", "data", "ops", "train"]
+__all__ = ["DeviceError", "Error", "Evaluation", "Info", "InputError", "Message", "Metrics",
+           "Model", "Options", "Profile", "Run", "Sample", "Stream", "Text", "TokenLogprob",
+           "TrainOptions", "UsageError", "__version__", "data", "ops", "train"]

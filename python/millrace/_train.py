@@ -168,8 +168,8 @@ class Run:
 
 def train(*, progress: Progress = None, on_step: OnStep | None = None,
           **options: Unpack[TrainOptions]) -> Run:
-    """Trains a model on packed text, or goes on with a run (`resume`). `help(millrace.TrainOptions)`
-    lists the options, which are those of `millrace train` with `_` for `-`.
+    """Trains a model on packed text, or goes on with a run (`resume`). Options are those of
+    `millrace train` with `_` for `-`; `help(millrace.TrainOptions)` lists them.
 
     progress: called as progress(what, done, total), or True for a bar. on_step: called with the
     metrics of every step. Where either throws, the last step is saved before that comes out. Ctrl-C

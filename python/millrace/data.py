@@ -63,8 +63,8 @@ def pack(*, data: Path | Sequence[Path], tokenizer: Path, out: Path, force: bool
          threads: int = 0, progress: Progress = None) -> Packed:
     """Texts (files, folders or globs) as token shards in the folder `out`, for training.
 
-    tokenizer: a tokenizer.json or its folder, a GGUF file, or a bundled model's name. force: replace
-    a data folder that is there. split: what stands between documents ("<|endoftext|>"); "": each
+    tokenizer: a tokenizer.json or its folder, a GGUF file, or a bundled model's name. force:
+    replace a data folder that is there. split: what stands between documents ("<|endoftext|>"); "": each
     file is one. val: share of the documents held out for validation (0.01), or val_docs: how many,
     or val_data: texts of their own. end: the token after every document (the tokenizer's end of
     text). parse_special: special tokens that the texts spell out become their ids.
