@@ -585,7 +585,9 @@ TEST_F(SampleTest, LongWindowsMoveOnAndRowsCanBeCopied) {
             past.push_back(got.id);
             ++positions[row];
         }
-        if (step >= kSteps / 2) EXPECT_EQ(history[5], history[2]);
+        if (step >= kSteps / 2) {
+            EXPECT_EQ(history[5], history[2]);
+        }
     }
     // Unused tokens are not uploaded.
     const Ledger spent = ledger_;
