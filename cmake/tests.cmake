@@ -16,18 +16,14 @@ function(millrace_quick_to_compile target)
     if(NOT target STREQUAL "test_ops")
         target_compile_options(${target} PRIVATE
             $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O1>)
-        # g++ 12 takes joined strings for an overflow at -O1, depending on how long the path of the
-        # source is (its bugs 105329 and 105651).
-        target_compile_options(${target} PRIVATE
-            $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-array-bounds>
-            $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict>
-            $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-stringop-overflow>)
     endif()
+    target_compile_options(${target} PRIVATE ${MR_FALSE_ALARMS})
     if(target STREQUAL "test_ops")  # g++ 12 crashes over a header of another -O
         target_precompile_headers(test_ops PRIVATE <gtest/gtest.h>)
     else()
         target_precompile_headers(${target} REUSE_FROM test_headers)
     endif()
+    millrace_together(${target} 6)
 endfunction()
 
 foreach(room core observe ops formats text model decode story train)

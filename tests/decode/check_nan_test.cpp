@@ -12,7 +12,7 @@
 #include "plant.h"
 #include "support.h"
 
-namespace mr::decode {
+namespace mr::decode::check_nan_test {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -127,4 +127,4 @@ TEST(CheckNan, WithoutItErrorsNameTheSwitch) {
 }
 
 }  // namespace
-}  // namespace mr::decode
+}  // namespace mr::decode::check_nan_test

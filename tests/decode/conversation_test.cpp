@@ -14,7 +14,7 @@
 #include "model/model.h"
 #include "temp_folder.h"
 
-namespace mr::decode {
+namespace mr::decode::conversation_test {
 namespace {
 
 std::shared_ptr<const model::Model> reference(const char* name) {
@@ -287,4 +287,4 @@ TEST(Conversation, SaysWhatItForgot) {
 }
 
 }  // namespace
-}  // namespace mr::decode
+}  // namespace mr::decode::conversation_test

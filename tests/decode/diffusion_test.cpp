@@ -18,7 +18,7 @@
 #include "decode/scheduler.h"
 #include "model/engine.h"
 
-namespace mr::decode {
+namespace mr::decode::diffusion_test {
 namespace {
 
 using test::DiffusionCase;
@@ -339,4 +339,4 @@ TEST(DiffusionText, AnOpenBlockOfFullAttentionIsTheWholeText) {
 }
 
 }  // namespace
-}  // namespace mr::decode
+}  // namespace mr::decode::diffusion_test

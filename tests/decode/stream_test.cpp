@@ -20,7 +20,7 @@
 #include "observe/roofline.h"
 #include "support.h"
 
-namespace mr::decode {
+namespace mr::decode::stream_test {
 namespace {
 
 constexpr model::Stream kStream{4, 44};
@@ -299,4 +299,4 @@ TEST(Streams, ALongPromptIsSharedInAPoolOfWindows) {
 }
 
 }  // namespace
-}  // namespace mr::decode
+}  // namespace mr::decode::stream_test

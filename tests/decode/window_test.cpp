@@ -15,7 +15,7 @@
 #include "model/model.h"
 #include "support.h"
 
-namespace mr::decode {
+namespace mr::decode::window_test {
 namespace {
 
 constexpr std::int64_t kContext = 3000;
@@ -215,4 +215,4 @@ TEST(Windows, NoTokenSeesAPageThatWasGivenBack) {
 }
 
 }  // namespace
-}  // namespace mr::decode
+}  // namespace mr::decode::window_test

@@ -8,7 +8,7 @@
 #include "formats/bytes_builder.h"
 #include "temp_folder.h"
 
-namespace mr::formats {
+namespace mr::formats::safetensors_test {
 namespace {
 
 std::string file_of(std::string header, std::string_view data) {
@@ -255,4 +255,4 @@ TEST_F(ShardedFolder, NeverLeavesTheFolder) {
 }
 
 }  // namespace
-}  // namespace mr::formats
+}  // namespace mr::formats::safetensors_test

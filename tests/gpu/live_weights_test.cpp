@@ -16,7 +16,7 @@
 #include "model/train/train_engine.h"
 #include "support.h"
 
-namespace mr::model {
+namespace mr::model::live_weights_test {
 namespace {
 
 constexpr const char* kTrained[] = {"llama2", "llama3", "mistral",  "qwen2",       "qwen2-window",
@@ -162,4 +162,4 @@ TEST_P(LiveEngine, LeavesTheTrainingAsItIs) {
 INSTANTIATE_TEST_SUITE_P(Families, LiveEngine, ::testing::ValuesIn(kTrained), test::family_name);
 
 }  // namespace
-}  // namespace mr::model
+}  // namespace mr::model::live_weights_test

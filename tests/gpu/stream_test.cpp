@@ -13,7 +13,7 @@
 #include "model/io/random.h"
 #include "support.h"
 
-namespace mr::decode {
+namespace mr::decode::stream_test {
 namespace {
 
 using model::Stream;
@@ -234,4 +234,4 @@ TEST_F(GpuStreams, MemoryStaysAsItIs) {
 }
 
 }  // namespace
-}  // namespace mr::decode
+}  // namespace mr::decode::stream_test

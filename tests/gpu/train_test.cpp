@@ -16,7 +16,7 @@
 #include "model/io/source.h"
 #include "model/train/train_engine.h"
 
-namespace mr::model {
+namespace mr::model::train_test {
 namespace {
 
 constexpr const char* kTrained[] = {"llama2", "llama3", "mistral",  "qwen2",       "qwen2-window",
@@ -347,4 +347,4 @@ TEST_F(GpuTraining, HeadsThatAreTooWideAreRefusedInWords) {
 }
 
 }  // namespace
-}  // namespace mr::model
+}  // namespace mr::model::train_test

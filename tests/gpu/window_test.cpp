@@ -11,7 +11,7 @@
 #include "gpu/engines.h"
 #include "model/io/random.h"
 
-namespace mr::decode {
+namespace mr::decode::window_test {
 namespace {
 
 class GpuWindows : public testing::Test {
@@ -157,4 +157,4 @@ TEST_F(GpuWindows, AnItemHasItsMaskAndOrigin) {
 }
 
 }  // namespace
-}  // namespace mr::decode
+}  // namespace mr::decode::window_test

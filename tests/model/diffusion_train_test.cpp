@@ -14,7 +14,7 @@
 #include "model/train/train_engine.h"
 #include "temp_folder.h"
 
-namespace mr::model {
+namespace mr::model::diffusion_train_test {
 namespace {
 
 constexpr int kSequences = 2, kSeq = 16, kBlock = 4, kTokens = kSequences * kSeq;
@@ -408,4 +408,4 @@ TEST(DiffusionSpec, ATokenMoreIsTheMeanOfTheOthers) {
 }
 
 }  // namespace
-}  // namespace mr::model
+}  // namespace mr::model::diffusion_train_test

@@ -7,7 +7,7 @@
 #include "model/model_files.h"
 #include "model/spoiled_folder.h"
 
-namespace mr::model {
+namespace mr::model::known_keys_test {
 namespace {
 
 auto boolean(bool value) {
@@ -116,4 +116,4 @@ TEST(KnownKeys, OfConfigJson) {
 }
 
 }  // namespace
-}  // namespace mr::model
+}  // namespace mr::model::known_keys_test

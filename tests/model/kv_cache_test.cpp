@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "model/kv_cases.h"
 
-namespace mr::model {
+namespace mr::model::kv_cache_test {
 namespace {
 
 using test::computed;
@@ -144,4 +144,4 @@ TEST_F(Cache, ASharedPageCannotBeWrittenAnew) {
 }
 
 }  // namespace
-}  // namespace mr::model
+}  // namespace mr::model::kv_cache_test

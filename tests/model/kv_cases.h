@@ -7,12 +7,12 @@
 
 #include "model/kv_cache.h"
 
-namespace mr::model::test {
+namespace mr::test {
 
-inline constexpr int kPage = KvCache::kPageTokens;
+inline constexpr int kPage = model::KvCache::kPageTokens;
 
-inline ModelSpec one_layer() {
-    ModelSpec spec;
+inline model::ModelSpec one_layer() {
+    model::ModelSpec spec;
     spec.layers = 1;
     spec.kv_heads = 1;
     spec.head_dim = 8;
@@ -26,11 +26,11 @@ inline std::vector<std::int32_t> counted(int tokens, int first = 0) {
 }
 
 // A sequence whose tokens were computed.
-inline SeqId computed(KvCache& cache, const std::vector<std::int32_t>& tokens) {
-    const SeqId seq = cache.open();
+inline model::SeqId computed(model::KvCache& cache, const std::vector<std::int32_t>& tokens) {
+    const model::SeqId seq = cache.open();
     cache.reserve(seq, static_cast<std::int64_t>(tokens.size()));
     cache.advance(seq, static_cast<std::int64_t>(tokens.size()));
     return seq;
 }
 
-}  // namespace mr::model::test
+}  // namespace mr::test

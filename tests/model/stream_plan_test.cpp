@@ -14,7 +14,7 @@
 #include "model/engine.h"
 #include "model/io/random.h"
 
-namespace mr::model {
+namespace mr::model::stream_plan_test {
 namespace {
 
 constexpr std::int64_t kPage = KvCache::kPageTokens;
@@ -184,4 +184,4 @@ TEST(StreamPlan, AWindowThatDoesNotFitIsRefusedWithTheWindow) {
 }
 
 }  // namespace
-}  // namespace mr::model
+}  // namespace mr::model::stream_plan_test

@@ -12,7 +12,7 @@
 #include "model/model.h"
 #include "support.h"
 
-namespace mr::model {
+namespace mr::model::stream_test {
 namespace {
 
 using Row = std::vector<float>;
@@ -287,4 +287,4 @@ TEST(Stream, WhatCannotStreamIsRefused) {
 }
 
 }  // namespace
-}  // namespace mr::model
+}  // namespace mr::model::stream_test

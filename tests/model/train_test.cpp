@@ -18,7 +18,7 @@
 #include "model/train/train_engine.h"
 #include "temp_folder.h"
 
-namespace mr::model {
+namespace mr::model::train_test {
 namespace {
 
 // Those with a train.safetensors (tests/reference/make_reference.py says what it holds).
@@ -481,4 +481,4 @@ TEST(Training, WhatDoesNotFitIsRefusedWithWhatWould) {
 }
 
 }  // namespace
-}  // namespace mr::model
+}  // namespace mr::model::train_test

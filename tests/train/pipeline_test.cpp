@@ -13,7 +13,7 @@
 #include "train/parallel/host_link.h"
 #include "train/parallel/schedule.h"
 
-namespace mr::train {
+namespace mr::train::pipeline_test {
 namespace {
 
 using comm::on_ranks;
@@ -207,4 +207,4 @@ TEST(Pipeline, AStageHoldsItsPart) {
 }
 
 }  // namespace
-}  // namespace mr::train
+}  // namespace mr::train::pipeline_test

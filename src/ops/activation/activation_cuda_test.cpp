@@ -5,7 +5,7 @@
 #include "core/cuda/testing.h"
 #include "ops/activation/activation.h"
 
-namespace mr::cuda {
+namespace mr::cuda::activation_cuda_test {
 namespace {
 
 using ops::Activation;
@@ -159,4 +159,4 @@ TEST_F(ActivationTest, LedgerAndContract) {
 }
 
 }  // namespace
-}  // namespace mr::cuda
+}  // namespace mr::cuda::activation_cuda_test

@@ -4,7 +4,7 @@
 
 #include "ops/simd/testing.h"
 
-namespace mr::ops {
+namespace mr::ops::activation_test {
 namespace {
 
 using namespace testing;
@@ -127,4 +127,4 @@ TEST(Activation, LedgerAndContract) {
 }
 
 }  // namespace
-}  // namespace mr::ops
+}  // namespace mr::ops::activation_test

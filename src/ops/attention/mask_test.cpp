@@ -13,7 +13,7 @@
 #include "ops/attention/paged/parts.h"
 #include "ops/attention/paged/problem.h"
 
-namespace mr::ops {
+namespace mr::ops::mask_test {
 namespace {
 
 using Kind = AttentionMask::Kind;
@@ -66,12 +66,12 @@ void for_every_query(Visit&& visit) {
     for (const AttentionMask& mask : masks()) {
         for (const int keys : {0, 1, 2, 7, 13, 40}) {
             for (int position = -12; position < keys; ++position) {
-                SCOPED_TRACE(testing::Message()
+                SCOPED_TRACE(::testing::Message()
                              << "kind " << static_cast<int>(mask.kind) << " block " << mask.block
                              << " window " << mask.window << " sinks " << mask.sinks << " keys "
                              << keys << " origin " << mask.origin << " position " << position);
                 visit(mask, position, keys);
-                if (testing::Test::HasFatalFailure()) return;
+                if (::testing::Test::HasFatalFailure()) return;
             }
         }
     }
@@ -213,4 +213,4 @@ TEST(AttentionMask, TilesOfOneAreTheDefinition) {
 }
 
 }  // namespace
-}  // namespace mr::ops
+}  // namespace mr::ops::mask_test

@@ -26,7 +26,7 @@ SampleParams unfiltered(float temperature) {
     return out;
 }
 
-class TileDraw : public testing::Test {
+class TileDraw : public ::testing::Test {
   protected:
     Guess draw(std::vector<float> logits, const SampleParams& sampling, std::int32_t mask,
                std::uint64_t position, std::uint64_t step, const DenoiseParams& how = {}) {

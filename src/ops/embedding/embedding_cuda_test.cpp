@@ -7,7 +7,7 @@
 #include "ops/linear/tile_layout.h"
 #include "ops/quant/quant.h"
 
-namespace mr::cuda {
+namespace mr::cuda::embedding_cuda_test {
 namespace {
 
 constexpr DType kTypes[] = {DType::f32,  DType::f16,    DType::bf16,  DType::q8_0,
@@ -157,4 +157,4 @@ TEST_F(EmbeddingTest, GatheredRowsAreCopies) {
 }
 
 }  // namespace
-}  // namespace mr::cuda
+}  // namespace mr::cuda::embedding_cuda_test

@@ -3,7 +3,7 @@
 #include "ops/simd/slopes.h"
 #include "ops/simd/testing.h"
 
-namespace mr::ops {
+namespace mr::ops::linear_backward_test {
 namespace {
 
 using namespace testing;
@@ -209,4 +209,4 @@ TEST(LinearBackward, LedgerAndContract) {
 }
 
 }  // namespace
-}  // namespace mr::ops
+}  // namespace mr::ops::linear_backward_test

@@ -13,7 +13,7 @@
 #include "core/half.h"
 #include "ops/simd/testing.h"
 
-namespace mr::ops {
+namespace mr::ops::linear_test {
 namespace {
 
 using testing::for_each_isa;
@@ -488,4 +488,4 @@ TEST(Linear, RepackedWeightsGiveTheSameBits) {
 }
 
 }  // namespace
-}  // namespace mr::ops
+}  // namespace mr::ops::linear_test

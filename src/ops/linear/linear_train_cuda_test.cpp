@@ -6,7 +6,7 @@
 #include "core/cuda/testing.h"
 #include "core/error.h"
 
-namespace mr::cuda {
+namespace mr::cuda::linear_train_cuda_test {
 namespace {
 
 struct Size {
@@ -264,4 +264,4 @@ TEST_F(LinearTrainTest, Contract) {
 }
 
 }  // namespace
-}  // namespace mr::cuda
+}  // namespace mr::cuda::linear_train_cuda_test

@@ -10,7 +10,7 @@
 #include "core/half.h"
 #include "ops/quant/quant.h"
 
-namespace mr::ops {
+namespace mr::ops::tile_layout_test {
 namespace {
 
 struct Size {
@@ -134,4 +134,4 @@ TEST(TileLayout, PackedRowsReadBackAndThePaddingIsZero) {
 }
 
 }  // namespace
-}  // namespace mr::ops
+}  // namespace mr::ops::tile_layout_test

@@ -5,7 +5,7 @@
 
 #include "core/cuda/testing.h"
 
-namespace mr::cuda {
+namespace mr::cuda::loss_cuda_test {
 namespace {
 
 constexpr double kRoundoff = 0x1p-24;
@@ -86,4 +86,4 @@ TEST_F(LossTest, LedgerAndContract) {
 }
 
 }  // namespace
-}  // namespace mr::cuda
+}  // namespace mr::cuda::loss_cuda_test

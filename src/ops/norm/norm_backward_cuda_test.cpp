@@ -6,7 +6,7 @@
 #include "core/cuda/testing.h"
 #include "core/error.h"
 
-namespace mr::cuda {
+namespace mr::cuda::norm_backward_cuda_test {
 namespace {
 
 using ops::NormKind;
@@ -219,4 +219,4 @@ TEST_F(NormBackwardTest, Contract) {
 }
 
 }  // namespace
-}  // namespace mr::cuda
+}  // namespace mr::cuda::norm_backward_cuda_test

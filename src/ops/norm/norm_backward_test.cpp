@@ -3,7 +3,7 @@
 #include "ops/simd/slopes.h"
 #include "ops/simd/testing.h"
 
-namespace mr::ops {
+namespace mr::ops::norm_backward_test {
 namespace {
 
 using namespace testing;
@@ -198,4 +198,4 @@ TEST(NormBackward, LedgerAndContract) {
 }
 
 }  // namespace
-}  // namespace mr::ops
+}  // namespace mr::ops::norm_backward_test

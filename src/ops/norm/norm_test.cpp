@@ -2,7 +2,7 @@
 
 #include "ops/simd/testing.h"
 
-namespace mr::ops {
+namespace mr::ops::norm_test {
 namespace {
 
 using namespace testing;
@@ -133,4 +133,4 @@ TEST(Norm, LedgerAndContract) {
 }
 
 }  // namespace
-}  // namespace mr::ops
+}  // namespace mr::ops::norm_test

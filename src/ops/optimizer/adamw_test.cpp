@@ -7,7 +7,7 @@
 #include "core/half.h"
 #include "ops/simd/testing.h"
 
-namespace mr::ops {
+namespace mr::ops::adamw_test {
 namespace {
 
 using namespace testing;
@@ -292,4 +292,4 @@ TEST(AdamW, SumsOfTwo) {
 }
 
 }  // namespace
-}  // namespace mr::ops
+}  // namespace mr::ops::adamw_test

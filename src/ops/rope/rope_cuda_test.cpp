@@ -7,7 +7,7 @@
 #include "core/cuda/testing.h"
 #include "ops/norm/norm_testing.h"
 
-namespace mr::cuda {
+namespace mr::cuda::rope_cuda_test {
 namespace {
 
 constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
@@ -342,4 +342,4 @@ TEST_F(QkvFinishTest, LedgerAndContract) {
 }
 
 }  // namespace
-}  // namespace mr::cuda
+}  // namespace mr::cuda::rope_cuda_test

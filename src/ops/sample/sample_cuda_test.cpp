@@ -1,5 +1,7 @@
 // The sampler on the GPU against the one on the CPU, token for token, and against exact
 // distributions.
+#include "ops/sample/sample_cuda.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -10,9 +12,8 @@
 #include "core/cuda/kernel.cuh"
 #include "core/cuda/testing.h"
 #include "core/error.h"
-#include "ops/sample/sample_cuda.h"
 
-namespace mr::cuda {
+namespace mr::cuda::sample_cuda_test {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -684,4 +685,4 @@ TEST_F(SampleTest, LedgerTimelineAndContract) {
 }
 
 }  // namespace
-}  // namespace mr::cuda
+}  // namespace mr::cuda::sample_cuda_test

@@ -8,7 +8,7 @@
 #include "core/philox.h"
 #include "ops/simd/testing.h"
 
-namespace mr::ops {
+namespace mr::ops::sample_test {
 namespace {
 
 using namespace testing;
@@ -343,4 +343,4 @@ TEST(Sample, LedgerAndContract) {
 }
 
 }  // namespace
-}  // namespace mr::ops
+}  // namespace mr::ops::sample_test

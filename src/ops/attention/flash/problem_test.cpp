@@ -102,12 +102,12 @@ TEST(FlashMask, TilesAreWhatIsSeen) {
 
 TEST(FlashMask, TilesOfBlocksFromEveryOrigin) {
     for (const AttentionMask& words : ops::reference::origin_masks()) {
-        SCOPED_TRACE(testing::Message() << "block " << words.block << " origin " << words.origin);
+        SCOPED_TRACE(::testing::Message() << "block " << words.block << " origin " << words.origin);
         for (const int keys : {1, 7, 33, 70}) {
             for (const int queries : {1, 33, 80}) {
                 expect_tiles<8, 8>(words, queries, keys);
                 expect_tiles<4, 11>(words, queries, keys);
-                if (testing::Test::HasFatalFailure()) return;
+                if (::testing::Test::HasFatalFailure()) return;
             }
         }
     }

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace mr::ops {
+namespace mr::ops::reference_test {
 namespace {
 
 using reference::Problem;
@@ -167,4 +167,4 @@ TEST(AttentionScale, IsTheModels) {
 }
 
 }  // namespace
-}  // namespace mr::ops
+}  // namespace mr::ops::reference_test

@@ -8,7 +8,7 @@
 #include "ops/attention/mask_testing.h"
 #include "ops/simd/testing.h"
 
-namespace mr::ops {
+namespace mr::ops::attention_test {
 namespace {
 
 using namespace testing;
@@ -482,4 +482,4 @@ TEST(Attention, BrokenContractsAreNamed) {
 }
 
 }  // namespace
-}  // namespace mr::ops
+}  // namespace mr::ops::attention_test

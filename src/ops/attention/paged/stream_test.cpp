@@ -10,7 +10,7 @@
 #include "ops/attention/paged/attention.h"
 #include "ops/rope/rope.h"
 
-namespace mr::ops {
+namespace mr::ops::stream_test {
 namespace {
 
 constexpr int kDim = 64, kSinks = 4, kWindow = 90;
@@ -44,7 +44,7 @@ double rotated_dot(const float* q, std::int64_t p, const float* k, std::int64_t 
     return sum;
 }
 
-class FarPositions : public testing::TestWithParam<int> {};
+class FarPositions : public ::testing::TestWithParam<int> {};
 
 TEST_P(FarPositions, AreAsExactAsNearOnes) {
     const int p = GetParam(), lo = p - kWindow + 1;
@@ -113,7 +113,7 @@ TEST_P(FarPositions, AreAsExactAsNearOnes) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Stream, FarPositions, testing::Values(1000, 100000, 1000000, 4000000));
+INSTANTIATE_TEST_SUITE_P(Stream, FarPositions, ::testing::Values(1000, 100000, 1000000, 4000000));
 
 }  // namespace
-}  // namespace mr::ops
+}  // namespace mr::ops::stream_test

@@ -147,7 +147,7 @@ void for_tiles_of_queries(FirstRow&& first_row, F&& f) {
                     const int row0 = first_row(row, queries);
                     f(mask, keys, s.position(std::max(row0, 0)),
                       s.position(std::min(row0 + kRows, queries) - 1));
-                    if (testing::Test::HasFatalFailure()) {
+                    if (::testing::Test::HasFatalFailure()) {
                         FAIL() << queries << " over " << keys << ", window " << mask.window
                                << ", sinks " << mask.sinks;
                     }
