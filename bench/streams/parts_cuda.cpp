@@ -10,7 +10,7 @@ namespace mr::streams {
 namespace {
 
 constexpr int kPasses = 8;          // over the array, in each direction, of one duplex sample
-constexpr int kWarmup = 3;          // a link that rested is slow at first
+constexpr int kLinkWarmup = 3;      // a link that rested is slow at first
 constexpr int kMostWork = 1 << 20;  // iterations
 
 template <typename Body>
@@ -100,9 +100,9 @@ void PartsMeter::both_directions(bool keep) {
 
 int PartsMeter::calibrate() {
     std::vector<double> copies;
-    for (int i = 0; i < kWarmup + repetitions_; ++i) {
+    for (int i = 0; i < kLinkWarmup + repetitions_; ++i) {
         const double seconds = seconds_of_copy_in();
-        if (i >= kWarmup) copies.push_back(seconds);
+        if (i >= kLinkWarmup) copies.push_back(seconds);
     }
     const double target = median(copies);
     int iterations = 1024;
@@ -116,7 +116,7 @@ int PartsMeter::calibrate() {
 }
 
 void PartsMeter::measure(int iterations) {
-    for (int i = 0; i < kWarmup; ++i) both_directions(false);
+    for (int i = 0; i < kLinkWarmup; ++i) both_directions(false);
     for (int i = 0; i < repetitions_; ++i) {
         copy_in_.push_back(seconds_of_copy_in());
         copy_in_streams_.push_back(seconds_of_copy_in_on_streams());

@@ -24,7 +24,7 @@
 namespace mr::cli {
 namespace {
 
-struct Options {
+struct ChatOptions {
     SharedOptions shared;
     decode::GenerateOptions generate;
     std::string system;
@@ -34,7 +34,7 @@ struct Options {
 };
 
 void print_answer(const decode::Generated& made, const decode::Conversation& chat,
-                  const Options& options) {
+                  const ChatOptions& options) {
     if (options.shared.json) {
         Json json = {{"role", "assistant"},
                      {"content", made.text},
@@ -79,7 +79,7 @@ void tell_dropped(const decode::Conversation& chat, std::int64_t context) {
         dropped.size() > 1 ? fmt::format(", and {} turns after it", dropped.size() - 1) : ""));
 }
 
-int chat(const Command& command, Options options) {
+int chat(const Command& command, ChatOptions options) {
     const InterruptGuard guard;
     refuse_endless(STDIN_FILENO, "standard input");
     const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
@@ -169,7 +169,7 @@ int chat(const Command& command, Options options) {
 }  // namespace
 
 void add_chat(const Command& app, Action& action) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<ChatOptions>();
     const Command command = app.add_subcommand("chat", "Talk with a model");
     add_model_options(command, options->shared);
     command.group("Conversation");

@@ -18,7 +18,7 @@
 namespace mr::cli {
 namespace {
 
-struct Options {
+struct ConvertOptions {
     SharedOptions shared;  // the input is `model`; --tokenizer, --json
     std::string output;
     std::string type;
@@ -26,7 +26,7 @@ struct Options {
     bool keep_outliers = false;
 };
 
-int convert(const Options& options) {
+int convert(const ConvertOptions& options) {
     const InterruptGuard guard;  // Ctrl-C leaves through the progress line, and nothing is left
     ProgressLine line;
     const auto start = std::chrono::steady_clock::now();
@@ -59,7 +59,7 @@ int convert(const Options& options) {
 }  // namespace
 
 void add_convert(const Command& app, Action& action) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<ConvertOptions>();
     const Command command = app.add_subcommand("convert", "Write a model as GGUF or safetensors");
     command
         .add_option("in", options->shared.model,

@@ -25,7 +25,7 @@
 namespace mr::cli {
 namespace {
 
-struct Options {
+struct DataOptions {
     std::uint64_t stories = 1000;
     std::uint64_t seed = 0;
     std::string out;
@@ -84,7 +84,7 @@ class Told {
     Caller* caller_;
 };
 
-int storybook(const Options& options, Caller* caller) {
+int storybook(const DataOptions& options, Caller* caller) {
     Told told(caller);
     const bool to_file = options.out != "-";
     std::optional<OutputFile> file;
@@ -253,7 +253,7 @@ void add_pack(const Command& data, Action& action, Caller* caller) {
 }  // namespace
 
 void add_data(const Command& app, Action& action, Caller* caller) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<DataOptions>();
     const Command data = app.add_subcommand("data", "Make training texts, and pack them");
     data.require_subcommand();
     data.footer(

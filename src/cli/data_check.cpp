@@ -16,7 +16,7 @@
 namespace mr::cli {
 namespace {
 
-struct Options {
+struct DataCheckOptions {
     std::string file;
     std::size_t show = 10;
     SharedOptions shared;  // --json alone
@@ -51,7 +51,7 @@ Json census_json(const std::string& file, const story::StoryCensus& census) {
             {"bad", bad}};
 }
 
-int check(const Options& options) {
+int check(const DataCheckOptions& options) {
     const InterruptGuard guard;
     const std::string text = read_input(options.file);
     const auto stories = story::split_stories(text);
@@ -97,7 +97,7 @@ int check(const Options& options) {
 }  // namespace
 
 void add_data_check(const Command& data, Action& action) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<DataCheckOptions>();
     const Command command = data.add_subcommand(
         "check",
         "What share of the stories in a text is well-formed, and what is wrong with others");

@@ -28,7 +28,7 @@
 namespace mr::cli {
 namespace {
 
-struct Options {
+struct EvalCommandOptions {
     SharedOptions shared;
     std::string text;
     decode::EvalOptions eval;
@@ -67,7 +67,8 @@ struct Planned {
     model::EngineOptions engine;
 };
 
-Planned plan(const Options& options, const std::string& mode, const model::ModelSpec& spec) {
+Planned plan(const EvalCommandOptions& options, const std::string& mode,
+             const model::ModelSpec& spec) {
     Planned planned{options.eval, engine_options(options.shared)};
     model::EngineOptions& engine = planned.engine;
     engine.max_logits = decode::eval_logit_rows(spec);
@@ -162,8 +163,8 @@ void print_row(const decode::EvalMode& mode, bool first) {
 }
 
 // A model that fills in tokens: the decoder's own likelihood, and the bound.
-int eval_diffusion(const Options& options, const std::string& text, const LoadedModel& loaded,
-                   const decode::DiffusionEvalOptions& how) {
+int eval_diffusion(const EvalCommandOptions& options, const std::string& text,
+                   const LoadedModel& loaded, const decode::DiffusionEvalOptions& how) {
     const std::unique_ptr<model::Engine> engine = make_engine(loaded);
     note_block(options.diffusion, engine->model().spec);
     ProgressLine line;
@@ -215,7 +216,7 @@ void refuse_unused(const Command& command, bool fills) {
     }
 }
 
-int eval(const Command& command, const Options& options) {
+int eval(const Command& command, const EvalCommandOptions& options) {
     const InterruptGuard guard;
     const std::string text = read_input(options.text);
     std::vector<Planned> plans;
@@ -301,7 +302,7 @@ int eval(const Command& command, const Options& options) {
 }  // namespace
 
 void add_eval(const Command& app, Action& action) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<EvalCommandOptions>();
     const Command command = app.add_subcommand("eval", "Perplexity of a text");
     add_model_options(command, options->shared);
     command.add_option("--text", options->text, "The text; '-' reads standard input")

@@ -30,7 +30,7 @@
 namespace mr::cli {
 namespace {
 
-struct Options {
+struct InfoOptions {
     SharedOptions shared;
     ContextOptions context;
     int batch = 1;
@@ -357,7 +357,7 @@ bool has_model(const SharedOptions& options) {
     }
 }
 
-int info(const Command& command, const Options& options) {
+int info(const Command& command, const InfoOptions& options) {
     const InterruptGuard guard;
     require_streaming(command, options.context);
     use_cuda(options.shared);
@@ -393,7 +393,7 @@ int info(const Command& command, const Options& options) {
 }  // namespace
 
 void add_info(const Command& app, Action& action) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<InfoOptions>();
     const Command command =
         app.add_subcommand("info", "Describe this machine, a model, and the memory it needs");
     add_model_options(command, options->shared);

@@ -21,7 +21,7 @@
 namespace mr::cli {
 namespace {
 
-struct Options {
+struct PlanOptions {
     SharedOptions shared;  // --json
     std::string model, device = "h100", link_node, link_net, measured;
     int gpus = 1, node = 8, seq = 0, layouts = 1;
@@ -55,7 +55,7 @@ plan::DeviceSpec device_of(const std::string& name) {
 }
 
 // The device and how fast it computes, from the file of --measured where there is one.
-void calibrate(PlanReport& report, const Options& options, const Command& command) {
+void calibrate(PlanReport& report, const PlanOptions& options, const Command& command) {
     plan::ClusterSpec& cluster = report.cluster;
     cluster.device = device_of(options.device);
     cluster.pace = options.pace;
@@ -91,7 +91,7 @@ void calibrate(PlanReport& report, const Options& options, const Command& comman
         measured.batch * measured.accumulate, measured.seq, cluster.pace);
 }
 
-PlanReport make_report(const Options& options, const Command& command) {
+PlanReport make_report(const PlanOptions& options, const Command& command) {
     PlanReport report;
     report.model = options.model;
     report.tokens = options.tokens;
@@ -123,7 +123,7 @@ PlanReport make_report(const Options& options, const Command& command) {
     return report;
 }
 
-int run(const Options& options, const Command& command) {
+int run(const PlanOptions& options, const Command& command) {
     PlanReport report = make_report(options, command);
     plan::Wanted wanted;
     if (command.given("--data")) wanted.data = options.data;
@@ -168,8 +168,8 @@ int run(const Options& options, const Command& command) {
 }  // namespace
 
 void add_plan(const Command& app, Action& action) {
-    auto options = std::make_shared<Options>();
-    Options& o = *options;
+    auto options = std::make_shared<PlanOptions>();
+    PlanOptions& o = *options;
     const Command c =
         app.add_subcommand("plan", "Memory, time and cost of training on many GPUs, foretold");
     c.add_option("model", o.model, "Whose shape it is: random:SHAPE, or a model's file or folder")

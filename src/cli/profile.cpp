@@ -27,7 +27,7 @@
 namespace mr::cli {
 namespace {
 
-struct Options {
+struct ProfileOptions {
     SharedOptions shared;
     std::string prompt;
     bool prompt_given = false;
@@ -39,7 +39,7 @@ struct Options {
     bool every_step() const { return !trace.empty() || !html.empty(); }
 };
 
-int profile(const Command& command, Options options) {
+int profile(const Command& command, ProfileOptions options) {
     const InterruptGuard guard;
     const std::string prompt = prompt_text(options.prompt, options.prompt_given);
     // What cannot be written is better known before the run than after it.
@@ -141,7 +141,7 @@ int profile(const Command& command, Options options) {
 }  // namespace
 
 void add_profile(const Command& app, Action& action) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<ProfileOptions>();
     options->generate.max_tokens = 32;
     const Command command = app.add_subcommand(
         "profile", "Run a prompt and show where the time and the bytes went, stage by stage");

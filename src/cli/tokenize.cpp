@@ -21,7 +21,7 @@
 namespace mr::cli {
 namespace {
 
-struct Options {
+struct TokenizeOptions {
     SharedOptions shared;
     std::string text;
     std::string file;
@@ -74,7 +74,7 @@ text::Tokenizer::Ptr load_tokenizer(const SharedOptions& options) {
                         .remedy = "give one with --tokenizer"});
 }
 
-int tokenize(const Options& options) {
+int tokenize(const TokenizeOptions& options) {
     const text::Tokenizer::Ptr tokenizer = load_tokenizer(options.shared);
     if (options.decode_given) {
         const std::string text =
@@ -115,7 +115,7 @@ int tokenize(const Options& options) {
 }  // namespace
 
 void add_tokenize(const Command& app, Action& action) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<TokenizeOptions>();
     const Command command =
         app.add_subcommand("tokenize", "A text as token ids and pieces, and back");
     add_model_options(command, options->shared);

@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct TokenizerOptions {
     std::vector<std::string> data;
     std::string out;
     text::BpeTrainOptions bpe;
@@ -35,7 +35,7 @@ struct Options {
 constexpr const char* kConfigName = "tokenizer_config.json";
 
 // --out is a folder, or a name that ends with .json and then is the file itself.
-std::string target_file(const Options& options) {
+std::string target_file(const TokenizerOptions& options) {
     const fs::path out = options.out;
     const std::string path = (out.extension() == ".json" ? out : out / "tokenizer.json").string();
     std::error_code code;
@@ -72,7 +72,7 @@ void make_folder(const std::string& path) {
     }
 }
 
-int train(const Options& options) {
+int train(const TokenizerOptions& options) {
     const InterruptGuard guard;
     const std::string path = target_file(options);
     ThreadPool pool(thread_count(options.shared));
@@ -131,7 +131,7 @@ int train(const Options& options) {
 }  // namespace
 
 void add_tokenizer(const Command& app, Action& action) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<TokenizerOptions>();
     const Command tokenizer = app.add_subcommand("tokenizer", "Train a tokenizer");
     tokenizer.require_subcommand();
     const Command command =

@@ -17,7 +17,7 @@
 namespace mr::cli {
 namespace {
 
-struct Options {
+struct BenchAttentionOptions {
     cuda::AttentionShape shape;
     std::string type = "bf16";
     std::vector<int> keys{128, 512, 4096, 32768};
@@ -28,7 +28,7 @@ struct Options {
 };
 
 // Decode and prefill over the paged cache.
-std::string paged_table(const Options& options, double read, Json& json) {
+std::string paged_table(const BenchAttentionOptions& options, double read, Json& json) {
     const cuda::AttentionShape& shape = options.shape;
     const cuda::AttentionMeasured m = cuda::measure_attention(shape, options.keys, options.prompts);
     json.update(Json{{"heads", shape.heads},
@@ -68,7 +68,7 @@ std::string paged_table(const Options& options, double read, Json& json) {
     return text;
 }
 
-void check(const Options& options) {
+void check(const BenchAttentionOptions& options) {
     const cuda::AttentionShape& shape = options.shape;
     if (shape.heads % shape.kv_heads != 0) {
         throw Error::usage({.field = "--kv-heads",
@@ -94,7 +94,7 @@ void check(const Options& options) {
     }
 }
 
-int bench(Options options) {
+int bench(BenchAttentionOptions options) {
     check(options);
     options.shape.dtype = *dtype_from_name(options.type);
     options.shape.resident = options.disable.empty();
@@ -122,7 +122,7 @@ int bench(Options options) {
 }  // namespace
 
 void add_bench_attention(const Command& bench_app, Action& action) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<BenchAttentionOptions>();
     const Command command = bench_app.add_subcommand("attention", "The GPU's attention alone");
     const Option only =
         command.add_option("--only", options->only, "One of the tables: plain tensors, paged cache")

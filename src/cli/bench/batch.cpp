@@ -21,7 +21,7 @@
 namespace mr::cli {
 namespace {
 
-struct Options {
+struct BenchBatchOptions {
     SharedOptions shared;
     DiffusionChoice diffusion;
     std::vector<int> sequences{1, 8, 32, 64};
@@ -125,7 +125,7 @@ std::string row_text(const Json& row) {
         row["per_token_ms"]["p99"].get<double>(), row["decode_percent_of_roof"].get<double>());
 }
 
-int bench(Options options, const Command& command) {
+int bench(BenchBatchOptions options, const Command& command) {
     const bool arrives = !options.arrivals.empty();
     options.load.mix = options.mix.empty()
                            ? std::vector{decode::BatchShape{options.prompt, options.tokens}}
@@ -204,7 +204,7 @@ int bench(Options options, const Command& command) {
 }  // namespace
 
 void add_bench_batch(const Command& bench_command, Action& action) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<BenchBatchOptions>();
     const Command command = bench_command.add_subcommand(
         "batch", "Many generations on one engine: output tokens a second, time to the first token");
     add_model_options(command, options->shared);

@@ -24,7 +24,7 @@
 namespace mr::cli {
 namespace {
 
-struct Options {
+struct BenchOptions {
     SharedOptions shared;
     decode::MeasureOptions measure;
     ContextOptions context;  // of decode
@@ -44,7 +44,7 @@ Json header(const char* kind, const model::Engine& engine) {
             {"device", engine.options().cuda ? cuda::device()->name : "cpu"}};
 }
 
-void print(const Options& options, const Json& json, const std::string& text) {
+void print(const BenchOptions& options, const Json& json, const std::string& text) {
     out(options.shared.json ? json_text(json) : text);
 }
 
@@ -59,7 +59,7 @@ std::string title(const Json& json) {
 
 // Loads for a measurement that needs so many positions of every sequence; `decodes`: and makes
 // tokens one after another.
-LoadedModel load_for(const Options& options, std::int64_t positions, bool decodes) {
+LoadedModel load_for(const BenchOptions& options, std::int64_t positions, bool decodes) {
     return load(options.shared, [&](const model::Model& model) {
         if (decodes) refuse_diffusion(model, "bench decode");
         model::EngineOptions wanted = engine_options(options.shared);
@@ -103,7 +103,7 @@ std::string stage_table(const decode::Measured& m, const char* what) {
     return table + fmt::format("  {:<18}{:>24.1f}\n", what, end * 1e6);
 }
 
-int decode_bench(const Options& options) {
+int decode_bench(const BenchOptions& options) {
     const LoadedModel loaded =
         load_for(options, options.measure.prompt + options.measure.steps, true);
     const std::unique_ptr<model::Engine> opened = make_engine(loaded);
@@ -156,7 +156,7 @@ int decode_bench(const Options& options) {
     return 0;
 }
 
-int prefill_bench(const Options& options) {
+int prefill_bench(const BenchOptions& options) {
     const LoadedModel loaded = load_for(options, options.measure.prompt, false);
     const std::unique_ptr<model::Engine> opened = make_engine(loaded);
     model::Engine& engine = *opened;
@@ -191,7 +191,7 @@ int prefill_bench(const Options& options) {
 }
 
 // Once: what a second load would find in memory is not what a user waits for.
-int load_bench(const Options& options) {
+int load_bench(const BenchOptions& options) {
     disabled(options.shared);  // a misspelt word is told, also where no engine asks for the list
     if (use_cuda(options.shared)) {
         model::DeviceLoadOptions how;
@@ -241,8 +241,8 @@ int load_bench(const Options& options) {
     return 0;
 }
 
-Command add_kind(const Command& bench, const std::shared_ptr<Options>& options, const char* name,
-                 const char* what) {
+Command add_kind(const Command& bench, const std::shared_ptr<BenchOptions>& options,
+                 const char* name, const char* what) {
     const Command command = bench.add_subcommand(name, what);
     add_model_options(command, options->shared);
     add_engine_options(command, options->shared);
@@ -252,7 +252,7 @@ Command add_kind(const Command& bench, const std::shared_ptr<Options>& options, 
     return command;
 }
 
-void add_measure_options(const Command& command, Options& options) {
+void add_measure_options(const Command& command, BenchOptions& options) {
     command.add_option("--prompt", options.measure.prompt, "Tokens of the prompt")
         .range(1, 1 << 24)
         .shows_default();
@@ -280,11 +280,12 @@ void add_bench(const Command& app, Action& action) {
         "pythia-2.8b, gpt2, gpt2-xl, gpt3-175b, qwen2.5-0.5b, qwen2.5-1.5b, qwen3-4b, sdar-4b,\n"
         "sdar-1.7b, llada-8b, dream-7b; types: f32, f16, bf16, q8_0, q4_0. Their weights are made\n"
         "in memory.");
-    // Options of its own for each: what the environment says (MILLRACE_DEVICE) is read for all of
-    // them, after what the one that was called was given.
-    const auto own = [] { return std::make_shared<Options>(); };
-    const auto when_called = [&](const Command& command, const std::shared_ptr<Options>& options,
-                                 int (*bench_it)(const Options&)) {
+    // BenchOptions of its own for each: what the environment says (MILLRACE_DEVICE) is read for all
+    // of them, after what the one that was called was given.
+    const auto own = [] { return std::make_shared<BenchOptions>(); };
+    const auto when_called = [&](const Command& command,
+                                 const std::shared_ptr<BenchOptions>& options,
+                                 int (*bench_it)(const BenchOptions&)) {
         command.callback([options, bench_it, &action] {
             action = [options, bench_it] {
                 const InterruptGuard guard;
@@ -292,7 +293,7 @@ void add_bench(const Command& app, Action& action) {
             };
         });
     };
-    const std::shared_ptr<Options> decoding = own(), filling = own(), loading = own();
+    const std::shared_ptr<BenchOptions> decoding = own(), filling = own(), loading = own();
     const Command decode =
         add_kind(bench, decoding, "decode", "Tokens a second, one after the other");
     add_measure_options(decode, *decoding);

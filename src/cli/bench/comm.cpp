@@ -20,7 +20,7 @@
 namespace mr::cli {
 namespace {
 
-struct Options {
+struct BenchCommOptions {
     std::vector<std::int64_t> sizes{1, 1000, 1 << 20, 1 << 24};  // floats
     int reps = 5;
     double timeout = 60;
@@ -38,8 +38,8 @@ struct Measured {
 };
 
 // work() on data that prepare() makes, `reps` times; right(data) is asked behind each.
-Measured measure(comm::Comm& comm, const Options& options, const char* name, std::int64_t count,
-                 const std::function<void(std::vector<float>&)>& prepare,
+Measured measure(comm::Comm& comm, const BenchCommOptions& options, const char* name,
+                 std::int64_t count, const std::function<void(std::vector<float>&)>& prepare,
                  const std::function<void(std::vector<float>&)>& work,
                  const std::function<bool(const std::vector<float>&)>& right) {
     std::vector<double> seconds;
@@ -70,7 +70,7 @@ Measured measure(comm::Comm& comm, const Options& options, const char* name, std
             (comm.sent_bytes() - before - around) / static_cast<std::uint64_t>(options.reps)};
 }
 
-std::vector<Measured> measure_all(comm::Comm& comm, const Options& options) {
+std::vector<Measured> measure_all(comm::Comm& comm, const BenchCommOptions& options) {
     std::vector<Measured> out;
     const int ranks = comm.size(), me = comm.rank();
     const auto total = [&](std::int64_t i) {
@@ -120,7 +120,7 @@ std::vector<Measured> measure_all(comm::Comm& comm, const Options& options) {
     return out;
 }
 
-int comm_bench(const Options& options, comm::Comm& comm) {
+int comm_bench(const BenchCommOptions& options, comm::Comm& comm) {
     const std::vector<Measured> all = measure_all(comm, options);
     Json json = {{"bench", "comm"}, {"ranks", comm.size()}, {"measured", Json::array()}};
     std::string text =
@@ -144,7 +144,7 @@ int comm_bench(const Options& options, comm::Comm& comm) {
 }  // namespace
 
 void add_bench_comm(const Command& bench, Action& action) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<BenchCommOptions>();
     const Command command =
         bench.add_subcommand("comm", "What ranks exchange: right, and how fast");
     command.add_option("--size", options->sizes, "Floats, one measurement each")

@@ -26,7 +26,7 @@
 namespace mr::cli {
 namespace {
 
-struct Options {
+struct BenchContextOptions {
     SharedOptions shared;
     std::int64_t tokens = 20000, cap = 2048, timed = 0, sample = 200;
     int sinks = 4;
@@ -34,7 +34,7 @@ struct Options {
     std::string text;  // a file; empty: nothing is scored
 };
 
-void require(const Options& options) {
+void require(const BenchContextOptions& options) {
     if (options.sinks >= options.cap) {
         throw Error::usage({.field = "--sinks",
                             .value = std::to_string(options.sinks),
@@ -57,7 +57,7 @@ void require(const Options& options) {
 }
 
 // As eval reads a text: special tokens that are spelled out are text.
-std::vector<std::int32_t> ids_of(const model::Model& model, const Options& options,
+std::vector<std::int32_t> ids_of(const model::Model& model, const BenchContextOptions& options,
                                  const std::string& text) {
     if (options.text.empty()) {
         return fusion::made_up_ids(static_cast<int>(options.tokens), model.spec.vocab);
@@ -102,7 +102,7 @@ std::string way_text(const context::Way& way, const context::Way& ring) {
     return text + "\n";
 }
 
-int context_bench(Options options) {
+int context_bench(BenchContextOptions options) {
     const InterruptGuard guard;
     options.shared.model = model_source(options.shared);
     require(options);
@@ -157,7 +157,7 @@ int context_bench(Options options) {
 }  // namespace
 
 void add_bench_context(const Command& bench, Action& action) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<BenchContextOptions>();
     const Command command = bench.add_subcommand(
         "context", "What it costs to keep a full cache: recompute, published streaming, the ring");
     add_model_options(command, options->shared);

@@ -22,7 +22,7 @@
 namespace mr::cli {
 namespace {
 
-struct Options {
+struct BenchDiffusionOptions {
     SharedOptions shared;
     std::vector<int> blocks{4, 8, 16, 32};
     std::string text;  // the prompt; empty: made-up tokens
@@ -32,8 +32,8 @@ struct Options {
     ops::SampleParams sampling{.temperature = 1, .top_k = 50, .top_p = 1, .min_p = 0, .seed = 1};
 };
 
-std::vector<diffusion::Rung> rungs_of(const Options& options, const model::ModelSpec& spec,
-                                      bool cuda, bool graph) {
+std::vector<diffusion::Rung> rungs_of(const BenchDiffusionOptions& options,
+                                      const model::ModelSpec& spec, bool cuda, bool graph) {
     using diffusion::Sampler;
     std::vector<int> blocks = options.blocks;
     if (spec.diffusion->sub_block > 0) blocks = {spec.diffusion->block};
@@ -167,7 +167,7 @@ std::string stage_line(const diffusion::Rung& rung, const model::ModelSpec& spec
         of(m.to_host, 1e3));
 }
 
-int diffusion_bench(Options options) {
+int diffusion_bench(BenchDiffusionOptions options) {
     const InterruptGuard guard;
     const std::string text = options.text.empty() ? "" : read_input(options.text);
     std::vector<std::int32_t> prompt;
@@ -247,7 +247,7 @@ int diffusion_bench(Options options) {
 }  // namespace
 
 void add_bench_diffusion(const Command& bench, Action& action) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<BenchDiffusionOptions>();
     const Command command = bench.add_subcommand(
         "diffusion", "What samplers, passes and strategies are worth when tokens are filled in");
     add_model_options(command, options->shared);

@@ -27,7 +27,7 @@
 namespace mr::cli {
 namespace {
 
-struct Options {
+struct BenchFusionOptions {
     SharedOptions shared;
     decode::MeasureOptions measure{.steps = 64};
     std::vector<std::string> types{"f32", "f16", "bf16"};
@@ -61,7 +61,7 @@ std::string in_type(const std::string& model, const std::string& type) {
     return model.substr(0, model.find(':', shape)) + ":" + type;
 }
 
-std::vector<std::int32_t> ids_of(const Options& options, const model::Model& model,
+std::vector<std::int32_t> ids_of(const BenchFusionOptions& options, const model::Model& model,
                                  const std::string& text) {
     if (options.text.empty() && (is_random(options.shared.model) || !model.tokenizer)) {
         return fusion::made_up_ids(options.score, model.spec.vocab);
@@ -76,7 +76,7 @@ std::vector<std::int32_t> ids_of(const Options& options, const model::Model& mod
 }
 
 // The shape as bench/peers/torch_decode.py takes it.
-std::string peer_arguments(const Options& options, const model::Model& model) {
+std::string peer_arguments(const BenchFusionOptions& options, const model::Model& model) {
     const model::ModelSpec& spec = model.spec;
     return fmt::format(
         "--parts eager,compiled --shape neox:{}:{}:{}:{}:{}:{}:{}:{} --type {} --prompt {} "
@@ -101,7 +101,7 @@ void require_peer_knows(const std::string& source, const model::Model& model) {
 }
 
 // Eager and compiled, as the script gives them; what it cannot run says why.
-Json ask_torch(const Options& options, const model::Model& model) {
+Json ask_torch(const BenchFusionOptions& options, const model::Model& model) {
     Json torch = {{"peer", "torch"}};
     try {
         for (const Json& line : ask_peer("torch_decode.py", peer_arguments(options, model))) {
@@ -165,7 +165,8 @@ std::string rung_text(const fusion::Rung& rung) {
 }
 
 // One model in one type: its rungs, entered in `json`, and as text.
-std::string measure_type(const Options& options, const std::string& text, Json& json, bool& same) {
+std::string measure_type(const BenchFusionOptions& options, const std::string& text, Json& json,
+                         bool& same) {
     fusion::Options wanted;
     wanted.measure = options.measure;
     LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
@@ -211,7 +212,7 @@ std::string measure_type(const Options& options, const std::string& text, Json& 
     return out;
 }
 
-int fusion_bench(Options options) {
+int fusion_bench(BenchFusionOptions options) {
     const InterruptGuard guard;
     options.shared.model = model_source(options.shared);
     const bool random = is_random(options.shared.model);
@@ -270,7 +271,7 @@ int fusion_bench(Options options) {
 }  // namespace
 
 void add_bench_fusion(const Command& bench, Action& action) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<BenchFusionOptions>();
     const Command command = bench.add_subcommand(
         "fusion", "What each fusion of a decode step is worth: time a token, launches, NLL");
     add_model_options(command, options->shared);

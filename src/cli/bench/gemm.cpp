@@ -15,7 +15,7 @@
 namespace mr::cli {
 namespace {
 
-struct Options {
+struct BenchGemmOptions {
     cuda::GemmMeasureOptions measure;
     std::int64_t n = 0, k = 0;  // 0: the products of a Llama-2-7B layer
     std::vector<std::string> types = {"bf16", "q8_0", "q4_0"};
@@ -49,7 +49,7 @@ std::vector<Sum> sums(const cuda::GemmReport& report) {
     return out;
 }
 
-Json to_json(const Options& options, const cuda::GemmReport& report) {
+Json to_json(const BenchGemmOptions& options, const cuda::GemmReport& report) {
     const cuda::DeviceInfo gpu = cuda::require_device();
     Json json = {{"bench", "gemm"},
                  {"gpu", gpu.name},
@@ -84,7 +84,7 @@ Json to_json(const Options& options, const cuda::GemmReport& report) {
     return json;
 }
 
-std::string to_text(const Options& options, const cuda::GemmReport& report) {
+std::string to_text(const BenchGemmOptions& options, const cuda::GemmReport& report) {
     std::string text = fmt::format(
         "gemm on {}: {} tokens; a bf16 product 8192 x 8192 x 8192 reaches {:.0f} TFLOP/s here\n",
         cuda::require_device().name, options.measure.tokens, report.ceiling / 1e12);
@@ -118,7 +118,7 @@ std::string to_text(const Options& options, const cuda::GemmReport& report) {
     return text;
 }
 
-int gemm_bench(Options options) {
+int gemm_bench(BenchGemmOptions options) {
     if ((options.n == 0) != (options.k == 0)) {
         throw Error::usage({.field = options.n ? "--k" : "--n",
                             .problem = "a shape needs both",
@@ -144,7 +144,7 @@ int gemm_bench(Options options) {
 }  // namespace
 
 void add_bench_gemm(const Command& bench, Action& action) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<BenchGemmOptions>();
     const Command command =
         bench.add_subcommand("gemm", "The GPU's matrix product for many tokens");
     command.add_option("--n", options->n, "Rows of the weights; the products of Llama-2-7B without")

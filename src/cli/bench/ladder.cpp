@@ -18,7 +18,7 @@
 namespace mr::cli {
 namespace {
 
-struct Options {
+struct BenchLadderOptions {
     SharedOptions shared;
     ladder::Options ladder;
 };
@@ -74,7 +74,7 @@ std::string rung_text(const ladder::Rung& rung) {
         rung.gain > 0 ? fmt::format("{:.2f}x", rung.gain) : "-", check_text(rung));
 }
 
-int ladder_bench(const Options& options) {
+int ladder_bench(const BenchLadderOptions& options) {
     const InterruptGuard guard;
     ladder::Options wanted = options.ladder;
     ladder::check_rungs(wanted.rungs);
@@ -136,7 +136,7 @@ int ladder_bench(const Options& options) {
 }  // namespace
 
 void add_bench_ladder(const Command& bench, Action& action) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<BenchLadderOptions>();
     const Command command = bench.add_subcommand(
         "ladder", "From one product on the GPU to everything there, each rung checked");
     add_model_options(command, options->shared);

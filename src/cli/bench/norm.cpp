@@ -21,7 +21,7 @@
 namespace mr::cli {
 namespace {
 
-struct Options {
+struct BenchNormOptions {
     std::string model;  // empty: none
     std::int64_t hidden = 2560;
     std::vector<std::int64_t> tokens{1, 256, 1024, 32768};
@@ -34,7 +34,7 @@ struct Options {
 };
 
 // The norms of a model; what was given beside it is as it was given.
-void take_shape(Options& options) {
+void take_shape(BenchNormOptions& options) {
     if (options.model.empty()) return;
     const model::Model model = model::planned_model(named_model(options.model));
     if (!options.own_hidden) options.hidden = model.spec.dim;
@@ -44,13 +44,13 @@ void take_shape(Options& options) {
     }
 }
 
-ops::NormKind kind_of(const Options& options) {
+ops::NormKind kind_of(const BenchNormOptions& options) {
     return options.kind == "rms" ? ops::NormKind::rms : ops::NormKind::layer;
 }
 
 // Errors against f64, of the GPU's kernel and of the CPU's ops, which are of f32; in `json` and as
 // text.
-std::string errors(const Options& options, bool cuda, Json& json) {
+std::string errors(const BenchNormOptions& options, bool cuda, Json& json) {
     std::vector<DType> types{DType::f32, DType::f16};
     if (options.type == "bf16") types.push_back(DType::bf16);
     std::string text = fmt::format("  errors against f64\n  {:>10}  {:>5}  {:>5}  {:>10}  {:>10}\n",
@@ -80,7 +80,7 @@ std::string errors(const Options& options, bool cuda, Json& json) {
 }
 
 // Without a GPU: the errors alone.
-int cpu_bench(const Options& options) {
+int cpu_bench(const BenchNormOptions& options) {
     Json json = {{"bench", "norm"},          {"model", options.model}, {"device", "cpu"},
                  {"hidden", options.hidden}, {"type", options.type},   {"kind", options.kind},
                  {"sizes", Json::array()}};
@@ -91,7 +91,7 @@ int cpu_bench(const Options& options) {
     return 0;
 }
 
-int norm_bench(Options options) {
+int norm_bench(BenchNormOptions options) {
     take_shape(options);
     if (options.device == "cpu" || (options.device == "auto" && !cuda::device())) {
         return cpu_bench(options);
@@ -136,7 +136,7 @@ int norm_bench(Options options) {
 }  // namespace
 
 void add_bench_norm(const Command& bench, Action& action) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<BenchNormOptions>();
     const Command command =
         bench.add_subcommand("norm", "Norm + residual on the GPU, against its memory and f64");
     command

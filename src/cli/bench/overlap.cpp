@@ -24,7 +24,7 @@
 namespace mr::cli {
 namespace {
 
-struct Options {
+struct BenchOverlapOptions {
     std::string model;
     std::vector<std::string> links = {"50GB/s", "400GB/s"};
     int bucket = 25;  // MiB
@@ -33,7 +33,7 @@ struct Options {
     bool json = false;
 };
 
-overlap::Options checked_measure(const Options& options) {
+overlap::Options checked_measure(const BenchOverlapOptions& options) {
     overlap::Options measure = options.measure;
     measure.bucket_bytes = std::int64_t{options.bucket} << 20;
     for (const std::string& link : options.links) {
@@ -71,7 +71,7 @@ Json link_json(const overlap::LinkResult& link) {
             {"same_bits", true}};  // others are an error
 }
 
-Json to_json(const Options& options, const overlap::Report& report) {
+Json to_json(const BenchOverlapOptions& options, const overlap::Report& report) {
     const overlap::Options& measure = options.measure;
     Json json = {{"bench", "overlap"},
                  {"model", options.model},
@@ -120,7 +120,7 @@ std::string link_text(const overlap::LinkResult& link) {
 }
 
 // PyTorch in the same run; its links are in the order of ours.
-std::vector<Json> ask_torch(const Options& options, const model::ModelSpec& spec) {
+std::vector<Json> ask_torch(const BenchOverlapOptions& options, const model::ModelSpec& spec) {
     if (spec.family != "gpt2" && spec.family != "llama") {
         throw Error::usage({.field = "--peer",
                             .value = "torch",
@@ -159,7 +159,7 @@ std::string peer_text(const std::vector<Json>& peers) {
     return text;
 }
 
-std::string to_text(const Options& options, const overlap::Report& report) {
+std::string to_text(const BenchOverlapOptions& options, const overlap::Report& report) {
     const overlap::Options& measure = options.measure;
     const auto mb = [](std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6; };
     std::string text = fmt::format(
@@ -180,7 +180,7 @@ std::string to_text(const Options& options, const overlap::Report& report) {
     return text;
 }
 
-int overlap_bench(const Options& options) {
+int overlap_bench(const BenchOverlapOptions& options) {
     const InterruptGuard guard;
     const overlap::Options measure = checked_measure(options);
     const model::ModelSpec spec = next_token_spec(options.model, options.measure.seq);
@@ -204,7 +204,7 @@ int overlap_bench(const Options& options) {
     return 0;
 }
 
-void add_measure_options(const Command& command, Options& options) {
+void add_measure_options(const Command& command, BenchOverlapOptions& options) {
     overlap::Options& measure = options.measure;
     command.add_option("--batch", measure.batch, "Sequences of a step, 1 to 65536")
         .range(1, 1 << 16)
@@ -240,7 +240,7 @@ void add_measure_options(const Command& command, Options& options) {
 }  // namespace
 
 void add_bench_overlap(const Command& bench, Action& action) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<BenchOverlapOptions>();
     const Command command = bench.add_subcommand(
         "overlap", "How much of an exchange of gradients hides behind the backward pass");
     command

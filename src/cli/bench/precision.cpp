@@ -26,7 +26,7 @@
 namespace mr::cli {
 namespace {
 
-struct Options {
+struct BenchPrecisionOptions {
     SharedOptions shared;  // --device, --threads, --json
     std::string model;
     std::string data;                // empty: made-up tokens
@@ -46,7 +46,7 @@ struct Chosen {
     std::string why;  // they are absent
 };
 
-Chosen choose(const Options& options) {
+Chosen choose(const BenchPrecisionOptions& options) {
     Chosen out;
     const bool cuda = use_cuda(options.shared);
     if (!cuda) {
@@ -238,7 +238,7 @@ std::string accumulation_text(const Json& rows) {
     return text;
 }
 
-int precision_bench(Options options) {  // a copy: what is left to it is filled in
+int precision_bench(BenchPrecisionOptions options) {  // a copy: what is left to it is filled in
     const InterruptGuard guard;
     precision::StudyOptions& study = options.study;
     if (options.cpu_steps > study.steps) {
@@ -291,7 +291,7 @@ int precision_bench(Options options) {  // a copy: what is left to it is filled 
 }  // namespace
 
 void add_bench_precision(const Command& bench, Action& action) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<BenchPrecisionOptions>();
     precision::StudyOptions& study = options->study;
     const Command command = bench.add_subcommand(
         "precision", "The same training in f32 and bf16: time, memory, loss, gradient norm");

@@ -22,13 +22,13 @@ namespace {
 
 constexpr int kMostVocab = 1 << 19;
 
-struct Options {
+struct BenchSampleOptions {
     SharedOptions shared;
     ops::SampleMeasureOptions measure;
     bool own_vocab = false;  // --vocab was given
 };
 
-void take_vocab(Options& options) {
+void take_vocab(BenchSampleOptions& options) {
     if (options.shared.model.empty() || options.own_vocab) return;
     options.measure.vocab = model::planned_model(named_model(options.shared.model)).spec.vocab;
     if (options.measure.vocab <= kMostVocab) return;
@@ -39,7 +39,7 @@ void take_vocab(Options& options) {
                         .remedy = "give --vocab"});
 }
 
-int sample_bench(Options options) {
+int sample_bench(BenchSampleOptions options) {
     ops::check_sample_params(options.measure.params);
     take_vocab(options);
     const bool gpu = options.shared.device == "cuda" ||
@@ -95,7 +95,7 @@ int sample_bench(Options options) {
 }  // namespace
 
 void add_bench_sample(const Command& bench, Action& action) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<BenchSampleOptions>();
     const Command command = bench.add_subcommand("sample", "Drawing tokens, in microseconds");
     ops::SampleMeasureOptions& measure = options->measure;
     command

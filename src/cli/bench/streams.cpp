@@ -21,7 +21,7 @@
 namespace mr::cli {
 namespace {
 
-struct Options {
+struct BenchStreamsOptions {
     std::int64_t size = 4'194'304;  // floats
     streams::Options measure;
     std::string html;
@@ -61,7 +61,7 @@ Json rung_json(const streams::Report& report, const streams::Rung& rung) {
             {"same_bits", true}};  // others are an error
 }
 
-Json to_json(const Options& options, const streams::Report& report) {
+Json to_json(const BenchStreamsOptions& options, const streams::Report& report) {
     const double bytes = static_cast<double>(options.size) * sizeof(float);
     Json json = {{"bench", "streams"},
                  {"device", report.gpu},
@@ -105,7 +105,7 @@ std::string parts_text(const streams::Parts& parts, double bytes) {
                               parts.limit() * 1e3);
 }
 
-std::string to_text(const Options& options, const streams::Report& report) {
+std::string to_text(const BenchStreamsOptions& options, const streams::Report& report) {
     const double bytes = static_cast<double>(options.size) * sizeof(float);
     std::string text =
         fmt::format("streams on {}: {} floats ({}), a kernel of {} iterations, {} copy engines\n",
@@ -135,7 +135,7 @@ std::string to_text(const Options& options, const streams::Report& report) {
     return text;
 }
 
-int streams_bench(const Options& options) {
+int streams_bench(const BenchStreamsOptions& options) {
     if (!cuda::device()) {
         throw Error::device({.field = "bench streams",
                              .problem = "measures a GPU, and there is none that this build can use",
@@ -159,7 +159,7 @@ int streams_bench(const Options& options) {
 }  // namespace
 
 void add_bench_streams(const Command& bench, Action& action) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<BenchStreamsOptions>();
     const Command command = bench.add_subcommand(
         "streams", "Copies and kernels on one stream and on several, each result compared");
     command.add_option("--size", options->size, "Floats of the array, 1 to 268435456")

@@ -26,7 +26,7 @@
 namespace mr::cli {
 namespace {
 
-struct Options {
+struct BenchTrainOptions {
     SharedOptions shared;  // --device, --threads, --json
     std::string model;
     std::string batch = "8";  // or "auto"
@@ -46,7 +46,7 @@ constexpr double kMemoryShare = 0.95;
 constexpr int kUsualBlock = 16;  // as `train` has it
 
 // As `train` would train the model: to fill in blocks, or the next token.
-model::ModelSpec objective_spec(const Options& options) {
+model::ModelSpec objective_spec(const BenchTrainOptions& options) {
     model::ModelSpec spec =
         model::trainable_spec(model::planned_model(named_model(options.model)).spec);
     const std::string own = spec.diffusion ? "diffusion" : "ar";
@@ -100,7 +100,8 @@ int batch_size(const std::string& text, bool cuda) {
 }
 
 // The spec as bench/peers/torch_train.py takes it.
-std::string peer_arguments(const model::ModelSpec& spec, const Options& options, int batch) {
+std::string peer_arguments(const model::ModelSpec& spec, const BenchTrainOptions& options,
+                           int batch) {
     if (spec.family != "gpt2" && spec.family != "llama" && spec.family != "mistral") {
         throw Error::usage({.field = "--peer",
                             .value = "torch",
@@ -118,7 +119,7 @@ std::string peer_arguments(const model::ModelSpec& spec, const Options& options,
         use_cuda(options.shared) ? "cuda" : "cpu");
 }
 
-Json measured_json(const Options& options, const model::ModelSpec& spec, int batch,
+Json measured_json(const BenchTrainOptions& options, const model::ModelSpec& spec, int batch,
                    const train::TrainMeasured& m, double peak) {
     Json plan = Json::object();
     for (const MemoryPlan::Item& item : m.plan.items()) {
@@ -187,8 +188,8 @@ std::string stage_table(const std::vector<Stage>& stages) {
     return text + fmt::format("{:<44}{:>21.3f}\n", "sum", total * 1e3);
 }
 
-std::string measured_text(const Json& json, const train::TrainMeasured& m, const Options& options,
-                          double peak) {
+std::string measured_text(const Json& json, const train::TrainMeasured& m,
+                          const BenchTrainOptions& options, double peak) {
     std::string text =
         fmt::format("train {}: {:.1f}M parameters, batch {} of {} tokens{}, {}, recompute {}: {}\n",
                     options.model, json["parameters"].get<double>() / 1e6, json["batch"].get<int>(),
@@ -236,7 +237,7 @@ std::string peer_text(Json& peer, const train::TrainMeasured& m) {
         m.tokens_per_second() / theirs);
 }
 
-int train_bench(const Options& options) {
+int train_bench(const BenchTrainOptions& options) {
     const InterruptGuard guard;
     const model::ModelSpec spec = objective_spec(options);
     require_context(spec, options.seq);
@@ -287,7 +288,7 @@ int train_bench(const Options& options) {
 }  // namespace
 
 void add_bench_train(const Command& bench, Action& action) {
-    auto options = std::make_shared<Options>();
+    auto options = std::make_shared<BenchTrainOptions>();
     const Command command = bench.add_subcommand(
         "train", "Tokens a second of training, against what the device multiplies at most");
     command

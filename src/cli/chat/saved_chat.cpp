@@ -14,7 +14,7 @@
 namespace mr::cli {
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{16} << 20;
+constexpr std::size_t kMostChatBytes = std::size_t{16} << 20;
 constexpr std::size_t kMostMessages = 100'000;
 
 Error no_chat(const std::string& path, std::string field, std::string problem) {
@@ -51,7 +51,8 @@ std::vector<text::ChatMessage> parse_chat(const std::string& path, const std::st
 }  // namespace
 
 std::vector<text::ChatMessage> load_chat(const std::string& path) {
-    std::vector<text::ChatMessage> messages = parse_chat(path, read_text_file(path, kMostBytes));
+    std::vector<text::ChatMessage> messages =
+        parse_chat(path, read_text_file(path, kMostChatBytes));
     const std::size_t first = !messages.empty() && messages[0].role == "system" ? 1 : 0;
     for (std::size_t i = first; i < messages.size(); ++i) {
         const char* const role = (i - first) % 2 == 0 ? "user" : "assistant";
