@@ -61,7 +61,7 @@ list(FILTER json_sources INCLUDE REGEX "json\\.cpp$|safetensors|huggingface")
 list(REMOVE_ITEM reader_sources ${json_sources})
 list(PREPEND reader_sources ${json_sources})
 add_library(mr_sanitized STATIC ${reader_sources})
-set_target_properties(mr_sanitized PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+set_target_properties(mr_sanitized PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
 target_link_libraries(mr_sanitized PUBLIC mr_sanitized_options)
 target_compile_options(mr_sanitized PRIVATE ${undefined} -O1)
 
@@ -108,6 +108,7 @@ foreach(room formats text)
     if(sources)
         add_executable(test_${room}_asan ${sources})
         target_link_libraries(test_${room}_asan PRIVATE mr_sanitized GTest::gtest_main)
+        millrace_together(test_${room}_asan 4)
         # What is tested has both sanitizers; the tests themselves would take four times as long to
         # compile with them.
         target_compile_options(test_${room}_asan PRIVATE -O0)

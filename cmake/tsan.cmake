@@ -45,11 +45,12 @@ list(FILTER tsan_sources EXCLUDE REGEX
 add_library(mr_tsan STATIC ${tsan_sources})
 # Several files at a time: each takes longer to read its headers than to instrument its code. Alone
 # are those with names of their own that a neighbour has, too.
-foreach(alone model/io/load_huggingface text/tokenizer_json ops/linear/linear_backward)
+foreach(alone model/io/load_huggingface text/tokenizer_json ops/linear/linear_backward
+        train/output_folder)
     set_source_files_properties(${PROJECT_SOURCE_DIR}/src/${alone}.cpp PROPERTIES
                                 SKIP_UNITY_BUILD_INCLUSION ON)
 endforeach()
-set_target_properties(mr_tsan PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5)
+set_target_properties(mr_tsan PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
 target_link_libraries(mr_tsan PUBLIC mr_tsan_options)
 
 set(tsan_tests core/thread_pool model/batch model/train decode/scheduler train/batches train/exchange
@@ -58,9 +59,9 @@ list(TRANSFORM tsan_tests REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/tests/\\1_test.c
 list(APPEND tsan_tests ${PROJECT_SOURCE_DIR}/src/ops/linear/linear_test.cpp)
 add_executable(test_tsan ${tsan_tests})
 target_link_libraries(test_tsan PRIVATE mr_tsan GTest::gtest_main)
-target_compile_options(test_tsan PRIVATE  # see millrace_quick_to_compile()
-    $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds;-Wno-restrict;-Wno-stringop-overflow>)
+target_compile_options(test_tsan PRIVATE ${MR_FALSE_ALARMS})
 target_precompile_headers(test_tsan PRIVATE <gtest/gtest.h> <fmt/format.h>)
+millrace_together(test_tsan 4)
 target_compile_definitions(test_tsan PRIVATE
     MR_TEST_DATA="${MILLRACE_DATA}" MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 # Not again what takes long over values rather than over threads.
