@@ -16,7 +16,7 @@ endif()
 # the path of the source is (its bugs 105329 and 105651).
 set(MR_FALSE_ALARMS "")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    foreach(alarm array-bounds restrict stringop-overflow)
+    foreach(alarm array-bounds restrict stringop-overflow stringop-overread)
         list(APPEND MR_FALSE_ALARMS $<${MR_CXX_ONLY}:-Wno-${alarm}>)
     endforeach()
 endif()
