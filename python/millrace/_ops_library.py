@@ -70,7 +70,8 @@ def _norm_sum(x: Any, residual: Any, weight: Any, bias: Any, eps: float, layer: 
 
 def _norm_backward(dy: Optional[Any], ds: Optional[Any], s: Any, weight: Any, eps: float,
                    layer: bool, bias: bool) -> Any:
-    return rows.norm_backward(dy, ds, s, weight, eps, layer, bias)
+    dx, dweight, dbias = rows.norm_backward(dy, ds, s, weight, eps, layer, bias)
+    return dx, dweight.clone(), dbias.clone()  # ops give no views of one memory
 
 
 def _save_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, Any]) -> None:

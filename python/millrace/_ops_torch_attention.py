@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from . import _core
 from ._ops_plan import Layout, Mask, Plan, Remembered, attention_plan, wrong
-from ._ops_torch_base import (CPU, PLAIN, check, compiling, dense, empty, f32, grad_enabled, modes,
-                              place_of, quick_place, readable, run, torch, transforms, wide)
+from ._ops_torch_base import (PLAIN, check, compiling, dense, empty, f32, grad_enabled, modes,
+                              place_of, quick_empty, readable, run, torch, transforms, wide)
 
 if TYPE_CHECKING:
     Function = object
@@ -16,11 +16,13 @@ else:
 _plans = Remembered()
 
 
+_api = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+
+
 def _quick_plans() -> Optional[_core.Plans]:
     """Those of plain batches, found from C++, where this torch tells it of its tensors."""
-    api = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     try:
-        return None if api is None else _core.new_plans(api, PLAIN)
+        return None if _api is None else _core.new_plans(_api, PLAIN)
     except (TypeError, RuntimeError, ValueError):
         return None
 
@@ -31,7 +33,7 @@ _find: Any = (lambda *_: None) if _quick is None else _quick.find
 
 class TorchPlan(Plan):
     __slots__ = ("cuda", "packed", "wide", "direct", "out_shape", "out_stride", "kv_shape",
-                 "kv_stride", "lse_stride", "simple", "start")
+                 "kv_stride", "lse_stride", "quick")
 
     cuda: bool
     packed: bool
@@ -42,8 +44,7 @@ class TorchPlan(Plan):
     kv_shape: tuple[int, ...]
     kv_stride: tuple[int, ...]
     lse_stride: tuple[int, ...]
-    simple: bool  # ... and there is nothing else to do
-    start: Any  # core.forward
+    quick: Any  # where there is nothing else to do: the whole call from C++; or None
 
 
 def plan_of(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: int,
@@ -78,7 +79,12 @@ def _new_plan(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: i
     plan.out_shape, plan.kv_shape = tuple(q.shape), tuple(k.shape)
     plan.out_stride, plan.kv_stride = dense(plan.out_shape), dense(plan.kv_shape)
     plan.lse_stride = dense(plan.lse_shape)
-    plan.simple, plan.start = plan.direct and not plan.packed, made.core.forward
+    plan.quick = None
+    make = quick_empty(cuda)
+    if _quick is not None and plan.direct and not plan.packed and make is not None:
+        plan.quick = _core.QuickAttention(
+            _api, made.core, make, (plan.out_shape, plan.out_stride, q.dtype),
+            (plan.lse_shape, plan.lse_stride, f32)).forward
     return plan
 
 
@@ -101,16 +107,8 @@ def _ready(plan: TorchPlan, q: Any, k: Any, v: Any) -> tuple[Any, ...]:
 
 def forward(plan: TorchPlan, q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any) -> tuple[Any, Any]:
     """out as q, without gaps, and lse [heads, (batch,) tokens]."""
-    if plan.simple:
-        at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
-        place = quick_place() if plan.cuda else CPU
-        if place is not None and not (plan.cuda and (at_q | at_k | at_v) & 15):
-            make, stream = place
-            out = make(plan.out_shape, plan.out_stride, q.dtype)
-            lse = make(plan.lse_shape, plan.lse_stride, f32)
-            plan.start(at_q, at_k, at_v, out.data_ptr(), lse.data_ptr(), 0, 0, stream)
-            return out, lse
-    return _forward(plan, q, k, v, cu_q, cu_k)
+    made: Optional[tuple[Any, Any]] = None if plan.quick is None else plan.quick(q, k, v)
+    return made if made is not None else _forward(plan, q, k, v, cu_q, cu_k)
 
 
 def _forward(plan: TorchPlan, q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any) -> tuple[Any, Any]:

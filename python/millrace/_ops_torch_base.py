@@ -26,7 +26,6 @@ try:  # what compiled code allocates with: a quarter of the time of torch.empty
     _on_cpu, _on_cuda = _guards._empty_strided_cpu, _guards._empty_strided_cuda
 except (ImportError, AttributeError):
     _on_cpu = _on_cuda = None
-CPU = None if _on_cpu is None else (_on_cpu, 0)
 
 
 def dense(shape: Sequence[int]) -> tuple[int, ...]:
@@ -49,12 +48,9 @@ def empty(cuda: bool, shape: tuple[int, ...], stride: tuple[int, ...], dtype: An
     return torch.empty(shape, dtype=dtype, device=f"cuda:{_gpu}")
 
 
-def quick_place() -> Optional[tuple[Any, int]]:
-    """What allocates on the GPU of the process, and torch's current stream there, where that GPU is
-    the current one and torch has quick ways to both."""
-    if _on_cuda is None or _raw_stream is None or _device_now() != _gpu:
-        return None
-    return _on_cuda, _raw_stream(_gpu)
+def quick_empty(cuda: bool) -> Any:
+    """What makes a tensor of (shape, stride, dtype) on the CPU, or on the current GPU; or None."""
+    return _on_cuda if cuda else _on_cpu
 
 
 def stream_of(index: int) -> int:

@@ -95,29 +95,30 @@ def norm_forward(plan: NormPlan, x: Any, residual: Any, weight: Any, bias: Any, 
 
 def norm_backward(dy: Optional[Any], ds: Optional[Any], s: Any, weight: Any, eps: float,
                   layer: bool, bias: bool) -> tuple[Any, Any, Any]:
-    """The gradients by s, weight and bias. Kernels have f32; on the GPU dy as it is, and dx also in
-    bf16."""
+    """The gradients by s, weight and bias. Kernels have f32; on the GPU dy and s as they are."""
     cuda = place_of("s", s)
     cols = s.shape[-1]
-    shape, stride = tuple(s.shape), dense(s.shape)
-    dx = empty(cuda, shape, stride, f32)
-    narrow = empty(cuda, shape, stride, s.dtype) if cuda and s.dtype == torch.bfloat16 else None
-    dweight = torch.zeros(cols, dtype=f32, device=s.device)
-    dbias = torch.zeros(cols if bias else 0, dtype=f32, device=s.device)
     if dy is None:
-        dy = torch.zeros_like(dx)
+        dy = torch.zeros_like(s, memory_format=torch.contiguous_format)
+    if cuda:
+        dy, rows = dy.contiguous(), s.contiguous()
+        if rows.dtype not in (f32, dy.dtype):
+            rows = wide(rows)
     else:
-        dy = dy.contiguous() if cuda else wide(dy)
-    added = None if ds is None else wide(ds)
-    wide_s, wide_weight = wide(s), wide(weight)
+        dy, rows = wide(dy), wide(s)
+    added = None if ds is None else ds.to(rows.dtype).contiguous()
+    dx = empty(cuda, tuple(s.shape), dense(s.shape), rows.dtype)
+    sums = torch.zeros(2 * cols, dtype=f32, device=s.device)  # dweight, dbias
+    scales = wide(weight)
     room = empty(cuda, (_core.norm_backward_scratch(cols) if cuda else 0,), (1,), torch.uint8)
+    at = sums.data_ptr()
     run(cuda, _core.norm_residual_backward, cuda, layer, s.numel() // cols, cols, eps,
-        NAMES[dy.dtype], dy.data_ptr(), 0 if added is None else added.data_ptr(),
-        wide_s.data_ptr(), wide_weight.data_ptr(), dx.data_ptr(),
-        0 if narrow is None else narrow.data_ptr(), dweight.data_ptr(),
-        dbias.data_ptr() if bias else 0, room.data_ptr())
-    return (dx.to(s.dtype) if narrow is None else narrow, dweight.to(weight.dtype),
-            dbias.to(weight.dtype))
+        NAMES[dy.dtype], NAMES[rows.dtype], dy.data_ptr(),
+        0 if added is None else added.data_ptr(), rows.data_ptr(), scales.data_ptr(),
+        dx.data_ptr(), at, at + 4 * cols if bias else 0, room.data_ptr())
+    if weight.dtype != f32:
+        sums = sums.to(weight.dtype)
+    return dx.to(s.dtype), sums[:cols], sums[cols:] if bias else sums[:0]
 
 
 class NormResidual(Function):

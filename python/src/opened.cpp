@@ -63,6 +63,8 @@ void read_text(model::Engine& engine, std::span<const std::int32_t> ids, const T
 
 Opened::Opened(const cli::SharedOptions& shared, int sequences, const Progress& progress) {
     const auto start = std::chrono::steady_clock::now();
+    // Weights that stay where the file has them make no progress of their own.
+    if (progress) progress("opening", 0, 1);
     const cli::Disabled off = cli::disabled(shared);
     const bool cuda = cli::use_cuda(shared);
     const auto planned = [&](const model::Model& model) {
@@ -97,6 +99,7 @@ Opened::Opened(const cli::SharedOptions& shared, int sequences, const Progress& 
     engine_ = engine->options();
     block_ = engine_.block;
     worker_.reset(new Worker(std::move(engine)));
+    if (progress) progress("opening", 1, 1);
     load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 

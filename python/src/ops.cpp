@@ -87,6 +87,9 @@ void add_plans(nb::module_& m) {
         .def("find", &Plans::find)
         .def("keep", &Plans::keep)
         .def("size", &Plans::size);
+    nb::class_<QuickAttention>(m, "QuickAttention")
+        .def(nb::init<const nb::capsule&, nb::object, nb::object, nb::tuple, nb::tuple>())
+        .def("forward", &QuickAttention::forward);
     m.def("new_plans", [](nb::capsule api, nb::tuple types) {
         return std::make_unique<Plans>(std::move(api), std::move(types));
     });
@@ -119,11 +122,13 @@ void add_norm(nb::module_& m) {
     m.def(
         "norm_residual_backward",
         [](bool cuda, bool layer, std::int64_t rows, std::int64_t cols, float eps,
-           const std::string& dy_type, Address dy, Address ds, Address s, Address weight,
-           Address dx, Address copy, Address dweight, Address dbias, Address scratch,
+           const std::string& dy_type, const std::string& s_type, Address dy, Address ds, Address s,
+           Address weight, Address dx, Address dweight, Address dbias, Address scratch,
            Address stream) {
-            norm_residual_backward(norm_call(cuda, layer, rows, cols, eps), type_of(dy_type), dy,
-                                   ds, s, weight, dx, copy, dweight, dbias, scratch, stream);
+            NormCall call = norm_call(cuda, layer, rows, cols, eps);
+            call.x_type = type_of(s_type);
+            norm_residual_backward(call, type_of(dy_type), dy, ds, s, weight, dx, dweight, dbias,
+                                   scratch, stream);
         },
         Unlocked());
     m.def("norm_backward_scratch", &norm_backward_scratch);

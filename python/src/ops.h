@@ -84,11 +84,11 @@ struct NormCall {
 bool norm_takes_weights(DType type, std::int64_t rows, std::int64_t cols);
 void norm_residual(const NormCall& call, Address x, Address residual, Address weight, Address bias,
                    Address out, Address sum, Address stream);
-// f32, dy on the GPU also bf16. dx = gradient by s, added to `ds` where there is one; dweight,
-// dbias (or 0) are added to.
+// f32; on the GPU dy has any type, and dx, ds and s that (call.x_type) or f32. dx = gradient by s,
+// added to `ds` where there is one; dweight, dbias (or 0) are added to.
 void norm_residual_backward(const NormCall& call, DType dy_type, Address dy, Address ds, Address s,
-                            Address weight, Address dx, Address copy, Address dweight,
-                            Address dbias, Address scratch, Address stream);
+                            Address weight, Address dx, Address dweight, Address dbias,
+                            Address scratch, Address stream);
 std::size_t norm_backward_scratch(std::int64_t cols);  // on the GPU
 
 // One token a row of logits f32 [rows, vocab]. Numbers are for all rows; a row's draw is Philox at

@@ -72,9 +72,8 @@ void norm_residual(const NormCall& call, Address x, Address residual, Address we
 }
 
 void norm_residual_backward(const NormCall& call, [[maybe_unused]] DType dy_type, Address dy,
-                            Address ds, Address s, Address weight, Address dx,
-                            [[maybe_unused]] Address copy, Address dweight, Address dbias,
-                            [[maybe_unused]] Address scratch, Address stream) {
+                            Address ds, Address s, Address weight, Address dx, Address dweight,
+                            Address dbias, [[maybe_unused]] Address scratch, Address stream) {
     if (call.rows == 0) return;
     const Shapes shape{call};
     if (!call.cuda) {
@@ -91,13 +90,12 @@ void norm_residual_backward(const NormCall& call, [[maybe_unused]] DType dy_type
                 cuda::NormBackward pass;
                 pass.kind = call.kind;
                 pass.eps = call.eps;
-                pass.dx = shape.rows(dx);
-                pass.copy = given(shape.rows(copy, DType::bf16));
-                pass.residual = given(shape.rows(ds));
+                pass.dx = shape.rows(dx, call.x_type);
+                pass.residual = given(shape.rows(ds, call.x_type));
                 pass.dweight = shape.columns(dweight);
                 pass.dbias = given(shape.columns(dbias));
                 pass.dy = shape.rows(dy, dy_type);
-                pass.x = shape.rows(s);
+                pass.x = shape.rows(s, call.x_type);
                 pass.weight = shape.columns(weight);
                 cuda::norm_backward(ctx, pass);
 #endif

@@ -19,19 +19,66 @@ struct DLTensor {
     std::int64_t* strides;
     std::uint64_t byte_offset;
 };
-struct DLPackExchangeApi {
+
+constexpr std::size_t kMostPlans = 1024;  // rather than grow without end
+
+}  // namespace
+
+// As DLPack defines it (its version 1).
+struct Exchange {
     std::uint32_t major, minor;
     void* previous;
     void* allocate;
     void* managed_from_object;
     void* managed_to_object;
     int (*tensor_from_object)(void* object, void* out);  // fills a DLTensor; -1: an error is set
-    void* current_stream;
+    int (*current_stream)(std::int32_t device_type, std::int32_t device, void** out);
 };
 
-constexpr std::size_t kMostPlans = 1024;  // rather than grow without end
+QuickAttention::QuickAttention(const nb::capsule& api, nb::object plan, nb::object empty,
+                               nb::tuple out, nb::tuple lse)
+    : keep_(api),
+      object_(std::move(plan)),
+      plan_(&nb::cast<const AttentionPlan&>(object_)),
+      empty_(std::move(empty)),
+      out_(std::move(out)),
+      lse_(std::move(lse)) {
+    const auto* const table = static_cast<const Exchange*>(api.data("dlpack_exchange_api"));
+    if (table->major == 1 && table->tensor_from_object && table->current_stream) api_ = table;
+}
 
-}  // namespace
+nb::object QuickAttention::forward(nb::handle q, nb::handle k, nb::handle v) const {
+    constexpr std::int32_t kCpu = 1;  // kDLCPU
+    if (!api_) return nb::none();
+    DLTensor at[5];
+    Address address[5];
+    const auto look = [&](int i, nb::handle tensor) {
+        if (api_->tensor_from_object(tensor.ptr(), &at[i]) != 0) {
+            PyErr_Clear();
+            return false;
+        }
+        address[i] = reinterpret_cast<Address>(at[i].data) + at[i].byte_offset;
+        return true;
+    };
+    if (!look(0, q) || !look(1, k) || !look(2, v)) return nb::none();
+    const bool cpu = at[0].device_type == kCpu;
+    if (!cpu && (address[0] | address[1] | address[2]) % 16 != 0) return nb::none();
+    nb::object out = empty_(out_[0], out_[1], out_[2]);
+    nb::object lse = empty_(lse_[0], lse_[1], lse_[2]);
+    void* stream = nullptr;
+    // Where another device is the current one, the new tensors lie there.
+    if (!look(3, out) || !look(4, lse) || at[3].device_id != at[0].device_id) return nb::none();
+    if (!cpu && api_->current_stream(at[0].device_type, at[0].device_id, &stream) != 0) {
+        PyErr_Clear();
+        return nb::none();
+    }
+    {
+        const nb::gil_scoped_release unlocked;
+        plan_->forward(address[0], address[1], address[2], address[3], address[4], {},
+                       reinterpret_cast<Address>(stream));
+    }
+    return nb::make_tuple(std::move(out), std::move(lse));
+}
 
 std::size_t Plans::Hash::operator()(const Key& key) const {
     std::uint64_t h = key.size();
@@ -43,8 +90,7 @@ std::size_t Plans::Hash::operator()(const Key& key) const {
 }
 
 Plans::Plans(nb::capsule api, nb::tuple types) : api_(std::move(api)), types_(std::move(types)) {
-    const auto* const table =
-        static_cast<const DLPackExchangeApi*>(api_.data("dlpack_exchange_api"));
+    const auto* const table = static_cast<const Exchange*>(api_.data("dlpack_exchange_api"));
     // Before 1.3 there was no such table, or another one.
     if (table->major == 1 && table->minor >= 3) read_ = table->tensor_from_object;
 }

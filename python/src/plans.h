@@ -9,7 +9,31 @@
 #include <unordered_map>
 #include <vector>
 
+#include "ops.h"
+
 namespace mr::python {
+
+struct Exchange;  // DLPack's table of functions
+
+// A call of attention that is nothing but two new tensors and a kernel: torch is asked for the
+// addresses through the same interface, and for the tensors by the function that it gives.
+class QuickAttention {
+  public:
+    // `plan`: an AttentionPlan; empty(shape, strides, dtype) makes a tensor where those of the plan
+    // lie, if that is on the current device.
+    QuickAttention(const nanobind::capsule& api, nanobind::object plan, nanobind::object empty,
+                   nanobind::tuple out, nanobind::tuple lse);
+    // (out, lse) for tensors of the plan's shapes. None: something is not as usual.
+    nanobind::object forward(nanobind::handle q, nanobind::handle k, nanobind::handle v) const;
+
+  private:
+    const Exchange* api_ = nullptr;
+    nanobind::capsule keep_;
+    nanobind::object object_;
+    const AttentionPlan* plan_;
+    nanobind::object empty_;
+    nanobind::tuple out_, lse_;  // what empty() takes
+};
 
 class Plans {
   public:

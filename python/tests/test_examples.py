@@ -6,13 +6,15 @@ import sys
 
 import pytest
 
+from conftest import DEVICE
+
 FOLDER = pathlib.Path(os.environ["MILLRACE_SOURCE"]) / "examples" / "python"
 
 
 def run(name, *words, folder, stdin="", **env):
     done = subprocess.run([sys.executable, str(FOLDER / name), *words], input=stdin, cwd=folder,
                           capture_output=True, text=True, timeout=60,
-                          env={**os.environ, "MILLRACE_DEVICE": "cpu", **env})
+                          env={**os.environ, "MILLRACE_DEVICE": DEVICE, **env})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -33,7 +35,8 @@ def test_batch(tmp_path):
 def test_profile_plots(tmp_path):
     # Without matplotlib there is a page instead of a picture.
     (tmp_path / "matplotlib.py").write_text("raise ImportError('not here')")
-    said = run("profile_plots.py", "--max-tokens", "6", folder=tmp_path, PYTHONPATH=str(tmp_path))
+    said = run("profile_plots.py", "--max-tokens", "6", folder=tmp_path,
+               PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     assert "attention" in said and "<svg" in (tmp_path / "profile.html").read_text()
 
 

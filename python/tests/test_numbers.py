@@ -40,7 +40,11 @@ def test_logits_are_those_that_tokens_are_drawn_from(model):
 def test_logits_do_not_depend_on_what_follows_or_on_the_batch(model):
     ids = model.tokenize("Once upon a time there was a little dog who loved to run.") * 20
     rows = model.logits(ids)  # more than a pass has rows for
-    assert np.array_equal(model.logits(ids[:7]), rows[:7])
+    if model.info.device == "cpu":
+        assert np.array_equal(model.logits(ids[:7]), rows[:7])
+    else:  # few tokens are another product there, in bf16; logits are up to 23
+        assert np.array_equal(model.logits(ids[:70])[:7], rows[:7])
+        assert np.allclose(model.logits(ids[:7]), rows[:7], atol=0.5)
 
 
 def test_arrays_are_used_where_they_lie(model):

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 import millrace as mr
+from conftest import DEVICE
 
 
 @pytest.mark.parametrize("prompt, seed, words, options", [
@@ -128,7 +129,7 @@ def test_chat_answers_as_the_program_does(model, program, tmp_path):
     template.write_text("{% for m in messages %}{{ m.role }}{{ mark }} {{ m.content }}\n"
                         "{% endfor %}assistant:")
     said = subprocess.run(
-        [os.environ["MILLRACE_BIN"], "chat", "--device", "cpu", "--json", "--seed", "9", "-n", "25",
+        [os.environ["MILLRACE_BIN"], "chat", "--device", DEVICE, "--json", "--seed", "9", "-n", "25",
          "--system", "Tell stories.", "--chat-template", str(template), "--template-arg",
          'mark="!"'], input="Hello you\n", capture_output=True, text=True, check=True).stdout
     answer = model.chat([{"role": "system", "content": "Tell stories."},
@@ -137,7 +138,7 @@ def test_chat_answers_as_the_program_does(model, program, tmp_path):
     expected = json.loads(said)
     assert answer == expected["content"] and answer.prompt_tokens == expected["prompt_tokens"]
     # The format of a model without a template, too.
-    said = subprocess.run([os.environ["MILLRACE_BIN"], "chat", "--device", "cpu", "--json",
+    said = subprocess.run([os.environ["MILLRACE_BIN"], "chat", "--device", DEVICE, "--json",
                            "--seed", "9", "-n", "25"], input="Hi\n", capture_output=True, text=True,
                           check=True).stdout
     assert model.chat([{"role": "user", "content": "Hi"}], seed=9,

@@ -11,9 +11,10 @@ import threading
 import pytest
 
 import millrace as mr
+from conftest import DEVICE
 from millrace import _core
 
-SMALL = {"dim": 32, "layers": 1, "heads": 2, "batch": 2, "seq": 32, "device": "cpu", "threads": 1,
+SMALL = {"dim": 32, "layers": 1, "heads": 2, "batch": 2, "seq": 32, "device": DEVICE, "threads": 1,
          "sample_tokens": 0}
 
 
@@ -80,7 +81,7 @@ def test_a_run_that_was_interrupted_goes_on_bit_for_bit(packed, tmp_path):
                  on_step=interrupt)
     run = mr.Run(tmp_path / "run")
     assert run.checkpoint.name == "step-000003" and len(run.metrics) == 3
-    resumed = run.resume(on_step=None, threads=1)
+    resumed = run.resume(on_step=None, threads=1, device=DEVICE)
     assert without_times(resumed.metrics) == without_times(whole.metrics)
     assert resumed.result["loss"] == whole.result["loss"]
     more = mr.train(resume=tmp_path / "run", steps=9, device="cpu")
