@@ -4,6 +4,7 @@
 #include <atomic>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -145,6 +146,17 @@ void prepare_kernel(const void* kernel) {
     if (!prepared.insert(kernel).second) return;
     MR_CUDA_CALL(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                       cudaSharedmemCarveoutMaxShared));
+}
+
+void raise_shared(const void* kernel, std::size_t bytes) {
+    static std::mutex guard;
+    static std::unordered_map<const void*, std::size_t> raised;
+    const std::lock_guard lock(guard);
+    std::size_t& limit = raised[kernel];
+    if (limit >= bytes) return;
+    MR_CUDA_CALL(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(bytes)));
+    limit = bytes;
 }
 
 bool built() { return true; }

@@ -137,13 +137,12 @@ inline Stamp* account(const Context& ctx, OpKind kind, const char* name, const O
     return ctx.timeline ? ctx.timeline->add(kind, name, ctx.layer, work) : nullptr;
 }
 
-// Raises a kernel's shared-memory limit once per kernel and size; cheap to call every time.
+// Raises a kernel's shared-memory limit, once for each size; cheap afterwards.
+void raise_shared(const void* kernel, std::size_t bytes);
 template <typename Kernel>
 void allow_shared(Kernel* kernel, std::size_t bytes) {
     // Every kernel has 48 KB without asking, but its static arrays count towards them.
-    if (bytes <= 32 * 1024) return;
-    MR_CUDA_CALL(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      static_cast<int>(bytes)));
+    if (bytes > 32 * 1024) raise_shared(reinterpret_cast<const void*>(kernel), bytes);
 }
 
 #ifdef __CUDACC__

@@ -43,8 +43,9 @@ __device__ __forceinline__ void group_sums(float& a, float& b, float* shared) {
     }
 }
 
-// cols is a multiple of 4, at most 4 kChunks kThreads. Dy: f16 or bf16.
-template <int kThreads, int kChunks, typename Dy>
+// cols is a multiple of 4, at most 4 kChunks kThreads. Dy: f16 or bf16. X, of x, dx and residual:
+// f32, or Dy.
+template <int kThreads, int kChunks, typename Dy, typename X>
 __global__ void __launch_bounds__(kThreads == 32 ? 32 * kWarps : kThreads)
     rows_backward(const Args a) {
     constexpr bool kWarp = kThreads == 32;
@@ -66,12 +67,13 @@ __global__ void __launch_bounds__(kThreads == 32 ? 32 * kWarps : kThreads)
          row += static_cast<int>(gridDim.x) * kGroups) {
         const std::size_t first = static_cast<std::size_t>(row) * static_cast<std::size_t>(cols);
         const Dy* dy = static_cast<const Dy*>(a.dy) + first;
+        const X* x = static_cast<const X*>(a.x) + first;
         float h[kChunks][4];
         Raw4<Dy> raw[kChunks];
 #pragma unroll
         for (int k = 0; k < kChunks; ++k) {
             const bool inside = column(k) < cols;
-            unpack4(inside ? load_raw4(a.x + first + column(k)) : zero_raw4<float>(), h[k]);
+            unpack4(inside ? load_raw4(x + column(k)) : zero_raw4<X>(), h[k]);
             raw[k] = inside ? load_raw4(dy + column(k)) : zero_raw4<Dy>();
         }
         const RowStats stats = row_stats<kThreads, kChunks>(a.kind, h, cols, a.eps, thread, shared);
@@ -95,14 +97,14 @@ __global__ void __launch_bounds__(kThreads == 32 ? 32 * kWarps : kThreads)
         for (int k = 0; k < kChunks; ++k) {
             if (column(k) >= cols) continue;
             float d[4], w[4], r[4] = {};
-            if (a.residual) load4(a.residual + first + column(k), r);
+            if (a.residual) load4(static_cast<const X*>(a.residual) + first + column(k), r);
             unpack4(raw[k], d);
             load4_weight(a.weight + column(k), w);
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 r[i] = gradient_of(d[i], w[i], h[k][i], mean_g, mean_gh, stats.rstd, r[i]);
             }
-            store4(a.dx + first + column(k), r);
+            store4(static_cast<X*>(a.dx) + first + column(k), r);
             if (a.copy) store4(a.copy + first + column(k), r);
         }
         if constexpr (!kWarp) __syncthreads();  // `shared` is read; the next row writes it
@@ -142,7 +144,7 @@ __global__ void __launch_bounds__(kThreads == 32 ? 32 * kWarps : kThreads)
 
 // Rows of any length, alignment and type of dy, read again from the caches instead of kept. The
 // block's part of the sums grows in memory.
-template <typename Dy>
+template <typename Dy, typename X>
 __global__ void __launch_bounds__(256) any_rows_backward(const Args a) {
     __shared__ float shared[kRowShared<256> + 16];
     wait_for_previous();
@@ -156,13 +158,14 @@ __global__ void __launch_bounds__(256) any_rows_backward(const Args a) {
     __syncthreads();
     for (int row = static_cast<int>(blockIdx.x); row < a.rows; row += static_cast<int>(gridDim.x)) {
         const std::size_t first = static_cast<std::size_t>(row) * static_cast<std::size_t>(cols);
-        const float* x = a.x + first;
+        const X* x = static_cast<const X*>(a.x) + first;
+        const X* residual = a.residual ? static_cast<const X*>(a.residual) + first : nullptr;
         const Dy* dy = static_cast<const Dy*>(a.dy) + first;
         const RowStats stats = row_stats_of<256>(
-            a.kind, [x](int i) { return x[i]; }, cols, a.eps, thread, shared);
+            a.kind, [x](int i) { return to_f32(x[i]); }, cols, a.eps, thread, shared);
         float sum_g = 0, sum_gh = 0;
         for (int i = thread; i < cols; i += 256) {
-            const float h = (x[i] - stats.mean) * stats.rstd, d = to_f32(dy[i]);
+            const float h = (to_f32(x[i]) - stats.mean) * stats.rstd, d = to_f32(dy[i]);
             const float g = d * a.weight[i];
             sum_g += g;
             sum_gh = fmaf(g, h, sum_gh);
@@ -173,10 +176,10 @@ __global__ void __launch_bounds__(256) any_rows_backward(const Args a) {
         const float mean_g = a.kind == NormKind::layer ? __fmul_rn(sum_g, inverse) : 0.0f;
         const float mean_gh = __fmul_rn(sum_gh, inverse);
         for (int i = thread; i < cols; i += 256) {  // the columns that this thread has read
-            const float h = (x[i] - stats.mean) * stats.rstd;
+            const float h = (to_f32(x[i]) - stats.mean) * stats.rstd;
             const float g = to_f32(dy[i]) * a.weight[i] - mean_g - h * mean_gh;
-            const float value = fmaf(stats.rstd, g, a.residual ? a.residual[first + i] : 0.0f);
-            a.dx[first + i] = value;
+            const float value = fmaf(stats.rstd, g, residual ? to_f32(residual[i]) : 0.0f);
+            static_cast<X*>(a.dx)[first + i] = from_f32<X>(value);
             if (a.copy) a.copy[first + i] = from_f32<bf16>(value);
         }
         __syncthreads();
@@ -193,15 +196,15 @@ std::size_t norm_backward_scratch_bytes(std::int64_t max_cols) {
 bool norm_backward(const Context& ctx, const NormBackward& p) {
     MR_CHECK(ctx.cuda, "the context has a stream");
     const std::int64_t rows = p.x.rows(), cols = p.x.cols();
-    const auto f32_rows = [&](Tensor t) {
-        return t.dtype == DType::f32 && t.shape.count() == rows * cols && t.cols() == cols;
+    const auto like_x = [&](Tensor t) {
+        return t.dtype == p.x.dtype && t.shape.count() == rows * cols && t.cols() == cols;
     };
     const auto per_column = [&](Tensor t) {
         return t.dtype == DType::f32 && t.shape.count() == cols;
     };
-    MR_CHECK(p.x && p.dx && f32_rows(p.x) && f32_rows(p.dx) && cols > 0,
-             "x and dx are f32 [rows, cols]");
-    MR_CHECK(!p.residual || f32_rows(p.residual), "the residual's gradient is like dx");
+    MR_CHECK(p.x && p.dx && like_x(p.dx) && cols > 0, "x and dx are [rows, cols] of one type");
+    MR_CHECK(p.x.dtype == DType::f32 || p.x.dtype == p.dy.dtype, "x is f32, or of dy's type");
+    MR_CHECK(!p.residual || like_x(p.residual), "the residual's gradient is like dx");
     MR_CHECK(p.dy && p.dy.rows() == rows && p.dy.cols() == cols && is_float(p.dy.dtype),
              "dy is bf16, f16 or f32 [rows, cols]");
     MR_CHECK(
@@ -213,7 +216,7 @@ bool norm_backward(const Context& ctx, const NormBackward& p) {
     MR_CHECK(ctx.scratch.size() >= norm_backward_scratch_bytes(cols), "scratch was planned");
     if (rows == 0) return true;
 
-    const bool bf16_dy = p.dy.dtype == DType::bf16;
+    const bool bf16_dy = p.dy.dtype == DType::bf16, wide = p.x.dtype == DType::f32;
     bool fours = p.dy.dtype != DType::f32;
     for (const Tensor& t : {p.dx, p.copy, p.residual, p.dy, p.x, p.weight}) {
         fours = fours && in_fours(t.data, cols);
@@ -229,11 +232,11 @@ bool norm_backward(const Context& ctx, const NormBackward& p) {
                             p.dx.bytes() + p.copy.bytes() + p.dweight.bytes() + p.dbias.bytes(),
                             elements * (p.kind == NormKind::layer ? 17 : 14), 0});
     auto* parts = reinterpret_cast<float*>(ctx.scratch.data());
-    const Args args{p.dx.f32(),
+    const Args args{p.dx.data,
                     static_cast<bf16*>(p.copy.data),
-                    static_cast<const float*>(p.residual.data),
+                    p.residual.data,
                     p.dy.data,
-                    p.x.f32(),
+                    p.x.data,
                     p.weight.f32(),
                     parts,
                     static_cast<int>(rows),
@@ -243,8 +246,9 @@ bool norm_backward(const Context& ctx, const NormBackward& p) {
                     stamp};
     float *dweight = static_cast<float*>(p.dweight.data),
           *dbias = static_cast<float*>(p.dbias.data);
-    if (const int many =
-            fours && bf16_dy && ctx.many_rows_norm ? start_norm_backward_many(ctx, args) : 0) {
+    if (const int many = fours && bf16_dy && wide && ctx.many_rows_norm
+                             ? start_norm_backward_many(ctx, args)
+                             : 0) {
         add_parts(ctx, {dweight, dbias, static_cast<float*>(p.dsum.data)}, parts, many, cols,
                   stamp);
         return true;
@@ -253,28 +257,29 @@ bool norm_backward(const Context& ctx, const NormBackward& p) {
         launch(ctx, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)), 0,
                kernel, args);
     };
-    const auto start_for = [&](auto dy) {
+    const auto start_for = [&](auto dy, auto x) {
         using Dy = decltype(dy);
-        if (cols <= 768) {
-            start(32 * kWarps, rows_backward<32, 6, Dy>);
+        using X = decltype(x);
+        if (!fours || cols > 8192) {
+            start(256, any_rows_backward<Dy, X>);
+        } else if (cols <= 768) {
+            start(32 * kWarps, rows_backward<32, 6, Dy, X>);
         } else if (cols <= 1024) {
-            start(32 * kWarps, rows_backward<32, 8, Dy>);
+            start(32 * kWarps, rows_backward<32, 8, Dy, X>);
         } else if (cols <= 2048) {
-            start(256, rows_backward<256, 2, Dy>);
+            start(256, rows_backward<256, 2, Dy, X>);
         } else if (cols <= 4096) {
-            start(256, rows_backward<256, 4, Dy>);
+            start(256, rows_backward<256, 4, Dy, X>);
         } else {
-            start(256, rows_backward<256, 8, Dy>);
+            start(256, rows_backward<256, 8, Dy, X>);
         }
     };
-    if (!fours || cols > 8192) {
-        start(256, p.dy.dtype == DType::f32 ? any_rows_backward<float>
-                   : bf16_dy                ? any_rows_backward<bf16>
-                                            : any_rows_backward<__half>);
+    if (p.dy.dtype == DType::f32) {
+        start(256, any_rows_backward<float, float>);
     } else if (bf16_dy) {
-        start_for(bf16{});
+        wide ? start_for(bf16{}, float{}) : start_for(bf16{}, bf16{});
     } else {
-        start_for(__half{});
+        wide ? start_for(__half{}, float{}) : start_for(__half{}, __half{});
     }
     add_parts(ctx, dweight, parts, blocks, cols, 2 * cols, stamp);
     add_parts(ctx, dbias, parts + cols, blocks, cols, 2 * cols, stamp);

@@ -14,8 +14,8 @@ namespace mr::cuda {
 //   dx = the gradient by the norm's input x, added to `residual` where there is one
 //   dweight += sum over rows of dy * (x - mean) / std;   dbias += sum over rows of dy
 //   dsum += sum over rows of dx, where the kernel can do it on the way
-// x, dx, residual f32 [rows, cols]; dy bf16, f16 or f32 [rows, cols]; copy: dx in bf16 as well, or
-// none.
+// dy bf16, f16 or f32 [rows, cols]; x, dx, residual f32 or all of dy's type; copy: dx in bf16 as
+// well, or none.
 // weight, dweight, dbias, dsum f32 [cols]; all but weight may be none. dx may be residual, or dy
 // where that is f32. Statistics are those of the forward, bit for bit. Bits of a row of dx depend
 // on that row alone; the sums over rows have an order that depends on their number alone.

@@ -218,5 +218,50 @@ TEST_F(NormBackwardTest, Contract) {
     EXPECT_THROW(norm_backward(ctx_, pass), ContractError);
 }
 
+// Rows of dy's own type: what f32 rows with the same values give, rounded.
+TEST_F(NormBackwardTest, RowsOfOneTypeAreThoseOfF32) {
+    for (const DType type : {DType::f16, DType::bf16}) {
+        for (const std::int64_t cols : {7, 64, 1024, 2048, 2560, 8192, 8200}) {
+            for (const bool residual : {false, true}) {
+                SCOPED_TRACE(std::string(dtype_name(type)) + " " + std::to_string(cols));
+                memory_.reset();
+                give_scratch(cols);
+                constexpr std::int64_t kRows = 61;  // too few for the kernel for many
+                const auto count = static_cast<std::size_t>(kRows * cols);
+                const Shape shape{kRows, cols};
+                // upload() rounds what it is given.
+                std::vector<float> xs = normal(count), ds = normal(count), rs = normal(count),
+                                   ws = normal(static_cast<std::size_t>(cols));
+                NormBackward narrow;
+                narrow.kind = NormKind::layer;
+                narrow.x = upload(type, shape, xs);
+                narrow.dy = upload(type, shape, ds);
+                if (residual) narrow.residual = upload(type, shape, rs);
+                narrow.weight = upload(DType::f32, {cols}, ws);
+                NormBackward wide = narrow;
+                wide.x = upload(DType::f32, shape, xs);
+                if (residual) wide.residual = upload(DType::f32, shape, rs);
+                for (NormBackward* pass : {&narrow, &wide}) {
+                    pass->dx = poisoned(pass->x.dtype, shape);
+                    pass->dweight = memory_.tensor(DType::f32, {cols});
+                    pass->dbias = memory_.tensor(DType::f32, {cols});
+                    for (const Tensor& sum : {pass->dweight, pass->dbias}) {
+                        stream_->fill(sum.data, 0, sum.bytes());
+                    }
+                    EXPECT_TRUE(norm_backward(ctx_, *pass));
+                }
+                std::vector<float> want = download(wide.dx);
+                for (float& value : want) {
+                    value = type == DType::f16 ? f16_to_f32(f32_to_f16(value))
+                                               : bf16_to_f32(f32_to_bf16(value));
+                }
+                EXPECT_EQ(download(narrow.dx), want);
+                EXPECT_EQ(download(narrow.dweight), download(wide.dweight));
+                EXPECT_EQ(download(narrow.dbias), download(wide.dbias));
+            }
+        }
+    }
+}
+
 }  // namespace
 }  // namespace mr::cuda::norm_backward_cuda_test

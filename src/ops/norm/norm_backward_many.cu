@@ -98,8 +98,9 @@ __global__ void __launch_bounds__(kThreads* kGroups, 2)
         const unsigned there = barrier + 8 * static_cast<unsigned>(stage);
         const int bytes = static_cast<int>(f32_row);
         barrier_expect(there, a.residual ? static_cast<int>(stage_size) : bytes / 2 * 3);
-        copy_bulk(to, a.x + first, bytes, there);
-        if (a.residual) copy_bulk(to + f32_row, a.residual + first, bytes, there);
+        copy_bulk(to, static_cast<const float*>(a.x) + first, bytes, there);
+        if (a.residual)
+            copy_bulk(to + f32_row, static_cast<const float*>(a.residual) + first, bytes, there);
         copy_bulk(to + 2 * f32_row, static_cast<const bf16*>(a.dy) + first, bytes / 2, there);
     };
     if (thread == 0) {
@@ -155,7 +156,7 @@ __global__ void __launch_bounds__(kThreads* kGroups, 2)
                 r[i] = gradient_of(d[i], w[i], h[k][i], mean_g, mean_gh, stats.rstd, r[i]);
                 dsum[k][i] += r[i];
             }
-            store4(a.dx + first + column(k), r);
+            store4(static_cast<float*>(a.dx) + first + column(k), r);
             if (a.copy) store4(a.copy + first + column(k), r);
         }
         sync();  // the row and the group's space were read

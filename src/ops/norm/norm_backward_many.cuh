@@ -8,11 +8,11 @@
 namespace mr::cuda {
 
 struct NormBackwardArgs {
-    float* dx;
-    bf16* copy;             // or null
-    const float* residual;  // or null
-    const void* dy;         // bf16, or f32
-    const float* x;
+    void* dx;
+    bf16* copy;            // or null
+    const void* residual;  // or null
+    const void* dy;        // bf16, f16 or f32
+    const void* x;         // dx, residual and x: f32; for few rows also dy's type
     const float* weight;
     float* parts;  // [blocks, sums, cols]: dweight, dbias, and for many rows dsum
     int rows, cols;
