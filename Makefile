@@ -35,7 +35,7 @@ test-compat: program ## compare with transformers and tokenizers, in a virtual e
 	    MILLRACE_PYTHON=$(CURDIR)/build/compat/bin/python python3 -B tests/cli/transformers_test.py
 
 test-python: build ## make the wheel, install it into a virtual environment, and test it there
-	ctest --test-dir $(BUILD) --output-on-failure -C python -R python.wheel
+	ctest --test-dir $(BUILD) --output-on-failure -R python.wheel
 
 test-gpu: build ## run what needs a GPU; without one it fails
 	MILLRACE_REQUIRE_GPU=1 ctest --test-dir $(BUILD) --output-on-failure -L gpu
