@@ -1,0 +1,54 @@
+// Schemas to rules of a network. For what is made of several schemas, such as tool calls, there is
+// one compiler with several roots.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "formats/json.h"
+#include "text/grammar/network.h"
+#include "text/grammar/regex.h"
+#include "text/grammar/schema_facts.h"
+#include "text/grammar/schema_nodes.h"
+
+namespace mr::text::grammar {
+
+class SchemaCompiler {
+  public:
+    explicit SchemaCompiler(Network& network) : network_(network) {}
+
+    // The rule of a schema. finish() writes it.
+    RuleId add(formats::JsonValue schema, const std::string& path);
+    // Of its values the objects.
+    RuleId add_object(formats::JsonValue schema, const std::string& path);
+    // Writes all rules that were asked for, and those that they ask for.
+    void finish();
+
+  private:
+    struct Alternative;
+
+    RuleId rule_of(NodeSet set);
+    StateId start_of(const NodeSet& set);
+    std::vector<NodeSet> alternatives(const NodeSet& set);
+    bool take_own(Alternative& alternative, std::vector<Alternative>& work);
+    StateId value(const Facts& facts, StateId next);
+    StateId literal_values(const std::vector<formats::JsonValue>& values, StateId next);
+    StateId string(const Facts& facts, StateId next);
+    StateId object(const ObjectFacts& facts, StateId next);
+    StateId others(const ObjectFacts& facts, StateId next);
+    StateId array(const ArrayFacts& facts, StateId next);
+
+    Network& network_;
+    const formats::JsonDocument any_object_ =
+        formats::JsonDocument::parse(R"({"type": "object"})", "any object");
+    SchemaNodes nodes_;
+    RegexBudget budget_;
+    std::map<NodeSet, RuleId> rules_;
+    std::vector<std::pair<RuleId, NodeSet>> todo_;
+    std::size_t steps_ = 0;  // of taking schemas apart
+    NodeId now_ = 0;         // a schema of the rule that is being written, for errors
+};
+
+}  // namespace mr::text::grammar

@@ -1,0 +1,326 @@
+#include "text/grammar/schema_facts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "core/printable.h"
+#include "text/grammar/schema.h"
+
+namespace mr::text::grammar {
+namespace {
+
+using formats::JsonValue;
+
+struct TypeName {
+    std::string_view name;
+    std::uint32_t bits;
+};
+constexpr TypeName kTypes[] = {
+    {"null", kNull},   {"boolean", kBoolean}, {"string", kString}, {"number", kInteger | kFraction},
+    {"array", kArray}, {"integer", kInteger}, {"object", kObject}};
+
+struct KeywordTypes {
+    std::string_view keyword;
+    std::uint32_t types;
+};
+// The keywords that say something about values of some types alone.
+constexpr KeywordTypes kOfTypes[] = {
+    {"properties", kObject},
+    {"required", kObject},
+    {"additionalProperties", kObject},
+    {"items", kArray},
+    {"prefixItems", kArray},
+    {"minItems", kArray},
+    {"maxItems", kArray},
+    {"minLength", kString},
+    {"maxLength", kString},
+    {"pattern", kString},
+    {"format", kString},
+    {"minimum", kInteger | kFraction},
+    {"maximum", kInteger | kFraction},
+    {"exclusiveMinimum", kInteger | kFraction},
+    {"exclusiveMaximum", kInteger | kFraction},
+};
+
+std::uint32_t type_of(JsonValue value) {
+    if (value.is_null()) return kNull;
+    if (value.is_boolean()) return kBoolean;
+    if (value.is_number_integer()) return kInteger;
+    if (value.is_number()) return kFraction;
+    return value.is_string() ? kString : value.is_array() ? kArray : kObject;
+}
+
+class FactReader {
+  public:
+    FactReader(SchemaNodes& nodes, const NodeSet& set) : nodes_(nodes), set_(set) {}
+
+    std::optional<Facts> read() {
+        std::uint32_t hinted = 0;
+        for (const NodeId id : set_) {
+            const JsonValue schema = nodes_.value(id);
+            if (schema.is_boolean()) {
+                if (!schema.get<bool>()) return std::nullopt;
+                continue;
+            }
+            read_type(id, schema);
+            read_values(id, schema);
+            read_string(id, schema);
+            read_bounds(id, schema);
+            for (const auto& [keyword, types] : kOfTypes) {
+                if (schema.contains(keyword)) hinted |= types;
+            }
+        }
+        if (facts_.values) {
+            refuse_beside_values();
+            std::erase_if(*facts_.values,
+                          [&](JsonValue value) { return !(type_of(value) & facts_.types); });
+            if (facts_.values->empty()) return std::nullopt;
+            return std::move(facts_);
+        }
+        // Without a type, keywords of objects alone mean an object, and so on.
+        if (facts_.types == kAnyType && hinted != 0) facts_.types = hinted;
+        if (facts_.types & kObject) read_object();
+        if (facts_.types & kArray) read_array();
+        if (facts_.types == 0) return std::nullopt;
+        return std::move(facts_);
+    }
+
+  private:
+    void read_type(NodeId id, JsonValue schema) {
+        const auto type = schema.find("type");
+        const auto nullable = schema.find("nullable");
+        if (nullable && !nullable->is_boolean()) {
+            throw nodes_.error_at(id, "nullable", "is neither true nor false");
+        }
+        if (!type) {
+            if (nullable && nullable->get<bool>()) {
+                throw nodes_.error_at(id, "nullable", "wants a type beside it");
+            }
+            return;
+        }
+        const auto bits_of = [&](JsonValue name) {
+            for (const auto& [known, bits] : kTypes) {
+                if (name == known) return bits;
+            }
+            throw nodes_.error_at(id, "type",
+                                  fmt::format("{} is no type", printable(name.shown(), 100)));
+        };
+        std::uint32_t types = 0;
+        if (type->is_array()) {
+            for (const JsonValue name : *type) types |= bits_of(name);
+            if (types == 0) throw nodes_.error_at(id, "type", "is an empty list");
+        } else {
+            types = bits_of(*type);
+        }
+        if (nullable && nullable->get<bool>()) types |= kNull;
+        facts_.types &= types;
+    }
+
+    void read_values(NodeId id, JsonValue schema) {
+        if (const auto values = schema.find("enum")) {
+            if (!values->is_array()) throw nodes_.error_at(id, "enum", "is not a list");
+            if (values->size() > kMostEnumValues) {
+                throw nodes_.error_at(id, "enum",
+                                      fmt::format("has more than {} values", kMostEnumValues));
+            }
+            if (values->empty()) throw nodes_.error_at(id, "enum", "has no value");
+            std::vector<JsonValue> all;
+            for (const JsonValue value : *values) all.push_back(value);
+            keep(all);
+        }
+        if (const auto value = schema.find("const")) keep({*value});
+    }
+    // Of those before, where there are any, the ones that are among these.
+    void keep(const std::vector<JsonValue>& values) {
+        if (!facts_.values) {
+            facts_.values = values;
+            return;
+        }
+        std::set<std::string> texts;
+        for (const JsonValue value : values) texts.insert(value.dump());
+        std::erase_if(*facts_.values,
+                      [&](JsonValue value) { return !texts.contains(value.dump()); });
+    }
+    void refuse_beside_values() const {
+        for (const NodeId id : set_) {
+            for (const auto& [keyword, types] : kOfTypes) {
+                if (nodes_.has(id, keyword)) {
+                    throw nodes_.error_at(id, keyword, "is not supported beside enum or const",
+                                          "leave the values out that do not fit");
+                }
+            }
+        }
+    }
+
+    std::optional<std::uint32_t> count(NodeId id, JsonValue schema, std::string_view keyword) {
+        const auto value = schema.find(keyword);
+        if (!value) return std::nullopt;
+        if (!value->is_integer_in(0, INT64_MAX)) {
+            throw nodes_.error_at(id, keyword, "is no whole number from 0 on");
+        }
+        return static_cast<std::uint32_t>(
+            std::min<std::int64_t>(value->get<std::int64_t>(), kUnbounded - 1));
+    }
+
+    void read_string(NodeId id, JsonValue schema) {
+        facts_.min_length = std::max(facts_.min_length, count(id, schema, "minLength").value_or(0));
+        facts_.max_length =
+            std::min(facts_.max_length, count(id, schema, "maxLength").value_or(kUnbounded));
+        const auto one = [&](std::string_view keyword, std::optional<NodeId>& place) {
+            const auto value = schema.find(keyword);
+            if (!value) return;
+            if (!value->is_string()) throw nodes_.error_at(id, keyword, "is not a text");
+            const bool again =
+                place && nodes_.value(*place)[keyword.data()].text() != value->text();
+            if (again)
+                throw nodes_.error_at(id, keyword,
+                                      "holds beside another one, which is not supported");
+            place = id;
+        };
+        one("pattern", facts_.pattern);
+        one("format", facts_.format);
+    }
+
+    void read_bounds(NodeId id, JsonValue schema) {
+        const auto bound = [&](std::string_view keyword, bool included, bool is_low) {
+            const auto value = schema.find(keyword);
+            if (!value) return;
+            if (!value->is_number()) throw nodes_.error_at(id, keyword, "is not a number");
+            const auto decimal = value->is_integer_in(INT64_MIN, INT64_MAX)
+                                     ? Decimal::of(value->get<std::int64_t>())
+                                     : Decimal::of(value->get<double>());
+            const bool outward = (value->get<double>() < 0) == is_low;
+            if (!decimal && outward && std::abs(value->get<double>()) >= 1e17) return;
+            if (!decimal) {
+                throw nodes_.error_at(
+                    id, keyword,
+                    fmt::format("has more than {} digits before or behind the point", kMostDigits));
+            }
+            auto& kept = is_low ? facts_.numbers.low : facts_.numbers.high;
+            const int order = kept ? compare(*decimal, kept->value) * (is_low ? 1 : -1) : 1;
+            if (order > 0 || (order == 0 && !included)) kept = {*decimal, included};
+        };
+        bound("minimum", true, true);
+        bound("exclusiveMinimum", false, true);
+        bound("maximum", true, false);
+        bound("exclusiveMaximum", false, false);
+    }
+
+    void read_object();
+    void read_array();
+
+    SchemaNodes& nodes_;
+    const NodeSet& set_;
+    Facts facts_;
+};
+
+void FactReader::read_object() {
+    ObjectFacts& object = facts_.object;
+    std::map<std::string_view, std::size_t> places;
+    bool listed = false, said = false;
+    for (const NodeId id : set_) {
+        const auto properties = nodes_.value(id).find("properties");
+        if (!properties) continue;
+        if (!properties->is_object()) throw nodes_.error_at(id, "properties", "is not an object");
+        listed = true;
+        for (const auto& [name, value] : properties->items_in_file_order()) {
+            if (name.size() > kMostNameBytes) {
+                throw nodes_.error_at(
+                    id, "properties",
+                    fmt::format("has a name of more than {} bytes", kMostNameBytes));
+            }
+            if (places.emplace(name, object.properties.size()).second) {
+                object.properties.push_back({std::string(name), {}});
+            }
+        }
+    }
+    // Each schema says what it thinks of each property, listed by itself or not.
+    for (const NodeId id : set_) {
+        const JsonValue schema = nodes_.value(id);
+        const auto properties = schema.find("properties");
+        const auto others = schema.find("additionalProperties");
+        const bool shut = others && others->is_boolean() && !others->get<bool>();
+        if (others) {
+            said = true;
+            object.more = object.more && !shut;
+            object.others.push_back(nodes_.child(id, "additionalProperties"));
+        }
+        for (auto& property : object.properties) {
+            if (properties && properties->contains(property.name)) {
+                property.value.push_back(
+                    nodes_.child(nodes_.child(id, "properties"), property.name));
+            } else if (others) {
+                property.value.push_back(nodes_.child(id, "additionalProperties"));
+            }
+        }
+    }
+    if (listed && !said) object.more = false;
+    for (const NodeId id : set_) {
+        const auto required = nodes_.value(id).find("required");
+        if (!required) continue;
+        if (!required->is_array()) throw nodes_.error_at(id, "required", "is not a list");
+        for (const JsonValue name : *required) {
+            if (!name.is_string()) throw nodes_.error_at(id, "required", "has what is not a text");
+            const auto [at, fresh] = places.emplace(name.text(), object.properties.size());
+            if (fresh) {
+                if (name.text().size() > kMostNameBytes) {
+                    throw nodes_.error_at(
+                        id, "required",
+                        fmt::format("has a name of more than {} bytes", kMostNameBytes));
+                }
+                if (said && !object.more) {
+                    throw nodes_.error_at(
+                        id, "required",
+                        fmt::format("'{}' is no property, and additionalProperties "
+                                    "allows no other",
+                                    printable(name.text(), 100)));
+                }
+                object.properties.push_back({std::string(name.text()), object.others});
+            }
+            object.properties[at->second].required = true;
+        }
+    }
+}
+
+void FactReader::read_array() {
+    ArrayFacts& array = facts_.array;
+    std::size_t places = 0;
+    for (const NodeId id : set_) {
+        const JsonValue schema = nodes_.value(id);
+        array.least = std::max(array.least, count(id, schema, "minItems").value_or(0));
+        array.most = std::min(array.most, count(id, schema, "maxItems").value_or(kUnbounded));
+        if (schema["items"].is_array()) {
+            throw nodes_.error_at(id, "items", "is a list", "write prefixItems");
+        }
+        const auto first = schema.find("prefixItems");
+        if (!first) continue;
+        if (!first->is_array()) throw nodes_.error_at(id, "prefixItems", "is not a list");
+        places = std::max(places, first->size());
+    }
+    array.first.resize(places);
+    for (const NodeId id : set_) {
+        const std::size_t own = nodes_.value(id)["prefixItems"].size();
+        for (std::size_t i = 0; i < places; ++i) {
+            if (i < own) {
+                array.first[i].push_back(nodes_.child(nodes_.child(id, "prefixItems"), i));
+            } else if (nodes_.has(id, "items")) {
+                array.first[i].push_back(nodes_.child(id, "items"));
+            }
+        }
+        if (nodes_.has(id, "items")) array.items.push_back(nodes_.child(id, "items"));
+    }
+}
+
+}  // namespace
+
+std::optional<Facts> facts_of(SchemaNodes& nodes, const NodeSet& set) {
+    return FactReader(nodes, set).read();
+}
+
+}  // namespace mr::text::grammar

@@ -1,0 +1,147 @@
+#include "text/grammar/schema_nodes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "core/printable.h"
+#include "text/grammar/schema.h"
+
+namespace mr::text::grammar {
+namespace {
+
+constexpr std::string_view kKeywords[] = {
+    "type", "nullable", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "properties",
+    "required", "additionalProperties", "items", "prefixItems", "minItems", "maxItems", "minLength",
+    "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
+    // Read where a $ref points to them.
+    "$defs", "definitions",
+    // These say nothing about which values fit.
+    "title", "description", "default", "example", "examples", "deprecated", "readOnly", "writeOnly",
+    "$schema", "$id", "$comment", "discriminator"};
+
+constexpr std::size_t kMostShown = 200;  // bytes of a path
+
+std::optional<std::size_t> index_of(std::string_view step) {
+    std::size_t value = 0;
+    const auto [end, error] = std::from_chars(step.data(), step.data() + step.size(), value);
+    if (error != std::errc() || end != step.data() + step.size()) return std::nullopt;
+    return value;
+}
+
+std::optional<formats::JsonValue> member(formats::JsonValue value, std::string_view step) {
+    if (value.is_object()) return value.find(step);
+    const auto index = index_of(step);
+    if (value.is_array() && index && *index < value.size()) return value[*index];
+    return std::nullopt;
+}
+
+// One step of a JSON pointer: ~1 is a slash and ~0 a tilde.
+std::string unescaped(std::string_view step) {
+    std::string out;
+    for (std::size_t i = 0; i < step.size(); ++i) {
+        const bool escape = step[i] == '~' && i + 1 < step.size();
+        if (escape && (step[i + 1] == '0' || step[i + 1] == '1')) {
+            out += step[++i] == '0' ? '~' : '/';
+        } else {
+            out += step[i];
+        }
+    }
+    return out;
+}
+
+}  // namespace
+
+NodeId SchemaNodes::add_root(formats::JsonValue value, std::string path) {
+    const auto id = static_cast<NodeId>(nodes_.size());
+    nodes_.push_back({value, id, id, std::move(path)});
+    return id;
+}
+
+NodeId SchemaNodes::child(NodeId parent, std::string_view step) {
+    const auto [at, fresh] =
+        children_.try_emplace({parent, std::string(step)}, static_cast<NodeId>(nodes_.size()));
+    if (!fresh) return at->second;
+    if (nodes_.size() >= kMostSchemaNodes) {
+        throw error(nodes_[parent].root,
+                    fmt::format("has more than {} schemas inside", kMostSchemaNodes));
+    }
+    const auto value = member(nodes_[parent].value, step);
+    MR_CHECK(value, "a child of a schema is there");
+    nodes_.push_back({*value, parent, nodes_[parent].root, std::string(step)});
+    return at->second;
+}
+
+NodeId SchemaNodes::target(NodeId id) {
+    const formats::JsonValue ref = nodes_[id].value["$ref"];
+    if (!ref.is_string()) throw error_at(id, "$ref", "is not a text");
+    std::string_view text = ref.text();
+    if (text != "#" && !text.starts_with("#/")) {
+        throw error_at(id, "$ref",
+                       fmt::format("'{}' is not inside of this schema", printable(text, 100)),
+                       "write '#/$defs/NAME'");
+    }
+    NodeId at = nodes_[id].root;
+    text.remove_prefix(1);
+    while (!text.empty()) {
+        text.remove_prefix(1);
+        const std::string_view step = text.substr(0, text.find('/'));
+        text.remove_prefix(step.size());
+        const std::string name = unescaped(step);
+        if (!member(nodes_[at].value, name)) {
+            throw error_at(id, "$ref",
+                           fmt::format("'{}' points to nothing", printable(ref.text(), 100)));
+        }
+        at = child(at, name);
+    }
+    return at;
+}
+
+std::string SchemaNodes::path(NodeId id) const {
+    std::vector<std::string> steps;
+    while (nodes_[id].parent != id) {
+        steps.push_back("." + printable(nodes_[id].step, 64));
+        id = nodes_[id].parent;
+    }
+    std::string out = nodes_[id].step;
+    for (std::size_t i = steps.size(); i-- > 0;) {
+        if (out.size() > kMostShown) return out + "...";
+        out += steps[i];
+    }
+    return out;
+}
+
+Error SchemaNodes::error(NodeId id, std::string problem, std::string remedy) const {
+    return Error::input(
+        {.field = path(id), .problem = std::move(problem), .remedy = std::move(remedy)});
+}
+
+Error SchemaNodes::error_at(NodeId id, std::string_view keyword, std::string problem,
+                            std::string remedy) const {
+    return Error::input({.field = path(id) + "." + printable(keyword, 64),
+                         .problem = std::move(problem),
+                         .remedy = std::move(remedy)});
+}
+
+void SchemaNodes::check(NodeId id) {
+    if (nodes_[id].checked) return;
+    nodes_[id].checked = true;
+    const formats::JsonValue schema = nodes_[id].value;
+    if (schema.is_boolean()) return;
+    if (!schema.is_object()) {
+        throw error(
+            id, fmt::format("is a {}; a schema is an object, true or false", schema.type_name()));
+    }
+    for (const auto& [key, value] : schema.items()) {
+        if (std::find(std::begin(kKeywords), std::end(kKeywords), key) != std::end(kKeywords)) {
+            continue;
+        }
+        if (key == "uniqueItems" && value.is_boolean() && !value.get<bool>()) continue;
+        throw error_at(id, key, "this keyword is not supported",
+                       "docs/structured-output.md lists those that are");
+    }
+}
+
+}  // namespace mr::text::grammar

@@ -1,0 +1,142 @@
+// What values of each type look like.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/printable.h"
+#include "text/grammar/chars.h"
+#include "text/grammar/schema.h"
+#include "text/grammar/schema_compiler.h"
+#include "text/grammar/string_formats.h"
+
+namespace mr::text::grammar {
+
+StateId SchemaCompiler::value(const Facts& facts, StateId next) {
+    if (facts.values) return literal_values(*facts.values, next);
+    std::vector<StateId> starts;
+    const auto fits = [&](std::uint32_t types) { return (facts.types & types) != 0; };
+    if (fits(kObject)) starts.push_back(object(facts.object, next));
+    if (fits(kArray)) starts.push_back(array(facts.array, next));
+    if (fits(kString)) starts.push_back(string(facts, next));
+    if (fits(kInteger | kFraction)) {
+        NumberBounds bounds = facts.numbers;
+        bounds.fractions = fits(kFraction);
+        starts.push_back(number(network_, bounds, next));
+    }
+    Network::Literals words;
+    if (fits(kBoolean)) words = {{"true", next}, {"false", next}};
+    if (fits(kNull)) words.emplace_back("null", next);
+    if (!words.empty()) starts.push_back(network_.literals(std::move(words)));
+    return network_.split(starts);
+}
+
+StateId SchemaCompiler::literal_values(const std::vector<formats::JsonValue>& values,
+                                       StateId next) {
+    Network::Literals texts;
+    std::size_t bytes = 0;
+    for (const formats::JsonValue value : values) {
+        texts.emplace_back(value.dump(), next);
+        bytes += texts.back().first.size();
+        if (bytes > kMostParts) throw nodes_.error(now_, "has values of too many bytes in an enum");
+    }
+    std::sort(texts.begin(), texts.end());
+    texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
+    return network_.literals(std::move(texts));
+}
+
+StateId SchemaCompiler::string(const Facts& facts, StateId next) {
+    if (facts.min_length > facts.max_length) return kNoState;
+    if (!facts.pattern && !facts.format) {
+        return network_.string(facts.min_length, facts.max_length, next);
+    }
+    if (facts.pattern && facts.format) {
+        throw nodes_.error_at(*facts.format, "format", "is not supported beside pattern");
+    }
+    const NodeId node = facts.pattern ? *facts.pattern : *facts.format;
+    const char* keyword = facts.pattern ? "pattern" : "format";
+    const std::string_view text = nodes_.value(node)[keyword].text();
+    const std::string_view pattern = facts.pattern ? text : pattern_of_format(text);
+    if (facts.format && pattern.empty()) {
+        throw nodes_.error_at(node, keyword,
+                              fmt::format("'{}' is not supported", printable(text, 100)),
+                              "leave it out, or take one of " + supported_formats());
+    }
+    try {
+        return quoted(network_,
+                      automaton_of_pattern(pattern, facts.min_length, facts.max_length, budget_),
+                      next);
+    } catch (const BadPattern& bad) {
+        throw nodes_.error_at(node, keyword, bad.problem);
+    }
+}
+
+// Properties come in the order of the schema. `choose` is where a name is due that may be that of
+// property i or of a later one; `after` is where something was written and property i is next.
+StateId SchemaCompiler::object(const ObjectFacts& facts, StateId next) {
+    const StateId close = network_.byte('}', next);
+    const auto& properties = facts.properties;
+    StateId choose = kNoState, after = close;
+    bool may_close = true;
+    std::size_t optional = 0;
+    if (facts.more) {
+        // The rest: names in any order, but none of those above.
+        const RuleId another = network_.add_rule();
+        network_.define(another, network_.byte(',', network_.blank(others(facts, Network::kEnd))));
+        after = network_.repeat(another, 0, kUnbounded, close);
+        choose = others(facts, after);
+    }
+    for (std::size_t i = properties.size(); i-- > 0;) {
+        const auto& property = properties[i];
+        optional = property.required ? 0 : optional + 1;
+        if (optional > kMostOptional) {
+            throw nodes_.error(now_,
+                               fmt::format("has more than {} properties in a row that are not "
+                                           "required",
+                                           kMostOptional),
+                               "name some of them in 'required', or move them into objects");
+        }
+        const StateId entry =
+            network_.literal(formats::json_quoted(property.name) + ":",
+                             network_.blank(network_.call(rule_of(property.value), after)));
+        choose = property.required ? entry : network_.split(entry, choose);
+        may_close = may_close && !property.required;
+        after = network_.split(network_.byte(',', network_.blank(choose)),
+                               may_close ? close : kNoState);
+    }
+    return network_.byte('{', network_.split(choose, may_close ? close : kNoState));
+}
+
+StateId SchemaCompiler::others(const ObjectFacts& facts, StateId next) {
+    const StateId value =
+        network_.byte(':', network_.blank(network_.call(rule_of(facts.others), next)));
+    if (facts.properties.empty()) return network_.string(0, kUnbounded, value);
+    std::vector<std::string_view> names;
+    for (const auto& property : facts.properties) names.push_back(property.name);
+    return quoted(network_, all_but(names), value);
+}
+
+StateId SchemaCompiler::array(const ArrayFacts& facts, StateId next) {
+    const auto& [first, items, least, most] = facts;
+    if (least > most) return kNoState;
+    const StateId close = network_.byte(']', next);
+    if (most == 0) return network_.byte('[', close);
+    const auto item = [&](std::size_t place, StateId then) {
+        return network_.call(rule_of(place < first.size() ? first[place] : items), then);
+    };
+    // Places that are written out, then a rule for all others.
+    const auto places = static_cast<std::uint32_t>(std::clamp<std::size_t>(first.size(), 1, most));
+    StateId after = close;
+    if (places < most) {
+        const RuleId another = network_.add_rule();
+        network_.define(another, network_.byte(',', network_.blank(item(places, Network::kEnd))));
+        after = network_.repeat(another, least > places ? least - places : 0,
+                                most == kUnbounded ? kUnbounded : most - places, close);
+    }
+    for (std::uint32_t place = places - 1; place > 0; --place) {
+        const StateId more = network_.byte(',', network_.blank(item(place, after)));
+        after = network_.split(more, place >= least ? close : kNoState);
+    }
+    return network_.byte('[', network_.split(item(0, after), least == 0 ? close : kNoState));
+}
+
+}  // namespace mr::text::grammar

@@ -1,0 +1,14 @@
+// The values of the keyword "format" that strings may have.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace mr::text::grammar {
+
+// The pattern of a format; empty where it is not supported.
+std::string_view pattern_of_format(std::string_view format);
+// "date, time, ..."
+std::string supported_formats();
+
+}  // namespace mr::text::grammar

@@ -1,0 +1,55 @@
+// Calls of tools in a plain form, for models that were trained on none:
+//
+//     {"name": "weather", "arguments": {"city": "Oslo"}}
+//
+// or, where several are allowed at once, a list of these.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/json.h"
+#include "text/grammar/network.h"
+
+namespace mr::text::grammar {
+
+inline constexpr std::size_t kMostTools = 128;
+inline constexpr std::uint32_t kMostCalls = 16;  // in one list
+
+struct Tool {
+    std::string name;
+    formats::JsonValue parameters;  // a schema of an object; null: there are none
+    std::string path;               // of the schema, for errors
+};
+
+// Of OpenAI's list: [{"type": "function", "function": {"name", "description", "parameters"}}].
+// Throws Error with the path of what is wrong. As valid as the document.
+std::vector<Tool> read_tools(formats::JsonValue tools, const std::string& path = "tools");
+// Each is named by letters, digits, _ and -, at most 64, and none twice.
+void check_tools(std::span<const Tool> tools, const std::string& path = "tools");
+
+struct ToolChoice {
+    bool required = false;  // else the model may answer with text instead
+    std::string only{};     // the name of the tool to call; empty: any
+    bool several = true;    // a list is allowed
+};
+
+// "auto", "required", {"type": "function", "function": {"name": ...}}; null is "auto". Nothing for
+// "none".
+std::optional<ToolChoice> read_tool_choice(formats::JsonValue choice, std::span<const Tool> tools,
+                                           bool several, const std::string& path = "tool_choice");
+
+// Where calls are not required, a text is one too: one that begins with neither { nor [.
+Network network_of_tools(std::span<const Tool> tools, const ToolChoice& choice);
+
+struct ToolCall {
+    std::string name;
+    std::string arguments;  // JSON
+};
+// Nothing where the text is no call.
+std::optional<std::vector<ToolCall>> parse_tool_calls(std::string_view text);
+
+}  // namespace mr::text::grammar
