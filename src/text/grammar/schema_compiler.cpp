@@ -25,6 +25,8 @@ RuleId SchemaCompiler::add_object(JsonValue schema, const std::string& path) {
 }
 
 RuleId SchemaCompiler::rule_of(NodeSet set) {
+    // Schemas that ask for nothing are all the same.
+    std::erase_if(set, [&](NodeId id) { return nodes_.is_anything(id); });
     std::sort(set.begin(), set.end());  // nodes are numbered as they are met: in their order
     set.erase(std::unique(set.begin(), set.end()), set.end());
     const auto [at, fresh] = rules_.try_emplace(std::move(set), RuleId{0});
@@ -51,7 +53,7 @@ StateId SchemaCompiler::start_of(const NodeSet& set) {
     std::vector<StateId> starts;
     for (const NodeSet& alternative : alternatives(set)) {
         const auto facts = facts_of(nodes_, alternative);
-        if (facts) starts.push_back(value(*facts, Network::kEnd));
+        if (facts) starts.push_back(value(*facts));
     }
     return network_.split(starts);
 }

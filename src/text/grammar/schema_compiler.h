@@ -33,12 +33,14 @@ class SchemaCompiler {
     StateId start_of(const NodeSet& set);
     std::vector<NodeSet> alternatives(const NodeSet& set);
     bool take_own(Alternative& alternative, std::vector<Alternative>& work);
-    StateId value(const Facts& facts, StateId next);
-    StateId literal_values(const std::vector<formats::JsonValue>& values, StateId next);
-    StateId string(const Facts& facts, StateId next);
-    StateId object(const ObjectFacts& facts, StateId next);
+    // Where a value begins; behind it, its rule ends.
+    StateId value(const Facts& facts);
+    StateId literal_values(const std::vector<formats::JsonValue>& values);
+    StateId string(const Facts& facts);
+    StateId object(const ObjectFacts& facts);
+    StateId array(const ArrayFacts& facts);
+    // A property that is none of those listed.
     StateId others(const ObjectFacts& facts, StateId next);
-    StateId array(const ArrayFacts& facts, StateId next);
 
     Network& network_;
     const formats::JsonDocument any_object_ =
@@ -46,6 +48,7 @@ class SchemaCompiler {
     SchemaNodes nodes_;
     RegexBudget budget_;
     std::map<NodeSet, RuleId> rules_;
+    std::map<std::string, StateId> scalars_;  // strings and numbers by what is asked of them
     std::vector<std::pair<RuleId, NodeSet>> todo_;
     std::size_t steps_ = 0;  // of taking schemas apart
     NodeId now_ = 0;         // a schema of the rule that is being written, for errors

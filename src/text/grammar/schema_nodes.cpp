@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
+#include <span>
 
 #include "core/printable.h"
 #include "text/grammar/schema.h"
@@ -12,15 +13,38 @@
 namespace mr::text::grammar {
 namespace {
 
-constexpr std::string_view kKeywords[] = {
-    "type", "nullable", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "properties",
-    "required", "additionalProperties", "items", "prefixItems", "minItems", "maxItems", "minLength",
-    "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
-    // Read where a $ref points to them.
-    "$defs", "definitions",
-    // These say nothing about which values fit.
-    "title", "description", "default", "example", "examples", "deprecated", "readOnly", "writeOnly",
-    "$schema", "$id", "$comment", "discriminator"};
+constexpr std::string_view kKeywords[] = {"type",
+                                          "nullable",
+                                          "enum",
+                                          "const",
+                                          "anyOf",
+                                          "oneOf",
+                                          "allOf",
+                                          "$ref",
+                                          "properties",
+                                          "required",
+                                          "additionalProperties",
+                                          "items",
+                                          "prefixItems",
+                                          "minItems",
+                                          "maxItems",
+                                          "minLength",
+                                          "maxLength",
+                                          "pattern",
+                                          "format",
+                                          "minimum",
+                                          "maximum",
+                                          "exclusiveMinimum",
+                                          "exclusiveMaximum"};
+// These say nothing about which values fit. Definitions are read where a $ref points to them.
+constexpr std::string_view kAnnotations[] = {"$defs",    "definitions",  "title",    "description",
+                                             "default",  "example",      "examples", "deprecated",
+                                             "readOnly", "writeOnly",    "$schema",  "$id",
+                                             "$comment", "discriminator"};
+
+bool is_one_of(std::span<const std::string_view> words, std::string_view word) {
+    return std::find(words.begin(), words.end(), word) != words.end();
+}
 
 constexpr std::size_t kMostShown = 200;  // bytes of a path
 
@@ -102,12 +126,13 @@ NodeId SchemaNodes::target(NodeId id) {
 std::string SchemaNodes::path(NodeId id) const {
     std::vector<std::string> steps;
     while (nodes_[id].parent != id) {
-        steps.push_back("." + printable(nodes_[id].step, 64));
+        steps.push_back(printable(nodes_[id].step, 64));
         id = nodes_[id].parent;
     }
     std::string out = nodes_[id].step;
     for (std::size_t i = steps.size(); i-- > 0;) {
         if (out.size() > kMostShown) return out + "...";
+        out += '.';
         out += steps[i];
     }
     return out;
@@ -125,6 +150,16 @@ Error SchemaNodes::error_at(NodeId id, std::string_view keyword, std::string pro
                          .remedy = std::move(remedy)});
 }
 
+bool SchemaNodes::is_anything(NodeId id) const {
+    const formats::JsonValue schema = nodes_[id].value;
+    if (schema.is_boolean()) return schema.get<bool>();
+    if (!schema.is_object()) return false;
+    for (const auto& [key, value] : schema.items()) {
+        if (!is_one_of(kAnnotations, key)) return false;
+    }
+    return true;
+}
+
 void SchemaNodes::check(NodeId id) {
     if (nodes_[id].checked) return;
     nodes_[id].checked = true;
@@ -135,9 +170,7 @@ void SchemaNodes::check(NodeId id) {
             id, fmt::format("is a {}; a schema is an object, true or false", schema.type_name()));
     }
     for (const auto& [key, value] : schema.items()) {
-        if (std::find(std::begin(kKeywords), std::end(kKeywords), key) != std::end(kKeywords)) {
-            continue;
-        }
+        if (is_one_of(kKeywords, key) || is_one_of(kAnnotations, key)) continue;
         if (key == "uniqueItems" && value.is_boolean() && !value.get<bool>()) continue;
         throw error_at(id, key, "this keyword is not supported",
                        "docs/structured-output.md lists those that are");

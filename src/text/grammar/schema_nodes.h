@@ -34,6 +34,8 @@ class SchemaNodes {
     Error error_at(NodeId id, std::string_view keyword, std::string problem,
                    std::string remedy = {}) const;
 
+    // Whether every value fits, as seen at once: true, or an object of annotations.
+    bool is_anything(NodeId id) const;
     // Once for each node: a schema, whose keywords are all known.
     void check(NodeId id);
 

@@ -11,17 +11,26 @@
 
 namespace mr::text::grammar {
 
-StateId SchemaCompiler::value(const Facts& facts, StateId next) {
-    if (facts.values) return literal_values(*facts.values, next);
+StateId SchemaCompiler::value(const Facts& facts) {
+    constexpr StateId next = Network::kEnd;
+    if (facts.values) return literal_values(*facts.values);
     std::vector<StateId> starts;
     const auto fits = [&](std::uint32_t types) { return (facts.types & types) != 0; };
-    if (fits(kObject)) starts.push_back(object(facts.object, next));
-    if (fits(kArray)) starts.push_back(array(facts.array, next));
-    if (fits(kString)) starts.push_back(string(facts, next));
+    if (fits(kObject)) starts.push_back(object(facts.object));
+    if (fits(kArray)) starts.push_back(array(facts.array));
+    if (fits(kString)) starts.push_back(string(facts));
     if (fits(kInteger | kFraction)) {
         NumberBounds bounds = facts.numbers;
         bounds.fractions = fits(kFraction);
-        starts.push_back(number(network_, bounds, next));
+        const auto text = [](const std::optional<NumberBound>& bound) {
+            if (!bound) return std::string("none");
+            const auto& [negative, whole, fraction] = bound->value;
+            return fmt::format("{} {}.{} {}", negative, whole, fraction, bound->included);
+        };
+        const auto [made, fresh] = scalars_.try_emplace(
+            fmt::format("number {} {} {}", bounds.fractions, text(bounds.low), text(bounds.high)));
+        if (fresh) made->second = number(network_, bounds, Network::kEnd);
+        starts.push_back(made->second);
     }
     Network::Literals words;
     if (fits(kBoolean)) words = {{"true", next}, {"false", next}};
@@ -30,12 +39,11 @@ StateId SchemaCompiler::value(const Facts& facts, StateId next) {
     return network_.split(starts);
 }
 
-StateId SchemaCompiler::literal_values(const std::vector<formats::JsonValue>& values,
-                                       StateId next) {
+StateId SchemaCompiler::literal_values(const std::vector<formats::JsonValue>& values) {
     Network::Literals texts;
     std::size_t bytes = 0;
     for (const formats::JsonValue value : values) {
-        texts.emplace_back(value.dump(), next);
+        texts.emplace_back(value.dump(), Network::kEnd);
         bytes += texts.back().first.size();
         if (bytes > kMostParts) throw nodes_.error(now_, "has values of too many bytes in an enum");
     }
@@ -44,10 +52,10 @@ StateId SchemaCompiler::literal_values(const std::vector<formats::JsonValue>& va
     return network_.literals(std::move(texts));
 }
 
-StateId SchemaCompiler::string(const Facts& facts, StateId next) {
+StateId SchemaCompiler::string(const Facts& facts) {
     if (facts.min_length > facts.max_length) return kNoState;
     if (!facts.pattern && !facts.format) {
-        return network_.string(facts.min_length, facts.max_length, next);
+        return network_.string(facts.min_length, facts.max_length, Network::kEnd);
     }
     if (facts.pattern && facts.format) {
         throw nodes_.error_at(*facts.format, "format", "is not supported beside pattern");
@@ -61,19 +69,23 @@ StateId SchemaCompiler::string(const Facts& facts, StateId next) {
                               fmt::format("'{}' is not supported", printable(text, 100)),
                               "leave it out, or take one of " + supported_formats());
     }
+    const auto [made, fresh] = scalars_.try_emplace(
+        fmt::format("string {} {} {}", facts.min_length, facts.max_length, pattern));
+    if (!fresh) return made->second;
     try {
-        return quoted(network_,
-                      automaton_of_pattern(pattern, facts.min_length, facts.max_length, budget_),
-                      next);
+        made->second = quoted(
+            network_, automaton_of_pattern(pattern, facts.min_length, facts.max_length, budget_),
+            Network::kEnd);
     } catch (const BadPattern& bad) {
         throw nodes_.error_at(node, keyword, bad.problem);
     }
+    return made->second;
 }
 
 // Properties come in the order of the schema. `choose` is where a name is due that may be that of
 // property i or of a later one; `after` is where something was written and property i is next.
-StateId SchemaCompiler::object(const ObjectFacts& facts, StateId next) {
-    const StateId close = network_.byte('}', next);
+StateId SchemaCompiler::object(const ObjectFacts& facts) {
+    const StateId close = network_.byte('}', Network::kEnd);
     const auto& properties = facts.properties;
     StateId choose = kNoState, after = close;
     bool may_close = true;
@@ -115,10 +127,10 @@ StateId SchemaCompiler::others(const ObjectFacts& facts, StateId next) {
     return quoted(network_, all_but(names), value);
 }
 
-StateId SchemaCompiler::array(const ArrayFacts& facts, StateId next) {
+StateId SchemaCompiler::array(const ArrayFacts& facts) {
     const auto& [first, items, least, most] = facts;
     if (least > most) return kNoState;
-    const StateId close = network_.byte(']', next);
+    const StateId close = network_.byte(']', Network::kEnd);
     if (most == 0) return network_.byte('[', close);
     const auto item = [&](std::size_t place, StateId then) {
         return network_.call(rule_of(place < first.size() ? first[place] : items), then);

@@ -78,7 +78,7 @@ void Store::close(Item from) {
                 const bool last = state.next == Network::kEnd;
                 if (!last && height >= kMostHeight) break;
                 work_.push_back({network_.start(state.rule),
-                                 last ? item.stack : push(state.next, 0, item.stack), 0});
+                                 last ? item.stack : push(state.next, kCalled, item.stack), 0});
                 break;
             }
             case State::Kind::repeat:
@@ -96,7 +96,7 @@ void Store::close(Item from) {
                 const Frame& frame = frames_[item.stack];
                 const State& back = network_.state(frame.state);
                 std::uint32_t count = 0;
-                if (back.kind == State::Kind::repeat) {
+                if (frame.count != kCalled) {
                     count = frame.count + 1;
                     // Without an upper bound, more than enough is the same as enough.
                     if (back.most() == kUnbounded) count = std::min(count, back.least());
@@ -159,8 +159,9 @@ Store::Room Store::room(Id state) const {
     std::uint32_t string = 0;  // the frame of the one with most room
     const auto at_character = [&](const Config& config) {
         if (config.stack == 0) return false;
-        const State& back = network_.state(frames_[config.stack].state);
-        return back.kind == State::Kind::repeat && network_.is_character(back.rule) &&
+        const Frame& frame = frames_[config.stack];
+        const State& back = network_.state(frame.state);
+        return frame.count != kCalled && network_.is_character(back.rule) &&
                config.state == network_.start(back.rule);
     };
     for (std::uint32_t i = set.first; i < set.first + set.count; ++i) {

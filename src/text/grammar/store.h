@@ -60,6 +60,7 @@ class Store {
 
   private:
     static constexpr Id kUnknown = 0xFFFF;
+    static constexpr std::uint32_t kCalled = ~std::uint32_t{0};
     static constexpr std::size_t kMostSets = 8192;
     static constexpr std::size_t kMostFrames = std::size_t{1} << 18;
 
@@ -71,7 +72,7 @@ class Store {
     // Where to go on when a rule ends. Frame 0 is the bottom.
     struct Frame {
         StateId state;
-        std::uint32_t count;  // of a repeat: what was read before
+        std::uint32_t count;  // of a repeat: what was read before; kCalled of a call
         std::uint32_t parent;
         std::uint32_t height;
     };
