@@ -32,9 +32,20 @@ std::uint64_t Grammar::masks_made() const {
     return masks_made_;
 }
 
+std::uint64_t Grammar::stores_made() const {
+    const std::lock_guard lock(mutex_);
+    return stores_made_;
+}
+
+void Grammar::forget_masks() {
+    const std::lock_guard lock(mutex_);
+    known_->masks = RecentMap<Store::Id, Mask>(kMostMasks);
+}
+
 void Grammar::follow(std::shared_ptr<Known>& known, Store::Id& state) {
     if (known_->store.full()) {
         known_ = std::make_shared<Known>(network_);
+        ++stores_made_;
     }
     if (known == known_) return;
     state = known_->store.take(known->store, state);
@@ -78,12 +89,13 @@ void Grammar::walk(const Vocabulary::Tree& tree, Store::Id state, MaskWords& mas
     path_[0] = state;
     for (std::size_t i = 0; i < count;) {
         const Vocabulary::Node& node = nodes[i];
-        const Store::Id next = store.next(path_[node.depth - 1u], node.byte);
+        const Store::Id from = path_[node.depth - 1u];
+        const Store::Id next = store.next(from, node.byte);
         if (next == Store::kDead) {
             i = node.skip;
             continue;
         }
-        if (met_[next] != walk_) {
+        if (next != from && met_[next] != walk_) {
             if (++met > kMostMet) return;
             met_[next] = walk_;
         }

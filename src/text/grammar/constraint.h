@@ -26,6 +26,9 @@ class Grammar {
     const Vocabulary& vocabulary() const { return *vocabulary_; }
     const Network& network() const { return network_; }
     std::uint64_t masks_made() const;
+    std::uint64_t stores_made() const;
+    // The next ones are made anew: for measurements.
+    void forget_masks();
 
   private:
     friend class Constraint;
@@ -46,7 +49,7 @@ class Grammar {
     const std::shared_ptr<const Vocabulary> vocabulary_;
     mutable std::mutex mutex_;
     std::shared_ptr<Known> known_;
-    std::uint64_t masks_made_ = 0;
+    std::uint64_t masks_made_ = 0, stores_made_ = 1;
     // Of a walk: the state at each depth, and which states it has met.
     std::vector<Store::Id> path_;
     std::vector<std::uint32_t> met_;

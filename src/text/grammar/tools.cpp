@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "core/error.h"
 #include "core/printable.h"
@@ -129,11 +130,14 @@ Network network_of_tools(std::span<const Tool> tools, const ToolChoice& choice) 
     const RuleId call = network.add_rule();
     const StateId close = network.byte('}', kEnd);
     Network::Literals names;
+    std::vector<std::pair<RuleId, const Tool*>> rules;
     for (const Tool& tool : tools) {
         if (!choice.only.empty() && tool.name != choice.only) continue;
         StateId arguments = network.literal("{}", close);
         if (!tool.parameters.is_null()) {
-            arguments = network.call(compiler.add_object(tool.parameters, tool.path), close);
+            const RuleId rule = compiler.add_object(tool.parameters, tool.path);
+            arguments = network.call(rule, close);
+            rules.emplace_back(rule, &tool);
         }
         names.emplace_back(
             formats::json_quoted(tool.name) + ",",
@@ -169,6 +173,11 @@ Network network_of_tools(std::span<const Tool> tools, const ToolChoice& choice) 
     network.define(Network::kMain, network.split(starts));
     compiler.finish();
     network.finish();
+    for (const auto& [rule, tool] : rules) {
+        if (network.need(network.start(rule)) >= kMostHeight) {
+            throw wrong(tool->path, "no object fits this schema");
+        }
+    }
     return network;
 }
 

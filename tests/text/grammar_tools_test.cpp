@@ -1,0 +1,126 @@
+// Tool calls: their grammar, and their way back from text.
+#include "grammar_cases.h"
+#include "text/grammar/tools.h"
+
+namespace mr::text::grammar {
+namespace {
+
+constexpr std::string_view kTools = R"([
+    {"type": "function", "function": {"name": "weather", "description": "d", "parameters":
+        {"type": "object", "properties": {"city": {"type": "string"}, "days": {"$ref": "#/$defs/n"}},
+         "required": ["city"], "additionalProperties": false, "$defs": {"n": {"type": "integer"}}}}},
+    {"type": "function", "function": {"name": "weather_map", "parameters": {}}},
+    {"type": "function", "function": {"name": "now"}}])";
+
+Network network_for(std::string_view choice, bool several = true) {
+    const auto document = json(kTools), chosen = json(choice);
+    const auto tools = read_tools(document.root());
+    return network_of_tools(tools, read_tool_choice(chosen.root(), tools, several).value());
+}
+
+constexpr std::string_view kWeather =
+    R"({"name": "weather", "arguments": {"city": "Oslo", "days": 3}})";
+
+TEST(GrammarTools, RequiredCalls) {
+    const Network network = network_for(R"("required")");
+    for (const std::string_view text :
+         {kWeather, std::string_view(R"({"name":"weather","arguments":{"city":""}})"),
+          std::string_view(R"({"name":"weather_map","arguments":{"anything":[1]}})"),
+          std::string_view(R"({"name":"now","arguments":{}})"),
+          std::string_view(R"([{"name":"now","arguments":{}}, {"name":"now","arguments":{}}])")}) {
+        EXPECT_TRUE(matches(network, text)) << text;
+    }
+    for (const std::string_view text :
+         {"", "Hello", R"({"name":"weather","arguments":{}})", R"({"name":"wea","arguments":{}})",
+          R"({"name":"now","arguments":{"a":1}})", R"({"name":"now"})", "[]",
+          R"({"name":"weather_map","arguments":[]})"}) {
+        EXPECT_FALSE(matches(network, text)) << text;
+    }
+    EXPECT_FALSE(
+        matches(network_for(R"("required")", false), R"([{"name":"now","arguments":{}}])"));
+}
+
+TEST(GrammarTools, OneThatIsNamed) {
+    const Network network = network_for(R"({"type": "function", "function": {"name": "weather"}})");
+    EXPECT_TRUE(matches(network, kWeather));
+    EXPECT_FALSE(matches(network, R"({"name":"now","arguments":{}})"));
+    EXPECT_FALSE(matches(network, "[" + std::string(kWeather) + "]"));
+}
+
+TEST(GrammarTools, TextOrCalls) {
+    const Network network = network_for(R"("auto")");
+    for (const std::string_view text :
+         {std::string_view(""), kWeather, std::string_view("Hello {you}\n\n[1]"),
+          std::string_view("\xE2\x82\xAC 3"), std::string_view("\n{\"name\"")}) {
+        EXPECT_TRUE(matches(network, text)) << text;
+    }
+    for (const std::string_view text :
+         {"{", "{}", "[1]", R"({"name":"x","arguments":{}})", "a\x01", "\xC3", "a\xFF"}) {
+        EXPECT_FALSE(matches(network, text)) << text;
+    }
+}
+
+TEST(GrammarTools, Choices) {
+    const auto document = json(kTools);
+    const auto tools = read_tools(document.root());
+    EXPECT_FALSE(read_tool_choice(json(R"("none")").root(), tools, true));
+    EXPECT_FALSE(read_tool_choice(formats::JsonValue(), tools, true)->required);
+    for (const std::string_view wrong :
+         {R"("sometimes")", "1", "{}", R"({"type": "function", "function": {"name": "other"}})"}) {
+        EXPECT_THROW(read_tool_choice(json(wrong).root(), tools, true), Error) << wrong;
+    }
+}
+
+TEST(GrammarTools, BadTools) {
+    const auto field = [](std::string_view text) {
+        const auto document = json(text);
+        try {
+            const auto tools = read_tools(document.root());
+            network_of_tools(tools, {});
+        } catch (const Error& error) {
+            return error.info().field;
+        }
+        return std::string("none");
+    };
+    const auto one = [](std::string_view function) {
+        return R"([{"type": "function", "function": )" + std::string(function) + "}]";
+    };
+    EXPECT_EQ(field("{}"), "tools");
+    EXPECT_EQ(field("[]"), "tools");
+    EXPECT_EQ(field("[1]"), "tools.0");
+    EXPECT_EQ(field(R"([{"type": "other"}])"), "tools.0.type");
+    EXPECT_EQ(field(one("1")), "tools.0.function");
+    EXPECT_EQ(field(one(R"({"name": 1})")), "tools.0.function.name");
+    EXPECT_EQ(field(one(R"({"name": "a b"})")), "tools");
+    EXPECT_EQ(field(one(R"({"name": "a", "parameters": []})")), "tools.0.function.parameters");
+    EXPECT_EQ(field(one(R"({"name": "a", "parameters": {"properties": {"x": {"type": "y"}}}})")),
+              "tools.0.function.parameters.properties.x.type");
+    EXPECT_EQ(field(one(R"({"name": "a", "parameters": {"type": "string"}})")),
+              "tools.0.function.parameters");
+    EXPECT_EQ(field(R"([{"type": "function", "function": {"name": "a"}},
+                        {"type": "function", "function": {"name": "a"}}])"),
+              "tools");
+}
+
+TEST(GrammarTools, CallsFromText) {
+    const auto calls = parse_tool_calls(kWeather);
+    ASSERT_TRUE(calls);
+    ASSERT_EQ(calls->size(), 1u);
+    EXPECT_EQ(calls->front().name, "weather");
+    EXPECT_EQ(calls->front().arguments, R"({"city":"Oslo","days":3})");
+    // Arguments keep the order of their keys.
+    const auto two = parse_tool_calls(
+        R"([{"name":"b","arguments":{"z":[1,{"y":"\n"}],"a":2.5}},{"name":"a","arguments":{}}])");
+    ASSERT_TRUE(two);
+    ASSERT_EQ(two->size(), 2u);
+    EXPECT_EQ((*two)[0].arguments, R"({"z":[1,{"y":"\n"}],"a":2.5})");
+    EXPECT_EQ((*two)[1].name, "a");
+    for (const std::string_view text :
+         {"", "text", "{", "[]", "{}", R"({"name":1,"arguments":{}})", R"({"name":"a"})",
+          R"({"name":"a","arguments":"{}"})", R"([{"name":"a","arguments":{}},1])"}) {
+        EXPECT_FALSE(parse_tool_calls(text)) << text;
+    }
+}
+
+}  // namespace
+}  // namespace mr::text::grammar
