@@ -59,36 +59,37 @@ TEST_F(GrammarHostile, Enums) {
     const std::string longest = list_of(3, [](std::size_t i) {
         return "\"" + std::string(1 << 20, static_cast<char>('a' + i)) + "\"";
     });
-    expect_refused("{\"enum\":" + longest + "}", "schema", "many bytes");
+    expect_refused("{\"enum\":" + longest + "}", "schema", "states and edges");
     // Each of many properties below the bound.
     const auto other = [](std::size_t i) { return fmt::format("\"{:08} is its number\"", i); };
     std::string many = R"({"properties": {)";
-    for (int i = 0; i < 60; ++i)
+    for (int i = 0; i < 60; ++i) {
         many += fmt::format(R"({}"p{}": {{"enum": {}}})", i ? "," : "", i, list_of(3000, other));
+    }
     expect_refused(many + "}}", "schema", "states and edges");
 }
 
-// Each definition has two of the next: 2^60 ways, and 60 rules.
+// Each definition has two of the next: 2^45 ways, and 45 rules.
 TEST_F(GrammarHostile, ReferencesThatDouble) {
     std::string defs;
-    for (int i = 0; i < 60; ++i) {
+    for (int i = 0; i < 45; ++i) {
         defs += fmt::format(R"({}"d{}": {{"type": "object", "properties": {{"a": {{"$ref": )"
                             R"("#/$defs/d{}"}}, "b": {{"$ref": "#/$defs/d{}"}}}}}})",
                             i ? "," : "", i, i + 1, i + 1);
     }
     const std::string fine =
-        R"({"$ref": "#/$defs/d0", "$defs": {)" + defs + R"(, "d60": {"type": "null"}}})";
+        R"({"$ref": "#/$defs/d0", "$defs": {)" + defs + R"(, "d45": {"type": "null"}}})";
     EXPECT_TRUE(matches(compiled(fine), R"({"a":{"b":{}},"b":{}})"));
     // The same without objects between is taken apart, until there are too many ways.
     for (const char* word : {"anyOf", "allOf", "oneOf"}) {
         std::string flat;
-        for (int i = 0; i < 60; ++i) {
+        for (int i = 0; i < 45; ++i) {
             flat += fmt::format(R"("d{}": {{"{}": [{{"$ref": "#/$defs/d{}"}}, {{"$ref": )"
                                 R"("#/$defs/d{}"}}]}},)",
                                 i, word, i + 1, i + 1);
         }
         const std::string schema =
-            R"({"$ref": "#/$defs/d0", "$defs": {)" + flat + R"("d60": {"type": "null"}}})";
+            R"({"$ref": "#/$defs/d0", "$defs": {)" + flat + R"("d45": {"type": "null"}}})";
         if (std::string_view(word) == "allOf") {
             EXPECT_TRUE(matches(compiled(schema), "null"));
         } else {
@@ -124,6 +125,29 @@ TEST_F(GrammarHostile, ManyOfEverything) {
                    "schema.properties", "bytes");
     compiled(R"({"type": "array", "minItems": 1000000000, "items": {"type": "string",
              "minLength": 1000000000}})");
+}
+
+// Work that multiplies: each alternative of each joined schema has thousands of properties.
+TEST_F(GrammarHostile, WorkThatMultiplies) {
+    std::string properties = "{";
+    for (int i = 0; i < 15000; ++i) properties += fmt::format("{}\"p{}\": {{}}", i ? "," : "", i);
+    properties += "}";
+    const std::string all = list_of(100, [](std::size_t i) {
+        return fmt::format(R"({{"required": ["p{}"], "additionalProperties": true}})", i);
+    });
+    const std::string any =
+        list_of(100, [](std::size_t i) { return fmt::format(R"({{"required": ["q{}"]}})", i); });
+    expect_refused(
+        fmt::format(R"({{"properties": {}, "allOf": {}, "anyOf": {}}})", properties, all, any),
+        "schema", "steps to read");
+    std::string chain = R"({"$ref": "#/$defs/d0", "$defs": {"d5000": {})";
+    for (int i = 0; i < 5000; ++i) {
+        chain += fmt::format(R"(, "d{}": {{"$ref": "#/$defs/d{}"}})", i, i + 1);
+    }
+    expect_refused(chain + "}}", "schema.$defs.d99", "lead to each other");
+    const std::string names =
+        list_of(300000, [](std::size_t i) { return fmt::format("\"{}\"", i); });
+    EXPECT_THROW(compiled(R"({"type": "object", "required": )" + names + "}"), Error);
 }
 
 // A grammar in which nearly every byte leads to a state of its own: walks end, masks are right.

@@ -1,5 +1,6 @@
 // Random texts under masks: whatever is drawn, the end is a value that fits.
-#include <chrono>
+#include <array>
+#include <thread>
 
 #include "formats/gguf.h"
 #include "grammar_cases.h"
@@ -229,6 +230,31 @@ TEST(GrammarWalk, CopiesAndOrderDoNotMatter) {
             a.accept(path[i]);
             b.accept(path[i]);
         }
+    }
+}
+
+// Threads that share a grammar see what one alone sees.
+TEST(GrammarWalk, Threads) {
+    const auto words = vocabulary(bundled());
+    const std::string schema = R"({"type": "object", "properties": {"a": {"type": "string",
+        "maxLength": 500}, "b": {"type": "array", "items": {"type": "number"}}}, "required": ["a"],
+        "additionalProperties": true})";
+    const auto texts = [&](const std::shared_ptr<Grammar>& grammar, std::uint64_t seed) {
+        RandomSchema random(seed);
+        std::string out;
+        for (int i = 0; i < 20; ++i) out += walked(Constraint(grammar), *words, random, 60);
+        return out;
+    };
+    const auto shared = std::make_shared<Grammar>(compiled(schema), words);
+    std::array<std::string, 3> together;
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < together.size(); ++i) {
+        threads.emplace_back([&, i] { together[i] = texts(shared, i); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (std::size_t i = 0; i < together.size(); ++i) {
+        const auto own = std::make_shared<Grammar>(compiled(schema), words);
+        EXPECT_EQ(together[i], texts(own, i));
     }
 }
 

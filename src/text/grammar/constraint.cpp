@@ -7,10 +7,11 @@
 namespace mr::text::grammar {
 namespace {
 
-// States that one walk may meet. Where a grammar has more of them within one token's reach, the
-// walk ends: tokens that it did not come to are not allowed, but single bytes are. The count is of
-// states met, not of those made, so that a mask does not depend on what was known before.
-constexpr std::size_t kMostMet = 4096;
+// What the states that one walk meets may cost: kState each, and 1 for each configuration. Where a
+// grammar has more of them within one token's reach, the walk ends: tokens that it did not come to
+// are not allowed, but single bytes are. The cost is of states met, not of those made, so that a
+// mask does not depend on what was known before.
+constexpr std::size_t kMostCost = 16384, kState = 4;
 
 void set_bit(MaskWords& mask, std::int32_t token) {
     mask[static_cast<std::size_t>(token) / 32] |= 1u << token % 32;
@@ -85,7 +86,7 @@ void Grammar::walk(const Vocabulary::Tree& tree, Store::Id state, MaskWords& mas
         if (store.next(state, nodes[i].byte) != Store::kDead) take(i);
     }
     ++walk_;
-    std::size_t met = 0;
+    std::size_t cost = 0;
     path_[0] = state;
     for (std::size_t i = 0; i < count;) {
         const Vocabulary::Node& node = nodes[i];
@@ -96,7 +97,8 @@ void Grammar::walk(const Vocabulary::Tree& tree, Store::Id state, MaskWords& mas
             continue;
         }
         if (next != from && met_[next] != walk_) {
-            if (++met > kMostMet) return;
+            cost += kState + store.width(next);
+            if (cost > kMostCost) return;
             met_[next] = walk_;
         }
         path_[node.depth] = next;

@@ -15,6 +15,8 @@ inline constexpr std::size_t kMostAlternatives = 128;    // of one value
 inline constexpr std::size_t kMostOptional = 128;        // properties in a row that may be left out
 inline constexpr std::size_t kMostNameBytes = 1024;      // of a property
 inline constexpr std::size_t kMostEnumValues = 10'000;
+inline constexpr std::size_t kMostReferences = 100;  // that lead to each other
+inline constexpr std::size_t kMostWork = 1'000'000;  // steps to read all of a schema
 
 // Throws Error (input), whose field is the path of what is wrong: `path` is the schema's own, such
 // as "response_format.json_schema.schema". The document of `schema` may be gone afterwards.

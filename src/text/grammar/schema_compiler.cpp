@@ -11,7 +11,7 @@ namespace {
 
 using formats::JsonValue;
 
-constexpr std::size_t kMostSteps = 200'000;
+constexpr std::uint32_t kNoLink = ~std::uint32_t{0};
 
 }  // namespace
 
@@ -25,6 +25,7 @@ RuleId SchemaCompiler::add_object(JsonValue schema, const std::string& path) {
 }
 
 RuleId SchemaCompiler::rule_of(NodeSet set) {
+    nodes_.spend(1 + set.size());
     // Schemas that ask for nothing are all the same.
     std::erase_if(set, [&](NodeId id) { return nodes_.is_anything(id); });
     std::sort(set.begin(), set.end());  // nodes are numbered as they are met: in their order
@@ -64,7 +65,7 @@ struct SchemaCompiler::Alternative {
     struct Todo {
         NodeId node;
         enum class Part : std::uint8_t { own, any_of, one_of } part;
-        std::vector<NodeId> within;  // the schemas that led here
+        std::uint32_t within;  // the schemas that led here, in links_
     };
     NodeSet done;
     std::vector<Todo> todo;
@@ -76,17 +77,22 @@ bool SchemaCompiler::take_own(Alternative& alternative, std::vector<Alternative>
     using Part = Alternative::Todo::Part;
     const Alternative::Todo todo = alternative.todo.back();
     alternative.todo.pop_back();
-    if (++steps_ > kMostSteps) {
-        throw nodes_.error(0, "takes too many steps to take apart",
-                           "use fewer of allOf, anyOf and oneOf inside of each other");
-    }
-    if (std::find(todo.within.begin(), todo.within.end(), todo.node) != todo.within.end() &&
-        todo.part == Part::own) {
-        throw nodes_.error(todo.node, "refers to itself without an object or a list between");
+    nodes_.spend(1);
+    std::uint32_t within = todo.within;
+    if (todo.part == Part::own) {
+        for (std::uint32_t at = within; at != kNoLink; at = links_[at].before) {
+            if (links_[at].node != todo.node) continue;
+            throw nodes_.error(todo.node, "refers to itself without an object or a list between");
+        }
+        const std::uint32_t length = within == kNoLink ? 1 : links_[within].length + 1;
+        if (length > kMostReferences) {
+            throw nodes_.error(
+                todo.node, fmt::format("more than {} schemas lead to each other", kMostReferences));
+        }
+        links_.push_back({todo.node, within, length});
+        within = static_cast<std::uint32_t>(links_.size() - 1);
     }
     const JsonValue schema = nodes_.value(todo.node);
-    std::vector<NodeId> within = todo.within;
-    if (todo.part == Part::own) within.push_back(todo.node);
     const auto inside = [&](NodeId node) { return Alternative::Todo{node, Part::own, within}; };
     const auto parts_of = [&](const char* keyword) {
         const auto list = schema.find(keyword);
@@ -118,6 +124,7 @@ bool SchemaCompiler::take_own(Alternative& alternative, std::vector<Alternative>
         return true;
     }
     const std::vector<NodeId> parts = parts_of(todo.part == Part::any_of ? "anyOf" : "oneOf");
+    nodes_.spend(parts.size() * (1 + alternative.done.size() + alternative.todo.size()));
     for (std::size_t i = parts.size(); i-- > 0;) {
         work.push_back(alternative);
         work.back().todo.push_back(inside(parts[i]));
@@ -126,9 +133,10 @@ bool SchemaCompiler::take_own(Alternative& alternative, std::vector<Alternative>
 }
 
 std::vector<NodeSet> SchemaCompiler::alternatives(const NodeSet& set) {
+    links_.clear();
     Alternative whole;
     for (std::size_t i = set.size(); i-- > 0;) {
-        whole.todo.push_back({set[i], Alternative::Todo::Part::own, {}});
+        whole.todo.push_back({set[i], Alternative::Todo::Part::own, kNoLink});
     }
     std::vector<Alternative> work = {std::move(whole)};
     std::vector<NodeSet> out;

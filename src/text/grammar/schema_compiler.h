@@ -50,8 +50,13 @@ class SchemaCompiler {
     std::map<NodeSet, RuleId> rules_;
     std::map<std::string, StateId> scalars_;  // strings and numbers by what is asked of them
     std::vector<std::pair<RuleId, NodeSet>> todo_;
-    std::size_t steps_ = 0;  // of taking schemas apart
-    NodeId now_ = 0;         // a schema of the rule that is being written, for errors
+    // The schemas that led to each other: each with the one before.
+    struct Link {
+        NodeId node;
+        std::uint32_t before, length;
+    };
+    std::vector<Link> links_;
+    NodeId now_ = 0;  // a schema of the rule that is being written, for errors
 };
 
 }  // namespace mr::text::grammar

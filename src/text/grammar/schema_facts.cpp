@@ -64,6 +64,7 @@ class FactReader {
         std::uint32_t hinted = 0;
         for (const NodeId id : set_) {
             const JsonValue schema = nodes_.value(id);
+            nodes_.spend(1);
             if (schema.is_boolean()) {
                 if (!schema.get<bool>()) return std::nullopt;
                 continue;
@@ -130,6 +131,7 @@ class FactReader {
                                       fmt::format("has more than {} values", kMostEnumValues));
             }
             if (values->empty()) throw nodes_.error_at(id, "enum", "has no value");
+            nodes_.spend(values->size());
             std::vector<JsonValue> all;
             for (const JsonValue value : *values) all.push_back(value);
             keep(all);
@@ -142,10 +144,15 @@ class FactReader {
             facts_.values = values;
             return;
         }
+        const auto written = [&](JsonValue value) {
+            std::string text = value.dump();
+            nodes_.spend(1 + text.size() / 16);
+            return text;
+        };
         std::set<std::string> texts;
-        for (const JsonValue value : values) texts.insert(value.dump());
+        for (const JsonValue value : values) texts.insert(written(value));
         std::erase_if(*facts_.values,
-                      [&](JsonValue value) { return !texts.contains(value.dump()); });
+                      [&](JsonValue value) { return !texts.contains(written(value)); });
     }
     void refuse_beside_values() const {
         for (const NodeId id : set_) {
@@ -229,6 +236,7 @@ void FactReader::read_object() {
         if (!properties) continue;
         if (!properties->is_object()) throw nodes_.error_at(id, "properties", "is not an object");
         listed = true;
+        nodes_.spend(properties->size());
         for (const auto& [name, value] : properties->items_in_file_order()) {
             if (name.size() > kMostNameBytes) {
                 throw nodes_.error_at(
@@ -251,6 +259,7 @@ void FactReader::read_object() {
             object.more = object.more && !shut;
             object.others.push_back(nodes_.child(id, "additionalProperties"));
         }
+        nodes_.spend(object.properties.size());
         for (auto& property : object.properties) {
             if (properties && properties->contains(property.name)) {
                 property.value.push_back(
@@ -265,6 +274,7 @@ void FactReader::read_object() {
         const auto required = nodes_.value(id).find("required");
         if (!required) continue;
         if (!required->is_array()) throw nodes_.error_at(id, "required", "is not a list");
+        nodes_.spend(required->size());
         for (const JsonValue name : *required) {
             if (!name.is_string()) throw nodes_.error_at(id, "required", "has what is not a text");
             const auto [at, fresh] = places.emplace(name.text(), object.properties.size());
@@ -306,6 +316,7 @@ void FactReader::read_array() {
     array.first.resize(places);
     for (const NodeId id : set_) {
         const std::size_t own = nodes_.value(id)["prefixItems"].size();
+        nodes_.spend(places);
         for (std::size_t i = 0; i < places; ++i) {
             if (i < own) {
                 array.first[i].push_back(nodes_.child(nodes_.child(id, "prefixItems"), i));

@@ -150,6 +150,14 @@ Error SchemaNodes::error_at(NodeId id, std::string_view keyword, std::string pro
                          .remedy = std::move(remedy)});
 }
 
+void SchemaNodes::spend(std::size_t work) {
+    work_ += work;
+    if (work_ > kMostWork) {
+        throw error(0, fmt::format("takes more than {} steps to read", kMostWork),
+                    "use fewer of allOf, anyOf and oneOf inside of each other, or shorter lists");
+    }
+}
+
 bool SchemaNodes::is_anything(NodeId id) const {
     const formats::JsonValue schema = nodes_[id].value;
     if (schema.is_boolean()) return schema.get<bool>();

@@ -36,6 +36,9 @@ class SchemaNodes {
 
     // Whether every value fits, as seen at once: true, or an object of annotations.
     bool is_anything(NodeId id) const;
+    // Counts work that grows with a schema: members looked at, bytes written. Throws Error where it
+    // is more than kMostWork.
+    void spend(std::size_t work);
     // Once for each node: a schema, whose keywords are all known.
     void check(NodeId id);
 
@@ -47,6 +50,7 @@ class SchemaNodes {
         bool checked = false;
     };
     std::vector<Node> nodes_;
+    std::size_t work_ = 0;
     std::map<std::pair<NodeId, std::string>, NodeId> children_;
 };
 

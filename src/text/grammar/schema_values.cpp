@@ -41,11 +41,9 @@ StateId SchemaCompiler::value(const Facts& facts) {
 
 StateId SchemaCompiler::literal_values(const std::vector<formats::JsonValue>& values) {
     Network::Literals texts;
-    std::size_t bytes = 0;
     for (const formats::JsonValue value : values) {
         texts.emplace_back(value.dump(), Network::kEnd);
-        bytes += texts.back().first.size();
-        if (bytes > kMostParts) throw nodes_.error(now_, "has values of too many bytes in an enum");
+        nodes_.spend(1 + texts.back().first.size() / 16);
     }
     std::sort(texts.begin(), texts.end());
     texts.erase(std::unique(texts.begin(), texts.end()), texts.end());

@@ -43,6 +43,8 @@ class Store {
     bool complete(Id state) const { return sets_[state].complete; }
     // Whether any byte may follow.
     bool open(Id state) const { return sets_[state].count > 0; }
+    // Its configurations.
+    std::size_t width(Id state) const { return sets_[state].count; }
 
     // How many characters of a string may follow in whatever order and spelling: kUnbounded, or a
     // number. `only`: and nothing else but the string's end.
@@ -108,7 +110,7 @@ class Store {
         Item item;
         std::uint32_t turn;
     };
-    static constexpr std::size_t kSlots = 8192;
+    static constexpr std::size_t kSlots = 4096;
     std::vector<Slot> slots_;  // a hash set of the items of this turn
     std::uint32_t turn_ = 0;
     std::size_t items_ = 0;
