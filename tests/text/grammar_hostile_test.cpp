@@ -130,7 +130,7 @@ TEST_F(GrammarHostile, ManyOfEverything) {
 // Work that multiplies: each alternative of each joined schema has thousands of properties.
 TEST_F(GrammarHostile, WorkThatMultiplies) {
     std::string properties = "{";
-    for (int i = 0; i < 15000; ++i) properties += fmt::format("{}\"p{}\": {{}}", i ? "," : "", i);
+    for (int i = 0; i < 11000; ++i) properties += fmt::format("{}\"p{}\": {{}}", i ? "," : "", i);
     properties += "}";
     const std::string all = list_of(100, [](std::size_t i) {
         return fmt::format(R"({{"required": ["p{}"], "additionalProperties": true}})", i);
@@ -146,7 +146,7 @@ TEST_F(GrammarHostile, WorkThatMultiplies) {
     }
     expect_refused(chain + "}}", "schema.$defs.d99", "lead to each other");
     const std::string names =
-        list_of(300000, [](std::size_t i) { return fmt::format("\"{}\"", i); });
+        list_of(100000, [](std::size_t i) { return fmt::format("\"{}\"", i); });
     EXPECT_THROW(compiled(R"({"type": "object", "required": )" + names + "}"), Error);
 }
 

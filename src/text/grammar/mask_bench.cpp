@@ -71,8 +71,12 @@ int main(int argc, char** argv) try {
     const auto tokenizer = mr::text::Tokenizer::from_json_file(argv[1]);
     std::shared_ptr<const Vocabulary> words;
     const double built = microseconds([&] { words = std::make_shared<Vocabulary>(*tokenizer); });
-    std::printf("%d tokens, tree of %zu nodes (%zu without plain text), made in %.0f ms\n",
-                words->size(), words->all().nodes.size(), words->other().nodes.size(), built / 1e3);
+    std::printf(
+        "%d tokens, tree of %zu nodes; %zu tokens of plain text, %zu nodes without them; "
+        "made in %.0f ms\n",
+        words->size(), words->all().nodes.size(),
+        words->all().tokens.size() - words->other().tokens.size(), words->other().nodes.size(),
+        built / 1e3);
     std::printf("%-22s %8s %8s %8s %8s %8s %8s\n", "us", "compile", "first", "known", "kept",
                 "accept", "allowed");
     const Case given{"the schema given", argc == 4 ? argv[2] : "", argc == 4 ? argv[3] : ""};
