@@ -1,5 +1,6 @@
 // Keyword by keyword: which texts a schema allows.
 #include "grammar_cases.h"
+#include "text/grammar/response_format.h"
 
 namespace mr::text::grammar {
 namespace {
@@ -198,6 +199,39 @@ TEST(GrammarSchema, AnnotationsChangeNothing) {
     expect_texts(R"({"$schema": "x", "$id": "y", "title": "t", "description": "d", "default": 3,
                      "examples": [1], "deprecated": true, "type": "null", "uniqueItems": false})",
                  {"null"}, {"3"});
+}
+
+TEST(GrammarSchema, ResponseFormats) {
+    const auto network = [](std::string_view text) {
+        const auto document = json(text);
+        return network_of_response_format(document.root());
+    };
+    EXPECT_FALSE(network("null"));
+    EXPECT_FALSE(network(R"({"type": "text"})"));
+    EXPECT_TRUE(matches(*network(R"({"type": "json_object"})"), R"({"a": [1]})"));
+    EXPECT_FALSE(matches(*network(R"({"type": "json_object"})"), "[]"));
+    const auto schema =
+        network(R"({"type": "json_schema", "json_schema": {"name": "n", "strict": true,
+        "schema": {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}}})");
+    EXPECT_TRUE(matches(*schema, R"({"a": 1})"));
+    EXPECT_FALSE(matches(*schema, "{}"));
+    const auto field = [&](std::string_view text) {
+        try {
+            network(text);
+        } catch (const Error& error) {
+            return error.info().field;
+        }
+        return std::string("none");
+    };
+    EXPECT_EQ(field("1"), "response_format");
+    EXPECT_EQ(field("{}"), "response_format.type");
+    EXPECT_EQ(field(R"({"type": "xml"})"), "response_format.type");
+    EXPECT_EQ(field(R"({"type": "json_schema"})"), "response_format.json_schema");
+    EXPECT_EQ(field(R"({"type": "json_schema", "json_schema": {}})"),
+              "response_format.json_schema.schema");
+    EXPECT_EQ(field(R"({"type": "json_schema", "json_schema": {"schema": {"properties": {"x":
+                        {"pattern": "("}}}}})"),
+              "response_format.json_schema.schema.properties.x.pattern");
 }
 
 }  // namespace

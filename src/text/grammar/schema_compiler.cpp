@@ -71,9 +71,25 @@ struct SchemaCompiler::Alternative {
     std::vector<Todo> todo;
 };
 
+std::vector<NodeId> SchemaCompiler::parts_of(NodeId node, const char* keyword) {
+    const auto list = nodes_.value(node).find(keyword);
+    std::vector<NodeId> out;
+    if (!list) return out;
+    if (!list->is_array() || list->empty()) {
+        throw nodes_.error_at(node, keyword, "is not a list of schemas");
+    }
+    if (list->size() > kMostAlternatives) {
+        throw nodes_.error_at(node, keyword,
+                              fmt::format("has more than {} schemas", kMostAlternatives));
+    }
+    const NodeId parent = nodes_.child(node, keyword);
+    for (std::size_t i = 0; i < list->size(); ++i) out.push_back(nodes_.child(parent, i));
+    return out;
+}
+
 // Deals with one schema of the alternative. False where that makes several of it, which are put to
 // the others.
-bool SchemaCompiler::take_own(Alternative& alternative, std::vector<Alternative>& work) {
+bool SchemaCompiler::take_apart(Alternative& alternative, std::vector<Alternative>& work) {
     using Part = Alternative::Todo::Part;
     const Alternative::Todo todo = alternative.todo.back();
     alternative.todo.pop_back();
@@ -94,21 +110,6 @@ bool SchemaCompiler::take_own(Alternative& alternative, std::vector<Alternative>
     }
     const JsonValue schema = nodes_.value(todo.node);
     const auto inside = [&](NodeId node) { return Alternative::Todo{node, Part::own, within}; };
-    const auto parts_of = [&](const char* keyword) {
-        const auto list = schema.find(keyword);
-        std::vector<NodeId> out;
-        if (!list) return out;
-        if (!list->is_array() || list->empty()) {
-            throw nodes_.error_at(todo.node, keyword, "is not a list of schemas");
-        }
-        if (list->size() > kMostAlternatives) {
-            throw nodes_.error_at(todo.node, keyword,
-                                  fmt::format("has more than {} schemas", kMostAlternatives));
-        }
-        const NodeId parent = nodes_.child(todo.node, keyword);
-        for (std::size_t i = 0; i < list->size(); ++i) out.push_back(nodes_.child(parent, i));
-        return out;
-    };
     if (todo.part == Part::own) {
         nodes_.check(todo.node);
         if (std::find(alternative.done.begin(), alternative.done.end(), todo.node) !=
@@ -118,12 +119,13 @@ bool SchemaCompiler::take_own(Alternative& alternative, std::vector<Alternative>
         alternative.done.push_back(todo.node);
         if (schema.contains("anyOf")) alternative.todo.push_back({todo.node, Part::any_of, within});
         if (schema.contains("oneOf")) alternative.todo.push_back({todo.node, Part::one_of, within});
-        const std::vector<NodeId> all = parts_of("allOf");
+        const std::vector<NodeId> all = parts_of(todo.node, "allOf");
         for (std::size_t i = all.size(); i-- > 0;) alternative.todo.push_back(inside(all[i]));
         if (schema.contains("$ref")) alternative.todo.push_back(inside(nodes_.target(todo.node)));
         return true;
     }
-    const std::vector<NodeId> parts = parts_of(todo.part == Part::any_of ? "anyOf" : "oneOf");
+    const std::vector<NodeId> parts =
+        parts_of(todo.node, todo.part == Part::any_of ? "anyOf" : "oneOf");
     nodes_.spend(parts.size() * (1 + alternative.done.size() + alternative.todo.size()));
     for (std::size_t i = parts.size(); i-- > 0;) {
         work.push_back(alternative);
@@ -144,7 +146,7 @@ std::vector<NodeSet> SchemaCompiler::alternatives(const NodeSet& set) {
         Alternative alternative = std::move(work.back());
         work.pop_back();
         bool one = true;
-        while (one && !alternative.todo.empty()) one = take_own(alternative, work);
+        while (one && !alternative.todo.empty()) one = take_apart(alternative, work);
         if (one) out.push_back(std::move(alternative.done));
         if (out.size() + work.size() > 2 * kMostAlternatives || out.size() > kMostAlternatives) {
             throw nodes_.error(now_,

@@ -32,7 +32,9 @@ class SchemaCompiler {
     RuleId rule_of(NodeSet set);
     StateId start_of(const NodeSet& set);
     std::vector<NodeSet> alternatives(const NodeSet& set);
-    bool take_own(Alternative& alternative, std::vector<Alternative>& work);
+    bool take_apart(Alternative& alternative, std::vector<Alternative>& work);
+    // The schemas of allOf, anyOf or oneOf.
+    std::vector<NodeId> parts_of(NodeId node, const char* keyword);
     // Where a value begins; behind it, its rule ends.
     StateId value(const Facts& facts);
     StateId literal_values(const std::vector<formats::JsonValue>& values);
