@@ -12,7 +12,7 @@ CLANG_FORMAT ?= $(firstword $(shell command -v clang-format-14 clang-format) cla
 CLANG_TIDY   ?= $(firstword $(shell command -v clang-tidy-14 clang-tidy) clang-tidy)
 CODE = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 
-.PHONY: help run test test-compat test-python test-gpu sanitize-gpu build program configure deps bench install format \
+.PHONY: help run test test-compat test-serve test-python test-gpu sanitize-gpu build program configure deps bench install format \
         format-check tidy clean
 .DEFAULT_GOAL := help
 
@@ -33,6 +33,9 @@ test-compat: program ## compare with transformers and tokenizers, in a virtual e
 	MILLRACE_DEVICE=cpu MILLRACE_BIN=$(BUILD)/millrace python3 -B tests/cli/compat_test.py
 	MILLRACE_DEVICE=cpu MILLRACE_BIN=$(BUILD)/millrace \
 	    MILLRACE_PYTHON=$(CURDIR)/build/compat/bin/python python3 -B tests/cli/transformers_test.py
+
+test-serve: build ## the server's long tests; the page's in Chromium where it is installed
+	ctest --test-dir $(BUILD) --output-on-failure -C serve -L serve
 
 test-python: build ## make the wheel, install it into a virtual environment, and test it there
 	ctest --test-dir $(BUILD) --output-on-failure -R python.wheel

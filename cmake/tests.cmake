@@ -114,5 +114,6 @@ if(Python3_FOUND)
     endforeach()
 endif()
 include(${PROJECT_SOURCE_DIR}/cmake/cli_tests.cmake OPTIONAL)
+include(${PROJECT_SOURCE_DIR}/cmake/page_tests.cmake)
 include(${PROJECT_SOURCE_DIR}/cmake/fuzz.cmake)
 include(${PROJECT_SOURCE_DIR}/cmake/tsan.cmake)  # after it: the same options

@@ -107,6 +107,9 @@ function mark(text, at) {
   return [{ kind: 'mark', char, count, opens, closes }, end];
 }
 
+// One star closes one, two close two, three close either or both.
+const fits = (open, close) => open === close || open >= 3 || close >= 3;
+
 // Pairs the marks. `stack`: marks that are open, each with what stands behind it so far.
 function emphasized(tokens) {
   const stack = [{ char: '', count: 0, children: [] }];
@@ -122,7 +125,7 @@ function emphasized(tokens) {
     }
     let count = token.count;
     while (count > 0 && token.closes) {
-      const opener = stack.findLastIndex(one => one.char === token.char);
+      const opener = stack.findLastIndex(one => one.char === token.char && fits(one.count, count));
       if (opener < 0) break;
       while (stack.length - 1 > opener) fold();
       const open = stack.pop();
