@@ -10,9 +10,12 @@ if(Python3_FOUND)
     if(NOT MILLRACE_SYSTEM_PYTHON)
         set(MILLRACE_SYSTEM_PYTHON ${Python3_EXECUTABLE})
     endif()
-    add_test(NAME page.browser CONFIGURATIONS serve COMMAND ${MILLRACE_SYSTEM_PYTHON} -B
-             ${PROJECT_SOURCE_DIR}/tests/page/browser_test.py)
-    set_tests_properties(page.quick page.browser PROPERTIES LABELS serve TIMEOUT 60 ENVIRONMENT
+    foreach(test browser look)
+        add_test(NAME page.${test} CONFIGURATIONS serve COMMAND ${MILLRACE_SYSTEM_PYTHON} -B
+                 ${PROJECT_SOURCE_DIR}/tests/page/${test}_test.py)
+    endforeach()
+    set_tests_properties(page.quick page.browser page.look PROPERTIES LABELS serve TIMEOUT 60 ENVIRONMENT
         "MILLRACE_BUILD=${PROJECT_BINARY_DIR};MILLRACE_CMAKE=${CMAKE_COMMAND};MILLRACE_PAGE_PRINT=$<TARGET_FILE:page_print>")
-    set_tests_properties(page.browser PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)
+    set_tests_properties(page.browser page.look PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77
+                         RUN_SERIAL TRUE)  # they time frames
 endif()

@@ -92,6 +92,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
+    def parse_request(self):
+        if self.server.gone:  # as if the program had ended
+            self.close_connection = True
+            return False
+        return super().parse_request()
+
     def allowed(self):
         if not self.server.key or self.headers["Authorization"] == "Bearer " + self.server.key:
             return True
@@ -211,7 +217,7 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), Handler)
         self.folder = pathlib.Path(folder)
         self.seen, self.missed, self.left = [], [], 0
-        self.running, self.tokens = 0, 0
+        self.running, self.tokens, self.gone = 0, 0, False
         self.key, self.models, self.props = "", ["storyteller"], PROPS
         self.pause, self.block_pause = 0.004, 0.15
 

@@ -34,9 +34,16 @@ const app = {
     byId('app').classList.toggle('running', running);
   },
 
+  // Keeps the focus where it was, and leaves a name that is being edited alone.
   drawSide() {
-    const list = store.chats();
-    byId('chats').replaceChildren(...list.map(drawChatItem));
+    const list = byId('chats');
+    if (list.querySelector('.rename')) return;
+    const item = document.activeElement?.closest('#chats li');
+    const place = item ? [...item.querySelectorAll('button')].indexOf(document.activeElement) : -1;
+    list.replaceChildren(...store.chats().map(drawChatItem));
+    if (place < 0) return;
+    const again = [...list.children].find(one => one.dataset.id === item.dataset.id);
+    (again?.querySelectorAll('button')[place] ?? byId('new')).focus();
   },
 
   gaugesOpen() {
@@ -85,7 +92,7 @@ function drawChatItem({ id, title }) {
       if (id !== chats.open.id) chats.openId(id);
       app.toggleSide(false);
     } }, name);
-  const item = h('li', {}, button, h('span', { class: 'chat-actions' },
+  const item = h('li', { 'data-id': id }, button, h('span', { class: 'chat-actions' },
     iconButton('edit', `${t('rename')}: ${name}`, () => renameChat(item, id, title)),
     iconButton('export', `${t('exportOne')}: ${name}`, () =>
       download(`millrace-${id}.json`, exported([store.chat(id)]))),
@@ -97,6 +104,7 @@ function renameChat(item, id, title) {
   const input = h('input', { class: 'rename', value: title, maxlength: 200, 'aria-label': t('rename') });
   const done = keep => {
     input.onblur = null;
+    input.remove();
     const chat = id === chats.open.id ? chats.open : store.chat(id);
     if (keep && chat && input.value.trim()) {
       chat.title = input.value.trim();
@@ -110,7 +118,7 @@ function renameChat(item, id, title) {
     if (event.isComposing || !['Enter', 'Escape'].includes(event.key)) return;
     event.stopPropagation();
     done(event.key === 'Enter');
-    byId('chats').querySelector(`[title="${CSS.escape(title)}"]`)?.focus();
+    byId('chats').querySelector(`[data-id="${id}"] button`)?.focus();
   });
   item.replaceChildren(input);
   input.select();
@@ -140,6 +148,7 @@ function wireSettings() {
     }
     app.toggleSide(false);
     dialog.showModal();
+    form.elements.system.focus();
   };
   byId('open-settings').onclick = open;
   byId('settings-close').onclick = () => dialog.close();

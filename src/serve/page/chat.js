@@ -146,7 +146,8 @@ const chats = {
       view(run.chat)?.grown();
     }
     if (choice?.finish_reason) message.end = choice.finish_reason;
-    if (chunk.usage || chunk.millrace) meter.told(chunk.usage, chunk.millrace);
+    const own = chunk.millrace ?? chunk.usage?.millrace;
+    if (chunk.usage || own) meter.told(chunk.usage, own);
     if (performance.now() - run.saved > kSaveEvery) {
       run.saved = performance.now();
       store.saveChat(run.chat);

@@ -32,6 +32,31 @@ function iconButton(name, label, action) {
                        title: label, onclick: action }, icon(name));
 }
 
+// Makes `node` equal to `wanted` and touches only what differs: a reader's place, a selection and a
+// bar's movement stay.
+function morph(node, wanted) {
+  if (node.isEqualNode(wanted)) return;
+  if (node.nodeName !== wanted.nodeName) {
+    node.replaceWith(wanted);
+  } else if (node.nodeType === Node.TEXT_NODE) {
+    node.data = wanted.data;
+  } else {
+    for (const { name } of [...node.attributes]) {
+      if (!wanted.hasAttribute(name) && name !== 'style') node.removeAttribute(name);
+    }
+    for (const { name, value } of wanted.attributes) {
+      if (name !== 'style') node.setAttribute(name, value);  // which the page's policy forbids
+    }
+    if (node.style.width !== wanted.style.width) node.style.width = wanted.style.width;
+    const children = [...wanted.childNodes];
+    while (node.childNodes.length > children.length) node.lastChild.remove();
+    children.forEach((child, i) => {
+      if (node.childNodes[i]) morph(node.childNodes[i], child);
+      else node.append(child);
+    });
+  }
+}
+
 // Copies, and shows a tick on `button` for a moment. `text`: a function, called at the click.
 function copyButton(label, text) {
   const button = iconButton('copy', label, async () => {

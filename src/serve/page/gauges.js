@@ -31,7 +31,7 @@ class Meter {
   }
 
   sample() {
-    if (this.first && !this.stats.rate) this.curve = [...this.curve.slice(-239), this.rate()];
+    if (this.first) this.curve = [...this.curve.slice(-239), this.rate()];
   }
 
   // The last chunk: usage as OpenAI's, and the server's own figures.
@@ -250,5 +250,5 @@ function drawGauges(meter) {
   const parts = [...section(t('lastAnswer'), meter ? answerGauges(meter) : []),
                  ...section(t('server'), serverGauges()), ...memoryGauges()];
   if (!parts.length) parts.push(h('p', { class: 'dim' }, t('noGauges')));
-  byId('gauge-list').replaceChildren(...parts);
+  morph(byId('gauge-list'), h('div', { id: 'gauge-list' }, parts));
 }
