@@ -19,6 +19,7 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
     add_library(serve_page OBJECT ${page_folder}/page.cpp)
     target_include_directories(serve_page PRIVATE ${PROJECT_SOURCE_DIR}/src)
     target_link_libraries(serve_page PRIVATE mr_options)
+    target_sources(millrace PRIVATE $<TARGET_OBJECTS:serve_page>)
     return()
 endif()
 

@@ -14,7 +14,8 @@ if(Python3_FOUND)
         add_test(NAME page.${test} CONFIGURATIONS serve COMMAND ${MILLRACE_SYSTEM_PYTHON} -B
                  ${PROJECT_SOURCE_DIR}/tests/page/${test}_test.py)
     endforeach()
-    set_tests_properties(page.quick page.browser page.look PROPERTIES LABELS serve TIMEOUT 60 ENVIRONMENT
+    set_tests_properties(page.quick page.browser page.look PROPERTIES LABELS serve
+        TIMEOUT 60 ENVIRONMENT
         "MILLRACE_BUILD=${PROJECT_BINARY_DIR};MILLRACE_CMAKE=${CMAKE_COMMAND};MILLRACE_PAGE_PRINT=$<TARGET_FILE:page_print>")
     set_tests_properties(page.browser page.look PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77
                          RUN_SERIAL TRUE)  # they time frames

@@ -16,7 +16,7 @@ try:
 except ImportError:
     webdriver = None
 
-FOLDER = pathlib.Path(os.environ["MILLRACE_BUILD"]) / "page"
+FOLDER = pathlib.Path(os.environ.get("MILLRACE_BUILD", "build/release")) / "page"
 
 
 def skip_without_a_browser():

@@ -5,9 +5,9 @@ const shown = node => node.checkVisibility({ visibilityProperty: true, opacityPr
 
 // Every control has a name, every field a label that is seen or spoken.
 function unnamed() {
-  return [...document.querySelectorAll('button, a[href], input, select, textarea, summary, dialog, ' +
-    '[role=region], [role=log], nav, aside')].filter(node => node.type !== 'file' || shown(node))
-    .filter(node => {
+  return [...document.querySelectorAll('button, a[href], input, select, textarea, summary, ' +
+    'dialog, [role=region], [role=log], nav, aside')]
+    .filter(node => node.type !== 'file' || shown(node)).filter(node => {
       const byLabel = node.labels?.length ? node.labels[0].textContent : '';
       const byId = document.getElementById(node.getAttribute('aria-labelledby'))?.textContent;
       const own = node.matches('button, a, summary') ? node.textContent : '';
@@ -26,7 +26,8 @@ function structure() {
     if (node.tabIndex > 0) wrong.push('an order of its own: ' + node.outerHTML.slice(0, 80));
   }
   for (const node of document.querySelectorAll('[aria-controls]')) {
-    if (!document.getElementById(node.getAttribute('aria-controls'))) wrong.push('controls nothing');
+    const controlled = document.getElementById(node.getAttribute('aria-controls'));
+    if (!controlled) wrong.push('controls nothing: ' + node.id);
   }
   for (const node of document.querySelectorAll('svg')) {
     if (!node.closest('[aria-hidden=true]')) wrong.push('an icon that is read out');
@@ -38,8 +39,8 @@ function structure() {
 function faint() {
   const parts = color => {
     const rgb = color.match(/[\d.]+/g).map(Number);
-    return color.startsWith('color(srgb') ? [...rgb.slice(0, 3).map(one => 255 * one), rgb[3] ?? 1] :
-      [rgb[0], rgb[1], rgb[2], rgb[3] ?? 1];
+    const most = color.startsWith('color(srgb') ? 1 : 255;
+    return [...rgb.slice(0, 3).map(one => 255 * one / most), rgb[3] ?? 1];
   };
   const over = (top, below) => below.map((one, i) => top[i] * top[3] + one * (1 - top[3]));
   const behind = node => {
@@ -65,7 +66,8 @@ function faint() {
   };
   for (const node of document.querySelectorAll('body *')) {
     if (!shown(node) || node.closest('.unseen, .skip, svg, option')) continue;
-    const text = [...node.childNodes].filter(one => one.nodeType === 3).map(one => one.data).join('');
+    const text = [...node.childNodes].filter(one => one.nodeType === Node.TEXT_NODE)
+      .map(one => one.data).join('');
     if (text.trim()) check(node, getComputedStyle(node), text);
     if (node.placeholder) check(node, getComputedStyle(node, '::placeholder'), node.placeholder);
     if (node.matches('button') && node.querySelector(':scope > svg')) {
@@ -84,8 +86,9 @@ function cramped() {
     if (!shown(node) || node.type === 'file') continue;
     const box = node.getBoundingClientRect();
     if (box.width === 0 || box.right < 0) continue;
-    if (box.right > wide + 1 || box.left < -1) wrong.push('out of the window: ' + node.outerHTML.slice(0, 90));
-    if (box.height < 24 && node.type !== 'checkbox') wrong.push('too small: ' + node.outerHTML.slice(0, 90));
+    const what = node.outerHTML.slice(0, 90);
+    if (box.right > wide + 1 || box.left < -1) wrong.push('out of the window: ' + what);
+    if (box.height < 24 && node.type !== 'checkbox') wrong.push('too small: ' + what);
   }
   return wrong;
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""How the page looks and is used: themes, languages, a phone, keyboard and screen reader, a thousand
-messages, and what is kept over a reload."""
+"""How the page looks and is used: themes, languages, a phone, keyboard and screen reader, a
+thousand messages, and what is kept over a reload."""
 import pathlib
 import time
 import unittest
@@ -67,9 +67,9 @@ class Access(Look):
             seen.append(name)
             if self.js("return document.activeElement !== document.body"):
                 self.assertTrue(mark, f"the focus on {name!r} is not seen")
-        for name in ("New chat", "sample", "Rename: sample", "Export", "Import", "Settings", "Engine",
-                     "Messages", "Copy", "Regenerate", "Continue", "Copy code", "Your message",
-                     "Send"):
+        for name in ("New chat", "sample", "Rename: sample", "Export", "Import", "Settings",
+                     "Engine", "Messages", "Copy", "Regenerate", "Continue", "Copy code",
+                     "Your message", "Send"):
             self.assertIn(name, seen)
 
     def test_a_screen_reader_hears_blocks(self):
@@ -147,7 +147,8 @@ class Settings(Look):
         self.wait(lambda: self.answers() and len(self.answers()[-1]) > 40)
 
     def test_storage_that_is_full(self):
-        self.js("Storage.prototype.setItem = () => { throw new DOMException('', 'QuotaExceededError'); }")
+        self.js("Storage.prototype.setItem = () => {"
+                "  throw new DOMException('', 'QuotaExceededError'); }")
         self.send("hello")
         self.assertEqual(self.answers(), ["You said: hello"])
         self.assertIn("storage is full", self.get("notice").text)
@@ -192,9 +193,10 @@ class Chinese(Look):
         self.assertEqual(self.get("new").text, "新对话")
         self.send("sample")
         self.assertIn("词元/秒", self.all(".figures")[0].text)
-        english = self.js("""return [...document.querySelectorAll('button, h2, h3, dt, label > span')]
-          .map(node => node.getAttribute('aria-label') || node.textContent)
-          .filter(text => /^[A-Z][a-z]+/.test(text) && !/^(Top|Min) |^Millrace|^Rivers/.test(text))""")
+        english = self.js("""
+          return [...document.querySelectorAll('button, h2, h3, dt, label > span')]
+            .map(node => node.getAttribute('aria-label') || node.textContent).filter(text =>
+            /^[A-Z][a-z]+/.test(text) && !/^(Top|Min) |^Millrace|^Rivers/.test(text))""")
         self.assertEqual(english, [])
         self.check()
         self.set("language", "en")
@@ -213,7 +215,8 @@ class Long(Look):
             messages.push({role: 'user', content: 'Question ' + i},
                           {role: 'assistant', content: arguments[0] + '\\n\\nAnswer ' + i});
           }
-          store.saveChat({id: '00000000000000aa', title: 'long', updated: Date.now(), messages});""",
+          store.saveChat({id: '00000000000000aa', title: 'long', updated: Date.now(),
+                          messages});""",
                 browser.SAMPLE)
         self.driver.refresh()
         self.wait(lambda: len(self.all(".message")) == 1000, 20)
@@ -222,7 +225,8 @@ class Long(Look):
           return performance.now() - begin""")
         self.assertLess(opened, 3000, "ms to open it")
         self.wait(lambda: self.js(
-            "const log = byId('log'); return log.scrollHeight - log.scrollTop - log.clientHeight < 9"))
+            "const log = byId('log');"
+            "return log.scrollHeight - log.scrollTop - log.clientHeight < 9"))
         self.assertIn("Answer 499", self.all(".message")[-1].text)
         drawn = self.js("return [...document.querySelectorAll('.message .body')].filter("
                         "node => node.checkVisibility({contentVisibilityAuto: true})).length")

@@ -44,10 +44,13 @@ function markdownFailures(cases) {
   const wrong = [];
   for (const [text, expected] of cases) {
     const got = shortHtml(parseBlocks(text));
-    if (got !== expected) wrong.push(`${JSON.stringify(text)}\n  wanted ${expected}\n  got    ${got}`);
+    if (got !== expected) {
+      wrong.push(`${JSON.stringify(text)}\n  wanted ${expected}\n  got    ${got}`);
+    }
   }
-  for (const piece of ['**a ', '*a', '[', '[a](', '`a ``b ', '>', '> ', '- ', '1. ', '*_~~', 'a|b\n',
-                       '|-', 'https://', '<https://', '\\', '# ', '~~~', '- a\n', '  ', '![', '_a_b']) {
+  for (const piece of ['**a ', '*a', '[', '[a](', '`a ``b ', '>', '> ', '- ', '1. ', '*_~~', '_a_b',
+                       'a|b\n', '|-', 'https://', '<https://', '\\', '# ', '~~~', '- a\n', '  ',
+                       '![']) {
     const time = count => {
       const text = piece.repeat(count / piece.length) + 'end';
       const begin = performance.now();

@@ -12,7 +12,7 @@ import unittest
 
 HERE = pathlib.Path(__file__).parent
 SOURCE = HERE.parents[1] / "src/serve/page"
-BUILD = pathlib.Path(os.environ["MILLRACE_BUILD"])
+BUILD = pathlib.Path(os.environ.get("MILLRACE_BUILD", "build/release"))
 FOLDER = BUILD / "page"
 
 

@@ -5,7 +5,7 @@ const app = {
 
   model() {
     const ids = this.models.map(one => one.id);
-    return ids.includes(this.settings.model) ? this.settings.model : ids[0] ?? 'default';
+    return ids.includes(this.settings.model) ? this.settings.model : ids[0] ?? '';
   },
 
   contextOf(id) {
@@ -75,7 +75,10 @@ const app = {
     try {
       const { data } = await (await request('/v1/models')).json();
       this.models = Array.isArray(data) ? data.filter(one => typeof one?.id === 'string') : [];
-    } catch { /* shown by the first answer that fails */ }
+    } catch (error) {  // others are shown by the first answer that fails
+      if (error.status === 401) notice(error.message, t('settings'), () =>
+        byId('open-settings').click());
+    }
     const select = byId('model');
     select.replaceChildren(...this.models.map(one =>
       h('option', { value: one.id, selected: one.id === this.model() }, one.id)));
@@ -101,7 +104,8 @@ function drawChatItem({ id, title }) {
 }
 
 function renameChat(item, id, title) {
-  const input = h('input', { class: 'rename', value: title, maxlength: 200, 'aria-label': t('rename') });
+  const input = h('input', { class: 'rename', value: title, maxlength: 200,
+                             'aria-label': t('rename') });
   const done = keep => {
     input.onblur = null;
     input.remove();
@@ -178,6 +182,11 @@ function wireSettings() {
   });
 }
 
+// Not with a finger: a phone would bring up its keyboard.
+function focusInput() {
+  if (!matchMedia('(pointer: coarse)').matches) byId('input').focus();
+}
+
 function wireComposer() {
   const input = byId('input');
   const send = () => {
@@ -207,7 +216,7 @@ function wireComposer() {
   });
   byId('stop').onclick = () => {
     chats.stop();
-    input.focus();
+    focusInput();
   };
 }
 
@@ -215,7 +224,7 @@ function wirePage() {
   byId('new').onclick = () => {
     chats.show(newChat());
     app.toggleSide(false);
-    byId('input').focus();
+    focusInput();
   };
   byId('export').onclick = () => download('millrace-chats.json', exported(
     store.chats().map(one => store.chat(one.id)).filter(Boolean)));
@@ -302,6 +311,6 @@ wirePage();
 wireTabs();
 wireClock();
 chats.openId(store.chats()[0]?.id);
-byId('input').focus();
+focusInput();
 app.readModels();
 Promise.all([engine.readProps(), engine.readMetrics()]).then(() => app.drawGauges());

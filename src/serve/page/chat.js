@@ -96,7 +96,7 @@ const chats = {
     delete message.error;
     delete message.end;
     const body = { ...requestBody(this.open.messages, message.tries ?? 0),
-                   continue_final_message: true, add_generation_prompt: false };
+                   continue_final_message: true };
     this.run(message, body);
   },
 
@@ -107,6 +107,7 @@ const chats = {
     this.runs.set(chat.id, run);
     this.meters.set(chat.id, run.meter);
     this.viewOf(message).begin();
+    if (document.activeElement === document.body) focusInput();  // the button used is gone
     this.pinned = true;
     this.scroll();
     this.save(chat);
@@ -193,7 +194,8 @@ function requestBody(messages, tries) {
   const { settings } = app;
   const sent = messages.filter(one => one.content).map(({ role, content }) => ({ role, content }));
   if (settings.system.trim()) sent.unshift({ role: 'system', content: settings.system });
-  const body = { model: app.model(), messages: sent };
+  const body = { messages: sent };
+  if (app.model()) body.model = app.model();
   for (const name of ['temperature', 'top_p', 'top_k', 'min_p', 'max_tokens', 'seed']) {
     if (settings[name] !== '') body[name] = Number(settings[name]);
   }

@@ -26,7 +26,8 @@ class Meter {
     if (this.stats.rate) return this.stats.rate;
     if (this.arrivals.length < 2) return 0;
     const [time, tokens] = this.arrivals[0];
-    const span = Math.max(this.arrivals[this.arrivals.length - 1][0], performance.now() - 250) - time;
+    const latest = this.arrivals[this.arrivals.length - 1][0];
+    const span = Math.max(latest, performance.now() - 250) - time;
     return span > 0 ? (this.tokens - tokens) * 1000 / span : 0;
   }
 
@@ -37,13 +38,13 @@ class Meter {
   // The last chunk: usage as OpenAI's, and the server's own figures.
   told(usage, own) {
     const put = (name, value) => {
-      if (Number.isFinite(value)) this.stats[name] = value;
+      if (Number.isFinite(value) && value >= 0) this.stats[name] = value;
     };
     put('prompt', usage?.prompt_tokens);
     put('tokens', usage?.completion_tokens);
     put('cached', usage?.prompt_tokens_details?.cached_tokens);
-    put('ttft', own?.ttft_ms);
-    put('rate', own?.tokens_per_s);
+    put('ttft', own?.ttft_ms ?? 1000 * own?.first_token_s);
+    put('rate', own?.tokens_per_s ?? (usage?.completion_tokens - 1) / own?.decode_s);
     put('bytes', own?.bytes_per_token);
     put('traffic', own?.bytes_per_s);
     put('batch', own?.batch);
@@ -65,7 +66,7 @@ class Meter {
 const grouped = (value, digits = 0) => value.toLocaleString(language === 'zh' ? 'zh-CN' : 'en-US',
   { minimumFractionDigits: digits, maximumFractionDigits: digits });
 const short = value => grouped(value, value >= 100 ? 0 : value >= 10 ? 1 : 2);
-const percent = share => grouped(100 * share, share < 0.1 ? 1 : 0) + '%';
+const percent = share => grouped(100 * share, share > 0 && share < 0.1 ? 1 : 0) + '%';
 const duration = ms => ms >= 1000 ? short(ms / 1000) + ' s' : short(ms) + ' ms';
 
 function bytes(value, binary = false) {
@@ -175,7 +176,8 @@ function answerGauges(meter) {
   const most = contextLength();
   if (most && stats.prompt !== undefined) {
     const used = stats.prompt + made;
-    rows.push(gaugeRow(t('context'), `${grouped(used)} / ${grouped(most)}`, { share: used / most }));
+    rows.push(gaugeRow(t('context'), `${grouped(used)} / ${grouped(most)}`,
+                       { share: used / most }));
   }
   return rows;
 }
@@ -198,14 +200,15 @@ function roofGauge(rate, stats) {
 
 function serverGauges() {
   const rows = [];
-  if (engine.props.device) rows.push(gaugeRow(t('device'), String(engine.props.device)));
+  const { device, format } = engine.props;
+  if (device) rows.push(gaugeRow(t('device'), [device, format].filter(Boolean).join(' · ')));
   if (engine.rate !== null) {
     rows.push(gaugeRow(t('allSpeed'), `${short(engine.rate)} ${t('tokensPerSecond')}`,
                        { curve: engine.curve }));
   }
   const running = engine.metric('num_requests_running');
   const waiting = engine.metric('num_requests_waiting');
-  const most = engine.props.sequences;
+  const most = engine.props.sequences ?? engine.metric('sequences');
   if (running !== null) {
     rows.push(gaugeRow(t('batch'), most ?
       t('sequences', { count: grouped(running), most: grouped(most) }) :

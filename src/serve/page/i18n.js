@@ -73,7 +73,7 @@ const texts = {
     language: 'Language',
     languageSystem: 'As the browser',
     done: 'Done',
-    keysHelp: 'Esc stops an answer. In an empty message field, the up arrow edits your last message.',
+    keysHelp: 'Esc stops an answer. In an empty field the up arrow edits your last message.',
     lastAnswer: 'This answer',
     speed: 'Speed',
     tokensPerSecond: 'tok/s',
@@ -220,7 +220,9 @@ function setLanguage(wanted) {
   for (const node of document.querySelectorAll('[data-placeholder]')) {
     node.placeholder = t(node.dataset.placeholder);
   }
-  for (const node of document.querySelectorAll('[data-label]')) setLabel(node, t(node.dataset.label));
+  for (const node of document.querySelectorAll('[data-label]')) {
+    setLabel(node, t(node.dataset.label));
+  }
 }
 
 function setLabel(node, label) {

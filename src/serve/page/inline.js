@@ -3,7 +3,10 @@ const kOpenMarks = 32;  // unclosed emphasis marks that are remembered at once
 
 const inlineStart = /[\\`*_~[!<\n]|https?:\/\//gi;
 const escaped = /^[!-/:-@[-`{-~]/;
-const linkAt = /!?\[([^[\]]{0,500})\]\(\s*<?((?:[^\s()<>]|\([^\s()<>]*\)){1,2000})>?(?:\s+"[^"]{0,500}")?\s*\)/y;
+const linkAt = new RegExp(
+  /!?\[([^[\]]{0,500})\]/.source +                                // its label
+  /\(\s*<?((?:[^\s()<>]|\([^\s()<>]*\)){1,2000})>?/.source +      // the address
+  /(?:\s+"[^"]{0,500}")?\s*\)/.source, 'y');                      // a title, which is not shown
 const angleAt = /<(https?:\/\/[^\s<>]{1,2000})>/iy;
 const bareAt = /https?:\/\/[!#-;=?-_a-~]{1,2000}/iy;  // ASCII without quotes, brackets and blanks
 const wordChar = /[\p{L}\p{N}_]/u;

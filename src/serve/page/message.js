@@ -141,6 +141,7 @@ class MessageView {
     const close = () => {
       form.remove();
       this.body.hidden = this.foot.hidden = false;
+      this.foot.querySelector('button')?.focus();
     };
     const done = () => {
       close();
@@ -152,13 +153,13 @@ class MessageView {
       if (event.key === 'Escape') {
         event.stopPropagation();
         close();
-        this.foot.querySelector('button')?.focus();
       } else if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) done();
     } }, area,
       h('div', { class: 'edit-bar' },
         h('span', { class: 'dim' }, user && !actions.isLast(this) ? t('editNote') : ''),
         h('button', { type: 'button', class: 'text-button', onclick: close }, t('cancel')),
-        h('button', { type: 'submit', class: 'text-button strong' }, t(user ? 'editSend' : 'save'))));
+        h('button', { type: 'submit', class: 'text-button strong' },
+          t(user ? 'editSend' : 'save'))));
     this.body.hidden = this.foot.hidden = true;
     this.body.after(form);
     fitHeight(area, 400);
