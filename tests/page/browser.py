@@ -14,7 +14,7 @@ try:
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 except ImportError:
-    webdriver = None
+    webdriver = By = Keys = None
 
 FOLDER = pathlib.Path(os.environ.get("MILLRACE_BUILD", "build/release")) / "page"
 
