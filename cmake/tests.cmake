@@ -26,7 +26,7 @@ function(millrace_quick_to_compile target)
     millrace_together(${target} 6)
 endfunction()
 
-foreach(room core observe ops formats text model decode story train)
+foreach(room core observe ops formats text model decode story train serve)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS
          ${PROJECT_SOURCE_DIR}/tests/${room}/*_test.cpp ${PROJECT_SOURCE_DIR}/src/${room}/*_test.cpp)
     list(FILTER sources EXCLUDE REGEX "_cuda_test\\.cpp$")

@@ -34,6 +34,8 @@ need libcli11-dev header CLI/CLI.hpp
 need nlohmann-json3-dev header nlohmann/json.hpp
 need libfmt-dev header fmt/core.h
 need libgtest-dev header gtest/gtest.h
+# HTTP in `millrace serve`.
+need libboost-dev header boost/beast/http/parser.hpp
 # Line editing in `millrace chat`.
 want libedit-dev header histedit.h
 want pkg-config command -v pkg-config

@@ -16,6 +16,7 @@ using Action = std::function<int()>;  // gives the exit code
 
 void add_run(const Command& app, Action& action);
 void add_chat(const Command& app, Action& action);
+void add_serve(const Command& app, Action& action);
 void add_profile(const Command& app, Action& action);
 void add_info(const Command& app, Action& action);
 void add_eval(const Command& app, Action& action);

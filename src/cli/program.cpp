@@ -166,6 +166,7 @@ int run_main(int argc, char** argv) {
     const Command program(app);
     add_run(program, action);
     add_chat(program, action);
+    add_serve(program, action);
     add_profile(program, action);
     add_info(program, action);
     add_eval(program, action);

@@ -38,6 +38,9 @@ struct GenerateOptions {
     DiffusionOptions diffusion{};  // of a model that fills in tokens
     // Called after every pass over its open block: tokens, and which of them are settled.
     std::function<void(std::span<const std::int32_t>, std::span<const std::uint8_t>)> on_pass;
+    // Called with every token when it is known, before its text; with its probabilities where those
+    // were asked for.
+    std::function<void(std::int32_t, const DrawnLogprobs*)> on_token;
     Keep keep = Keep::all;
     // Asked before every pass and between parts of a long prompt; true ends the generation.
     std::function<bool()> cancelled;
@@ -79,6 +82,7 @@ struct Generated {
     std::string text;
     std::int64_t drawn = 0;  // tokens, kept or not
     StopReason reason = StopReason::length;
+    std::string stopped_by;  // the stop string that ended it
     std::int64_t prompt_tokens = 0;
     std::int64_t passes = 0;   // of a model that fills in tokens: those that computed its blocks
     std::int64_t evicted = 0;  // tokens that the last one did not see any more (stream)

@@ -461,6 +461,7 @@ void Scheduler::finish(Request& r, StopReason reason) {
     if (r.text && !r.refused && !r.error) {
         const std::string rest = r.text->finish();
         if (r.keeps_words()) r.out.text += rest;
+        r.out.stopped_by = r.text->stopped_by();
         if (!rest.empty() && r.on_text) r.on_text(rest);
     }
 }

@@ -72,6 +72,9 @@ void Scheduler::take_token(Request& r, std::int32_t token) {
     const text::Tokenizer* tokenizer = engine_.model().tokenizer.get();
     const bool ends = (tokenizer && tokenizer->is_end_of_generation(token)) ||
                       engine_.model().generation.ends_at(token);
+    if (r.options.on_token) {
+        r.options.on_token(token, r.out.logprobs.empty() ? nullptr : &r.out.logprobs.back());
+    }
     if (ends && !r.options.ignore_end) {
         return finish(r, StopReason::end_of_text);
     }

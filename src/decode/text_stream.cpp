@@ -25,7 +25,12 @@ std::string TextStream::finish() {
 std::string TextStream::filter(std::string_view text) {
     held_ += text;
     std::size_t found = std::string::npos;
-    for (const std::string& stop : stops_) found = std::min(found, held_.find(stop));
+    for (const std::string& stop : stops_) {
+        const std::size_t at = held_.find(stop);
+        if (at >= found) continue;
+        found = at;
+        stopped_by_ = stop;
+    }
     if (found != std::string::npos) {
         stopped_ = true;
         held_.resize(found);

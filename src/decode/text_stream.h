@@ -22,6 +22,7 @@ class TextStream {
     // The text is over: what was held back.
     std::string finish();
     bool stopped() const { return stopped_; }
+    const std::string& stopped_by() const { return stopped_by_; }
 
   private:
     std::string filter(std::string_view text);
@@ -30,6 +31,7 @@ class TextStream {
     std::vector<std::string> stops_;
     std::string held_;
     bool stopped_ = false;
+    std::string stopped_by_;
 };
 
 }  // namespace mr::decode

@@ -23,7 +23,7 @@ class Basics(driver.CliTest):
 
     def test_help_lists_commands_and_each_has_an_example(self):
         commands = self.commands()
-        self.assertEqual(set(commands), {"run", "chat", "profile", "info", "eval", "tokenize",
+        self.assertEqual(set(commands), {"run", "chat", "serve", "profile", "info", "eval", "tokenize",
                                          "tokenizer", "train", "plan", "convert", "bench",
                                          "data", "completion"})
         for command in commands:

@@ -1,0 +1,116 @@
+#include "serve/answer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "formats/json_writer.h"
+
+namespace mr::serve {
+
+std::string failure_json(const Failure& failure, bool anthropic) {
+    formats::JsonWriter json;
+    json.begin_object();
+    if (anthropic) json.member("type", "error");
+    json.key("error").begin_object();
+    json.member("message", failure.message).member("type", failure.type);
+    json.key("param");
+    failure.param.empty() ? json.null() : json.value(failure.param);
+    json.key("code");
+    failure.code.empty() ? json.null() : json.value(failure.code);
+    json.end_object().end_object();
+    return json.take();
+}
+
+HttpReply failure_reply(const Failure& failure, bool anthropic) {
+    HttpReply reply{.status = failure.status, .body = failure_json(failure, anthropic)};
+    if (failure.retry_after_ms > 0) {
+        reply.headers.emplace_back("Retry-After-Ms", std::to_string(failure.retry_after_ms));
+        reply.headers.emplace_back("Retry-After",
+                                   std::to_string((failure.retry_after_ms + 999) / 1000));
+    }
+    if (failure.status == 401) reply.headers.emplace_back("WWW-Authenticate", "Bearer");
+    return reply;
+}
+
+std::string event_text(std::string_view json, std::string_view name) {
+    return name.empty() ? fmt::format("data: {}\n\n", json)
+                        : fmt::format("event: {}\ndata: {}\n\n", name, json);
+}
+
+Answer::Answer(ExchangePtr exchange, std::unique_ptr<Format> format, int choices, bool stream,
+               std::int64_t prompt_tokens)
+    : exchange_(std::move(exchange)),
+      format_(std::move(format)),
+      choices_(static_cast<std::size_t>(choices)),
+      stream_(stream),
+      left_(choices) {
+    usage_.prompt = prompt_tokens;
+}
+
+// Not before there is something to send: until then a failure has a status of its own.
+void Answer::begin_stream() {
+    if (begun_) return;
+    begun_ = true;
+    exchange_->begin({.type = "text/event-stream; charset=utf-8",
+                      .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}});
+    std::string events = format_->begin();
+    for (std::size_t i = 0; i < choices_.size(); ++i) {
+        events += format_->begin(static_cast<int>(i));
+    }
+    exchange_->write(events);
+}
+
+void Answer::token(int choice, std::int32_t id, const decode::DrawnLogprobs* logprobs) {
+    if (logprobs) choices_[static_cast<std::size_t>(choice)].tokens.push_back({id, *logprobs});
+}
+
+void Answer::text(int choice, std::string_view piece) {
+    ChoiceText& c = choices_[static_cast<std::size_t>(choice)];
+    c.text += piece;
+    if (!stream_) return;
+    begin_stream();
+    send_piece(choice);
+}
+
+void Answer::send_piece(int choice) {
+    ChoiceText& c = choices_[static_cast<std::size_t>(choice)];
+    exchange_->write(format_->piece(choice, c));
+    c.begun = true;
+    c.sent += c.text.size();
+    c.text.clear();
+    c.tokens.clear();
+}
+
+void Answer::ended(int choice, const decode::Generated& made) {
+    ChoiceText& c = choices_[static_cast<std::size_t>(choice)];
+    c.ended = true;
+    c.reason = made.reason;
+    c.stopped_by = made.stopped_by;
+    c.drawn = made.drawn;
+    // The token that ends a text is no part of it.
+    if (made.reason == decode::StopReason::end_of_text && !c.tokens.empty()) c.tokens.pop_back();
+    usage_.completion += made.drawn;
+    usage_.found += std::max<std::int64_t>(made.prompt_tokens - made.prefill.tokens, 0);
+    usage_.first_seconds = std::max(usage_.first_seconds, made.prefill.seconds);
+    usage_.seconds = std::max(usage_.seconds, made.decode.seconds);
+    --left_;
+    if (!stream_) {
+        if (left_ == 0) exchange_->reply({.body = format_->whole(choices_, usage_)});
+        return;
+    }
+    begin_stream();
+    if (!c.text.empty() || !c.tokens.empty() || !c.begun) send_piece(choice);
+    exchange_->write(format_->end(choice, c));
+    if (left_ > 0) return;
+    exchange_->write(format_->last(usage_));
+    exchange_->end();
+}
+
+void Answer::failed(const Failure& failure) {
+    if (!begun_) return exchange_->reply(failure_reply(failure, format_->anthropic()));
+    exchange_->write(format_->failed(failure));
+    exchange_->cut();
+}
+
+}  // namespace mr::serve

@@ -1,0 +1,105 @@
+// The texts of one request on their way to its client: as a stream of events or as one whole, in
+// the words of the API that was asked.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "decode/generate.h"
+#include "serve/desk.h"
+#include "serve/http.h"
+#include "text/tokenizer.h"
+
+namespace mr::serve {
+
+// What is known of a token that was drawn, where probabilities were asked for.
+struct TokenInfo {
+    std::int32_t id = 0;
+    decode::DrawnLogprobs logprobs{};
+};
+
+// One text. `text` and `tokens` hold what has not been sent yet: of a stream the newest piece, else
+// all of it.
+struct ChoiceText {
+    std::string text{};
+    std::vector<TokenInfo> tokens{};
+    std::size_t sent = 0;  // bytes before `text`
+    bool begun = false, ended = false;
+    decode::StopReason reason = decode::StopReason::length;
+    std::string stopped_by{};
+    std::int64_t drawn = 0;
+};
+
+struct Usage {
+    std::int64_t prompt = 0, completion = 0;
+    std::int64_t found = 0;    // prompt tokens that were in the cache
+    double first_seconds = 0;  // until the first token, of the slowest choice
+    double seconds = 0;        // of the decoding, of the slowest choice
+};
+
+// How an API writes. Events come back as they go over the wire.
+class Format {
+  public:
+    virtual ~Format() = default;
+    virtual std::string begin() { return {}; }  // before all choices
+    virtual std::string begin(int /*choice*/) { return {}; }
+    virtual std::string piece(int choice, const ChoiceText& text) = 0;
+    virtual std::string end(int choice, const ChoiceText& text) = 0;
+    virtual std::string last(const Usage& usage) = 0;  // after all choices
+    virtual std::string failed(const Failure& failure) = 0;
+    virtual bool anthropic() const { return false; }  // whose failures look otherwise
+    virtual std::string whole(const std::vector<ChoiceText>& choices, const Usage& usage) = 0;
+};
+
+class Answer final : public Sink {
+  public:
+    Answer(ExchangePtr exchange, std::unique_ptr<Format> format, int choices, bool stream,
+           std::int64_t prompt_tokens);
+
+    void token(int choice, std::int32_t id, const decode::DrawnLogprobs* logprobs) override;
+    void text(int choice, std::string_view piece) override;
+    void ended(int choice, const decode::Generated& made) override;
+    void failed(const Failure& failure) override;
+    bool gone() const override { return exchange_->gone(); }
+
+  private:
+    void begin_stream();
+    void send_piece(int choice);
+
+    ExchangePtr exchange_;
+    std::unique_ptr<Format> format_;
+    std::vector<ChoiceText> choices_;
+    const bool stream_;
+    bool begun_ = false;
+    int left_;
+    Usage usage_;
+};
+
+// The body of an answer that says why there is none; `anthropic`: in the words of that API.
+std::string failure_json(const Failure& failure, bool anthropic = false);
+HttpReply failure_reply(const Failure& failure, bool anthropic = false);
+// An event: "data: ...\n\n", with its name where it has one.
+std::string event_text(std::string_view json, std::string_view name = {});
+
+// What the texts of an answer carry.
+struct FormatOptions {
+    std::string id{};
+    std::int64_t created = 0;  // seconds since 1970
+    std::string model{};
+    std::string fingerprint{};
+    bool include_usage = false;
+    bool verbose_usage = false;
+    int logprobs = -1;                 // of the most probable tokens; -1: none are asked for
+    std::vector<std::string> echo{};   // by choice: what stands before its text
+    std::vector<std::string> stops{};  // that the client asked for
+    std::int64_t prompt_tokens = 0;
+    const text::Tokenizer* tokenizer = nullptr;
+};
+std::unique_ptr<Format> chat_format(FormatOptions options);
+std::unique_ptr<Format> completion_format(FormatOptions options);
+std::unique_ptr<Format> messages_format(FormatOptions options);
+
+}  // namespace mr::serve

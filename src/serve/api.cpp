@@ -1,0 +1,182 @@
+#include "serve/api.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <random>
+
+#include "decode/prompt.h"
+#include "formats/json_writer.h"
+
+namespace mr::serve {
+namespace {
+
+using formats::JsonWriter;
+
+constexpr formats::JsonLimits kLimits{.depth = 64, .values = std::size_t{1} << 21};
+
+}  // namespace
+
+Api::Api(Desk& desk, const Gate& gate, Metrics& metrics, ApiOptions options)
+    : desk_(desk),
+      gate_(gate),
+      metrics_(metrics),
+      options_(std::move(options)),
+      tokenizer_(decode::require_tokenizer(desk.model())),
+      chat_(tokenizer_, options_.chat),
+      created_(std::time(nullptr)),
+      run_((std::uint64_t{std::random_device{}()} << 32) | std::random_device{}()) {
+    for (std::int32_t id = 0; id < tokenizer_.vocab_size(); ++id) {
+        longest_piece_ = std::max(longest_piece_, tokenizer_.piece(id).size());
+    }
+}
+
+const std::vector<Api::Route>& Api::routes() {
+    static const std::vector<Route> all = {
+        {"GET", "/health", nullptr, &Api::health, true},
+        {"GET", "/v1/models", nullptr, &Api::models},
+        {"GET", "/models", nullptr, &Api::models},
+        {"GET", "/metrics", nullptr, &Api::metrics},
+        {"GET", "/props", nullptr, &Api::props},
+        {"POST", "/v1/chat/completions", "chat", &Api::chat_completions},
+        {"POST", "/v1/completions", "completions", &Api::completions},
+        {"POST", "/v1/embeddings", "embeddings", &Api::embeddings},
+        {"POST", "/v1/messages", "messages", &Api::messages},
+        {"POST", "/v1/messages/count_tokens", "count_tokens", &Api::count_tokens},
+        {"POST", "/tokenize", "tokenize", &Api::tokenize},
+        {"POST", "/detokenize", "detokenize", &Api::detokenize},
+        {"POST", "/apply-template", "apply_template", &Api::apply_template}};
+    return all;
+}
+
+bool Api::anthropic(const HttpRequest& request) { return request.path.starts_with("/v1/messages"); }
+
+const HttpReply* Api::page(const std::string& path) const {
+    for (const auto& [name, reply] : pages_) {
+        if (name == path) return &reply;
+    }
+    return nullptr;
+}
+
+void Api::add_page(const std::string& path, HttpReply reply) {
+    pages_.emplace_back(path, std::move(reply));
+}
+
+HttpReply Api::refuse(int status, const std::string& problem) {
+    return failure_reply(
+        Failure::of(status, status >= 500 ? "server_error" : "invalid_request_error", problem));
+}
+
+std::optional<HttpReply> Api::admit(const HttpRequest& head) const {
+    bool open = page(head.path) != nullptr;
+    for (const Route& route : routes()) open = open || (route.open && route.path == head.path);
+    if (const auto failure = gate_.check(head, open)) {
+        return failure_reply(*failure, anthropic(head));
+    }
+    return std::nullopt;
+}
+
+void Api::handle(const ExchangePtr& exchange) {
+    const HttpRequest& request = exchange->request();
+    const bool reads = request.method == "GET" || request.method == "HEAD";
+    std::string methods;
+    for (const Route& route : routes()) {
+        if (route.path != request.path) continue;
+        const bool get = std::string_view(route.method) == "GET";
+        if (route.method == request.method || (get && request.method == "HEAD")) {
+            return run(route, exchange);
+        }
+        methods += fmt::format("{}{}", methods.empty() ? "" : ", ", get ? "GET, HEAD" : "POST");
+    }
+    const HttpReply* const file = page(request.path);
+    if (file && reads) return exchange->reply(*file);
+    if (file) methods = "GET, HEAD";
+    if (request.method == "OPTIONS" && (!methods.empty() || request.path == "*")) {
+        if (methods.empty()) methods = "GET, HEAD, POST";
+        return exchange->reply(
+            {.status = 204, .type = "", .headers = {{"Allow", methods + ", OPTIONS"}}});
+    }
+    if (methods.empty()) {
+        return exchange->reply(failure_reply(
+            Failure::of(404, "invalid_request_error", "there is no such route", "not_found"),
+            anthropic(request)));
+    }
+    HttpReply reply = failure_reply(
+        Failure::of(405, "invalid_request_error", fmt::format("this route takes {}", methods),
+                    "method_not_allowed"),
+        anthropic(request));
+    reply.headers.emplace_back("Allow", methods + ", OPTIONS");
+    exchange->reply(std::move(reply));
+}
+
+void Api::run(const Route& route, const ExchangePtr& exchange) {
+    const bool other = anthropic(exchange->request());
+    try {
+        formats::JsonDocument document;
+        if (!route.fields) {
+            return (this->*route.run)({exchange, Fields()});
+        }
+        try {
+            document = formats::JsonDocument::parse(exchange->request().body, "", "", kLimits);
+        } catch (const Error& error) {
+            throw Failure::bad("", fmt::format("the body of the request {}", error.what()),
+                               "invalid_json");
+        }
+        const Fields fields(document.root(), route.fields);
+        require_model(fields);
+        (this->*route.run)({exchange, fields});
+    } catch (const Failure& failure) {
+        exchange->reply(failure_reply(failure, other));
+    } catch (const Error& error) {
+        exchange->reply(failure_reply(Failure::of(error), other));
+    }
+}
+
+// ---- what a server says of itself --------------------------------------------------------------
+
+void Api::health(const Call& call) {
+    const bool well = desk_.healthy();
+    call.exchange->reply({.status = well ? 200 : 503,
+                          .body = well ? R"({"status":"ok"})" : R"({"status":"error"})"});
+}
+
+void Api::models(const Call& call) {
+    JsonWriter json;
+    json.begin_object().member("object", "list").key("data").begin_array();
+    json.begin_object().member("id", options_.model).member("object", "model");
+    json.member("created", created_).member("owned_by", "millrace");
+    json.member("max_model_len", desk_.most_positions()).end_object();
+    json.end_array().end_object();
+    call.exchange->reply({.body = json.take()});
+}
+
+void Api::metrics(const Call& call) {
+    call.exchange->reply(
+        {.type = "text/plain; version=0.0.4; charset=utf-8",
+         .body = metrics_.text(options_.model, static_cast<std::int64_t>(connections_()))});
+}
+
+void Api::props(const Call& call) {
+    const model::ModelSpec& spec = desk_.model().spec;
+    const model::EngineOptions& engine = desk_.engine_options();
+    JsonWriter json;
+    json.begin_object().member("model", options_.model).member("version", options_.version);
+    json.member("system_fingerprint", options_.fingerprint);
+    json.member("device", engine.cuda ? "cuda" : "cpu").member("format", desk_.model().format);
+    json.member("context", desk_.most_positions()).member("vocabulary", spec.vocab);
+    json.member("layers", spec.layers).member("dim", spec.dim);
+    json.member("sequences", desk_.options().sequences);
+    json.member("queue", desk_.options().queue);
+    json.member("cache_tokens", metrics_.cache_tokens.load());
+    json.member("diffusion", spec.diffusion.has_value());
+    json.member("streams", static_cast<bool>(options_.generate.stream));
+    json.member("chat_format", chat_.name()).member("chat_template", tokenizer_.chat_template());
+    json.key("live").begin_object().member("running", metrics_.running.load());
+    json.member("waiting", metrics_.waiting.load());
+    json.member("cache_free_tokens", metrics_.cache_free.load());
+    json.member("generated_tokens", metrics_.generated_tokens.load()).end_object();
+    call.exchange->reply({.body = json.end_object().take()});
+}
+
+}  // namespace mr::serve

@@ -1,0 +1,116 @@
+// The routes: requests become work for the desk, and what it makes becomes JSON.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "decode/generate.h"
+#include "serve/answer.h"
+#include "serve/desk.h"
+#include "serve/fields.h"
+#include "serve/gate.h"
+#include "serve/http.h"
+#include "serve/metrics.h"
+#include "text/chat_writer.h"
+
+namespace mr::serve {
+
+struct ApiOptions {
+    std::string model{};                 // its id
+    std::vector<std::string> aliases{};  // further names of it; "*": any
+    std::string fingerprint{};
+    std::string version{};
+    bool verbose_usage = false;
+    decode::GenerateOptions generate{};  // where a request says nothing: context, diffusion
+    text::ChatOptions chat{};
+};
+
+class Api {
+  public:
+    // All of them must outlive it.
+    Api(Desk& desk, const Gate& gate, Metrics& metrics, ApiOptions options);
+
+    // The transport's calls (HttpHandlers).
+    std::optional<HttpReply> admit(const HttpRequest& head) const;
+    void handle(const ExchangePtr& exchange);
+    static HttpReply refuse(int status, const std::string& problem);
+    void set_connections(std::function<std::size_t()> count) { connections_ = std::move(count); }
+    // A file of the page: answered to GET, without a key.
+    void add_page(const std::string& path, HttpReply reply);
+
+    const text::ChatWriter& chat() const { return chat_; }
+
+  private:
+    struct Call {
+        const ExchangePtr& exchange;
+        const Fields& fields;
+    };
+    struct Route {
+        const char* method;
+        const char* path;
+        const char* fields;  // null: it has no body
+        void (Api::*run)(const Call& call);
+        bool open = false;  // no key is needed
+    };
+    static const std::vector<Route>& routes();
+    void run(const Route& route, const ExchangePtr& exchange);
+    const HttpReply* page(const std::string& path) const;
+    static bool anthropic(const HttpRequest& request);
+
+    // api.cpp
+    void health(const Call& call);
+    void models(const Call& call);
+    void metrics(const Call& call);
+    void props(const Call& call);
+    // api_text.cpp
+    void tokenize(const Call& call);
+    void detokenize(const Call& call);
+    void apply_template(const Call& call);
+    void count_tokens(const Call& call);
+    void embeddings(const Call& call);
+    // api_generate.cpp
+    void chat_completions(const Call& call);
+    void completions(const Call& call);
+    void messages(const Call& call);
+
+    // What requests share (api_request.cpp). All throw Failure.
+    struct Conversation {
+        std::vector<text::ChatMessage> messages;
+        bool goes_on = false;  // the last one is the beginning of the answer
+    };
+    void require_model(const Fields& fields) const;
+    Conversation conversation(const Fields& fields, bool anthropic) const;
+    text::ChatText written(const Conversation& conversation, const Fields& fields,
+                           std::vector<std::int32_t>& ids, std::vector<std::string>& stops,
+                           bool add_generation_prompt = true) const;
+    decode::GenerateOptions generate_options(const Fields& fields) const;
+    // Tokens to make after so many of a prompt, where the request says `asked` (-1: nothing).
+    int most_tokens(std::size_t prompt, std::int64_t asked) const;
+    // Texts or token ids: "prompt" and "input".
+    std::vector<std::vector<std::int32_t>> token_lists(const Fields& fields, const char* name,
+                                                       std::size_t most) const;
+    std::vector<std::int32_t> encode(std::string_view text, const char* field) const;
+    void require_fits(std::size_t tokens, const char* field) const;
+    FormatOptions format_options(const char* prefix, const Fields& fields) const;
+    std::string new_id(const char* prefix) const;
+
+    Desk& desk_;
+    const Gate& gate_;
+    Metrics& metrics_;
+    ApiOptions options_;
+    const text::Tokenizer& tokenizer_;
+    const text::ChatWriter chat_;
+    const std::int64_t created_;
+    std::size_t longest_piece_ = 1;  // bytes of the longest token
+    std::function<std::size_t()> connections_ = [] { return std::size_t{0}; };
+    std::vector<std::pair<std::string, HttpReply>> pages_;
+    const std::uint64_t run_;  // what ids begin with
+    mutable std::atomic<std::uint64_t> next_id_ = 0;
+};
+
+}  // namespace mr::serve

@@ -1,0 +1,106 @@
+// Routes that make text.
+#include <fmt/format.h>
+
+#include "serve/api.h"
+
+namespace mr::serve {
+namespace {
+
+constexpr std::size_t kMostPrompts = 128;
+
+}  // namespace
+
+void Api::chat_completions(const Call& call) {
+    const Fields& fields = call.fields;
+    if (const auto format = fields.find("response_format")) {
+        if (!((*format)["type"] == "text")) {
+            throw Failure::bad("response_format", "'response_format' takes type 'text' alone, yet",
+                               "invalid_value");
+        }
+    }
+    Desk::Work work;
+    work.options = generate_options(fields);
+    FormatOptions format = format_options("chatcmpl", fields);
+    format.stops = work.options.stop;
+    if (fields.flag("logprobs")) {
+        work.options.logprobs = format.logprobs =
+            static_cast<int>(fields.integer("top_logprobs", 0));
+    } else if (fields.given("top_logprobs")) {
+        throw Failure::bad("top_logprobs", "'top_logprobs' needs 'logprobs' to be true",
+                           "invalid_value");
+    }
+    std::vector<std::string> stops;
+    written(conversation(fields, false), fields, work.prompt, stops);
+    work.options.stop.insert(work.options.stop.end(), stops.begin(), stops.end());
+    require_fits(work.prompt.size(), "messages");
+    work.options.max_tokens =
+        most_tokens(work.prompt.size(),
+                    fields.integer("max_completion_tokens", fields.integer("max_tokens", -1)));
+    work.choices = static_cast<int>(fields.integer("n", 1));
+    const auto tokens = static_cast<std::int64_t>(work.prompt.size());
+    auto answer = std::make_shared<Answer>(call.exchange, chat_format(std::move(format)),
+                                           work.choices, fields.flag("stream"), tokens);
+    std::vector<Desk::Work> works;
+    works.push_back(std::move(work));
+    desk_.generate(gate_.client_of(call.exchange->request()), std::move(works), answer);
+}
+
+void Api::completions(const Call& call) {
+    const Fields& fields = call.fields;
+    const decode::GenerateOptions options = generate_options(fields);
+    FormatOptions format = format_options("cmpl", fields);
+    const int choices = static_cast<int>(fields.integer("n", 1));
+    const std::int64_t asked = fields.integer("max_tokens", -1);
+    const bool echo = fields.flag("echo");
+    format.logprobs = static_cast<int>(fields.integer("logprobs", -1));
+    if (echo && format.logprobs >= 0) {
+        throw Failure::bad("logprobs", "'logprobs' of the prompt are not made: leave out 'echo'",
+                           "invalid_value");
+    }
+    std::vector<Desk::Work> works;
+    std::int64_t tokens = 0;
+    for (std::vector<std::int32_t>& ids : token_lists(fields, "prompt", kMostPrompts)) {
+        Desk::Work work;
+        work.options = options;
+        work.options.logprobs = format.logprobs;
+        work.options.max_tokens = most_tokens(ids.size(), asked);
+        work.choices = choices;
+        tokens += static_cast<std::int64_t>(ids.size());
+        if (echo) {
+            const std::string text = tokenizer_.decode(ids, true);
+            format.echo.insert(format.echo.end(), static_cast<std::size_t>(choices), text);
+        }
+        work.prompt = std::move(ids);
+        works.push_back(std::move(work));
+    }
+    const int all = choices * static_cast<int>(works.size());
+    if (all > static_cast<int>(kMostPrompts)) {
+        throw Failure::bad("n", fmt::format("prompts times 'n' must be at most {}", kMostPrompts),
+                           "invalid_value");
+    }
+    auto answer = std::make_shared<Answer>(call.exchange, completion_format(std::move(format)), all,
+                                           fields.flag("stream"), tokens);
+    desk_.generate(gate_.client_of(call.exchange->request()), std::move(works), answer);
+}
+
+void Api::messages(const Call& call) {
+    const Fields& fields = call.fields;
+    Desk::Work work;
+    work.options = generate_options(fields);
+    FormatOptions format = format_options("msg", fields);
+    format.stops = work.options.stop;
+    std::vector<std::string> stops;
+    written(conversation(fields, true), fields, work.prompt, stops);
+    work.options.stop.insert(work.options.stop.end(), stops.begin(), stops.end());
+    require_fits(work.prompt.size(), "messages");
+    work.options.max_tokens = most_tokens(work.prompt.size(), fields.integer("max_tokens", -1));
+    format.prompt_tokens = static_cast<std::int64_t>(work.prompt.size());
+    const std::int64_t tokens = format.prompt_tokens;
+    auto answer = std::make_shared<Answer>(call.exchange, messages_format(std::move(format)), 1,
+                                           fields.flag("stream"), tokens);
+    std::vector<Desk::Work> works;
+    works.push_back(std::move(work));
+    desk_.generate(gate_.client_of(call.exchange->request()), std::move(works), answer);
+}
+
+}  // namespace mr::serve

@@ -1,0 +1,252 @@
+// What requests of several routes have in common: the model, messages, sampling, token lists.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <random>
+
+#include "core/printable.h"
+#include "serve/api.h"
+
+namespace mr::serve {
+namespace {
+
+constexpr int kUsualTokens = 2048;                // where a request does not say how many
+constexpr std::size_t kMostStop = 1024;           // bytes of a stop string
+constexpr std::size_t kMostArguments = 64 << 10;  // bytes of what a template is given
+
+[[noreturn]] void wrong(const std::string& field, const std::string& problem) {
+    throw Failure::bad(field, fmt::format("'{}' {}", field, problem), "invalid_value");
+}
+
+// A text, or parts of type text.
+std::string content_text(formats::JsonValue content, const std::string& field) {
+    if (content.is_string()) return std::string(content.text());
+    if (!content.is_array()) wrong(field, "must be a text or a list of parts");
+    std::string out;
+    for (const formats::JsonValue part : content) {
+        const auto text = part.find_set("text");
+        if (!(part["type"] == "text") || !text || !text->is_string()) {
+            wrong(field, "has a part that is no text: this model reads text alone");
+        }
+        out += text->text();
+    }
+    return out;
+}
+
+std::string role_of(formats::JsonValue message, const std::string& field, bool anthropic) {
+    const auto role = message.find_set("role");
+    if (!role || !role->is_string()) wrong(field + ".role", "must be a text");
+    const std::string name(role->text());
+    if (name == "user" || name == "assistant") return name;
+    if (!anthropic && (name == "system" || name == "developer")) return "system";
+    wrong(field + ".role",
+          fmt::format("is '{}', which is none of {}", printable(name, 40),
+                      anthropic ? "user and assistant" : "system, developer, user and assistant"));
+}
+
+}  // namespace
+
+void Api::require_model(const Fields& fields) const {
+    const std::string asked = fields.text("model");
+    if (asked.empty() || asked == options_.model) return;
+    for (const std::string& alias : options_.aliases) {
+        if (alias == "*" || alias == asked) return;
+    }
+    Failure failure = Failure::of(404, "invalid_request_error",
+                                  fmt::format("the model '{}' is not served here; '{}' is",
+                                              printable(asked, 100), options_.model),
+                                  "model_not_found");
+    failure.param = "model";
+    throw failure;
+}
+
+Api::Conversation Api::conversation(const Fields& fields, bool anthropic) const {
+    Conversation out;
+    if (anthropic) {
+        if (const auto system = fields.find("system")) {
+            out.messages.push_back({"system", content_text(*system, "system")});
+        }
+    }
+    int i = 0;
+    for (const formats::JsonValue message : *fields.find("messages")) {
+        const std::string field = fmt::format("messages[{}]", i++);
+        if (!message.is_object()) wrong(field, "must be an object");
+        if (message.contains("tool_calls") && !message["tool_calls"].empty()) {
+            wrong(field + ".tool_calls", "is not taken yet");
+        }
+        const std::string role = role_of(message, field, anthropic);
+        const auto content = message.find_set("content");
+        if (!content) wrong(field + ".content", "is missing");
+        out.messages.push_back({role, content_text(*content, field + ".content")});
+    }
+    const bool last_is_answer = out.messages.back().role == "assistant";
+    out.goes_on =
+        anthropic ? last_is_answer
+                  : fields.find("continue_final_message") && fields.flag("continue_final_message");
+    if (out.goes_on && !last_is_answer) {
+        wrong("continue_final_message", "needs a last message of the assistant");
+    }
+    return out;
+}
+
+// `stops`: what the format of the conversation ends an answer with.
+text::ChatText Api::written(const Conversation& conversation, const Fields& fields,
+                            std::vector<std::int32_t>& ids, std::vector<std::string>& stops,
+                            bool add_generation_prompt) const {
+    std::optional<text::ChatWriter> own;
+    if (const auto given = fields.find("chat_template_kwargs"); given && !given->empty()) {
+        text::ChatOptions options = options_.chat;
+        for (const auto& [name, value] : given->items()) {
+            options.arguments.push_back(fmt::format("{}={}", name, value.dump()));
+            if (options.arguments.back().size() > kMostArguments) {
+                wrong("chat_template_kwargs", "is longer than 64 KiB");
+            }
+        }
+        try {
+            own.emplace(tokenizer_, std::move(options));
+        } catch (const Error& error) {
+            throw Failure::bad("chat_template_kwargs", error.what(), "invalid_value");
+        }
+    }
+    const text::ChatWriter& writer = own ? *own : chat_;
+    stops = writer.stops();
+    try {
+        std::span<const text::ChatMessage> messages = conversation.messages;
+        if (conversation.goes_on) messages = messages.first(messages.size() - 1);
+        text::ChatText text = writer.write(messages, add_generation_prompt || conversation.goes_on);
+        if (conversation.goes_on) {
+            const std::size_t begin = text.bytes.size();
+            text.bytes += conversation.messages.back().content;
+            text.user.push_back({begin, text.bytes.size()});
+        }
+        if (text.bytes.size() > longest_piece_ * static_cast<std::size_t>(desk_.most_positions()) &&
+            !options_.generate.stream) {
+            require_fits(text.bytes.size() / longest_piece_, "messages");
+        }
+        ids = writer.encode(text);
+        return text;
+    } catch (const Error& error) {
+        throw Failure::bad("messages", error.what(), "invalid_value");
+    }
+}
+
+decode::GenerateOptions Api::generate_options(const Fields& fields) const {
+    const model::Generation& advice = desk_.model().generation;
+    decode::GenerateOptions out = options_.generate;
+    ops::SampleParams& s = out.sampling;
+    s.temperature =
+        static_cast<float>(fields.number("temperature", advice.temperature.value_or(1.0F)));
+    s.top_p = static_cast<float>(fields.number("top_p", advice.top_p.value_or(1.0F)));
+    s.top_k = static_cast<std::int32_t>(
+        std::max<std::int64_t>(fields.integer("top_k", advice.top_k.value_or(0)), 0));
+    s.min_p = static_cast<float>(fields.number("min_p", advice.min_p.value_or(0.0F)));
+    s.repeat_penalty = static_cast<float>(
+        fields.number("repetition_penalty", advice.repeat_penalty.value_or(1.0F)));
+    out.repeat_window = static_cast<int>(
+        fields.integer("repeat_window", advice.repeat_window.value_or(out.repeat_window)));
+    s.seed = fields.given("seed") ? static_cast<std::uint64_t>(fields.integer("seed", 0))
+                                  : std::uint64_t{std::random_device{}()};
+    out.ignore_end = fields.flag("ignore_eos");
+    for (const char* const name : {"stop", "stop_sequences"}) {
+        for (std::string& stop : fields.texts(name)) {
+            if (stop.size() > kMostStop) wrong(name, "has a text longer than 1024 bytes");
+            if (!stop.empty()) out.stop.push_back(std::move(stop));
+        }
+    }
+    out.keep = decode::Keep::nothing;
+    return out;
+}
+
+int Api::most_tokens(std::size_t prompt, std::int64_t asked) const {
+    const std::int64_t context =
+        options_.generate.stream ? model::Engine::kMostPositions : desk_.most_positions();
+    const auto room = std::max<std::int64_t>(context - static_cast<std::int64_t>(prompt), 1);
+    return static_cast<int>(std::min(asked >= 0 ? asked : kUsualTokens, room));
+}
+
+void Api::require_fits(std::size_t tokens, const char* field) const {
+    const std::int64_t context =
+        options_.generate.stream ? model::Engine::kMostPositions : desk_.most_positions();
+    if (static_cast<std::int64_t>(tokens) < context) return;
+    throw Failure::bad(
+        field,
+        fmt::format("'{}' has {} tokens or more, and the context of {} has no room "
+                    "for them and one more; shorten it, or serve with a larger --ctx",
+                    field, tokens, context),
+        "context_length_exceeded");
+}
+
+// A text that cannot fit is not encoded first.
+std::vector<std::int32_t> Api::encode(std::string_view text, const char* field) const {
+    require_fits(text.size() / longest_piece_, field);
+    std::vector<std::int32_t> ids = tokenizer_.encode(text);
+    if (ids.empty() && (tokenizer_.bos() || tokenizer_.eos())) {
+        ids = {tokenizer_.bos() ? *tokenizer_.bos() : *tokenizer_.eos()};
+    }
+    return ids;
+}
+
+std::vector<std::vector<std::int32_t>> Api::token_lists(const Fields& fields, const char* name,
+                                                        std::size_t most) const {
+    const formats::JsonValue value = *fields.find(name);
+    std::vector<std::vector<std::int32_t>> out;
+    const auto ids_of = [&](formats::JsonValue list) {
+        std::vector<std::int32_t> ids;
+        ids.reserve(list.size());
+        for (const formats::JsonValue id : list) {
+            if (!id.is_integer_in(0, desk_.model().spec.vocab - 1)) {
+                wrong(name, fmt::format("has {}, which is no token of this model", id.shown(40)));
+            }
+            ids.push_back(id.get<std::int32_t>());
+        }
+        return ids;
+    };
+    if (value.is_string()) {
+        out.push_back(encode(value.text(), name));
+    } else if (value.is_array() && !value.empty() && value.front().is_number()) {
+        out.push_back(ids_of(value));
+    } else if (value.is_array()) {
+        if (value.size() > most) wrong(name, fmt::format("has more than {} entries", most));
+        for (const formats::JsonValue item : value) {
+            if (item.is_string()) {
+                out.push_back(encode(item.text(), name));
+            } else if (item.is_array()) {
+                out.push_back(ids_of(item));
+            } else {
+                wrong(name, fmt::format("has a {} among texts and lists of ids", item.type_name()));
+            }
+        }
+    } else {
+        wrong(name, fmt::format("must be a text or a list, not a {}", value.type_name()));
+    }
+    if (out.empty()) wrong(name, "is empty");
+    for (const std::vector<std::int32_t>& ids : out) {
+        if (ids.empty()) wrong(name, "has an empty entry");
+        require_fits(ids.size(), name);
+    }
+    return out;
+}
+
+std::string Api::new_id(const char* prefix) const {
+    return fmt::format("{}-{:016x}{:08x}", prefix, run_, next_id_++);
+}
+
+FormatOptions Api::format_options(const char* prefix, const Fields& fields) const {
+    FormatOptions out;
+    out.id = new_id(prefix);
+    out.created = std::time(nullptr);
+    out.model = options_.model;
+    out.fingerprint = options_.fingerprint;
+    out.verbose_usage = options_.verbose_usage;
+    out.tokenizer = &tokenizer_;
+    if (const auto wanted = fields.find("stream_options")) {
+        const auto usage = wanted->find_set("include_usage");
+        if (usage && !usage->is_boolean())
+            wrong("stream_options.include_usage", "must be a boolean");
+        out.include_usage = usage && usage->get<bool>();
+    }
+    return out;
+}
+
+}  // namespace mr::serve

@@ -1,0 +1,360 @@
+#include "serve/desk.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "serve/desk_job.h"
+
+namespace mr::serve {
+namespace {
+
+double seconds_between(Desk::Clock::time_point from, Desk::Clock::time_point to) {
+    return std::chrono::duration<double>(to - from).count();
+}
+
+// What an exception says to the client whose request met it.
+Failure failure_of(const std::exception_ptr& error) {
+    try {
+        std::rethrow_exception(error);
+    } catch (const Failure& failure) {
+        return failure;
+    } catch (const Error& e) {
+        return Failure::of(e);
+    } catch (const std::bad_alloc&) {
+        return Failure::of(500, "server_error", "out of memory");
+    } catch (const std::exception& e) {
+        return Failure::of(500, "server_error", e.what());
+    }
+}
+
+Failure too_late() {
+    return Failure::of(504, "timeout_error", "the request took longer than the server's limit",
+                       "timeout");
+}
+
+}  // namespace
+
+Desk::Desk(std::unique_ptr<model::Engine> engine, const DeskOptions& options, Metrics& metrics)
+    : engine_(std::move(engine)),
+      model_(&engine_->model()),
+      engine_options_(engine_->options()),
+      most_positions_(engine_->most_positions()),
+      options_(options),
+      metrics_(metrics) {
+    metrics_.sequences = options_.sequences;
+    metrics_.queue_limit = static_cast<std::int64_t>(options_.queue);
+    metrics_.cache_tokens = engine_->cache().free_tokens();
+    show();
+    thread_ = std::thread([this] { drive(); });
+}
+
+Desk::~Desk() {
+    {
+        const std::lock_guard lock(mutex_);
+        leaving_ = draining_ = cut_ = true;
+    }
+    work_.notify_all();
+    thread_.join();
+}
+
+// ---- any thread --------------------------------------------------------------------------------
+
+void Desk::generate(const std::string& client, std::vector<Work> works,
+                    std::shared_ptr<Sink> sink) {
+    auto job = std::make_shared<Job>();
+    job->works = std::move(works);
+    job->sink = std::move(sink);
+    if (options_.most.count() > 0) job->deadline = job->arrived + options_.most;
+    std::vector<Unit> units;
+    for (std::size_t w = 0; w < job->works.size(); ++w) {
+        for (int i = 0; i < job->works[w].choices; ++i) {
+            units.push_back({job, w, i, job->left++, nullptr});
+        }
+    }
+    put(client, std::move(units));
+}
+
+void Desk::embed(const std::string& client, std::vector<std::vector<std::int32_t>> texts, bool last,
+                 std::shared_ptr<VectorSink> sink) {
+    auto embedding = std::make_shared<Embedding>();
+    embedding->texts = std::move(texts);
+    embedding->last = last;
+    embedding->sink = std::move(sink);
+    if (options_.most.count() > 0) embedding->deadline = Clock::now() + options_.most;
+    std::vector<Unit> units(1);
+    units[0].embedding = std::move(embedding);
+    put(client, std::move(units));
+}
+
+void Desk::put(const std::string& client, std::vector<Unit> units) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (draining_) throw Failure::draining();
+        if (queued_ + units.size() > options_.queue) {
+            ++metrics_.refused_full;
+            Failure full = Failure::of(429, "rate_limit_error",
+                                       "the queue is full; try again later", "queue_full");
+            full.retry_after_ms = retry_after_ms();
+            throw full;
+        }
+        queued_ += units.size();
+        std::deque<Unit>& queue = queues_[client];
+        for (Unit& unit : units) queue.push_back(std::move(unit));
+        metrics_.waiting = static_cast<std::int64_t>(queued_);
+        idle_ = false;
+    }
+    work_.notify_all();
+}
+
+// Until the texts that wait have run, at the rate at which texts ended lately.
+int Desk::retry_after_ms() const {
+    const double rounds =
+        static_cast<double>(queued_ + 1) / static_cast<double>(std::max(options_.sequences, 1));
+    return static_cast<int>(std::clamp(1000 * seconds_a_text_ * rounds, 100.0, 60000.0));
+}
+
+void Desk::drain() {
+    const std::lock_guard lock(mutex_);
+    draining_ = true;
+}
+
+bool Desk::wait_drained(std::chrono::milliseconds most) {
+    std::unique_lock lock(mutex_);
+    return drained_.wait_for(lock, most, [&] { return idle_; });
+}
+
+void Desk::cut() {
+    {
+        const std::lock_guard lock(mutex_);
+        draining_ = cut_ = true;
+    }
+    work_.notify_all();
+}
+
+// ---- the engine's thread -----------------------------------------------------------------------
+
+void Desk::drive() {
+    for (;;) {
+        bool cut = false, leaving = false;
+        {
+            std::unique_lock lock(mutex_);
+            if (!busy() && queued_ == 0) {
+                idle_ = true;
+                drained_.notify_all();
+            }
+            work_.wait(lock, [&] { return leaving_ || queued_ > 0 || busy() || cut_; });
+            cut = std::exchange(cut_, false);
+            leaving = leaving_;
+        }
+        if (cut) fail_all(Failure::draining());
+        if (leaving) break;
+        fill();
+        embed_piece();
+        if (!open_.empty()) step();
+        show();
+    }
+    scheduler_.reset();
+}
+
+// The client after the one whose turn it was, in the order of their names. A text that waits in the
+// scheduler for its pages is not overtaken, so no more are taken until it runs.
+bool Desk::next_unit(Unit& out) {
+    const std::lock_guard lock(mutex_);
+    if (queues_.empty()) return false;
+    auto next = queues_.upper_bound(last_client_);
+    if (next == queues_.end()) next = queues_.begin();
+    last_client_ = next->first;
+    out = std::move(next->second.front());
+    next->second.pop_front();
+    if (next->second.empty()) queues_.erase(next);
+    --queued_;
+    return true;
+}
+
+void Desk::forget_left() {
+    std::vector<JobPtr> late;
+    std::vector<std::shared_ptr<Embedding>> late_embeddings;
+    {
+        const std::lock_guard lock(mutex_);
+        for (auto at = queues_.begin(); at != queues_.end();) {
+            queued_ -= std::erase_if(at->second, [&](const Unit& unit) {
+                if (unit.embedding) {
+                    if (Clock::now() > unit.embedding->deadline) {
+                        late_embeddings.push_back(unit.embedding);
+                        return true;
+                    }
+                    return unit.embedding->sink->gone();
+                }
+                if (!unit.job->wants_no_more()) return false;
+                if (!unit.job->over && unit.job->late()) late.push_back(unit.job);
+                ++metrics_.ended_abort;
+                return true;
+            });
+            at = at->second.empty() ? queues_.erase(at) : std::next(at);
+        }
+    }
+    for (const JobPtr& job : late) {
+        ++metrics_.timed_out;
+        fail(job, too_late());
+    }
+    for (const auto& embedding : late_embeddings) embedding->sink->failed(too_late());
+}
+
+void Desk::fill() {
+    forget_left();
+    const auto in_scheduler = [&] {
+        return scheduler_ ? scheduler_->running() + scheduler_->waiting() : 0;
+    };
+    if (scheduler_ && scheduler_->waiting() > 0) return;
+    Unit unit;
+    while (in_scheduler() < static_cast<std::size_t>(options_.sequences) && next_unit(unit)) {
+        if (unit.embedding) {
+            embeddings_.push_back(std::move(unit.embedding));
+        } else if (!unit.job->over) {
+            begin(unit);
+        }
+        unit = {};
+    }
+}
+
+void Desk::begin(Unit& unit) {
+    const JobPtr job = unit.job;
+    const int choice = unit.choice;
+    try {
+        if (!scheduler_) {
+            scheduler_ = std::make_unique<decode::Scheduler>(*engine_, nullptr, options_.sequences);
+        }
+        const Work& work = job->works[unit.work];
+        decode::GenerateOptions options = work.options;
+        options.sampling.seed += static_cast<std::uint64_t>(unit.number);
+        options.cancelled = [job] { return job->wants_no_more(); };
+        options.on_token = [this, job, choice, last = Clock::time_point::min()](
+                               std::int32_t id, const decode::DrawnLogprobs* logprobs) mutable {
+            const auto now = Clock::now();
+            if (last == Clock::time_point::min()) {
+                metrics_.first_token.add(seconds_between(job->arrived, now));
+            } else {
+                metrics_.between_tokens.add(seconds_between(last, now));
+            }
+            last = now;
+            ++metrics_.generated_tokens;
+            job->sink->token(choice, id, logprobs);
+        };
+        const decode::Scheduler::Id id =
+            scheduler_->add(work.prompt, std::move(options), [job, choice](std::string_view text) {
+                job->sink->text(choice, text);
+                return true;
+            });
+        metrics_.in_queue.add(seconds_between(job->arrived, Clock::now()));
+        metrics_.prompt_tokens += work.prompt.size();
+        open_.emplace(id, Open{job, choice});
+    } catch (...) {
+        fail(job, failure_of(std::current_exception()));
+    }
+}
+
+void Desk::step() {
+    try {
+        scheduler_->step();
+        take_ended();
+    } catch (...) {
+        // A scheduler whose step has thrown is to be destroyed, and its requests with it.
+        Failure failure = failure_of(std::current_exception());
+        failure.status = 500;
+        failure.type = "server_error";
+        if (failure.param.empty()) healthy_ = false;
+        scheduler_.reset();
+        for (auto& [id, open] : std::exchange(open_, {})) fail(open.job, failure);
+    }
+}
+
+void Desk::take_ended() {
+    for (auto at = open_.begin(); at != open_.end();) {
+        std::optional<decode::Generated> made;
+        std::exception_ptr error;
+        try {
+            made = scheduler_->take(at->first);
+        } catch (...) {
+            error = std::current_exception();
+        }
+        if (!made && !error) {
+            ++at;
+            continue;
+        }
+        Open open = std::move(at->second);
+        at = open_.erase(at);
+        if (error) {
+            fail(open.job, failure_of(error));
+        } else {
+            end(open, *made);
+        }
+    }
+}
+
+void Desk::end(Open& open, const decode::Generated& made) {
+    const JobPtr& job = open.job;
+    const double took = seconds_between(job->arrived, Clock::now());
+    metrics_.found_tokens += static_cast<std::uint64_t>(
+        std::max<std::int64_t>(made.prompt_tokens - made.prefill.tokens, 0));
+    if (made.reason == decode::StopReason::cancelled) {
+        ++metrics_.ended_abort;
+        if (job->over) return;
+        if (!job->sink->gone() && job->late()) {
+            ++metrics_.timed_out;
+            return fail(job, too_late());
+        }
+        job->over = true;  // the client has left
+        return;
+    }
+    const bool cut_short = made.reason == decode::StopReason::length ||
+                           made.reason == decode::StopReason::context_full;
+    ++(cut_short ? metrics_.ended_length : metrics_.ended_stop);
+    metrics_.whole_request.add(took);
+    {
+        constexpr double kWeight = 0.1;  // of the newest
+        const std::lock_guard lock(mutex_);
+        const double ran = made.prefill.seconds + made.decode.seconds;
+        seconds_a_text_ += kWeight * (ran - seconds_a_text_);
+    }
+    if (job->over) return;
+    --job->left;
+    job->sink->ended(open.choice, made);
+    if (job->left == 0) job->over = true;
+}
+
+void Desk::fail(const JobPtr& job, const Failure& failure) {
+    if (std::exchange(job->over, true)) return;
+    ++metrics_.ended_error;
+    job->sink->failed(failure);
+}
+
+void Desk::fail_all(const Failure& failure) {
+    std::map<std::string, std::deque<Unit>> queues;
+    {
+        const std::lock_guard lock(mutex_);
+        queues = std::exchange(queues_, {});
+        queued_ = 0;
+    }
+    for (auto& [client, queue] : queues) {
+        for (Unit& unit : queue) {
+            unit.embedding ? unit.embedding->sink->failed(failure) : fail(unit.job, failure);
+        }
+    }
+    scheduler_.reset();
+    for (auto& [id, open] : std::exchange(open_, {})) fail(open.job, failure);
+    for (const auto& embedding : std::exchange(embeddings_, {})) embedding->sink->failed(failure);
+}
+
+void Desk::show() {
+    metrics_.running = scheduler_ ? static_cast<std::int64_t>(scheduler_->running()) : 0;
+    metrics_.cache_free = engine_->cache().free_tokens();
+    if (scheduler_) {
+        metrics_.passes = static_cast<std::uint64_t>(scheduler_->totals().passes);
+    }
+    const std::lock_guard lock(mutex_);
+    metrics_.waiting =
+        static_cast<std::int64_t>(queued_ + (scheduler_ ? scheduler_->waiting() : 0));
+}
+
+}  // namespace mr::serve

@@ -1,0 +1,147 @@
+// The desk between requests and the engine: a queue for each client, and one thread that takes from
+// them in turn, runs the engine through the scheduler, and hands out what is made. A request that
+// fails ends alone.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "decode/generate.h"
+#include "decode/scheduler.h"
+#include "model/engine.h"
+#include "serve/failure.h"
+#include "serve/metrics.h"
+
+namespace mr::serve {
+
+// Who waits for the texts of one request. Its members are called on the engine's thread, must be
+// quick and must not throw.
+class Sink {
+  public:
+    virtual ~Sink() = default;
+    virtual void token(int /*choice*/, std::int32_t /*id*/, const decode::DrawnLogprobs*) {}
+    virtual void text(int choice, std::string_view piece) = 0;
+    // Of every choice, once; after the last one nothing comes.
+    virtual void ended(int choice, const decode::Generated& made) = 0;
+    // Once, and nothing comes after it.
+    virtual void failed(const Failure& failure) = 0;
+    // Asked before every pass: true ends the work.
+    virtual bool gone() const = 0;
+};
+
+// Who waits for vectors.
+class VectorSink {
+  public:
+    virtual ~VectorSink() = default;
+    virtual void made(std::vector<std::vector<float>> vectors) = 0;  // [texts][dim]
+    virtual void failed(const Failure& failure) = 0;
+    virtual bool gone() const = 0;
+};
+
+struct DeskOptions {
+    int sequences = 8;                  // texts that run together; the engine has one more
+    std::size_t queue = 256;            // texts that wait, over all clients
+    std::chrono::milliseconds most{0};  // from request to end; 0: as long as it takes
+};
+
+class Desk {
+  public:
+    using Clock = std::chrono::steady_clock;
+
+    struct Work {
+        std::vector<std::int32_t> prompt{};
+        decode::GenerateOptions options{};
+        int choices = 1;  // texts; number i of them draws with seed + i
+    };
+
+    Desk(std::unique_ptr<model::Engine> engine, const DeskOptions& options, Metrics& metrics);
+    ~Desk();
+    Desk(const Desk&) = delete;
+    Desk& operator=(const Desk&) = delete;
+
+    // All works answer to one sink, which sees their choices numbered through. `client`: whose turn
+    // they take. Throws Failure: 429 where the queue has no room for them, 503 where the desk is
+    // closing.
+    void generate(const std::string& client, std::vector<Work> works, std::shared_ptr<Sink> sink);
+    void embed(const std::string& client, std::vector<std::vector<std::int32_t>> texts, bool last,
+               std::shared_ptr<VectorSink> sink);
+
+    const model::Model& model() const { return *model_; }
+    const model::EngineOptions& engine_options() const { return engine_options_; }
+    std::int64_t most_positions() const { return most_positions_; }
+    const DeskOptions& options() const { return options_; }
+    // Whether the engine has failed as a whole.
+    bool healthy() const { return healthy_; }
+
+    // Nothing is taken any more; what is there goes on.
+    void drain();
+    bool wait_drained(std::chrono::milliseconds most);
+    // What is still there fails.
+    void cut();
+
+  private:
+    struct Job;
+    using JobPtr = std::shared_ptr<Job>;
+    struct Embedding;
+    struct Unit {  // what a client has in its queue: a choice, or texts to embed
+        JobPtr job;
+        std::size_t work = 0;
+        int number = 0, choice = 0;  // in its work, and of the request
+        std::shared_ptr<Embedding> embedding;
+    };
+    struct Open {
+        JobPtr job;
+        int choice = 0;
+    };
+
+    void put(const std::string& client, std::vector<Unit> units);
+    int retry_after_ms() const;  // with the mutex held
+    void drive();
+    void fill();
+    bool next_unit(Unit& out);
+    void forget_left();
+    void begin(Unit& unit);
+    void step();
+    void take_ended();
+    void end(Open& open, const decode::Generated& made);
+    void fail(const JobPtr& job, const Failure& failure);
+    void fail_all(const Failure& failure);
+    bool embed_piece();  // desk_embed.cpp
+    void show();         // gauges
+    bool busy() const { return !open_.empty() || !embeddings_.empty(); }
+
+    std::unique_ptr<model::Engine> engine_;
+    const model::Model* model_;
+    const model::EngineOptions engine_options_;
+    const std::int64_t most_positions_;
+    const DeskOptions options_;
+    Metrics& metrics_;
+    // The thread's own.
+    std::unique_ptr<decode::Scheduler> scheduler_;
+    std::map<decode::Scheduler::Id, Open> open_;
+    std::list<std::shared_ptr<Embedding>> embeddings_;
+
+    mutable std::mutex mutex_;
+    std::condition_variable work_, drained_;
+    std::map<std::string, std::deque<Unit>> queues_;  // by client; none is empty
+    std::string last_client_;                         // whose turn it was
+    std::size_t queued_ = 0;
+    double seconds_a_text_ = 1;  // how long one runs, lately
+    bool draining_ = false, cut_ = false, leaving_ = false, idle_ = true;
+    std::atomic<bool> healthy_ = true;
+    std::thread thread_;
+};
+
+}  // namespace mr::serve

@@ -1,0 +1,36 @@
+// What desk.cpp and desk_embed.cpp share.
+#pragma once
+
+#include <optional>
+
+#include "decode/open_sequence.h"
+#include "serve/desk.h"
+
+namespace mr::serve {
+
+struct Desk::Job {
+    std::vector<Work> works;
+    std::shared_ptr<Sink> sink;
+    Clock::time_point arrived = Clock::now();
+    Clock::time_point deadline = Clock::time_point::max();
+    int left = 0;       // choices that have not ended
+    bool over = false;  // it has failed, or its client has left: what is left of it stops
+
+    bool late() const { return Clock::now() > deadline; }
+    bool wants_no_more() const { return over || sink->gone() || late(); }
+};
+
+// Texts that are embedded between the scheduler's passes, a piece at a time.
+struct Desk::Embedding {
+    std::vector<std::vector<std::int32_t>> texts;
+    bool last = false;  // of the last token, else the mean
+    std::shared_ptr<VectorSink> sink;
+    Clock::time_point deadline = Clock::time_point::max();
+
+    std::optional<decode::OpenSequence> sequence;  // of the text that is read
+    std::int64_t done = 0;                         // tokens of it
+    std::vector<double> sum;                       // [dim]
+    std::vector<std::vector<float>> vectors;
+};
+
+}  // namespace mr::serve

@@ -1,0 +1,350 @@
+#include "serve/fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <map>
+
+#include "core/printable.h"
+#include "serve/failure.h"
+
+namespace mr::serve {
+namespace {
+
+using K = FieldKind;
+constexpr double kInt = std::numeric_limits<std::int32_t>::max();
+constexpr double kLong = 9007199254740992.0;  // 2^53: what every client can write
+constexpr double kBytes = 8 << 20;
+
+constexpr Field kModel{"model",
+                       K::text,
+                       0,
+                       256,
+                       "the one that is served",
+                       "its id, as `/v1/models` has it, or an `--alias`"};
+
+constexpr Field kSampling[] = {
+    {"temperature", K::number, 0, 100, "the model's advice, or 1", "0: always the most probable"},
+    {"top_p", K::number, 0, 1, "the model's advice, or 1",
+     "choose among those that together have this probability"},
+    {"top_k", K::integer, -1, kInt, "the model's advice, or 0",
+     "choose among so many; 0 or -1: all"},
+    {"stream", K::boolean, 0, 0, "false", "send text as it is made (server-sent events)"},
+};
+
+constexpr Field kMoreSampling[] = {
+    {"min_p", K::number, 0, 1, "the model's advice, or 0",
+     "choose among those that have this share of the most probable one's"},
+    {"repetition_penalty", K::number, 0.01, 100, "the model's advice, or 1",
+     "above 1: recent tokens become less probable"},
+    {"repeat_window", K::integer, 0, kInt, "the model's advice, or 64",
+     "tokens that `repetition_penalty` looks back"},
+    {"presence_penalty", K::number, 0, 0, "0", "not taken yet"},
+    {"frequency_penalty", K::number, 0, 0, "0", "not taken yet"},
+    {"logit_bias", K::object, 0, 0, "none", "not taken yet"},
+    {"seed", K::integer, -kLong, kLong, "drawn anew",
+     "same seed, same text; choice i has seed + i"},
+    {"n", K::integer, 1, 128, "1", "choices for each prompt"},
+    {"stop", K::texts, 0, 4, "none", "the text ends before any of these"},
+    {"ignore_eos", K::boolean, 0, 0, "false", "go on past the end of the text"},
+    {"stream_options", K::object, 0, 8, "none",
+     "`include_usage`: one more chunk with the counts of tokens"},
+    {"user", K::ignored},
+    {"metadata", K::ignored},
+    {"store", K::ignored},
+    {"service_tier", K::ignored},
+};
+
+constexpr Field kChat[] = {
+    {"messages", K::list, 1, 65536, "required",
+     "`role` (system, developer, user, assistant) and `content`: a text, or parts of type text"},
+    {"max_completion_tokens", K::integer, 1, kInt, "the rest of the context, at most 2048",
+     "tokens to make at most"},
+    {"max_tokens", K::integer, 1, kInt, "as `max_completion_tokens`", "its older name"},
+    {"logprobs", K::boolean, 0, 0, "false", "of every token its log-probability"},
+    {"top_logprobs", K::integer, 0, 20, "0", "... and so many of the most probable ones"},
+    {"response_format", K::object, 0, 16, "`{\"type\": \"text\"}`", "`text` alone, yet"},
+    {"tools", K::list, 0, 0, "none", "not taken yet"},
+    {"tool_choice", K::ignored},
+    {"parallel_tool_calls", K::ignored},
+    {"chat_template_kwargs", K::object, 0, 64, "none", "further variables of the chat template"},
+    {"continue_final_message", K::boolean, 0, 0, "false",
+     "the last message is the beginning of the answer"},
+    {"reasoning_effort", K::ignored},
+    {"verbosity", K::ignored},
+    {"modalities", K::ignored},
+    {"prompt_cache_key", K::ignored},
+    {"safety_identifier", K::ignored},
+};
+
+constexpr Field kCompletions[] = {
+    {"prompt", K::mixed, 0, 0, "required",
+     "a text, a list of texts, a list of token ids, or a list of those; 128 at most"},
+    {"max_tokens", K::integer, 0, kInt, "the rest of the context, at most 2048",
+     "tokens to make at most"},
+    {"echo", K::boolean, 0, 0, "false", "the prompt before the text"},
+    {"logprobs", K::integer, 0, 20, "none",
+     "of every token its log-probability, and so many of the most probable ones"},
+    {"best_of", K::integer, 1, 1, "1", "1 alone"},
+    {"suffix", K::text, 0, 0, "none", "not taken"},
+};
+
+constexpr Field kEmbeddings[] = {
+    {"input", K::mixed, 0, 0, "required",
+     "a text, a list of texts, a list of token ids, or a list of those; 2048 at most"},
+    {"encoding_format", K::text, 0, 16, "float", "`float`, or `base64` of little-endian f32"},
+    {"dimensions", K::integer, 1, kInt, "the model's", "the model's alone"},
+    {"pooling", K::text, 0, 16, "mean", "`mean` over the tokens, or the `last` one"},
+    {"user", K::ignored},
+};
+
+constexpr Field kMessages[] = {
+    {"messages", K::list, 1, 65536, "required",
+     "`role` (user, assistant) and `content`: a text, or blocks of type text; an assistant's last "
+     "message is gone on with"},
+    {"system", K::mixed, 0, 0, "none", "a text, or blocks of type text"},
+    {"stop_sequences", K::texts, 0, 4, "none", "the text ends before any of these"},
+    {"tools", K::list, 0, 0, "none", "not taken yet"},
+    {"tool_choice", K::ignored},
+    {"metadata", K::ignored},
+    {"thinking", K::ignored},
+    {"service_tier", K::ignored},
+    {"context_management", K::ignored},
+};
+
+constexpr Field kMostTokens{"max_tokens", K::integer, 1,
+                            kInt,         "required", "tokens to make at most"};
+constexpr Field kSeed{"seed", K::integer, -kLong, kLong, "drawn anew", "same seed, same text"};
+
+constexpr Field kTokenize[] = {
+    {"content", K::text, 0, kBytes, "required", "the text; vLLM's `prompt` is the same"},
+    {"prompt", K::text, 0, kBytes, "as `content`", "its other name"},
+    {"add_special", K::boolean, 0, 0, "false", "with a token of the beginning, where there is one"},
+    {"parse_special", K::boolean, 0, 0, "false", "special tokens that are written out become ids"},
+    {"with_pieces", K::boolean, 0, 0, "false", "of every token the text as well"},
+};
+constexpr Field kDetokenize[] = {
+    {"tokens", K::list, 0, 4194304, "required", "token ids"},
+};
+constexpr Field kTemplate[] = {
+    {"messages", K::list, 1, 65536, "required", "as in `/v1/chat/completions`"},
+    {"add_generation_prompt", K::boolean, 0, 0, "true", "with the beginning of an answer"},
+    {"chat_template_kwargs", K::object, 0, 64, "none", "further variables of the chat template"},
+};
+
+using Table = std::vector<Field>;
+
+template <typename... Parts>
+Table joined(const Parts&... parts) {
+    Table out;
+    const auto add = [&](std::span<const Field> fields) {
+        out.insert(out.end(), fields.begin(), fields.end());
+    };
+    (add(parts), ...);
+    return out;
+}
+
+std::span<const Field> one(const Field& field) { return {&field, 1}; }
+
+// In the order of the documentation.
+const std::vector<std::pair<std::string_view, Table>>& tables() {
+    static const std::vector<std::pair<std::string_view, Table>> all = {
+        {"chat", joined(one(kModel), kChat, kSampling, kMoreSampling)},
+        {"completions", joined(one(kModel), kCompletions, kSampling, kMoreSampling)},
+        {"embeddings", joined(one(kModel), kEmbeddings)},
+        {"messages", joined(one(kModel), kMessages, one(kMostTokens), kSampling, one(kSeed))},
+        {"count_tokens", joined(one(kModel), kMessages)},
+        {"tokenize", joined(one(kModel), kTokenize)},
+        {"detokenize", joined(one(kModel), kDetokenize)},
+        {"apply_template", joined(one(kModel), kTemplate)}};
+    return all;
+}
+
+const char* kind_name(K kind) {
+    switch (kind) {
+        case K::boolean:
+            return "boolean";
+        case K::integer:
+            return "whole number";
+        case K::number:
+            return "number";
+        case K::text:
+            return "text";
+        case K::texts:
+            return "text, or list of texts";
+        case K::list:
+            return "list";
+        case K::object:
+            return "object";
+        case K::mixed:
+            return "see there";
+        case K::ignored:
+            return "any";
+    }
+    return "";
+}
+
+std::string number_text(double value) {
+    return std::floor(value) == value && std::abs(value) <= kLong
+               ? fmt::format("{}", static_cast<std::int64_t>(value))
+               : fmt::format("{}", value);
+}
+
+std::string range_text(const Field& field) {
+    const std::string range =
+        field.least == field.most
+            ? number_text(field.least)
+            : fmt::format("{} to {}", number_text(field.least), number_text(field.most));
+    switch (field.kind) {
+        case K::integer:
+        case K::number:
+            return range;
+        case K::text:
+            return range + " bytes";
+        case K::texts:
+        case K::list:
+        case K::object:
+            return range + " entries";
+        default:
+            return "";
+    }
+}
+
+[[noreturn]] void wrong(const Field& field, const std::string& what) {
+    throw Failure::bad(field.name, fmt::format("'{}' {}", field.name, what), "invalid_value");
+}
+
+void require_range(const Field& field, double value) {
+    if (value >= field.least && value <= field.most) return;
+    wrong(field, fmt::format("must be {}", range_text(field)));
+}
+
+void check(const Field& field, formats::JsonValue value) {
+    bool right = true;
+    switch (field.kind) {
+        case K::boolean:
+            right = value.is_boolean();
+            break;
+        case K::integer:
+            right = value.is_number_integer();
+            break;
+        case K::number:
+            right = value.is_number() && std::isfinite(value.get<double>());
+            break;
+        case K::text:
+            right = value.is_string();
+            break;
+        case K::texts:
+            right = value.is_string() || value.is_array();
+            if (value.is_array()) {
+                for (const formats::JsonValue item : value) right = right && item.is_string();
+            }
+            break;
+        case K::list:
+            right = value.is_array();
+            break;
+        case K::object:
+            right = value.is_object();
+            break;
+        case K::mixed:
+        case K::ignored:
+            return;
+    }
+    if (!right) {
+        wrong(field,
+              fmt::format("must be a {}, not a {}", kind_name(field.kind), value.type_name()));
+    }
+    if (field.kind == K::integer || field.kind == K::number) {
+        require_range(field, value.get<double>());
+    } else if (field.kind == K::text) {
+        require_range(field, static_cast<double>(value.text().size()));
+    } else if (field.kind != K::boolean) {
+        require_range(field, value.is_string() ? 1 : static_cast<double>(value.size()));
+    }
+}
+
+}  // namespace
+
+std::span<const Field> fields_of(std::string_view route) {
+    for (const auto& [name, table] : tables()) {
+        if (name == route) return table;
+    }
+    MR_CHECK(false, "a route with a table of fields");
+    return {};
+}
+
+std::vector<std::string_view> routes_with_fields() {
+    std::vector<std::string_view> out;
+    for (const auto& [name, table] : tables()) out.push_back(name);
+    return out;
+}
+
+std::string field_table(std::string_view route) {
+    std::string out = "| field | type | range | without it | meaning |\n|---|---|---|---|---|\n";
+    std::string ignored;
+    for (const Field& field : fields_of(route)) {
+        if (field.kind == K::ignored) {
+            ignored += fmt::format("{}`{}`", ignored.empty() ? "" : ", ", field.name);
+            continue;
+        }
+        out += fmt::format("| `{}` | {} | {} | {} | {} |\n", field.name, kind_name(field.kind),
+                           range_text(field), field.fallback, field.about);
+    }
+    if (!ignored.empty()) out += fmt::format("| {} | any | | | ignored |\n", ignored);
+    return out;
+}
+
+Fields::Fields(formats::JsonValue body, std::string_view route)
+    : body_(body), table_(fields_of(route)) {
+    if (!body.is_object()) throw Failure::bad("", "the body of the request must be a JSON object");
+    for (const auto& [key, value] : body.items()) {
+        const auto field = std::find_if(table_.begin(), table_.end(),
+                                        [&](const Field& f) { return f.name == key; });
+        if (field == table_.end()) {
+            throw Failure::bad(std::string(key),
+                               fmt::format("there is no field '{}' here", printable(key, 100)),
+                               "unknown_field");
+        }
+        if (!value.is_null()) check(*field, value);
+    }
+    for (const Field& field : table_) {
+        if (std::string_view(field.fallback) == "required" && !given(field.name) &&
+            !(std::string_view(field.name) == "content" && given("prompt"))) {
+            throw Failure::bad(field.name, fmt::format("'{}' is missing", field.name),
+                               "missing_field");
+        }
+    }
+}
+
+std::optional<formats::JsonValue> Fields::find(const char* name) const {
+    return body_.find_set(name);
+}
+bool Fields::flag(const char* name, bool fallback) const {
+    const auto value = find(name);
+    return value ? value->get<bool>() : fallback;
+}
+std::int64_t Fields::integer(const char* name, std::int64_t fallback) const {
+    const auto value = find(name);
+    return value ? value->get<std::int64_t>() : fallback;
+}
+double Fields::number(const char* name, double fallback) const {
+    const auto value = find(name);
+    return value ? value->get<double>() : fallback;
+}
+std::string Fields::text(const char* name, std::string fallback) const {
+    const auto value = find(name);
+    return value ? std::string(value->text()) : fallback;
+}
+std::vector<std::string> Fields::texts(const char* name) const {
+    std::vector<std::string> out;
+    const auto value = find(name);
+    if (!value) return out;
+    if (value->is_string()) return {std::string(value->text())};
+    for (const formats::JsonValue item : *value) out.emplace_back(item.text());
+    return out;
+}
+
+}  // namespace mr::serve

@@ -1,0 +1,221 @@
+// Chat completions and completions, as OpenAI's clients read them.
+#include <utility>
+
+#include "formats/json_writer.h"
+#include "serve/answer.h"
+
+namespace mr::serve {
+namespace {
+
+using formats::JsonWriter;
+
+const char* finish_reason(const ChoiceText& text) {
+    return text.reason == decode::StopReason::length ||
+                   text.reason == decode::StopReason::context_full
+               ? "length"
+               : "stop";
+}
+
+class OpenAiFormat : public Format {
+  public:
+    OpenAiFormat(FormatOptions options, const char* object, const char* chunk)
+        : options_(std::move(options)), object_(object) {
+        chunk_head_ = head(chunk);
+    }
+
+    std::string last(const Usage& usage) override {
+        std::string out;
+        if (options_.include_usage) {
+            out = event_text(chunk_head_ + R"(,"choices":[],"usage":)" + usage_json(usage) + "}");
+        }
+        return out + event_text("[DONE]");
+    }
+
+    std::string failed(const Failure& failure) override {
+        return event_text(failure_json(failure));
+    }
+
+    std::string whole(const std::vector<ChoiceText>& choices, const Usage& usage) override {
+        std::string out = head(object_) + R"(,"choices":[)";
+        for (std::size_t i = 0; i < choices.size(); ++i) {
+            if (i > 0) out += ',';
+            out += choice_json(static_cast<int>(i), choices[i]);
+        }
+        return out + R"(],"usage":)" + usage_json(usage) + "}";
+    }
+
+  protected:
+    virtual std::string choice_json(int choice, const ChoiceText& text) const = 0;
+
+    // One choice of a chunk; what comes before it is the same in all of them.
+    std::string chunk(std::string_view choice) const {
+        std::string json = chunk_head_;
+        json += R"(,"choices":[)";
+        json += choice;
+        json += options_.include_usage ? R"(],"usage":null})" : "]}";
+        return event_text(json);
+    }
+
+    std::string head(const char* object) const {
+        JsonWriter json;
+        json.begin_object().member("id", options_.id).member("object", object);
+        json.member("created", options_.created).member("model", options_.model);
+        json.member("system_fingerprint", options_.fingerprint);
+        return json.take();
+    }
+
+    std::string usage_json(const Usage& usage) const {
+        JsonWriter json;
+        json.begin_object().member("prompt_tokens", usage.prompt);
+        json.member("completion_tokens", usage.completion);
+        json.member("total_tokens", usage.prompt + usage.completion);
+        if (options_.verbose_usage) {
+            json.key("prompt_tokens_details").begin_object();
+            json.member("cached_tokens", usage.found).end_object();
+            json.key("millrace").begin_object();
+            json.member("first_token_s", usage.first_seconds);
+            json.member("decode_s", usage.seconds).end_object();
+        }
+        return json.end_object().take();
+    }
+
+    void add_token(JsonWriter& json, std::int32_t id, double logprob) const {
+        const std::string piece = options_.tokenizer->piece(id);
+        json.member("token", piece).member("logprob", logprob).key("bytes").begin_array();
+        for (const char c : piece) json.value(static_cast<int>(static_cast<unsigned char>(c)));
+        json.end_array();
+    }
+
+    FormatOptions options_;
+    const char* object_;
+    std::string chunk_head_;
+};
+
+class ChatFormat final : public OpenAiFormat {
+  public:
+    explicit ChatFormat(FormatOptions options)
+        : OpenAiFormat(std::move(options), "chat.completion", "chat.completion.chunk") {}
+
+    std::string begin(int choice) override {
+        return chunk(delta(choice, R"({"role":"assistant","content":""})", "null", nullptr));
+    }
+    std::string piece(int choice, const ChoiceText& text) override {
+        JsonWriter json;
+        json.begin_object().member("content", text.text).end_object();
+        return chunk(delta(choice, json.text(), logprobs(text), nullptr));
+    }
+    std::string end(int choice, const ChoiceText& text) override {
+        return chunk(delta(choice, "{}", "null", finish_reason(text)));
+    }
+
+  protected:
+    std::string choice_json(int choice, const ChoiceText& text) const override {
+        JsonWriter json;
+        json.begin_object().member("index", choice).key("message").begin_object();
+        json.member("role", "assistant").member("content", text.text);
+        json.key("refusal").null().end_object();
+        json.key("logprobs").raw(logprobs(text)).member("finish_reason", finish_reason(text));
+        return json.end_object().take();
+    }
+
+  private:
+    static std::string delta(int choice, std::string_view what, std::string_view logprobs,
+                             const char* reason) {
+        JsonWriter json;
+        json.begin_object().member("index", choice).key("delta").raw(what);
+        json.key("logprobs").raw(logprobs).key("finish_reason");
+        reason ? json.value(reason) : json.null();
+        return json.end_object().take();
+    }
+
+    std::string logprobs(const ChoiceText& text) const {
+        if (options_.logprobs < 0) return "null";
+        JsonWriter json;
+        json.begin_object().key("content").begin_array();
+        for (const TokenInfo& token : text.tokens) {
+            json.begin_object();
+            add_token(json, token.id, token.logprobs.logprob);
+            json.key("top_logprobs").begin_array();
+            for (const decode::TokenLogprob& other : token.logprobs.top) {
+                json.begin_object();
+                add_token(json, other.id, other.logprob);
+                json.end_object();
+            }
+            json.end_array().end_object();
+        }
+        json.end_array().key("refusal").null().end_object();
+        return json.take();
+    }
+};
+
+class CompletionFormat final : public OpenAiFormat {
+  public:
+    explicit CompletionFormat(FormatOptions options)
+        : OpenAiFormat(std::move(options), "text_completion", "text_completion") {}
+
+    std::string piece(int choice, const ChoiceText& text) override {
+        return chunk(choice_json(choice, text, text.begun ? "" : echo(choice), nullptr));
+    }
+    std::string end(int choice, const ChoiceText& text) override {
+        return chunk(choice_json(choice, {}, "", finish_reason(text)));
+    }
+
+  protected:
+    std::string choice_json(int choice, const ChoiceText& text) const override {
+        return choice_json(choice, text, echo(choice), finish_reason(text));
+    }
+
+  private:
+    std::string echo(int choice) const {
+        return options_.echo.empty() ? "" : options_.echo[static_cast<std::size_t>(choice)];
+    }
+
+    std::string choice_json(int choice, const ChoiceText& text, const std::string& echo,
+                            const char* reason) const {
+        JsonWriter json;
+        json.begin_object().member("index", choice).member("text", echo + text.text);
+        json.key("logprobs").raw(logprobs(text)).key("finish_reason");
+        reason ? json.value(reason) : json.null();
+        return json.end_object().take();
+    }
+
+    std::string logprobs(const ChoiceText& text) const {
+        if (options_.logprobs < 0) return "null";
+        JsonWriter tokens, values, tops, offsets;
+        std::size_t offset = text.sent;
+        tokens.begin_array();
+        values.begin_array();
+        tops.begin_array();
+        offsets.begin_array();
+        for (const TokenInfo& token : text.tokens) {
+            const std::string piece = options_.tokenizer->piece(token.id);
+            tokens.value(piece);
+            values.value(token.logprobs.logprob);
+            tops.begin_object();
+            for (const decode::TokenLogprob& other : token.logprobs.top) {
+                tops.member(options_.tokenizer->display(other.id), other.logprob);
+            }
+            tops.end_object();
+            offsets.value(offset);
+            offset += piece.size();
+        }
+        JsonWriter json;
+        json.begin_object().key("tokens").raw(tokens.end_array().text());
+        json.key("token_logprobs").raw(values.end_array().text());
+        json.key("top_logprobs").raw(tops.end_array().text());
+        json.key("text_offset").raw(offsets.end_array().text());
+        return json.end_object().take();
+    }
+};
+
+}  // namespace
+
+std::unique_ptr<Format> chat_format(FormatOptions options) {
+    return std::make_unique<ChatFormat>(std::move(options));
+}
+
+std::unique_ptr<Format> completion_format(FormatOptions options) {
+    return std::make_unique<CompletionFormat>(std::move(options));
+}
+
+}  // namespace mr::serve

@@ -1,0 +1,190 @@
+// One thread serves all connections; a request with a body is handled by one of a few workers.
+// Boost.Asio has the sockets and Boost.Beast the parser; answers are written as text
+// (http_text.cpp).
+#include "serve/http.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include "core/error.h"
+#include "serve/http_connection.h"
+
+namespace mr::serve {
+namespace {
+
+constexpr std::chrono::milliseconds kSweep{200};       // how often deadlines are looked at
+constexpr std::chrono::milliseconds kAcceptAgain{50};  // after there was no descriptor left
+
+// More descriptors than the usual 1,024, where the system allows them.
+void raise_descriptor_limit() {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
+    limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 65536);
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace
+
+HttpReply HttpHost::refusal(int status, const std::string& problem) const {
+    return handlers.refuse(status, problem);
+}
+
+void HttpHost::listen() {
+    const std::string where = fmt::format("{} port {}", options.host, options.port);
+    error_code problem;
+    const auto require = [&](const char* remedy) {
+        if (!problem) return;
+        throw Error::input({.field = "--host",
+                            .value = where,
+                            .problem = fmt::format("cannot listen there: {}", problem.message()),
+                            .remedy = remedy});
+    };
+    const std::string name = options.host == "localhost" ? "127.0.0.1" : options.host;
+    const asio::ip::address at = asio::ip::make_address(name, problem);
+    require("give an address of this machine, such as 127.0.0.1, 0.0.0.0 or ::1");
+    const tcp::endpoint endpoint(at, options.port);
+    acceptor.open(endpoint.protocol(), problem);
+    if (!problem) acceptor.set_option(tcp::acceptor::reuse_address(true), problem);
+    if (!problem) acceptor.bind(endpoint, problem);
+    if (!problem) acceptor.listen(1024, problem);
+    require("choose another --port, or 0 for one that is free");
+    address = at.is_v6() ? fmt::format("[{}]", at.to_string()) : at.to_string();
+    port = acceptor.local_endpoint().port();
+}
+
+void HttpHost::start() {
+    accept();
+    sweep();
+    threads.emplace_back([this] { io.run(); });
+    for (int i = 0; i < options.workers; ++i) threads.emplace_back([this] { work(); });
+}
+
+void HttpHost::accept() {
+    acceptor.async_accept([this](const error_code& problem, tcp::socket socket) {
+        if (problem == asio::error::operation_aborted || !acceptor.is_open()) return;
+        if (problem) {  // no descriptor left, or a client that has left already
+            accept_again.expires_after(kAcceptAgain);
+            accept_again.async_wait([this](const error_code& ended) {
+                if (!ended && acceptor.is_open()) accept();
+            });
+            return;
+        }
+        if (connections.size() >= options.connections) {
+            const HttpReply full = refusal(503, "there are as many connections as may be");
+            const std::string text =
+                head_text(full, {}, {.keep_alive = false, .length = full.body.size()}) + full.body;
+            error_code ignored;
+            socket.non_blocking(true, ignored);
+            socket.write_some(asio::buffer(text), ignored);
+        } else {
+            auto connection =
+                std::make_shared<HttpConnection>(shared_from_this(), std::move(socket));
+            connections.insert(connection);
+            connection_count = connections.size();
+            connection->read();
+        }
+        accept();
+    });
+}
+
+void HttpHost::sweep() {
+    sweeper.expires_after(kSweep);
+    sweeper.async_wait([this](const error_code& ended) {
+        if (ended) return;
+        const auto now = Clock::now();
+        const std::vector<std::shared_ptr<HttpConnection>> all(connections.begin(),
+                                                               connections.end());
+        for (const auto& connection : all) connection->check(now);
+        sweep();
+    });
+}
+
+void HttpHost::remove(const std::shared_ptr<HttpConnection>& connection) {
+    connections.erase(connection);
+    const std::lock_guard lock(count_mutex);
+    connection_count = connections.size();
+    if (connections.empty()) none_left.notify_all();
+}
+
+void HttpHost::give_to_worker(HttpExchangePtr exchange) {
+    {
+        const std::lock_guard lock(work_mutex);
+        requests.push_back(std::move(exchange));
+    }
+    work_there.notify_one();
+}
+
+void HttpHost::work() {
+    for (;;) {
+        HttpExchangePtr exchange;
+        {
+            std::unique_lock lock(work_mutex);
+            work_there.wait(lock, [&] { return leaving || !requests.empty(); });
+            if (leaving) return;
+            exchange = std::move(requests.front());
+            requests.pop_front();
+        }
+        if (exchange->gone()) {
+            exchange->cut();
+        } else {
+            handle(exchange);
+        }
+    }
+}
+
+void HttpHost::handle(const HttpExchangePtr& exchange) {
+    try {
+        handlers.handle(exchange);
+    } catch (const std::exception& error) {
+        exchange->reply(refusal(500, error.what()));
+        exchange->cut();  // where an answer had begun
+    }
+}
+
+HttpServer::HttpServer(const HttpOptions& options, HttpHandlers handlers)
+    : impl_(std::make_shared<HttpHost>(options, std::move(handlers))) {
+    raise_descriptor_limit();
+    impl_->listen();
+    impl_->start();
+}
+
+HttpServer::~HttpServer() {
+    {
+        const std::lock_guard lock(impl_->work_mutex);
+        impl_->leaving = true;
+    }
+    impl_->work_there.notify_all();
+    asio::post(impl_->io, [impl = impl_] {
+        error_code ignored;
+        impl->acceptor.close(ignored);
+        const auto all = std::exchange(impl->connections, {});
+        for (const auto& connection : all) connection->close();
+        impl->io.stop();
+    });
+    for (std::thread& thread : impl_->threads) thread.join();
+    impl_->requests.clear();
+}
+
+const std::string& HttpServer::address() const { return impl_->address; }
+std::uint16_t HttpServer::port() const { return impl_->port; }
+std::size_t HttpServer::connections() const { return impl_->connection_count; }
+
+void HttpServer::drain() {
+    impl_->draining = true;
+    asio::post(impl_->io, [impl = impl_] {
+        error_code ignored;
+        impl->acceptor.close(ignored);
+        const std::vector<std::shared_ptr<HttpConnection>> all(impl->connections.begin(),
+                                                               impl->connections.end());
+        for (const auto& connection : all) {
+            if (connection->idle()) connection->close();
+        }
+    });
+}
+
+bool HttpServer::wait_drained(std::chrono::milliseconds most) {
+    std::unique_lock lock(impl_->count_mutex);
+    return impl_->none_left.wait_for(lock, most, [&] { return impl_->connection_count == 0; });
+}
+
+}  // namespace mr::serve

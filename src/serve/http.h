@@ -1,0 +1,136 @@
+// HTTP/1.1 and nothing else: connections, limits, and requests that any thread may answer. Knows
+// nothing of models. http.cpp is the one file that sees Boost.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace mr::serve {
+
+using Headers = std::vector<std::pair<std::string, std::string>>;
+
+struct HttpRequest {
+    std::string method, path, query;  // the path as it came: nothing is decoded
+    Headers headers;                  // names in lower case
+    std::string body;
+    std::string peer;  // the address, without the port
+
+    // Of the first header of that name, in lower case; empty: there is none.
+    std::string_view header(std::string_view name) const;
+    std::size_t count(std::string_view name) const;
+};
+
+struct HttpReply {
+    int status = 200;
+    std::string type = "application/json";
+    std::string body{};
+    Headers headers{};
+};
+
+// What the access log says of an answer.
+struct Access {
+    const HttpRequest& request;
+    int status = 0;  // 0: the client left before there was one
+    std::uint64_t bytes = 0;
+    double seconds = 0;
+    bool whole = true;  // false: the connection ended before the answer did
+};
+
+// One request and its answer. Any thread may call any member, and may let go of it after the
+// connection has ended.
+class Exchange {
+  public:
+    virtual ~Exchange() = default;
+    Exchange() = default;
+    Exchange(const Exchange&) = delete;
+    Exchange& operator=(const Exchange&) = delete;
+
+    virtual const HttpRequest& request() const = 0;
+    // The whole answer; or a stream: begin(), write() any number of times, end(). The first answer
+    // counts.
+    virtual void reply(HttpReply reply) = 0;
+    virtual void begin(HttpReply head) = 0;
+    // False: the client has left or does not read, and the stream was cut.
+    virtual bool write(std::string_view piece) = 0;
+    virtual void end() = 0;
+    // Ends the connection in the middle of a stream, so that the client sees that a part is
+    // missing.
+    virtual void cut() = 0;
+    // Whether the client has left: the answer has no reader.
+    virtual bool gone() const = 0;
+};
+using ExchangePtr = std::shared_ptr<Exchange>;
+
+struct HttpOptions {
+    std::string host = "127.0.0.1";
+    std::uint16_t port = 0;  // 0: one that is free
+    std::size_t header_bytes = 16 << 10;
+    std::size_t body_bytes = 8 << 20;
+    std::size_t all_bodies = 256 << 20;  // of requests that are read or answered
+    std::size_t connections = 4096;
+    std::size_t unread_bytes = 1 << 20;        // of a stream that its client does not read
+    std::chrono::milliseconds idle{75000};     // between requests
+    std::chrono::milliseconds request{30000};  // from its first byte to its last
+    std::chrono::milliseconds stall{30000};    // of a client that reads nothing
+    int workers = 2;                           // threads that handle requests with a body
+};
+
+struct HttpHandlers {
+    // Before the body is read: an answer refuses the request.
+    std::function<std::optional<HttpReply>(const HttpRequest& head)> admit;
+    // GET, HEAD and OPTIONS on the thread that serves connections: must be quick. Others on a
+    // worker.
+    std::function<void(const ExchangePtr&)> handle;
+    // Headers of every answer to the request, refusals included.
+    std::function<Headers(const HttpRequest&)> extra;
+    // The answer to what is no valid request, or beyond a limit.
+    std::function<HttpReply(int status, const std::string& problem)> refuse;
+    std::function<void(const Access&)> done;
+};
+
+struct HttpHost;  // http_connection.h
+
+class HttpServer {
+  public:
+    // Listens at once. Throws Error (input) where it cannot.
+    HttpServer(const HttpOptions& options, HttpHandlers handlers);
+    // Cuts what is still going on.
+    ~HttpServer();
+    HttpServer(const HttpServer&) = delete;
+    HttpServer& operator=(const HttpServer&) = delete;
+
+    const std::string& address() const;  // with brackets where it is of IPv6
+    std::uint16_t port() const;
+    std::size_t connections() const;
+
+    // No connection and no request is taken any more; idle connections end, others after their
+    // answer.
+    void drain();
+    // Waits until all connections have ended, at most so long. False: some have not.
+    bool wait_drained(std::chrono::milliseconds most);
+
+  private:
+    std::shared_ptr<HttpHost> impl_;
+};
+
+// "OK", "Not Found"; of a number that is not used here "".
+std::string_view status_words(int status);
+// The lines of an answer up to the empty one.
+struct HeadOptions {
+    bool keep_alive = true, old_version = false;  // HTTP/1.0
+    std::optional<std::size_t> length{};          // none: chunks
+};
+std::string head_text(const HttpReply& reply, const Headers& extra, const HeadOptions& options);
+std::string chunk_text(std::string_view piece);
+
+}  // namespace mr::serve

@@ -1,0 +1,330 @@
+// One connection: reads, parses, hands requests over, sends answers in their order.
+#include "serve/http_connection.h"
+
+#include <fmt/format.h>
+
+namespace mr::serve {
+namespace {
+
+constexpr std::chrono::milliseconds kLinger{2000};  // for the client to close its side
+constexpr std::size_t kReadAhead = 64 << 10;        // bytes of requests behind the current one
+
+std::string lower(std::string_view text) {
+    std::string out(text);
+    for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    return out;
+}
+
+int status_of(const error_code& problem) {
+    if (problem == http::error::header_limit || problem == http::error::buffer_overflow) return 431;
+    if (problem == http::error::body_limit) return 413;
+    if (problem == http::error::bad_version) return 505;
+    return 400;
+}
+
+}  // namespace
+
+// ---- an exchange, on any thread ----------------------------------------------------------------
+
+void HttpExchange::wake() {
+    if (std::exchange(woken_, true)) return;
+    asio::post(connection_->server().io, [connection = connection_] { connection->pump(); });
+}
+
+void HttpExchange::add_head(const HttpReply& reply, std::optional<std::size_t> length) {
+    status_ = reply.status;
+    if (connection_->server().draining) keep_alive_ = false;
+    if (!length && old_version_) keep_alive_ = false;  // the end of the stream is its end
+    pending_ += head_text(
+        reply, extra_, {.keep_alive = keep_alive_, .old_version = old_version_, .length = length});
+}
+
+void HttpExchange::reply(HttpReply reply) {
+    const std::lock_guard lock(mutex_);
+    if (ended_ || status_ != 0) return;
+    add_head(reply, reply.body.size());
+    if (!head_only_) pending_ += reply.body;
+    ended_ = true;
+    wake();
+}
+
+void HttpExchange::begin(HttpReply head) {
+    const std::lock_guard lock(mutex_);
+    if (ended_ || status_ != 0) return;
+    add_head(head, std::nullopt);
+    wake();
+}
+
+bool HttpExchange::write(std::string_view piece) {
+    const std::lock_guard lock(mutex_);
+    if (ended_ || gone_) return false;
+    if (piece.empty() || head_only_) return true;
+    if (pending_.size() + piece.size() > most_unread_) {
+        overfull_ = ended_ = true;
+        gone_ = true;
+    } else {
+        pending_ += old_version_ ? std::string(piece) : chunk_text(piece);
+    }
+    wake();
+    return !gone_;
+}
+
+void HttpExchange::end() {
+    const std::lock_guard lock(mutex_);
+    if (ended_) return;
+    if (!old_version_ && !head_only_) pending_ += "0\r\n\r\n";
+    ended_ = true;
+    wake();
+}
+
+void HttpExchange::cut() {
+    const std::lock_guard lock(mutex_);
+    if (ended_) return;
+    ended_ = cut_ = true;
+    wake();
+}
+
+// ---- a connection, on the server's thread ------------------------------------------------------
+
+void HttpConnection::close() {
+    if (std::exchange(closed_, true)) return;
+    error_code ignored;
+    socket_.close(ignored);
+    count_body(0);
+    if (HttpExchangePtr current = std::exchange(current_, nullptr)) {
+        current->set_gone();
+        int status = 0;
+        {
+            const std::lock_guard lock(current->mutex_);
+            current->ended_ = true;
+            status = current->status_;
+        }
+        const std::chrono::duration<double> took = Clock::now() - current->start_;
+        server_->handlers.done({current->request_, status, current->sent_, took.count(), false});
+    }
+    server_->remove(shared_from_this());
+}
+
+void HttpConnection::count_body(std::size_t bytes) {
+    server_->body_bytes += bytes - body_;  // modulo 2^64: may be less
+    body_ = bytes;
+}
+
+void HttpConnection::check(Clock::time_point now) {
+    if (writing_ && now > write_deadline_) return close();
+    if (current_ || now <= deadline_) return;
+    if (parser_ && !lingering_ && !broken_) {
+        return refuse(408, "the request was not complete in time");
+    }
+    close();
+}
+
+void HttpConnection::read() {
+    if (reading_ || closed_ || eof_) return;
+    if (current_ && in_.size() >= kReadAhead) return;
+    reading_ = true;
+    socket_.async_read_some(asio::buffer(chunk_),
+                            [self = shared_from_this()](const error_code& problem, std::size_t n) {
+                                self->reading_ = false;
+                                self->took(problem, n);
+                            });
+}
+
+void HttpConnection::took(const error_code& problem, std::size_t count) {
+    if (closed_) return;
+    if (problem) {
+        // A client that has ended its side is taken to have left: nothing else says that it has.
+        // An answer that is there already is still sent.
+        eof_ = true;
+        if (!current_ || problem != asio::error::eof) return close();
+        current_->set_gone();
+        return;
+    }
+    if (!lingering_ && !broken_) {
+        in_.append(chunk_.data(), count);
+        if (!current_) parse();
+    }
+    read();
+}
+
+void HttpConnection::parse() {
+    while (!closed_ && !current_ && !broken_ && !in_.empty()) {
+        if (!parser_) {
+            parser_.emplace();
+            parser_->header_limit(static_cast<std::uint32_t>(server_->options.header_bytes));
+            parser_->body_limit(server_->options.body_bytes);
+            has_head_ = false;
+            deadline_ = Clock::now() + server_->options.request;
+        }
+        error_code problem;
+        const std::size_t used = parser_->put(asio::buffer(in_), problem);
+        in_.erase(0, used);
+        if (problem == http::error::need_more) {
+            problem = {};
+            if (!has_head_ && in_.size() > server_->options.header_bytes) {
+                problem = http::error::header_limit;
+            }
+        }
+        if (problem) {
+            return refuse(status_of(problem), fmt::format("this is no request that can be read: {}",
+                                                          problem.message()));
+        }
+        if (parser_->is_header_done() && !std::exchange(has_head_, true) && !take_head()) return;
+        if (has_head_) {
+            parser_->eager(true);
+            count_body(parser_->get().body().size());
+            if (server_->body_bytes > server_->options.all_bodies) {
+                return refuse(503, "the requests that are being read take too much memory");
+            }
+        }
+        if (parser_->is_done()) return dispatch();
+        if (used == 0) return;
+    }
+}
+
+HttpRequest HttpConnection::request_of_head() const {
+    const auto& message = parser_->get();
+    HttpRequest out;
+    out.method = std::string(message.method_string());
+    const std::string target(message.target());
+    const std::size_t mark = target.find('?');
+    out.path = target.substr(0, mark);
+    if (mark != std::string::npos) out.query = target.substr(mark + 1);
+    out.peer = peer_;
+    for (const auto& field : message) {
+        out.headers.emplace_back(lower(std::string(field.name_string())),
+                                 std::string(field.value()));
+    }
+    return out;
+}
+
+// Whether the rest of the request is wanted.
+bool HttpConnection::take_head() {
+    head_ = request_of_head();
+    if (head_.path.empty() || (head_.path[0] != '/' && head_.path != "*")) {
+        refuse(400, "the target of a request is a path here");
+        return false;
+    }
+    // One way to say where a body ends: two are how requests are smuggled past a proxy.
+    const std::string_view encoding = head_.header("transfer-encoding");
+    if (head_.count("transfer-encoding") > 1 ||
+        (!encoding.empty() && lower(encoding) != "chunked")) {
+        refuse(501, "of transfer encodings only 'chunked' is taken");
+        return false;
+    }
+    if (auto refused = server_->handlers.admit(head_)) {
+        answer_at_once(std::move(*refused));
+        return false;
+    }
+    const std::string expect = lower(head_.header("expect"));
+    if (!expect.empty() && expect != "100-continue") {
+        refuse(417, "of expectations only '100-continue' is met");
+        return false;
+    }
+    if (!expect.empty() && !parser_->is_done() && !writing_) {
+        sending_ = "HTTP/1.1 100 Continue\r\n\r\n";
+        send();
+    }
+    return true;
+}
+
+void HttpConnection::refuse(int status, const std::string& problem) {
+    answer_at_once(server_->refusal(status, problem));
+}
+
+// Before the request is whole: where its end is not known, nothing after it is read.
+void HttpConnection::answer_at_once(HttpReply reply) {
+    if (!has_head_) head_ = parser_ ? request_of_head() : HttpRequest{};
+    head_.peer = peer_;
+    const bool whole = parser_ && parser_->is_done();
+    broken_ = !whole;
+    begin(std::move(head_));
+    if (!whole) current_->keep_alive_ = false;
+    current_->reply(std::move(reply));
+}
+
+void HttpConnection::begin(HttpRequest request) {
+    current_ = std::make_shared<HttpExchange>(shared_from_this(), std::move(request));
+    current_->extra_ = server_->handlers.extra(current_->request_);
+    current_->most_unread_ = server_->options.unread_bytes;
+    current_->head_only_ = current_->request_.method == "HEAD";
+    if (parser_ && has_head_) {
+        current_->keep_alive_ = parser_->get().keep_alive();
+        current_->old_version_ = parser_->get().version() < 11;
+    }
+    deadline_ = kNever;
+}
+
+void HttpConnection::dispatch() {
+    HttpRequest request = std::move(head_);
+    request.body = std::move(parser_->get().body());
+    const bool quick =
+        request.method == "GET" || request.method == "HEAD" || request.method == "OPTIONS";
+    begin(std::move(request));
+    parser_.reset();
+    if (quick) {
+        server_->handle(current_);
+    } else {
+        server_->give_to_worker(current_);
+    }
+}
+
+void HttpConnection::pump() {
+    if (closed_ || writing_ || !current_) return;
+    bool ended = false, cut = false;
+    {
+        const std::lock_guard lock(current_->mutex_);
+        current_->woken_ = false;
+        if (current_->overfull_) return close();
+        sending_ = std::exchange(current_->pending_, {});
+        ended = current_->ended_;
+        cut = current_->cut_;
+    }
+    if (!sending_.empty()) return send();
+    if (cut) return close();
+    if (ended) finish();
+}
+
+void HttpConnection::send() {
+    writing_ = true;
+    write_deadline_ = Clock::now() + server_->options.stall;
+    socket_.async_write_some(asio::buffer(sending_.data() + sent_, sending_.size() - sent_),
+                             [self = shared_from_this()](const error_code& problem, std::size_t n) {
+                                 self->writing_ = false;
+                                 if (self->closed_) return;
+                                 if (problem) return self->close();
+                                 if (self->current_) self->current_->sent_ += n;
+                                 self->sent_ += n;
+                                 if (self->sent_ < self->sending_.size()) return self->send();
+                                 self->sending_.clear();
+                                 self->sent_ = 0;
+                                 self->pump();
+                             });
+}
+
+// The answer is sent.
+void HttpConnection::finish() {
+    const HttpExchangePtr done = std::exchange(current_, nullptr);
+    const std::chrono::duration<double> took = Clock::now() - done->start_;
+    server_->handlers.done({done->request_, done->status_, done->sent_, took.count(), true});
+    count_body(0);
+    parser_.reset();
+    if (eof_) return close();
+    if (!done->keep_alive_ || server_->draining || broken_) return linger();
+    wait_for_request();
+    parse();
+    read();
+}
+
+// Closing at once would discard what the client has not read yet.
+void HttpConnection::linger() {
+    lingering_ = true;
+    deadline_ = Clock::now() + kLinger;
+    in_.clear();
+    error_code problem;
+    socket_.shutdown(tcp::socket::shutdown_send, problem);
+    if (problem) return close();
+    read();
+}
+
+}  // namespace mr::serve

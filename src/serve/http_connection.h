@@ -1,0 +1,149 @@
+// What http.cpp (the server) and http_connection.cpp (its connections) share. For these two alone:
+// it includes Boost.
+#pragma once
+
+#include <array>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <condition_variable>
+#include <deque>
+#include <set>
+#include <thread>
+
+#include "serve/http.h"
+
+namespace mr::serve {
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+using Clock = std::chrono::steady_clock;
+
+inline constexpr Clock::time_point kNever = Clock::time_point::max();
+
+class HttpConnection;
+
+class HttpExchange final : public Exchange {
+  public:
+    HttpExchange(std::shared_ptr<HttpConnection> connection, HttpRequest request)
+        : connection_(std::move(connection)), request_(std::move(request)) {}
+
+    const HttpRequest& request() const override { return request_; }
+    void reply(HttpReply reply) override;
+    void begin(HttpReply head) override;
+    bool write(std::string_view piece) override;
+    void end() override;
+    void cut() override;
+    bool gone() const override { return gone_; }
+
+    void set_gone() { gone_ = true; }
+    void add_head(const HttpReply& reply, std::optional<std::size_t> length);
+    void wake();  // with the mutex held
+
+    const std::shared_ptr<HttpConnection> connection_;
+    const HttpRequest request_;
+    Headers extra_;
+    std::size_t most_unread_ = 0;
+    bool keep_alive_ = true, old_version_ = false, head_only_ = false;
+    const Clock::time_point start_ = Clock::now();
+    std::uint64_t sent_ = 0;  // the connection's thread alone
+
+    std::mutex mutex_;
+    std::string pending_;  // bytes that the connection has not taken yet
+    int status_ = 0;
+    bool ended_ = false, cut_ = false, overfull_ = false, woken_ = false;
+    std::atomic<bool> gone_ = false;
+};
+using HttpExchangePtr = std::shared_ptr<HttpExchange>;
+
+struct HttpHost : std::enable_shared_from_this<HttpHost> {
+    HttpHost(const HttpOptions& wanted, HttpHandlers what)
+        : options(wanted), handlers(std::move(what)) {}
+
+    void listen();
+    void start();
+    void accept();
+    void sweep();
+    void work();
+    void give_to_worker(HttpExchangePtr exchange);
+    void handle(const HttpExchangePtr& exchange);
+    void remove(const std::shared_ptr<HttpConnection>& connection);
+    HttpReply refusal(int status, const std::string& problem) const;
+
+    const HttpOptions options;
+    const HttpHandlers handlers;
+    asio::io_context io{1};
+    tcp::acceptor acceptor{io};
+    asio::steady_timer sweeper{io}, accept_again{io};
+    std::string address;
+    std::uint16_t port = 0;
+    std::set<std::shared_ptr<HttpConnection>> connections;  // the thread's own
+    std::atomic<std::size_t> connection_count = 0, body_bytes = 0;
+    std::atomic<bool> draining = false;
+    std::mutex count_mutex;
+    std::condition_variable none_left;
+
+    std::mutex work_mutex;
+    std::condition_variable work_there;
+    std::deque<HttpExchangePtr> requests;
+    bool leaving = false;
+    std::vector<std::thread> threads;
+};
+
+class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
+  public:
+    HttpConnection(std::shared_ptr<HttpHost> server, tcp::socket socket)
+        : server_(std::move(server)), socket_(std::move(socket)) {
+        error_code ignored;
+        socket_.set_option(tcp::no_delay(true), ignored);
+        const tcp::endpoint peer = socket_.remote_endpoint(ignored);
+        peer_ = peer.address().to_string(ignored);
+        wait_for_request();
+    }
+
+    void read();
+    void pump();  // sends what the answer has
+    void check(Clock::time_point now);
+    void close();
+    bool idle() const { return !current_ && !parser_ && in_.empty(); }
+    HttpHost& server() { return *server_; }
+
+  private:
+    using Parser = http::request_parser<http::string_body>;
+
+    void took(const error_code& problem, std::size_t count);
+    void parse();
+    bool take_head();
+    HttpRequest request_of_head() const;
+    void refuse(int status, const std::string& problem);
+    void answer_at_once(HttpReply reply);
+    void begin(HttpRequest request);
+    void dispatch();
+    void send();
+    void finish();
+    void linger();
+    void wait_for_request() { deadline_ = Clock::now() + server_->options.idle; }
+    void count_body(std::size_t bytes);
+
+    const std::shared_ptr<HttpHost> server_;
+    tcp::socket socket_;
+    std::string peer_;
+    std::array<char, 8192> chunk_;
+    std::string in_;  // read and not parsed
+    std::optional<Parser> parser_;
+    HttpRequest head_;
+    bool has_head_ = false;
+    HttpExchangePtr current_;
+    std::string sending_;
+    std::size_t sent_ = 0;
+    std::size_t body_ = 0;  // what is counted in server_->body_bytes
+    bool reading_ = false, writing_ = false, lingering_ = false, closed_ = false, eof_ = false;
+    bool broken_ = false;  // what follows is no request
+    Clock::time_point deadline_ = kNever, write_deadline_ = kNever;
+};
+
+}  // namespace mr::serve

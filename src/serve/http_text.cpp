@@ -1,0 +1,83 @@
+// What an answer looks like on the wire.
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "serve/http.h"
+
+namespace mr::serve {
+
+std::string_view HttpRequest::header(std::string_view name) const {
+    for (const auto& [key, value] : headers) {
+        if (key == name) return value;
+    }
+    return {};
+}
+
+std::size_t HttpRequest::count(std::string_view name) const {
+    return static_cast<std::size_t>(std::count_if(
+        headers.begin(), headers.end(), [&](const auto& header) { return header.first == name; }));
+}
+
+std::string_view status_words(int status) {
+    static constexpr std::pair<int, std::string_view> kWords[] = {
+        {200, "OK"},
+        {204, "No Content"},
+        {400, "Bad Request"},
+        {401, "Unauthorized"},
+        {403, "Forbidden"},
+        {404, "Not Found"},
+        {405, "Method Not Allowed"},
+        {408, "Request Timeout"},
+        {411, "Length Required"},
+        {413, "Content Too Large"},
+        {415, "Unsupported Media Type"},
+        {417, "Expectation Failed"},
+        {421, "Misdirected Request"},
+        {429, "Too Many Requests"},
+        {431, "Request Header Fields Too Large"},
+        {499, "Client Closed Request"},
+        {500, "Internal Server Error"},
+        {501, "Not Implemented"},
+        {503, "Service Unavailable"},
+        {504, "Gateway Timeout"},
+        {505, "HTTP Version Not Supported"}};
+    for (const auto& [number, words] : kWords) {
+        if (number == status) return words;
+    }
+    return "";
+}
+
+std::string head_text(const HttpReply& reply, const Headers& extra, const HeadOptions& options) {
+    std::tm now{};
+    const std::time_t time = std::time(nullptr);
+    ::gmtime_r(&time, &now);
+    std::string out = fmt::format(
+        "HTTP/1.1 {} {}\r\nServer: millrace\r\nDate: {:%a, %d %b %Y %H:%M:%S} GMT\r\n"
+        "X-Content-Type-Options: nosniff\r\n",
+        reply.status, status_words(reply.status), now);
+    if (!reply.type.empty()) out += fmt::format("Content-Type: {}\r\n", reply.type);
+    if (options.length) {
+        // An answer of 204 has no body, and says no length.
+        if (reply.status != 204) out += fmt::format("Content-Length: {}\r\n", *options.length);
+    } else if (!options.old_version) {
+        out += "Transfer-Encoding: chunked\r\n";
+    }
+    if (!options.keep_alive) {
+        out += "Connection: close\r\n";
+    } else if (options.old_version) {
+        out += "Connection: keep-alive\r\n";
+    }
+    for (const Headers* const list : {&reply.headers, &extra}) {
+        for (const auto& [name, value] : *list) out += fmt::format("{}: {}\r\n", name, value);
+    }
+    return out += "\r\n";
+}
+
+std::string chunk_text(std::string_view piece) {
+    return fmt::format("{:x}\r\n{}\r\n", piece.size(), piece);
+}
+
+}  // namespace mr::serve
