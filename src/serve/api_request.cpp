@@ -69,7 +69,8 @@ Api::Conversation Api::conversation(const Fields& fields, bool anthropic) const 
         }
     }
     int i = 0;
-    for (const formats::JsonValue message : *fields.find("messages")) {
+    const formats::JsonValue messages = *fields.find("messages");
+    for (const formats::JsonValue message : messages) {
         const std::string field = fmt::format("messages[{}]", i++);
         if (!message.is_object()) wrong(field, "must be an object");
         if (message.contains("tool_calls") && !message["tool_calls"].empty()) {

@@ -129,7 +129,8 @@ void Api::tokenize(const Call& call) {
 
 void Api::detokenize(const Call& call) {
     std::vector<std::int32_t> ids;
-    for (const formats::JsonValue id : *call.fields.find("tokens")) {
+    const formats::JsonValue tokens = *call.fields.find("tokens");
+    for (const formats::JsonValue id : tokens) {
         if (!id.is_integer_in(0, tokenizer_.vocab_size() - 1)) {
             throw Failure::bad(
                 "tokens",
