@@ -212,6 +212,10 @@ bool HttpConnection::take_head() {
         refuse(501, "of transfer encodings only 'chunked' is taken");
         return false;
     }
+    if (head_.count("content-length") > 1) {
+        refuse(400, "the request has two lengths");
+        return false;
+    }
     if (auto refused = server_->handlers.admit(head_)) {
         answer_at_once(std::move(*refused));
         return false;
@@ -229,14 +233,15 @@ bool HttpConnection::take_head() {
 }
 
 void HttpConnection::refuse(int status, const std::string& problem) {
-    answer_at_once(server_->refusal(status, problem));
+    answer_at_once(server_->refusal(status, problem), true);
 }
 
-// Before the request is whole: where its end is not known, nothing after it is read.
-void HttpConnection::answer_at_once(HttpReply reply) {
+// Before the request is whole. `last`: what follows it is not to be trusted, and not read; nor is
+// it where the end of the request is not known.
+void HttpConnection::answer_at_once(HttpReply reply, bool last) {
     if (!has_head_) head_ = parser_ ? request_of_head() : HttpRequest{};
     head_.peer = peer_;
-    const bool whole = parser_ && parser_->is_done();
+    const bool whole = parser_ && parser_->is_done() && !last;
     broken_ = !whole;
     begin(std::move(head_));
     if (!whole) current_->keep_alive_ = false;
@@ -270,16 +275,20 @@ void HttpConnection::dispatch() {
 }
 
 void HttpConnection::pump() {
-    if (closed_ || writing_ || !current_) return;
-    bool ended = false, cut = false;
+    if (closed_ || !current_) return;
+    bool ended = false, cut = false, overfull = false;
     {
         const std::lock_guard lock(current_->mutex_);
         current_->woken_ = false;
-        if (current_->overfull_) return close();
-        sending_ = std::exchange(current_->pending_, {});
-        ended = current_->ended_;
-        cut = current_->cut_;
+        overfull = current_->overfull_;
+        if (!writing_ && !overfull) {
+            sending_ = std::exchange(current_->pending_, {});
+            ended = current_->ended_;
+            cut = current_->cut_;
+        }
     }
+    if (overfull) return close();
+    if (writing_) return;
     if (!sending_.empty()) return send();
     if (cut) return close();
     if (ended) finish();

@@ -100,6 +100,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         : server_(std::move(server)), socket_(std::move(socket)) {
         error_code ignored;
         socket_.set_option(tcp::no_delay(true), ignored);
+        // What a client does not read waits here, where it is counted, not in the system.
+        socket_.set_option(tcp::socket::send_buffer_size(128 << 10), ignored);
         const tcp::endpoint peer = socket_.remote_endpoint(ignored);
         peer_ = peer.address().to_string(ignored);
         wait_for_request();
@@ -120,7 +122,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     bool take_head();
     HttpRequest request_of_head() const;
     void refuse(int status, const std::string& problem);
-    void answer_at_once(HttpReply reply);
+    void answer_at_once(HttpReply reply, bool last = false);
     void begin(HttpRequest request);
     void dispatch();
     void send();

@@ -1,0 +1,277 @@
+// The desk over the bundled model: turns, bounds, and that requests do not feel each other.
+#include "serve/desk.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <condition_variable>
+
+#include "decode/eval.h"
+#include "decode/prompt.h"
+#include "support.h"
+
+namespace mr::serve {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::shared_ptr<const model::Model> bundled() {
+    static const auto model =
+        std::make_shared<const model::Model>(model::load_model(test::bundled_model()));
+    return model;
+}
+
+// What came, and when it was over.
+class Kept : public Sink {
+  public:
+    explicit Kept(int choices = 1, std::atomic<int>* order = nullptr)
+        : texts(static_cast<std::size_t>(choices)), order_(order), left_(choices) {}
+
+    void text(int choice, std::string_view piece) override {
+        const std::lock_guard lock(mutex_);
+        texts[static_cast<std::size_t>(choice)] += piece;
+        ++pieces;
+        changed_.notify_all();
+    }
+    void ended(int, const decode::Generated& made) override {
+        const std::lock_guard lock(mutex_);
+        drawn += made.drawn;
+        if (order_) place = ++*order_;
+        over_ = --left_ == 0;
+        changed_.notify_all();
+    }
+    void failed(const Failure& why) override {
+        const std::lock_guard lock(mutex_);
+        failure = why;
+        over_ = true;
+        changed_.notify_all();
+    }
+    bool gone() const override { return left; }
+
+    bool wait(std::chrono::milliseconds most = 30s) {
+        std::unique_lock lock(mutex_);
+        return changed_.wait_for(lock, most, [&] { return over_; });
+    }
+    bool wait_for_text() {
+        std::unique_lock lock(mutex_);
+        return changed_.wait_for(lock, 30s, [&] { return pieces > 0; });
+    }
+
+    std::vector<std::string> texts;
+    std::optional<Failure> failure;
+    std::int64_t drawn = 0;
+    int place = 0, pieces = 0;
+    std::atomic<bool> left = false;
+
+  private:
+    std::atomic<int>* order_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    int left_;
+    bool over_ = false;
+};
+using KeptPtr = std::shared_ptr<Kept>;
+
+class KeptVectors : public VectorSink {
+  public:
+    void made(std::vector<std::vector<float>> vectors) override { end(std::move(vectors), ""); }
+    void failed(const Failure& failure) override { end({}, failure.message); }
+    bool gone() const override { return false; }
+    std::vector<std::vector<float>> wait() {
+        std::unique_lock lock(mutex_);
+        EXPECT_TRUE(changed_.wait_for(lock, 30s, [&] { return over_; }));
+        EXPECT_EQ(failure_, "");
+        return vectors_;
+    }
+
+  private:
+    void end(std::vector<std::vector<float>> vectors, std::string failure) {
+        const std::lock_guard lock(mutex_);
+        vectors_ = std::move(vectors);
+        failure_ = std::move(failure);
+        over_ = true;
+        changed_.notify_all();
+    }
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::vector<std::vector<float>> vectors_;
+    std::string failure_;
+    bool over_ = false;
+};
+
+class DeskTest : public testing::Test {
+  protected:
+    void open(DeskOptions options = {}) {
+        model::EngineOptions engine;
+        engine.threads = 2;
+        engine.max_sequences = options.sequences + 1;
+        engine.max_logits = decode::eval_logit_rows(bundled()->spec);
+        desk_ = std::make_unique<Desk>(model::make_engine(bundled(), engine), options, metrics_);
+    }
+    Desk::Work work(const std::string& prompt, int tokens, std::uint64_t seed, int choices = 1) {
+        Desk::Work out;
+        out.prompt = decode::encode_prompt(*bundled(), prompt);
+        out.options.max_tokens = tokens;
+        out.options.ignore_end = true;
+        out.options.sampling.seed = seed;
+        out.options.keep = decode::Keep::nothing;
+        out.choices = choices;
+        return out;
+    }
+    KeptPtr ask(const std::string& client, Desk::Work work, std::atomic<int>* order = nullptr) {
+        auto sink = std::make_shared<Kept>(work.choices, order);
+        std::vector<Desk::Work> works;
+        works.push_back(std::move(work));
+        desk_->generate(client, std::move(works), sink);
+        return sink;
+    }
+
+    Metrics metrics_;
+    std::unique_ptr<Desk> desk_;
+};
+
+TEST_F(DeskTest, TextsAreTheSameAloneAndTogether) {
+    open({.sequences = 4});
+    std::vector<std::string> alone;
+    const auto nth = [&](int i) {
+        return work(i % 2 ? "Once upon a time" : "The cat", 10 + i, static_cast<std::uint64_t>(i));
+    };
+    for (int i = 0; i < 8; ++i) {
+        const KeptPtr kept = ask("a", nth(i));
+        ASSERT_TRUE(kept->wait());
+        alone.push_back(kept->texts[0]);
+        EXPECT_EQ(kept->drawn, 10 + i);
+    }
+    std::vector<KeptPtr> together;
+    for (int i = 0; i < 8; ++i) together.push_back(ask(i % 3 ? "a" : "b", nth(i)));
+    for (std::size_t i = 0; i < 8; ++i) {
+        ASSERT_TRUE(together[i]->wait());
+        EXPECT_EQ(together[i]->texts[0], alone[i]) << i;
+    }
+    // Choice i draws with seed + i.
+    const KeptPtr choices = ask("a", work("Once upon a time", 11, 1, 3));
+    ASSERT_TRUE(choices->wait());
+    EXPECT_EQ(choices->texts[0], alone[1]);
+    const KeptPtr third = ask("a", work("Once upon a time", 11, 3));
+    ASSERT_TRUE(third->wait());
+    EXPECT_EQ(choices->texts[2], third->texts[0]);
+    EXPECT_NE(choices->texts[2], choices->texts[0]);
+    EXPECT_EQ(metrics_.ended_length, 20U);
+}
+
+TEST_F(DeskTest, ClientsTakeTurns) {
+    open({.sequences = 1});
+    std::atomic<int> order = 0;
+    std::vector<KeptPtr> greedy;
+    for (int i = 0; i < 10; ++i) greedy.push_back(ask("a", work("The cat", 8, 1), &order));
+    const KeptPtr modest = ask("b", work("The dog", 8, 1), &order);
+    for (const KeptPtr& kept : greedy) ASSERT_TRUE(kept->wait());
+    ASSERT_TRUE(modest->wait());
+    EXPECT_LE(modest->place, 3);  // behind those that ran already, before the others
+}
+
+TEST_F(DeskTest, TheQueueHasABound) {
+    open({.sequences = 1, .queue = 3});
+    const KeptPtr running = ask("a", work("The cat", 400, 1));
+    ASSERT_TRUE(running->wait_for_text());
+    std::vector<KeptPtr> waiting;
+    for (int i = 0; i < 3; ++i) waiting.push_back(ask("a", work("The cat", 2, 1)));
+    try {
+        ask("b", work("The cat", 2, 1));
+        FAIL() << "there was room";
+    } catch (const Failure& failure) {
+        EXPECT_EQ(failure.status, 429);
+        EXPECT_GE(failure.retry_after_ms, 100);
+        EXPECT_LE(failure.retry_after_ms, 60000);
+    }
+    EXPECT_THROW(ask("b", work("The cat", 2, 1, 4)), Failure);
+    running->left = true;
+    for (const KeptPtr& kept : waiting) ASSERT_TRUE(kept->wait());
+    EXPECT_EQ(metrics_.refused_full, 2U);
+    ASSERT_TRUE(ask("b", work("The cat", 2, 1))->wait());
+}
+
+TEST_F(DeskTest, OneThatLeavesOrFailsEndsAlone) {
+    open({.sequences = 2});
+    const KeptPtr stays = ask("a", work("Once upon a time", 60, 5));
+    const KeptPtr leaves = ask("b", work("The cat", 480, 5));
+    const KeptPtr waits = ask("c", work("The dog", 480, 5));
+    waits->left = true;  // while it waits
+    ASSERT_TRUE(leaves->wait_for_text());
+    leaves->left = true;
+    Desk::Work bad = work("x", 4, 1);
+    bad.prompt = {1, 1 << 20};
+    const KeptPtr fails = ask("b", std::move(bad));
+    ASSERT_TRUE(fails->wait());
+    EXPECT_EQ(fails->failure->status, 400);
+    ASSERT_TRUE(stays->wait());
+    EXPECT_FALSE(stays->failure);
+    const KeptPtr again = ask("a", work("Once upon a time", 60, 5));
+    ASSERT_TRUE(again->wait());
+    EXPECT_EQ(again->texts, stays->texts);
+    desk_->drain();
+    ASSERT_TRUE(desk_->wait_drained(5s));
+    EXPECT_LT(leaves->pieces, 480);
+    EXPECT_EQ(waits->pieces, 0);
+    EXPECT_EQ(metrics_.running, 0);
+    EXPECT_EQ(metrics_.cache_free, metrics_.cache_tokens);  // every page is back
+    EXPECT_THROW(ask("a", work("x", 1, 1)), Failure);
+}
+
+TEST_F(DeskTest, DeadlinesAndTheCut) {
+    open({.sequences = 1, .most = 300ms});
+    const KeptPtr slow = ask("a", work("The cat", 480, 1));
+    const KeptPtr behind = ask("a", work("The cat", 480, 1));
+    ASSERT_TRUE(slow->wait_for_text());
+    slow->wait();
+    behind->wait();
+    // A quick machine may have finished the first one.
+    if (slow->failure) {
+        EXPECT_EQ(slow->failure->status, 504);
+    }
+    open({.sequences = 1});
+    const KeptPtr cut = ask("a", work("The cat", 480, 1));
+    const KeptPtr queued = ask("a", work("The cat", 480, 1));
+    ASSERT_TRUE(cut->wait_for_text());
+    desk_->cut();
+    ASSERT_TRUE(cut->wait());
+    ASSERT_TRUE(queued->wait());
+    EXPECT_EQ(cut->failure->status, 503);
+    EXPECT_EQ(queued->failure->status, 503);
+    EXPECT_TRUE(desk_->wait_drained(5s));
+}
+
+TEST_F(DeskTest, VectorsBesideTexts) {
+    open({.sequences = 2});
+    const std::string text =
+        "Once upon a time there was a small dog who lived by the sea. Every day the dog went to "
+        "the beach and looked for shells.";
+    const auto embed = [&](bool last) {
+        auto sink = std::make_shared<KeptVectors>();
+        desk_->embed(
+            "a", {decode::encode_prompt(*bundled(), text), decode::encode_prompt(*bundled(), "x")},
+            last, sink);
+        return sink;
+    };
+    const auto alone = embed(false)->wait();
+    const KeptPtr first = ask("a", work("Once upon a time", 40, 5));
+    ASSERT_TRUE(first->wait());
+    const KeptPtr kept = ask("a", work("Once upon a time", 40, 5));
+    const auto mean = embed(false), last = embed(true);
+    EXPECT_EQ(mean->wait(), alone);
+    const auto other = last->wait();
+    ASSERT_TRUE(kept->wait());
+    EXPECT_EQ(kept->texts, first->texts);  // no bit of it depends on what runs between
+    ASSERT_EQ(alone.size(), 2U);
+    EXPECT_NE(other[0], alone[0]);
+    // One token: its mean is itself, but for a token of the beginning.
+    for (const std::vector<float>& vector : alone) {
+        double square = 0;
+        for (const float x : vector) square += double{x} * x;
+        EXPECT_NEAR(square, 1, 1e-5);
+        EXPECT_EQ(vector.size(), static_cast<std::size_t>(bundled()->spec.dim));
+    }
+}
+
+}  // namespace
+}  // namespace mr::serve
