@@ -1,0 +1,481 @@
+"""millrace serve: every route, streams, limits, keys, and requests that do not feel each other."""
+import base64
+import concurrent.futures
+import http.client
+import json
+import signal
+import socket
+import struct
+import time
+
+import driver
+from serving import START, Server
+
+CHAT = [{"role": "user", "content": "Hello"}]
+
+
+class Shared(driver.CliTest):
+    """Tests that share one server."""
+    arguments = ()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(*cls.arguments)
+
+    @classmethod
+    def tearDownClass(cls):
+        code = cls.server.stop()
+        if code != 0:
+            raise AssertionError(f"exit code {code}: {b''.join(cls.server.err)!r}")
+
+    def refused(self, status, path, body, param=None, code=None, **kwargs):
+        found, headers, answer = self.server.ask(path, body, **kwargs)
+        self.assertEqual(found, status, (path, str(body)[:200], answer))
+        error = answer["error"]
+        self.assertEqual(set(error), {"message", "type", "param", "code"})
+        if param is not None:
+            self.assertEqual(error["param"], param, error)
+        if code is not None:
+            self.assertEqual(error["code"], code, error)
+        return headers
+
+
+class Routes(Shared):
+    arguments = ("--sequences", 8, "--alias", "gpt-x", "--verbose-usage")
+
+    def test_what_the_server_says_of_itself(self):
+        server = self.server
+        self.assertRegex(server.line, r"^millrace: storyteller at http://127\.0\.0\.1:\d+ "
+                                      r"\(8 sequences, context 512, CPU\)\n$")
+        self.assertEqual(server.ok("/health"), {"status": "ok"})
+        model = server.ok("/v1/models")["data"][0]
+        self.assertEqual((model["id"], model["object"], model["max_model_len"]),
+                         ("storyteller", "model", 512))
+        props = server.ok("/props")
+        self.assertEqual((props["sequences"], props["device"], props["context"]), (8, "cpu", 512))
+        self.assertRegex(props["system_fingerprint"], r"^mr_[0-9a-f]{8}_[0-9a-f]{8}_cpu$")
+        server.ok("/v1/completions", {"prompt": START, "max_tokens": 3})
+        self.assertGreaterEqual(server.metric("vllm:generation_tokens_total"), 3)
+        self.assertGreaterEqual(server.metric("vllm:time_to_first_token_seconds_count"), 1)
+
+    def test_methods(self):
+        status, headers, body = self.server.ask("/v1/models", method="HEAD")
+        self.assertEqual((status, body), (200, ""))
+        self.assertGreater(int(headers["Content-Length"]), 50)
+        status, headers, _ = self.server.ask("/v1/completions", method="OPTIONS")
+        self.assertEqual((status, headers["Allow"]), (204, "POST, OPTIONS"))
+        headers = self.refused(405, "/v1/completions", None)
+        self.assertEqual(headers["Allow"], "POST, OPTIONS")
+        self.refused(405, "/health", "", method="DELETE")
+        for path in ("/v1", "/v1/models/", "/v1%2Fmodels", "/../v1/models", "/v1/models%00"):
+            self.refused(404, path, None)
+
+    def test_completions(self):
+        ask = {"prompt": START, "max_tokens": 8, "seed": 7, "model": "storyteller"}
+        whole = self.server.ok("/v1/completions", ask)
+        self.assertEqual(whole["object"], "text_completion")
+        self.assertEqual(whole["usage"]["completion_tokens"], 8)
+        self.assertIn("cached_tokens", whole["usage"]["prompt_tokens_details"])
+        choice = whole["choices"][0]
+        self.assertEqual((choice["finish_reason"], choice["logprobs"]), ("length", None))
+        # As the command line has it, and as a list of ids.
+        run = self.ok_json("run", "-p", START, "-n", 8, "--seed", 7, "--temp", 1, "--top-p", 1,
+                           "--top-k", 0, "--min-p", 0)
+        self.assertEqual(choice["text"], run["text"])
+        ids = self.server.ok("/tokenize", {"content": START, "add_special": True})["tokens"]
+        self.assertEqual(ids, run["prompt_ids"])
+        for prompt in (ids, [ids], [START]):
+            again = self.server.ok("/v1/completions", {**ask, "prompt": prompt})
+            self.assertEqual(again["choices"][0]["text"], choice["text"])
+        # Several prompts, several choices, echo.
+        many = self.server.ok("/v1/completions", {**ask, "prompt": ["The cat", START], "n": 2,
+                                                  "echo": True})["choices"]
+        self.assertEqual([c["index"] for c in many], [0, 1, 2, 3])
+        self.assertEqual(many[2]["text"], START + choice["text"])
+        second = self.server.ok("/v1/completions", {**ask, "seed": 8})["choices"][0]["text"]
+        self.assertEqual(many[3]["text"], START + second)
+        # Stop strings, and none.
+        word = choice["text"].split()[2]
+        cut = self.server.ok("/v1/completions", {**ask, "stop": [word, "never"]})["choices"][0]
+        self.assertEqual((cut["text"], cut["finish_reason"]),
+                         (choice["text"][:choice["text"].index(word)], "stop"))
+        none = self.server.ok("/v1/completions", {**ask, "max_tokens": 0, "echo": True})
+        self.assertEqual(none["choices"][0]["text"], START)
+
+    def test_streams(self):
+        ask = {"prompt": START, "max_tokens": 8, "seed": 7, "n": 2}
+        whole = self.server.ok("/v1/completions", ask)
+        events = self.server.events("/v1/completions", {
+            **ask, "stream": True, "stream_options": {"include_usage": True}})
+        self.assertEqual(events.pop(), ("", "[DONE]"))
+        chunks = [json.loads(data) for _, data in events]
+        last = chunks.pop()
+        self.assertEqual((last["choices"], last["usage"]["completion_tokens"]), ([], 16))
+        texts, reasons = ["", ""], [[], []]
+        for chunk in chunks:
+            self.assertIsNone(chunk["usage"])
+            self.assertEqual(chunk["id"], chunks[0]["id"])
+            for choice in chunk["choices"]:
+                texts[choice["index"]] += choice["text"]
+                reasons[choice["index"]].append(choice["finish_reason"])
+        self.assertEqual(texts, [c["text"] for c in whole["choices"]])
+        for found in reasons:
+            self.assertEqual(found.pop(), "length")
+            self.assertEqual(set(found), {None})
+
+    def test_chat(self):
+        ask = {"messages": [{"role": "system", "content": "Be kind."}, *CHAT], "seed": 3,
+               "max_completion_tokens": 6, "model": "gpt-x"}
+        whole = self.server.ok("/v1/chat/completions", ask)
+        self.assertEqual((whole["object"], whole["model"]), ("chat.completion", "storyteller"))
+        message = whole["choices"][0]["message"]
+        self.assertEqual((message["role"], message["refusal"]), ("assistant", None))
+        parts = [{"role": "developer", "content": [{"type": "text", "text": "Be "},
+                                                   {"type": "text", "text": "kind."}]}, *CHAT]
+        again = self.server.ok("/v1/chat/completions", {**ask, "messages": parts})
+        self.assertEqual(again["choices"][0]["message"], message)
+        events = self.server.events("/v1/chat/completions", {**ask, "stream": True})
+        self.assertEqual(events.pop()[1], "[DONE]")
+        deltas = [json.loads(data)["choices"][0] for _, data in events]
+        self.assertEqual(deltas[0]["delta"], {"role": "assistant", "content": ""})
+        self.assertEqual("".join(d["delta"].get("content", "") for d in deltas), message["content"])
+        self.assertEqual((deltas[-1]["delta"], deltas[-1]["finish_reason"]), ({}, "length"))
+        self.assertNotIn("usage", json.loads(events[0][1]))
+        # An answer that is gone on with.
+        begun = self.server.ok("/v1/chat/completions", {
+            **ask, "messages": [*ask["messages"], {"role": "assistant", "content": " The old"}],
+            "continue_final_message": True})
+        self.assertGreater(begun["usage"]["prompt_tokens"], whole["usage"]["prompt_tokens"])
+        written = self.server.ok("/apply-template", {"messages": ask["messages"]})
+        self.assertIn("Be kind.", written["prompt"])
+        self.assertEqual(len(written["tokens"]), whole["usage"]["prompt_tokens"])
+
+    def test_logprobs(self):
+        ask = {"messages": CHAT, "max_tokens": 4, "seed": 3}
+        plain = self.server.ok("/v1/chat/completions", ask)["choices"][0]
+        asked = {**ask, "logprobs": True, "top_logprobs": 2}
+        found = self.server.ok("/v1/chat/completions", asked)["choices"][0]
+        self.assertEqual(found["message"], plain["message"])
+        content = found["logprobs"]["content"]
+        self.assertEqual("".join(t["token"] for t in content), plain["message"]["content"])
+        for token in content:
+            self.assertLessEqual(token["logprob"], 0)
+            self.assertEqual(bytes(token["bytes"]).decode(), token["token"])
+            self.assertEqual(len(token["top_logprobs"]), 2)
+            self.assertGreaterEqual(token["top_logprobs"][0]["logprob"], token["logprob"])
+        events = self.server.events("/v1/chat/completions", {**asked, "stream": True})[:-1]
+        streamed = [t for _, data in events
+                    for t in (json.loads(data)["choices"][0]["logprobs"] or {"content": []})["content"]]
+        self.assertEqual(streamed, content)
+        old = self.server.ok("/v1/completions", {"prompt": START, "max_tokens": 3, "logprobs": 1})
+        logprobs = old["choices"][0]["logprobs"]
+        self.assertEqual("".join(logprobs["tokens"]), old["choices"][0]["text"])
+        self.assertEqual(len(logprobs["top_logprobs"]), len(logprobs["text_offset"]))
+
+    def test_messages(self):
+        ask = {"messages": CHAT, "system": [{"type": "text", "text": "Be kind."}], "max_tokens": 6,
+               "seed": 3, "model": "storyteller"}
+        whole = self.server.ok("/v1/messages", ask)
+        self.assertEqual((whole["type"], whole["role"], whole["stop_reason"]),
+                         ("message", "assistant", "max_tokens"))
+        text = whole["content"][0]["text"]
+        same = self.server.ok("/v1/chat/completions", {
+            "messages": [{"role": "system", "content": "Be kind."}, *CHAT], "max_tokens": 6,
+            "seed": 3})
+        self.assertEqual(text, same["choices"][0]["message"]["content"])
+        count = self.server.ok("/v1/messages/count_tokens",
+                               {k: ask[k] for k in ("messages", "system", "model")})
+        self.assertEqual(count["input_tokens"], whole["usage"]["input_tokens"])
+        events = self.server.events("/v1/messages", {**ask, "stream": True})
+        names = [name for name, _ in events]
+        self.assertEqual(names[:2] + names[-3:], ["message_start", "content_block_start",
+                                                  "content_block_stop", "message_delta",
+                                                  "message_stop"])
+        self.assertTrue(all(json.loads(data)["type"] == name for name, data in events))
+        self.assertEqual("".join(json.loads(data)["delta"]["text"] for name, data in events
+                                 if name == "content_block_delta"), text)
+        word = text.split()[1]
+        cut = self.server.ok("/v1/messages", {**ask, "stop_sequences": ["never", word]})
+        self.assertEqual((cut["stop_reason"], cut["stop_sequence"]), ("stop_sequence", word))
+        status, _, answer = self.server.ask("/v1/messages", {"messages": CHAT})
+        self.assertEqual((status, answer["type"], answer["error"]["param"]),
+                         (400, "error", "max_tokens"))
+
+    def test_embeddings(self):
+        floats = self.server.ok("/v1/embeddings", {"input": ["The cat", START]})
+        self.assertEqual([d["index"] for d in floats["data"]], [0, 1])
+        vector = floats["data"][1]["embedding"]
+        self.assertAlmostEqual(sum(x * x for x in vector), 1, places=4)
+        packed = self.server.ok("/v1/embeddings", {"input": START, "encoding_format": "base64"})
+        raw = base64.b64decode(packed["data"][0]["embedding"])
+        self.assertEqual(list(struct.unpack(f"<{len(raw) // 4}f", raw)),
+                         [struct.unpack("<f", struct.pack("<f", x))[0] for x in vector])
+        ids = self.server.ok("/tokenize", {"content": START, "add_special": True})["tokens"]
+        same = self.server.ok("/v1/embeddings", {"input": [ids]})
+        self.assertEqual(same["data"][0]["embedding"], vector)
+        self.assertEqual(same["usage"]["prompt_tokens"], len(ids))
+        last = self.server.ok("/v1/embeddings", {"input": START, "pooling": "last"})
+        self.assertNotEqual(last["data"][0]["embedding"], vector)
+        for body, param in (({"input": []}, "input"), ({"input": [[]]}, "input"),
+                            ({"input": [[4096]]}, "input"), ({"input": [["a"]]}, "input"),
+                            ({"input": 3}, "input"), ({"input": "a", "dimensions": 3}, "dimensions"),
+                            ({"input": "a", "encoding_format": "x"}, "encoding_format")):
+            self.refused(400, "/v1/embeddings", body, param)
+
+    def test_tokens_there_and_back(self):
+        text = "The cat \U0001F408 sat"
+        answer = self.server.ok("/tokenize", {"content": text, "with_pieces": True})
+        ids = [t["id"] for t in answer["tokens"]]
+        self.assertEqual(answer["count"], len(ids))
+        self.assertEqual(self.server.ok("/detokenize", {"tokens": ids})["content"], text)
+        self.refused(400, "/detokenize", {"tokens": [1 << 40]}, "tokens")
+        self.refused(400, "/detokenize", {"tokens": [-1]}, "tokens")
+        self.refused(400, "/detokenize", {"tokens": ["a"]}, "tokens")
+
+    def test_what_is_wrong_is_named(self):
+        chat, text = "/v1/chat/completions", "/v1/completions"
+        for body in (b"", b"{", b"[]", b"{\"prompt\": NaN}", b"\xff", b"[" * 100000,
+                     b"{\"a\":" * 3000, b"{\"prompt\":\"a\",\"prompt\":\"b\"}", b"nul"):
+            self.refused(400, text, body)
+        for body, param in (
+                ({"prompt": START, "temperature": -1}, "temperature"),
+                ({"prompt": START, "top_p": 2}, "top_p"),
+                ({"prompt": START, "n": 1000000}, "n"),
+                ({"prompt": START, "max_tokens": -5}, "max_tokens"),
+                ({"prompt": START, "suffix": "x"}, "suffix"),
+                ({"prompt": START, "best_of": 2}, "best_of"),
+                ({"prompt": START, "logprobs": 21}, "logprobs"),
+                ({"prompt": START, "logprobs": 1, "echo": True}, "logprobs"),
+                ({"prompt": START, "stop": ["a" * 2000]}, "stop"),
+                ({"prompt": START, "logit_bias": {"99999999": 5}}, "logit_bias"),
+                ({"prompt": START, "stream_options": {"include_usage": 1}},
+                 "stream_options.include_usage"),
+                ({"prompt": []}, "prompt"), ({"prompt": [[]]}, "prompt"), ({"prompt": [5000]}, "prompt"),
+                ({"prompt": [-1]}, "prompt"), ({"prompt": {}}, "prompt"), ({}, "prompt"),
+                ({"prompt": ["a"] * 129}, "prompt"), ({"prompt": START, "x": 1}, "x")):
+            self.refused(400, text, body, param)
+        for body, param in (
+                ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role"),
+                ({"messages": [{"role": "user"}]}, "messages[0].content"),
+                ({"messages": [{"content": "a"}]}, "messages[0].role"),
+                ({"messages": ["a"]}, "messages[0]"),
+                ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+                 "messages[0].content"),
+                ({"messages": CHAT, "top_logprobs": 1}, "top_logprobs"),
+                ({"messages": CHAT, "response_format": {"type": "x"}}, "response_format"),
+                ({"messages": CHAT, "continue_final_message": True}, "continue_final_message"),
+                ({"messages": CHAT, "chat_template_kwargs": {"a b": 1}}, "chat_template_kwargs")):
+            self.refused(400, chat, body, param)
+        self.refused(404, chat, {"messages": CHAT, "model": "gpt-4"}, "model", "model_not_found")
+        for body in ({"prompt": "word " * 3000}, {"prompt": [5] * 512}, {"prompt": "a" * (7 << 20)}):
+            self.refused(400, text, body, "prompt", "context_length_exceeded")
+        # The longest prompt that fits has room for a token.
+        full = self.server.ok(text, {"prompt": [5] * 511, "max_tokens": 50, "ignore_eos": True})
+        self.assertEqual((full["usage"]["completion_tokens"], full["choices"][0]["finish_reason"]),
+                         (1, "length"))
+
+    def test_pipelined_requests_are_answered_in_order(self):
+        bodies = [json.dumps({"prompt": START, "max_tokens": tokens, "seed": 1})
+                  for tokens in (30, 1, 10)]
+        requests = "".join(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
+                           f"{len(b)}\r\n\r\n{b}" for b in bodies)
+        requests += "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        answer = self.server.raw(requests.encode())
+        tokens = [json.loads(part)["usage"]["completion_tokens"] for part in answer.decode().split(
+            "\r\n") if part.startswith("{") and "usage" in part for part in [part.split("HTTP/1.1")[0]]]
+        self.assertEqual(tokens, [30, 1, 10])
+        self.assertTrue(answer.endswith(b'{"status":"ok"}'))
+
+    def test_hosts_and_origins(self):
+        self.refused(421, "/v1/models", None, headers={"Host": "evil.example"})
+        self.refused(403, "/v1/models", None, headers={"Origin": "https://evil.example"})
+        own = f"http://127.0.0.1:{self.server.port}"
+        status, headers, _ = self.server.ask("/v1/models", headers={"Origin": own})
+        self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (200, None))
+
+
+class Load(Shared):
+    arguments = ("--sequences", 4, "--queue", 40)
+
+    def test_the_same_bytes_alone_and_together(self):
+        def body(i):
+            return {"prompt": ["The cat", START, "A dog"][i % 3], "max_tokens": 4 + i % 13, "seed": i,
+                    "temperature": [0, 1, 1.5][i % 3]}
+
+        def text(i):
+            if i % 2:
+                return self.server.ok("/v1/completions", body(i))["choices"][0]["text"]
+            events = self.server.events("/v1/completions", {**body(i), "stream": True})[:-1]
+            return "".join(json.loads(data)["choices"][0]["text"] for _, data in events)
+
+        def leave(i):
+            wire = socket.create_connection((self.server.host, self.server.port), 10)
+            data = json.dumps({"prompt": START, "max_tokens": 400, "ignore_eos": True,
+                               "stream": True}).encode()
+            wire.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
+                         + str(len(data)).encode() + b"\r\n\r\n" + data)
+            wire.recv(100)
+            wire.close()
+
+        alone = [text(i) for i in range(30)]
+        with concurrent.futures.ThreadPoolExecutor(34) as pool:
+            together = [pool.submit(text, i) for i in range(30)]
+            leaving = [pool.submit(leave, i) for i in range(4)]
+            self.assertEqual([t.result() for t in together], alone)
+            for future in leaving:
+                future.result()
+        self.idle()
+
+    def idle(self):
+        """Every slot and page is free again."""
+        self.assertTrue(self.server.wait_until(
+            lambda: self.server.metric("vllm:num_requests_running") == 0
+            and self.server.metric("vllm:num_requests_waiting") == 0
+            and self.server.metric("vllm:kv_cache_usage_perc") == 0))
+
+    def long(self, stream, n=1):
+        connection = self.server.connection()
+        connection.request("POST", "/v1/completions", json.dumps({
+            "prompt": START, "max_tokens": 500, "ignore_eos": True, "stream": stream, "n": n}))
+        return connection
+
+    def test_a_client_that_leaves_frees_its_slot(self):
+        aborted = self.server.metric("vllm:generation_tokens_total")
+        for stream in (False, True):
+            connections = [self.long(stream, 4) for _ in range(3)]
+            self.assertTrue(self.server.wait_until(
+                lambda: self.server.metric("vllm:num_requests_running") == 4))
+            for connection in connections:
+                connection.close()
+            self.idle()
+        made = self.server.metric("vllm:generation_tokens_total") - aborted
+        self.assertLess(made, 24 * 500 / 2)
+
+    def test_a_full_queue(self):
+        connections = [self.long(True, 22), self.long(True, 22)]
+        self.assertTrue(self.server.wait_until(
+            lambda: self.server.metric("vllm:num_requests_waiting") >= 38))
+        status, headers, answer = self.server.ask("/v1/completions", {"prompt": "a", "n": 30})
+        self.assertEqual((status, answer["error"]["code"]), (429, "queue_full"))
+        self.assertTrue(100 <= int(headers["Retry-After-Ms"]) <= 60000)
+        self.assertGreaterEqual(int(headers["Retry-After"]), 1)
+        self.assertEqual(self.server.ok("/health"), {"status": "ok"})
+        for connection in connections:
+            connection.close()
+        self.idle()
+        self.server.ok("/v1/completions", {"prompt": "a", "max_tokens": 1})
+
+    def test_requests_that_are_no_requests(self):
+        for data in (b"\0" * 100, b"GET / HTTP/1.1\r\n\r\n", b"GET /health HTTP/1.1\r\nHost: a b\r\n\r\n",
+                     b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
+                     b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n0\r\n\r\n",
+                     b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 20000 + b"\r\n\r\n",
+                     b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                     b"Content-Length: 9000000\r\n\r\n"):
+            answer = self.server.raw(data.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1))
+            self.assertRegex(answer, rb"^HTTP/1\.1 4\d\d ", data[:80])
+        self.assertEqual(self.server.ok("/health"), {"status": "ok"})
+
+
+class Ends(driver.CliTest):
+    def test_keys(self):
+        keys = self.folder / "keys"
+        keys.write_text("# two\nfirst-secret\nother-secret\n")
+        server = Server("--api-key-file", keys, "--allow-origin", "https://page.example",
+                        "--log", "json")
+        self.addCleanup(server.stop)
+        page = {"Origin": "https://page.example"}
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"x-api-key": "first-secre"}):
+            for path, body in (("/v1/models", None), ("/metrics", None), ("/nothing", None),
+                               ("/v1/completions", {"prompt": START})):
+                status, found, answer = server.ask(path, body, headers=headers)
+                self.assertEqual((status, answer["error"]["code"]), (401, "invalid_api_key"))
+                self.assertEqual(found["WWW-Authenticate"], "Bearer")
+        for headers in ({"Authorization": "Bearer first-secret"}, {"x-api-key": "other-secret"}):
+            self.assertEqual(server.ask("/v1/models", headers=headers)[0], 200)
+        self.assertEqual(server.ask("/health")[0], 200)
+        status, headers, _ = server.ask("/v1/completions", method="OPTIONS", headers={
+            **page, "Access-Control-Request-Method": "POST"})
+        self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (204, page["Origin"]))
+        self.assertIn("authorization", headers["Access-Control-Allow-Headers"])
+        self.assertEqual(server.ask("/v1/models", headers=page)[0], 401)
+        self.assertEqual(server.stop(signal.SIGINT), 0)
+        logged = [json.loads(line) for line in server.err if line.startswith(b"{")]
+        self.assertEqual(logged[0]["status"], 401)
+        self.assertEqual(set(logged[0]), {"time", "peer", "method", "path", "status", "bytes",
+                                          "seconds", "whole"})
+        self.assertNotIn("secret", str(server.err))
+
+    def test_sigterm_finishes_what_was_asked(self):
+        server = Server("--sequences", 4, "--grace", 20)
+        self.addCleanup(server.stop)
+        body = {"prompt": START, "max_tokens": 300, "ignore_eos": True, "seed": 1, "stream": True}
+        whole = server.events("/v1/completions", body)
+        idle = server.connection()
+        idle.request("GET", "/health")
+        idle.getresponse().read()
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(server.events, "/v1/completions", body) for _ in range(8)]
+            self.assertTrue(server.wait_until(
+                lambda: server.metric("vllm:num_requests_running") == 4))
+            server.process.send_signal(signal.SIGTERM)
+            texts = [[json.loads(d)["choices"][0]["text"] for _, d in events[:-1]]
+                     for events in (a.result() for a in asked)]
+        self.assertEqual(texts, [[json.loads(d)["choices"][0]["text"] for _, d in whole[:-1]]] * 8)
+        self.assertEqual(server.process.wait(10), 0)
+        with self.assertRaises(OSError):
+            server.ok("/health")
+
+    def test_sigterm_cuts_when_the_time_is_over(self):
+        server = Server("--sequences", 2, "--grace", 0.2, "--log", "none")
+        self.addCleanup(server.stop)
+        body = json.dumps({"prompt": START, "max_tokens": 500, "ignore_eos": True, "stream": True,
+                           "n": 16})
+        connection = server.connection()
+        connection.request("POST", "/v1/completions", body)
+        answer = connection.getresponse()
+        begin = answer.read(100)
+        server.process.send_signal(signal.SIGTERM)
+        start = time.monotonic()
+        try:
+            rest = answer.read()
+        except http.client.IncompleteRead as cut:
+            rest = cut.partial
+        else:
+            self.fail("the stream has an end as if it were whole")
+        events = (begin + rest).decode().split("\n\n")
+        self.assertEqual(json.loads(events[-2][len("data: "):])["error"]["code"], "shutting_down")
+        self.assertEqual(server.process.wait(10), 0)
+        self.assertLess(time.monotonic() - start, 8)
+
+    def test_what_is_refused_at_the_start(self):
+        self.fails(2, "serve", "--host", "0.0.0.0", says=("--api-key-file", "--no-auth"))
+        self.fails(1, "serve", "--api-key-file", self.folder / "none", says="none")
+        self.fails(2, "serve", "--allow-origin", "*", says="--allow-origin")
+        self.fails(1, "serve", "--host", "256.1.1.1", "--no-auth", says="cannot listen")
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            self.fails(1, "serve", "--port", taken.getsockname()[1], says="in use")
+        self.fails(2, "serve", "--sinks", 4, says="--context streaming")
+
+    def test_other_kinds_of_models(self):
+        server = Server(model=("storyteller-diffusion",))
+        self.addCleanup(server.stop)
+        ask = {"prompt": START, "max_tokens": 24, "seed": 1}
+        whole = server.ok("/v1/completions", ask)["choices"][0]["text"]
+        self.assertTrue(whole)
+        events = server.events("/v1/completions", {**ask, "stream": True})[:-1]
+        self.assertEqual("".join(json.loads(d)["choices"][0]["text"] for _, d in events), whole)
+        for path, more in (("/v1/completions", {"logprobs": 1}),
+                           ("/v1/completions", {"repetition_penalty": 1.5})):
+            self.assertEqual(server.ask(path, {**ask, **more})[0], 400)
+        self.assertEqual(server.ask("/v1/embeddings", {"input": "a"})[0], 400)
+        self.assertEqual(server.stop(), 0)
+        server = Server("--context", "streaming", "--window", 64, "--sequences", 2)
+        self.addCleanup(server.stop)
+        long = server.ok("/v1/completions", {"prompt": START, "max_tokens": 600, "ignore_eos": True})
+        self.assertEqual(long["usage"]["completion_tokens"], 600)
+        self.assertEqual(server.stop(), 0)
+
+
+if __name__ == "__main__":
+    driver.main()

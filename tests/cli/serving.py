@@ -1,0 +1,112 @@
+"""A server of `millrace serve` for tests, asked through http.client and raw sockets."""
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import driver
+
+START = "Once upon a time"
+
+
+class Server:
+    def __init__(self, *arguments, model=(), env=None):
+        self.process = subprocess.Popen(
+            [driver.BIN, "serve", *map(str, model), "--port", "0", "--threads", "2",
+             *map(str, arguments)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **(env or {})})
+        self.err = []
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+        line = self.process.stdout.readline().decode()
+        match = re.search(r"http://(\S+):(\d+) ", line)
+        if not match:
+            self.process.wait(10)
+            self.reader.join(5)
+            raise AssertionError(f"no server: {line!r} {b''.join(self.err)!r}")
+        self.line, self.host, self.port = line, match[1], int(match[2])
+
+    def _read(self):
+        for line in self.process.stderr:
+            self.err.append(line)
+
+    def connection(self, timeout=30):
+        return http.client.HTTPConnection(self.host, self.port, timeout=timeout)
+
+    def ask(self, path, body=None, method=None, headers=None):
+        """Status, headers, and the body as JSON where it is some."""
+        connection = self.connection()
+        try:
+            data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
+            connection.request(method or ("GET" if body is None else "POST"), path, data,
+                               headers or {})
+            answer = connection.getresponse()
+            text = answer.read()
+            kind = answer.getheader("Content-Type") or ""
+            return answer.status, answer.headers, (json.loads(text) if kind.startswith(
+                "application/json") and text else text.decode())
+        finally:
+            connection.close()
+
+    def ok(self, path, body=None, **kwargs):
+        status, _, answer = self.ask(path, body, **kwargs)
+        if status != 200:
+            raise AssertionError(f"{path}: {status} {answer}")
+        return answer
+
+    def events(self, path, body, headers=None):
+        """The events of a stream: (name, data), data as it stands there."""
+        status, head, text = self.ask(path, body, headers=headers)
+        if status != 200 or not head["Content-Type"].startswith("text/event-stream"):
+            raise AssertionError(f"{path}: {status} {head} {text}")
+        events = []
+        blocks = text.split("\n\n")
+        if blocks.pop() != "":
+            raise AssertionError(f"the stream does not end with an empty line: {text[-200:]!r}")
+        for block in blocks:
+            lines = block.split("\n")
+            name = lines.pop(0)[len("event: "):] if lines[0].startswith("event: ") else ""
+            if len(lines) != 1 or not lines[0].startswith("data: "):
+                raise AssertionError(f"no event: {block!r}")
+            events.append((name, lines[0][len("data: "):]))
+        return events
+
+    def raw(self, data, timeout=10):
+        """All bytes that come back until the server closes."""
+        with socket.create_connection((self.host, self.port), timeout) as wire:
+            wire.sendall(data)
+            out = b""
+            while piece := wire.recv(65536):
+                out += piece
+            return out
+
+    def metric(self, name):
+        text = self.ok("/metrics")
+        return float(re.search(rf"^{name}\{{[^}}]*\}} (\S+)$", text, re.M)[1])
+
+    def wait_until(self, true, seconds=10):
+        end = time.monotonic() + seconds
+        while not true():
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def stop(self, number=signal.SIGTERM, timeout=40):
+        """Its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.reader.join(10)
+        self.process.stdout.close()
+        self.process.stderr.close()
+        return self.process.returncode
