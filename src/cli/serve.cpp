@@ -1,5 +1,4 @@
 // millrace serve: a model as a service over HTTP.
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +19,7 @@
 #include "cli/version.h"
 #include "core/error.h"
 #include "decode/eval.h"
-#include "formats/json_writer.h"
+#include "serve/access_log.h"
 #include "serve/api.h"
 #include "serve/fingerprint.h"
 
@@ -56,24 +55,9 @@ std::string id_of(const std::string& source) {
     return std::filesystem::is_directory(source) ? path.filename().string() : path.stem().string();
 }
 
-void log_access(const std::string& how, const serve::Access& access) {
-    if (how == "none") return;
-    const auto now = std::chrono::floor<milliseconds>(std::chrono::system_clock::now());
-    const auto day = std::chrono::system_clock::to_time_t(now);
-    const std::string time = fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(day),
-                                         now.time_since_epoch().count() % 1000);
-    const serve::HttpRequest& request = access.request;
-    if (how == "json") {
-        formats::JsonWriter json;
-        json.begin_object().member("time", time).member("peer", request.peer);
-        json.member("method", request.method).member("path", request.path);
-        json.member("status", access.status).member("bytes", access.bytes);
-        json.member("seconds", access.seconds).member("whole", access.whole).end_object();
-        return err(json.text() + "\n");
-    }
-    err(fmt::format("{} {} {} {} {} {} bytes {:.3f} s{}\n", time, request.peer,
-                    one_line(request.method), one_line(request.path), access.status, access.bytes,
-                    access.seconds, access.whole ? "" : " cut"));
+serve::AccessLog::Kind log_kind(const std::string& name) {
+    using Kind = serve::AccessLog::Kind;
+    return name == "none" ? Kind::none : name == "json" ? Kind::json : Kind::text;
 }
 
 void require_safe(const ServeOptions& options) {
@@ -132,6 +116,9 @@ int serve_model(const Command& command, ServeOptions options) {
     options.http.port = static_cast<std::uint16_t>(options.port);
     options.http.connections = static_cast<std::size_t>(options.connections);
     const serve::Gate gate(options.gate);
+    serve::AccessLog log(log_kind(options.log), [](std::string_view text) { err(text); });
+    // An address that is taken is told before a model loads.
+    auto listening = std::make_unique<serve::HttpServer>(options.http);
     LoadedModel loaded = load_for(command, options);
     options.api.model = id_of(loaded.model->source);
     options.api.version = version_line();
@@ -147,23 +134,23 @@ int serve_model(const Command& command, ServeOptions options) {
     if (const std::string& notice = api.chat().notice(); !notice.empty()) {
         err(fmt::format("note: {}\n", one_line(notice)));
     }
-    serve::HttpServer http(
-        options.http,
-        {.admit = [&](const serve::HttpRequest& head) { return api.admit(head); },
-         .handle = [&](const serve::ExchangePtr& exchange) { api.handle(exchange); },
-         .extra = [&](const serve::HttpRequest& request) { return gate.headers(request); },
-         .refuse = serve::Api::refuse,
-         .done =
-             [&](const serve::Access& access) {
-                 ++metrics.responses[static_cast<std::size_t>(access.status / 100)];
-                 log_access(options.log, access);
-             }});
-    api.set_connections([&] { return http.connections(); });
+    // Here, so that it ends before what its handlers use.
+    const std::unique_ptr<serve::HttpServer> http = std::move(listening);
+    api.set_connections([&] { return http->connections(); });
+    http->start({.admit = [&](const serve::HttpRequest& head) { return api.admit(head); },
+                 .handle = [&](const serve::ExchangePtr& exchange) { api.handle(exchange); },
+                 .extra = [&](const serve::HttpRequest& request) { return gate.headers(request); },
+                 .refuse = serve::Api::refuse,
+                 .done =
+                     [&](const serve::Access& access) {
+                         ++metrics.responses[static_cast<std::size_t>(access.status / 100)];
+                         log.add(access);
+                     }});
     out(fmt::format("millrace: {} at http://{}:{} ({} sequences, context {}, {})\n",
-                    one_line(options.api.model), http.address(), http.port(), options.sequences,
+                    one_line(options.api.model), http->address(), http->port(), options.sequences,
                     desk.most_positions(), loaded.engine.cuda ? "GPU" : "CPU"));
     wait_for_end();
-    end(http, desk, options.grace);
+    end(*http, desk, options.grace);
     return 0;
 }
 

@@ -91,6 +91,10 @@ void Desk::put(const std::string& client, std::vector<Unit> units) {
     {
         const std::lock_guard lock(mutex_);
         if (draining_) throw Failure::draining();
+        if (units.size() > options_.queue) {
+            throw Failure::bad("n", "the request asks for more texts than may wait here",
+                               "invalid_value");
+        }
         if (queued_ + units.size() > options_.queue) {
             ++metrics_.refused_full;
             Failure full = Failure::of(429, "rate_limit_error",
@@ -224,6 +228,7 @@ void Desk::begin(Unit& unit) {
     try {
         if (!scheduler_) {
             scheduler_ = std::make_unique<decode::Scheduler>(*engine_, nullptr, options_.sequences);
+            passes_ = 0;
         }
         const Work& work = job->works[unit.work];
         decode::GenerateOptions options = work.options;
@@ -350,7 +355,8 @@ void Desk::show() {
     metrics_.running = scheduler_ ? static_cast<std::int64_t>(scheduler_->running()) : 0;
     metrics_.cache_free = engine_->cache().free_tokens();
     if (scheduler_) {
-        metrics_.passes = static_cast<std::uint64_t>(scheduler_->totals().passes);
+        const std::int64_t passes = scheduler_->totals().passes;
+        metrics_.passes += static_cast<std::uint64_t>(passes - std::exchange(passes_, passes));
     }
     const std::lock_guard lock(mutex_);
     metrics_.waiting =

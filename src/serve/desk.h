@@ -132,6 +132,7 @@ class Desk {
     std::unique_ptr<decode::Scheduler> scheduler_;
     std::map<decode::Scheduler::Id, Open> open_;
     std::list<std::shared_ptr<Embedding>> embeddings_;
+    std::int64_t passes_ = 0;  // of the scheduler, as they were shown last
 
     mutable std::mutex mutex_;
     std::condition_variable work_, drained_;

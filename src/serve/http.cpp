@@ -141,10 +141,13 @@ void HttpHost::handle(const HttpExchangePtr& exchange) {
     }
 }
 
-HttpServer::HttpServer(const HttpOptions& options, HttpHandlers handlers)
-    : impl_(std::make_shared<HttpHost>(options, std::move(handlers))) {
+HttpServer::HttpServer(const HttpOptions& options) : impl_(std::make_shared<HttpHost>(options)) {
     raise_descriptor_limit();
     impl_->listen();
+}
+
+void HttpServer::start(HttpHandlers handlers) {
+    impl_->handlers = std::move(handlers);
     impl_->start();
 }
 

@@ -102,12 +102,14 @@ struct HttpHost;  // http_connection.h
 
 class HttpServer {
   public:
-    // Listens at once. Throws Error (input) where it cannot.
-    HttpServer(const HttpOptions& options, HttpHandlers handlers);
+    // Listens at once; connections wait until start(). Throws Error (input) where it cannot.
+    explicit HttpServer(const HttpOptions& options);
     // Cuts what is still going on.
     ~HttpServer();
     HttpServer(const HttpServer&) = delete;
     HttpServer& operator=(const HttpServer&) = delete;
+
+    void start(HttpHandlers handlers);
 
     const std::string& address() const;  // with brackets where it is of IPv6
     std::uint16_t port() const;

@@ -61,8 +61,7 @@ class HttpExchange final : public Exchange {
 using HttpExchangePtr = std::shared_ptr<HttpExchange>;
 
 struct HttpHost : std::enable_shared_from_this<HttpHost> {
-    HttpHost(const HttpOptions& wanted, HttpHandlers what)
-        : options(wanted), handlers(std::move(what)) {}
+    explicit HttpHost(const HttpOptions& wanted) : options(wanted) {}
 
     void listen();
     void start();
@@ -75,7 +74,7 @@ struct HttpHost : std::enable_shared_from_this<HttpHost> {
     HttpReply refusal(int status, const std::string& problem) const;
 
     const HttpOptions options;
-    const HttpHandlers handlers;
+    HttpHandlers handlers;
     asio::io_context io{1};
     tcp::acceptor acceptor{io};
     asio::steady_timer sweeper{io}, accept_again{io};

@@ -90,7 +90,8 @@ class Http : public testing::Test {
             ++answers_;
             whole_ += access.whole;
         };
-        server_ = std::make_unique<HttpServer>(options, handlers);
+        server_ = std::make_unique<HttpServer>(options);
+        server_->start(handlers);
     }
     void handle(const ExchangePtr& exchange) {
         const HttpRequest& request = exchange->request();

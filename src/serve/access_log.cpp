@@ -1,0 +1,79 @@
+#include "serve/access_log.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "core/printable.h"
+#include "formats/json_writer.h"
+
+namespace mr::serve {
+
+std::string access_line(const Access& access, AccessLog::Kind kind, std::string_view time) {
+    const HttpRequest& request = access.request;
+    if (kind == AccessLog::Kind::json) {
+        formats::JsonWriter json;
+        json.begin_object().member("time", time).member("peer", request.peer);
+        json.member("method", request.method).member("path", request.path);
+        json.member("status", access.status).member("bytes", access.bytes);
+        json.member("seconds", access.seconds).member("whole", access.whole).end_object();
+        return json.take() + "\n";
+    }
+    constexpr std::size_t kMostPath = 200;
+    return fmt::format("{} {} {} {} {} {} bytes {:.3f} s{}\n", time, request.peer,
+                       printable(request.method, 20), printable(request.path, kMostPath),
+                       access.status, access.bytes, access.seconds, access.whole ? "" : " cut");
+}
+
+AccessLog::AccessLog(Kind kind, Write write) : kind_(kind) {
+    if (kind == Kind::none) return;
+    // Detached, for it may hang in a write for ever; it has nothing of this object.
+    std::thread([state = state_, write = std::move(write)] { run(state, write); }).detach();
+}
+
+AccessLog::~AccessLog() {
+    std::unique_lock lock(state_->mutex);
+    state_->leaving = true;
+    state_->changed.notify_all();
+    if (kind_ == Kind::none) return;
+    state_->changed.wait_for(lock, std::chrono::seconds(1), [&] { return state_->ended; });
+}
+
+void AccessLog::add(const Access& access) {
+    if (kind_ == Kind::none) return;
+    const auto now =
+        std::chrono::floor<std::chrono::milliseconds>(std::chrono::system_clock::now());
+    const std::time_t second = std::chrono::system_clock::to_time_t(now);
+    std::string line = access_line(access, kind_,
+                                   fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(second),
+                                               now.time_since_epoch().count() % 1000));
+    const std::lock_guard lock(state_->mutex);
+    if (state_->lines.size() >= kMost) {
+        ++state_->dropped;
+        return;
+    }
+    state_->lines.push_back(std::move(line));
+    state_->changed.notify_all();
+}
+
+void AccessLog::run(const std::shared_ptr<State>& state, const Write& write) {
+    std::unique_lock lock(state->mutex);
+    for (;;) {
+        state->changed.wait(lock, [&] { return state->leaving || !state->lines.empty(); });
+        if (state->lines.empty()) break;
+        std::string text;
+        for (const std::string& line : state->lines) text += line;
+        state->lines.clear();
+        if (const std::uint64_t lost = std::exchange(state->dropped, 0); lost > 0) {
+            text += fmt::format("note: {} lines of the access log were dropped\n", lost);
+        }
+        lock.unlock();
+        write(text);
+        lock.lock();
+    }
+    state->ended = true;
+    state->changed.notify_all();
+}
+
+}  // namespace mr::serve
