@@ -33,7 +33,7 @@ target_compile_definitions(mr_tsan_options INTERFACE MR_SANITIZED=1 MR_PORTABLE_
 
 # Left out is what no thread of these tests comes to: the story room, reports, the training run.
 set(tsan_sources "")
-foreach(room core observe ops formats text model decode train)
+foreach(room core observe ops formats text model decode train serve)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${room}/*.cpp)
     list(APPEND tsan_sources ${sources})
 endforeach()
@@ -54,7 +54,7 @@ set_target_properties(mr_tsan PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 1
 target_link_libraries(mr_tsan PUBLIC mr_tsan_options)
 
 set(tsan_tests core/thread_pool model/batch model/train decode/scheduler train/batches train/exchange
-    train/host_link train/pack train/pipeline text/bpe_train observe/bandwidth)
+    train/host_link train/pack train/pipeline text/bpe_train observe/bandwidth serve/http serve/desk)
 list(TRANSFORM tsan_tests REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/tests/\\1_test.cpp")
 list(APPEND tsan_tests ${PROJECT_SOURCE_DIR}/src/ops/linear/linear_test.cpp)
 add_executable(test_tsan ${tsan_tests})

@@ -213,13 +213,13 @@ std::string range_text(const Field& field) {
     }
 }
 
-[[noreturn]] void wrong(const Field& field, const std::string& what) {
+[[noreturn]] void wrong_field(const Field& field, const std::string& what) {
     throw Failure::bad(field.name, fmt::format("'{}' {}", field.name, what), "invalid_value");
 }
 
 void require_range(const Field& field, double value) {
     if (value >= field.least && value <= field.most) return;
-    wrong(field, fmt::format("must be {}", range_text(field)));
+    wrong_field(field, fmt::format("must be {}", range_text(field)));
 }
 
 void check(const Field& field, formats::JsonValue value) {
@@ -254,8 +254,8 @@ void check(const Field& field, formats::JsonValue value) {
             return;
     }
     if (!right) {
-        wrong(field,
-              fmt::format("must be a {}, not a {}", kind_name(field.kind), value.type_name()));
+        wrong_field(
+            field, fmt::format("must be a {}, not a {}", kind_name(field.kind), value.type_name()));
     }
     if (field.kind == K::integer || field.kind == K::number) {
         require_range(field, value.get<double>());

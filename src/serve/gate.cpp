@@ -14,12 +14,6 @@ namespace {
 
 constexpr std::size_t kLeastKey = 8;  // bytes
 
-std::string lower(std::string_view text) {
-    std::string out(text);
-    for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    return out;
-}
-
 // "name:8080" or "[::1]:8080" without the port.
 std::string_view without_port(std::string_view host) {
     const std::size_t colon = host.rfind(':');
@@ -39,7 +33,7 @@ bool is_address(const std::string& name) {
 std::string_view key_in(const HttpRequest& request) {
     const std::string_view authorization = request.header("authorization");
     constexpr std::string_view kBearer = "bearer ";
-    if (lower(authorization.substr(0, kBearer.size())) == kBearer) {
+    if (lower_case(authorization.substr(0, kBearer.size())) == kBearer) {
         return authorization.substr(kBearer.size());
     }
     return request.header("x-api-key");
@@ -86,7 +80,7 @@ std::vector<std::string> read_keys(const std::string& path) {
 }
 
 Gate::Gate(GateOptions options) : options_(std::move(options)) {
-    for (std::string& host : options_.hosts) host = lower(host);
+    for (std::string& host : options_.hosts) host = lower_case(host);
     for (const std::string& origin : options_.origins) {
         const std::size_t scheme = origin.find("://");
         if (scheme != std::string::npos && scheme + 3 < origin.size() &&
@@ -103,7 +97,7 @@ Gate::Gate(GateOptions options) : options_(std::move(options)) {
 // A page that has its own name point here (DNS rebinding) sends that name: it is not known. One
 // that is an address cannot have been chosen so.
 bool Gate::host_known(std::string_view host) const {
-    const std::string name = lower(without_port(host));
+    const std::string name = lower_case(without_port(host));
     return name == "localhost" || name.ends_with(".localhost") || is_address(name) ||
            std::find(options_.hosts.begin(), options_.hosts.end(), name) != options_.hosts.end();
 }
@@ -129,7 +123,7 @@ std::optional<Failure> Gate::check(const HttpRequest& request, bool open) const 
     }
     const std::string_view origin = request.header("origin");
     if (!origin.empty()) {
-        const bool own = lower(origin) == "http://" + lower(host);
+        const bool own = lower_case(origin) == "http://" + lower_case(host);
         const bool listed = std::find(options_.origins.begin(), options_.origins.end(), origin) !=
                             options_.origins.end();
         if (!own && !listed) {

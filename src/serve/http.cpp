@@ -133,8 +133,10 @@ void HttpHost::work() {
 }
 
 void HttpHost::handle(const HttpExchangePtr& exchange) {
+    // One that everybody has let go of gets no answer any more: its connection ends.
+    const ExchangePtr handed(exchange.get(), [exchange](Exchange*) { exchange->cut(); });
     try {
-        handlers.handle(exchange);
+        handlers.handle(handed);
     } catch (const std::exception& error) {
         exchange->reply(refusal(500, error.what()));
         exchange->cut();  // where an answer had begun

@@ -47,7 +47,7 @@ struct Access {
 };
 
 // One request and its answer. Any thread may call any member, and may let go of it after the
-// connection has ended.
+// connection has ended. Where all let go of it before there was an answer, the connection ends.
 class Exchange {
   public:
     virtual ~Exchange() = default;
@@ -125,6 +125,8 @@ class HttpServer {
     std::shared_ptr<HttpHost> impl_;
 };
 
+// Of ASCII's letters.
+std::string lower_case(std::string_view text);
 // "OK", "Not Found"; of a number that is not used here "".
 std::string_view status_words(int status);
 // The lines of an answer up to the empty one.

@@ -9,12 +9,6 @@ namespace {
 constexpr std::chrono::milliseconds kLinger{2000};  // for the client to close its side
 constexpr std::size_t kReadAhead = 64 << 10;        // bytes of requests behind the current one
 
-std::string lower(std::string_view text) {
-    std::string out(text);
-    for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    return out;
-}
-
 int status_of(const error_code& problem) {
     if (problem == http::error::header_limit || problem == http::error::buffer_overflow) return 431;
     if (problem == http::error::body_limit) return 413;
@@ -192,7 +186,7 @@ HttpRequest HttpConnection::request_of_head() const {
     if (mark != std::string::npos) out.query = target.substr(mark + 1);
     out.peer = peer_;
     for (const auto& field : message) {
-        out.headers.emplace_back(lower(std::string(field.name_string())),
+        out.headers.emplace_back(lower_case(std::string(field.name_string())),
                                  std::string(field.value()));
     }
     return out;
@@ -208,7 +202,7 @@ bool HttpConnection::take_head() {
     // One way to say where a body ends: two are how requests are smuggled past a proxy.
     const std::string_view encoding = head_.header("transfer-encoding");
     if (head_.count("transfer-encoding") > 1 ||
-        (!encoding.empty() && lower(encoding) != "chunked")) {
+        (!encoding.empty() && lower_case(encoding) != "chunked")) {
         refuse(501, "of transfer encodings only 'chunked' is taken");
         return false;
     }
@@ -220,7 +214,7 @@ bool HttpConnection::take_head() {
         answer_at_once(std::move(*refused));
         return false;
     }
-    const std::string expect = lower(head_.header("expect"));
+    const std::string expect = lower_case(head_.header("expect"));
     if (!expect.empty() && expect != "100-continue") {
         refuse(417, "of expectations only '100-continue' is met");
         return false;

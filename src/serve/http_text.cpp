@@ -21,6 +21,12 @@ std::size_t HttpRequest::count(std::string_view name) const {
         headers.begin(), headers.end(), [&](const auto& header) { return header.first == name; }));
 }
 
+std::string lower_case(std::string_view text) {
+    std::string out(text);
+    for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    return out;
+}
+
 std::string_view status_words(int status) {
     static constexpr std::pair<int, std::string_view> kWords[] = {
         {200, "OK"},

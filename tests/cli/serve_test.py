@@ -327,11 +327,12 @@ class Load(Shared):
         self.idle()
 
     def idle(self):
-        """Every slot and page is free again."""
+        """Every slot, page and connection is free again; but for the one that asks."""
         self.assertTrue(self.server.wait_until(
             lambda: self.server.metric("vllm:num_requests_running") == 0
             and self.server.metric("vllm:num_requests_waiting") == 0
-            and self.server.metric("vllm:kv_cache_usage_perc") == 0))
+            and self.server.metric("vllm:kv_cache_usage_perc") == 0
+            and self.server.metric("millrace_connections") == 1))
 
     def long(self, stream, n=1):
         connection = self.server.connection()

@@ -114,6 +114,8 @@ class Http : public testing::Test {
                 left_ = exchange->gone();
                 exchange->reply({.body = "waited"});
             });
+        } else if (request.path == "/forget") {
+            return;
         } else if (request.path == "/throw") {
             throw std::runtime_error("no");
         } else {
@@ -305,6 +307,15 @@ TEST_F(Http, AClientThatLeavesIsSeen) {
             EXPECT_TRUE(client.all().starts_with("HTTP/1.1 200 "));
         }
     }
+}
+
+TEST_F(Http, ARequestThatIsForgottenEndsItsConnection) {
+    start();
+    Client client(server_->port());
+    client.send(get("/forget"));
+    EXPECT_EQ(client.all(2s), "");
+    EXPECT_TRUE(client.closed());
+    EXPECT_TRUE(server_->wait_drained(2s));
 }
 
 TEST_F(Http, DrainingFinishesWhatWasAsked) {
