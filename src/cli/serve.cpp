@@ -70,7 +70,7 @@ void require_safe(const ServeOptions& options) {
     throw Error::usage({.field = "--host",
                         .value = options.http.host,
                         .problem = "can be reached from other machines, and there are no API keys",
-                        .remedy = "give --api-key-file, or --no-auth to let anybody in"});
+                        .remedy = "give --api-key-file, or --no-auth to do without keys"});
 }
 
 LoadedModel load_for(const Command& command, ServeOptions& options) {
@@ -172,7 +172,7 @@ void add_serve(const Command& app, Action& action) {
         .add_option("--api-key-file", options->key_file,
                     "Keys that clients must send, one a line; needed where --host is not loopback")
         .shown_as("FILE");
-    command.add_flag("--no-auth", options->no_auth, "Let anybody in, whatever the --host");
+    command.add_flag("--no-auth", options->no_auth, "Do without keys, whatever the --host");
     command
         .add_option("--allow-host", options->gate.hosts,
                     "A name of this server beside localhost and addresses; may be repeated")

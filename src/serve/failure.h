@@ -35,7 +35,7 @@ struct Failure : std::exception {
         out.code = std::move(code);
         return out;
     }
-    // What the engine says of a request: its fault where it is of input or usage.
+    // An error of the engine: the request has the fault where it is of input or usage.
     static Failure of(const Error& error) {
         if (error.kind() == ErrorKind::device) return of(500, "server_error", error.what());
         return bad(error.info().field, error.what());

@@ -21,7 +21,7 @@ enum class FieldKind {
     texts,  // a text, or a list of texts
     list,
     object,
-    mixed,    // several; whoever reads it says which
+    mixed,    // several; the table says which in words
     ignored,  // clients send it; it changes nothing here
 };
 

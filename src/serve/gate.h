@@ -14,7 +14,7 @@ namespace mr::serve {
 struct GateOptions {
     std::vector<std::string> hosts{};    // names beside localhost; addresses are always taken
     std::vector<std::string> origins{};  // "https://example.org:8443"; "*" is none
-    std::vector<std::string> keys{};     // none: anybody may ask
+    std::vector<std::string> keys{};     // none: every client may ask
 };
 
 class Gate {

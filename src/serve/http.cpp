@@ -133,7 +133,7 @@ void HttpHost::work() {
 }
 
 void HttpHost::handle(const HttpExchangePtr& exchange) {
-    // One that everybody has let go of gets no answer any more: its connection ends.
+    // Without a holder it gets no answer any more: its connection ends.
     const ExchangePtr handed(exchange.get(), [exchange](Exchange*) { exchange->cut(); });
     try {
         handlers.handle(handed);

@@ -99,7 +99,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         : server_(std::move(server)), socket_(std::move(socket)) {
         error_code ignored;
         socket_.set_option(tcp::no_delay(true), ignored);
-        // What a client does not read waits here, where it is counted, not in the system.
+        // Bytes that a client does not read wait here, where they are counted, not in the system.
         socket_.set_option(tcp::socket::send_buffer_size(128 << 10), ignored);
         const tcp::endpoint peer = socket_.remote_endpoint(ignored);
         peer_ = peer.address().to_string(ignored);

@@ -1,4 +1,4 @@
-// What an operator sees: counters that any thread may add to, as Prometheus' text. Names are vLLM's
+// Counters for an operator, that any thread may add to, as Prometheus' text. Names are vLLM's
 // where they mean the same, so that its dashboards work.
 #pragma once
 
