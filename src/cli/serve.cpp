@@ -22,6 +22,7 @@
 #include "serve/access_log.h"
 #include "serve/api.h"
 #include "serve/fingerprint.h"
+#include "serve/page/page.h"
 
 namespace mr::cli {
 namespace {
@@ -92,6 +93,16 @@ LoadedModel load_for(const Command& command, ServeOptions& options) {
     });
 }
 
+serve::HttpReply chat_page() {
+    return {.type = "text/html; charset=utf-8",
+            .body = std::string(serve::page()),
+            .headers = {{"Content-Security-Policy", std::string(serve::page_policy())},
+                        {"ETag", std::string(serve::page_tag())},
+                        {"Cache-Control", "no-cache"},
+                        {"X-Content-Type-Options", "nosniff"},
+                        {"Referrer-Policy", "no-referrer"}}};
+}
+
 // Until a signal comes.
 void wait_for_end() {
     while (!InterruptGuard::pending()) std::this_thread::sleep_for(milliseconds(20));
@@ -131,6 +142,7 @@ int serve_model(const Command& command, ServeOptions options) {
                       .most = milliseconds(static_cast<std::int64_t>(1000 * options.timeout))},
                      metrics);
     serve::Api api(desk, gate, metrics, options.api);
+    api.add_page("/", chat_page());
     if (const std::string& notice = api.chat().notice(); !notice.empty()) {
         err(fmt::format("note: {}\n", one_line(notice)));
     }

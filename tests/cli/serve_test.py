@@ -58,6 +58,16 @@ class Routes(Shared):
         self.assertGreaterEqual(server.metric("vllm:generation_tokens_total"), 3)
         self.assertGreaterEqual(server.metric("vllm:time_to_first_token_seconds_count"), 1)
 
+    def test_the_page(self):
+        status, headers, page = self.server.ask("/")
+        self.assertEqual((status, headers["Content-Type"]), (200, "text/html; charset=utf-8"))
+        self.assertTrue(page.startswith("<!doctype html>"), page[:40])
+        self.assertEqual(int(headers["Content-Length"]), len(page.encode()))
+        self.assertIn("default-src 'none'", headers["Content-Security-Policy"])
+        self.assertIn("script-src 'sha256-", headers["Content-Security-Policy"])
+        self.assertRegex(headers["ETag"], r'^"[0-9a-f]+"$')
+        self.refused(405, "/", {})
+
     def test_methods(self):
         status, headers, body = self.server.ask("/v1/models", method="HEAD")
         self.assertEqual((status, body), (200, ""))
@@ -395,6 +405,7 @@ class Ends(driver.CliTest):
         for headers in ({"Authorization": "Bearer first-secret"}, {"x-api-key": "other-secret"}):
             self.assertEqual(server.ask("/v1/models", headers=headers)[0], 200)
         self.assertEqual(server.ask("/health")[0], 200)
+        self.assertEqual(server.ask("/")[0], 200)
         status, headers, _ = server.ask("/v1/completions", method="OPTIONS", headers={
             **page, "Access-Control-Request-Method": "POST"})
         self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (204, page["Origin"]))
