@@ -44,6 +44,10 @@ bool Desk::embed_piece() {
         const auto count = static_cast<std::int64_t>(ids.size());
         if (!e.sequence) {
             engine_->require_tokens(ids);
+            if (count == 0 || count > most_positions_) {
+                throw Failure::bad("input", "a text is empty or longer than the context",
+                                   "context_length_exceeded");
+            }
             e.sequence.emplace(engine_->cache());
             if (!engine_->try_reserve(e.sequence->id(), 0, count)) {
                 e.sequence.reset();
