@@ -363,9 +363,9 @@ class Load(Shared):
         self.assertLess(made, 24 * 500 / 2)
 
     def test_a_full_queue(self):
-        connections = [self.long(True, 22), self.long(True, 22)]
+        connections = [self.long(True, 20), self.long(True, 20)]
         self.assertTrue(self.server.wait_until(
-            lambda: self.server.metric("vllm:num_requests_waiting") >= 38))
+            lambda: self.server.metric("vllm:num_requests_waiting") >= 34))
         status, headers, answer = self.server.ask("/v1/completions", {"prompt": "a", "n": 30})
         self.assertEqual((status, answer["error"]["code"]), (429, "queue_full"))
         self.assertTrue(100 <= int(headers["Retry-After-Ms"]) <= 60000)
