@@ -57,7 +57,7 @@ def _repr(value: Any) -> str:
 def call(function: str, command: Sequence[str], given: Mapping[str, Any], shown: Shown,
          tell: Callable[[str, int, bytes], None] = lambda kind, number, text: None
          ) -> dict[str, Any]:
-    """Runs the command and gives the object that its --json prints. `function`: who asked."""
+    """Runs the command and gives the object that its --json prints. `function`: its name."""
     words = words_of(command, given)
     asked = ", ".join(f"{name}={_repr(value)}" for name, value in given.items()
                       if value is not None)

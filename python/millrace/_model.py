@@ -55,6 +55,8 @@ class Options(TypedDict, total=False):
 
 
 _KNOWN = frozenset(Options.__annotations__)
+_DECODER = frozenset(("block", "steps", "remask", "threshold", "entropy_bound", "confidence",
+                      "prefix_cache", "use_gpu_sampler"))  # what an evaluation may be asked
 _open_models: weakref.WeakSet[Model] = weakref.WeakSet()
 
 
@@ -62,6 +64,21 @@ _open_models: weakref.WeakSet[Model] = weakref.WeakSet()
 def _close_all() -> None:
     for model in list(_open_models):
         model.close()
+
+
+def _path(path: Path | bytes) -> str:
+    try:
+        return os.fsdecode(path).encode("utf-8").decode()
+    except UnicodeEncodeError:
+        raise _core.InputError(f"path = {path!r}: is not UTF-8; rename it, or open it through a "
+                               f"link that is") from None
+
+
+def _number(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is an int, not {type(value).__name__}") from None
 
 
 def _bytes(text: str | bytes) -> bytes:
@@ -95,7 +112,7 @@ def _seed(given: Mapping[str, Any]) -> int:
     seed = given.get("seed")
     if seed is None:
         return random.SystemRandom().getrandbits(32)
-    number = operator.index(seed)
+    number = _number("seed", seed)
     if not 0 <= number < 1 << 64:
         raise _core.UsageError(f"seed = {number}: is not from 0 to 2^64 - 1")
     return number
@@ -106,7 +123,7 @@ class Model:
 
     path: a GGUF file, a Hugging Face folder, a llama2.c .bin, `random:SHAPE[:TYPE]`, or the name of
     a bundled model ("storyteller", "storyteller-diffusion"); the storyteller where there is none.
-    device: "auto" (the GPU if it can), "cpu" or "cuda". ctx: positions of a text, 0 for as many as
+    device: "auto" (what MILLRACE_DEVICE says, else the GPU if it can), "cpu" or "cuda". ctx: positions of a text, 0 for as many as
     the model has. max_sequences: texts that are made together. pool: tokens that the cache holds
     over all of them, 0 for what fits. progress: called as progress(what, done, total) while the
     model is loaded, or True for a bar (tqdm's, where it is installed).
@@ -133,19 +150,22 @@ class Model:
                                        + ", ".join(known))
         for name, number, least in (("threads", threads, 0), ("ctx", ctx, 0), ("pool", pool, 0),
                                     ("max_sequences", max_sequences, 1)):
-            if not least <= operator.index(number) < 1 << 30:
+            if not least <= _number(name, number) < 1 << 30:
                 raise _core.UsageError(f"{name} = {number}: must be {least} or more")
         if path is not None and not os.fspath(path):
             raise _core.UsageError("path: is empty; leave it out for the bundled model")
+        keys = [ignore_keys] if isinstance(ignore_keys, str) else list(ignore_keys)
+        if not all(isinstance(key, str) for key in keys):
+            raise TypeError("ignore_keys: are names, each a str")
         with Shown(progress) as shown:
-            self._core = _core.open(os.fspath(path or ""), device, threads, ctx, pool, kv_type,
-                                    os.fspath(tokenizer), list(ignore_keys), check_nan,
-                                    max_sequences, shown.told)
+            self._core = _core.open(_path(path or ""), device, threads, ctx, pool, kv_type,
+                                    _path(tokenizer), keys, bool(check_nan), max_sequences,
+                                    shown.told)
         self.info = Info(**self._core.info())
         _open_models.add(self)
 
     def close(self) -> None:
-        """Frees the engine and its memory. Calls of other threads end with a UsageError."""
+        """Frees the engine and the weights. Calls of other threads end with a UsageError."""
         if hasattr(self, "_core"):
             self._core.close()
 
@@ -223,6 +243,8 @@ class Model:
         >>> texts[1] == m.generate("One day", max_tokens=8, seed=4)
         True
         """
+        if isinstance(prompts, (str, bytes)):
+            raise TypeError("prompts are several; generate() takes one")
         first = _seed(options)
         pending: list[_core.Pending] = []
         seeds: list[int] = []
@@ -345,10 +367,14 @@ class Model:
         True
         """
         result = _core.EvalResult()
-        if limit < 0 or (bound is not None and bound < 0):
-            raise _core.UsageError("limit and bound: must be 0 or more")
-        wait(self._core.eval(_bytes(text), split, limit, ends, bound, _options(options, 0),
-                             result))
+        others = sorted(set(options) & _KNOWN - _DECODER)
+        if others:
+            raise _core.UsageError(f"{others[0]}: is of a generation; an evaluation draws nothing")
+        for name, number in (("limit", limit), ("bound", 0 if bound is None else bound)):
+            if not 0 <= _number(name, number) < 1 << 31:
+                raise _core.UsageError(f"{name} = {number}: must be 0 or more, below 2^31")
+        wait(self._core.eval(_bytes(text), _bytes(split).decode("utf-8", "surrogateescape"), limit,
+                             bool(ends), bound, _options(options, 0), result))
         return Evaluation(**result.values(self.info.fills_in, bound != 0))
 
     def profile(self, prompt: str | bytes = "", **options: Unpack[Options]) -> Profile:
@@ -372,7 +398,10 @@ class Model:
     def _ids(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, (str, bytes)):
             return self._core.encode_prompt(_bytes(prompt))
-        return self._known(prompt)
+        ids = self._known(prompt)
+        if not ids:
+            raise _core.InputError('prompt: has no token; give one at least, or "" to begin a text')
+        return ids
 
     def _known(self, ids: Iterable[int]) -> list[int]:
         """Ids of tokens that the model has."""

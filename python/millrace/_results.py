@@ -183,11 +183,11 @@ class Profile:
 
     def save_html(self, path: Union[str, os.PathLike[str]]) -> None:
         """A page with the timeline, the tables and the roofline."""
-        self._core.save_html(os.fspath(path))
+        self._core.save_html(os.fsdecode(path))
 
     def save_trace(self, path: Union[str, os.PathLike[str]]) -> None:
         """A trace for Perfetto or chrome://tracing."""
-        self._core.save_trace(os.fspath(path))
+        self._core.save_trace(os.fsdecode(path))
 
     def records(self) -> list[dict[str, Any]]:
         """A dict a stage: phase, stage, calls, seconds, share, bytes, flops, gb_s, gflop_s, roof,

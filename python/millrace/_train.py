@@ -204,7 +204,7 @@ def train(*, progress: Progress = None, on_step: OnStep | None = None,
             samples.append(Sample(number, text.decode("utf-8", "replace")))
         else:
             notes.append(text.decode("utf-8", "replace"))
-            warnings.warn(notes[-1], RuntimeWarning, stacklevel=2)
+            warnings.warn(notes[-1], RuntimeWarning, stacklevel=4)
 
     result = call("train", ["train"], options, shown, tell)
     run = Run(result["run"])

@@ -266,8 +266,11 @@ std::unique_ptr<Opened> open(const std::string& model, const std::string& device
 
 void close(Opened& opened) {
     WorkerPtr worker = opened.close();
+    if (!worker) return;  // closed before, or another thread is at it
+    const bool here = worker->here();
     const nb::gil_scoped_release unlocked;
     worker.reset();
+    if (here) opened.release();  // in a fork the parent's threads may have stopped anywhere
 }
 
 std::unique_ptr<Pending> embed(Opened& opened, std::vector<std::vector<std::int32_t>> texts,

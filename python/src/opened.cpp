@@ -103,6 +103,11 @@ Opened::Opened(const cli::SharedOptions& shared, int sequences, const Progress& 
     load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+void Opened::release() {
+    weights_.reset();
+    model::release_host_weights(*model_);
+}
+
 Worker& Opened::worker() {
     if (!worker_) {
         throw Error::usage({.field = "model", .problem = "is closed", .remedy = "open it again"});

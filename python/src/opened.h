@@ -39,8 +39,10 @@ class Opened {
     const model::Model& model() const { return *model_; }
     const model::EngineOptions& engine_options() const { return engine_; }
     double load_seconds() const { return load_seconds_; }
-    // Gives the worker away: its destructor waits for the thread.
+    // Gives the worker away: its destructor waits for the thread. Then release() frees the weights;
+    // the tokenizer and what info() says stay.
     WorkerPtr close() { return std::move(worker_); }
+    void release();
     bool open() const { return worker_ != nullptr; }
     // Whether a ticket will end: not in a fork of the process that opened the model.
     bool here() const { return process_ == ::getpid(); }
@@ -72,7 +74,7 @@ class Opened {
     void refuse_diffusion(const char* what) const;
 
     const pid_t process_ = ::getpid();
-    std::shared_ptr<const model::Model> model_;
+    std::shared_ptr<model::Model> model_;
     std::shared_ptr<const model::DeviceWeights> weights_;
     model::EngineOptions engine_;
     double load_seconds_ = 0;

@@ -71,6 +71,7 @@ Worker::~Worker() {
         const std::lock_guard lock(mutex_);
         leaving_ = true;
         for (const Job& job : jobs_) job.ticket->cancel();
+        if (alone_) alone_->cancel();
     }
     work_.notify_all();
     thread_.join();
@@ -138,7 +139,7 @@ void Worker::drive() {
 }
 
 void Worker::begin(Job& job) {
-    Ticket* const ticket = job.ticket.get();
+    const TicketPtr ticket = job.ticket;
     job.options.cancelled = [ticket] { return ticket->cancelled(); };
     decode::OnText on_text;
     if (job.streams) {
@@ -161,6 +162,11 @@ void Worker::begin(Job& job) {
 
 void Worker::run_alone(Job& job) {
     scheduler_.reset();
+    {
+        const std::lock_guard lock(mutex_);
+        alone_ = job.ticket;
+        if (leaving_) alone_->cancel();
+    }
     std::exception_ptr error;
     try {
         require(engine_);
@@ -169,6 +175,11 @@ void Worker::run_alone(Job& job) {
         error = std::current_exception();
     }
     job.body = {};  // first: what it holds is gone when the caller is told
+    {
+        const std::lock_guard lock(mutex_);
+        alone_.reset();
+        if (leaving_ && !error) error = closed_error();  // what it made may be a part
+    }
     job.ticket->end(error);
 }
 

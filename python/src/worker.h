@@ -97,6 +97,7 @@ class Worker {
     std::mutex mutex_;
     std::condition_variable work_;
     std::deque<Job> jobs_;
+    TicketPtr alone_;  // of the job that has the engine for itself
     bool leaving_ = false;
     std::thread thread_;
 };

@@ -102,9 +102,12 @@ def test_threads_share_one_engine(device_model):
 
 
 def test_closing_frees_the_device(device_model):
+    closed = []
+
     def open_and_close():
         with mr.Model("random:stories-110m:f16", device="cuda", pool=4096) as other:
             other.generate([1, 2, 3], max_tokens=2)
+            closed.append(other)  # closing frees it, not the last reference
             return used_bytes()
 
     open_and_close()  # code that is loaded stays

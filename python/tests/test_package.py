@@ -94,7 +94,7 @@ def test_the_stub_names_what_the_module_has():
     assert set(top) == public(_core)
     for name, node in top.items():
         if isinstance(node, ast.ClassDef) and not issubclass(getattr(_core, name), Exception):
-            assert set(names(node.body)) == public(getattr(_core, name)), name
+            assert set(names(node.body)) - {"__init__"} == public(getattr(_core, name)), name
 
 
 def test_types(tmp_path):
