@@ -18,7 +18,9 @@ def register(name: str) -> None:
     except (ImportError, AttributeError):
         raise ImportError("mr.ops.register_transformers() wants transformers 4.53 or later"
                           ) from None
-    plain = {masks.causal_mask_function, getattr(masks, "bidirectional_mask_function", None)}
+    plain = {masks.causal_mask_function: True}  # whether it is causal
+    if hasattr(masks, "bidirectional_mask_function"):
+        plain[masks.bidirectional_mask_function] = False
 
     def padding(*given: Any, **options: Any) -> Any:
         return _padding(plain, *given, **options)
@@ -27,24 +29,37 @@ def register(name: str) -> None:
     mask.register(name, padding)
 
 
-def _padding(plain: set[Any], batch_size: int, *positions: Any, q_length: Optional[int] = None,
-             kv_length: int = 0, q_offset: Any = 0, kv_offset: int = 0, mask_function: Any = None,
-             attention_mask: Any = None, local_size: Optional[int] = None,
-             cache_position: Any = None, **_: Any) -> Any:
+def _padding(plain: dict[Any, bool], batch_size: int, *positions: Any,
+             q_length: Optional[int] = None, kv_length: int = 0, q_offset: Any = 0,
+             kv_offset: int = 0, mask_function: Any = None, attention_mask: Any = None,
+             local_size: Optional[int] = None, cache_position: Any = None, **_: Any) -> Any:
     """Which keys count, [batch, keys], or None where all do. The rest is forward()'s."""
     if positions:  # the positions of the queries, before transformers 5
         cache_position = positions[0]
+    if cache_position is not None:
+        q_offset, q_length = cache_position[0], cache_position.shape[0]
     if mask_function is not None and mask_function not in plain:
-        if cache_position is not None:
-            q_offset, q_length = cache_position[0], cache_position.shape[0]
         _require_window(mask_function, batch_size, int(q_offset), int(q_length or 0), kv_offset,
                         kv_length, local_size)
+    held = kv_length
+    if q_length is not None and plain.get(mask_function, True):
+        # The last query stands at the last key; the rest of a static cache holds none yet.
+        held = min(kv_length, int(q_offset) + q_length - kv_offset)
     if attention_mask is None:
-        return None
-    attention_mask = attention_mask[:, -kv_length:].bool()
-    if attention_mask.shape[1] == kv_length and attention_mask.all():
-        return None
-    return attention_mask
+        return None if held == kv_length else torch.ones(batch_size, held, dtype=torch.bool)
+    kept = attention_mask[:, kv_offset:kv_offset + held].bool()
+    if kept.shape[1] < held:
+        raise wrong(f"attention_mask has {attention_mask.shape[1]} entries a row for "
+                    f"{kv_offset + held} tokens, those in the cache included")
+    if local_size is not None and local_size < held and _has_holes(kept):
+        raise wrong("attention_mask has zeros between ones, and this model has a window, which "
+                    'counts them; pad on the left, or use "sdpa"')
+    return None if held == kv_length and kept.all() else kept
+
+
+def _has_holes(kept: Any) -> bool:
+    begins = kept[:, 0].long() + (kept[:, 1:] & ~kept[:, :-1]).sum(1)  # runs of ones in a row
+    return bool((begins > 1).any())
 
 
 def _require_window(mask_function: Any, batch: int, q_offset: int, q_length: int, kv_offset: int,
@@ -89,7 +104,8 @@ def forward(module: Any, query: Any, key: Any, value: Any, attention_mask: Any,
         if attention_mask.dim() != 2:
             raise wrong('attn_implementation="millrace" takes a mask of padding [batch, keys], not '
                         f'{list(attention_mask.shape)}; use "sdpa"')
-        return _padded(query, key, value, attention_mask.bool(), options), None
+        kept = attention_mask.to(query.device, torch.bool)
+        return _padded(query, key, value, kept, options), None
     if begins is not None and given.get("cu_seq_lens_k") is not None:
         flat = [x.reshape(-1, *x.shape[2:]) for x in (query, key, value)]
         out = ops.attention(flat[0], flat[1], flat[2], cu_seqlens_q=begins,
@@ -104,7 +120,9 @@ def _padded(q: Any, k: Any, v: Any, kept: Any, options: dict[str, Any]) -> Any:
     """Tokens that count as a packed batch; those that do not have 0 for a result."""
     keys = kept.shape[1]
     k, v = k[:, :keys], v[:, :keys]  # a static cache is longer than what it holds
-    asked = kept[:, -q.shape[1]:]  # queries are the last tokens
+    # Queries are the last tokens, or (all keys are seen) those of another text.
+    asked = (kept[:, -q.shape[1]:] if options["causal"]
+             else torch.ones(q.shape[:2], dtype=torch.bool, device=q.device))
     if asked.shape[1] < q.shape[1]:
         raise wrong(f"a mask of {keys} keys is for fewer tokens than the {q.shape[1]} queries")
 

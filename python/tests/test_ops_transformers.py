@@ -1,4 +1,6 @@
 """attn_implementation="millrace", against transformers' own attention."""
+import copy
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -18,12 +20,13 @@ def models(device, config, **options):
                     num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128,
                     pad_token_id=0, bos_token_id=1, eos_token_id=2, **options)
     for name in ("eager", "millrace"):
-        config._attn_implementation = name
-        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=name)
-        assert model.config._attn_implementation == name
+        own = copy.deepcopy(config)  # a model asks its own at every call
+        own._attn_implementation = name
+        model = transformers.AutoModelForCausalLM.from_config(own, attn_implementation=name)
         if made:
             model.load_state_dict(made[0].state_dict())
         made.append(model.to(device).eval())
+    assert [m.config._attn_implementation for m in made] == ["eager", "millrace"]
     return made
 
 
@@ -67,6 +70,63 @@ def test_padding(device, side):
         texts = [m.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False)
                  for m in (eager, ours)]
         assert torch.equal(*texts)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("config, options", [
+    (transformers.LlamaConfig, {}),
+    (transformers.MistralConfig, {"sliding_window": 5}),
+], ids=["llama", "mistral with a window"])
+def test_static_caches(device, config, options):
+    """A cache is longer than what it holds, with a mask of what it holds, of all, or without."""
+    both = models(device, config, **options)
+    ids = torch.randint(3, 99, (2, 10), device=device)
+    for length in (0, 10, 24):
+        made = []
+        for model in both:
+            cache, parts = transformers.StaticCache(config=model.config, max_cache_len=24), []
+            for begin, end in ((0, 6), (6, 7), (7, 10)):
+                mask = torch.ones(2, max(end, length), device=device) if length else None
+                with torch.no_grad():
+                    parts.append(model(input_ids=ids[:, begin:end], attention_mask=mask,
+                                       past_key_values=cache, use_cache=True).logits)
+            made.append(torch.cat(parts, 1))
+        assert (made[0] - made[1]).abs().max() <= TOLERANCE * max(1, made[0].abs().max())
+
+
+def test_windows_and_masks_with_holes():
+    ids = torch.randint(3, 99, (2, 9))
+    mask = torch.ones_like(ids)
+    mask[1, 3] = 0
+    eager, ours = models("cpu", transformers.LlamaConfig)
+    with torch.no_grad():  # without a window they are no matter
+        wanted, made = (m(input_ids=ids, attention_mask=mask).logits for m in (eager, ours))
+        error = (wanted - made).abs()[mask.bool()]
+        assert error.max() <= TOLERANCE * max(1, wanted.abs().max())
+        _, ours = models("cpu", transformers.MistralConfig, sliding_window=4)
+        with pytest.raises(mr.UsageError, match="zeros between ones"):
+            ours(input_ids=ids, attention_mask=mask)
+        # Padding on the right is no hole until a token comes after it.
+        mask = torch.ones_like(ids)
+        mask[1, 7:] = 0
+        cache = ours(input_ids=ids, attention_mask=mask, use_cache=True).past_key_values
+        with pytest.raises(mr.UsageError, match="zeros between ones"):
+            ours(input_ids=ids[:, :3], past_key_values=cache,
+                 attention_mask=torch.cat([mask, torch.ones(2, 3)], 1))
+        with pytest.raises(mr.UsageError, match="entries a row for 10 tokens"):
+            ours(input_ids=ids[:, :1], past_key_values=cache, attention_mask=mask)
+
+
+def test_queries_of_another_text():
+    """Keys of an encoder with padding, of as many tokens as the queries: every query has a row."""
+    from millrace._ops_transformers import forward
+
+    q, k, v = (torch.randn(2, 2, 5, 8) for _ in range(3))
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
+    made, _ = forward(None, q, k, v, mask, is_causal=False)
+    wanted = torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask.bool()[:, None, None, :])
+    assert (made.transpose(1, 2) - wanted).abs().max() <= 1e-5
 
 
 def test_packed_sequences_and_what_cannot_be():
