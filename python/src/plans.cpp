@@ -44,7 +44,10 @@ QuickAttention::QuickAttention(const nb::capsule& api, nb::object plan, nb::obje
       out_(std::move(out)),
       lse_(std::move(lse)) {
     const auto* const table = static_cast<const Exchange*>(api.data("dlpack_exchange_api"));
-    if (table->major == 1 && table->tensor_from_object && table->current_stream) api_ = table;
+    if (table->major == 1 && table->minor >= 3 && table->tensor_from_object &&
+        table->current_stream) {
+        api_ = table;
+    }
 }
 
 nb::object QuickAttention::forward(nb::handle q, nb::handle k, nb::handle v) const {
