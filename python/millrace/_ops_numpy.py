@@ -10,7 +10,7 @@ from typing import Any, Optional, Sequence
 import numpy as np
 
 from . import _core
-from ._ops_plan import Layout, Mask, attention_plan, number, real, wrong
+from ._ops_plan import Layout, Mask, attention_plan, draws, epsilon, number, real, wrong
 
 
 class _ElsewhereError(Exception):
@@ -23,9 +23,13 @@ def _array(name: str, x: Any) -> Any:
     if not hasattr(x, "__dlpack__"):
         raise TypeError(f"{name} is a tensor of torch, an array of numpy or something with DLPack, "
                         f"not {type(x).__name__}")
-    if x.__dlpack_device__()[0] == 1:
+    if x.__dlpack_device__()[0] != 1:
+        raise _ElsewhereError
+    try:
         return np.from_dlpack(x)
-    raise _ElsewhereError
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise wrong(f"{name}: numpy cannot read this {type(x).__name__} by DLPack ({error}); give "
+                    f"float32 or float16, or a tensor of torch (which has bfloat16, too)") from None
 
 
 def _through_torch(call: str, arrays: Sequence[Any], rest: Sequence[Any]) -> Any:
@@ -70,6 +74,8 @@ def _rows(name: str, x: Any, entries: Optional[int], dtype: Any) -> Any:
         raise wrong(f"{name} is one row of whole numbers, not {x.dtype} {list(x.shape)}")
     if entries is not None and len(x) != entries:
         raise wrong(f"{name} has {len(x)} entries for {entries} rows")
+    if len(x) and not np.iinfo(dtype).min <= int(x.min()) <= int(x.max()) <= np.iinfo(dtype).max:
+        raise wrong(f"{name} goes from {x.min()} to {x.max()}; entries are {np.dtype(dtype)}")
     return np.ascontiguousarray(x, dtype)
 
 
@@ -124,12 +130,17 @@ def norm_residual(x: Any, residual: Any, weight: Any, bias: Any, eps: float, lay
         if row is not None and row.shape != x.shape[-1:]:
             raise wrong(f"{name} has the shape {list(x.shape[-1:])}, one entry a column, not "
                         f"{list(row.shape)}")
+    if residual.dtype not in (x.dtype, np.float32):
+        raise wrong(f"residual is {residual.dtype}, x is {x.dtype}; it has x's type, or float32")
     types = x.dtype, residual.dtype
-    arrays = [None if a is None else np.ascontiguousarray(_float(name, a)) for name, a in
+    arrays: list[Any] = [None if a is None else np.ascontiguousarray(_float(name, a)) for name, a in
               (("x", x), ("residual", residual), ("weight", weight), ("bias", bias))]
+    if return_sum and types[1] != np.float32:  # y is the norm of s as it is rounded
+        arrays[0] = (arrays[0] + arrays[1]).astype(types[1]).astype(np.float32)
+        arrays[1] = np.zeros_like(arrays[0])
     out, total = np.empty(x.shape, np.float32), np.empty(x.shape, np.float32)
     cols = x.shape[-1]
-    _core.norm_residual(False, layer, x.size // cols, cols, real("eps", eps), "f32", "f32", "f32",
+    _core.norm_residual(False, layer, x.size // cols, cols, epsilon(eps), "f32", "f32", "f32",
                         _at(arrays[0]), _at(arrays[1]), _at(arrays[2]), _at(arrays[3]), _at(out),
                         _at(total), 0)
     out = out.astype(types[0], copy=False)
@@ -154,9 +165,9 @@ def sample(logits: Any, temperature: float, top_k: int, top_p: float, min_p: flo
     places = None if np.ndim(position) == 0 else _rows("position", position, rows, np.int64)
     ids = np.empty(shape, np.int32)
     p, conf = np.empty(shape, np.float32), np.empty(shape, np.float32)
-    _core.sample(False, rows, vocab, real("temperature", temperature),
-                 number("top_k", top_k, 0, 2**31 - 1), real("top_p", top_p), real("min_p", min_p),
-                 0 if seeds is not None else number("seed", seed, 0, 2**64 - 1),
-                 0 if places is not None else number("position", position, 0, 2**63 - 1),
-                 _at(seeds), _at(places), _at(x), _at(ids), _at(p), _at(conf), 0, 0)
+    draws(False, rows, vocab, real("temperature", temperature),
+          number("top_k", top_k, 0, 2**31 - 1), real("top_p", top_p), real("min_p", min_p),
+          0 if seeds is not None else number("seed", seed, 0, 2**63 - 1),
+          0 if places is not None else number("position", position, 0, 2**63 - 1),
+          _at(seeds), _at(places), _at(x), _at(ids), _at(p), _at(conf), 0, 0)
     return ids, p, conf

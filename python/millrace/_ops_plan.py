@@ -4,6 +4,7 @@ Checking takes longer than starting a kernel. So it is done once for a shape, an
 from __future__ import annotations
 
 import operator
+import struct
 from typing import Any, Optional, Sequence
 
 from . import _core
@@ -11,7 +12,7 @@ from . import _core
 MOST = 1 << 30  # windows, blocks, tokens
 TYPES = "float32, float16 or bfloat16"
 
-# causal, window, sinks, block, origin, before, scale (0: the default)
+# causal, window, sinks, block, origin, before, scale (None: the default)
 Mask = tuple[Any, Any, Any, Any, Any, Any, Any]
 
 
@@ -39,6 +40,37 @@ def real(name: str, value: Any) -> float:
         raise TypeError(f"{name} = {value!r}: is a number, not {type(value).__name__}") from None
 
 
+def flag(name: str, value: Any) -> None:
+    if value is True or value is False or type(value).__name__ in ("bool", "bool_"):  # numpy's
+        return
+    try:
+        known = operator.index(value) in (0, 1)
+    except TypeError:
+        known = False
+    if not known:
+        raise TypeError(f"{name} = {value!r}: is True or False")
+
+
+def epsilon(value: Any) -> float:
+    out = real("eps", value)
+    if not 0 <= out < 2.0**127:  # kernels take an f32
+        raise wrong(f"eps = {out}: must be 0 or more, and finite")
+    return out
+
+
+def _scale(value: Any, head_dim: int) -> float:
+    if value is None:
+        return float(head_dim**-0.5)
+    given = real("scale", value)
+    try:
+        out = float(struct.unpack("f", struct.pack("f", given))[0])
+    except OverflowError:
+        out = float("inf")
+    if not 0 < out < float("inf"):
+        raise wrong(f"scale = {given}: must be positive and finite as a float32")
+    return out
+
+
 class Remembered(dict[Any, Any]):
     """What was made of a key; forgets everything rather than grow without end."""
 
@@ -46,6 +78,16 @@ class Remembered(dict[Any, Any]):
         if len(self) >= 1024:
             self.clear()
         self[key] = value
+
+
+def draws(*given: Any) -> None:
+    """_core.sample, whose error speaks of the weights of a model."""
+    try:
+        _core.sample(*given)
+    except _core.InputError as error:
+        said = str(error).partition(";")[0]
+        raise _core.InputError(f"{said}; look for the operation that made it, or give such rows "
+                               f"other logits") from None
 
 
 class Layout:
@@ -87,6 +129,8 @@ class Plan:
 def mask_of(mask: Mask, head_dim: int) -> tuple[str, int, int, int, int, float]:
     """kind, block, window, sinks, origin and scale as the kernels take them."""
     causal, window, sinks, block, origin, before, scale = mask
+    flag("causal", causal)
+    flag("before", before)
     window, sinks = number("window", window, 0), number("sinks", sinks, 0)
     block, origin = number("block", block, 0), number("origin", origin, -MOST)
     if sinks and not window:
@@ -101,24 +145,21 @@ def mask_of(mask: Mask, head_dim: int) -> tuple[str, int, int, int, int, float]:
                     f"and without before")
     kind = ("block_before" if before else "block_causal" if block
             else "causal" if causal else "full")
-    factor = 0.0 if scale is None else real("scale", scale)
-    if scale is not None and scale != 0 and not 0 < factor < float("inf"):
-        raise wrong(f"scale = {factor}: must be positive and finite")
-    return kind, max(block, 1), window, sinks, origin, factor or float(head_dim) ** -0.5
+    return kind, max(block, 1), window, sinks, origin, _scale(scale, head_dim)
 
 
-def attention_plan(q: Layout, k: Layout, v: Layout, dtype: str, cuda: bool, mask: Mask,
-                   bounds: Optional[tuple[int, int]], max_q: int, max_k: int) -> Plan:
-    """bounds: how many entries cu_seqlens_q and cu_seqlens_k have, of a packed batch."""
-    rank = len(q.shape)
-    if rank not in (3, 4) or len(k.shape) != rank or len(v.shape) != rank:
+def check_attention(q: Sequence[int], k: Sequence[int], v: Sequence[int], cuda: bool,
+                    bounds: Optional[tuple[int, int]], max_q: int, max_k: int) -> int:
+    """Throws what is wrong with the shapes; gives the number of sequences. bounds: how many entries
+    cu_seqlens_q and cu_seqlens_k have, of a packed batch."""
+    rank = len(q)
+    if rank not in (3, 4) or len(k) != rank or len(v) != rank:
         raise wrong(f"q, k and v are [batch, tokens, heads, head_dim], or [tokens, heads, "
-                    f"head_dim] all three, not {list(q.shape)}, {list(k.shape)} and "
-                    f"{list(v.shape)}")
-    if k.shape != v.shape:
-        raise wrong(f"k and v have one shape, not {list(k.shape)} and {list(v.shape)}")
-    *batch, queries, heads, dim = q.shape
-    *k_batch, keys, kv_heads, k_dim = k.shape
+                    f"head_dim] all three, not {list(q)}, {list(k)} and {list(v)}")
+    if tuple(k) != tuple(v):
+        raise wrong(f"k and v have one shape, not {list(k)} and {list(v)}")
+    *batch, queries, heads, dim = q
+    *k_batch, keys, kv_heads, k_dim = k
     if dim != k_dim:
         raise wrong(f"q, k and v have one head_dim, not {dim} and {k_dim}")
     if dim % 8 or not 8 <= dim <= 256:
@@ -146,6 +187,14 @@ def attention_plan(q: Layout, k: Layout, v: Layout, dtype: str, cuda: bool, mask
         count = bounds[0] - 1
     elif max_q or max_k:
         raise wrong("max_seqlen is for packed batches; give cu_seqlens, too")
+    return count
+
+
+def attention_plan(q: Layout, k: Layout, v: Layout, dtype: str, cuda: bool, mask: Mask,
+                   bounds: Optional[tuple[int, int]], max_q: int, max_k: int) -> Plan:
+    count = check_attention(q.shape, k.shape, v.shape, cuda, bounds, max_q, max_k)
+    *batch, queries, heads, dim = q.shape
+    keys, kv_heads = k.shape[-3:-1]
     kind, block, window, sinks, origin, scale = mask_of(mask, dim)
     unit = (4 if dtype == "f32" else 8) if cuda else 1
     steps = [each.token_stride(unit) for each in (q, k, v)]

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from . import _core
 from ._ops_plan import Layout, Mask, Plan, Remembered, attention_plan, wrong
-from ._ops_torch_base import (PLAIN, check, compiling, dense, empty, f32, grad_enabled, modes,
-                              place_of, quick_empty, readable, run, torch, transforms, wide)
+from ._ops_torch_base import (PLAIN, by_library, check, compiling, dense, empty, f32, forward_ad,
+                              grad_enabled, modes, place_of, quick_empty, readable, refuse_second,
+                              refuse_tangents, run, torch, transforms, wide)
 
 if TYPE_CHECKING:
     Function = object
@@ -95,6 +96,8 @@ def bounds_of(name: str, cu: Any, device: Any) -> Any:
         raise wrong(f"{name} is an int32 tensor [sequences + 1]")
     if cu.device != device:
         raise wrong(f"{name} lies on {cu.device}, q on {device}")
+    if cu.dtype == torch.int64 and device.type == "cpu":  # a GPU cuts bounds to the tensors
+        cu = cu.clamp(-(1 << 31), (1 << 31) - 1)  # no number of tokens, where it would wrap
     return cu.to(torch.int32).contiguous()
 
 
@@ -170,12 +173,15 @@ class Attention(Function):
     def forward(ctx: Any, q: Any, k: Any, v: Any, plan: TorchPlan) -> Any:
         out, lse = forward(plan, q, k, v, None, None)
         ctx.save_for_backward(q, k, v, out)
-        ctx.rest = plan, lse, None, None
+        ctx.rest = plan, lse  # which the caller never sees, so that it cannot be changed
         return out
 
     @staticmethod
     def backward(ctx: Any, dout: Any) -> Any:
-        return (*_gradients(ctx, dout), None)
+        refuse_second()
+        plan, lse = ctx.rest
+        q, k, v, out = ctx.saved_tensors
+        return (*backward(plan, dout, q, k, v, out, lse, None, None), None)
 
 
 class AttentionAndMore(Function):
@@ -184,22 +190,15 @@ class AttentionAndMore(Function):
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, plan: TorchPlan, cu_q: Any, cu_k: Any) -> Any:
         out, lse = forward(plan, q, k, v, cu_q, cu_k)
-        ctx.save_for_backward(q, k, v, out)
-        ctx.rest = plan, lse, cu_q, cu_k
+        ctx.save_for_backward(q, k, v, out, lse, cu_q, cu_k)
+        ctx.plan = plan
         ctx.mark_non_differentiable(lse)
         return out, lse
 
     @staticmethod
     def backward(ctx: Any, dout: Any, _: Any) -> Any:
-        return (*_gradients(ctx, dout), None, None, None)
-
-
-def _gradients(ctx: Any, dout: Any) -> tuple[Any, Any, Any]:
-    if dout.requires_grad and grad_enabled():
-        raise NotImplementedError("attention has no second derivatives")
-    plan, lse, cu_q, cu_k = ctx.rest
-    q, k, v, out = ctx.saved_tensors
-    return backward(plan, dout, q, k, v, out, lse, cu_q, cu_k)
+        refuse_second()
+        return (*backward(ctx.plan, dout, *ctx.saved_tensors), None, None, None)
 
 
 def attention(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: int, mask: Mask,
@@ -214,6 +213,8 @@ def attention(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: i
         cu_k = cu_q if cu_k is None else cu_k
     plan = None
     if not compiling() and not modes() and not transforms():
+        if forward_ad._current_level >= 0:
+            refuse_tangents(q, k, v)
         if cu_q is None:
             plan = _find(q, k, v, max_q, max_k, mask)
         if plan is None:
@@ -252,9 +253,7 @@ def _by_library(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k:
                 mask: Mask) -> Any:
     if not compiling():
         check("q k v", (q, k, v))
-    causal, window, sinks, block, origin, before, scale = mask
-    return torch.ops.millrace.attention(q, k, v, cu_q, cu_k, max_q, max_k, causal, window, sinks,
-                                        block, origin, before, 0.0 if scale is None else scale)
+    return by_library(torch.ops.millrace.attention, q, k, v, cu_q, cu_k, max_q, max_k, *mask)
 
 
 def _heads_first(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: int, mask: Mask,

@@ -8,6 +8,7 @@ from . import _core
 from ._ops_plan import wrong
 
 torch: Any = importlib.import_module("torch")
+forward_ad: Any = importlib.import_module("torch.autograd.forward_ad")
 
 NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 PLAIN = (torch.Tensor, torch.nn.Parameter)  # and no subclass, which may be something else
@@ -94,6 +95,34 @@ def check(names: str, tensors: tuple[Any, ...], one_type: bool = True) -> str:
             raise wrong(f"{name} is {x.dtype}, {names.split()[0]} is {tensors[0].dtype}; they have "
                         f"one type")
     return NAMES[tensors[0].dtype]
+
+
+def refuse_tangents(*tensors: Any) -> None:
+    """Where forward_ad._current_level >= 0: forward-mode gradients would be lost without a word."""
+    for x in tensors:
+        if isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None:
+            raise NotImplementedError("operations have no forward-mode gradients (dual tensors); "
+                                      "use backward(), or torch's own operations")
+
+
+def refuse_second() -> None:
+    """For backward: gradients are recorded there where create_graph=True was given."""
+    if grad_enabled():
+        raise NotImplementedError("operations have no second derivatives: backward() and grad() "
+                                  "with create_graph=True want torch's own operations")
+
+
+def by_library(op: Any, *arguments: Any) -> Any:
+    """An op of torch.ops.millrace; torch.func's words about it are none for its callers."""
+    if compiling() or not transforms():
+        return op(*arguments)
+    try:
+        return op(*arguments)
+    except RuntimeError as error:
+        if "functorch" not in str(error):
+            raise
+        raise NotImplementedError("operations take no torch.func.grad, vjp, jvp, jacrev or jacfwd; "
+                                  "use torch.autograd.grad or backward()") from error
 
 
 def run(cuda: bool, call: Any, *arguments: Any) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Optional
 
 from . import _core
-from ._ops_plan import Remembered, number, real, wrong
-from ._ops_torch_base import (NAMES, PLAIN, check, compiling, dense, empty, f32, grad_enabled,
-                              modes, place_of, run, torch, transforms, wide)
+from ._ops_plan import Remembered, draws, epsilon, number, real, wrong
+from ._ops_torch_base import (NAMES, PLAIN, by_library, check, compiling, dense, empty, f32,
+                              forward_ad, grad_enabled, modes, place_of, refuse_second,
+                              refuse_tangents, run, torch, transforms, wide)
 
 if TYPE_CHECKING:
     Function = object
@@ -19,6 +20,21 @@ _norms = Remembered()
 # ---- norms --------------------------------------------------------------------------------------
 
 
+def check_norm(x: Any, residual: Any, weight: Any, bias: Any) -> None:
+    """Throws what is wrong with the types and shapes."""
+    rows = (weight,) if bias is None else (weight, bias)
+    check("x residual weight bias", (x, residual, *rows), one_type=False)
+    if x.shape != residual.shape or x.dim() < 1 or x.shape[-1] < 1:
+        raise wrong(f"x and residual have one shape, [..., columns], not {list(x.shape)} and "
+                    f"{list(residual.shape)}")
+    if residual.dtype not in (x.dtype, f32):
+        raise wrong(f"residual is {residual.dtype}, x is {x.dtype}; it has x's type, or float32")
+    for name, row in zip(("weight", "bias"), rows):
+        if row.shape != x.shape[-1:]:
+            raise wrong(f"{name} has the shape {list(x.shape[-1:])}, one entry a column, not "
+                        f"{list(row.shape)}")
+
+
 class NormPlan:
     """A norm of one shape."""
 
@@ -27,18 +43,8 @@ class NormPlan:
 
     def __init__(self, x: Any, residual: Any, weight: Any, bias: Any) -> None:
         rows = (weight,) if bias is None else (weight, bias)
-        self.x_type = check("x residual weight bias", (x, residual, *rows), one_type=False)
-        self.residual_type = NAMES[residual.dtype]
-        if x.shape != residual.shape or x.dim() < 1 or x.shape[-1] < 1:
-            raise wrong(f"x and residual have one shape, [..., columns], not {list(x.shape)} and "
-                        f"{list(residual.shape)}")
-        if residual.dtype not in (x.dtype, f32):
-            raise wrong(f"residual is {residual.dtype}, x is {x.dtype}; it has x's type, or "
-                        f"float32")
-        for name, row in zip(("weight", "bias"), rows):
-            if row.shape != x.shape[-1:]:
-                raise wrong(f"{name} has the shape {list(x.shape[-1:])}, one entry a column, not "
-                            f"{list(row.shape)}")
+        check_norm(x, residual, weight, bias)
+        self.x_type, self.residual_type = NAMES[x.dtype], NAMES[residual.dtype]
         self.cuda = place_of("x", x)
         self.cols = x.shape[-1]
         self.rows = x.numel() // self.cols
@@ -75,6 +81,9 @@ def norm_forward(plan: NormPlan, x: Any, residual: Any, weight: Any, bias: Any, 
     if not plan.plain:
         make = torch.Tensor.contiguous if plan.cuda else wide
         x, residual = make(x), make(residual)
+        if keep and not plan.cuda and types[1] != f32:  # y is the norm of s as it is rounded
+            x = (x + residual).to(types[1]).to(f32)
+            residual = torch.zeros_like(x)
         weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
     at = (x.data_ptr(), residual.data_ptr(), weight.data_ptr(),
           0 if bias is None else bias.data_ptr())
@@ -95,7 +104,7 @@ def norm_forward(plan: NormPlan, x: Any, residual: Any, weight: Any, bias: Any, 
 
 def norm_backward(dy: Optional[Any], ds: Optional[Any], s: Any, weight: Any, eps: float,
                   layer: bool, bias: bool) -> tuple[Any, Any, Any]:
-    """The gradients by s, weight and bias. Kernels have f32; on the GPU dy and s as they are."""
+    """The gradients by s as s is, by weight and bias in f32 (without bias: of no entries)."""
     cuda = place_of("s", s)
     cols = s.shape[-1]
     if dy is None:
@@ -116,8 +125,6 @@ def norm_backward(dy: Optional[Any], ds: Optional[Any], s: Any, weight: Any, eps
         NAMES[dy.dtype], NAMES[rows.dtype], dy.data_ptr(),
         0 if added is None else added.data_ptr(), rows.data_ptr(), scales.data_ptr(),
         dx.data_ptr(), at, at + 4 * cols if bias else 0, room.data_ptr())
-    if weight.dtype != f32:
-        sums = sums.to(weight.dtype)
     return dx.to(s.dtype), sums[:cols], sums[cols:] if bias else sums[:0]
 
 
@@ -133,30 +140,33 @@ class NormResidual(Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Any, ds: Any) -> Any:
-        for gradient in (dy, ds):
-            if gradient is not None and gradient.requires_grad and grad_enabled():
-                raise NotImplementedError("norms with a residual have no second derivatives")
+        refuse_second()
         s, weight = ctx.saved_tensors
         eps, layer, x_type, bias_type = ctx.given
         dx, dweight, dbias = norm_backward(dy, ds, s, weight, eps, layer, bias_type is not None)
-        return (dx.to(x_type), dx, dweight, None if bias_type is None else dbias.to(bias_type),
-                None, None, None)
+        return (dx.to(x_type), dx, dweight.to(weight.dtype),
+                None if bias_type is None else dbias.to(bias_type), None, None, None)
 
 
 def norm_residual(x: Any, residual: Any, weight: Any, bias: Any, eps: float, layer: bool,
                   return_sum: bool) -> Any:
-    if type(eps) is not float:
-        eps = real("eps", eps)
+    if type(eps) is not float or not 0 <= eps < 1:
+        eps = epsilon(eps)
     grad = grad_enabled() and (x.requires_grad or getattr(residual, "requires_grad", False)
                                or getattr(weight, "requires_grad", False)
                                or getattr(bias, "requires_grad", False))
     if (compiling() or modes() or transforms() or type(x) not in PLAIN
             or type(residual) not in PLAIN or x.is_meta):
+        if not compiling():
+            check_norm(x, residual, weight, bias)
+        op = torch.ops.millrace
         if grad or return_sum:
-            y, s = torch.ops.millrace.norm_residual_sum(x, residual, weight, bias, eps, layer)
+            y, s = by_library(op.norm_residual_sum, x, residual, weight, bias, eps, layer)
         else:
-            y = torch.ops.millrace.norm_residual(x, residual, weight, bias, eps, layer)
+            y = by_library(op.norm_residual, x, residual, weight, bias, eps, layer)
     else:
+        if forward_ad._current_level >= 0:
+            refuse_tangents(x, residual, weight, bias)
         plan = norm_plan(x, residual, weight, bias)
         if grad:
             y, s = NormResidual.apply(  # type: ignore[attr-defined]
@@ -193,11 +203,15 @@ def _numbers(name: str, x: Any, rows: int, logits: Any) -> Any:
     return x.contiguous()
 
 
-def sample_rows(logits: Any, seeds: Any, places: Any, temperature: float, top_k: int, top_p: float,
-                min_p: float, seed: int, position: int) -> tuple[Any, Any, Any]:
+def check_logits(logits: Any) -> None:
     check("logits", (logits,))
     if logits.dim() < 1 or logits.shape[-1] < 1:
         raise wrong(f"logits are [..., vocab], not {list(logits.shape)}")
+
+
+def sample_rows(logits: Any, seeds: Any, places: Any, temperature: float, top_k: int, top_p: float,
+                min_p: float, seed: int, position: int) -> tuple[Any, Any, Any]:
+    check_logits(logits)
     cuda = place_of("logits", logits)
     shape, vocab = tuple(logits.shape[:-1]), logits.shape[-1]
     rows = logits.numel() // vocab
@@ -210,9 +224,9 @@ def sample_rows(logits: Any, seeds: Any, places: Any, temperature: float, top_k:
     ids = empty(cuda, shape, stride, torch.int32)
     p, conf = empty(cuda, shape, stride, f32), empty(cuda, shape, stride, f32)
     state = empty(cuda, (_core.sample_state_bytes(rows) if cuda else 0,), (1,), torch.uint8)
-    run(cuda, _core.sample, cuda, rows, vocab, real("temperature", temperature),
+    run(cuda, draws, cuda, rows, vocab, real("temperature", temperature),
         number("top_k", top_k, 0, 2**31 - 1), real("top_p", top_p), real("min_p", min_p),
-        number("seed", seed, 0, 2**64 - 1), number("position", position, 0, 2**63 - 1),
+        number("seed", seed, 0, 2**63 - 1), number("position", position, 0, 2**63 - 1),
         0 if seeds is None else seeds.data_ptr(), 0 if places is None else places.data_ptr(),
         x.data_ptr(), ids.data_ptr(), p.data_ptr(), conf.data_ptr(), state.data_ptr())
     return ids, p, conf

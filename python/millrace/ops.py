@@ -16,6 +16,7 @@ import sys
 from typing import Any, Literal, Optional, TypeVar, overload
 
 from . import _core
+from ._ops_plan import number
 
 __all__ = ["attention", "layernorm_residual", "register_transformers", "rmsnorm_residual", "sample",
            "set_threads"]
@@ -149,8 +150,9 @@ def sample(logits: Array, temperature: float = 1.0, top_k: int = 0, top_p: float
     probability (1: all); min_p: ... with this share of the best one's (0: all). p: the probability
     of the draw among what was left; conf: on the softmax of the logits as they are.
     Row i draws with Philox at (seed + i, position): same seed, same ids, on the CPU and on the GPU.
-    seed, position: a number, or an int64 tensor with one for each row, beside the logits. Without a
-    seed one is drawn (torch: by its generator of the CPU; torch.compile wants one).
+    seed, position: a number below 2^63, or an int64 tensor with one for each row, beside the
+    logits. Without a seed one is drawn (torch: by its generator of the CPU; torch.compile wants
+    one).
     A row with a NaN, or without a possible token, is an InputError on the CPU; a GPU is not waited
     for, and gives id 0 with p 0.
 
@@ -166,10 +168,14 @@ def sample(logits: Array, temperature: float = 1.0, top_k: int = 0, top_p: float
 
 def set_threads(threads: int) -> None:
     """How many threads operations on the CPU have; 0: all cores of the process."""
-    _core.set_ops_threads(threads)
+    _core.set_ops_threads(number("threads", threads, 0, 4096))
 
 
 def register_transformers(name: str = "millrace") -> None:
     """Makes `attn_implementation="millrace"` known to transformers."""
-    from ._ops_transformers import register
+    try:
+        from ._ops_transformers import register
+    except ImportError:
+        raise ImportError("mr.ops.register_transformers() wants torch 2.4 or later, and "
+                          "transformers 4.53 or later; torch cannot be imported") from None
     register(name)

@@ -109,6 +109,40 @@ def test_whatever_has_dlpack():
     assert ids.tolist() == drawn(2, 50).argmax(1).tolist()
 
 
+class Foreign(Exported):
+    """Of a type that numpy does not know."""
+
+    def __dlpack__(self, **_):
+        raise BufferError("no such type")
+
+
+def test_what_numpy_cannot_read():
+    q = Foreign(drawn(5, 4, 16))
+    with pytest.raises(mr.UsageError, match=r"q: numpy cannot .* Foreign .*no such type.*bfloat16"):
+        mr.ops.attention(q, q, q)
+
+
+def test_rows_without_a_token_are_no_matter_of_files():
+    for bad in (np.nan, -np.inf):
+        with pytest.raises(mr.InputError, match="logit.*; look for") as caught:
+            mr.ops.sample(np.full((2, 9), bad, np.float32))
+        assert "file" not in str(caught.value) and "--" not in str(caught.value)
+
+
+def test_register_transformers_wants_torch(script):
+    done = script("""
+import sys, millrace as mr
+sys.modules["torch"] = None  # as where it is not installed
+try:
+    mr.ops.register_transformers()
+except ImportError as error:
+    assert "wants torch" in str(error) and "transformers 4.53" in str(error), error
+else:
+    raise AssertionError
+""")
+    assert done.returncode == 0, done.stderr
+
+
 def test_memory_of_a_gpu_wants_torch(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)  # as where it is not installed
     q, k, v = (Exported(x, device=2) for x in qkv(5, 5))
@@ -144,11 +178,17 @@ def test_memory_of_a_gpu_wants_torch(monkeypatch):
     (lambda q, k, v: mr.ops.attention(q, k, v, origin=3), mr.UsageError, "origin = 3"),
     (lambda q, k, v: mr.ops.attention(q, k, v, scale=-1), mr.UsageError, "scale"),
     (lambda q, k, v: mr.ops.attention(q, k, v, scale=float("nan")), mr.UsageError, "scale"),
+    (lambda q, k, v: mr.ops.attention(q, k, v, scale=0.0), mr.UsageError, "scale = 0.0"),
+    (lambda q, k, v: mr.ops.attention(q, k, v, scale=1e60), mr.UsageError, "float32"),
+    (lambda q, k, v: mr.ops.attention(q, k, v, causal="no"), TypeError, "causal = 'no'"),
+    (lambda q, k, v: mr.ops.attention(q, k, v, block=2, before=2), TypeError, "before = 2"),
     (lambda q, k, v: mr.ops.attention(q, k, v, layout="bsdh"), mr.UsageError, "layout"),
     (lambda q, k, v: mr.ops.attention(q, k, v, layout="bhsd"), mr.UsageError, "bhsd"),
     (lambda q, k, v: mr.ops.attention(q, k, v, max_seqlen=4), mr.UsageError, "cu_seqlens"),
     (lambda q, k, v: mr.ops.attention(q, k, v, cu_seqlens_q=[0, 5]), mr.UsageError, "together"),
     (lambda q, k, v: mr.ops.attention(q, k, v, cu_seqlens=[0, 9]), mr.UsageError, "tokens"),
+    (lambda q, k, v: mr.ops.attention(q, k, v, cu_seqlens=[0, 2**32 + 5]), mr.UsageError,
+     "4294967301"),
     (lambda q, k, v: mr.ops.attention(q, k, v, cu_seqlens=[1, 5]), mr.UsageError, "must be 0"),
     (lambda q, k, v: mr.ops.attention(q, k, v, cu_seqlens=[0, 4, 2]), mr.UsageError, "rise"),
     (lambda q, k, v: mr.ops.attention(q, k, v, cu_seqlens=[]), mr.UsageError, "cu_seqlens"),
@@ -159,6 +199,10 @@ def test_memory_of_a_gpu_wants_torch(monkeypatch):
     (lambda q, k, v: mr.ops.layernorm_residual(q, q, q[0, 0, :8]), mr.UsageError, "weight"),
     (lambda q, k, v: mr.ops.layernorm_residual(q, q, q[0, 0], q[0]), mr.UsageError, "bias"),
     (lambda q, k, v: mr.ops.layernorm_residual(q, q, q[0, 0], eps="x"), TypeError, "eps"),
+    (lambda q, k, v: mr.ops.layernorm_residual(q, q, q[0, 0], eps=-1), mr.UsageError, "eps = -1"),
+    (lambda q, k, v: mr.ops.rmsnorm_residual(q, q, q[0, 0], np.nan), mr.UsageError, "eps = nan"),
+    (lambda q, k, v: mr.ops.rmsnorm_residual(q, q.astype(np.float16), q[0, 0]), mr.UsageError,
+     "residual is float16"),
     (lambda q, k, v: mr.ops.sample(q.astype(int)), mr.UsageError, "int64"),
     (lambda q, k, v: mr.ops.sample(q[..., :0]), mr.UsageError, "vocab"),
     (lambda q, k, v: mr.ops.sample(q, temperature=-1), mr.UsageError, "temperature"),
@@ -166,10 +210,13 @@ def test_memory_of_a_gpu_wants_torch(monkeypatch):
     (lambda q, k, v: mr.ops.sample(q, top_k=1.5), TypeError, "top_k"),
     (lambda q, k, v: mr.ops.sample(q, top_p=2), mr.UsageError, "top-p"),
     (lambda q, k, v: mr.ops.sample(q, seed=-1), mr.UsageError, "seed"),
+    (lambda q, k, v: mr.ops.sample(q, seed=2**63), mr.UsageError, "seed = 9223372036854775808"),
+    (lambda q, k, v: mr.ops.sample(q, seed=np.full(20, 2**63, np.uint64)), mr.UsageError, "int64"),
     (lambda q, k, v: mr.ops.sample(q, seed=[1, 2]), mr.UsageError, "seed has 2 entries"),
     (lambda q, k, v: mr.ops.sample(q * np.nan), mr.InputError, "not a number"),
     (lambda q, k, v: mr.ops.sample(q - np.inf), mr.InputError, "minus infinity"),
     (lambda q, k, v: mr.ops.set_threads(-1), mr.UsageError, "threads"),
+    (lambda q, k, v: mr.ops.set_threads(1.5), TypeError, "threads = 1.5"),
 ])
 def test_what_cannot_be(call, error, said):
     with pytest.raises(error, match=said):
@@ -196,6 +243,16 @@ def test_norms(shape, kind):
     # Mean and variance are sums over the columns; all is relative to the greatest of a row.
     size = (abs(s).max(-1, keepdims=True, initial=0) / std + 1) * abs(weight) + abs(bias)
     assert (abs(y - wanted) <= (shape[-1] + 8) * 2.0**-24 * size).all()
+
+
+def test_a_norm_is_that_of_the_rounded_sum():
+    x, weight = drawn(4, 64, dtype=np.float16), drawn(64, seed=2, dtype=np.float16)
+    residual = 100 * drawn(4, 64, seed=1, dtype=np.float16)
+    zero = np.zeros_like(x)
+    y, s = mr.ops.rmsnorm_residual(x, residual, weight, return_sum=True)
+    assert np.array_equal(s, x + residual)
+    assert np.array_equal(y, mr.ops.rmsnorm_residual(s, zero, weight))
+    assert not np.array_equal(y, mr.ops.rmsnorm_residual(x, residual, weight))  # the exact sum
 
 
 def test_sample_is_that_of_the_model(model):
