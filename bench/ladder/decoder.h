@@ -64,7 +64,7 @@ class EngineDecoder final : public Decoder {
                   std::span<const std::int32_t> prompt);
     Drawn draw(int tokens) override;
     Timing time(int tokens) override;
-    // The logits before each of these tokens, whoever drew them.
+    // The logits before each of these tokens, drawn or given.
     Logits follow(std::span<const std::int32_t> tokens);
 
   private:

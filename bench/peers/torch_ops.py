@@ -17,6 +17,7 @@ import time
 import torch
 
 import millrace as mr
+from torch_norm import in_a_graph
 
 found = []
 
@@ -62,20 +63,6 @@ def host_us(function, calls=2000, rounds=9):
             spent += time.perf_counter() - begin
         times.append(spent / (calls // 200 * 200) * 1e6)
     return min(times)
-
-
-def graph_of(function, calls):
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            function()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(calls):
-            function()
-    return graph
 
 
 # ---- what a call costs --------------------------------------------------------------------------
@@ -207,21 +194,22 @@ def norm():
 
     with torch.no_grad():
         report("eager", device_us(ours, 100), device_us(theirs, 100), "us")
-        graphs = {"ours": graph_of(ours, 50), "eager": graph_of(theirs, 50)}
+        graphs = {"ours": in_a_graph(torch, ours, 50), "eager": in_a_graph(torch, theirs, 50)}
         try:
             compiled = torch.compile(theirs)
             compiled()
-            graphs["compiled"] = graph_of(compiled, 50)
+            graphs["compiled"] = in_a_graph(torch, compiled, 50)
         except Exception as error:  # any of the compiler's: the other figures still stand
             print(f"  torch.compile: {str(error).splitlines()[0]}", file=sys.stderr)
-        times = {name: device_us(graph.replay, 4) / 50 for name, graph in graphs.items()}
+        times = {name: device_us(graph, 4) / 50 for name, graph in graphs.items()}
         for name in ("eager", "compiled"):
             if name in times:
                 report(f"in a graph, beside torch {name}", times["ours"], times[name], "us")
         wide_w, wide_b = w.float(), b.float()
-        alone = graph_of(lambda: mr.ops.layernorm_residual(x, residual, wide_w, wide_b, 1e-5), 50)
+        alone = in_a_graph(
+            torch, lambda: mr.ops.layernorm_residual(x, residual, wide_w, wide_b, 1e-5), 50)
         report("in a graph with f32 weights, beside torch compiled",
-               device_us(alone.replay, 4) / 50, times.get("compiled", float("nan")), "us")
+               device_us(alone, 4) / 50, times.get("compiled", float("nan")), "us")
 
     leaves = [a.clone().requires_grad_() for a in (x, residual, w, b)]
 

@@ -11,21 +11,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import millrace as mr  # noqa: E402
+from torch_cases import device, drawn  # noqa: E402, F401
 
-GPU = torch.cuda.is_available()
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not GPU, reason="there is no GPU"))]
 TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-
-
-@pytest.fixture(params=DEVICES)
-def device(request):
-    mr.ops.set_threads(2)
-    return request.param
-
-
-def drawn(*shape, device="cpu", dtype=torch.float32, seed=0):
-    made = torch.randn(*shape, generator=torch.Generator().manual_seed(seed + sum(shape)))
-    return made.to(device=device, dtype=dtype)
 
 
 def qkv(queries, keys, heads=4, kv_heads=2, dim=16, batch=(), **given):

@@ -139,7 +139,7 @@ TEST_F(GpuFaultDeathTest, AFaultWhileTokensAreMadeIsOneLineAndExitCode3) {
                 testing::ExitedWithCode(3), kOneLine);
 }
 
-// ... and whoever asks again after it gets the same answer.
+// ... and a second question after it gets the same answer.
 TEST_F(GpuFaultDeathTest, WhatComesAfterAFaultIsTheSameError) {
     EXPECT_EXIT(program([] {
                     const auto engine = test::open_on_gpu(test::bundled_model());

@@ -19,8 +19,7 @@ struct Decimal {
     std::string fraction{};  // digits without trailing zeros
 
     bool zero() const { return whole == 0 && fraction.empty(); }
-    // The value as it is written, shortest, by whoever prints numbers. None where it is too large
-    // or too fine.
+    // The value by its shortest decimal digits. None where it is too large or too fine.
     static std::optional<Decimal> of(std::int64_t value);
     static std::optional<Decimal> of(double value);
 };
