@@ -103,7 +103,7 @@ def overhead():
         custom = host_us(lambda: torch.ops.millrace_bench.noop(q, k, v))
         lean = host_us(lambda: torch.ops.millrace_bench_lean.noop(q, k, v))
         ours = host_us(lambda: mr.ops.attention(q, k, v))
-        rest = (None, None, 0, 0, True, 0, 0, 0, 0, False, 0.0)
+        rest = (None, None, 0, 0, True, 0, 0, 0, 0, False, None)
         through = host_us(lambda: torch.ops.millrace.attention(q, k, v, *rest))
         sdpa = host_us(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v))
     report("attention, beside a custom_op that does nothing", ours, custom, "us",

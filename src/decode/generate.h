@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "decode/logprobs.h"
 #include "model/batch.h"
 #include "observe/recorder.h"
+#include "ops/sample/adjust.h"
 #include "ops/sample/sample.h"
 
 namespace mr::decode {
@@ -28,11 +30,13 @@ struct GenerateOptions {
     // How many of the last tokens the repetition penalty looks at; of a stream
     // model::most_recent() at most.
     int repeat_window = 64;
+    ops::Adjustments adjust{};
+    // Makes what says which tokens may come; none: all may. A text of its own has one of its own.
+    std::function<std::unique_ptr<ops::TokenFilter>()> filter{};
     std::vector<std::string> stop;  // generation ends before any of these; they are not printed
     bool ignore_end = false;        // go on past the end-of-text token
     // Of every token its log-probability, and so many of the most probable ones (0: none of them);
-    // -1: nothing of that. Such a request runs alone, a pass at a time: the engine keeps the logits
-    // of its newest pass only. Its text has the bits that it has otherwise.
+    // -1: nothing of that. The text has the bits that it has otherwise.
     int logprobs = -1;
     model::Stream stream{};        // where the text may be longer than the context
     DiffusionOptions diffusion{};  // of a model that fills in tokens
