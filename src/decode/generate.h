@@ -12,13 +12,17 @@
 
 #include "core/ledger.h"
 #include "decode/diffusion.h"
-#include "decode/logprobs.h"
 #include "model/batch.h"
 #include "observe/recorder.h"
 #include "ops/sample/adjust.h"
+#include "ops/sample/logprobs.h"
 #include "ops/sample/sample.h"
 
 namespace mr::decode {
+
+using ops::DrawnLogprobs;
+using ops::kMostLogprobs;
+using ops::TokenLogprob;
 
 // What is kept of an answer, beside its counts. Whatever is kept grows with the answer. Where
 // nothing is kept, OnText alone has the text.

@@ -54,6 +54,7 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> prompt, GenerateOptions o
                              OnText on_text, model::SeqId live) {
     const text::Tokenizer* tokenizer = engine_.model().tokenizer.get();
     ops::check_sample_params(options.sampling);
+    ops::check_adjustments(options.adjust, engine_.model().spec.vocab);
     if (prompt.empty()) {
         throw Error::input({.field = "prompt",
                             .problem = "there is nothing to start from: the prompt is empty and "
@@ -87,6 +88,7 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> prompt, GenerateOptions o
         const bool at_start = tokens == 1 && tokenizer->bos() == prompt[0];
         request->text.emplace(*tokenizer, options.stop, at_start);
     }
+    if (options.filter) request->filter = options.filter();
     request->prompt = std::move(prompt);
     request->options = std::move(options);
     request->on_text = std::move(on_text);
@@ -165,12 +167,7 @@ void Scheduler::heed_cancellations() {
 
 // First come, first served: one that does not fit yet is not overtaken.
 void Scheduler::admit() {
-    const auto may_run = [&](const Request& next) {
-        if (running_.empty()) return true;
-        if (next.wants_logits() || running_.front()->wants_logits()) return false;  // runs alone
-        return running_.size() < most_;
-    };
-    while (!waiting_.empty() && may_run(*waiting_.front()) && admit(*waiting_.front())) {
+    while (!waiting_.empty() && running_.size() < most_ && admit(*waiting_.front())) {
         running_.push_back(std::move(waiting_.front()));
         waiting_.pop_front();
     }
@@ -254,6 +251,9 @@ void Scheduler::open_slot(Request& request) {
     const auto recent = std::min(request.prompt.size(), static_cast<std::size_t>(params.window));
     params.recent.assign(request.prompt.end() - static_cast<std::ptrdiff_t>(recent),
                          request.prompt.end());
+    params.adjust = request.options.adjust;
+    params.filter = request.filter.get();
+    params.logprobs = request.options.logprobs;
     request.slot = engine_.open_slot(request.seq, params);
     request.draws = {request.slot};
 }
@@ -277,15 +277,13 @@ void Scheduler::add_pieces(std::int64_t budget, std::int64_t room) {
         budget -= piece;
         if (r.live) turn_circle(engine_.cache(), r.seq, piece);
         const bool whole = r.done + piece == r.prefix;
-        const bool reads = whole && r.wants_logits();  // and draws from them afterwards
         items_.push_back(
             {.seq = r.seq,
              .tokens = std::span(r.prompt).subspan(static_cast<std::size_t>(r.done),
                                                    static_cast<std::size_t>(piece)),
-             .logits = reads ? model::BatchItem::Logits::last : model::BatchItem::Logits::none,
+             .logits = model::BatchItem::Logits::none,
              .form = r.form,
-             .draw = whole && !reads ? std::span<const model::Slot>(r.draws)
-                                     : std::span<const model::Slot>(),
+             .draw = whole ? std::span<const model::Slot>(r.draws) : std::span<const model::Slot>(),
              .mask = r.blocks ? r.blocks->mask() : std::nullopt});
         pieces_.emplace_back(&r, piece);
     }
@@ -319,7 +317,7 @@ bool Scheduler::launch() {
     const std::int64_t most = engine_.options().max_batch;
     add_pieces(fed > 0 ? std::min(most, kPiecesBesideDecode) : most, most);
     if (items_.empty()) return true;
-    keep_logits(submit(static_cast<std::int64_t>(fed)));
+    submit(static_cast<std::int64_t>(fed));
     totals_.decode.tokens += static_cast<std::int64_t>(fed);
     if (fed > 0) {
         for (const RequestPtr& request : running_) {
@@ -338,7 +336,7 @@ bool Scheduler::launch() {
 
 // The pass that items_ and pieces_ describe; `rows` of it decode. `guesses`: guesses_ of places_
 // are wanted instead of logits.
-Tensor Scheduler::submit(std::int64_t rows, bool guesses) {
+void Scheduler::submit(std::int64_t rows, bool guesses) {
     std::int64_t tokens = 0;
     for (const auto& [request, piece] : pieces_) tokens += piece;
     ++totals_.passes;
@@ -348,7 +346,6 @@ Tensor Scheduler::submit(std::int64_t rows, bool guesses) {
     const observe::Span span(recorder_, phase);
     if (recorder_) recorder_->begin_step(phase, tokens + rows, guesses && rows > 0);
     const double begin = recorder_ ? recorder_->now() : 0;
-    Tensor logits;
     const bool on_host = std::any_of(filling_.begin(), filling_.end(),
                                      [](const Request* request) { return request->on_host; });
     if (guesses && on_host) {
@@ -356,20 +353,11 @@ Tensor Scheduler::submit(std::int64_t rows, bool guesses) {
     } else if (guesses) {
         engine_.submit(items_, places_, guesses_);
     } else {
-        logits = engine_.submit(items_);
+        engine_.submit(items_);
     }
     if (const std::vector<Stage> stages = engine_.take_stages(); recorder_ && !stages.empty()) {
         recorder_->add_stages(stages, begin, engine_.stage_bytes() * stages.size());
     }
-    return logits;
-}
-
-// Where a request asked for them, it runs alone: the pass had its row and no other.
-void Scheduler::keep_logits(Tensor logits) {
-    Request& r = *running_.front();
-    if (!r.wants_logits() || logits.rows() == 0) return;  // or a piece of a prompt, not its last
-    if (!pieces_.empty()) engine_.draw(logits, r.draws);
-    r.logits = engine_.to_host(logits);
 }
 
 // A piece of its prompt is on its way.

@@ -71,8 +71,7 @@ class Scheduler {
     Request* leader_of(const Request& request) const;
     void open_slot(Request& request);
     bool launch();
-    Tensor submit(std::int64_t rows, bool guesses = false);
-    void keep_logits(Tensor logits);
+    void submit(std::int64_t rows, bool guesses = false);
     void add_pieces(std::int64_t budget, std::int64_t room);
     void launched(Request& request, std::int64_t piece);
     void read();

@@ -22,7 +22,11 @@ void Scheduler::open_blocks(Request& r) {
         refuse("--repeat-penalty", "a model that fills in many tokens at once has none",
                "use --repeat-penalty 1");
     }
-    if (r.wants_logits()) {
+    if (r.options.adjust || r.filter) {
+        refuse("adjusted logits", "tokens that are filled in have no text before them",
+               "leave out bias, penalties and grammars");
+    }
+    if (r.options.logprobs >= 0) {
         refuse("--logprobs", "tokens that are filled in have no log-probabilities of their own",
                "leave it out");
     }

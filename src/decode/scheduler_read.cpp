@@ -23,8 +23,9 @@ const char* stop_reason_name(StopReason reason) {
 void Scheduler::read() {
     for (const RequestPtr& request : running_) {
         Request& r = *request;
-        // A live sequence holds no token that its text does not have.
-        const std::int64_t ahead = r.wants_logits() || r.live ? 0 : engine_.ahead();
+        // A live sequence holds no token that its text does not have, and a filter has to know a
+        // token before the next one is drawn.
+        const std::int64_t ahead = r.filter || r.live ? 0 : engine_.ahead();
         while (!r.ended && r.known < r.launched) {
             // Draws that keep the engine from running ahead are waited for, others are not.
             const bool due = r.launched - r.known > ahead || r.launched >= r.most;
@@ -52,9 +53,9 @@ void Scheduler::read_one(Request& r) {
     const std::int32_t token = drawn.id;
     if (r.keeps_id()) r.out.ids.push_back(token);
     if (r.options.keep == Keep::all) r.out.confidence.push_back(drawn.confidence);
-    if (r.wants_logits()) {
-        const std::span row(r.logits.f32(0), static_cast<std::size_t>(r.logits.dim(1)));
-        r.out.logprobs.push_back(logprobs_of(row, token, r.options.logprobs));
+    if (r.options.logprobs >= 0) {
+        if (!r.keeps_words()) r.out.logprobs.clear();
+        r.out.logprobs.push_back(engine_.logprobs(r.slot, static_cast<std::uint64_t>(r.known - 1)));
     }
     take_token(r, token);
 }
@@ -75,9 +76,10 @@ void Scheduler::take_token(Request& r, std::int32_t token) {
     if (r.options.on_token) {
         r.options.on_token(token, r.out.logprobs.empty() ? nullptr : &r.out.logprobs.back());
     }
-    if (ends && !r.options.ignore_end) {
+    if (ends && (!r.options.ignore_end || r.filter)) {
         return finish(r, StopReason::end_of_text);
     }
+    if (r.filter) r.filter->accept(token);
     if (r.text) {
         const std::string text = r.text->push(token);
         const observe::Span span(recorder_, "print");
@@ -86,6 +88,8 @@ void Scheduler::take_token(Request& r, std::int32_t token) {
         if (r.refused) return finish(r, StopReason::cancelled);
         if (r.text->stopped()) return finish(r, StopReason::stop_string);
     }
+    // Nothing but an end could be drawn.
+    if (r.filter && r.filter->finished()) return finish(r, StopReason::end_of_text);
     if (r.known < r.most) return;
     finish(r, r.known >= r.options.max_tokens ? StopReason::length : StopReason::context_full);
 }

@@ -22,6 +22,7 @@ struct Scheduler::Request {
     GenerateOptions options;
     OnText on_text;
     std::optional<TextStream> text;
+    std::unique_ptr<ops::TokenFilter> filter;
     model::Form form = model::Form::prompt;  // of the prompt
     std::int64_t most = 0;                   // tokens that it draws at most
     std::int64_t prefix = 0;                 // tokens of the prompt that are computed before draws
@@ -46,14 +47,12 @@ struct Scheduler::Request {
     bool refused = false;                  // on_text wants no more
     bool ended = false;
     std::exception_ptr error;
-    Tensor logits;  // that the newest draw was made from, on the host, where they were asked for
     Moment start = Moment::now(), first_token;
     Ledger ledger_before, ledger_prefilled;
     Generated out;
 
     std::int64_t plain = 0;  // Engine::plain_positions(): those that other texts may share
     bool prefilled() const { return done == prefix; }
-    bool wants_logits() const { return options.logprobs >= 0; }
     bool keeps_words() const { return options.keep != Keep::nothing; }
     // Of an answer that is not kept, the tokens that other texts may share.
     bool keeps_id() const {

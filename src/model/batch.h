@@ -9,6 +9,7 @@
 
 #include "ops/attention/mask.h"
 #include "ops/denoise/denoise.h"
+#include "ops/sample/adjust.h"
 #include "ops/sample/sample.h"
 
 namespace mr::model {
@@ -119,6 +120,16 @@ struct DrawParams {
     ops::SampleParams sampling;
     std::vector<std::int32_t> recent{};  // the tokens before the first draw, for the penalty
     int window = 64;                     // of them and of what follows, how many count
+    ops::Adjustments adjust{};
+    // Asked for its mask when a draw is made, while the pass that it follows runs, and told
+    // nothing: every token that it lets come must have been accepted before the next pass. None:
+    // all may.
+    ops::TokenFilter* filter = nullptr;
+    // Of every draw its log-probability is kept, and so many of the most probable tokens; -1: not.
+    int logprobs = -1;
+
+    bool adjusts() const { return filter || adjust; }
+    bool is_plain() const { return !adjusts() && logprobs < 0; }
 };
 
 }  // namespace mr::model

@@ -16,6 +16,7 @@
 #include "model/batch.h"
 #include "model/kv_cache.h"
 #include "model/model.h"
+#include "ops/sample/logprobs.h"
 
 namespace mr::model {
 
@@ -138,6 +139,9 @@ class Engine {
     // that are more than 16 behind the newest one are forgotten.
     virtual ops::Sampled wait(Slot slot, std::uint64_t number) = 0;
     virtual bool ready(Slot slot, std::uint64_t number) = 0;  // whether wait() would not wait
+    // Of a draw that was waited for, where the slot keeps them (DrawParams::logprobs): by the
+    // logits as the model gave them.
+    virtual ops::DrawnLogprobs logprobs(Slot slot, std::uint64_t number) = 0;
 
     // Engines that fill in a text by themselves: fill_block() runs passes until all places of the
     // open block are settled, as ops::guess() and ops::choose() settle them, and opens the next

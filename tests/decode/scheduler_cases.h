@@ -181,8 +181,8 @@ void expect_as_alone(std::span<const Order> orders, const std::vector<decode::Ge
     EXPECT_GT(whole, static_cast<int>(orders.size()) / 2);
 }
 
-// Every third request asks for log-probabilities, and runs alone among those that do not: all have
-// the bits they have alone, and what is said of a token is what it was drawn from.
+// Every third request asks for log-probabilities, among those that do not: all have the bits they
+// have alone, and what is said of a token is what it was drawn from.
 template <typename Fresh>
 void expect_logprobs(model::Engine& engine, const std::vector<Order>& orders, Fresh&& alone) {
     std::vector<Order> asked = orders;
@@ -217,6 +217,80 @@ void expect_logprobs(model::Engine& engine, const std::vector<Order>& orders, Fr
         }
     }
     ASSERT_GT(tokens, orders.size());
+}
+
+// Behind a token comes one that leaves the next remainder by 3; behind `most` of them nothing.
+class InThirds final : public ops::TokenFilter {
+  public:
+    InThirds(std::int64_t vocab, int most)
+        : mask_(static_cast<std::size_t>((vocab + 31) / 32)), vocab_(vocab), most_(most) {
+        allow_from(0);
+    }
+    std::span<const std::uint32_t> mask() override { return mask_; }
+    void accept(std::int32_t token) override {
+        ++tokens_;
+        allow_from((token + 1) % 3);
+    }
+    bool finished() const override { return tokens_ >= most_; }
+
+  private:
+    void allow_from(std::int32_t first) {
+        std::fill(mask_.begin(), mask_.end(), 0);
+        for (std::int32_t id = first; id < vocab_; id += 3) {
+            mask_[static_cast<std::size_t>(id / 32)] |= 1u << id % 32;
+        }
+    }
+
+    std::vector<std::uint32_t> mask_;
+    const std::int64_t vocab_;
+    const int most_;
+    int tokens_ = 0;
+};
+
+// Bias, penalties and filters among requests without: all have the bits that they have alone, and
+// each does what it is for.
+template <typename Fresh>
+void expect_adjusted(model::Engine& engine, std::vector<Order> orders, Fresh&& alone) {
+    static constexpr int kMostFiltered = 15;
+    const std::int64_t vocab = engine.model().spec.vocab;
+    const auto banned = static_cast<std::int32_t>(std::min<std::int64_t>(vocab / 2, 600));
+    for (std::size_t i = 0; i < orders.size(); ++i) {
+        decode::GenerateOptions& options = orders[i].options;
+        options.logprobs = i % 5 == 0 ? 3 : -1;
+        if (i % 4 == 1) {
+            options.adjust.bias.push_back({7, 20});
+            for (std::int32_t id = 8; id < banned; ++id) options.adjust.bias.push_back({id, -1e9f});
+        }
+        if (i % 4 == 2) options.adjust.presence = 1e4f;
+        if (i % 8 == 2) options.adjust.frequency = -1;
+        if (i % 4 == 3) {
+            options.filter = [vocab] { return std::make_unique<InThirds>(vocab, kMostFiltered); };
+        }
+    }
+    const std::vector<decode::Generated> got = run_orders(engine, orders);
+    expect_as_alone(orders, got, alone);
+    for (std::size_t i = 0; i < got.size(); ++i) {
+        SCOPED_TRACE("request " + std::to_string(i));
+        const std::vector<std::int32_t>& ids = got[i].ids;
+        if (i % 4 == 1) {
+            EXPECT_TRUE(std::none_of(ids.begin(), ids.end(),
+                                     [=](std::int32_t id) { return id >= 8 && id < banned; }));
+        } else if (i % 4 == 2) {  // none comes again
+            std::vector<std::int32_t> sorted = ids;
+            std::sort(sorted.begin(), sorted.end());
+            EXPECT_EQ(std::adjacent_find(sorted.begin(), sorted.end()), sorted.end());
+        } else if (i % 4 == 3) {
+            for (std::size_t t = 0; t < ids.size(); ++t) {
+                EXPECT_EQ(ids[t] % 3, t == 0 ? 0 : (ids[t - 1] + 1) % 3);
+            }
+            EXPECT_LE(ids.size(), static_cast<std::size_t>(kMostFiltered));
+            if (ids.size() == static_cast<std::size_t>(kMostFiltered) &&
+                orders[i].options.max_tokens > kMostFiltered) {
+                EXPECT_EQ(got[i].reason, decode::StopReason::end_of_text);
+            }
+        }
+        ASSERT_EQ(got[i].logprobs.size(), i % 5 == 0 ? ids.size() : 0);
+    }
 }
 
 }  // namespace mr::test

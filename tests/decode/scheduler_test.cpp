@@ -149,6 +149,11 @@ TEST(Scheduler, LogprobsAreOfTheDrawsAndChangeNoBits) {
     test::expect_logprobs(*engine_of(6, 640, 2), orders, Fresh{});
 }
 
+TEST(Scheduler, AdjustedTextsHaveTheBitsTheyHaveAlone) {
+    auto orders = test::random_orders(80, 9, small_model()->spec.vocab, 120, 24, model::kCut);
+    test::expect_adjusted(*engine_of(6, 640, 2), std::move(orders), Fresh{});
+}
+
 TEST(Scheduler, RefusesWhatCanNeverRun) {
     const auto engine = engine_of(1);
     Scheduler scheduler(*engine);
@@ -157,6 +162,9 @@ TEST(Scheduler, RefusesWhatCanNeverRun) {
     GenerateOptions hot;
     hot.sampling.temperature = -1;
     EXPECT_THROW(scheduler.add({1, 2}, hot), Error);
+    GenerateOptions biased;
+    biased.adjust.bias = {{small_model()->spec.vocab, 1.0f}};
+    EXPECT_THROW(scheduler.add({1, 2}, biased), Error);
     EXPECT_FALSE(scheduler.step());
 }
 

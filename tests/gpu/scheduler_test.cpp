@@ -73,6 +73,15 @@ TEST_F(GpuScheduler, LogprobsAreOfTheDrawsAndChangeNoBits) {
     test::expect_logprobs(*engine_of(loaded, 6, 4000), orders, Alone{engine_of(loaded, 1)});
 }
 
+TEST_F(GpuScheduler, AdjustedTextsHaveTheBitsTheyHaveAlone) {
+    const test::OnDevice loaded = small_model(DType::bf16);
+    const auto orders = test::random_orders(120, 9, 2000, 330, 24, model::kCut);
+    // Few rows sample in their graph, many behind it.
+    test::expect_adjusted(*engine_of(loaded, 6, 4000), orders, Alone{engine_of(loaded, 1)});
+    test::expect_adjusted(*engine_of(loaded, 40, 6000), orders, Alone{engine_of(loaded, 1)});
+    test::expect_adjusted(*engine_of(loaded, 6, 4000, false), orders, Alone{engine_of(loaded, 1)});
+}
+
 TEST_F(GpuScheduler, AThousandSequencesHaveTheBitsTheyHaveAlone) {
     a_thousand_sequences(DType::bf16, 1000);
 }

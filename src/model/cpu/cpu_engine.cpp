@@ -98,6 +98,9 @@ class CpuEngine final : public Engine {
         return slots_.wait(slot, number);
     }
     bool ready(Slot slot, std::uint64_t number) override { return number < slots_.draws(slot); }
+    ops::DrawnLogprobs logprobs(Slot slot, std::uint64_t number) override {
+        return slots_.logprobs(slot, number);
+    }
     void cross_entropy(std::span<double> nll, Tensor logits,
                        std::span<const std::int32_t> targets) override {
         ops::cross_entropy(ctx_, nll, logits, targets);

@@ -23,6 +23,7 @@ Slot CpuSlots::open(SeqId seq, const DrawParams& params) {
         slot.seq = seq;
         slot.params = params;
         slot.draws = 0;
+        slot.counts.clear();
         return static_cast<Slot>(i);
     }
     MR_CHECK(false, "there are at most max_sequences slots");
@@ -37,9 +38,23 @@ void CpuSlots::draw(const Context& ctx, Slot index, Tensor logits, std::int64_t 
     One::Draw& drawn = slot.drawn[slot.draws++ % slot.drawn.size()];
     drawn = {};
     try {
+        const Tensor raw = logits;
+        if (slot.params.adjusts()) {
+            const float* const row = raw.f32(0);
+            adjusted_.assign(row, row + raw.shape.count());  // others may draw from it, too
+            const auto mask =
+                slot.params.filter ? slot.params.filter->mask() : std::span<const std::uint32_t>();
+            ops::adjust_logits(adjusted_, slot.params.adjust, slot.counts, mask);
+            logits.data = adjusted_.data();
+        }
         drawn.sampled =
             ops::sample(ctx, logits, slot.params.sampling, std::span(recent).last(window),
                         static_cast<std::uint64_t>(position));
+        if (slot.params.adjust.counts()) ++slot.counts[drawn.sampled.id];
+        if (slot.params.logprobs >= 0) {
+            const std::span row(raw.f32(0), static_cast<std::size_t>(raw.shape.count()));
+            drawn.logprobs = ops::logprobs_of(row, drawn.sampled.id, slot.params.logprobs);
+        }
         // As many as count are kept, and no more than twice as many for a text without an end.
         if (recent.size() >= 2 * most + 64) {
             recent.erase(recent.begin(), recent.end() - static_cast<std::ptrdiff_t>(window));
@@ -50,13 +65,21 @@ void CpuSlots::draw(const Context& ctx, Slot index, Tensor logits, std::int64_t 
     }
 }
 
-ops::Sampled CpuSlots::wait(Slot index, std::uint64_t number) const {
+const CpuSlots::One::Draw& CpuSlots::drawn(Slot index, std::uint64_t number) const {
     const One& slot = at(index);
     MR_CHECK(number < slot.draws && slot.draws - number <= slot.drawn.size(),
              "the draw was made, and not long ago");
-    const One::Draw& drawn = slot.drawn[number % slot.drawn.size()];
+    return slot.drawn[number % slot.drawn.size()];
+}
+
+ops::Sampled CpuSlots::wait(Slot index, std::uint64_t number) const {
+    const One::Draw& drawn = this->drawn(index, number);
     if (drawn.error) std::rethrow_exception(drawn.error);
     return drawn.sampled;
+}
+
+const ops::DrawnLogprobs& CpuSlots::logprobs(Slot index, std::uint64_t number) const {
+    return drawn(index, number).logprobs;
 }
 
 }  // namespace mr::model

@@ -9,6 +9,7 @@
 
 #include "core/context.h"
 #include "model/batch.h"
+#include "ops/sample/logprobs.h"
 
 namespace mr::model {
 
@@ -25,6 +26,7 @@ class CpuSlots {
     void draw(const Context& ctx, Slot slot, Tensor logits, std::int64_t position);
     // Draw number `number`; throws what ended it, if an error did.
     ops::Sampled wait(Slot slot, std::uint64_t number) const;
+    const ops::DrawnLogprobs& logprobs(Slot slot, std::uint64_t number) const;
 
   private:
     struct One {
@@ -32,16 +34,20 @@ class CpuSlots {
         SeqId seq = 0;
         DrawParams params;
         std::uint64_t draws = 0;
+        ops::TokenCounts counts;  // of its draws, where a penalty looks at them
         struct Draw {
             ops::Sampled sampled;
+            ops::DrawnLogprobs logprobs;
             std::exception_ptr error;  // instead of it
         };
         std::array<Draw, 16> drawn;  // the last ones, by number
     };
     const One& at(Slot slot) const;
+    const One::Draw& drawn(Slot slot, std::uint64_t number) const;
     One& at(Slot slot) { return const_cast<One&>(std::as_const(*this).at(slot)); }
 
     std::vector<One> slots_;
+    std::vector<float> adjusted_;  // logits of the row that is drawn from
 };
 
 }  // namespace mr::model

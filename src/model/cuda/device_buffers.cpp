@@ -8,6 +8,7 @@
 #include "ops/attention/paged/attention_cuda.h"
 #include "ops/linear/gemm_cuda.h"
 #include "ops/linear/linear_cuda.h"
+#include "ops/sample/adjust_cuda.h"
 #include "ops/sample/sample_cuda.h"
 #include "ops/step/step_cuda.h"
 #endif
@@ -152,6 +153,10 @@ std::uint64_t DeviceBuffers::scratch_bytes(const Model& model, const EngineOptio
 std::uint64_t DeviceBuffers::beside_bytes(const Model& model, const EngineOptions& options) {
     return cuda::DeviceArena::padded(cuda::Sampler::device_bytes(row_bucket(options.max_sequences),
                                                                  most_recent(options))) +
+           (model.spec.diffusion ? 0
+                                 : cuda::DeviceArena::padded(cuda::Adjuster::device_bytes(
+                                       options.max_sequences, row_bucket(options.max_sequences),
+                                       model.spec.vocab))) +
            cuda::DeviceArena::padded(most_stages(model.spec) * sizeof(cuda::Stamp));
 }
 

@@ -82,6 +82,10 @@ Slot Resident::open_slot(SeqId seq, const DrawParams& params) {
         slot.seq = seq;
         slot.params = params;
         slot.draws = 0;
+        if (!params.is_plain()) {
+            adjuster_->open(static_cast<int>(i), params.adjust, params.filter, params.logprobs,
+                            &ledger_);
+        }
         return static_cast<Slot>(i);
     }
     // Slots that were closed still have their rows.
@@ -110,6 +114,27 @@ ops::Sampled Resident::wait(Slot slot, std::uint64_t number) {
 bool Resident::ready(Slot slot, std::uint64_t number) {
     const DeviceSlot::Draw& draw = draw_of(slot, number);
     return sampler_.poll(draw.row, draw.step).has_value();
+}
+
+ops::DrawnLogprobs Resident::logprobs(Slot slot, std::uint64_t number) {
+    MR_CHECK(at(slot).params.logprobs >= 0, "the slot keeps them");
+    return adjuster_->wait(slot, number);
+}
+
+bool Resident::adjusts_rows(std::size_t first) const {
+    return std::any_of(
+        rows_.begin() + static_cast<std::ptrdiff_t>(first), rows_.end(),
+        [&](Slot slot) { return !slots_[static_cast<std::size_t>(slot)].params.is_plain(); });
+}
+
+// The layers are running: a filter that takes its time is not waited for by the device.
+void Resident::send_adjustments(std::size_t first, int rows) {
+    std::vector<cuda::Adjuster::Row> of(static_cast<std::size_t>(rows));
+    for (std::size_t i = first; i < rows_.size(); ++i) {
+        const DeviceSlot& slot = slots_[static_cast<std::size_t>(rows_[i])];
+        if (!slot.params.is_plain()) of[i - first] = {rows_[i], slot.params.filter};
+    }
+    adjuster_->set_rows(of, &ledger_);
 }
 
 // Rows that do not stay leave; the last ones take their places.
@@ -182,7 +207,13 @@ void Resident::join_and_draw(Tensor logits, std::span<const std::pair<Slot, std:
     const int first = static_cast<int>(rows_.size());
     for (const auto& [slot, position] : draws) join(slot, position);
     ctx_.scratch = {};
+    const bool adjusted = adjusts_rows(static_cast<std::size_t>(first));
+    if (adjusted) {
+        send_adjustments(static_cast<std::size_t>(first), static_cast<int>(draws.size()));
+        adjuster_->before(ctx_, logits);
+    }
     sampler_.sample(ctx_, logits, first);
+    if (adjusted) adjuster_->after(ctx_, logits, sampler_.state_from(first));
     for (const auto& [index, position] : draws) {
         DeviceSlot& slot = at(index);
         slot.where[slot.draws++ % slot.where.size()] = {slot.row, sampler_.steps(slot.row) - 1};
@@ -258,7 +289,9 @@ const Resident::Captured& Resident::captured(const StepKey& key) {
         const Meanwhile account(ctx_.ledger, &made.ledger);
         made.graph = cuda::Graph::capture(stream_, [&] {
             launch_forward(key);
-            if (key.kind >= 0) launch_sample(key.rows, static_cast<cuda::SampleKind>(key.kind));
+            if (key.kind >= 0) {
+                launch_sample(key.rows, static_cast<cuda::SampleKind>(key.kind), false);
+            }
         });
         found = graphs_.emplace(key, std::move(made)).first;
     }
@@ -304,9 +337,11 @@ void Resident::launch_forward(const StepKey& key) {
 }
 
 // The next draw, and on to the next position.
-void Resident::launch_sample(int rows, cuda::SampleKind kind) {
+void Resident::launch_sample(int rows, cuda::SampleKind kind, bool adjusted) {
     const Tensor logits = rows_as(buffers_.logits, DType::f32, 0, rows, spec_.vocab);
+    if (adjusted) adjuster_->before(ctx_, logits);
     cuda::sample(ctx_, logits, sampler_.state(), kind);
+    if (adjusted) adjuster_->after(ctx_, logits, sampler_.state());
     cuda::launch(ctx_, dim3(static_cast<unsigned>((rows + 255) / 256)), dim3(256), 0,
                  rows::advance_kernel, rows_of(buffers_),
                  static_cast<const cuda::SampleRow*>(sampler_.state().rows), rows);
@@ -358,7 +393,9 @@ void Resident::run_fed(const Pass& pass) {
     const int active = static_cast<int>(rows_.size());
     const int rows = row_bucket(active);
     const cuda::SampleKind kind = sampler_.kind(0, active);
-    const StepKey key = key_for(rows, longest, kind);
+    const bool adjusted = adjusts_rows(0);
+    StepKey key = key_for(rows, longest, kind);
+    if (adjusted) key.kind = -1;
     if (watched_) {
         watched_step(key);
     } else if (options_.graph) {
@@ -366,10 +403,12 @@ void Resident::run_fed(const Pass& pass) {
         step.graph.launch(stream_);
         ledger_.add(step.ledger);
         add_keys_work(ledger_, nullptr);
-        if (key.kind < 0) launch_sample(rows, kind);
+        if (adjusted) send_adjustments(0, rows);
+        if (key.kind < 0) launch_sample(rows, kind, adjusted);
     } else {
         launch_forward(key);
-        launch_sample(rows, kind);
+        if (adjusted) send_adjustments(0, rows);
+        launch_sample(rows, kind, adjusted);
     }
     sampler_.replayed(rows, &ledger_);
     for (const Slot index : rows_) {
@@ -382,10 +421,13 @@ void Resident::run_fed(const Pass& pass) {
 // The same with stamps.
 void Resident::watched_step(StepKey key) {
     const cuda::SampleKind kind = sampler_.kind(0, static_cast<int>(rows_.size()));
-    key.kind = static_cast<int>(kind);  // sampled inside, whatever the rows
+    const bool adjusted = adjusts_rows(0);
+    // Sampled inside, whatever the rows. What is adjusted has a graph of its own.
+    key.kind = static_cast<int>(kind) + (adjusted ? kAdjustedKind : 0);
+    if (adjusted) send_adjustments(0, key.rows);
     const auto launch = [&] {
         launch_forward(key);
-        launch_sample(key.rows, kind);
+        launch_sample(key.rows, kind, adjusted);
     };
     if (!options_.graph) {
         timeline_.clear_stages();

@@ -39,6 +39,10 @@ Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const Dev
         std::make_unique<KvCache>(spec_, device_pages(options), options.max_sequences,
                                   most_held(spec_, options), *options.kv_type, kv_memory_.data());
     buffers_.take(*model_, options);
+    if (!spec_.diffusion) {
+        adjuster_.emplace(stream_, options.max_sequences, row_bucket(options.max_sequences),
+                          spec_.vocab);
+    }
     if (options.check_nan) stream_.fill(buffers_.not_finite, 0xff, sizeof *buffers_.not_finite);
     ctx_.cuda = &stream_;
     ctx_.dependent_launch = options.dependent_launch;
@@ -381,7 +385,7 @@ Tensor Resident::run(const Pass& pass) {
 Engine::StepLaunches Resident::step_launches(int rows, std::int64_t keys) {
     const StepKey key = key_for(row_bucket(rows), keys, cuda::SampleKind::greedy);
     const Meanwhile account(ctx_.ledger, static_cast<Ledger*>(nullptr));
-    const auto sample = [&] { launch_sample(key.rows, cuda::SampleKind::greedy); };
+    const auto sample = [&] { launch_sample(key.rows, cuda::SampleKind::greedy, false); };
     // Captured to be counted, whether it is launched as a graph or one by one.
     const auto count = [&](const auto& launch) {
         return static_cast<int>(cuda::Graph::capture(stream_, launch).nodes());

@@ -24,6 +24,7 @@
 #include "ops/denoise/block_cuda.h"
 #include "ops/linear/linear_cuda.h"
 #include "ops/norm/norm_cuda.h"
+#include "ops/sample/adjust_cuda.h"
 #include "ops/sample/sample_cuda.h"
 #include "ops/step/step_cuda.h"
 
@@ -77,6 +78,7 @@ class Resident final : public Engine {
     void draw(Tensor logits, std::span<const Slot> slots) override;
     ops::Sampled wait(Slot slot, std::uint64_t number) override;
     bool ready(Slot slot, std::uint64_t number) override;
+    ops::DrawnLogprobs logprobs(Slot slot, std::uint64_t number) override;
     bool takes_block(const OpenBlock& open) const override;
     void open_block(const OpenBlock& open) override;
     bool block_is_open(SeqId seq) const override { return fill_.open && fill_.seq == seq; }
@@ -135,7 +137,9 @@ class Resident final : public Engine {
     struct StepKey {
         int rows;
         int keys;  // a power of two, or the context
-        int kind;  // of sampling; rows of large steps sample outside of the graph: -1
+        // Of sampling; rows of large steps sample outside of the graph, and so do those that are
+        // adjusted: -1.
+        int kind;
         auto operator<=>(const StepKey&) const = default;
     };
     struct Captured {
@@ -287,7 +291,10 @@ class Resident final : public Engine {
     const Captured& captured(const StepKey& key);
     ops::DeviceBatch decode_batch(const StepKey& key) const;
     void launch_forward(const StepKey& key);
-    void launch_sample(int rows, cuda::SampleKind kind);
+    void launch_sample(int rows, cuda::SampleKind kind, bool adjusted);
+    // Whether a row from `first` on is adjusted or noted; and what of them the draw needs.
+    bool adjusts_rows(std::size_t first) const;
+    void send_adjustments(std::size_t first, int rows);
     // Keys that the step which is launched reads in a layer, over all rows.
     std::int64_t keys_read(int layer) const {
         return masks_[mask_of_[static_cast<std::size_t>(layer)]].keys;
@@ -297,6 +304,7 @@ class Resident final : public Engine {
     // A larger step takes milliseconds: two launches after it do not matter, and its graphs need
     // not be captured for every kind of sampling.
     static constexpr int kSampledInside = 8;
+    static constexpr int kAdjustedKind = 2;  // beside a cuda::SampleKind, in a StepKey
 
     std::shared_ptr<const DeviceWeights> weights_;
     const ModelSpec& spec_;
@@ -307,7 +315,8 @@ class Resident final : public Engine {
     DeviceProducts products_;
     Staging staging_;
     cuda::Sampler sampler_;
-    cuda::Timeline timeline_;  // of whatever is watched: one pass or step at a time
+    std::optional<cuda::Adjuster> adjuster_;  // none for a model that fills in tokens
+    cuda::Timeline timeline_;                 // of whatever is watched: one pass or step at a time
     cuda::PinnedBuffer host_logits_;
     std::vector<cuda::DeviceGuess> host_guesses_;
 

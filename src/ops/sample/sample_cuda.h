@@ -122,6 +122,7 @@ class Sampler {
     ops::Sampled wait(int row, std::uint64_t step) const;
 
     const SampleState& state() const { return state_; }
+    SampleState state_from(int first) const;                    // of the rows from there on
     std::int32_t* next_ids() const { return state_.next_ids; }  // [max_rows] on the device
     int max_rows() const { return static_cast<int>(steps_.size()); }
     int most_recent() const { return state_.most_recent; }

@@ -145,11 +145,7 @@ SampleKind Sampler::kind(int first, int rows) const {
     return greedy ? SampleKind::greedy : SampleKind::any;
 }
 
-void Sampler::sample(const Context& ctx, Tensor logits, int first) {
-    const auto rows = static_cast<int>(logits.shape[0]);
-    MR_CHECK(logits.shape.rank == 2 && first + rows <= max_rows(),
-             "the sampler was made for that many rows");
-    MR_CHECK(ctx.cuda == &stream_, "the sampler works on the stream it was made for");
+SampleState Sampler::state_from(int first) const {
     SampleState state = state_;
     state.rows += first;
     state.recent += static_cast<std::ptrdiff_t>(first) * state.most_recent;
@@ -159,7 +155,15 @@ void Sampler::sample(const Context& ctx, Tensor logits, int first) {
     state.probability += first;
     state.confidence += first;
     state.flags += first;
-    cuda::sample(ctx, logits, state, kind(first, rows));
+    return state;
+}
+
+void Sampler::sample(const Context& ctx, Tensor logits, int first) {
+    const auto rows = static_cast<int>(logits.shape[0]);
+    MR_CHECK(logits.shape.rank == 2 && first + rows <= max_rows(),
+             "the sampler was made for that many rows");
+    MR_CHECK(ctx.cuda == &stream_, "the sampler works on the stream it was made for");
+    cuda::sample(ctx, logits, state_from(first), kind(first, rows));
     cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
     MR_CUDA_CALL(cudaStreamIsCapturing(stream_.raw(), &capturing));
     if (capturing == cudaStreamCaptureStatusNone) replayed(rows, ctx.ledger, first);

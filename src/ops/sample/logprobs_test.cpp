@@ -1,4 +1,4 @@
-#include "decode/logprobs.h"
+#include "ops/sample/logprobs.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-namespace mr::decode {
+namespace mr::ops {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -58,4 +58,4 @@ TEST(Logprobs, OfWhatIsImpossibleAndOfWhatIsCertain) {
 }
 
 }  // namespace
-}  // namespace mr::decode
+}  // namespace mr::ops

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-namespace mr::decode {
+namespace mr::ops {
 
 inline constexpr int kMostLogprobs = 20;
 
@@ -23,4 +23,4 @@ struct DrawnLogprobs {
 // `logits`: [vocab], on the host. Tokens that are impossible (-inf) are never among the top ones.
 DrawnLogprobs logprobs_of(std::span<const float> logits, std::int32_t drawn, int top);
 
-}  // namespace mr::decode
+}  // namespace mr::ops

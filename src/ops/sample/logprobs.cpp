@@ -1,4 +1,4 @@
-#include "decode/logprobs.h"
+#include "ops/sample/logprobs.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 
-namespace mr::decode {
+namespace mr::ops {
 
 DrawnLogprobs logprobs_of(std::span<const float> logits, std::int32_t drawn, int top) {
     MR_CHECK(drawn >= 0 && static_cast<std::size_t>(drawn) < logits.size(),
@@ -43,4 +43,4 @@ DrawnLogprobs logprobs_of(std::span<const float> logits, std::int32_t drawn, int
     return out;
 }
 
-}  // namespace mr::decode
+}  // namespace mr::ops
