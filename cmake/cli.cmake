@@ -16,11 +16,13 @@ if(MILLRACE_HAS_CUDA)
 endif()
 
 # bench/ops: what `millrace bench` measures of single operations; bench/fusion, bench/context,
-# bench/diffusion, bench/overlap, bench/precision and bench/streams: the commands of those names.
+# bench/diffusion, bench/overlap, bench/precision, bench/serve and bench/streams: the commands of those
+# names.
 file(GLOB bench_ops_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/ops/*.cpp
      ${PROJECT_SOURCE_DIR}/bench/fusion/*.cpp ${PROJECT_SOURCE_DIR}/bench/context/*.cpp
      ${PROJECT_SOURCE_DIR}/bench/diffusion/*.cpp ${PROJECT_SOURCE_DIR}/bench/overlap/*.cpp
-     ${PROJECT_SOURCE_DIR}/bench/precision/*.cpp ${PROJECT_SOURCE_DIR}/bench/streams/*.cpp)
+     ${PROJECT_SOURCE_DIR}/bench/precision/*.cpp ${PROJECT_SOURCE_DIR}/bench/serve/*.cpp
+     ${PROJECT_SOURCE_DIR}/bench/streams/*.cpp)
 list(FILTER bench_ops_sources EXCLUDE REGEX "_test\\.cpp$")
 if(MILLRACE_HAS_CUDA)
     file(GLOB bench_ops_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/ops/*.cu

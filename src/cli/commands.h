@@ -43,6 +43,7 @@ void add_bench_norm(const Command& bench, Action& action);
 void add_bench_overlap(const Command& bench, Action& action);
 void add_bench_precision(const Command& bench, Action& action);
 void add_bench_sample(const Command& bench, Action& action);
+void add_bench_serve(const Command& bench, Action& action);
 void add_bench_streams(const Command& bench, Action& action);
 void add_bench_train(const Command& bench, Action& action);
 

@@ -1,64 +1,29 @@
 // millrace serve: a model as a service over HTTP.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "cli/commands.h"
-#include "cli/context.h"
-#include "cli/diffusion.h"
-#include "cli/engine.h"
-#include "cli/model_name.h"
+#include "cli/model_server.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
-#include "cli/version.h"
 #include "core/error.h"
-#include "decode/eval.h"
-#include "serve/access_log.h"
-#include "serve/api.h"
-#include "serve/fingerprint.h"
-#include "serve/page/page.h"
 
 namespace mr::cli {
 namespace {
 
-using std::chrono::milliseconds;
-
-struct ServeOptions {
-    SharedOptions shared;
-    serve::HttpOptions http;
-    serve::GateOptions gate;
-    serve::ApiOptions api;
-    ContextOptions context;
-    DiffusionChoice diffusion;
+struct ServeOptions : ServerOptions {
     std::string key_file;
     bool no_auth = false;
-    int port = 8080, sequences = 64, queue = 256, connections = 4096;
-    double grace = 30, timeout = 0;
-    std::string log = "text";
+    int port = 8080, connections = 4096;
+    double grace = 30;
 };
 
 bool is_loopback(const std::string& host) {
     return host == "localhost" || host == "::1" || host.starts_with("127.");
-}
-
-// The name under which a model is served: its file's, without the ending, or its folder's.
-std::string id_of(const std::string& source) {
-    if (source.starts_with("random:")) return source;
-    std::filesystem::path path = std::filesystem::path(source).lexically_normal();
-    if (!path.has_filename()) path = path.parent_path();
-    if (std::filesystem::is_directory(source)) path = std::filesystem::canonical(source);
-    return std::filesystem::is_directory(source) ? path.filename().string() : path.stem().string();
-}
-
-serve::AccessLog::Kind log_kind(const std::string& name) {
-    using Kind = serve::AccessLog::Kind;
-    return name == "none" ? Kind::none : name == "json" ? Kind::json : Kind::text;
 }
 
 void require_safe(const ServeOptions& options) {
@@ -74,50 +39,9 @@ void require_safe(const ServeOptions& options) {
                         .remedy = "give --api-key-file, or --no-auth to do without keys"});
 }
 
-LoadedModel load_for(const Command& command, ServeOptions& options) {
-    return load(options.shared, [&](const model::Model& model) {
-        decode::GenerateOptions& generate = options.api.generate;
-        model::EngineOptions wanted = engine_options(options.shared);
-        require_streaming(command, options.context);
-        make_stream(options.context, model.spec, -1, wanted, generate);
-        use_diffusion(command, options.diffusion, model.spec, wanted, generate);
-        if (model.spec.diffusion) {
-            // Full attention: one text at a time.
-            if (model.spec.diffusion->block == 0) options.sequences = 1;
-            wanted.max_sequences = options.sequences;
-        } else {
-            wanted.max_sequences = options.sequences + 1;  // one that embeddings have
-            wanted.max_logits = std::max(wanted.max_sequences, decode::eval_logit_rows(model.spec));
-        }
-        return wanted;
-    });
-}
-
-serve::HttpReply chat_page() {
-    return {.type = "text/html; charset=utf-8",
-            .body = std::string(serve::page()),
-            .headers = {{"Content-Security-Policy", std::string(serve::page_policy())},
-                        {"ETag", std::string(serve::page_tag())},
-                        {"Cache-Control", "no-cache"},
-                        {"X-Content-Type-Options", "nosniff"},
-                        {"Referrer-Policy", "no-referrer"}}};
-}
-
 // Until a signal comes.
 void wait_for_end() {
-    while (!InterruptGuard::pending()) std::this_thread::sleep_for(milliseconds(20));
-}
-
-// What is being answered is finished, or cut when the time is over.
-void end(serve::HttpServer& http, serve::Desk& desk, double grace) {
-    desk.drain();
-    http.drain();
-    const auto until =
-        std::chrono::steady_clock::now() + milliseconds(static_cast<std::int64_t>(1000 * grace));
-    while (!desk.wait_drained(milliseconds(20)) && std::chrono::steady_clock::now() < until) {
-    }
-    desk.cut();
-    http.wait_drained(milliseconds(5000));  // what was made goes out
+    while (!InterruptGuard::pending()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
 int serve_model(const Command& command, ServeOptions options) {
@@ -126,43 +50,14 @@ int serve_model(const Command& command, ServeOptions options) {
     if (!options.key_file.empty()) options.gate.keys = serve::read_keys(options.key_file);
     options.http.port = static_cast<std::uint16_t>(options.port);
     options.http.connections = static_cast<std::size_t>(options.connections);
-    const serve::Gate gate(options.gate);
-    serve::AccessLog log(log_kind(options.log), [](std::string_view text) { err(text); });
-    // An address that is taken is told before a model loads.
-    auto listening = std::make_unique<serve::HttpServer>(options.http);
-    LoadedModel loaded = load_for(command, options);
-    options.api.model = id_of(loaded.model->source);
-    options.api.version = version_line();
-    options.api.fingerprint =
-        serve::fingerprint(options.api.version, loaded.model->source, loaded.engine.cuda);
-    serve::Metrics metrics;
-    serve::Desk desk(make_engine(loaded),
-                     {.sequences = options.sequences,
-                      .queue = static_cast<std::size_t>(options.queue),
-                      .most = milliseconds(static_cast<std::int64_t>(1000 * options.timeout))},
-                     metrics);
-    serve::Api api(desk, gate, metrics, options.api);
-    api.add_page("/", chat_page());
-    if (const std::string& notice = api.chat().notice(); !notice.empty()) {
-        err(fmt::format("note: {}\n", one_line(notice)));
-    }
-    // Here, so that it ends before what its handlers use.
-    const std::unique_ptr<serve::HttpServer> http = std::move(listening);
-    api.set_connections([&] { return http->connections(); });
-    http->start({.admit = [&](const serve::HttpRequest& head) { return api.admit(head); },
-                 .handle = [&](const serve::ExchangePtr& exchange) { api.handle(exchange); },
-                 .extra = [&](const serve::HttpRequest& request) { return gate.headers(request); },
-                 .refuse = serve::Api::refuse,
-                 .done =
-                     [&](const serve::Access& access) {
-                         ++metrics.responses[static_cast<std::size_t>(access.status / 100)];
-                         log.add(access);
-                     }});
+    ModelServer server(command, options);
+    const serve::HttpServer& http = server.http();
     out(fmt::format("millrace: {} at http://{}:{} ({} sequences, context {}, {})\n",
-                    one_line(options.api.model), http->address(), http->port(), options.sequences,
-                    desk.most_positions(), loaded.engine.cuda ? "GPU" : "CPU"));
+                    one_line(server.options().api.model), http.address(), http.port(),
+                    server.options().sequences, server.desk().most_positions(),
+                    server.loaded().engine.cuda ? "GPU" : "CPU"));
     wait_for_end();
-    end(*http, desk, options.grace);
+    server.end(options.grace);
     return 0;
 }
 

@@ -13,6 +13,14 @@ void Histogram::add(double seconds) {
     microseconds_ += seconds > 0 ? static_cast<std::uint64_t>(1e6 * seconds) : 0;
 }
 
+std::uint64_t Histogram::count() const {
+    std::uint64_t sum = 0;
+    for (const auto& count : counts_) sum += count;
+    return sum;
+}
+
+double Histogram::seconds() const { return 1e-6 * static_cast<double>(microseconds_.load()); }
+
 std::string Histogram::text(std::string_view name, std::string_view label) const {
     std::string out;
     std::uint64_t sum = 0;
@@ -22,8 +30,7 @@ std::string Histogram::text(std::string_view name, std::string_view label) const
     }
     sum += counts_.back();
     out += fmt::format("{}_bucket{{{},le=\"+Inf\"}} {}\n", name, label, sum);
-    out += fmt::format("{}_sum{{{}}} {}\n", name, label,
-                       1e-6 * static_cast<double>(microseconds_.load()));
+    out += fmt::format("{}_sum{{{}}} {}\n", name, label, seconds());
     return out + fmt::format("{}_count{{{}}} {}\n", name, label, sum);
 }
 

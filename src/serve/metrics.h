@@ -17,6 +17,8 @@ class Histogram {
                                         0.6,   1.0,    2.5,   5.0,  10.0, 30.0, 60.0, 120.0};
 
     void add(double seconds);
+    std::uint64_t count() const;
+    double seconds() const;  // of all that were added
     std::string text(std::string_view name, std::string_view label) const;
 
   private:

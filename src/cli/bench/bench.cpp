@@ -332,6 +332,7 @@ void add_bench(const Command& app, Action& action) {
     add_bench_overlap(bench, action);
     add_bench_precision(bench, action);
     add_bench_sample(bench, action);
+    add_bench_serve(bench, action);
     add_bench_streams(bench, action);
     add_bench_train(bench, action);
 }

@@ -1,0 +1,116 @@
+#include "cli/model_server.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+
+#include "cli/terminal.h"
+#include "cli/version.h"
+#include "decode/eval.h"
+#include "serve/fingerprint.h"
+#include "serve/page/page.h"
+
+namespace mr::cli {
+namespace {
+
+using std::chrono::milliseconds;
+
+// The name under which a model is served: its file's, without the ending, or its folder's.
+std::string id_of(const std::string& source) {
+    if (source.starts_with("random:")) return source;
+    std::filesystem::path path = std::filesystem::path(source).lexically_normal();
+    if (!path.has_filename()) path = path.parent_path();
+    if (std::filesystem::is_directory(source)) path = std::filesystem::canonical(source);
+    return std::filesystem::is_directory(source) ? path.filename().string() : path.stem().string();
+}
+
+serve::AccessLog::Kind log_kind(const std::string& name) {
+    using Kind = serve::AccessLog::Kind;
+    return name == "none" ? Kind::none : name == "json" ? Kind::json : Kind::text;
+}
+
+serve::HttpReply chat_page() {
+    return {.type = "text/html; charset=utf-8",
+            .body = std::string(serve::page()),
+            .headers = {{"Content-Security-Policy", std::string(serve::page_policy())},
+                        {"ETag", std::string(serve::page_tag())},
+                        {"Cache-Control", "no-cache"},
+                        {"X-Content-Type-Options", "nosniff"},
+                        {"Referrer-Policy", "no-referrer"}}};
+}
+
+}  // namespace
+
+ModelServer::ModelServer(const Command& command, ServerOptions options)
+    : options_(std::move(options)),
+      gate_(options_.gate),
+      log_(log_kind(options_.log), [](std::string_view text) { err(text); }),
+      // An address that is taken is told before a model loads.
+      http_(std::make_unique<serve::HttpServer>(options_.http)) {
+    load_model(command);
+    options_.api.model = id_of(loaded_.model->source);
+    options_.api.version = version_line();
+    options_.api.fingerprint =
+        serve::fingerprint(options_.api.version, loaded_.model->source, loaded_.engine.cuda);
+    desk_.emplace(make_engine(loaded_),
+                  serve::DeskOptions{
+                      .sequences = options_.sequences,
+                      .queue = static_cast<std::size_t>(options_.queue),
+                      .most = milliseconds(static_cast<std::int64_t>(1000 * options_.timeout))},
+                  metrics_);
+    api_.emplace(*desk_, gate_, metrics_, options_.api);
+    api_->add_page("/", chat_page());
+    if (const std::string& notice = api_->chat().notice(); !notice.empty()) {
+        err(fmt::format("note: {}\n", one_line(notice)));
+    }
+    start();
+}
+
+void ModelServer::load_model(const Command& command) {
+    loaded_ = load(options_.shared, [&](const model::Model& model) {
+        decode::GenerateOptions& generate = options_.api.generate;
+        model::EngineOptions wanted = engine_options(options_.shared);
+        require_streaming(command, options_.context);
+        make_stream(options_.context, model.spec, -1, wanted, generate);
+        use_diffusion(command, options_.diffusion, model.spec, wanted, generate);
+        if (wanted.context == 0 && !generate.stream) wanted.context = options_.longest;
+        if (model.spec.diffusion) {
+            // Full attention: one text at a time.
+            if (model.spec.diffusion->block == 0) options_.sequences = 1;
+            wanted.max_sequences = options_.sequences;
+        } else {
+            wanted.max_sequences = options_.sequences + 1;  // one that embeddings have
+            wanted.max_logits = std::max(wanted.max_sequences, decode::eval_logit_rows(model.spec));
+        }
+        return wanted;
+    });
+}
+
+void ModelServer::start() {
+    api_->set_connections([this] { return http_->connections(); });
+    http_->start(
+        {.admit = [this](const serve::HttpRequest& head) { return api_->admit(head); },
+         .handle = [this](const serve::ExchangePtr& exchange) { api_->handle(exchange); },
+         .extra = [this](const serve::HttpRequest& request) { return gate_.headers(request); },
+         .refuse = serve::Api::refuse,
+         .done =
+             [this](const serve::Access& access) {
+                 ++metrics_.responses[static_cast<std::size_t>(access.status / 100)];
+                 log_.add(access);
+             }});
+}
+
+void ModelServer::end(double grace) {
+    desk_->drain();
+    http_->drain();
+    const auto until =
+        std::chrono::steady_clock::now() + milliseconds(static_cast<std::int64_t>(1000 * grace));
+    while (!desk_->wait_drained(milliseconds(20)) && std::chrono::steady_clock::now() < until) {
+    }
+    desk_->cut();
+    http_->wait_drained(milliseconds(5000));  // what was made goes out
+}
+
+}  // namespace mr::cli

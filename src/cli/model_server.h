@@ -1,0 +1,60 @@
+// A model behind HTTP, in this process: what `serve` runs, and `bench serve` measures.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cli/context.h"
+#include "cli/diffusion.h"
+#include "cli/engine.h"
+#include "cli/options.h"
+#include "serve/access_log.h"
+#include "serve/api.h"
+
+namespace mr::cli {
+
+struct ServerOptions {
+    SharedOptions shared;
+    serve::HttpOptions http;
+    serve::GateOptions gate;
+    serve::ApiOptions api;
+    ContextOptions context;
+    DiffusionChoice diffusion;
+    int sequences = 64, queue = 256;
+    double timeout = 0;        // seconds that a request may take; 0: any time
+    std::int64_t longest = 0;  // positions of a text, where --ctx says nothing; 0: the model's
+    std::string log = "text";  // text, json or none
+};
+
+class ModelServer {
+  public:
+    // Listens, loads, and answers. `command`: whose options they are.
+    ModelServer(const Command& command, ServerOptions options);
+    ModelServer(const ModelServer&) = delete;
+    ModelServer& operator=(const ModelServer&) = delete;
+
+    // What is being answered is finished, or cut when the seconds are over.
+    void end(double grace);
+
+    const ServerOptions& options() const { return options_; }  // with what loading made of them
+    const LoadedModel& loaded() const { return loaded_; }
+    const serve::Metrics& metrics() const { return metrics_; }
+    const serve::Desk& desk() const { return *desk_; }
+    const serve::HttpServer& http() const { return *http_; }
+
+  private:
+    void load_model(const Command& command);
+    void start();
+
+    ServerOptions options_;
+    const serve::Gate gate_;
+    serve::AccessLog log_;
+    serve::Metrics metrics_;
+    LoadedModel loaded_;
+    std::optional<serve::Desk> desk_;
+    std::optional<serve::Api> api_;
+    std::unique_ptr<serve::HttpServer> http_;  // last: it ends before what its handlers use
+};
+
+}  // namespace mr::cli
