@@ -141,6 +141,8 @@ void Desk::cut() {
 void Desk::drive() {
     for (;;) {
         bool cut = false, leaving = false;
+        delivery_.flush();
+        if (!busy()) delivery_.flush_and_wait();  // what is idle has nothing on its way
         {
             std::unique_lock lock(mutex_);
             if (!busy() && queued_ == 0) {
@@ -202,7 +204,7 @@ void Desk::forget_left() {
         ++metrics_.timed_out;
         fail(job, too_late());
     }
-    for (const auto& embedding : late_embeddings) embedding->sink->failed(too_late());
+    for (const auto& embedding : late_embeddings) fail(*embedding, too_late());
 }
 
 void Desk::fill() {
@@ -244,11 +246,11 @@ void Desk::begin(Unit& unit) {
             }
             last = now;
             ++metrics_.generated_tokens;
-            job->sink->token(choice, id, logprobs);
+            delivery_.token(job->sink, choice, id, logprobs);
         };
-        const decode::Scheduler::Id id =
-            scheduler_->add(work.prompt, std::move(options), [job, choice](std::string_view text) {
-                job->sink->text(choice, text);
+        const decode::Scheduler::Id id = scheduler_->add(
+            work.prompt, std::move(options), [this, job, choice](std::string_view text) {
+                delivery_.text(job->sink, choice, text);
                 return true;
             });
         metrics_.in_queue.add(seconds_between(job->arrived, Clock::now()));
@@ -324,14 +326,18 @@ void Desk::end(Open& open, const decode::Generated& made) {
     }
     if (job->over) return;
     --job->left;
-    job->sink->ended(open.choice, made);
+    delivery_.call([job, choice = open.choice, made] { job->sink->ended(choice, made); });
     if (job->left == 0) job->over = true;
 }
 
 void Desk::fail(const JobPtr& job, const Failure& failure) {
     if (std::exchange(job->over, true)) return;
     ++metrics_.ended_error;
-    job->sink->failed(failure);
+    delivery_.call([job, failure] { job->sink->failed(failure); });
+}
+
+void Desk::fail(Embedding& embedding, const Failure& failure) {
+    delivery_.call([sink = embedding.sink, failure] { sink->failed(failure); });
 }
 
 void Desk::fail_all(const Failure& failure) {
@@ -343,12 +349,12 @@ void Desk::fail_all(const Failure& failure) {
     }
     for (auto& [client, queue] : queues) {
         for (Unit& unit : queue) {
-            unit.embedding ? unit.embedding->sink->failed(failure) : fail(unit.job, failure);
+            unit.embedding ? fail(*unit.embedding, failure) : fail(unit.job, failure);
         }
     }
     scheduler_.reset();
     for (auto& [id, open] : std::exchange(open_, {})) fail(open.job, failure);
-    for (const auto& embedding : std::exchange(embeddings_, {})) embedding->sink->failed(failure);
+    for (const auto& embedding : std::exchange(embeddings_, {})) fail(*embedding, failure);
 }
 
 void Desk::show() {

@@ -21,13 +21,14 @@
 #include "decode/generate.h"
 #include "decode/scheduler.h"
 #include "model/engine.h"
+#include "serve/delivery.h"
 #include "serve/failure.h"
 #include "serve/metrics.h"
 
 namespace mr::serve {
 
-// Who waits for the texts of one request. Its members are called on the engine's thread, must be
-// quick and must not throw.
+// Who waits for the texts of one request. Its members are called one after another, on the thread
+// of the delivery (delivery.h), and must not throw; gone() by any thread.
 class Sink {
   public:
     virtual ~Sink() = default;
@@ -117,6 +118,7 @@ class Desk {
     void take_ended();
     void end(Open& open, const decode::Generated& made);
     void fail(const JobPtr& job, const Failure& failure);
+    void fail(Embedding& embedding, const Failure& failure);
     void fail_all(const Failure& failure);
     bool embed_piece();  // desk_embed.cpp
     void show();         // gauges
@@ -129,6 +131,7 @@ class Desk {
     const DeskOptions options_;
     Metrics& metrics_;
     // The thread's own.
+    Delivery delivery_;
     std::unique_ptr<decode::Scheduler> scheduler_;
     std::map<decode::Scheduler::Id, Open> open_;
     std::list<std::shared_ptr<Embedding>> embeddings_;

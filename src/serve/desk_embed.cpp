@@ -84,13 +84,15 @@ bool Desk::embed_piece() {
         ++metrics_.embedded_texts;
         metrics_.prompt_tokens += ids.size();
         if (e.vectors.size() < e.texts.size()) return true;
-        e.sink->made(std::move(e.vectors));
+        delivery_.call([sink = e.sink, vectors = std::move(e.vectors)]() mutable {
+            sink->made(std::move(vectors));
+        });
     } catch (const Failure& failure) {
-        e.sink->failed(failure);
+        fail(e, failure);
     } catch (const Error& error) {
-        e.sink->failed(Failure::of(error));
+        fail(e, Failure::of(error));
     } catch (const std::exception& error) {
-        e.sink->failed(Failure::of(500, "server_error", error.what()));
+        fail(e, Failure::of(500, "server_error", error.what()));
     }
     return leave();
 }

@@ -106,6 +106,23 @@ void HttpHost::remove(const std::shared_ptr<HttpConnection>& connection) {
     if (connections.empty()) none_left.notify_all();
 }
 
+void HttpHost::wake(const std::shared_ptr<HttpConnection>& connection) {
+    {
+        const std::lock_guard lock(woken_mutex);
+        woken.push_back(connection);
+        if (woken.size() > 1) return;
+    }
+    asio::post(io, [this] {
+        std::vector<std::shared_ptr<HttpConnection>> all;
+        {
+            const std::lock_guard lock(woken_mutex);
+            all.reserve(woken.capacity());
+            all.swap(woken);
+        }
+        for (const auto& one : all) one->pump();
+    });
+}
+
 void HttpHost::give_to_worker(HttpExchangePtr exchange) {
     {
         const std::lock_guard lock(work_mutex);
@@ -168,6 +185,7 @@ HttpServer::~HttpServer() {
     });
     for (std::thread& thread : impl_->threads) thread.join();
     impl_->requests.clear();
+    impl_->woken.clear();  // connections hold what holds them here
 }
 
 const std::string& HttpServer::address() const { return impl_->address; }

@@ -135,6 +135,7 @@ struct HeadOptions {
     std::optional<std::size_t> length{};          // none: chunks
 };
 std::string head_text(const HttpReply& reply, const Headers& extra, const HeadOptions& options);
-std::string chunk_text(std::string_view piece);
+// Appends the piece as a chunk.
+std::string& append_chunk(std::string& out, std::string_view piece);
 
 }  // namespace mr::serve

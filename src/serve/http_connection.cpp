@@ -22,7 +22,7 @@ int status_of(const error_code& problem) {
 
 void HttpExchange::wake() {
     if (std::exchange(woken_, true)) return;
-    asio::post(connection_->server().io, [connection = connection_] { connection->pump(); });
+    connection_->server().wake(connection_);
 }
 
 void HttpExchange::add_head(const HttpReply& reply, std::optional<std::size_t> length) {
@@ -57,7 +57,7 @@ bool HttpExchange::write(std::string_view piece) {
         overfull_ = ended_ = true;
         gone_ = true;
     } else {
-        pending_ += old_version_ ? std::string(piece) : chunk_text(piece);
+        old_version_ ? pending_.append(piece) : append_chunk(pending_, piece);
     }
     wake();
     return !gone_;
@@ -276,7 +276,7 @@ void HttpConnection::pump() {
         current_->woken_ = false;
         overfull = current_->overfull_;
         if (!writing_ && !overfull) {
-            sending_ = std::exchange(current_->pending_, {});
+            sending_.swap(current_->pending_);  // which is empty, and keeps its room
             ended = current_->ended_;
             cut = current_->cut_;
         }

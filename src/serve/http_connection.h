@@ -71,6 +71,9 @@ struct HttpHost : std::enable_shared_from_this<HttpHost> {
     void give_to_worker(HttpExchangePtr exchange);
     void handle(const HttpExchangePtr& exchange);
     void remove(const std::shared_ptr<HttpConnection>& connection);
+    // Any thread: the connection has something to send. Of many at once the thread of connections
+    // is woken for the first alone.
+    void wake(const std::shared_ptr<HttpConnection>& connection);
     HttpReply refusal(int status, const std::string& problem) const;
 
     const HttpOptions options;
@@ -85,6 +88,9 @@ struct HttpHost : std::enable_shared_from_this<HttpHost> {
     std::atomic<bool> draining = false;
     std::mutex count_mutex;
     std::condition_variable none_left;
+
+    std::mutex woken_mutex;
+    std::vector<std::shared_ptr<HttpConnection>> woken;
 
     std::mutex work_mutex;
     std::condition_variable work_there;

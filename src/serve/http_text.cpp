@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <ctime>
 
 #include "serve/http.h"
@@ -82,8 +83,11 @@ std::string head_text(const HttpReply& reply, const Headers& extra, const HeadOp
     return out += "\r\n";
 }
 
-std::string chunk_text(std::string_view piece) {
-    return fmt::format("{:x}\r\n{}\r\n", piece.size(), piece);
+std::string& append_chunk(std::string& out, std::string_view piece) {
+    char size[16];
+    const auto [end, error] = std::to_chars(size, size + sizeof size, piece.size(), 16);
+    out.append(size, end).append("\r\n").append(piece).append("\r\n");
+    return out;
 }
 
 }  // namespace mr::serve

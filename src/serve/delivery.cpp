@@ -1,0 +1,95 @@
+#include "serve/delivery.h"
+
+#include <iterator>
+#include <utility>
+
+#include "serve/desk.h"
+
+namespace mr::serve {
+namespace {
+
+constexpr std::size_t kMostItems = 1 << 16;  // tokens that wait here at most
+
+}  // namespace
+
+Delivery::Delivery() {
+    thread_ = std::thread([this] { work(); });
+}
+
+Delivery::~Delivery() {
+    flush();
+    {
+        const std::lock_guard lock(mutex_);
+        leaving_ = true;
+    }
+    there_.notify_one();
+    thread_.join();
+}
+
+void Delivery::token(const std::shared_ptr<Sink>& sink, int choice, std::int32_t id,
+                     const decode::DrawnLogprobs* logprobs) {
+    Item& item = put_.emplace_back();
+    item.sink = sink;
+    item.choice = choice;
+    item.id = id;
+    if (logprobs) item.logprobs = std::make_unique<decode::DrawnLogprobs>(*logprobs);
+}
+
+void Delivery::text(const std::shared_ptr<Sink>& sink, int choice, std::string_view piece) {
+    if (put_.empty() || put_.back().sink != sink || put_.back().choice != choice) {
+        Item& item = put_.emplace_back();
+        item.sink = sink;
+        item.choice = choice;
+    }
+    put_.back().text += piece;
+}
+
+void Delivery::call(std::function<void()> what) { put_.emplace_back().call = std::move(what); }
+
+void Delivery::flush() {
+    if (put_.empty()) return;
+    {
+        std::unique_lock lock(mutex_);
+        gone_.wait(lock, [&] { return queue_.size() < kMostItems; });
+        if (queue_.empty()) {
+            queue_.swap(put_);
+        } else {
+            queue_.insert(queue_.end(), std::make_move_iterator(put_.begin()),
+                          std::make_move_iterator(put_.end()));
+        }
+    }
+    put_.clear();
+    there_.notify_one();
+}
+
+void Delivery::flush_and_wait() {
+    flush();
+    std::unique_lock lock(mutex_);
+    gone_.wait(lock, [&] { return queue_.empty() && !busy_; });
+}
+
+void Delivery::work() {
+    std::vector<Item> items;
+    for (;;) {
+        {
+            std::unique_lock lock(mutex_);
+            busy_ = false;
+            if (queue_.empty()) gone_.notify_all();
+            there_.wait(lock, [&] { return leaving_ || !queue_.empty(); });
+            if (queue_.empty()) return;
+            items.swap(queue_);
+            busy_ = true;
+        }
+        gone_.notify_all();
+        for (const Item& item : items) deliver(item);
+        items.clear();
+    }
+}
+
+void Delivery::deliver(const Item& item) {
+    if (item.call) return item.call();
+    if (item.id >= 0) item.sink->token(item.choice, item.id, item.logprobs.get());
+    if (!item.text.empty()) item.sink->text(item.choice, item.text);
+}
+
+}  // namespace mr::serve
