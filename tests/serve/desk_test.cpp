@@ -162,6 +162,51 @@ TEST_F(DeskTest, TextsAreTheSameAloneAndTogether) {
     EXPECT_EQ(metrics_.ended_length, 20U);
 }
 
+// One whose text is held up at its first piece.
+class Held : public Kept {
+  public:
+    using Kept::Kept;
+    void text(int choice, std::string_view piece) override {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return let_go_; });
+        lock.unlock();
+        Kept::text(choice, piece);
+    }
+    void let_go() {
+        const std::lock_guard lock(mutex_);
+        let_go_ = true;
+        changed_.notify_all();
+    }
+
+  private:
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    bool let_go_ = false;
+};
+
+TEST_F(DeskTest, TheEngineDoesNotWaitForSinks) {
+    open({.sequences = 2});
+    const KeptPtr alone = ask("a", work("Once upon a time", 40, 7));
+    ASSERT_TRUE(alone->wait());
+    const std::uint64_t before = metrics_.generated_tokens;
+    const auto held = std::make_shared<Held>();
+    std::vector<Desk::Work> works;
+    works.push_back(work("Once upon a time", 40, 7));
+    desk_->generate("a", std::move(works), held);
+    const auto end = Desk::Clock::now() + 30s;
+    while (metrics_.generated_tokens < before + 40 && Desk::Clock::now() < end) {
+        std::this_thread::sleep_for(1ms);
+    }
+    EXPECT_EQ(metrics_.generated_tokens, before + 40);
+    desk_->drain();
+    EXPECT_FALSE(desk_->wait_drained(50ms));  // what was made has not arrived
+    held->let_go();
+    EXPECT_TRUE(desk_->wait_drained(30s));
+    EXPECT_TRUE(held->wait(0s));
+    EXPECT_EQ(held->texts[0], alone->texts[0]);
+    EXPECT_EQ(held->drawn, 40);
+}
+
 TEST_F(DeskTest, ClientsTakeTurns) {
     open({.sequences = 1});
     std::atomic<int> order = 0;

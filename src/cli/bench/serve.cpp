@@ -78,7 +78,7 @@ Target own_server(const BenchServeOptions& options, bench::LoadShape& shape,
 }
 
 // The answer as JSON; none where there is no such route.
-std::optional<formats::JsonDocument> asked(const bench::Place& place, const char* path) {
+std::optional<formats::JsonDocument> json_at(const bench::Place& place, const char* path) {
     const bench::Fetched got = bench::fetch(place, path);
     if (got.status == 404) return std::nullopt;
     if (got.status != 200) {
@@ -94,7 +94,7 @@ std::optional<formats::JsonDocument> asked(const bench::Place& place, const char
 Target other_server(const BenchServeOptions& options, bench::LoadShape& shape) {
     Target target;
     target.place = bench::Place::of(options.url, options.key);
-    const auto models = asked(target.place, "/v1/models");
+    const auto models = json_at(target.place, "/v1/models");
     if (models && !models->root()["data"].empty()) {
         const formats::JsonValue id = models->root()["data"][0]["id"];
         if (id.is_string()) shape.model = id.text();
@@ -140,7 +140,7 @@ Json quantiles(const std::vector<double>& seconds) {
     return out;
 }
 
-Json row_json(const bench::LoadPlan& plan, const bench::LoadMeasured& m) {
+Json level_json(const bench::LoadPlan& plan, const bench::LoadMeasured& m) {
     const auto rate = [&](std::int64_t tokens) {
         return m.seconds > 0 ? static_cast<double>(tokens) / m.seconds : 0;
     };
@@ -185,7 +185,7 @@ std::string title_text(const Target& target, const bench::LoadShape& shape) {
         "pass", "ms");
 }
 
-std::string row_text(const Json& row) {
+std::string level_text(const Json& row) {
     const bool open = row.contains("rate");
     std::string text =
         fmt::format("{:>8}{:>7}{:>5}{:>10.1f}{:>9.1f}",
@@ -285,7 +285,7 @@ Json Measurement::measure(const bench::LoadPlan& wanted) {
     const ModelServer* const own = target_.own.get();
     const Counts before = own ? counts_of(*own) : Counts();
     const bench::LoadMeasured m = bench::run_load(target_.place, shape_, plan, line_.callback());
-    Json row = row_json(plan, m);
+    Json row = level_json(plan, m);
     if (own) row["server"] = server_json(before, counts_of(*own));
     if (options_.idle > 0) {
         row["idle"] = std::count_if(idle_.begin(), idle_.end(),
@@ -310,7 +310,7 @@ void Measurement::run() {
     std::string text = title_text(target_, shape_);
     for (const bench::LoadPlan& plan : plans()) {
         json["rows"].push_back(measure(plan));
-        text += row_text(json["rows"].back());
+        text += level_text(json["rows"].back());
     }
     line_.remove();
     if (options_.idle > 0) {
