@@ -1,7 +1,5 @@
 #include "cli/model_server.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -62,9 +60,6 @@ ModelServer::ModelServer(const Command& command, ServerOptions options)
                   metrics_);
     api_.emplace(*desk_, gate_, metrics_, options_.api);
     api_->add_page("/", chat_page());
-    if (const std::string& notice = api_->chat().notice(); !notice.empty()) {
-        err(fmt::format("note: {}\n", one_line(notice)));
-    }
     start();
 }
 

@@ -41,6 +41,7 @@ class ModelServer {
     const LoadedModel& loaded() const { return loaded_; }
     const serve::Metrics& metrics() const { return metrics_; }
     const serve::Desk& desk() const { return *desk_; }
+    const serve::Api& api() const { return *api_; }
     const serve::HttpServer& http() const { return *http_; }
 
   private:

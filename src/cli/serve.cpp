@@ -51,6 +51,9 @@ int serve_model(const Command& command, ServeOptions options) {
     options.http.port = static_cast<std::uint16_t>(options.port);
     options.http.connections = static_cast<std::size_t>(options.connections);
     ModelServer server(command, options);
+    if (const std::string& notice = server.api().chat().notice(); !notice.empty()) {
+        err(fmt::format("note: {}\n", one_line(notice)));
+    }
     const serve::HttpServer& http = server.http();
     out(fmt::format("millrace: {} at http://{}:{} ({} sequences, context {}, {})\n",
                     one_line(server.options().api.model), http.address(), http.port(),

@@ -64,16 +64,17 @@ class Own(driver.CliTest):
         self.assertEqual(made.err, "")
 
     def test_a_model_of_random_weights(self):
-        got = self.ok_json("bench", "serve", "random:stories-15m", "--concurrency", 2, *SMALL)
+        got = self.ok_json("bench", "serve", "random:stories-42m:q8_0", "--concurrency", 2, *SMALL)
         self.check(got["rows"][0], 16)
-        self.assertEqual(got["model"], "random:stories-15m")
+        self.assertEqual(got["model"], "random:stories-42m:q8_0")
 
     def test_errors(self):
         self.fails(2, "bench", "serve", "--input", 4, "--shared-prefix", 4, says="--shared-prefix")
         self.fails(2, "bench", "serve", "--api-key", "x", says=("--api-key", "--url"))
         self.fails(2, "bench", "serve", "--url", "https://a", says="HTTPS")
         self.fails(2, "bench", "serve", "x.gguf", "--url", "http://127.0.0.1:1", says="MODEL")
-        self.fails(1, "bench", "serve", "--input", 4000, says="context")
+        self.fails(1, "bench", "serve", "--input", 12, "--ctx", 8,
+                   says=("every request failed", "context"))
 
 
 class Others(driver.CliTest):
