@@ -16,7 +16,7 @@ struct Desk::Job {
     int left = 0;       // choices that have not ended
     bool over = false;  // it has failed, or its client has left: what is left of it stops
 
-    bool late() const { return Clock::now() > deadline; }
+    bool late() const { return deadline != Clock::time_point::max() && Clock::now() > deadline; }
     bool wants_no_more() const { return over || sink->gone() || late(); }
 };
 
