@@ -42,6 +42,8 @@ struct GenerateOptions {
     // Of every token its log-probability, and so many of the most probable ones (0: none of them);
     // -1: nothing of that. The text has the bits that it has otherwise.
     int logprobs = -1;
+    // Prompts share pages of the cache with those of the same salt alone: whose text it is.
+    std::uint64_t cache_salt = 0;
     model::Stream stream{};        // where the text may be longer than the context
     DiffusionOptions diffusion{};  // of a model that fills in tokens
     // Called after every pass over its open block: tokens, and which of them are settled.

@@ -177,6 +177,7 @@ void Scheduler::admit() {
 Scheduler::Request* Scheduler::leader_of(const Request& request) const {
     for (const RequestPtr& other : running_) {
         if (!other->ended && !other->leader && !other->prefilled() && other->shares &&
+            other->options.cache_salt == request.options.cache_salt &&
             other->options.stream == request.options.stream && other->prompt == request.prompt) {
             return other.get();
         }
@@ -207,8 +208,9 @@ bool Scheduler::reserve(Request& request, std::optional<model::KvCache::PageCopy
         } else if (shares) {
             // The last token is computed in any case: its logits are what is wanted.
             const std::int64_t most = request.blocks ? request.prefix : tokens - 1;
-            request.done = cache.adopt(request.seq, request.prompt, request.form, request.cut,
-                                       std::min(most, request.plain), copy);
+            request.done =
+                cache.adopt(request.seq, request.prompt, request.form, request.cut,
+                            std::min(most, request.plain), copy, request.options.cache_salt);
         }
         if (room && engine_.try_reserve(request.seq, shares ? tokens : 0, length)) return true;
         cache.close(request.seq);
@@ -368,7 +370,7 @@ void Scheduler::launched(Request& r, std::int64_t piece) {
     model::KvCache& cache = engine_.cache();
     if (!r.live && r.publishes) {  // whose pages are written again
         const auto plain = static_cast<std::size_t>(std::min(r.done, r.plain));
-        cache.publish(r.seq, std::span(r.prompt).first(plain), r.form);
+        cache.publish(r.seq, std::span(r.prompt).first(plain), r.form, false, r.options.cache_salt);
     }
     r.launched = r.blocks ? 0 : 1;
     r.ledger_prefilled = engine_.ledger();
@@ -442,7 +444,8 @@ void Scheduler::finish(Request& r, StopReason reason) {
         tokens.resize(std::min(tokens.size(), plain));
         const auto drawn = static_cast<std::ptrdiff_t>(plain - tokens.size());
         tokens.insert(tokens.end(), r.out.ids.begin(), r.out.ids.begin() + drawn);
-        cache.publish(r.seq, tokens, r.form, one_form && !r.blocks && all <= r.plain);
+        cache.publish(r.seq, tokens, r.form, one_form && !r.blocks && all <= r.plain,
+                      r.options.cache_salt);
     }
     if (!r.keeps_words()) r.out.ids = {};
     // Last, since it may throw: the books are in order.

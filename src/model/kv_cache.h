@@ -96,7 +96,9 @@ class KvCache {
     // pages can be found from now on, whether or not the sequence goes on; not those of a circle.
     // `with_part`: the sequence is written no more, and its last page, too, where that is not
     // whole, and those of a circle. Pages before the base are published already or never.
-    void publish(SeqId id, std::span<const std::int32_t> tokens, Form form, bool with_part = false);
+    // `salt`: only who gives the same one to adopt() finds them.
+    void publish(SeqId id, std::span<const std::int32_t> tokens, Form form, bool with_part = false,
+                 std::uint64_t salt = 0);
     // Gives an empty sequence the pages that hold the longest known prefix of `tokens` in this
     // form, a multiple of `cut` and at most `most` positions long, and returns its length. Where
     // the prefix ends inside of a page, `copy` says which page is to be copied to which.
@@ -104,7 +106,7 @@ class KvCache {
         std::int32_t to = -1, from = -1;
     };
     std::int64_t adopt(SeqId id, std::span<const std::int32_t> tokens, Form form, std::int64_t cut,
-                       std::int64_t most, std::optional<PageCopy>& copy);
+                       std::int64_t most, std::optional<PageCopy>& copy, std::uint64_t salt = 0);
     // Makes the empty sequence `to` share the pages that hold the first `length` positions of
     // `from`, as they are or will be; `from` has given back none of them, and none lies in its
     // circle. A last page that is not whole is not shared but taken anew:
@@ -147,7 +149,7 @@ class KvCache {
         std::int32_t holders = 0;  // sequences that have it
         // Of a published page: what it holds, and after which page. Serial numbers are never used
         // twice, so a page's place in a chain is exact and no hash has to be trusted.
-        std::uint64_t serial = 0, parent = 0;  // 0: not published; the parent of a first page
+        std::uint64_t serial = 0, parent = 0;  // 0: not published; a root of a first page's salt
         Form form = Form::prompt;
         std::int32_t count = 0;  // of tokens that it holds
         std::int32_t tokens[kPageTokens] = {};
@@ -181,6 +183,8 @@ class KvCache {
     std::int32_t oldest_ = kNone, newest_ = kNone;  // of the kept pages
     std::int64_t kept_count_ = 0, taken_count_ = 0;
     std::uint64_t next_serial_ = 1;
+    // The parent of first pages, by salt: a serial number without a page. Salt 0 has 0.
+    std::unordered_map<std::uint64_t, std::uint64_t> roots_{{0, 0}};
     std::unordered_multimap<std::uint64_t, std::int32_t> known_;     // whole pages, by key_of()
     std::unordered_multimap<std::uint64_t, std::int32_t> children_;  // all pages, by parent
 };

@@ -62,10 +62,13 @@ void KvCache::make_known(std::int32_t index, std::uint64_t parent, Form form,
     children_.emplace(parent, index);
 }
 
-void KvCache::publish(SeqId id, std::span<const std::int32_t> tokens, Form form, bool with_part) {
+void KvCache::publish(SeqId id, std::span<const std::int32_t> tokens, Form form, bool with_part,
+                      std::uint64_t salt) {
     const Sequence& sequence = at(id);
     tokens = tokens.first(std::min(tokens.size(), static_cast<std::size_t>(sequence.length)));
-    std::uint64_t parent = 0;
+    const auto [root, is_new] = roots_.try_emplace(salt, next_serial_);
+    next_serial_ += is_new;
+    std::uint64_t parent = root->second;
     // A page of a circle will hold something else, unless the sequence is written no more.
     const std::int64_t end = sequence.circle > 0 && !with_part ? sequence.prefix : sequence.end;
     std::int64_t i = 0;
@@ -85,13 +88,16 @@ void KvCache::publish(SeqId id, std::span<const std::int32_t> tokens, Form form,
 }
 
 std::int64_t KvCache::adopt(SeqId id, std::span<const std::int32_t> tokens, Form form,
-                            std::int64_t cut, std::int64_t most, std::optional<PageCopy>& copy) {
+                            std::int64_t cut, std::int64_t most, std::optional<PageCopy>& copy,
+                            std::uint64_t salt) {
     Sequence& sequence = at(id);
     MR_CHECK(sequence.end == 0 && sequence.length == 0, "an empty sequence adopts a prefix");
     copy.reset();
+    const auto root = roots_.find(salt);
+    if (root == roots_.end()) return 0;  // nothing was published with it
     most = std::min(most, static_cast<std::int64_t>(tokens.size()));
     std::vector<std::int32_t> chain;
-    std::uint64_t parent = 0;
+    std::uint64_t parent = root->second;
     std::int64_t length = 0;
     while (length + kPageTokens <= static_cast<std::int64_t>(tokens.size())) {
         const std::int32_t known = find(parent, form, tokens.data() + length);

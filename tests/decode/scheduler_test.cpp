@@ -112,6 +112,40 @@ TEST(Scheduler, EqualPromptsAreComputedOnce) {
     test::expect_as_alone(orders, got, Fresh{});
 }
 
+TEST(Scheduler, PromptsAreSharedUnderOneSaltAlone) {
+    const auto engine = engine_of(8);
+    Scheduler scheduler(*engine);
+    std::vector<test::Order> orders(7);
+    for (std::size_t i = 0; i < orders.size(); ++i) {
+        orders[i].prompt.assign(100, 7);
+        orders[i].options.max_tokens = 10;
+        orders[i].options.ignore_end = true;
+        orders[i].options.sampling.seed = i;
+        orders[i].options.cache_salt = i % 2;
+    }
+    // Two that wait together are computed once for each salt; later ones find that in the cache,
+    // unless their salt is new.
+    const auto run = [&](std::size_t begin, std::size_t end) {
+        std::vector<Scheduler::Id> ids;
+        for (std::size_t i = begin; i < end; ++i) {
+            ids.push_back(scheduler.add(orders[i].prompt, orders[i].options));
+        }
+        while (scheduler.step()) engine->cache().check_books();
+        std::vector<Generated> got;
+        for (const Scheduler::Id id : ids) got.push_back(*scheduler.take(id));
+        test::expect_as_alone(std::span(orders).subspan(begin, end - begin), got, Fresh{});
+        return got;
+    };
+    run(0, 4);
+    EXPECT_EQ(scheduler.totals().prefill.tokens, 200);
+    EXPECT_EQ(scheduler.totals().found, 200);
+    orders[6].options.cache_salt = 2;
+    const std::vector<Generated> later = run(4, 7);
+    EXPECT_EQ(later[0].prefill.tokens, 1);
+    EXPECT_EQ(later[1].prefill.tokens, 1);
+    EXPECT_EQ(later[2].prefill.tokens, 100);
+}
+
 TEST(Scheduler, AFollowerTakesOverWhenItsLeaderIsCancelled) {
     const auto engine = engine_of(3);
     std::vector<test::Order> orders(3);

@@ -63,6 +63,33 @@ TEST_F(Cache, AFormIsPartOfWhatAPageHolds) {
     EXPECT_EQ(adopt(cache_.open(), tokens, kPage, Form::decode), 2 * kPage);
 }
 
+TEST_F(Cache, APageIsFoundUnderItsSaltAlone) {
+    const auto tokens = test::counted(2 * kPage + 10);
+    const auto most = static_cast<std::int64_t>(tokens.size()) - 1;
+    const auto adopt_with = [&](std::uint64_t salt) {
+        const SeqId seq = cache_.open();
+        const std::int64_t found = cache_.adopt(seq, tokens, Form::prompt, 1, most, copy_, salt);
+        cache_.close(seq);
+        return found;
+    };
+    const SeqId first = computed(cache_, tokens);
+    cache_.publish(first, tokens, Form::prompt, true, 7);
+    cache_.close(first);
+    EXPECT_EQ(adopt_with(7), most);
+    // Serial numbers of pages are no salts: the first page of salt 7 has one of the smallest.
+    for (const std::uint64_t salt : {0, 1, 2, 3, 4, 8}) EXPECT_EQ(adopt_with(salt), 0) << salt;
+    // The same tokens of another are published beside it, in pages of their own.
+    const SeqId second = computed(cache_, tokens);
+    cache_.publish(second, tokens, Form::prompt, true);
+    cache_.close(second);
+    EXPECT_EQ(adopt_with(0), most);
+    EXPECT_EQ(adopt_with(7), most);
+    EXPECT_EQ(adopt_with(8), 0);
+    EXPECT_EQ(cache_.kept_pages(), 6);
+    cache_.forget_all();
+    EXPECT_EQ(adopt_with(7), 0);
+}
+
 TEST_F(Cache, APrefixThatEndsInsideOfAPageIsCopied) {
     const auto tokens = test::counted(2 * kPage + 10);
     const SeqId first = computed(cache_, tokens);
