@@ -1,4 +1,4 @@
-"""Chromium through Selenium, as browser_test.py drives it."""
+"""Chromium through Selenium, as the tests of the page drive it."""
 import os
 import pathlib
 import shutil
@@ -16,6 +16,7 @@ try:
 except ImportError:
     webdriver = By = Keys = None
 
+CHECKS = (pathlib.Path(__file__).parent / "look_checks.js").read_text()
 FOLDER = pathlib.Path(os.environ.get("MILLRACE_BUILD", "build/release")) / "page"
 
 
@@ -47,10 +48,13 @@ class PageTest(unittest.TestCase):
     def tearDownClass(cls):
         cls.driver.quit()
 
-    def setUp(self):
+    def serve(self):
         self.server = Server(FOLDER)
         self.server.__enter__()
         self.addCleanup(self.server.__exit__)
+
+    def setUp(self):
+        self.serve()
         self.expected_errors = []  # parts of console messages that this test causes
         self.open()
         self.driver.get_log("browser")
@@ -99,6 +103,24 @@ class PageTest(unittest.TestCase):
     def answers(self):
         return self.js("return [...document.querySelectorAll('.message.assistant .markdown')]"
                        ".map(node => node.textContent.trim())")
+
+    def set(self, name, value):
+        """A field of the settings."""
+        self.js("""const field = document.querySelector(`[name=${arguments[0]}]`);
+                   field.value = arguments[1];
+                   field.dispatchEvent(new Event('input', {bubbles: true}));""", name, value)
+
+    def check(self, *names):
+        for name in names or ("unnamed", "structure", "faint", "cramped"):
+            self.assertEqual(self.js(CHECKS + f"return {name}()"), [], name)
+
+    def phone(self, width=360, height=740):
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
+            "width": width, "height": height, "deviceScaleFactor": 2, "mobile": True})
+        self.addCleanup(self.driver.execute_cdp_cmd, "Emulation.clearDeviceMetricsOverride", {})
+
+    def color(self):
+        return self.js("return getComputedStyle(document.body).backgroundColor")
 
     def press(self, label, scope=""):
         buttons = self.all(f'{scope} button[aria-label="{label}"]')
