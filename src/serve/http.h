@@ -80,7 +80,8 @@ struct HttpOptions {
     std::size_t connections = 4096;
     std::size_t unread_bytes = 1 << 20;        // of a stream that its client does not read
     std::chrono::milliseconds idle{75000};     // between requests
-    std::chrono::milliseconds request{30000};  // from its first byte to its last
+    std::chrono::milliseconds header{10000};   // from the first byte of a request to its body
+    std::chrono::milliseconds request{30000};  // ... to its last byte
     std::chrono::milliseconds stall{30000};    // of a client that reads nothing
     int workers = 2;                           // threads that handle requests with a body
 };

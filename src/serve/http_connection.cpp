@@ -148,7 +148,9 @@ void HttpConnection::parse() {
             parser_->header_limit(static_cast<std::uint32_t>(server_->options.header_bytes));
             parser_->body_limit(server_->options.body_bytes);
             has_head_ = false;
-            deadline_ = Clock::now() + server_->options.request;
+            const auto now = Clock::now();
+            body_deadline_ = now + server_->options.request;
+            deadline_ = std::min(now + server_->options.header, body_deadline_);
         }
         error_code problem;
         const std::size_t used = parser_->put(asio::buffer(in_), problem);
@@ -165,6 +167,7 @@ void HttpConnection::parse() {
         }
         if (parser_->is_header_done() && !std::exchange(has_head_, true) && !take_head()) return;
         if (has_head_) {
+            deadline_ = body_deadline_;
             parser_->eager(true);
             count_body(parser_->get().body().size());
             if (server_->body_bytes > server_->options.all_bodies) {

@@ -151,7 +151,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     std::size_t body_ = 0;  // what is counted in server_->body_bytes
     bool reading_ = false, writing_ = false, lingering_ = false, closed_ = false, eof_ = false;
     bool broken_ = false;  // what follows is no request
-    Clock::time_point deadline_ = kNever, write_deadline_ = kNever;
+    Clock::time_point deadline_ = kNever, body_deadline_ = kNever, write_deadline_ = kNever;
 };
 
 }  // namespace mr::serve

@@ -32,6 +32,7 @@ std::string_view status_words(int status) {
     static constexpr std::pair<int, std::string_view> kWords[] = {
         {200, "OK"},
         {204, "No Content"},
+        {304, "Not Modified"},
         {400, "Bad Request"},
         {401, "Unauthorized"},
         {403, "Forbidden"},
@@ -67,8 +68,9 @@ std::string head_text(const HttpReply& reply, const Headers& extra, const HeadOp
         reply.status, status_words(reply.status), now);
     if (!reply.type.empty()) out += fmt::format("Content-Type: {}\r\n", reply.type);
     if (options.length) {
-        // An answer of 204 has no body, and says no length.
-        if (reply.status != 204) out += fmt::format("Content-Length: {}\r\n", *options.length);
+        // Answers of 204 and 304 have no body, and say no length.
+        if (reply.status != 204 && reply.status != 304)
+            out += fmt::format("Content-Length: {}\r\n", *options.length);
     } else if (!options.old_version) {
         out += "Transfer-Encoding: chunked\r\n";
     }

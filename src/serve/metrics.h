@@ -7,23 +7,30 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <tuple>
 
 namespace mr::serve {
 
-// Seconds, in buckets of fixed bounds.
+// Values in buckets of fixed bounds.
 class Histogram {
   public:
-    static constexpr std::array kBounds{0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3,
-                                        0.6,   1.0,    2.5,   5.0,  10.0, 30.0, 60.0, 120.0};
+    using Bounds = std::array<double, 17>;
+    static constexpr Bounds kSeconds{0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3,
+                                     0.6,   1.0,    2.5,   5.0,  10.0, 30.0, 60.0, 120.0};
+    static constexpr Bounds kTokens{1,   2,   5,   10,  20,  50,  100, 200, 500,
+                                    1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5};
 
-    void add(double seconds);
+    explicit Histogram(const Bounds& bounds = kSeconds) : bounds_(bounds) {}
+
+    void add(double value);
     std::uint64_t count() const;
-    double seconds() const;  // of all that were added
+    double total() const;  // of all that were added
     std::string text(std::string_view name, std::string_view label) const;
 
   private:
-    std::array<std::atomic<std::uint64_t>, kBounds.size() + 1> counts_{};
-    std::atomic<std::uint64_t> microseconds_ = 0;
+    const Bounds& bounds_;  // one of those above
+    std::array<std::atomic<std::uint64_t>, std::tuple_size_v<Bounds> + 1> counts_{};
+    std::atomic<std::uint64_t> millionths_ = 0;  // of the sum
 };
 
 struct Metrics {
@@ -37,7 +44,11 @@ struct Metrics {
     Counter ended_stop = 0, ended_length = 0, ended_abort = 0, ended_error = 0;
     Counter refused_full = 0, timed_out = 0, embedded_texts = 0;
     std::array<Counter, 6> responses{};  // by the first digit of their status; 0: the client left
+    Counter bytes_read = 0, flops = 0;   // of all passes, by the contracts of their operations
     Histogram first_token, between_tokens, whole_request, in_queue;
+    Histogram prefill_time, decode_time, inference_time, mean_token_time;  // of texts that ended
+    Histogram prompt_length{Histogram::kTokens}, made_length{Histogram::kTokens},
+        most_length{Histogram::kTokens};
 
     std::string text(const std::string& model, std::int64_t connections) const;
 };

@@ -263,6 +263,18 @@ TEST_F(Http, TimeEnds) {
     EXPECT_TRUE(body.all().starts_with("HTTP/1.1 408 "));
 }
 
+TEST_F(Http, AHeadHasLessTimeThanABody) {
+    HttpOptions options;
+    options.header = 300ms;
+    start(options);
+    Client slow(server_->port()), body(server_->port());
+    body.send(fmt::format("POST /a HTTP/1.1\r\n{}Content-Length: 3\r\n\r\na", kHost));
+    slow.send("POST /a HTTP/1.1\r\nContent-Le");
+    EXPECT_TRUE(slow.all().starts_with("HTTP/1.1 408 "));
+    body.send("bc");
+    EXPECT_NE(body.until("POST /a abc").find("200 OK"), std::string::npos);
+}
+
 TEST_F(Http, ConnectionsAndBodiesHaveABound) {
     HttpOptions options;
     options.connections = 2;
