@@ -10,13 +10,13 @@ if(Python3_FOUND)
     if(NOT MILLRACE_SYSTEM_PYTHON)
         set(MILLRACE_SYSTEM_PYTHON ${Python3_EXECUTABLE})
     endif()
-    foreach(test browser look)
+    foreach(test browser look real)
         add_test(NAME page.${test} CONFIGURATIONS serve COMMAND ${MILLRACE_SYSTEM_PYTHON} -B
                  ${PROJECT_SOURCE_DIR}/tests/page/${test}_test.py)
     endforeach()
-    set_tests_properties(page.quick page.browser page.look PROPERTIES LABELS serve
+    set_tests_properties(page.quick page.browser page.look page.real PROPERTIES LABELS serve
         TIMEOUT 60 ENVIRONMENT
-        "MILLRACE_BUILD=${PROJECT_BINARY_DIR};MILLRACE_CMAKE=${CMAKE_COMMAND};MILLRACE_PAGE_PRINT=$<TARGET_FILE:page_print>")
-    set_tests_properties(page.browser page.look PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77
+        "MILLRACE_BUILD=${PROJECT_BINARY_DIR};MILLRACE_CMAKE=${CMAKE_COMMAND};MILLRACE_PAGE_PRINT=$<TARGET_FILE:page_print>;MILLRACE_BIN=$<TARGET_FILE:millrace_cli>;MILLRACE_SOURCE=${PROJECT_SOURCE_DIR}")
+    set_tests_properties(page.browser page.look page.real PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77
                          RUN_SERIAL TRUE)  # they time frames
 endif()

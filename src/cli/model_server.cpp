@@ -6,7 +6,10 @@
 
 #include "cli/terminal.h"
 #include "cli/version.h"
+#include "core/cpu.h"
+#include "core/cuda/device.h"
 #include "decode/eval.h"
+#include "decode/measure.h"
 #include "serve/fingerprint.h"
 #include "serve/page/page.h"
 
@@ -27,6 +30,14 @@ std::string id_of(const std::string& source) {
 serve::AccessLog::Kind log_kind(const std::string& name) {
     using Kind = serve::AccessLog::Kind;
     return name == "none" ? Kind::none : name == "json" ? Kind::json : Kind::text;
+}
+
+// What /props says of the memory: the engine's plan, how large it is, how fast it is read.
+void look_at(const model::Engine& engine, serve::ApiOptions& api) {
+    const bool cuda = engine.options().cuda;
+    api.plan = model::plan_engine(engine.model(), engine.options());
+    api.capacity = cuda ? cuda::require_device().memory_bytes : cpu_info().memory_bytes;
+    api.read_bandwidth = decode::read_bandwidth(engine);
 }
 
 serve::HttpReply chat_page() {
@@ -52,7 +63,9 @@ ModelServer::ModelServer(const Command& command, ServerOptions options)
     options_.api.version = version_line();
     options_.api.fingerprint =
         serve::fingerprint(options_.api.version, loaded_.model->source, loaded_.engine.cuda);
-    desk_.emplace(make_engine(loaded_),
+    std::unique_ptr<model::Engine> engine = make_engine(loaded_);
+    look_at(*engine, options_.api);
+    desk_.emplace(std::move(engine),
                   serve::DeskOptions{
                       .sequences = options_.sequences,
                       .queue = static_cast<std::size_t>(options_.queue),

@@ -15,11 +15,23 @@
 namespace mr::cli {
 namespace {
 
+using std::chrono::milliseconds;
+
+double seconds_of(milliseconds time) { return 1e-3 * static_cast<double>(time.count()); }
+milliseconds time_of(double seconds) {
+    return milliseconds(static_cast<std::int64_t>(1000 * seconds));
+}
+
 struct ServeOptions : ServerOptions {
     std::string key_file;
     bool no_auth = false;
     int port = 8080, connections = 4096;
     double grace = 30;
+    // Of the transport, seconds; what they are without an option is HttpOptions' alone.
+    double idle = seconds_of(serve::HttpOptions{}.idle);
+    double header = seconds_of(serve::HttpOptions{}.header);
+    double request = seconds_of(serve::HttpOptions{}.request);
+    double stall = seconds_of(serve::HttpOptions{}.stall);
 };
 
 bool is_loopback(const std::string& host) {
@@ -41,7 +53,7 @@ void require_safe(const ServeOptions& options) {
 
 // Until a signal comes.
 void wait_for_end() {
-    while (!InterruptGuard::pending()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    while (!InterruptGuard::pending()) std::this_thread::sleep_for(milliseconds(20));
 }
 
 int serve_model(const Command& command, ServeOptions options) {
@@ -50,6 +62,10 @@ int serve_model(const Command& command, ServeOptions options) {
     if (!options.key_file.empty()) options.gate.keys = serve::read_keys(options.key_file);
     options.http.port = static_cast<std::uint16_t>(options.port);
     options.http.connections = static_cast<std::size_t>(options.connections);
+    options.http.idle = time_of(options.idle);
+    options.http.header = time_of(options.header);
+    options.http.request = time_of(options.request);
+    options.http.stall = time_of(options.stall);
     ModelServer server(command, options);
     if (const std::string& notice = server.api().chat().notice(); !notice.empty()) {
         err(fmt::format("note: {}\n", one_line(notice)));
@@ -82,6 +98,10 @@ void add_serve(const Command& app, Action& action) {
         .add_option("--api-key-file", options->key_file,
                     "Keys that clients must send, one a line; needed where --host is not loopback")
         .shown_as("FILE");
+    command
+        .add_flag("--share-prefixes", options->api.share_prefixes,
+                  "Let equal prompts share pages of the cache whatever their API key")
+        .rare();
     command.add_flag("--no-auth", options->no_auth, "Do without keys, whatever the --host");
     command
         .add_option("--allow-host", options->gate.hosts,
@@ -106,12 +126,22 @@ void add_serve(const Command& app, Action& action) {
         .shows_default();
     command
         .add_flag("--verbose-usage", options->api.verbose_usage,
-                  "With the counts of tokens what was found in the cache, and times")
+                  "With the counts of tokens what was found in the cache, and a ledger: times, "
+                  "bytes, FLOPs")
         .rare();
     command.add_option("--connections", options->connections, "Connections at most")
         .range(1, 1 << 20)
         .shows_default()
         .rare();
+    const auto add_time = [&](const char* name, double& seconds, const char* about) {
+        command.add_option(name, seconds, about).range(0.1, 86400.0).shows_default().rare();
+    };
+    add_time("--idle-timeout", options->idle, "Seconds that a connection may wait for a request");
+    add_time("--header-timeout", options->header,
+             "Seconds from the first byte of a request to its body");
+    add_time("--read-timeout", options->request,
+             "Seconds from the first byte of a request to its last");
+    add_time("--write-timeout", options->stall, "Seconds that a client may read nothing");
     command.group("Scheduling");
     command.add_option("--sequences", options->sequences, "Texts that run together at most")
         .range(1, 1024)

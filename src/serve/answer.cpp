@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "formats/json_writer.h"
 
@@ -38,6 +39,9 @@ std::string event_text(std::string_view json, std::string_view name) {
                         : fmt::format("event: {}\ndata: {}\n\n", name, json);
 }
 
+Spent::Spent(const decode::Phase& phase)
+    : tokens(phase.tokens), seconds(phase.seconds), work(phase.ledger.total()) {}
+
 Answer::Answer(ExchangePtr exchange, std::unique_ptr<Format> format, int choices, bool stream,
                std::int64_t prompt_tokens)
     : exchange_(std::move(exchange)),
@@ -46,6 +50,7 @@ Answer::Answer(ExchangePtr exchange, std::unique_ptr<Format> format, int choices
       stream_(stream),
       left_(choices) {
     usage_.prompt = prompt_tokens;
+    usage_.choices.resize(choices_.size());
 }
 
 // Not before there is something to send: until then a failure has a status of its own.
@@ -62,7 +67,12 @@ void Answer::begin_stream() {
 }
 
 void Answer::token(int choice, std::int32_t id, const decode::DrawnLogprobs* logprobs) {
-    if (logprobs) choices_[static_cast<std::size_t>(choice)].tokens.push_back({id, *logprobs});
+    ChoiceText& c = choices_[static_cast<std::size_t>(choice)];
+    if (!std::exchange(c.drew, true)) {
+        usage_.first_seconds = std::max(usage_.first_seconds, Moment::now().seconds_since(start_));
+    }
+    ++c.fresh;
+    if (logprobs) c.tokens.push_back({id, *logprobs});
 }
 
 void Answer::text(int choice, std::string_view piece) {
@@ -73,6 +83,12 @@ void Answer::text(int choice, std::string_view piece) {
     send_piece(choice);
 }
 
+void Answer::block(int choice, std::span<const std::int32_t> tokens,
+                   std::span<const std::uint8_t> settled) {
+    begin_stream();
+    exchange_->write(format_->block(choice, tokens, settled));
+}
+
 void Answer::send_piece(int choice) {
     ChoiceText& c = choices_[static_cast<std::size_t>(choice)];
     exchange_->write(format_->piece(choice, c));
@@ -80,6 +96,7 @@ void Answer::send_piece(int choice) {
     c.sent += c.text.size();
     c.text.clear();
     c.tokens.clear();
+    c.fresh = 0;
 }
 
 void Answer::ended(int choice, const decode::Generated& made) {
@@ -92,7 +109,8 @@ void Answer::ended(int choice, const decode::Generated& made) {
     if (made.reason == decode::StopReason::end_of_text && !c.tokens.empty()) c.tokens.pop_back();
     usage_.completion += made.drawn;
     usage_.found += std::max<std::int64_t>(made.prompt_tokens - made.prefill.tokens, 0);
-    usage_.first_seconds = std::max(usage_.first_seconds, made.prefill.seconds);
+    usage_.choices[static_cast<std::size_t>(choice)] =
+        Usage::Choice{Spent(made.prefill), Spent(made.decode), made.passes};
     usage_.seconds = std::max(usage_.seconds, made.decode.seconds);
     --left_;
     if (!stream_) {

@@ -4,10 +4,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/ledger.h"
 #include "decode/generate.h"
 #include "serve/desk.h"
 #include "serve/http.h"
@@ -27,17 +30,33 @@ struct ChoiceText {
     std::string text{};
     std::vector<TokenInfo> tokens{};
     std::size_t sent = 0;  // bytes before `text`
-    bool begun = false, ended = false;
+    int fresh = 0;         // tokens that `text` brings
+    bool drew = false, begun = false, ended = false;
     decode::StopReason reason = decode::StopReason::length;
     std::string stopped_by{};
     std::int64_t drawn = 0;
 };
 
+// What a phase of one text took. The work is that of all passes of the engine meanwhile: texts that
+// run together share their passes.
+struct Spent {
+    explicit Spent(const decode::Phase& phase);
+
+    std::int64_t tokens;
+    double seconds;
+    OpRecord work;
+};
+
 struct Usage {
     std::int64_t prompt = 0, completion = 0;
     std::int64_t found = 0;    // prompt tokens that were in the cache
-    double first_seconds = 0;  // until the first token, of the slowest choice
+    double first_seconds = 0;  // from the request to the first token, of the slowest choice
     double seconds = 0;        // of the decoding, of the slowest choice
+    struct Choice {
+        Spent prefill, decode;
+        std::int64_t passes;  // of a model that fills in tokens: over its blocks
+    };
+    std::vector<std::optional<Choice>> choices{};
 };
 
 // How an API writes. Events come back as they go over the wire.
@@ -47,6 +66,10 @@ class Format {
     virtual std::string begin() { return {}; }  // before all choices
     virtual std::string begin(int /*choice*/) { return {}; }
     virtual std::string piece(int choice, const ChoiceText& text) = 0;
+    virtual std::string block(int /*choice*/, std::span<const std::int32_t> /*tokens*/,
+                              std::span<const std::uint8_t> /*settled*/) {
+        return {};
+    }
     virtual std::string end(int choice, const ChoiceText& text) = 0;
     virtual std::string last(const Usage& usage) = 0;  // after all choices
     virtual std::string failed(const Failure& failure) = 0;
@@ -61,6 +84,8 @@ class Answer final : public Sink {
 
     void token(int choice, std::int32_t id, const decode::DrawnLogprobs* logprobs) override;
     void text(int choice, std::string_view piece) override;
+    void block(int choice, std::span<const std::int32_t> tokens,
+               std::span<const std::uint8_t> settled) override;
     void ended(int choice, const decode::Generated& made) override;
     void failed(const Failure& failure) override;
     bool gone() const override { return exchange_->gone(); }
@@ -76,6 +101,7 @@ class Answer final : public Sink {
     bool begun_ = false;
     int left_;
     Usage usage_;
+    const Moment start_ = Moment::now();
 };
 
 // The body of an answer that says why there is none; `anthropic`: in the words of that API.
@@ -91,6 +117,7 @@ struct FormatOptions {
     std::string model{};
     std::string fingerprint{};
     bool include_usage = false;
+    bool include_blocks = false;
     bool verbose_usage = false;
     int logprobs = -1;                 // of the most probable tokens; -1: none are asked for
     std::vector<std::string> echo{};   // by choice: what stands before its text

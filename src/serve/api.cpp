@@ -7,7 +7,6 @@
 #include <random>
 
 #include "decode/prompt.h"
-#include "formats/json_writer.h"
 
 namespace mr::serve {
 namespace {
@@ -59,6 +58,16 @@ const HttpReply* Api::page(const std::string& path) const {
     return nullptr;
 }
 
+// What the client has already is not sent again.
+HttpReply Api::page_reply(const HttpReply& file, const HttpRequest& request) {
+    const std::string_view known = request.header("if-none-match");
+    for (const auto& [name, value] : file.headers) {
+        if (name != "ETag" || known.find(value) == std::string_view::npos) continue;
+        return {.status = 304, .type = "", .headers = file.headers};
+    }
+    return file;
+}
+
 void Api::add_page(const std::string& path, HttpReply reply) {
     pages_.emplace_back(path, std::move(reply));
 }
@@ -90,7 +99,7 @@ void Api::handle(const ExchangePtr& exchange) {
         methods += fmt::format("{}{}", methods.empty() ? "" : ", ", get ? "GET, HEAD" : "POST");
     }
     const HttpReply* const file = page(request.path);
-    if (file && reads) return exchange->reply(*file);
+    if (file && reads) return exchange->reply(page_reply(*file, request));
     if (file) methods = "GET, HEAD";
     if (request.method == "OPTIONS" && (!methods.empty() || request.path == "*")) {
         if (methods.empty()) methods = "GET, HEAD, POST";
@@ -157,6 +166,17 @@ void Api::metrics(const Call& call) {
          .body = metrics_.text(options_.model, static_cast<std::int64_t>(connections_()))});
 }
 
+void Api::add_memory(JsonWriter& json) const {
+    json.key("memory").begin_object().key("items").begin_array();
+    for (const MemoryPlan::Item& item : options_.plan.items()) {
+        json.begin_object().member("name", item.name).member("bytes", item.bytes);
+        json.member("mapped", item.mapped).end_object();
+    }
+    json.end_array().member("total", options_.plan.total());
+    if (options_.capacity > 0) json.member("capacity", options_.capacity);
+    json.end_object();
+}
+
 void Api::props(const Call& call) {
     const model::ModelSpec& spec = desk_.model().spec;
     const model::EngineOptions& engine = desk_.engine_options();
@@ -172,6 +192,15 @@ void Api::props(const Call& call) {
     json.member("diffusion", spec.diffusion.has_value());
     json.member("streams", static_cast<bool>(options_.generate.stream));
     json.member("chat_format", chat_.name()).member("chat_template", tokenizer_.chat_template());
+    // Of a token alone in its pass; a pass of a model that fills in tokens makes many.
+    if (!spec.diffusion) {
+        json.member("bytes_per_token", desk_.model().weights.bytes_per_token());
+    }
+    if (options_.read_bandwidth > 0) {
+        json.key("roof").begin_object();
+        json.member("bytes_per_s", options_.read_bandwidth).end_object();
+    }
+    add_memory(json);
     json.key("live").begin_object().member("running", metrics_.running.load());
     json.member("waiting", metrics_.waiting.load());
     json.member("cache_free_tokens", metrics_.cache_free.load());

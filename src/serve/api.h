@@ -9,7 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include "core/arena.h"
 #include "decode/generate.h"
+#include "formats/json_writer.h"
 #include "serve/answer.h"
 #include "serve/desk.h"
 #include "serve/fields.h"
@@ -26,6 +28,10 @@ struct ApiOptions {
     std::string fingerprint{};
     std::string version{};
     bool verbose_usage = false;
+    bool share_prefixes = false;         // equal prompts share pages whatever their key
+    MemoryPlan plan{};                   // of the engine
+    std::uint64_t capacity = 0;          // bytes of the memory that it lies in
+    double read_bandwidth = 0;           // of that memory, measured: bytes a second; 0: not known
     decode::GenerateOptions generate{};  // where a request says nothing: context, diffusion
     text::ChatOptions chat{};
 };
@@ -60,6 +66,8 @@ class Api {
     static const std::vector<Route>& routes();
     void run(const Route& route, const ExchangePtr& exchange);
     const HttpReply* page(const std::string& path) const;
+    static HttpReply page_reply(const HttpReply& file, const HttpRequest& request);
+    void add_memory(formats::JsonWriter& json) const;
     static bool anthropic(const HttpRequest& request);
 
     // api.cpp
@@ -97,6 +105,7 @@ class Api {
     std::vector<std::int32_t> encode(std::string_view text, const char* field) const;
     void require_fits(std::size_t tokens, const char* field) const;
     FormatOptions format_options(const char* prefix, const Fields& fields) const;
+    void give(const Call& call, std::vector<Desk::Work> works, std::shared_ptr<Sink> sink);
     std::string new_id(const char* prefix) const;
 
     Desk& desk_;

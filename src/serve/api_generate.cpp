@@ -10,6 +10,14 @@ constexpr std::size_t kMostPrompts = 128;
 
 }  // namespace
 
+// To the desk, in the client's queue and under its key's salt.
+void Api::give(const Call& call, std::vector<Desk::Work> works, std::shared_ptr<Sink> sink) {
+    const HttpRequest& request = call.exchange->request();
+    const std::uint64_t salt = options_.share_prefixes ? 0 : gate_.salt_of(request);
+    for (Desk::Work& work : works) work.options.cache_salt = salt;
+    desk_.generate(gate_.client_of(request), std::move(works), std::move(sink));
+}
+
 void Api::chat_completions(const Call& call) {
     const Fields& fields = call.fields;
     if (const auto format = fields.find("response_format")) {
@@ -37,12 +45,13 @@ void Api::chat_completions(const Call& call) {
         most_tokens(work.prompt.size(),
                     fields.integer("max_completion_tokens", fields.integer("max_tokens", -1)));
     work.choices = static_cast<int>(fields.integer("n", 1));
+    work.shows_blocks = format.include_blocks && fields.flag("stream");
     const auto tokens = static_cast<std::int64_t>(work.prompt.size());
     auto answer = std::make_shared<Answer>(call.exchange, chat_format(std::move(format)),
                                            work.choices, fields.flag("stream"), tokens);
     std::vector<Desk::Work> works;
     works.push_back(std::move(work));
-    desk_.generate(gate_.client_of(call.exchange->request()), std::move(works), answer);
+    give(call, std::move(works), answer);
 }
 
 void Api::completions(const Call& call) {
@@ -80,7 +89,7 @@ void Api::completions(const Call& call) {
     }
     auto answer = std::make_shared<Answer>(call.exchange, completion_format(std::move(format)), all,
                                            fields.flag("stream"), tokens);
-    desk_.generate(gate_.client_of(call.exchange->request()), std::move(works), answer);
+    give(call, std::move(works), answer);
 }
 
 void Api::messages(const Call& call) {
@@ -100,7 +109,7 @@ void Api::messages(const Call& call) {
                                            fields.flag("stream"), tokens);
     std::vector<Desk::Work> works;
     works.push_back(std::move(work));
-    desk_.generate(gate_.client_of(call.exchange->request()), std::move(works), answer);
+    give(call, std::move(works), answer);
 }
 
 }  // namespace mr::serve

@@ -242,10 +242,15 @@ FormatOptions Api::format_options(const char* prefix, const Fields& fields) cons
     out.verbose_usage = options_.verbose_usage;
     out.tokenizer = &tokenizer_;
     if (const auto wanted = fields.find("stream_options")) {
-        const auto usage = wanted->find_set("include_usage");
-        if (usage && !usage->is_boolean())
-            wrong("stream_options.include_usage", "must be a boolean");
-        out.include_usage = usage && usage->get<bool>();
+        const auto flag = [&](const char* name) {
+            const auto given = wanted->find_set(name);
+            if (given && !given->is_boolean()) {
+                wrong(fmt::format("stream_options.{}", name), "must be a boolean");
+            }
+            return given && given->get<bool>();
+        };
+        out.include_usage = flag("include_usage");
+        out.include_blocks = flag("include_blocks");
     }
     return out;
 }

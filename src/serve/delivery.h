@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "decode/logprobs.h"
+#include "decode/generate.h"
 
 namespace mr::serve {
 

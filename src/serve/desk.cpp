@@ -230,7 +230,7 @@ void Desk::begin(Unit& unit) {
     try {
         if (!scheduler_) {
             scheduler_ = std::make_unique<decode::Scheduler>(*engine_, nullptr, options_.sequences);
-            passes_ = 0;
+            shown_ = {};
         }
         const Work& work = job->works[unit.work];
         decode::GenerateOptions options = work.options;
@@ -248,6 +248,18 @@ void Desk::begin(Unit& unit) {
             ++metrics_.generated_tokens;
             delivery_.token(job->sink, choice, id, logprobs);
         };
+        if (work.shows_blocks) {
+            options.on_pass = [this, job, choice](std::span<const std::int32_t> tokens,
+                                                  std::span<const std::uint8_t> settled) {
+                delivery_.call([sink = job->sink, choice,
+                                ids = std::vector(tokens.begin(), tokens.end()),
+                                known = std::vector(settled.begin(), settled.end())] {
+                    sink->block(choice, ids, known);
+                });
+            };
+        }
+        metrics_.most_length.add(options.max_tokens);
+        metrics_.prompt_length.add(static_cast<double>(work.prompt.size()));
         const decode::Scheduler::Id id = scheduler_->add(
             work.prompt, std::move(options), [this, job, choice](std::string_view text) {
                 delivery_.text(job->sink, choice, text);
@@ -318,10 +330,17 @@ void Desk::end(Open& open, const decode::Generated& made) {
                            made.reason == decode::StopReason::context_full;
     ++(cut_short ? metrics_.ended_length : metrics_.ended_stop);
     metrics_.whole_request.add(took);
+    const double ran = made.prefill.seconds + made.decode.seconds;
+    metrics_.prefill_time.add(made.prefill.seconds);
+    metrics_.decode_time.add(made.decode.seconds);
+    metrics_.inference_time.add(ran);
+    metrics_.made_length.add(static_cast<double>(made.drawn));
+    if (made.decode.tokens > 0) {
+        metrics_.mean_token_time.add(made.decode.seconds / static_cast<double>(made.decode.tokens));
+    }
     {
         constexpr double kWeight = 0.1;  // of the newest
         const std::lock_guard lock(mutex_);
-        const double ran = made.prefill.seconds + made.decode.seconds;
         seconds_a_text_ += kWeight * (ran - seconds_a_text_);
     }
     if (job->over) return;
@@ -361,8 +380,15 @@ void Desk::show() {
     metrics_.running = scheduler_ ? static_cast<std::int64_t>(scheduler_->running()) : 0;
     metrics_.cache_free = engine_->cache().free_tokens();
     if (scheduler_) {
-        const std::int64_t passes = scheduler_->totals().passes;
-        metrics_.passes += static_cast<std::uint64_t>(passes - std::exchange(passes_, passes));
+        const decode::Scheduler::Totals& now = scheduler_->totals();
+        const decode::Scheduler::Totals before = std::exchange(shown_, now);
+        metrics_.passes += static_cast<std::uint64_t>(now.passes - before.passes);
+        for (const auto phase :
+             {&decode::Scheduler::Totals::prefill, &decode::Scheduler::Totals::decode}) {
+            const OpRecord work = (now.*phase).ledger.since((before.*phase).ledger).total();
+            metrics_.bytes_read += work.bytes_read;
+            metrics_.flops += work.flops;
+        }
     }
     const std::lock_guard lock(mutex_);
     metrics_.waiting =

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -34,6 +35,9 @@ class Sink {
     virtual ~Sink() = default;
     virtual void token(int /*choice*/, std::int32_t /*id*/, const decode::DrawnLogprobs*) {}
     virtual void text(int choice, std::string_view piece) = 0;
+    // Of a text that is filled in, after every pass over its open block: which tokens are settled.
+    virtual void block(int /*choice*/, std::span<const std::int32_t> /*tokens*/,
+                       std::span<const std::uint8_t> /*settled*/) {}
     // Of every choice, once; after the last one nothing comes.
     virtual void ended(int choice, const decode::Generated& made) = 0;
     // Once, and nothing comes after it.
@@ -64,7 +68,8 @@ class Desk {
     struct Work {
         std::vector<std::int32_t> prompt{};
         decode::GenerateOptions options{};
-        int choices = 1;  // texts; number i of them draws with seed + i
+        int choices = 1;            // texts; number i of them draws with seed + i
+        bool shows_blocks = false;  // the sink wants block()
     };
 
     Desk(std::unique_ptr<model::Engine> engine, const DeskOptions& options, Metrics& metrics);
@@ -135,7 +140,7 @@ class Desk {
     std::unique_ptr<decode::Scheduler> scheduler_;
     std::map<decode::Scheduler::Id, Open> open_;
     std::list<std::shared_ptr<Embedding>> embeddings_;
-    std::int64_t passes_ = 0;  // of the scheduler, as they were shown last
+    decode::Scheduler::Totals shown_;  // of the scheduler, as they were shown last
 
     mutable std::mutex mutex_;
     std::condition_variable work_, drained_;

@@ -51,7 +51,8 @@ constexpr Field kMoreSampling[] = {
     {"stop", K::texts, 0, 4, "none", "the text ends before any of these"},
     {"ignore_eos", K::boolean, 0, 0, "false", "go on past the end of the text"},
     {"stream_options", K::object, 0, 8, "none",
-     "`include_usage`: one more chunk with the counts of tokens"},
+     "`include_usage`: one more chunk with the counts of tokens; `include_blocks`: of a model "
+     "that fills in tokens, its open block after every pass"},
     {"user", K::ignored},
     {"metadata", K::ignored},
     {"store", K::ignored},

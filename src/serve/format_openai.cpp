@@ -1,4 +1,6 @@
 // Chat completions and completions, as OpenAI's clients read them.
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "formats/json_writer.h"
@@ -48,12 +50,19 @@ class OpenAiFormat : public Format {
     virtual std::string choice_json(int choice, const ChoiceText& text) const = 0;
 
     // One choice of a chunk; what comes before it is the same in all of them.
-    std::string chunk(std::string_view choice) const {
+    // `own`: an object of this server's, beside the choice.
+    std::string chunk(std::string_view choice, std::string_view own = {}) const {
         std::string json = chunk_head_;
         json += R"(,"choices":[)";
         json += choice;
-        json += options_.include_usage ? R"(],"usage":null})" : "]}";
-        return event_text(json);
+        json += options_.include_usage ? R"(],"usage":null)" : "]";
+        if (!own.empty()) json.append(R"(,"millrace":)").append(own);
+        return event_text(json + "}");
+    }
+
+    // How many tokens a piece brings, where it is not one.
+    static std::string count_json(const ChoiceText& text) {
+        return text.fresh == 1 ? "" : fmt::format(R"({{"tokens":{}}})", text.fresh);
     }
 
     std::string head(const char* object) const {
@@ -72,11 +81,45 @@ class OpenAiFormat : public Format {
         if (options_.verbose_usage) {
             json.key("prompt_tokens_details").begin_object();
             json.member("cached_tokens", usage.found).end_object();
-            json.key("millrace").begin_object();
-            json.member("first_token_s", usage.first_seconds);
-            json.member("decode_s", usage.seconds).end_object();
+            json.key("millrace").raw(ledger_json(usage));
         }
         return json.end_object().take();
+    }
+
+    static std::string ledger_json(const Usage& usage) {
+        JsonWriter json;
+        json.begin_object().member("first_token_s", usage.first_seconds);
+        json.member("decode_s", usage.seconds);
+        std::int64_t decoded = 0;
+        for (const auto& choice : usage.choices) decoded += choice ? choice->decode.tokens : 0;
+        const auto rate = [](auto amount, double of) {
+            return of > 0 ? static_cast<double>(amount) / of : 0.0;
+        };
+        json.member("tokens_per_s", rate(decoded, usage.seconds));
+        if (usage.choices.size() == 1 && usage.choices[0]) {  // of several, passes are shared
+            const Usage::Choice& only = *usage.choices[0];
+            json.member("bytes_per_token",
+                        rate(only.decode.work.bytes_read, static_cast<double>(only.decode.tokens)));
+            json.member("bytes_per_s", rate(only.decode.work.bytes_read, only.decode.seconds));
+            if (only.passes > 0) json.member("steps", only.passes);
+        }
+        json.key("choices").begin_array();
+        for (const auto& choice : usage.choices) {
+            if (!choice) continue;
+            json.begin_object().key("prefill").raw(spent_json(choice->prefill));
+            json.key("decode").raw(spent_json(choice->decode));
+            if (choice->passes > 0) json.member("passes", choice->passes);
+            json.end_object();
+        }
+        return json.end_array().end_object().take();
+    }
+
+    static std::string spent_json(const Spent& spent) {
+        JsonWriter json;
+        json.begin_object().member("tokens", spent.tokens).member("seconds", spent.seconds);
+        json.member("bytes_read", spent.work.bytes_read);
+        json.member("bytes_written", spent.work.bytes_written);
+        return json.member("flops", spent.work.flops).end_object().take();
     }
 
     void add_token(JsonWriter& json, std::int32_t id, double logprob) const {
@@ -102,7 +145,22 @@ class ChatFormat final : public OpenAiFormat {
     std::string piece(int choice, const ChoiceText& text) override {
         JsonWriter json;
         json.begin_object().member("content", text.text).end_object();
-        return chunk(delta(choice, json.text(), logprobs(text), nullptr));
+        return chunk(delta(choice, json.text(), logprobs(text), nullptr), count_json(text));
+    }
+    std::string block(int choice, std::span<const std::int32_t> tokens,
+                      std::span<const std::uint8_t> settled) override {
+        JsonWriter json;
+        json.begin_object().key("block").begin_array();
+        for (std::size_t i = 0; i < tokens.size(); ++i) {
+            const bool ends = options_.tokenizer->is_end_of_generation(tokens[i]);
+            if (!settled[i]) {
+                json.null();
+            } else {
+                json.value(ends ? std::string() : options_.tokenizer->piece(tokens[i]));
+            }
+        }
+        json.end_array().end_object();
+        return chunk(delta(choice, "{}", "null", nullptr), json.text());
     }
     std::string end(int choice, const ChoiceText& text) override {
         return chunk(delta(choice, "{}", "null", finish_reason(text)));
@@ -154,7 +212,8 @@ class CompletionFormat final : public OpenAiFormat {
         : OpenAiFormat(std::move(options), "text_completion", "text_completion") {}
 
     std::string piece(int choice, const ChoiceText& text) override {
-        return chunk(choice_json(choice, text, text.begun ? "" : echo(choice), nullptr));
+        return chunk(choice_json(choice, text, text.begun ? "" : echo(choice), nullptr),
+                     count_json(text));
     }
     std::string end(int choice, const ChoiceText& text) override {
         return chunk(choice_json(choice, {}, "", finish_reason(text)));

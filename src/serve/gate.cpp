@@ -162,4 +162,8 @@ std::string Gate::client_of(const HttpRequest& request) const {
     return key >= 0 ? fmt::format("key {}", key + 1) : request.peer;
 }
 
+std::uint64_t Gate::salt_of(const HttpRequest& request) const {
+    return options_.keys.empty() ? 0 : static_cast<std::uint64_t>(key_of(request) + 1);
+}
+
 }  // namespace mr::serve

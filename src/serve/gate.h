@@ -1,6 +1,7 @@
 // Who may ask: the names under which the server is known, the pages that may use it, and keys.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -28,6 +29,8 @@ class Gate {
     Headers headers(const HttpRequest& request) const;
     // Whose queue the request waits in: its key, or the address that it came from.
     std::string client_of(const HttpRequest& request) const;
+    // Whose prompts it may find in the cache: those of its key. 0: there are no keys.
+    std::uint64_t salt_of(const HttpRequest& request) const;
 
   private:
     bool host_known(std::string_view host) const;

@@ -57,6 +57,42 @@ class Routes(Shared):
         server.ok("/v1/completions", {"prompt": START, "max_tokens": 3})
         self.assertGreaterEqual(server.metric("vllm:generation_tokens_total"), 3)
         self.assertGreaterEqual(server.metric("vllm:time_to_first_token_seconds_count"), 1)
+        self.assertGreaterEqual(server.metric("vllm:request_decode_time_seconds_count"), 1)
+        self.assertGreaterEqual(server.metric("vllm:request_generation_tokens_sum"), 3)
+        self.assertGreater(server.metric("millrace_bytes_read_total"), 3 * props["bytes_per_token"])
+
+    def test_memory_and_its_roof(self):
+        props = self.server.ok("/props")
+        memory = props["memory"]
+        self.assertEqual(sum(one["bytes"] for one in memory["items"]), memory["total"])
+        self.assertLess(memory["total"], memory["capacity"])
+        self.assertIn("KV cache", [one["name"] for one in memory["items"]])
+        self.assertGreater(props["roof"]["bytes_per_s"], 1e8)
+        self.assertLess(props["roof"]["bytes_per_s"], 1e13)
+
+    def test_the_ledger_of_a_request(self):
+        ask = {"prompt": [5] * 50, "max_tokens": 8, "ignore_eos": True, "seed": 1}
+        weights = self.server.ok("/props")["bytes_per_token"]
+        usage = self.server.ok("/v1/completions", ask)["usage"]
+        found = usage["prompt_tokens_details"]["cached_tokens"]
+        own = usage["millrace"]
+        only = own["choices"][0]
+        self.assertEqual(len(own["choices"]), 1)
+        self.assertEqual((only["prefill"]["tokens"], only["decode"]["tokens"]), (50 - found, 7))
+        # Seven tokens alone read the weights seven times, and little else.
+        self.assertGreaterEqual(only["decode"]["bytes_read"], 7 * weights)
+        self.assertLess(only["decode"]["bytes_read"], 14 * weights)
+        self.assertEqual(own["bytes_per_token"], only["decode"]["bytes_read"] / 7)
+        self.assertAlmostEqual(own["bytes_per_s"] * only["decode"]["seconds"],
+                               only["decode"]["bytes_read"], delta=1)
+        self.assertGreater(only["prefill"]["flops"], 0)
+        self.assertGreater(own["first_token_s"], 0)
+        self.assertGreaterEqual(own["first_token_s"], only["prefill"]["seconds"])
+        events = self.server.events("/v1/completions", {
+            **ask, "n": 3, "stream": True, "stream_options": {"include_usage": True}})
+        streamed = json.loads(events[-2][1])["usage"]["millrace"]
+        self.assertEqual([one["decode"]["tokens"] for one in streamed["choices"]], [7, 7, 7])
+        self.assertNotIn("bytes_per_token", streamed)  # the choices share their passes
 
     def test_the_page(self):
         status, headers, page = self.server.ask("/")
@@ -66,6 +102,12 @@ class Routes(Shared):
         self.assertIn("default-src 'none'", headers["Content-Security-Policy"])
         self.assertIn("script-src 'sha256-", headers["Content-Security-Policy"])
         self.assertRegex(headers["ETag"], r'^"[0-9a-f]+"$')
+        for known in (headers["ETag"], f'"x", W/{headers["ETag"]}'):
+            status, again, body = self.server.ask("/", headers={"If-None-Match": known})
+            self.assertEqual((status, body, again["ETag"]), (304, "", headers["ETag"]))
+            self.assertIsNone(again["Content-Length"])
+            self.assertEqual(again["Content-Security-Policy"], headers["Content-Security-Policy"])
+        self.assertEqual(self.server.ask("/", headers={"If-None-Match": '"0"'})[0], 200)
         self.refused(405, "/", {})
 
     def test_methods(self):
@@ -260,6 +302,8 @@ class Routes(Shared):
                 ({"prompt": START, "logit_bias": {"99999999": 5}}, "logit_bias"),
                 ({"prompt": START, "stream_options": {"include_usage": 1}},
                  "stream_options.include_usage"),
+                ({"prompt": START, "stream_options": {"include_blocks": "a"}},
+                 "stream_options.include_blocks"),
                 ({"prompt": []}, "prompt"), ({"prompt": [[]]}, "prompt"), ({"prompt": [5000]}, "prompt"),
                 ({"prompt": [-1]}, "prompt"), ({"prompt": {}}, "prompt"), ({}, "prompt"),
                 ({"prompt": ["a"] * 129}, "prompt"), ({"prompt": START, "x": 1}, "x")):
@@ -389,6 +433,22 @@ class Load(Shared):
 
 
 class Ends(driver.CliTest):
+    def test_prompts_are_shared_by_one_key_alone(self):
+        keys = self.folder / "keys"
+        keys.write_text("first-secret\nother-secret\n")
+        ask = {"prompt": [5] * 200, "max_tokens": 6, "seed": 1}
+        for more, shared in (((), 0), (("--share-prefixes",), 199)):
+            server = Server("--api-key-file", keys, "--verbose-usage", *more)
+            self.addCleanup(server.stop)
+            texts, found = set(), []
+            for key in ("first-secret", "other-secret", "first-secret", "other-secret"):
+                answer = server.ok("/v1/completions", ask, headers={"x-api-key": key})
+                texts.add(answer["choices"][0]["text"])
+                found.append(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+            self.assertEqual(found, [0, shared, 199, 199])
+            self.assertEqual(len(texts), 1)
+            self.assertEqual(server.stop(), 0)
+
     def test_keys(self):
         keys = self.folder / "keys"
         keys.write_text("# two\nfirst-secret\nother-secret\n")
@@ -477,6 +537,22 @@ class Ends(driver.CliTest):
         self.assertTrue(whole)
         events = server.events("/v1/completions", {**ask, "stream": True})[:-1]
         self.assertEqual("".join(json.loads(d)["choices"][0]["text"] for _, d in events), whole)
+        props = server.ok("/props")
+        self.assertTrue(props["diffusion"])
+        self.assertNotIn("bytes_per_token", props)  # a pass makes several tokens
+        chat = {"messages": CHAT, "max_tokens": 24, "seed": 1, "stream": True}
+        plain = server.events("/v1/chat/completions", chat)
+        shown = server.events("/v1/chat/completions", {
+            **chat, "stream_options": {"include_blocks": True}})
+        chunks = [json.loads(data) for _, data in shown[:-1]]
+        blocks = [c["millrace"]["block"] for c in chunks if "block" in c.get("millrace", {})]
+        texts = [[json.loads(data)["choices"][0]["delta"].get("content", "") for _, data in events]
+                 for events in (plain[:-1], shown[:-1])]
+        self.assertEqual("".join(texts[0]), "".join(texts[1]))
+        self.assertNotIn("block", str(plain))
+        settled = [block for block in blocks if None not in block]
+        self.assertEqual("".join(map("".join, settled)), "".join(texts[1]))
+        self.assertGreater(len(blocks), len(settled))
         for path, more in (("/v1/completions", {"logprobs": 1}),
                            ("/v1/completions", {"repetition_penalty": 1.5})):
             self.assertEqual(server.ask(path, {**ask, **more})[0], 400)

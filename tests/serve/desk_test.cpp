@@ -160,6 +160,9 @@ TEST_F(DeskTest, TextsAreTheSameAloneAndTogether) {
     EXPECT_EQ(choices->texts[2], third->texts[0]);
     EXPECT_NE(choices->texts[2], choices->texts[0]);
     EXPECT_EQ(metrics_.ended_length, 20U);
+    // Every pass reads the weights at least once.
+    EXPECT_GE(metrics_.bytes_read, metrics_.passes * tiny()->weights.bytes_per_token());
+    EXPECT_GT(metrics_.flops, 0U);
 }
 
 // One whose text is held up at its first piece.

@@ -93,7 +93,8 @@ const engine = {
   props: {},
   metrics: new Map(),
   rate: null,      // tok/s of all requests, between the last two looks
-  seen: null,      // [time, tokens] of the last look
+  traffic: null,   // bytes/s that the engine read meanwhile; null: none, or not told
+  seen: null,      // [time, tokens, bytes] of the last look
   quiet: false,    // the server has no /metrics
   curve: [],
 
@@ -118,13 +119,15 @@ const engine = {
       return;
     }
     const tokens = this.metric('generation_tokens_total');
+    const size = this.metric('bytes_read_total') ?? 0;
     const now = performance.now();
     if (tokens !== null) {
       if (this.seen && tokens >= this.seen[1] && now > this.seen[0]) {
         this.rate = (tokens - this.seen[1]) * 1000 / (now - this.seen[0]);
         this.curve = [...this.curve.slice(-119), this.rate];
+        this.traffic = Math.max(size - this.seen[2], 0) * 1000 / (now - this.seen[0]) || null;
       }
-      this.seen = [now, tokens];
+      this.seen = [now, tokens, size];
     }
   },
 };
@@ -187,15 +190,16 @@ function contextLength() {
 }
 
 // A token cannot come faster than its bytes: weights and cache read, over the machine's bandwidth.
+// Texts share the bytes of a pass, so only a text's own speed tells how often they are read.
 function roofGauge(rate, stats) {
-  const size = stats.bytes ?? engine.props.bytes_per_token;
-  if (!size) return [];
+  const size = stats.bytes ?? engine.props.bytes_per_token ?? 0;
   const roof = engine.props.roof?.bytes_per_s;
-  const traffic = stats.traffic ?? size * Math.max(rate, engine.rate ?? 0);
-  const each = t('perToken', { size: bytes(size) });
-  if (!roof || !traffic) return [gaugeRow(t('roof'), each)];
-  return [gaugeRow(t('roof'), percent(traffic / roof), { share: traffic / roof,
-    note: each + '\n' + t('ofRoof', { now: bytes(traffic) + '/s', roof: bytes(roof) + '/s' }) })];
+  const traffic = stats.traffic ?? engine.traffic ?? size * rate;
+  const each = size ? [t('perToken', { size: bytes(size) })] : [];
+  if (!roof || !traffic) return each.map(text => gaugeRow(t('roof'), text));
+  const now = t('ofRoof', { now: bytes(traffic) + '/s', roof: bytes(roof) + '/s' });
+  return [gaugeRow(t('roof'), percent(traffic / roof),
+                   { share: traffic / roof, note: [...each, now].join('\n') })];
 }
 
 function serverGauges() {

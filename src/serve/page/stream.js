@@ -71,7 +71,8 @@ async function* serverEvents(body) {
 async function* completion(body, signal) {
   const response = await request('/v1/chat/completions', {
     method: 'POST', signal, headers: { 'Content-Type': 'application/json' },
-    body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
+    body: JSON.stringify({ ...body, stream: true,
+                           stream_options: { include_usage: true, include_blocks: true } }),
   });
   try {
     for await (const data of serverEvents(response.body)) {
