@@ -57,7 +57,8 @@ class RealTest(PageTest):
 
     def answered(self):
         """Statuses of the page itself, as the server wrote them down."""
-        return [one["status"] for one in map(json.loads, self.server.err) if one["path"] == "/"]
+        lines = [json.loads(line) for line in self.server.err if line.startswith(b"{")]
+        return [line["status"] for line in lines if line["path"] == "/"]
 
 
 class Chat(RealTest):
@@ -98,7 +99,7 @@ class Chat(RealTest):
     def test_stop(self):
         self.keep_busy()
         aborted = 'vllm:request_success_total{model_name="storyteller",finished_reason="abort"} '
-        for stop in (lambda: self.type(Keys.ESCAPE), lambda: self.get("stop").click()):
+        for stop in (lambda: self.type(Keys.ESCAPE), lambda: self.js("byId('stop').click()")):
             before = self.server.ok("/metrics").split(aborted)[1].split("\n")[0]
             for _ in range(20):  # a story may be short
                 self.send("Tell me a long story.", wait=False)
