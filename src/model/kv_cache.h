@@ -96,7 +96,7 @@ class KvCache {
     // pages can be found from now on, whether or not the sequence goes on; not those of a circle.
     // `with_part`: the sequence is written no more, and its last page, too, where that is not
     // whole, and those of a circle. Pages before the base are published already or never.
-    // `salt`: only who gives the same one to adopt() finds them.
+    // `salt`: only adopt() with the same one finds them. Salts are few: each stays in the books.
     void publish(SeqId id, std::span<const std::int32_t> tokens, Form form, bool with_part = false,
                  std::uint64_t salt = 0);
     // Gives an empty sequence the pages that hold the longest known prefix of `tokens` in this

@@ -520,6 +520,19 @@ class Ends(driver.CliTest):
         self.assertEqual(server.process.wait(10), 0)
         self.assertLess(time.monotonic() - start, 8)
 
+    def test_times_of_the_transport(self):
+        server = Server("--idle-timeout", 0.5, "--header-timeout", 0.3, "--read-timeout", 1.5)
+        self.addCleanup(server.stop)
+        begin = time.monotonic()
+        self.assertRegex(server.raw(b"GET /health HT"), rb"^HTTP/1\.1 408 ")
+        self.assertLess(time.monotonic() - begin, 1.4)
+        self.assertRegex(server.raw(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                                    b"Content-Length: 9\r\n\r\n{"), rb"^HTTP/1\.1 408 ")
+        self.assertGreater(time.monotonic() - begin, 1.7)
+        self.assertEqual(server.raw(b""), b"")
+        self.assertEqual(server.stop(), 0)
+        self.fails(2, "serve", "--write-timeout", 0, says="--write-timeout")
+
     def test_what_is_refused_at_the_start(self):
         self.fails(2, "serve", "--host", "0.0.0.0", says=("--api-key-file", "--no-auth"))
         self.fails(1, "serve", "--api-key-file", self.folder / "none", says="none")

@@ -200,6 +200,9 @@ class Chat(RealTest):
         for part in ("tok/s", "First token", "per token", "of 8 sequences", "KV cache",
                      "Memory plan", "weights", " / 512"):
             self.assertIn(part, shown)
+        broken = self.js("return [...document.querySelectorAll('.stack + dl dd')]"
+                         ".filter(node => node.offsetHeight > 30).map(node => node.textContent)")
+        self.assertEqual(broken, [], "a size is broken into two lines")
         self.assertRegex(shown, r"[0-9.]+ [MG]B/s of [0-9.]+ [GT]B/s")
         self.wait(lambda: self.js("return engine.traffic") is not None)
 

@@ -114,6 +114,8 @@ class Http : public testing::Test {
                 left_ = exchange->gone();
                 exchange->reply({.body = "waited"});
             });
+        } else if (request.path == "/large") {
+            exchange->reply({.body = std::string(16 << 20, 'x')});
         } else if (request.path == "/forget") {
             return;
         } else if (request.path == "/throw") {
@@ -289,6 +291,18 @@ TEST_F(Http, ConnectionsAndBodiesHaveABound) {
     EXPECT_TRUE(ask(get("/")).starts_with("HTTP/1.1 503 "));
     one.send(post("/", std::string(40000, 'x')));
     EXPECT_TRUE(one.all().starts_with("HTTP/1.1 503 "));
+}
+
+TEST_F(Http, AClientThatReadsNothingIsLeft) {
+    HttpOptions options;
+    options.stall = 300ms;
+    start(options);
+    Client client(server_->port(), 4096);
+    client.send(get("/large"));
+    for (int i = 0; i < 400 && answers_ == 0; ++i) std::this_thread::sleep_for(10ms);
+    EXPECT_EQ(answers_, 1);
+    EXPECT_EQ(whole_, 0);
+    EXPECT_EQ(server_->connections(), 0U);
 }
 
 TEST_F(Http, AStreamThatIsNotReadIsCut) {
