@@ -3,7 +3,9 @@
 import json
 import pathlib
 import sys
+import tempfile
 import threading
+import time
 import unittest
 
 import browser
@@ -205,6 +207,45 @@ class Chat(RealTest):
         self.assertEqual(broken, [], "a size is broken into two lines")
         self.assertRegex(shown, r"[0-9.]+ [MG]B/s of [0-9.]+ [GT]B/s")
         self.wait(lambda: self.js("return engine.traffic") is not None)
+
+
+    def test_the_page_answers_while_others_work(self):
+        self.keep_busy()
+        times = []
+        for _ in range(15):
+            begin = time.monotonic()
+            self.assertEqual(self.server.ask("/")[0], 200)
+            times.append(time.monotonic() - begin)
+        times.sort()
+        self.assertLess(times[len(times) // 2], 0.1)
+
+
+class Locked(RealTest):
+    key = "a-long-secret"
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        keys = pathlib.Path(folder.name) / "keys"
+        keys.write_text(cls.key + "\n")
+        cls.arguments = ("--api-key-file", keys)
+        super().setUpClass()
+        cls.real.key = cls.key  # the page has no models to show yet
+
+    def test_a_key_is_asked_for_and_sent(self):
+        self.expected_errors = ["401"]
+        self.wait(lambda: "API key" in self.get("notice").text)
+        self.send("Hello")
+        self.assertIn("API key", self.all(".trouble")[-1].text)
+        self.all(".notice button")[0].click()
+        self.all("[name=key]")[0].send_keys(self.key + Keys.ENTER)
+        self.all(".trouble button")[-1].click()
+        self.wait(lambda: self.messages()[-1][1])
+        self.idle()
+        self.wait(lambda: "Memory plan" in self.get("gauges").text)
+        self.assertNotIn(self.key, self.js("return JSON.stringify(localStorage)"))
+        self.assertNotIn(self.key.encode(), b"".join(self.server.err))
 
 
 class Diffusion(RealTest):
