@@ -268,6 +268,8 @@ class Diffusion(RealTest):
         self.assertEqual(self.last(), self.expected("Tell me a story.", seed=3))
         self.assertTrue(self.last())
         self.assertIn("tok/s", self.get("gauges").text)
+        self.wait(lambda: "0 of 64 sequences" in self.get("gauges").text, 3,
+                  "the panel does not see that the answer has ended")
 
 
 if __name__ == "__main__":

@@ -277,15 +277,19 @@ function wireScroll() {
   new ResizeObserver(() => chats.scroll()).observe(byId('messages'));
 }
 
-// Figures of the answer four times a second, of the server once a second while it works.
+// Figures of the answer four times a second, of the server once a second while it works, and once
+// when it has ended.
 function wireClock() {
   let tick = 0;
+  let worked = false;
   setInterval(async () => {
     if (document.hidden || !app.gaugesOpen()) return;
     const running = chats.running();
     tick++;
     running?.meter.sample();
-    if (tick % (running ? 4 : 16) === 0) await engine.readMetrics();
+    const due = tick % (running ? 4 : 16) === 0 || (worked && !running);
+    worked = Boolean(running);
+    if (due) await engine.readMetrics();
     else if (!running) return;
     app.drawGauges();
   }, 250);
