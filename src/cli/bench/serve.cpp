@@ -129,7 +129,7 @@ Counts counts_of(const ModelServer& server) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     return {m.passes,       m.generated_tokens, m.prompt_tokens,
-            m.found_tokens, m.in_queue.count(), m.in_queue.seconds()};
+            m.found_tokens, m.in_queue.count(), m.in_queue.total()};
 }
 
 Json quantiles(const std::vector<double>& seconds) {
