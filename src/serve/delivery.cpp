@@ -86,10 +86,17 @@ void Delivery::work() {
     }
 }
 
-void Delivery::deliver(const Item& item) {
+// One that cannot be told ends alone: nothing may end this thread.
+void Delivery::deliver(const Item& item) try {
     if (item.call) return item.call();
     if (item.id >= 0) item.sink->token(item.choice, item.id, item.logprobs.get());
     if (!item.text.empty()) item.sink->text(item.choice, item.text);
+} catch (const std::exception& error) {
+    if (!item.sink) return;  // without an answer its connection ends
+    try {
+        item.sink->failed(Failure::of(500, "server_error", error.what()));
+    } catch (const std::exception&) {
+    }
 }
 
 }  // namespace mr::serve

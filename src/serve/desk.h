@@ -29,7 +29,7 @@
 namespace mr::serve {
 
 // Who waits for the texts of one request. Its members are called one after another, on the thread
-// of the delivery (delivery.h), and must not throw; gone() by any thread.
+// of the delivery (delivery.h); gone() by any thread.
 class Sink {
   public:
     virtual ~Sink() = default;

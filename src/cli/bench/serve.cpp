@@ -7,16 +7,15 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "bench/serve/load.h"
+#include "cli/bench/serve_figures.h"
 #include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/model_server.h"
 #include "cli/terminal.h"
 #include "core/error.h"
-#include "decode/measure_batch.h"
 #include "formats/json.h"
 #include "observe/device_bandwidth.h"
 
@@ -114,107 +113,6 @@ Target other_server(const BenchServeOptions& options, bench::LoadShape& shape) {
     return target;
 }
 
-// ---- figures ------------------------------------------------------------------------------------
-
-// What the server counted, of one that is in this process.
-struct Counts {
-    std::uint64_t passes = 0, generated = 0, prompt = 0, found = 0, queued = 0;
-    double in_queue = 0;
-};
-
-Counts counts_of(const ModelServer& server) {
-    const serve::Metrics& m = server.metrics();
-    // The last pass is counted after its tokens have left.
-    for (int i = 0; i < 1000 && m.running > 0; ++i) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return {m.passes,       m.generated_tokens, m.prompt_tokens,
-            m.found_tokens, m.in_queue.count(), m.in_queue.total()};
-}
-
-Json quantiles(const std::vector<double>& seconds) {
-    Json out;
-    for (const auto& [name, share] : {std::pair("p50", 0.5), {"p95", 0.95}, {"p99", 0.99}}) {
-        out[name] = 1e3 * decode::quantile(seconds, share);
-    }
-    return out;
-}
-
-Json level_json(const bench::LoadPlan& plan, const bench::LoadMeasured& m) {
-    const auto rate = [&](std::int64_t tokens) {
-        return m.seconds > 0 ? static_cast<double>(tokens) / m.seconds : 0;
-    };
-    Json row;
-    row[plan.rate > 0 ? "rate" : "clients"] = plan.rate > 0 ? Json(plan.rate) : Json(plan.clients);
-    row["requests"] = m.requests;
-    row["failed"] = m.failed;
-    if (m.failed > 0) row["first_failure"] = m.failure;
-    row["seconds"] = m.seconds;
-    row["input_tokens"] = m.input;
-    row["output_tokens"] = m.output;
-    row["output_tok_s"] = rate(m.output);
-    row["total_tok_s"] = rate(m.input + m.output);
-    row["first_token_ms"] = quantiles(m.first_token);
-    row["per_token_ms"] = quantiles(m.per_token);
-    row["gap_ms"] = quantiles(m.gaps);
-    const double usual = decode::quantile(m.gaps, 0.5);
-    row["gap_p99_to_p50"] = usual > 0 ? Json(decode::quantile(m.gaps, 0.99) / usual) : Json();
-    return row;
-}
-
-Json server_json(const Counts& before, const Counts& after) {
-    const auto share = [](double part, double all) { return all > 0 ? part / all : 0; };
-    const auto passes = static_cast<double>(after.passes - before.passes);
-    return {
-        {"passes", after.passes - before.passes},
-        {"rows_per_pass", share(static_cast<double>(after.generated - before.generated), passes)},
-        {"found_percent", 100 * share(static_cast<double>(after.found - before.found),
-                                      static_cast<double>(after.prompt - before.prompt))},
-        {"queue_ms", 1e3 * share(after.in_queue - before.in_queue,
-                                 static_cast<double>(after.queued - before.queued))}};
-}
-
-std::string title_text(const Target& target, const bench::LoadShape& shape) {
-    return fmt::format(
-        "serve {}: {}, {} {} in, {} tokens out\n{:>8}{:>7}{:>5}{:>19}{:>27}{:>24}{:>31}{:>9}{:>8}\n"
-        "{:>8}{:>7}{:>5}{:>10}{:>9}{:>11}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>7}{:>9}{:>8}\n",
-        one_line(target.model), one_line(target.device), shape.input,
-        shape.text ? "words" : "tokens", shape.output, "", "", "", "tok/s", "first token, ms",
-        "a token, ms", "between two tokens, ms", "rows a", "queue,", "clients", "asked", "fail",
-        "output", "total", "p50", "p95", "p99", "p50", "p95", "p99", "p50", "p95", "p99", "99/50",
-        "pass", "ms");
-}
-
-std::string level_text(const Json& row) {
-    const bool open = row.contains("rate");
-    std::string text =
-        fmt::format("{:>8}{:>7}{:>5}{:>10.1f}{:>9.1f}",
-                    open ? fmt::format("{:g}/s", row["rate"].get<double>())
-                         : std::to_string(row["clients"].get<int>()),
-                    row["requests"].get<int>(), row["failed"].get<int>(),
-                    row["output_tok_s"].get<double>(), row["total_tok_s"].get<double>());
-    for (const char* const name : {"first_token_ms", "per_token_ms", "gap_ms"}) {
-        const bool first = std::string_view(name) == "first_token_ms";
-        for (const Json& value : row[name]) {
-            const bool begins = first && &value == &row[name].front();
-            text += fmt::format("{:>{}.{}f}", value.get<double>(), begins ? 11 : 8, first ? 1 : 2);
-        }
-    }
-    const Json& ratio = row["gap_p99_to_p50"];
-    text +=
-        ratio.is_null() ? fmt::format("{:>7}", "-") : fmt::format("{:>7.2f}", ratio.get<double>());
-    if (row.contains("server")) {
-        text += fmt::format("{:>9.1f}{:>8.1f}", row["server"]["rows_per_pass"].get<double>(),
-                            row["server"]["queue_ms"].get<double>());
-    }
-    text += '\n';
-    if (row.contains("first_failure")) {
-        text += fmt::format("  the first that failed: {}\n",
-                            one_line(row["first_failure"].get<std::string>()));
-    }
-    return text;
-}
-
 // ---- the measurement ----------------------------------------------------------------------------
 
 class Measurement {
@@ -307,7 +205,7 @@ void Measurement::run() {
         json["ctx"] = target_.own->desk().most_positions();
     }
     json["rows"] = Json::array();
-    std::string text = title_text(target_, shape_);
+    std::string text = level_title(target_.model, target_.device, shape_);
     for (const bench::LoadPlan& plan : plans()) {
         json["rows"].push_back(measure(plan));
         text += level_text(json["rows"].back());
