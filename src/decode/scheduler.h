@@ -16,17 +16,25 @@
 
 #include "core/error.h"
 #include "decode/generate.h"
+#include "decode/piece_budget.h"
 #include "decode/text_stream.h"
 #include "model/engine.h"
 
 namespace mr::decode {
+
+// What a pass makes of prompts that come while others decode. `batch`: the whole work is done
+// early; rows that have their first token wait until all prompts that came are computed. `steady`:
+// no row waits, and pieces of prompts are as long as they may be without making a pass much longer
+// than one that only decodes.
+enum class Pace { batch, steady };
 
 class Scheduler {
   public:
     using Id = std::uint64_t;
 
     // `most`: requests that run together at most; 0: as many as the engine takes.
-    explicit Scheduler(model::Engine& engine, observe::Recorder* recorder = nullptr, int most = 0);
+    explicit Scheduler(model::Engine& engine, observe::Recorder* recorder = nullptr, int most = 0,
+                       Pace pace = Pace::batch);
     ~Scheduler();
     Scheduler(const Scheduler&) = delete;
     Scheduler& operator=(const Scheduler&) = delete;
@@ -64,6 +72,7 @@ class Scheduler {
     struct Request;
     using RequestPtr = std::unique_ptr<Request>;
 
+    void tell_budget(bool decodes);
     void heed_cancellations();
     void admit();
     bool admit(Request& request);
@@ -74,7 +83,7 @@ class Scheduler {
     void submit(std::int64_t rows, bool guesses = false);
     void add_pieces(std::int64_t budget, std::int64_t room);
     void launched(Request& request, std::int64_t piece);
-    void read();
+    void read(bool wait);
     void read_one(Request& request);
     void take_token(Request& request, std::int32_t token);
     void fail(Request& request, const Error& error);
@@ -91,7 +100,8 @@ class Scheduler {
 
     model::Engine& engine_;
     observe::Recorder* recorder_;
-    std::size_t most_;  // requests that run together
+    std::size_t most_;                   // requests that run together
+    std::optional<PieceBudget> budget_;  // of a steady pace
     std::deque<RequestPtr> waiting_;
     std::vector<RequestPtr> running_;  // in the order of admission
     std::map<Id, std::pair<Generated, std::exception_ptr>> ended_;
@@ -103,6 +113,7 @@ class Scheduler {
     std::vector<model::Place> places_;
     std::vector<ops::Guess> guesses_;
     std::vector<std::byte> host_scratch_;  // of guess_on_host()
+    Moment last_step_ = Moment::now();
     Totals totals_;
 };
 

@@ -20,15 +20,15 @@ const char* stop_reason_name(StopReason reason) {
     return "?";
 }
 
-void Scheduler::read() {
+// `wait`: for draws that keep the engine from running ahead.
+void Scheduler::read(bool wait) {
     for (const RequestPtr& request : running_) {
         Request& r = *request;
         // A live sequence holds no token that its text does not have, and a filter has to know a
         // token before the next one is drawn.
         const std::int64_t ahead = r.filter || r.live ? 0 : engine_.ahead();
         while (!r.ended && r.known < r.launched) {
-            // Draws that keep the engine from running ahead are waited for, others are not.
-            const bool due = r.launched - r.known > ahead || r.launched >= r.most;
+            const bool due = wait && (r.launched - r.known > ahead || r.launched >= r.most);
             if (!due && !engine_.ready(r.slot, static_cast<std::uint64_t>(r.known))) break;
             read_one(r);
         }

@@ -229,7 +229,8 @@ void Desk::begin(Unit& unit) {
     const int choice = unit.choice;
     try {
         if (!scheduler_) {
-            scheduler_ = std::make_unique<decode::Scheduler>(*engine_, nullptr, options_.sequences);
+            scheduler_ = std::make_unique<decode::Scheduler>(*engine_, nullptr, options_.sequences,
+                                                             decode::Pace::steady);
             shown_ = {};
         }
         const Work& work = job->works[unit.work];
