@@ -16,7 +16,7 @@ namespace {
 // may be cut anywhere (Engine::cut()).
 constexpr std::int64_t kFirstPiece = 32;
 constexpr double kQuickPass = 0.5;  // seconds
-// Fewer tokens of a prompt are not worth a pass.
+// At a steady pace on such an engine, beside rows that decode.
 constexpr std::int64_t kLeastPiece = 16;
 
 // Room for `count` tokens more of a live sequence. Its circle turns by the pages that these write
@@ -34,11 +34,7 @@ void turn_circle(model::KvCache& cache, model::SeqId seq, std::int64_t count) {
 }  // namespace
 
 Scheduler::Scheduler(model::Engine& engine, observe::Recorder* recorder, int most, Pace pace)
-    : engine_(engine), recorder_(recorder) {
-    if (pace == Pace::steady && !engine.model().spec.diffusion) {
-        budget_.emplace(kPiecesBesideDecode, std::max(engine.cut(), kLeastPiece),
-                        engine.options().max_batch);
-    }
+    : engine_(engine), recorder_(recorder), pace_(pace) {
     const int all = engine.options().max_sequences;
     most_ = static_cast<std::size_t>(most > 0 ? std::min(most, all) : all);
     if (!recorder_) return;
@@ -136,12 +132,12 @@ bool Scheduler::step() {
     admit();
     const Moment start = Moment::now();
     const Ledger before = engine_.ledger();
-    if (budget_) read(false);  // a launch may take longer than a pass that ends meanwhile
+    // A launch may take longer than a pass that ends meanwhile.
+    if (pace_ == Pace::steady) read(false);
     const bool decodes = launch();
     // Nothing else runs beside a pass of prompts alone: it is waited for, and its time is its own.
     if (!decodes) engine_.synchronize();
     read(true);
-    if (budget_ && !items_.empty()) tell_budget(decodes);
     sweep();
     if (recorder_) recorder_->end_step();
     Phase& phase = decodes ? totals_.decode : totals_.prefill;
@@ -152,19 +148,6 @@ bool Scheduler::step() {
         piece_limit_ = std::min<std::int64_t>(2 * piece_limit_, engine_.options().max_batch);
     }
     return !waiting_.empty() || !running_.empty();
-}
-
-void Scheduler::tell_budget(bool decodes) {
-    const Moment now = Moment::now();
-    std::int64_t prompt = 0, flying = 0;
-    for (const auto& [request, piece] : pieces_) prompt += piece;
-    for (const RequestPtr& request : running_) {
-        if (!request->ended) flying = std::max(flying, request->launched - request->known);
-    }
-    const auto rows = static_cast<std::int64_t>(items_.size() - pieces_.size());
-    budget_->launched(decodes ? rows : 0, prompt, static_cast<std::size_t>(flying),
-                      now.seconds_since(last_step_));
-    last_step_ = now;
 }
 
 void Scheduler::heed_cancellations() {
@@ -283,6 +266,15 @@ void Scheduler::open_slot(Request& request) {
 
 // ---- a pass -----------------------------------------------------------------------------------
 
+// Tokens of prompts in a pass that decodes so many rows. Fewer than 256 leave a GPU's tensor cores
+// idle; at a steady pace many rows may have more beside them, since their own step is long, and a
+// CPU has few, where a token of a prompt takes as long as one that is decoded.
+std::int64_t Scheduler::pieces_beside(std::int64_t rows) const {
+    if (pace_ == Pace::batch) return kPiecesBesideDecode;
+    if (engine_.cut() == 1) return kLeastPiece + 2 * rows;
+    return std::max(kPiecesBesideDecode, 2 * rows);
+}
+
 // Pieces of prompts in the order of admission, up to `budget` tokens; the first of them as long as
 // a prompt may be cut, where a pass has `room` for it.
 void Scheduler::add_pieces(std::int64_t budget, std::int64_t room) {
@@ -332,16 +324,14 @@ bool Scheduler::launch() {
     const auto unfilled = [](const RequestPtr& r) {
         return !r->ended && !r->leader && !r->prefilled();
     };
-    if (!budget_ && std::all_of(running_.begin(), running_.end(), young) &&
+    if (pace_ == Pace::batch && std::all_of(running_.begin(), running_.end(), young) &&
         std::any_of(running_.begin(), running_.end(), unfilled)) {
         items_.clear();
     }
     const std::size_t fed = items_.size();
     const std::int64_t most = engine_.options().max_batch;
-    const std::int64_t budget = budget_   ? budget_->tokens(static_cast<std::int64_t>(fed))
-                                : fed > 0 ? std::min(most, kPiecesBesideDecode)
-                                          : most;
-    if (budget > 0) add_pieces(budget, most);
+    add_pieces(fed > 0 ? std::min(most, pieces_beside(static_cast<std::int64_t>(fed))) : most,
+               most);
     if (items_.empty()) return true;
     submit(static_cast<std::int64_t>(fed));
     totals_.decode.tokens += static_cast<std::int64_t>(fed);

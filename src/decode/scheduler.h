@@ -16,7 +16,6 @@
 
 #include "core/error.h"
 #include "decode/generate.h"
-#include "decode/piece_budget.h"
 #include "decode/text_stream.h"
 #include "model/engine.h"
 
@@ -24,8 +23,7 @@ namespace mr::decode {
 
 // What a pass makes of prompts that come while others decode. `batch`: the whole work is done
 // early; rows that have their first token wait until all prompts that came are computed. `steady`:
-// no row waits, and pieces of prompts are as long as they may be without making a pass much longer
-// than one that only decodes.
+// no row waits, and pieces of prompts are as long as keeps the gaps between tokens even.
 enum class Pace { batch, steady };
 
 class Scheduler {
@@ -72,7 +70,6 @@ class Scheduler {
     struct Request;
     using RequestPtr = std::unique_ptr<Request>;
 
-    void tell_budget(bool decodes);
     void heed_cancellations();
     void admit();
     bool admit(Request& request);
@@ -81,6 +78,7 @@ class Scheduler {
     void open_slot(Request& request);
     bool launch();
     void submit(std::int64_t rows, bool guesses = false);
+    std::int64_t pieces_beside(std::int64_t rows) const;
     void add_pieces(std::int64_t budget, std::int64_t room);
     void launched(Request& request, std::int64_t piece);
     void read(bool wait);
@@ -100,8 +98,8 @@ class Scheduler {
 
     model::Engine& engine_;
     observe::Recorder* recorder_;
-    std::size_t most_;                   // requests that run together
-    std::optional<PieceBudget> budget_;  // of a steady pace
+    std::size_t most_;  // requests that run together
+    const Pace pace_;
     std::deque<RequestPtr> waiting_;
     std::vector<RequestPtr> running_;  // in the order of admission
     std::map<Id, std::pair<Generated, std::exception_ptr>> ended_;
@@ -113,7 +111,6 @@ class Scheduler {
     std::vector<model::Place> places_;
     std::vector<ops::Guess> guesses_;
     std::vector<std::byte> host_scratch_;  // of guess_on_host()
-    Moment last_step_ = Moment::now();
     Totals totals_;
 };
 

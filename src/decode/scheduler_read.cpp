@@ -1,4 +1,6 @@
 // What was drawn: tokens become text.
+#include <algorithm>
+
 #include "core/error.h"
 #include "decode/scheduler_request.h"
 
@@ -20,15 +22,22 @@ const char* stop_reason_name(StopReason reason) {
     return "?";
 }
 
-// `wait`: for draws that keep the engine from running ahead.
+// `wait`: for draws that keep the engine from running ahead, and where nothing is left to launch
+// for all of them. The last draws of a text are not waited for while others go on: the engine would
+// run dry, and all would get their tokens late.
 void Scheduler::read(bool wait) {
+    const bool more =
+        !waiting_.empty() || std::any_of(running_.begin(), running_.end(), [](const RequestPtr& r) {
+            return !r->ended && r->launched < r->most;
+        });
     for (const RequestPtr& request : running_) {
         Request& r = *request;
         // A live sequence holds no token that its text does not have, and a filter has to know a
         // token before the next one is drawn.
         const std::int64_t ahead = r.filter || r.live ? 0 : engine_.ahead();
         while (!r.ended && r.known < r.launched) {
-            const bool due = wait && (r.launched - r.known > ahead || r.launched >= r.most);
+            const bool due =
+                wait && (r.launched - r.known > ahead || (r.launched >= r.most && !more));
             if (!due && !engine_.ready(r.slot, static_cast<std::uint64_t>(r.known))) break;
             read_one(r);
         }
