@@ -23,9 +23,19 @@ enum class ChatFormat {
     mistral_tekken,  // <s>[INST]...[/INST]...</s>
 };
 
+// A tool that an assistant called.
+struct ChatCall {
+    std::string id{};
+    std::string name{};
+    std::string arguments{};  // a JSON object
+};
+
 struct ChatMessage {
-    std::string role{};  // "system", "user" or "assistant"
+    std::string
+        role{};  // "system", "user" or "assistant"; of templates that know tools also "tool"
     std::string content{};
+    std::vector<ChatCall> calls{};      // of an assistant
+    std::string answers{}, answerer{};  // of a tool: the call's id, and the tool's name
 };
 
 // A conversation as text that knows which of its bytes people wrote.

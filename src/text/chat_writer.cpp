@@ -11,11 +11,43 @@ namespace {
 
 using jinja::Value;
 
+Value arguments_of(const ChatCall& call) {
+    try {
+        return jinja::value_of_json(call.arguments, true);
+    } catch (const jinja::Failure& failure) {
+        throw Error::input({.field = "arguments of " + call.name, .problem = failure.problem});
+    }
+}
+
+// As transformers gives them: the arguments are a mapping, not a text.
+Value call_list(std::span<const ChatCall> calls) {
+    std::vector<Value> list;
+    for (const ChatCall& call : calls) {
+        list.push_back(
+            Value::map({{Value::text("id"), Value::from_user(call.id)},
+                        {Value::text("type"), Value::text("function")},
+                        {Value::text("function"),
+                         Value::map({{Value::text("name"), Value::from_user(call.name)},
+                                     {Value::text("arguments"), arguments_of(call)}})}}));
+    }
+    return Value::list(std::move(list));
+}
+
 Value message_list(std::span<const ChatMessage> messages) {
     std::vector<Value> list;
     for (const ChatMessage& m : messages) {
-        list.push_back(Value::map({{Value::text("role"), Value::from_user(m.role)},
-                                   {Value::text("content"), Value::from_user(m.content)}}));
+        std::vector<std::pair<Value, Value>> entries = {
+            {Value::text("role"), Value::from_user(m.role)},
+            {Value::text("content"), Value::from_user(m.content)}};
+        // Templates ask whether these are there.
+        if (!m.calls.empty()) entries.emplace_back(Value::text("tool_calls"), call_list(m.calls));
+        if (!m.answers.empty()) {
+            entries.emplace_back(Value::text("tool_call_id"), Value::from_user(m.answers));
+        }
+        if (!m.answerer.empty()) {
+            entries.emplace_back(Value::text("name"), Value::from_user(m.answerer));
+        }
+        list.push_back(Value::map(std::move(entries)));
     }
     return Value::list(std::move(list));
 }

@@ -60,6 +60,32 @@ TEST(GrammarTools, TextOrCalls) {
     }
 }
 
+TEST(GrammarTools, CallsBetweenTags) {
+    const auto document = json(kTools);
+    const auto tools = read_tools(document.root());
+    const ToolForm form{"<tool_call>", "</tool_call>"};
+    const std::string call = "<tool_call>\n" + std::string(kWeather) + "\n</tool_call>";
+    const Network free = network_of_tools(tools, {}, form);
+    for (const std::string& text :
+         {std::string(), call, call + "\n" + call, "I look.\n" + call, std::string("{} [1]"),
+          std::string("<tool_cal"), std::string("<<tool \xE2\x82\xAC<"), "<tool_" + call,
+          "<<" + call}) {
+        EXPECT_TRUE(matches(free, text)) << text;
+    }
+    for (const std::string& text :
+         {std::string("<tool_call>"), call + "text", "a" + call.substr(0, call.size() - 1),
+          std::string("a<tool_call>\n{\"name\":\"x\"")}) {
+        EXPECT_FALSE(matches(free, text)) << text;
+    }
+    const Network required = network_of_tools(tools, {.required = true}, form);
+    EXPECT_TRUE(matches(required, call + call));
+    EXPECT_FALSE(matches(required, "text"));
+    EXPECT_FALSE(matches(required, ""));
+    const Network one = network_of_tools(tools, {.required = true, .several = false}, form);
+    EXPECT_TRUE(matches(one, call));
+    EXPECT_FALSE(matches(one, call + "\n" + call));
+}
+
 TEST(GrammarTools, Choices) {
     const auto document = json(kTools);
     const auto tools = read_tools(document.root());

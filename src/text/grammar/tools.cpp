@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/printable.h"
+#include "formats/json_order.h"
 #include "text/grammar/schema_compiler.h"
 
 namespace mr::text::grammar {
@@ -28,37 +29,89 @@ bool good_name(std::string_view name) {
     return !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), good);
 }
 
-// The value as JSON with the keys in the order in which they came. As deep as the reader lets
-// values nest.
-void write_in_order(JsonValue value, std::string& out) {
-    const char* comma = "";
-    if (value.is_array()) {
-        out += '[';
-        for (const JsonValue item : value) {
-            out += std::exchange(comma, ",");
-            write_in_order(item, out);
-        }
-        out += ']';
-    } else if (value.is_object()) {
-        out += '{';
-        for (const auto& [key, item] : value.items_in_file_order()) {
-            out += std::exchange(comma, ",");
-            out += formats::json_quoted(key) + ':';
-            write_in_order(item, out);
-        }
-        out += '}';
-    } else {
-        out += value.dump();
-    }
-}
-
 std::optional<ToolCall> call_of(JsonValue value) {
     const auto name = value.find("name");
     const auto arguments = value.find("arguments");
     if (!name || !name->is_string() || !arguments || !arguments->is_object()) return std::nullopt;
-    ToolCall call{name->get<std::string>(), {}};
-    write_in_order(*arguments, call.arguments);
-    return call;
+    return ToolCall{name->get<std::string>(), formats::dump_in_file_order(*arguments)};
+}
+
+// One byte of a text as it is: no control characters, but tabs and line ends.
+std::vector<Edge> text_edges(Network& network, StateId next) {
+    std::vector<Edge> edges = {{'\t', '\n', next}, {'\r', '\r', next}, {0x20, 0x7F, next}};
+    const std::vector<Edge> wide = network.multibyte(next);
+    edges.insert(edges.end(), wide.begin(), wide.end());
+    return edges;
+}
+
+// The same edges, but that `byte` leads elsewhere; kNoState: nowhere.
+void redirect(std::vector<Edge>& edges, char byte, StateId to) {
+    const auto at = static_cast<std::uint8_t>(byte);
+    std::vector<Edge> out;
+    for (const Edge& edge : edges) {
+        if (at < edge.low || at > edge.high) {
+            out.push_back(edge);
+            continue;
+        }
+        if (edge.low < at) out.push_back({edge.low, static_cast<std::uint8_t>(at - 1), edge.to});
+        if (to != kNoState) out.push_back({at, at, to});
+        if (at < edge.high) out.push_back({static_cast<std::uint8_t>(at + 1), edge.high, edge.to});
+    }
+    edges = std::move(out);
+}
+
+// A call, or a list of them; or a text that begins as neither does.
+StateId plain_calls(Network& network, RuleId call, const ToolChoice& choice) {
+    constexpr StateId kEnd = Network::kEnd;
+    std::vector<StateId> starts = {network.call(call, kEnd)};
+    if (choice.several) {
+        const RuleId another = network.add_rule();
+        network.define(another, network.byte(',', network.blank(network.call(call, kEnd))));
+        const StateId more = network.repeat(another, 0, kMostCalls - 1, network.byte(']', kEnd));
+        starts.push_back(network.byte('[', network.call(call, more)));
+    }
+    if (!choice.required) {
+        const RuleId character = network.add_rule();
+        network.define(character, network.bytes(text_edges(network, kEnd)));
+        const StateId rest = network.repeat(character, 0, kUnbounded, kEnd);
+        std::vector<Edge> edges = text_edges(network, rest);
+        redirect(edges, '{', kNoState);
+        redirect(edges, '[', kNoState);
+        starts.push_back(network.bytes(edges));
+        starts.push_back(kEnd);
+    }
+    return network.split(starts);
+}
+
+// A text without the tag, which may be empty; then calls, each between its tags.
+StateId tagged_calls(Network& network, RuleId call, const ToolChoice& choice,
+                     const ToolForm& form) {
+    constexpr StateId kEnd = Network::kEnd;
+    const auto line = [&](StateId next) { return network.split(network.byte('\n', next), next); };
+    // Behind the opening tag.
+    const auto inside = [&](StateId next) {
+        return line(network.call(call, line(network.literal(form.close, next))));
+    };
+    StateId behind = kEnd;
+    if (choice.several) {
+        const RuleId another = network.add_rule();
+        network.define(another, line(network.literal(form.open, inside(kEnd))));
+        behind = network.repeat(another, 0, kMostCalls - 1, kEnd);
+    }
+    const StateId first = inside(behind);
+    if (choice.required) return network.literal(form.open, first);
+    // State i has read i bytes of the tag. Its first byte comes once in it, so that a tag that was
+    // none begins anew there or not at all.
+    MR_CHECK(form.open.find(form.open[0], 1) == std::string::npos, "a tag that begins once");
+    std::vector<StateId> states;
+    for (std::size_t i = 0; i < form.open.size(); ++i) states.push_back(network.reserve());
+    for (std::size_t i = 0; i < form.open.size(); ++i) {
+        std::vector<Edge> edges = text_edges(network, states[0]);
+        redirect(edges, form.open[0], states.size() > 1 ? states[1] : first);
+        redirect(edges, form.open[i], i + 1 < states.size() ? states[i + 1] : first);
+        network.set_split(states[i], std::vector<StateId>{network.bytes(edges), kEnd});
+    }
+    return states[0];
 }
 
 }  // namespace
@@ -123,7 +176,8 @@ std::optional<ToolChoice> read_tool_choice(JsonValue choice, std::span<const Too
                 fmt::format("'{}' is none of the tools", printable(name.text(), 100)));
 }
 
-Network network_of_tools(std::span<const Tool> tools, const ToolChoice& choice) {
+Network network_of_tools(std::span<const Tool> tools, const ToolChoice& choice,
+                         const ToolForm& form) {
     Network network("tools");
     SchemaCompiler compiler(network);
     constexpr StateId kEnd = Network::kEnd;
@@ -146,31 +200,8 @@ Network network_of_tools(std::span<const Tool> tools, const ToolChoice& choice) 
     MR_CHECK(!names.empty(), "a tool can be chosen");
     network.define(
         call, network.literal("{\"name\":", network.blank(network.literals(std::move(names)))));
-    std::vector<StateId> starts = {network.call(call, kEnd)};
-    if (choice.several) {
-        const RuleId another = network.add_rule();
-        network.define(another, network.byte(',', network.blank(network.call(call, kEnd))));
-        const StateId more = network.repeat(another, 0, kMostCalls - 1, network.byte(']', kEnd));
-        starts.push_back(network.byte('[', network.call(call, more)));
-    }
-    if (!choice.required) {
-        const RuleId character = network.add_rule();
-        const std::vector<Edge> wide = network.multibyte(kEnd);
-        std::vector<Edge> edges = {{'\t', '\n', kEnd}, {'\r', '\r', kEnd}, {0x20, 0x7F, kEnd}};
-        edges.insert(edges.end(), wide.begin(), wide.end());
-        network.define(character, network.bytes(edges));
-        const StateId rest = network.repeat(character, 0, kUnbounded, kEnd);
-        const std::vector<Edge> wide_first = network.multibyte(rest);
-        edges = {{'\t', '\n', rest},
-                 {'\r', '\r', rest},
-                 {0x20, '[' - 1, rest},
-                 {'[' + 1, '{' - 1, rest},
-                 {'{' + 1, 0x7F, rest}};
-        edges.insert(edges.end(), wide_first.begin(), wide_first.end());
-        starts.push_back(network.bytes(edges));
-        starts.push_back(kEnd);
-    }
-    network.define(Network::kMain, network.split(starts));
+    network.define(Network::kMain, form.tagged() ? tagged_calls(network, call, choice, form)
+                                                 : plain_calls(network, call, choice));
     compiler.finish();
     network.finish();
     for (const auto& [rule, tool] : rules) {

@@ -42,8 +42,18 @@ struct ToolChoice {
 std::optional<ToolChoice> read_tool_choice(formats::JsonValue choice, std::span<const Tool> tools,
                                            bool several, const std::string& path = "tool_choice");
 
-// Where calls are not required, a text is one too: one that begins with neither { nor [.
-Network network_of_tools(std::span<const Tool> tools, const ToolChoice& choice);
+// Between which a model writes each of its calls, on lines of their own: "<tool_call>" and
+// "</tool_call>". Neither: in the plain form.
+struct ToolForm {
+    std::string open{}, close{};
+
+    bool tagged() const { return !open.empty(); }
+};
+
+// Where calls are not required, a text is one too: one that begins with neither { nor [, or that
+// comes before the first tag.
+Network network_of_tools(std::span<const Tool> tools, const ToolChoice& choice,
+                         const ToolForm& form = {});
 
 struct ToolCall {
     std::string name;
