@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "formats/json_writer.h"
@@ -37,6 +38,15 @@ HttpReply failure_reply(const Failure& failure, bool anthropic) {
 std::string event_text(std::string_view json, std::string_view name) {
     return name.empty() ? fmt::format("data: {}\n\n", json)
                         : fmt::format("event: {}\ndata: {}\n\n", name, json);
+}
+
+std::string call_id(const std::string& answer, int choice, int call) {
+    static constexpr std::string_view kLetters =
+        "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    std::uint64_t hash = std::hash<std::string>()(fmt::format("{} {} {}", answer, choice, call));
+    std::string out;
+    for (int i = 0; i < 9; ++i, hash /= kLetters.size()) out += kLetters[hash % kLetters.size()];
+    return out;
 }
 
 Spent::Spent(const decode::Phase& phase)
@@ -106,7 +116,10 @@ void Answer::ended(int choice, const decode::Generated& made) {
     c.stopped_by = made.stopped_by;
     c.drawn = made.drawn;
     // The token that ends a text is no part of it.
-    if (made.reason == decode::StopReason::end_of_text && !c.tokens.empty()) c.tokens.pop_back();
+    if (made.reason == decode::StopReason::end_of_text && !c.tokens.empty() &&
+        format_->is_end(c.tokens.back().id)) {
+        c.tokens.pop_back();
+    }
     usage_.completion += made.drawn;
     usage_.found += std::max<std::int64_t>(made.prompt_tokens - made.prefill.tokens, 0);
     usage_.choices[static_cast<std::size_t>(choice)] =

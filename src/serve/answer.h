@@ -12,6 +12,7 @@
 
 #include "core/ledger.h"
 #include "decode/generate.h"
+#include "serve/calls.h"
 #include "serve/desk.h"
 #include "serve/http.h"
 #include "text/tokenizer.h"
@@ -74,6 +75,9 @@ class Format {
     virtual std::string last(const Usage& usage) = 0;  // after all choices
     virtual std::string failed(const Failure& failure) = 0;
     virtual bool anthropic() const { return false; }  // whose failures look otherwise
+    // Whether the last token of a text that ended by itself is its end. A bound text that can only
+    // end has none.
+    virtual bool is_end(std::int32_t /*id*/) const { return true; }
     virtual std::string whole(const std::vector<ChoiceText>& choices, const Usage& usage) = 0;
 };
 
@@ -124,7 +128,13 @@ struct FormatOptions {
     std::vector<std::string> stops{};  // that the client asked for
     std::int64_t prompt_tokens = 0;
     const text::Tokenizer* tokenizer = nullptr;
+    bool bound = false;  // the texts have a grammar
+    // How calls of tools are written in the texts; none: they have no calls.
+    std::optional<text::grammar::ToolForm> calls{};
 };
+// Of call `call` in choice `choice` of an answer: 9 letters and digits, which is what the strictest
+// of templates take.
+std::string call_id(const std::string& answer, int choice, int call);
 std::unique_ptr<Format> chat_format(FormatOptions options);
 std::unique_ptr<Format> completion_format(FormatOptions options);
 std::unique_ptr<Format> messages_format(FormatOptions options);

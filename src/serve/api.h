@@ -16,8 +16,10 @@
 #include "serve/desk.h"
 #include "serve/fields.h"
 #include "serve/gate.h"
+#include "serve/grammars.h"
 #include "serve/http.h"
 #include "serve/metrics.h"
+#include "text/chat_tools.h"
 #include "text/chat_writer.h"
 
 namespace mr::serve {
@@ -86,16 +88,35 @@ class Api {
     void completions(const Call& call);
     void messages(const Call& call);
 
-    // What requests share (api_request.cpp). All throw Failure.
+    // What requests share. All throw Failure.
+    struct Tools {                                // that the model may call
+        std::string json{};                       // OpenAI's list of them; empty: none
+        std::vector<text::grammar::Tool> list{};  // as valid as the request
+        text::grammar::ToolChoice choice{};
+    };
     struct Conversation {
         std::vector<text::ChatMessage> messages;
+        Tools tools;
         bool goes_on = false;  // the last one is the beginning of the answer
     };
-    void require_model(const Fields& fields) const;
+    // api_messages.cpp
     Conversation conversation(const Fields& fields, bool anthropic) const;
     text::ChatText written(const Conversation& conversation, const Fields& fields,
                            std::vector<std::int32_t>& ids, std::vector<std::string>& stops,
                            bool add_generation_prompt = true) const;
+    std::optional<text::ChatWriter> own_writer(const Conversation& conversation,
+                                               const Fields& fields) const;
+    // api_structure.cpp
+    static Tools tools(const Fields& fields, bool anthropic);
+    ops::Adjustments adjustments(const Fields& fields) const;
+    // Binds the text to calls of the tools and to the format that is asked for.
+    void bind(decode::GenerateOptions& options, FormatOptions& format, const Fields& fields,
+              const Tools& tools);
+    Grammars::MakeFilter filter(formats::JsonValue wanted, const Tools& tools,
+                                std::vector<std::int32_t> banned);
+    void require_autoregressive(const char* field) const;
+    // api_request.cpp
+    void require_model(const Fields& fields) const;
     decode::GenerateOptions generate_options(const Fields& fields) const;
     // Tokens to make after so many of a prompt, where the request says `asked` (-1: nothing).
     int most_tokens(std::size_t prompt, std::int64_t asked) const;
@@ -114,6 +135,8 @@ class Api {
     ApiOptions options_;
     const text::Tokenizer& tokenizer_;
     const text::ChatWriter chat_;
+    const text::ToolTemplate tool_template_;
+    Grammars grammars_;
     const std::int64_t created_;
     std::size_t longest_piece_ = 1;  // bytes of the longest token
     std::function<std::size_t()> connections_ = [] { return std::size_t{0}; };

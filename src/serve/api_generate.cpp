@@ -20,12 +20,6 @@ void Api::give(const Call& call, std::vector<Desk::Work> works, std::shared_ptr<
 
 void Api::chat_completions(const Call& call) {
     const Fields& fields = call.fields;
-    if (const auto format = fields.find("response_format")) {
-        if (!((*format)["type"] == "text")) {
-            throw Failure::bad("response_format", "'response_format' takes type 'text' alone, yet",
-                               "invalid_value");
-        }
-    }
     Desk::Work work;
     work.options = generate_options(fields);
     FormatOptions format = format_options("chatcmpl", fields);
@@ -37,8 +31,10 @@ void Api::chat_completions(const Call& call) {
         throw Failure::bad("top_logprobs", "'top_logprobs' needs 'logprobs' to be true",
                            "invalid_value");
     }
+    const Conversation talk = conversation(fields, false);
+    bind(work.options, format, fields, talk.tools);
     std::vector<std::string> stops;
-    written(conversation(fields, false), fields, work.prompt, stops);
+    written(talk, fields, work.prompt, stops);
     work.options.stop.insert(work.options.stop.end(), stops.begin(), stops.end());
     require_fits(work.prompt.size(), "messages");
     work.options.max_tokens =
@@ -98,8 +94,10 @@ void Api::messages(const Call& call) {
     work.options = generate_options(fields);
     FormatOptions format = format_options("msg", fields);
     format.stops = work.options.stop;
+    const Conversation talk = conversation(fields, true);
+    bind(work.options, format, fields, talk.tools);
     std::vector<std::string> stops;
-    written(conversation(fields, true), fields, work.prompt, stops);
+    written(talk, fields, work.prompt, stops);
     work.options.stop.insert(work.options.stop.end(), stops.begin(), stops.end());
     require_fits(work.prompt.size(), "messages");
     work.options.max_tokens = most_tokens(work.prompt.size(), fields.integer("max_tokens", -1));

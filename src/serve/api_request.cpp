@@ -1,4 +1,4 @@
-// What requests of several routes have in common: the model, messages, sampling, token lists.
+// What requests of several routes have in common: the model, sampling, token lists.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,39 +11,8 @@
 namespace mr::serve {
 namespace {
 
-constexpr int kUsualTokens = 2048;                // where a request does not say how many
-constexpr std::size_t kMostStop = 1024;           // bytes of a stop string
-constexpr std::size_t kMostArguments = 64 << 10;  // bytes of what a template is given
-
-[[noreturn]] void wrong(const std::string& field, const std::string& problem) {
-    throw Failure::bad(field, fmt::format("'{}' {}", field, problem), "invalid_value");
-}
-
-// A text, or parts of type text.
-std::string content_text(formats::JsonValue content, const std::string& field) {
-    if (content.is_string()) return std::string(content.text());
-    if (!content.is_array()) wrong(field, "must be a text or a list of parts");
-    std::string out;
-    for (const formats::JsonValue part : content) {
-        const auto text = part.find_set("text");
-        if (!(part["type"] == "text") || !text || !text->is_string()) {
-            wrong(field, "has a part that is no text: this model reads text alone");
-        }
-        out += text->text();
-    }
-    return out;
-}
-
-std::string role_of(formats::JsonValue message, const std::string& field, bool anthropic) {
-    const auto role = message.find_set("role");
-    if (!role || !role->is_string()) wrong(field + ".role", "must be a text");
-    const std::string name(role->text());
-    if (name == "user" || name == "assistant") return name;
-    if (!anthropic && (name == "system" || name == "developer")) return "system";
-    wrong(field + ".role",
-          fmt::format("is '{}', which is none of {}", printable(name, 40),
-                      anthropic ? "user and assistant" : "system, developer, user and assistant"));
-}
+constexpr int kUsualTokens = 2048;       // where a request does not say how many
+constexpr std::size_t kMostStop = 1024;  // bytes of a stop string
 
 }  // namespace
 
@@ -59,77 +28,6 @@ void Api::require_model(const Fields& fields) const {
                                   "model_not_found");
     failure.param = "model";
     throw failure;
-}
-
-Api::Conversation Api::conversation(const Fields& fields, bool anthropic) const {
-    Conversation out;
-    if (anthropic) {
-        if (const auto system = fields.find("system")) {
-            out.messages.push_back({"system", content_text(*system, "system")});
-        }
-    }
-    int i = 0;
-    const formats::JsonValue messages = *fields.find("messages");
-    for (const formats::JsonValue message : messages) {
-        const std::string field = fmt::format("messages[{}]", i++);
-        if (!message.is_object()) wrong(field, "must be an object");
-        if (message.contains("tool_calls") && !message["tool_calls"].empty()) {
-            wrong(field + ".tool_calls", "is not taken yet");
-        }
-        const std::string role = role_of(message, field, anthropic);
-        const auto content = message.find_set("content");
-        if (!content) wrong(field + ".content", "is missing");
-        out.messages.push_back({role, content_text(*content, field + ".content")});
-    }
-    const bool last_is_answer = out.messages.back().role == "assistant";
-    out.goes_on =
-        anthropic ? last_is_answer
-                  : fields.find("continue_final_message") && fields.flag("continue_final_message");
-    if (out.goes_on && !last_is_answer) {
-        wrong("continue_final_message", "needs a last message of the assistant");
-    }
-    return out;
-}
-
-// `stops`: what the format of the conversation ends an answer with.
-text::ChatText Api::written(const Conversation& conversation, const Fields& fields,
-                            std::vector<std::int32_t>& ids, std::vector<std::string>& stops,
-                            bool add_generation_prompt) const {
-    std::optional<text::ChatWriter> own;
-    if (const auto given = fields.find("chat_template_kwargs"); given && !given->empty()) {
-        text::ChatOptions options = options_.chat;
-        for (const auto& [name, value] : given->items()) {
-            options.arguments.push_back(fmt::format("{}={}", name, value.dump()));
-            if (options.arguments.back().size() > kMostArguments) {
-                wrong("chat_template_kwargs", "is longer than 64 KiB");
-            }
-        }
-        try {
-            own.emplace(tokenizer_, std::move(options));
-        } catch (const Error& error) {
-            throw Failure::bad("chat_template_kwargs", error.what(), "invalid_value");
-        }
-    }
-    const text::ChatWriter& writer = own ? *own : chat_;
-    stops = writer.stops();
-    try {
-        std::span<const text::ChatMessage> messages = conversation.messages;
-        if (conversation.goes_on) messages = messages.first(messages.size() - 1);
-        text::ChatText text = writer.write(messages, add_generation_prompt || conversation.goes_on);
-        if (conversation.goes_on) {
-            const std::size_t begin = text.bytes.size();
-            text.bytes += conversation.messages.back().content;
-            text.user.push_back({begin, text.bytes.size()});
-        }
-        if (text.bytes.size() > longest_piece_ * static_cast<std::size_t>(desk_.most_positions()) &&
-            !options_.generate.stream) {
-            require_fits(text.bytes.size() / longest_piece_, "messages");
-        }
-        ids = writer.encode(text);
-        return text;
-    } catch (const Error& error) {
-        throw Failure::bad("messages", error.what(), "invalid_value");
-    }
 }
 
 decode::GenerateOptions Api::generate_options(const Fields& fields) const {
@@ -148,6 +46,7 @@ decode::GenerateOptions Api::generate_options(const Fields& fields) const {
         fields.integer("repeat_window", advice.repeat_window.value_or(out.repeat_window)));
     s.seed = fields.given("seed") ? static_cast<std::uint64_t>(fields.integer("seed", 0))
                                   : std::uint64_t{std::random_device{}()};
+    out.adjust = adjustments(fields);
     out.ignore_end = fields.flag("ignore_eos");
     for (const char* const name : {"stop", "stop_sequences"}) {
         for (std::string& stop : fields.texts(name)) {

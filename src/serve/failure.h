@@ -47,4 +47,9 @@ struct Failure : std::exception {
     }
 };
 
+// The field is there, and what it has cannot be taken.
+[[noreturn]] inline void wrong(const std::string& field, const std::string& problem) {
+    throw Failure::bad(field, "'" + field + "' " + problem, "invalid_value");
+}
+
 }  // namespace mr::serve

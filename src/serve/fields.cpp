@@ -9,7 +9,9 @@
 #include <map>
 
 #include "core/printable.h"
+#include "ops/sample/adjust.h"
 #include "serve/failure.h"
+#include "text/grammar/tools.h"
 
 namespace mr::serve {
 namespace {
@@ -18,6 +20,8 @@ using K = FieldKind;
 constexpr double kInt = std::numeric_limits<std::int32_t>::max();
 constexpr double kLong = 9007199254740992.0;  // 2^53: what every client can write
 constexpr double kBytes = 8 << 20;
+constexpr double kBiases = ops::kMostBiases;
+constexpr double kTools = text::grammar::kMostTools;
 
 constexpr Field kModel{"model",
                        K::text,
@@ -42,9 +46,11 @@ constexpr Field kMoreSampling[] = {
      "above 1: recent tokens become less probable"},
     {"repeat_window", K::integer, 0, kInt, "the model's advice, or 64",
      "tokens that `repetition_penalty` looks back"},
-    {"presence_penalty", K::number, 0, 0, "0", "not taken yet"},
-    {"frequency_penalty", K::number, 0, 0, "0", "not taken yet"},
-    {"logit_bias", K::object, 0, 0, "none", "not taken yet"},
+    {"presence_penalty", K::number, -2, 2, "0",
+     "taken from the logits of tokens that the answer has already"},
+    {"frequency_penalty", K::number, -2, 2, "0", "... for each time that it has them"},
+    {"logit_bias", K::object, 0, kBiases, "none",
+     "of token ids what is added to their logits, -100 to 100; -100: never comes"},
     {"seed", K::integer, -kLong, kLong, "drawn anew",
      "same seed, same text; choice i has seed + i"},
     {"n", K::integer, 1, 128, "1", "choices for each prompt"},
@@ -61,16 +67,19 @@ constexpr Field kMoreSampling[] = {
 
 constexpr Field kChat[] = {
     {"messages", K::list, 1, 65536, "required",
-     "`role` (system, developer, user, assistant) and `content`: a text, or parts of type text"},
+     "`role` (system, developer, user, assistant, tool) and `content`: a text, or parts of type "
+     "text; of an assistant also `tool_calls`, of a tool `tool_call_id`"},
     {"max_completion_tokens", K::integer, 1, kInt, "the rest of the context, at most 2048",
      "tokens to make at most"},
     {"max_tokens", K::integer, 1, kInt, "as `max_completion_tokens`", "its older name"},
     {"logprobs", K::boolean, 0, 0, "false", "of every token its log-probability"},
     {"top_logprobs", K::integer, 0, 20, "0", "... and so many of the most probable ones"},
-    {"response_format", K::object, 0, 16, "`{\"type\": \"text\"}`", "`text` alone, yet"},
-    {"tools", K::list, 0, 0, "none", "not taken yet"},
-    {"tool_choice", K::ignored},
-    {"parallel_tool_calls", K::ignored},
+    {"response_format", K::object, 0, 16, "`{\"type\": \"text\"}`",
+     "`text`, `json_object`, or `json_schema` with a schema (docs/structured-output.md)"},
+    {"tools", K::list, 0, kTools, "none", "of type function; `parameters` is a schema"},
+    {"tool_choice", K::mixed, 0, 0, "auto",
+     "`auto`, `none`, `required`, or a function of `tools` by its name"},
+    {"parallel_tool_calls", K::boolean, 0, 0, "true", "an answer may have several calls"},
     {"chat_template_kwargs", K::object, 0, 64, "none", "further variables of the chat template"},
     {"continue_final_message", K::boolean, 0, 0, "false",
      "the last message is the beginning of the answer"},
@@ -104,12 +113,13 @@ constexpr Field kEmbeddings[] = {
 
 constexpr Field kMessages[] = {
     {"messages", K::list, 1, 65536, "required",
-     "`role` (user, assistant) and `content`: a text, or blocks of type text; an assistant's last "
-     "message is gone on with"},
+     "`role` (user, assistant) and `content`: a text, or blocks of type text, tool_use and "
+     "tool_result; an assistant's last message is gone on with"},
     {"system", K::mixed, 0, 0, "none", "a text, or blocks of type text"},
     {"stop_sequences", K::texts, 0, 4, "none", "the text ends before any of these"},
-    {"tools", K::list, 0, 0, "none", "not taken yet"},
-    {"tool_choice", K::ignored},
+    {"tools", K::list, 0, kTools, "none", "`name`, `description` and `input_schema`"},
+    {"tool_choice", K::object, 0, 8, "auto",
+     "`type`: auto, any, none, or tool with its `name`; `disable_parallel_tool_use`"},
     {"metadata", K::ignored},
     {"thinking", K::ignored},
     {"service_tier", K::ignored},
@@ -133,6 +143,7 @@ constexpr Field kDetokenize[] = {
 constexpr Field kTemplate[] = {
     {"messages", K::list, 1, 65536, "required", "as in `/v1/chat/completions`"},
     {"add_generation_prompt", K::boolean, 0, 0, "true", "with the beginning of an answer"},
+    {"tools", K::list, 0, kTools, "none", "as in `/v1/chat/completions`"},
     {"chat_template_kwargs", K::object, 0, 64, "none", "further variables of the chat template"},
 };
 

@@ -1,5 +1,8 @@
 // Messages, as Anthropic's clients read them: one choice, named events.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "formats/json_writer.h"
@@ -19,29 +22,25 @@ class MessagesFormat final : public Format {
     std::string begin() override {
         JsonWriter json;
         json.begin_object().member("type", "message_start").key("message");
-        json.raw(message("", nullptr, 0)).end_object();
-        return event_text(json.text(), "message_start") +
-               event_text(R"({"type":"content_block_start","index":0,)"
-                          R"("content_block":{"type":"text","text":""}})",
-                          "content_block_start");
+        json.raw(message("", nullptr, false, 0)).end_object();
+        return event_text(json.text(), "message_start");
     }
 
     std::string piece(int, const ChoiceText& text) override {
-        JsonWriter json;
-        json.begin_object().member("type", "content_block_delta").member("index", 0);
-        json.key("delta").begin_object().member("type", "text_delta").member("text", text.text);
-        json.end_object().end_object();
-        return event_text(json.text(), "content_block_delta");
+        if (!options_.calls) return part({CallPart::Kind::text, text.text});
+        if (!reader_) reader_.emplace(*options_.calls);
+        return parts(reader_->read(text.text));
     }
 
     std::string end(int, const ChoiceText& text) override {
+        std::string out = reader_ ? parts(reader_->finish()) : "";
+        out += close_block();
         JsonWriter json;
         json.begin_object().member("type", "message_delta").key("delta").begin_object();
-        add_reason(json, &text);
+        add_reason(json, &text, reader_ && reader_->called());
         json.end_object().key("usage").begin_object().member("output_tokens", text.drawn);
         json.end_object().end_object();
-        return event_text(R"({"type":"content_block_stop","index":0})", "content_block_stop") +
-               event_text(json.text(), "message_delta");
+        return out + event_text(json.text(), "message_delta");
     }
 
     std::string last(const Usage&) override {
@@ -51,13 +50,85 @@ class MessagesFormat final : public Format {
         return event_text(failure_json(failure, true), "error");
     }
     std::string whole(const std::vector<ChoiceText>& choices, const Usage& usage) override {
-        JsonWriter content;
-        content.begin_object().member("type", "text").member("text", choices[0].text).end_object();
-        return message(content.text(), &choices[0], usage.completion);
+        CalledText made{choices[0].text};
+        if (options_.calls) made = read_calls(*options_.calls, choices[0].text);
+        std::string content;
+        if (!made.text.empty() || made.calls.empty()) content = text_block(made.text);
+        for (const CalledText::Call& call : made.calls) {
+            if (!content.empty()) content += ',';
+            // A call that was cut has no input that is JSON, and must not be taken for one.
+            content += call.whole ? call_block(call.name, call.arguments)
+                                  : text_block(fmt::format(R"({{"name": "{}", "arguments": {})",
+                                                           call.name, call.arguments));
+        }
+        return message(content, &choices[0], made.called(), usage.completion);
     }
 
   private:
-    void add_reason(JsonWriter& json, const ChoiceText* text) const {
+    enum class Block { none, text, call };
+
+    std::string parts(const std::vector<CallPart>& parts) {
+        std::string out;
+        for (const CallPart& one : parts) out += part(one);
+        return out;
+    }
+
+    // Blocks come one after the other; each is closed before the next begins.
+    std::string part(const CallPart& part) {
+        switch (part.kind) {
+            case CallPart::Kind::text: {
+                std::string out;
+                if (open_ != Block::text) out = open_block(Block::text, text_block(""));
+                return out + delta("text_delta", "text", part.bytes);
+            }
+            case CallPart::Kind::call:
+                return open_block(Block::call, call_block(part.bytes, "{}"));
+            case CallPart::Kind::arguments:
+                return delta("input_json_delta", "partial_json", part.bytes);
+            case CallPart::Kind::end:
+                return close_block();
+        }
+        return {};
+    }
+
+    std::string open_block(Block kind, std::string_view block) {
+        std::string out = close_block();
+        open_ = kind;
+        JsonWriter json;
+        json.begin_object().member("type", "content_block_start").member("index", blocks_);
+        json.key("content_block").raw(block).end_object();
+        return out + event_text(json.text(), "content_block_start");
+    }
+
+    std::string close_block() {
+        if (std::exchange(open_, Block::none) == Block::none) return {};
+        JsonWriter json;
+        json.begin_object().member("type", "content_block_stop").member("index", blocks_++);
+        return event_text(json.end_object().text(), "content_block_stop");
+    }
+
+    std::string delta(const char* type, const char* name, std::string_view bytes) const {
+        JsonWriter json;
+        json.begin_object().member("type", "content_block_delta").member("index", blocks_);
+        json.key("delta").begin_object().member("type", type).member(name, bytes);
+        json.end_object().end_object();
+        return event_text(json.text(), "content_block_delta");
+    }
+
+    static std::string text_block(std::string_view text) {
+        JsonWriter json;
+        return json.begin_object().member("type", "text").member("text", text).end_object().take();
+    }
+
+    std::string call_block(std::string_view name, std::string_view input) {
+        JsonWriter json;
+        json.begin_object()
+            .member("type", "tool_use")
+            .member("id", call_id(options_.id, 0, calls_++));
+        return json.member("name", name).key("input").raw(input).end_object().take();
+    }
+
+    void add_reason(JsonWriter& json, const ChoiceText* text, bool called) const {
         json.key("stop_reason");
         if (!text) {
             json.null().key("stop_sequence").null();
@@ -69,25 +140,31 @@ class MessagesFormat final : public Format {
                                      text->stopped_by) != options_.stops.end();
         const bool cut = text->reason == decode::StopReason::length ||
                          text->reason == decode::StopReason::context_full;
-        json.value(asked ? "stop_sequence" : cut ? "max_tokens" : "end_turn");
+        json.value(called ? "tool_use" : asked ? "stop_sequence" : cut ? "max_tokens" : "end_turn");
         json.key("stop_sequence");
-        asked ? json.value(text->stopped_by) : json.null();
+        asked && !called ? json.value(text->stopped_by) : json.null();
     }
 
-    std::string message(std::string_view content, const ChoiceText* text, std::int64_t made) const {
+    std::string message(std::string_view content, const ChoiceText* text, bool called,
+                        std::int64_t made) const {
         JsonWriter json;
         json.begin_object().member("id", options_.id).member("type", "message");
         json.member("role", "assistant").member("model", options_.model);
         json.key("content").begin_array();
         if (!content.empty()) json.raw(content);
         json.end_array();
-        add_reason(json, text);
+        add_reason(json, text, called);
         json.member("system_fingerprint", options_.fingerprint).key("usage").begin_object();
         json.member("input_tokens", options_.prompt_tokens).member("output_tokens", made);
         return json.end_object().end_object().take();
     }
 
     FormatOptions options_;
+    // Of a stream.
+    std::optional<CallReader> reader_;
+    Block open_ = Block::none;
+    int blocks_ = 0;  // that are closed
+    int calls_ = 0;
 };
 
 }  // namespace

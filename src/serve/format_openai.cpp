@@ -11,11 +11,10 @@ namespace {
 
 using formats::JsonWriter;
 
-const char* finish_reason(const ChoiceText& text) {
-    return text.reason == decode::StopReason::length ||
-                   text.reason == decode::StopReason::context_full
-               ? "length"
-               : "stop";
+const char* finish_reason(const ChoiceText& text, bool called = false) {
+    const bool cut = text.reason == decode::StopReason::length ||
+                     text.reason == decode::StopReason::context_full;
+    return called ? "tool_calls" : cut ? "length" : "stop";
 }
 
 class OpenAiFormat : public Format {
@@ -35,6 +34,9 @@ class OpenAiFormat : public Format {
 
     std::string failed(const Failure& failure) override {
         return event_text(failure_json(failure));
+    }
+    bool is_end(std::int32_t id) const override {
+        return !options_.bound || options_.tokenizer->is_end_of_generation(id);
     }
 
     std::string whole(const std::vector<ChoiceText>& choices, const Usage& usage) override {
@@ -61,8 +63,9 @@ class OpenAiFormat : public Format {
     }
 
     // How many tokens a piece brings, where it is not one.
-    static std::string count_json(const ChoiceText& text) {
-        return text.fresh == 1 ? "" : fmt::format(R"({{"tokens":{}}})", text.fresh);
+    static std::string count_json(const ChoiceText& text) { return count_json(text.fresh); }
+    static std::string count_json(std::int64_t tokens) {
+        return tokens == 1 ? "" : fmt::format(R"({{"tokens":{}}})", tokens);
     }
 
     std::string head(const char* object) const {
@@ -134,6 +137,13 @@ class OpenAiFormat : public Format {
     std::string chunk_head_;
 };
 
+// The calls of one choice as they come.
+struct ChoiceCalls {
+    CallReader reader;
+    int begun = 0;
+    std::int64_t unsaid = 0;  // tokens that no chunk has told of
+};
+
 class ChatFormat final : public OpenAiFormat {
   public:
     explicit ChatFormat(FormatOptions options)
@@ -143,9 +153,10 @@ class ChatFormat final : public OpenAiFormat {
         return chunk(delta(choice, R"({"role":"assistant","content":""})", "null", nullptr));
     }
     std::string piece(int choice, const ChoiceText& text) override {
-        JsonWriter json;
-        json.begin_object().member("content", text.text).end_object();
-        return chunk(delta(choice, json.text(), logprobs(text), nullptr), count_json(text));
+        if (!options_.calls) {
+            return chunk(delta(choice, content(text.text), logprobs(text)), count_json(text));
+        }
+        return parts(choice, calls(choice).reader.read(text.text), text);
     }
     std::string block(int choice, std::span<const std::int32_t> tokens,
                       std::span<const std::uint8_t> settled) override {
@@ -163,22 +174,88 @@ class ChatFormat final : public OpenAiFormat {
         return chunk(delta(choice, "{}", "null", nullptr), json.text());
     }
     std::string end(int choice, const ChoiceText& text) override {
-        return chunk(delta(choice, "{}", "null", finish_reason(text)));
+        if (!options_.calls) return chunk(delta(choice, "{}", "null", finish_reason(text)));
+        CallReader& reader = calls(choice).reader;
+        const std::string held = parts(choice, reader.finish(), {});
+        return held + chunk(delta(choice, "{}", "null", finish_reason(text, reader.called())));
     }
 
   protected:
     std::string choice_json(int choice, const ChoiceText& text) const override {
+        CalledText made{text.text};
+        if (options_.calls) made = read_calls(*options_.calls, text.text);
         JsonWriter json;
         json.begin_object().member("index", choice).key("message").begin_object();
-        json.member("role", "assistant").member("content", text.text);
-        json.key("refusal").null().end_object();
-        json.key("logprobs").raw(logprobs(text)).member("finish_reason", finish_reason(text));
+        json.member("role", "assistant").key("content");
+        made.text.empty() && !made.calls.empty() ? json.null() : json.value(made.text);
+        json.key("refusal").null();
+        if (!made.calls.empty()) {
+            json.key("tool_calls").begin_array();
+            for (std::size_t i = 0; i < made.calls.size(); ++i) {
+                const CalledText::Call& call = made.calls[i];
+                json.begin_object().member("id", call_id(options_.id, choice, static_cast<int>(i)));
+                json.member("type", "function").key("function").begin_object();
+                json.member("name", call.name).member("arguments", call.arguments);
+                json.end_object().end_object();
+            }
+            json.end_array();
+        }
+        json.end_object().key("logprobs").raw(logprobs(text));
+        json.member("finish_reason", finish_reason(text, made.called()));
         return json.end_object().take();
     }
 
   private:
+    ChoiceCalls& calls(int choice) {
+        const auto i = static_cast<std::size_t>(choice);
+        while (calls_.size() <= i) calls_.push_back({CallReader(*options_.calls)});
+        return calls_[i];
+    }
+
+    // A chunk for each; the first one has the probabilities of all tokens that came.
+    std::string parts(int choice, const std::vector<CallPart>& parts, const ChoiceText& text) {
+        std::string out, known = logprobs(text);
+        ChoiceCalls& own = calls(choice);
+        own.unsaid += text.fresh;
+        for (const CallPart& part : parts) {
+            const std::string what = part_json(choice, part);
+            if (what.empty()) continue;
+            out += chunk(delta(choice, what, std::exchange(known, "null")),
+                         count_json(std::exchange(own.unsaid, 0)));
+        }
+        // Nothing is certain yet.
+        if (out.empty() && !text.tokens.empty()) {
+            out = chunk(delta(choice, "{}", known), count_json(std::exchange(own.unsaid, 0)));
+        }
+        return out;
+    }
+
+    std::string part_json(int choice, const CallPart& part) {
+        using Kind = CallPart::Kind;
+        if (part.kind == Kind::end) return {};
+        if (part.kind == Kind::text) return content(part.bytes);
+        ChoiceCalls& own = calls(choice);
+        const bool begins = part.kind == Kind::call;
+        const int index = begins ? own.begun++ : own.begun - 1;
+        JsonWriter json;
+        json.begin_object().key("tool_calls").begin_array().begin_object().member("index", index);
+        if (begins) {
+            json.member("id", call_id(options_.id, choice, index)).member("type", "function");
+        }
+        json.key("function").begin_object();
+        if (begins) json.member("name", part.bytes);
+        json.member("arguments", begins ? std::string() : part.bytes);
+        return json.end_object().end_object().end_array().end_object().take();
+    }
+
+    static std::string content(std::string_view text) {
+        JsonWriter json;
+        json.begin_object().member("content", text).end_object();
+        return json.take();
+    }
+
     static std::string delta(int choice, std::string_view what, std::string_view logprobs,
-                             const char* reason) {
+                             const char* reason = nullptr) {
         JsonWriter json;
         json.begin_object().member("index", choice).key("delta").raw(what);
         json.key("logprobs").raw(logprobs).key("finish_reason");
@@ -204,6 +281,8 @@ class ChatFormat final : public OpenAiFormat {
         json.end_array().key("refusal").null().end_object();
         return json.take();
     }
+
+    std::vector<ChoiceCalls> calls_;  // of a stream
 };
 
 class CompletionFormat final : public OpenAiFormat {

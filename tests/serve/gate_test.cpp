@@ -112,7 +112,8 @@ TEST(Fields, TypesAndRanges) {
     for (const char* fine :
          {R"("temperature":0)", R"("temperature":1.5)", R"("top_k":-1)", R"("stop":"a")",
           R"("stop":["a","b","c","d"])", R"("n":128)", R"("seed":-3)", R"("user":{"any":[1]})",
-          R"("temperature":null)", R"("logit_bias":{})", R"("presence_penalty":0.0)"}) {
+          R"("temperature":null)", R"("logit_bias":{})", R"("presence_penalty":-2)",
+          R"("frequency_penalty":2.0)", R"("tools":[])", R"("tool_choice":"none")"}) {
         EXPECT_EQ(with(fine), "") << fine;
     }
     const std::pair<const char*, const char*> wrong[] = {
@@ -127,8 +128,12 @@ TEST(Fields, TypesAndRanges) {
         {R"("stream":1)", "stream/invalid_value"},
         {R"("stop":["a","b","c","d","e"])", "stop/invalid_value"},
         {R"("stop":[1])", "stop/invalid_value"},
-        {R"("presence_penalty":0.5)", "presence_penalty/invalid_value"},
-        {R"("tools":[{}])", "tools/invalid_value"},
+        {R"("presence_penalty":2.5)", "presence_penalty/invalid_value"},
+        {R"("frequency_penalty":-2.1)", "frequency_penalty/invalid_value"},
+        {R"("logit_bias":[])", "logit_bias/invalid_value"},
+        {R"("tools":{})", "tools/invalid_value"},
+        {R"("response_format":"json")", "response_format/invalid_value"},
+        {R"("parallel_tool_calls":1)", "parallel_tool_calls/invalid_value"},
         {R"("nothing":1)", "nothing/unknown_field"},
     };
     for (const auto& [json, says] : wrong) EXPECT_EQ(with(json), says) << json;

@@ -1,0 +1,200 @@
+// What binds the text of a request: biases and penalties, a format, tools.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "core/printable.h"
+#include "formats/json_order.h"
+#include "formats/json_writer.h"
+#include "serve/api.h"
+#include "text/grammar/response_format.h"
+
+namespace mr::serve {
+namespace {
+
+namespace grammar = text::grammar;
+using formats::JsonValue;
+
+constexpr double kMostBias = 100;
+
+// A token's id as JSON's keys have it: digits alone.
+std::optional<std::int32_t> token_id(std::string_view text, std::int64_t vocab) {
+    std::int32_t id = -1;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
+    const bool digits = error == std::errc() && end == text.data() + text.size();
+    const bool padded = text.size() > 1 && text[0] == '0';  // would be there twice
+    if (!digits || padded || id < 0 || id >= vocab) return std::nullopt;
+    return id;
+}
+
+// Anthropic's list in the shape of OpenAI's, which templates know.
+std::string openai_tools(JsonValue tools, std::vector<grammar::Tool>& list) {
+    formats::JsonWriter json;
+    json.begin_array();
+    int i = 0;
+    for (const JsonValue tool : tools) {
+        const std::string here = fmt::format("tools.{}", i++);
+        if (!tool.is_object()) wrong(here, "must be an object");
+        const auto type = tool.find_set("type");
+        if (type && !(*type == "custom")) {
+            wrong(here + ".type", "must be 'custom': the server has no tools of its own");
+        }
+        const auto name = tool.find_set("name");
+        if (!name || !name->is_string()) wrong(here + ".name", "must be a text");
+        const auto schema = tool.find_set("input_schema");
+        if (!schema || !schema->is_object()) wrong(here + ".input_schema", "must be a schema");
+        list.push_back({std::string(name->text()), *schema, here + ".input_schema"});
+        json.begin_object().member("type", "function").key("function").begin_object();
+        json.member("name", name->text());
+        if (const auto about = tool.find_set("description"); about && about->is_string()) {
+            json.member("description", about->text());
+        }
+        json.key("parameters").raw(formats::dump_in_file_order(*schema));
+        json.end_object().end_object();
+    }
+    grammar::check_tools(list);
+    return json.end_array().take();
+}
+
+std::optional<grammar::ToolChoice> anthropic_choice(JsonValue choice,
+                                                    std::span<const grammar::Tool> tools) {
+    grammar::ToolChoice out;
+    if (const auto alone = choice.find_set("disable_parallel_tool_use")) {
+        if (!alone->is_boolean()) {
+            wrong("tool_choice.disable_parallel_tool_use", "must be a boolean");
+        }
+        out.several = !alone->get<bool>();
+    }
+    const JsonValue type = choice["type"];
+    if (choice.is_null() || type == "auto") return out;
+    if (type == "none") return std::nullopt;
+    out.required = true;
+    if (type == "any") return out;
+    if (!(type == "tool")) wrong("tool_choice.type", "must be auto, any, tool or none");
+    const JsonValue name = choice["name"];
+    for (const grammar::Tool& tool : tools) {
+        if (name == tool.name) return grammar::ToolChoice{true, tool.name, false};
+    }
+    wrong("tool_choice.name",
+          fmt::format("is {}, which is none of the tools", printable(name.shown(), 100)));
+}
+
+// Out of the biases: under a grammar they are the filter's, which knows whether others are left.
+std::vector<std::int32_t> take_banned(ops::Adjustments& adjust) {
+    std::vector<std::int32_t> out;
+    std::erase_if(adjust.bias, [&](const ops::LogitBias& bias) {
+        if (std::isfinite(bias.add)) return false;
+        out.push_back(bias.id);
+        return true;
+    });
+    return out;
+}
+
+}  // namespace
+
+void Api::require_autoregressive(const char* field) const {
+    if (!desk_.model().spec.diffusion) return;
+    throw Failure::bad(field, fmt::format("'{}' is not for a model that fills in tokens", field),
+                       "not_supported");
+}
+
+ops::Adjustments Api::adjustments(const Fields& fields) const {
+    ops::Adjustments out;
+    out.presence = static_cast<float>(fields.number("presence_penalty", 0));
+    out.frequency = static_cast<float>(fields.number("frequency_penalty", 0));
+    if (out.presence != 0) require_autoregressive("presence_penalty");
+    if (out.frequency != 0) require_autoregressive("frequency_penalty");
+    const auto bias = fields.find("logit_bias");
+    if (!bias || bias->empty()) return out;
+    require_autoregressive("logit_bias");
+    for (const auto& [key, value] : bias->items()) {
+        const auto id = token_id(key, desk_.model().spec.vocab);
+        if (!id) {
+            wrong("logit_bias",
+                  fmt::format("has '{}', which is no token of this model", printable(key, 40)));
+        }
+        const double add = value.is_number() ? value.get<double>() : kMostBias + 1;
+        if (!(add >= -kMostBias && add <= kMostBias)) {
+            wrong("logit_bias", fmt::format("has {} for token {}: take -100 to 100",
+                                            printable(value.shown(40), 60), *id));
+        }
+        // OpenAI's clients ban a token by the least bias that there is.
+        out.bias.push_back({*id, add == -kMostBias ? -std::numeric_limits<float>::infinity()
+                                                   : static_cast<float>(add)});
+    }
+    if (static_cast<std::int64_t>(out.bias.size()) == desk_.model().spec.vocab) {
+        bool any = false;
+        for (const ops::LogitBias& one : out.bias) any = any || one.add >= -kMostBias;
+        if (!any) wrong("logit_bias", "bans every token");
+    }
+    return out;
+}
+
+Api::Tools Api::tools(const Fields& fields, bool anthropic) {
+    Tools out;
+    const auto given = fields.find("tools");
+    const JsonValue choice = fields.find("tool_choice").value_or(JsonValue());
+    if (!given || given->empty()) {
+        const bool none = choice.is_null() || choice == "none" || choice == "auto" ||
+                          choice["type"] == "none" || choice["type"] == "auto";
+        if (!none) wrong("tool_choice", "needs 'tools'");
+        return out;
+    }
+    std::optional<grammar::ToolChoice> chosen;
+    if (anthropic) {
+        out.json = openai_tools(*given, out.list);
+        chosen = anthropic_choice(choice, out.list);
+    } else {
+        out.list = grammar::read_tools(*given);
+        out.json = formats::dump_in_file_order(*given);
+        chosen =
+            grammar::read_tool_choice(choice, out.list, fields.flag("parallel_tool_calls", true));
+    }
+    if (!chosen) return {};
+    out.choice = std::move(*chosen);
+    return out;
+}
+
+void Api::bind(decode::GenerateOptions& options, FormatOptions& format, const Fields& fields,
+               const Tools& tools) {
+    const JsonValue wanted = fields.find("response_format").value_or(JsonValue());
+    const bool formatted = !wanted.is_null() && !(wanted["type"] == "text");
+    if (!formatted && tools.list.empty()) return;
+    const char* const field = tools.list.empty() ? "response_format" : "tools";
+    require_autoregressive(field);
+    if (formatted && !tools.list.empty() && !tools.choice.required) {
+        wrong("response_format",
+              "needs 'tool_choice' none or required beside 'tools': otherwise an answer may be "
+              "either");
+    }
+    if (options.ignore_end) {
+        wrong("ignore_eos", fmt::format("is not for answers with '{}', which have an end", field));
+    }
+    format.bound = true;
+    if (!tools.list.empty()) format.calls = tool_template_.form;
+    try {
+        options.filter = filter(wanted, tools, take_banned(options.adjust));
+    } catch (const Error& error) {
+        if (!error.info().field.empty()) throw;
+        throw Failure::bad(field, error.what(), "not_supported");  // by the model
+    }
+}
+
+Grammars::MakeFilter Api::filter(JsonValue wanted, const Tools& tools,
+                                 std::vector<std::int32_t> banned) {
+    if (tools.list.empty()) {
+        return grammars_.filter(
+            "format " + formats::dump_in_file_order(wanted),
+            [&] { return std::move(*grammar::network_of_response_format(wanted)); },
+            std::move(banned));
+    }
+    const grammar::ToolChoice& choice = tools.choice;
+    return grammars_.filter(
+        fmt::format("tools {} {} {} {}", choice.required, choice.several, choice.only, tools.json),
+        [&] { return grammar::network_of_tools(tools.list, choice, tool_template_.form); },
+        std::move(banned));
+}
+
+}  // namespace mr::serve

@@ -1,0 +1,74 @@
+// The text of a model that may call tools, taken apart as it comes. Its grammar
+// (text/grammar/tools.h) has seen to its form; it may end anywhere.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/grammar/tools.h"
+
+namespace mr::serve {
+
+struct CallPart {
+    enum class Kind {
+        text,
+        call,       // begins; `bytes` is the tool's name
+        arguments,  // a piece of the last call's
+        end,        // of the last call
+    };
+    Kind kind = Kind::text;
+    std::string bytes{};
+};
+
+class CallReader {
+  public:
+    explicit CallReader(text::grammar::ToolForm form = {});
+
+    // What is certain by now: text that may still become a call is held back.
+    std::vector<CallPart> read(std::string_view piece);
+    // The text has ended: what was held back is text.
+    std::vector<CallPart> finish();
+
+    // There are calls, and none was cut.
+    bool called() const { return calls_ > 0 && state_ == State::between; }
+
+  private:
+    enum class State {
+        start,      // nothing has come
+        text,       // of the tagged form: or the beginning of a tag
+        between,    // before or behind a call
+        header,     // {"name": "...", "arguments":
+        arguments,  // inside of them
+    };
+    void read(char c, std::vector<CallPart>& out);
+    void read_text(char c, std::vector<CallPart>& out);
+    void read_header(char c, std::vector<CallPart>& out);
+    void read_arguments(char c, std::vector<CallPart>& out);
+    static void add(std::vector<CallPart>& out, CallPart::Kind kind, std::string_view bytes);
+
+    text::grammar::ToolForm form_;
+    State state_;
+    std::string held_;  // what would be lost if the first call were none
+    std::string name_;
+    int calls_ = 0;
+    int strings_ = 0;  // of a header: those that have begun
+    int depth_ = 0;    // of lists and objects in the arguments
+    bool quoted_ = false, escaped_ = false;
+};
+
+// A whole text.
+struct CalledText {
+    struct Call {
+        std::string name, arguments;
+        bool whole = false;
+    };
+    std::string text{};
+    std::vector<Call> calls{};
+
+    // There are calls, and none was cut.
+    bool called() const { return !calls.empty() && calls.back().whole; }
+};
+CalledText read_calls(const text::grammar::ToolForm& form, std::string_view text);
+
+}  // namespace mr::serve

@@ -1,0 +1,73 @@
+#include "serve/grammars.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace mr::serve {
+namespace {
+
+class Filter final : public ops::TokenFilter {
+  public:
+    Filter(std::shared_ptr<text::grammar::Grammar> grammar, std::vector<std::int32_t> banned)
+        : constraint_(std::move(grammar)), banned_(std::move(banned)) {}
+
+    std::span<const std::uint32_t> mask() override {
+        const std::span<const std::uint32_t> all = constraint_.mask();
+        if (banned_.empty()) return all;
+        left_.assign(all.begin(), all.end());
+        for (const std::int32_t id : banned_) {
+            left_[static_cast<std::size_t>(id) / 32] &= ~(1U << id % 32);
+        }
+        // A text that could not go on otherwise goes on with what was banned.
+        const bool any = std::any_of(left_.begin(), left_.end(), [](auto word) { return word; });
+        return any ? std::span<const std::uint32_t>(left_) : all;
+    }
+    void accept(std::int32_t token) override { constraint_.accept(token); }
+    bool finished() const override { return constraint_.finished(); }
+
+  private:
+    text::grammar::Constraint constraint_;
+    const std::vector<std::int32_t> banned_;
+    text::grammar::MaskWords left_;
+};
+
+}  // namespace
+
+Grammars::Grammars(const text::Tokenizer& tokenizer, std::int32_t logits)
+    : tokenizer_(tokenizer), logits_(logits) {}
+
+std::shared_ptr<const text::grammar::Vocabulary> Grammars::vocabulary() {
+    const std::lock_guard lock(making_);
+    if (!vocabulary_) {
+        vocabulary_ = std::make_shared<const text::grammar::Vocabulary>(tokenizer_, logits_);
+    }
+    return vocabulary_;
+}
+
+Grammars::GrammarPtr Grammars::find(const std::string& key) {
+    const std::lock_guard lock(mutex_);
+    const GrammarPtr* const known = grammars_.find(key);
+    return known ? *known : nullptr;
+}
+
+std::size_t Grammars::kept() const {
+    const std::lock_guard lock(mutex_);
+    return grammars_.size();
+}
+
+Grammars::MakeFilter Grammars::filter(const std::string& key,
+                                      const std::function<text::grammar::Network()>& make,
+                                      std::vector<std::int32_t> banned) {
+    GrammarPtr grammar = find(key);
+    if (!grammar) {
+        // Without the lock: two may make the same, and one of them is kept.
+        grammar = std::make_shared<text::grammar::Grammar>(make(), vocabulary());
+        const std::lock_guard lock(mutex_);
+        const GrammarPtr* const known = grammars_.find(key);
+        grammar = known ? *known : grammars_.put(key, grammar);
+    }
+    return
+        [grammar, banned = std::move(banned)] { return std::make_unique<Filter>(grammar, banned); };
+}
+
+}  // namespace mr::serve

@@ -1,0 +1,300 @@
+// Calls of tools on their way from a model's text to the client: taken apart wherever the text is
+// cut into pieces, in the words of both APIs.
+#include "serve/calls.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "formats/json.h"
+#include "serve/answer.h"
+#include "serve/grammars.h"
+#include "text/grammar/schema.h"
+
+namespace mr::serve {
+namespace {
+
+const text::grammar::ToolForm kPlain, kTagged{"<tool_call>", "</tool_call>"};
+const std::string kOne = R"({"name": "now", "arguments": {}})";
+const std::string kTwo =
+    R"([{"name":"a","arguments":{"x":"}\"]{\\","y":[{"z":1}, 2]}}, )" + kOne + "]";
+
+// "text|name(arguments)|name(arguments..." with ".." behind what was cut.
+std::string shown(const CalledText& made) {
+    std::string out = made.text;
+    for (const CalledText::Call& call : made.calls) {
+        out += "|" + call.name + "(" + call.arguments + (call.whole ? ")" : "..");
+    }
+    return out;
+}
+
+TEST(CallReader, TextAndCalls) {
+    EXPECT_EQ(shown(read_calls(kPlain, "")), "");
+    EXPECT_EQ(shown(read_calls(kPlain, "Hello {\"name\": 1}")), "Hello {\"name\": 1}");
+    EXPECT_EQ(shown(read_calls(kPlain, " {")), " {");
+    EXPECT_EQ(shown(read_calls(kPlain, kOne)), "|now({})");
+    EXPECT_EQ(shown(read_calls(kPlain, kTwo)), R"(|a({"x":"}\"]{\\","y":[{"z":1}, 2]})|now({}))");
+    EXPECT_EQ(shown(read_calls(kTagged, "I <look>.<tool_call>\n" + kOne + "\n</tool_call>\n" +
+                                            "<tool_call>" + kOne + "</tool_call>")),
+              "I <look>.|now({})|now({})");
+    EXPECT_EQ(shown(read_calls(kTagged, "<tool_<<tool_cal")), "<tool_<<tool_cal");
+    EXPECT_EQ(shown(read_calls(kTagged, "<tool_<tool_call>" + kOne)), "<tool_|now({})");
+}
+
+// A text may end anywhere: what was no call yet is text, and nothing is there twice.
+TEST(CallReader, CutAnywhere) {
+    for (std::size_t end = 0; end < kOne.size(); ++end) {
+        const std::string cut = kOne.substr(0, end);
+        const CalledText made = read_calls(kPlain, cut);
+        const std::size_t begins = kOne.find("{}");
+        if (end <= begins) {
+            EXPECT_EQ(shown(made), cut);
+        } else {
+            EXPECT_EQ(shown(made), end == begins + 1 ? "|now({.." : "|now({})") << cut;
+        }
+        EXPECT_EQ(shown(read_calls(kTagged, "<tool_call>" + cut)),
+                  end <= begins ? "<tool_call>" + cut : shown(made));
+    }
+}
+
+class KeptWire final : public Exchange {
+  public:
+    const HttpRequest& request() const override { return request_; }
+    void reply(HttpReply reply) override { out = reply.body; }
+    void begin(HttpReply) override {}
+    bool write(std::string_view piece) override {
+        out += piece;
+        return true;
+    }
+    void end() override { ended = true; }
+    void cut() override {}
+    bool gone() const override { return false; }
+
+    std::string out;
+    bool ended = false;
+
+  private:
+    HttpRequest request_;
+};
+
+std::string answered(const std::string& text, std::size_t piece, bool anthropic, bool stream,
+                     const text::grammar::ToolForm& form, decode::StopReason reason) {
+    const auto exchange = std::make_shared<KeptWire>();
+    FormatOptions options{.id = "x"};
+    options.calls = form;
+    Answer answer(exchange, anthropic ? messages_format(options) : chat_format(options), 1, stream,
+                  1);
+    for (std::size_t at = 0; at < text.size(); at += piece) {
+        answer.text(0, std::string_view(text).substr(at, piece));
+    }
+    decode::Generated made;
+    made.reason = reason;
+    answer.ended(0, made);
+    return exchange->out;
+}
+
+std::vector<formats::JsonDocument> events_of(const std::string& wire) {
+    std::vector<formats::JsonDocument> out;
+    for (std::size_t at = 0; (at = wire.find("data: ", at)) != std::string::npos;) {
+        const std::size_t end = wire.find("\n\n", at);
+        const std::string data = wire.substr(at + 6, end - at - 6);
+        if (data != "[DONE]") out.push_back(formats::JsonDocument::parse(data, "event"));
+        at = end;
+    }
+    return out;
+}
+
+// What a client of OpenAI's makes of a stream, and its finish_reason.
+std::string openai_stream(const std::string& wire) {
+    CalledText made;
+    std::string reason;
+    for (const auto& document : events_of(wire)) {
+        const formats::JsonValue choice = document.root()["choices"][0];
+        if (const auto text = choice["delta"].find_set("content")) made.text += text->text();
+        for (const formats::JsonValue call : choice["delta"]["tool_calls"]) {
+            const auto index = call["index"].get<std::size_t>();
+            if (call.contains("id")) {
+                EXPECT_EQ(index, made.calls.size());
+                EXPECT_EQ(call["id"].text().size(), 9U);
+                EXPECT_EQ(call["type"].text(), "function");
+                made.calls.push_back({call["function"]["name"].get<std::string>(), {}, true});
+            }
+            made.calls.at(index).arguments += call["function"]["arguments"].text();
+        }
+        if (const auto end = choice.find_set("finish_reason")) reason = end->text();
+    }
+    return shown(made) + " " + reason;
+}
+
+std::string anthropic_stream(const std::string& wire) {
+    CalledText made;
+    std::string reason;
+    int open = -1, next = 0;
+    for (const auto& document : events_of(wire)) {
+        const formats::JsonValue event = document.root();
+        const formats::JsonValue type = event["type"];
+        if (type == "content_block_start") {
+            EXPECT_EQ(std::exchange(open, next++), -1);
+            EXPECT_EQ(event["index"].get<int>(), open);
+            const formats::JsonValue block = event["content_block"];
+            if (block["type"] == "tool_use") {
+                EXPECT_EQ(block["id"].text().size(), 9U);
+                EXPECT_TRUE(block["input"].is_object() && block["input"].empty());
+                made.calls.push_back({block["name"].get<std::string>(), {}, true});
+            }
+        } else if (type == "content_block_delta") {
+            EXPECT_EQ(event["index"].get<int>(), open);
+            const formats::JsonValue delta = event["delta"];
+            if (delta["type"] == "text_delta") made.text += delta["text"].text();
+            if (delta["type"] == "input_json_delta") {
+                made.calls.back().arguments += delta["partial_json"].text();
+            }
+        } else if (type == "content_block_stop") {
+            EXPECT_EQ(event["index"].get<int>(), std::exchange(open, -1));
+        } else if (type == "message_delta") {
+            EXPECT_EQ(open, -1);
+            reason = event["delta"]["stop_reason"].text();
+        }
+    }
+    return shown(made) + " " + reason;
+}
+
+TEST(Calls, StreamsHaveTheSameWhereverTheyAreCut) {
+    const std::string tagged = "I look.\n<tool_call>\n" + kOne + "\n</tool_call>";
+    const struct {
+        std::string text;
+        const text::grammar::ToolForm& form;
+        std::string openai, anthropic;
+    } cases[] = {
+        {"Hello", kPlain, "Hello stop", "Hello end_turn"},
+        {kOne, kPlain, "|now({}) tool_calls", "|now({}) tool_use"},
+        {kTwo, kPlain, R"(|a({"x":"}\"]{\\","y":[{"z":1}, 2]})|now({}) tool_calls)",
+         R"(|a({"x":"}\"]{\\","y":[{"z":1}, 2]})|now({}) tool_use)"},
+        {tagged, kTagged, "I look.\n|now({}) tool_calls", "I look.\n|now({}) tool_use"},
+        {"a <tool", kTagged, "a <tool stop", "a <tool end_turn"},
+        {"", kPlain, " stop", " end_turn"},
+    };
+    for (const auto& c : cases) {
+        for (const std::size_t piece : {1, 2, 3, 7, 1000}) {
+            const auto wire = [&](bool anthropic) {
+                return answered(c.text, piece, anthropic, true, c.form,
+                                decode::StopReason::end_of_text);
+            };
+            EXPECT_EQ(openai_stream(wire(false)), c.openai) << piece;
+            EXPECT_EQ(anthropic_stream(wire(true)), c.anthropic) << piece;
+        }
+    }
+}
+
+TEST(Calls, WholeAnswers) {
+    const auto whole = [](const std::string& text, bool anthropic, decode::StopReason reason) {
+        return formats::JsonDocument::parse(answered(text, 1000, anthropic, false, kPlain, reason),
+                                            "answer");
+    };
+    const auto end = decode::StopReason::end_of_text, length = decode::StopReason::length;
+    const auto chat = whole(kTwo, false, end);
+    const formats::JsonValue choice = chat.root()["choices"][0];
+    EXPECT_EQ(choice["finish_reason"].text(), "tool_calls");
+    EXPECT_TRUE(choice["message"]["content"].is_null());
+    ASSERT_EQ(choice["message"]["tool_calls"].size(), 2U);
+    const formats::JsonValue first = choice["message"]["tool_calls"][0];
+    EXPECT_EQ(first["function"]["arguments"].text(), R"({"x":"}\"]{\\","y":[{"z":1}, 2]})");
+    EXPECT_NE(first["id"].text(), choice["message"]["tool_calls"][1]["id"].text());
+
+    const auto message = whole(kTwo, true, end);
+    EXPECT_EQ(message.root()["stop_reason"].text(), "tool_use");
+    ASSERT_EQ(message.root()["content"].size(), 2U);
+    EXPECT_EQ(message.root()["content"][0]["input"]["x"].text(), "}\"]{\\");
+
+    // A call that was cut is not one to be made.
+    const std::string cut = R"({"name":"a","arguments":{"x":"y)";
+    const auto half = whole(cut, false, length);
+    EXPECT_EQ(half.root()["choices"][0]["finish_reason"].text(), "length");
+    const auto block = whole(cut, true, length);
+    EXPECT_EQ(block.root()["stop_reason"].text(), "max_tokens");
+    EXPECT_EQ(block.root()["content"][0]["type"].text(), "text");
+    EXPECT_NE(block.root()["content"][0]["text"].text().find(R"({"x":"y)"), std::string::npos);
+}
+
+const char* const kTwoTools = R"([
+    {"type":"function","function":{"name":"walk","parameters":{"type":"object","required":["to"],
+        "properties":{"to":{"enum":["}{\"","hill"]},"by":{"type":"integer"}}}}},
+    {"type":"function","function":{"name":"stay"}}])";
+
+// A text of tokens drawn at random from those that may come.
+std::string drawn(ops::TokenFilter& filter, std::mt19937& random, int most) {
+    std::string out;
+    for (int i = 0; i < most && !filter.finished(); ++i) {
+        const auto mask = filter.mask();
+        std::vector<std::int32_t> allowed;
+        for (std::int32_t id = 0; id < 256; ++id) {
+            if (mask[static_cast<std::size_t>(id) / 32] >> id % 32 & 1) allowed.push_back(id);
+        }
+        const std::int32_t id = allowed.at(random() % allowed.size());
+        filter.accept(id);
+        out += static_cast<char>(id);
+    }
+    return out;
+}
+
+// Whatever a model draws under the grammar, the reader finds calls of these tools in it.
+TEST(Grammars, CallsAreReadAsTheyWereBound) {
+    const auto tokenizer = text::Tokenizer::bytes(256);
+    Grammars grammars(*tokenizer, 256);
+    const auto document = formats::JsonDocument::parse(kTwoTools, "tools");
+    const auto tools = text::grammar::read_tools(document.root());
+    std::mt19937 random(1);
+    for (const text::grammar::ToolForm& form : {kPlain, kTagged}) {
+        for (const bool several : {false, true}) {
+            const auto make = grammars.filter(form.open + (several ? "+" : ""), [&] {
+                return network_of_tools(tools, {.required = true, .several = several}, form);
+            });
+            for (int i = 0; i < 50; ++i) {
+                const std::string text = drawn(*make(), random, 4000);
+                const CalledText made = read_calls(form, text);
+                ASSERT_TRUE(made.called()) << text;
+                EXPECT_EQ(made.text, "") << text;
+                EXPECT_TRUE(several || made.calls.size() == 1) << text;
+                for (const CalledText::Call& call : made.calls) {
+                    const auto arguments = formats::JsonDocument::parse(call.arguments, text);
+                    EXPECT_EQ(arguments.root().contains("to"), call.name == "walk") << text;
+                }
+            }
+        }
+    }
+    EXPECT_EQ(grammars.kept(), 4U);
+}
+
+TEST(Grammars, BannedTokensComeWhereNothingElseCan) {
+    const auto tokenizer = text::Tokenizer::bytes(256);
+    Grammars grammars(*tokenizer, 256);
+    const auto document = formats::JsonDocument::parse(R"({"enum":["ab","ac","b"]})", "schema");
+    const auto make = grammars.filter(
+        "schema", [&] { return text::grammar::network_of_schema(document.root(), "schema"); },
+        {'"', 'a'});
+    std::mt19937 random(1);
+    for (int i = 0; i < 20; ++i) EXPECT_EQ(drawn(*make(), random, 100), "\"b\"");
+}
+
+TEST(Grammars, AreMadeOnceAndBounded) {
+    const auto tokenizer = text::Tokenizer::bytes(256);
+    Grammars grammars(*tokenizer, 256);
+    int made = 0;
+    const auto ask = [&](const std::string& key) {
+        return grammars.filter(key, [&] {
+            ++made;
+            return text::grammar::network_of_any_object();
+        });
+    };
+    for (int i = 0; i < 3; ++i) ask("same");
+    EXPECT_EQ(made, 1);
+    for (int i = 0; i < 40; ++i) ask(std::to_string(i));
+    EXPECT_EQ(made, 41);
+    EXPECT_EQ(grammars.kept(), Grammars::kMost);
+    const auto wrong = []() -> text::grammar::Network { throw Error::input({.problem = "no"}); };
+    EXPECT_THROW(grammars.filter("wrong", wrong), Error);
+    EXPECT_NO_THROW(ask("wrong"));
+}
+
+}  // namespace
+}  // namespace mr::serve
