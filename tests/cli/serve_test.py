@@ -9,35 +9,9 @@ import struct
 import time
 
 import driver
-from serving import START, Server
+from serving import START, Server, Shared
 
 CHAT = [{"role": "user", "content": "Hello"}]
-
-
-class Shared(driver.CliTest):
-    """Tests that share one server."""
-    arguments = ()
-
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server(*cls.arguments)
-
-    @classmethod
-    def tearDownClass(cls):
-        code = cls.server.stop()
-        if code != 0:
-            raise AssertionError(f"exit code {code}: {b''.join(cls.server.err)!r}")
-
-    def refused(self, status, path, body, param=None, code=None, **kwargs):
-        found, headers, answer = self.server.ask(path, body, **kwargs)
-        self.assertEqual(found, status, (path, str(body)[:200], answer))
-        error = answer["error"]
-        self.assertEqual(set(error), {"message", "type", "param", "code"})
-        if param is not None:
-            self.assertEqual(error["param"], param, error)
-        if code is not None:
-            self.assertEqual(error["code"], code, error)
-        return headers
 
 
 class Routes(Shared):
@@ -309,14 +283,14 @@ class Routes(Shared):
                 ({"prompt": ["a"] * 129}, "prompt"), ({"prompt": START, "x": 1}, "x")):
             self.refused(400, text, body, param)
         for body, param in (
-                ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role"),
+                ({"messages": [{"role": "cat", "content": "a"}]}, "messages[0].role"),
                 ({"messages": [{"role": "user"}]}, "messages[0].content"),
                 ({"messages": [{"content": "a"}]}, "messages[0].role"),
                 ({"messages": ["a"]}, "messages[0]"),
                 ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
                  "messages[0].content"),
                 ({"messages": CHAT, "top_logprobs": 1}, "top_logprobs"),
-                ({"messages": CHAT, "response_format": {"type": "x"}}, "response_format"),
+                ({"messages": CHAT, "response_format": {"type": "x"}}, "response_format.type"),
                 ({"messages": CHAT, "continue_final_message": True}, "continue_final_message"),
                 ({"messages": CHAT, "chat_template_kwargs": {"a b": 1}}, "chat_template_kwargs")):
             self.refused(400, chat, body, param)
@@ -570,6 +544,11 @@ class Ends(driver.CliTest):
                            ("/v1/completions", {"repetition_penalty": 1.5})):
             self.assertEqual(server.ask(path, {**ask, **more})[0], 400)
         self.assertEqual(server.ask("/v1/embeddings", {"input": "a"})[0], 400)
+        for field, value in (("logit_bias", {"5": 1}), ("presence_penalty", 1),
+                             ("frequency_penalty", -1), ("response_format", {"type": "json_object"}),
+                             ("tools", [{"type": "function", "function": {"name": "f"}}])):
+            status, _, answer = server.ask("/v1/chat/completions", {"messages": CHAT, field: value})
+            self.assertEqual((status, answer["error"]["param"]), (400, field))
         self.assertEqual(server.stop(), 0)
         server = Server("--context", "streaming", "--window", 64, "--sequences", 2)
         self.addCleanup(server.stop)

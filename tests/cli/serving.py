@@ -110,3 +110,29 @@ class Server:
         self.process.stdout.close()
         self.process.stderr.close()
         return self.process.returncode
+
+
+class Shared(driver.CliTest):
+    """Tests that share one server."""
+    arguments = ()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(*cls.arguments)
+
+    @classmethod
+    def tearDownClass(cls):
+        code = cls.server.stop()
+        if code != 0:
+            raise AssertionError(f"exit code {code}: {b''.join(cls.server.err)!r}")
+
+    def refused(self, status, path, body, param=None, code=None, **kwargs):
+        found, headers, answer = self.server.ask(path, body, **kwargs)
+        self.assertEqual(found, status, (path, str(body)[:200], answer))
+        error = answer["error"]
+        self.assertEqual(set(error), {"message", "type", "param", "code"})
+        if param is not None:
+            self.assertEqual(error["param"], param, error)
+        if code is not None:
+            self.assertEqual(error["code"], code, error)
+        return headers
