@@ -23,4 +23,9 @@ if(Python3_FOUND AND TARGET millrace_cli AND NOT MILLRACE_SANITIZE AND NOT MILLR
     add_test(NAME python.wheel COMMAND ${Python3_EXECUTABLE} -B
              ${PROJECT_SOURCE_DIR}/python/tests/run.py ${PROJECT_BINARY_DIR})
     set_tests_properties(python.wheel PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77 COST 1000)
+    # The server as openai, anthropic, LangChain and curl see it.
+    add_test(NAME python.clients COMMAND ${Python3_EXECUTABLE} -B
+             ${PROJECT_SOURCE_DIR}/tests/clients/run.py ${PROJECT_BINARY_DIR})
+    set_tests_properties(python.clients PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 COST 500
+                         LABELS serve)
 endif()
