@@ -4,6 +4,13 @@ if(Python3_FOUND AND TARGET millrace_cli)
     # What MILLRACE_FAULT kills while it saves; the program itself knows nothing of it.
     add_executable(millrace_faulty ${PROJECT_SOURCE_DIR}/tests/cli/faulty.cpp)
     target_link_libraries(millrace_faulty PRIVATE mr_cli)
+    set(cli_environment
+        "MILLRACE_DEVICE=cpu;MILLRACE_BIN=$<TARGET_FILE:millrace_cli>;MILLRACE_FAULTY=$<TARGET_FILE:millrace_faulty>;MILLRACE_DATA=${MILLRACE_DATA};MILLRACE_SOURCE=${PROJECT_SOURCE_DIR};MILLRACE_BUILD=${PROJECT_BINARY_DIR};MILLRACE_CMAKE=${CMAKE_COMMAND};MILLRACE_CXX=${CMAKE_CXX_COMPILER};MILLRACE_SANITIZE=$<$<BOOL:${MILLRACE_SANITIZE}>:address,undefined>$<$<BOOL:${MILLRACE_TSAN}>:thread>")
+    if(TARGET millrace_asan)  # else the program itself has a sanitizer
+        list(APPEND cli_environment "MILLRACE_ASAN=$<TARGET_FILE:millrace_asan>")
+    else()
+        list(APPEND cli_environment "MILLRACE_ASAN=$<TARGET_FILE:millrace_cli>")
+    endif()
     file(GLOB cli_tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/cli/*_test.py)
     foreach(test ${cli_tests})
         get_filename_component(name ${test} NAME_WE)
@@ -11,8 +18,15 @@ if(Python3_FOUND AND TARGET millrace_cli)
         add_test(NAME cli.${name} COMMAND ${Python3_EXECUTABLE} -B ${test})
         # COST: early, so that short tests fill the cores at the end.
         set_tests_properties(cli.${name} PROPERTIES TIMEOUT 300 COST 40 ENVIRONMENT
-            "MILLRACE_DEVICE=cpu;MILLRACE_BIN=$<TARGET_FILE:millrace_cli>;MILLRACE_FAULTY=$<TARGET_FILE:millrace_faulty>;MILLRACE_DATA=${MILLRACE_DATA};MILLRACE_SOURCE=${PROJECT_SOURCE_DIR};MILLRACE_BUILD=${PROJECT_BINARY_DIR};MILLRACE_CMAKE=${CMAKE_COMMAND};MILLRACE_CXX=${CMAKE_CXX_COMPILER};MILLRACE_SANITIZE=$<$<BOOL:${MILLRACE_SANITIZE}>:address,undefined>$<$<BOOL:${MILLRACE_TSAN}>:thread>")
+            "${cli_environment}")
     endforeach()
+    # The server for a long time: `make test-serve`.
+    add_test(NAME serve.hostile CONFIGURATIONS serve COMMAND ${Python3_EXECUTABLE} -B
+             ${PROJECT_SOURCE_DIR}/tests/cli/hostile_test.py)
+    add_test(NAME serve.soak CONFIGURATIONS serve COMMAND ${Python3_EXECUTABLE} -B
+             ${PROJECT_SOURCE_DIR}/tests/cli/soak.py)
+    set_tests_properties(serve.hostile serve.soak PROPERTIES LABELS serve TIMEOUT 7200 RUN_SERIAL TRUE
+                         ENVIRONMENT "${cli_environment};MILLRACE_HOSTILE=100000")
     # As for test_gpu; `info` measures a GPU where there is one.
     set_tests_properties(cli.device cli.device_ranks PROPERTIES LABELS gpu)
     set_tests_properties(cli.device cli.device_ranks cli.basics PROPERTIES RESOURCE_LOCK gpu)

@@ -60,10 +60,18 @@ set(json_sources ${reader_sources})
 list(FILTER json_sources INCLUDE REGEX "json\\.cpp$|safetensors|huggingface")
 list(REMOVE_ITEM reader_sources ${json_sources})
 list(PREPEND reader_sources ${json_sources})
-add_library(mr_sanitized STATIC ${reader_sources})
-set_target_properties(mr_sanitized PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
-target_link_libraries(mr_sanitized PUBLIC mr_sanitized_options)
-target_compile_options(mr_sanitized PRIVATE ${undefined} -O1)
+# Apart is what the server under the sanitizers (serve_asan.cmake) shares with the readers.
+set(text_sources ${reader_sources})
+list(FILTER text_sources INCLUDE REGEX "/src/(formats|text)/")
+set(other_sources ${reader_sources})
+list(REMOVE_ITEM other_sources ${text_sources})
+add_library(mr_sanitized_text OBJECT ${text_sources})
+add_library(mr_sanitized STATIC ${other_sources} $<TARGET_OBJECTS:mr_sanitized_text>)
+foreach(target mr_sanitized_text mr_sanitized)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
+    target_link_libraries(${target} PUBLIC mr_sanitized_options)
+    target_compile_options(${target} PRIVATE ${undefined} -O1)
+endforeach()
 
 # A hostile count must not become an allocation: no test file is large, so none may ask for much.
 # Leaks are not looked for, because that needs ptrace, which containers may not allow.

@@ -95,7 +95,7 @@ void Desk::put(const std::string& client, std::vector<Unit> units) {
             throw Failure::bad("n", "the request asks for more texts than may wait here",
                                "invalid_value");
         }
-        if (queued_ + units.size() > options_.queue) {
+        if (queued_ + embedding_ + units.size() > options_.queue) {
             ++metrics_.refused_full;
             Failure full = Failure::of(429, "rate_limit_error",
                                        "the queue is full; try again later", "queue_full");
@@ -105,7 +105,7 @@ void Desk::put(const std::string& client, std::vector<Unit> units) {
         queued_ += units.size();
         std::deque<Unit>& queue = queues_[client];
         for (Unit& unit : units) queue.push_back(std::move(unit));
-        metrics_.waiting = static_cast<std::int64_t>(queued_);
+        metrics_.waiting = static_cast<std::int64_t>(queued_ + embedding_);
         idle_ = false;
     }
     work_.notify_all();
@@ -175,6 +175,7 @@ bool Desk::next_unit(Unit& out) {
     next->second.pop_front();
     if (next->second.empty()) queues_.erase(next);
     --queued_;
+    if (out.embedding) ++embedding_;
     return true;
 }
 
@@ -212,7 +213,7 @@ void Desk::fill() {
     const auto in_scheduler = [&] {
         return scheduler_ ? scheduler_->running() + scheduler_->waiting() : 0;
     };
-    if (scheduler_ && scheduler_->waiting() > 0) return;
+    if ((scheduler_ && scheduler_->waiting() > 0) || embedding_waits_) return;
     Unit unit;
     while (in_scheduler() < static_cast<std::size_t>(options_.sequences) && next_unit(unit)) {
         if (unit.embedding) {
@@ -365,7 +366,7 @@ void Desk::fail_all(const Failure& failure) {
     {
         const std::lock_guard lock(mutex_);
         queues = std::exchange(queues_, {});
-        queued_ = 0;
+        queued_ = embedding_ = 0;
     }
     for (auto& [client, queue] : queues) {
         for (Unit& unit : queue) {
@@ -375,6 +376,7 @@ void Desk::fail_all(const Failure& failure) {
     scheduler_.reset();
     for (auto& [id, open] : std::exchange(open_, {})) fail(open.job, failure);
     for (const auto& embedding : std::exchange(embeddings_, {})) fail(*embedding, failure);
+    embedding_waits_ = false;
 }
 
 void Desk::show() {
@@ -393,7 +395,7 @@ void Desk::show() {
     }
     const std::lock_guard lock(mutex_);
     metrics_.waiting =
-        static_cast<std::int64_t>(queued_ + (scheduler_ ? scheduler_->waiting() : 0));
+        static_cast<std::int64_t>(queued_ + embedding_ + (scheduler_ ? scheduler_->waiting() : 0));
 }
 
 }  // namespace mr::serve

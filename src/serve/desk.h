@@ -57,7 +57,7 @@ class VectorSink {
 
 struct DeskOptions {
     int sequences = 8;                  // texts that run together; the engine has one more
-    std::size_t queue = 256;            // texts that wait, over all clients
+    std::size_t queue = 256;            // texts that wait, over all clients; requests to embed, too
     std::chrono::milliseconds most{0};  // from request to end; 0: as long as it takes
 };
 
@@ -140,6 +140,7 @@ class Desk {
     std::unique_ptr<decode::Scheduler> scheduler_;
     std::map<decode::Scheduler::Id, Open> open_;
     std::list<std::shared_ptr<Embedding>> embeddings_;
+    bool embedding_waits_ = false;     // for pages: no text is taken before it
     decode::Scheduler::Totals shown_;  // of the scheduler, as they were shown last
 
     mutable std::mutex mutex_;
@@ -147,6 +148,7 @@ class Desk {
     std::map<std::string, std::deque<Unit>> queues_;  // by client; none is empty
     std::string last_client_;                         // whose turn it was
     std::size_t queued_ = 0;
+    std::size_t embedding_ = 0;  // of embeddings_: they count as waiting
     double seconds_a_text_ = 1;  // how long one runs, lately
     bool draining_ = false, cut_ = false, leaving_ = false, idle_ = true;
     std::atomic<bool> healthy_ = true;

@@ -29,9 +29,12 @@ std::vector<float> unit_vector(std::span<const double> sum) {
 bool Desk::embed_piece() {
     if (embeddings_.empty()) return false;
     Embedding& e = *embeddings_.front();
+    embedding_waits_ = false;
     const auto leave = [&] {
         e.sequence.reset();
         embeddings_.pop_front();
+        const std::lock_guard lock(mutex_);
+        --embedding_;
         return true;
     };
     if (e.sink->gone()) return leave();
@@ -51,7 +54,8 @@ bool Desk::embed_piece() {
             e.sequence.emplace(engine_->cache());
             if (!engine_->try_reserve(e.sequence->id(), 0, count)) {
                 e.sequence.reset();
-                if (!open_.empty()) return false;  // when one of them has ended
+                embedding_waits_ = !open_.empty();
+                if (embedding_waits_) return false;  // until one of them has ended
                 throw Failure::bad("input", "the cache has no room for a text this long");
             }
             e.done = 0;
@@ -83,7 +87,10 @@ bool Desk::embed_piece() {
         e.vectors.push_back(unit_vector(e.sum));
         ++metrics_.embedded_texts;
         metrics_.prompt_tokens += ids.size();
-        if (e.vectors.size() < e.texts.size()) return true;
+        if (e.vectors.size() < e.texts.size()) {  // requests take turns, text by text
+            embeddings_.splice(embeddings_.end(), embeddings_, embeddings_.begin());
+            return true;
+        }
         delivery_.call([sink = e.sink, vectors = std::move(e.vectors)]() mutable {
             sink->made(std::move(vectors));
         });

@@ -199,9 +199,7 @@ void HttpServer::drain() {
         impl->acceptor.close(ignored);
         const std::vector<std::shared_ptr<HttpConnection>> all(impl->connections.begin(),
                                                                impl->connections.end());
-        for (const auto& connection : all) {
-            if (connection->idle()) connection->close();
-        }
+        for (const auto& connection : all) connection->drain();
     });
 }
 

@@ -9,12 +9,22 @@ namespace {
 constexpr std::chrono::milliseconds kLinger{2000};  // for the client to close its side
 constexpr std::size_t kReadAhead = 64 << 10;        // bytes of requests behind the current one
 
+constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+
 int status_of(const error_code& problem) {
     if (problem == http::error::header_limit || problem == http::error::buffer_overflow) return 431;
     if (problem == http::error::body_limit) return 413;
     if (problem == http::error::bad_version) return 505;
     return 400;
 }
+
+// Whether a line of the head goes on in the next one. Readers of old disagree on what that means.
+bool has_fold(std::string_view in) {
+    const std::string_view head = in.substr(0, in.find("\r\n\r\n"));
+    return head.find("\r\n ") != head.npos || head.find("\r\n\t") != head.npos;
+}
+
+bool all_digits(std::string_view text) { return text.find_first_not_of("0123456789") == text.npos; }
 
 }  // namespace
 
@@ -113,6 +123,12 @@ void HttpConnection::check(Clock::time_point now) {
     close();
 }
 
+void HttpConnection::drain() {
+    if (current_ || lingering_) return;
+    if (!parser_) return close();
+    refuse(503, "the server is shutting down");  // the request is not complete
+}
+
 void HttpConnection::read() {
     if (reading_ || closed_ || eof_) return;
     if (current_ && in_.size() >= kReadAhead) return;
@@ -127,18 +143,33 @@ void HttpConnection::read() {
 void HttpConnection::took(const error_code& problem, std::size_t count) {
     if (closed_) return;
     if (problem) {
-        // A client that has ended its side is taken to have left: nothing else says that it has.
-        // An answer that is there already is still sent.
         eof_ = true;
         if (!current_ || problem != asio::error::eof) return close();
-        current_->set_gone();
-        return;
+        return half_closed();
     }
     if (!lingering_ && !broken_) {
         in_.append(chunk_.data(), count);
         if (!current_) parse();
     }
     read();
+}
+
+// The client has ended its side: it waits for its answers, or it has left. The system of one that
+// has left answers bytes with a reset, so some are sent: those of the answer where it has begun,
+// else a `100 Continue`, which clients skip. HTTP/1.0 has no such answer: there it counts as left.
+void HttpConnection::half_closed() {
+    socket_.async_wait(tcp::socket::wait_error,
+                       [self = shared_from_this()](const error_code& problem) {
+                           if (!problem) self->close();
+                       });
+    if (writing_) return;
+    {
+        const std::lock_guard lock(current_->mutex_);
+        if (current_->status_ != 0) return;
+    }
+    if (current_->old_version_) return current_->set_gone();
+    sending_ = kContinue;
+    send();
 }
 
 void HttpConnection::parse() {
@@ -153,13 +184,13 @@ void HttpConnection::parse() {
             deadline_ = std::min(now + server_->options.header, body_deadline_);
         }
         error_code problem;
-        const std::size_t used = parser_->put(asio::buffer(in_), problem);
+        if (!has_head_ && has_fold(in_)) problem = http::error::bad_field;
+        const std::size_t used = problem ? 0 : parser_->put(asio::buffer(in_), problem);
         in_.erase(0, used);
         if (problem == http::error::need_more) {
             problem = {};
-            if (!has_head_ && in_.size() > server_->options.header_bytes) {
-                problem = http::error::header_limit;
-            }
+            // What no body takes is a head, or the line or the trailer of a chunk.
+            if (in_.size() > server_->options.header_bytes) problem = http::error::header_limit;
         }
         if (problem) {
             return refuse(status_of(problem), fmt::format("this is no request that can be read: {}",
@@ -209,21 +240,26 @@ bool HttpConnection::take_head() {
         refuse(501, "of transfer encodings only 'chunked' is taken");
         return false;
     }
-    if (head_.count("content-length") > 1) {
-        refuse(400, "the request has two lengths");
+    if (!encoding.empty() && parser_->get().version() < 11) {
+        refuse(400, "HTTP/1.0 has no transfer encodings");
+        return false;
+    }
+    if (head_.count("content-length") > 1 || !all_digits(head_.header("content-length"))) {
+        refuse(400, "the request has several lengths");
         return false;
     }
     if (auto refused = server_->handlers.admit(head_)) {
         answer_at_once(std::move(*refused));
         return false;
     }
+    if (parser_->get().version() < 11) return true;  // which has no expectations
     const std::string expect = lower_case(head_.header("expect"));
     if (!expect.empty() && expect != "100-continue") {
         refuse(417, "of expectations only '100-continue' is met");
         return false;
     }
     if (!expect.empty() && !parser_->is_done() && !writing_) {
-        sending_ = "HTTP/1.1 100 Continue\r\n\r\n";
+        sending_ = kContinue;
         send();
     }
     return true;
@@ -315,10 +351,10 @@ void HttpConnection::finish() {
     server_->handlers.done({done->request_, done->status_, done->sent_, took.count(), true});
     count_body(0);
     parser_.reset();
-    if (eof_) return close();
     if (!done->keep_alive_ || server_->draining || broken_) return linger();
     wait_for_request();
     parse();
+    if (eof_ && !current_) return close();  // a part of a request: the rest will not come
     read();
 }
 
@@ -329,7 +365,7 @@ void HttpConnection::linger() {
     in_.clear();
     error_code problem;
     socket_.shutdown(tcp::socket::shutdown_send, problem);
-    if (problem) return close();
+    if (problem || eof_) return close();
     read();
 }
 

@@ -117,13 +117,14 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     void pump();  // sends what the answer has
     void check(Clock::time_point now);
     void close();
-    bool idle() const { return !current_ && !parser_ && in_.empty(); }
+    void drain();  // nothing more is taken
     HttpHost& server() { return *server_; }
 
   private:
     using Parser = http::request_parser<http::string_body>;
 
     void took(const error_code& problem, std::size_t count);
+    void half_closed();
     void parse();
     bool take_head();
     HttpRequest request_of_head() const;

@@ -15,9 +15,10 @@ START = "Once upon a time"
 
 
 class Server:
-    def __init__(self, *arguments, model=(), env=None):
+    def __init__(self, *arguments, model=(), env=None, program=driver.BIN, key=None):
+        self.key = {"Authorization": f"Bearer {key}"} if key else {}
         self.process = subprocess.Popen(
-            [driver.BIN, "serve", *map(str, model), "--port", "0", "--threads", "2",
+            [program, "serve", *map(str, model), "--port", "0", "--threads", "2",
              *map(str, arguments)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **(env or {})})
         self.err = []
@@ -44,7 +45,7 @@ class Server:
         try:
             data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
             connection.request(method or ("GET" if body is None else "POST"), path, data,
-                               headers or {})
+                               {**self.key, **(headers or {})})
             answer = connection.getresponse()
             text = answer.read()
             kind = answer.getheader("Content-Type") or ""
