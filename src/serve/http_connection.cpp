@@ -144,14 +144,20 @@ void HttpConnection::took(const error_code& problem, std::size_t count) {
     if (closed_) return;
     if (problem) {
         eof_ = true;
-        if (!current_ || problem != asio::error::eof) return close();
-        return half_closed();
+        return problem == asio::error::eof ? came_to_end() : close();
     }
     if (!lingering_ && !broken_) {
         in_.append(chunk_.data(), count);
         if (!current_) parse();
     }
     read();
+}
+
+// Nothing more will come.
+void HttpConnection::came_to_end() {
+    if (current_) return half_closed();
+    if (!parser_ || lingering_) return close();
+    refuse(400, "the request ends before it is complete");
 }
 
 // The client has ended its side: it waits for its answers, or it has left. The system of one that
@@ -354,7 +360,7 @@ void HttpConnection::finish() {
     if (!done->keep_alive_ || server_->draining || broken_) return linger();
     wait_for_request();
     parse();
-    if (eof_ && !current_) return close();  // a part of a request: the rest will not come
+    if (eof_ && !current_) return came_to_end();
     read();
 }
 

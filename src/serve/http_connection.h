@@ -124,6 +124,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     using Parser = http::request_parser<http::string_body>;
 
     void took(const error_code& problem, std::size_t count);
+    void came_to_end();
     void half_closed();
     void parse();
     bool take_head();

@@ -241,7 +241,7 @@ class Hostile:
         more["stream"] = self.pick(True, False)
         body = {**BASES["/v1/chat/completions"], **more}
         return Request(f"schema {str(more)[:90]}", self.http("/v1/chat/completions", body),
-                       {200, 400, 429})
+                       {200, 400, 413, 429})
 
     # ---- JSON ------------------------------------------------------------------------------------
 

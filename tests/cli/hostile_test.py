@@ -166,12 +166,13 @@ class Probe(threading.Thread):
                 except (OSError, http.client.HTTPException) as problem:
                     self.faults.append(f"{path}: {problem!r} after {time.monotonic() - start:.1f} s")
                     return
-                if answer.status != 200 and not (body and answer.status == 429):
+                if answer.status != 200 and not (body and answer.status == 429):  # the queue is full
                     self.faults.append(f"{path}: {answer.status}")
                 took = time.monotonic() - start
                 self.worst[path] = max(self.worst.get(path, 0), took)
                 self.asked += 1
             time.sleep(0.02)
+        connection.close()
 
     def stop(self):
         self.over = True
