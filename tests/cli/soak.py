@@ -98,12 +98,10 @@ class SoakTest(driver.CliTest):
                 samples.append((time.monotonic() - begin, *soak.sample()))
             for client in running:
                 client.result()
-        self.assertEqual(soak.faults, [])
-        self.assertEqual(soak.attack.faults[:10], [])
-        self.assertTrue(server.wait_until(
+        idle = server.wait_until(
             lambda: server.metric("vllm:num_requests_running") == 0
             and server.metric("vllm:kv_cache_usage_perc") == 0
-            and server.metric("millrace_connections") == 1, 60), server.ok("/metrics"))
+            and server.metric("millrace_connections") == 1, 60)
         made = int(server.metric("vllm:generation_tokens_total"))
         time.sleep(1)
         resident, descriptors, threads = soak.sample()
@@ -117,10 +115,12 @@ class SoakTest(driver.CliTest):
               f"after it, {resident / 1024:.1f} at the end; descriptors {descriptors} (at most "
               f"{max(s[2] for s in samples)}), threads {threads} (first {samples[0][3]})",
               file=sys.stderr)
+        self.assertEqual(soak.faults, [])
+        self.assertEqual(soak.attack.faults[:10], [])
+        self.assertTrue(idle, server.ok("/metrics"))
         self.assertLess(late, early * (1 + MOST_GROWTH))
         self.assertEqual(threads, samples[0][3])
-        idle = self.idle_descriptors()
-        self.assertEqual(descriptors, idle)
+        self.assertEqual(descriptors, self.idle_descriptors())
         self.assertEqual(server.stop(), 0)
 
     def idle_descriptors(self):
