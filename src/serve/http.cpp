@@ -15,6 +15,8 @@ namespace {
 constexpr std::chrono::milliseconds kSweep{200};       // how often deadlines are looked at
 constexpr std::chrono::milliseconds kAcceptAgain{50};  // after there was no descriptor left
 
+constexpr std::size_t kLongBody = 256 << 10;
+
 // More descriptors than the usual 1,024, where the system allows them.
 void raise_descriptor_limit() {
     rlimit limit{};
@@ -126,26 +128,38 @@ void HttpHost::wake(const std::shared_ptr<HttpConnection>& connection) {
 void HttpHost::give_to_worker(HttpExchangePtr exchange) {
     {
         const std::lock_guard lock(work_mutex);
-        requests.push_back(std::move(exchange));
+        const bool is_long = exchange->request().body.size() > kLongBody;
+        (is_long ? long_requests : requests).push_back(std::move(exchange));
     }
     work_there.notify_one();
 }
 
 void HttpHost::work() {
+    const int most_long = std::max(options.workers - 1, 1);
     for (;;) {
         HttpExchangePtr exchange;
+        bool is_long = false;
         {
             std::unique_lock lock(work_mutex);
-            work_there.wait(lock, [&] { return leaving || !requests.empty(); });
+            work_there.wait(lock, [&] {
+                is_long = !long_requests.empty() && long_running < most_long;
+                return leaving || is_long || !requests.empty();
+            });
             if (leaving) return;
-            exchange = std::move(requests.front());
-            requests.pop_front();
+            std::deque<HttpExchangePtr>& from = is_long ? long_requests : requests;
+            exchange = std::move(from.front());
+            from.pop_front();
+            long_running += is_long;
         }
         if (exchange->gone()) {
             exchange->cut();
         } else {
             handle(exchange);
         }
+        if (!is_long) continue;
+        const std::lock_guard lock(work_mutex);
+        --long_running;
+        work_there.notify_one();
     }
 }
 
@@ -185,6 +199,7 @@ HttpServer::~HttpServer() {
     });
     for (std::thread& thread : impl_->threads) thread.join();
     impl_->requests.clear();
+    impl_->long_requests.clear();
     impl_->woken.clear();  // connections hold what holds them here
 }
 

@@ -95,7 +95,9 @@ struct HttpHost : std::enable_shared_from_this<HttpHost> {
 
     std::mutex work_mutex;
     std::condition_variable work_there;
-    std::deque<HttpExchangePtr> requests;
+    // Long bodies take long to read: they wait apart, and one worker is left for the others.
+    std::deque<HttpExchangePtr> requests, long_requests;
+    int long_running = 0;
     bool leaving = false;
     std::vector<std::thread> threads;
 };
