@@ -4,6 +4,7 @@
 #include "serve/http.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <sys/resource.h>
 
 #include "core/error.h"
@@ -23,6 +24,14 @@ void raise_descriptor_limit() {
     if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
     limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 65536);
     ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// What a long body took goes back to the system. glibc would keep more with every such body: by
+// itself it raises the size from which memory is the system's.
+void give_long_bodies_back() {
+#ifdef __GLIBC__
+    ::mallopt(M_MMAP_THRESHOLD, static_cast<int>(kLongBody));
+#endif
 }
 
 }  // namespace
@@ -176,6 +185,7 @@ void HttpHost::handle(const HttpExchangePtr& exchange) {
 
 HttpServer::HttpServer(const HttpOptions& options) : impl_(std::make_shared<HttpHost>(options)) {
     raise_descriptor_limit();
+    give_long_bodies_back();
     impl_->listen();
 }
 
