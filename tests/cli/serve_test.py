@@ -463,7 +463,8 @@ class Ends(driver.CliTest):
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             asked = [pool.submit(server.events, "/v1/completions", body) for _ in range(8)]
             self.assertTrue(server.wait_until(
-                lambda: server.metric("vllm:num_requests_running") == 4))
+                lambda: server.metric("vllm:num_requests_running") == 4
+                and server.metric("vllm:num_requests_waiting") == 4))
             server.process.send_signal(signal.SIGTERM)
             texts = [[json.loads(d)["choices"][0]["text"] for _, d in events[:-1]]
                      for events in (a.result() for a in asked)]
