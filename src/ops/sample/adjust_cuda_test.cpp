@@ -8,7 +8,7 @@
 #include "core/cuda/testing.h"
 #include "core/philox.h"
 
-namespace mr::cuda {
+namespace mr::cuda::adjust_cuda_test {
 namespace {
 
 constexpr int kRows = 6;
@@ -108,4 +108,4 @@ TEST_F(AdjusterTest, HasTheLogitsAndNotesOfTheHost) {
 }
 
 }  // namespace
-}  // namespace mr::cuda
+}  // namespace mr::cuda::adjust_cuda_test

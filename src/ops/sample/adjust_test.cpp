@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 
-namespace mr::ops {
+namespace mr::ops::adjust_test {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -57,4 +57,4 @@ TEST(Adjust, WhatIsOutOfRangeIsRefused) {
 }
 
 }  // namespace
-}  // namespace mr::ops
+}  // namespace mr::ops::adjust_test

@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-namespace mr::ops {
+namespace mr::ops::logprobs_test {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -58,4 +58,4 @@ TEST(Logprobs, OfWhatIsImpossibleAndOfWhatIsCertain) {
 }
 
 }  // namespace
-}  // namespace mr::ops
+}  // namespace mr::ops::logprobs_test
