@@ -28,8 +28,9 @@ if(Python3_FOUND AND TARGET millrace_cli)
     set_tests_properties(serve.hostile serve.soak PROPERTIES LABELS serve TIMEOUT 7200 RUN_SERIAL TRUE
                          ENVIRONMENT "${cli_environment};MILLRACE_HOSTILE=100000")
     # As for test_gpu; `info` measures a GPU where there is one.
-    set_tests_properties(cli.device cli.device_ranks PROPERTIES LABELS gpu)
-    set_tests_properties(cli.device cli.device_ranks cli.basics PROPERTIES RESOURCE_LOCK gpu)
+    set_tests_properties(cli.device cli.device_ranks cli.device_serve PROPERTIES LABELS gpu)
+    set_tests_properties(cli.device cli.device_ranks cli.device_serve cli.basics
+                         PROPERTIES RESOURCE_LOCK gpu)
 endif()
 
 # The Python package: its wheel from this build's objects, in a virtual environment of its own.

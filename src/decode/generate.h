@@ -92,6 +92,7 @@ struct Generated {
     std::string text;
     std::int64_t drawn = 0;  // tokens, kept or not
     StopReason reason = StopReason::length;
+    bool end_token = false;  // the last token drawn is one that ends a text, and no part of it
     std::string stopped_by;  // the stop string that ended it
     std::int64_t prompt_tokens = 0;
     std::int64_t passes = 0;   // of a model that fills in tokens: those that computed its blocks

@@ -86,6 +86,7 @@ void Scheduler::take_token(Request& r, std::int32_t token) {
         r.options.on_token(token, r.out.logprobs.empty() ? nullptr : &r.out.logprobs.back());
     }
     if (ends && (!r.options.ignore_end || r.filter)) {
+        r.out.end_token = true;
         return finish(r, StopReason::end_of_text);
     }
     if (r.filter) r.filter->accept(token);

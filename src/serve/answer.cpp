@@ -53,11 +53,12 @@ Spent::Spent(const decode::Phase& phase)
     : tokens(phase.tokens), seconds(phase.seconds), work(phase.ledger.total()) {}
 
 Answer::Answer(ExchangePtr exchange, std::unique_ptr<Format> format, int choices, bool stream,
-               std::int64_t prompt_tokens)
+               std::int64_t prompt_tokens, int choices_a_prompt)
     : exchange_(std::move(exchange)),
       format_(std::move(format)),
       choices_(static_cast<std::size_t>(choices)),
       stream_(stream),
+      choices_a_prompt_(choices_a_prompt),
       left_(choices) {
     usage_.prompt = prompt_tokens;
     usage_.choices.resize(choices_.size());
@@ -115,13 +116,12 @@ void Answer::ended(int choice, const decode::Generated& made) {
     c.reason = made.reason;
     c.stopped_by = made.stopped_by;
     c.drawn = made.drawn;
-    // The token that ends a text is no part of it.
-    if (made.reason == decode::StopReason::end_of_text && !c.tokens.empty() &&
-        format_->is_end(c.tokens.back().id)) {
-        c.tokens.pop_back();
-    }
+    if (made.end_token && !c.tokens.empty()) c.tokens.pop_back();
     usage_.completion += made.drawn;
-    usage_.found += std::max<std::int64_t>(made.prompt_tokens - made.prefill.tokens, 0);
+    // A prompt counts once, however many choices it has.
+    if (choice % choices_a_prompt_ == 0) {
+        usage_.found += std::max<std::int64_t>(made.prompt_tokens - made.prefill.tokens, 0);
+    }
     usage_.choices[static_cast<std::size_t>(choice)] =
         Usage::Choice{Spent(made.prefill), Spent(made.decode), made.passes};
     usage_.seconds = std::max(usage_.seconds, made.decode.seconds);

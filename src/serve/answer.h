@@ -75,16 +75,13 @@ class Format {
     virtual std::string last(const Usage& usage) = 0;  // after all choices
     virtual std::string failed(const Failure& failure) = 0;
     virtual bool anthropic() const { return false; }  // whose failures look otherwise
-    // Whether the last token of a text that ended by itself is its end. A bound text that can only
-    // end has none.
-    virtual bool is_end(std::int32_t /*id*/) const { return true; }
     virtual std::string whole(const std::vector<ChoiceText>& choices, const Usage& usage) = 0;
 };
 
 class Answer final : public Sink {
   public:
     Answer(ExchangePtr exchange, std::unique_ptr<Format> format, int choices, bool stream,
-           std::int64_t prompt_tokens);
+           std::int64_t prompt_tokens, int choices_a_prompt);
 
     void token(int choice, std::int32_t id, const decode::DrawnLogprobs* logprobs) override;
     void text(int choice, std::string_view piece) override;
@@ -102,6 +99,7 @@ class Answer final : public Sink {
     std::unique_ptr<Format> format_;
     std::vector<ChoiceText> choices_;
     const bool stream_;
+    const int choices_a_prompt_;
     bool begun_ = false;
     int left_;
     Usage usage_;
@@ -128,7 +126,6 @@ struct FormatOptions {
     std::vector<std::string> stops{};  // that the client asked for
     std::int64_t prompt_tokens = 0;
     const text::Tokenizer* tokenizer = nullptr;
-    bool bound = false;  // the texts have a grammar
     // How calls of tools are written in the texts; none: they have no calls.
     std::optional<text::grammar::ToolForm> calls{};
 };

@@ -43,8 +43,9 @@ void Api::chat_completions(const Call& call) {
     work.choices = static_cast<int>(fields.integer("n", 1));
     work.shows_blocks = format.include_blocks && fields.flag("stream");
     const auto tokens = static_cast<std::int64_t>(work.prompt.size());
-    auto answer = std::make_shared<Answer>(call.exchange, chat_format(std::move(format)),
-                                           work.choices, fields.flag("stream"), tokens);
+    auto answer =
+        std::make_shared<Answer>(call.exchange, chat_format(std::move(format)), work.choices,
+                                 fields.flag("stream"), tokens, work.choices);
     std::vector<Desk::Work> works;
     works.push_back(std::move(work));
     give(call, std::move(works), answer);
@@ -84,7 +85,7 @@ void Api::completions(const Call& call) {
                            "invalid_value");
     }
     auto answer = std::make_shared<Answer>(call.exchange, completion_format(std::move(format)), all,
-                                           fields.flag("stream"), tokens);
+                                           fields.flag("stream"), tokens, choices);
     give(call, std::move(works), answer);
 }
 
@@ -104,7 +105,7 @@ void Api::messages(const Call& call) {
     format.prompt_tokens = static_cast<std::int64_t>(work.prompt.size());
     const std::int64_t tokens = format.prompt_tokens;
     auto answer = std::make_shared<Answer>(call.exchange, messages_format(std::move(format)), 1,
-                                           fields.flag("stream"), tokens);
+                                           fields.flag("stream"), tokens, 1);
     std::vector<Desk::Work> works;
     works.push_back(std::move(work));
     give(call, std::move(works), answer);

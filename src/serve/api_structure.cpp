@@ -172,7 +172,6 @@ void Api::bind(decode::GenerateOptions& options, FormatOptions& format, const Fi
     if (options.ignore_end) {
         wrong("ignore_eos", fmt::format("is not for answers with '{}', which have an end", field));
     }
-    format.bound = true;
     if (!tools.list.empty()) format.calls = tool_template_.form;
     try {
         options.filter = filter(wanted, tools, take_banned(options.adjust));

@@ -111,8 +111,9 @@ void CallReader::read_arguments(char c, std::vector<CallPart>& out) {
 CalledText read_calls(const text::grammar::ToolForm& form, std::string_view text) {
     CallReader reader(form);
     std::vector<CallPart> parts = reader.read(text);
-    for (CallPart& part : reader.finish()) parts.push_back(std::move(part));
     CalledText out;
+    out.whole = reader.called();
+    for (CallPart& part : reader.finish()) parts.push_back(std::move(part));
     for (CallPart& part : parts) {
         switch (part.kind) {
             case Kind::text:

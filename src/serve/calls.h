@@ -66,8 +66,9 @@ struct CalledText {
     std::string text{};
     std::vector<Call> calls{};
 
-    // There are calls, and none was cut.
-    bool called() const { return !calls.empty() && calls.back().whole; }
+    bool whole = false;  // there are calls, and none was cut
+
+    bool called() const { return whole; }
 };
 CalledText read_calls(const text::grammar::ToolForm& form, std::string_view text);
 

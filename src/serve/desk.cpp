@@ -28,11 +28,6 @@ Failure failure_of(const std::exception_ptr& error) {
     }
 }
 
-Failure too_late() {
-    return Failure::of(504, "timeout_error", "the request took longer than the server's limit",
-                       "timeout");
-}
-
 }  // namespace
 
 Desk::Desk(std::unique_ptr<model::Engine> engine, const DeskOptions& options, Metrics& metrics)
@@ -194,7 +189,8 @@ void Desk::forget_left() {
                     return unit.embedding->sink->gone();
                 }
                 if (!unit.job->wants_no_more()) return false;
-                if (!unit.job->over && unit.job->late()) late.push_back(unit.job);
+                const bool known = std::find(late.begin(), late.end(), unit.job) != late.end();
+                if (!unit.job->over && !known && unit.job->late()) late.push_back(unit.job);
                 ++metrics_.ended_abort;
                 return true;
             });
@@ -203,9 +199,10 @@ void Desk::forget_left() {
     }
     for (const JobPtr& job : late) {
         ++metrics_.timed_out;
-        fail(job, too_late());
+        fail(job, Failure::late());
     }
-    for (const auto& embedding : late_embeddings) fail(*embedding, too_late());
+    metrics_.timed_out += late_embeddings.size();
+    for (const auto& embedding : late_embeddings) fail(*embedding, Failure::late());
 }
 
 void Desk::fill() {
@@ -323,7 +320,7 @@ void Desk::end(Open& open, const decode::Generated& made) {
         if (job->over) return;
         if (!job->sink->gone() && job->late()) {
             ++metrics_.timed_out;
-            return fail(job, too_late());
+            return fail(job, Failure::late());
         }
         job->over = true;  // the client has left
         return;

@@ -40,8 +40,8 @@ bool Desk::embed_piece() {
     if (e.sink->gone()) return leave();
     try {
         if (Clock::now() > e.deadline) {
-            throw Failure::of(504, "timeout_error",
-                              "the request took longer than the server's limit", "timeout");
+            ++metrics_.timed_out;
+            throw Failure::late();
         }
         const std::vector<std::int32_t>& ids = e.texts[e.vectors.size()];
         const auto count = static_cast<std::int64_t>(ids.size());
@@ -97,6 +97,7 @@ bool Desk::embed_piece() {
     } catch (const Failure& failure) {
         fail(e, failure);
     } catch (const Error& error) {
+        if (error.kind() == ErrorKind::device) healthy_ = false;
         fail(e, Failure::of(error));
     } catch (const std::exception& error) {
         fail(e, Failure::of(500, "server_error", error.what()));

@@ -40,6 +40,10 @@ struct Failure : std::exception {
         if (error.kind() == ErrorKind::device) return of(500, "server_error", error.what());
         return bad(error.info().field, error.what());
     }
+    static Failure late() {
+        return of(504, "timeout_error", "the request took longer than the server's limit",
+                  "timeout");
+    }
     static Failure draining() {
         Failure out = of(503, "server_error", "the server is shutting down", "shutting_down");
         out.retry_after_ms = 1000;

@@ -87,6 +87,8 @@ constexpr Field kChat[] = {
     {"verbosity", K::ignored},
     {"modalities", K::ignored},
     {"prompt_cache_key", K::ignored},
+    {"prompt_cache_retention", K::ignored},
+    {"web_search_options", K::ignored},
     {"safety_identifier", K::ignored},
 };
 

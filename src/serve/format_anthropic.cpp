@@ -140,7 +140,7 @@ class MessagesFormat final : public Format {
                                      text->stopped_by) != options_.stops.end();
         const bool cut = text->reason == decode::StopReason::length ||
                          text->reason == decode::StopReason::context_full;
-        json.value(called ? "tool_use" : asked ? "stop_sequence" : cut ? "max_tokens" : "end_turn");
+        json.value(cut ? "max_tokens" : called ? "tool_use" : asked ? "stop_sequence" : "end_turn");
         json.key("stop_sequence");
         asked && !called ? json.value(text->stopped_by) : json.null();
     }

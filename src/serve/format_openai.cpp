@@ -14,7 +14,7 @@ using formats::JsonWriter;
 const char* finish_reason(const ChoiceText& text, bool called = false) {
     const bool cut = text.reason == decode::StopReason::length ||
                      text.reason == decode::StopReason::context_full;
-    return called ? "tool_calls" : cut ? "length" : "stop";
+    return cut ? "length" : called ? "tool_calls" : "stop";
 }
 
 class OpenAiFormat : public Format {
@@ -34,9 +34,6 @@ class OpenAiFormat : public Format {
 
     std::string failed(const Failure& failure) override {
         return event_text(failure_json(failure));
-    }
-    bool is_end(std::int32_t id) const override {
-        return !options_.bound || options_.tokenizer->is_end_of_generation(id);
     }
 
     std::string whole(const std::vector<ChoiceText>& choices, const Usage& usage) override {

@@ -33,13 +33,14 @@ class Filter final : public ops::TokenFilter {
 
 }  // namespace
 
-Grammars::Grammars(const text::Tokenizer& tokenizer, std::int32_t logits)
-    : tokenizer_(tokenizer), logits_(logits) {}
+Grammars::Grammars(const text::Tokenizer& tokenizer, std::int32_t logits,
+                   std::vector<std::int32_t> ends)
+    : tokenizer_(tokenizer), logits_(logits), ends_(std::move(ends)) {}
 
 std::shared_ptr<const text::grammar::Vocabulary> Grammars::vocabulary() {
     const std::lock_guard lock(making_);
     if (!vocabulary_) {
-        vocabulary_ = std::make_shared<const text::grammar::Vocabulary>(tokenizer_, logits_);
+        vocabulary_ = std::make_shared<const text::grammar::Vocabulary>(tokenizer_, logits_, ends_);
     }
     return vocabulary_;
 }

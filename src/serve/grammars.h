@@ -21,8 +21,10 @@ class Grammars {
 
     using MakeFilter = std::function<std::unique_ptr<ops::TokenFilter>()>;
 
-    // The tokenizer must outlive it. `logits`: tokens that the model has.
-    Grammars(const text::Tokenizer& tokenizer, std::int32_t logits);
+    // The tokenizer must outlive it. `logits`: tokens that the model has; `ends`: those that end a
+    // generation beside the tokenizer's.
+    Grammars(const text::Tokenizer& tokenizer, std::int32_t logits,
+             std::vector<std::int32_t> ends = {});
 
     // `key` is all that `make` depends on. `banned` tokens do not come where others may. Throws
     // Error: what `make` throws, or where the tokens cannot write every text.
@@ -37,6 +39,7 @@ class Grammars {
 
     const text::Tokenizer& tokenizer_;
     const std::int32_t logits_;
+    const std::vector<std::int32_t> ends_;
     mutable std::mutex mutex_;
     std::mutex making_;  // of the vocabulary, which takes long
     std::shared_ptr<const text::grammar::Vocabulary> vocabulary_;

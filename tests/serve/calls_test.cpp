@@ -83,7 +83,7 @@ std::string answered(const std::string& text, std::size_t piece, bool anthropic,
     FormatOptions options{.id = "x"};
     options.calls = form;
     Answer answer(exchange, anthropic ? messages_format(options) : chat_format(options), 1, stream,
-                  1);
+                  1, 1);
     for (std::size_t at = 0; at < text.size(); at += piece) {
         answer.text(0, std::string_view(text).substr(at, piece));
     }
@@ -183,6 +183,24 @@ TEST(Calls, StreamsHaveTheSameWhereverTheyAreCut) {
             EXPECT_EQ(openai_stream(wire(false)), c.openai) << piece;
             EXPECT_EQ(anthropic_stream(wire(true)), c.anthropic) << piece;
         }
+    }
+}
+
+// A text that max_tokens cut, wherever it did, says so in a stream and in a whole answer.
+TEST(Calls, CutTextsSayLengthInStreamsAndWholeAnswers) {
+    for (std::size_t size = 1; size < kTwo.size(); ++size) {
+        const std::string text = kTwo.substr(0, size);
+        const auto reason = decode::StopReason::length;
+        const std::string stream = openai_stream(answered(text, 3, false, true, kPlain, reason));
+        EXPECT_TRUE(stream.ends_with(" length")) << text;
+        EXPECT_TRUE(anthropic_stream(answered(text, 3, true, true, kPlain, reason))
+                        .ends_with(" max_tokens"));
+        const auto whole = formats::JsonDocument::parse(
+            answered(text, 1000, false, false, kPlain, reason), "answer");
+        EXPECT_EQ(whole.root()["choices"][0]["finish_reason"].text(), "length") << text;
+        CallReader reader(kPlain);
+        reader.read(text);
+        EXPECT_EQ(read_calls(kPlain, text).called(), reader.called()) << text;
     }
 }
 

@@ -280,6 +280,20 @@ TEST(GrammarWalk, Threads) {
     }
 }
 
+// A model's files may name ends that its tokenizer does not know: they end a text, and never are
+// one inside of it.
+TEST(GrammarWalk, FurtherEndsAreEnds) {
+    const std::vector<std::int32_t> ends = {300, 301};
+    const auto words = std::make_shared<const Vocabulary>(*Tokenizer::bytes(256), 400, ends);
+    EXPECT_TRUE(words->is_end(301));
+    Constraint constraint(std::make_shared<Grammar>(network_of_any_object(), words));
+    constraint.accept('{');
+    EXPECT_FALSE(constraint.allows(300));
+    constraint.accept('}');
+    EXPECT_TRUE(constraint.complete());
+    EXPECT_TRUE(constraint.allows(300) && constraint.allows(301));
+}
+
 TEST(GrammarWalk, VocabulariesWithoutAllBytesAreRefused) {
     EXPECT_THROW(Vocabulary(*Tokenizer::bytes(200)), Error);
     // Tokens past the tokenizer's are never allowed.

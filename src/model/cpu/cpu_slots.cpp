@@ -50,7 +50,10 @@ void CpuSlots::draw(const Context& ctx, Slot index, Tensor logits, std::int64_t 
         drawn.sampled =
             ops::sample(ctx, logits, slot.params.sampling, std::span(recent).last(window),
                         static_cast<std::uint64_t>(position));
-        if (slot.params.adjust.counts()) ++slot.counts[drawn.sampled.id];
+        if (slot.params.adjust.counts()) {
+            std::int32_t& count = slot.counts[drawn.sampled.id];
+            count = std::min(count + 1, ops::kMostCounted);
+        }
         if (slot.params.logprobs >= 0) {
             const std::span row(raw.f32(0), static_cast<std::size_t>(raw.shape.count()));
             drawn.logprobs = ops::logprobs_of(row, drawn.sampled.id, slot.params.logprobs);

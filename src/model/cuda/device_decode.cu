@@ -277,6 +277,10 @@ void Resident::capture_steps() {
             for (const auto kind : {cuda::SampleKind::greedy, cuda::SampleKind::any}) {
                 captured(key_for(rows, keys, kind));
             }
+            // Rows that are adjusted sample behind the graph; a single sequence that is waits once.
+            StepKey apart = key_for(rows, keys, cuda::SampleKind::any);
+            apart.kind = -1;
+            if (options_.max_sequences > 1) captured(apart);
             if (keys >= options_.context) break;
         }
     }

@@ -120,12 +120,12 @@ __global__ void __launch_bounds__(32)
     const std::int64_t at = static_cast<std::int64_t>(row.slot) * vocab + id;
     const auto lane = static_cast<int>(threadIdx.x);
     if (lane == 0 && (row.presence != 0 || row.frequency != 0)) {
-        if (state.counts[at] < 0xffff) ++state.counts[at];
+        if (state.counts[at] < ops::kMostCounted) ++state.counts[at];
     }
     if (row.logprobs < 0) return;
     const RowBest& best = state.best[row.slot];
-    DrawNote& note =
-        state.notes[row.slot * Adjuster::kNotes + static_cast<int>(row.number) % Adjuster::kNotes];
+    DrawNote& note = state.notes[row.slot * Adjuster::kNotes +
+                                 static_cast<int>(row.number % unsigned{Adjuster::kNotes})];
     const double whole = log(best.sum);
     if (lane < best.count) {
         note.ids[lane] = best.ids[lane];

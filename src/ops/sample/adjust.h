@@ -29,6 +29,7 @@ struct Adjustments {
 // a number that is not finite (but a bias of -inf).
 void check_adjustments(const Adjustments& adjust, std::int64_t vocab);
 
+inline constexpr std::int32_t kMostCounted = 0xffff;  // more draws of a token are not counted
 using TokenCounts = std::unordered_map<std::int32_t, std::int32_t>;  // how often each was drawn
 
 // What the penalties take from the logit of a token that was drawn `count` times. The product is

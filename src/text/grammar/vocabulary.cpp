@@ -23,7 +23,8 @@ std::size_t plain_characters(std::string_view text) {
 
 }  // namespace
 
-Vocabulary::Vocabulary(const Tokenizer& tokenizer, std::int32_t logits)
+Vocabulary::Vocabulary(const Tokenizer& tokenizer, std::int32_t logits,
+                       std::span<const std::int32_t> ends)
     : size_(logits > 0 ? logits : tokenizer.vocab_size()),
       words_((static_cast<std::size_t>(size_) + 31) / 32) {
     std::vector<std::int32_t> texts, others;
@@ -31,7 +32,8 @@ Vocabulary::Vocabulary(const Tokenizer& tokenizer, std::int32_t logits)
     offsets_.push_back(0);
     for (std::int32_t id = 0; id < size_; ++id) {
         const bool known = id < tokenizer.vocab_size();
-        if (known && tokenizer.is_end_of_generation(id)) {
+        const bool further = std::find(ends.begin(), ends.end(), id) != ends.end();
+        if (further || (known && tokenizer.is_end_of_generation(id))) {
             ends_.push_back(id);
         } else if (known && !tokenizer.is_special(id)) {
             const std::string piece = tokenizer.piece(id);

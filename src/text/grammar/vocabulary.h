@@ -17,9 +17,11 @@ using MaskWords = std::vector<std::uint32_t>;  // bit i % 32 of word i / 32 is t
 class Vocabulary {
   public:
     // `logits` is how many tokens the model has, which may be more than the tokenizer knows; 0: as
-    // many. Throws Error where there is no token for each byte that JSON may need: with them, any
-    // text has a next token.
-    explicit Vocabulary(const Tokenizer& tokenizer, std::int32_t logits = 0);
+    // many. `ends`: tokens that end a generation beside those that the tokenizer knows. Throws
+    // Error where there is no token for each byte that JSON may need: with them, any text has a
+    // next token.
+    explicit Vocabulary(const Tokenizer& tokenizer, std::int32_t logits = 0,
+                        std::span<const std::int32_t> ends = {});
 
     // Nodes in depth-first order. Those below node i end before i's `skip`.
     struct Node {
