@@ -16,7 +16,7 @@ namespace {
 // may be cut anywhere (Engine::cut()).
 constexpr std::int64_t kFirstPiece = 32;
 constexpr double kQuickPass = 0.5;  // seconds
-// At a steady pace on such an engine, beside rows that decode.
+// Of a prompt beside rows that decode, on such an engine.
 constexpr std::int64_t kLeastPiece = 16;
 
 // Room for `count` tokens more of a live sequence. Its circle turns by the pages that these write
@@ -33,8 +33,8 @@ void turn_circle(model::KvCache& cache, model::SeqId seq, std::int64_t count) {
 
 }  // namespace
 
-Scheduler::Scheduler(model::Engine& engine, observe::Recorder* recorder, int most, Pace pace)
-    : engine_(engine), recorder_(recorder), pace_(pace) {
+Scheduler::Scheduler(model::Engine& engine, observe::Recorder* recorder, int most)
+    : engine_(engine), recorder_(recorder) {
     const int all = engine.options().max_sequences;
     most_ = static_cast<std::size_t>(most > 0 ? std::min(most, all) : all);
     if (!recorder_) return;
@@ -132,12 +132,10 @@ bool Scheduler::step() {
     admit();
     const Moment start = Moment::now();
     const Ledger before = engine_.ledger();
-    // A launch may take longer than a pass that ends meanwhile.
-    if (pace_ == Pace::steady) read(false);
     const bool decodes = launch();
     // Nothing else runs beside a pass of prompts alone: it is waited for, and its time is its own.
     if (!decodes) engine_.synchronize();
-    read(true);
+    read();
     sweep();
     if (recorder_) recorder_->end_step();
     Phase& phase = decodes ? totals_.decode : totals_.prefill;
@@ -267,12 +265,10 @@ void Scheduler::open_slot(Request& request) {
 // ---- a pass -----------------------------------------------------------------------------------
 
 // Tokens of prompts in a pass that decodes so many rows. Fewer than 256 leave a GPU's tensor cores
-// idle; at a steady pace many rows may have more beside them, since their own step is long, and a
-// CPU has few, where a token of a prompt takes as long as one that is decoded.
+// idle. On a CPU a token of a prompt takes as long as one that is decoded, and the others wait for
+// it.
 std::int64_t Scheduler::pieces_beside(std::int64_t rows) const {
-    if (pace_ == Pace::batch) return kPiecesBesideDecode;
-    if (engine_.cut() == 1) return kLeastPiece + 2 * rows;
-    return std::max(kPiecesBesideDecode, 2 * rows);
+    return engine_.cut() == 1 ? kLeastPiece + 2 * rows : kPiecesBesideDecode;
 }
 
 // Pieces of prompts in the order of admission, up to `budget` tokens; the first of them as long as
@@ -324,7 +320,7 @@ bool Scheduler::launch() {
     const auto unfilled = [](const RequestPtr& r) {
         return !r->ended && !r->leader && !r->prefilled();
     };
-    if (pace_ == Pace::batch && std::all_of(running_.begin(), running_.end(), young) &&
+    if (std::all_of(running_.begin(), running_.end(), young) &&
         std::any_of(running_.begin(), running_.end(), unfilled)) {
         items_.clear();
     }

@@ -21,18 +21,12 @@
 
 namespace mr::decode {
 
-// What a pass makes of prompts that come while others decode. `batch`: the whole work is done
-// early; rows that have their first token wait until all prompts that came are computed. `steady`:
-// no row waits, and pieces of prompts are as long as keeps the gaps between tokens even.
-enum class Pace { batch, steady };
-
 class Scheduler {
   public:
     using Id = std::uint64_t;
 
     // `most`: requests that run together at most; 0: as many as the engine takes.
-    explicit Scheduler(model::Engine& engine, observe::Recorder* recorder = nullptr, int most = 0,
-                       Pace pace = Pace::batch);
+    explicit Scheduler(model::Engine& engine, observe::Recorder* recorder = nullptr, int most = 0);
     ~Scheduler();
     Scheduler(const Scheduler&) = delete;
     Scheduler& operator=(const Scheduler&) = delete;
@@ -81,7 +75,7 @@ class Scheduler {
     std::int64_t pieces_beside(std::int64_t rows) const;
     void add_pieces(std::int64_t budget, std::int64_t room);
     void launched(Request& request, std::int64_t piece);
-    void read(bool wait);
+    void read();
     void read_one(Request& request);
     void take_token(Request& request, std::int32_t token);
     void fail(Request& request, const Error& error);
@@ -99,7 +93,6 @@ class Scheduler {
     model::Engine& engine_;
     observe::Recorder* recorder_;
     std::size_t most_;  // requests that run together
-    const Pace pace_;
     std::deque<RequestPtr> waiting_;
     std::vector<RequestPtr> running_;  // in the order of admission
     std::map<Id, std::pair<Generated, std::exception_ptr>> ended_;

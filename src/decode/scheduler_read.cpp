@@ -22,10 +22,10 @@ const char* stop_reason_name(StopReason reason) {
     return "?";
 }
 
-// `wait`: for draws that keep the engine from running ahead, and where nothing is left to launch
-// for all of them. The last draws of a text are not waited for while others go on: the engine would
-// run dry, and all would get their tokens late.
-void Scheduler::read(bool wait) {
+// Waits for draws that keep the engine from running ahead, and where nothing is left to launch for
+// all of them. The last draws of a text are not waited for while others go on: the engine would run
+// dry, and all would get their tokens late.
+void Scheduler::read() {
     const bool more =
         !waiting_.empty() || std::any_of(running_.begin(), running_.end(), [](const RequestPtr& r) {
             return !r->ended && r->launched < r->most;
@@ -36,8 +36,7 @@ void Scheduler::read(bool wait) {
         // token before the next one is drawn.
         const std::int64_t ahead = r.filter || r.live ? 0 : engine_.ahead();
         while (!r.ended && r.known < r.launched) {
-            const bool due =
-                wait && (r.launched - r.known > ahead || (r.launched >= r.most && !more));
+            const bool due = r.launched - r.known > ahead || (r.launched >= r.most && !more);
             if (!due && !engine_.ready(r.slot, static_cast<std::uint64_t>(r.known))) break;
             read_one(r);
         }

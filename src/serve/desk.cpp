@@ -227,8 +227,7 @@ void Desk::begin(Unit& unit) {
     const int choice = unit.choice;
     try {
         if (!scheduler_) {
-            scheduler_ = std::make_unique<decode::Scheduler>(*engine_, nullptr, options_.sequences,
-                                                             decode::Pace::steady);
+            scheduler_ = std::make_unique<decode::Scheduler>(*engine_, nullptr, options_.sequences);
             shown_ = {};
         }
         const Work& work = job->works[unit.work];
