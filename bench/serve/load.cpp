@@ -178,7 +178,7 @@ void Load::start(Client& client, Clock::time_point at) {
     } catch (const Error& error) {
         return fail(client, error.what());
     }
-    // Making the prompt is no part of what is measured. What an open loop is late, is.
+    // Making the prompt is no part of what is measured. The delay of an open loop is.
     client.start = client.heard = arrivals_.empty() ? Clock::now() : at;
     send(client);
 }

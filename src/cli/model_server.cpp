@@ -118,7 +118,7 @@ void ModelServer::end(double grace) {
     while (!desk_->wait_drained(milliseconds(20)) && std::chrono::steady_clock::now() < until) {
     }
     desk_->cut();
-    // What was made goes out, also to a client that reads slowly.
+    // Texts that were made go out, also to a client that reads slowly.
     const auto left = until - std::chrono::steady_clock::now();
     http_->wait_drained(
         std::max(milliseconds(5000), std::chrono::duration_cast<milliseconds>(left)));

@@ -34,7 +34,7 @@ class ModelServer {
     ModelServer(const ModelServer&) = delete;
     ModelServer& operator=(const ModelServer&) = delete;
 
-    // What is being answered is finished, or cut when the seconds are over.
+    // Finishes open answers, or cuts them when the seconds are over.
     void end(double grace);
 
     const ServerOptions& options() const { return options_; }  // with what loading made of them

@@ -61,7 +61,7 @@ const HttpReply* Api::page(const std::string& path) const {
     return nullptr;
 }
 
-// What the client has already is not sent again.
+// A client that has the file already gets no second copy.
 HttpReply Api::page_reply(const HttpReply& file, const HttpRequest& request) {
     const std::string_view known = request.header("if-none-match");
     for (const auto& [name, value] : file.headers) {

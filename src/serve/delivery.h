@@ -31,7 +31,7 @@ class Delivery {
                const decode::DrawnLogprobs* logprobs);
     void text(const std::shared_ptr<Sink>& sink, int choice, std::string_view piece);
     void call(std::function<void()> what);  // what comes seldom: ends and failures
-    // What was put down goes out. Waits where far too much is on its way.
+    // Sends all that was put down. Waits where far too much is on its way.
     void flush();
     // Until all of it has arrived.
     void flush_and_wait();

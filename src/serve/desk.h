@@ -94,7 +94,7 @@ class Desk {
     // Nothing is taken any more; what is there goes on.
     void drain();
     bool wait_drained(std::chrono::milliseconds most);
-    // What is still there fails.
+    // Requests that are still there fail.
     void cut();
 
   private:

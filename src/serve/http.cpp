@@ -26,7 +26,7 @@ void raise_descriptor_limit() {
     ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// What a long body took goes back to the system. glibc would keep more with every such body: by
+// The memory of a long body goes back to the system. glibc would keep more with every such body: by
 // itself it raises the size from which memory is the system's.
 void give_long_bodies_back() {
 #ifdef __GLIBC__

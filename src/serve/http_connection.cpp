@@ -195,7 +195,7 @@ void HttpConnection::parse() {
         in_.erase(0, used);
         if (problem == http::error::need_more) {
             problem = {};
-            // What no body takes is a head, or the line or the trailer of a chunk.
+            // Bytes that no body takes are a head, or the line or the trailer of a chunk.
             if (in_.size() > server_->options.header_bytes) problem = http::error::header_limit;
         }
         if (problem) {

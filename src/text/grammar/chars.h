@@ -12,7 +12,7 @@
 
 namespace mr::text::grammar {
 
-// Deterministic, begins at node 0. What no edge takes is not allowed.
+// Deterministic, begins at node 0. Characters that no edge takes are not allowed.
 struct CharAutomaton {
     struct Span {
         char32_t low, high;  // both included
