@@ -120,11 +120,12 @@ class Api {
     decode::GenerateOptions generate_options(const Fields& fields) const;
     // Tokens to make after so many of a prompt, where the request says `asked` (-1: nothing).
     int most_tokens(std::size_t prompt, std::int64_t asked) const;
-    // Texts or token ids: "prompt" and "input".
+    std::int64_t context() const;  // positions of a text
+    // Texts or token ids: "prompt" and "input". `more`: tokens that must fit behind them.
     std::vector<std::vector<std::int32_t>> token_lists(const Fields& fields, const char* name,
-                                                       std::size_t most) const;
-    std::vector<std::int32_t> encode(std::string_view text, const char* field) const;
-    void require_fits(std::size_t tokens, const char* field) const;
+                                                       std::size_t most, int more = 1) const;
+    std::vector<std::int32_t> encode(std::string_view text, const char* field, int more) const;
+    void require_fits(std::size_t tokens, const char* field, int more = 1) const;
     FormatOptions format_options(const char* prefix, const Fields& fields) const;
     void give(const Call& call, std::vector<Desk::Work> works, std::shared_ptr<Sink> sink);
     std::string new_id(const char* prefix) const;

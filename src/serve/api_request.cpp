@@ -58,28 +58,28 @@ decode::GenerateOptions Api::generate_options(const Fields& fields) const {
     return out;
 }
 
+std::int64_t Api::context() const {
+    return options_.generate.stream ? model::Engine::kMostPositions : desk_.most_positions();
+}
+
 int Api::most_tokens(std::size_t prompt, std::int64_t asked) const {
-    const std::int64_t context =
-        options_.generate.stream ? model::Engine::kMostPositions : desk_.most_positions();
-    const auto room = std::max<std::int64_t>(context - static_cast<std::int64_t>(prompt), 1);
+    const auto room = std::max<std::int64_t>(context() - static_cast<std::int64_t>(prompt), 1);
     return static_cast<int>(std::min(asked >= 0 ? asked : kUsualTokens, room));
 }
 
-void Api::require_fits(std::size_t tokens, const char* field) const {
-    const std::int64_t context =
-        options_.generate.stream ? model::Engine::kMostPositions : desk_.most_positions();
-    if (static_cast<std::int64_t>(tokens) < context) return;
+void Api::require_fits(std::size_t tokens, const char* field, int more) const {
+    if (static_cast<std::int64_t>(tokens) + more <= context()) return;
     throw Failure::bad(
         field,
-        fmt::format("'{}' has {} tokens or more, and the context of {} has no room "
-                    "for them and one more; shorten it, or serve with a larger --ctx",
-                    field, tokens, context),
+        fmt::format("'{}' has {} tokens or more, and the context of {} has no room for them{}; "
+                    "shorten it, or serve with a larger --ctx",
+                    field, tokens, context(), more > 0 ? " and one more" : ""),
         "context_length_exceeded");
 }
 
 // A text that cannot fit is not encoded first.
-std::vector<std::int32_t> Api::encode(std::string_view text, const char* field) const {
-    require_fits(text.size() / longest_piece_, field);
+std::vector<std::int32_t> Api::encode(std::string_view text, const char* field, int more) const {
+    require_fits(text.size() / longest_piece_, field, more);
     std::vector<std::int32_t> ids = tokenizer_.encode(text);
     if (ids.empty() && (tokenizer_.bos() || tokenizer_.eos())) {
         ids = {tokenizer_.bos() ? *tokenizer_.bos() : *tokenizer_.eos()};
@@ -88,7 +88,7 @@ std::vector<std::int32_t> Api::encode(std::string_view text, const char* field) 
 }
 
 std::vector<std::vector<std::int32_t>> Api::token_lists(const Fields& fields, const char* name,
-                                                        std::size_t most) const {
+                                                        std::size_t most, int more) const {
     const formats::JsonValue value = *fields.find(name);
     std::vector<std::vector<std::int32_t>> out;
     const auto ids_of = [&](formats::JsonValue list) {
@@ -103,14 +103,14 @@ std::vector<std::vector<std::int32_t>> Api::token_lists(const Fields& fields, co
         return ids;
     };
     if (value.is_string()) {
-        out.push_back(encode(value.text(), name));
+        out.push_back(encode(value.text(), name, more));
     } else if (value.is_array() && !value.empty() && value.front().is_number()) {
         out.push_back(ids_of(value));
     } else if (value.is_array()) {
         if (value.size() > most) wrong(name, fmt::format("has more than {} entries", most));
         for (const formats::JsonValue item : value) {
             if (item.is_string()) {
-                out.push_back(encode(item.text(), name));
+                out.push_back(encode(item.text(), name, more));
             } else if (item.is_array()) {
                 out.push_back(ids_of(item));
             } else {
@@ -123,7 +123,7 @@ std::vector<std::vector<std::int32_t>> Api::token_lists(const Fields& fields, co
     if (out.empty()) wrong(name, "is empty");
     for (const std::vector<std::int32_t>& ids : out) {
         if (ids.empty()) wrong(name, "has an empty entry");
-        require_fits(ids.size(), name);
+        require_fits(ids.size(), name, more);
     }
     return out;
 }

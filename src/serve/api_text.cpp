@@ -97,7 +97,7 @@ void Api::embeddings(const Call& call) {
                            fmt::format("'dimensions' must be {}, those of the model", spec.dim),
                            "invalid_value");
     }
-    std::vector<std::vector<std::int32_t>> texts = token_lists(fields, "input", kMostTexts);
+    std::vector<std::vector<std::int32_t>> texts = token_lists(fields, "input", kMostTexts, 0);
     std::int64_t tokens = 0;
     for (const auto& ids : texts) tokens += static_cast<std::int64_t>(ids.size());
     auto sink =

@@ -260,7 +260,8 @@ class Tagged(Shared):
                  driver.REFERENCE / "templates" / "qwen3.jinja")
 
     def test_calls(self):
-        asked = {"messages": CHAT, "tools": TOOLS, "max_tokens": 80, "seed": 1}
+        asked = {"messages": CHAT, "tools": TOOLS, "max_tokens": 80, "seed": 1,
+                 "parallel_tool_calls": False}
         prompt = self.server.ok("/apply-template", {"messages": CHAT, "tools": TOOLS})["prompt"]
         self.assertIn("<tools>\n{\"type\": \"function\"", prompt)
         for choice in ("required", {"type": "function", "function": {"name": "walk"}}):

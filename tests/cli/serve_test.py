@@ -297,6 +297,9 @@ class Routes(Shared):
         self.refused(404, chat, {"messages": CHAT, "model": "gpt-4"}, "model", "model_not_found")
         for body in ({"prompt": "word " * 3000}, {"prompt": [5] * 512}, {"prompt": "a" * (7 << 20)}):
             self.refused(400, text, body, "prompt", "context_length_exceeded")
+        # A text that is embedded may fill the context: nothing follows it.
+        self.server.ok("/v1/embeddings", {"input": [[5] * 512]})
+        self.refused(400, "/v1/embeddings", {"input": [[5] * 513]}, "input", "context_length_exceeded")
         # The longest prompt that fits has room for a token.
         full = self.server.ok(text, {"prompt": [5] * 511, "max_tokens": 50, "ignore_eos": True})
         self.assertEqual((full["usage"]["completion_tokens"], full["choices"][0]["finish_reason"]),
