@@ -36,7 +36,7 @@ endif()
 add_library(mr_bench STATIC ${bench_ops_sources} ${bench_ops_kernels})
 target_include_directories(mr_bench PUBLIC ${PROJECT_SOURCE_DIR} PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(mr_bench PUBLIC millrace PRIVATE mr_options fmt::fmt)
-millrace_together(mr_bench 6)
+millrace_together(mr_bench 12)
 if(MILLRACE_HAS_CUDA)
     target_compile_definitions(mr_bench PRIVATE MR_CUDA=1)
     target_link_libraries(mr_bench PRIVATE CUDA::cudart_static)
@@ -57,7 +57,7 @@ if(cli_sources)
     # behind parser.h.
     target_compile_options(mr_cli PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O1>)
     target_precompile_headers(mr_cli PRIVATE <nlohmann/json.hpp>)
-    millrace_together(mr_cli 7)
+    millrace_together(mr_cli 24)
     # The Python package leaves it out (cmake/python.cmake).
     set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cli/chat/edited_line.cpp PROPERTIES
                                 SKIP_UNITY_BUILD_INCLUSION ON)

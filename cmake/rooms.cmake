@@ -45,16 +45,33 @@ function(millrace_isa_kernels)
     endforeach()
 endfunction()
 
-# Files that use the JSON library spend most of their time on its templates, the same ones each:
-# those of one purpose are compiled together. The others are compiled one by one.
-function(millrace_json_together)
-    set(reports observe/report_html observe/roofline observe/run_report observe/trace)
-    set(files formats/json formats/safetensors model/io/convert_huggingface
+# Compiles several files of the library at a time, as millrace_together() does for other targets: those
+# of one room, and apart from them those that use the JSON library, which spend most of their time on
+# its templates, the same ones each. Alone are files with names of their own that a neighbour has, too,
+# and what needs CUDA.
+function(millrace_rooms_together count)
+    if(NOT MILLRACE_TOGETHER)
+        return()
+    endif()
+    set(json_reports observe/report_html observe/roofline observe/run_report observe/trace)
+    set(json_files formats/json formats/safetensors model/io/convert_huggingface
         model/io/convert_tokenizer)
-    set(runs train/state_file train/options)
-    foreach(group reports files runs)
+    set(json_runs train/state_file train/options)
+    foreach(group json_reports json_files json_runs)
         list(TRANSFORM ${group} REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/src/\\1.cpp")
-        set_source_files_properties(${${group}} PROPERTIES UNITY_GROUP json_${group})
+        set_source_files_properties(${${group}} PROPERTIES UNITY_GROUP ${group})
+    endforeach()
+    foreach(room ${ARGN})
+        file(GLOB_RECURSE sources ${PROJECT_SOURCE_DIR}/src/${room}/*.cpp)
+        list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz|kernels|cuda|mpi)\\.cpp$")
+        list(REMOVE_ITEM sources ${json_reports} ${json_files} ${json_runs}
+             ${PROJECT_SOURCE_DIR}/src/observe/roofline_svg.cpp)
+        set(number 0)
+        foreach(source ${sources})
+            math(EXPR group "${number} / ${count}")
+            set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${room}_${group})
+            math(EXPR number "${number} + 1")
+        endforeach()
     endforeach()
     set_target_properties(millrace PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
 endfunction()

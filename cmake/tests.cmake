@@ -10,20 +10,12 @@ target_link_libraries(test_headers PRIVATE mr_options GTest::gtest fmt::fmt)
 target_compile_options(test_headers PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O1>)
 target_precompile_headers(test_headers PRIVATE <gtest/gtest.h> <fmt/format.h>)
 
-# Tests are compiled quickly rather than made fast: -O1, but for test_ops, whose references are long
-# loops.
+# Tests are compiled quickly rather than made fast: -O1.
 function(millrace_quick_to_compile target)
-    if(NOT target STREQUAL "test_ops")
-        target_compile_options(${target} PRIVATE
-            $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O1>)
-    endif()
-    target_compile_options(${target} PRIVATE ${MR_FALSE_ALARMS})
-    if(target STREQUAL "test_ops")  # g++ 12 crashes over a header of another -O
-        target_precompile_headers(test_ops PRIVATE <gtest/gtest.h>)
-    else()
-        target_precompile_headers(${target} REUSE_FROM test_headers)
-    endif()
-    millrace_together(${target} 6)
+    target_compile_options(${target} PRIVATE
+        $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O1> ${MR_FALSE_ALARMS})
+    target_precompile_headers(${target} REUSE_FROM test_headers)
+    millrace_together(${target} 12)
 endfunction()
 
 foreach(room core observe ops formats text model decode story train serve)
