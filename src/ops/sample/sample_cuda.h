@@ -129,20 +129,22 @@ class Sampler {
     static std::size_t device_bytes(int max_rows, int most_recent);
 
   private:
-    SampleRow& staged(int row) const;  // as it was set: the kernel advances the device's copy
     std::int32_t* ring_of(int row) const;
     void upload(int row, Ledger* ledger);
     void upload_recent(int row, std::span<const std::int32_t> tokens, Ledger* ledger);
 
     const Stream& stream_;
     DeviceArena memory_;
-    PinnedBuffer ring_, staging_;
+    PinnedBuffer ring_;
+    PinnedBuffer staging_;         // rows being uploaded, in a ring of places
     PinnedBuffer tokens_;          // recent tokens being uploaded, piece after piece
     std::size_t tokens_used_ = 0;  // since the buffer was last empty
     Event tokens_read_;            // the last piece has been uploaded
     SampleState state_;
     std::vector<std::uint64_t> steps_;
-    std::vector<Event> uploaded_;  // of each row's staging memory
+    std::vector<SampleRow> set_;   // as the host set them: the kernel advances the device's copy
+    std::vector<Event> uploaded_;  // of each place of staging_
+    std::size_t place_ = 0;        // of the next upload
 };
 
 // Throws what ops::sample() throws for a row with such flags.

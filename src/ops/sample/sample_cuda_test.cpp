@@ -3,11 +3,14 @@
 #include "ops/sample/sample_cuda.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <numeric>
 #include <set>
 #include <string>
+#include <thread>
 
 #include "core/cuda/kernel.cuh"
 #include "core/cuda/testing.h"
@@ -626,6 +629,42 @@ TEST_F(SampleTest, ManyLaunchesAheadOfTheReader) {
     sampler.sample(ctx_, tensor);
     EXPECT_THROW(sampler.wait(0, 65), ContractError) << "nothing is drawn for it";
     EXPECT_GE(sampler.wait(1, 65).id, 0);
+}
+
+// A text that joins where another one left does not wait for the steps that are queued.
+TEST_F(SampleTest, RowsAreSetWhileTheDeviceIsBusy) {
+    const Logits logits = some_rows(500, random_);
+    const Tensor tensor = upload_rows(logits, 1);
+    Sampler sampler(*stream_, 4, 8, 256);
+    struct Hold {
+        std::atomic<bool> over{false};
+        std::atomic<bool> let_go{false};
+    } hold;
+    const auto wait = [](void* of) {
+        auto& it = *static_cast<Hold*>(of);
+        const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+        while (!it.let_go && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+        it.over = true;
+    };
+    ASSERT_EQ(cudaLaunchHostFunc(stream_->raw(), wait, &hold), cudaSuccess);
+    for (int i = 0; i < 20; ++i) {
+        sampler.set_row(0, plain(), 100 * i, {}, 0, nullptr);
+        sampler.sample(ctx_, tensor);
+        sampler.copy_row(1, 0);
+        sampler.clear_row(0, nullptr);
+    }
+    EXPECT_FALSE(hold.over) << "an upload waited for the work that was queued before it";
+    hold.let_go = true;
+    // More of them than there are places for: an upload waits for its place, and no row is mixed
+    // up.
+    for (int i = 20; i < 200; ++i) {
+        sampler.set_row(0, plain(), 100 * i, {}, 0, nullptr);
+        sampler.sample(ctx_, tensor);
+    }
+    for (std::uint64_t i = 0; i < 200; ++i) {
+        EXPECT_EQ(sampler.wait(0, i).id,
+                  on_cpu(logits[0], plain(), 100 * static_cast<std::int64_t>(i)).id);
+    }
 }
 
 TEST_F(SampleTest, TheHostSeesTheCpusErrors) {

@@ -19,6 +19,11 @@ constexpr std::size_t kTokensStaged = 16384;
 
 std::size_t size(int n) { return static_cast<std::size_t>(n); }
 
+// Places of the pinned staging memory for rows. An upload waits for the one that had its place
+// before, which is behind all steps that were queued by then. A text that joins or leaves takes one
+// place, so that all of a full batch may leave and others join before any upload waits.
+std::size_t places(int max_rows) { return std::max<std::size_t>(64, 2 * size(max_rows)); }
+
 }  // namespace
 
 std::size_t Sampler::device_bytes(int max_rows, int most_recent) {
@@ -35,10 +40,11 @@ Sampler::Sampler(const Stream& stream, int max_rows, int most_recent, int ring_s
     : stream_(stream),
       memory_("sampler", device_bytes(max_rows, most_recent)),
       ring_(size(max_rows) * size(ring_slots) * sizeof(SampleSlot)),
-      staging_(size(max_rows) * sizeof(SampleRow)),
+      staging_(places(max_rows) * sizeof(SampleRow)),
       tokens_(kTokensStaged * sizeof(std::int32_t)),
       steps_(size(max_rows), 0),
-      uploaded_(size(max_rows)) {
+      set_(size(max_rows)),
+      uploaded_(places(max_rows)) {
     MR_CHECK(max_rows > 0 && ring_slots > 0, "there are rows and slots");
     const std::size_t rows = size(max_rows);
     state_.rows = memory_.array<SampleRow>(rows);
@@ -54,15 +60,10 @@ Sampler::Sampler(const Stream& stream, int max_rows, int most_recent, int ring_s
     state_.ring = reinterpret_cast<SampleSlot*>(ring_.on_device());
     state_.ring_slots = ring_slots;
     std::memset(ring_.data(), 0, ring_.size());
-    std::memset(staging_.data(), 0, staging_.size());
     stream_.fill(memory_.data(), 0, memory_.size());
     // Queries the kernels' attributes now, because a query is not allowed during a capture.
     sample_team_fits(1, 1);
     sample_team_fits(1, 8);
-}
-
-SampleRow& Sampler::staged(int row) const {
-    return reinterpret_cast<SampleRow*>(staging_.data())[row];
 }
 
 std::int32_t* Sampler::ring_of(int row) const {
@@ -75,8 +76,7 @@ void Sampler::set_row(int row, const ops::SampleParams& params, std::int64_t pos
     MR_CHECK(row >= 0 && row < max_rows(), "the row is one of the sampler's");
     MR_CHECK(window >= 0 && window <= most_recent(), "the window is at most most_recent() tokens");
     if (params.repeat_penalty == 1.0f) window = 0;  // then they are not used
-    uploaded_[size(row)].synchronize();
-    SampleRow& to = staged(row);
+    SampleRow& to = set_[size(row)];
     to = {};
     to.temperature = params.temperature;
     to.top_p = params.top_p;
@@ -96,8 +96,7 @@ void Sampler::set_row(int row, const ops::SampleParams& params, std::int64_t pos
 
 void Sampler::clear_row(int row, Ledger* ledger) {
     MR_CHECK(row >= 0 && row < max_rows(), "the row is one of the sampler's");
-    uploaded_[size(row)].synchronize();
-    staged(row) = {};
+    set_[size(row)] = {};
     upload(row, ledger);
 }
 
@@ -105,19 +104,22 @@ void Sampler::copy_row(int to, int from) {
     MR_CHECK(to >= 0 && to < max_rows() && from >= 0 && from < max_rows(),
              "the rows are two of the sampler's");
     if (to == from) return;
-    uploaded_[size(to)].synchronize();
-    staged(to) = staged(from);  // for kind(), and for the tokens in the ring
+    set_[size(to)] = set_[size(from)];
     stream_.on_device(state_.rows + to, state_.rows + from, sizeof(SampleRow));
     stream_.on_device(state_.next_ids + to, state_.next_ids + from, sizeof(std::int32_t));
-    if (staged(from).window > 0) {
-        stream_.on_device(ring_of(to), ring_of(from),
-                          size(staged(from).window) * sizeof(std::int32_t));
+    if (const int window = set_[size(from)].window; window > 0) {
+        stream_.on_device(ring_of(to), ring_of(from), size(window) * sizeof(std::int32_t));
     }
 }
 
 void Sampler::upload(int row, Ledger* ledger) {
-    stream_.to_device(state_.rows + row, &staged(row), sizeof(SampleRow), ledger);
-    stream_.record(uploaded_[size(row)]);
+    Event& uploaded = uploaded_[place_];
+    uploaded.synchronize();
+    SampleRow* const staged = reinterpret_cast<SampleRow*>(staging_.data()) + place_;
+    *staged = set_[size(row)];
+    stream_.to_device(state_.rows + row, staged, sizeof(SampleRow), ledger);
+    stream_.record(uploaded);
+    place_ = (place_ + 1) % uploaded_.size();
 }
 
 void Sampler::upload_recent(int row, std::span<const std::int32_t> tokens, Ledger* ledger) {
@@ -139,7 +141,7 @@ void Sampler::upload_recent(int row, std::span<const std::int32_t> tokens, Ledge
 
 SampleKind Sampler::kind(int first, int rows) const {
     MR_CHECK(first >= 0 && first + rows <= max_rows(), "the sampler was made for that many rows");
-    const auto* row = reinterpret_cast<const SampleRow*>(staging_.data()) + first;
+    const SampleRow* const row = set_.data() + first;
     const bool greedy = std::all_of(
         row, row + rows, [](const SampleRow& one) { return !one.active || one.temperature == 0; });
     return greedy ? SampleKind::greedy : SampleKind::any;
