@@ -90,7 +90,10 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> prompt, GenerateOptions o
         const bool at_start = tokens == 1 && tokenizer->bos() == prompt[0];
         request->text.emplace(*tokenizer, options.stop, at_start);
     }
-    if (options.filter) request->filter = options.filter();
+    if (options.filter) {
+        request->filter = std::make_unique<DrawnFilter>(
+            options.filter(), [this](std::int32_t token) { return ends_text(token); });
+    }
     request->prompt = std::move(prompt);
     request->options = std::move(options);
     request->on_text = std::move(on_text);
@@ -259,6 +262,11 @@ void Scheduler::open_slot(Request& request) {
     params.filter = request.filter.get();
     params.logprobs = request.options.logprobs;
     request.slot = engine_.open_slot(request.seq, params);
+    if (request.filter) {
+        request.filter->follow([this, slot = request.slot](std::int64_t number) {
+            return engine_.wait(slot, static_cast<std::uint64_t>(number)).id;
+        });
+    }
     request.draws = {request.slot};
 }
 
@@ -334,7 +342,7 @@ bool Scheduler::launch() {
     if (fed > 0) {
         for (const RequestPtr& request : running_) {
             Request& r = *request;
-            if (!r.ended && r.launched > 0 && r.launched < r.most) ++r.launched;
+            if (!r.ended && r.launched > 0 && r.launched < r.most) r.drew();
         }
     }
     for (const auto& [request, piece] : pieces_) launched(*request, piece);
@@ -382,13 +390,13 @@ void Scheduler::launched(Request& r, std::int64_t piece) {
         const auto plain = static_cast<std::size_t>(std::min(r.done, r.plain));
         cache.publish(r.seq, std::span(r.prompt).first(plain), r.form, false, r.options.cache_salt);
     }
-    r.launched = r.blocks ? 0 : 1;
+    if (!r.blocks) r.drew();
     r.ledger_prefilled = engine_.ledger();
     for (Request* const follower : r.followers) {
         cache.advance(follower->seq, r.done);
         if (follower->copy) engine_.copy_page(follower->copy->to, follower->copy->from);
         follower->done = r.done;
-        follower->launched = r.launched;
+        if (!r.blocks) follower->drew();
         follower->leader = nullptr;
         follower->ledger_prefilled = engine_.ledger();
     }

@@ -76,6 +76,8 @@ class Scheduler {
     void add_pieces(std::int64_t budget, std::int64_t room);
     void launched(Request& request, std::int64_t piece);
     void read();
+    std::int64_t ahead_of(const Request& request) const;
+    bool ends_text(std::int32_t token) const;
     void read_one(Request& request);
     void take_token(Request& request, std::int32_t token);
     void fail(Request& request, const Error& error);

@@ -30,17 +30,31 @@ void Scheduler::read() {
         !waiting_.empty() || std::any_of(running_.begin(), running_.end(), [](const RequestPtr& r) {
             return !r->ended && r->launched < r->most;
         });
-    for (const RequestPtr& request : running_) {
-        Request& r = *request;
-        // A live sequence holds no token that its text does not have, and a filter has to know a
-        // token before the next one is drawn.
-        const std::int64_t ahead = r.filter || r.live ? 0 : engine_.ahead();
-        while (!r.ended && r.known < r.launched) {
-            const bool due = r.launched - r.known > ahead || (r.launched >= r.most && !more);
-            if (!due && !engine_.ready(r.slot, static_cast<std::uint64_t>(r.known))) break;
+    // A token of each text in turn: none is held back by the wait for another one's next.
+    for (bool any = true; any;) {
+        any = false;
+        for (const RequestPtr& request : running_) {
+            Request& r = *request;
+            if (r.ended || r.known >= r.launched) continue;
+            const bool due = r.launched - r.known > ahead_of(r) || (r.launched >= r.most && !more);
+            if (!due && !engine_.ready(r.slot, static_cast<std::uint64_t>(r.known))) continue;
             read_one(r);
+            any = true;
         }
     }
+}
+
+// Draws of the text that may be on their way when a pass has been launched. A live sequence holds
+// no token that its text does not have. A filter's is the one whose mask it has just made.
+std::int64_t Scheduler::ahead_of(const Request& r) const {
+    const std::int64_t ahead = engine_.ahead();
+    return r.live ? 0 : r.filter ? std::min<std::int64_t>(ahead, 1) : ahead;
+}
+
+bool Scheduler::ends_text(std::int32_t token) const {
+    const text::Tokenizer* tokenizer = engine_.model().tokenizer.get();
+    return (tokenizer && tokenizer->is_end_of_generation(token)) ||
+           engine_.model().generation.ends_at(token);
 }
 
 void Scheduler::read_one(Request& r) {
@@ -78,9 +92,7 @@ void Scheduler::fail(Request& r, const Error& error) {
 
 // A token of the text is known: it becomes text, or ends it.
 void Scheduler::take_token(Request& r, std::int32_t token) {
-    const text::Tokenizer* tokenizer = engine_.model().tokenizer.get();
-    const bool ends = (tokenizer && tokenizer->is_end_of_generation(token)) ||
-                      engine_.model().generation.ends_at(token);
+    const bool ends = ends_text(token);
     if (r.options.on_token) {
         r.options.on_token(token, r.out.logprobs.empty() ? nullptr : &r.out.logprobs.back());
     }

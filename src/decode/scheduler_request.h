@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "decode/diffusion.h"
+#include "decode/drawn_filter.h"
 #include "decode/scheduler.h"
 
 namespace mr::decode {
@@ -22,7 +23,7 @@ struct Scheduler::Request {
     GenerateOptions options;
     OnText on_text;
     std::optional<TextStream> text;
-    std::unique_ptr<ops::TokenFilter> filter;
+    std::unique_ptr<DrawnFilter> filter;
     model::Form form = model::Form::prompt;  // of the prompt
     std::int64_t most = 0;                   // tokens that it draws at most
     std::int64_t prefix = 0;                 // tokens of the prompt that are computed before draws
@@ -53,6 +54,11 @@ struct Scheduler::Request {
 
     std::int64_t plain = 0;  // Engine::plain_positions(): those that other texts may share
     bool prefilled() const { return done == prefix; }
+    // A draw of it is on its way.
+    void drew() {
+        ++launched;
+        if (filter) filter->launched();
+    }
     bool keeps_words() const { return options.keep != Keep::nothing; }
     // Of an answer that is not kept, the tokens that other texts may share.
     bool keeps_id() const {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -119,6 +120,29 @@ TEST_F(GpuScheduler, AStepOfManySendsNothing) {
     for (int i = 0; i < 20; ++i) scheduler.step();
     EXPECT_EQ(engine->ledger().since(before).host_to_device().bytes, 0u);
     EXPECT_EQ(scheduler.running(), 20u);
+}
+
+// The engine runs ahead of what is read; at the end all that is left is waited for. No text gets
+// several tokens while another one waits for its next.
+TEST_F(GpuScheduler, TokensOfAllTextsComeInTurn) {
+    const test::OnDevice loaded = small_model(DType::bf16);
+    const auto engine = engine_of(loaded, 6);
+    Scheduler scheduler(*engine);
+    std::vector<int> tokens(6, 0);
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+        GenerateOptions options;
+        options.max_tokens = 20;
+        options.ignore_end = true;
+        options.on_token = [&tokens, i](std::int32_t, const ops::DrawnLogprobs*) {
+            ++tokens[i];
+            const auto [least, most] = std::minmax_element(tokens.begin(), tokens.end());
+            EXPECT_LE(*most - *least, 1) << "text " << i;
+        };
+        scheduler.add(std::vector<std::int32_t>(10, static_cast<std::int32_t>(3 + i)), options);
+    }
+    while (scheduler.step()) {
+    }
+    EXPECT_EQ(tokens, std::vector<int>(6, 20));
 }
 
 // Cuts at every multiple of kCut, in passes of any size, beside other prompts.

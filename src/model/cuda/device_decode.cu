@@ -129,12 +129,12 @@ bool Resident::adjusts_rows(std::size_t first) const {
 
 // The layers are running: a filter that takes its time is not waited for by the device.
 void Resident::send_adjustments(std::size_t first, int rows) {
-    std::vector<cuda::Adjuster::Row> of(static_cast<std::size_t>(rows));
+    adjusted_.assign(static_cast<std::size_t>(rows), {});
     for (std::size_t i = first; i < rows_.size(); ++i) {
         const DeviceSlot& slot = slots_[static_cast<std::size_t>(rows_[i])];
-        if (!slot.params.is_plain()) of[i - first] = {rows_[i], slot.params.filter};
+        if (!slot.params.is_plain()) adjusted_[i - first] = {rows_[i], slot.params.filter};
     }
-    adjuster_->set_rows(of, &ledger_);
+    adjuster_->set_rows(adjusted_, &ledger_);
 }
 
 // Rows that do not stay leave; the last ones take their places.

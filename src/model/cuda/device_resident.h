@@ -315,8 +315,9 @@ class Resident final : public Engine {
     DeviceProducts products_;
     Staging staging_;
     cuda::Sampler sampler_;
-    std::optional<cuda::Adjuster> adjuster_;  // none for a model that fills in tokens
-    cuda::Timeline timeline_;                 // of whatever is watched: one pass or step at a time
+    std::optional<cuda::Adjuster> adjuster_;     // none for a model that fills in tokens
+    std::vector<cuda::Adjuster::Row> adjusted_;  // of send_adjustments()
+    cuda::Timeline timeline_;  // of whatever is watched: one pass or step at a time
     cuda::PinnedBuffer host_logits_;
     std::vector<cuda::DeviceGuess> host_guesses_;
 
