@@ -30,7 +30,9 @@ void Scheduler::read() {
         !waiting_.empty() || std::any_of(running_.begin(), running_.end(), [](const RequestPtr& r) {
             return !r->ended && r->launched < r->most;
         });
-    // A token of each text in turn: none is held back by the wait for another one's next.
+    // A token of each text in turn: none is held back by the wait for another one's next. What is
+    // left when nothing is launched any more comes step by step, as callers hand tokens on between
+    // steps.
     for (bool any = true; any;) {
         any = false;
         for (const RequestPtr& request : running_) {
@@ -39,7 +41,7 @@ void Scheduler::read() {
             const bool due = r.launched - r.known > ahead_of(r) || (r.launched >= r.most && !more);
             if (!due && !engine_.ready(r.slot, static_cast<std::uint64_t>(r.known))) continue;
             read_one(r);
-            any = true;
+            any = more;
         }
     }
 }
