@@ -54,10 +54,10 @@ void check_cache(const Context& ctx, const PagedKv& kv, std::int64_t tokens,
 }
 
 // One task: rows [begin, end) of one sequence and one kv head, a row being (token, head of the
-// group), tokens outermost.
+// group), tokens outermost; or all heads of a sequence with one token.
 struct Task {
     const BatchSeq* seq = nullptr;
-    int kv_head = 0;
+    int kv_head = 0, kv_heads = 1;
     std::int64_t begin = 0, end = 0;
 };
 
@@ -170,7 +170,13 @@ void attention(const Context& ctx, Tensor out, Tensor q, const PagedKv& kv,
            (total_rows + rows_per_task - 1) / rows_per_task * kv_heads < 2 * ctx.pool->size()) {
         rows_per_task /= 2;
     }
+    // Many sequences (decode): all heads of one are a task, which reads its pages from end to end;
+    // a head's part of a page is too short for the machine to fetch ahead.
+    const bool whole =
+        heads <= kBlockRows && std::ssize(seqs) >= 2 * std::int64_t{ctx.pool->size()} &&
+        std::all_of(seqs.begin(), seqs.end(), [](const BatchSeq& seq) { return seq.count == 1; });
     const auto tasks_of = [&](const BatchSeq& seq) {
+        if (whole) return std::int64_t{1};
         return (seq.count * group + rows_per_task - 1) / rows_per_task * kv_heads;
     };
     std::int64_t task_count = 0;
@@ -185,18 +191,20 @@ void attention(const Context& ctx, Tensor out, Tensor q, const PagedKv& kv,
     const auto run_task = [&](const Task& task, int thread) {
         const BatchSeq& seq = *task.seq;
         const auto row_of = [&](const Tensor& x, std::int64_t row) {
-            const std::int64_t head = task.kv_head * group + row % group;
-            return x.f32() + ((seq.first + row / group) * heads + head) * dim;
+            const std::int64_t of_task = task.kv_heads * group;  // rows of a token
+            const std::int64_t head = task.kv_head * group + row % of_task;
+            return x.f32() + ((seq.first + row / of_task) * heads + head) * dim;
         };
         RowBlock block(scratch_base + static_cast<std::size_t>(thread) * per_thread, head_dim);
         for (std::int64_t row = task.begin; row < task.end; ++row) {
-            const auto position = static_cast<std::int32_t>(seq.position + row / group);
+            const auto position =
+                static_cast<std::int32_t>(seq.position + row / (task.kv_heads * group));
             const VisibleKeys keys = visible_keys(mask, position, seq.position + seq.count);
             block.add(row_of(q, row), scale, keys,
                       keys.sinks > 0 && q_sinks ? row_of(q_sinks, row) : nullptr);
         }
         // A tile begins at a multiple of kTileKeys inside its page.
-        block.attend(kernel, dim, dim, [&](std::int64_t key) {
+        const auto locate = [&](std::int64_t key) {
             const std::int64_t offset = key % page_tokens / kTileKeys * kTileKeys;
             const std::int64_t first = key - key % page_tokens + offset;
             const std::int64_t page = page_of(seq, key / page_tokens);
@@ -207,7 +215,9 @@ void attention(const Context& ctx, Tensor out, Tensor q, const PagedKv& kv,
             return KeyTile{first, first + std::min<std::int64_t>(kTileKeys, page_tokens - offset),
                            static_cast<const std::byte*>(kv.keys.data) + at,
                            static_cast<const std::byte*>(kv.values.data) + at};
-        });
+        };
+        block.attend(kernel, dim, dim, locate, task.kv_heads,
+                     static_cast<std::size_t>(page_tokens * dim) * element);
         for (std::int64_t row = task.begin; row < task.end; ++row) {
             block.store(static_cast<int>(row - task.begin), row_of(out, row));
         }
@@ -218,11 +228,15 @@ void attention(const Context& ctx, Tensor out, Tensor q, const PagedKv& kv,
             std::int64_t i = index;
             const BatchSeq* seq = seqs.data();
             while (i >= tasks_of(*seq)) i -= tasks_of(*seq++);
+            if (whole) {
+                run_task({seq, 0, static_cast<int>(kv_heads), 0, heads}, thread);
+                continue;
+            }
             // Late rows see most keys: they go first, so that no thread is left with one at the
             // end.
             const std::int64_t blocks = tasks_of(*seq) / kv_heads;
             const std::int64_t block = blocks - 1 - i / kv_heads;
-            run_task({seq, static_cast<int>(i % kv_heads), block * rows_per_task,
+            run_task({seq, static_cast<int>(i % kv_heads), 1, block * rows_per_task,
                       std::min((block + 1) * rows_per_task, seq->count * group)},
                      thread);
         }

@@ -98,6 +98,9 @@ void attention_tile(const AttentionTile& tile) {
     for (; row + kRowBlock <= tile.rows; row += kRowBlock) {
         row_block<kRowBlock>(tile, row, keys, values);
     }
+    if constexpr (kRowBlock > 2) {  // a token's two heads of a group
+        for (; row + 2 <= tile.rows; row += 2) row_block<2>(tile, row, keys, values);
+    }
     for (; row < tile.rows; ++row) row_block<1>(tile, row, keys, values);
 }
 

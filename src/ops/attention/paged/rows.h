@@ -56,7 +56,8 @@ void for_each_tile(std::span<const VisibleKeys> rows, Locate&& locate, Visit&& v
     }
 }
 
-// Up to kBlockRows queries of one kv head and their running softmax.
+// Up to kBlockRows queries of one kv head, or of several, as many of each, and their running
+// softmax.
 class RowBlock {
   public:
     static std::size_t scratch_bytes(int head_dim) {
@@ -89,21 +90,33 @@ class RowBlock {
         visible_[rows_++] = keys;
     }
 
-    // Strides in elements, from one key (value) to the next.
+    // Strides in elements, from one key (value) to the next. Rows are of `heads` kv heads, in
+    // order, whose tiles lie `head_bytes` apart.
     template <typename Kernel, typename Locate>
-    void attend(Kernel kernel, std::int64_t key_stride, std::int64_t value_stride,
-                Locate&& locate) {
-        AttentionTile tile{rows_,        dim_,    stride_, q_,   nullptr, key_stride, nullptr,
-                           value_stride, nullptr, nullptr, max_, sum_,    out_};
+    void attend(Kernel kernel, std::int64_t key_stride, std::int64_t value_stride, Locate&& locate,
+                int heads = 1, std::size_t head_bytes = 0) {
+        AttentionTile tile{.rows = rows_ / heads,
+                           .head_dim = dim_,
+                           .stride = stride_,
+                           .key_stride = key_stride,
+                           .value_stride = value_stride};
         for_each_tile(
             {visible_, static_cast<std::size_t>(rows_)}, locate,
             [&](const KeyTile& keys, const std::int32_t* lo, const std::int32_t* hi, bool sinks) {
-                tile.q = sinks ? sinks_q_ : q_;
-                tile.keys = keys.keys;
-                tile.values = keys.values;
-                tile.lo = lo;
-                tile.hi = hi;
-                kernel(tile);
+                for (int head = 0; head < heads; ++head) {
+                    const int row = head * tile.rows;
+                    const std::ptrdiff_t at = std::ptrdiff_t{row} * stride_;
+                    const std::size_t bytes = static_cast<std::size_t>(head) * head_bytes;
+                    tile.q = (sinks ? sinks_q_ : q_) + at;
+                    tile.keys = static_cast<const std::byte*>(keys.keys) + bytes;
+                    tile.values = static_cast<const std::byte*>(keys.values) + bytes;
+                    tile.lo = lo + row;
+                    tile.hi = hi + row;
+                    tile.max = max_ + row;
+                    tile.sum = sum_ + row;
+                    tile.out = out_ + at;
+                    kernel(tile);
+                }
             });
     }
 

@@ -8,15 +8,24 @@
 namespace mr::ops::MR_ISA {
 namespace {
 
-// Rows that share the loads of the other side, and vectors of the output held meanwhile: as many
-// as the registers take. Neither changes any bit: every (row, key) and (row, column) has its own
-// accumulator and its own order.
+// Rows that share the loads of the other side, keys scored together, and vectors of the output held
+// meanwhile: as many as the registers take. None of them changes any bit: every (row, key) and (row,
+// column) has its own accumulator and its own order.
 #if defined(MR_VEC_AVX2)
 constexpr int kRowBlock = 2;
-constexpr int kColumns = 4;
 #else
 constexpr int kRowBlock = 4;
-constexpr int kColumns = 4;
+#endif
+#if defined(MR_VEC_NEON)  // 32 registers, and a head of 32 is eight of them
+template <int R>
+constexpr int kKeysOf = R <= 2 ? 8 : 4;
+template <int R>
+constexpr int kColumnsOf = R <= 2 ? 8 : 4;
+#else
+template <int R>
+constexpr int kKeysOf = R == 1 ? 8 : 4;
+template <int R>
+constexpr int kColumnsOf = 4;
 #endif
 
 // dots[r][j] = a[r] · b[j] for R rows and K keys from j on: one vector of partial sums over dim
@@ -61,7 +70,7 @@ MR_INLINE void dot_block(const float* a, std::int64_t a_stride, const T* b, std:
 template <int R, typename T>
 MR_INLINE void dot_rows(const float* a, std::int64_t a_stride, const T* b, std::int64_t b_stride,
                         int dim, int lo, int hi, float (*dots)[kTileKeys]) {
-    constexpr int kKeys = R == 1 ? 8 : 4;
+    constexpr int kKeys = kKeysOf<R>;
     int j = lo;
     for (; j + kKeys <= hi; j += kKeys) {
         dot_block<R, kKeys>(a, a_stride, b, b_stride, dim, j, dots);
@@ -74,6 +83,7 @@ template <int R, typename T>
 MR_INLINE void add_weighted(float* out, std::int64_t out_stride, const T* in,
                             std::int64_t in_stride, int dim, int lo, int hi,
                             const float (*weights)[kTileKeys]) {
+    constexpr int kColumns = kColumnsOf<R>;
     int d = 0;
     for (; d + kColumns * kLanes <= dim; d += kColumns * kLanes) {
         Vec acc[R][kColumns];
