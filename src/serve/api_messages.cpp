@@ -197,6 +197,11 @@ std::optional<text::ChatWriter> Api::own_writer(const Conversation& conversation
     if (const auto given = fields.find("chat_template_kwargs"); given && !given->empty()) {
         field = "chat_template_kwargs";
         for (const auto& [name, value] : given->items()) {
+            if (!text::is_template_variable(name)) {
+                wrong(field, fmt::format("has '{}', which is no name of a variable: take letters, "
+                                         "digits and _",
+                                         printable(name, 40)));
+            }
             options.arguments.push_back(fmt::format("{}={}", name, value.dump()));
             if (options.arguments.back().size() > kMostArguments) {
                 wrong("chat_template_kwargs", "is longer than 64 KiB");

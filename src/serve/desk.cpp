@@ -1,5 +1,7 @@
 #include "serve/desk.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -67,6 +69,15 @@ void Desk::generate(const std::string& client, std::vector<Work> works,
             units.push_back({job, w, i, job->left++, nullptr});
         }
     }
+    if (units.size() > options_.queue) {
+        const std::size_t prompts = job->works.size();
+        throw Failure::bad(
+            prompts > options_.queue ? "prompt" : "n",
+            fmt::format("the request asks for {} texts ({} for each of {} prompts), and {} may "
+                        "wait here at most; ask for fewer at once, or serve with a larger --queue",
+                        units.size(), job->works[0].choices, prompts, options_.queue),
+            "invalid_value");
+    }
     put(client, std::move(units));
 }
 
@@ -86,10 +97,6 @@ void Desk::put(const std::string& client, std::vector<Unit> units) {
     {
         const std::lock_guard lock(mutex_);
         if (draining_) throw Failure::draining();
-        if (units.size() > options_.queue) {
-            throw Failure::bad("n", "the request asks for more texts than may wait here",
-                               "invalid_value");
-        }
         if (queued_ + embedding_ + units.size() > options_.queue) {
             ++metrics_.refused_full;
             Failure full = Failure::of(429, "rate_limit_error",

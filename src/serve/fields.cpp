@@ -231,9 +231,18 @@ std::string range_text(const Field& field) {
     throw Failure::bad(field.name, fmt::format("'{}' {}", field.name, what), "invalid_value");
 }
 
-void require_range(const Field& field, double value) {
+// What the table takes: "a whole number, 1 to 128".
+std::string taken_text(const Field& field) {
+    const char* const spelled = field.kind == K::integer ? " without a point or an exponent" : "";
+    const std::string range = range_text(field);
+    return fmt::format("{} {}{}{}{}", field.kind == K::object ? "an" : "a", kind_name(field.kind),
+                       spelled, range.empty() ? "" : ", ", range);
+}
+
+// `is`: what was sent, as it counts.
+void require_range(const Field& field, double value, const std::string& is) {
     if (value >= field.least && value <= field.most) return;
-    wrong_field(field, fmt::format("must be {}", range_text(field)));
+    wrong_field(field, fmt::format("{}, and must be {}", is, range_text(field)));
 }
 
 void check(const Field& field, formats::JsonValue value) {
@@ -268,15 +277,17 @@ void check(const Field& field, formats::JsonValue value) {
             return;
     }
     if (!right) {
-        wrong_field(
-            field, fmt::format("must be a {}, not a {}", kind_name(field.kind), value.type_name()));
+        wrong_field(field, fmt::format("is {}, and must be {}", printable(value.shown(40), 60),
+                                       taken_text(field)));
     }
     if (field.kind == K::integer || field.kind == K::number) {
-        require_range(field, value.get<double>());
+        require_range(field, value.get<double>(), "is " + value.shown(40));
     } else if (field.kind == K::text) {
-        require_range(field, static_cast<double>(value.text().size()));
+        const std::size_t bytes = value.text().size();
+        require_range(field, static_cast<double>(bytes), fmt::format("has {} bytes", bytes));
     } else if (field.kind != K::boolean) {
-        require_range(field, value.is_string() ? 1 : static_cast<double>(value.size()));
+        const std::size_t entries = value.is_string() ? 1 : value.size();
+        require_range(field, static_cast<double>(entries), fmt::format("has {} entries", entries));
     }
 }
 

@@ -52,16 +52,16 @@ Value message_list(std::span<const ChatMessage> messages) {
     return Value::list(std::move(list));
 }
 
-bool is_name(std::string_view text) {
+}  // namespace
+
+bool is_template_variable(std::string_view name) {
     const auto letter = [](char c) {
         return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
     };
-    return !text.empty() && letter(text.front()) &&
-           std::all_of(text.begin(), text.end(),
+    return !name.empty() && letter(name.front()) &&
+           std::all_of(name.begin(), name.end(),
                        [&](char c) { return letter(c) || (c >= '0' && c <= '9'); });
 }
-
-}  // namespace
 
 ChatWriter::ChatWriter(const Tokenizer& tokenizer, ChatOptions options)
     : tokenizer_(tokenizer), options_(std::move(options)), format_(detect_chat_format(tokenizer)) {
@@ -88,7 +88,7 @@ void ChatWriter::take_arguments() {
     for (const std::string& argument : options_.arguments) {
         const std::size_t equals = argument.find('=');
         const std::string name = argument.substr(0, equals);
-        if (equals == std::string::npos || !is_name(name)) {
+        if (equals == std::string::npos || !is_template_variable(name)) {
             throw Error::usage({.field = "--template-arg",
                                 .value = argument,
                                 .problem = "is not of the form NAME=VALUE"});

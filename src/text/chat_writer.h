@@ -23,6 +23,9 @@ struct ChatOptions {
     std::optional<std::tm> now{};  // the time that templates see; none: when the writer was made
 };
 
+// Whether a template's variable may have this name: letters, digits and _, no digit first.
+bool is_template_variable(std::string_view name);
+
 class ChatWriter {
   public:
     // The tokenizer must outlive the writer. Throws Error: for a template file that cannot be read

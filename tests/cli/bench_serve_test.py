@@ -73,8 +73,9 @@ class Own(driver.CliTest):
         self.fails(2, "bench", "serve", "--api-key", "x", says=("--api-key", "--url"))
         self.fails(2, "bench", "serve", "--url", "https://a", says="HTTPS")
         self.fails(2, "bench", "serve", "x.gguf", "--url", "http://127.0.0.1:1", says="MODEL")
-        self.fails(1, "bench", "serve", "--input", 12, "--ctx", 8,
-                   says=("every request failed", "context"))
+        made = self.fails(1, "bench", "serve", "--input", 12, "--ctx", 8,
+                          says=("every request failed", "context"))
+        self.assertNotIn("--prompt-text", made.err)  # this server takes token ids
 
 
 class Others(driver.CliTest):
@@ -96,8 +97,9 @@ class Others(driver.CliTest):
             self.assertEqual((words["failed"], words["output_tokens"]), (0, 48))
             self.assertGreaterEqual(words["input_tokens"], 16 * 9)
             # Longer than the context: refused by every request.
-            self.fails(1, "bench", "serve", "--url", url, "--input", 600,
-                       says=("every request failed", "context"))
+            made = self.fails(1, "bench", "serve", "--url", url, "--input", 600,
+                              says=("every request failed", "context"))
+            self.assertNotIn("--prompt-text", made.err)
         finally:
             self.assertEqual(server.stop(), 0)
 
@@ -125,6 +127,7 @@ class Others(driver.CliTest):
         """A server of another kind: Python's spaces, a closing connection, and every third fails."""
         class Handler(http.server.BaseHTTPRequestHandler):
             asked = 0
+            words = False  # token ids are refused
 
             def do_GET(self):
                 body = json.dumps({"data": [{"id": "other"}]}).encode()
@@ -137,6 +140,8 @@ class Others(driver.CliTest):
             def do_POST(self):
                 Handler.asked += 1
                 asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if asked["prompt"] and isinstance(asked["prompt"][0], int) and Handler.words:
+                    return self.send_error(422)
                 if Handler.asked % 3 == 0:
                     return self.send_error(503)
                 self.send_response(200)
@@ -152,9 +157,12 @@ class Others(driver.CliTest):
 
         with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
-            got = self.ok_json("bench", "serve", "--url",
-                               f"http://127.0.0.1:{server.server_address[1]}", "--concurrency", 2,
-                               "--requests", 12, "--input", 4, "--output", 3)
+            ask = ("bench", "serve", "--url", f"http://127.0.0.1:{server.server_address[1]}",
+                   "--concurrency", 2, "--requests", 12, "--input", 4, "--output", 3)
+            got = self.ok_json(*ask)
+            Handler.words = True
+            self.fails(1, *ask, says=("422", "--vocab", "--prompt-text"))
+            self.ok_json(*ask, "--prompt-text")
             server.shutdown()
         row = got["rows"][0]
         self.assertEqual((got["model"], row["requests"], row["failed"]), ("other", 12, 4))

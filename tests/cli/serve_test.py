@@ -294,6 +294,9 @@ class Routes(Shared):
                 ({"messages": CHAT, "continue_final_message": True}, "continue_final_message"),
                 ({"messages": CHAT, "chat_template_kwargs": {"a b": 1}}, "chat_template_kwargs")):
             self.refused(400, chat, body, param)
+        for name in ("a b", "a=b", "1a", ""):
+            _, _, answer = self.server.ask(chat, {"messages": CHAT, "chat_template_kwargs": {name: 1}})
+            self.assertIn(f"'chat_template_kwargs' has '{name}'", answer["error"]["message"])
         self.refused(404, chat, {"messages": CHAT, "model": "gpt-4"}, "model", "model_not_found")
         for body in ({"prompt": "word " * 3000}, {"prompt": [5] * 512}, {"prompt": "a" * (7 << 20)}):
             self.refused(400, text, body, "prompt", "context_length_exceeded")

@@ -240,6 +240,16 @@ TEST_F(DeskTest, TheQueueHasABound) {
         FAIL() << "there can never be room";
     } catch (const Failure& failure) {
         EXPECT_EQ(failure.status, 400);
+        EXPECT_EQ(failure.param, "n");
+    }
+    try {
+        desk_->generate("b", std::vector<Desk::Work>(4, work("The cat", 2, 1)),
+                        std::make_shared<Kept>(4));
+        FAIL() << "there can never be room";
+    } catch (const Failure& failure) {
+        EXPECT_EQ(failure.status, 400);
+        EXPECT_EQ(failure.param, "prompt");
+        EXPECT_NE(failure.message.find("4 texts"), std::string::npos) << failure.message;
     }
     running->left = true;
     for (const KeptPtr& kept : waiting) ASSERT_TRUE(kept->wait());

@@ -144,6 +144,29 @@ TEST(Fields, TypesAndRanges) {
     EXPECT_EQ(refused(R"({"prompt":"a"})", "tokenize"), "");
 }
 
+// An error says what was sent and what is taken.
+TEST(Fields, ErrorsSayWhatWasSent) {
+    const auto message = [](const std::string& field) {
+        try {
+            const auto body = formats::JsonDocument::parse(R"({"prompt":"a",)" + field + "}", "");
+            const Fields fields(body.root(), "completions");
+        } catch (const Failure& failure) {
+            return failure.message;
+        }
+        return std::string("taken");
+    };
+    EXPECT_EQ(message(R"("max_tokens":1e3)"),
+              "'max_tokens' is 1000.0, and must be a whole number without a point or an exponent, "
+              "0 to 2147483647");
+    EXPECT_EQ(message(R"("n":0)"), "'n' is 0, and must be 1 to 128");
+    EXPECT_EQ(message(R"("stream":1)"), "'stream' is 1, and must be a boolean");
+    EXPECT_EQ(message(R"("logit_bias":[2])"),
+              "'logit_bias' is [2], and must be an object, 0 to 1024 entries");
+    EXPECT_EQ(message(R"("stop":["a","b","c","d","e"])"),
+              "'stop' has 5 entries, and must be 0 to 4 entries");
+    EXPECT_EQ(message(R"("suffix":"ab")"), "'suffix' has 2 bytes, and must be 0 bytes");
+}
+
 // docs/server.md has the tables as they are.
 TEST(Fields, TheDocumentationHasTheTables) {
     std::ifstream file(std::string(MR_SOURCE_DIR) + "/docs/server.md");

@@ -39,6 +39,7 @@ struct Target {
     std::unique_ptr<ModelServer> own;
     bench::Place place;
     std::string model, device;
+    bool takes_ids = false;  // known to: it is Millrace's
 };
 
 Target own_server(const BenchServeOptions& options, bench::LoadShape& shape,
@@ -56,6 +57,7 @@ Target own_server(const BenchServeOptions& options, bench::LoadShape& shape,
     wanted.log = "none";
     Target target;
     target.own = std::make_unique<ModelServer>(command, std::move(wanted));
+    target.takes_ids = true;
     const ModelServer& server = *target.own;
     const model::ModelSpec& spec = server.loaded().model->spec;
     target.place = bench::Place::of(
@@ -100,13 +102,14 @@ Target other_server(const BenchServeOptions& options, bench::LoadShape& shape) {
     }
     target.model = shape.model;
     target.device = options.url;
-    if (options.given_vocab || shape.text) return target;
+    if (shape.text) return target;
     // Millrace's own says how many tokens there are.
     if (const bench::Fetched props = bench::fetch(target.place, "/props"); props.status == 200) {
         try {
             const auto document = formats::JsonDocument::parse(props.body, "/props");
             const formats::JsonValue vocab = document.root()["vocabulary"];
-            if (vocab.is_integer_in(1, 1 << 30)) shape.vocab = vocab.get<std::int64_t>();
+            target.takes_ids = vocab.is_integer_in(1, 1 << 30);
+            if (target.takes_ids && !options.given_vocab) shape.vocab = vocab.get<std::int64_t>();
         } catch (const Error&) {  // another's
         }
     }
@@ -166,9 +169,15 @@ void Measurement::warm_up(const bench::LoadPlan& plan) {
     next_ += static_cast<std::uint64_t>(warm.requests);
     const bench::LoadMeasured m = bench::run_load(target_.place, shape, warm, line_.callback());
     if (m.failed < m.requests) return;
-    const char* const remedy = m.failure.starts_with("status 400") && !shape.text
-                                   ? "give --prompt-text where the server takes no token ids"
-                                   : "";
+    // Of a server that is not known, token ids may be what it refuses.
+    const bool refused = m.failure.starts_with("status 400") || m.failure.starts_with("status 422");
+    const std::string remedy =
+        refused && !shape.text && !target_.takes_ids
+            ? fmt::format(
+                  "prompts are token ids below {}: give --vocab where the model has fewer, "
+                  "--prompt-text where the server takes none",
+                  shape.vocab)
+            : "";
     throw Error::input({.field = options_.url.empty() ? "" : "--url",
                         .value = options_.url,
                         .problem = fmt::format("every request failed: {}", m.failure),
