@@ -18,7 +18,9 @@ namespace {
 
 using K = FieldKind;
 constexpr double kInt = std::numeric_limits<std::int32_t>::max();
-constexpr double kLong = 9007199254740992.0;  // 2^53: what every client can write
+// 2^53 - 1: JSON's numbers are doubles to many clients, which write all whole numbers up to here as
+// they are. From 2^53 on one may stand for its neighbour.
+constexpr double kLong = 9007199254740991.0;
 constexpr double kBytes = 8 << 20;
 constexpr double kBiases = ops::kMostBiases;
 constexpr double kTools = text::grammar::kMostTools;
@@ -240,9 +242,11 @@ std::string taken_text(const Field& field) {
 }
 
 // `is`: what was sent, as it counts.
+void require_range(const Field& field, bool inside, const std::string& is) {
+    if (!inside) wrong_field(field, fmt::format("{}, and must be {}", is, range_text(field)));
+}
 void require_range(const Field& field, double value, const std::string& is) {
-    if (value >= field.least && value <= field.most) return;
-    wrong_field(field, fmt::format("{}, and must be {}", is, range_text(field)));
+    require_range(field, value >= field.least && value <= field.most, is);
 }
 
 void check(const Field& field, formats::JsonValue value) {
@@ -280,7 +284,12 @@ void check(const Field& field, formats::JsonValue value) {
         wrong_field(field, fmt::format("is {}, and must be {}", printable(value.shown(40), 60),
                                        taken_text(field)));
     }
-    if (field.kind == K::integer || field.kind == K::number) {
+    if (field.kind == K::integer) {  // as it is: as a double it may be another
+        require_range(field,
+                      value.is_integer_in(static_cast<std::int64_t>(field.least),
+                                          static_cast<std::int64_t>(field.most)),
+                      "is " + value.shown(40));
+    } else if (field.kind == K::number) {
         require_range(field, value.get<double>(), "is " + value.shown(40));
     } else if (field.kind == K::text) {
         const std::size_t bytes = value.text().size();

@@ -111,9 +111,10 @@ TEST(Fields, TypesAndRanges) {
     };
     for (const char* fine :
          {R"("temperature":0)", R"("temperature":1.5)", R"("top_k":-1)", R"("stop":"a")",
-          R"("stop":["a","b","c","d"])", R"("n":128)", R"("seed":-3)", R"("user":{"any":[1]})",
-          R"("temperature":null)", R"("logit_bias":{})", R"("presence_penalty":-2)",
-          R"("frequency_penalty":2.0)", R"("tools":[])", R"("tool_choice":"none")"}) {
+          R"("stop":["a","b","c","d"])", R"("n":128)", R"("seed":-3)", R"("seed":9007199254740991)",
+          R"("seed":-9007199254740991)", R"("user":{"any":[1]})", R"("temperature":null)",
+          R"("logit_bias":{})", R"("presence_penalty":-2)", R"("frequency_penalty":2.0)",
+          R"("tools":[])", R"("tool_choice":"none")"}) {
         EXPECT_EQ(with(fine), "") << fine;
     }
     const std::pair<const char*, const char*> wrong[] = {
@@ -125,6 +126,11 @@ TEST(Fields, TypesAndRanges) {
         {R"("n":0)", "n/invalid_value"},
         {R"("n":-9223372036854775808)", "n/invalid_value"},
         {R"("seed":18446744073709551615)", "seed/invalid_value"},
+        {R"("seed":9007199254740992)", "seed/invalid_value"},
+        {R"("seed":9007199254740993)", "seed/invalid_value"},
+        {R"("seed":-9007199254740992)", "seed/invalid_value"},
+        {R"("seed":-9007199254740993)", "seed/invalid_value"},
+        {R"("seed":-9223372036854775808)", "seed/invalid_value"},
         {R"("stream":1)", "stream/invalid_value"},
         {R"("stop":["a","b","c","d","e"])", "stop/invalid_value"},
         {R"("stop":[1])", "stop/invalid_value"},
