@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -87,6 +88,8 @@ class Api {
     void chat_completions(const Call& call);
     void completions(const Call& call);
     void messages(const Call& call);
+    Desk::Work answer_to(const Fields& fields, bool anthropic, FormatOptions& format);
+    void give_one(const Call& call, Desk::Work work, std::unique_ptr<Format> format);
 
     // What requests share. All throw Failure.
     struct Tools {                                // that the model may call

@@ -18,20 +18,12 @@ void Api::give(const Call& call, std::vector<Desk::Work> works, std::shared_ptr<
     desk_.generate(gate_.client_of(request), std::move(works), std::move(sink));
 }
 
-void Api::chat_completions(const Call& call) {
-    const Fields& fields = call.fields;
+// The answer to a conversation; `format` gets what it needs to write it.
+Desk::Work Api::answer_to(const Fields& fields, bool anthropic, FormatOptions& format) {
     Desk::Work work;
     work.options = generate_options(fields);
-    FormatOptions format = format_options("chatcmpl", fields);
     format.stops = work.options.stop;
-    if (fields.flag("logprobs")) {
-        work.options.logprobs = format.logprobs =
-            static_cast<int>(fields.integer("top_logprobs", 0));
-    } else if (fields.given("top_logprobs")) {
-        throw Failure::bad("top_logprobs", "'top_logprobs' needs 'logprobs' to be true",
-                           "invalid_value");
-    }
-    const Conversation talk = conversation(fields, false);
+    const Conversation talk = conversation(fields, anthropic);
     bind(work.options, format, fields, talk.tools);
     std::vector<std::string> stops;
     written(talk, fields, work.prompt, stops);
@@ -40,15 +32,33 @@ void Api::chat_completions(const Call& call) {
     work.options.max_tokens =
         most_tokens(work.prompt.size(),
                     fields.integer("max_completion_tokens", fields.integer("max_tokens", -1)));
-    work.choices = static_cast<int>(fields.integer("n", 1));
-    work.shows_blocks = format.include_blocks && fields.flag("stream");
+    format.prompt_tokens = static_cast<std::int64_t>(work.prompt.size());
+    return work;
+}
+
+void Api::give_one(const Call& call, Desk::Work work, std::unique_ptr<Format> format) {
     const auto tokens = static_cast<std::int64_t>(work.prompt.size());
-    auto answer =
-        std::make_shared<Answer>(call.exchange, chat_format(std::move(format)), work.choices,
-                                 fields.flag("stream"), tokens, work.choices);
+    auto answer = std::make_shared<Answer>(call.exchange, std::move(format), work.choices,
+                                           call.fields.flag("stream"), tokens, work.choices);
     std::vector<Desk::Work> works;
     works.push_back(std::move(work));
-    give(call, std::move(works), answer);
+    give(call, std::move(works), std::move(answer));
+}
+
+void Api::chat_completions(const Call& call) {
+    const Fields& fields = call.fields;
+    FormatOptions format = format_options("chatcmpl", fields);
+    Desk::Work work = answer_to(fields, false, format);
+    if (fields.flag("logprobs")) {
+        work.options.logprobs = format.logprobs =
+            static_cast<int>(fields.integer("top_logprobs", 0));
+    } else if (fields.given("top_logprobs")) {
+        throw Failure::bad("top_logprobs", "'top_logprobs' needs 'logprobs' to be true",
+                           "invalid_value");
+    }
+    work.choices = static_cast<int>(fields.integer("n", 1));
+    work.shows_blocks = format.include_blocks && fields.flag("stream");
+    give_one(call, std::move(work), chat_format(std::move(format)));
 }
 
 void Api::completions(const Call& call) {
@@ -90,25 +100,9 @@ void Api::completions(const Call& call) {
 }
 
 void Api::messages(const Call& call) {
-    const Fields& fields = call.fields;
-    Desk::Work work;
-    work.options = generate_options(fields);
-    FormatOptions format = format_options("msg", fields);
-    format.stops = work.options.stop;
-    const Conversation talk = conversation(fields, true);
-    bind(work.options, format, fields, talk.tools);
-    std::vector<std::string> stops;
-    written(talk, fields, work.prompt, stops);
-    work.options.stop.insert(work.options.stop.end(), stops.begin(), stops.end());
-    require_fits(work.prompt.size(), "messages");
-    work.options.max_tokens = most_tokens(work.prompt.size(), fields.integer("max_tokens", -1));
-    format.prompt_tokens = static_cast<std::int64_t>(work.prompt.size());
-    const std::int64_t tokens = format.prompt_tokens;
-    auto answer = std::make_shared<Answer>(call.exchange, messages_format(std::move(format)), 1,
-                                           fields.flag("stream"), tokens, 1);
-    std::vector<Desk::Work> works;
-    works.push_back(std::move(work));
-    give(call, std::move(works), answer);
+    FormatOptions format = format_options("msg", call.fields);
+    Desk::Work work = answer_to(call.fields, true, format);
+    give_one(call, std::move(work), messages_format(std::move(format)));
 }
 
 }  // namespace mr::serve

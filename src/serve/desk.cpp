@@ -331,9 +331,7 @@ void Desk::end(Open& open, const decode::Generated& made) {
         job->over = true;  // the client has left
         return;
     }
-    const bool cut_short = made.reason == decode::StopReason::length ||
-                           made.reason == decode::StopReason::context_full;
-    ++(cut_short ? metrics_.ended_length : metrics_.ended_stop);
+    ++(cut_short(made.reason) ? metrics_.ended_length : metrics_.ended_stop);
     metrics_.whole_request.add(took);
     const double ran = made.prefill.seconds + made.decode.seconds;
     metrics_.prefill_time.add(made.prefill.seconds);

@@ -28,6 +28,11 @@
 
 namespace mr::serve {
 
+// Whether a text ended before its end: at `max_tokens`, or at that of the context.
+inline bool cut_short(decode::StopReason reason) {
+    return reason == decode::StopReason::length || reason == decode::StopReason::context_full;
+}
+
 // Who waits for the texts of one request. Its members are called one after another, on the thread
 // of the delivery (delivery.h); gone() by any thread.
 class Sink {

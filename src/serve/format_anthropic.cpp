@@ -138,9 +138,10 @@ class MessagesFormat final : public Format {
         const bool asked = text->reason == decode::StopReason::stop_string &&
                            std::find(options_.stops.begin(), options_.stops.end(),
                                      text->stopped_by) != options_.stops.end();
-        const bool cut = text->reason == decode::StopReason::length ||
-                         text->reason == decode::StopReason::context_full;
-        json.value(cut ? "max_tokens" : called ? "tool_use" : asked ? "stop_sequence" : "end_turn");
+        json.value(cut_short(text->reason) ? "max_tokens"
+                   : called                ? "tool_use"
+                   : asked                 ? "stop_sequence"
+                                           : "end_turn");
         json.key("stop_sequence");
         asked && !called ? json.value(text->stopped_by) : json.null();
     }

@@ -12,9 +12,7 @@ namespace {
 using formats::JsonWriter;
 
 const char* finish_reason(const ChoiceText& text, bool called = false) {
-    const bool cut = text.reason == decode::StopReason::length ||
-                     text.reason == decode::StopReason::context_full;
-    return cut ? "length" : called ? "tool_calls" : "stop";
+    return cut_short(text.reason) ? "length" : called ? "tool_calls" : "stop";
 }
 
 class OpenAiFormat : public Format {

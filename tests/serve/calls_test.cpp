@@ -32,7 +32,14 @@ TEST(CallReader, TextAndCalls) {
     EXPECT_EQ(shown(read_calls(kPlain, "")), "");
     EXPECT_EQ(shown(read_calls(kPlain, "Hello {\"name\": 1}")), "Hello {\"name\": 1}");
     EXPECT_EQ(shown(read_calls(kPlain, " {")), " {");
+    for (const char* none : {"text", "{", "[]", "{}", R"({"name":"a"})", R"([{"name":"a"}])"}) {
+        EXPECT_EQ(shown(read_calls(kPlain, none)), none);
+    }
     EXPECT_EQ(shown(read_calls(kPlain, kOne)), "|now({})");
+    // Arguments keep the order of their keys.
+    EXPECT_EQ(shown(read_calls(kPlain, R"([{"name":"b","arguments":{"z":[1,{"y":"\n"}],"a":2.5}},)"
+                                       R"({"name":"a","arguments":{}}])")),
+              R"(|b({"z":[1,{"y":"\n"}],"a":2.5})|a({}))");
     EXPECT_EQ(shown(read_calls(kPlain, kTwo)), R"(|a({"x":"}\"]{\\","y":[{"z":1}, 2]})|now({}))");
     EXPECT_EQ(shown(read_calls(kTagged, "I <look>.<tool_call>\n" + kOne + "\n</tool_call>\n" +
                                             "<tool_call>" + kOne + "</tool_call>")),

@@ -128,25 +128,5 @@ TEST(GrammarTools, BadTools) {
               "tools");
 }
 
-TEST(GrammarTools, CallsFromText) {
-    const auto calls = parse_tool_calls(kWeather);
-    ASSERT_TRUE(calls);
-    ASSERT_EQ(calls->size(), 1u);
-    EXPECT_EQ(calls->front().name, "weather");
-    EXPECT_EQ(calls->front().arguments, R"({"city":"Oslo","days":3})");
-    // Arguments keep the order of their keys.
-    const auto two = parse_tool_calls(
-        R"([{"name":"b","arguments":{"z":[1,{"y":"\n"}],"a":2.5}},{"name":"a","arguments":{}}])");
-    ASSERT_TRUE(two);
-    ASSERT_EQ(two->size(), 2u);
-    EXPECT_EQ((*two)[0].arguments, R"({"z":[1,{"y":"\n"}],"a":2.5})");
-    EXPECT_EQ((*two)[1].name, "a");
-    for (const std::string_view text :
-         {"", "text", "{", "[]", "{}", R"({"name":1,"arguments":{}})", R"({"name":"a"})",
-          R"({"name":"a","arguments":"{}"})", R"([{"name":"a","arguments":{}},1])"}) {
-        EXPECT_FALSE(parse_tool_calls(text)) << text;
-    }
-}
-
 }  // namespace
 }  // namespace mr::text::grammar

@@ -153,22 +153,4 @@ void Constraint::accept(std::int32_t token) {
     look();
 }
 
-std::string Constraint::forced_text(std::size_t most) {
-    const std::lock_guard lock(grammar_->mutex_);
-    grammar_->follow(known_, state_);
-    Store& store = known_->store;
-    std::string out;
-    for (Store::Id state = state_; out.size() < most && !store.complete(state) && !ended_;) {
-        int only = -1;
-        for (int byte = 0; byte < 256 && only != 256; ++byte) {
-            if (store.next(state, static_cast<std::uint8_t>(byte)) == Store::kDead) continue;
-            only = only < 0 ? byte : 256;
-        }
-        if (only < 0 || only == 256) break;
-        out += static_cast<char>(only);
-        state = store.next(state, static_cast<std::uint8_t>(only));
-    }
-    return out;
-}
-
 }  // namespace mr::text::grammar

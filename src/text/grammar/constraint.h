@@ -71,8 +71,6 @@ class Constraint {
     bool complete() const { return complete_; }
     // And nothing can follow but an end: there is no need to draw it.
     bool finished() const { return ended_ || (complete_ && !open_); }
-    // The bytes that are the only ones possible from here, up to `most`; whole tokens or not.
-    std::string forced_text(std::size_t most = 256);
 
   private:
     void look();

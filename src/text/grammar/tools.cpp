@@ -29,13 +29,6 @@ bool good_name(std::string_view name) {
     return !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), good);
 }
 
-std::optional<ToolCall> call_of(JsonValue value) {
-    const auto name = value.find("name");
-    const auto arguments = value.find("arguments");
-    if (!name || !name->is_string() || !arguments || !arguments->is_object()) return std::nullopt;
-    return ToolCall{name->get<std::string>(), formats::dump_in_file_order(*arguments)};
-}
-
 // One byte of a text as it is: no control characters, but tabs and line ends.
 std::vector<Edge> text_edges(Network& network, StateId next) {
     std::vector<Edge> edges = {{'\t', '\n', next}, {'\r', '\r', next}, {0x20, 0x7F, next}};
@@ -210,31 +203,6 @@ Network network_of_tools(std::span<const Tool> tools, const ToolChoice& choice,
         }
     }
     return network;
-}
-
-std::optional<std::vector<ToolCall>> parse_tool_calls(std::string_view text) {
-    if (!text.starts_with('{') && !text.starts_with('[')) return std::nullopt;
-    formats::JsonDocument document;
-    try {
-        document = formats::JsonDocument::parse(text, "a tool call", {}, {.repeated_keys = true});
-    } catch (const Error&) {
-        return std::nullopt;  // a text that looks like one
-    }
-    std::vector<ToolCall> calls;
-    const auto add = [&](JsonValue value) {
-        auto call = call_of(value);
-        if (call) calls.push_back(std::move(*call));
-        return call.has_value();
-    };
-    if (document.root().is_object()) {
-        if (!add(document.root())) return std::nullopt;
-        return calls;
-    }
-    for (const JsonValue value : document.root()) {
-        if (!add(value)) return std::nullopt;
-    }
-    if (calls.empty()) return std::nullopt;
-    return calls;
 }
 
 }  // namespace mr::text::grammar

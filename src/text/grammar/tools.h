@@ -55,11 +55,4 @@ struct ToolForm {
 Network network_of_tools(std::span<const Tool> tools, const ToolChoice& choice,
                          const ToolForm& form = {});
 
-struct ToolCall {
-    std::string name;
-    std::string arguments;  // JSON
-};
-// Nothing where the text is no call.
-std::optional<std::vector<ToolCall>> parse_tool_calls(std::string_view text);
-
 }  // namespace mr::text::grammar
