@@ -1,7 +1,10 @@
 #include "serve/grammars.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
+
+#include "serve/failure.h"
 
 namespace mr::serve {
 namespace {
@@ -34,8 +37,8 @@ class Filter final : public ops::TokenFilter {
 }  // namespace
 
 Grammars::Grammars(const text::Tokenizer& tokenizer, std::int32_t logits,
-                   std::vector<std::int32_t> ends)
-    : tokenizer_(tokenizer), logits_(logits), ends_(std::move(ends)) {}
+                   std::vector<std::int32_t> ends, std::size_t most_bytes)
+    : tokenizer_(tokenizer), logits_(logits), ends_(std::move(ends)), most_bytes_(most_bytes) {}
 
 std::shared_ptr<const text::grammar::Vocabulary> Grammars::vocabulary() {
     const std::lock_guard lock(making_);
@@ -46,26 +49,58 @@ std::shared_ptr<const text::grammar::Vocabulary> Grammars::vocabulary() {
 }
 
 Grammars::GrammarPtr Grammars::find(const std::string& key) {
-    const std::lock_guard lock(mutex_);
-    const GrammarPtr* const known = grammars_.find(key);
-    return known ? *known : nullptr;
+    const auto known = held_.find(key);
+    GrammarPtr grammar = known == held_.end() ? nullptr : known->second.lock();
+    if (grammar) kept_.put(grammar.get(), grammar);
+    return grammar;
+}
+
+std::size_t Grammars::held() {
+    std::size_t bytes = 0;
+    for (auto at = held_.begin(); at != held_.end();) {
+        const GrammarPtr grammar = at->second.lock();
+        if (grammar) bytes += grammar->memory() + at->first.size();
+        at = grammar ? std::next(at) : held_.erase(at);
+    }
+    return bytes;
+}
+
+void Grammars::make_room(std::size_t bytes) {
+    if (held() + bytes <= most_bytes_) return;
+    kept_ = RecentMap<const text::grammar::Grammar*, GrammarPtr>(kMost);
+    if (held() + bytes <= most_bytes_) return;
+    Failure full = Failure::of(503, "server_error",
+                               "schemas and tools of other requests take all memory that there is "
+                               "for them; try again later",
+                               "grammars_full");
+    full.retry_after_ms = 1000;
+    throw full;
 }
 
 std::size_t Grammars::kept() const {
     const std::lock_guard lock(mutex_);
-    return grammars_.size();
+    return kept_.size();
 }
 
 Grammars::MakeFilter Grammars::filter(const std::string& key,
                                       const std::function<text::grammar::Network()>& make,
                                       std::vector<std::int32_t> banned) {
-    GrammarPtr grammar = find(key);
+    GrammarPtr grammar;
+    {
+        const std::lock_guard lock(mutex_);
+        grammar = find(key);
+    }
     if (!grammar) {
         // Without the lock: two may make the same, and one of them is kept.
-        grammar = std::make_shared<text::grammar::Grammar>(make(), vocabulary());
+        auto made = std::make_shared<text::grammar::Grammar>(make(), vocabulary());
         const std::lock_guard lock(mutex_);
-        const GrammarPtr* const known = grammars_.find(key);
-        grammar = known ? *known : grammars_.put(key, grammar);
+        grammar = find(key);
+        if (!grammar) {
+            make_room(made->memory() + key.size());
+            grammar = std::move(made);
+            held_[key] = grammar;
+            kept_.put(grammar.get(), grammar);
+        }
     }
     return
         [grammar, banned = std::move(banned)] { return std::make_unique<Filter>(grammar, banned); };

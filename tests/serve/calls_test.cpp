@@ -321,5 +321,43 @@ TEST(Grammars, AreMadeOnceAndBounded) {
     EXPECT_NO_THROW(ask("wrong"));
 }
 
+// Requests that wait hold their grammars: equal ones are one, and all have a bound in bytes.
+TEST(Grammars, OfRequestsThatWaitAreSharedAndBounded) {
+    const auto tokenizer = text::Tokenizer::bytes(256);
+    const auto one = std::make_shared<text::grammar::Vocabulary>(*tokenizer, 256);
+    const std::size_t each =
+        text::grammar::Grammar(text::grammar::network_of_any_object(), one).memory();
+    EXPECT_GT(each, 10000U);
+    const std::size_t most = Grammars::kMost + 5;
+    Grammars grammars(*tokenizer, 256, {}, most * each + each / 2);
+    int made = 0;
+    const auto ask = [&](const std::string& key) {
+        return grammars.filter(key, [&] {
+            ++made;
+            return text::grammar::network_of_any_object();
+        });
+    };
+    std::vector<Grammars::MakeFilter> waiting;
+    for (std::size_t i = 0; i < most; ++i) waiting.push_back(ask(std::to_string(i)));
+    EXPECT_EQ(made, static_cast<int>(most));
+    waiting.push_back(ask("0"));  // not in the cache any more, and there
+    EXPECT_EQ(made, static_cast<int>(most));
+    try {
+        waiting.push_back(ask("one more"));
+        FAIL() << "there was room";
+    } catch (const Failure& failure) {
+        EXPECT_EQ(failure.status, 503);
+        EXPECT_GT(failure.retry_after_ms, 0);
+    }
+    EXPECT_NO_THROW(ask("1"));
+    waiting.clear();
+    EXPECT_NO_THROW(ask("one more"));
+    // What only the cache holds goes first.
+    Grammars small(*tokenizer, 256, {}, each + each / 2);
+    for (const char* key : {"a", "b", "c"}) {
+        EXPECT_NO_THROW(small.filter(key, text::grammar::network_of_any_object)) << key;
+    }
+}
+
 }  // namespace
 }  // namespace mr::serve

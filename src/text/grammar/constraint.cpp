@@ -38,6 +38,13 @@ std::uint64_t Grammar::stores_made() const {
     return stores_made_;
 }
 
+std::size_t Grammar::memory() const {
+    const std::lock_guard lock(mutex_);
+    return network_.memory() + known_->store.memory() +
+           known_->masks.size() * vocabulary_->words() * sizeof(MaskWords::value_type) +
+           path_.capacity() * sizeof(path_[0]) + met_.capacity() * sizeof(met_[0]);
+}
+
 void Grammar::forget_masks() {
     const std::lock_guard lock(mutex_);
     known_->masks = RecentMap<Store::Id, Mask>(kMostMasks);

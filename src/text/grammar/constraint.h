@@ -27,6 +27,8 @@ class Grammar {
     const Network& network() const { return network_; }
     std::uint64_t masks_made() const;
     std::uint64_t stores_made() const;
+    // Bytes that it holds, without the vocabulary; it grows as texts are bound by it.
+    std::size_t memory() const;
     // The next ones are made anew: for measurements.
     void forget_masks();
 

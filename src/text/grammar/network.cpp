@@ -258,4 +258,10 @@ void Network::finish() {
     }
 }
 
+std::size_t Network::memory() const {
+    return states_.capacity() * sizeof(State) + edges_.capacity() * sizeof(Edge) +
+           targets_.capacity() * sizeof(StateId) + rules_.capacity() * sizeof(StateId) +
+           need_.capacity() * sizeof(std::uint32_t);
+}
+
 }  // namespace mr::text::grammar

@@ -105,6 +105,7 @@ class Network {
     // kMostHeight where there is no way.
     std::uint32_t need(StateId id) const { return need_[id]; }
     std::size_t size() const { return states_.size(); }
+    std::size_t memory() const;  // bytes
     const std::string& path() const { return path_; }
     bool is_character(RuleId rule) const { return rule == character_; }
 

@@ -24,6 +24,13 @@ Store::Store(const Network& network) : network_(network), slots_(kSlots) {
     start_ = intern();
 }
 
+std::size_t Store::memory() const {
+    constexpr std::size_t kEntry = 40;  // of a map: a key, a value and its links
+    return frames_.capacity() * sizeof(Frame) + configs_.capacity() * sizeof(Config) +
+           sets_.capacity() * sizeof(Set) + rows_.capacity() * sizeof(rows_[0]) +
+           slots_.capacity() * sizeof(Slot) + (frame_ids_.size() + set_ids_.size()) * kEntry;
+}
+
 std::uint32_t Store::push(StateId state, std::uint32_t count, std::uint32_t parent) {
     const std::uint64_t hash = mixed(state, count, parent);
     const auto [from, to] = frame_ids_.equal_range(hash);

@@ -59,6 +59,7 @@ class Store {
     // The state of this store that is `state` of another over the same network.
     Id take(const Store& other, Id state);
     std::size_t size() const { return sets_.size(); }
+    std::size_t memory() const;  // bytes, about
 
   private:
     static constexpr Id kUnknown = 0xFFFF;
