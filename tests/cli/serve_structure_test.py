@@ -2,6 +2,7 @@
 import json
 
 import driver
+from beginnings import Beginning
 from serving import START, Shared
 
 CHAT = [{"role": "user", "content": "Hello"}]
@@ -33,11 +34,32 @@ class Structure(Shared):
 
     def check_fits(self, text):
         value = json.loads(text)
-        self.assertLessEqual(set(value), {"name", "age", "tags", "when"})
         self.assertLessEqual({"name", "age", "tags"}, set(value))
-        self.assertTrue(len(value["name"]) <= 6 and 0 <= value["age"] <= 150, value)
-        self.assertTrue(all(tag in ("red", "green", None, 7) for tag in value["tags"]), value)
-        self.assertLessEqual(len(value["tags"]), 3)
+        self.check_members(value)
+
+    def check_members(self, value):
+        self.assertLessEqual(set(value), {"name", "age", "tags", "when"})
+        self.assertLessEqual(len(value.get("name", "")), 6, value)
+        self.assertIn(value.get("age", 0), range(151), value)
+        self.assertTrue(all(tag in ("red", "green", None, 7) for tag in value.get("tags", ())), value)
+        self.assertLessEqual(len(value.get("tags", ())), 3)
+
+    def check_calls(self, message, cut=False):
+        """The names of its calls, which have the arguments of their tools; the last as far as it
+        came where it was cut."""
+        calls = [call["function"] for call in message.get("tool_calls", ())]
+        for i, call in enumerate(calls):
+            made = Beginning(call["arguments"])
+            self.assertTrue(made.whole or (cut and i + 1 == len(calls)), calls)
+            arguments = made.value or {}
+            self.assertLessEqual(set(arguments), {"place"} if call["name"] == "walk" else set())
+            self.assertIn(arguments.get("place", "hill"), ("hill", "lake"))
+            if made.whole and call["name"] == "walk":
+                self.assertIn("place", arguments)
+        if not calls:  # a list that was cut before its first call is text
+            self.assertTrue(cut)
+            Beginning(message["content"])
+        return {call["name"] for call in calls}
 
     def test_schemas(self):
         for seed in range(6):
@@ -45,6 +67,14 @@ class Structure(Shared):
             for choice in whole["choices"]:
                 self.assertEqual(choice["finish_reason"], "stop")
                 self.check_fits(choice["message"]["content"])
+            text = whole["choices"][0]["message"]["content"]
+            for tokens in (1, 2, 3, 5, 8, 13):
+                [cut] = self.chat(response_format=schema_format(SCHEMA), seed=seed,
+                                  max_tokens=tokens)["choices"]
+                self.assertEqual(cut["finish_reason"], "length")
+                begun = cut["message"]["content"]
+                self.assertTrue(begun and text.startswith(begun), (begun, text))
+                self.check_members(Beginning(begun).value)
         # Choice i has seed + i, bound or not.
         self.assertEqual(self.chat(response_format=schema_format(SCHEMA), seed=7)["choices"][0],
                          {**whole["choices"][2], "index": 0})
@@ -67,7 +97,12 @@ class Structure(Shared):
                 self.assertIsInstance(json.loads(made["message"]["content"]), dict)
             else:
                 cut += 1
+                self.assertEqual(made["finish_reason"], "length")
+                self.assertIsInstance(Beginning(made["message"]["content"]).value, dict)
         self.assertLess(cut, 6)
+        for seed in range(6):
+            made = self.chat(response_format={"type": "json_object"}, seed=seed, max_tokens=9)
+            self.assertIsInstance(Beginning(made["choices"][0]["message"]["content"]).value, dict)
         text = self.chat(response_format={"type": "text"}, max_tokens=8)["choices"][0]["message"]
         self.assertEqual(text, self.chat(max_tokens=8)["choices"][0]["message"])
 
@@ -95,14 +130,14 @@ class Structure(Shared):
         for seed in range(8):
             made = self.chat(**asked, seed=seed)["choices"][0]
             if made["finish_reason"] == "length":  # many calls
-                continue
-            self.assertEqual((made["finish_reason"], made["message"]["content"]),
-                             ("tool_calls", None))
-            for call in made["message"]["tool_calls"]:
-                names.add(call["function"]["name"])
-                arguments = json.loads(call["function"]["arguments"])
-                self.assertEqual(set(arguments),
-                                 {"place"} if call["function"]["name"] == "walk" else set())
+                names |= self.check_calls(made["message"], cut=True)
+            else:
+                self.assertEqual((made["finish_reason"], made["message"]["content"]),
+                                 ("tool_calls", None))
+                names |= self.check_calls(made["message"])
+            for tokens in (4, 12, 20, 28):
+                [cut] = self.chat(**asked, seed=seed, max_tokens=tokens)["choices"]
+                self.check_calls(cut["message"], cut=cut["finish_reason"] == "length")
         self.assertLessEqual(names, {"walk", "stay"})
         self.assertTrue(names)
         named = {"type": "function", "function": {"name": "walk"}}
@@ -252,6 +287,24 @@ class Structure(Shared):
                 ({"messages": [{"role": "user", "content": [{"type": "tool_use"}]}]},
                  "messages[0].content[0]")):
             self.refused(400, "/v1/messages", {"messages": CHAT, "max_tokens": 3, **more}, param)
+
+
+class Beginnings(driver.CliTest):
+    """The check of texts that were cut can fail."""
+
+    def test_what_begins_json(self):
+        whole = '{"a": [1, -2.5e+3, true, null, "x\\u00e9\\n"], "b": {"c": {}}, "d": []} '
+        for end in range(len(whole) + 1):
+            made = Beginning(whole[:end])
+            self.assertEqual(made.whole, end >= len(whole) - 1, whole[:end])
+        self.assertEqual(made.value, json.loads(whole))
+        self.assertEqual(Beginning('{"a": [1, 2, tr').value, {"a": [1, 2]})
+        self.assertEqual(Beginning('{"a": "b", "c": "d').value, {"a": "b"})
+        self.assertEqual(Beginning("[12, 13").value, [12])
+        for text in ("}", "{]", "{a", '{"a" 1', '{"a",', '{"a":}', '{"a":1,}', "[1 2", "[,", "[1,]", "tru ",
+                     "trx", "01", "-a", "1.e", "--", '"\n', '"\\x', '"\\u00g', "{} x", "nul}"):
+            with self.assertRaises(ValueError, msg=text):
+                Beginning(text)
 
 
 class Tagged(Shared):
