@@ -3,9 +3,8 @@ import json
 
 import driver
 from beginnings import Beginning
-from serving import START, Shared
+from serving import CHAT, START, Shared
 
-CHAT = [{"role": "user", "content": "Hello"}]
 PATH = "/v1/chat/completions"
 SCHEMA = {"type": "object", "additionalProperties": False, "required": ["name", "age", "tags"],
           "properties": {"name": {"type": "string", "maxLength": 6},

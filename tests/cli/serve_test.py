@@ -1,17 +1,12 @@
-"""millrace serve: every route, streams, limits, keys, and requests that do not feel each other."""
+"""millrace serve: every route, streams, and requests that do not feel each other."""
 import base64
 import concurrent.futures
-import http.client
 import json
-import signal
 import socket
 import struct
-import time
 
 import driver
-from serving import START, Server, Shared
-
-CHAT = [{"role": "user", "content": "Hello"}]
+from serving import CHAT, START, Shared
 
 
 class Routes(Shared):
@@ -410,158 +405,6 @@ class Load(Shared):
             answer = self.server.raw(data.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1))
             self.assertRegex(answer, rb"^HTTP/1\.1 4\d\d ", data[:80])
         self.assertEqual(self.server.ok("/health"), {"status": "ok"})
-
-
-class Ends(driver.CliTest):
-    def test_prompts_are_shared_by_one_key_alone(self):
-        keys = self.folder / "keys"
-        keys.write_text("first-secret\nother-secret\n")
-        ask = {"prompt": [5] * 200, "max_tokens": 6, "seed": 1}
-        for more, shared in (((), 0), (("--share-prefixes",), 199)):
-            server = Server("--api-key-file", keys, "--verbose-usage", *more)
-            self.addCleanup(server.stop)
-            texts, found = set(), []
-            for key in ("first-secret", "other-secret", "first-secret", "other-secret"):
-                answer = server.ok("/v1/completions", ask, headers={"x-api-key": key})
-                texts.add(answer["choices"][0]["text"])
-                found.append(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
-            self.assertEqual(found, [0, shared, 199, 199])
-            self.assertEqual(len(texts), 1)
-            self.assertEqual(server.stop(), 0)
-
-    def test_keys(self):
-        keys = self.folder / "keys"
-        keys.write_text("# two\nfirst-secret\nother-secret\n")
-        server = Server("--api-key-file", keys, "--allow-origin", "https://page.example",
-                        "--log", "json")
-        self.addCleanup(server.stop)
-        page = {"Origin": "https://page.example"}
-        for headers in ({}, {"Authorization": "Bearer wrong"}, {"x-api-key": "first-secre"}):
-            for path, body in (("/v1/models", None), ("/metrics", None), ("/nothing", None),
-                               ("/v1/completions", {"prompt": START})):
-                status, found, answer = server.ask(path, body, headers=headers)
-                self.assertEqual((status, answer["error"]["code"]), (401, "invalid_api_key"))
-                self.assertEqual(found["WWW-Authenticate"], "Bearer")
-        for headers in ({"Authorization": "Bearer first-secret"}, {"x-api-key": "other-secret"}):
-            self.assertEqual(server.ask("/v1/models", headers=headers)[0], 200)
-        self.assertEqual(server.ask("/health")[0], 200)
-        self.assertEqual(server.ask("/")[0], 200)
-        status, headers, _ = server.ask("/v1/completions", method="OPTIONS", headers={
-            **page, "Access-Control-Request-Method": "POST"})
-        self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (204, page["Origin"]))
-        self.assertIn("authorization", headers["Access-Control-Allow-Headers"])
-        self.assertEqual(server.ask("/v1/models", headers=page)[0], 401)
-        self.assertEqual(server.stop(signal.SIGINT), 0)
-        logged = [json.loads(line) for line in server.err if line.startswith(b"{")]
-        self.assertEqual(logged[0]["status"], 401)
-        self.assertEqual(set(logged[0]), {"time", "peer", "method", "path", "status", "bytes",
-                                          "seconds", "whole"})
-        self.assertNotIn("secret", str(server.err))
-
-    def test_sigterm_finishes_what_was_asked(self):
-        server = Server("--sequences", 4, "--grace", 20)
-        self.addCleanup(server.stop)
-        body = {"prompt": START, "max_tokens": 300, "ignore_eos": True, "seed": 1, "stream": True}
-        whole = server.events("/v1/completions", body)
-        idle = server.connection()
-        idle.request("GET", "/health")
-        idle.getresponse().read()
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            asked = [pool.submit(server.events, "/v1/completions", body) for _ in range(8)]
-            self.assertTrue(server.wait_until(
-                lambda: server.metric("vllm:num_requests_running") == 4
-                and server.metric("vllm:num_requests_waiting") == 4))
-            server.process.send_signal(signal.SIGTERM)
-            texts = [[json.loads(d)["choices"][0]["text"] for _, d in events[:-1]]
-                     for events in (a.result() for a in asked)]
-        self.assertEqual(texts, [[json.loads(d)["choices"][0]["text"] for _, d in whole[:-1]]] * 8)
-        self.assertEqual(server.process.wait(10), 0)
-        with self.assertRaises(OSError):
-            server.ok("/health")
-
-    def test_sigterm_cuts_when_the_time_is_over(self):
-        server = Server("--sequences", 2, "--grace", 0.2, "--log", "none")
-        self.addCleanup(server.stop)
-        body = json.dumps({"prompt": START, "max_tokens": 500, "ignore_eos": True, "stream": True,
-                           "n": 16})
-        connection = server.connection()
-        connection.request("POST", "/v1/completions", body)
-        answer = connection.getresponse()
-        begin = answer.read(100)
-        server.process.send_signal(signal.SIGTERM)
-        start = time.monotonic()
-        try:
-            rest = answer.read()
-        except http.client.IncompleteRead as cut:
-            rest = cut.partial
-        else:
-            self.fail("the stream has an end as if it were whole")
-        events = (begin + rest).decode().split("\n\n")
-        self.assertEqual(json.loads(events[-2][len("data: "):])["error"]["code"], "shutting_down")
-        self.assertEqual(server.process.wait(10), 0)
-        self.assertLess(time.monotonic() - start, 8)
-
-    def test_times_of_the_transport(self):
-        server = Server("--idle-timeout", 0.5, "--header-timeout", 0.3, "--read-timeout", 1.5)
-        self.addCleanup(server.stop)
-        begin = time.monotonic()
-        self.assertRegex(server.raw(b"GET /health HT"), rb"^HTTP/1\.1 408 ")
-        self.assertLess(time.monotonic() - begin, 1.4)
-        self.assertRegex(server.raw(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
-                                    b"Content-Length: 9\r\n\r\n{"), rb"^HTTP/1\.1 408 ")
-        self.assertGreater(time.monotonic() - begin, 1.7)
-        self.assertEqual(server.raw(b""), b"")
-        self.assertEqual(server.stop(), 0)
-        self.fails(2, "serve", "--write-timeout", 0, says="--write-timeout")
-
-    def test_what_is_refused_at_the_start(self):
-        self.fails(2, "serve", "--host", "0.0.0.0", says=("--api-key-file", "--no-auth"))
-        self.fails(1, "serve", "--api-key-file", self.folder / "none", says="none")
-        self.fails(2, "serve", "--allow-origin", "*", says="--allow-origin")
-        self.fails(1, "serve", "--host", "256.1.1.1", "--no-auth", says="cannot listen")
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            self.fails(1, "serve", "--port", taken.getsockname()[1], says="in use")
-        self.fails(2, "serve", "--sinks", 4, says="--context streaming")
-
-    def test_other_kinds_of_models(self):
-        server = Server(model=("storyteller-diffusion",))
-        self.addCleanup(server.stop)
-        ask = {"prompt": START, "max_tokens": 24, "seed": 1}
-        whole = server.ok("/v1/completions", ask)["choices"][0]["text"]
-        self.assertTrue(whole)
-        events = server.events("/v1/completions", {**ask, "stream": True})[:-1]
-        self.assertEqual("".join(json.loads(d)["choices"][0]["text"] for _, d in events), whole)
-        props = server.ok("/props")
-        self.assertTrue(props["diffusion"])
-        self.assertNotIn("bytes_per_token", props)  # a pass makes several tokens
-        chat = {"messages": CHAT, "max_tokens": 24, "seed": 1, "stream": True}
-        plain = server.events("/v1/chat/completions", chat)
-        shown = server.events("/v1/chat/completions", {
-            **chat, "stream_options": {"include_blocks": True}})
-        chunks = [json.loads(data) for _, data in shown[:-1]]
-        blocks = [c["millrace"]["block"] for c in chunks if "block" in c.get("millrace", {})]
-        texts = [[json.loads(data)["choices"][0]["delta"].get("content", "") for _, data in events]
-                 for events in (plain[:-1], shown[:-1])]
-        self.assertEqual("".join(texts[0]), "".join(texts[1]))
-        self.assertNotIn("block", str(plain))
-        settled = [block for block in blocks if None not in block]
-        self.assertEqual("".join(map("".join, settled)), "".join(texts[1]))
-        self.assertGreater(len(blocks), len(settled))
-        for path, more in (("/v1/completions", {"logprobs": 1}),
-                           ("/v1/completions", {"repetition_penalty": 1.5})):
-            self.assertEqual(server.ask(path, {**ask, **more})[0], 400)
-        self.assertEqual(server.ask("/v1/embeddings", {"input": "a"})[0], 400)
-        for field, value in (("logit_bias", {"5": 1}), ("presence_penalty", 1),
-                             ("frequency_penalty", -1), ("response_format", {"type": "json_object"}),
-                             ("tools", [{"type": "function", "function": {"name": "f"}}])):
-            status, _, answer = server.ask("/v1/chat/completions", {"messages": CHAT, field: value})
-            self.assertEqual((status, answer["error"]["param"]), (400, field))
-        self.assertEqual(server.stop(), 0)
-        server = Server("--context", "streaming", "--window", 64, "--sequences", 2)
-        self.addCleanup(server.stop)
-        long = server.ok("/v1/completions", {"prompt": START, "max_tokens": 600, "ignore_eos": True})
-        self.assertEqual(long["usage"]["completion_tokens"], 600)
-        self.assertEqual(server.stop(), 0)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import time
 import driver
 
 START = "Once upon a time"
+CHAT = [{"role": "user", "content": "Hello"}]
 
 
 class Server:
