@@ -2,6 +2,7 @@
 import base64
 import concurrent.futures
 import json
+import os
 import socket
 import struct
 
@@ -14,15 +15,19 @@ class Routes(Shared):
 
     def test_what_the_server_says_of_itself(self):
         server = self.server
+        props = server.ok("/props")
+        device = props["device"]
+        asked = os.environ.get("MILLRACE_DEVICE", "auto")
+        self.assertIn(device, ("cpu", "cuda") if asked == "auto" else (asked,))
+        name = {"cpu": "CPU", "cuda": "GPU"}[device]
         self.assertRegex(server.line, r"^millrace: storyteller at http://127\.0\.0\.1:\d+ "
-                                      r"\(8 sequences, context 512, CPU\)\n$")
+                                      rf"\(8 sequences, context 512, {name}\)\n$")
         self.assertEqual(server.ok("/health"), {"status": "ok"})
         model = server.ok("/v1/models")["data"][0]
         self.assertEqual((model["id"], model["object"], model["max_model_len"]),
                          ("storyteller", "model", 512))
-        props = server.ok("/props")
-        self.assertEqual((props["sequences"], props["device"], props["context"]), (8, "cpu", 512))
-        self.assertRegex(props["system_fingerprint"], r"^mr_[0-9a-f]{8}_[0-9a-f]{8}_cpu$")
+        self.assertEqual((props["sequences"], props["context"]), (8, 512))
+        self.assertRegex(props["system_fingerprint"], rf"^mr_[0-9a-f]{{8}}_[0-9a-f]{{8}}_{device}$")
         server.ok("/v1/completions", {"prompt": START, "max_tokens": 3})
         self.assertGreaterEqual(server.metric("vllm:generation_tokens_total"), 3)
         self.assertGreaterEqual(server.metric("vllm:time_to_first_token_seconds_count"), 1)
