@@ -25,7 +25,7 @@ milliseconds time_of(double seconds) {
 struct ServeOptions : ServerOptions {
     std::string key_file;
     bool no_auth = false;
-    int port = 8080, connections = 4096;
+    int port = 8080, connections = 4096, connections_per_client = 0;
     double grace = 30;
     // Of the transport, seconds; what they are without an option is HttpOptions' alone.
     double idle = seconds_of(serve::HttpOptions{}.idle);
@@ -62,6 +62,7 @@ int serve_model(const Command& command, ServeOptions options) {
     if (!options.key_file.empty()) options.gate.keys = serve::read_keys(options.key_file);
     options.http.port = static_cast<std::uint16_t>(options.port);
     options.http.connections = static_cast<std::size_t>(options.connections);
+    options.http.connections_per_client = static_cast<std::size_t>(options.connections_per_client);
     options.http.idle = time_of(options.idle);
     options.http.header = time_of(options.header);
     options.http.request = time_of(options.request);
@@ -131,6 +132,13 @@ void add_serve(const Command& app, Action& action) {
         .rare();
     command.add_option("--connections", options->connections, "Connections at most")
         .range(1, 1 << 20)
+        .shows_default()
+        .rare();
+    command
+        .add_option("--connections-per-client", options->connections_per_client,
+                    "Connections of one address at most; 0: a quarter of --connections, and of "
+                    "the loopback address all")
+        .range(0, 1 << 20)
         .shows_default()
         .rare();
     const auto add_time = [&](const char* name, double& seconds, const char* about) {

@@ -7,6 +7,8 @@
 #include <malloc.h>
 #include <sys/resource.h>
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "serve/http_connection.h"
 
@@ -26,6 +28,27 @@ void raise_descriptor_limit() {
     ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+// Who counts as one client.
+struct Client {
+    std::string name{};
+    bool loopback = false;
+};
+
+Client client_of(const tcp::socket& socket) {
+    error_code ignored;
+    asio::ip::address at = socket.remote_endpoint(ignored).address();
+    if (at.is_v6() && at.to_v6().is_v4_mapped()) {
+        at = asio::ip::make_address_v4(asio::ip::v4_mapped, at.to_v6());
+    }
+    const bool loopback = at.is_loopback();
+    if (at.is_v6() && !loopback) {
+        asio::ip::address_v6::bytes_type bytes = at.to_v6().to_bytes();
+        std::fill(bytes.begin() + 8, bytes.end(), std::uint8_t{0});
+        at = asio::ip::address_v6(bytes);
+    }
+    return {at.to_string(), loopback};
+}
+
 // The memory of a long body goes back to the system. glibc would keep more with every such body: by
 // itself it raises the size from which memory is the system's.
 void give_long_bodies_back() {
@@ -35,6 +58,11 @@ void give_long_bodies_back() {
 }
 
 }  // namespace
+
+std::size_t most_of_client(const HttpOptions& options, bool loopback) {
+    if (options.connections_per_client > 0) return options.connections_per_client;
+    return loopback ? options.connections : std::max<std::size_t>(options.connections / 4, 1);
+}
 
 HttpReply HttpHost::refusal(int status, const std::string& problem) const {
     return handlers.refuse(status, problem);
@@ -80,22 +108,33 @@ void HttpHost::accept() {
             });
             return;
         }
-        if (connections.size() >= options.connections) {
-            const HttpReply full = refusal(503, "there are as many connections as may be");
-            const std::string text =
-                head_text(full, {}, {.keep_alive = false, .length = full.body.size()}) + full.body;
-            error_code ignored;
-            socket.non_blocking(true, ignored);
-            socket.write_some(asio::buffer(text), ignored);
-        } else {
-            auto connection =
-                std::make_shared<HttpConnection>(shared_from_this(), std::move(socket));
-            connections.insert(connection);
-            connection_count = connections.size();
-            connection->read();
-        }
+        take(std::move(socket));
         accept();
     });
+}
+
+void HttpHost::take(tcp::socket socket) {
+    const Client client = client_of(socket);
+    const auto known = by_client.find(client.name);
+    const std::size_t own = known == by_client.end() ? 0 : known->second;
+    const bool all_full = connections.size() >= options.connections;
+    if (all_full || own >= most_of_client(options, client.loopback)) {
+        const HttpReply full =
+            refusal(503, all_full ? "there are as many connections as may be"
+                                  : "this client has as many connections as it may have");
+        const std::string text =
+            head_text(full, {}, {.keep_alive = false, .length = full.body.size()}) + full.body;
+        error_code ignored;
+        socket.non_blocking(true, ignored);
+        socket.write_some(asio::buffer(text), ignored);
+        return;
+    }
+    auto connection =
+        std::make_shared<HttpConnection>(shared_from_this(), std::move(socket), client.name);
+    connections.insert(connection);
+    ++by_client[client.name];
+    connection_count = connections.size();
+    connection->read();
 }
 
 void HttpHost::sweep() {
@@ -111,7 +150,10 @@ void HttpHost::sweep() {
 }
 
 void HttpHost::remove(const std::shared_ptr<HttpConnection>& connection) {
-    connections.erase(connection);
+    if (connections.erase(connection) > 0) {
+        const auto own = by_client.find(connection->client());
+        if (--own->second == 0) by_client.erase(own);
+    }
     const std::lock_guard lock(count_mutex);
     connection_count = connections.size();
     if (connections.empty()) none_left.notify_all();

@@ -78,6 +78,9 @@ struct HttpOptions {
     std::size_t body_bytes = 8 << 20;
     std::size_t all_bodies = 256 << 20;  // of requests that are read or answered
     std::size_t connections = 4096;
+    // Of one client: an address, or of IPv6 a network of 64 bits, which is what a host is given.
+    // 0: a quarter of all, and no limit for the loopback address, from which a proxy asks for many.
+    std::size_t connections_per_client = 0;
     std::size_t unread_bytes = 1 << 20;        // of a stream that its client does not read
     std::chrono::milliseconds idle{75000};     // between requests
     std::chrono::milliseconds header{10000};   // from the first byte of a request to its body
@@ -125,6 +128,9 @@ class HttpServer {
   private:
     std::shared_ptr<HttpHost> impl_;
 };
+
+// Connections that a client may have.
+std::size_t most_of_client(const HttpOptions& options, bool loopback);
 
 // Of ASCII's letters.
 std::string lower_case(std::string_view text);

@@ -11,6 +11,7 @@
 #include <boost/beast/http/string_body.hpp>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <set>
 #include <thread>
 
@@ -67,6 +68,7 @@ struct HttpHost : std::enable_shared_from_this<HttpHost> {
     void listen();
     void start();
     void accept();
+    void take(tcp::socket socket);
     void sweep();
     void work();
     void give_to_worker(HttpExchangePtr exchange);
@@ -84,7 +86,9 @@ struct HttpHost : std::enable_shared_from_this<HttpHost> {
     asio::steady_timer sweeper{io}, accept_again{io};
     std::string address;
     std::uint16_t port = 0;
-    std::set<std::shared_ptr<HttpConnection>> connections;  // the thread's own
+    // The thread's own.
+    std::set<std::shared_ptr<HttpConnection>> connections;
+    std::map<std::string, std::size_t> by_client;  // how many of them; none is 0
     std::atomic<std::size_t> connection_count = 0, body_bytes = 0;
     std::atomic<bool> draining = false;
     std::mutex count_mutex;
@@ -104,8 +108,9 @@ struct HttpHost : std::enable_shared_from_this<HttpHost> {
 
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   public:
-    HttpConnection(std::shared_ptr<HttpHost> server, tcp::socket socket)
-        : server_(std::move(server)), socket_(std::move(socket)) {
+    // `client`: whose connections it counts among.
+    HttpConnection(std::shared_ptr<HttpHost> server, tcp::socket socket, std::string client)
+        : server_(std::move(server)), socket_(std::move(socket)), client_(std::move(client)) {
         error_code ignored;
         socket_.set_option(tcp::no_delay(true), ignored);
         // Bytes that a client does not read wait here, where they are counted, not in the system.
@@ -121,6 +126,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     void close();
     void drain();  // nothing more is taken
     HttpHost& server() { return *server_; }
+    const std::string& client() const { return client_; }
 
   private:
     using Parser = http::request_parser<http::string_body>;
@@ -143,6 +149,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
     const std::shared_ptr<HttpHost> server_;
     tcp::socket socket_;
+    const std::string client_;
     std::string peer_;
     std::array<char, 8192> chunk_;
     std::string in_;  // read and not parsed

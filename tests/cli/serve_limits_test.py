@@ -174,6 +174,35 @@ class Limits(driver.CliTest):
             self.assertEqual(found, alone)
         self.idle(server)
 
+    def test_connections_of_one_client(self):
+        def status(server, source="127.0.0.1"):
+            with socket.create_connection((server.host, server.port), 10, (source, 0)) as wire:
+                wire.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                return int(wire.recv(4096).split()[1])
+
+        def held(server, count):
+            wires = [socket.create_connection((server.host, server.port), 10) for _ in range(count)]
+            for wire in wires:  # each has been taken
+                wire.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                self.assertIn(b" 200 OK", wire.recv(4096))
+            return wires
+
+        server = self.serve("--connections", 8, "--connections-per-client", 3)
+        wires = held(server, 3)
+        self.assertEqual(status(server), 503)
+        self.assertEqual(status(server, "127.0.0.2"), 200)  # another client
+        for wire in wires:
+            wire.close()
+        self.assertTrue(server.wait_until(lambda: status(server) == 200))
+        # Without the option a proxy on this machine has them all.
+        server = self.serve("--connections", 8)
+        wires = held(server, 8)
+        self.assertEqual(status(server), 503)
+        wires.pop().close()
+        self.assertTrue(server.wait_until(lambda: status(server) == 200))
+        for wire in wires:
+            wire.close()
+
     def test_a_client_that_goes_ends_its_work(self):
         server = self.serve("--sequences", 2)
         for stream in (False, True):

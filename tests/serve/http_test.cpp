@@ -303,6 +303,38 @@ TEST_F(Http, ConnectionsAndBodiesHaveABound) {
     EXPECT_TRUE(one.all().starts_with("HTTP/1.1 503 "));
 }
 
+TEST_F(Http, OneClientHasABoundOfItsOwn) {
+    HttpOptions options;
+    options.connections = 8;
+    EXPECT_EQ(most_of_client(options, false), 2U);
+    EXPECT_EQ(most_of_client(options, true), 8U);
+    options.connections = 1;
+    EXPECT_EQ(most_of_client(options, false), 1U);
+    options.connections = 8;
+    options.connections_per_client = 3;
+    EXPECT_EQ(most_of_client(options, false), 3U);
+    EXPECT_EQ(most_of_client(options, true), 3U);
+    start(options);
+    const auto count = [&](std::size_t wanted) {
+        for (int i = 0; i < 200 && server_->connections() != wanted; ++i) {
+            std::this_thread::sleep_for(10ms);
+        }
+        return server_->connections();
+    };
+    // What has ended does not count: more come than may be at once.
+    for (int i = 0; i < 3; ++i) {
+        ASSERT_EQ(count(0), 0U);
+        Client one(server_->port()), two(server_->port()), three(server_->port());
+        ASSERT_EQ(count(3), 3U);
+        const std::string refused = ask(get("/"));
+        EXPECT_TRUE(refused.starts_with("HTTP/1.1 503 ")) << refused;
+        EXPECT_NE(refused.find("this client"), std::string::npos) << refused;
+        three.send(get("/a"));
+        EXPECT_NE(three.until("GET /a").find("200"), std::string::npos);
+    }
+    EXPECT_EQ(count(0), 0U);
+}
+
 TEST_F(Http, AClientThatReadsNothingIsLeft) {
     HttpOptions options;
     options.stall = 300ms;
