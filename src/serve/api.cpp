@@ -26,7 +26,9 @@ Api::Api(Desk& desk, const Gate& gate, Metrics& metrics, ApiOptions options)
       chat_(tokenizer_, options_.chat),
       tool_template_(text::try_tools(tokenizer_, options_.chat)),
       grammars_(tokenizer_, static_cast<std::int32_t>(desk.model().spec.vocab),
-                desk.model().generation.ends),
+                desk.model().generation.ends,
+                Grammars::kMostBytes +
+                    static_cast<std::size_t>(desk.options().sequences) * Grammars::kTextBytes),
       created_(std::time(nullptr)),
       run_((std::uint64_t{std::random_device{}()} << 32) | std::random_device{}()) {
     for (std::int32_t id = 0; id < tokenizer_.vocab_size(); ++id) {

@@ -1,10 +1,10 @@
 // The grammars that requests bind their texts to. Compiled ones are kept for the next request, and
 // all requests with the same have one.
 //
-// A request holds its grammar while it waits and runs, so what bounds them is not the cache: all
-// that are held may have kMostBytes when one more is made. Those that bind texts grow behind that,
-// by some 10 MB and their masks each (text/grammar/constraint.h), and of these there are as many as
-// texts run together.
+// A request holds its grammar while it waits and runs, so what bounds them is not the cache: when
+// one more is made, all that are held may have kMostBytes, and kTextBytes for each text that may
+// run. Those that bind texts grow behind that, each to some 10 MB and its masks beside its network
+// (text/grammar/constraint.h): that is what kTextBytes leaves room for.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ namespace mr::serve {
 class Grammars {
   public:
     static constexpr std::size_t kMost = 16;  // that are kept without a request
-    static constexpr std::size_t kMostBytes = std::size_t{512} << 20;  // of all, with their keys
+    static constexpr std::size_t kMostBytes = std::size_t{512} << 20;  // with their keys
+    static constexpr std::size_t kTextBytes = std::size_t{16} << 20;
 
     using MakeFilter = std::function<std::unique_ptr<ops::TokenFilter>()>;
 
