@@ -78,34 +78,42 @@ MR_INLINE void dot_rows(const float* a, std::int64_t a_stride, const T* b, std::
     for (; j < hi; ++j) dot_block<R, 1>(a, a_stride, b, b_stride, dim, j, dots);
 }
 
-// out[r] += sum of weights[r][j] * in[j] over j in [lo, hi), in order of j.
+// out[r] += sum of weights[r][j] * in[j] over j in [lo, hi), in order of j: C vectors of columns.
+template <int R, int C, typename T>
+MR_INLINE void add_columns(float* out, std::int64_t out_stride, const T* in, std::int64_t in_stride,
+                           int lo, int hi, const float (*weights)[kTileKeys]) {
+    Vec acc[R][C];
+    for (int r = 0; r < R; ++r) {
+        for (int c = 0; c < C; ++c) acc[r][c] = load(out + r * out_stride + c * kLanes);
+    }
+    for (int j = lo; j < hi; ++j) {
+        const T* value = in + j * in_stride;
+        Vec vv[C];
+        for (int c = 0; c < C; ++c) vv[c] = load(value + c * kLanes);
+        for (int r = 0; r < R; ++r) {
+            const Vec weight = set(weights[r][j]);
+            for (int c = 0; c < C; ++c) acc[r][c] = fma(weight, vv[c], acc[r][c]);
+        }
+    }
+    for (int r = 0; r < R; ++r) {
+        for (int c = 0; c < C; ++c) store(out + r * out_stride + c * kLanes, acc[r][c]);
+    }
+}
+
+// As add_columns, for all `dim` columns.
 template <int R, typename T>
 MR_INLINE void add_weighted(float* out, std::int64_t out_stride, const T* in,
                             std::int64_t in_stride, int dim, int lo, int hi,
                             const float (*weights)[kTileKeys]) {
-    constexpr int kColumns = kColumnsOf<R>;
     int d = 0;
-    for (; d + kColumns * kLanes <= dim; d += kColumns * kLanes) {
-        Vec acc[R][kColumns];
-        for (int r = 0; r < R; ++r) {
-            for (int c = 0; c < kColumns; ++c) {
-                acc[r][c] = load(out + r * out_stride + d + c * kLanes);
-            }
+    if constexpr (kColumnsOf<R> > 4) {
+        constexpr int kColumns = kColumnsOf<R>;
+        for (; d + kColumns * kLanes <= dim; d += kColumns * kLanes) {
+            add_columns<R, kColumns>(out + d, out_stride, in + d, in_stride, lo, hi, weights);
         }
-        for (int j = lo; j < hi; ++j) {
-            const T* value = in + j * in_stride + d;
-            Vec vv[kColumns];
-            for (int c = 0; c < kColumns; ++c) vv[c] = load(value + c * kLanes);
-            for (int r = 0; r < R; ++r) {
-                const Vec weight = set(weights[r][j]);
-                for (int c = 0; c < kColumns; ++c) acc[r][c] = fma(weight, vv[c], acc[r][c]);
-            }
-        }
-        for (int r = 0; r < R; ++r) {
-            for (int c = 0; c < kColumns; ++c) {
-                store(out + r * out_stride + d + c * kLanes, acc[r][c]);
-            }
-        }
+    }
+    for (; d + 4 * kLanes <= dim; d += 4 * kLanes) {
+        add_columns<R, 4>(out + d, out_stride, in + d, in_stride, lo, hi, weights);
     }
     for (; d < dim; d += kLanes) {
         const int left = dim - d;
