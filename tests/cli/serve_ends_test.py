@@ -16,15 +16,19 @@ class Ends(driver.CliTest):
         keys = self.folder / "keys"
         keys.write_text("first-secret\nother-secret\n")
         ask = {"prompt": [5] * 200, "max_tokens": 6, "seed": 1}
-        for more, shared in (((), 0), (("--share-prefixes",), 199)):
+        for more in ((), ("--share-prefixes",)):
             server = Server("--api-key-file", keys, "--verbose-usage", *more)
             self.addCleanup(server.stop)
+            # All but the last token, whose logits are wanted; a GPU cuts prompts at multiples of 64.
+            device = server.ok("/props", headers={"x-api-key": "first-secret"})["device"]
+            known = 199 if device == "cpu" else 192
+            shared = known if more else 0
             texts, found = set(), []
             for key in ("first-secret", "other-secret", "first-secret", "other-secret"):
                 answer = server.ok("/v1/completions", ask, headers={"x-api-key": key})
                 texts.add(answer["choices"][0]["text"])
                 found.append(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
-            self.assertEqual(found, [0, shared, 199, 199])
+            self.assertEqual(found, [0, shared, known, known])
             self.assertEqual(len(texts), 1)
             self.assertEqual(server.stop(), 0)
 
