@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -50,11 +51,20 @@ inline cuda::StepShape step_shape(const ModelSpec& spec, const EngineOptions& op
 }
 
 // Rows of a step in which `active` decode: steps are captured for these numbers alone, and the rows
-// between sleep. The products take tokens by eights.
+// between sleep. The products take tokens by eights. Above 256, where a step takes several turns
+// and its graph is as many times as large, there are four sizes between a power of two and the
+// next.
 constexpr int row_bucket(int active) {
-    const int unit = active <= 8 ? 1 : active <= 64 ? 8 : active <= 128 ? 16 : 32;
+    const auto power = static_cast<int>(std::bit_floor(static_cast<unsigned>(active - 1)));
+    const int unit = active <= 8     ? 1
+                     : active <= 64  ? 8
+                     : active <= 128 ? 16
+                     : active <= 256 ? 32
+                                     : power / 4;
     return (active + unit - 1) / unit * unit;
 }
+static_assert(row_bucket(256) == 256 && row_bucket(257) == 320 && row_bucket(512) == 512 &&
+              row_bucket(513) == 640 && row_bucket(4096) == 4096);
 // Positions that a token sees at most, of a sequence that streams or does not.
 inline std::int64_t most_seen(const EngineOptions& options) {
     return std::max(options.context, std::int64_t{options.stream.sinks} + options.stream.window);
