@@ -136,6 +136,7 @@ void attention(const Context& ctx, Tensor out, Tensor q, const PagedKv& kv,
     const std::int64_t group = heads / kv_heads;
     const std::uint64_t element = kv.keys.dtype == DType::f16 ? 2 : 4;
     std::uint64_t pairs = 0, keys_read = 0, tokens = 0;
+    std::uint64_t ones = 0, longest = 0;  // sequences with one token, and the keys of one of them
     std::int64_t total_rows = 0;
     for (const BatchSeq& seq : seqs) {
         const std::int32_t end = seq.position + seq.count;
@@ -152,7 +153,12 @@ void attention(const Context& ctx, Tensor out, Tensor q, const PagedKv& kv,
                    std::max(all.hi, keys.hi)};
         }
         all.sinks = std::min(all.sinks, all.lo);
-        keys_read += static_cast<std::uint64_t>(std::max(0, all.count()));
+        const auto seen = static_cast<std::uint64_t>(std::max(0, all.count()));
+        keys_read += seen;
+        if (seq.count == 1) {
+            longest = std::max(longest, seen);
+            ++ones;
+        }
         tokens += static_cast<std::uint64_t>(seq.count);
         total_rows += seq.count * group;
     }
@@ -170,13 +176,14 @@ void attention(const Context& ctx, Tensor out, Tensor q, const PagedKv& kv,
            (total_rows + rows_per_task - 1) / rows_per_task * kv_heads < 2 * ctx.pool->size()) {
         rows_per_task /= 2;
     }
-    // Many sequences (decode): all heads of one are a task, which reads its pages from end to end;
-    // a head's part of a page is too short for the machine to fetch ahead.
-    const bool whole =
-        heads <= kBlockRows && std::ssize(seqs) >= 2 * std::int64_t{ctx.pool->size()} &&
-        std::all_of(seqs.begin(), seqs.end(), [](const BatchSeq& seq) { return seq.count == 1; });
+    // Many sequences that decode: all heads of one are a task, which reads its pages from end to
+    // end; a short head's part of a page ends before the machine has begun to fetch ahead. Not
+    // where one is so long that its thread would be the last.
+    const auto threads = static_cast<std::uint64_t>(ctx.pool->size());
+    const bool many = heads <= kBlockRows && ones >= 2 * threads && longest * threads <= keys_read;
+    const auto whole = [&](const BatchSeq& seq) { return many && seq.count == 1; };
     const auto tasks_of = [&](const BatchSeq& seq) {
-        if (whole) return std::int64_t{1};
+        if (whole(seq)) return std::int64_t{1};
         return (seq.count * group + rows_per_task - 1) / rows_per_task * kv_heads;
     };
     std::int64_t task_count = 0;
@@ -228,7 +235,7 @@ void attention(const Context& ctx, Tensor out, Tensor q, const PagedKv& kv,
             std::int64_t i = index;
             const BatchSeq* seq = seqs.data();
             while (i >= tasks_of(*seq)) i -= tasks_of(*seq++);
-            if (whole) {
+            if (whole(*seq)) {
                 run_task({seq, 0, static_cast<int>(kv_heads), 0, heads}, thread);
                 continue;
             }

@@ -1,6 +1,7 @@
 #include "ops/attention/paged/attention.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <numeric>
 
@@ -326,59 +327,81 @@ TEST(Attention, BitsDoNotDependOnThreads) {
     });
 }
 
+// Sequences of these lengths, of which the last `counts` tokens are in the batch.
+void expect_as_alone(const Shapes& s, DType dtype, const AttentionMask& mask,
+                     std::span<const int> lengths, std::span<const int> counts) {
+    Cache cache(s, dtype, 60 * std::ssize(lengths));
+    Bench bench(2, attention_scratch_bytes(s.head_dim, 2));
+    std::vector<Sequence> sequences;
+    std::vector<std::vector<std::int32_t>> pages;
+    std::vector<BatchSeq> before, batch;
+    int first = 0, first_before = 0;
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+        sequences.emplace_back(s, lengths[i], static_cast<unsigned>(50 + i));
+        pages.push_back(cache.take_pages(lengths[i]));
+    }
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+        before.push_back({first_before, lengths[i] - counts[i], 0, pages[i]});
+        batch.push_back({first, counts[i], lengths[i] - counts[i], pages[i]});
+        first_before += lengths[i] - counts[i];
+        first += counts[i];
+    }
+    const auto gather = [&](Floats Sequence::*what, int heads, const auto& seqs, int total) {
+        Floats out({total, heads, s.head_dim});
+        for (std::size_t i = 0; i < seqs.size(); ++i) {
+            const Floats& from = sequences[i].*what;
+            const std::int64_t row = std::int64_t{heads} * s.head_dim;
+            std::copy_n(from.values.begin() + seqs[i].position * row, seqs[i].count * row,
+                        out.values.begin() + seqs[i].first * row);
+        }
+        return out;
+    };
+    Floats k0 = gather(&Sequence::k, s.kv_heads, before, first_before);
+    Floats v0 = gather(&Sequence::v, s.kv_heads, before, first_before);
+    kv_write(bench, cache.kv, k0, v0, before);
+    Floats k = gather(&Sequence::k, s.kv_heads, batch, first);
+    Floats v = gather(&Sequence::v, s.kv_heads, batch, first);
+    Floats q = gather(&Sequence::q, s.heads, batch, first);
+    Floats out({first, s.heads, s.head_dim});
+    kv_write(bench, cache.kv, k, v, batch);
+    attention(bench, out, q, cache.kv, batch, mask, 0.3f);
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+        const std::vector<float> alone =
+            run_chunks(s, dtype, sequences[i], mask, 0.3f, {lengths[i]});
+        const std::int64_t row = std::int64_t{s.heads} * s.head_dim;
+        EXPECT_TRUE(std::equal(alone.begin() + batch[i].position * row, alone.end(),
+                               out.values.begin() + batch[i].first * row))
+            << "sequence " << i << " of heads " << s.heads << " x " << s.head_dim;
+    }
+}
+
+// Decode, prefill and a sequence with nothing to do, side by side.
 TEST(Attention, RaggedBatchGivesTheBitsOfEachAlone) {
     for_each_isa([] {
         for (const Shapes& s : kShapes) {
-            // Lengths, and how many of their last tokens are in the batch: decode, prefill and a
-            // sequence with nothing to do, side by side.
-            const int lengths[] = {100, 17, 64, 1, 40};
-            const int counts[] = {1, 17, 5, 1, 0};
-            Cache cache(s, DType::f32, 260);
-            Bench bench(2, attention_scratch_bytes(s.head_dim, 2));
-            std::vector<Sequence> sequences;
-            std::vector<std::vector<std::int32_t>> pages;
-            std::vector<BatchSeq> before, batch;
-            int first = 0, first_before = 0;
-            for (int i = 0; i < 5; ++i) {
-                sequences.emplace_back(s, lengths[i], static_cast<unsigned>(50 + i));
-                pages.push_back(cache.take_pages(lengths[i]));
+            expect_as_alone(s, DType::f32, kCausal, std::array{100, 17, 64, 1, 40},
+                            std::array{1, 17, 5, 1, 0});
+        }
+    });
+}
+
+// Many sequences that decode: all heads of one are a task, also beside pieces of prompts. With a
+// long one among them they are not, nor with more heads than a task has rows.
+TEST(Attention, ManyThatDecodeHaveTheBitsOfEachAlone) {
+    constexpr Shapes kManyHeads[] = {{64, 8, 8, 16}, {66, 33, 8, 16}};
+    constexpr std::array kOnes{1, 1, 1, 1, 1, 1};
+    for_each_isa([&] {
+        for (const DType dtype : {DType::f32, DType::f16}) {
+            for (const AttentionMask& mask : {kCausal, kWindow, kSinks}) {
+                const auto check = [&](const Shapes& s) {
+                    expect_as_alone(s, dtype, mask, std::array{100, 70, 64, 33, 90, 1}, kOnes);
+                };
+                for (const Shapes& s : kShapes) check(s);
+                for (const Shapes& s : kManyHeads) check(s);
             }
-            for (int i = 0; i < 5; ++i) {
-                const auto at = static_cast<std::size_t>(i);
-                before.push_back({first_before, lengths[i] - counts[i], 0, pages[at]});
-                batch.push_back({first, counts[i], lengths[i] - counts[i], pages[at]});
-                first_before += lengths[i] - counts[i];
-                first += counts[i];
-            }
-            const auto gather = [&](Floats Sequence::*what, int heads, const auto& seqs,
-                                    int total) {
-                Floats out({total, heads, s.head_dim});
-                for (std::size_t i = 0; i < seqs.size(); ++i) {
-                    const Floats& from = sequences[i].*what;
-                    const std::int64_t row = std::int64_t{heads} * s.head_dim;
-                    std::copy_n(from.values.begin() + seqs[i].position * row, seqs[i].count * row,
-                                out.values.begin() + seqs[i].first * row);
-                }
-                return out;
-            };
-            Floats k0 = gather(&Sequence::k, s.kv_heads, before, first_before);
-            Floats v0 = gather(&Sequence::v, s.kv_heads, before, first_before);
-            kv_write(bench, cache.kv, k0, v0, before);
-            Floats k = gather(&Sequence::k, s.kv_heads, batch, first);
-            Floats v = gather(&Sequence::v, s.kv_heads, batch, first);
-            Floats q = gather(&Sequence::q, s.heads, batch, first);
-            Floats out({first, s.heads, s.head_dim});
-            kv_write(bench, cache.kv, k, v, batch);
-            attention(bench, out, q, cache.kv, batch, kCausal, 0.3f);
-            for (int i = 0; i < 5; ++i) {
-                const auto at = static_cast<std::size_t>(i);
-                const std::vector<float> alone =
-                    run_chunks(s, DType::f32, sequences[at], kCausal, 0.3f, {lengths[i]});
-                const std::int64_t row = std::int64_t{s.heads} * s.head_dim;
-                EXPECT_TRUE(std::equal(alone.begin() + batch[at].position * row, alone.end(),
-                                       out.values.begin() + batch[at].first * row))
-                    << "sequence " << i;
-            }
+            expect_as_alone(kShapes[1], dtype, kCausal, std::array{300, 1, 2, 33, 9, 1}, kOnes);
+            expect_as_alone(kShapes[1], dtype, kCausal, std::array{100, 70, 64, 33, 90, 40},
+                            std::array{1, 1, 20, 1, 1, 40});
         }
     });
 }

@@ -9,23 +9,24 @@ namespace mr::ops::MR_ISA {
 namespace {
 
 // Rows that share the loads of the other side, keys scored together, and vectors of the output held
-// meanwhile: as many as the registers take. None of them changes any bit: every (row, key) and (row,
-// column) has its own accumulator and its own order.
+// meanwhile: as many as the registers take. None of them changes any bit: every (row, key) and
+// (row, column) has its own accumulator and its own order.
 #if defined(MR_VEC_AVX2)
 constexpr int kRowBlock = 2;
 #else
 constexpr int kRowBlock = 4;
 #endif
+constexpr int kColumns = 4;
 #if defined(MR_VEC_NEON)  // 32 registers, and a head of 32 is eight of them
 template <int R>
 constexpr int kKeysOf = R <= 2 ? 8 : 4;
 template <int R>
-constexpr int kColumnsOf = R <= 2 ? 8 : 4;
+constexpr int kWideColumnsOf = R <= 2 ? 8 : 0;  // taken first; 0: none
 #else
 template <int R>
 constexpr int kKeysOf = R == 1 ? 8 : 4;
 template <int R>
-constexpr int kColumnsOf = 4;
+constexpr int kWideColumnsOf = 0;
 #endif
 
 // dots[r][j] = a[r] · b[j] for R rows and K keys from j on: one vector of partial sums over dim
@@ -106,14 +107,13 @@ MR_INLINE void add_weighted(float* out, std::int64_t out_stride, const T* in,
                             std::int64_t in_stride, int dim, int lo, int hi,
                             const float (*weights)[kTileKeys]) {
     int d = 0;
-    if constexpr (kColumnsOf<R> > 4) {
-        constexpr int kColumns = kColumnsOf<R>;
-        for (; d + kColumns * kLanes <= dim; d += kColumns * kLanes) {
-            add_columns<R, kColumns>(out + d, out_stride, in + d, in_stride, lo, hi, weights);
+    if constexpr (constexpr int kWide = kWideColumnsOf<R>; kWide > 0) {
+        for (; d + kWide * kLanes <= dim; d += kWide * kLanes) {
+            add_columns<R, kWide>(out + d, out_stride, in + d, in_stride, lo, hi, weights);
         }
     }
-    for (; d + 4 * kLanes <= dim; d += 4 * kLanes) {
-        add_columns<R, 4>(out + d, out_stride, in + d, in_stride, lo, hi, weights);
+    for (; d + kColumns * kLanes <= dim; d += kColumns * kLanes) {
+        add_columns<R, kColumns>(out + d, out_stride, in + d, in_stride, lo, hi, weights);
     }
     for (; d < dim; d += kLanes) {
         const int left = dim - d;
