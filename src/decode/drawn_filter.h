@@ -34,10 +34,11 @@ class DrawnFilter final : public ops::TokenFilter {
         ++taken_;
         filter_->accept(token);
     }
-    bool finished() const override { return filter_->finished(); }
+    // Of the tokens that were read: a draw taken ahead of its reader ends nothing yet.
+    bool finished() const override { return read_ >= taken_ && filter_->finished(); }
 
   private:
-    // The text ends with a draw that fails or ends it. What was launched behind is never read, and
+    // The text ends with a draw that fails or ends it. Draws launched behind are never read, and
     // may have any mask.
     void take() {
         try {

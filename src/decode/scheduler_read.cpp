@@ -26,13 +26,14 @@ const char* stop_reason_name(StopReason reason) {
 // all of them. The last draws of a text are not waited for while others go on: the engine would run
 // dry, and all would get their tokens late.
 void Scheduler::read() {
+    // A pass that launched nothing has nothing to run ahead of, though texts may wait for pages.
     const bool more =
-        !waiting_.empty() || std::any_of(running_.begin(), running_.end(), [](const RequestPtr& r) {
-            return !r->ended && r->launched < r->most;
-        });
-    // A token of each text in turn: none is held back by the wait for another one's next. What is
-    // left when nothing is launched any more comes step by step, as callers hand tokens on between
-    // steps.
+        !items_.empty() && (!waiting_.empty() ||
+                            std::any_of(running_.begin(), running_.end(), [](const RequestPtr& r) {
+                                return !r->ended && r->launched < r->most;
+                            }));
+    // A token of each text in turn: none is held back by the wait for another one's next. The last
+    // ones come step by step, since callers hand tokens on between steps.
     for (bool any = true; any;) {
         any = false;
         for (const RequestPtr& request : running_) {

@@ -90,6 +90,9 @@ TEST_F(DrawnFilterTest, NothingIsTakenByAFinishedFilter) {
         filter.launched();
     }
     EXPECT_EQ(seen_, (std::vector<std::int32_t>{4, 5}));
+    filter.accept(4);
+    EXPECT_FALSE(filter.finished()) << "the last token has not been read";
+    filter.accept(5);
     EXPECT_TRUE(filter.finished());
 }
 

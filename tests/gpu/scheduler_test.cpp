@@ -136,7 +136,8 @@ TEST_F(GpuScheduler, TokensOfAllTextsComeInTurn) {
         options.on_token = [&tokens, i](std::int32_t, const ops::DrawnLogprobs*) {
             ++tokens[i];
             const auto [least, most] = std::minmax_element(tokens.begin(), tokens.end());
-            EXPECT_LE(*most - *least, 1) << "text " << i;
+            // Two where a draw was not ready yet when its row was asked; three were the fault.
+            EXPECT_LE(*most - *least, 2) << "text " << i;
         };
         scheduler.add(std::vector<std::int32_t>(10, static_cast<std::int32_t>(3 + i)), options);
     }

@@ -127,7 +127,7 @@ bool Resident::adjusts_rows(std::size_t first) const {
         [&](Slot slot) { return !slots_[static_cast<std::size_t>(slot)].params.is_plain(); });
 }
 
-// The layers are running: a filter that takes its time is not waited for by the device.
+// Where a step is not watched its layers are running: the device does not wait for a filter.
 void Resident::send_adjustments(std::size_t first, int rows) {
     adjusted_.assign(static_cast<std::size_t>(rows), {});
     for (std::size_t i = first; i < rows_.size(); ++i) {
