@@ -29,12 +29,14 @@ class RecentMap {
     // The next put() of a new key drops the value that was unused for longest.
     bool full() const { return values_.size() == most_; }
     Value& put(const Key& key, Value value) {
-        if (full() && !values_.contains(key)) {
-            values_.erase(std::min_element(
-                values_.begin(), values_.end(),
-                [](const auto& a, const auto& b) { return a.second.used < b.second.used; }));
-        }
+        if (full() && !values_.contains(key)) drop_oldest();
         return values_.insert_or_assign(key, Kept{std::move(value), ++uses_}).first->second.value;
+    }
+    // The value that was unused for longest; there is one.
+    void drop_oldest() {
+        values_.erase(std::min_element(
+            values_.begin(), values_.end(),
+            [](const auto& a, const auto& b) { return a.second.used < b.second.used; }));
     }
     std::size_t size() const { return values_.size(); }
 

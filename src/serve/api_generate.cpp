@@ -47,14 +47,15 @@ void Api::give_one(const Call& call, Desk::Work work, std::unique_ptr<Format> fo
 
 void Api::chat_completions(const Call& call) {
     const Fields& fields = call.fields;
+    if (fields.given("top_logprobs") && !fields.flag("logprobs")) {
+        throw Failure::bad("top_logprobs", "'top_logprobs' needs 'logprobs' to be true",
+                           "invalid_value");
+    }
     FormatOptions format = format_options("chatcmpl", fields);
     Desk::Work work = answer_to(fields, false, format);
     if (fields.flag("logprobs")) {
         work.options.logprobs = format.logprobs =
             static_cast<int>(fields.integer("top_logprobs", 0));
-    } else if (fields.given("top_logprobs")) {
-        throw Failure::bad("top_logprobs", "'top_logprobs' needs 'logprobs' to be true",
-                           "invalid_value");
     }
     work.choices = static_cast<int>(fields.integer("n", 1));
     work.shows_blocks = format.include_blocks && fields.flag("stream");

@@ -73,9 +73,13 @@ void Desk::generate(const std::string& client, std::vector<Work> works,
         const std::size_t prompts = job->works.size();
         throw Failure::bad(
             prompts > options_.queue ? "prompt" : "n",
-            fmt::format("the request asks for {} texts ({} for each of {} prompts), and {} may "
-                        "wait here at most; ask for fewer at once, or serve with a larger --queue",
-                        units.size(), job->works[0].choices, prompts, options_.queue),
+            fmt::format("the request asks for {} texts{}, and {} may wait here at most; ask for "
+                        "fewer at once, or serve with a larger --queue",
+                        units.size(),
+                        prompts > 1 ? fmt::format(" ({} for each of {} prompts)",
+                                                  job->works[0].choices, prompts)
+                                    : "",
+                        options_.queue),
             "invalid_value");
     }
     put(client, std::move(units));

@@ -65,9 +65,9 @@ std::size_t Grammars::held() {
     return bytes;
 }
 
+// Grammars that no request holds go first, the oldest of them before the others.
 void Grammars::make_room(std::size_t bytes) {
-    if (held() + bytes <= most_bytes_) return;
-    kept_ = RecentMap<const text::grammar::Grammar*, GrammarPtr>(kMost);
+    while (held() + bytes > most_bytes_ && kept_.size() > 0) kept_.drop_oldest();
     if (held() + bytes <= most_bytes_) return;
     Failure full = Failure::of(503, "server_error",
                                "schemas and tools of other requests take all memory that there is "

@@ -1,10 +1,11 @@
 // The grammars that requests bind their texts to. Compiled ones are kept for the next request, and
 // all requests with the same have one.
 //
-// A request holds its grammar while it waits and runs, so what bounds them is not the cache: when
-// one more is made, all that are held may have kMostBytes, and kTextBytes for each text that may
-// run. Those that bind texts grow behind that, each to some 10 MB and its masks beside its network
-// (text/grammar/constraint.h): that is what kTextBytes leaves room for.
+// A request holds its grammar while it waits and runs, so the cache does not bound them: when one
+// more is made, all that are held may have kMostBytes, and text_bytes() for each text that may run.
+// Those that bind texts grow behind that, each to some 10 MB and its masks beside its network
+// (text/grammar/constraint.h); text_bytes() is their room. A text that has not moved on to a new
+// store since its grammar began one holds the old one, which is not counted.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,11 @@ class Grammars {
   public:
     static constexpr std::size_t kMost = 16;  // that are kept without a request
     static constexpr std::size_t kMostBytes = std::size_t{512} << 20;  // with their keys
-    static constexpr std::size_t kTextBytes = std::size_t{16} << 20;
+    // What a grammar that binds texts grows by, about, with so many tokens.
+    static constexpr std::size_t text_bytes(std::int64_t vocab) {
+        const auto mask = static_cast<std::size_t>((vocab + 31) / 32 * 4);
+        return (std::size_t{10} << 20) + text::grammar::Grammar::kMostMasks * mask;
+    }
 
     using MakeFilter = std::function<std::unique_ptr<ops::TokenFilter>()>;
 

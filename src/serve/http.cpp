@@ -28,7 +28,8 @@ void raise_descriptor_limit() {
     ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Who counts as one client.
+// The other end, as connections are counted by it. Link-local addresses stay whole: all hosts of a
+// link have the same first 64 bits there.
 struct Client {
     std::string name{};
     bool loopback = false;
@@ -41,7 +42,7 @@ Client client_of(const tcp::socket& socket) {
         at = asio::ip::make_address_v4(asio::ip::v4_mapped, at.to_v6());
     }
     const bool loopback = at.is_loopback();
-    if (at.is_v6() && !loopback) {
+    if (at.is_v6() && !loopback && !at.to_v6().is_link_local()) {
         asio::ip::address_v6::bytes_type bytes = at.to_v6().to_bytes();
         std::fill(bytes.begin() + 8, bytes.end(), std::uint8_t{0});
         at = asio::ip::address_v6(bytes);
@@ -152,6 +153,7 @@ void HttpHost::sweep() {
 void HttpHost::remove(const std::shared_ptr<HttpConnection>& connection) {
     if (connections.erase(connection) > 0) {
         const auto own = by_client.find(connection->client());
+        MR_CHECK(own != by_client.end(), "a connection was counted when it came");
         if (--own->second == 0) by_client.erase(own);
     }
     const std::lock_guard lock(count_mutex);

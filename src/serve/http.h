@@ -78,7 +78,7 @@ struct HttpOptions {
     std::size_t body_bytes = 8 << 20;
     std::size_t all_bodies = 256 << 20;  // of requests that are read or answered
     std::size_t connections = 4096;
-    // Of one client: an address, or of IPv6 a network of 64 bits, which is what a host is given.
+    // Of one client: an address, or of IPv6 a network of 64 bits, all of which one host may use.
     // 0: a quarter of all, and no limit for the loopback address, from which a proxy asks for many.
     std::size_t connections_per_client = 0;
     std::size_t unread_bytes = 1 << 20;        // of a stream that its client does not read

@@ -32,7 +32,8 @@ TEST(CallReader, TextAndCalls) {
     EXPECT_EQ(shown(read_calls(kPlain, "")), "");
     EXPECT_EQ(shown(read_calls(kPlain, "Hello {\"name\": 1}")), "Hello {\"name\": 1}");
     EXPECT_EQ(shown(read_calls(kPlain, " {")), " {");
-    for (const char* none : {"text", "{", "[]", "{}", R"({"name":"a"})", R"([{"name":"a"}])"}) {
+    for (const char* none : {"text", "{", "[]", "{}", R"({"name":"a"})", R"([{"name":"a"}])",
+                             R"({"name":1,"arguments":{}})", R"({"name":"a","arguments":"{}"})"}) {
         EXPECT_EQ(shown(read_calls(kPlain, none)), none);
     }
     EXPECT_EQ(shown(read_calls(kPlain, kOne)), "|now({})");
@@ -352,7 +353,7 @@ TEST(Grammars, OfRequestsThatWaitAreSharedAndBounded) {
     EXPECT_NO_THROW(ask("1"));
     waiting.clear();
     EXPECT_NO_THROW(ask("one more"));
-    // What only the cache holds goes first.
+    // Grammars that the cache alone holds go first.
     Grammars small(*tokenizer, 256, {}, each + each / 2);
     for (const char* key : {"a", "b", "c"}) {
         EXPECT_NO_THROW(small.filter(key, text::grammar::network_of_any_object)) << key;

@@ -321,7 +321,7 @@ TEST_F(Http, OneClientHasABoundOfItsOwn) {
         }
         return server_->connections();
     };
-    // What has ended does not count: more come than may be at once.
+    // Ended connections do not count: more come than may be at once.
     for (int i = 0; i < 3; ++i) {
         ASSERT_EQ(count(0), 0U);
         Client one(server_->port()), two(server_->port()), three(server_->port());

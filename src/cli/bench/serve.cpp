@@ -39,7 +39,7 @@ struct Target {
     std::unique_ptr<ModelServer> own;
     bench::Place place;
     std::string model, device;
-    bool takes_ids = false;  // known to: it is Millrace's
+    bool takes_ids = false;  // for certain: it is Millrace
 };
 
 Target own_server(const BenchServeOptions& options, bench::LoadShape& shape,

@@ -8,7 +8,6 @@
 
 #include "core/error.h"
 #include "core/printable.h"
-#include "formats/json_order.h"
 #include "text/grammar/schema_compiler.h"
 
 namespace mr::text::grammar {
