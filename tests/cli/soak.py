@@ -37,7 +37,8 @@ class Soak:
     def client(self, number):
         draw = random.Random(number)
         hostile = Hostile(1000 + number, None)
-        kinds = (self.whole, self.stream, self.leave, self.embed, self.text, self.hostile)
+        kinds = (self.whole, self.stream, self.leave, self.embed, self.text, self.bound,
+                 self.hostile)
         index = 0
         while time.monotonic() < self.end and not self.faults:
             kind = draw.choice(kinds)
@@ -71,6 +72,15 @@ class Soak:
         body = {"messages": [{"role": "user", "content": "x" * draw.randint(1, 3000)}]}
         self.answered(self.server.ask(draw.choice(["/apply-template", "/v1/messages/count_tokens"]), body))
 
+    def bound(self, draw, *_):
+        names = [f"p{i}" for i in range(draw.randint(1, 6))]
+        kinds = [{"type": draw.choice(["string", "integer", "boolean"])} for _ in names]
+        schema = {"type": "object", "properties": dict(zip(names, kinds)), "required": names}
+        body = {"messages": [{"role": "user", "content": START}], "max_tokens": 40,
+                "response_format": {"type": "json_schema",
+                                    "json_schema": {"name": "a", "schema": schema}}}
+        self.answered(self.server.ask("/v1/chat/completions", body))
+
     def hostile(self, _, hostile, index):
         self.attack.one(hostile, index)
 
@@ -99,6 +109,8 @@ class SoakTest(driver.CliTest):
                 samples.append((time.monotonic() - begin, *soak.sample()))
             for client in running:
                 client.result()
+        self.assertEqual(soak.faults, [])
+        self.assertEqual(soak.attack.faults[:10], [])
         idle = server.wait_until(
             lambda: server.metric("vllm:num_requests_running") == 0
             and server.metric("vllm:kv_cache_usage_perc") == 0
@@ -120,11 +132,10 @@ class SoakTest(driver.CliTest):
               f"descriptors {descriptors} (at most "
               f"{max(s[2] for s in samples)}), threads {threads} (first {samples[0][3]})",
               file=sys.stderr)
-        self.assertEqual(soak.faults, [])
-        self.assertEqual(soak.attack.faults[:10], [])
         self.assertTrue(idle, server.ok("/metrics"))
         self.assertLess(late, early * (1 + MOST_GROWTH))
         self.assertLess(resident, early * (1 + MOST_GROWTH))
+        self.assertLess(highest, 2 * early)
         self.assertEqual(threads, samples[0][3])
         self.assertEqual(descriptors, self.idle_descriptors())
         self.assertEqual(server.stop(), 0)
