@@ -54,8 +54,7 @@ foreach(alone model/io/load_huggingface text/tokenizer_json ops/linear/linear_ba
                                 SKIP_UNITY_BUILD_INCLUSION ON)
 endforeach()
 set_target_properties(mr_tsan PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 24)
-target_precompile_headers(mr_tsan PRIVATE <algorithm> <chrono> <cmath> <filesystem> <fmt/format.h>
-    <functional> <map> <memory> <optional> <span> <string> <thread> <vector>)
+target_precompile_headers(mr_tsan PRIVATE ${MR_COMMON_HEADERS})
 target_link_libraries(mr_tsan PUBLIC mr_tsan_options)
 
 set(tsan_tests core/thread_pool model/batch model/train decode/scheduler train/batches train/exchange
