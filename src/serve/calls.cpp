@@ -78,7 +78,7 @@ void CallReader::read_header(char c, std::vector<CallPart>& out) {
         if (quoted_) ++strings_;
     } else if (quoted_) {
         if (strings_ == 2) name_ += c;
-    } else if (c == '{') {
+    } else if (c == '{' && strings_ == 3) {
         add(out, Kind::call, name_);
         held_.clear();
         ++calls_;
