@@ -19,6 +19,9 @@ namespace {
 // step, far shorter than a person notices.
 constexpr int kSpins = 20000;
 
+// The bit of the gate that is set while a loop may be entered; the bits below count workers.
+constexpr std::uint32_t kOpen = std::uint32_t{1} << 31;
+
 inline void relax() {
 #if defined(__aarch64__)
     asm volatile("yield" ::: "memory");
@@ -45,7 +48,7 @@ struct ThreadPool::Workers {
     std::atomic_flag failed = ATOMIC_FLAG_INIT;
     alignas(64) std::atomic<std::int64_t> next{0};         // first index not handed out
     alignas(64) std::atomic<std::uint32_t> generation{0};  // one more for every loop
-    alignas(64) std::atomic<int> busy{0};                  // workers still inside the loop
+    alignas(64) std::atomic<std::uint32_t> gate{0};        // kOpen, and workers inside the loop
     std::atomic<bool> stopping{false};
 };
 
@@ -94,11 +97,14 @@ void ThreadPool::Workers::take_pieces(int thread) {
 void ThreadPool::Workers::run(const Job& next_job) {
     job = next_job;
     next.store(0, std::memory_order_relaxed);
-    busy.store(static_cast<int>(threads.size()), std::memory_order_relaxed);
+    gate.fetch_or(kOpen, std::memory_order_release);
     generation.fetch_add(1, std::memory_order_release);
     generation.notify_all();
     take_pieces(0);
-    for (int spins = 0; busy.load(std::memory_order_acquire) != 0; ++spins) {
+    // Wait for workers inside the loop alone. On a busy machine a worker may not run for
+    // milliseconds, and other threads have done its share by then.
+    gate.fetch_and(~kOpen, std::memory_order_acquire);
+    for (int spins = 0; gate.load(std::memory_order_acquire) != 0; ++spins) {
         if (spins < kSpins) {
             relax();
         } else {
@@ -121,10 +127,11 @@ void ThreadPool::Workers::work(int thread) {
                 generation.wait(seen, std::memory_order_acquire);
             }
         }
-        ++seen;
         if (stopping.load(std::memory_order_relaxed)) return;
-        take_pieces(thread);
-        busy.fetch_sub(1, std::memory_order_release);
+        seen = generation.load(std::memory_order_relaxed);
+        // The loop may have ended before this worker came: then the gate is closed.
+        if ((gate.fetch_add(1, std::memory_order_acquire) & kOpen) != 0) take_pieces(thread);
+        gate.fetch_sub(1, std::memory_order_release);
     }
 }
 

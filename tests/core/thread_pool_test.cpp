@@ -1,7 +1,10 @@
 #include "core/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -73,6 +76,41 @@ TEST(ThreadPool, WorkersTakePart) {
         while (arrived < 2 && std::chrono::steady_clock::now() < give_up) std::this_thread::yield();
     });
     EXPECT_EQ(arrived, 2);
+}
+
+std::atomic<bool> stuck{false}, let_go{false};
+
+void stay_in_handler(int) {
+    stuck = true;
+    while (!let_go) ::usleep(1000);
+}
+
+// As on a busy machine: the system does not run the worker while loops begin and end.
+TEST(ThreadPool, AWorkerThatDoesNotRunIsNotWaitedFor) {
+    ThreadPool pool(2);
+    std::atomic<pthread_t> worker{};
+    std::atomic<int> arrived{0};
+    pool.parallel_for(2, 1, [&](std::int64_t, std::int64_t, int thread) {
+        if (thread == 1) worker = ::pthread_self();
+        ++arrived;
+        while (arrived < 2) std::this_thread::yield();
+    });
+    struct sigaction stay {
+    }, before{};
+    stay.sa_handler = stay_in_handler;
+    ASSERT_EQ(::sigaction(SIGUSR1, &stay, &before), 0);
+    ASSERT_EQ(::pthread_kill(worker, SIGUSR1), 0);
+    while (!stuck) std::this_thread::yield();
+    for (int loop = 0; loop < 100; ++loop) {
+        int done = 0;  // of the caller alone
+        pool.parallel_for(50, 1, [&](std::int64_t, std::int64_t, int) { ++done; });
+        ASSERT_EQ(done, 50);
+    }
+    let_go = true;
+    std::atomic<int> done{0};
+    pool.parallel_for(50, 1, [&](std::int64_t, std::int64_t, int) { ++done; });
+    EXPECT_EQ(done, 50);
+    ::sigaction(SIGUSR1, &before, nullptr);
 }
 
 TEST(ThreadPool, AnExceptionLeavesThroughTheCallerAndThePoolLivesOn) {
