@@ -26,6 +26,7 @@ struct ServeOptions : ServerOptions {
     std::string key_file;
     bool no_auth = false;
     int port = 8080, connections = 4096, connections_per_client = 0;
+    int grammar_mib = static_cast<int>(serve::Grammars::kMostBytes >> 20);
     double grace = 30;
     // Of the transport, seconds; what they are without an option is HttpOptions' alone.
     double idle = seconds_of(serve::HttpOptions{}.idle);
@@ -63,6 +64,7 @@ int serve_model(const Command& command, ServeOptions options) {
     options.http.port = static_cast<std::uint16_t>(options.port);
     options.http.connections = static_cast<std::size_t>(options.connections);
     options.http.connections_per_client = static_cast<std::size_t>(options.connections_per_client);
+    options.api.grammar_bytes = static_cast<std::size_t>(options.grammar_mib) << 20;
     options.http.idle = time_of(options.idle);
     options.http.header = time_of(options.header);
     options.http.request = time_of(options.request);
@@ -139,6 +141,12 @@ void add_serve(const Command& app, Action& action) {
                     "Connections of one address at most; 0: a quarter of --connections, and of "
                     "the loopback address all")
         .range(0, 1 << 20)
+        .shows_default()
+        .rare();
+    command
+        .add_option("--grammar-memory", options->grammar_mib,
+                    "MiB for grammars of schemas and tools, beside those of texts that run")
+        .range(1, 1 << 20)
         .shows_default()
         .rare();
     const auto add_time = [&](const char* name, double& seconds, const char* about) {

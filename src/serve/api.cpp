@@ -27,8 +27,8 @@ Api::Api(Desk& desk, const Gate& gate, Metrics& metrics, ApiOptions options)
       tool_template_(text::try_tools(tokenizer_, options_.chat)),
       grammars_(tokenizer_, static_cast<std::int32_t>(desk.model().spec.vocab),
                 desk.model().generation.ends,
-                Grammars::kMostBytes + static_cast<std::size_t>(desk.options().sequences) *
-                                           Grammars::text_bytes(desk.model().spec.vocab)),
+                options_.grammar_bytes + static_cast<std::size_t>(desk.options().sequences) *
+                                             Grammars::text_bytes(desk.model().spec.vocab)),
       created_(std::time(nullptr)),
       run_((std::uint64_t{std::random_device{}()} << 32) | std::random_device{}()) {
     for (std::int32_t id = 0; id < tokenizer_.vocab_size(); ++id) {

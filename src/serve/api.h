@@ -31,9 +31,10 @@ struct ApiOptions {
     std::string fingerprint{};
     std::string version{};
     bool verbose_usage = false;
-    bool share_prefixes = false;         // equal prompts share pages whatever their key
-    MemoryPlan plan{};                   // of the engine
-    std::uint64_t capacity = 0;          // bytes of the memory that it lies in
+    bool share_prefixes = false;  // equal prompts share pages whatever their key
+    std::size_t grammar_bytes = Grammars::kMostBytes;  // beside those of texts that run
+    MemoryPlan plan{};                                 // of the engine
+    std::uint64_t capacity = 0;                        // bytes of the memory that it lies in
     double read_bandwidth = 0;           // of that memory, measured: bytes a second; 0: not known
     decode::GenerateOptions generate{};  // where a request says nothing: context, diffusion
     text::ChatOptions chat{};

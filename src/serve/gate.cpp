@@ -159,7 +159,7 @@ Headers Gate::headers(const HttpRequest& request) const {
 
 std::string Gate::client_of(const HttpRequest& request) const {
     const int key = options_.keys.empty() ? -1 : key_of(request);
-    return key >= 0 ? fmt::format("key {}", key + 1) : request.peer;
+    return key >= 0 ? fmt::format("key {}", key + 1) : http_client(request.peer).name;
 }
 
 std::uint64_t Gate::salt_of(const HttpRequest& request) const {

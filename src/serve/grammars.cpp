@@ -1,5 +1,7 @@
 #include "serve/grammars.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -67,6 +69,13 @@ std::size_t Grammars::held() {
 
 // Grammars that no request holds go first, the oldest of them before the others.
 void Grammars::make_room(std::size_t bytes) {
+    if (bytes > most_bytes_) {
+        throw Failure::of(400, "invalid_request_error",
+                          fmt::format("the schema or tools of this request take {} bytes as a "
+                                      "grammar, and the server has {} for all; send a smaller one",
+                                      bytes, most_bytes_),
+                          "grammar_too_large");
+    }
     while (held() + bytes > most_bytes_ && kept_.size() > 0) kept_.drop_oldest();
     if (held() + bytes <= most_bytes_) return;
     Failure full = Failure::of(503, "server_error",

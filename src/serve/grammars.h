@@ -40,8 +40,8 @@ class Grammars {
              std::vector<std::int32_t> ends = {}, std::size_t most_bytes = kMostBytes);
 
     // `key` is all that `make` depends on. `banned` tokens do not come where others may. Throws
-    // Error: what `make` throws, or where the tokens cannot write every text; Failure (503) where
-    // the grammars of other requests leave no room.
+    // Error: what `make` throws, or where the tokens cannot write every text; Failure: 503 where
+    // the grammars of other requests leave no room, 400 where all of the room were too little.
     MakeFilter filter(const std::string& key, const std::function<text::grammar::Network()>& make,
                       std::vector<std::int32_t> banned = {});
     std::size_t kept() const;

@@ -28,28 +28,6 @@ void raise_descriptor_limit() {
     ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// The other end, as connections are counted by it. Link-local addresses stay whole: all hosts of a
-// link have the same first 64 bits there.
-struct Client {
-    std::string name{};
-    bool loopback = false;
-};
-
-Client client_of(const tcp::socket& socket) {
-    error_code ignored;
-    asio::ip::address at = socket.remote_endpoint(ignored).address();
-    if (at.is_v6() && at.to_v6().is_v4_mapped()) {
-        at = asio::ip::make_address_v4(asio::ip::v4_mapped, at.to_v6());
-    }
-    const bool loopback = at.is_loopback();
-    if (at.is_v6() && !loopback && !at.to_v6().is_link_local()) {
-        asio::ip::address_v6::bytes_type bytes = at.to_v6().to_bytes();
-        std::fill(bytes.begin() + 8, bytes.end(), std::uint8_t{0});
-        at = asio::ip::address_v6(bytes);
-    }
-    return {at.to_string(), loopback};
-}
-
 // The memory of a long body goes back to the system. glibc would keep more with every such body: by
 // itself it raises the size from which memory is the system's.
 void give_long_bodies_back() {
@@ -59,6 +37,23 @@ void give_long_bodies_back() {
 }
 
 }  // namespace
+
+HttpClient http_client(const std::string& address) {
+    error_code unknown;
+    asio::ip::address at = asio::ip::make_address(address, unknown);
+    if (unknown) return {address, false};
+    if (at.is_v6() && at.to_v6().is_v4_mapped()) {
+        at = asio::ip::make_address_v4(asio::ip::v4_mapped, at.to_v6());
+    }
+    const bool loopback = at.is_loopback();
+    // All hosts of a link have the same first 64 bits of a link-local address.
+    if (at.is_v6() && !loopback && !at.to_v6().is_link_local()) {
+        asio::ip::address_v6::bytes_type bytes = at.to_v6().to_bytes();
+        std::fill(bytes.begin() + 8, bytes.end(), std::uint8_t{0});
+        at = asio::ip::address_v6(bytes);
+    }
+    return {at.to_string(), loopback};
+}
 
 std::size_t most_of_client(const HttpOptions& options, bool loopback) {
     if (options.connections_per_client > 0) return options.connections_per_client;
@@ -115,7 +110,9 @@ void HttpHost::accept() {
 }
 
 void HttpHost::take(tcp::socket socket) {
-    const Client client = client_of(socket);
+    error_code left;
+    const asio::ip::address peer = socket.remote_endpoint(left).address();
+    const HttpClient client = http_client(peer.to_string());
     const auto known = by_client.find(client.name);
     const std::size_t own = known == by_client.end() ? 0 : known->second;
     const bool all_full = connections.size() >= options.connections;

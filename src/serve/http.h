@@ -129,6 +129,13 @@ class HttpServer {
     std::shared_ptr<HttpHost> impl_;
 };
 
+// By which connections are counted and turns are given: an IPv4 address, or the first 64 bits of an
+// IPv6 one.
+struct HttpClient {
+    std::string name{};
+    bool loopback = false;
+};
+HttpClient http_client(const std::string& address);
 // Connections that a client may have.
 std::size_t most_of_client(const HttpOptions& options, bool loopback);
 

@@ -9,7 +9,7 @@ import struct
 import time
 
 import driver
-from serving import START, Server
+from serving import CHAT, START, Server
 
 
 def wire_of(server, body, path="/v1/completions"):
@@ -173,6 +173,28 @@ class Limits(driver.CliTest):
                 found = json.loads(body)["choices"][0]["text"]
             self.assertEqual(found, alone)
         self.idle(server)
+
+    def test_grammars_have_a_bound(self):
+        # 1 MiB, and 10 for the text that runs: two of these schemas do not fit.
+        server = self.serve("--sequences", 1, "--grammar-memory", 1)
+
+        def ask(i, words=5000):
+            words = [f"{i} {j} " + "ab" * 20 for j in range(words)]
+            schema = {"type": "array", "minItems": 50, "items": {"enum": words}}
+            return server.ask("/v1/chat/completions", {
+                "messages": CHAT, "max_tokens": 100, "response_format": {
+                    "type": "json_schema", "json_schema": {"name": "x", "schema": schema}}})
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(ask, range(8)))
+        full = [(headers, body) for status, headers, body in answers if status != 200]
+        self.assertTrue(0 < len(full) < 8, [status for status, _, _ in answers])
+        for headers, body in full:
+            self.assertEqual((body["error"]["code"], headers["Retry-After"]), ("grammars_full", "1"))
+        self.idle(server)
+        self.assertEqual(ask(9)[0], 200)  # those that no request holds are dropped
+        status, _, body = ask(10, words=9000)
+        self.assertEqual((status, body["error"]["code"]), (400, "grammar_too_large"), body)
 
     def test_connections_of_one_client(self):
         def status(server, source="127.0.0.1"):

@@ -303,6 +303,22 @@ TEST_F(Http, ConnectionsAndBodiesHaveABound) {
     EXPECT_TRUE(one.all().starts_with("HTTP/1.1 503 "));
 }
 
+TEST(HttpClientName, IsAnAddressOrANetworkOf64Bits) {
+    EXPECT_EQ(http_client("10.0.0.7").name, "10.0.0.7");
+    EXPECT_EQ(http_client("::ffff:10.0.0.7").name, "10.0.0.7");
+    EXPECT_EQ(http_client("2001:db8:1:2:3:4:5:6").name, http_client("2001:db8:1:2:ffff::1").name);
+    EXPECT_NE(http_client("2001:db8:1:2::1").name, http_client("2001:db8:1:3::1").name);
+    // All hosts of a link have the same first 64 bits.
+    EXPECT_NE(http_client("fe80::1").name, http_client("fe80::2").name);
+    for (const char* local : {"127.0.0.1", "127.9.0.1", "::1", "::ffff:127.0.0.1"}) {
+        EXPECT_TRUE(http_client(local).loopback) << local;
+    }
+    EXPECT_NE(http_client("127.0.0.1").name, http_client("127.0.0.2").name);
+    EXPECT_FALSE(http_client("10.0.0.7").loopback);
+    EXPECT_FALSE(http_client("2001:db8::1").loopback);
+    EXPECT_EQ(http_client("no address").name, "no address");
+}
+
 TEST_F(Http, OneClientHasABoundOfItsOwn) {
     HttpOptions options;
     options.connections = 8;
