@@ -104,6 +104,16 @@ if(Python3_FOUND)
         add_test(NAME house.${check} COMMAND ${Python3_EXECUTABLE}
                  ${PROJECT_SOURCE_DIR}/tests/house/${check}.py ${PROJECT_SOURCE_DIR})
     endforeach()
+    # The scripts of docs/learn, on little: each one compares its results itself.
+    set(learn_offload --matrix 65536 --reps 2)
+    set(learn_sampler --vocab 5000 --rows 2)
+    set(learn_attention --tokens 50,64 --tile 16)
+    set(learn_overlap --part-ms 40 --chunks 1,3,8 --bytes 100000)
+    foreach(script offload sampler attention overlap)
+        add_test(NAME example.learn.${script} COMMAND ${Python3_EXECUTABLE}
+                 ${PROJECT_SOURCE_DIR}/examples/learn/${script}.py ${learn_${script}})
+        set_tests_properties(example.learn.${script} PROPERTIES TIMEOUT 60)
+    endforeach()
 endif()
 include(${PROJECT_SOURCE_DIR}/cmake/fuzz.cmake)
 include(${PROJECT_SOURCE_DIR}/cmake/serve_asan.cmake)
