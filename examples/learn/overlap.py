@@ -93,7 +93,7 @@ def main():
     job = Job(args.bytes, args.part_ms / 1e3)
     base, expected = timed(job, job.one_after_the_other, 1)
     print(f"each part alone: {args.part_ms:.0f} ms, so nothing can be faster than that")
-    print("chunks          ms   speed-up   of the limit   foretold")
+    print("chunks          ms   speed-up   of the limit  predicted")
     print(f"  none  {base:9.1f}       1.00   {args.part_ms / base:12.1%}   {1 / 3:8.1%}")
     for chunks in (int(n) for n in args.chunks.split(",")):
         ms, output = timed(job, job.a_thread_for_each_part, chunks)
