@@ -2,7 +2,7 @@
 // training of models that fill in blocks (model/train/diffusion_attention.h) has thousands of
 // blocks of 4 to 64 rows, of which each would be a sequence, and a tile, of its own for
 // flash_forward(). Here a row is a few lanes, and what the other part gave is taken up in the same
-// pass. docs/training.md has the floor and the design.
+// pass. docs/notebook/training.md has the floor and the design.
 //
 // Rows [b * block, (b + 1) * block) of q, k and v are block b; all of them see all keys of theirs.
 // Heads are bf16 as flash_cuda.h has them, the log-sum-exps f32 [heads, tokens]; sums are f32.
