@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that a page and its Chinese version say the same: README.md and README.zh.md, docs/NAME.md
 and docs/zh/NAME.md. Section by section they have the same headings' levels, commands, formulas, names
-in code, tables, lists, links and figures. Also checks the Chinese pages' typography, and that they
+in code, tables, lists, paragraphs, links and figures. Also checks the Chinese pages' typography, and that they
 use the terms of the glossary in docs/zh/index.md.
 
     languages.py ROOT          check the pages below ROOT
@@ -22,11 +22,13 @@ ITEM = re.compile(r"^\s*(?:[-*+]|\d+\.)\s+")
 CODE = re.compile(r"(`+)(.+?)\1", re.DOTALL)
 LINK = re.compile(r"!?\[([^\]]*)\]\(([^)\s]+)\)")
 TAG = re.compile(r"</?[A-Za-z][^<>]*>")
-# A commit, or a number with its % or unit. Digits of names (f32, H200) follow a letter and are left out.
+# A commit, or a number with its % or unit. Digits of names (f32, H200) follow a letter: NAME has those.
 FIGURE = re.compile(
     r"(?<![A-Za-z0-9_])(?:(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{7}(?![A-Za-z0-9_])|"
     r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:e[+-]?\d+)?"
     r"(?:%|\s?(?:[kMGT]i?B(?:/s)?|[MG]b/s|tok/s|[GT]FLOP/s|[num]?s|[MG]Hz|W)(?![A-Za-z0-9_/]))?)")
+
+NAME = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]+_?\d[A-Za-z0-9_]*")
 
 
 class Section:
@@ -77,8 +79,7 @@ def parse(text):
             row = True
             if not in_table:
                 section.tables.append([])
-            if not re.fullmatch(r"[\s|:-]+", line) or "-" not in line:
-                section.tables[-1].append(split_cells(line))
+            section.tables[-1].append(split_cells(line))
         elif line.startswith("    ") and not in_list and before in ("", "formula"):
             section.formulas.append(" ".join(line.split()))
         else:
@@ -105,8 +106,17 @@ def figures(text):
                                for figure in FIGURE.findall(plain(text).translate(wide)))
 
 
-def code_names(section):
-    return {" ".join(span[1].split()) for text in section.texts() for span in CODE.findall(text)}
+def code_spans(section):
+    return collections.Counter({" ".join(span[1].split()) for text in section.texts() for span in CODE.findall(text)})
+
+
+def names(section):
+    return collections.Counter({name for text in section.texts() for name in NAME.findall(plain(text))
+                                if not FIGURE.fullmatch(name)})
+
+
+def paragraphs(section):
+    return len([block for block in re.split(r"\n\s*\n", section.prose) if block.strip()])
 
 
 def english_of(name):
@@ -146,10 +156,10 @@ def compare_tables(english, chinese):
         if shapes[0] != shapes[1]:
             yield f"table {number}: rows and columns differ: {shapes[0]} and {shapes[1]}"
             continue
-        for y, (left_row, right_row) in enumerate(zip(left, right)):
+        for y, (left_row, right_row) in enumerate(zip(left, right), 1):
             for x, (a, b) in enumerate(zip(left_row, right_row), 1):
                 if says := difference(figures(a), figures(b)):
-                    yield f"table {number}, row {y}, column {x}: {says}"
+                    yield f"table {number}, line {y}, column {x}: {says}"
 
 
 def compare_sections(english, chinese, pages, translated):
@@ -157,9 +167,13 @@ def compare_sections(english, chinese, pages, translated):
         yield f"commands differ:\n{english.commands}\n{chinese.commands}"
     if english.formulas != chinese.formulas:
         yield f"formulas differ: {difference(*(collections.Counter(s.formulas) for s in (english, chinese)))}"
-    if english.items != chinese.items:
-        yield f"{english.items} items of lists in English, {chinese.items} in Chinese"
-    pairs = {"code": [collections.Counter(code_names(s)) for s in (english, chinese)],
+    counts = {"items of lists": (english.items, chinese.items),
+              "paragraphs": (paragraphs(english), paragraphs(chinese))}
+    for what, (left, right) in counts.items():
+        if left != right:
+            yield f"{left} {what} in English, {right} in Chinese"
+    pairs = {"code": [code_spans(s) for s in (english, chinese)],
+             "names": [names(s) for s in (english, chinese)],
              "links": [links(s, page, translated) for s, page in zip((english, chinese), pages)],
              "figures": [figures(s.title + "\n" + s.prose) for s in (english, chinese)],
              "figures in comments of commands": [figures(s.comments) for s in (english, chinese)]}
@@ -175,14 +189,17 @@ def compare(english, chinese, pages=("docs/x.md", "docs/zh/x.md"), translated=()
     levels = [["#" * s.level + " " + s.title for s in sections[1:]] for sections in (left, right)]
     if [s.level for s in left] != [s.level for s in right]:
         return [f"{pages[1]}: the headings' levels differ: {levels[0]} and {levels[1]}"]
-    return [f"{pages[1]}, \"{b.title}\": {fault}" for a, b in zip(left, right)
-            for fault in compare_sections(a, b, pages, translated)]
+    faults = [f"{pages[1]}, \"{b.title}\": {fault}" for a, b in zip(left, right)
+              for fault in compare_sections(a, b, pages, translated)]
+    if COMMENT.findall(english) != COMMENT.findall(chinese):
+        faults.append(f"{pages[1]}: comments in HTML differ (commands that are not run are marked by these)")
+    return faults
 
 
 def avoided(index):
     """The words that the glossary names in its third column, each with the term to use."""
     return {word: row[1] for section in parse(index) if section.title == GLOSSARY_TITLE
-            for table in section.tables for row in table[1:] if row[2:] and row[2] for word in row[2].split("、")}
+            for table in section.tables for row in table[2:] if row[2:] and row[2] for word in row[2].split("、")}
 
 
 def style(text, words={}):
@@ -279,13 +296,18 @@ SAMPLES = [
     ("1. a\n2. b\n", "1. 甲\n2. 乙\n", None),
     ("- a\n- b\n", "- 甲，乙\n", "2 items"),
     ("|a|b|\n|--|--|\n|1|2|\n", "|甲|乙|\n|--|--|\n|1|2|\n", None),
-    ("|a|b|\n|--|--|\n|1|2|\n", "|甲|乙|\n|--|--|\n|2|1|\n", "table 1, row 1, column 1"),
+    ("|a|b|\n|--|--|\n|1|2|\n", "|甲|乙|\n|--|--|\n|2|1|\n", "table 1, line 3, column 1"),
     ("|a|b|\n|--|--|\n|1|2|\n", "|甲|\n|--|\n|1|\n", "rows and columns"),
     ("|a|b|\n|--|--|\n|1|`x|y`|\n", "|甲|乙|\n|--|--|\n|1|`x|y`|\n", None),
     ("[see](y.md#z9)\n", "[见](../y.md#z9)\n", None),
     ("[see](t.md#z)\n", "[见](t.md#甲)\n", None),
     ("[see](y.md#z)\n", "[见](../w.md#z)\n", "links: only in English: docs/y.md#z"),
     ("[see](y.md)\n", "见。\n", "links"),
+    ("|a|\n|--|\n|1|\n", "|甲|\n|1|\n", "rows and columns"),
+    ("On H200, sm_90a: q8_0.\n", "H200，sm_90a：q8_0。\n", None),
+    ("On H200.\n", "L20 上。\n", "names: only in English: H200"),
+    ("one\n\ntwo\n", "一，二\n", "2 paragraphs"),
+    ("<!-- not run: x -->\n```\nrun\n```\n", "```\nrun\n```\n", "comments in HTML"),
 ]
 STYLE_SAMPLES = [
     ("每步读 16 个字节（`x`），**显存**不变；见[此页](a.md)。\n\n- **权重**：`f32`\n", None),
