@@ -210,7 +210,7 @@ def style(text, words={}):
     bare = text.replace("**", "")
     rules = [(bare, f"{HAN}[A-Za-z0-9]|[A-Za-z0-9%]{HAN}", "no space between Chinese and Latin"),
              (bare, f"{HAN}[,;:?!().]|[,;:?!()]{HAN}", "half-width punctuation beside Chinese"),
-             (bare, r" [，。；：、）]|[，。；：、（] (?=\S)", "a space beside full-width punctuation"),
+             (text, r" [，。；：、）]|[，。；：、（] (?=\S)", "a space beside full-width punctuation"),
              (bare, r"[０-９Ａ-Ｚａ-ｚ％]", "full-width letters or digits"),
              (bare, r"\d\s*[万亿]", "万 or 亿 behind a figure: write out its digits"),
              (bare, rf"({HAN}|[，。；：、）])\n(?!\d+\. )({HAN}|[（A-Za-z0-9])", "a line break inside of a paragraph")]
