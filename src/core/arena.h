@@ -1,4 +1,4 @@
-// Planned memory: what a run needs is added up before it starts, then taken in one piece.
+// Planned memory: a run's needs are added up before it starts, then allocated in one piece.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace mr {
 
-// What a run will hold, by purpose, in bytes. Printable, and checked against the machine.
+// The bytes a run will hold, by purpose. Printable, and checked against the machine.
 class MemoryPlan {
   public:
     struct Item {
@@ -21,7 +21,7 @@ class MemoryPlan {
     void add(std::string name, std::uint64_t bytes, bool mapped = false);
     const std::vector<Item>& items() const { return items_; }
     std::uint64_t total() const;
-    // Throws Error (device) with the numbers and `remedy` where the plan is over `available`.
+    // Throws Error (device) with the numbers and `remedy` if the plan exceeds `available`.
     void require(std::uint64_t available, const std::string& remedy) const;
 
   private:
@@ -35,7 +35,7 @@ std::string format_bytes(std::uint64_t bytes);
 class Arena {
   public:
     Arena() = default;
-    // `purpose` names it in errors. Pages are untouched until used.
+    // `purpose` is the arena's name in errors. Pages are untouched until used.
     Arena(std::string purpose, std::size_t bytes);
     ~Arena();
     Arena(Arena&& other) noexcept;
@@ -43,7 +43,7 @@ class Arena {
     Arena(const Arena&) = delete;
     Arena& operator=(const Arena&) = delete;
 
-    // Bytes that alloc() will take for such a tensor: what a plan adds up.
+    // Bytes that alloc() takes for a tensor of `bytes`; plans add these up.
     static std::size_t padded(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
     static std::size_t tensor_bytes(DType dtype, const Shape& shape);
 

@@ -57,7 +57,7 @@ Isa choose() {
                         .remedy = "use one of: " + names});
 }
 
-std::atomic<int> g_isa{-1};  // -1: not chosen yet. A choice made once, not state that changes.
+std::atomic<int> g_isa{-1};  // -1: not chosen yet. Chosen once, then constant.
 
 }  // namespace
 
@@ -120,7 +120,7 @@ CpuInfo cpu_info() {
     }
     if (fields.count("model name")) {
         info.model = fields["model name"];
-    } else if (fields.count("CPU part")) {  // Arm kernels give numbers; the common server parts
+    } else if (fields.count("CPU part")) {  // Arm gives part numbers only; these are common servers
         static const std::map<std::string, const char*> kParts = {
             {"0xd0c", "Arm Neoverse-N1"}, {"0xd40", "Arm Neoverse-V1"},
             {"0xd49", "Arm Neoverse-N2"}, {"0xd4f", "Arm Neoverse-V2"},

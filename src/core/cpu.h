@@ -1,6 +1,6 @@
 // Which instruction path the kernels take. Kernel files are compiled once per path
-// (cmake/rooms.cmake); the best one this machine can run is chosen at start, and tests and
-// MILLRACE_ISA=NAME choose another.
+// (cmake/rooms.cmake); the best path this machine can run is chosen at start; tests and
+// MILLRACE_ISA=NAME can choose another.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 namespace mr {
 
 enum class Isa {
-    portable,   // plain C++, the one the tests hold the others to
+    portable,   // plain C++; the reference for the tests of the others
     neon_dot,   // Arm NEON with dot-product (sdot)
     neon_i8mm,  // ... and int8 and bf16 matrix instructions (smmla, bfmmla)
     avx2,       // x86 AVX2, FMA, F16C
@@ -26,12 +26,12 @@ Isa active_isa();
 void set_isa(Isa isa);
 
 struct CpuInfo {
-    std::string model;  // as the system names it; may be "unknown"
+    std::string model;  // as the system reports it; may be "unknown"
     int cores = 1;      // that this process may use
     std::size_t memory_bytes = 0;
 };
 CpuInfo cpu_info();
-// This machine and the cores that this process may use, in a text that is equal where both are.
+// Describes this machine and the cores this process may use; equal text means equal cores.
 std::string core_set();
 
 }  // namespace mr

@@ -88,7 +88,7 @@ constexpr DTypeInfo dtype_info(DType type) {
 
 constexpr const char* dtype_name(DType type) { return dtype_info(type).name; }
 constexpr bool is_quantised(DType type) { return dtype_info(type).block > 1; }
-// What is computed with as it is: f32, f16, bf16.
+// Types that need no unpacking before arithmetic: f32, f16, bf16.
 constexpr bool is_float(DType type) {
     return type == DType::f32 || type == DType::f16 || type == DType::bf16;
 }

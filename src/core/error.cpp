@@ -7,9 +7,9 @@
 namespace mr {
 namespace {
 
-constexpr std::size_t kMostBytes = 400;  // of a part
+constexpr std::size_t kMostBytes = 400;  // per part
 
-// One line, whatever the parts hold: names and values come from files.
+// Forces one line: names and values come from files and may hold anything.
 std::string one_line(const std::string& text) { return printable(text, kMostBytes); }
 
 std::string describe(const ErrorInfo& info) {

@@ -1,4 +1,4 @@
-// The one exception type for what a user can cause, and checks for what a programmer can.
+// The one exception type for errors a user can cause, and checks for programmer errors.
 #pragma once
 
 #include <stdexcept>

@@ -1,5 +1,5 @@
 // The account of a run: for every operation how often it ran, how long, and how many bytes and
-// floating-point operations its contract says it needed; and every host-device copy.
+// FLOPs it needed by its contract; and every host-device copy.
 #pragma once
 
 #include <array>
@@ -43,14 +43,14 @@ struct OpRecord {
 struct CopyRecord {
     std::uint64_t calls = 0;
     std::uint64_t bytes = 0;
-    double seconds = 0;  // of those that were timed: Ledger::time_copies()
+    double seconds = 0;  // of the timed copies: Ledger::time_copies()
 
     CopyRecord& operator+=(const CopyRecord& other);
     CopyRecord operator-(const CopyRecord& earlier) const;
 };
 
-// A moment of the steady clock. Not <chrono>'s: every file of the house sees this one, and would
-// take a second longer to compile with that header, a kernel two.
+// A moment of the steady clock. <chrono> is avoided: every file includes this header, and <chrono>
+// would add a second to each compilation, two to a kernel's.
 struct Moment {
     std::int64_t nanoseconds = 0;
 
@@ -65,12 +65,12 @@ struct Stage {
     OpKind kind;
     const char* name;  // "qkv", "attention", ... a literal
     int layer;         // -1: outside of the layers
-    OpRecord work;     // bytes and FLOPs by its contract; seconds once it was timed
+    OpRecord work;     // bytes and FLOPs by its contract; seconds if timed
     double begin = 0;  // seconds after the start of its log, or after its step's first stage
 };
 
-// Every operation in its order, for reports that need more than sums. Off unless a ledger
-// watches().
+// Every operation in its order, for reports that need more than sums. Filled only while a ledger
+// has it in watch().
 struct StageLog {
     Moment start = Moment::now();
     std::vector<Stage> stages;
@@ -81,12 +81,12 @@ class Ledger {
     static constexpr std::size_t kOps = static_cast<std::size_t>(OpKind::kCount);
 
     void add(OpKind kind, const OpRecord& record) { ops_[index(kind)] += record; }
-    // All of another account: what a replayed graph did, as it was entered when it was captured.
+    // Adds another ledger, for example the one filled while a replayed graph was captured.
     void add(const Ledger& other);
     // From now on every LedgerEntry also goes into `log`, until watch(nullptr).
     void watch(StageLog* log) { log_ = log; }
-    // Says where in the model the next operations are, and what the very next one is called there;
-    // without a name an operation has that of its kind.
+    // at() sets the layer of the next operations, and the name of the very next one; without a name
+    // an operation has that of its kind.
     void at(int layer) { layer_ = layer; }
     void at(int layer, const char* name) {
         layer_ = layer;
@@ -103,7 +103,7 @@ class Ledger {
     void add_device_to_host(std::uint64_t bytes, double seconds = 0) {
         to_host_ += {1, bytes, seconds};
     }
-    // From now on every copy is timed alone: its stream is waited for before it and behind it.
+    // From now on every copy is timed alone: its stream is synchronized before and after it.
     void time_copies(bool on) { times_copies_ = on; }
     bool times_copies() const { return times_copies_; }
 
@@ -111,7 +111,7 @@ class Ledger {
     const CopyRecord& host_to_device() const { return to_device_; }
     const CopyRecord& device_to_host() const { return to_host_; }
     OpRecord total() const;
-    // What happened since `earlier`, a copy of this ledger taken before.
+    // The difference to `earlier`, a copy of this ledger taken before.
     Ledger since(const Ledger& earlier) const;
 
   private:

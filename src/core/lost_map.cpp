@@ -1,5 +1,5 @@
-// What SIGBUS says: a page of a mapped file is gone. Everything here runs inside of the signal's
-// handler, so it may do nothing but system calls.
+// Explains SIGBUS: a page of a mapped file is gone. Everything here runs inside the signal handler,
+// so it may only make system calls.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -39,8 +39,8 @@ std::uintptr_t hex(const char*& at) {
     }
 }
 
-// The path of a line of /proc/self/maps ("from-to rwxp offset device inode   path"), where the
-// line's memory holds `address` and is a file's; else null.
+// The path of a line of /proc/self/maps ("from-to rwxp offset device inode path"), if the line's
+// range holds `address` and belongs to a file; else null.
 const char* path_of(const char* line, std::uintptr_t address) {
     const std::uintptr_t from = hex(line);
     if (*line != '-') return nullptr;
@@ -49,11 +49,11 @@ const char* path_of(const char* line, std::uintptr_t address) {
     return std::strchr(line, '/');
 }
 
-// The file whose map holds `address`, into `path`; false: none.
+// Finds the file whose map holds `address`, into `path`; false: none.
 bool find_file(std::uintptr_t address, char* path, std::size_t room) {
     const int fd = ::open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
     if (fd < 0) return false;
-    char line[4352];  // of the longest path, and what is before it
+    char line[4352];  // the longest path, and the fields before it
     std::size_t length = 0;
     char buffer[512];
     bool found = false;
@@ -81,16 +81,16 @@ bool find_file(std::uintptr_t address, char* path, std::size_t room) {
 
 void on_bus_error(int signal, siginfo_t* info, void*) {
     static char path[4096];
-    if (told.test_and_set()) {  // another thread is saying so
+    if (told.test_and_set()) {  // another thread is already reporting
         for (;;) ::pause();
     }
     if (!find_file(reinterpret_cast<std::uintptr_t>(info->si_addr), path, sizeof path)) {
-        // Not a file's: as if this were not here.
+        // Not a mapped file: fall back to the default action.
         struct sigaction usual {};
         usual.sa_handler = SIG_DFL;
         ::sigaction(signal, &usual, nullptr);
         told.clear();
-        ::raise(signal);  // comes when this returns
+        ::raise(signal);  // delivered when this handler returns
         return;
     }
     put(program_name);

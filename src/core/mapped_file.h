@@ -23,10 +23,10 @@ class MappedFile {
     const std::string& path() const { return path_; }
     // Bytes [offset, offset + out.size()), inside of the file as it was opened, by a read instead
     // of through the map. A reader that needs each part once saves the page faults; and a file that
-    // has become shorter, or a disk that fails, is an Error (input) here, where the map raises
+    // was truncated, or a disk that fails, throws Error (input) here, whereas the map raises
     // SIGBUS.
     void read(std::uint64_t offset, std::span<std::byte> out) const;
-    int fd() const { return fd_; }  // open as long as the map
+    int fd() const { return fd_; }  // open as long as the map is
 
   private:
     std::string path_;
@@ -35,10 +35,10 @@ class MappedFile {
     int fd_ = -1;
 };
 
-// For a program's main(): from here on a mapped file that becomes shorter while something reads it
-// through its map, or whose disk fails, ends the program with exit code 1 and one line on standard
-// error that names it, instead of by SIGBUS without a word. `program` begins that line and outlives
-// the program's work.
+// For a program's main(): from now on, if a mapped file is truncated or its disk fails while it is
+// read through the map, the program ends with exit code 1 and one line on standard error that names
+// the file, instead of a bare SIGBUS. `program` begins that line; it must outlive the program's
+// work.
 void explain_lost_maps(const char* program);
 
 // A small text file (configuration, prompt), whole. Throws Error past `max_bytes`.

@@ -27,12 +27,12 @@ std::optional<std::uint64_t> cgroup_memory_limit(const fs::path& groups, const f
         if (!v2 && controllers.find(",memory,") == std::string::npos) continue;
         const fs::path root = v2 ? mount : mount / "memory";
         const char* name = v2 ? "memory.max" : "memory.limit_in_bytes";
-        // In a container the path may be the host's and not be there; its root is.
+        // In a container the path may be the host's and not exist here; the root does.
         fs::path group = fs::path(line.substr(second + 1)).relative_path().lexically_normal();
         for (;;) {
             std::ifstream file(root / group / name);
             std::uint64_t limit = 0;
-            if (file >> limit) least = std::min(least.value_or(limit), limit);  // or "max"
+            if (file >> limit) least = std::min(least.value_or(limit), limit);  // fails for "max"
             if (group.empty()) break;
             group = group.parent_path();
         }

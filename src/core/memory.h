@@ -1,4 +1,4 @@
-// How much memory this process may have: the machine's, or what its control group is given.
+// How much memory this process may use: the machine's, or its control group's limit.
 #pragma once
 
 #include <cstdint>

@@ -8,8 +8,8 @@
 namespace mr {
 namespace {
 
-// Enough to take down the JSON of a vocabulary of half a million tokens. It is never touched, so
-// that it takes addresses and no memory.
+// Enough to destroy the JSON of a vocabulary of half a million tokens. It is never touched, so it
+// takes address space but no memory.
 constexpr std::size_t kHeldBack = std::size_t{16} << 20;
 std::atomic<void*> held_back = nullptr;
 

@@ -21,9 +21,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kBuffer = std::size_t{1} << 20;
-constexpr int kMostLinks = 40;  // as the system has it
+constexpr int kMostLinks = 40;  // Linux's own limit
 constexpr const char* kPartial = ".partial.";
-constexpr int kMostNames = 100;  // that are tried
+constexpr int kMostNames = 100;  // names to try
 
 [[noreturn]] void refuse_device(const std::string& path) {
     throw Error::input({.file = path,
@@ -31,7 +31,7 @@ constexpr int kMostNames = 100;  // that are tried
                         .remedy = "give a file name for the output"});
 }
 
-// Whether `name` is `start` and a process, or that and a number.
+// Whether `name` is `start` + PID or `start` + PID.NUMBER.
 bool is_temporary(std::string_view name, std::string_view start) {
     if (!name.starts_with(start)) return false;
     name.remove_prefix(start.size());
@@ -39,7 +39,7 @@ bool is_temporary(std::string_view name, std::string_view start) {
            name.find_first_not_of("0123456789.") == name.npos;
 }
 
-// Removes what processes that were killed left of `target`: files that none has locked.
+// Removes temporary files of `target` that killed processes left: those that no process has locked.
 void remove_leftovers(const std::string& target) {
     const fs::path path = target;
     const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
@@ -63,15 +63,15 @@ void remove_leftovers(const std::string& target) {
     }
 }
 
-// Where the links at the end of `path` lead, also where nothing is there yet.
+// Resolves links at the end of `path`, also where the target does not exist yet.
 std::string follow_links(const std::string& path) {
     fs::path target = path;
     std::error_code code;
     for (int i = 0; i < kMostLinks && fs::is_symlink(target, code); ++i) {
         const fs::path next = fs::read_symlink(target, code);
         if (code) break;
-        target = target.parent_path() / next;  // `next` alone where it is absolute
-        // /dev/stdout: an open file of ours, which a rename would not reach.
+        target = target.parent_path() / next;  // just `next` if it is absolute
+        // /dev/stdout: an open file of this process, which a rename would not reach.
         if (target.string().starts_with("/proc/")) refuse_device(path);
     }
     return target.string();
@@ -102,9 +102,9 @@ void OutputFile::make_temporary(unsigned mode) {
         temporary_ = i == 1 ? name : name + "." + std::to_string(i);
         const int fd =
             ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
-        if (fd < 0 && errno == EEXIST) continue;  // another's: a link, a leftover, one in use
+        if (fd < 0 && errno == EEXIST) continue;  // not ours: a link, a leftover, or a file in use
         if (fd < 0) fail("cannot be created", errno);
-        // Another process may look for leftovers at this very moment.
+        // Another process may be removing leftovers at this very moment.
         struct stat status {};
         const bool locked = ::flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
         if (locked && ::fstat(fd, &status) == 0 && status.st_nlink > 0) {
@@ -189,7 +189,7 @@ void OutputFile::sync() {
 
 void OutputFile::commit() {
     sync();
-    // Before it is closed, which ends the lock; sync() has found what closing could.
+    // Rename before close, which releases the lock; sync() has reported what close() would.
     if (std::rename(temporary_.c_str(), target_.c_str()) != 0) {
         fail("cannot be renamed into place", errno);  // the destructor removes it
     }
@@ -208,7 +208,7 @@ void sync_path(const std::string& path) {
     const int result = ::fsync(fd);
     const int code = errno;
     ::close(fd);
-    // Some file systems have no such thing.
+    // Some file systems do not support fsync of a folder.
     if (result != 0 && code != EINVAL && code != EROFS) failed("cannot be synced", code);
 }
 

@@ -1,10 +1,10 @@
-// A file that appears whole or not at all: written under a temporary name beside its target,
-// synced and renamed by commit(); anything else (an exception, a full disk) removes it. A link is
-// followed: what it points at is replaced, not the link.
+// A file that appears whole or not at all: it is written under a temporary name beside its target,
+// then synced and renamed by commit(); otherwise (an exception, a full disk) it is removed. A link
+// is followed: its target is replaced, not the link.
 //
-// The temporary name is NAME.partial.PID. It is made, never opened: a link that is there already is
-// not followed. It is locked (flock) as long as it is being written, so that the next one that
-// writes NAME can remove what a process left that was killed.
+// The temporary name is NAME.partial.PID. It is always created (O_EXCL), so an existing link is not
+// followed. It is locked (flock) while it is written, so that the next writer of NAME can remove
+// what a killed process left.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace mr {
 
 class OutputFile {
   public:
-    // `mode`: the permissions, from its first byte on, less the process's umask.
+    // `mode`: permissions from the first byte on, less the process's umask.
     explicit OutputFile(const std::string& path, unsigned mode = 0644);
     ~OutputFile();
     OutputFile(const OutputFile&) = delete;
@@ -24,12 +24,12 @@ class OutputFile {
 
     void write(const void* data, std::size_t bytes);
     void write(std::string_view text) { write(text.data(), text.size()); }
-    // Bytes that were written already, once more: a header that counts what follows it.
+    // Overwrites bytes already written, such as a header that counts what follows.
     void rewrite(std::uint64_t position, std::string_view bytes);
     // Zero bytes up to the next multiple of `alignment`.
     void pad_to(std::size_t alignment);
     std::uint64_t position() const { return position_; }
-    // Everything on the disk, under the temporary name: what can fail has failed by now.
+    // Puts everything on the disk, under the temporary name; after it only the rename can fail.
     void sync();
     void commit();
 
@@ -38,16 +38,16 @@ class OutputFile {
     void flush();
     [[noreturn]] void fail(const char* action, int code);
 
-    std::string path_;    // as it was given, for messages
-    std::string target_;  // where it leads: a link stays a link
+    std::string path_;    // as given, for messages
+    std::string target_;  // resolved: a link stays a link
     std::string temporary_;
     std::string buffer_;
     std::uint64_t position_ = 0;
     int fd_ = -1;
 };
 
-// Writes what the system holds back of a file or folder to the disk: after renames inside of a
-// folder, the folder itself. Throws Error (input).
+// fsync of a file or folder: after renames inside a folder, the folder itself. Throws Error
+// (input).
 void sync_path(const std::string& path);
 
 }  // namespace mr

@@ -1,5 +1,5 @@
-// Text from a file, an argument or another program as it may be shown to a person: in errors, notes
-// and what `info` prints.
+// Makes text from a file, an argument or another program safe to show: in errors, notes and the
+// output of `info`.
 #pragma once
 
 #include <cstddef>
@@ -8,13 +8,13 @@
 
 namespace mr {
 
-// Whether a terminal obeys the character instead of showing it, or shows others differently because
-// of it: controls (C0, DEL, C1), line and paragraph separators, marks that turn the direction of
-// text, and characters that cannot be seen.
+// Whether a terminal would obey the character instead of showing it, or would show other text
+// differently because of it: controls (C0, DEL, C1), line and paragraph separators, marks that
+// change the direction of text, and invisible characters.
 bool is_unprintable(char32_t code);
 
-// `text` on one line: what is unprintable as \x1b or \u202e, bytes that are no UTF-8 as \xff. The
-// first `most_bytes`, up to a whole character, and "..." where there is more.
+// `text` on one line: unprintable characters as \x1b or \u202e, bytes that are not UTF-8 as \xff.
+// Cut to `most_bytes`, at a whole character, with "..." where it was longer.
 std::string printable(std::string_view text, std::size_t most_bytes = std::string_view::npos);
 
 }  // namespace mr

@@ -1,4 +1,4 @@
-// How long work says how far it is. The command line draws it; a pipe sees nothing.
+// Progress reports of long work. The command line draws them on a terminal, but not into a pipe.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A map of the values that were used last: what can be made again need not be kept for good.
+// A map that keeps the most recently used values, for values that can be made again.
 #pragma once
 
 #include <algorithm>
@@ -14,25 +14,25 @@ namespace mr {
 template <typename Key, typename Value>
 class RecentMap {
   public:
-    // Of at most `most` values.
+    // Holds at most `most` values.
     explicit RecentMap(std::size_t most) : most_(most) {
         MR_CHECK(most > 0, "a map has room for a value");
     }
 
-    // Null where there is none. Valid until a put().
+    // Null if absent. Valid until the next put().
     Value* find(const Key& key) {
         const auto found = values_.find(key);
         if (found == values_.end()) return nullptr;
         found->second.used = ++uses_;
         return &found->second.value;
     }
-    // The next put() of a new key drops the value that was unused for longest.
+    // Full: the next put() of a new key drops the least recently used value.
     bool full() const { return values_.size() == most_; }
     Value& put(const Key& key, Value value) {
         if (full() && !values_.contains(key)) drop_oldest();
         return values_.insert_or_assign(key, Kept{std::move(value), ++uses_}).first->second.value;
     }
-    // The value that was unused for longest; there is one.
+    // Drops the least recently used value. The map must not be empty.
     void drop_oldest() {
         values_.erase(std::min_element(
             values_.begin(), values_.end(),

@@ -1,4 +1,4 @@
-// A library that is looked for when it is first needed, and may be missing.
+// A library that is opened when first needed, and may be missing.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@ namespace mr {
 
 struct SharedLibrary {
     void* file = nullptr;  // for dlsym(); never closed
-    std::string why;       // there is none
+    std::string why;       // why it is missing
 };
 // The first of `names` that can be opened. The environment variable `variable` names another file
-// instead, or says "off". `title`: what lines call it.
+// instead, or says "off". `title`: its name in messages.
 SharedLibrary open_shared_library(const std::string& title, const char* variable,
                                   std::vector<std::string> names);
 

@@ -5,7 +5,7 @@
 
 namespace mr {
 
-// Output `n` of SplitMix64 started at `state`. Every output alone: rows, and words of a row, can be
+// Output `n` of SplitMix64 started at `state`, computed directly: rows, and words of a row, can be
 // made in any order and on any machine.
 constexpr std::uint64_t splitmix(std::uint64_t state, std::uint64_t n = 0) {
     std::uint64_t z = state + (n + 1) * 0x9E3779B97F4A7C15u;

@@ -9,7 +9,7 @@ namespace mr {
 
 class ThreadPool {
   public:
-    // At least 1; the caller is one of them. Throws Error (device) where the system gives no more
+    // At least 1; the caller is one of them. Throws Error (device) if the system refuses more
     // threads.
     explicit ThreadPool(int threads);
     ~ThreadPool();
@@ -19,9 +19,9 @@ class ThreadPool {
     int size() const { return size_; }
 
     // Calls body(begin, end, thread) over [0, count) in pieces of at most `grain`, handed out as
-    // threads become free; returns when all are done. `thread` is in [0, size()). What a body
-    // computes must not depend on which thread runs it. An exception leaves through the caller
-    // after the loop has ended; the first one wins.
+    // threads become free; returns when all are done. `thread` is in [0, size()). A body's result
+    // must not depend on which thread runs it. The first exception is rethrown in the caller after
+    // the loop has ended.
     template <typename Body>
     void parallel_for(std::int64_t count, std::int64_t grain, Body&& body) {
         if (count <= 0) return;
@@ -46,8 +46,8 @@ class ThreadPool {
         std::int64_t count = 0;
         std::int64_t grain = 1;
     };
-    // Threads and what they share; in the .cpp, because <thread> and <atomic> would cost every file
-    // that is given a Context a second of compiling.
+    // Threads and shared state. Defined in the .cpp, because <thread> and <atomic> would add a
+    // second of compile time to every file that includes Context.
     struct Workers;
     void run(const Job& job);
 

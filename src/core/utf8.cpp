@@ -2,7 +2,7 @@
 
 namespace mr {
 
-// Unicode's table of well-formed sequences: the second byte's range depends on the first.
+// Unicode's table of well-formed UTF-8: the range of the second byte depends on the first.
 Utf8Char utf8_at(std::string_view text, std::size_t pos) {
     const auto lead = static_cast<unsigned char>(text[pos]);
     if (lead < 0x80) return {lead, 1, true};

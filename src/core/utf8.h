@@ -1,4 +1,4 @@
-// A walk over text that may hold any bytes.
+// Decodes UTF-8 from text that may hold any bytes.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 namespace mr {
 
 struct Utf8Char {
-    char32_t code;     // of what is no UTF-8: the first byte
-    std::size_t size;  // bytes, at least 1; of what is no UTF-8 the whole broken sequence
+    char32_t code;     // if invalid: the first byte
+    std::size_t size;  // bytes, at least 1; if invalid, the whole broken sequence
     bool valid;
 };
 

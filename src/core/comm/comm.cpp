@@ -157,7 +157,7 @@ void Comm::abort(int exit_code) {
     std::_Exit(exit_code);
 }
 
-// After round k a rank knows of 2^k ranks before it.
+// After k rounds a rank has heard, directly or not, from the 2^k - 1 ranks before it.
 void Comm::barrier() {
     for (int step = 1; step < size_; step *= 2) {
         const std::byte out{};
@@ -183,7 +183,7 @@ void Comm::receive(int from, std::span<std::byte> data) {
 
 // A binomial tree: in round k the 2^k ranks that have the data send it on.
 void Comm::broadcast(std::span<std::byte> data, int from) {
-    const int me = (rank_ - from + size_) % size_;  // counted from the one that has it
+    const int me = (rank_ - from + size_) % size_;  // ranks counted from `from`
     for (int step = 1; step < size_; step *= 2) {
         if (me < step && me + step < size_) {
             send(behind(step), data);
@@ -225,7 +225,7 @@ void Comm::reduce_scatter(std::span<float> data, const Shards& shards) {
     const std::int64_t mine = shards.size(rank_);
     if (const auto room = static_cast<std::size_t>(mine * (size_ - 1)); parts_.size() < room) {
         parts_.clear();
-        parts_.reserve(room);  // no more than is planned for
+        parts_.reserve(room);  // exactly the planned size
         parts_.resize(room);
     }
     std::vector<float*> parts(static_cast<std::size_t>(size_));
@@ -265,7 +265,7 @@ double Comm::sum(double mine) { return tree_sum(gather(mine)); }
 double Comm::most(double mine) { return std::ranges::max(gather(mine)); }
 
 int Comm::differing(std::span<const std::byte> mine) {
-    // Sizes first: a rank with others must not be asked for as many bytes.
+    // Sizes first: a rank whose size differs must not be asked for as many bytes.
     const std::vector<double> sizes = gather(static_cast<double>(mine.size()));
     const auto other =
         std::ranges::find_if(sizes, [&](double size) { return size != sizes.front(); });

@@ -1,6 +1,6 @@
-// How ranks on GPUs give each other what lies in device memory: NCCL from device to device, or
-// messages through pinned host memory where ranks share a device, which NCCL refuses, or where
-// there is no NCCL.
+// Exchange of device memory between ranks: NCCL from device to
+// device, or messages through pinned host memory where ranks
+// share a device (NCCL refuses that) or NCCL is missing.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace mr::comm {
 
-// Device memory that goes to a rank, or comes from it.
+// Device memory that is sent to a rank, or received from it.
 struct DevicePiece {
     int rank;
     void* data;
@@ -24,21 +24,21 @@ struct DevicePiece {
 class DeviceLink {
   public:
     virtual ~DeviceLink() = default;
-    // As a line of a run names it: "NCCL 2.28.3".
+    // For the line a run prints: "NCCL 2.28.3".
     virtual std::string name() const = 0;
-    // All pieces travel at once, behind what `stream` has so far and before what it gets next.
-    // Every rank calls it with pieces that fit those of the others. Throws LostRank.
+    // All pieces travel at once, after all work already on `stream` and before all that follows.
+    // Every rank calls it with matching pieces. Throws LostRank.
     virtual void exchange(const cuda::Stream& stream, std::span<const DevicePiece> out,
                           std::span<const DevicePiece> in) = 0;
     // Whether it has add_up().
     virtual bool adds_up() const { return false; }
-    // x bf16 [count] becomes the sum over ranks, in an order that the library chooses.
+    // x bf16 [count] becomes the sum over ranks, in an order that NCCL chooses.
     virtual void add_up(const cuda::Stream& stream, void* x, std::int64_t count);
-    // Until `event`, which was recorded behind exchanges, has happened. Throws LostRank.
+    // Waits for `event`, which was recorded after exchanges. Throws LostRank.
     virtual void wait(const cuda::Event& event) = 0;
 };
 
-// `comm` is this link's alone as long as it lives.
+// The link must be the only user of `comm` for its lifetime.
 std::unique_ptr<DeviceLink> host_link(Comm& comm);
 
 // Why NCCL cannot be used by this program on this machine; empty: it can.
@@ -46,13 +46,13 @@ std::string why_no_nccl();
 // Every rank of `comm` calls it, each with a device of its own. Throws Error (device), LostRank.
 std::unique_ptr<DeviceLink> nccl_link(Comm& comm);
 
-// NCCL where all ranks have it and devices of their own, else through host memory; all ranks
-// choose alike. `comm` as above.
+// NCCL where all ranks have it and devices of their own, else host memory; all ranks make the same
+// choice. `comm` as for host_link().
 std::unique_ptr<DeviceLink> device_link(Comm& comm);
 
-// own[i], of rank `rank`, becomes the sum over ranks as tree_sum() adds them, and packed[i], where
-// there is one. parts f32 [ranks - 1, count]: of the other ranks, in their order. ranks: a power of
-// two from 2 to kMostDeviceRanks.
+// own[i], of rank `rank`, becomes the sum over ranks in the order of tree_sum(); so does packed[i]
+// if not null. parts f32 [ranks - 1, count]: the other ranks' values, in rank order. ranks: a power
+// of two from 2 to kMostDeviceRanks.
 inline constexpr int kMostDeviceRanks = 4096;
 struct SumPiece {
     float* own;
@@ -61,7 +61,7 @@ struct SumPiece {
     std::int64_t count;
 };
 void tree_sum(const cuda::Stream& stream, std::span<const SumPiece> pieces, int rank, int ranks);
-// to bf16 [count] = from f32, rounded to nearest; and back.
+// to_bf16: to bf16 [count] = from f32 [count], rounded to nearest. to_f32: the reverse.
 void to_bf16(const cuda::Stream& stream, void* to, const float* from, std::int64_t count);
 void to_f32(const cuda::Stream& stream, float* to, const void* from, std::int64_t count);
 

@@ -15,8 +15,8 @@
 namespace mr::comm {
 namespace {
 
-// Out of the device, from rank to rank, and into the device, one after the other. The thread that
-// calls waits; other streams compute meanwhile.
+// Device to host, rank to rank, host to device, one after the other. The calling thread waits;
+// other streams compute meanwhile.
 class HostLink : public DeviceLink {
   public:
     explicit HostLink(Comm& comm) : comm_(comm) {}
@@ -24,7 +24,7 @@ class HostLink : public DeviceLink {
 
     void exchange(const cuda::Stream& stream, std::span<const DevicePiece> out,
                   std::span<const DevicePiece> in) override {
-        stream.synchronize();  // what arrived last may still be on its way to the device
+        stream.synchronize();  // the last upload may still be reading the buffer
         const std::vector<std::byte*> left = places(out, out_), arrived = places(in, in_);
         for (std::size_t i = 0; i < out.size(); ++i) {
             if (out[i].bytes > 0) stream.to_host(left[i], out[i].data, out[i].bytes, nullptr);
@@ -63,7 +63,7 @@ class HostLink : public DeviceLink {
     cuda::PinnedBuffer out_, in_;
 };
 
-// What tells devices apart, over all nodes.
+// Identifies a device across all nodes.
 struct DeviceId {
     std::array<char, 16> uuid{};
     std::array<char, 64> host{};

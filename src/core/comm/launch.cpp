@@ -24,9 +24,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kRollChannel = 1000;  // behind those of any run
+constexpr int kRollChannel = 1000;  // above those any run uses
 
-// Beside the program, where it is built, or where it is installed.
+// Next to the program (build tree), or in ../lib/millrace (installed).
 std::vector<fs::path> module_places() {
     std::error_code failed;
     const fs::path program = fs::read_symlink("/proc/self/exe", failed);
@@ -40,7 +40,7 @@ MakeMessages* mpi_module() {
     for (const fs::path& place : module_places()) {
         std::error_code failed;
         if (!fs::exists(place, failed)) continue;
-        // Global: MPI opens parts of its own that look for its symbols.
+        // RTLD_GLOBAL: MPI opens plugins of its own that look for its symbols.
         if (void* const module = dlopen(place.c_str(), RTLD_NOW | RTLD_GLOBAL)) {
             if (void* const make = dlsym(module, kMakeMessages)) {
                 return reinterpret_cast<MakeMessages*>(make);
@@ -58,7 +58,7 @@ MakeMessages* mpi_module() {
 
 namespace {
 
-// The first of these variables that is a number from `least` on; `by` empty: none is.
+// The first of these variables whose value is a number of at least `least`; `by` empty: none is.
 struct Variable {
     int number = 0;
     std::string by{};
@@ -75,7 +75,7 @@ Variable number_in(std::initializer_list<const char*> names, int least) {
     return {};
 }
 
-// Of the node, as its driver shows them.
+// The GPUs of this node, as its driver lists them.
 int devices_here() {
     std::error_code failed;
     int count = 0;
@@ -113,8 +113,8 @@ std::string device_of_rank(int local, const char* visible, int devices) {
 
 void choose_device() {
     if (launched().ranks == 1) return;
-    // A stream that waits for another rank must not stand before others in the device's queues,
-    // which are 8 unless it is told otherwise.
+    // A stream that waits for another rank must not block other streams in a shared hardware queue.
+    // The default is 8 queues.
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     const Variable local = number_in(
         {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID"}, 0);

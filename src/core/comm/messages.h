@@ -1,5 +1,5 @@
-// Messages from rank to rank: all that a way of sending has to offer (messages_mpi.cpp between
-// processes, thread_messages.h between threads). comm.h makes collectives of them.
+// Messages from rank to rank: the interface of a transport (messages_mpi.cpp between processes,
+// thread_messages.h between threads). comm.h builds collectives on it.
 #pragma once
 
 #include <cstddef>
@@ -11,23 +11,23 @@ namespace mr::comm {
 
 class Messages {
   public:
-    // A message on its way. Its memory is the message's until done() has returned true.
+    // A message in flight. Its memory must stay untouched until done() has returned true.
     using Transfer = std::int64_t;
 
     virtual ~Messages() = default;
     virtual int rank() const = 0;
     virtual int size() const = 0;
     // Both return at once. Messages between two ranks arrive in the order in which they were sent;
-    // the receiver asks for as many bytes as the sender has given.
+    // the receiver asks for exactly as many bytes as the sender sends.
     virtual Transfer send(int to, std::span<const std::byte> data) = 0;
     virtual Transfer receive(int from, std::span<std::byte> data) = 0;
-    // True once; then the transfer is forgotten.
+    // True exactly once; then the transfer is forgotten.
     virtual bool done(Transfer transfer) = 0;
-    // The same among `ranks`, of which this is one, numbered as they stand there: a channel of its
-    // own, whose messages meet no others. All of them give the same number, from 1, of a channel
-    // that none of them has yet. Different channels may be used by different threads at a time.
+    // The same interface among `ranks`, this one included, numbered by their place there: a
+    // separate channel that shares no messages with others. All of them pass the same unused number
+    // (1 or more). Different channels may be used by different threads at the same time.
     virtual std::unique_ptr<Messages> channel(std::span<const int> ranks, int number) = 0;
-    // A message had another size than was asked for: ranks do not do the same.
+    // A message had another size than expected: the ranks are out of step.
     virtual bool out_of_step() const { return false; }
     // Ends all ranks at once, this one included: the job is lost.
     [[noreturn]] virtual void abort(int exit_code) = 0;

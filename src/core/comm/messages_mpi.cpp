@@ -1,4 +1,4 @@
-// Messages by MPI. A module of its own: mpi_module.h says why.
+// Messages over MPI. Built as a separate module: mpi_module.h says why.
 #include <mpi.h>
 
 #include <cstdlib>
@@ -11,7 +11,7 @@
 namespace mr::comm {
 namespace {
 
-// MPI itself, which all channels share: one thread at a time calls, but not always the same.
+// MPI itself, shared by all channels: one thread calls it at a time, not always the same one.
 struct World {
     World() {
         int given = 0;
@@ -57,7 +57,7 @@ class MpiMessages : public Messages {
         if (!flag) return false;
         const int wanted = at->second.bytes;
         pending_.erase(at);
-        if (wanted < 0) return true;  // it was sent
+        if (wanted < 0) return true;  // a send
         MPI_Get_count(&status, MPI_BYTE, &bytes);
         out_of_step_ = out_of_step_ || bytes != wanted;
         return true;
@@ -67,13 +67,13 @@ class MpiMessages : public Messages {
         return std::unique_ptr<Messages>(new MpiMessages(*this, ranks, number));
     }
     [[noreturn]] void abort(int exit_code) override {
-        // Without the lock: the thread that has it may wait for this one.
+        // Without the lock: its holder may be waiting for this thread.
         MPI_Abort(MPI_COMM_WORLD, exit_code);
         std::_Exit(exit_code);
     }
 
   private:
-    static constexpr int kTag = 1;  // of all ranks; channels have those behind it
+    static constexpr int kTag = 1;  // of the channel of all ranks; channel n has kTag + n
 
     MpiMessages(const MpiMessages& all, std::span<const int> ranks, int number)
         : world_(all.world_), tag_(kTag + number) {
@@ -87,11 +87,11 @@ class MpiMessages : public Messages {
     std::shared_ptr<World> world_;
     const int tag_ = kTag;
     int rank_ = 0;
-    std::vector<int> ranks_;  // by MPI's numbers
+    std::vector<int> ranks_;  // their ranks in MPI_COMM_WORLD
     Transfer last_ = 0;
     struct Pending {
         MPI_Request request = MPI_REQUEST_NULL;
-        int bytes = -1;  // that are to be received
+        int bytes = -1;  // expected bytes of a receive; -1: a send
     };
     std::unordered_map<Transfer, Pending> pending_;
     bool out_of_step_ = false;

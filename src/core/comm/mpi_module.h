@@ -1,6 +1,6 @@
-// What the module with MPI in it (messages_mpi.cpp) gives to the program that loads it
-// (launch.cpp). MPI is apart because every program that is linked with it loads a dozen libraries
-// before its first line, and needs them to be there.
+// The interface of the MPI module (messages_mpi.cpp) to the program that loads it (launch.cpp). MPI
+// is a separate module because a program linked with it needs a dozen more libraries and loads them
+// before its first line.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace mr::comm {
 
 inline constexpr const char* kMpiModule = "millrace_mpi.so";
 inline constexpr const char* kMakeMessages = "millrace_mpi_messages";
-// Begins MPI; it ends with the program. Called once.
+// Starts MPI, which ends with the program. Called once.
 using MakeMessages = std::unique_ptr<Messages>();
 
 }  // namespace mr::comm

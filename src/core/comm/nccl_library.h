@@ -1,11 +1,11 @@
-// The functions of NCCL that are used, from the library that is opened at the first use. For files
-// that the CUDA toolkit's headers are there for; without nccl.h this header is empty.
+// The NCCL functions in use, from a library that is opened at first use. Include it only where the
+// CUDA toolkit's headers are available; without nccl.h this header is empty.
 #pragma once
 
 #if __has_include(<nccl.h>)
 #include <nccl.h>
 
-// 2.18: the first whose calls all return at once where they are asked to.
+// 2.18 is the first version in which all calls can be non-blocking.
 #if NCCL_VERSION_CODE >= 21800
 #define MR_HAS_NCCL 1
 
@@ -33,7 +33,7 @@ struct Library {
 #define MR_MEMBER(name) decltype(&::name) name = nullptr;
     MR_NCCL_FUNCTIONS(MR_MEMBER)
 #undef MR_MEMBER
-    std::string about;  // its name and version, or why there is none
+    std::string about;  // name and version, or why NCCL is missing
     bool there = false;
 };
 

@@ -1,6 +1,6 @@
-// NCCL from device to device. Its communicator does not block: calls return at once and are polled,
-// so that a rank which stays silent is given up after the timeout, and what waits for it on the
-// device is ended (ncclCommAbort).
+// NCCL from device to device. The communicator is non-blocking: calls return at once and are
+// polled, so that a silent rank is given up after the timeout and kernels that wait for it are
+// ended (ncclCommAbort).
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -73,8 +73,8 @@ class NcclLink : public DeviceLink {
     }
     ~NcclLink() override {
         if (!nccl_) return;
-        // A communicator that other ranks have left would wait for them: they are at the same place
-        // where this is a good end, and after LostRank there is none any more.
+        // Abort rather than destroy: destroy would wait for ranks that have already left. After a
+        // normal end all ranks are here anyway; after LostRank they are not.
         library().ncclCommAbort(nccl_);
     }
     NcclLink(const NcclLink&) = delete;
@@ -116,7 +116,7 @@ class NcclLink : public DeviceLink {
     }
 
   private:
-    // ncclInProgress: the call goes on, as settle() sees.
+    // ncclInProgress is no error: settle() waits for the call.
     void check(ncclResult_t result, const char* what) {
         if (result == ncclSuccess || result == ncclInProgress) [[likely]]
             return;
@@ -131,7 +131,7 @@ class NcclLink : public DeviceLink {
     void require_open() const {
         if (!nccl_) throw LostRank({.problem = "this rank ends"});
     }
-    // Until the call that was made last has come to its end on the host.
+    // Waits until the last call has completed on the host.
     void settle(const char* what) {
         ncclResult_t state = ncclInProgress;
         until([&] {
@@ -140,7 +140,7 @@ class NcclLink : public DeviceLink {
         });
         check(state, what);
     }
-    // Looks after errors of other ranks while it waits.
+    // Watches for errors of other ranks while it waits.
     void until(const std::function<bool()>& done) {
         const Clock::time_point start = Clock::now();
         for (int idle = 0; !done(); ++idle) {
@@ -155,7 +155,7 @@ class NcclLink : public DeviceLink {
             Transfers::rest(idle);
         }
     }
-    // NCCL does not say who is silent: the roll does.
+    // NCCL does not say which rank is silent; the roll call does.
     [[noreturn]] void give_up() {
         abort();
         std::vector<int> others;

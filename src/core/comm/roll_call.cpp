@@ -6,7 +6,7 @@
 namespace mr::comm {
 namespace {
 
-constexpr std::chrono::milliseconds kLook{5};  // how often it is looked for messages
+constexpr std::chrono::milliseconds kLook{5};  // interval between polls for messages
 
 }  // namespace
 
@@ -63,7 +63,7 @@ std::vector<int> RollCall::silent() {
     return out;
 }
 
-// Until all ranks have come to their end: a message that is asked for must come.
+// Runs until all ranks have said that they end: a posted receive must be matched.
 void RollCall::work() {
     using Clock = std::chrono::steady_clock;
     Clock::time_point end{};

@@ -1,6 +1,6 @@
-// Which ranks are there at all. A rank that waits for another one too long may wait for one that
-// itself waits; a thread of every rank answers, whatever the others do, so that the rank that is
-// silent is named.
+// Finds out which ranks are still alive. A rank that waits too long for another may be waiting for
+// one that itself waits. So a thread of every rank answers at any time, and the rank that is really
+// silent can be named.
 #pragma once
 
 #include <chrono>
@@ -18,8 +18,8 @@ namespace mr::comm {
 class RollCall {
   public:
     using Seconds = std::chrono::duration<double>;
-    // A channel of its own, of all ranks; each makes one. `answer`: how long one may take; `end`:
-    // how long this one's end waits for others to come to theirs.
+    // `channel`: for roll calls only, of all ranks; each makes one RollCall. `answer`: time a rank
+    // has to answer; `end`: how long the destructor waits for those of the other ranks.
     explicit RollCall(std::unique_ptr<Messages> channel, Seconds answer = Seconds(2),
                       Seconds end = Seconds(3600));
     ~RollCall();
@@ -47,7 +47,7 @@ class RollCall {
 
     std::unique_ptr<Messages> channel_;
     const Seconds answer_, end_;
-    std::vector<Peer> peers_;  // by rank; that of this one is unused
+    std::vector<Peer> peers_;  // by rank; this rank's own entry is unused
     std::vector<Sent> sent_;
     std::mutex mutex_;
     std::condition_variable changed_;

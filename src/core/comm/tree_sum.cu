@@ -25,8 +25,8 @@ __device__ __forceinline__ T tree(const Part& part, int first) {
     }
 }
 
-// More ranks than a tree without loops has: groups of as many as that has, and a tree over groups,
-// whose sums of 1, 2, 4, ... groups wait for as many more.
+// For more ranks than the unrolled tree takes: groups of kUnrolled ranks, and a tree over the
+// groups. levels[i] holds the sum of 2^i groups until the next 2^i groups are summed.
 constexpr int kUnrolled = 64;
 constexpr int kLevels = 7;
 static_assert(kUnrolled << (kLevels - 1) == kMostDeviceRanks);
@@ -47,7 +47,7 @@ __device__ __forceinline__ T tree_of(const Part& part, int ranks) {
     return sum;
 }
 
-// Of one launch: pieces, and the block that each begins with.
+// The pieces of one launch, and the first block of each.
 constexpr int kPieces = 16;
 struct Pieces {
     SumPiece piece[kPieces];
@@ -55,9 +55,9 @@ struct Pieces {
     int count;
 };
 
-// A block has so many elements. They are few, so that blocks fit into the gaps that products leave
-// at their ends: a product whose blocks run all at once waits for the last multiprocessor that is
-// busy.
+// Elements per thread. Few, so that these small blocks fit into
+// the gaps that GEMMs leave at their ends: a GEMM whose blocks
+// all run at once must wait for the last busy multiprocessor.
 constexpr int kEach = 8;
 constexpr std::int64_t kBlock = kThreads * kEach;
 

@@ -38,8 +38,8 @@ __device__ __forceinline__ void barrier_arrive(unsigned barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 #endif
 }
-// At the barrier in block `rank` of the cluster that lies where `barrier` lies here. It hands over
-// nothing that was written: for places that were read, and may be filled again.
+// Arrives at the barrier at the same offset in block `rank` of the cluster. It publishes no writes:
+// use it for buffers that were read and may be refilled.
 __device__ __forceinline__ void barrier_arrive_at(unsigned barrier, int rank) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile(
@@ -63,7 +63,7 @@ __device__ __forceinline__ void barrier_arrive_after_copies(unsigned barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 #endif
 }
-// The same, but it adds the arrival that it counts as: the phase lasts until these copies are
+// The same, but it first adds one to the pending arrivals: the phase lasts until these copies are
 // complete, if one of the expected arrivals comes after this call.
 __device__ __forceinline__ void barrier_add_arrival_after_copies(unsigned barrier) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -86,7 +86,7 @@ __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) 
 #endif
 }
 
-// Sets the registers a thread of a warp group (four warps), a multiple of 8. All threads of the
+// Sets the registers per thread of a warp group (four warps), a multiple of 8. All threads of the
 // group call it. A group that takes registers waits until other groups have given theirs.
 template <int kCount>
 __device__ __forceinline__ void give_registers() {
@@ -135,8 +135,8 @@ __device__ __forceinline__ void copy_bulk(unsigned to, const void* from, int byt
         : "memory");
 #endif
 }
-// To the same place in all blocks of the cluster that `blocks` has a bit for; the barrier there
-// counts what came there.
+// Copies to the same offset in every block of the cluster whose bit is set in `blocks`; the barrier
+// at the same offset in each block counts the bytes that arrive there.
 __device__ __forceinline__ void copy_bulk_to(std::uint16_t blocks, unsigned to, const void* from,
                                              int bytes, unsigned barrier, std::uint64_t policy) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

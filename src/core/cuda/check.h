@@ -1,5 +1,5 @@
 // No CUDA call goes unchecked: MR_CUDA_CALL(cudaMalloc(...)) throws Error (device) with the
-// runtime's own words. Only for files that nvcc compiles.
+// runtime's own message. Only for files that nvcc compiles.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -6,7 +6,7 @@ namespace mr::cuda {
 
 #ifndef MR_CUDA
 CopySpeed measure_copy_speed() {
-    require_device();  // says why there is none
+    require_device();  // throws with the reason
     return {};
 }
 #endif

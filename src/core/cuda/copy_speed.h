@@ -1,4 +1,4 @@
-// The speed of copies from pinned host memory to the device and back. Loading is compared with it.
+// The speed of copies between pinned host memory and the device. Loading is compared with it.
 #pragma once
 
 namespace mr::cuda {

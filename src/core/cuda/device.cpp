@@ -1,4 +1,4 @@
-// Replaces device.cu in a build without CUDA: no device, and the reason.
+// Replaces device.cu in a build without CUDA: there is no device, and why_no_device() says why.
 #include "core/cuda/device.h"
 
 #include "core/error.h"

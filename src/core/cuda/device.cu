@@ -18,14 +18,14 @@ namespace {
 
 __global__ void probe() {}
 
-// DeviceInfo::sm.
+// The value of DeviceInfo::sm.
 int code_of(int capability) {
     cudaFuncAttributes attributes{};
     MR_CUDA_CALL(cudaFuncGetAttributes(&attributes, probe));
     return std::min(capability, attributes.ptxVersion);
 }
 
-std::string last_problem;  // of probe_device(), which runs once
+std::string last_problem;  // set by probe_device(), which runs once
 bool is_there = false;     // whether the system has a GPU at all
 
 std::atomic<std::uint64_t> held{0};
@@ -72,7 +72,7 @@ DeviceInfo describe() {
     return info;
 }
 
-// Asks for a GPU and runs an empty kernel on it: a device this build has no code for is none.
+// Looks for a GPU and runs an empty kernel on it: the build may have no code for the device.
 std::optional<DeviceInfo> probe_device() {
     int count = 0;
     cudaError_t status = cudaGetDeviceCount(&count);
@@ -85,7 +85,7 @@ std::optional<DeviceInfo> probe_device() {
     if (status == cudaSuccess) status = cudaDeviceSynchronize();
     if (status != cudaSuccess) {
         cudaGetLastError();
-        int driver = 0;  // 0: there is no driver, which the runtime calls one that is too old
+        int driver = 0;  // 0: no driver, which the runtime reports as "too old"
         const bool none = status == cudaErrorNoDevice ||
                           (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0);
         last_problem = none ? no_gpu_found()
@@ -126,7 +126,7 @@ const Gpu& this_gpu() {
 }
 
 void call_failed(cudaError_t status, const char* call, const char* file, int line) {
-    cudaGetLastError();  // so that it does not appear again where it does not belong
+    cudaGetLastError();  // clears the error, so that later calls do not report it
     ErrorInfo info{.field = "CUDA",
                    .value = cudaGetErrorName(status),
                    .problem = std::string(cudaGetErrorString(status)) + " (" + call + ", " + file +
@@ -275,7 +275,7 @@ void Stream::record(const Event& event) const {
 void Stream::wait(const Event& event) const {
     MR_CUDA_CALL(cudaStreamWaitEvent(stream_, event.raw(), 0));
 }
-// -> seconds, where the ledger asks for them.
+// Returns seconds if the ledger asks for them, else 0.
 static double copy(const Stream& stream, void* to, const void* from, std::size_t bytes,
                    cudaMemcpyKind kind, const Ledger* ledger) {
     const bool timed = ledger && ledger->times_copies();

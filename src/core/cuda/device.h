@@ -1,5 +1,5 @@
 // The GPU as the rest of the program sees it. Every header of this folder but *.cuh compiles
-// without the CUDA toolkit; a build without it has no device, and says so.
+// without the CUDA toolkit; a build without it reports no device and the reason.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 #include "core/ledger.h"
 #include "core/tensor.h"
 
-// The runtime's own handle types, without its headers.
+// Forward declarations of the runtime's handle types, to avoid its headers.
 struct CUstream_st;
 struct CUevent_st;
 struct CUgraphExec_st;
@@ -21,13 +21,13 @@ namespace mr::cuda {
 
 struct DeviceInfo {
     std::string name;
-    int capability = 0;  // of the GPU: 90 is 9.0
+    int capability = 0;  // of the GPU: 90 means 9.0
     // The capability that this GPU's code was compiled for; kernels are chosen by it. A build for
     // older GPUs runs the older kernels on a newer GPU.
     int sm = 0;
     int multiprocessors = 0;
     std::uint64_t memory_bytes = 0;
-    std::uint64_t free_bytes = 0;  // when asked
+    std::uint64_t free_bytes = 0;  // at the time of the call
     std::uint64_t l2_bytes = 0;
     std::size_t shared_per_block = 0;  // most a block may ask for
     int driver = 0, runtime = 0;       // 13000 is 13.0
@@ -35,22 +35,22 @@ struct DeviceInfo {
 
 // Whether this build has the CUDA engine.
 bool built();
-// The first visible GPU; none where there is none that this build can use.
+// The first visible GPU, if this build can use it.
 std::optional<DeviceInfo> device();
-// Why device() gave none, and what to do: one line.
+// Why device() returned none, and what to do: one line.
 std::string why_no_device();
-// What it says where the system shows no GPU.
+// The text of why_no_device() where the system shows no GPU.
 inline std::string no_gpu_found() {
     return "no GPU found; where there is one, install its NVIDIA driver, or use --device cpu";
 }
-// The GPU that is there and cannot be used: its name, why it is passed over, and what to do, where
-// the system has one that device() does not give (this build has no code for it, say). Empty where
-// there is none, or it is used.
+// A GPU that is present but cannot be used (for example,
+// this build has no code for it): its name, the reason, and
+// what to do. Empty if there is no GPU, or the GPU is used.
 std::string passed_over();
 // The GPU, or Error (device) with why_no_device().
 DeviceInfo require_device();
 
-// Error (device) where the GPU's memory does not suffice. A caller may recover from it.
+// Error (device) if the GPU has too little memory. A caller may recover from it.
 class OutOfMemory : public Error {
   public:
     explicit OutOfMemory(ErrorInfo info) : Error(ErrorKind::device, std::move(info)) {}
@@ -74,7 +74,7 @@ std::uint64_t held_bytes();
 class DeviceArena {
   public:
     DeviceArena() = default;
-    DeviceArena(std::string purpose, std::size_t bytes);  // OutOfMemory where it is not free
+    DeviceArena(std::string purpose, std::size_t bytes);  // OutOfMemory if not available
     ~DeviceArena();
     DeviceArena(DeviceArena&& other) noexcept;
     DeviceArena& operator=(DeviceArena&& other) noexcept;
@@ -135,7 +135,7 @@ class Event {
     Event& operator=(const Event&) = delete;
 
     CUevent_st* raw() const { return event_; }
-    bool done() const;  // everything recorded before it has happened
+    bool done() const;  // true once all work before it is done
     void synchronize() const;
     double seconds_since(const Event& earlier) const;  // both made with timing
 
@@ -143,7 +143,7 @@ class Event {
     CUevent_st* event_ = nullptr;
 };
 
-// An order of work on the device. Every copy goes through it and into the ledger.
+// An ordered queue of work on the device. Every copy goes through it and into the ledger.
 class Stream {
   public:
     enum class Priority { normal, high };
@@ -182,7 +182,7 @@ class Graph {
     Graph(const Graph&) = delete;
     Graph& operator=(const Graph&) = delete;
 
-    // Keeps what body() launches, on `stream` and on streams that events join to it and back.
+    // Captures what body() launches on `stream` and on streams joined to it by events.
     template <typename Body>
     static Graph capture(const Stream& stream, Body&& body) {
         begin(stream);

@@ -1,4 +1,4 @@
-// Who may run kernels that need the whole device.
+// Exclusive permission to run kernels that need the whole device.
 #pragma once
 
 #include <atomic>
@@ -7,8 +7,8 @@ namespace mr::cuda {
 
 // The blocks of some kernels wait for one another, so all must be on the device at once. Two such
 // kernels of one process in two streams could each occupy half of the device and wait forever. The
-// holder of the turn may run them; the destructor gives the turn back. Others have kernels whose
-// blocks do not wait (Context::whole_device), with the same bits.
+// holder of the turn may run them; the destructor gives the turn back. Streams without the turn run
+// kernels whose blocks do not wait (Context::whole_device), which give the same bits.
 class DeviceTurn {
   public:
     DeviceTurn() = default;
@@ -17,7 +17,7 @@ class DeviceTurn {
     }
     DeviceTurn(const DeviceTurn&) = delete;
     DeviceTurn& operator=(const DeviceTurn&) = delete;
-    // False: another has it.
+    // False: it is taken.
     bool take() {
         if (!taken_) taken_ = !held.exchange(true);
         return taken_;

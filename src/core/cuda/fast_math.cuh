@@ -1,6 +1,6 @@
 // The exponential and the reciprocal as one instruction each, for results that are rounded to 16
-// bits or added up: they err by about two units of f32. CUDA's own __expf() and __fdividef() take
-// care of subnormal numbers, at three instructions more; here these are 0.
+// bits or added up: the error is about two ulp of f32. CUDA's __expf() and __fdividef() handle
+// subnormals, at three more instructions; here subnormals are flushed to 0.
 #pragma once
 
 namespace mr::cuda {

@@ -17,7 +17,7 @@ namespace mr::cuda {
 
 using bf16 = __nv_bfloat16;
 
-// Device code. The rest compiles as C++ as well, which takes a third of the time.
+// Device code. The rest also compiles as plain C++, in a third of the time.
 #ifdef __CUDACC__
 
 // Dependent launch (sm_90): a kernel may start while its predecessor in the stream still runs.
@@ -55,9 +55,9 @@ __device__ __forceinline__ int thread_here() {
     return computed_here(static_cast<int>(threadIdx.x));
 }
 
-// Zeros that the compiler takes for a result. A register that is not written on every path to its
-// read counts as live from the kernel's beginning on: in a long kernel this is the difference
-// between spilling hundreds of bytes and none.
+// Zeros that look like a computed result to the compiler. A register that is not written on every
+// path to its read counts as live from the kernel's beginning on: in a long kernel without this
+// hundreds of bytes spill.
 template <typename T>
 __device__ __forceinline__ void define(T& x) {
     static_assert(sizeof(T) % 4 == 0);
@@ -75,16 +75,16 @@ struct BlockTeam {
 };
 template <int kThreads>
 struct WarpsTeam {
-    int first;    // thread of the block, at a warp's begin
-    int barrier;  // 1 to 15, of its own
+    int first;    // first thread of the team; a multiple of 32
+    int barrier;  // 1 to 15, not shared with other teams
     __device__ __forceinline__ int thread() const { return thread_here() - first; }
     __device__ __forceinline__ void sync() const {
         asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
     }
 };
 
-// Stamps the begin of a stage (null: none) from one thread of every block; the earliest block
-// counts.
+// Stamps the begin of a stage from one thread of
+// every block (null: no stamp); the earliest counts.
 __device__ __forceinline__ void stamp_begin(Stamp* stamp) {
     if (stamp && threadIdx.x == 0) atomicMin(&stamp->begin, device_clock());
 }
@@ -104,8 +104,8 @@ class StageClock {
 
 #endif  // __CUDACC__
 
-// Whether a kernel may start while its predecessor runs: the context asks for it, and kernels here
-// have wait_for_previous().
+// Whether a kernel may start while its predecessor runs: the context allows it, and the kernels in
+// use are those for sm_90, which support it.
 inline bool launches_dependent(const Context& ctx) {
     return ctx.dependent_launch && this_gpu().sm >= 90;
 }

@@ -1,4 +1,4 @@
-// What a kernel says to the loop that it is part of (loop.h).
+// How a kernel controls the loop that it is part of (loop.h).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,7 +7,7 @@
 
 namespace mr::cuda {
 
-// Whether the body runs again. One thread of the grid calls it; 0: there is no loop.
+// Sets whether the body runs again. One thread of the grid calls it. loop 0: does nothing.
 __device__ __forceinline__ void loop_again([[maybe_unused]] LoopGraph::Loop loop,
                                            [[maybe_unused]] bool again) {
 #if CUDART_VERSION >= 12040

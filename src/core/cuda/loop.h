@@ -1,4 +1,4 @@
-// Work on the device that repeats until a kernel ends it, captured once and launched once.
+// Device work that repeats until a kernel ends it: captured once, launched once.
 #pragma once
 
 #include <cstddef>
@@ -51,7 +51,7 @@ class LoopGraph {
         Building(const Building&) = delete;
         Building& operator=(const Building&) = delete;
         void begin();
-        void enter();  // what is captured from here on is the body
+        void enter();  // begins the capture of the body
         void capture_into(CUgraph_st* into);
         LoopGraph end();
 
@@ -61,9 +61,9 @@ class LoopGraph {
         bool capturing = false;
     };
     CUgraphExec_st* exec_ = nullptr;
-    // What exec_ was made from. A launch may leave something of its own with the graph that it is
-    // captured into (attention: a counter), and the body of the loop is a part of this one. So it
-    // stays for as long as it can run.
+    // The graph that exec_ was made from. A launch may attach data to the graph that captures it
+    // (attention: a counter), and the loop's body is part of this graph. So it is kept while exec_
+    // can run.
     CUgraph_st* graph_ = nullptr;
 };
 

@@ -19,7 +19,7 @@ void LoopGraph::launch(const Stream& stream) const {
     MR_CUDA_CALL(cudaGraphLaunch(exec_, stream.raw()));
 }
 
-// Calls that take edge data had other names before CUDA 13.
+// Before CUDA 13, functions that take edge data had other names.
 #if CUDART_VERSION >= 13000
 #define MR_CAPTURE_INFO cudaStreamGetCaptureInfo
 #define MR_ADD_NODE cudaGraphAddNode
@@ -85,7 +85,7 @@ LoopGraph::Building::~Building() {
     cudaGraph_t captured = nullptr;  // part of `graph`
     if (capturing) cudaStreamEndCapture(stream.raw(), &captured);
     if (graph) cudaGraphDestroy(graph);
-    cudaGetLastError();  // of what was abandoned
+    cudaGetLastError();  // clears the error of the abandoned capture
 }
 
 #else

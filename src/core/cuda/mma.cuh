@@ -1,4 +1,4 @@
-// The tensor cores' product of 16 x 16 and 16 x 8, for T = __half and bf16: sm_80 and up. For older
+// The tensor-core product of [16, 16] and [16, 8] for T = __half and bf16: sm_80 and up. For older
 // devices the code compiles and is never launched.
 #pragma once
 

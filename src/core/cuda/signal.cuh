@@ -1,8 +1,8 @@
-// Tagged words: results that carry the mark of their arrival, for blocks that run at the same time.
+// Tagged words: a result with a tag that marks its arrival, for blocks that run at the same time.
 //
 // A word is four bytes of a result and a four-byte tag; all eight are written at once and read at
 // once. A reader polls the word until it has the expected tag, and then has the result as well: one
-// way to L2 and one way back. A counter would cost a fence, an addition, reads of the counter and
+// round trip to L2. A counter would cost a fence, an addition, reads of the counter and
 // then of the results, one after the other. The price is twice the bytes, and a rule for tags: the
 // slot must not already hold the expected tag.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace mr::cuda {
 
-using Word = unsigned long long;  // the result in the low half
+using Word = unsigned long long;  // result in the low half, tag in the high half
 
 __device__ __forceinline__ void send(Word* to, unsigned value, unsigned tag) {
     asm volatile(
@@ -23,7 +23,7 @@ __device__ __forceinline__ void send(Word* to, float value, unsigned tag) {
     send(to, __float_as_uint(value), tag);
 }
 
-// Two neighbours; 16-byte aligned.
+// Two neighbouring words; 16-byte aligned.
 __device__ __forceinline__ void send(Word* to, float first, float second, unsigned tag) {
     asm volatile(
         "{ .reg .b64 v, w; mov.b64 v, {%1, %3}; mov.b64 w, {%2, %3};\n"
@@ -45,8 +45,8 @@ __device__ __forceinline__ uint4 look(const Word* at) {
 }
 
 // Waits for kCount pairs of words, at(i) being the i-th; gives zeros where at(i) is null. A pair
-// that has arrived is not read again. A missing block ends the kernel with a trap after a minute
-// instead of a hang.
+// that has arrived is not read again. If a block never answers, the kernel traps after a minute
+// instead of hanging.
 template <int kCount, typename At>
 __device__ __forceinline__ void receive(uint4 (&v)[kCount], unsigned tag, At&& at) {
     const auto missing = [&](const uint4& pair) { return pair.y != tag || pair.w != tag; };

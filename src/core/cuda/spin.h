@@ -1,4 +1,4 @@
-// Waiting for what a kernel writes to host memory, without a call to the driver.
+// Waits for a kernel's writes to host memory without calls to the driver.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace mr::cuda {
 
-// Whether all that was launched is over. Throws Error (device) where the device has failed.
+// Whether all launched work is finished. Throws Error (device) if the device has failed.
 bool idle(const Stream& stream);
 
-// Until there() is true. A device that has failed never writes: now and then the stream is asked.
+// Spins until there() is true. A failed device never writes, so the stream is polled now and then.
 template <typename There>
 void spin_until(const Stream& stream, There&& there) {
-    constexpr std::uint64_t kSpins = 1024;  // some microseconds: a result is never far
+    constexpr std::uint64_t kSpins = 1024;  // a few microseconds: results come soon
     for (std::uint64_t spins = 1; !there(); ++spins) {
         if (spins % kSpins == 0) std::this_thread::yield();
         if (spins % (kSpins * 64) != 0 || !idle(stream)) continue;

@@ -8,7 +8,7 @@
 namespace mr::cuda {
 namespace {
 
-// The driver's function, found at run time: the program also starts where there is no driver.
+// The driver's function, looked up at run time: the program must also start without a driver.
 PFN_cuTensorMapEncodeTiled_v12000 encoder() {
     static const auto found = [] {
         void* function = nullptr;

@@ -1,5 +1,5 @@
-// For tests on the GPU: skip where there is none, arrays there and back, and values to compare
-// with.
+// For tests on the GPU: skipping without a GPU,
+// upload and download, and reference values.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 
 namespace mr::cuda {
 
-// Whether a GPU is required (set in the environment): a test that finds none fails then.
+// Set in the environment: a test that finds no GPU then fails instead of skipping.
 inline bool gpu_is_required() {
     const char* value = std::getenv("MILLRACE_REQUIRE_GPU");
     return value && std::string_view(value) == "1";
@@ -49,10 +49,10 @@ class GpuTest : public ::testing::Test {
         ctx_.ledger = &ledger_;
         memory_ = DeviceArena("test", std::size_t{2} << 30);
     }
-    // For a SetUp() that goes on from here.
+    // For a derived SetUp(): false if the test was skipped or has failed.
     static bool has_gpu() { return !IsSkipped() && !HasFatalFailure(); }
     void TearDown() override {
-        if (stream_) stream_->synchronize();  // a kernel's fault belongs to its own test
+        if (stream_) stream_->synchronize();  // reports a kernel's fault in its own test
     }
 
     // Device memory filled with NaN, so that an output that was not written shows.
@@ -123,7 +123,7 @@ class GpuTest : public ::testing::Test {
     Context ctx_;
 };
 
-// Half the distance between neighbours around 1, relative.
+// Relative rounding error: half the distance between neighbours near 1.
 inline double epsilon(DType dtype) {
     return dtype == DType::f32 ? 0x1p-24 : dtype == DType::f16 ? 0x1p-11 : 0x1p-8;
 }

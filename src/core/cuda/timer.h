@@ -1,4 +1,4 @@
-// How long work on the device takes: captured in a graph, replayed, timed by events.
+// Times work on the device: captured in a graph, replayed, measured by events.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace mr::cuda {
 
 // Median seconds of one body(i), i = 0, 1, ... calls - 1, launched on `stream` from one graph; give
-// each call other memory where caches must not help. Without `graph` the calls are launched one by
+// each call its own memory if caches must not help. Without `graph` the calls are launched one by
 // one.
 template <typename Body>
 double seconds_per_call(const Stream& stream, int calls, Body&& body, int replays = 9,

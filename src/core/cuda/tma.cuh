@@ -30,8 +30,8 @@ __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& map, in
         : "memory");
 #endif
 }
-// To the same place in all blocks of the cluster that `blocks` has a bit for; the barrier there
-// counts what came there.
+// Copies to the same offset in every block of the cluster whose bit is set in `blocks`; the barrier
+// at the same offset in each block counts the bytes that arrive there.
 __device__ __forceinline__ void copy_box_to(std::uint16_t blocks, unsigned to,
                                             const CUtensorMap& map, int dim, int head, int token,
                                             unsigned barrier, std::uint64_t policy) {

@@ -1,11 +1,11 @@
-// Four neighbours at once: 16 bytes of f32, 8 of f16 or bf16, as f32 in registers.
+// Four neighbouring elements at once: 16 bytes of f32, 8 of f16 or bf16, as f32 in registers.
 #pragma once
 
 #include "core/cuda/kernel.cuh"
 
 namespace mr::cuda {
 
-// The four as they lie in memory: many loads can be in flight before the first is unpacked.
+// The four elements as stored: many loads can be in flight before the first is unpacked.
 template <typename T>
 struct Raw4 {
     uint2 bits;

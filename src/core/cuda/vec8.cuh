@@ -23,7 +23,7 @@ __device__ __forceinline__ uint4 pack8(const float (&v)[8]) {
     return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// kWidth neighbours: 8 at a multiple of 16 bytes, or 1 at any address.
+// kWidth neighbouring elements: 8 at a 16-byte aligned address, or 1 at any address.
 template <int kWidth>
 __device__ __forceinline__ void load_wide(const bf16* p, float (&v)[kWidth]) {
     if constexpr (kWidth == 8) {

@@ -20,7 +20,7 @@
 
 namespace mr::cuda {
 
-// A matrix in shared memory as TMA writes it with 128 bytes of swizzle: columns of 64 values (128
+// A matrix in shared memory as TMA writes it with the 128-byte swizzle: columns of 64 values (128
 // bytes) by any multiple of 8 rows, each such panel at a multiple of 1024 bytes.
 //
 // "By rows": the sum runs along the 128 bytes. 16 columns further: 32 bytes further.
@@ -34,7 +34,7 @@ __device__ __forceinline__ std::uint64_t columns_descriptor(unsigned address, un
     return std::uint64_t{(address & 0x3ffff) >> 4} | (std::uint64_t{panel >> 4} << 16) |
            (std::uint64_t{1024 >> 4} << 32) | (std::uint64_t{1} << 62);
 }
-// The descriptor of the matrix `bytes` (% 16 == 0) behind. The address is in the low half.
+// Adds `bytes` (% 16 == 0) to the descriptor's address, which is in the low half.
 __device__ __forceinline__ std::uint64_t further(std::uint64_t descriptor, int bytes) {
     const auto low =
         static_cast<std::uint32_t>(descriptor) + static_cast<std::uint32_t>(bytes >> 4);
