@@ -17,7 +17,7 @@ namespace mr::observe {
 namespace {
 
 constexpr const char* kPurpose = "the buffer of the bandwidth measurement";
-constexpr std::size_t kPiece = std::size_t{1} << 20;  // what a thread takes at a time
+constexpr std::size_t kPiece = std::size_t{1} << 20;  // bytes a thread takes at a time
 
 // 16 bytes at a time into eight sums, so that loads never wait for an addition.
 std::uint64_t sum_bytes(const std::byte* data, std::size_t bytes) {
@@ -64,7 +64,7 @@ std::size_t read_buffer_bytes() {
 
 namespace {
 
-// The usual buffer, or one that still no cache holds; an empty one where there is no memory.
+// The usual buffer, or a smaller one that still exceeds the cache; empty if there is no memory.
 Arena usual_buffer(std::size_t most) {
     const std::size_t wanted = std::min(read_buffer_bytes(), most);
     const std::size_t least = std::max(16 * kPiece, 2 * last_level_cache_bytes());
@@ -88,7 +88,7 @@ Bandwidth measure_read_bandwidth(ThreadPool& pool, std::size_t bytes, double sec
     if (size == 0) return {};
     const auto pieces = static_cast<std::int64_t>(size / kPiece);
     auto* data = static_cast<std::byte*>(arena.alloc(size));
-    // Written first: untouched pages are all one page of zeros, which a cache holds.
+    // Written first: untouched pages all map to one page of zeros, which a cache holds.
     pool.parallel_for(pieces, 1, [&](std::int64_t begin, std::int64_t end, int) {
         for (std::int64_t i = begin; i < end; ++i) {
             std::memset(data + static_cast<std::size_t>(i) * kPiece, static_cast<int>(i & 0xff),

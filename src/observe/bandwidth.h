@@ -1,4 +1,4 @@
-// How fast this machine's memory can be read: the speed of light of a decode step.
+// How fast this machine's memory can be read: the upper limit of a decode step.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 namespace mr::observe {
 
 struct Bandwidth {
-    double best = 0;    // bytes a second in the fastest pass: what utilisation is measured against
+    double best = 0;    // bytes a second in the fastest pass; utilisation is relative to this
     double median = 0;  // ... in the median pass
     int passes = 0;
     std::size_t buffer_bytes = 0;
@@ -17,18 +17,18 @@ struct Bandwidth {
 
 // Sums a buffer of `bytes` (0: read_buffer_bytes()) over and over for about `seconds`, at least
 // three times, with every thread of the pool. Plain wide loads; no prefetch or non-temporal hints.
-// Where `bytes` is 0: at most `most` bytes, and all zeros where there is no memory for a buffer
-// that no cache holds.
+// If `bytes` is 0: at most `most` bytes, and a result of zeros if there is no memory for a buffer
+// larger than the caches.
 Bandwidth measure_read_bandwidth(ThreadPool& pool, std::size_t bytes = 0, double seconds = 0.5,
                                  std::size_t most = std::numeric_limits<std::size_t>::max());
 
-// The most that a mere look at the machine takes: what is measured against takes more where caches
-// are large. A last-level cache of about that size or more holds the buffer, and the figure is then
-// the cache's speed rather than the memory's.
+// Buffer limit for a quick look at the machine; a real measurement takes more where caches are
+// large. If the last-level cache is about this size or larger, it holds the buffer, and the figure
+// is the cache's speed rather than the memory's.
 inline constexpr std::size_t kQuickLookBytes = std::size_t{128} << 20;
 
-// A buffer no cache can hold: four times the last-level cache, at least 64 MiB (256 where the cache
-// is not known), at most an eighth of the memory.
+// A buffer no cache can hold: four times the last-level cache, at least 64 MiB (256 if the cache
+// size is unknown), at most an eighth of the memory.
 std::size_t read_buffer_bytes();
 
 // Bytes of the largest cache that the first core sees; 0 where the system does not say.

@@ -32,7 +32,7 @@ std::string device_name(bool gpu) { return gpu ? cuda::require_device().name : "
 
 #ifndef MR_CUDA
 Ceilings measure_device(std::size_t) {
-    cuda::require_device();  // which throws: a build without CUDA has no device
+    cuda::require_device();  // throws: a build without CUDA has no device
     return {};
 }
 #endif

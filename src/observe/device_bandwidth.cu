@@ -16,11 +16,11 @@ using cuda::Event;
 using cuda::Stream;
 
 constexpr int kThreads = 256;
-constexpr std::size_t kRow = kThreads * sizeof(uint4);  // what a block loads at once: 4 KiB
+constexpr std::size_t kRow = kThreads * sizeof(uint4);  // bytes a block loads at once: 4 KiB
 constexpr std::size_t kChunk = 16 * kRow;
 constexpr std::size_t kPinned = std::size_t{64} << 20;
 
-// words[i] = i: lines that differ, and a sum that is known.
+// words[i] = i: cache lines that differ, and a known sum.
 __global__ void fill_words(std::uint32_t* words, std::size_t count) {
     const std::size_t step = std::size_t{gridDim.x} * blockDim.x;
     for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < count; i += step) {
@@ -36,8 +36,8 @@ __device__ __forceinline__ uint4 load_once(const uint4* from) {
     return v;
 }
 
-// Sums pieces of kLoads rows, the blocks taking turns; every thread has that many loads of 16 bytes
-// in flight. sums[block * kThreads + thread] gets each thread's part.
+// Sums pieces of kLoads rows, dealt to the blocks in turn; every thread has kLoads loads of 16
+// bytes in flight. sums[block * kThreads + thread] gets each thread's part.
 template <int kLoads>
 __global__ void __launch_bounds__(kThreads, 32 / kLoads)
     sum_words(const uint4* __restrict__ data, std::size_t pieces, std::uint64_t* sums) {
@@ -57,10 +57,10 @@ __global__ void __launch_bounds__(kThreads, 32 / kLoads)
 }
 
 // Seconds of the fastest of `passes`; each runs body() `repeats` times between two events, so that
-// what an event costs does not count.
+// the cost of an event does not count.
 template <typename Body>
 double best_seconds(const Stream& stream, int passes, int repeats, Body&& body) {
-    body();  // warm: clocks, page tables
+    body();  // warm-up: clocks, page tables
     stream.synchronize();
     double best = std::numeric_limits<double>::infinity();
     for (int pass = 0; pass < passes; ++pass) {
@@ -74,11 +74,11 @@ double best_seconds(const Stream& stream, int passes, int repeats, Body&& body) 
     return best;
 }
 
-// Bytes a second of the fastest shape of the grid: which one it is differs between chips.
+// Bytes a second with the fastest grid shape, which differs between GPUs.
 double measure_read(const Stream& stream, const DeviceArena& buffer, int multiprocessors) {
     const std::size_t bytes = buffer.size();
     auto* words = reinterpret_cast<std::uint32_t*>(buffer.data());
-    constexpr int kMostBlocks = 32;  // a multiprocessor
+    constexpr int kMostBlocks = 32;  // per multiprocessor
     const auto most_sums = static_cast<std::size_t>(multiprocessors) * kMostBlocks * kThreads;
     DeviceArena sums_memory("the sums of the bandwidth measurement",
                             most_sums * sizeof(std::uint64_t));
@@ -128,11 +128,11 @@ Ceilings measure_device(std::size_t bytes) {
     const cuda::DeviceInfo info = cuda::require_device();
     const Stream stream;
     Ceilings out;
-    // The sums' arena and the driver want some of what is free, too.
+    // Leave some free memory for the sums' arena and the driver.
     const std::size_t spare = std::size_t{64} << 20;
     const std::size_t room = info.free_bytes > spare ? info.free_bytes - spare : 0;
     bytes = std::min({bytes, room, std::size_t{4} << 30}) / (2 * kChunk) * (2 * kChunk);
-    // What the cache could hold says nothing about memory.
+    // A buffer that fits in the cache says nothing about memory.
     if (bytes >= 4 * info.l2_bytes && bytes > 0) {
         DeviceArena buffer("the buffer of the bandwidth measurement", bytes);
         out.read = measure_read(stream, buffer, info.multiprocessors);

@@ -14,9 +14,9 @@ namespace {
 
 constexpr int kGroups = 2;  // warp groups (4 warps) of a block
 constexpr int kThreads = 128 * kGroups;
-constexpr double kFlopsPerRound = 1 << 20;  // of a warp group, on every architecture
+constexpr double kFlopsPerRound = 1 << 20;  // per warp group, on every architecture
 
-// A bf16 (or f16) between 1 and 2 in size, of either sign: real data costs real power.
+// Two bf16 (or f16), magnitude 1 to 2, random sign: realistic data draws realistic power.
 __device__ std::uint32_t some_pair(std::uint32_t seed) {
     seed = seed * 747796405u + 2891336453u;
     seed = ((seed >> ((seed >> 28) + 4)) ^ seed) * 277803737u;
@@ -25,8 +25,8 @@ __device__ std::uint32_t some_pair(std::uint32_t seed) {
 
 #ifdef MR_WARP_GROUPS
 
-// Four tiles of A [64, 16] and of B [128, 16] for the block. Which element lies where does not
-// matter here: any values do.
+// Four tiles of A [64, 16] and of B [128, 16] for the block. The layout does not matter here: any
+// values do.
 constexpr int kTiles = 4;
 constexpr int kTileA = 64 * 16, kTileB = 128 * 16;
 
@@ -71,7 +71,7 @@ __device__ __forceinline__ void multiply(float (&d)[4], const std::uint32_t (&a)
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#else  // half as deep and f16, so twice
+#else  // older: f16 and half the depth, so two instructions
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
         asm volatile(
@@ -85,7 +85,7 @@ __device__ __forceinline__ void multiply(float (&d)[4], const std::uint32_t (&a)
 
 #endif
 
-// Every warp group does `rounds` of kFlopsPerRound. `out` keeps the compiler from leaving them out.
+// Every warp group does `rounds` of kFlopsPerRound. `out` keeps the compiler from removing them.
 __global__ void __launch_bounds__(kThreads) multiply_rounds(int rounds, float* out) {
     float sum = 0;
 #ifdef MR_WARP_GROUPS
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kThreads) multiply_rounds(int rounds, float* o
 #pragma unroll
     for (int i = 0; i < 64; ++i) sum += d[i];
 #elif defined(__CUDA_ARCH__)
-    constexpr int kChains = 8;  // independent sums, so that none waits for itself
+    constexpr int kChains = 8;  // independent accumulators, to hide latency
     std::uint32_t a[2][4], b[kChains][2];
     for (int i = 0; i < 8; ++i) a[i / 4][i % 4] = some_pair(threadIdx.x * 8 + i);
     for (int i = 0; i < 2 * kChains; ++i) b[i / 2][i % 2] = some_pair(~(threadIdx.x * 16 + i));

@@ -1,4 +1,4 @@
-// How fast the GPU multiplies matrices when nothing has to be fetched.
+// How fast the GPU multiplies matrices when no operand has to be fetched from memory.
 #pragma once
 
 #include "core/cuda/device.h"

@@ -1,4 +1,4 @@
-// What memory this process holds, as the system counts it.
+// The memory this process holds, as the system counts it.
 #pragma once
 
 #include <cstddef>

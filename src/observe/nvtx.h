@@ -1,5 +1,5 @@
-// Named ranges for Nsight Systems and its kin. They cost a branch where no such tool listens, and
-// nothing at all in builds without CUDA.
+// Named ranges for Nsight Systems and similar tools. They cost a branch if no tool listens, and
+// nothing in builds without CUDA.
 #pragma once
 
 namespace mr::observe {

@@ -18,7 +18,7 @@ void Recorder::attach(Ledger* ledger) {
 
 void Recorder::begin_step(std::string phase, std::int64_t tokens, bool fills) {
     end_step();
-    log_.stages.clear();  // what ran before the first step is no step's
+    log_.stages.clear();  // stages before the first step belong to no step
     if (ledger_) {
         to_device_ = ledger_->host_to_device();
         to_host_ = ledger_->device_to_host();

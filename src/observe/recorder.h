@@ -1,5 +1,5 @@
-// A run written down as it happens: what the host did when, and the stages of every step. Tables,
-// traces and pages are made from it afterwards.
+// Records a run as it happens: the host's activities with their times, and the stages of every
+// step. Tables, traces and pages are made from it afterwards.
 #pragma once
 
 #include <cstdint>
@@ -13,30 +13,30 @@
 
 namespace mr::observe {
 
-// What the host was busy with. Times are seconds on the recorder's clock.
+// An activity of the host. Times are seconds on the recorder's clock.
 struct HostSpan {
     std::string name;  // "load", "prefill", "decode", "sample", "print"
     double begin = 0, seconds = 0;
 };
 
-// A pass over the model and what belongs to it (its sampling, its printing).
+// A pass over the model, with its sampling and printing.
 struct Step {
     std::string phase;                         // "prefill" or "decode"
-    std::int64_t tokens = 0;                   // that it computed
-    double begin = 0, seconds = 0;             // for the host, until the next step began
-    std::vector<Stage> stages;                 // their begins count from the step's
-    std::uint64_t to_device = 0, to_host = 0;  // bytes copied meanwhile
-    std::uint64_t stamps = 0;  // ... of to_host: the times of `stages`, which are for reports alone
-    // Of a pass that fills in tokens: those of blocks that it completed. `tokens` are its rows
-    // then.
+    std::int64_t tokens = 0;                   // computed in this step
+    double begin = 0, seconds = 0;             // on the host's clock, until the next step began
+    std::vector<Stage> stages;                 // their begins are relative to the step's
+    std::uint64_t to_device = 0, to_host = 0;  // bytes copied during the step
+    std::uint64_t stamps = 0;  // part of to_host: the times of `stages`, copied only for reports
+    // For a diffusion pass, which fills in tokens: tokens of the blocks it completed; `tokens`
+    // counts its rows.
     std::optional<std::int64_t> made = std::nullopt;
 };
 
 class Recorder {
   public:
     Recorder() = default;
-    // Every step that has ended goes to `take`, and neither steps nor spans are kept: for sums over
-    // runs that may have no end.
+    // Every finished step goes to `take`, and neither steps nor spans are kept: for sums over runs
+    // of unlimited length.
     using TakeStep = std::function<void(const Step&)>;
     explicit Recorder(TakeStep take) : take_(std::move(take)) {}
     Recorder(const Recorder&) = delete;
@@ -45,18 +45,18 @@ class Recorder {
     double now() const;  // seconds since the recorder was made
 
     // Ops that run on the CPU, and copies, are taken from the engine's ledger; null detaches. The
-    // ledger lives at least as long as it is attached.
+    // ledger must live as long as it is attached.
     void attach(Ledger* ledger);
 
-    // Ends the step before, if any. `fills`: a pass that fills in tokens.
+    // Ends the previous step, if any. `fills`: a diffusion pass, which fills in tokens.
     void begin_step(std::string phase, std::int64_t tokens, bool fills = false);
-    // A token that the current step made, of a pass that fills them in.
+    // Counts a token that the current step completed; only for a diffusion pass.
     void add_made();
     void end_step();
-    // Stages that a device timed in the current step: cuda::Timeline::read(). `begin` is when, on
-    // this clock, the first of them began, as far as the host knows; they are moved later where the
-    // device was still busy with those of the last call, since it does one thing after the other.
-    // `stamps`: bytes that were copied from the device to know them.
+    // Adds stages that a device timed in the current step: cuda::Timeline::read(). `begin` is when
+    // the first of them began on this clock, as far as the host knows; they are moved later if the
+    // device was still busy with the stages of the last call, since it runs one at a time.
+    // `stamps`: bytes copied from the device to read the times.
     void add_stages(const std::vector<Stage>& stages, double begin, std::uint64_t stamps = 0);
     void add_span(std::string name, double begin, double seconds);
 
@@ -64,18 +64,18 @@ class Recorder {
     const std::vector<HostSpan>& spans() const { return spans_; }
 
   private:
-    StageLog log_;  // whose start is the clock's zero
+    StageLog log_;  // its start is the clock's zero
     Ledger* ledger_ = nullptr;
-    bool open_ = false;               // the last step is still going on
-    CopyRecord to_device_, to_host_;  // the ledger's when the step began
+    bool open_ = false;               // the last step has not ended
+    CopyRecord to_device_, to_host_;  // the ledger's values when the step began
     double device_free_ = 0;          // when the last stage of a device ended
-    TakeStep take_;                   // none: everything is kept
-    std::vector<Step> steps_;         // with the one that is going on
+    TakeStep take_;                   // empty: everything is kept
+    std::vector<Step> steps_;         // including the open one
     std::vector<HostSpan> spans_;
 };
 
-// Something the host does, from here to the end of the scope: an NVTX range, and a span of the
-// recorder where there is one.
+// An activity of the host, from here to the end of the scope: an NVTX range, and a span of the
+// recorder if there is one.
 class Span {
   public:
     Span(Recorder* recorder, const char* name);

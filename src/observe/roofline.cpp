@@ -12,12 +12,12 @@
 namespace mr::observe {
 namespace {
 
-// Share, roof and distance from it, once the sums are there.
+// Computes share, nearest roof and distance from it, once the sums are complete.
 void judge(StageSum& sum, double phase_seconds, const Ceilings& ceilings) {
     sum.share = ratio(sum.seconds, phase_seconds);
     const double memory = ratio(static_cast<double>(sum.bytes), ceilings.read);
     const double matrix = ratio(static_cast<double>(sum.flops), ceilings.matrix);
-    const double floor = std::max(memory, matrix);  // seconds it takes at the least
+    const double floor = std::max(memory, matrix);  // the least seconds the work can take
     if (floor <= 0) return;
     sum.roof = matrix > memory ? Roof::matrix : Roof::memory;
     sum.of_ceiling = ratio(floor, sum.seconds);

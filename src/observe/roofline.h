@@ -1,4 +1,4 @@
-// Where the time of a phase went, stage by stage, beside what the machine can do at most.
+// Where the time of a phase went, stage by stage, compared with the machine's ceilings.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 namespace mr::observe {
 
-// What the machine reached when nothing else was asked of it. 0: not measured.
+// The best rates measured with nothing else running. 0: not measured.
 struct Ceilings {
     double read = 0;                    // bytes a second from memory
-    double copy = 0;                    // ... read and written by a copy within it
+    double copy = 0;                    // bytes a second read and written by a copy within memory
     double to_device = 0, to_host = 0;  // bytes a second between pinned host memory and the device
     double matrix = 0;                  // FLOP/s of matrix products
 };
@@ -33,9 +33,9 @@ struct StageSum {
     std::uint64_t bytes = 0;  // read and written, by the contracts of the ops
     std::uint64_t flops = 0;
 
-    double share = 0;  // of the phase's time
-    // The roof that is nearer: whether the bytes or the FLOPs take longer at the ceilings; and that
-    // time over the measured one. Above 1: the bytes came out of a cache.
+    double share = 0;  // fraction of the phase's time
+    // The nearer roof: whether the bytes or the FLOPs take longer at the ceilings; of_ceiling is
+    // that time over the measured time. Above 1: the bytes came from a cache.
     Roof roof = Roof::none;
     double of_ceiling = 0;
 
@@ -47,15 +47,15 @@ struct StageSum {
 struct Roofline {
     std::string phase;
     std::int64_t steps = 0, tokens = 0;
-    // Of passes that fill in tokens: how many they made. `steps` are passes, `tokens` rows then.
+    // For diffusion passes: tokens they completed. `steps` counts passes and `tokens` rows then.
     std::optional<std::int64_t> made;
     double seconds = 0;            // of all steps
     std::vector<StageSum> stages;  // in the order in which they first ran
-    StageSum all;                  // their sum
-    double gaps = 0;               // within steps: seconds in which no stage ran
-    double outside = 0;            // of steps: before the first stage and after the last
-    double to_device_per_token = 0, to_host_per_token = 0;  // bytes, without the stamps
-    double stamps_per_token = 0;  // bytes from the device that only this table needs
+    StageSum all;                  // the sum of `stages`
+    double gaps = 0;               // seconds within steps in which no stage ran
+    double outside = 0;            // seconds of steps before the first stage and after the last
+    double to_device_per_token = 0, to_host_per_token = 0;  // bytes, stamps excluded
+    double stamps_per_token = 0;  // bytes from the device needed only for this table
     Ceilings ceilings;
 
     double made_per_pass() const;
@@ -64,23 +64,23 @@ struct Roofline {
 // "3 steps, 3 tokens", or "11 passes, 56 rows, 16 tokens (1.45 a pass)".
 std::string counts_of(const Roofline& roofline);
 
-// The steps of a phase, added up as they end: what is kept does not grow with their number.
+// Adds up the steps of a phase as they end, in constant memory.
 class RooflineSums {
   public:
     explicit RooflineSums(std::string phase);
-    void add(const Step& step);  // of another phase: nothing happens
+    void add(const Step& step);  // ignored if of another phase
     Roofline under(const Ceilings& ceilings) const;
 
   private:
-    Roofline sums_;  // without what follows from ceilings and numbers of tokens
+    Roofline sums_;  // without the fields derived from ceilings and token counts
     double to_device_ = 0, to_host_ = 0, stamps_ = 0;
 };
 
-// Of the steps of that phase.
+// The roofline of the steps of `phase`.
 Roofline make_roofline(std::span<const Step> steps, std::string_view phase,
                        const Ceilings& ceilings);
 
-// A table for people: a line a stage, times and bytes a step.
+// A table for people: one line per stage; times and bytes per step.
 std::string roofline_table(const Roofline& roofline);
 // {"phase", "steps", "tokens", "seconds", "stages": [{"stage", "calls", "seconds", "share",
 // "bytes",

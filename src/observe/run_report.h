@@ -1,4 +1,4 @@
-// What a run did and how far it was from the speed of light of the machine, from its ledger.
+// What a run did and how close it came to the machine's limits, computed from its ledger.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,19 @@
 
 namespace mr::observe {
 
-// Generation in its two phases: the prompt at once, then a token at a time.
+// Generation in its two phases: the whole prompt, then token by token.
 struct RunReport {
     double load_seconds = 0;
     std::int64_t prompt_tokens = 0;
-    // Of the prompt, those that were computed at once. The end of a prompt that opens the first
-    // block of a model that fills in tokens is not.
+    // Prompt tokens computed in the prefill. With a diffusion model the end of the prompt may
+    // belong to the first block, and does not count.
     std::int64_t prefill_tokens = 0;
     double prefill_seconds = 0;
     Ledger prefill;
-    // Passes that read all weights for one token. The first token of an answer comes out of the
-    // prefill, so this is one less than what was made. Where `passes` is set, all tokens.
+    // Passes that read all weights for one token. The first token of an answer comes from the
+    // prefill, so this is one less than the tokens made. If `passes` is set: all tokens.
     std::int64_t decode_steps = 0;
-    std::optional<std::int64_t> passes;  // of a model that fills in tokens, many in a pass
+    std::optional<std::int64_t> passes;  // of a diffusion model: many tokens per pass
     double decode_seconds = 0;
     Ledger decode;
     double read_bandwidth = 0;  // bytes a second, measured; 0: not measured
@@ -30,11 +30,11 @@ struct RunReport {
     double prefill_tokens_per_second() const;
     double tokens_per_second() const;
     double bytes_per_token() const;   // read from memory, by the contracts of the ops
-    double bytes_per_second() const;  // of decode
+    double bytes_per_second() const;  // during decode
     double fraction_of_bandwidth() const;
 };
 
-// Where a run computes: what reads its memory, and the cache in front of that.
+// Where a run computes: the machine or the GPU, and its cache.
 struct RunPlace {
     std::string reader = "this machine";
     std::string cache = "the cache";
@@ -42,7 +42,7 @@ struct RunPlace {
 };
 
 // One line: tok/s, GB/s, per cent of the read bandwidth, bytes per token, and the prompt's rate.
-// Says so where the bytes of a token fit into the cache, which memory's bandwidth does not bind.
+// Notes if the bytes of a token fit into the cache, so that memory bandwidth is no limit.
 std::string summary_line(const RunReport& report, const RunPlace& place = {});
 
 // A table of ops: calls, time and its share, bytes, GB/s, GFLOP/s.

@@ -74,19 +74,19 @@ void write_trace(const std::string& path, const RunNames& names, std::span<const
         }
         add_counters(events, step);
     }
-    if (!steps.empty()) {  // a counter holds until the next: the run's end is one
+    if (!steps.empty()) {  // a counter holds until its next value, so the end of the run gets one
         const double end = steps.back().begin + steps.back().seconds;
         events.push_back(counter("memory", end, "GB/s", 0));
         events.push_back(counter("host to device", end, "bytes", 0));
         events.push_back(counter("device to host", end, "bytes", 0));
     }
-    // Of two that begin at once the longer comes first: it holds the other.
+    // Of two events with the same begin the longer comes first, because it contains the other.
     std::stable_sort(events.begin(), events.end(), [](const Json& a, const Json& b) {
         const double x = a["ts"].get<double>(), y = b["ts"].get<double>();
         return x != y ? x < y : a.value("dur", 0.0) > b.value("dur", 0.0);
     });
 
-    // A name may be any bytes; JSON may not.
+    // A name may hold any bytes; JSON allows only UTF-8.
     const auto line = [](const Json& json) {
         return json.dump(-1, ' ', false, Json::error_handler_t::replace);
     };

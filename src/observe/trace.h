@@ -9,15 +9,15 @@
 
 namespace mr::observe {
 
-// What a trace or a page says about the run it shows.
+// Names of the run that a trace or a page shows.
 struct RunNames {
     std::string model;
     std::string device;  // "cpu", or the GPU's name
 };
 
 // Writes {"traceEvents": [...]}: a track of the host's spans and one of the device's stages as
-// complete events (microseconds, by their begin), and counters a step: GB/s, and bytes copied
-// between host and device. Through core/output_file.h: whole or not at all.
+// complete events (microseconds, by their begin), and counters per step: GB/s, and bytes copied
+// between host and device. The file appears whole or not at all (core/output_file.h).
 void write_trace(const std::string& path, const RunNames& names, std::span<const HostSpan> spans,
                  std::span<const Step> steps, const Ceilings& ceilings);
 

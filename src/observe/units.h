@@ -1,4 +1,4 @@
-// Quantities as people read them, in decimal units, as bandwidths are given.
+// Quantities for people, in decimal units, as is usual for bandwidths.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,7 +9,7 @@
 
 namespace mr::observe {
 
-// Three figures or so; 2100 needs no decimals, 0.42 does.
+// About three significant figures: 2100 needs no decimals, 0.42 does.
 inline std::string figure(double value) {
     return fmt::format("{:.{}f}", value, value >= 100 ? 0 : value >= 10 ? 1 : 2);
 }
@@ -23,7 +23,7 @@ inline std::string short_bytes(double bytes) {
     return fmt::format("{:.1f} kB", bytes / 1e3);
 }
 
-// Of what people wait for: "42 s", "3:41 min", "5:07 h".
+// Durations people wait for: "42 s", "3:41 min", "5:07 h".
 inline std::string long_seconds(double seconds) {
     const auto s = static_cast<std::int64_t>(std::llround(seconds));
     if (s < 60) return fmt::format("{} s", s);
