@@ -1,5 +1,5 @@
-// Reading little-endian fields from bytes that are not trusted, and the arithmetic of sizes that
-// may not wrap. Every error says which file, which field and at which offset.
+// Reads little-endian fields from untrusted bytes, with size arithmetic that cannot wrap. Every
+// error names the file, the field and the offset.
 #pragma once
 
 #include <bit>
@@ -32,7 +32,7 @@ inline std::optional<std::uint64_t> checked_add(std::uint64_t a, std::uint64_t b
     return out;
 }
 
-// Text from a file as it may appear in a message (core/printable.h), no more than a name's length.
+// Text from a file, made printable for a message (core/printable.h) and cut to a name's length.
 inline std::string printable(std::string_view text, std::size_t most_bytes = 80) {
     return mr::printable(text, most_bytes);
 }
@@ -50,7 +50,7 @@ class ByteReader {
     std::uint64_t size() const { return bytes_.size(); }
     const std::string& file() const { return file_; }
 
-    // One fixed-size value. `field` names it in the error.
+    // Reads one fixed-size value. `field` is its name in errors.
     template <typename T>
     T read(std::string_view field) {
         static_assert(std::is_trivially_copyable_v<T> && !std::is_same_v<T, bool>);

@@ -1,4 +1,4 @@
-// What a GgufFile answers once it is read (gguf_parse.cpp).
+// The accessors of a parsed GgufFile (gguf_parse.cpp parses it).
 #include "formats/gguf.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ T load(const std::byte* from) {
     return value;
 }
 
-// Calls `use` with the number at `from`, in its own C++ type. False where it is not a number.
+// Calls `use` with the number at `from`, in its own C++ type. Returns false if `type` is no number.
 template <typename Use>
 bool with_number(GgufType type, const std::byte* from, Use&& use) {
     switch (type) {
@@ -170,7 +170,7 @@ std::optional<std::vector<float>> GgufFile::get_floats(std::string_view key) con
         with_number(entry->element, bytes_.data() + entry->offset + i * each, [&](auto value) {
             using Value = decltype(value);
             if constexpr (std::is_same_v<Value, double>) {
-                // Converting a double past f32's range is undefined; infinity is what rounds there.
+                // Converting a double beyond f32's range is undefined; it would round to infinity.
                 constexpr double kMax = std::numeric_limits<float>::max();
                 constexpr float kInfinity = std::numeric_limits<float>::infinity();
                 out[i] = value > kMax    ? kInfinity

@@ -1,5 +1,5 @@
 // GGUF, the format of llama.cpp, versions 2 and 3: metadata and tensors in one file.
-// The reader trusts nothing: whatever the bytes are, the result is a GgufFile or an mr::Error.
+// The reader trusts nothing: for any bytes the result is a GgufFile or an mr::Error.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@ class GgufFile {
   public:
     // Maps the file; tensors and string views stay valid as long as the GgufFile lives.
     static GgufFile open(const std::string& path);
-    // Borrows the bytes; `name` stands for the path in errors.
+    // Borrows the bytes; `name` replaces the path in errors.
     static GgufFile parse(std::span<const std::byte> bytes, std::string name);
 
-    // Values by key: nothing where the key is absent, an Error naming it where the type is wrong.
+    // Values by key: empty if the key is absent; an Error that names the key if the type is wrong.
     bool has(std::string_view key) const { return find(key) != nullptr; }
     std::optional<std::uint64_t> get_uint(std::string_view key) const;  // any integer >= 0
     std::optional<std::int64_t> get_int(std::string_view key) const;
@@ -51,10 +51,10 @@ class GgufFile {
     struct Entry {
         std::string_view key;
         GgufType type;
-        GgufType element;        // of an array; otherwise the same as `type`
-        std::uint64_t count;     // of an array; otherwise 1
-        std::uint64_t offset;    // of the value: its first byte, or an array's first element
-        std::string_view value;  // the bytes as in the file, with an array's type and count
+        GgufType element;        // element type of an array; otherwise the same as `type`
+        std::uint64_t count;     // elements of an array; otherwise 1
+        std::uint64_t offset;    // of the value's first byte, or of an array's first element
+        std::string_view value;  // its bytes in the file, including an array's type and count
     };
 
     const Entry* find(std::string_view key) const;

@@ -1,4 +1,4 @@
-// GgufFile::open() and parse(): the whole file, front to back. What is found in it is gguf.cpp's.
+// GgufFile::open() and parse(): read the whole file, front to back. gguf.cpp has the accessors.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,13 +15,13 @@ constexpr int kMaxArrayDepth = 4;
 constexpr std::uint64_t kMaxKeyBytes = 65535;
 constexpr std::uint64_t kMaxTensorNameBytes = 1024;
 constexpr std::uint64_t kMaxAlignment = std::uint64_t{1} << 20;
-// The least a key/value pair and a tensor's description can take: what bounds their counts.
+// The least bytes of a key/value pair and of a tensor's description: they bound the counts.
 constexpr std::uint64_t kMinEntryBytes = 8 + 1 + 4 + 1;
 constexpr std::uint64_t kMinInfoBytes = 8 + 1 + 4 + 8 + 4 + 8;
-// A file may have holes, which take no room on a disk and are zeros: empty strings and lists. The
-// largest vocabularies have 300,000 tokens and 600,000 merges.
-constexpr std::uint64_t kMaxListElements = std::uint64_t{1} << 22;  // of strings, lists, booleans
-constexpr std::uint64_t kMaxNumbers = std::uint64_t{1} << 26;       // in an array of them
+// Sparse files cost no disk space, and their zeros parse as empty strings and lists, so the number
+// of elements is limited. The largest vocabularies have 300,000 tokens and 600,000 merges.
+constexpr std::uint64_t kMaxListElements = std::uint64_t{1} << 22;  // strings, lists and booleans
+constexpr std::uint64_t kMaxNumbers = std::uint64_t{1} << 26;       // numbers in an array
 constexpr std::uint64_t kMaxEntries = std::uint64_t{1} << 16;
 constexpr std::uint64_t kMaxTensors = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMaxElements = std::numeric_limits<std::int64_t>::max() / 8;
@@ -62,7 +62,7 @@ struct GgufParser {
         check_count("tensor_count", tensor_count, kMinInfoBytes, 8, kMaxTensors);
     }
 
-    // A count no file of this length can hold is refused before anything is allocated for it.
+    // Refuses a count that a file of this length cannot hold, before anything is allocated for it.
     void check_count(std::string_view field, std::uint64_t count, std::uint64_t least_bytes,
                      std::uint64_t at, std::uint64_t most) {
         if (count > most) {
@@ -204,7 +204,7 @@ struct GgufParser {
         tensor.name = name;
         tensor.view = Tensor(nullptr, dtype, shape);
         tensor.file = file.path_;
-        tensor.offset = offset;  // from the start of the data, until place_tensors()
+        tensor.offset = offset;  // relative to the data until place_tensors()
         file.tensors_.push_back(std::move(tensor));
     }
 
@@ -221,7 +221,7 @@ struct GgufParser {
             const std::uint64_t dim_at = in.offset();
             const auto dim = in.read<std::uint64_t>(label + " dims");
             const auto product = checked_mul(count, dim);
-            // The bytes of one block may be up to 8 times its elements; keep that from wrapping.
+            // A type may take up to 8 bytes per element; the byte count must not wrap.
             if (dim == 0 || !product || *product > kMaxElements) {
                 throw in.error(fmt::format("{} dims[{}]", label, i), std::to_string(dim),
                                dim == 0 ? "is zero" : "makes the tensor impossibly large", dim_at);
@@ -256,7 +256,7 @@ struct GgufParser {
         return *known->dtype;
     }
 
-    // Where the data starts is known only after the last description.
+    // The start of the data is known only after the last description.
     void place_tensors() {
         if (file.tensors_.empty()) return;
         const std::uint64_t infos_end = in.offset();
@@ -299,7 +299,7 @@ struct GgufParser {
     ByteReader in;
     std::uint64_t tensor_count = 0;
     std::uint64_t entry_count = 0;
-    std::uint64_t elements_left = kMaxListElements;  // of all lists of the file
+    std::uint64_t elements_left = kMaxListElements;  // over all lists of the file
     std::uint64_t alignment = 32;
 };
 GgufFile GgufFile::open(const std::string& path) {

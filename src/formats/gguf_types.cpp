@@ -20,7 +20,7 @@ constexpr GgmlType kGgmlTypes[] = {
     {13, "Q5_K", DType::q5_k, 17},
     {14, "Q6_K", DType::q6_k, 18},
     {30, "BF16", DType::bf16, 32},
-    // Known by name alone, for the error.
+    // Not supported; named only for the error.
     {9, "Q8_1", {}, 0},
     {10, "Q2_K", {}, 0},
     {11, "Q3_K", {}, 0},

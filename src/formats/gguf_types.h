@@ -1,4 +1,4 @@
-// The numbers of GGUF: types of metadata values and of tensors.
+// GGUF's numbers for the types of metadata values and of tensors.
 #pragma once
 
 #include <cstdint>
@@ -30,17 +30,17 @@ const char* gguf_type_name(GgufType type);
 std::uint64_t gguf_type_bytes(GgufType type);
 bool is_integer(GgufType type);
 
-// A type of tensors as ggml numbers and names it.
+// A tensor type with ggml's number and name.
 struct GgmlType {
     std::uint32_t number;
     const char* name;
-    std::optional<DType> dtype;  // the type here, where it can be read
+    std::optional<DType> dtype;  // the corresponding DType, if supported
     std::uint32_t file_type;     // llama.cpp's number for a file that mostly holds it (llama_ftype)
 };
 
-// Null where ggml has no type of that number.
+// Null if ggml has no type of that number.
 const GgmlType* find_ggml_type(std::uint32_t number);
-// Of a type that GGUF weights have.
+// `dtype` must be one that GGUF supports for weights.
 const GgmlType& ggml_type(DType dtype);
 
 }  // namespace mr::formats

@@ -33,7 +33,7 @@ class GgufWriter {
     void set_floats(std::string_view key, std::span<const float> values);       // array of f32
     void set_ints(std::string_view key, std::span<const std::int32_t> values);  // array of i32
     void set_bools(std::string_view key, const std::vector<bool>& values);
-    // A value of any type as it stands in another file.
+    // Copies a value of any type from another file.
     void copy(const GgufFile& from, std::string_view key);
 
     // Shape outermost first; the innermost dimension is a whole number of the type's blocks.
@@ -57,9 +57,9 @@ class GgufWriter {
     std::string infos_;
     std::vector<std::string> keys_;
     std::vector<Declared> tensors_;
-    std::uint64_t data_bytes_ = 0;  // declared so far, each tensor padded
+    std::uint64_t data_bytes_ = 0;  // of all declared tensors, padded
     std::size_t current_ = 0;       // the tensor being written
-    std::uint64_t written_ = 0;     // bytes of it so far
+    std::uint64_t written_ = 0;     // bytes of it written so far
     bool header_written_ = false;
 };
 

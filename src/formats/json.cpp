@@ -20,9 +20,9 @@ std::string json_quoted(std::string_view text) {
     return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// Takes nlohmann's events. The values of a list or object that is open wait on a stack; when it
-// ends they go to the tape in a row, an object's in the order of their keys: which shows a key that
-// is there twice, and lets find() search by halves.
+// Receives nlohmann's events. The children of an open list or object wait on a stack; when it ends
+// they go to the tape next to each other. An object's members are sorted by key, which reveals
+// repeated keys and lets find() use binary search.
 class JsonReader {
   public:
     using Node = JsonDocument::Node;
@@ -31,7 +31,7 @@ class JsonReader {
     JsonReader(JsonDocument::Tape& tape, const std::string& file, std::string_view field,
                JsonLimits limits)
         : tape_(tape), file_(file), field_(field), limits_(limits) {
-        tape_.nodes.emplace_back();  // the root's place
+        tape_.nodes.emplace_back();  // reserved for the root
     }
 
     bool null() { return add({}); }
@@ -49,7 +49,7 @@ class JsonReader {
         return add({Kind::string, static_cast<std::uint32_t>(value.size()), at});
     }
     bool key(const std::string& name) { return string(name); }
-    bool binary(std::vector<std::uint8_t>&) { return false; }  // JSON has none
+    bool binary(std::vector<std::uint8_t>&) { return false; }  // never occurs in JSON
     bool start_object(std::size_t) { return open(); }
     bool start_array(std::size_t) { return open(); }
     bool end_array() { return close(Kind::array, stack_.size() - open_.back()); }
@@ -110,7 +110,7 @@ class JsonReader {
         return std::string_view(tape_.bytes).substr(node.value, node.size);
     }
 
-    // Gives how many stay.
+    // Returns the number of members kept.
     std::size_t sort_members(Node* nodes, std::size_t count) {
         static_assert(sizeof(Member) == 2 * sizeof(Node));
         order_.resize(count);
@@ -142,7 +142,7 @@ class JsonReader {
     std::string_view field_;
     const JsonLimits limits_;
     std::vector<Node> stack_;
-    std::vector<std::size_t> open_;  // where on the stack each open list or object begins
+    std::vector<std::size_t> open_;  // index on the stack where each open list or object begins
     std::vector<Member> order_;
     std::size_t values_ = 0;
 };
@@ -232,7 +232,7 @@ std::vector<JsonItem> JsonValue::items_in_file_order() const {
     return out;
 }
 
-// Appends at least `most` bytes, or all there are. As deep as the reader lets values nest.
+// Appends the JSON text, or at least its first `most` bytes. The reader limits the depth.
 void JsonValue::write(std::string& out, std::size_t most) const {
     const auto children = [&](char open, char close, const auto& one) {
         out += open;
@@ -285,7 +285,7 @@ std::string JsonValue::shown(std::size_t most_bytes) const {
     std::string out;
     write(out, most_bytes + 1);
     if (out.size() <= most_bytes) return out;
-    while (most_bytes > 0 && (out[most_bytes] & 0xC0) == 0x80) --most_bytes;  // a whole character
+    while (most_bytes > 0 && (out[most_bytes] & 0xC0) == 0x80) --most_bytes;  // whole characters
     out.resize(most_bytes);
     return out + "...";
 }

@@ -1,8 +1,8 @@
 // The one reader of JSON. Files from outside become a flat document: one array of small nodes and
-// one of string bytes, filled by a parser's events. There is no tree, so that letting go of a
-// document takes neither memory nor stack; what it may hold is bounded.
+// one of string bytes, filled by a parser's events. There is no tree, so that freeing a document
+// takes neither memory nor stack; sizes are limited.
 //
-// What is written as JSON is our own, and may be built with nlohmann's types.
+// JSON that we write is trusted, and may be built with nlohmann's types.
 #pragma once
 
 #include <concepts>
@@ -18,8 +18,8 @@ namespace mr::formats {
 
 struct JsonItem;
 
-// A value of a document, as cheap to copy as a pointer. It is valid as long as its document. Asking
-// for what it is not (get<bool>() of a string) breaks a contract: ask is_...() first.
+// A value of a document, as cheap to copy as a pointer. It is valid as long as its document.
+// Reading it as another type (get<bool>() of a string) breaks the contract: check is_...() first.
 class JsonValue {
   public:
     JsonValue() = default;  // null
@@ -33,49 +33,49 @@ class JsonValue {
     bool is_number() const { return kind() >= Kind::negative && kind() <= Kind::real; }
     bool is_number_integer() const { return is_number() && kind() != Kind::real; }
     bool is_number_unsigned() const { return kind() == Kind::natural; }
-    // A whole number, written as one, from `lowest` to `highest`.
+    // An integer written without fraction or exponent, from `lowest` to `highest`.
     bool is_integer_in(std::int64_t lowest, std::int64_t highest) const;
     const char* type_name() const;  // "object", "number", ...
 
-    // bool, an arithmetic type (of any number, converted as by a cast) or a text.
+    // T: bool, an arithmetic type (any number, converted as by a cast) or a string.
     template <class T>
     T get() const;
     std::string_view text() const;
     bool operator==(std::string_view other) const { return is_string() && text() == other; }
 
-    // Of a list or an object; 0 of anything else.
+    // Elements of a list, members of an object; 0 for other types.
     std::size_t size() const;
     bool empty() const { return size() == 0; }
 
-    // Of a list.
+    // Lists only.
     template <std::integral I>
     JsonValue operator[](I i) const {
         return at(static_cast<std::size_t>(i));
     }
     JsonValue front() const { return at(0); }
-    // Of an object; none of anything else. A value of null is there.
+    // The value of a key; empty if it is missing or this is no object. null counts as present.
     std::optional<JsonValue> find(std::string_view key) const;
-    // The same where null counts as absent, as in Hugging Face's files.
+    // The same, but null counts as absent, as in Hugging Face's files.
     std::optional<JsonValue> find_set(std::string_view key) const {
         const auto value = find(key);
         return value && !value->is_null() ? value : std::nullopt;
     }
     bool contains(std::string_view key) const { return find(key).has_value(); }
-    // Null where it is missing.
+    // Null if missing.
     JsonValue operator[](const char* key) const { return find(key).value_or(JsonValue()); }
 
-    // The values of a list.
+    // Iterates over a list.
     class Iterator;
     Iterator begin() const;
     Iterator end() const;
-    // The members of an object, in the order of their keys' bytes, or of the file.
+    // The members of an object: items() sorted by the bytes of the keys, or in file order.
     class Items;
     Items items() const;
     std::vector<JsonItem> items_in_file_order() const;
 
-    // As JSON without spaces, keys in order: for hashes.
+    // Compact JSON with sorted keys: for hashes.
     std::string dump() const;
-    // The beginning of that, for messages: `most_bytes` and "..." where there is more.
+    // The start of dump(), for messages: `most_bytes`, then "..." if there is more.
     std::string shown(std::size_t most_bytes = 200) const;
 
   private:
@@ -93,11 +93,11 @@ class JsonValue {
     struct Node {
         Kind kind = Kind::null;
         std::uint32_t size = 0;   // bytes of a string, values of a list, members of an object
-        std::uint64_t value = 0;  // its bits; where the string, or the first child, is
+        std::uint64_t value = 0;  // a scalar's bits, or where its string or first child begins
     };
     struct Tape {
-        std::vector<Node> nodes;  // children lie in a row: values of a list; key, value, key ...
-        std::string bytes;        // of strings, each with a zero behind it
+        std::vector<Node> nodes;  // children are adjacent: values of a list; key, value, key ...
+        std::string bytes;        // of all strings, each followed by a zero
     };
 
     JsonValue(const Tape* tape, std::uint64_t at) : tape_(tape), at_(at) {}
@@ -110,7 +110,7 @@ class JsonValue {
     void require(bool is, const char* what) const;
     void write(std::string& out, std::size_t most) const;
 
-    const Tape* tape_ = nullptr;  // none: null
+    const Tape* tape_ = nullptr;  // nullptr: this value is null
     std::uint64_t at_ = 0;
 };
 
@@ -184,20 +184,20 @@ T JsonValue::get() const {
     }
 }
 
-// A text as JSON has it, in quotes; what is no UTF-8 becomes U+FFFD.
+// `text` as a JSON string in quotes; invalid UTF-8 becomes U+FFFD.
 std::string json_quoted(std::string_view text);
 
 struct JsonLimits {
     int depth = 64;
-    // The largest tokenizers have some three million.
-    std::size_t values = std::size_t{1} << 23;  // keys of objects included
-    bool repeated_keys = false;                 // the last one is meant, as Python has it
+    // The largest tokenizers have about three million.
+    std::size_t values = std::size_t{1} << 23;  // object keys count, too
+    bool repeated_keys = false;                 // allowed; the last one wins, as in Python
 };
 
 class JsonDocument {
   public:
-    // Throws Error (input) naming `file`, and `field` where one is given, for anything but one
-    // valid JSON value within the limits, in which no object has a key twice.
+    // Throws Error (input) naming `file`, and `field` if given, unless the text is one valid JSON
+    // value within the limits. Repeated keys are an error by default.
     static JsonDocument parse(std::string_view text, const std::string& file,
                               std::string_view field = {}, JsonLimits limits = {});
 
@@ -206,7 +206,7 @@ class JsonDocument {
 
   private:
     friend class JsonReader;
-    std::unique_ptr<JsonValue::Tape> tape_;  // on the heap: values point at it
+    std::unique_ptr<JsonValue::Tape> tape_;  // on the heap: values hold its address
     using Node = JsonValue::Node;
     using Kind = JsonValue::Kind;
     using Tape = JsonValue::Tape;

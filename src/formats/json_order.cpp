@@ -5,7 +5,7 @@
 namespace mr::formats {
 namespace {
 
-// As deep as the reader lets values nest.
+// Recursion is bounded by the reader's depth limit.
 void write(JsonValue value, std::string& out) {
     const char* comma = "";
     if (value.is_array()) {

@@ -1,4 +1,4 @@
-// JSON as it came, for readers to whom the order of keys means something.
+// JSON in its original key order, for consumers to whom the order matters.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace mr::formats {
 
-// Without spaces, with the keys in the order in which they came.
+// Compact JSON with the keys in file order.
 std::string dump_in_file_order(JsonValue value);
 
 }  // namespace mr::formats

@@ -11,7 +11,7 @@ namespace mr::formats {
 
 void append_quoted(std::string& out, std::string_view text) {
     out += '"';
-    std::size_t plain = 0;  // bytes before it are written
+    std::size_t plain = 0;  // text before this index is already in `out`
     const auto replace = [&](std::size_t at, std::size_t size, std::string_view by) {
         out += text.substr(plain, at - plain);
         out += by;
@@ -40,8 +40,8 @@ void append_quoted(std::string& out, std::string_view text) {
     out += '"';
 }
 
-// Whether a value or key comes after another one follows from the last byte: a value never ends
-// with one of these.
+// The last byte tells whether a comma is
+// needed: a value never ends with one of these.
 void JsonWriter::separate() {
     if (out_.empty()) return;
     const char last = out_.back();

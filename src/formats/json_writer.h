@@ -1,4 +1,4 @@
-// JSON as it is written piece by piece, for what is written often or by many: no tree, and no
+// Writes JSON piece by piece, for frequent output and for widely included headers: no tree, and no
 // header that takes seconds to compile.
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace mr::formats {
 
-// Commas come by themselves. Bytes of a text that are no UTF-8 become U+FFFD, a number that is not
-// finite becomes null.
+// Adds commas by itself. Invalid UTF-8 becomes U+FFFD, and a number that is not finite becomes
+// null.
 class JsonWriter {
   public:
     JsonWriter& begin_object() { return open('{'); }
@@ -29,9 +29,9 @@ class JsonWriter {
         return raw(std::to_string(number));
     }
     JsonWriter& null() { return raw("null"); }
-    // A value that is JSON already.
+    // A value that is already JSON.
     JsonWriter& raw(std::string_view json);
-    // key() and value() at once.
+    // key() and value() in one call.
     template <typename T>
     JsonWriter& member(std::string_view name, const T& what) {
         key(name);

@@ -18,7 +18,7 @@ constexpr std::int64_t kMaxGroup = 1 << 20;
 }  // namespace
 
 // Reads a whole file into a Llama2cFile. The sizes of all tensors follow from the header, so their
-// sum is compared with the length of the file before anything is made of them.
+// sum is compared with the file's length before any tensor is made.
 struct Llama2cParser {
     Llama2cParser(Llama2cFile& file_, std::span<const std::byte> bytes_)
         : file(file_), header(file_.header_), bytes(bytes_), in(bytes_, file_.path_) {}
@@ -47,7 +47,7 @@ struct Llama2cParser {
             header.dim = first;
             read_sizes();
             header.shared_classifier = header.vocab_size > 0;
-            if (header.vocab_size < 0) header.vocab_size = -header.vocab_size;  // of 64 bits
+            if (header.vocab_size < 0) header.vocab_size = -header.vocab_size;  // 64 bits wide
             return;
         }
         const std::int64_t version = read_int("version");
@@ -109,7 +109,7 @@ struct Llama2cParser {
         }
         for (const std::int64_t count :
              {header.dim * header.dim, header.dim * header.kv_dim(), header.dim * header.hidden_dim,
-              header.dim * header.vocab_size}) {  // products of 32-bit numbers
+              header.dim * header.vocab_size}) {  // products of 32-bit numbers cannot overflow
             if (count % header.group_size != 0) {
                 throw in.error("group_size", std::to_string(header.group_size),
                                fmt::format("does not divide the {} weights of a tensor", count),
@@ -155,7 +155,7 @@ struct Llama2cParser {
         }
     }
 
-    // Version 2 is expanded, to four bytes for every one of the file.
+    // Version 2 is expanded to four times its bytes.
     void check_memory() const {
         if (header.version != 2) return;
         MemoryPlan plan;

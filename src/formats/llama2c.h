@@ -14,7 +14,7 @@
 //   layers.N.feed_forward.w1, .w3   [hidden_dim, dim]     (w1 is the gate, w3 the up projection)
 //   layers.N.feed_forward.w2        [dim, hidden_dim]
 //   norm                            [dim]
-//   output                          [vocab_size, dim]     (only where the classifier is not shared)
+//   output                          [vocab_size, dim]     (only if the classifier is not shared)
 // The rotary tables that version 0 carries are skipped: they follow from the shape.
 #pragma once
 

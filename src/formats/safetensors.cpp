@@ -38,7 +38,7 @@ const char* safetensors_name(DType dtype) {
     return nullptr;
 }
 
-// One tensor's entry in the header, being checked.
+// Checks one tensor's entry in the header.
 class Entry {
   public:
     Entry(const std::string& file, std::string_view name, JsonValue value, std::uint64_t data_start,
@@ -63,7 +63,7 @@ class Entry {
 
     DType dtype = DType::f32;
     Shape shape;
-    std::uint64_t begin = 0;  // from the start of the data
+    std::uint64_t begin = 0;  // relative to the start of the data
     std::uint64_t end = 0;
 
     Error fail(const std::string& field, std::string value, std::string problem) const {
@@ -108,7 +108,7 @@ class Entry {
                 throw fail(" shape", show(value), "holds something that is no whole number");
             }
             const auto product = checked_mul(bytes, dim.get<std::uint64_t>());
-            // Each dimension on its own must fit too: a zero elsewhere would hide it.
+            // Each dimension must fit by itself, too: a zero in another one would hide its size.
             if (!product || *product > INT64_MAX || dim.get<std::uint64_t>() > INT64_MAX) {
                 throw fail(" shape", show(value), "makes the tensor impossibly large");
             }
@@ -160,7 +160,7 @@ std::map<std::string, std::string> read_metadata(JsonValue value, const std::str
     return out;
 }
 
-// "model-00001-of-00002.safetensors" and nothing that leads out of the folder.
+// A name like "model-00001-of-00002.safetensors" that does not lead out of the folder.
 void check_shard_name(const std::string& name, const std::string& index_path) {
     const bool plain = !name.empty() && name.size() <= 255 &&
                        name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos &&
@@ -208,12 +208,12 @@ void SafetensorsFile::read(std::span<const std::byte> bytes, const std::string& 
             Tensor(const_cast<std::byte*>(bytes.data() + tensor.offset), entry.dtype, entry.shape);
         tensors.push_back(std::move(tensor));
     }
-    // An empty tensor sorts before the one that starts where it lies.
+    // An empty tensor sorts before the tensor that starts at the same offset.
     std::sort(tensors.begin(), tensors.end(), [](const FileTensor& a, const FileTensor& b) {
         return std::tuple(a.offset, a.view.bytes(), std::string_view(a.name)) <
                std::tuple(b.offset, b.view.bytes(), std::string_view(b.name));
     });
-    // The data belongs to the tensors without gap, overlap or remainder.
+    // The tensors must cover the data without gap, overlap or remainder.
     std::uint64_t expected = data_start;
     for (const FileTensor& tensor : tensors) {
         if (tensor.offset != expected) {

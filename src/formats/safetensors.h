@@ -1,5 +1,5 @@
 // safetensors, Hugging Face's format: one file, or a folder whose tensors are spread over shards.
-// The reader trusts nothing: whatever the bytes are, the result is a SafetensorsFile or an Error.
+// The reader trusts nothing: for any bytes the result is a SafetensorsFile or an Error.
 #pragma once
 
 #include <map>
@@ -17,16 +17,16 @@ class SafetensorsFile {
   public:
     // A .safetensors file, or a folder with model.safetensors or model.safetensors.index.json.
     static SafetensorsFile open(const std::string& path_or_folder);
-    // One file's bytes, borrowed; `name` stands for the path in errors.
+    // One file's bytes, borrowed; `name` replaces the path in errors.
     static SafetensorsFile parse(std::span<const std::byte> bytes, std::string name);
 
-    // By offset within a file, file by file. A scalar has shape [1]; BOOL is read as u8.
+    // Ordered by file, then by offset. A scalar has shape [1]; BOOL is read as u8.
     const std::vector<FileTensor>& tensors() const { return tensors_; }
     const FileTensor* find_tensor(std::string_view name) const;
-    // The "__metadata__" of the file (of the first shard that has a key).
+    // The "__metadata__" of the file; for shards, each key's value in the first shard that has it.
     const std::map<std::string, std::string>& metadata() const { return metadata_; }
     const std::string& path() const { return path_; }
-    std::span<const MappedFile> maps() const { return maps_; }  // one a shard
+    std::span<const MappedFile> maps() const { return maps_; }  // one per shard
 
   private:
     void read(std::span<const std::byte> bytes, const std::string& file);

@@ -1,4 +1,4 @@
-// Whatever the bytes are: a file whose every tensor can be read, or an input error.
+// Any bytes must give a file whose every tensor can be read, or an input error.
 #include <cstddef>
 #include <cstdint>
 

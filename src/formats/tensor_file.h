@@ -1,4 +1,4 @@
-// What every format gives: named tensors that point into a mapped file.
+// The common result of all readers: named tensors that point into a mapped file.
 #pragma once
 
 #include <memory>
