@@ -9,7 +9,7 @@
 namespace mr::text {
 namespace {
 
-constexpr std::size_t kPart = 64 << 10;  // bytes of text that are looked at in one go, at least
+constexpr std::size_t kPart = 64 << 10;  // bytes of text searched at a time, at least
 
 bool is_word(std::string_view text, std::size_t pos) {
     const char32_t code = char_at(text, pos).code;
@@ -50,7 +50,7 @@ void BackwardAutomaton::insert(std::string_view text, std::int32_t token) {
     nodes_[static_cast<std::size_t>(node)].longest = token;
 }
 
-// Level by level: a node's `shorter` is on a level above it.
+// Level by level: a node's `shorter` is always on a level above it.
 void BackwardAutomaton::link() {
     std::vector<std::int32_t> level, next;
     for (const std::int32_t node : root_) {
@@ -95,8 +95,8 @@ void AddedTokens::finish() {
     specials_.link();
 }
 
-// Finds the starts of tokens in the next part, from its end. Bytes behind it are read, too: tokens
-// that begin in the part may end there.
+// Finds the tokens that begin in the next part, reading from its end. Bytes after the part are
+// read, too, because such tokens may end there.
 void AddedTokens::Search::look(std::size_t from) {
     starts_.clear();
     const std::size_t begin = std::max(from, looked_);
@@ -104,7 +104,7 @@ void AddedTokens::Search::look(std::size_t from) {
     looked_ = text_.size() - begin <= size ? text_.size() : begin + size;
     const std::size_t end = std::min(text_.size(), looked_ + tokens_.longest_);
     const bool special = special_ && !tokens_.specials_.empty();
-    // The last range that begins before what is read.
+    // The last literal range that begins before the end of the bytes read.
     std::size_t ranges = static_cast<std::size_t>(
         std::lower_bound(literal_.begin(), literal_.end(), end,
                          [](LiteralRange r, std::size_t e) { return r.begin < e; }) -

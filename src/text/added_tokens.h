@@ -1,6 +1,6 @@
-// Finds added tokens in a text: the leftmost, and of those the longest. The time is linear in the
-// text, whatever the tokens are: an automaton (Aho and Corasick's) of the tokens' reversed texts
-// reads the text from its end, and says at every byte which is the longest token that begins there.
+// Finds added tokens in a text: the leftmost, and among those the longest. The time is linear in
+// the text for any set of tokens: an Aho-Corasick automaton of the reversed tokens reads the text
+// from its end and knows at every byte the longest token that begins there.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace mr::text {
 
-// Of texts that are read from their ends.
+// An automaton that reads texts from the end.
 class BackwardAutomaton {
   public:
     BackwardAutomaton() { root_.fill(-1); }
@@ -22,12 +22,12 @@ class BackwardAutomaton {
     bool empty() const { return nodes_.empty(); }
 
     static constexpr std::int32_t kStart = -1;
-    // The state after one more byte, further to the left.
+    // The state after the next byte to the left.
     std::int32_t step(std::int32_t state, unsigned char byte) const {
         if (state == kStart) return root_[byte];
         return step_inside(state, byte);
     }
-    // The longest token that begins at the byte that was read last; -1: none does.
+    // The longest token that begins at the byte read last; -1: none.
     std::int32_t longest(std::int32_t state) const {
         return state == kStart ? -1 : nodes_[static_cast<std::size_t>(state)].longest;
     }
@@ -35,43 +35,43 @@ class BackwardAutomaton {
   private:
     struct Node {
         std::vector<std::pair<unsigned char, std::int32_t>> children{};
-        std::int32_t shorter = kStart;  // the node of its longest proper suffix that is in the tree
+        std::int32_t shorter = kStart;  // the node of its longest proper suffix in the tree
         std::int32_t longest = -1;      // its own token, or else that of `shorter`
     };
     std::int32_t child(std::int32_t node, unsigned char byte) const;
     std::int32_t step_inside(std::int32_t state, unsigned char byte) const;
 
     std::vector<Node> nodes_;
-    std::array<std::int32_t, 256> root_;  // the children of the start
+    std::array<std::int32_t, 256> root_;  // children of the root
 };
 
 class AddedTokens {
   public:
-    // Of two with the same text the one that comes later is meant. All before the first search.
+    // Of two tokens with the same text the later one wins. Insert all before the first search.
     void insert(const AddedToken& token);
     void finish();
     bool empty() const { return tokens_.empty(); }
 
     struct Match {
-        std::size_t begin, end;  // bytes, with the white space that lstrip and rstrip swallow
+        std::size_t begin, end;  // in bytes, including white space taken by lstrip and rstrip
         std::int32_t id;         // -1: none, and begin == end == text.size()
     };
 
     // A search through one text, front to back.
     class Search {
       public:
-        // Special tokens only where `special` is true, and not where they touch one of the
-        // `literal` ranges, which are in order.
+        // Finds special tokens only if `special` is true, and none that overlaps a `literal` range.
+        // Ranges are in order.
         Search(const AddedTokens& tokens, std::string_view text, bool special,
                std::span<const LiteralRange> literal = {})
             : tokens_(tokens), text_(text), literal_(literal), special_(special) {}
-        // The first match at or after `from`, which is not smaller than the time before.
+        // The first match at or after `from`, which must not decrease from call to call.
         Match next(std::size_t from);
 
       private:
         struct Start {
             std::size_t pos;
-            std::int32_t token;  // index
+            std::int32_t token;  // index of the token
         };
         void look(std::size_t from);
 
@@ -79,14 +79,14 @@ class AddedTokens {
         std::string_view text_;
         std::span<const LiteralRange> literal_;
         bool special_;
-        std::vector<Start> starts_;  // of the part that was looked at, the first one last
-        std::size_t looked_ = 0;     // where that part ends
+        std::vector<Start> starts_;  // found in the searched part, the first one last
+        std::size_t looked_ = 0;     // end of the searched part
     };
 
   private:
     std::vector<AddedToken> tokens_;
-    std::size_t longest_ = 0;             // bytes of a token
-    BackwardAutomaton plain_, specials_;  // of tokens that are special and of those that are not
+    std::size_t longest_ = 0;             // bytes of the longest token
+    BackwardAutomaton plain_, specials_;  // of the plain tokens and of the special ones
 };
 
 }  // namespace mr::text

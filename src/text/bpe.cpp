@@ -21,7 +21,7 @@ std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
 
 constexpr std::size_t kShort = 24;  // below this a scan beats the heap
 
-// The same result as the heap gives, by scanning for the lowest rank each time.
+// The same result as the heap, found by scanning for the lowest rank each time.
 void merge_short(const PairTable& pairs, std::vector<std::int32_t>& symbols) {
     PairTable::Found found[kShort];
     std::size_t n = symbols.size();

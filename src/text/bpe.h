@@ -1,4 +1,4 @@
-// Pair merging, the core of every BPE, and the hash tables it stands on.
+// Pair merging, the core of every BPE, and its hash tables.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ std::uint64_t hash_bytes(std::string_view bytes);
 class StringIndex {
   public:
     void reserve(std::size_t count);
-    // False, and nothing done, where the string is there already.
+    // Returns false and does nothing if the string is already there.
     bool insert(std::string_view key, std::int32_t id);
     std::int32_t find(std::string_view key) const;  // -1: absent
 
@@ -34,11 +34,11 @@ class PairTable {
   public:
     static constexpr std::uint32_t kNoRank = 0xFFFFFFFF;
     struct Found {
-        std::uint32_t rank = kNoRank;  // the lowest merges first
+        std::uint32_t rank = kNoRank;  // lower ranks merge first
         std::int32_t merged = -1;
     };
     void reserve(std::size_t count);
-    // The last word on a pair wins, as it does where merges are loaded into a dictionary.
+    // The last value set for a pair wins, as when merges are loaded into a dictionary.
     void set(std::int32_t left, std::int32_t right, Found value);
     Found find(std::int32_t left, std::int32_t right) const;
 
@@ -61,7 +61,7 @@ struct MergeScratch {
     std::vector<std::uint64_t> heap;
 };
 
-// Merges `symbols` in place until no neighbours are in the table: always the pair of the lowest
+// Merges `symbols` in place until no neighbouring pair is in the table: always the pair of lowest
 // rank, the leftmost of equals. O(n log n). Symbols < 0 merge with nothing. At most 2^32 - 2
 // symbols.
 void merge(const PairTable& pairs, std::vector<std::int32_t>& symbols, MergeScratch& scratch);

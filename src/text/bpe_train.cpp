@@ -15,13 +15,13 @@
 namespace mr::text {
 namespace {
 
-constexpr std::size_t kChunk = 4u << 20;  // bytes of text that one thread counts at a time
-// Longer words (a line of dashes, base64) are counted in pieces of this: merging within a word
-// takes time linear in it.
+constexpr std::size_t kChunk = 4u << 20;  // bytes of text a thread counts at a time
+// Longer words (a line of dashes, base64) are counted in pieces of this size: merging within a word
+// takes time linear in its length.
 constexpr std::size_t kLongestWord = 1024;
 
-// Where a text may be cut without changing its words: in front of a line end that follows a visible
-// ASCII character, since no word goes on from the one to the other.
+// Where a text may be cut without changing its words: before a line end that follows a visible
+// ASCII character, because no word contains both.
 std::size_t cut_after(std::string_view text, std::size_t pos) {
     while (pos < text.size()) {
         pos = text.find('\n', pos);
@@ -32,7 +32,7 @@ std::size_t cut_after(std::string_view text, std::size_t pos) {
     return text.size();
 }
 
-// The 256 bytes in the order of the characters that stand for them.
+// The 256 bytes, in the order of their characters in the byte alphabet.
 std::vector<unsigned char> bytes_in_order() {
     std::vector<unsigned char> bytes(256);
     for (unsigned b = 0; b < 256; ++b) bytes[b] = static_cast<unsigned char>(b);
@@ -41,7 +41,7 @@ std::vector<unsigned char> bytes_in_order() {
     return bytes;
 }
 
-// The words as rows of tokens, the counts of all pairs of neighbours in them, and a heap of these.
+// Holds the words as rows of tokens, the counts of all neighbouring pairs, and a heap of pairs.
 class Merger {
   public:
     explicit Merger(TokenizerData& data) : data_(data) {}
@@ -57,14 +57,14 @@ class Merger {
 
     void begin() { push_grown(); }
 
-    // Merges the most frequent pair; false where none is left that is frequent enough.
+    // Merges the most frequent pair; false if none is frequent enough.
     bool step(std::uint64_t min_count) {
         while (!heap_.empty()) {
             Candidate top = heap_.top();
             heap_.pop();
             const std::uint64_t count = pairs_[top.pair].count;
             if (count == 0) continue;
-            if (count != top.count) {  // it has lost some since
+            if (count != top.count) {  // it has become rarer since
                 top.count = count;
                 heap_.push(top);
                 continue;
@@ -84,9 +84,9 @@ class Merger {
     };
     struct Pair {
         std::int32_t left, right;
-        std::uint64_t count = 0;           // of its places in all texts
-        bool grown = false;                // waits to go into the heap
-        std::vector<std::uint32_t> words;  // that have it, or had it once
+        std::uint64_t count = 0;           // occurrences in all texts
+        bool grown = false;                // to be pushed to the heap
+        std::vector<std::uint32_t> words;  // words that contain it, or did once
     };
     struct Candidate {
         std::uint64_t count;
@@ -125,8 +125,8 @@ class Merger {
         grown_.clear();
     }
 
-    // The text of a token is made in one way only: where it stands, nothing ever merged across its
-    // ends, so that what merged inside it was the same everywhere. Hence it is new.
+    // Every occurrence of a token's text was merged in the same way, because no earlier merge
+    // crossed its ends. So the text of the new token is not in the vocabulary yet.
     std::int32_t add_token(Merge m) {
         data_.tokens.push_back(data_.tokens[static_cast<std::size_t>(m.left)] +
                                data_.tokens[static_cast<std::size_t>(m.right)]);
@@ -152,12 +152,12 @@ class Merger {
         bool any = false;
         for (std::size_t i = 0; i + 1 < n; ++i) {
             if (s[i] != left || s[i + 1] != right || hit_[i]) continue;
-            hit_[i] = 1;      // first of a pair that becomes one
+            hit_[i] = 1;      // first of a pair to merge
             hit_[i + 1] = 2;  // second
             any = true;
         }
         if (!any) return;
-        // Every pair that touches a merged token goes, and those of the new token come.
+        // Uncount every pair that touches a merged token; below, count those of the new token.
         for (std::size_t i = 0; i + 1 < n; ++i) {
             if (hit_[i] || hit_[i + 1]) shrink(s[i], s[i + 1], word.count);
         }
@@ -177,7 +177,7 @@ class Merger {
     TokenizerData& data_;
     std::vector<Word> words_;
     std::vector<std::int32_t> symbols_;  // of all words
-    PairTable table_;                    // pair -> its place in pairs_, as the rank
+    PairTable table_;                    // pair -> its index in pairs_, stored as the rank
     std::vector<Pair> pairs_;
     std::vector<std::uint32_t> grown_;
     std::priority_queue<Candidate> heap_;
@@ -196,8 +196,8 @@ void check(const BpeTrainOptions& options) {
         if (text.empty()) refuse("is empty");
         if (text.find('\n') != std::string::npos) refuse("has a line end in it");
         if (replace_invalid(text) != text) refuse("is not UTF-8");
-        // What could be the form in which a vocabulary writes other bytes: a single character, or
-        // one of the printable characters that stand for a space and the like.
+        // The text could clash with a token for a byte: a single character, or one of the printable
+        // characters that stand for a space and the like.
         if (text.size() == char_at(text, 0).size) refuse("is a single character");
         if (!is_ascii(text) && bytes_of_token(text)) {
             refuse("could be mistaken for a token of the vocabulary");
@@ -260,7 +260,7 @@ void BpeTrainer::add(std::string_view text, const Progress& progress) {
         chunks.push_back(text.substr(pos, end - pos));
         pos = end;
     }
-    // In rounds, so that the caller's progress is told between them, on its own thread.
+    // In rounds, so that progress is reported between them on the caller's thread.
     const std::size_t round = words_.size() * 4;
     for (std::size_t first = 0; first < chunks.size(); first += round) {
         const std::size_t count_now = std::min(round, chunks.size() - first);

@@ -1,7 +1,7 @@
-// Trains a byte-level BPE tokenizer with GPT-2's way of cutting words.
+// Trains a byte-level BPE tokenizer with GPT-2's pre-tokenizer.
 //
 // The most frequent pair of neighbouring tokens becomes a token, again and again; of equally
-// frequent pairs the one with the lowest ids. So the result depends on the texts alone, not on
+// frequent pairs, the one with the lowest ids. So the result depends only on the texts, not on
 // their order or on the number of threads.
 #pragma once
 
@@ -21,33 +21,33 @@ namespace mr::text {
 
 struct BpeTrainOptions {
     std::int32_t vocab = 2048;
-    // Ids 0, 1, ...; the first ends a text, and is put before every text that is encoded, as it
-    // stands before every document in training.
+    // Ids 0, 1, ... The first marks the end of a text. encode() also puts it before every text,
+    // because in training it stands before every document.
     std::vector<std::string> special{"<|endoftext|>"};
-    std::uint64_t min_count = 2;  // a rarer pair is not merged
+    std::uint64_t min_count = 2;  // rarer pairs are not merged
 };
 
 struct BpeTrained {
-    TokenizerData data;  // fewer tokens than asked for where no pair was left
+    TokenizerData data;  // may have fewer tokens than asked for
     std::uint64_t bytes = 0;
-    std::uint64_t words = 0;           // in the texts
-    std::uint64_t distinct_words = 0;  // among them
+    std::uint64_t words = 0;           // in all texts
+    std::uint64_t distinct_words = 0;  // of these
 };
 
 class BpeTrainer {
   public:
-    // Throws Error (usage) on a vocabulary below 256 + specials, or on specials that cannot be.
+    // Throws Error (usage) for a vocabulary below 256 + specials, or for invalid special tokens.
     BpeTrainer(BpeTrainOptions options, ThreadPool& pool);
 
-    // Counts the words of a text. Special tokens in it end a word and count for nothing.
+    // Counts the words of a text. Special tokens in it end a word and are not counted.
     void add(std::string_view text, const Progress& progress = {});
-    // Throws Error (input) where no text had a word.
+    // Throws Error (input) if no text had a word.
     BpeTrained train(const Progress& progress = {});
 
   private:
-    struct Words {  // one per thread, so that no thread waits
+    struct Words {  // one per thread, so that threads share nothing
         StringIndex index;
-        std::deque<std::string> texts;  // what the index points into
+        std::deque<std::string> texts;  // owns the keys of the index
         std::vector<std::uint64_t> counts;
         void add(std::string_view word, std::uint64_t count);
     };

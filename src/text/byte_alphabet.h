@@ -1,4 +1,4 @@
-// GPT-2's way of writing any byte as one printable character, so that vocabularies are text files.
+// GPT-2's mapping of every byte to a printable character, which makes vocabularies text files.
 #pragma once
 
 #include <optional>
@@ -7,12 +7,12 @@
 
 namespace mr::text {
 
-// The character that stands for `byte`: itself where it prints, otherwise one from U+0100 on.
+// The character for `byte`: the byte itself if printable, otherwise one from U+0100 on.
 char32_t byte_to_char(unsigned char byte);
-// The bytes that `token` stands for; nothing where it has a character outside the alphabet.
+// The bytes of `token`; empty if it has a character outside the alphabet.
 std::optional<std::string> bytes_of_token(std::string_view token);
 
-// SentencePiece's way: the byte that "<0xNN>" names, or -1.
+// SentencePiece's form: the byte that "<0xNN>" names, or -1.
 int byte_of_name(std::string_view token);
 
 }  // namespace mr::text

@@ -1,4 +1,4 @@
-// The tables behind text/letter_case.h; written by tools/case_tables.py.
+// The tables of text/letter_case.h; written by tools/case_tables.py.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ struct CaseRange {
     std::uint32_t step;
     std::int32_t delta;
 };
-// Maps to several characters, or in title case to another one than in upper case. Sorted.
+// Mappings to several characters, or to a title case that differs from upper case. Sorted.
 struct CaseWords {
     char32_t code;
     const char* mapped;  // UTF-8

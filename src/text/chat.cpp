@@ -189,10 +189,10 @@ ChatFormat detect_chat_format(std::string_view chat_template) {
     if (!has("[INST]")) return ChatFormat::plain;
     if (has("<<SYS>>")) return ChatFormat::llama2;
     if (has("[SYSTEM_PROMPT]")) return ChatFormat::plain;  // v7: a later family
-    // The four differ in the blanks inside the template's string literals.
+    // The four Mistral formats differ in the spaces inside the template's string literals.
     if (has("' [INST]") || has("\" [INST]")) return ChatFormat::mistral_v1;
     if (has("[INST]'") || has("[INST]\"")) {
-        // Only the opening mark: the closing one ends its literal in every version.
+        // The opening mark decides: the closing one ends its literal in every version.
         return ChatFormat::mistral_tekken;
     }
     return has(" [/INST]") ? ChatFormat::mistral : ChatFormat::mistral_v3;
@@ -228,7 +228,7 @@ std::vector<std::int32_t> encode_chat(const Tokenizer& tokenizer, const ChatText
     if (!parse_special) options.literal = text.user;
     auto ids = tokenizer.encode(text.bytes, options);
     const TokenizerData& data = tokenizer.data();
-    // ChatML says nothing of BOS: there the tokenizer decides.
+    // ChatML does not define BOS: the tokenizer decides.
     if (data.add_bos() && (ids.empty() || ids.front() != *data.bos)) {
         ids.insert(ids.begin(), *data.bos);
     }

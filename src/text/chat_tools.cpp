@@ -61,12 +61,12 @@ ToolTemplate try_tools(const Tokenizer& tokenizer, const ChatOptions& options) {
         shown = writer.render({talk, 1}, true);
         called = writer.render(talk, true);
     } catch (const Error&) {
-        return {};  // it refuses them
+        return {};  // the template refuses tools
     }
     const auto has = [](const std::string& text, std::string_view part) {
         return text.find(part) != std::string::npos;
     };
-    // Calls that are no JSON: its model gets the plain form.
+    // Calls that are not JSON: the model gets the plain form.
     if (!has(shown, kProbeName) || has(shown + called, "<function=") ||
         has(shown + called, "<arg_key>")) {
         return {};
@@ -79,9 +79,9 @@ std::vector<ChatMessage> without_tools(std::span<const ChatMessage> messages,
                                        const std::string& tools,
                                        const grammar::ToolChoice& choice) {
     std::vector<ChatMessage> out;
-    bool described = !tools.empty();  // by the only message yet
+    bool described = !tools.empty();  // `out` holds only the description so far
     if (described) out.push_back({"system", description(tools, choice)});
-    bool results = false;  // the last message is of tools' results
+    bool results = false;  // the last message holds tool results
     for (const ChatMessage& m : messages) {
         if (m.role == "system" && std::exchange(described, false)) {
             std::string text = m.content;
@@ -93,7 +93,7 @@ std::vector<ChatMessage> without_tools(std::span<const ChatMessage> messages,
         if (m.role == "tool") {
             const std::string text = fmt::format(
                 "Result of {}:\n{}", m.answerer.empty() ? "the tool" : m.answerer, m.content);
-            // Formats want users and assistants in turn.
+            // Formats expect users and assistants in turn.
             if (!std::exchange(results, true)) out.push_back({"user"});
             append_paragraph(out.back().content, text);
             continue;

@@ -1,4 +1,4 @@
-// Tools in conversations: which templates know them, and what is written for those that do not.
+// Tools in conversations: which templates support them, and the text for those that do not.
 #pragma once
 
 #include <span>
@@ -11,15 +11,15 @@
 namespace mr::text {
 
 struct ToolTemplate {
-    bool knows = false;  // it shows the tools that it is given
-    // How its model writes calls; one that knows nothing of tools is told of the plain form.
+    bool knows = false;  // it shows the tools it is given
+    // How the model writes calls; without support for tools, the plain form.
     grammar::ToolForm form{};
 };
-// Found out by giving it one.
+// Renders a conversation with a tool to find out.
 ToolTemplate try_tools(const Tokenizer& tokenizer, const ChatOptions& options);
 
-// The conversation for a template that does not know tools: calls and results as plain text.
-// `tools`: OpenAI's list as JSON, which a system message describes; empty: none.
+// The conversation for a template without support for tools: calls and results as plain text.
+// `tools`: OpenAI's list as JSON, described in a system message; empty: none.
 std::vector<ChatMessage> without_tools(std::span<const ChatMessage> messages,
                                        const std::string& tools, const grammar::ToolChoice& choice);
 

@@ -19,7 +19,7 @@ Value arguments_of(const ChatCall& call) {
     }
 }
 
-// As transformers gives them: the arguments are a mapping, not a text.
+// As transformers passes them: the arguments are a mapping, not a string.
 Value call_list(std::span<const ChatCall> calls) {
     std::vector<Value> list;
     for (const ChatCall& call : calls) {
@@ -39,7 +39,7 @@ Value message_list(std::span<const ChatMessage> messages) {
         std::vector<std::pair<Value, Value>> entries = {
             {Value::text("role"), Value::from_user(m.role)},
             {Value::text("content"), Value::from_user(m.content)}};
-        // Templates ask whether these are there.
+        // Set only if present, because templates test whether they are defined.
         if (!m.calls.empty()) entries.emplace_back(Value::text("tool_calls"), call_list(m.calls));
         if (!m.answers.empty()) {
             entries.emplace_back(Value::text("tool_call_id"), Value::from_user(m.answers));
@@ -66,7 +66,7 @@ bool is_template_variable(std::string_view name) {
 ChatWriter::ChatWriter(const Tokenizer& tokenizer, ChatOptions options)
     : tokenizer_(tokenizer), options_(std::move(options)), format_(detect_chat_format(tokenizer)) {
     if (!options_.now) {
-        // Once: a prompt that changes with the clock would find nothing of itself in the cache.
+        // Read once: a prompt that changed with the clock would never match the prompt cache.
         const std::time_t now = std::time(nullptr);
         options_.now.emplace();
         ::localtime_r(&now, &*options_.now);
@@ -98,12 +98,12 @@ void ChatWriter::take_arguments() {
         try {
             value = jinja::value_of_json(text, true);
         } catch (const jinja::Failure&) {
-            // No JSON: a text.
+            // Not JSON: a plain string.
         }
         variables_.emplace_back(name, std::move(value));
     }
-    // transformers gives these two always: templates ask whether they are none, not whether they
-    // are.
+    // transformers always defines these two: templates test whether they are none, not whether they
+    // are defined.
     for (const char* name : {"tools", "documents"}) {
         if (!variable(name)) variables_.emplace_back(name, jinja::None{});
     }
@@ -144,7 +144,7 @@ void ChatWriter::load_template() {
     }
 }
 
-// A template shows what it does not know when it is executed. What it refuses is its own affair.
+// Unsupported constructs show only when a template is executed. A refusal is not a fault.
 void ChatWriter::try_template() const {
     const ChatMessage talk[] = {{"user", "Hi"}, {"assistant", "Hello"}, {"user", "Bye"}};
     for (const std::size_t count : {1, 3}) {
@@ -181,7 +181,7 @@ std::vector<std::int32_t> ChatWriter::encode(std::span<const ChatMessage> messag
 
 std::vector<std::int32_t> ChatWriter::encode(const ChatText& text) const {
     if (!template_) return encode_chat(tokenizer_, text, options_.parse_special);
-    // Once and whole, and nothing is put around it: BOS is the template's to write.
+    // Encoded as a whole, without added special tokens: the template itself writes BOS.
     EncodeOptions options{.add_special = false};
     if (!options_.parse_special) options.literal = text.user;
     return tokenizer_.encode(text.bytes, options);
@@ -200,7 +200,7 @@ std::string ChatWriter::name() const {
 }
 
 std::vector<std::string> ChatWriter::stops() const {
-    // A template that no format is recognised in ends its answers by ids alone.
+    // Without a recognised format only token ids end an answer.
     if (template_ && (format_ == ChatFormat::plain || !options_.template_file.empty())) return {};
     return chat_stops(format_);
 }

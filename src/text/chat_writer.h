@@ -1,5 +1,5 @@
-// Conversations as token ids: by the template that the model carries, or one that is given instead,
-// or in a recognised format (text/chat.h) where there is no template that can be executed.
+// Conversations as token ids: by the model's template, by a template given instead, or in a
+// recognised format (text/chat.h) if no template can be executed.
 #pragma once
 
 #include <ctime>
@@ -16,38 +16,38 @@
 namespace mr::text {
 
 struct ChatOptions {
-    std::string template_file{};  // instead of the model's own template
-    // Further variables of the template, as NAME=VALUE: VALUE is JSON, or a text where it is none.
+    std::string template_file{};  // replaces the model's own template
+    // Further template variables, as NAME=VALUE; VALUE is JSON, or else a plain string.
     std::vector<std::string> arguments{};
-    bool parse_special = false;    // special tokens written out in a message become their ids
-    std::optional<std::tm> now{};  // the time that templates see; none: when the writer was made
+    bool parse_special = false;    // special tokens spelled out in a message become their ids
+    std::optional<std::tm> now{};  // the time templates see; none: when the writer was made
 };
 
-// Whether a template's variable may have this name: letters, digits and _, no digit first.
+// Whether this is a valid template variable: letters, digits and _, not starting with a digit.
 bool is_template_variable(std::string_view name);
 
 class ChatWriter {
   public:
-    // The tokenizer must outlive the writer. Throws Error: for a template file that cannot be read
-    // or executed (input), for arguments that are none (usage). A template of the model's own that
-    // cannot be executed is no error: the notice says so.
+    // The tokenizer must outlive the writer. Throws Error for a template file that cannot be read
+    // or executed (input), and for invalid arguments (usage). If the model's own template cannot be
+    // executed, that is no error: notice() says so.
     ChatWriter(const Tokenizer& tokenizer, ChatOptions options);
 
-    // Throws Error (input) where the template refuses the conversation, or fails on it.
+    // Throws Error (input) if the template refuses the conversation or fails on it.
     std::vector<std::int32_t> encode(std::span<const ChatMessage> messages,
                                      bool add_generation_prompt) const;
     std::string render(std::span<const ChatMessage> messages, bool add_generation_prompt) const;
-    // Both in two steps, for conversations of which a part is ids already: the text, and the ids of
-    // it or of a part that goes on behind the token `after`.
+    // encode() in two steps, if a part of the conversation is already encoded: write() gives the
+    // text; encode() its ids, and encode_rest() those of a rest that follows the token `after`.
     ChatText write(std::span<const ChatMessage> messages, bool add_generation_prompt) const;
     std::vector<std::int32_t> encode(const ChatText& text) const;
     std::vector<std::int32_t> encode_rest(const ChatText& rest, std::int32_t after) const;
 
     // "its own template", "the template FILE", "the ChatML format".
     std::string name() const;
-    // Why the format is not the model's own; empty where it is. One line.
+    // Why the model's own format is not used, in one line; empty if it is used.
     const std::string& notice() const { return notice_; }
-    // What ends an answer, as text; the tokenizer's is_end_of_generation() knows the ids.
+    // The texts that end an answer; the tokenizer's is_end_of_generation() knows the ids.
     std::vector<std::string> stops() const;
 
   private:
@@ -59,7 +59,7 @@ class ChatWriter {
 
     const Tokenizer& tokenizer_;
     ChatOptions options_;
-    jinja::Variables variables_;  // all but the messages
+    jinja::Variables variables_;  // all except the messages
     std::unique_ptr<const jinja::Template> template_;
     ChatFormat format_;
     std::string notice_;

@@ -12,7 +12,7 @@ struct Range {
     char32_t first, last;
 };
 
-// Unicode 14, East_Asian_Width W and F. Code points that no character has do not end a range.
+// Unicode 14, East_Asian_Width W and F. Unassigned code points do not end a range.
 constexpr Range kWide[] = {
     {0x1100, 0x115f},   {0x231a, 0x231b},   {0x2329, 0x232a},   {0x23e9, 0x23ec},
     {0x23f0, 0x23f0},   {0x23f3, 0x23f3},   {0x25fd, 0x25fe},   {0x2614, 0x2615},
@@ -36,8 +36,8 @@ constexpr Range kWide[] = {
     {0x1f6eb, 0x1f6ec}, {0x1f6f4, 0x1f6fc}, {0x1f7e0, 0x1f7f0}, {0x1f90c, 0x1f93a},
     {0x1f93c, 0x1f945}, {0x1f947, 0x1f9ff}, {0x1fa70, 0x1faf6}, {0x20000, 0x3fffd}};
 
-// Marks that are drawn over the character before them, and what only directs how others are drawn:
-// categories Mn, Me and Cf, without the soft hyphen, which terminals draw.
+// Zero width: marks drawn over the character before them, and format controls. Categories Mn, Me
+// and Cf, without the soft hyphen, which terminals draw.
 constexpr Range kNone[] = {
     {0x300, 0x36f},     {0x483, 0x489},     {0x591, 0x5bd},     {0x5bf, 0x5bf},
     {0x5c1, 0x5c2},     {0x5c4, 0x5c5},     {0x5c7, 0x5c7},     {0x600, 0x605},

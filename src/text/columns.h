@@ -1,4 +1,4 @@
-// How much room a text takes on a terminal.
+// The width of a text on a terminal.
 #pragma once
 
 #include <cstddef>
@@ -6,9 +6,9 @@
 
 namespace mr::text {
 
-// Columns of a line without control characters. CJK characters and emoji take two, marks over
-// another character none. What is no UTF-8 takes one, as U+FFFD. Of an emoji that is made of
-// several each counts, as terminals draw them that do not join them.
+// Columns of a line without control characters. CJK characters and emoji take two, combining marks
+// none. Invalid UTF-8 takes one, as U+FFFD. Each part of a joined emoji counts, because many
+// terminals do not join them.
 std::size_t columns_of(std::string_view text);
 
 }  // namespace mr::text

@@ -1,4 +1,4 @@
-// Tokenizer::encode: added tokens are cut out first, then words, then merges within each word.
+// Tokenizer::encode: first added tokens are cut out, then words; then each word is merged.
 #include <algorithm>
 #include <bit>
 #include <deque>
@@ -12,7 +12,7 @@
 namespace mr::text {
 namespace {
 
-// Ids of the words met so far in one call. Direct-mapped: a new word takes the place of an old one.
+// Ids of the words seen so far in one call. Direct-mapped: a new word replaces an old one.
 class WordCache {
   public:
     explicit WordCache(std::size_t text_size)
@@ -42,7 +42,7 @@ class Encoder {
         : impl_(impl), cache_(text_size), out_(out) {
         if (after < 0) return;
         const auto id = static_cast<std::size_t>(after);
-        // An `unk` and a byte stand for a part of a text.
+        // `unk` and byte tokens stand for text: no section starts after them.
         const bool mark = (impl.added[id] || impl.special[id]) && after != impl.data.unk &&
                           impl.data.types[id] != TokenType::byte;
         start_ = mark ? Start::section : Start::inside;
@@ -59,13 +59,13 @@ class Encoder {
     }
 
   private:
-    // Bytes [begin, end) of `whole`, which lie between added tokens.
+    // Encodes bytes [begin, end) of `whole`, which lie between added tokens.
     void section(std::string_view whole, std::size_t begin, std::size_t end, bool parse_special,
                  std::span<const LiteralRange> literal) {
         const TokenizerData& data = impl_.data;
         const bool first = begin == 0;
         std::string_view text = whole.substr(begin, end - begin);
-        std::vector<LiteralRange> inside;  // of `text`
+        std::vector<LiteralRange> inside;  // relative to `text`
         if (!impl_.normalized_added.empty()) {
             auto r =
                 std::lower_bound(literal.begin(), literal.end(), begin,
@@ -91,8 +91,8 @@ class Encoder {
         }
     }
 
-    // NFC. Where there are ranges they are moved along, which takes normalizing what lies inside of
-    // them and between them part by part.
+    // NFC. Literal ranges are adjusted: the text inside and between them is normalized part by
+    // part.
     static std::string normalized(std::string_view text, std::vector<LiteralRange>& ranges) {
         std::string out;
         std::size_t pos = 0;
@@ -106,13 +106,13 @@ class Encoder {
         return out += nfc(text.substr(pos));
     }
 
-    // `first`: it begins the text that is encoded.
+    // `first`: the encoded text begins here.
     void plain(std::string_view text, bool first) {
         const TokenizerData& data = impl_.data;
         after_unk_ = false;
         if (data.model == TokenizerModel::sentencepiece_bpe &&
             text.find(kSpaceMark) != std::string_view::npos) {
-            // The vocabulary writes a space so: one that the text spells out is a space, too.
+            // The vocabulary writes a space as U+2581, so a U+2581 in the text is a space, too.
             text = kept_.emplace_back(with_spaces(text));
         }
         const Start start = first ? start_ : Start::section;
@@ -140,8 +140,8 @@ class Encoder {
         }
     }
 
-    // SentencePiece takes the text whole; cutting it where no merge can join changes nothing, and
-    // lets words be remembered.
+    // SentencePiece merges the whole text at once. Cutting it where no merge can join changes
+    // nothing, and lets words be cached.
     std::size_t piece_end(std::string_view text, std::size_t pos) const {
         std::size_t end = pos + 1;
         while (end < text.size()) {
@@ -173,7 +173,7 @@ class Encoder {
         append(std::span(cache_.ids).subspan(slot.begin, slot.count));
     }
 
-    // A run of unknown characters may lie across words that are cut where no merge joins.
+    // A run of unknown characters may span several words.
     void append(std::span<const std::int32_t> ids) {
         if (ids.empty()) return;
         const auto is_unk = [&](std::int32_t id) {
@@ -183,7 +183,7 @@ class Encoder {
         after_unk_ = is_unk(ids.back());
     }
 
-    // Leaves the ids in symbols_.
+    // Puts the ids into symbols_.
     void merge_word(std::string_view word) {
         symbols_.clear();
         if (impl_.data.model == TokenizerModel::byte_level_bpe) {
@@ -230,7 +230,7 @@ class Encoder {
         }
     }
 
-    // A character that is no token: its bytes where they all are, else `unk`.
+    // A character that is no token: its byte tokens if all of them exist, else `unk`.
     void push_unknown(std::vector<std::int32_t>& ids, std::string_view character) {
         if (has_bytes(character)) {
             for (char c : character) ids.push_back(byte_id(c));
@@ -263,7 +263,7 @@ class Encoder {
         return std::all_of(bytes.begin(), bytes.end(), [&](char c) { return byte_id(c) >= 0; });
     }
 
-    // What begins where a text does: a text, a part of one behind an added token, or neither.
+    // What begins here: a text, a section after an added token, or neither (the text goes on).
     enum class Start { text, section, inside };
 
     const Tokenizer::Impl& impl_;
@@ -273,16 +273,16 @@ class Encoder {
     std::vector<std::int32_t> symbols_;
     MergeScratch scratch_;
     bool after_unk_ = false;        // the last id is the `unk` of a run that may go on
-    std::deque<std::string> kept_;  // texts that the cache's keys point into
+    std::deque<std::string> kept_;  // owns texts that the cache's keys point into
 };
 
-constexpr std::size_t kLongestSearch = 64 << 10;  // bytes, for a place to cut
+constexpr std::size_t kLongestSearch = 64 << 10;  // bytes searched for a place to cut
 
 }  // namespace
 
-// Between an ASCII letter and one space before another letter: there every kind of word ends, and
-// the next one begins with the space, whatever else is around; nothing composes across it; and
-// where a tokenizer is `cuttable` no added token does.
+// A text can be cut between an ASCII letter and a single space before another letter: every
+// pre-tokenizer ends a word there and begins the next one with the space; nothing composes across
+// it; and if the tokenizer is `cuttable`, no added token spans it.
 std::size_t Tokenizer::cut_before(std::string_view text, std::size_t near) const {
     if (!impl_->cuttable || text.size() < 3) return 0;
     const std::size_t last = std::min(near, text.size() - 2);

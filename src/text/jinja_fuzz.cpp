@@ -1,5 +1,5 @@
-// Any bytes as a chat template: an mr::Error, or a text within its bounds whose marks are in order.
-// The last byte chooses what the template is given.
+// Any bytes as a chat template must give an mr::Error, or a text within its limits whose marks are
+// in order. The last byte chooses the template's input.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -12,7 +12,7 @@ namespace {
 using tables::CaseRange;
 using tables::CaseWords;
 
-// What `code` maps to by the ranges; itself where none has it.
+// The mapping of `code` in the ranges; itself if none has it.
 char32_t by_range(const CaseRange* ranges, std::size_t size, char32_t code) {
     const CaseRange* end = ranges + size;
     const CaseRange* it = std::lower_bound(

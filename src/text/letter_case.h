@@ -1,5 +1,5 @@
-// Upper and lower case of single characters, by Unicode's full mappings: U+00DF becomes "SS". No
-// rule looks at the neighbours.
+// Upper and lower case of single characters, by Unicode's full mappings: U+00DF becomes "SS".
+// Neighbouring characters are not considered.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace mr::text {
 void append_upper(std::string& out, char32_t code);
 void append_lower(std::string& out, char32_t code);
 void append_title(std::string& out, char32_t code);
-// Whether it is a letter that has another case, or is one of the cases of another.
+// Whether the character has another case, or is itself a case of another character.
 bool has_case(char32_t code);
 
 }  // namespace mr::text

@@ -15,10 +15,10 @@ std::size_t run_end(CharClass kind, std::string_view text, std::size_t pos) {
     return pos;
 }
 
-// Length in bytes of 's 't 'm 'd 're 've 'll at `pos`, 0 where there is none.
+// Length in bytes of 's 't 'm 'd 're 've 'll at `pos`; 0: none is there.
 std::size_t contraction(std::string_view text, std::size_t pos, bool any_case) {
     if (text[pos] != '\'' || pos + 1 >= text.size()) return 0;
-    // U+017F, the long s, is an s to a regular expression that ignores case.
+    // U+017F, the long s, equals s in a case-insensitive regular expression.
     if (any_case && text.substr(pos + 1, 2) == "\xC5\xBF") return 3;
     const auto letter = [&](std::size_t i) -> char {
         if (pos + i >= text.size()) return 0;
@@ -31,8 +31,8 @@ std::size_t contraction(std::string_view text, std::size_t pos, bool any_case) {
     return 0;
 }
 
-// \s+(?!\S)|\s+ where white space starts at `pos`: the run without its last character, which goes
-// with the word that follows; the whole run at the end of the text or where it is one character.
+// \s+(?!\S)|\s+ for white space at `pos`: the run without its last character, which belongs to the
+// next word; the whole run if it ends the text or is one character.
 std::size_t space_end(std::string_view text, std::size_t pos) {
     std::size_t end = pos, last = pos;
     while (end < text.size()) {
@@ -82,7 +82,7 @@ std::size_t llama3_end(std::string_view text, std::size_t pos, int max_digits) {
         while (end < text.size() && is_newline(static_cast<unsigned char>(text[end]))) ++end;
         return end;
     }
-    // White space: up to and with the last line end in the run, if there is one.
+    // White space: up to and including the last line end of the run, if there is one.
     std::size_t end = pos, after_newline = pos;
     while (end < text.size()) {
         const Char c = char_at(text, end);
@@ -118,7 +118,7 @@ std::size_t word_end(PreTokenizer kind, std::string_view text, std::size_t pos) 
 }
 
 std::optional<PreTokenizer> pre_tokenizer_of_name(std::string_view name) {
-    // Files older than the key are of GPT-2's kind.
+    // Files from before this key existed use GPT-2's kind.
     for (std::string_view n :
          {"", "default", "gpt-2", "gpt2", "gpt-neox", "phi-2", "mpt", "olmo"}) {
         if (name == n) return PreTokenizer::gpt2;

@@ -44,7 +44,7 @@ Tokenizer::Impl::Impl(TokenizerData source) : data(std::move(source)) {
     index_tokens();
     index_added();
     if (data.model == TokenizerModel::bytes) return;
-    joins[128][128] = true;  // these may be bytes of one character
+    joins[128][128] = true;  // both may be bytes of one character
     if (data.merges.empty() && data.model == TokenizerModel::sentencepiece_bpe) {
         take_scores();
     } else {
@@ -108,14 +108,14 @@ void Tokenizer::Impl::index_tokens() {
         special[i] = type == TokenType::control || type == TokenType::unknown;
         by_token.insert(token, id);
         bool mergeable = type == TokenType::normal;
-        prints[i] = type == TokenType::unused ? std::string() : token;  // a hole in the ids
+        prints[i] = type == TokenType::unused ? std::string() : token;  // an unused id
         if (data.model == TokenizerModel::bytes) {
             mergeable = false;
             if (i < 256) prints[i] = std::string(1, static_cast<char>(i));
             if (i < 256) byte_ids[i] = id;
         } else if (data.model == TokenizerModel::byte_level_bpe) {
-            // A user-defined token may be in either form; the text it stands for is the literal
-            // one.
+            // A user-defined token may be stored in
+            // either form; its text is the literal one.
             if (type == TokenType::normal) {
                 if (auto bytes = bytes_of_token(token)) {
                     prints[i] = std::move(*bytes);
@@ -175,16 +175,16 @@ void Tokenizer::Impl::index_added() {
     for (const AddedToken& token : data.added) {
         const std::string& t = token.text;
         for (std::size_t i = 1; i < t.size(); ++i) {
-            if (t[i] == ' ' && is_letter(t[i - 1])) cuttable = false;  // may lie across a cut
+            if (t[i] == ' ' && is_letter(t[i - 1])) cuttable = false;  // may span a cut
         }
         if (token.rstrip && !t.empty() && is_letter(t.back())) cuttable = false;
         added[static_cast<std::size_t>(token.id)] = 1;
-        // A byte that is also an added token prints the byte.
+        // A byte token that is also an added token still prints the byte.
         if (data.types[static_cast<std::size_t>(token.id)] != TokenType::byte) {
             prints[static_cast<std::size_t>(token.id)] = token.text;
         }
-        // Looking for a token after normalization differs from looking before it only under NFC:
-        // SentencePiece's normalization is undone by working on spaces as they are.
+        // Searching for a token after normalization differs from searching before only under NFC:
+        // SentencePiece's normalization concerns spaces, and here spaces stay as they are.
         if (token.normalized && data.model == TokenizerModel::byte_level_bpe) {
             AddedToken composed = token;
             if (data.nfc) composed.text = nfc(token.text);
@@ -240,14 +240,14 @@ std::int32_t Tokenizer::Impl::symbol_of(std::string_view character) {
     if (id >= 0) return id;
     id = static_cast<std::int32_t>(data.tokens.size() + partial_chars.size());
     partial_chars.emplace_back(character);
-    // The key must outlive the index, and partial_chars moves its short strings as it grows: the
-    // caller's character lies in `prints`, which stays.
+    // The key must outlive the index. `character` points into `prints`, which stays; strings in
+    // partial_chars may move as it grows.
     partial_ids.insert(character, id);
     return id;
 }
 
-// SentencePiece merges any two neighbours whose text together is a token, the highest score first:
-// the same as merging by rank with every way to cut every token in two.
+// SentencePiece merges any two neighbours whose joined text is a token, highest score first. That
+// equals merging by rank with every way to cut every token in two.
 void Tokenizer::Impl::take_scores() {
     std::vector<float> order;
     for (std::size_t i = 0; i < data.scores.size(); ++i) {
@@ -372,8 +372,8 @@ void Tokenizer::append_piece(std::int32_t id, bool skip_special, bool& at_start,
     const auto i = static_cast<std::size_t>(id);
     if (impl_->added[i] || impl_->special[i]) {
         if (!(skip_special && impl_->special[i])) out += impl_->prints[i];
-        // Where characters become `unk`, one stands for some of the text: no space was put behind
-        // it. Nor is one behind a byte, unless the text spelt it out.
+        // If unknown characters become `unk`, it stands for text, and no space follows it. Nor does
+        // one follow a byte token, unless it was in the text.
         const bool in_text =
             (id == data().unk && !impl_->has_all_bytes()) || data().types[i] == TokenType::byte;
         at_start = !in_text && (at_start || data().space_prefix == SpacePrefix::always);

@@ -1,4 +1,4 @@
-// What a tokenizer is, as data: what every file format gives, and what a GGUF needs to hold it.
+// The data of a tokenizer: the common result of all file formats, and what is stored in a GGUF.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace mr::text {
 
 enum class TokenizerModel {
-    byte_level_bpe,     // GPT-2 and its family: `merges` over bytes written as printable characters
+    byte_level_bpe,     // GPT-2 and its family: `merges` over bytes as printable characters
     sentencepiece_bpe,  // Llama-2, Mistral: `scores` or `merges` over characters, spaces as U+2581
     bytes,              // no vocabulary: id i < 256 is the byte i
 };
@@ -18,7 +18,7 @@ enum class TokenizerModel {
 enum class TokenType : std::int32_t {
     normal = 1,
     unknown = 2,
-    control = 3,       // a mark for the model, never text of its own
+    control = 3,       // a marker for the model, never text
     user_defined = 4,  // found in the text before any merging
     unused = 5,
     byte = 6,
@@ -32,10 +32,10 @@ struct AddedToken {
     bool lstrip = false;
     bool rstrip = false;
     bool single_word = false;
-    bool normalized = false;  // looked for after normalization, not before
+    bool normalized = false;  // searched for after normalization, not before
 };
 
-// Where SentencePiece models put a space before the text.
+// Where SentencePiece models insert a space before the text.
 enum class SpacePrefix {
     never,
     first,   // at the very start
@@ -43,36 +43,36 @@ enum class SpacePrefix {
 };
 
 struct Merge {
-    std::int32_t left, right;  // token ids; the order in the list is the rank
+    std::int32_t left, right;  // token ids; the index in the list is the rank
 };
 
 struct TokenizerData {
-    std::string name{};  // the file, for errors
+    std::string name{};  // file name, for errors
     TokenizerModel model = TokenizerModel::bytes;
-    // "gpt-2", "llama-bpe" or "qwen2" (GGUF's `tokenizer.ggml.pre`); "default" without words.
+    // "gpt-2", "llama-bpe" or "qwen2" (GGUF's `tokenizer.ggml.pre`); "default" for no words.
     std::string pre = "default";
 
     // By id, as a GGUF holds them: byte-level pieces in GPT-2's printable form, SentencePiece
     // pieces with U+2581 for the space and <0xNN> for bytes, added tokens as they are.
     std::vector<std::string> tokens{};
     std::vector<TokenType> types{};
-    std::vector<float> scores{};  // SentencePiece only; higher merges first
+    std::vector<float> scores{};  // SentencePiece only; higher scores merge first
     std::vector<Merge> merges{};  // byte-level, and SentencePiece from tokenizer.json
     std::vector<AddedToken> added{};
 
     std::optional<std::int32_t> bos{}, eos{}, unk{}, pad{};
-    std::optional<std::int32_t> end_of_turn{};     // ends a generation as `eos` does
+    std::optional<std::int32_t> end_of_turn{};     // ends a generation like `eos`
     std::vector<std::int32_t> prefix{}, suffix{};  // ids that encode() puts around a text
 
     bool nfc = false;            // normalize to NFC first
     bool fuse_unk = true;        // a run of unknown characters is one `unk`
-    bool ignore_merges = false;  // a word that is a token stays whole, whatever the merges say
+    bool ignore_merges = false;  // a word that is a token stays whole, regardless of merges
     SpacePrefix space_prefix = SpacePrefix::never;
-    bool prefix_if_missing = false;  // only where the text has no space there yet
+    bool prefix_if_missing = false;  // only if the text does not begin with a space
     bool split_spaces = false;       // no merge crosses a space (Metaspace with "split")
     std::string chat_template{};
-    std::string template_file{};  // that the templates are in; empty: `name`
-    std::string tool_template{};  // where the file has another one for conversations with tools
+    std::string template_file{};  // file of the templates; empty: `name`
+    std::string tool_template{};  // if the file has another one for conversations with tools
 
     bool add_bos() const { return bos && !prefix.empty() && prefix.front() == *bos; }
     bool add_eos() const { return eos && !suffix.empty() && suffix.back() == *eos; }

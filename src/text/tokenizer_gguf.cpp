@@ -120,7 +120,7 @@ class Loader {
     std::optional<std::int32_t> id(const char* key) const {
         const auto value = file_.get_uint(key);
         if (!value) return std::nullopt;
-        // Some writers say "none" with the highest number the type holds.
+        // Some writers encode "none" as the highest number of the type.
         if (*value == 0xFFFFFFFFu) return std::nullopt;
         if (*value >= data_.tokens.size()) {
             throw fail(key, std::to_string(*value),
@@ -176,7 +176,7 @@ class Loader {
         for (std::size_t i = 0; i < data_.tokens.size(); ++i) {
             const std::string& text = data_.tokens[i];
             TokenType& type = data_.types[i];
-            // Converters fill holes in the ids with these; they stand for no text.
+            // Converters fill unused ids with these; they stand for no text.
             if (type == TokenType::user_defined && text == fmt::format("[PAD{}]", i)) {
                 type = TokenType::unused;
             }

@@ -1,4 +1,4 @@
-// Puts a vocabulary into a GGUF file, for Tokenizer::from_gguf() and for llama.cpp to read.
+// Writes a vocabulary into a GGUF file, for Tokenizer::from_gguf() and llama.cpp.
 #pragma once
 
 #include "formats/gguf_writer.h"
@@ -6,9 +6,9 @@
 
 namespace mr::text {
 
-// Sets the `tokenizer.*` keys; the writer must have none of them yet. What GGUF has no key for
-// (NFC, and how some tokenizer.json files place spaces) goes into `millrace.tokenizer.options`.
-// A `bytes` tokenizer has nothing to say and sets nothing.
+// Sets the `tokenizer.*` keys; the writer must have none of them yet. Options without a key in GGUF
+// (NFC, and how some tokenizer.json files place spaces) go into `millrace.tokenizer.options`. A
+// `bytes` tokenizer sets nothing.
 void write_tokenizer(formats::GgufWriter& writer, const TokenizerData& data);
 
 }  // namespace mr::text

@@ -1,4 +1,4 @@
-// The tables of a Tokenizer, made once from its data.
+// The tables of a Tokenizer, computed once from its data.
 #pragma once
 
 #include <algorithm>
@@ -13,33 +13,33 @@
 
 namespace mr::text {
 
-// SentencePiece vocabularies write a space so: U+2581.
+// U+2581: a space in SentencePiece vocabularies.
 inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
-std::string with_spaces(std::string_view text);  // spaces for those marks
+std::string with_spaces(std::string_view text);  // replaces the marks with spaces
 
 struct Tokenizer::Impl {
     explicit Impl(TokenizerData source);
 
     TokenizerData data;
-    std::vector<std::string> prints;  // by id: the bytes
+    std::vector<std::string> prints;  // by id: the bytes it prints
     std::vector<std::uint8_t> special, added, ends_generation;
     StringIndex by_token;  // the file's form -> id
-    StringIndex by_bytes;  // of the tokens that merging can make
+    StringIndex by_bytes;  // of tokens that merging can produce
     PairTable pairs;
     std::array<std::int32_t, 256> byte_ids{};  // -1: no token for that byte
-    bool has_all_bytes() const {               // then no character is unknown
+    bool has_all_bytes() const {               // if so, no character is unknown
         return std::find(byte_ids.begin(), byte_ids.end(), -1) == byte_ids.end();
     }
     AddedTokens raw_added, normalized_added;
-    bool cuttable = false;  // texts, between a letter and a space (Tokenizer::cut_before)
+    bool cuttable = false;  // texts can be cut between a letter and a space (Tokenizer::cut_before)
     static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
     PreTokenizer pre = PreTokenizer::gpt2;
 
-    // SentencePiece: characters that are no token but part of one have ids from vocab_size on.
+    // SentencePiece: characters that are no token, but part of one, have ids from vocab_size on.
     std::vector<std::string> partial_chars;
     StringIndex partial_ids;
     // Whether any merge joins a symbol that ends with one byte to one that starts with the other.
-    // Bytes past 127 are one class, and always joined. Where nothing joins, a text may be cut.
+    // Bytes past 127 form one class, always joined. A text may be cut where nothing joins.
     static constexpr std::size_t kByteClasses = 129;
     std::array<std::array<bool, kByteClasses>, kByteClasses> joins{};
     static std::size_t byte_class(char c) {

@@ -101,7 +101,7 @@ class Loader {
         return it == ids_.end() ? std::nullopt : std::optional(it->second);
     }
 
-    // --- Normalizer and pre-tokenizer: which of the known arrangements is it? -------------------
+    // --- Normalizer and pre-tokenizer: which of the known combinations is it? -------------------
 
     void normalizer(JsonValue root) {
         if (const auto n = root.find_set("normalizer")) normalizer_part(*n, "normalizer", 0);
@@ -221,7 +221,7 @@ class Loader {
         const JsonValue vocab = object(model, "vocab", "model.vocab");
         const auto found = root.find_set("added_tokens");
         if (found && !found->is_array()) throw fail("added_tokens", *found, "is not an array");
-        const JsonValue added = found.value_or(JsonValue());  // null has no values
+        const JsonValue added = found.value_or(JsonValue());  // null: no added tokens
 
         std::int32_t last = -1;
         for (const auto& [token, id] : vocab.items()) {
@@ -260,7 +260,7 @@ class Loader {
         token.id = token_id(entry["id"], field + ".id");
         token.text = text_or(entry, field, "content", "");
         if (token.text.empty()) throw fail(field + ".content", nullptr, "is missing or empty");
-        // A token of the vocabulary keeps its id, as in Hugging Face's library.
+        // A token that is in the vocabulary keeps its id, as in Hugging Face's library.
         if (data_.types[static_cast<std::size_t>(token.id)] == TokenType::unused) {
             token.id = find(token.text).value_or(token.id);
         }
@@ -274,7 +274,7 @@ class Loader {
         if (only_added || data_.tokens[i] != token.text) {
             place(token.id, token.text, field + ".id");
         }
-        // A byte of the vocabulary stays one: characters without a token still fall back to it.
+        // A byte token stays one: characters without a token still fall back to it.
         if (only_added || data_.types[i] != TokenType::byte) {
             data_.types[i] = token.special ? TokenType::control : TokenType::user_defined;
         }
@@ -314,7 +314,7 @@ class Loader {
         }
     }
 
-    // --- What goes around a text ----------------------------------------------------------------
+    // --- Tokens around a text --------------------------------------------------------------------
 
     void post_processor(JsonValue part, const std::string& field, int depth) {
         const std::string type = text_or(part, field, "type", "");
@@ -382,7 +382,7 @@ class Loader {
         const auto is_special = [&](std::int32_t id) {
             return data_.types[static_cast<std::size_t>(id)] == TokenType::control;
         };
-        if (!config.is_object()) {  // not said: go by the names in use
+        if (!config.is_object()) {  // not stated: use the usual names
             const auto guess = [&](std::initializer_list<const char*> names) {
                 for (const char* name : names) {
                     if (const auto id = find(name); id && is_special(*id)) return id;
@@ -418,7 +418,7 @@ class Loader {
     void chat_template(JsonValue value) {
         if (value.is_string()) {
             data_.chat_template = value.get<std::string>();
-        } else if (value.is_array()) {  // several, by name
+        } else if (value.is_array()) {  // several templates, by name
             for (const JsonValue entry : value) {
                 const auto text = entry.find_set("template");
                 if (!text || !text->is_string()) continue;
@@ -434,7 +434,7 @@ class Loader {
         }
     }
 
-    // GGUF keeps SentencePiece models by score: the earlier a merge makes a token, the higher.
+    // GGUF stores SentencePiece models by score: the earlier a token is merged, the higher it is.
     void derive_scores() {
         const std::size_t n = data_.tokens.size();
         data_.scores.assign(n, -static_cast<float>(n));

@@ -1,4 +1,4 @@
-// Any bytes as a tokenizer.json: an mr::Error, or a tokenizer that encodes and decodes.
+// Any bytes as a tokenizer.json must give an mr::Error, or a tokenizer that encodes and decodes.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -74,7 +74,7 @@ std::string pre_tokenizer(const TokenizerData& data) {
         quoted(data, pre_tokenizer_regex(*kind)), byte_level(false));
 }
 
-// The tokens around a text: "single", and for a second text the same pieces without them.
+// The tokens around a text: "single" has them; "pair" adds a second text without any.
 std::string post_processor(const TokenizerData& data) {
     if (data.prefix.empty() && data.suffix.empty()) {
         return "{\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": false, "

@@ -1,5 +1,5 @@
-// llama2.c's tokenizer.bin: int32 longest token, then for each token f32 score, int32 length,
-// bytes. Little-endian, like every machine that Millrace builds on.
+// llama2.c's tokenizer.bin: int32 length of the longest token, then for each token f32 score, int32
+// length, bytes. Little-endian, like every machine that Millrace builds on.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -14,8 +14,8 @@ namespace {
 
 constexpr const char* kMark = "\xE2\x96\x81";
 
-// SentencePiece's form of a token; the exporter had written spaces for U+2581, and line ends around
-// the two control tokens.
+// SentencePiece's form of a token; llama2.c's exporter replaced U+2581 by spaces and put line ends
+// around the two control tokens.
 std::string to_piece(std::string_view bytes) {
     if (bytes == "\n<s>\n") return "<s>";
     if (bytes == "\n</s>\n") return "</s>";

@@ -10,7 +10,7 @@ namespace {
 
 using namespace tables;
 
-// How long the sequence that `lead` starts is, and what its second byte may be (the Unicode
+// The length of the sequence that `lead` starts, and the range of its second byte (the Unicode
 // standard's table 3-7: no overlong forms, no surrogates, nothing past U+10FFFF).
 struct Lead {
     unsigned size;  // 0: not a lead byte
@@ -29,7 +29,7 @@ Lead lead_of(unsigned char c) {
     return {0, 0, 0};
 }
 
-// Bytes at `pos` that belong to one sequence, complete or not; 0 where the first is no lead byte.
+// Bytes at `pos` that belong to one sequence, complete or not; 0 if the first is no lead byte.
 unsigned valid_prefix(std::string_view text, std::size_t pos, Lead lead) {
     if (lead.size == 0) return 0;
     unsigned n = 1;
@@ -84,11 +84,11 @@ void append_decomposed(std::u32string& out, char32_t code) {
         out += code;
         return;
     }
-    append_decomposed(out, it->first);  // depth at most 4 in the tables
+    append_decomposed(out, it->first);  // at most 4 levels in the tables
     if (it->second) append_decomposed(out, it->second);
 }
 
-// 0 where the pair does not compose.
+// 0 if the pair does not compose.
 char32_t compose(char32_t first, char32_t second) {
     if (first >= kLBase && first < kLBase + kLCount && second >= kVBase &&
         second < kVBase + kVCount) {
@@ -130,7 +130,7 @@ void compose_all(std::u32string& text) {
     for (std::size_t i = 0; i < text.size(); ++i) {
         const char32_t code = text[i];
         const unsigned ccc = combining_class(code);
-        // A mark is blocked from its starter by one of the same or a higher class between them.
+        // A mark of the same or a higher class in between blocks a mark from its starter.
         const bool adjacent = starter != kNone && out == starter + 1;
         if (starter != kNone && (adjacent || previous < ccc)) {
             if (const char32_t composed = compose(text[starter], code)) {
@@ -194,7 +194,7 @@ Char char_at_slow(std::string_view text, std::size_t pos) {
 }
 
 std::size_t char_before(std::string_view text, std::size_t pos) {
-    // A byte that goes on with a character is one of its own only where none includes it.
+    // A continuation byte is a character of its own only if no preceding character includes it.
     for (std::size_t back = 2; back <= 4 && back <= pos; ++back) {
         if ((static_cast<unsigned char>(text[pos - back + 1]) & 0xC0) != 0x80) break;
         if (char_at(text, pos - back).size == back) return pos - back;

@@ -1,4 +1,4 @@
-// UTF-8, the character classes that pre-tokenizers ask about, and NFC.
+// UTF-8, the character classes of pre-tokenizers, and NFC.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace mr::text {
 enum class CharClass : std::uint8_t { other, letter, number, space };
 
 // One step through a text. A byte that starts no valid sequence is a character of its own, of class
-// `other`, with code kBadByte + byte, so that any bytes can be walked.
+// `other`, with code kBadByte + byte, so that any bytes can be iterated over.
 struct Char {
     char32_t code;
     std::uint32_t size;  // bytes
@@ -40,7 +40,7 @@ bool is_ascii(std::string_view text);
 // Unicode normalization form C. Bytes that are not UTF-8 stay as they are.
 std::string nfc(std::string_view text);
 
-// How many bytes at the end of `text` may be the start of a character that later bytes finish.
+// How many bytes at the end of `text` may be the start of a character that is not complete yet.
 std::size_t incomplete_tail(std::string_view text);
 
 // `text` with every maximal broken sequence replaced by U+FFFD.

@@ -1,4 +1,4 @@
-// The tables behind text/unicode.h; written by tools/unicode_tables.py.
+// The tables of text/unicode.h; written by tools/unicode_tables.py.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ struct CombiningRange {
     std::uint8_t combining_class;
 };
 struct Decomposition {
-    char32_t code, first, second;  // second is 0 in mappings to one code point
+    char32_t code, first, second;  // second is 0 if it maps to one code point
 };
 struct Composition {
     char32_t first, second, composed;

@@ -20,7 +20,7 @@ struct Escape {
 constexpr Escape kEscapes[] = {{'"', '"'},  {'\\', '\\'}, {'\b', 'b'}, {'\f', 'f'},
                                {'\n', 'n'}, {'\r', 'r'},  {'\t', 't'}};
 
-// Writes the spans of one node after the other as states over bytes.
+// Converts the spans of one node at a time to states over bytes.
 class Utf8Writer {
   public:
     Utf8Writer(Network& network, std::span<const StateId> states)
@@ -68,7 +68,7 @@ class Utf8Writer {
         return at != spans.end() && at->low <= code ? &*at : nullptr;
     }
 
-    // The part from low to high that are characters: surrogates are none.
+    // The spans within low to high, without surrogates, which are no characters.
     static std::vector<Span> clipped(const std::vector<Span>& spans, char32_t low, char32_t high) {
         std::vector<Span> out;
         const auto cut = [&](const Span& span, char32_t from, char32_t to) {
@@ -99,7 +99,7 @@ class Utf8Writer {
         add(edges, '\\', known->second);
     }
 
-    // Reads `more` bytes of the characters from `base` on; kNoState where none is in `spans`.
+    // Reads `more` bytes of the characters from `base` on; kNoState if none of them is in `spans`.
     StateId rest(const std::vector<Span>& spans, int more, char32_t base) {
         const char32_t last = base + (char32_t{1} << 6 * more) - 1;
         auto at = std::lower_bound(spans.begin(), spans.end(), base,
@@ -129,9 +129,9 @@ class Utf8Writer {
     }
 
     Network& network_;
-    std::span<const StateId> states_;  // of the nodes
+    std::span<const StateId> states_;  // states of the nodes
     using Key = std::tuple<int, char32_t, char32_t, std::uint32_t>;
-    std::map<Key, StateId> alone_;  // what has one span alone is often the same
+    std::map<Key, StateId> alone_;  // single spans, which often repeat
     std::map<std::vector<std::pair<char, StateId>>, StateId> escapes_;
 };
 

@@ -7,10 +7,10 @@
 namespace mr::text::grammar {
 namespace {
 
-// What the states that one walk meets may cost: kState each, and 1 for each configuration. Where a
-// grammar has more of them within one token's reach, the walk ends: tokens that it did not come to
-// are not allowed, but single bytes are. The cost is of states met, not of those made, so that a
-// mask does not depend on what was known before.
+// Bounds the cost of a walk: kState for each state met, and 1 for each of its configurations. If a
+// grammar has more within one token's reach, the walk ends: tokens not reached by then are not
+// allowed, but single bytes always are. States met are counted, not states made, so that a mask
+// does not depend on what was computed before.
 constexpr std::size_t kMostCost = 16384, kState = 4;
 
 void set_bit(MaskWords& mask, std::int32_t token) {
@@ -66,7 +66,7 @@ Grammar::Mask Grammar::mask_of(Store::Id state) {
     const Store& store = known_->store;
     MaskWords mask(vocabulary_->words(), 0);
     const Store::Room room = store.room(state);
-    // Where all plain tokens fit into a string, or what else fits is not more.
+    // Plain tokens need no walk if all of them fit into a string, or nothing else may follow.
     const bool roomy = room.characters >= Vocabulary::kMostPlain;
     if (room.characters > 0 && (roomy || room.only)) {
         mask = vocabulary_->plain(std::min<std::size_t>(room.characters, Vocabulary::kMostPlain));

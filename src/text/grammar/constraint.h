@@ -1,4 +1,4 @@
-// Which tokens may come next, so that the text is one of a grammar's.
+// Which tokens may come next, so that the text stays within a grammar.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@
 
 namespace mr::text::grammar {
 
-// A network with the tokens of a model. Any number of constraints share it, on any threads; what
-// one of them had to find out the others find there. It holds some 10 MB at most beside the
-// network, and kMostMasks masks.
+// A network with the tokens of a model. Any number of constraints may share it, on any threads, and
+// they share the states and masks computed so far. It holds at most some 10 MB besides the network,
+// and kMostMasks masks.
 class Grammar {
   public:
     static constexpr std::size_t kMostMasks = 256;
@@ -27,22 +27,22 @@ class Grammar {
     const Network& network() const { return network_; }
     std::uint64_t masks_made() const;
     std::uint64_t stores_made() const;
-    // Bytes that it holds, without the vocabulary; it grows as texts are bound by it.
+    // Bytes held, without the vocabulary; it grows with use.
     std::size_t memory() const;
-    // The next ones are made anew: for measurements.
+    // Drops the cached masks: for measurements.
     void forget_masks();
 
   private:
     friend class Constraint;
     using Mask = std::shared_ptr<const MaskWords>;
-    // The states that are known, and the masks of those that were asked for last.
+    // The states computed so far, and the most recently used masks.
     struct Known {
         explicit Known(const Network& network) : store(network), masks(kMostMasks) {}
         Store store;
         RecentMap<Store::Id, Mask> masks;
     };
 
-    // With the lock. A full store is left for a fresh one, and constraints follow one by one.
+    // Call it with the lock held. Replaces a full store; constraints move over one by one.
     void follow(std::shared_ptr<Known>& known, Store::Id& state);
     Mask mask_of(Store::Id state);
     void walk(const Vocabulary::Tree& tree, Store::Id state, MaskWords& mask);
@@ -52,26 +52,26 @@ class Grammar {
     mutable std::mutex mutex_;
     std::shared_ptr<Known> known_;
     std::uint64_t masks_made_ = 0, stores_made_ = 1;
-    // Of a walk: the state at each depth, and which states it has met.
+    // For a walk: the state at each depth, and which states it has met.
     std::vector<Store::Id> path_;
     std::vector<std::uint32_t> met_;
     std::uint32_t walk_ = 0;
 };
 
-// One text in the making. Copies go their own ways. One thread at a time uses one.
+// The constraint on one text as it grows. Copies are independent. For one thread at a time.
 class Constraint {
   public:
     explicit Constraint(std::shared_ptr<Grammar> grammar);
 
-    // The tokens that may come next; bits past the vocabulary are 0. Valid until accept(). Never
-    // empty, but where finished() and the vocabulary has no token that ends a generation.
+    // The tokens that may come next; bits past the vocabulary are 0. Valid until accept(). Empty
+    // only if finished() and the vocabulary has no token that ends a generation.
     std::span<const std::uint32_t> mask();
     bool allows(std::int32_t token);
-    // The token comes next. It must be one of the mask's.
+    // Appends the token, which must be in the mask.
     void accept(std::int32_t token);
-    // The text may end here; then, and only then, the mask has the tokens that end a generation.
+    // Whether the text may end here; only then the mask has the tokens that end a generation.
     bool complete() const { return complete_; }
-    // And nothing can follow but an end: there is no need to draw it.
+    // Whether the text can only end here, so that no token need be sampled.
     bool finished() const { return ended_ || (complete_ && !open_); }
 
   private:

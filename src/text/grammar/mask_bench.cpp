@@ -1,9 +1,9 @@
-// What a mask costs: the first of a state, one whose automaton is known, one that is kept, and the
-// token that follows.
+// The cost of a mask: the first of a state, one whose automaton is known, a cached one, and
+// accepting a token.
 //
 //   bench_mask TOKENIZER.json [SCHEMA TEXT]
 //
-// for a few schemas, or behind TEXT of this one. One thread's processor time in microseconds, the
+// for a few built-in schemas, or for SCHEMA after TEXT. CPU time of one thread in microseconds, the
 // median of 101.
 #include <algorithm>
 #include <cstdio>

@@ -94,11 +94,11 @@ StateId Network::literal(std::string_view text, StateId next) {
 StateId Network::literals(Literals texts) {
     std::stable_sort(texts.begin(), texts.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
-    // The states along the text before, and the edges that each has so far.
+    // The states along the previous text, with their edges so far.
     struct Open {
         StateId state;
         std::vector<Edge> edges;
-        std::vector<StateId> ends;  // of texts that end here
+        std::vector<StateId> ends;  // successors of texts that end here
     };
     std::vector<Open> path;
     const StateId start = reserve();
@@ -132,7 +132,7 @@ StateId Network::literals(Literals texts) {
         path.back().ends.push_back(next);
         before = &text;
     }
-    // A state before the first, so that this one is closed like the others.
+    // A dummy before the first state, so that the first is closed like the others.
     path.insert(path.begin(), Open{start, {}, {}});
     close(0);
     return start;
@@ -178,7 +178,7 @@ std::vector<Edge> Network::multibyte(StateId next) {
     };
     const StateId one = part(0x80, 0xBF, next), two = part(0x80, 0xBF, one),
                   three = part(0x80, 0xBF, two);
-    // Not longer than need be, no surrogates, nothing past U+10FFFF.
+    // No overlong forms, no surrogates, nothing past U+10FFFF.
     return {{0xC2, 0xDF, one},   {0xE0, 0xE0, part(0xA0, 0xBF, one)},
             {0xE1, 0xEC, two},   {0xED, 0xED, part(0x80, 0x9F, one)},
             {0xEE, 0xEF, two},   {0xF0, 0xF0, part(0x90, 0xBF, two)},
@@ -198,7 +198,7 @@ std::uint32_t Network::need_of(const State& state) const {
             return need;
         case State::Kind::call:
             need = need_[rules_[state.rule]];
-            if (state.next == kEnd) return need;  // nothing to come back to
+            if (state.next == kEnd) return need;  // tail call: no frame to return to
             break;
         case State::Kind::repeat:
             if (state.least() == 0) return need_[state.next];
@@ -208,8 +208,8 @@ std::uint32_t Network::need_of(const State& state) const {
     return std::min(kNoWay, std::max(need + 1, need_[state.next]));
 }
 
-// The least solution, by Knuth's form of Dijkstra's algorithm: needs begin at "no way" and are told
-// to the states before them in rising order.
+// The least fixed point, by Knuth's generalization of Dijkstra's algorithm: all needs start at "no
+// way", and final values spread to preceding states in rising order.
 void Network::finish() {
     const std::size_t count = states_.size();
     const auto each_after = [&](StateId id, const auto& tell) {
@@ -224,7 +224,7 @@ void Network::finish() {
             tell(state.next);
         }
     };
-    std::vector<std::uint32_t> first(count + 1, 0);  // of each state's row in `before`
+    std::vector<std::uint32_t> first(count + 1, 0);  // start of each state's row in `before`
     for (StateId id = 0; id < count; ++id) each_after(id, [&](StateId to) { ++first[to + 1]; });
     for (std::size_t i = 0; i < count; ++i) first[i + 1] += first[i];
     std::vector<StateId> before(first[count]);
@@ -234,7 +234,7 @@ void Network::finish() {
     }
     need_.assign(count, kNoWay);
     need_[kEnd] = 0;
-    std::vector<StateId> fell[kMostHeight + 1] = {{kEnd}};  // by need: none falls twice
+    std::vector<StateId> fell[kMostHeight + 1] = {{kEnd}};  // by need; stale entries are skipped
     for (std::uint32_t level = 0; level <= kMostHeight; ++level) {
         while (!fell[level].empty()) {
             const StateId id = fell[level].back();

@@ -1,9 +1,9 @@
 // A grammar as a recursive transition network: rules, each a small automaton over bytes that may
-// call other rules. Schemas become one (schema.h); a Store (store.h) makes deterministic states of
-// it as text comes.
+// call other rules. schema.h makes one from a schema; a Store (store.h) makes its states
+// deterministic as text arrives.
 //
-// Networks are built backwards: a function is given the state that follows and returns the state
-// that begins.
+// Networks are built backwards: a function takes the state that follows and returns the first
+// state.
 #pragma once
 
 #include <cstddef>
@@ -21,24 +21,24 @@ using RuleId = std::uint32_t;
 inline constexpr StateId kNoState = ~StateId{0};
 inline constexpr std::uint32_t kUnbounded = ~std::uint32_t{0};
 
-// Rules inside of each other. Every list or object inside of another is one, so texts nest 64
-// levels at most, which is as deep as formats/json.h reads.
+// Nesting of rules. Every list or object inside another is a rule, so texts nest at most 64 levels,
+// which is as deep as formats/json.h reads.
 inline constexpr std::uint32_t kMostHeight = 63;
-// Of states, edges and targets together; some 20 bytes each.
+// States, edges and targets together; some 20 bytes each.
 inline constexpr std::size_t kMostParts = 1'000'000;
 
 struct Edge {
-    std::uint8_t low, high;  // both included
+    std::uint8_t low, high;  // inclusive
     StateId to;
 };
 
 struct State {
     enum class Kind : std::uint8_t {
         bytes,   // reads one byte: edges [first, first + count), disjoint and in order
-        split,   // goes on as any of the targets [first, first + count)
-        call,    // reads the rule, then goes on as `next`
-        repeat,  // reads the rule `first` to `count` times, then goes on as `next`
-        end,     // the rule is read
+        split,   // continues as any of the targets [first, first + count)
+        call,    // reads the rule, then continues as `next`
+        repeat,  // reads the rule `first` to `count` times, then continues as `next`
+        end,     // end of the rule
     };
     Kind kind = Kind::bytes;
     std::uint32_t first = 0, count = 0;
@@ -51,11 +51,11 @@ struct State {
 
 class Network {
   public:
-    // `path` is what errors name: the place of the schema in the request.
+    // `path`: the schema's place in the request, for errors.
     explicit Network(std::string path);
 
     static constexpr StateId kEnd = 0;
-    static constexpr RuleId kMain = 0;  // the whole text
+    static constexpr RuleId kMain = 0;  // the rule of the whole text
 
     RuleId add_rule();
     void define(RuleId rule, StateId start) { rules_[rule] = start; }
@@ -63,7 +63,7 @@ class Network {
     StateId bytes(std::span<const Edge> edges);
     StateId byte(char c, StateId next) { return range(c, c, next); }
     StateId range(char low, char high, StateId next);
-    // Targets of kNoState are left out.
+    // Ignores targets that are kNoState.
     StateId split(std::span<const StateId> targets);
     StateId split(StateId a, StateId b) {
         const StateId both[] = {a, b};
@@ -71,26 +71,26 @@ class Network {
     }
     StateId call(RuleId rule, StateId next);
     StateId repeat(RuleId rule, std::uint32_t least, std::uint32_t most, StateId next);
-    // For automata with circles: a state that set_bytes() or set_split() makes later.
+    // For automata with cycles: a state that set_bytes() or set_split() defines later.
     StateId reserve();
     void set_bytes(StateId state, std::span<const Edge> edges);
     void set_split(StateId state, std::span<const StateId> targets);
 
     StateId literal(std::string_view text, StateId next);
-    // At most one blank.
+    // At most one space.
     StateId blank(StateId next) { return split(byte(' ', next), next); }
-    // One of several texts, each with what follows it. One state for each beginning they share.
+    // One of several texts, each with its own successor. Shared prefixes share states.
     using Literals = std::vector<std::pair<std::string, StateId>>;
     StateId literals(Literals texts);
 
-    // The edges of a character of several bytes in UTF-8.
+    // The edges of one UTF-8 character of several bytes.
     std::vector<Edge> multibyte(StateId next);
     // The rule of one character of a JSON string, in any spelling.
     RuleId character();
     // A string of `least` to `most` characters, with its quotes.
     StateId string(std::uint32_t least, std::uint32_t most, StateId next);
 
-    // When all rules are defined. Throws Error where no text fits.
+    // Call it when all rules are defined. Throws Error if no text fits.
     void finish();
 
     const State& state(StateId id) const { return states_[id]; }
@@ -101,8 +101,8 @@ class Network {
         return {targets_.data() + state.first, state.count};
     }
     StateId start(RuleId rule) const { return rules_[rule]; }
-    // How many rules inside of each other it takes from this state to the end of its own; more than
-    // kMostHeight where there is no way.
+    // How many nested rules it takes from this state to the end of its own; more than kMostHeight
+    // if the end cannot be reached.
     std::uint32_t need(StateId id) const { return need_[id]; }
     std::size_t size() const { return states_.size(); }
     std::size_t memory() const;  // bytes
@@ -118,7 +118,7 @@ class Network {
     std::vector<State> states_;
     std::vector<Edge> edges_;
     std::vector<StateId> targets_;
-    std::vector<StateId> rules_;  // where they start
+    std::vector<StateId> rules_;  // start states
     std::vector<std::uint32_t> need_;
     RuleId character_ = ~RuleId{0};
 };

@@ -18,7 +18,7 @@ int compare_sizes(const Decimal& a, const Decimal& b) {
     return order < 0 ? -1 : order > 0 ? 1 : 0;
 }
 
-// Digits without a sign between `low` and `high`.
+// Unsigned numbers between `low` and `high`.
 class SizeWriter {
   public:
     SizeWriter(Network& network, NumberBound low, NumberBound high, bool fractions, bool exponents,
@@ -40,7 +40,7 @@ class SizeWriter {
 
     StateId write() {
         std::vector<Edge> edges;
-        // Zero has no digits behind it.
+        // A leading zero is not followed by digits.
         if (low_.value.whole == 0) add(edges, '0', after(0, {}));
         for (unsigned d = 1; d < 10; ++d) add(edges, static_cast<char>('0' + d), digits(d, 1));
         return network_.bytes(edges);
@@ -58,8 +58,8 @@ class SizeWriter {
         }
     }
 
-    // Behind `count` digits that are `value`. Where no number that begins so is on the edge of the
-    // bounds, the lengths that are inside of them say all.
+    // After `count` digits with this `value`. If no number with this prefix touches the bounds,
+    // only the number of further digits matters.
     StateId digits(std::uint64_t value, int count) {
         std::uint32_t inside = 0;
         bool edge = false;
@@ -100,7 +100,7 @@ class SizeWriter {
         return state;
     }
 
-    // The whole part is `value`, on the edge of the bounds or outside; `edges` are for more digits.
+    // The integer part is `value`, at the bounds or outside; `edges` are for further digits.
     StateId after(std::uint64_t value, std::vector<Edge> edges) {
         const bool at_low = value == low_.value.whole, at_high = value == high_.value.whole;
         StateId end = kNoState;
@@ -115,13 +115,13 @@ class SizeWriter {
         edges.insert(edges.begin(), {'.', '.', fraction(at_low, at_high, 0)});
     }
 
-    // Whether a number may end that is equal to the bounds it is at, in all its digits.
+    // Whether a number may end here that equals, in all its digits, the bounds it is at.
     bool fits(bool at_low, bool at_high, std::size_t digits) const {
         if (at_low && (low_.value.fraction.size() > digits || !low_.included)) return false;
         return !at_high || high_.value.fraction.size() > digits || high_.included;
     }
 
-    // Behind `count` digits of the fraction.
+    // After `count` digits of the fraction.
     StateId fraction(bool at_low, bool at_high, std::size_t count) {
         const auto key = std::make_tuple(at_low, at_high, count);
         const auto known = fractions_made_.find(key);
@@ -169,7 +169,7 @@ std::optional<Decimal> Decimal::of(std::int64_t value) {
 
 std::optional<Decimal> Decimal::of(double value) {
     if (!std::isfinite(value) || std::fabs(value) >= 1e18) return std::nullopt;
-    // The shortest digits that are this number, as 1.25e-07; then the point is moved.
+    // The shortest digits of the number, such as 1.25e-07; then the point is moved.
     std::string digits;
     int exponent = 0;
     for (int precision = 0; precision < 18; ++precision) {

@@ -22,13 +22,13 @@ void spend(RegexBudget& budget, std::uint64_t steps) {
     budget.steps -= steps;
 }
 
-// Thompson's automaton: a state reads a character of `set` and goes on to `a`, or goes on to both.
+// Thompson's automaton: a state reads a character of `set` and goes to `a`, or forks to both.
 struct CharState {
     const CharRanges* set = nullptr;
     std::uint32_t a = kNone, b = kNone;
 };
 
-// Writes the syntax backwards, as networks are.
+// Converts the syntax tree from its end, as networks are built.
 class ThompsonWriter {
   public:
     ThompsonWriter(const RegexSyntax& syntax, RegexBudget& budget)
@@ -70,7 +70,7 @@ class ThompsonWriter {
         return here;
     }
 
-    // An alternative of the whole pattern, with whatever stands around it where it is not bound.
+    // An alternative of the whole pattern; where it is not anchored, anything may surround it.
     std::uint32_t whole(std::uint32_t id) {
         static const CharRanges kAnything = {{0, 0x10FFFF}};
         std::vector<std::uint32_t> parts = syntax_.nodes[id].kind == Kind::all
@@ -87,7 +87,7 @@ class ThompsonWriter {
         return begins ? next : loop(next, anything);
     }
 
-    // As deep as groups are.
+    // Recursion is bounded by the nesting of groups.
     std::uint32_t written(std::uint32_t id, std::uint32_t next) {
         spend(budget_, 1);
         const RegexNode& node = syntax_.nodes[id];
@@ -134,8 +134,8 @@ class ThompsonWriter {
     RegexBudget& budget_;
 };
 
-// Sets of states by the sets that characters lead to, with the number of characters read as far as
-// it matters.
+// Subset construction, combined with the number
+// of characters read, as far as it matters.
 class SubsetWriter {
   public:
     SubsetWriter(const std::vector<CharState>& states, std::uint32_t least, std::uint32_t most,
@@ -177,7 +177,7 @@ class SubsetWriter {
     }
 
     std::uint32_t node_of(std::vector<std::uint32_t> from, std::uint32_t count) {
-        // Past `least` it matters only on the way to `most`.
+        // Without an upper limit, a count beyond `least` makes no difference.
         if (most_ == kUnbounded) count = std::min(count, least_);
         const auto [at, fresh] = known_.emplace(Key(closed(std::move(from)), count),
                                                 static_cast<std::uint32_t>(out_.nodes.size()));
@@ -196,7 +196,7 @@ class SubsetWriter {
     }
 
     std::vector<CharAutomaton::Span> spans_of(const Key& key) {
-        // Where the ranges of the set begin and end, and whose they are.
+        // Where the ranges of the set begin and end, and the state each leads to.
         std::vector<std::tuple<char32_t, bool, std::uint32_t>> edges;
         for (const std::uint32_t id : key.first) {
             if (!states_[id].set) continue;

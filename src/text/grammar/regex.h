@@ -1,5 +1,5 @@
-// Patterns of schemas: a subset of ECMA-262's, all of it regular, as an automaton. Nothing is tried
-// and taken back; what would become too large is refused.
+// Patterns of schemas as automata: a regular subset of ECMA-262's syntax. There is no backtracking;
+// patterns that would become too large are refused.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +10,21 @@
 
 namespace mr::text::grammar {
 
-// What all patterns of one schema may cost together.
+// The budget that all patterns of one schema share.
 struct RegexBudget {
     std::uint64_t steps = 5'000'000;
 };
 inline constexpr std::size_t kMostPatternBytes = 4096;
-inline constexpr std::size_t kMostPatternStates = 20'000;  // before they are made deterministic
-inline constexpr std::size_t kMostPatternNodes = 4096;     // and after
+inline constexpr std::size_t kMostPatternStates = 20'000;  // before the subset construction
+inline constexpr std::size_t kMostPatternNodes = 4096;     // after it
 
-// What is wrong with a pattern, in words that follow its path.
+// The fault of a pattern, worded to follow its path.
 struct BadPattern {
     std::string problem;
 };
 
-// Strings that the pattern is found in (^ and $ bind it to the ends), of `least` to `most`
-// characters. Throws BadPattern.
+// Accepts strings that contain a match (^ and $ anchor it), of `least` to `most` characters. Throws
+// BadPattern.
 CharAutomaton automaton_of_pattern(std::string_view pattern, std::uint32_t least,
                                    std::uint32_t most, RegexBudget& budget);
 

@@ -11,7 +11,7 @@
 namespace mr::text::grammar {
 namespace {
 
-constexpr int kMostGroups = 60;  // inside of each other
+constexpr int kMostGroups = 60;  // nested
 constexpr std::uint32_t kMostCount = 10'000;
 constexpr char32_t kLast = 0x10FFFF;
 
@@ -85,7 +85,7 @@ class PatternParser {
         return c.code;
     }
 
-    // As deep as groups are, which is bounded.
+    // Recursion is bounded by the nesting of groups, which is limited.
     std::uint32_t alternatives() {
         std::vector<std::uint32_t> parts = {sequence()};
         while (take("|")) parts.push_back(sequence());
@@ -115,7 +115,7 @@ class PatternParser {
         } else {
             return part;
         }
-        take("?");  // lazy: the same strings
+        take("?");  // lazy: matches the same strings
         if (is('*') || is('+') || is('?') || is('{')) throw bad("a quantifier follows another");
         return add({.kind = Kind::repeat, .parts = {part}, .least = least, .most = most});
     }
@@ -192,7 +192,7 @@ class PatternParser {
         return value;
     }
 
-    // Behind a backslash.
+    // After a backslash.
     char32_t escaped() {
         if (done()) throw bad("ends with a backslash");
         constexpr std::pair<char, char32_t> kNamed[] = {{'t', '\t'}, {'n', '\n'}, {'r', '\r'},

@@ -1,4 +1,4 @@
-// The syntax of a pattern.
+// The syntax tree of a pattern.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ using CharRanges = std::vector<std::pair<char32_t, char32_t>>;
 struct RegexNode {
     enum class Kind : std::uint8_t {
         set,     // one character of `ranges`
-        all,     // the parts one after the other
+        all,     // the parts in sequence
         any,     // one of the parts
         repeat,  // the part, `least` to `most` times
         begin,   // ^
         end,     // $
     };
     Kind kind = Kind::all;
-    std::vector<std::uint32_t> parts{};  // in RegexSyntax::nodes
+    std::vector<std::uint32_t> parts{};  // indices into RegexSyntax::nodes
     CharRanges ranges{};
     std::uint32_t least = 0, most = 0;
 };

@@ -11,7 +11,7 @@ namespace mr::text::grammar {
 
 // {"type": "text"}, or null: nothing. {"type": "json_object"}: any object. {"type": "json_schema",
 // "json_schema": {"name", "schema", "strict", "description"}}: the schema's values, whether
-// "strict" is set or not. Throws Error (input) with the path of what is wrong.
+// "strict" is set or not. Throws Error (input) with the path of the fault.
 std::optional<Network> network_of_response_format(formats::JsonValue format,
                                                   const std::string& path = "response_format");
 

@@ -26,9 +26,9 @@ RuleId SchemaCompiler::add_object(JsonValue schema, const std::string& path) {
 
 RuleId SchemaCompiler::rule_of(NodeSet set) {
     nodes_.spend(1 + set.size());
-    // Schemas that ask for nothing are all the same.
+    // Schemas that accept everything add nothing.
     std::erase_if(set, [&](NodeId id) { return nodes_.is_anything(id); });
-    std::sort(set.begin(), set.end());  // nodes are numbered as they are met: in their order
+    std::sort(set.begin(), set.end());  // node numbers follow the order of the schema
     set.erase(std::unique(set.begin(), set.end()), set.end());
     const auto [at, fresh] = rules_.try_emplace(std::move(set), RuleId{0});
     if (!fresh) return at->second;
@@ -59,13 +59,13 @@ StateId SchemaCompiler::start_of(const NodeSet& set) {
     return network_.split(starts);
 }
 
-// One way to fit a set of schemas: those whose own keywords hold, and those that are yet to be
-// taken apart.
+// One way to satisfy a set of schemas: those
+// already expanded, and those still to be expanded.
 struct SchemaCompiler::Alternative {
     struct Todo {
         NodeId node;
         enum class Part : std::uint8_t { own, any_of, one_of } part;
-        std::uint32_t within;  // the schemas that led here, in links_
+        std::uint32_t within;  // the chain of schemas that led here, in links_
     };
     NodeSet done;
     std::vector<Todo> todo;
@@ -87,8 +87,8 @@ std::vector<NodeId> SchemaCompiler::parts_of(NodeId node, const char* keyword) {
     return out;
 }
 
-// Deals with one schema of the alternative. False where that makes several of it, which are put to
-// the others.
+// Expands one schema of the alternative. Returns false if it became several alternatives, which are
+// added to `work`.
 bool SchemaCompiler::take_apart(Alternative& alternative, std::vector<Alternative>& work) {
     using Part = Alternative::Todo::Part;
     const Alternative::Todo todo = alternative.todo.back();

@@ -1,5 +1,5 @@
-// Schemas to rules of a network. For what is made of several schemas, such as tool calls, there is
-// one compiler with several roots.
+// Compiles schemas to rules of a network. What consists of several schemas, such as tool calls,
+// uses one compiler with several roots.
 #pragma once
 
 #include <map>
@@ -19,11 +19,11 @@ class SchemaCompiler {
   public:
     explicit SchemaCompiler(Network& network) : network_(network) {}
 
-    // The rule of a schema. finish() writes it.
+    // The rule of a schema; finish() defines it.
     RuleId add(formats::JsonValue schema, const std::string& path);
-    // Of its values the objects.
+    // The rule of the schema's objects alone.
     RuleId add_object(formats::JsonValue schema, const std::string& path);
-    // Writes all rules that were asked for, and those that they ask for.
+    // Defines all rules that were requested, and those that they use.
     void finish();
 
   private:
@@ -35,13 +35,13 @@ class SchemaCompiler {
     bool take_apart(Alternative& alternative, std::vector<Alternative>& work);
     // The schemas of allOf, anyOf or oneOf.
     std::vector<NodeId> parts_of(NodeId node, const char* keyword);
-    // Where a value begins; behind it, its rule ends.
+    // The start state of a value; its rule ends after it.
     StateId value(const Facts& facts);
     StateId literal_values(const std::vector<formats::JsonValue>& values);
     StateId string(const Facts& facts);
     StateId object(const ObjectFacts& facts);
     StateId array(const ArrayFacts& facts);
-    // A property that is none of those listed.
+    // A property that is not listed.
     StateId others(const ObjectFacts& facts, StateId next);
 
     Network& network_;
@@ -50,15 +50,15 @@ class SchemaCompiler {
     SchemaNodes nodes_;
     RegexBudget budget_;
     std::map<NodeSet, RuleId> rules_;
-    std::map<std::string, StateId> scalars_;  // strings and numbers by what is asked of them
+    std::map<std::string, StateId> scalars_;  // strings and numbers, by their constraints
     std::vector<std::pair<RuleId, NodeSet>> todo_;
-    // The schemas that led to each other: each with the one before.
+    // Chains of schemas that led to each other; each link knows the one before.
     struct Link {
         NodeId node;
         std::uint32_t before, length;
     };
     std::vector<Link> links_;
-    NodeId now_ = 0;  // a schema of the rule that is being written, for errors
+    NodeId now_ = 0;  // a schema of the current rule, for errors
 };
 
 }  // namespace mr::text::grammar

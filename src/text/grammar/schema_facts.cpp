@@ -29,7 +29,7 @@ struct KeywordTypes {
     std::string_view keyword;
     std::uint32_t types;
 };
-// The keywords that say something about values of some types alone.
+// Keywords that constrain only values of certain types.
 constexpr KeywordTypes kOfTypes[] = {
     {"properties", kObject},
     {"required", kObject},
@@ -84,7 +84,7 @@ class FactReader {
             if (facts_.values->empty()) return std::nullopt;
             return std::move(facts_);
         }
-        // Without a type, keywords of objects alone mean an object, and so on.
+        // Without a type, keywords for objects imply an object, and so on.
         if (facts_.types == kAnyType && hinted != 0) facts_.types = hinted;
         if (facts_.types & kObject) read_object();
         if (facts_.types & kArray) read_array();
@@ -138,7 +138,7 @@ class FactReader {
         }
         if (const auto value = schema.find("const")) keep({*value});
     }
-    // Of those before, where there are any, the ones that are among these.
+    // Keeps only these values; of values already given, those that are among these.
     void keep(const std::vector<JsonValue>& values) {
         if (!facts_.values) {
             facts_.values = values;
@@ -248,7 +248,7 @@ void FactReader::read_object() {
             }
         }
     }
-    // Each schema says what it thinks of each property, listed by itself or not.
+    // Every schema constrains every property, whether it lists it or not.
     for (const NodeId id : set_) {
         const JsonValue schema = nodes_.value(id);
         const auto properties = schema.find("properties");

@@ -1,4 +1,4 @@
-// What the keywords of schemas that hold together ask of a value.
+// What a set of schemas together requires of a value.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace mr::text::grammar {
 
-// Schemas that a value must all fit, in the order in which they were met.
+// Schemas that a value must satisfy all, in order of appearance.
 using NodeSet = std::vector<NodeId>;
 
 enum TypeBits : std::uint32_t {
     kNull = 1,
     kBoolean = 2,
     kInteger = 4,
-    kFraction = 8,  // a number is this or an integer
+    kFraction = 8,  // a number is a fraction or an integer
     kString = 16,
     kArray = 32,
     kObject = 64,
@@ -31,20 +31,20 @@ struct ObjectFacts {
         NodeSet value;
         bool required = false;
     };
-    std::vector<Property> properties;  // in the order of the schema
-    bool more = true;                  // other properties are written
-    NodeSet others;                    // what fits them
+    std::vector<Property> properties;  // in schema order
+    bool more = true;                  // other properties are allowed
+    NodeSet others;                    // the schemas of their values
 };
 
 struct ArrayFacts {
-    std::vector<NodeSet> first;  // by place
-    NodeSet items;               // behind those
+    std::vector<NodeSet> first;  // by position
+    NodeSet items;               // after those
     std::uint32_t least = 0, most = kUnbounded;
 };
 
 struct Facts {
     std::uint32_t types = kAnyType;
-    std::optional<std::vector<formats::JsonValue>> values;  // of enum and const
+    std::optional<std::vector<formats::JsonValue>> values;  // from enum and const
     std::uint32_t min_length = 0, max_length = kUnbounded;
     std::optional<NodeId> pattern, format;
     NumberBounds numbers;
@@ -52,8 +52,8 @@ struct Facts {
     ArrayFacts array;
 };
 
-// Of schemas without $ref, allOf, anyOf and oneOf, or whose own are dealt with. Nothing where they
-// exclude each other.
+// For schemas without $ref, allOf, anyOf and oneOf, or with these already expanded. Empty if the
+// schemas exclude each other.
 std::optional<Facts> facts_of(SchemaNodes& nodes, const NodeSet& set);
 
 }  // namespace mr::text::grammar

@@ -1,4 +1,4 @@
-// Any bytes as a JSON schema: an mr::Error, or a grammar in which every text can go on or end.
+// Any bytes as a schema must give an mr::Error, or a grammar in which no text gets stuck.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

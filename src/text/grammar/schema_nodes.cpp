@@ -36,7 +36,7 @@ constexpr std::string_view kKeywords[] = {"type",
                                           "maximum",
                                           "exclusiveMinimum",
                                           "exclusiveMaximum"};
-// These say nothing about which values fit. Definitions are read where a $ref points to them.
+// Keywords that do not restrict values. Definitions are read when a $ref points to them.
 constexpr std::string_view kAnnotations[] = {"$defs",    "definitions",  "title",    "description",
                                              "default",  "example",      "examples", "deprecated",
                                              "readOnly", "writeOnly",    "$schema",  "$id",
@@ -46,7 +46,7 @@ bool is_one_of(std::span<const std::string_view> words, std::string_view word) {
     return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-constexpr std::size_t kMostShown = 200;  // bytes of a path
+constexpr std::size_t kMostShown = 200;  // bytes of a path in errors
 
 std::optional<std::size_t> index_of(std::string_view step) {
     std::size_t value = 0;

@@ -1,4 +1,4 @@
-// The schemas inside of schemas, by number, each with the way to it.
+// Numbers all nested schemas, each with its path.
 #pragma once
 
 #include <cstdint>
@@ -17,29 +17,29 @@ using NodeId = std::uint32_t;
 
 class SchemaNodes {
   public:
-    // The schema that is the root of "#/..." for all below it.
+    // Adds a schema as the root of "#/..." references below it.
     NodeId add_root(formats::JsonValue value, std::string path);
-    // Of a list, `step` is the number as text. It must be there.
+    // For a list, `step` is the index as text. The child must exist.
     NodeId child(NodeId parent, std::string_view step);
     NodeId child(NodeId parent, std::size_t index) { return child(parent, std::to_string(index)); }
     bool has(NodeId id, std::string_view key) const { return value(id).contains(key); }
 
     formats::JsonValue value(NodeId id) const { return nodes_[id].value; }
-    // What a "$ref" of this node means.
+    // The schema that this node's "$ref" points to.
     NodeId target(NodeId id);
     // "response_format.json_schema.schema.properties.x"
     std::string path(NodeId id) const;
     Error error(NodeId id, std::string problem, std::string remedy = {}) const;
-    // Of one of its keywords.
+    // An error about one of its keywords.
     Error error_at(NodeId id, std::string_view keyword, std::string problem,
                    std::string remedy = {}) const;
 
-    // Whether every value fits, as seen at once: true, or an object of annotations.
+    // Whether it obviously accepts every value: true, or an object of annotations only.
     bool is_anything(NodeId id) const;
-    // Counts work that grows with a schema: members looked at, bytes written. Throws Error where it
-    // is more than kMostWork.
+    // Counts work that grows with a schema: members read, bytes written. Throws Error if it exceeds
+    // kMostWork.
     void spend(std::size_t work);
-    // Once for each node: a schema, whose keywords are all known.
+    // Once for each node: checks that it is a schema and all its keywords are known.
     void check(NodeId id);
 
   private:

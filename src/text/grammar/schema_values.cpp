@@ -1,4 +1,4 @@
-// What values of each type look like.
+// The texts of values, by type.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -80,8 +80,8 @@ StateId SchemaCompiler::string(const Facts& facts) {
     return made->second;
 }
 
-// Properties come in the order of the schema. `choose` is where a name is due that may be that of
-// property i or of a later one; `after` is where something was written and property i is next.
+// Properties come in schema order. At `choose` a name must follow, of property i or a later one; at
+// `after` a property has just been written and property i is the next candidate.
 StateId SchemaCompiler::object(const ObjectFacts& facts) {
     const StateId close = network_.byte('}', Network::kEnd);
     const auto& properties = facts.properties;
@@ -89,7 +89,7 @@ StateId SchemaCompiler::object(const ObjectFacts& facts) {
     bool may_close = true;
     std::size_t optional = 0;
     if (facts.more) {
-        // The rest: names in any order, but none of those above.
+        // Other properties: in any order, with none of the listed names.
         const RuleId another = network_.add_rule();
         network_.define(another, network_.byte(',', network_.blank(others(facts, Network::kEnd))));
         after = network_.repeat(another, 0, kUnbounded, close);
@@ -133,7 +133,7 @@ StateId SchemaCompiler::array(const ArrayFacts& facts) {
     const auto item = [&](std::size_t place, StateId then) {
         return network_.call(rule_of(place < first.size() ? first[place] : items), then);
     };
-    // Places that are written out, then a rule for all others.
+    // The first positions one by one, then a rule for all further ones.
     const auto places = static_cast<std::uint32_t>(std::clamp<std::size_t>(first.size(), 1, most));
     StateId after = close;
     if (places < most) {

@@ -25,7 +25,7 @@ Store::Store(const Network& network) : network_(network), slots_(kSlots) {
 }
 
 std::size_t Store::memory() const {
-    constexpr std::size_t kEntry = 40;  // of a map: a key, a value and its links
+    constexpr std::size_t kEntry = 40;  // per entry of a map: key, value and links
     return frames_.capacity() * sizeof(Frame) + configs_.capacity() * sizeof(Config) +
            sets_.capacity() * sizeof(Set) + rows_.capacity() * sizeof(rows_[0]) +
            slots_.capacity() * sizeof(Slot) + (frame_ids_.size() + set_ids_.size()) * kEntry;
@@ -46,7 +46,7 @@ std::uint32_t Store::push(StateId state, std::uint32_t count, std::uint32_t pare
     return id;
 }
 
-// Also of those that find no room: they are left out.
+// True also if the table is full: such items are dropped.
 bool Store::seen(const Item& item) {
     if (items_ * 2 >= kSlots) return true;
     std::size_t at = mixed(item.state, item.stack, item.count) % kSlots;
@@ -61,7 +61,7 @@ bool Store::seen(const Item& item) {
     return false;
 }
 
-// Follows whatever reads no byte.
+// Follows all transitions that read no byte.
 void Store::close(Item from) {
     work_.assign(1, from);
     while (!work_.empty()) {
@@ -105,7 +105,7 @@ void Store::close(Item from) {
                 std::uint32_t count = 0;
                 if (frame.count != kCalled) {
                     count = frame.count + 1;
-                    // Without an upper bound, more than enough is the same as enough.
+                    // Without an upper limit, a count beyond `least` makes no difference.
                     if (back.most() == kUnbounded) count = std::min(count, back.least());
                 }
                 work_.push_back({frame.state, frame.parent, count});
@@ -163,7 +163,7 @@ Store::Id Store::make_next(Id state, std::uint8_t byte) {
 Store::Room Store::room(Id state) const {
     const Set& set = sets_[state];
     Room room;
-    std::uint32_t string = 0;  // the frame of the one with most room
+    std::uint32_t string = 0;  // frame of the string with the most room
     const auto at_character = [&](const Config& config) {
         if (config.stack == 0) return false;
         const Frame& frame = frames_[config.stack];

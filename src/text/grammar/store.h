@@ -1,11 +1,11 @@
 // The deterministic states of a network, made as text reaches them.
 //
-// A state is a list of configurations: where in the network a reading may be, and the stack of
-// rules to come back to. Stacks are kept once and named by a number, and so are lists, so a state
-// is a number too, and "the state after this byte" is a look into a table once it was asked for.
+// A state is a list of configurations: a position in the network, and the stack of rules to return
+// to. Stacks and lists are interned and numbered, so a state is a number too, and "the state after
+// this byte" is a table lookup once it has been computed.
 //
-// Every configuration can be completed (Network::need), so none has to be kept for another's sake:
-// lists are cut at kMostConfigs, and what is allowed then is less, but never wrong.
+// Every configuration can be completed (Network::need), so none depends on another: lists are cut
+// at kMostConfigs, which may allow less, but never anything wrong.
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@ class Store {
     explicit Store(const Network& network);
 
     Id start() const { return start_; }
-    // kDead where the byte is not allowed.
+    // kDead if the byte is not allowed.
     Id next(Id state, std::uint8_t byte) {
         const Id known = rows_[state][byte];
         return known != kUnknown ? known : make_next(state, byte);
@@ -43,23 +43,23 @@ class Store {
     bool complete(Id state) const { return sets_[state].complete; }
     // Whether any byte may follow.
     bool open(Id state) const { return sets_[state].count > 0; }
-    // Its configurations.
+    // The number of its configurations.
     std::size_t width(Id state) const { return sets_[state].count; }
 
-    // How many characters of a string may follow in whatever order and spelling: kUnbounded, or a
-    // number. `only`: and nothing else but the string's end.
+    // How many characters of a string may follow, in any order and spelling: a number or
+    // kUnbounded. `only`: nothing else may follow but the end of the string.
     struct Room {
         std::uint32_t characters = 0;
         bool only = false;
     };
     Room room(Id state) const;
 
-    // Time for a fresh one: asked between two uses, so that one use may make a few more.
+    // Whether to replace the store. Checked between uses; one use may exceed the limits a little.
     bool full() const { return sets_.size() > kMostSets || frames_.size() > kMostFrames; }
-    // The state of this store that is `state` of another over the same network.
+    // The state of this store that corresponds to `state` of another store of the same network.
     Id take(const Store& other, Id state);
     std::size_t size() const { return sets_.size(); }
-    std::size_t memory() const;  // bytes, about
+    std::size_t memory() const;  // bytes, approximately
 
   private:
     static constexpr Id kUnknown = 0xFFFF;
@@ -72,15 +72,15 @@ class Store {
         std::uint32_t stack;
         bool operator==(const Config&) const = default;
     };
-    // Where to go on when a rule ends. Frame 0 is the bottom.
+    // Where to continue when a rule ends. Frame 0 is the bottom.
     struct Frame {
         StateId state;
-        std::uint32_t count;  // of a repeat: what was read before; kCalled of a call
+        std::uint32_t count;  // repetitions read so far; kCalled for a call
         std::uint32_t parent;
         std::uint32_t height;
     };
     struct Set {
-        std::uint32_t first, count;  // in configs_
+        std::uint32_t first, count;  // range in configs_
         bool complete;
     };
     struct Item {
@@ -103,7 +103,7 @@ class Store {
     std::unordered_multimap<std::uint64_t, Id> set_ids_;
     Id start_ = kDead;
 
-    // The set in the making.
+    // The set under construction.
     std::vector<Config> made_;
     bool made_complete_ = false;
     std::vector<Item> work_;
@@ -112,12 +112,12 @@ class Store {
         std::uint32_t turn;
     };
     static constexpr std::size_t kSlots = 4096;
-    std::vector<Slot> slots_;  // a hash set of the items of this turn
+    std::vector<Slot> slots_;  // hash set of the items of the current turn
     std::uint32_t turn_ = 0;
     std::size_t items_ = 0;
 };
 
-// Whether the whole text is one of the network's.
+// Whether the whole text belongs to the network's language.
 bool matches(const Network& network, std::string_view text);
 
 }  // namespace mr::text::grammar

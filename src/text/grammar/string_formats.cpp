@@ -24,9 +24,9 @@ constexpr StringFormat kFormats[] = {
     {"uuid", "^[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"},
     {"ipv4", "^(?:" MR_BYTE "\\.){3}" MR_BYTE "$"},
     {"hostname", "^" MR_LABEL "(?:\\." MR_LABEL "){0,7}$"},
-    // Part of what the standards allow: no quotes, no comments, no addresses of numbers.
+    // A subset of the standard: no quotes, no comments, no IP addresses.
     {"email", "^[A-Za-z0-9_+-]+(?:\\.[A-Za-z0-9_+-]+)*@" MR_LABEL "(?:\\." MR_LABEL "){1,7}$"},
-    // A scheme and the characters that may follow one.
+    // A scheme, then any characters allowed in a URI.
     {"uri", "^[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9._~:/?#@!$&'()*+,;=%-]+$"},
 };
 

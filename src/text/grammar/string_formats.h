@@ -1,4 +1,4 @@
-// The values of the keyword "format" that strings may have.
+// The supported values of the keyword "format" for strings.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace mr::text::grammar {
 
-// The pattern of a format; empty where it is not supported.
+// The pattern of a format; empty if it is not supported.
 std::string_view pattern_of_format(std::string_view format);
 // "date, time, ..."
 std::string supported_formats();

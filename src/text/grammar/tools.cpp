@@ -28,7 +28,7 @@ bool good_name(std::string_view name) {
     return !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), good);
 }
 
-// One byte of a text as it is: no control characters, but tabs and line ends.
+// One byte of plain text: no control characters except tabs and line ends.
 std::vector<Edge> text_edges(Network& network, StateId next) {
     std::vector<Edge> edges = {{'\t', '\n', next}, {'\r', '\r', next}, {0x20, 0x7F, next}};
     const std::vector<Edge> wide = network.multibyte(next);
@@ -36,7 +36,7 @@ std::vector<Edge> text_edges(Network& network, StateId next) {
     return edges;
 }
 
-// The same edges, but that `byte` leads elsewhere; kNoState: nowhere.
+// Changes the edges so that `byte` leads to `to`; kNoState: to nothing.
 void redirect(std::vector<Edge>& edges, char byte, StateId to) {
     const auto at = static_cast<std::uint8_t>(byte);
     std::vector<Edge> out;
@@ -52,7 +52,7 @@ void redirect(std::vector<Edge>& edges, char byte, StateId to) {
     edges = std::move(out);
 }
 
-// A call, or a list of them; or a text that begins as neither does.
+// A call, or a list of calls; or a text that starts like neither.
 StateId plain_calls(Network& network, RuleId call, const ToolChoice& choice) {
     constexpr StateId kEnd = Network::kEnd;
     std::vector<StateId> starts = {network.call(call, kEnd)};
@@ -75,12 +75,12 @@ StateId plain_calls(Network& network, RuleId call, const ToolChoice& choice) {
     return network.split(starts);
 }
 
-// A text without the tag, which may be empty; then calls, each between its tags.
+// A text without the tag, possibly empty; then calls, each between its tags.
 StateId tagged_calls(Network& network, RuleId call, const ToolChoice& choice,
                      const ToolForm& form) {
     constexpr StateId kEnd = Network::kEnd;
     const auto line = [&](StateId next) { return network.split(network.byte('\n', next), next); };
-    // Behind the opening tag.
+    // After the opening tag.
     const auto inside = [&](StateId next) {
         return line(network.call(call, line(network.literal(form.close, next))));
     };
@@ -92,8 +92,8 @@ StateId tagged_calls(Network& network, RuleId call, const ToolChoice& choice,
     }
     const StateId first = inside(behind);
     if (choice.required) return network.literal(form.open, first);
-    // State i has read i bytes of the tag. Its first byte comes once in it, so that a tag that was
-    // none begins anew there or not at all.
+    // In state i, i bytes of the tag have been read. The tag's first byte occurs in it only once,
+    // so a broken match can only restart at that byte.
     MR_CHECK(form.open.find(form.open[0], 1) == std::string::npos, "a tag that begins once");
     std::vector<StateId> states;
     for (std::size_t i = 0; i < form.open.size(); ++i) states.push_back(network.reserve());

@@ -10,7 +10,7 @@
 namespace mr::text::grammar {
 namespace {
 
-// Characters of a text that a JSON string has as they are; 0 where something else is in it.
+// The number of characters, if a JSON string can hold them all unescaped; 0 otherwise.
 std::size_t plain_characters(std::string_view text) {
     std::size_t count = 0;
     for (std::size_t i = 0; i < text.size(); ++count) {
@@ -60,7 +60,7 @@ Vocabulary::Tree Vocabulary::tree_of(std::vector<std::int32_t> tokens) const {
         return order < 0 || (order == 0 && a < b);
     });
     Tree tree;
-    std::vector<std::uint32_t> path;  // the nodes along the text before
+    std::vector<std::uint32_t> path;  // nodes along the previous text
     std::string_view before;
     const auto leave = [&](std::size_t depth) {
         for (; path.size() > depth; path.pop_back()) {

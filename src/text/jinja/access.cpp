@@ -75,7 +75,7 @@ Value loop_attribute(const Loop& loop, std::string_view name) {
     return Undefined{"loop." + std::string(name)};
 }
 
-// Python's reading of a slice: which index comes first, and how many come.
+// A slice as Python reads it: the first index, and how many follow.
 struct Steps {
     std::int64_t first, step, count;
 };
@@ -183,7 +183,7 @@ Value get_item(Context& context, const Value& value, const Value& key) {
         }
     }
     if (const MarkedText* name = key.as_text()) {
-        if (value.as_map()) {  // its items were looked at
+        if (value.as_map()) {  // its keys were tried above
             if (has_method(value, name->bytes())) return Method{value, name->bytes()};
             return Undefined{name->bytes()};
         }

@@ -40,12 +40,12 @@ enum class ExprKind : std::uint8_t {
 struct Expr {
     ExprKind kind = ExprKind::literal;
     int line = 1;
-    int depth = 1;  // of expressions inside of each other
+    int depth = 1;  // nesting of expressions
     Value value{};
     std::string name{};
     std::vector<std::string> names{};
     std::vector<ExprPtr> parts{};
-    // Of calls, filters and tests.
+    // For calls, filters and tests.
     std::vector<ExprPtr> arguments{};
     std::vector<std::pair<std::string, ExprPtr>> keywords{};
     ExprPtr more_arguments{}, more_keywords{};  // *args, **kwargs
@@ -86,7 +86,7 @@ struct Node {
     std::vector<Branch> branches{};
     std::vector<Parameter> parameters{};
     std::vector<std::pair<ExprPtr, ExprPtr>> assignments{};
-    // Of macros: whether the body speaks of them.
+    // For macros: whether the body uses these names.
     bool uses_varargs = false, uses_kwargs = false, uses_caller = false;
 };
 

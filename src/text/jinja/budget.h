@@ -1,5 +1,5 @@
-// What a template may cost. Templates come with models, from anywhere: one that would run for ever,
-// nest without end or fill the memory ends in an error instead.
+// Limits on the cost of a template. Templates come with models from anywhere: one that would run
+// forever, nest without end or fill the memory ends in an error.
 #pragma once
 
 #include <cstddef>
@@ -10,19 +10,19 @@ namespace mr::text::jinja {
 
 struct Limits {
     std::uint64_t steps = 10'000'000;  // nodes executed, items walked
-    std::size_t made = 256u << 20;     // bytes of all texts that are made on the way
+    std::size_t made = 256u << 20;     // bytes of all intermediate strings
     std::size_t output = 32u << 20;    // bytes of the result
-    int depth = 400;                   // expressions, statements and macros inside of each other
+    int depth = 400;                   // nesting of expressions, statements and macros
 };
-inline constexpr int kMaxNesting = 200;     // of a template's syntax
-inline constexpr int kMaxValueDepth = 100;  // of lists and mappings inside of each other
+inline constexpr int kMaxNesting = 200;     // nesting of a template's syntax
+inline constexpr int kMaxValueDepth = 100;  // nesting of lists and mappings
 inline constexpr std::size_t kMaxTemplateBytes = 1u << 20;
 
-// A fault inside of a template. template.cpp knows the template and the line, and makes an
-// mr::Error of it.
+// A fault inside a template. template.cpp adds the
+// template and the line, and throws an mr::Error.
 struct Failure {
     std::string problem;
-    bool refused = false;  // the template itself said so, by raise_exception
+    bool refused = false;  // raised by the template's own raise_exception
 };
 
 class Budget {
@@ -36,9 +36,9 @@ class Budget {
             throw Failure{"takes more than " + std::to_string(limits_.steps) + " steps"};
         }
     }
-    // Before `count` values are made: they take some 100 bytes each.
+    // Call it before `count` values are made; they take some 100 bytes each.
     void hold(std::size_t count) { step(8 * count); }
-    // Before the bytes are made.
+    // Call it before the bytes are made.
     void make(std::size_t bytes) {
         if (bytes > limits_.made - made_) {
             throw Failure{"makes more than " + std::to_string(limits_.made) + " bytes of text"};
@@ -47,7 +47,7 @@ class Budget {
         step(1 + bytes / 64);
     }
 
-    // One level deeper while it lives.
+    // One level of nesting for its lifetime.
     class Level {
       public:
         explicit Level(Budget& budget) : budget_(budget) {

@@ -1,4 +1,4 @@
-// What filters, tests, methods and functions are called with.
+// The context passed to filters, tests, methods and functions.
 #pragma once
 
 #include <ctime>
@@ -15,8 +15,8 @@ namespace mr::text::jinja {
 
 struct Context {
     Budget budget;
-    std::tm now{};                       // what strftime_now tells
-    std::deque<Namespace> namespaces{};  // all of the render's
+    std::tm now{};                       // for strftime_now
+    std::deque<Namespace> namespaces{};  // all namespaces of the render
 };
 
 struct Args {
@@ -24,24 +24,24 @@ struct Args {
     std::vector<std::pair<std::string, Value>> named{};
 
     bool empty() const { return positional.empty() && named.empty(); }
-    // The arguments of parameters `names`, undefined where they are not given; the first `required`
-    // must be. Throws Failure for one too many, or one that is not known. `who` is for errors.
+    // The arguments for the parameters `names`, undefined if not given; the first `required` must
+    // be given. Throws Failure for too many arguments or unknown names. `who` is for errors.
     std::vector<Value> bind(std::string_view who, std::initializer_list<std::string_view> names,
                             std::size_t required = 0) const;
 };
 
-// Arguments as what they have to be; `who` is for errors.
+// Convert arguments to the required type; `who` is for errors.
 const MarkedText& need_text(std::string_view who, const Value& value);
 std::int64_t need_integer(std::string_view who, const Value& value);
-// Throws Failure for undefined: what Jinja does with it everywhere but in a print or a test.
+// Throws Failure for undefined, as Jinja does everywhere but in a print or a test.
 const Value& need_defined(const Value& value);
 
-// value.name and value[key], as Jinja looks them up. Undefined where there is none.
+// value.name and value[key], as Jinja looks them up. Undefined if missing.
 Value get_attribute(Context& context, const Value& value, std::string_view name);
 Value get_item(Context& context, const Value& value, const Value& key);
-// "a.b.0" step by step: the `attribute` of filters.
+// "a.b.0" step by step: the `attribute` argument of filters.
 Value get_path(Context& context, const Value& value, const Value& path);
-// value[from:to:step]; undefined and None leave a bound open.
+// value[from:to:step]; undefined or None leaves a bound open.
 Value get_slice(Context& context, const Value& value, const Value& from, const Value& to,
                 const Value& step);
 
@@ -61,7 +61,7 @@ MarkedText percent_format(Context& context, const MarkedText& format, const Valu
 // format.format(...): {}, {0}, {name}.
 MarkedText brace_format(Context& context, const MarkedText& format, const Args& args);
 std::string format_time(std::string_view format, const std::tm& time);
-// json.dumps(value, ensure_ascii=False, ...), as transformers' tojson.
+// json.dumps(value, ensure_ascii=False, ...), like transformers' tojson.
 Value to_json(Context& context, const Value& value, const Args& args);
 
 }  // namespace mr::text::jinja

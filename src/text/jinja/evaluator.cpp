@@ -68,7 +68,7 @@ Evaluator::Flow Evaluator::execute(const std::vector<Node>& nodes) {
     return Flow::go_on;
 }
 
-// Any text on its way is bounded by what the result may be.
+// The limit of the result applies to every intermediate text.
 void Evaluator::check_output() {
     if (out_->size() > context_.budget.limits().output) {
         throw Failure{"prints more than " + std::to_string(context_.budget.limits().output) +
@@ -117,7 +117,7 @@ Evaluator::Flow Evaluator::execute(const Node& node) {
         case NodeKind::filter:
             return filter_block(node);
         case NodeKind::with: {
-            std::vector<Value> values;  // all of them before the first is assigned
+            std::vector<Value> values;  // all are evaluated before the first assignment
             for (const auto& assignment : node.assignments) {
                 values.push_back(evaluate(*assignment.second));
             }

@@ -11,7 +11,7 @@
 
 namespace mr::text::jinja {
 
-// The variables of a block. Names are the tree's, or the caller's.
+// The variables of a block. Names are owned by the tree or by the caller.
 struct Scope {
     Scope* parent = nullptr;
     std::vector<std::pair<std::string_view, Value>> variables{};
@@ -22,15 +22,15 @@ class Evaluator {
   public:
     explicit Evaluator(Context& context);
 
-    void define(std::string_view name, Value value);  // for the whole template
-    // Throws Failure; line() is where.
+    void define(std::string_view name, Value value);  // globally
+    // Throws Failure; line() then tells where.
     MarkedText run(const std::vector<Node>& nodes);
     int line() const { return line_; }
 
   private:
     enum class Flow { go_on, leave, next };
 
-    // A scope inside of `parent` while it lives.
+    // A scope nested in `parent` for its lifetime.
     class Inside {
       public:
         Inside(Evaluator& evaluator, Scope* parent);
@@ -55,7 +55,7 @@ class Evaluator {
     void check_output();
     void assign(const Expr& target, const Value& value);
     void set_variable(std::string_view name, Value value);
-    // What executing `nodes` prints.
+    // The output of executing `nodes`.
     MarkedText printed(const std::vector<Node>& nodes, Flow& flow);
 
     Value evaluate(const Expr& expr);

@@ -145,7 +145,7 @@ Value Evaluator::apply_filter(const Expr& expr, const Value& input) {
     return filter(context_, input, arguments(expr));
 }
 
-// The filters of a {% filter %} or {% set %} block: the innermost one takes the block's text.
+// The filters of a {% filter %} or {% set %} block: the innermost one gets the block's text.
 Value Evaluator::apply_block_filters(const Expr& expr, const Value& input) {
     const Budget::Level level(context_.budget);
     return apply_filter(expr, expr.parts[0] ? apply_block_filters(*expr.parts[0], input) : input);

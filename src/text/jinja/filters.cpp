@@ -1,4 +1,4 @@
-// Filters on texts, numbers and anything at all; those on lists are in filters_list.cpp.
+// Filters on strings, numbers and values of any type; those on lists are in filters_list.cpp.
 #include "text/jinja/filters.h"
 
 #include <cerrno>
@@ -43,7 +43,7 @@ Value string_filter(Context& context, const Value& input, const Args& args) {
 
 Value same_filter(Context&, const Value& input, const Args&) { return input; }
 
-// The five characters that HTML gives a meaning.
+// Escapes the five special characters of HTML.
 Value escape_filter(Context& context, const Value& input, const Args& args) {
     args.bind("escape", {});
     Value text = to_text(context.budget, input);
@@ -84,7 +84,7 @@ Value indent_filter(Context& context, const Value& input, const Args& args) {
         indent.append(std::string(count, ' '), false);
     }
     const MarkedText newline("\n");
-    // A last line that is empty counts as one.
+    // An empty last line counts as a line.
     MarkedText text = need_text("indent", input);
     text.append(newline);
     const std::vector<MarkedText> lines = split_lines(context.budget, text, false);
@@ -100,7 +100,7 @@ Value indent_filter(Context& context, const Value& input, const Args& args) {
     return out;
 }
 
-// The value of a text as int() reads it, in `base`.
+// The value of a string as int() reads it, in `base`.
 bool read_integer(std::string text, std::int64_t base, std::int64_t& out) {
     std::string digits;
     for (char c : text) {
@@ -168,7 +168,7 @@ Value round_filter(Context&, const Value& input, const Args& args) {
     if (method == "floor") return std::floor(value * scale) / scale;
     if (method != "common") throw Failure{"round by '" + method + "' is not known"};
     if (input.get<std::int64_t>() && digits >= 0) return input;
-    // By the decimal digits, as Python does: 2.675 has fewer than it seems.
+    // Rounds by the decimal digits, as Python does: 2.675 is slightly less than it looks.
     if (digits >= 0) {
         char buffer[700];
         std::snprintf(buffer, sizeof buffer, "%.*f", static_cast<int>(digits), value);

@@ -10,7 +10,7 @@ namespace mr::text::jinja {
 using Filter = Value (*)(Context& context, const Value& input, const Args& args);
 using Test = bool (*)(Context& context, const Value& input, const Args& args);
 
-// Null where there is none of that name.
+// Null if there is no filter of that name.
 Filter find_filter(std::string_view name);
 Filter find_list_filter(std::string_view name);  // those of filters_list.cpp
 Test find_test(std::string_view name);

@@ -13,7 +13,7 @@ Value need_filter(Context& context, std::string_view name, const Value& input, c
     return filter(context, input, args);
 }
 
-// Letters of either case as one, where the filter is not told otherwise.
+// Ignores case unless the filter is told otherwise.
 Value key_of(Context& context, const Value& item, const Value& path, bool cased) {
     const Value key = path.is_undefined() || path.is_none() ? item : get_path(context, item, path);
     if (!cased && key.as_text()) return lower(context.budget, *key.as_text());
@@ -24,7 +24,7 @@ std::vector<Value> need_items(Context& context, const Value& input) {
     return iterate(context.budget, input);
 }
 
-// As Jinja has it in map and select: None and the like have no items there.
+// Falsy inputs such as None count as empty, as in Jinja's map and select.
 std::vector<Value> items_or_none(Context& context, const Value& input) {
     return input.truthy() ? need_items(context, input) : std::vector<Value>{};
 }
@@ -73,8 +73,8 @@ Value items_filter(Context& context, const Value& input, const Args& args) {
     return call_method(context, {input, "items"}, {});
 }
 
-// sort() of the standard library wants an order without holes and may not be left by exceptions
-// half way; this one may, and is stable.
+// std::sort needs a strict weak order and must not be left by an exception halfway; this sort
+// allows both, and is stable.
 template <class Less>
 void merge_sort(Context& context, std::vector<Value>& items, Less less_than) {
     std::vector<Value> other(items.size());
@@ -93,7 +93,7 @@ void merge_sort(Context& context, std::vector<Value>& items, Less less_than) {
     }
 }
 
-// Pairs (key, item) sorted by key, then the items alone.
+// Sorts pairs (key, item) by key and returns the items.
 Value sorted_by(Context& context, std::vector<Value> pairs, bool backwards) {
     const auto before = [&](const Value& x, const Value& y) {
         const Value &kx = x.as_list()->items[0], &ky = y.as_list()->items[0];
@@ -109,7 +109,7 @@ Value sort_filter(Context& context, const Value& input, const Args& args) {
     const auto a = args.bind("sort", {"reverse", "case_sensitive", "attribute"});
     std::vector<Value> pairs;
     for (const Value& item : need_items(context, input)) {
-        std::vector<Value> keys;  // "age,name": one after the other
+        std::vector<Value> keys;  // "age,name": several keys, in this order
         if (a[2].as_text() && a[2].as_text()->bytes().find(',') != std::string::npos) {
             const MarkedText comma(",");
             for (const MarkedText& part : split(context.budget, *a[2].as_text(), &comma, -1)) {
@@ -220,8 +220,8 @@ Value map_filter(Context& context, const Value& input, const Args& args) {
     return Value::list(std::move(out));
 }
 
-// select, reject, selectattr, rejectattr: items for which a test holds, or truth where none is
-// named; of the item or of its attribute.
+// select, reject, selectattr, rejectattr: items, or items whose attribute, pass (or fail) a test;
+// without a test, truth is tested.
 template <bool Attribute, bool Wanted>
 Value choose_filter(Context& context, const Value& input, const Args& args) {
     const std::size_t skip = Attribute ? 1 : 0;

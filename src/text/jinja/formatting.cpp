@@ -1,4 +1,4 @@
-// Texts with places for values: "%s" % x, "{}".format(x) and the time of day.
+// String formatting: "%s" % x, "{}".format(x) and strftime.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace mr::text::jinja {
 namespace {
 
-constexpr int kWidest = 1000;  // characters of a number with a width
+constexpr int kWidest = 1000;  // widest field, in characters
 
 void put_padded(Context& context, MarkedText piece, int width, bool left, char fill,
                 MarkedText& out) {
@@ -22,7 +22,7 @@ void put_padded(Context& context, MarkedText piece, int width, bool left, char f
     if (left) out.append(std::string(missing, ' '), false);
 }
 
-// One place of a % format: flags, width, precision and the letter.
+// One conversion of a % format: flags, width, precision and letter.
 struct Place {
     bool left = false, zero = false, plus = false;
     int width = 0, precision = -1;

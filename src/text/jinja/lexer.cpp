@@ -45,7 +45,7 @@ class Lexer {
     }
 
   private:
-    // Windows' and old Macs' newlines become \n, and one at the very end is dropped.
+    // Converts \r\n and \r to \n, and drops one newline at the very end.
     static std::string one_newline(std::string_view source) {
         std::string out;
         out.reserve(source.size());
@@ -104,7 +104,7 @@ class Lexer {
         return std::string_view(source_).substr(pos_).starts_with(what);
     }
 
-    // The text up to `end`, where a tag begins with `sign` or the template ends.
+    // The text up to `end`, where a tag that begins with `sign` follows or the template ends.
     void data(std::size_t end, char sign, bool block) {
         std::string_view text = std::string_view(source_).substr(pos_, end - pos_);
         if (sign == '-') {
@@ -121,7 +121,7 @@ class Lexer {
         skip(end - pos_);
     }
 
-    // Past the end of a tag: "-%}" takes all white space with it, "%}" one newline, "+%}" nothing.
+    // Moves past a tag's end: "-%}" strips all white space after it, "%}" one newline, "+%}" none.
     void past_end(char sign, std::size_t size, bool newline) {
         skip(size);
         if (sign == '-') {
@@ -251,7 +251,7 @@ class Lexer {
     const std::string source_;
     std::size_t pos_ = 0;
     int line_ = 1;
-    bool starts_line_ = true;  // the text that comes begins a line
+    bool starts_line_ = true;  // the next text begins a line
     std::vector<Token> tokens_;
 };
 

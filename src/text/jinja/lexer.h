@@ -1,5 +1,5 @@
-// A template cut into tokens, with transformers' settings: the newline after a tag and the blanks
-// before one that begins its line are no part of the text (trim_blocks, lstrip_blocks).
+// Splits a template into tokens, with transformers' settings: the newline after a tag and the
+// blanks before a tag at the start of a line are dropped (trim_blocks, lstrip_blocks).
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ enum class TokenKind : std::uint8_t {
     print_begin,
     print_end,
     name,
-    text,     // a string literal; its escapes are resolved
-    integer,  // in `integer`
-    real,     // in `real`
+    text,     // a string literal, with escapes resolved
+    integer,  // its value is in `integer`
+    real,     // its value is in `real`
     op,
-    end,  // of the template
+    end,  // end of the template
 };
 
 struct Token {
@@ -31,7 +31,7 @@ struct Token {
     double real = 0;
 };
 
-// What is wrong with a template's syntax, and where.
+// A syntax error of a template, and where it is.
 struct SyntaxFailure {
     int line;
     std::string problem;

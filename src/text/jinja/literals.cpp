@@ -15,7 +15,7 @@ int hex_digit(char c) {
     return -1;
 }
 
-// Digits of `base`, single underscores between them; `digits` gets them without.
+// Reads digits of `base` with single underscores between them; `digits` gets them without.
 std::size_t read_digits(std::string_view text, int base, std::string& digits) {
     std::size_t i = 0;
     while (i < text.size()) {
@@ -45,7 +45,7 @@ std::string unescape(std::string_view literal) {
         if (simple != std::string_view::npos) {
             out += kTo[simple];
         } else if (c == '\n') {
-            // A line that goes on.
+            // A line continuation.
         } else if (c >= '0' && c <= '7') {
             char32_t code = 0;
             std::size_t n = 0;

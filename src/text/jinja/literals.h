@@ -1,4 +1,4 @@
-// Literals of a template as Python reads them.
+// Literals of a template, read as Python does.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@ namespace mr::text::jinja {
 std::string unescape(std::string_view literal);
 
 struct NumberLiteral {
-    std::size_t size = 0;  // bytes; 0: none
+    std::size_t size = 0;  // bytes; 0: no number
     bool is_real = false;
     bool overflow = false;
     std::int64_t integer = 0;
     double real = 0;
 };
-// At the beginning of `text`: 12, 1_000, 0x1f, 1.5, 1e3.
+// Reads a number at the beginning of `text`: 12, 1_000, 0x1f, 1.5, 1e3.
 NumberLiteral read_number(std::string_view text);
 
 }  // namespace mr::text::jinja

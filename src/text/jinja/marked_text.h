@@ -1,5 +1,5 @@
-// A text that knows which of its bytes people wrote: what becomes a special token and what stays
-// text is decided by it (LiteralRange in text/tokenizer.h).
+// A string with marks for the bytes that users wrote. The marks decide which special tokens in it
+// are parsed and which stay text (LiteralRange in text/tokenizer.h).
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace mr::text::jinja {
 class MarkedText {
   public:
     MarkedText() = default;
-    // All of it from the template, or all of it from people.
+    // Entirely from the template, or entirely from the user.
     explicit MarkedText(std::string bytes, bool user = false);
 
     const std::string& bytes() const { return bytes_; }
@@ -26,7 +26,7 @@ class MarkedText {
     bool any_user(std::size_t begin, std::size_t end) const;
     bool user_at(std::size_t byte) const { return any_user(byte, byte + 1); }
 
-    // Pieces must not be parts of this text itself.
+    // A piece must not be part of this text itself.
     void append(std::string_view piece, bool user);
     void append(const MarkedText& piece) { append(piece, 0, piece.size()); }
     void append(const MarkedText& piece, std::size_t begin, std::size_t end);

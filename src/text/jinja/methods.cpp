@@ -1,4 +1,4 @@
-// Methods of lists, mappings and loops, and the functions that every template sees.
+// Methods of lists, mappings and loops, and the global functions.
 #include <algorithm>
 
 #include "text/jinja/context.h"
@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::string_view kMapMethods[] = {"copy", "get", "items", "keys", "values"};
 constexpr std::string_view kListMethods[] = {"copy", "count", "index"};
-// The sandbox that transformers uses does not allow them either.
+// Methods that change their object; transformers' sandbox forbids them as well.
 constexpr std::string_view kChanging[] = {"append",  "clear",  "extend",     "insert", "pop",
                                           "popitem", "remove", "setdefault", "update"};
 constexpr std::int64_t kMaxRange = 100000;  // as in Jinja's sandbox
@@ -110,7 +110,7 @@ Value make_dict(Context& context, const Args& args) {
 
 Value make_namespace(Context& context, const Args& args) {
     const Value members = make_dict(context, args);
-    context.budget.step(16);  // it lives as long as the render
+    context.budget.step(16);  // it lives until the render ends
     Namespace& made = context.namespaces.emplace_back();
     for (const auto& [name, value] : members.as_map()->entries) {
         made.members.emplace_back(need_text("namespace", name).bytes(), value);

@@ -56,7 +56,7 @@ Value partition_method(Context& context, const MarkedText& text, const Args& arg
     return texts({text.slice(0, at), text.slice(at, end), text.slice(end, text.size())}, true);
 }
 
-// startswith and endswith: one string, or any of a tuple.
+// startswith and endswith: a string, or a tuple of alternatives.
 template <bool End>
 Value affix_method(Context& context, const MarkedText& text, const Args& args) {
     const auto a = args.bind(End ? "endswith" : "startswith", {"prefix"}, 1);
@@ -103,7 +103,7 @@ Value join_method(Context& context, const MarkedText& text, const Args& args) {
     return join(context.budget, text, parts);
 }
 
-// The character at which `part` is first found (or last); -1 where it is not.
+// The index of the first (or last) character at which `part` is found; -1 if it is not.
 template <bool Last, bool Must>
 Value find_method(Context& context, const MarkedText& text, const Args& args) {
     const auto a = args.bind("find", {"sub", "start", "end"}, 1);

@@ -1,4 +1,4 @@
-// Python's arithmetic on the values of templates, and `in`.
+// Python's arithmetic on template values, and `in`.
 #include <algorithm>
 #include <cmath>
 

@@ -1,4 +1,4 @@
-// The statements of a template.
+// Parses the statements of a template.
 #include "text/jinja/parser.h"
 
 #include <initializer_list>
@@ -85,8 +85,8 @@ class StatementParser {
         return false;
     }
 
-    // Up to a tag whose name is one of `ends`, which stays current; to the end where there are
-    // none.
+    // Parses up to a tag named in `ends`, which
+    // stays current; without `ends`, up to the end.
     std::vector<Node> body(Words ends) {
         const TokenStream::Level level(tokens_);
         const int line = tokens_.line();
@@ -120,7 +120,7 @@ class StatementParser {
 
     void end_tag() { tokens_.expect(TokenKind::block_end); }
 
-    // The body after a tag, and the tag `word` that closes it.
+    // Parses the body after a tag, and the tag `word` that closes it.
     std::vector<Node> closed_by(std::string_view word) {
         end_tag();
         std::vector<Node> nodes = body({word});
@@ -216,7 +216,7 @@ class StatementParser {
         return node;
     }
 
-    // Bodies that are functions of their own in Jinja: break does not reach out of them.
+    // For bodies that are separate functions in Jinja: break cannot leave them.
     std::vector<Node> outside_of_loops(std::string_view word) {
         const int loops = std::exchange(loops_, word == "endset" ? loops_ : 0);
         std::vector<Node> nodes = closed_by(word);

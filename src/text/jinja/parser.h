@@ -1,4 +1,4 @@
-// Tokens to a tree.
+// Parses tokens to a tree.
 #pragma once
 
 #include <string_view>
@@ -9,7 +9,7 @@
 
 namespace mr::text::jinja {
 
-// Throws SyntaxFailure, also for a filter or a test outside of an if that is not known.
+// Throws SyntaxFailure, also for an unknown filter or test outside of an if.
 std::vector<Node> parse(std::string_view source);
 
 class TokenStream {
@@ -33,7 +33,7 @@ class TokenStream {
     [[noreturn]] void fail(std::string problem) const;
     [[noreturn]] void unexpected() const;
 
-    // One level deeper while it lives.
+    // One level of nesting for its lifetime.
     class Level {
       public:
         explicit Level(TokenStream& stream);
@@ -58,20 +58,20 @@ class ExprParser {
     ExprPtr expression();
     // a, b, c without brackets, or one expression. `conditional` false: no `x if y`, as in a for.
     ExprPtr tuple_or_one(bool conditional = true);
-    // What can stand left of = and behind `for`; `spaces`: also space.member.
+    // What may stand left of = and after `for`; `spaces`: also namespace.member.
     ExprPtr target(bool spaces);
-    // | a | b(c) after nothing: the filters of {% set %} blocks; null where there are none.
+    // The filters of {% set %} blocks, | a | b(c) without a value; null if there are none.
     ExprPtr filters_of_block();
     ExprPtr filter_call(ExprPtr input);
     ExprPtr unary(bool with_filters);
 
-    // Names that a macro's body speaks of: varargs, kwargs, caller.
+    // Names that a macro's body uses: varargs, kwargs, caller.
     struct Seen {
         bool varargs = false, kwargs = false, caller = false;
     };
     Seen seen;
-    // Inside of an if, a filter or test that is not known fails when it is reached, as in Jinja:
-    // templates ask for the program that they run in.
+    // Inside an if, an unknown filter or test fails only when it is reached, as in Jinja: templates
+    // check which program runs them.
     int lenient = 0;
 
   private:

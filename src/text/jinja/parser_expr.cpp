@@ -1,5 +1,5 @@
-// The expressions of a template, from `a if b else c` down to literals: Jinja's order, where
-// filters and `is` bind tighter than arithmetic and `~` looser than `*`.
+// Parses expressions, from `a if b else c` down to literals, with Jinja's precedence: filters and
+// `is` bind tighter than arithmetic, and `~` looser than `*`.
 #include <algorithm>
 
 #include "text/jinja/parser.h"
@@ -13,7 +13,7 @@ Expr ExprParser::make(ExprKind kind) const {
     return expr;
 }
 
-// Trees are walked and freed by recursion, so their depth has a bound: `1+1+1+...` is deep as well.
+// Trees are walked and freed by recursion, so their depth is limited: `1+1+1+...` is deep as well.
 ExprPtr ExprParser::finish(Expr expr) const {
     int depth = 0;
     const auto look = [&](const ExprPtr& part) {

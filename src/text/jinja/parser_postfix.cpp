@@ -1,4 +1,4 @@
-// What follows a value in an expression: .name, [item], (arguments), | filter, is test.
+// Parses what follows a value: .name, [item], (arguments), | filter, is test.
 #include "text/jinja/filters.h"
 #include "text/jinja/parser.h"
 

@@ -1,4 +1,4 @@
-// Chat templates: the Jinja that models carry, executed as transformers does.
+// Chat templates: the Jinja templates of models, executed as by transformers.
 //
 // docs/chat-templates.md says what is covered.
 #pragma once
@@ -16,27 +16,27 @@
 
 namespace mr::text::jinja {
 
-// The template itself refused what it was given, by raise_exception: the template is fine.
+// The template itself refused its input by raise_exception: the template is not at fault.
 class Refusal : public Error {
     using Error::Error;
 };
 
 struct RenderOptions {
-    std::optional<std::tm> now{};  // what strftime_now tells; none: the local time
+    std::optional<std::tm> now{};  // for strftime_now; none: the local time
     Limits limits{};
 };
 
 using Variables = std::vector<std::pair<std::string, Value>>;
 
-// Immutable once made; any number of threads may use one.
+// Immutable; may be used by any number of threads.
 class Template {
   public:
-    // `name` is what errors call it. Throws Error (input) naming the line for what is not Jinja,
-    // and for tags, filters and tests that are not known.
+    // `name` is the template's name in errors. Throws Error (input) naming the line for syntax
+    // errors and for unknown tags, filters and tests.
     Template(std::string_view source, std::string name);
     ~Template();
 
-    // Throws Error (input) naming the line, Refusal where the template refuses.
+    // Throws Error (input) naming the line, or Refusal if the template refuses.
     MarkedText render(const Variables& variables, const RenderOptions& options = {}) const;
     const std::string& name() const { return name_; }
 

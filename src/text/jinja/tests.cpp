@@ -1,4 +1,4 @@
-// The tests behind `is`.
+// The tests of the `is` operator.
 #include "text/jinja/filters.h"
 #include "text/jinja/text_ops.h"
 

@@ -1,4 +1,4 @@
-// Upper and lower case, title case: the part of text_ops.h that needs Unicode's case mappings.
+// Upper, lower and title case: the part of text_ops.h that needs Unicode's case mappings.
 #include "text/jinja/text_ops.h"
 #include "text/letter_case.h"
 #include "text/unicode.h"
@@ -8,7 +8,7 @@ namespace {
 
 enum class Case { upper, lower, title, keep };
 
-// Every character in the case that `choose(code, index)` says.
+// Maps every character to the case that `choose(code, index)` returns.
 template <class Choose>
 MarkedText cased_text(Budget& budget, const MarkedText& text, Choose choose) {
     budget.make(text.size() * 2);

@@ -22,7 +22,7 @@ CharIndex::CharIndex(Budget& budget, const MarkedText& text)
     : ascii_(is_ascii(text.bytes())), size_(text.size()) {
     budget.step(1 + size_ / 16);
     if (ascii_) return;
-    budget.step(size_ / 2);  // the starts take 8 bytes each
+    budget.step(size_ / 2);  // the index takes 8 bytes per character
     for (std::size_t i = 0; i < size_; i += char_at(text.bytes(), i).size) starts_.push_back(i);
     starts_.push_back(size_);
 }
@@ -157,7 +157,7 @@ std::vector<MarkedText> split_lines(Budget& budget, const MarkedText& text, bool
     return out;
 }
 
-// The replacement of a part that people wrote counts as theirs, though the template wrote it.
+// A replacement of user text counts as user text, even if the template wrote it.
 MarkedText replace(Budget& budget, const MarkedText& text, const MarkedText& old,
                    const MarkedText& with, std::int64_t most) {
     const std::string& bytes = text.bytes();

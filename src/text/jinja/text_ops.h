@@ -1,5 +1,5 @@
-// What Python's strings can do, on texts that carry marks. A character of a result counts as
-// people's where any character it stems from is.
+// Python's string operations on marked texts. A character of a result counts as user text if any
+// character it comes from does.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,14 @@
 
 namespace mr::text::jinja {
 
-// Python counts characters; texts here count bytes.
+// Python indexes characters; texts here are indexed by bytes.
 class CharIndex {
   public:
     CharIndex(Budget& budget, const MarkedText& text);
     std::size_t count() const { return ascii_ ? size_ : starts_.size() - 1; }
-    // Where character `i` begins; i == count(): the end.
+    // The byte at which character `i` begins; i == count(): the end.
     std::size_t byte(std::size_t i) const { return ascii_ ? i : starts_[i]; }
-    // Of the character that begins at `byte`.
+    // The index of the character that begins at `byte`.
     std::size_t character(std::size_t byte) const;
 
   private:
@@ -28,12 +28,12 @@ class CharIndex {
 };
 
 std::size_t char_count(Budget& budget, const MarkedText& text);
-bool is_space(char32_t code);  // as str.isspace()
+bool is_space(char32_t code);  // like str.isspace()
 
-// Without the characters of `chars` (null: white space) at its ends.
+// `text` without leading and trailing characters of `chars` (null: white space).
 MarkedText strip(Budget& budget, const MarkedText& text, const MarkedText* chars, bool left,
                  bool right);
-// At most `most` cuts where that is not negative; `separator` null: at runs of white space.
+// At most `most` splits unless negative; `separator` null: at runs of white space.
 std::vector<MarkedText> split(Budget& budget, const MarkedText& text, const MarkedText* separator,
                               std::int64_t most);
 std::vector<MarkedText> split_from_right(Budget& budget, const MarkedText& text,
@@ -46,8 +46,8 @@ MarkedText join(Budget& budget, const MarkedText& separator, const std::vector<M
 MarkedText upper(Budget& budget, const MarkedText& text);
 MarkedText lower(Budget& budget, const MarkedText& text);
 MarkedText capitalize(Budget& budget, const MarkedText& text);
-MarkedText title(Budget& budget, const MarkedText& text);  // str.title(): letters after non-letters
-// Jinja's filter: letters after white space, - ( { [ and <.
+MarkedText title(Budget& budget, const MarkedText& text);  // str.title(): capital after non-letter
+// Jinja's title filter: capitals after white space, - ( { [ and <.
 MarkedText title_of_words(Budget& budget, const MarkedText& text);
 MarkedText reversed(Budget& budget, const MarkedText& text);
 

@@ -1,4 +1,4 @@
-// json.dumps as transformers calls it: not only ASCII, ", " and ": " between things.
+// json.dumps with transformers' options: non-ASCII characters kept, ", " and ": " as separators.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,11 +11,11 @@ namespace mr::text::jinja {
 namespace {
 
 struct Style {
-    MarkedText indent;  // of one level
+    MarkedText indent;  // of one level of nesting
     bool lines = false;
     MarkedText between, colon;
     bool sorted = false;
-    bool ascii = false;  // nothing else, by escapes
+    bool ascii = false;  // escape everything else
 };
 
 class JsonWriter {
@@ -58,7 +58,7 @@ class JsonWriter {
         const std::string& bytes = text.bytes();
         budget_.make(bytes.size() + 2);
         out.append("\"", false);
-        std::size_t plain = 0;  // from here on nothing had to be escaped
+        std::size_t plain = 0;  // start of the pending unescaped run
         for (std::size_t i = 0; i < bytes.size(); i = std::max(i + 1, plain)) {
             const auto c = static_cast<unsigned char>(bytes[i]);
             if (c >= 0x20 && c != '"' && c != '\\' && !(style_.ascii && c >= 0x7F)) continue;
@@ -130,7 +130,7 @@ class JsonWriter {
         put("}");
     }
 
-    // Keys are few; an insertion sort may be left by an exception half way.
+    // Keys are few, and an insertion sort may be left by an exception halfway.
     void sort(std::vector<const std::pair<Value, Value>*>& entries) {
         for (std::size_t i = 1; i < entries.size(); ++i) {
             for (std::size_t k = i; k > 0; --k) {

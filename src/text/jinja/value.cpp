@@ -144,7 +144,7 @@ bool less(Budget& budget, const Value& a, const Value& b) {
     }
     if (a.as_text() && b.as_text()) {
         budget.step(a.as_text()->size() / 64);
-        return a.as_text()->bytes() < b.as_text()->bytes();  // UTF-8 sorts as its code points do
+        return a.as_text()->bytes() < b.as_text()->bytes();  // UTF-8 sorts like its code points
     }
     const List *left = a.as_list(), *right = b.as_list();
     if (left && right && left->tuple == right->tuple) {

@@ -1,6 +1,6 @@
-// What a template computes with: Python's values, as far as templates see them. A value never
-// changes once it is made (namespaces aside), as in the sandbox that transformers runs templates
-// in.
+// Values of templates: Python's values, as far as templates
+// see them. Values are immutable (except namespaces), as in
+// the sandbox that transformers runs templates in.
 #pragma once
 
 #include <cstdint>
@@ -22,25 +22,25 @@ struct Scope;
 class Value;
 
 struct Undefined {
-    std::string what;  // the name that was looked for, for errors
+    std::string what;  // the name looked up, for errors
 };
 struct None {};
 
 struct List {
     std::vector<Value> items;
     bool tuple = false;
-    int depth = 1;  // of lists and mappings inside, itself included
+    int depth = 1;  // nesting of lists and mappings, itself included
 };
 struct Map {
-    std::vector<std::pair<Value, Value>> entries;  // in the order in which they were put in
+    std::vector<std::pair<Value, Value>> entries;  // in insertion order
     int depth = 1;
 };
-// The `loop` of a for; it moves as the loop does.
+// The `loop` variable of a for; it advances with the loop.
 struct Loop {
     std::shared_ptr<const List> items;
     std::size_t index = 0;
 };
-// Owned by the render, because a namespace can hold itself.
+// Owned by the render, because a namespace can contain itself.
 struct Namespace {
     std::vector<std::pair<std::string, Value>> members;
 };
@@ -48,7 +48,7 @@ struct Macro {
     const Node* node = nullptr;
     Scope* scope = nullptr;  // where it was defined
 };
-// text.strip, before it is called.
+// A bound method such as text.strip.
 struct Method;
 enum class Function { raise_exception, strftime_now, make_namespace, range, dict };
 
@@ -76,12 +76,12 @@ class Value {
     Value(Macro macro) : data_(macro) {}
     Value(Method method);
     Value(Function function) : data_(function) {}
-    Value(const char*) = delete;  // would become a bool
+    Value(const char*) = delete;  // would convert to bool
 
-    // A text that the template, or the program, wrote; from_user() is one that people did.
+    // A string from the template or the program; from_user() makes one from a user.
     static Value text(std::string_view bytes) { return MarkedText(std::string(bytes)); }
     static Value from_user(std::string_view bytes) { return MarkedText(std::string(bytes), true); }
-    // Throw Failure where they nest too deep. A mapping's later entry replaces an earlier one.
+    // Both throw Failure for too deep nesting. A later entry of a mapping replaces an earlier one.
     static Value list(std::vector<Value> items, bool tuple = false);
     static Value map(std::vector<std::pair<Value, Value>> entries);
 
@@ -101,7 +101,7 @@ class Value {
     }
     int depth() const;
     bool truthy() const;
-    // Python's name of the type, for errors.
+    // Python's type name, for errors.
     std::string_view type_name() const;
 
   private:
@@ -113,18 +113,18 @@ struct Method {
     std::string name;
 };
 
-// A number, booleans included, as Python sees them.
+// Numbers include booleans, as in Python.
 bool is_number(const Value& value);
-// None where it is no integer (or boolean).
+// Null if it is no integer or boolean.
 const std::int64_t* integer_of(const Value& value, std::int64_t& room);
 double number_of(const Value& value);
 
 bool equal(Budget& budget, const Value& a, const Value& b);
-// a < b. Throws Failure where Python has no order for the two.
+// a < b. Throws Failure if Python has no order for the two.
 bool less(Budget& budget, const Value& a, const Value& b);
 const Value* find_key(Budget& budget, const Map& map, const Value& key);
 
-// What a for walks through: items, keys, characters. Throws Failure for what cannot be walked.
+// What a for iterates over: items, keys or characters. Throws Failure if not iterable.
 std::vector<Value> iterate(Budget& budget, const Value& value);
 // The same as a list that may be shared.
 Value::ListPtr as_sequence(Budget& budget, const Value& value);

@@ -6,7 +6,7 @@
 namespace mr::text::jinja {
 namespace {
 
-// As deep as the reader lets values nest.
+// Recursion is bounded by the reader's depth limit.
 Value value_of(formats::JsonValue json, bool user) {
     if (json.is_null()) return None{};
     if (json.is_boolean()) return json.get<bool>();

@@ -1,4 +1,4 @@
-// JSON to the values of templates: tools, documents and whatever else a template is given.
+// Converts JSON to template values: tools, documents and other variables.
 #pragma once
 
 #include <string_view>
@@ -7,8 +7,8 @@
 
 namespace mr::text::jinja {
 
-// `user`: its texts are people's. Objects keep the order of their keys. Throws Failure for what is
-// no JSON, or nests too deep.
+// `user`: its strings count as user text. Objects keep the order of their keys. Throws Failure if
+// it is not JSON or nests too deep.
 Value value_of_json(std::string_view json, bool user);
 
 }  // namespace mr::text::jinja

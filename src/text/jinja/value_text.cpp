@@ -15,8 +15,8 @@ void put(Budget& budget, std::string_view piece, MarkedText& out) {
     out.append(piece, false);
 }
 
-// What repr() writes as it is. The classes behind Python's answer are larger than this; what is
-// left out here are unassigned code points.
+// Characters that repr() does not escape. Compared with Python's classes, only unassigned code
+// points are treated differently.
 bool printable(char32_t c) {
     if (c < 0x20 || (c >= 0x7F && c <= 0xA0) || c == 0xAD) return false;
     if (c >= 0x2000 && c <= 0x200F) return false;
@@ -67,7 +67,7 @@ void write_quoted(Budget& budget, const MarkedText& text, MarkedText& out) {
 
 }  // namespace
 
-// The shortest digits that read back as the same number; an exponent below 1e-4 and from 1e16 on.
+// The shortest digits that read back as the same number; with exponent below 1e-4 and from 1e16.
 std::string float_text(double value) {
     if (std::isnan(value)) return "nan";
     if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
