@@ -1,5 +1,5 @@
-# Millrace from a fresh clone: `make run` tells a story, `make test` proves the build.
-# Both install what is missing first (scripts/deps.sh). `make help` lists the rest.
+# Millrace from a fresh clone: `make run` tells a story, `make test` runs all tests. Both first
+# install missing packages (scripts/deps.sh). `make help` lists the rest.
 PRESET ?= release
 BUILD  := build/$(PRESET)
 PREFIX ?= /usr/local
@@ -7,7 +7,7 @@ JOBS   ?= $(shell scripts/jobs.sh)
 PROMPT ?= Once upon a time
 BENCH  ?= random:tinyllama-1.1b
 
-# clang-format's versions disagree about details; 14 is the one the code is formatted with.
+# clang-format versions differ in details; the code is formatted with 14.
 CLANG_FORMAT ?= $(firstword $(shell command -v clang-format-14 clang-format) clang-format)
 CLANG_TIDY   ?= $(firstword $(shell command -v clang-tidy-14 clang-tidy) clang-tidy)
 CODE = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')

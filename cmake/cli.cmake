@@ -15,7 +15,7 @@ if(MILLRACE_HAS_CUDA)
     target_link_libraries(mr_ladder PRIVATE CUDA::cudart_static)
 endif()
 
-# bench/ops: what `millrace bench` measures of single operations; bench/fusion, bench/context,
+# bench/ops: the measurements of single operations in `millrace bench`; bench/fusion, bench/context,
 # bench/diffusion, bench/overlap, bench/precision, bench/serve and bench/streams: the commands of those
 # names.
 file(GLOB bench_ops_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/ops/*.cpp
@@ -45,29 +45,29 @@ endif()
 file(GLOB_RECURSE cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cli/*.cpp)
 if(cli_sources)
     find_package(CLI11 REQUIRED)
-    # All but main(), which the program and the one with faults (cmake/cli_tests.cmake) have of
-    # their own.
+    # Everything but main(): the program and the fault-injecting one (cmake/cli_tests.cmake) each
+    # have their own.
     list(REMOVE_ITEM cli_sources ${PROJECT_SOURCE_DIR}/src/cli/main.cpp)
     add_library(mr_cli OBJECT ${cli_sources})
     target_include_directories(mr_cli PUBLIC ${PROJECT_SOURCE_DIR}/src)
     target_link_libraries(mr_cli PUBLIC mr_bench mr_ladder millrace mr_options
                           PRIVATE CLI11::CLI11 fmt::fmt nlohmann_json::nlohmann_json)
-    # Parsing and printing: what matters here is the time to compile it. The slow header that most
-    # commands share is compiled once; CLI11's, which costs every file that merely sees it, is kept
-    # behind parser.h.
+    # Parsing and printing only, so compile time matters most. The slow header that most commands
+    # share is precompiled; CLI11's, which costs every file that includes it, is hidden behind
+    # parser.h.
     target_compile_options(mr_cli PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O1>)
     target_precompile_headers(mr_cli PRIVATE <nlohmann/json.hpp>)
     millrace_together(mr_cli 24)
-    # The Python package leaves it out (cmake/python.cmake).
+    # Kept apart because the Python package leaves it out (cmake/python.cmake).
     set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cli/chat/edited_line.cpp PROPERTIES
                                 SKIP_UNITY_BUILD_INCLUSION ON)
     target_compile_definitions(mr_cli PRIVATE
         MR_BUNDLED_MODEL="${MILLRACE_BUNDLED_MODEL}"
         MR_SOURCE_MODELS="${PROJECT_SOURCE_DIR}/models"
         MR_SOURCE_PEERS="${PROJECT_SOURCE_DIR}/bench/peers")
-    # Line editing and history in `chat`; without it a line is read as it comes.
+    # Line editing and history in `chat`; without libedit plain lines are read.
     find_package(PkgConfig QUIET)
-    if(PKG_CONFIG_FOUND AND NOT MILLRACE_PYTHON)  # whose module must not need it
+    if(PKG_CONFIG_FOUND AND NOT MILLRACE_PYTHON)  # the Python module must not need libedit
         pkg_check_modules(LIBEDIT QUIET IMPORTED_TARGET libedit)
     endif()
     if(LIBEDIT_FOUND)
@@ -77,7 +77,7 @@ if(cli_sources)
     else()
         message(STATUS "libedit was not found: chat has no line editing")
     endif()
-    # What `millrace --version` says.
+    # The commit that `millrace --version` prints.
     set(commit_header ${PROJECT_BINARY_DIR}/version/millrace_commit.h)
     add_custom_target(millrace_commit BYPRODUCTS ${commit_header} COMMAND ${CMAKE_COMMAND}
                       -DSOURCE=${PROJECT_SOURCE_DIR} -DFILE=${commit_header}
@@ -95,7 +95,7 @@ if(cli_sources)
     set_target_properties(millrace_cli PROPERTIES OUTPUT_NAME millrace
                           RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
     target_link_libraries(millrace_cli PRIVATE mr_cli)
-    # The man page and the completions of shells are made by the program (cmake/install.cmake).
+    # The program itself writes its man page and shell completions (cmake/install.cmake).
     file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/pages)
     add_custom_command(TARGET millrace_cli POST_BUILD COMMAND ${CMAKE_COMMAND}
                        -DPROGRAM=$<TARGET_FILE:millrace_cli> -DFOLDER=${PROJECT_BINARY_DIR}/pages

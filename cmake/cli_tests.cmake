@@ -1,12 +1,12 @@
 # The command line as a user drives it, and the installed package as another project uses it.
-# Plain python3: nothing to install. They drive the CPU engine; device_test.py drives the GPU's.
+# Plain python3: nothing to install. They test the CPU engine; device_test.py tests the GPU's.
 if(Python3_FOUND AND TARGET millrace_cli)
-    # What MILLRACE_FAULT kills while it saves; the program itself knows nothing of it.
+    # A program that MILLRACE_FAULT kills while it saves; the real one has no such code.
     add_executable(millrace_faulty ${PROJECT_SOURCE_DIR}/tests/cli/faulty.cpp)
     target_link_libraries(millrace_faulty PRIVATE mr_cli)
     set(cli_environment
         "MILLRACE_DEVICE=cpu;MILLRACE_BIN=$<TARGET_FILE:millrace_cli>;MILLRACE_FAULTY=$<TARGET_FILE:millrace_faulty>;MILLRACE_DATA=${MILLRACE_DATA};MILLRACE_SOURCE=${PROJECT_SOURCE_DIR};MILLRACE_BUILD=${PROJECT_BINARY_DIR};MILLRACE_CMAKE=${CMAKE_COMMAND};MILLRACE_CXX=${CMAKE_CXX_COMPILER};MILLRACE_SANITIZE=$<$<BOOL:${MILLRACE_SANITIZE}>:address,undefined>$<$<BOOL:${MILLRACE_TSAN}>:thread>")
-    if(TARGET millrace_asan)  # else the program itself has a sanitizer
+    if(TARGET millrace_asan)  # otherwise the program itself is sanitized
         list(APPEND cli_environment "MILLRACE_ASAN=$<TARGET_FILE:millrace_asan>")
     else()
         list(APPEND cli_environment "MILLRACE_ASAN=$<TARGET_FILE:millrace_cli>")
@@ -16,24 +16,24 @@ if(Python3_FOUND AND TARGET millrace_cli)
         get_filename_component(name ${test} NAME_WE)
         string(REGEX REPLACE "_test$" "" name ${name})
         add_test(NAME cli.${name} COMMAND ${Python3_EXECUTABLE} -B ${test})
-        # COST: early, so that short tests fill the cores at the end.
+        # COST: start these early, so that short tests fill the cores at the end.
         set_tests_properties(cli.${name} PROPERTIES TIMEOUT 300 COST 40 ENVIRONMENT
             "${cli_environment}")
     endforeach()
-    # The server for a long time: `make test-serve`.
+    # Long tests of the server: `make test-serve`.
     add_test(NAME serve.hostile CONFIGURATIONS serve COMMAND ${Python3_EXECUTABLE} -B
              ${PROJECT_SOURCE_DIR}/tests/cli/hostile_test.py)
     add_test(NAME serve.soak CONFIGURATIONS serve COMMAND ${Python3_EXECUTABLE} -B
              ${PROJECT_SOURCE_DIR}/tests/cli/soak.py)
     set_tests_properties(serve.hostile serve.soak PROPERTIES LABELS serve TIMEOUT 7200 RUN_SERIAL TRUE
                          ENVIRONMENT "${cli_environment};MILLRACE_HOSTILE=100000")
-    # As for test_gpu; `info` measures a GPU where there is one.
+    # As for test_gpu; `info` measures a GPU if there is one.
     set_tests_properties(cli.device cli.device_ranks cli.device_serve PROPERTIES LABELS gpu)
     set_tests_properties(cli.device cli.device_ranks cli.device_serve cli.basics
                          PROPERTIES RESOURCE_LOCK gpu)
 endif()
 
-# The Python package: its wheel from this build's objects, in a virtual environment of its own.
+# The Python package: a wheel from this build's objects, in its own virtual environment.
 if(Python3_FOUND AND TARGET millrace_cli AND NOT MILLRACE_SANITIZE AND NOT MILLRACE_TSAN)
     add_test(NAME python.wheel COMMAND ${Python3_EXECUTABLE} -B
              ${PROJECT_SOURCE_DIR}/python/tests/run.py ${PROJECT_BINARY_DIR})

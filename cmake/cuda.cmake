@@ -1,5 +1,5 @@
 # CUDA is found, never required: without nvcc the same commands build the CPU engine.
-#   MILLRACE_CUDA          AUTO (use it where nvcc is), ON (fail without), OFF
+#   MILLRACE_CUDA          AUTO (use it if nvcc is found), ON (fail without), OFF
 #   MILLRACE_CUDA_ARCH     e.g. 90a, 80, "75;86"; empty: this machine's GPU, or 90a where it has none;
 #                          "75:90": what a 7.5 would run, as machine code of a 9.0, so that the
 #                          kernels for older GPUs can be tested on a newer one
@@ -34,9 +34,9 @@ if(MILLRACE_HAS_CUDA)
         set(code "-gencode=arch=compute_${CMAKE_MATCH_1},code=sm_${CMAKE_MATCH_2}")
         set(arch ${CMAKE_MATCH_2})
     endif()
-    # Warp-group products and the like belong to exactly this architecture: "90" alone has none.
+    # Warp-group instructions exist only in the architecture-specific "90a", not in "90".
     list(TRANSFORM arch REPLACE "^90$" "90a")
-    # "-real": machine code for exactly these; no second compile at the first run.
+    # "-real": machine code for exactly these architectures; no JIT compilation at the first run.
     list(TRANSFORM arch APPEND "-real")
     set(CMAKE_CUDA_ARCHITECTURES ${arch})
     if(NOT CMAKE_CUDA_COMPILER)
@@ -51,7 +51,7 @@ if(MILLRACE_HAS_CUDA)
         add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:${code}>")
         set(arch "${MILLRACE_CUDA_ARCH}")
     endif()
-    # CMake 3.25 does not know what nvcc 13 can; this is what it would know.
+    # CMake 3.25 does not know that nvcc 13 has C++20; this tells it.
     if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
         set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
         set(CMAKE_CUDA_COMPILE_FEATURES ${CMAKE_CUDA_COMPILE_FEATURES} cuda_std_20)
@@ -62,8 +62,8 @@ else()
     message(STATUS "CUDA: not used; the CPU engine alone is built")
 endif()
 
-# millrace_cuda(): compiles what needs the CUDA toolkit into the library: *.cu, and *_cuda.cpp, which
-# call it and have no kernel. nvcc would take three times as long for those.
+# millrace_cuda(): compiles what needs the CUDA toolkit into the library: *.cu, and *_cuda.cpp,
+# which have no kernels and compile three times as fast without nvcc.
 function(millrace_cuda)
     if(NOT MILLRACE_HAS_CUDA)
         return()
@@ -71,7 +71,7 @@ function(millrace_cuda)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS
          ${PROJECT_SOURCE_DIR}/src/*.cu ${PROJECT_SOURCE_DIR}/src/*_cuda.cpp)
     list(FILTER sources EXCLUDE REGEX "_(test|bench)\\.cu$")
-    # What cmake/kernels.cmake also makes a library of is compiled once.
+    # Objects that cmake/kernels.cmake also makes a library of are compiled once.
     set(attention ${sources})
     list(FILTER attention INCLUDE REGEX
          "/ops/attention/flash/([a-z]+/)?[a-z0-9_]+\\.(cu|cpp)$|/core/cuda/(device\\.cu|tensor_map_cuda\\.cpp|timeline\\.cu)$")
@@ -83,7 +83,7 @@ function(millrace_cuda)
     target_link_libraries(mr_attention PRIVATE mr_options CUDA::cudart_static)
     target_sources(millrace PRIVATE ${sources} $<TARGET_OBJECTS:mr_attention>)
     target_compile_definitions(millrace PRIVATE MR_CUDA=1)
-    # The runtime is linked statically and finds the driver by itself: the program starts on
-    # machines that have none. cuBLASLt is opened when it is first needed (ops/linear).
+    # The runtime is linked statically and looks for the driver itself: the program also starts
+    # without one. cuBLASLt is opened when it is first needed (ops/linear).
     target_link_libraries(millrace PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
 endfunction()

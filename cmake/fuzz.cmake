@@ -1,15 +1,15 @@
-# The readers of untrusted files under AddressSanitizer and UBSan, whatever the build type:
+# The readers of untrusted files under AddressSanitizer and UBSan, in every build type:
 #   fuzz_NAME        src/**/NAME_fuzz.cpp with tests/fuzz/driver.cpp: replays tests/fuzz/corpus/NAME,
 #                    then a bounded, deterministic number of mutations of it. Part of ctest.
 #   test_ROOM_asan   the room's unit tests, again. Part of ctest.
 #   NAME_libfuzzer   the same target for coverage-guided fuzzing by hand: clang, MILLRACE_FUZZ=ON.
-# Only what a reader needs is compiled a second time: core, formats, text, ops/quant, the part of
-# model that opens files and the reader of token shards.
+# Only the readers and their dependencies are compiled a second time: core, formats, text,
+# ops/quant, the part of model that opens files and the reader of token shards.
 option(MILLRACE_FUZZ "Build the libFuzzer programs too (needs clang)" OFF)
 option(MILLRACE_ALLOW_NO_SANITIZERS "Go on where the sanitizers do not run" OFF)
 set(MILLRACE_FUZZ_COUNT 20000 CACHE STRING "Mutations per fuzz target in ctest")
 
-if(MILLRACE_TSAN)  # the two do not go together
+if(MILLRACE_TSAN)  # the sanitizers exclude each other
     return()
 endif()
 # MILLRACE_SANITIZE gives every target the sanitizers already.
@@ -33,8 +33,8 @@ if(NOT MILLRACE_SANITIZERS_RUN)
     set(undefined "")
 endif()
 
-# With line numbers. Not -Werror: instrumented code sets off warnings that the plain build of the
-# same files, which is held to it, does not have.
+# With line numbers. Not -Werror: instrumented code triggers warnings that the plain build, which
+# does use -Werror, does not have.
 get_target_property(plain_options mr_options INTERFACE_COMPILE_OPTIONS)
 list(REMOVE_ITEM plain_options -Werror "$<${MR_CXX_ONLY}:-Werror>")
 add_library(mr_sanitized_options INTERFACE)
@@ -44,25 +44,25 @@ target_compile_options(mr_sanitized_options INTERFACE ${plain_options} ${address
 target_link_options(mr_sanitized_options INTERFACE ${address} ${undefined})
 target_include_directories(mr_sanitized_options INTERFACE ${PROJECT_SOURCE_DIR}/src
                            ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/tests)
-# Tests that measure time ask for MR_SANITIZED.
+# For tests that measure time.
 target_compile_definitions(mr_sanitized_options INTERFACE MR_SANITIZED=1)
 
 file(GLOB_RECURSE reader_sources CONFIGURE_DEPENDS
      ${PROJECT_SOURCE_DIR}/src/core/*.cpp ${PROJECT_SOURCE_DIR}/src/formats/*.cpp
      ${PROJECT_SOURCE_DIR}/src/text/*.cpp ${PROJECT_SOURCE_DIR}/src/ops/quant/*.cpp
      ${PROJECT_SOURCE_DIR}/src/model/io/load*.cpp)
-foreach(name names io/generation io/known_keys io/random io/source spec)  # what load*.cpp calls
+foreach(name names io/generation io/known_keys io/random io/source spec)  # load*.cpp needs them
     list(APPEND reader_sources ${PROJECT_SOURCE_DIR}/src/model/${name}.cpp)
 endforeach()
 list(APPEND reader_sources ${PROJECT_SOURCE_DIR}/src/train/shards.cpp)
 list(FILTER reader_sources EXCLUDE REGEX "_(test|bench|fuzz|kernels|cuda|mpi)\\.cpp$")
-# Several files at a time, those with the slow JSON header next to each other: each takes as long to
-# read its headers as to instrument its code.
+# A unity build, with the users of the slow JSON header next to each other: reading the headers
+# takes as long as instrumenting the code.
 set(json_sources ${reader_sources})
 list(FILTER json_sources INCLUDE REGEX "json\\.cpp$|safetensors|huggingface")
 list(REMOVE_ITEM reader_sources ${json_sources})
 list(PREPEND reader_sources ${json_sources})
-# Apart is what the server under the sanitizers (serve_asan.cmake) shares with the readers.
+# formats and text are a separate library, shared with the sanitized server (serve_asan.cmake).
 set(text_sources ${reader_sources})
 list(FILTER text_sources INCLUDE REGEX "/src/(formats|text)/")
 set(other_sources ${reader_sources})
@@ -75,8 +75,8 @@ foreach(target mr_sanitized_text mr_sanitized)
     target_compile_options(${target} PRIVATE ${undefined} -O1)
 endforeach()
 
-# A hostile count must not become an allocation: no test file is large, so none may ask for much.
-# Leaks are not looked for, because that needs ptrace, which containers may not allow.
+# A hostile count must not become an allocation: no test file is large, so a limit applies. Leak
+# detection is off, because it needs ptrace, which containers may forbid.
 set(fuzz_environment "ASAN_OPTIONS=detect_leaks=0:max_allocation_size_mb=512:abort_on_error=0"
     "UBSAN_OPTIONS=print_stacktrace=1")
 
@@ -119,8 +119,8 @@ foreach(room formats text)
         add_executable(test_${room}_asan ${sources})
         target_link_libraries(test_${room}_asan PRIVATE mr_sanitized GTest::gtest_main)
         millrace_together(test_${room}_asan 4)
-        # What is tested has both sanitizers; the tests themselves would take four times as long to
-        # compile with them.
+        # The tested code has both sanitizers; compiling the tests themselves with them would take
+        # four times as long.
         target_compile_options(test_${room}_asan PRIVATE -O0)
         if(room STREQUAL "formats")
             target_precompile_headers(test_formats_asan PRIVATE <gtest/gtest.h>

@@ -1,8 +1,8 @@
-# bin/millrace, the library, its public headers, and what find_package(millrace) reads.
+# bin/millrace, the library, its public headers, and the files for find_package(millrace).
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-target_compile_features(millrace PUBLIC cxx_std_20)  # the public header asks for it
+target_compile_features(millrace PUBLIC cxx_std_20)  # required by the public header
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/millrace)
 install(TARGETS millrace EXPORT millraceTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
@@ -26,7 +26,7 @@ if(TARGET millrace_cli)
     install(FILES ${pages}/_millrace DESTINATION ${share}/zsh/site-functions)
     install(FILES ${pages}/millrace.fish DESTINATION ${share}/fish/vendor_completions.d)
 endif()
-# src/cli looks for the bundled model in ../share/millrace/models, seen from the program.
+# src/cli looks for the bundled model in ../share/millrace/models, relative to the program.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/ DESTINATION share/millrace/models OPTIONAL
         FILES_MATCHING PATTERN "*.gguf")
 

@@ -1,10 +1,10 @@
 # millrace_kernels: attention alone (include/millrace/attention.h), for programs that bring their own
-# tensors and streams. It needs the CUDA runtime and fmt, nothing else of the house.
+# tensors and streams. It needs the CUDA runtime and fmt, and nothing else of the project.
 #   cmake --build build --target millrace_kernels example_attention
 if(NOT MILLRACE_HAS_CUDA)
     return()
 endif()
-# Its kernels are objects of the library (millrace_cuda()): nothing expensive is compiled twice.
+# Its kernels are objects of the library (millrace_cuda()), so they are compiled only once.
 add_library(millrace_kernels STATIC $<TARGET_OBJECTS:mr_attention>
     ${PROJECT_SOURCE_DIR}/src/ops/attention/flash/problem.cpp
     ${PROJECT_SOURCE_DIR}/src/core/arena.cpp

@@ -1,6 +1,6 @@
-# MPI is found, never required. It goes into a module of its own (src/core/comm/mpi_module.h), which
-# the program loads where it was launched as one of several ranks.
-#   MILLRACE_MPI           AUTO (use it where it is), ON (fail without), OFF
+# MPI is found, never required. It goes into a separate module (src/core/comm/mpi_module.h), which
+# the program loads if it was launched as one of several ranks.
+#   MILLRACE_MPI           AUTO (use it if found), ON (fail without), OFF
 set(MILLRACE_MPI AUTO CACHE STRING "Build the module with MPI: AUTO, ON or OFF")
 set_property(CACHE MILLRACE_MPI PROPERTY STRINGS AUTO ON OFF)
 

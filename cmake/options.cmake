@@ -5,15 +5,15 @@ target_compile_options(mr_options INTERFACE
     $<${MR_CXX_ONLY}:-Wall -Wextra -fno-math-errno -fno-trapping-math>)
 target_compile_options(mr_options INTERFACE
     "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra;--expt-relaxed-constexpr;-lineinfo;-t0>")
-# Contraction would let the compiler fuse a*b+c on one path and not on another: results of one
-# instruction path must not depend on inlining. Kernels ask for fma where they want it.
+# Contraction would let the compiler fuse a*b+c in one place and not in another, but results must
+# not depend on inlining. Kernels ask for fma where they want it.
 target_compile_options(mr_options INTERFACE $<${MR_CXX_ONLY}:-ffp-contract=off>)
-# ccache reads what is preprocessed, and has to find the precompiled header in it.
+# ccache compares preprocessed text, which must name the precompiled header.
 if(CCACHE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(mr_options INTERFACE $<${MR_CXX_ONLY}:-fpch-preprocess>)
 endif()
-# g++ 12 takes joined strings for an overflow, depending on -O, on precompiled headers and on how long
-# the path of the source is (its bugs 105329 and 105651).
+# g++ 12 reports false overflows in string concatenation, depending on -O, on precompiled headers
+# and on the length of the source's path (GCC bugs 105329 and 105651).
 set(MR_FALSE_ALARMS "")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     foreach(alarm array-bounds restrict stringop-overflow stringop-overread)
@@ -29,21 +29,21 @@ if(MILLRACE_SANITIZE)
                            -fno-sanitize-recover=all -fno-omit-frame-pointer)
     target_link_options(mr_options INTERFACE -fsanitize=address,undefined)
 endif()
-# The preset is without -Werror: g++ 12 takes instrumented vectors for overflows.
+# This preset has no -Werror: g++ 12 reports false overflows in instrumented vector code.
 if(MILLRACE_TSAN)
     if(MILLRACE_SANITIZE)
         message(FATAL_ERROR "MILLRACE_SANITIZE and MILLRACE_TSAN: one program has one of them")
     endif()
     target_compile_options(mr_options INTERFACE -fsanitize=thread)
     target_link_options(mr_options INTERFACE -fsanitize=thread)
-    # Tests that take long or measure time ask for it.
+    # For tests that take long or measure time.
     target_compile_definitions(mr_options INTERFACE MR_SANITIZED=1)
 endif()
 
-# millrace_together(TARGET COUNT): compiles COUNT files of TARGET at a time, which takes about half as
-# long: the headers that they share are read once, their templates instantiated once. All names of
-# TARGET must differ, those in unnamed namespaces, too; a test file whose names clash with another's
-# has a namespace named after it. MILLRACE_TOGETHER=OFF suits work on one of these files.
+# millrace_together(TARGET COUNT): compiles COUNT files of TARGET at a time (unity build), which
+# takes about half as long: shared headers are read once and templates instantiated once. All names
+# in TARGET must differ, also those in unnamed namespaces; a test file whose names clash with
+# another's has a namespace named after it. MILLRACE_TOGETHER=OFF suits work on a single file.
 function(millrace_together target count)
     if(MILLRACE_TOGETHER)
         set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${count})

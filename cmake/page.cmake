@@ -2,7 +2,7 @@
 #   build/page/index.html  the page as it is served
 #   build/page/policy.txt  its Content-Security-Policy, with hashes of its one script and one style
 #   build/page/page.cpp    both as bytes: mr::serve::page(), page_policy() and page_tag() (page.h)
-# The same file defines the target and, by `cmake -P`, is what joins them: nothing else is needed.
+# This file defines the target and, run by `cmake -P`, joins the files: no other tool is needed.
 set(page_scripts i18n dom store markdown inline draw stream gauges message chat app)
 
 if(NOT CMAKE_SCRIPT_MODE_FILE)
@@ -28,7 +28,7 @@ function(base64 hex out)
     set(alphabet "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
     set(text "")
     while(NOT hex STREQUAL "")
-        string(LENGTH "${hex}" length)  # three bytes are four letters
+        string(LENGTH "${hex}" length)  # three bytes become four letters
         string(SUBSTRING "${hex}0000" 0 6 three)
         math(EXPR bits "0x${three}")
         foreach(shift 18 12 6 0)
@@ -50,7 +50,7 @@ function(base64 hex out)
     set(${out} "${text}" PARENT_SCOPE)
 endfunction()
 
-# `file`, a path, as the escapes of a C++ string literal, 32 bytes a line.
+# The bytes of the file at path `file` as escapes of a C++ string literal, 32 bytes a line.
 function(literal file out)
     file(READ ${file} hex HEX)
     string(REGEX REPLACE "([0-9a-f][0-9a-f])" "\\\\x\\1" text "${hex}")
@@ -81,8 +81,8 @@ foreach(part style script)
     base64(${hash} ${part}_hash)
 endforeach()
 
-# Nothing from elsewhere, no frame, no form; strings never become markup or code. `data:` is the
-# icon in the page's head.
+# Nothing from other origins, no frames, no forms; strings never become markup or code. `data:`
+# allows the icon in the page's head.
 string(CONCAT policy "default-src 'none'; script-src 'sha256-${script_hash}'; "
     "style-src 'sha256-${style_hash}'; img-src data:; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "

@@ -1,4 +1,4 @@
-# The chat page: quick_test.py in every run; the browser's in `make test-serve` (-C serve), with
+# The chat page: quick_test.py in every run; the browser tests in `make test-serve` (-C serve), with
 # Chromium, its driver and Selenium from Debian's packages, which only the system's python3 sees.
 add_executable(page_print ${PROJECT_SOURCE_DIR}/tests/page/page_print.cpp)
 target_include_directories(page_print PRIVATE ${PROJECT_SOURCE_DIR}/src)

@@ -1,4 +1,4 @@
-# What PROGRAM says of itself, as files in FOLDER that are installed: `cmake -P`, when it is linked.
+# Writes PROGRAM's man page and shell completions to FOLDER, for installation: `cmake -P`.
 foreach(page "man;millrace.1" "completion;bash;millrace.bash" "completion;zsh;_millrace"
              "completion;fish;millrace.fish")
     list(POP_BACK page file)

@@ -1,11 +1,11 @@
-# The module of the Python package, python/millrace/_core. `pip install .` switches it on; it comes
-# out of the objects of a build that is there, or compiles the engine like any other build.
+# The module of the Python package, python/millrace/_core. `pip install .` switches it on; it links
+# the objects of an existing build, or compiles the engine like any other build.
 #   MILLRACE_PYTHON      build it
-#   MILLRACE_BUILD_DIR   a build whose objects are taken, brought up to date first; default:
-#                        build/release where there is one. OFF: compile everything here.
+#   MILLRACE_BUILD_DIR   a build whose objects are linked, brought up to date first; default:
+#                        build/release if it exists. OFF: compile everything here.
 set(python_link millrace_python_link.cmake)
 
-# Every build says what a module is made of.
+# Every build writes down the objects and libraries that a module needs.
 function(millrace_python_link)
     set(libraries $<TARGET_FILE:mr_bench> $<TARGET_FILE:mr_ladder> $<TARGET_FILE:millrace>)
     if(MILLRACE_HAS_CUDA)
@@ -18,7 +18,7 @@ function(millrace_python_link)
     file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/${python_link} CONTENT "${content}")
 endfunction()
 
-# Objects and libraries of MILLRACE_BUILD_DIR, into the variables of python_link.
+# Sets the variables of python_link to the objects and libraries of MILLRACE_BUILD_DIR.
 macro(millrace_python_reuse)
     execute_process(COMMAND ${PROJECT_SOURCE_DIR}/scripts/jobs.sh OUTPUT_VARIABLE jobs
                     OUTPUT_STRIP_TRAILING_WHITESPACE)
@@ -28,7 +28,7 @@ macro(millrace_python_reuse)
                     COMMAND_ERROR_IS_FATAL ANY)
     include(${MILLRACE_BUILD_DIR}/${python_link})
     list(FILTER MILLRACE_OBJECTS INCLUDE REGEX "\\.o$")  # not the precompiled header
-    # Line editing would make every machine need libedit to import the package.
+    # With line editing, importing the package would need libedit on every machine.
     list(FILTER MILLRACE_OBJECTS EXCLUDE REGEX "/edited_line\\.cpp\\.o$")
 endmacro()
 
@@ -40,9 +40,9 @@ function(millrace_python_module)
                     COMMAND_ERROR_IS_FATAL ANY)
     find_package(nanobind CONFIG REQUIRED PATHS ${nanobind_DIR} NO_DEFAULT_PATH)
     file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/python/src/*.cpp)
-    # From 3.12 on one module serves all later versions.
+    # From Python 3.12 on, one module (stable ABI) serves all later versions.
     nanobind_add_module(_core STABLE_ABI NB_STATIC NB_SUPPRESS_WARNINGS ${sources})
-    # Most of the time goes into reading the same headers again.
+    # Unity build: most of the time goes into reading the same headers.
     foreach(binder nanobind-static nanobind-static-abi3)
         if(TARGET ${binder})
             set_target_properties(${binder} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
@@ -64,7 +64,7 @@ function(millrace_python_module)
     install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/ DESTINATION millrace/models COMPONENT python
             FILES_MATCHING PATTERN "*.gguf")
     get_target_property(type fmt::fmt TYPE)
-    if(type STREQUAL "SHARED_LIBRARY")  # which another machine may not have
+    if(type STREQUAL "SHARED_LIBRARY")  # another machine may not have it
         install(FILES $<TARGET_FILE:fmt::fmt> DESTINATION millrace COMPONENT python
                 RENAME $<TARGET_SONAME_FILE_NAME:fmt::fmt>)
     endif()

@@ -45,10 +45,10 @@ function(millrace_isa_kernels)
     endforeach()
 endfunction()
 
-# Compiles several files of the library at a time, as millrace_together() does for other targets:
-# those of one room, and apart from them those that use the JSON library, which spend most of their
-# time on its templates, the same ones each. Files with names of their own that a neighbour has, too,
-# are alone, and those that need CUDA.
+# A unity build for the library, as millrace_together() for other targets: grouped by room, except
+# that users of the JSON library, which all spend most of their time on its templates, form groups
+# of their own. Files whose names clash with a neighbour's, and those that need CUDA, are compiled
+# alone.
 function(millrace_rooms_together count)
     if(NOT MILLRACE_TOGETHER)
         return()

@@ -1,7 +1,7 @@
-# millrace_asan: the program, with what reads requests under AddressSanitizer and UBSan, whatever the
-# build type; tests/cli/hostile_test.py attacks it. Instrumented are `serve`, the generation loops of
-# `decode`, and `text` and `formats`, which fuzz.cmake compiles. The rest is the program's own: to
-# compile that again would take minutes.
+# millrace_asan: the program with its request handling under AddressSanitizer and UBSan, in every
+# build type; tests/cli/hostile_test.py attacks it. Instrumented are `serve`, the generation loops
+# of `decode`, and `text` and `formats` (compiled by fuzz.cmake). The rest is linked from the normal
+# build: compiling it again would take minutes.
 if(MILLRACE_SANITIZE OR MILLRACE_TSAN OR NOT TARGET mr_cli)
     return()
 endif()
@@ -14,8 +14,8 @@ set_target_properties(mr_serve_asan PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_
 target_link_libraries(mr_serve_asan PRIVATE mr_sanitized_options)
 target_compile_options(mr_serve_asan PRIVATE ${undefined} -O0)  # half the time of -O1
 
-# Objects come before archives: what is instrumented is found first. It may be there a second time:
-# the library has formats/json.cpp in one object with a part of `convert`.
+# Objects come before archives, so the instrumented code is found first. Some symbols are defined
+# twice: the library has formats/json.cpp in one object with a part of `convert`.
 add_executable(millrace_asan ${PROJECT_SOURCE_DIR}/src/cli/main.cpp
                $<TARGET_OBJECTS:mr_serve_asan> $<TARGET_OBJECTS:mr_sanitized_text>)
 target_link_libraries(millrace_asan PRIVATE mr_cli)

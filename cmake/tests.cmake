@@ -2,15 +2,15 @@
 find_package(GTest REQUIRED)
 include(GoogleTest)
 
-# The slow header of every test is compiled once. A program, because an object library would be
-# compiled with -fPIC and tests are with -fPIE.
+# The slow header of every test is precompiled once. Its target is an executable, because an object
+# library would be compiled with -fPIC but tests are with -fPIE.
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/test_headers.cpp CONTENT "int main() {}\n")
 add_executable(test_headers ${PROJECT_BINARY_DIR}/test_headers.cpp)
 target_link_libraries(test_headers PRIVATE mr_options GTest::gtest fmt::fmt)
 target_compile_options(test_headers PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O1>)
 target_precompile_headers(test_headers PRIVATE <gtest/gtest.h> <fmt/format.h>)
 
-# Tests are compiled quickly rather than made fast: -O1.
+# Tests are optimised for compile time, not for speed: -O1.
 function(millrace_quick_to_compile target)
     target_compile_options(${target} PRIVATE
         $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O1> ${MR_FALSE_ALARMS})
@@ -45,16 +45,16 @@ target_link_libraries(test_ladder PRIVATE mr_ladder mr_bench millrace mr_options
                       fmt::fmt)
 millrace_quick_to_compile(test_ladder)
 gtest_discover_tests(test_ladder DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
-# Paths differ in what they make of a NaN: the portable one is as x86's are.
+# Instruction paths treat a NaN differently; the portable path behaves like x86's.
 add_test(NAME portable.model COMMAND test_model --gtest_filter=*CheckNan*:*Stream*:Batch*)
 set_tests_properties(portable.model PROPERTIES ENVIRONMENT MILLRACE_ISA=portable TIMEOUT 300)
 
-# What needs a GPU: *_test.cu and *_cuda_test.cpp of src/ and bench/, and tests/gpu/*_test.{cu,cpp}, in
-# one program labelled `gpu`. Those without kernels of their own are C++: nvcc takes longer. Where there is no GPU its tests skip, or fail with
-# MILLRACE_REQUIRE_GPU=1 in the environment. One at a time has the GPU: they compare what is free there, and time what runs
-# there.
-#   MILLRACE_GPU_TESTS  ON: they are compiled wherever nvcc is, GPU or not, so that a change which
-#                       breaks one is seen at once. OFF: those with kernels of their own are not,
+# Tests that need a GPU: *_test.cu and *_cuda_test.cpp of src/ and bench/, and
+# tests/gpu/*_test.{cu,cpp}, in one program labelled `gpu`. Those without kernels are C++, because
+# nvcc is slower. Without a GPU they skip, or fail with MILLRACE_REQUIRE_GPU=1 in the environment.
+# They run one at a time, because they compare free GPU memory and measure time.
+#   MILLRACE_GPU_TESTS  ON: all are compiled if nvcc is found, GPU or not, so that a change which
+#                       breaks one is seen at once. OFF: those with kernels are left out,
 #                       which saves minutes of nvcc.
 option(MILLRACE_GPU_TESTS "Compile tests with kernels of their own" ON)
 if(MILLRACE_HAS_CUDA)
@@ -78,7 +78,7 @@ if(MILLRACE_HAS_CUDA)
         millrace_quick_to_compile(test_gpu)
         gtest_discover_tests(test_gpu DISCOVERY_TIMEOUT 60
                              PROPERTIES TIMEOUT 300 LABELS gpu RESOURCE_LOCK gpu)
-        # `make sanitize-gpu`; not a part of every run: it takes minutes.
+        # For `make sanitize-gpu`; not part of every run, because it takes minutes.
         add_test(NAME gpu.memcheck CONFIGURATIONS sanitize
                  COMMAND ${PROJECT_SOURCE_DIR}/scripts/sanitize_gpu.sh $<TARGET_FILE:test_gpu>)
         set_tests_properties(gpu.memcheck PROPERTIES TIMEOUT 1500 LABELS "gpu;sanitize"
@@ -86,7 +86,7 @@ if(MILLRACE_HAS_CUDA)
     endif()
 endif()
 
-# examples/attention.cpp checks a row of its results itself.
+# examples/attention.cpp checks one row of its results itself.
 if(TARGET example_attention)
     foreach(shape "1000;4;64" "333;2;128")
         list(JOIN shape x name)
@@ -123,4 +123,4 @@ include(${PROJECT_SOURCE_DIR}/cmake/fuzz.cmake)
 include(${PROJECT_SOURCE_DIR}/cmake/serve_asan.cmake)
 include(${PROJECT_SOURCE_DIR}/cmake/cli_tests.cmake OPTIONAL)
 include(${PROJECT_SOURCE_DIR}/cmake/page_tests.cmake)
-include(${PROJECT_SOURCE_DIR}/cmake/tsan.cmake)  # after it: the same options
+include(${PROJECT_SOURCE_DIR}/cmake/tsan.cmake)  # after fuzz.cmake: it uses its plain_options

@@ -1,8 +1,9 @@
-# What threads share, under ThreadSanitizer, whatever the build type:
-#   test_tsan   the tests that start threads, with what they need of the library compiled a second
-#               time: without CUDA, and with the portable kernels alone. Part of ctest.
-# `make test PRESET=tsan` builds everything so. There the runtime may refuse to start on kernels that
-# spread addresses far ("unexpected memory mapping"): `setarch $(uname -m) -R make test PRESET=tsan`.
+# Multithreaded code under ThreadSanitizer, in every build type:
+#   test_tsan   the tests that start threads, with the needed parts of the library compiled a second
+#               time: without CUDA, and with the portable kernels only. Part of ctest.
+# `make test PRESET=tsan` builds everything so. There the runtime may refuse to start where the
+# kernel randomises addresses widely ("unexpected memory mapping"): `setarch $(uname -m) -R make
+# test PRESET=tsan`.
 if(MILLRACE_SANITIZE OR MILLRACE_TSAN)
     return()
 endif()
@@ -20,19 +21,19 @@ if(NOT MILLRACE_TSAN_LINKS)
     return()
 endif()
 
-# plain_options of fuzz.cmake: not -Werror, for the same reason.
+# plain_options comes from fuzz.cmake: no -Werror, for the same reason.
 add_library(mr_tsan_options INTERFACE)
 target_link_libraries(mr_tsan_options INTERFACE fmt::fmt Threads::Threads
                       nlohmann_json::nlohmann_json)
 target_compile_options(mr_tsan_options INTERFACE ${plain_options} -fsanitize=thread -g1 -O1 -UNDEBUG
-                       $<$<CXX_COMPILER_ID:GNU>:-Wno-tsan>)  # fences of Asio
+                       $<$<CXX_COMPILER_ID:GNU>:-Wno-tsan>)  # Asio's fences
 target_link_options(mr_tsan_options INTERFACE -fsanitize=thread)
 target_include_directories(mr_tsan_options INTERFACE ${PROJECT_SOURCE_DIR}/src
                            ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/tests)
 target_compile_definitions(mr_tsan_options INTERFACE MR_SANITIZED=1 MR_PORTABLE_ONLY=1
                            MR_ISA=portable MR_ISA_portable=1)
 
-# Left out is what no thread of these tests comes to: the story room, reports, the training run.
+# Left out: code that no thread of these tests runs (the story room, reports, the training run).
 set(tsan_sources "")
 foreach(room core observe ops formats text model decode train serve)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${room}/*.cpp)
@@ -46,8 +47,8 @@ list(FILTER tsan_sources EXCLUDE REGEX
 list(FILTER tsan_sources EXCLUDE REGEX
      "/serve/(answer|api|api_[a-z]+|calls|fields|fingerprint|format_[a-z]+|gate|grammars)\\.cpp$")
 add_library(mr_tsan STATIC ${tsan_sources})
-# Several files at a time: each takes longer to read its headers than to instrument its code. Alone
-# are those with names of their own that a neighbour has, too.
+# A unity build: each file takes longer to read its headers than to instrument its code. Files whose
+# names clash with a neighbour's are compiled alone.
 foreach(alone model/io/load_huggingface text/tokenizer_json ops/linear/linear_backward
         train/output_folder)
     set_source_files_properties(${PROJECT_SOURCE_DIR}/src/${alone}.cpp PROPERTIES
@@ -68,7 +69,7 @@ target_precompile_headers(test_tsan PRIVATE <gtest/gtest.h> <fmt/format.h>)
 millrace_together(test_tsan 4)
 target_compile_definitions(test_tsan PRIVATE
     MR_TEST_DATA="${MILLRACE_DATA}" MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-# Not again what takes long over values rather than over threads.
+# Left out: tests that take long for their values, not for their threads.
 string(JOIN ":" too_long "*AgreeWithDouble" Training.LearnsOneBatchByHeart
        Training.GrainsAreAddedUpInABinaryTree Pipeline.StagesTrainAsOneRankDoes
        Training.AModelThatTurnsNeighboursGoesOnAsItWas Memory.PeakGrowsWithWhatIsTouched)

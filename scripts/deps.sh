@@ -1,27 +1,27 @@
 #!/bin/sh
-# Installs the packages the build needs, and only those that are missing. Where everything is there
-# it needs neither network nor root.
+# Installs the packages the build needs, and only those that are missing. If all are there, it needs
+# neither network nor root.
 set -u
 
 missing=
-wanted= # missing, too, but the build does without
-want() { # as need
+wanted= # missing, but the build works without
+want() { # arguments as for need
     package=$1
     shift
     "$@" >/dev/null 2>&1 || wanted="$wanted $package"
 }
-need() { # PACKAGE, then a command that succeeds where it is there
+need() { # PACKAGE, then a command that succeeds if it is installed
     package=$1
     shift
     "$@" >/dev/null 2>&1 || missing="$missing $package"
 }
-header() { # looks where the compiler looks
+header() { # searches the compiler's usual folders
     for folder in /usr/include /usr/local/include; do
         [ -e "$folder/$1" ] && return 0
     done
     return 1
 }
-at_least() { # COMMAND VERSION: the first x.y in its --version is that or later
+at_least() { # COMMAND VERSION: whether the first x.y in its --version is at least VERSION
     found=$("$1" --version 2>/dev/null | grep -oE '[0-9]+\.[0-9]+' | head -n 1)
     [ -n "$found" ] && [ "$(printf '%s\n%s\n' "$2" "$found" | sort -V | head -n 1)" = "$2" ]
 }
@@ -34,12 +34,12 @@ need libcli11-dev header CLI/CLI.hpp
 need nlohmann-json3-dev header nlohmann/json.hpp
 need libfmt-dev header fmt/core.h
 need libgtest-dev header gtest/gtest.h
-# HTTP in `millrace serve`.
+# For HTTP in `millrace serve`.
 need libboost-dev header boost/beast/http/parser.hpp
-# Line editing in `millrace chat`.
+# For line editing in `millrace chat`.
 want libedit-dev header histedit.h
 want pkg-config command -v pkg-config
-# Ranks: several processes that train one model.
+# For training one model with several processes (ranks).
 want libopenmpi-dev command -v mpicxx
 want openmpi-bin command -v mpirun
 
@@ -61,12 +61,12 @@ root=
 if [ "$(id -u)" -ne 0 ]; then
     command -v sudo >/dev/null 2>&1 || fail "not root, and no sudo; as root: apt-get install"
     root="sudo -n"
-    [ -t 0 ] && [ -n "$required" ] && root="sudo" # which may ask for a password
+    [ -t 0 ] && [ -n "$required" ] && root="sudo" # may ask for a password
 fi
 echo "deps: installing$missing"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-# The lists may be old or absent: try with those there are, then with fresh ones.
+# The package lists may be old or absent: try with the present ones, then with fresh ones.
 install() {
     # shellcheck disable=SC2086 # $root and $missing are lists of words
     $root env DEBIAN_FRONTEND=noninteractive \

@@ -3,13 +3,13 @@
 #   scripts/sanitize_gpu.sh build/release/test_gpu
 #   FILTER='FlashTest.EveryMask*' TOOL=racecheck scripts/sanitize_gpu.sh build/release/test_gpu
 #   FILTER='GpuStep.*' TOOL=initcheck scripts/sanitize_gpu.sh build/release/test_gpu
-# Exit code 77 where there is no compute-sanitizer, or no GPU (1 with MILLRACE_REQUIRE_GPU=1).
+# Exit code 77 if there is no compute-sanitizer or no GPU (1 with MILLRACE_REQUIRE_GPU=1).
 set -euo pipefail
 program=${1:?"usage: $0 build/release/test_gpu"}
 tool=${TOOL:-memcheck}
 
-# Every kind of kernel, at small sizes. Left out: faults that are meant, figures of speed, a million
-# draws, models of gigabytes, and what repeats many times what another test does once.
+# Every kind of kernel, at small sizes. Left out: tests of deliberate faults, of speed, of a million
+# draws, of models of gigabytes, and tests that repeat another one many times.
 tests=(
     'DeviceTest.*' 'ActivationTest.*' 'CheckTest.*' 'EmbeddingTest.*' 'LossTest.*' 'RopeTest.*'
     'QkvFinishTest.*' 'NormTest.*' 'SampleTest.*' 'FusedLinear.*' 'Plain*' 'SmallLinear.AddActivate*'
@@ -24,7 +24,7 @@ but=(
     '*AMillionDraws*' '*HundredRuns*' '*TheSameBitsEveryTime*' '*ManyMoreRows*'
     '*LongSequence*'
 )
-# racecheck takes some hundred times as long as the kernels do: attention's, each on little.
+# racecheck is some hundred times slower than the kernels: only attention's, on small inputs.
 if [ "$tool" = racecheck ]; then
     tests=(
         'AttentionGpu.EveryKernelOnAFewKeys' 'FlashBackwardTest.EveryPathOnAFewTokens'
@@ -48,8 +48,8 @@ cannot() {
     cannot "compute-sanitizer is not here: it is part of the CUDA toolkit (set COMPUTE_SANITIZER)"
 MILLRACE_REQUIRE_GPU=1 "$program" --gtest_brief=1 --gtest_filter='DeviceTest.CopiesAreCounted' ||
     cannot "the GPU cannot be used: see above"
-# racecheck follows barriers of a whole block, of a warp, and cp.async. Of what an mbarrier or a
-# barrier of some warps keeps apart it says that it races: kernels with those are left out by name.
+# racecheck understands block and warp barriers, and cp.async. For mbarriers and named barriers it
+# reports races where there are none: kernels that use these are excluded by name.
 left_out=()
 if [ "$tool" = racecheck ]; then
     option=--kernel-name-exclude
@@ -61,7 +61,7 @@ if [ "$tool" = racecheck ]; then
     done
     left_out+=(--racecheck-report analysis)
 fi
-# Calls that fail are the program's own business, which checks every one: some tests want them to.
+# Failed CUDA calls are not reported: the program checks them all, and some tests provoke them.
 exec "$sanitizer" --tool "$tool" --report-api-errors no --error-exitcode 9 \
     ${left_out[@]+"${left_out[@]}"} \
     "$program" --gtest_brief=1 \

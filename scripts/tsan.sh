@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs a program that was built with ThreadSanitizer:
 #   scripts/tsan.sh build/release/test_tsan --gtest_filter='ThreadPool.*'
-# Where the kernel spreads addresses further than the sanitizer's runtime expects, that refuses to
-# start, always or now and then: then it is run again without address space randomisation.
-# Exit code 66 where there was a race, 77 where it starts neither way.
+# If the kernel randomises addresses more than the sanitizer's runtime expects, the runtime refuses
+# to start, always or now and then. The program is then run again without randomisation.
+# Exit code 66 if there was a race, 77 if it starts neither way.
 set -uo pipefail
 : "${1:?"usage: $0 PROGRAM [ARGUMENTS]"}"
 export TSAN_OPTIONS="exitcode=66 second_deadlock_stack=1 ${TSAN_OPTIONS:-}"

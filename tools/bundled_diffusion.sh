@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes the bundled model that fills in blocks, on a machine with a GPU: it begins as the bundled
-# storyteller and is trained in two runs, then quantised and judged.
-#   tools/bundled_diffusion.sh OUT [MILLRACE]        (docs/bundled-model.md has what came out)
+# Makes the bundled diffusion model on a machine with a GPU: it starts from the bundled storyteller,
+# is trained in two runs, then quantised and evaluated.
+#   tools/bundled_diffusion.sh OUT [MILLRACE]        (results: docs/bundled-model.md)
 set -euo pipefail
 out=${1:?usage: bundled_diffusion.sh OUT [MILLRACE]}
 millrace=$(realpath "${2:-build/release/millrace}")
@@ -19,7 +19,7 @@ train() {  # INIT, the run's folder, stories, their seed, steps, warmup
 "$millrace" convert storyteller tok.gguf --type q8_0 --force
 train storyteller first 1000000 1 3200 200
 "$millrace" convert first first.gguf --type q8_0
-# In a folder: a name without a slash would hide the bundled model.
+# In runs/: a folder of this name right here would shadow the bundled model.
 train first.gguf runs/storyteller-diffusion 2000000 3 12200 100
 "$millrace" convert runs/storyteller-diffusion storyteller-diffusion.gguf --type q8_0
 for threshold in 0.3 0.5 0.7 0.8 0.9 0.99; do

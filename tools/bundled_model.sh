@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the bundled model on a machine with a GPU: stories, tokenizer, training, both quantised
-# files, the distance to the storybook's entropy, and a count of stories that hold together.
-#   tools/bundled_model.sh OUT [MILLRACE]        (docs/bundled-model.md has what came out)
+# files, the distance to the storybook's entropy, and a count of coherent stories.
+#   tools/bundled_model.sh OUT [MILLRACE]        (results: docs/bundled-model.md)
 set -euo pipefail
 out=${1:?usage: bundled_model.sh OUT [MILLRACE]}
 millrace=$(realpath "${2:-build/release/millrace}")
