@@ -16,8 +16,8 @@ namespace mr::observe {
 // whose buffer does not fit is 0.
 Ceilings measure_device(std::size_t bytes = std::size_t{4} << 30);
 
-// measure_device(), once per process. Call it before a large model fills the
-// device, or while nothing runs there.
+// measure_device(), once per process. Call it before a large model fills the device, or while
+// nothing runs there.
 const Ceilings& device_ceilings();
 
 // The ceilings of the run's device: those of the GPU, or the read bandwidth of the pool's threads,

@@ -1,9 +1,9 @@
-// The layout of 8-bit activations and weights in scratch, on the paths with vectors.
+// The scratch layout of 8-bit activations and weights on the SIMD paths.
 
 namespace {
 
-// A group is kGroup tokens, as many as a vector has lanes of 32 bits. A block of it holds the
-// tokens in turn, kRun bytes of each: what one dot-product instruction takes per lane.
+// A group is kGroup tokens, as many as a vector has lanes of 32 bits. A block of it holds kRun
+// bytes of each token in turn, the amount one dot-product instruction takes per lane.
 #if defined(MR_ISA_neon_dot)
 constexpr int kGroup = 4, kRun = 4;
 #elif defined(MR_ISA_neon_i8mm)
@@ -20,20 +20,20 @@ constexpr int kGroup = 16, kRun = 4;
 constexpr float kMagic = 0x1.8p23f;
 constexpr std::int32_t kMagicBits = 0x4b400000;
 
-// The number that a path adds to 8-bit weights to make them unsigned.
+// The number a path adds to 8-bit weights to make them unsigned.
 #if defined(MR_ISA_avx512)
 constexpr std::int32_t kWeightOffset = 128;
 #else
 constexpr std::int32_t kWeightOffset = 0;
 #endif
 
-// The one token of a decode step; every scalar four times, for 4 rows.
+// The one token of a decode step; every scalar is repeated four times, for 4 rows.
 struct TokenBlock {
     std::int8_t q[32];
     float d[4];
     float minus[4];          // -kMagic * d
     std::int32_t start[4];   // kMagicBits - kWeightOffset * sum(q)
-    std::int32_t start4[4];  // kMagicBits - 8 * sum(q): 4-bit weights are taken as 0..15
+    std::int32_t start4[4];  // kMagicBits - 8 * sum(q): 4-bit weights are used as 0..15
 };
 
 struct GroupBlock {

@@ -1,5 +1,5 @@
-// The functions of cuBLASLt that are used, from the library that is opened at the first use. Only
-// for files that nvcc compiles; without cublasLt.h this header is empty.
+// The cuBLASLt functions in use, from a library that is opened at first use. Only for files that
+// nvcc compiles; without cublasLt.h this header is empty.
 #pragma once
 
 #if __has_include(<cublasLt.h>)
@@ -12,7 +12,7 @@
 
 namespace mr::cuda::cublaslt {
 
-// The functions of the library that are used, by the names they have there.
+// The functions in use, by their names in the library.
 #define MR_CUBLASLT_FUNCTIONS(F)            \
     F(cublasLtCreate)                       \
     F(cublasLtGetVersion)                   \
@@ -36,14 +36,14 @@ struct Library {
     MR_CUBLASLT_FUNCTIONS(MR_MEMBER)
 #undef MR_MEMBER
     cublasLtHandle_t handle = nullptr;
-    std::string about;  // its name and version, or why there is none
+    std::string about;  // name and version, or why it is missing
 
     explicit operator bool() const { return handle != nullptr; }
 };
 
 // Opened once and never closed: it lives as long as the device's context.
 const Library& library();
-// Throws Error (device), with the library's words, where `status` is not success.
+// Throws Error (device) with the library's message unless `status` is success.
 void check(cublasStatus_t status, const char* what);
 cudaDataType_t data_type(DType type);  // f32, f16 or bf16
 

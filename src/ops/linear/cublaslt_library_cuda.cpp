@@ -12,7 +12,7 @@
 namespace mr::cuda::cublaslt {
 namespace {
 
-// Names without a folder are looked for where the loader looks (LD_LIBRARY_PATH, ld.so.conf).
+// Names without a folder are found by the dynamic loader (LD_LIBRARY_PATH, ld.so.conf).
 std::vector<std::string> file_names() {
     std::vector<std::string> folders = {""};
     for (const char* name : {"CUDA_HOME", "CUDA_PATH"}) {

@@ -1,4 +1,4 @@
-// Float weights on a path with vectors. The path gives
+// Float weights on a SIMD path. The path provides
 //   Vec, kLanes, zero(), fused(acc, a, b) = a * b + acc,
 //   load<Kind>(p): kLanes weights of that kind as Vec; p unaligned
 //   sums_of_four(v, out): out[i] = sum of the lanes of v[i], by a fixed tree
@@ -6,7 +6,7 @@
 
 namespace {
 
-constexpr std::int64_t kFloatChunk = 16;  // rows that are unpacked together
+constexpr std::int64_t kFloatChunk = 16;  // rows unpacked together
 
 template <WeightKind Kind>
 constexpr int kFloatBytes = Kind == WeightKind::f32 ? 4 : 2;
@@ -26,8 +26,8 @@ void float_tile(const LinearJob& job, const unsigned char* const* w, std::int64_
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) acc[t][r] = zero();
     }
-    // Where the weights are read only once, the next rows, which follow in memory, are prefetched
-    // while these are summed. (To L2: they are too long for L1.)
+    // If the weights are read only once, the next rows in memory are prefetched while these are
+    // summed. (Into L2: they are too long for L1.)
     const unsigned char* ahead = w[R - 1] + k * kBytes;
     const std::int64_t pace = job.tokens <= kTileTokens ? R * kBytes : 0;
     std::int64_t i = 0;
@@ -64,7 +64,7 @@ void float_tile(const LinearJob& job, const unsigned char* const* w, std::int64_
             for (int r = 0; r < R; ++r) acc[t][r] = fused(acc[t][r], row_w[r], v);
         }
     }
-    Vec done[T][R];  // apart, so that acc is only ever indexed by constants and stays in registers
+    Vec done[T][R];  // separate, so that acc is only indexed by constants and stays in registers
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
 #pragma GCC unroll 8
@@ -79,7 +79,7 @@ void float_tile(const LinearJob& job, const unsigned char* const* w, std::int64_
     }
 }
 
-// Tokens [token, ...) of one tile of 4 rows: as many as the registers hold, then what is left.
+// Tokens [token, ...) of one tile of 4 rows: as many as the registers hold, then the rest.
 template <WeightKind Kind, int T = kTileTokens>
 std::int64_t float_tokens(const LinearJob& job, const unsigned char* const* w, std::int64_t token,
                           std::int64_t row, std::int64_t valid) {
@@ -124,7 +124,7 @@ void float_rows(const LinearJob& job, std::int64_t begin, std::int64_t end, void
     for (std::int64_t row = begin; row < end; row += kFloatChunk) {
         const std::int64_t count = end - row < kFloatChunk ? end - row : kFloatChunk;
         const unsigned char* from = job.w + static_cast<std::size_t>(row) * job.row_bytes;
-        // Halves are widened once where many tokens will read them.
+        // Halves are converted to f32 once if many tokens will read them.
         if (Kind == WeightKind::f32 || job.tokens <= 2 * kTileTokens) {
             float_chunk<Kind>(job, from, job.row_bytes, row, count);
             continue;

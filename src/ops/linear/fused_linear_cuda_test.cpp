@@ -1,6 +1,6 @@
-// A norm inside of a product, and all that stands between x and attention in one product, against
-// the same things as kernels of their own: the same bits. And linear_plain() in all its forms
-// against f64.
+// A norm fused into a product, and everything between x and
+// attention fused into one product, give the same bits as separate
+// kernels. Also linear_plain() in all its forms against f64.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -17,7 +17,7 @@ class FusedLinear : public LinearGpuTest {
     std::vector<std::byte> bytes_of(Tensor t) {
         return download(static_cast<const std::byte*>(t.data), t.bytes());
     }
-    // x normed by a kernel of its own, rounded as linear_small() rounds it.
+    // x normed by a separate kernel, rounded as linear_small() rounds it.
     Tensor normed(Tensor x, const NormIn& by, DType compute) {
         const Tensor h = poisoned(compute, x.shape);
         NormPass pass;
@@ -37,7 +37,7 @@ class FusedLinear : public LinearGpuTest {
         if (kind == ops::NormKind::layer) out.bias = upload(DType::f32, {k}, bias);
         return out;
     }
-    // Values around 0.4, so that a layer norm has a mean to take away.
+    // Values around 0.4, so that a layer norm has a mean to subtract.
     Tensor make_x(int rows, int k) {
         std::vector<float> values = normal(static_cast<std::size_t>(rows) * k);
         for (float& v : values) v += 0.4f;
@@ -110,7 +110,7 @@ TEST_F(FusedLinear, ANormInsideOfAProductIsTheNormBeforeIt) {
     }
 }
 
-// norm + qkv + bias + rotation + the way into the cache.
+// norm + qkv + bias + rotation + writing to the cache.
 TEST_F(FusedLinear, QkvIsItsParts) {
     struct Case {
         int heads, kv_heads, head_dim, rotary, k;
@@ -122,14 +122,14 @@ TEST_F(FusedLinear, QkvIsItsParts) {
         {3, 1, 40, 40, 160, ops::NormKind::rms, true},      // ... with biases (Qwen2)
         {8, 8, 64, 16, 512, ops::NormKind::layer, true},    // a quarter is rotated (GPT-NeoX)
         {4, 4, 32, 0, 96, ops::NormKind::layer, true},      // nothing is rotated (GPT-2)
-        {6, 2, 128, 128, 4224, ops::NormKind::rms, false},  // x too wide to be held
+        {6, 2, 128, 128, 4224, ops::NormKind::rms, false},  // x too wide for registers
     };
     constexpr int kPageTokens = 16, kSequences = 5, kMaxPages = 4, kRows = 70;
     constexpr int kPages = kSequences * kMaxPages, kPositions = 100;
     std::vector<std::int32_t> positions(kRows), sequence(kRows), pages(kPages);
     for (int t = 0; t < kRows; ++t) {
         sequence[t] = t % kSequences;
-        positions[t] = t / kSequences + sequence[t] * 20;  // the last two go round their tables
+        positions[t] = t / kSequences + sequence[t] * 20;  // the last two wrap in their tables
     }
     for (int i = 0; i < kPages; ++i) pages[i] = (7 * i + 3) % kPages;
     for (const DType type : kSmallTypes) {
@@ -193,7 +193,7 @@ TEST_F(FusedLinear, QkvIsItsParts) {
                     const std::vector<std::byte> want = bytes_of(t[0]), got = bytes_of(t[1]);
                     EXPECT_TRUE(got == want)
                         << what << part << " first at byte " << first_difference(got, want);
-                    // Poison is NaN: what is there of it, and what was written.
+                    // Poison is NaN: compares which values are still poison, and the written ones.
                     return std::count_if(want.begin(), want.end(),
                                          [](std::byte b) { return b != std::byte{255}; });
                 };
@@ -211,7 +211,7 @@ class PlainForms : public LinearGpuTest {
     bool tensor_cores() const override { return false; }
 };
 
-// linear_plain() as the engine uses it: with a bias, added to what is there, rounded.
+// linear_plain() as the engine uses it: with a bias, added to `out`, rounded.
 TEST_F(PlainForms, AddsBiasesAndRounds) {
     struct Form {
         bool bias, add, rounded;
@@ -225,7 +225,7 @@ TEST_F(PlainForms, AddsBiasesAndRounds) {
             for (const int rows : {1, 3, 9}) {
                 memory_.reset();
                 Matrix m = matrix(type, n, k);
-                m.host = {};  // nothing is rounded to 8 bits here: f64 is the reference
+                m.host = {};  // no 8-bit activations here: f64 is the reference
                 std::vector<float> xv = normal(static_cast<std::size_t>(rows) * k);
                 const Tensor x = upload(compute, {rows, k}, xv);
                 std::vector<float> bias_values = normal(static_cast<std::size_t>(n));
@@ -243,8 +243,8 @@ TEST_F(PlainForms, AddsBiasesAndRounds) {
                             sums.out[i] +
                             (form.bias ? double{bias_values[i % static_cast<std::size_t>(n)]} : 0);
                         const double want = total + (form.add ? double{before[i]} : 0);
-                        // An addition each rounds to f32, then the result to its type; f16 has
-                        // steps of 2^-24 where it is no longer normal.
+                        // Each addition rounds to f32, then the result to its type; subnormal f16
+                        // has steps of 2^-24.
                         double slack = sums.slack[i] + (std::fabs(total) + std::fabs(want)) *
                                                            epsilon(DType::f32) * 1.01;
                         if (form.rounded) slack += std::fabs(want) * epsilon(compute) * 1.01;

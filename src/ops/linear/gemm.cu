@@ -13,8 +13,8 @@ bool aligned(const void* at, std::size_t bytes = cublaslt::kAlign) {
     return reinterpret_cast<std::uintptr_t>(at) % bytes == 0;
 }
 
-// The library's kernels write no stamps. With a timeline these two kernels stamp before and after
-// them.
+// The library's kernels write no stamps. With a
+// timeline, these two kernels stamp before and after.
 __global__ void stamp_begin(Stamp* stamp) {
     wait_for_previous();
     stamp->begin = device_clock();
@@ -49,13 +49,13 @@ Plan plan(const GemmShape& shape) {
     return out;
 }
 
-// The shape as the library gets it; tiled weights are expanded to x's type first.
+// The shape as passed to the library; tiled weights are expanded to x's type first.
 cublaslt::Key key_of(const GemmShape& shape) {
     return {shape.n, shape.k, shape.x, shape.out, shape.bias};
 }
 
-// The library's algorithm for the shape; null where our own kernels compute it. Its bits depend on
-// the shape alone; `tokens` only chooses among algorithms that were seen to have the same.
+// The library's algorithm for the shape; null if our own kernels compute it. Its bits depend on the
+// shape alone; `tokens` only chooses among algorithms that were found to give the same bits.
 const cublaslt::Algorithm* library_algorithm(const GemmShape& shape,
                                              std::int64_t tokens = cublaslt::kManyTokens) {
     const DType w = ops::is_tiled(shape.w) ? shape.x : shape.w;
@@ -67,7 +67,7 @@ const cublaslt::Algorithm* library_algorithm(const GemmShape& shape,
     return cublaslt::algorithm(key_of(shape), tokens);
 }
 
-// f32 has kernels whose sums differ from tile to tile: one algorithm serves all token counts.
+// f32 kernels differ in their sums from tile to tile, so one algorithm serves all token counts.
 void search(const Context& ctx, const GemmShape& shape) {
     if (shape.x != DType::f32 && library_algorithm(shape)) search_steps(ctx, key_of(shape));
 }
@@ -104,7 +104,7 @@ void run_library(const Context& ctx, const GemmShape& shape, const cublaslt::Alg
              "rows of out begin where rows of an aligned matrix do");
     const Plan parts = plan(shape);
     const void* bias_data = bias.data;
-    if (parts.bias > 0) {  // the library wants it in out's type
+    if (parts.bias > 0) {  // the library needs it in out's type
         std::byte* to = ctx.scratch.data() + parts.workspace + parts.weights;
         const auto n = static_cast<int>(shape.n);
         const auto blocks = static_cast<unsigned>((n + 255) / 256);
@@ -178,7 +178,7 @@ void gemm_prepare(const Context& ctx, const GemmShape& shape) {
         cublaslt::matmul(ctx, key_of(warm), *algorithm, kTokens, out.data, x.data, w.data,
                          shape.bias ? bias.data : nullptr, nullptr, ctx.scratch.subspan(used));
     } catch (const Error&) {
-        // The product is too small for the algorithm: its code is then loaded at the first use.
+        // The product is too small for the algorithm; its code is loaded at the first real use.
     }
 }
 

@@ -1,4 +1,4 @@
-// cuBLASLt, opened when it is first needed, so that the program starts on machines without it.
+// cuBLASLt, opened at first use, so that the program also starts on machines without it.
 #pragma once
 
 #include <algorithm>
@@ -15,11 +15,11 @@
 
 namespace mr::cuda::cublaslt {
 
-inline constexpr std::size_t kWorkspace = std::size_t{32} << 20;  // the most for an algorithm
-inline constexpr std::size_t kNoSums = 256;  // a workspace of so many bytes holds no partial sums
-inline constexpr std::size_t kAlign = 16;  // bytes of x, w and bias; rows of x and w are whole ones
+inline constexpr std::size_t kWorkspace = std::size_t{32} << 20;  // limit for any algorithm
+inline constexpr std::size_t kNoSums = 256;  // a workspace this small cannot hold partial sums
+inline constexpr std::size_t kAlign = 16;  // alignment of x, w and bias, and of the rows of x and w
 
-// A product for any number of tokens.
+// A product without its number of tokens.
 struct Key {
     std::int64_t n = 0, k = 0;
     DType in = DType::bf16, out = DType::bf16;
@@ -46,33 +46,33 @@ struct Algorithm {
 std::string about();
 bool available();
 
-// The algorithms that may serve the key, the library's favourite for `tokens` first: only those
-// that neither split k nor stream over it, and that take every number of tokens (where `tokens` is
+// The algorithms that may serve the key, the library's preference for `tokens` first: only those
+// that use neither split-k nor stream-k, and that accept every number of tokens (if `tokens` is
 // below kManyTokens: every number up to it). May be empty. The search ends when it has found
-// `enough` whose workspace is at most kNoSums.
+// `enough` algorithms whose workspace is at most kNoSums.
 inline constexpr std::int64_t kManyTokens = 2048;
 std::vector<Algorithm> algorithms(const Key& key, int enough = 32,
                                   std::int64_t tokens = kManyTokens);
 
 // The tile that is best for 2048 tokens leaves most multiprocessors idle at 64. Up to each of these
-// numbers of tokens a key may have an algorithm of its own, if it gives the same bits.
+// token counts a key may have its own algorithm, if it gives the same bits.
 inline constexpr std::array<std::int64_t, 5> kSteps{64, 128, 256, 512, 1024};
 
-// Whether the algorithm takes so many tokens with at most kNoSums of workspace.
+// Whether the algorithm accepts `tokens` tokens with at most kNoSums of workspace.
 bool takes(const Key& key, const Algorithm& algorithm, std::int64_t tokens);
 
-// The algorithm for so many tokens; null where there is none for the key. The one for kManyTokens
-// is chosen at the first call and defines the bits; the others are those that adopt() was given.
-// Callable from any thread; addresses stay.
+// The algorithm for `tokens` tokens; null if the key has none. The one for kManyTokens
+// is chosen at the first call and defines the bits; the others come from adopt(). Callable from any
+// thread; addresses stay.
 const Algorithm* algorithm(const Key& key, std::int64_t tokens = kManyTokens);
-// From now on this one serves up to kSteps[step] tokens. The caller has shown that its bits are
-// those of algorithm(key).
+// From now on this algorithm serves up to kSteps[step] tokens. The caller has checked that its bits
+// are those of algorithm(key).
 void adopt(const Key& key, std::size_t step, const Algorithm& algorithm);
-// Whether the steps of the key were not yet looked at. Says so once.
+// Returns true once per key: the caller then searches algorithms for its steps.
 bool begin_search(const Key& key);
 
-// out [tokens, n] = x [tokens, k] · w [n, k]ᵀ (+ bias) (+ c, as `out`); addresses
-// aligned as kAlign and out_align() say.
+// out [tokens, n] = x [tokens, k] · w [n, k]ᵀ (+ bias) (+ c, of out's shape and type); addresses
+// are aligned to kAlign and out_align().
 void matmul(const Context& ctx, const Key& key, const Algorithm& algorithm, std::int64_t tokens,
             void* out, const void* x, const void* w, const void* bias, const void* c,
             std::span<std::byte> workspace);

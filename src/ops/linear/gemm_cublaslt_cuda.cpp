@@ -111,7 +111,7 @@ template <typename T>
 T config(const cublasLtMatmulAlgo_t& algo, cublasLtMatmulAlgoConfigAttributes_t attribute) {
     T value{};
     std::size_t written = 0;
-    // A version of the library that does not know an attribute does not use it.
+    // A library version that does not know an attribute does not use it.
     if (library().cublasLtMatmulAlgoConfigGetAttribute(&algo, attribute, &value, sizeof value,
                                                        &written) != CUBLAS_STATUS_SUCCESS) {
         return T{};
@@ -126,8 +126,8 @@ bool whole_sums(const cublasLtMatmulAlgo_t& algo) {
                CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
-// f32 stays f32: nothing that takes its inputs to the tensor cores as TF32 or in pieces of bf16.
-// The type of the product asks for that already; the environment can ask for the contrary.
+// f32 stays f32: excludes algorithms that convert inputs to TF32 or to pieces of bf16. The compute
+// type already demands that, but the environment can override it.
 bool true_f32(const cublasLtMatmulAlgo_t& algo) {
     std::uint64_t flags = 0;
     std::size_t written = 0;
@@ -154,11 +154,11 @@ Algorithm describe(const cublasLtMatmulAlgo_t& algo) {
     return out;
 }
 
-// Where the addresses are not known yet: an address aligned as the worst of them.
+// For addresses not known yet: one with the least alignment they may have.
 const void* stand_in() { return reinterpret_cast<const void*>(kAlign); }
 
-// The largest workspace that the algorithm needs for these numbers of tokens; none where it does
-// not take one of them.
+// The largest workspace the algorithm needs for these
+// token counts; none if it rejects one of them.
 std::optional<std::size_t> takes_all(const Key& key, const cublasLtMatmulAlgo_t& algo,
                                      std::span<const std::int64_t> counts) {
     std::size_t most = 0;
@@ -209,8 +209,8 @@ std::vector<Algorithm> algorithms(const Key& key, int enough, std::int64_t token
         found.back().workspace = *workspace;
         if (*workspace <= kNoSums && --enough <= 0) break;
     }
-    // Partial sums need a workspace, so an algorithm with next to none has no partial sums,
-    // whatever its attributes say.
+    // Partial sums need a workspace, so an algorithm with almost none has no partial sums,
+    // regardless of its attributes.
     std::stable_partition(found.begin(), found.end(),
                           [](const Algorithm& each) { return each.workspace <= kNoSums; });
     return found;
@@ -232,7 +232,7 @@ struct Choice {
 };
 class Choices {
   public:
-    // With the lock held. Entries are never erased: addresses stay.
+    // With the lock held. Entries are never erased, so addresses stay valid.
     Choice& of(const Key& key) {
         auto at = choices_.find(key);
         if (at == choices_.end()) {
@@ -267,7 +267,7 @@ const Algorithm* algorithm(const Key& key, std::int64_t tokens) {
 void adopt(const Key& key, std::size_t step, const Algorithm& algorithm) {
     const std::lock_guard lock(choices().mutex);
     Choice& choice = choices().of(key);
-    if (!choice.step[step]) choice.step[step] = algorithm;  // another thread may use the first
+    if (!choice.step[step]) choice.step[step] = algorithm;  // another thread may be using the first
 }
 
 bool begin_search(const Key& key) {
@@ -290,7 +290,7 @@ void matmul(const Context& ctx, const Key& key, const Algorithm& algorithm, std:
         "product");
 }
 
-#else  // built without its header
+#else  // built without cublasLt.h
 
 std::string about() { return "built without cublasLt.h"; }
 bool available() { return false; }

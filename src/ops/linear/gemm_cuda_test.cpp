@@ -19,14 +19,14 @@ float rounded(float value, DType type) {
     return type == DType::f16 ? f16_to_f32(f32_to_f16(value)) : value;
 }
 
-// The bits of a test's outputs: NaNs and signed zeros count.
+// The bits of a test's outputs: NaNs and signed zeros are compared, too.
 using Bytes = std::vector<std::byte>;
 
 class GemmTest : public GpuTest {
   protected:
     struct Weights {
         Tensor w;
-        std::vector<float> values;  // as the product meets them: [n, k]
+        std::vector<float> values;  // as the product sees them: [n, k]
     };
 
     // Uniform in (-1, 1): fast enough for whole layers.
@@ -72,16 +72,16 @@ struct Size {
     std::int64_t tokens, n, k;
 };
 
-// What a sum of k products of rms `term` may be off by, taken in f32: errors of one step are at
-// most eps * |partial sum|, partial sums grow like sqrt(i) * term, and errors of either sign add up
+// The error bound of a sum in f32 of k products of rms `term`: errors of one step are at most eps *
+// |partial sum|, partial sums grow like sqrt(i) * term, and errors of either sign add up
 // like a random walk: eps * term * k / sqrt(2) in all; 8 of these for the worst of many elements.
-// Tensor cores cut where FMA rounds: two more bits.
+// Tensor cores truncate where FMA rounds: two more bits.
 double tolerance(double squares, std::int64_t k, bool tensor_cores) {
     const double eps = tensor_cores ? 0x1p-22 : 0x1p-24;
     return 8 * eps * std::sqrt(squares / static_cast<double>(k)) * static_cast<double>(k) + 1e-30;
 }
 
-// Every out type, with and without bias and residual, by the library and by the own kernels.
+// Every out type, with and without bias and residual, by the library and by our own kernels.
 class GemmAgainstF64 : public GemmTest {
   protected:
     void check(DType w_type, DType x_type, const Size& size) {
@@ -105,11 +105,11 @@ class GemmAgainstF64 : public GemmTest {
                 memory_.alloc(mark);
                 const GemmShape shape{n, k, w_type, x_type, out_type, with_bias};
                 give_scratch(shape);
-                // One row more than is asked for: it must stay as it is.
+                // One row more than requested: it must stay unchanged.
                 const Tensor all = poisoned(out_type, {tokens + 1, n});
                 const Tensor out = all.slice_rows(0, tokens);
-                // In place for the library, out of place for the own kernel, and the other way
-                // round for every second shape.
+                // In place for the library, out of place for our own kernel, and vice versa for
+                // every second shape.
                 const bool in_place = with_residual && own == (n % 2 == 0);
                 if (in_place) stream_->on_device(out.data, residual.data, out.bytes());
                 gemm(ctx_, out, x, w.w, with_bias ? bias : Tensor{},
@@ -134,7 +134,7 @@ class GemmAgainstF64 : public GemmTest {
                     double slack = tolerance(want.squares, k, x_type != DType::f32);
                     if (with_bias) value += rounded(bias_values[col], out_type);
                     if (with_residual) value += residual_values[at];
-                    // The last additions are f32 too, and then it is stored.
+                    // The last additions are in f32, too; then the result is stored.
                     slack += (3 * 0x1p-24 + epsilon(out_type)) * (std::abs(value) + slack + 4);
                     ASSERT_NEAR(got[at], value, slack)
                         << "token " << want.at / n << " column " << want.at % n;
@@ -148,7 +148,7 @@ class GemmAgainstF64 : public GemmTest {
         std::int64_t at;  // token * n + column
         double sum, squares;
     };
-    // All elements of small products; of large ones the corners and a few thousand between.
+    // All elements of small products; for large ones the corners and a few thousand others.
     void references(const std::vector<float>& x, const std::vector<float>& w, const Size& size) {
         references_.clear();
         const std::int64_t count = size.tokens * size.n;
@@ -175,7 +175,7 @@ class GemmAgainstF64 : public GemmTest {
     std::vector<Reference> references_;
 };
 
-// Every tokens with every n, and every k.
+// All pairs of tokens and n, and every k.
 std::vector<Size> sizes() {
     std::vector<Size> out;
     for (const std::int64_t tokens : {1, 2, 65, 127, 300}) {
@@ -223,7 +223,7 @@ TEST_F(GemmAgainstF64, WeightsOfAnotherType) {
 
 class GemmRows : public GemmTest {
   protected:
-    // The first row of the slices: 16-byte aligned in every type, no multiple of any tile.
+    // First row of the slices: 16-byte aligned in every type, not a multiple of any tile.
     static constexpr std::int64_t kTokens = 2000, kFirst = 1205;
 
     void check(DType w_type, DType x_type, DType out_type, std::int64_t n, std::int64_t k,
@@ -355,7 +355,7 @@ TEST_F(GemmTest, IsCapturedAfterPreparingAloneAndAllocatesNothing) {
             gemm(ctx_, out.slice_rows(0, some), x.slice_rows(0, some), w.w, bias);
         }
         stream_->synchronize();
-        // What a graph is made of may stay with the driver; a workspace would show.
+        // The driver may keep memory for a graph; a workspace would be larger than this slack.
         EXPECT_GE(device()->free_bytes + (8 << 20), free);
         EXPECT_TRUE(std::isfinite(download(out)[0]));
     }
@@ -436,7 +436,7 @@ TEST_F(GemmTest, WhatIsOutsideTheContractIsRefused) {
     EXPECT_THROW(gemm(ctx_, out32, x, x), ContractError);
 }
 
-// ---- writing quantised weights out -------------------------------------------------------------
+// ---- expanding quantised weights ----------------------------------------------------------------
 
 TEST_F(GemmTest, DequantisesAsTheHostDoes) {
     constexpr std::int64_t kSizes[][2] = {{1, 32},   {8, 64},  {8, 128},    {9, 96},

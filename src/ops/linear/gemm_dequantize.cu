@@ -1,5 +1,5 @@
-// Expands tiled quantised weights to a floating type, which the product for many tokens reads.
-// Bound by memory: one read of the quants, one write of the values.
+// Expands tiled quantised weights to a floating type for the product of many tokens. Memory bound:
+// one read of the quants, one write of the values.
 #include "core/cuda/kernel.cuh"
 #include "ops/linear/gemm_cuda.h"
 #include "ops/linear/tile_layout.h"
@@ -7,11 +7,11 @@
 namespace mr::cuda {
 namespace {
 
-constexpr int kWarps = 8;           // of a block
-constexpr int kRecordsPerWarp = 4;  // their loads are in flight together
+constexpr int kWarps = 8;           // per block
+constexpr int kRecordsPerWarp = 4;  // with their loads in flight together
 
-// `count` values that lie side by side in memory, stored as one or two words of 16 bytes (or one
-// of 8).
+// `count` adjacent values, stored as one
+// or two words of 16 bytes (or one of 8).
 template <typename T, int count>
 __device__ __forceinline__ void store(T* to, const float (&values)[count]) {
     constexpr int kBytes = count * static_cast<int>(sizeof(T));
@@ -30,7 +30,7 @@ __device__ __forceinline__ void store(T* to, const float (&values)[count]) {
     }
 }
 
-// The scales of one row of a record: 2 or 4, side by side.
+// The scales of one row of a record: 2 or 4, adjacent.
 template <int count>
 __device__ __forceinline__ void load_scales(float (&to)[count], const std::byte* from) {
     union {
@@ -47,7 +47,7 @@ __device__ __forceinline__ void load_scales(float (&to)[count], const std::byte*
     for (int i = 0; i < count; ++i) to[i] = __half2float(packed.scales[i]);
 }
 
-// One warp a record. A lane has 16 bytes: those of one row, a quarter of every block.
+// One warp per record. A lane has 16 bytes: those of one row, a quarter of every block.
 template <DType type, typename T>
 __device__ __forceinline__ void write_record(T* out, int n, int k, int row, int first_col, int lane,
                                              uint4 quants, const float* scales) {

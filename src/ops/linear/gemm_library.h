@@ -1,4 +1,4 @@
-// The library that multiplies prompts on the GPU, where it is installed.
+// The library for prompt GEMMs on the GPU, if it is installed.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@ namespace mr::cuda {
 
 struct GemmLibrary {
     bool found = false;
-    std::string about;  // "cuBLASLt 13.1.0", or why there is none
+    std::string about;  // "cuBLASLt 13.1.0", or why it is missing
 };
-// Opens it at the first call; needs a GPU.
+// Opens the library at the first call; needs a GPU.
 GemmLibrary gemm_library();
 
 }  // namespace mr::cuda

@@ -43,8 +43,8 @@ __device__ __forceinline__ void finish(const Args& args, std::int64_t token, std
 // ---- FMA: any types, any k -----------------------------------------------------------------
 
 namespace fma {
-constexpr int kTile = 64;      // tokens and columns of a block
-constexpr int kDepth = 16;     // of k at a time
+constexpr int kTile = 64;      // tokens and columns per block
+constexpr int kDepth = 16;     // depth of k per step
 constexpr int kThreads = 256;  // 16 x 16, each 4 tokens by 4 columns
 
 template <typename Out>
@@ -102,8 +102,8 @@ __global__ void __launch_bounds__(kThreads) gemm_fma(const Args args) {
 // ---- Tensor cores: x and w both f16 or both bf16, sm_80 and up ------------------------------
 
 namespace mma {
-constexpr int kTile = 128;     // tokens and columns of a block
-constexpr int kDepth = 32;     // of k at a time
+constexpr int kTile = 128;     // tokens and columns per block
+constexpr int kDepth = 32;     // depth of k per step
 constexpr int kStride = 40;    // of a row in shared memory: 20 words, so that 8 rows x 4 words
                                // (what one load of a warp touches) lie in 32 different banks
 constexpr int kThreads = 256;  // 8 warps, 2 over tokens x 4 over columns, each 64 x 32
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(kThreads) gemm_mma(const Args args, bool align
         keep(xs, next_x);
         keep(ws, next_w);
         __syncthreads();
-        if (k0 + kDepth < args.k) {  // loaded while this piece is multiplied
+        if (k0 + kDepth < args.k) {  // loaded while the current piece is multiplied
             fetch(next_x, x, first_token, args.tokens, k0 + kDepth, args.k, aligned);
             fetch(next_w, w, first_col, args.n, k0 + kDepth, args.k, aligned);
         }

@@ -30,8 +30,8 @@ __global__ void count_different(unsigned* different, const unsigned short* a,
     if (mine) atomicAdd(different, mine);
 }
 
-// A product with the types and the alignment of the key that fits into the workspace. k is long
-// enough that another order of sums would show in many elements.
+// A product that has the types and alignment of the key and fits into the workspace. k is long
+// enough for another order of sums to show in many elements.
 class Trial {
   public:
     Trial(const Context& ctx, const cublaslt::Key& shape) : ctx_(ctx) {
@@ -56,7 +56,7 @@ class Trial {
             });
         }
     }
-    // Whether both take so many tokens and give the same bits. Waits for the device.
+    // Whether both accept this many tokens and give the same bits. Waits for the device.
     bool same(const cublaslt::Algorithm& a, const cublaslt::Algorithm& b, std::int64_t tokens) {
         for (const cublaslt::Algorithm* each : {&a, &b}) {
             if (each->workspace > cublaslt::kNoSums || !cublaslt::takes(key_, *each, tokens)) {

@@ -13,14 +13,14 @@ namespace {
 
 constexpr std::int64_t kBlock = 32;
 constexpr std::size_t kAlign = 64;
-// Bytes of weights of a piece of work. Every thread gets several, so that threads end together,
-// unless pieces become so small that distributing them costs more than the threads wait for each
-// other: one token does little with a byte, and several do more. With one token the weights are
-// only streamed, and longer pieces stream better.
-constexpr std::size_t kPieceBytes = 128 * 1024;  // the most with several tokens, the least with one
+// Bytes of weights per piece of work. Every thread gets several pieces, so that threads end
+// together, unless pieces become so small that distributing them costs more than the wait. One
+// token does little work per byte, several do more. With one token the weights are only streamed,
+// and longer pieces stream better.
+constexpr std::size_t kPieceBytes = 128 * 1024;  // upper limit with several tokens, lower with one
 constexpr std::size_t kMinPieceBytes = 16 * 1024;
 constexpr std::size_t kMaxPieceBytes = 1024 * 1024;
-constexpr std::int64_t kRowStep = 16;  // pieces start at multiples, so that tiles are full
+constexpr std::int64_t kRowStep = 16;  // pieces start at multiples of it, so that tiles are full
 
 std::size_t align_up(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
@@ -92,7 +92,7 @@ void check(const Tensor& x, const LinearOut& one) {
     }
 }
 
-// The pieces of one product: rows [i * rows, (i + 1) * rows) of it are piece `first` + i.
+// The pieces of one product: rows [i * rows, (i + 1) * rows) are piece `first` + i.
 struct Product {
     LinearJob job;
     std::int64_t rows = 0;
@@ -133,7 +133,7 @@ void linear_repack(ThreadPool& pool, Tensor to, Tensor w) {
 }
 
 std::size_t linear_scratch_bytes(std::int64_t max_tokens, std::int64_t max_k, int threads) {
-    // Plus one alignment, because the caller's scratch may start anywhere.
+    // Plus one alignment, because the caller's scratch may start at any address.
     return quantised_bytes(max_tokens, max_k) +
            pack_bytes(max_k) * static_cast<std::size_t>(threads) + kAlign;
 }

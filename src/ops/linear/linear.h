@@ -8,7 +8,7 @@
 
 namespace mr::ops {
 
-// One product of a group that shares its input.
+// One product of a group that shares an input.
 struct LinearOut {
     Tensor w;              // [n, k] f32, f16, bf16, q8_0 or q4_0 (GGUF's block layout, unaligned),
                            // or as linear_repack() makes it
@@ -33,15 +33,15 @@ inline void linear(const Context& ctx, Tensor x, const LinearOut& out,
 }
 
 // The type in which linear() reads weights [n, ...] of `type` fastest on this instruction path:
-// q8_0x4 or q4_0x4 where it wants 4 rows interleaved, else `type` itself. The bits of the results
+// q8_0x4 or q4_0x4 if it wants 4 rows interleaved, else `type` itself. The bits of the results
 // are the same for both.
 DType linear_fastest_type(DType type, std::int64_t n);
 
-// Copies w, of a type that linear_fastest_type() changes, into that type. to [n, k], as many bytes.
+// Converts w to the type that linear_fastest_type() gives. to [n, k], of the same size in bytes.
 //   4 rows, one block of 32 columns: for j = 0, 1, ...: bytes 4j..4j+3 of each row's quants, row
 //   after row; then the 4 scales. Blocks follow in order of columns, then the next 4 rows.
-// One token is then multiplied with 4 rows per instruction, without sums across lanes and in one
-// stream of memory.
+// One token is then multiplied with 4 rows per instruction, without sums across lanes, reading a
+// single stream of memory.
 void linear_repack(ThreadPool& pool, Tensor to, Tensor w);
 
 std::size_t linear_scratch_bytes(std::int64_t max_tokens, std::int64_t max_k, int threads);

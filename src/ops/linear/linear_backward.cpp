@@ -10,13 +10,13 @@ namespace mr::ops {
 namespace {
 
 constexpr std::size_t kAlign = 64;
-// The depth, columns and rows of c that are packed at a time: a panel of b (12 KiB on NEON) fits
+// Block sizes of packing, in depth, columns and rows of c: a panel of b (12 KiB on NEON) fits
 // L1, a thread's rows of a (at most 96 KiB) L2, and b's columns (at most 960 KiB) the shared
 // last-level cache.
 constexpr std::int64_t kDepthBlock = 256;
 constexpr std::int64_t kColBlock = 10 * kPanelStep;
 constexpr std::int64_t kRowBlock = kPanelStep;
-constexpr std::int64_t kRowStep = 24;  // pieces of rows are multiples: whole tiles on every path
+constexpr std::int64_t kRowStep = 24;  // pieces are multiples of it: whole tiles on every path
 
 std::int64_t round_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
 
@@ -113,7 +113,7 @@ void check_matrix(const Tensor& x) {
              "linear's tensors are f32 matrices in training");
 }
 
-// x [tokens, k], y [tokens, n], w [n, k]: one way or the other.
+// Checks x [tokens, k], y [tokens, n], w [n, k], whichever of them is the output.
 void check_linear(const Context& ctx, const Tensor& x, const Tensor& y, const Tensor& w) {
     MR_CHECK(ctx.pool, "an op is given a thread pool");
     for (const Tensor* one : {&x, &y, &w}) check_matrix(*one);
@@ -130,7 +130,7 @@ std::uint64_t product_flops(const Tensor& x, const Tensor& w) {
 std::size_t linear_backward_scratch_bytes(std::int64_t max_tokens, std::int64_t max_n,
                                           std::int64_t max_k, int threads) {
     const std::int64_t depth = std::max({max_tokens, max_n, max_k});
-    // Plus one alignment, because the caller's scratch may start anywhere.
+    // Plus one alignment, because the caller's scratch may start at any address.
     return right_bytes(depth, std::max(max_n, max_k)) +
            left_bytes(depth) * static_cast<std::size_t>(threads) + kAlign;
 }

@@ -3,8 +3,8 @@
 //
 //   bench_linear_backward [threads]
 //
-// Each line is the best of its runs; with one thread its processor time counts, so that a shared
-// machine can be measured on.
+// Each line is the best of its runs. With one thread CPU time is measured, so that a shared machine
+// can be used.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -11,7 +11,7 @@ using namespace testing;
 struct Size {
     std::int64_t tokens, n, k;
 };
-// Tiles that are not full, one element, more than one block of depth, of columns and of rows.
+// Partial tiles, a single element, and more than one block of depth, of columns and of rows.
 constexpr Size kSizes[] = {{1, 1, 1},    {3, 5, 7},     {13, 9, 25},    {8, 12, 12},
                            {97, 50, 33}, {260, 31, 18}, {5, 300, 1000}, {600, 40, 5}};
 
@@ -29,7 +29,7 @@ struct Problem {
     Floats x, dy, w, bias;
 };
 
-// A sum of `length` products, fused or not, in one order, and two terms more: every partial sum is
+// A sum of `length` products, fused or not, in one order, plus two terms: every partial sum is
 // rounded once or twice, and none exceeds the sum of the magnitudes.
 void expect_sum(float got, double want, double magnitude, std::int64_t length) {
     const double bound = (2 * static_cast<double>(length) + 4) * kRoundoff * magnitude;
@@ -111,7 +111,7 @@ TEST(LinearBackward, GradientsMatchF64AndAreAddedTo) {
     });
 }
 
-// What the products stand for: the slopes of sum(dy * (x · wᵀ + bias)).
+// The gradients are the slopes of sum(dy * (x · wᵀ + bias)).
 TEST(LinearBackward, GradientsAreTheSlopes) {
     const Size s{3, 4, 5};
     Problem p(s);
@@ -132,7 +132,7 @@ TEST(LinearBackward, GradientsAreTheSlopes) {
         }
         return sum;
     };
-    const double bound = 20 * kRoundoff * 20;  // 5 terms or fewer of size 4 or less
+    const double bound = 20 * kRoundoff * 20;  // at most 5 terms of magnitude at most 4
     for (std::int64_t i = 0; i < dx.size(); ++i) EXPECT_NEAR(dx[i], slope(x[at(i)], loss), bound);
     for (std::int64_t i = 0; i < dw.size(); ++i) EXPECT_NEAR(dw[i], slope(w[at(i)], loss), bound);
     for (std::int64_t i = 0; i < s.n; ++i) EXPECT_NEAR(db[i], slope(bias[at(i)], loss), bound);
@@ -152,7 +152,7 @@ TEST(LinearBackward, ThreadsAndNeighboursChangeNoBits) {
             const std::vector<std::vector<float>> all{y.values, dx.values, dw.values, db.values};
             if (first.empty()) first = all;
             for (std::size_t i = 0; i < all.size(); ++i) EXPECT_TRUE(same_bits(all[i], first[i]));
-            // A token by itself.
+            // A single token.
             Floats y1({1, s.n}), dx1({1, s.k});
             linear_train(bench, y1, p.x.tensor().slice_rows(107, 1), p.w, p.bias);
             linear_backward_input(bench, dx1, p.dy.tensor().slice_rows(107, 1), p.w);
@@ -164,7 +164,7 @@ TEST(LinearBackward, ThreadsAndNeighboursChangeNoBits) {
     });
 }
 
-// A NaN of one token stays with its token, though others share its tile.
+// A NaN of one token stays with its token, although others share its tile.
 TEST(LinearBackward, NanStaysInItsRow) {
     for_each_isa([] {
         const Size s{10, 7, 9};

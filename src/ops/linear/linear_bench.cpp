@@ -25,7 +25,7 @@ double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// With one thread its processor time counts, so that a shared machine can be measured on.
+// With one thread CPU time is measured, so that a shared machine can be used.
 double timer(int threads) {
     timespec now{};
     ::clock_gettime(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
@@ -45,7 +45,7 @@ double best_seconds(int threads, double budget, Body&& body) {
     return best;
 }
 
-// Reads of 64 bytes, four sums: the plainest loop that keeps up with the memory.
+// Reads of 64 bytes into four sums: the simplest loop that keeps up with the memory.
 std::uint64_t read_all(const std::uint64_t* data, std::int64_t begin, std::int64_t end) {
     std::uint64_t sum[8] = {};
     for (std::int64_t i = begin; i < end; i += 8) {

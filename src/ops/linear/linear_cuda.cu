@@ -1,4 +1,4 @@
-// The boundary of linear_small(): shapes are checked, and one of its two kernels takes over.
+// The entry of linear_small(): checks shapes, then chooses one of its two kernels.
 #include "core/error.h"
 #include "ops/linear/linear_cuda.h"
 #include "ops/linear/small_linear.cuh"
@@ -7,7 +7,7 @@
 namespace mr::cuda {
 
 bool linear_small_takes(DType weights, std::int64_t k) {
-    // Asked before every product: device() would ask the driver for its free memory each time.
+    // Queried before every product: device() would ask the driver for its free memory each time.
     static const bool tensor_cores = [] {
         const std::optional<DeviceInfo> info = device();
         return info && info->sm >= 80;
@@ -100,7 +100,7 @@ small::RecordParams small::record_params_of(const Context& ctx, const LinearIn& 
     p.mask = in.records.mask;
     MR_CHECK((p.records || p.out_f32) && p.guesses && p.mask < p.n,
              "records or f32 logits have a place, and rows that ask");
-    // Up to 32 rows without a norm, the product reads them where they are.
+    // Up to 32 rows without a norm, the product reads x in place.
     const bool prepared = p.norm_weight || is_quantised(in.w.dtype) || p.rows > 32;
     p.packed = prepared && p.rows <= packed_rows(ctx, in.w.dtype);
     return p;
@@ -131,7 +131,7 @@ void linear_small(const Context& ctx, const LinearIn& in) {
                  (ctx.batch_products && mid_possible() && tiles_all(ctx, in.w.dtype, in.x.rows())),
              "an input in order is a tiled product's: linear_small_orders()");
     Params all = params_of(in);
-    if (in.finish == Finish::records) all.finish = Finish::store;  // logits of all rows
+    if (in.finish == Finish::records) all.finish = Finish::store;  // logits of all rows instead
     all.stamp = account(ctx, in.kind, in.name, work_of(in, all));
 
     if (all.rows > kAloneRows && ctx.batch_products && mid_possible())

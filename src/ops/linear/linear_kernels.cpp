@@ -1,12 +1,12 @@
-// Compiled once per instruction path. This file has what every path needs; the loops are in
-// PATH.inl.
+// Compiled once per instruction path. This file
+// has the common parts; the loops are in PATH.inl.
 #include "ops/linear/linear_kernels.h"
 
 #if defined(__aarch64__)
 #include <arm_neon.h>
 #elif defined(__x86_64__)
 #if defined(__GNUC__) && !defined(__clang__)
-// GCC 12 sees its own _mm512_undefined_epi32() used uninitialised wherever it inlines it.
+// GCC 12 reports its own _mm512_undefined_epi32() as uninitialised wherever it is inlined.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
@@ -55,7 +55,7 @@ namespace {
 // The scale of an activation block whose largest magnitude has the bits `top`.
 struct QuantScale {
     float d;        // see linear_kernels.h
-    float inverse;  // 1 / d, or 0 where the block is to be zeros
+    float inverse;  // 1 / d, or 0 if the block counts as zeros
 };
 
 [[maybe_unused]] inline QuantScale quant_scale(std::uint32_t top) {

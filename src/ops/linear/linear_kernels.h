@@ -8,8 +8,8 @@
 // compute float(isum) * d from isum by one fma. A block with |x| >= 2^100, an infinity or a NaN has
 // d = NaN and makes its token's outputs NaN; one whose d would be subnormal counts as zero.
 //
-// Float weights: W lanes, lane j sums elements j, j + W, ... in order; then a fixed tree. W and
-// whether products are fused belong to the path.
+// Float weights: W lanes, lane j sums elements j, j + W, ... in order; then a fixed tree. W, and
+// whether products are fused, depend on the path.
 #pragma once
 
 #include <cstddef>
@@ -33,12 +33,12 @@ struct LinearJob {
     const float* residual = nullptr;  // [tokens, n] or none; may be out
 };
 
-// Bounds on the scratch any path uses.
+// Upper bounds on the scratch of all paths.
 inline constexpr std::int64_t kTokenGroup = 16;          // tokens are padded to this
 inline constexpr std::int64_t kQuantBlockBytes = 48;     // per token and block of 32
 inline constexpr std::int64_t kPackBytesPerColumn = 64;  // per thread and element of k
 
-// Quantises tokens [begin, end); begin is a multiple of kTokenGroup and end too, or is `tokens`.
+// Quantises tokens [begin, end); both are multiples of kTokenGroup, but end may be `tokens`.
 MR_KERNEL(void, linear_quantise,
           (void* xq, const float* x, std::int64_t k, std::int64_t tokens, std::int64_t begin,
            std::int64_t end))

@@ -24,7 +24,7 @@ constexpr DType kFloats[] = {DType::f32, DType::f16, DType::bf16};
 constexpr DType kQuants[] = {DType::q8_0, DType::q4_0};
 constexpr DType kAll[] = {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0};
 
-// [n, k] weights as a file holds them, starting at an odd address, and their values.
+// [n, k] weights as stored in a file, starting at an odd address, and their values.
 struct Weights {
     Weights(DType dtype, std::int64_t n, std::int64_t k, unsigned seed) : n_(n), k_(k) {
         std::mt19937 random(seed);
@@ -56,7 +56,7 @@ struct Weights {
                 const std::uint16_t bits = f32_to_f16(normal(random) * 0.01f);
                 put_u16(bits);
                 const double scale = f16_to_f32(bits);
-                // Every value a byte can have occurs, -128 among them.
+                // Every value of a byte occurs, including -128.
                 for (std::size_t j = 0; dtype == DType::q8_0 && j < 32; ++j) {
                     const auto q = static_cast<std::int8_t>(random());
                     *to++ = static_cast<unsigned char>(q);
@@ -100,7 +100,7 @@ struct Quantised {
             for (std::size_t i = b; i < b + 32; ++i) {
                 const double q = d > 0 ? std::nearbyint(x[i] * (1.0f / d)) : 0.0;
                 value[i] = q * d;
-                // Half a step, and what the rounding of d and 1/d moves a value of 127 steps.
+                // Half a step, and the shift of a value of 127 steps by the rounding of d and 1/d.
                 error[i] = d * (0.5 + 127 * 4 * kRoundoff);
             }
         }
@@ -139,7 +139,7 @@ constexpr std::int64_t kTokenCounts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 33, 129};
 constexpr std::int64_t kMaxTokens = 129;
 constexpr std::int64_t kRowCounts[] = {1, 3, 17, 255};
 
-// Every dtype and path, odd sizes, against f64; and one answer whatever the number of tokens.
+// Every dtype and path, odd sizes, against f64; and the same bits for any number of tokens.
 void check_sizes(DType dtype, std::int64_t n, std::int64_t k) {
     SCOPED_TRACE(std::string(dtype_name(dtype)) + " n " + std::to_string(n) + " k " +
                  std::to_string(k));
@@ -152,7 +152,7 @@ void check_sizes(DType dtype, std::int64_t n, std::int64_t k) {
         seen = q.value;
         error = q.error;
     }
-    // want: with the activations as they are seen; far: how much their quantising may move it.
+    // want: with the activations as quantised; far: how much the quantisation may change it.
     const std::size_t outputs = static_cast<std::size_t>(kMaxTokens * n);
     std::vector<double> want(outputs), near(outputs), exact(outputs), far(outputs);
     for (std::int64_t t = 0; t < kMaxTokens; ++t) {
@@ -164,7 +164,7 @@ void check_sizes(DType dtype, std::int64_t n, std::int64_t k) {
                 sum += term;
                 plain += w.at(r, i) * x[at];
                 moved += std::fabs(w.at(r, i)) * error[at];
-                // A block's sum is exact: only its own size is ever rounded.
+                // A block's sum is exact: only its total is rounded.
                 block += term;
                 if (!quantised || i % 32 == 31) {
                     size += std::fabs(block);
@@ -172,9 +172,9 @@ void check_sizes(DType dtype, std::int64_t n, std::int64_t k) {
                 }
             }
             const auto at = static_cast<std::size_t>(t * n + r);
-            // Quantised: two roundings per block, one after the other in the sum. Floats: a
-            // product's rounding, then at most k/4 + 1 sums in a lane (4 lanes at least) and the
-            // tree over at most 16 lanes.
+            // Quantised: two sequential roundings per block. Floats:
+            // one rounding per product, at most k/4 + 1 sums in a lane
+            // (at least 4 lanes) and a tree over at most 16 lanes.
             const double steps =
                 quantised ? static_cast<double>(k) / 32 + 1 : static_cast<double>(k) / 4 + 6;
             want[at] = sum;
@@ -194,7 +194,7 @@ void check_sizes(DType dtype, std::int64_t n, std::int64_t k) {
             const std::vector<float> some = run(pool, x, w, tokens);
             ASSERT_TRUE(same_bits(some.data(), all.data(), tokens * n)) << tokens << " tokens";
         }
-        // Each token by itself.
+        // Each token alone.
         for (std::int64_t t : {1, 4, 15, 16, 128}) {
             const std::vector<float> row(x.begin() + t * k, x.begin() + (t + 1) * k);
             const std::vector<float> one = run(pool, row, w, 1);
@@ -332,7 +332,7 @@ TEST(Linear, GroupsAndThreadsChangeNoBit) {
     });
 }
 
-// Quantised products are the same bits on every path: the portable one stands for all.
+// Quantised products have the same bits on every path: the portable path is the reference.
 TEST(Linear, QuantisedBitsAreTheSameOnEveryPath) {
     constexpr std::int64_t kN = 67, kK = 2048;
     const Isa before = active_isa();
@@ -359,7 +359,7 @@ TEST(Linear, QuantisedBitsAreTheSameOnEveryPath) {
     set_isa(before);
 }
 
-// A NaN in one token shows in that token, and in no other.
+// A NaN in one token affects that token and no other.
 TEST(Linear, NotANumberStaysInItsToken) {
     constexpr std::int64_t kN = 9, kK = 64, kTokens = 6;
     for (DType dtype : kAll) {
@@ -443,11 +443,11 @@ TEST(Linear, BrokenContractsAreNamed) {
     bad(ctx, in, {w, to, {}, {bias.data(), DType::f32, {1, 8}}});
     bad(ctx, in, {w, to, {}, {out.data() + 1, DType::f32, {2, 8}}});
     EXPECT_THROW(linear(ctx, in, std::span<const LinearOut>()), ContractError);
-    // No tokens: nothing to do, and nothing is touched.
+    // No tokens: nothing is done or touched.
     EXPECT_NO_THROW(linear(ctx, {nullptr, DType::f32, {0, 32}}, {w, {}, {}, {}}));
 }
 
-// Interleaving 4 rows changes where weights lie, and no bit of any result.
+// Interleaving 4 rows changes the layout of the weights, but no bit of any result.
 TEST(Linear, RepackedWeightsGiveTheSameBits) {
     bool any = false;
     for_each_isa([&] {

@@ -1,5 +1,5 @@
 // Shared by the tests of linear_small() and linear_plain(): matrices of every type on the device,
-// and the expected products with them.
+// and the expected results.
 #pragma once
 
 #include <cmath>
@@ -14,13 +14,13 @@
 
 namespace mr::cuda {
 
-// Types that linear_small() takes.
+// Types that linear_small() supports.
 inline constexpr DType kSmallTypes[] = {DType::bf16, DType::f16, DType::q8_0x8, DType::q4_0x8};
 
 struct Matrix {
     Tensor device;              // as the kernel reads it
     Tensor host;                // q8_0 or q4_0 blocks, for the CPU's product
-    std::vector<float> values;  // [n, k], what the weights stand for
+    std::vector<float> values;  // [n, k], the values of the weights
     std::vector<std::byte> bytes;
 };
 
@@ -60,7 +60,7 @@ class LinearGpuTest : public GpuTest {
         return m;
     }
 
-    // x · wᵀ in f64, or for quantised weights as the CPU does it; and what f32 sums may be off by.
+    // x · wᵀ in f64, or for quantised weights as on the CPU; and the error bound of f32 sums.
     struct Reference {
         std::vector<double> out, slack;
     };
@@ -88,7 +88,7 @@ class LinearGpuTest : public GpuTest {
                 }
                 const std::size_t at = static_cast<std::size_t>(t) * n + i;
                 r.out[at] = m.host ? cpu[at] : sum;
-                // Tensor cores add with a little less than f32's care: k terms, half an ulp each,
+                // Tensor cores add slightly less precisely than f32: k terms, half an ulp each,
                 // twice.
                 r.slack[at] = size * 0x1p-23 * (2 + std::sqrt(static_cast<double>(k))) + 1e-30;
             }

@@ -12,8 +12,8 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kBatch = 4;  // loads in flight
 
-// The library's kernels write no stamps. With a timeline these two kernels stamp before and after
-// them.
+// The library's kernels write no stamps. With a
+// timeline, these two kernels stamp before and after.
 __global__ void stamp_before(Stamp* stamp) {
     wait_for_previous();
     stamp_begin(stamp);
@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(kThreads) round_bias(bf16* to, const float* bi
     if (i < n) to[i] = from_f32<bf16>(bias[i]);
 }
 
-// Block (columns, part) sums rows part * each .. of dy; a warp has every 8th of them and 32 times
-// kWidth columns.
+// Block (columns, part) sums rows part * each .. of dy; a warp takes every 8th of these rows and 32
+// times kWidth columns.
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads)
     column_sums(float* parts, const bf16* dy, std::int64_t rows, std::int64_t each, int n,
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-// The workspace of the library comes first, then a bias in bf16, or the parts of its gradient.
+// The library's workspace comes first, then a bias in bf16, or the partial sums of its gradient.
 std::span<std::byte> workspace(const Context& ctx) { return ctx.scratch.first(kTrainWorkspace); }
 std::byte* beyond(const Context& ctx) { return ctx.scratch.data() + kTrainWorkspace; }
 
@@ -117,7 +117,7 @@ void check(const Context& ctx, std::int64_t n) {
 }  // namespace
 
 std::size_t linear_train_scratch_bytes(std::int64_t max_n) {
-    // Parts times n is greatest at a whole number of 256 columns, or at the most columns.
+    // Parts times n is largest at a whole multiple of 256 columns, or at the maximal n.
     const std::int64_t parts = std::max<std::int64_t>(1024 * 256, 8 * max_n);
     return kTrainWorkspace + static_cast<std::size_t>(std::max(4 * parts, 2 * max_n));
 }

@@ -1,4 +1,4 @@
-// The speed of the library's algorithms for the products of training, and which of them have the
+// The speed of the library's algorithms for the products of training, and which of them give the
 // bits of the first. It helps to choose an algorithm.
 #include <algorithm>
 #include <cstdio>
@@ -17,7 +17,7 @@ class Products {
     Products() : memory_("products", std::size_t{8} << 30) {
         ctx_.cuda = &stream_;
         std::uint32_t bits = 1;
-        for (std::uint16_t& v : noise_) {  // bf16 between -2 and -0.5, 0.5 and 2
+        for (std::uint16_t& v : noise_) {  // bf16 of magnitude 0.5 to 2, either sign
             bits = bits * 1664525u + 1013904223u;
             v = static_cast<std::uint16_t>(0x3f00u | (bits >> 16 & 0x80ffu));
         }
@@ -44,7 +44,7 @@ class Products {
         const std::size_t bytes = dtype_bytes(p.out_type, count(p.rows, p.cols));
         p.out = memory_.alloc(bytes);
         p.c = accumulate ? p.out : nullptr;
-        if (bias) p.bias = noise(2 * static_cast<std::size_t>(p.cols));  // room for f32
+        if (bias) p.bias = noise(2 * static_cast<std::size_t>(p.cols));  // enough for f32
         const std::span<std::byte> workspace{memory_.array<std::byte>(kTrainWorkspace),
                                              kTrainWorkspace};
         unsigned long long first = 0;
@@ -93,7 +93,7 @@ class Products {
 }  // namespace
 }  // namespace mr::cuda
 
-// bench_linear_train_cuda [gpt2|llama]: both where nothing is said.
+// bench_linear_train_cuda [gpt2|llama]: both by default.
 int main(int argc, char** argv) {
     const std::string only = argc > 1 ? argv[1] : "";
     mr::cuda::Products p;

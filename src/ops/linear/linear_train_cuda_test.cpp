@@ -10,11 +10,11 @@ namespace mr::cuda::linear_train_cuda_test {
 namespace {
 
 struct Size {
-    std::int64_t tokens, n, k, padded;  // padded: columns of a row of out and dy
+    std::int64_t tokens, n, k, padded;  // padded: columns per row of out and dy
 };
 
 // A sum of `terms` products with this sum of squares, as gemm_cuda_test.cpp derives it: errors of
-// single steps add up like a random walk, and tensor cores cut where FMA rounds.
+// single steps add up like a random walk, and tensor cores truncate where FMA rounds.
 double tolerance(double squares, std::int64_t terms) {
     return 8 * 0x1p-22 * std::sqrt(squares * static_cast<double>(terms)) + 1e-30;
 }
@@ -34,8 +34,8 @@ class LinearTrainTest : public GpuTest {
         ctx_.scratch = {memory_.array<std::byte>(bytes), bytes};
         stream_->fill(ctx_.scratch.data(), 0xff, bytes);
     }
-    // Some elements of got [rows, cols], in rows of `stride`: before + the sum over `terms` of
-    // left(row, i) * right(i, col).
+    // Checks some elements of got [rows, cols], in rows of `stride`: before + the sum over `terms`
+    // of left(row, i) * right(i, col).
     template <typename Left, typename Right, typename Before>
     void compare(const std::vector<float>& got, std::int64_t rows, std::int64_t cols,
                  std::int64_t stride, std::int64_t terms, DType type, Left&& left, Right&& right,
@@ -54,7 +54,7 @@ class LinearTrainTest : public GpuTest {
             }
             const double was = before(row, col), want = sum + was;
             double slack = tolerance(squares, terms);
-            // Into bf16 the library may round the sum, and once more what is added to it.
+            // With bf16 output the library may round the sum, and again after adding to it.
             slack += (4 * 0x1p-24 + epsilon(type)) * (std::abs(want) + slack + std::abs(was));
             if (was != 0) slack += epsilon(type) * std::abs(sum);
             ASSERT_NEAR(got[static_cast<std::size_t>(row * stride + col)], want, slack)
@@ -84,7 +84,7 @@ TEST_F(LinearTrainTest, MatchesF64) {
                                ds = noise(tokens * padded), bs = noise(n),
                                rs = noise(tokens * padded), gs = noise(n * k), gbs = noise(n),
                                dxs = noise(tokens * k);
-            for (std::int64_t t = 0; t < tokens; ++t) {  // what is not read is NaN
+            for (std::int64_t t = 0; t < tokens; ++t) {  // NaN where nothing must be read
                 for (std::int64_t i = n; i < padded; ++i) {
                     ds[static_cast<std::size_t>(t * padded + i)] = NAN;
                 }
@@ -167,7 +167,7 @@ TEST_F(LinearTrainTest, MatchesF64) {
                     want += double{d_at(t, i)};
                     magnitude += std::abs(double{d_at(t, i)});
                 }
-                // At most tokens / 64 in a chain, then parts.
+                // At most tokens / 64 terms in a chain, then the parts.
                 const double roundoffs = static_cast<double>(tokens) / 64 + 48;
                 ASSERT_NEAR(db[static_cast<std::size_t>(i)], want, 0x1p-24 * roundoffs * magnitude)
                     << "bias " << i;
@@ -176,7 +176,7 @@ TEST_F(LinearTrainTest, MatchesF64) {
     }
 }
 
-// Shapes of GPT-2 and of its head: the same bits every time, and nothing that is not finite.
+// Shapes of GPT-2 and of its head: the same bits every time, and only finite values.
 TEST_F(LinearTrainTest, SameBitsEveryTime) {
     for (const Size& size : {Size{4096, 768, 768, 768}, Size{4096, 3072, 768, 3072},
                              Size{4096, 768, 3072, 768}, Size{2048, 50257, 768, 50304}}) {
@@ -210,7 +210,7 @@ TEST_F(LinearTrainTest, SameBitsEveryTime) {
     }
 }
 
-// Trying algorithms changes no bit, of a product that is tried or of one that was.
+// Timing algorithms changes no bit, neither during the trial nor after it.
 TEST_F(LinearTrainTest, TheFastestHasTheBitsOfTheFirst) {
     for (const Size& size :
          {Size{2048, 768, 768, 768}, Size{2000, 2304, 768, 2304}, Size{1024, 5003, 256, 5056}}) {

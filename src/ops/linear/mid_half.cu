@@ -1,15 +1,15 @@
-// linear_small() for 5 to 32 tokens with f16 or bf16 weights: a block to a multiprocessor, which
-// has its rows for itself.
+// linear_small() for 5 to 32 tokens with f16 or bf16 weights: one block per multiprocessor, each
+// with its own rows.
 //
 //   fill the rings with weights | wait for the previous kernel | weights and inputs through the
 //   tensor cores | add up the warps | finish
 //
-// As in small_linear.cu a warp has one eighth of the granules, brings its weights itself and waits
-// for no other warp; a block reads 1 KB of each of 16 rows, then of the next 16. Here all of its
-// tiles, up to kTiles, take their turn before it goes on to the next granule: the inputs of a
-// granule, which are as many bytes as the weights of 32 rows (at 32 tokens), are brought once for
-// all of them. The instructions that a result is made of, and their order, are those of
-// small_linear.cuh.
+// As in small_linear.cu a warp has one eighth of the granules, loads its own
+// weights and waits for no other warp; a block reads 1 KB of each of 16 rows,
+// then of the next 16. Here a granule is multiplied with all tiles of the block,
+// up to kTiles, before the next granule: so the inputs of a granule, which are
+// as many bytes as the weights of 32 rows (at 32 tokens), are loaded once. The
+// instructions of a result, and their order, are those of small_linear.cuh.
 #include <algorithm>
 #include <type_traits>
 
@@ -21,17 +21,17 @@
 namespace mr::cuda::small {
 namespace {
 
-// NT: groups of 8 tokens; kTiles: of a pass over the inputs, at most; kStages: of a warp's ring of
-// weights.
+// NT: groups of 8 tokens; kTiles: most tiles of a pass over the inputs; kStages: of a warp's ring
+// of weights.
 template <int kNT_, int kTiles_, int kStages_>
 struct HalfShape {
     static constexpr int kNT = kNT_, kTiles = kTiles_, kStages = kStages_;
     static constexpr int kTokensMost = 8 * kNT;
     static constexpr int kThreads = 32 * kWarps;
     static constexpr int kStageBytes = 2048;                            // a granule of a tile
-    static constexpr int kInputBytes = kTokensMost * 128, kInputs = 2;  // granules of inputs
-    // The sums take the rings' place: f32 [8 parts][tokens][rows, padded so that neither writing
-    // them as the tensor cores have them nor reading rows meets one bank twice].
+    static constexpr int kInputBytes = kTokensMost * 128, kInputs = 2;  // ring of input granules
+    // The sums reuse the rings' memory: f32 [8 parts][tokens][rows], rows padded so that neither
+    // the stores in the tensor cores' layout nor the loads of rows have bank conflicts.
     static constexpr int kSumStride = kTileRows * kTiles + 8;
     static constexpr int kPartSums = kTokensMost * kSumStride;
     static constexpr int kRings = kWarps * (kInputs * kInputBytes + kStages * kStageBytes);
@@ -39,20 +39,20 @@ struct HalfShape {
     static_assert(kBytes <= 209 * 1024);  // mid_possible(); fixed arrays are 1 KB
 };
 
-// The copy engine swizzles: 16 bytes `c` of row r (128 bytes) lie at c ^ r % 8. Token g of the
-// tensor cores' 8 is token place(g) of the 8, so that the two whose bytes are read at once lie in
-// different banks. A lane's results are then of tokens t = lane % 4 and t + 4.
+// TMA swizzles: 16-byte chunk `c` of row r (128 bytes) lies at c ^ r % 8. Token g of the tensor
+// cores' 8 is token place(g) of the group, so that the two tokens read at once lie in different
+// banks. A lane's results are then of tokens t = lane % 4 and t + 4.
 __device__ __forceinline__ int place(int g) { return g >> 1 | (g & 1) << 2; }
 
-// The weights of a warp: its granules of `tiles` tiles from `first` on, granule by granule.
+// Fetches a warp's weights: its granules of `tiles` tiles from `first` on, granule by granule.
 template <typename T, typename S>
 struct Fetcher {
     using W = HalfWeights<T>;
     unsigned ring;
-    int warp, lane, count;  // granules
+    int warp, lane, count;  // count: granules
     int first, tiles;
     int tile = 0, granule = 0;
-    unsigned to = 0;  // in the ring
+    unsigned to = 0;  // offset in the ring
 
     __device__ __forceinline__ void next(const Params& p) {
         if (granule < count) {
@@ -73,11 +73,11 @@ struct Fetcher {
     }
 };
 
-// The inputs of a warp's granules, one after another through two places, by the copy engine.
+// The inputs of a warp's granules, one after another through two slots, by TMA.
 template <typename T, typename S>
 struct Inputs {
-    unsigned room, full;  // where they come to, and the barriers that say so
-    int at = 0;           // which place is next
+    unsigned room, full;  // the slots, and their barriers
+    int at = 0;           // next slot
     unsigned parity = 0;
 
     __device__ __forceinline__ void fetch(const CUtensorMap& map, int granule, int to) const {
@@ -97,8 +97,8 @@ struct Inputs {
     }
 };
 
-// acc += a granule of a tile; from, x: what this lane has of the weights and of the inputs. kSome:
-// groups without one of `tokens` tokens are left out.
+// acc += a granule of a tile; from, x: this lane's weights and inputs. kSome: skips groups that
+// have none of the `tokens` tokens.
 template <typename T, bool kSome, int kNT>
 __device__ __forceinline__ void multiply_tile(float (&acc)[kNT][4], unsigned from, unsigned x,
                                               int tokens) {
@@ -139,20 +139,20 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     const int begin = static_cast<int>(std::int64_t{p.tiles} * block / blocks);
     const int end = static_cast<int>(std::int64_t{p.tiles} * (block + 1) / blocks);
     const int granules = static_cast<int>((p.k + W::kGranule - 1) / W::kGranule);
-    const int count = (granules - warp + kWarps - 1) / kWarps;  // of this warp
+    const int count = (granules - warp + kWarps - 1) / kWarps;  // granules of this warp
 
     const unsigned room = shared_address(shared);
     Inputs<T, S> x{room + warp * S::kInputs * S::kInputBytes, shared_address(barriers[warp])};
     const unsigned ring =
         room + kWarps * S::kInputs * S::kInputBytes + warp * kStages * S::kStageBytes;
-    if (lane == 0) {  // only this warp uses them
+    if (lane == 0) {  // the barriers belong to this warp
         for (int i = 0; i < S::kInputs; ++i) barrier_init(x.full + i * 8, 1);
         barriers_ready();
         prefetch_map(inputs);
     }
     __syncwarp();
 
-    int tokens = p.rows;  // that are multiplied
+    int tokens = p.rows;  // to multiply
 #pragma unroll 1
     for (int first = begin; first < end; first += kTiles) {
         const int tiles = min(kTiles, end - first);
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
             note_places(p, asked, where);
             if constexpr (kMakesRecords<P>) tokens = __popcll(asked);
         }
-        // Granule i of this warp's, into the place `at`.
+        // Fetches this warp's i-th granule into slot `at`.
         const auto fetch_input = [&](int i, int at) {
             if (i < count && lane == 0) x.fetch(inputs, warp + i * kWarps, at);
         };
@@ -183,14 +183,14 @@ __global__ void __launch_bounds__(S::kThreads, 1)
             for (int t = 0; t < kTiles; ++t) {
                 if (t >= tiles) break;
                 wait_for_copies<kStages - 2>();
-                weights.next(p);  // into the stage before this one, which this lane has done with
+                weights.next(p);  // into the previous stage, which this lane has used
                 multiply_tile<T, kSome>(acc[t], ring + slot + lane * 16, from_x, tokens);
                 slot =
                     slot + S::kStageBytes == kStages * S::kStageBytes ? 0 : slot + S::kStageBytes;
             }
             // Not earlier: the products above have been issued, so all lanes have the inputs in
-            // registers. Where only their loads had been issued, the copy engine was seen to be
-            // faster than they. So the compiler is told that the sums are looked at here.
+            // registers. With only the loads issued, TMA was seen to overwrite the inputs first.
+            // The asm makes the compiler finish the sums here.
 #pragma unroll
             for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
             x.next();
         }
         wait_for_copies<0>();
-        __syncthreads();  // all warps have done with their rings
+        __syncthreads();  // all warps are done with their rings
         auto* sums = reinterpret_cast<float*>(shared);
         float* to = sums + warp * S::kPartSums + lane % 4 * S::kSumStride + lane / 4;
 #pragma unroll
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         __syncthreads();
         finish_sums<S, T>(p, where, tokens, first, tiles, sums);
         if (first + kTiles < end) {
-            stores_before_products();  // the copy engine will write there again
+            stores_before_products();  // TMA will write there again
             __syncthreads();
         }
     }
@@ -242,8 +242,8 @@ template <typename T, typename P>
 void run_mid_half(const Context& ctx, const P& p) {
     if (p.rows <= 8) return start<T, HalfShape<1, 11, 7>>(ctx, p);
     if (p.rows <= 16) return start<T, HalfShape<2, 11, 6>>(ctx, p);
-    // All of a block's tiles in one pass where the registers suffice. Records are of vocabularies,
-    // which are large.
+    // All of a block's tiles in one pass if the registers suffice. Records are made for
+    // vocabularies, which are large.
     if (kMakesRecords<P> || p.tiles > 6 * this_gpu().multiprocessors) {
         return start<T, HalfShape<4, 11, 8>>(ctx, p);
     }

@@ -1,7 +1,7 @@
-// linear_small() for 5 tokens and more: the weights are read from memory once for many of them, and
-// every result has the bits that small_linear.cu gives it. Here are the kernel that prepares inputs
-// (norm, quantise) and the choice of the one that multiplies: mid_half.cu and mid_quant.cu for few
-// tokens, wide_half.cu, wide_quant.cu and tiled_half.cu for many.
+// linear_small() for 5 tokens and more: the weights are read from memory once for many tokens, and
+// every result has the same bits as from small_linear.cu. This file has the kernel that prepares
+// inputs (norm, quantise) and chooses the kernel that multiplies: mid_half.cu and mid_quant.cu for
+// few tokens, wide_half.cu, wide_quant.cu and tiled_half.cu for many.
 #include <algorithm>
 
 #include "ops/linear/mid_linear.cuh"
@@ -12,9 +12,9 @@
 namespace mr::cuda::small {
 namespace {
 
-// The inputs of all tokens, normed and rounded to T or quantised: a block a token. No rank of a
-// wide product has arrived anywhere: `count` counters are 0. The registers are few enough for such
-// a block to fit beside one or two that multiply.
+// The inputs of all tokens, normed and rounded to T or quantised: one block per token. Also resets
+// the `count` arrival counters of wide products to 0. It uses few enough registers to fit beside
+// one or two blocks that multiply.
 template <typename W, typename T, typename Row, typename P>
 __global__ void __launch_bounds__(kInputThreads, 4)
     input_kernel(const P p, std::byte* to, int stride, unsigned* arrived, int count) {
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kInputThreads, 4)
     load_row<W, T>(p, held, row, Row(to, place, stride), columns, shared);
 }
 
-// -> where they are. Row: how a row lies there.
+// Returns where they are. Row: the layout of a row there.
 template <typename W, typename T, typename Row, typename P>
 const std::byte* prepare(const Context& ctx, const P& p, int stride, unsigned* arrived = nullptr,
                          int count = 0) {
@@ -99,7 +99,7 @@ void run_quant(const Context& ctx, const P& all) {
     }
 }
 
-// Whether more than 32 tokens are one pass over the weights. wgmma is there on sm_90 alone.
+// Whether more than 32 tokens take one pass over the weights. Only sm_90 has wgmma.
 bool multiplies_wide(const Context& ctx, DType weights) {
     return ctx.whole_device && (is_quantised(weights) || this_gpu().sm == 90);
 }
@@ -121,8 +121,8 @@ void run_any(const Context& ctx, DType weights, const P& p) {
     }
 }
 
-// At the end of the scratch, wherever a product's inputs end: what blocks hand over, of at most 128
-// tokens each, and who has arrived.
+// At the end of the scratch, after any product's inputs: partial sums that blocks exchange, for at
+// most 128 tokens each, and arrival counters.
 std::size_t wide_scratch_bytes() {
     const auto blocks = static_cast<std::size_t>(this_gpu().multiprocessors);
     return std::max(blocks * 2 * kStrip * 128 * 4, tiled_scratch_bytes()) + kMostStrips * 4;
@@ -138,8 +138,8 @@ bool mid_possible() {
     return possible;
 }
 
-// f16 and bf16: [rows, k]; 8 bits: less. Behind it what the blocks of wide products hand each
-// other.
+// Inputs [rows, k] in f16 or bf16 (8-bit ones take less), then the exchange buffers of wide
+// products.
 std::size_t mid_scratch_bytes(std::int64_t rows, std::int64_t k) {
     const auto inputs = static_cast<std::size_t>((std::min<std::int64_t>(rows, kTiledRows) + 7) /
                                                  8 * 8 * ((k + 127) / 128 * 128) * 2);

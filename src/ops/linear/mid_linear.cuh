@@ -1,10 +1,10 @@
-// What the products for 5 tokens and more share, and the inside of those with quantised weights:
-// how prepared inputs lie in memory, and how a warp multiplies. A result is made as in
-// small_linear.cuh: the sums of 32 columns are exact integers, so it may be the tokens that are the
-// first operand of the tensor cores, 16 of them, and 8 rows of weights the second. Both then come
-// from shared memory as the instruction wants them, 16 bytes a lane; with the weights first, every
-// instruction had four moves before it. Lane 4 g + t has the results of tokens g and g + 8 with
-// rows 2 t and 2 t + 1.
+// Shared by the products for 5 tokens and more, with the core of those with quantised
+// weights: the layout of prepared inputs, and how a warp multiplies. Results are
+// computed as in small_linear.cuh: sums of 32 columns are exact integers, so 16
+// tokens may be the first operand of the tensor cores, and 8 rows of weights the
+// second. Both are then loaded from shared memory in the instruction's layout, 16
+// bytes a lane; with the weights first, every instruction needed four moves before
+// it. Lane 4 g + t has the results of tokens g and g + 8 with rows 2 t and 2 t + 1.
 #pragma once
 
 #include "ops/linear/small_linear.cuh"
@@ -12,37 +12,37 @@
 
 namespace mr::cuda::small {
 
-constexpr int kPreparedRows = 256;  // tokens whose inputs are prepared at once
-constexpr int kTiledRows = 1024;    // the same, of wide products with f16 and bf16 weights
-constexpr int kWideRows = 192;      // of those products; more are faster in tiles
+constexpr int kPreparedRows = 256;  // tokens prepared at once
+constexpr int kTiledRows = 1024;    // the same for wide products with f16 and bf16 weights
+constexpr int kWideRows = 192;      // limit for these; more are faster in tiles
 
 // P: Params, or RecordParams.
 //
-// f16 and bf16 weights (mid_half.cu): one pass for up to kMidHalfRows tokens, whose inputs lie in
-// memory as rows, p.x_stride bytes apart.
+// f16 and bf16 weights (mid_half.cu): one pass for up to kMidHalfRows tokens, with inputs as rows
+// in memory, p.x_stride bytes apart.
 constexpr int kMidHalfRows = 32;
 template <typename T, typename P>
 void run_mid_half(const Context& ctx, const P& p);
 
 // f16 and bf16 weights (wide_half.cu): any number of tokens, in passes of 1024. Passes of more than
-// kWideRows are made of tiles (tiled_half.cu); p.x: inputs as wide_half.cu has them.
+// kWideRows tokens use tiles (tiled_half.cu); p.x: inputs in the layout of wide_half.cu.
 template <typename T, typename P>
 void run_wide(const Context& ctx, const P& all);
 struct WidePlan;
 template <typename T, typename P>
 void run_tiled(const Context& ctx, const P& p, const WidePlan& plan);
-std::size_t tiled_scratch_bytes();  // of WidePlan::handed
-int tiled_counters();               // of WidePlan::arrived, which are 0 before and behind it
+std::size_t tiled_scratch_bytes();  // size of WidePlan::handed
+int tiled_counters();               // size of WidePlan::arrived; all are 0 before and after
 
-// Quantised weights: up to kMidQuantRows tokens (mid_quant.cu), or up to 256 (wide_quant.cu), whose
-// inputs are prepared, p.x_stride bytes from granule to granule.
+// Quantised weights: up to kMidQuantRows tokens (mid_quant.cu), or up to 256 (wide_quant.cu).
+// Inputs are prepared; granules are p.x_stride bytes apart.
 constexpr int kMidQuantRows = 32;
 template <typename Layout, typename P>
 void run_mid_quant(const Context& ctx, const P& p);
 template <typename Layout, typename P>
 void run_wide_quant(const Context& ctx, const P& p, const WidePlan& plan);
 
-// How prepared inputs lie in memory.
+// The layout of prepared inputs in memory.
 template <typename W>
 struct Mid;
 
@@ -51,7 +51,7 @@ template <typename T>
 struct Mid<HalfWeights<T>> {
     using W = HalfWeights<T>;
 
-    // Where the prepared input of a token goes.
+    // Where a token's prepared input is written.
     struct Row {
         std::byte* row;
         __device__ Row(std::byte* to, int token, int stride)
@@ -63,9 +63,9 @@ struct Mid<HalfWeights<T>> {
     }
 };
 
-// [granules][groups of tokens][kGroupBytes], a granule's p.x_stride bytes apart. A group is 16
+// [granules][groups of tokens][kGroupBytes]; granules are p.x_stride bytes apart. A group is 16
 // tokens: [4 blocks of 32 columns][32 lanes][16 bytes: tokens g and g + 8, twice], then their
-// scales, f32 [2 pieces of 64 columns][8 g][g, g + 8][2 blocks]. Of 8 tokens at most (kFew) it is
+// scales, f32 [2 pieces of 64 columns][8 g][g, g + 8][2 blocks]. For at most 8 tokens (kFew) it is
 // [2 pieces][32 lanes][2 blocks][8 bytes], scales [2 pieces][8 tokens][2 blocks].
 template <typename Layout>
 struct Mid<QuantWeights<Layout>> {
@@ -81,8 +81,8 @@ struct Mid<QuantWeights<Layout>> {
         __device__ Row(std::byte* to, int row, int bytes)
             : group(to + row / 16 * kGroupBytes<kFew>), token(row % 16), stride(bytes) {}
         __device__ __forceinline__ std::byte* at(int c) const {
-            // Columns c to c + 3 are one word of a lane: the first or the second of its block.
-            constexpr int kQuarter = 8 * W::kBlocks;  // bytes of a record that are one lane's
+            // Columns c to c + 3 are one word of a lane: the first or the second word of its block.
+            constexpr int kQuarter = 8 * W::kBlocks;  // bytes of a record per lane
             const int place = Layout::input_place(c % W::kColumns);
             const int lane = token % 8 * 4 + place / kQuarter, second = place / 4 % 2;
             const int block = c % W::kGranule / 32;
@@ -159,10 +159,10 @@ struct Mid<QuantWeights<Layout>> {
             }
         }
     };
-    // The sums of 32 columns are less than 2^22: 32 * 128 * 127 = 520,192 at most, also of 4-bit
-    // weights, which come times 16. Added to the bits of 1.5 * 2^23, an integer of that size makes
-    // the bits of 1.5 * 2^23 + itself. So the tensor cores begin there, and a subtraction makes
-    // f32 of a sum, at eight times the rate of a conversion.
+    // The sums of 32 columns are less than 2^22: 32 * 128 * 127 = 520,192 at most, also for 4-bit
+    // weights, which are scaled by 16. Adding such an integer to the bits of 1.5 * 2^23 gives the
+    // bits of the f32 1.5 * 2^23 + integer. So the tensor cores start from there, and a subtraction
+    // converts a sum to f32, at eight times the rate of a conversion.
     static constexpr float kBegin = 0x1.8p23f;
 
     // acc += a piece of a group of tokens and 8 rows. acc: tokens g, g + 8 x rows 2 t, 2 t + 1.

@@ -1,14 +1,14 @@
-// linear_small() for 5 to 32 tokens with quantised weights: mid_half.cu's way, a block to a
-// multiprocessor, which has its rows for itself.
+// linear_small() for 5 to 32 tokens with quantised weights: as in mid_half.cu, one block per
+// multiprocessor, each with its own rows.
 //
 //   fill the rings with weights | wait for the previous kernel | weights and inputs through the
 //   tensor cores | add up the warps | finish
 //
-// A warp has one eighth of the granules and waits for no other warp. All tiles of the block, up to
-// kTiles, take their turn before it goes on to the next granule, so that the inputs pass once; the
-// sums of all tiles stay in registers. Instructions are dear here: a result has three for each
-// block of 32 columns, at 32 tokens half of what a warp can issue while its weights come. So the
-// weights are walked through with running pointers, and inputs lie as the tensor cores want them.
+// A warp has one eighth of the granules and waits for no other warp. It multiplies a granule with
+// all tiles of the block, up to kTiles, before the next granule, so that inputs are loaded once;
+// the sums of all tiles stay in registers. Instructions are scarce: a result takes three per block
+// of 32 columns, at 32 tokens half of what a warp can issue while its weights arrive. So the
+// weights are addressed by running pointers, and inputs have the tensor cores' layout.
 #include <algorithm>
 
 #include "core/cuda/tma.cuh"
@@ -18,9 +18,9 @@
 namespace mr::cuda::small {
 namespace {
 
-// NT: groups of 8 tokens, 1, 2 or 4; kTiles: of a pass over the inputs, at most; kRing: KB of a
-// block's ring of weights; kEntry: threads as many as which would have all registers: beside 256 of
-// them a block of the kernel that prepares the next inputs finds room.
+// NT: groups of 8 tokens, 1, 2 or 4; kTiles: most tiles of a pass over the inputs; kRing: KB of a
+// block's ring of weights; kEntry: the thread count that sets the register limit; with 256 a block
+// of the kernel that prepares the next inputs fits beside it.
 template <typename Layout, int kNT, int kTiles_, int kRing, int kEntry_ = 256>
 struct QuantShape {
     using W = QuantWeights<Layout>;
@@ -28,12 +28,12 @@ struct QuantShape {
     static constexpr int kTiles = kTiles_, kEntry = kEntry_;
     static constexpr int kThreads = 32 * kWarps, kTokensMost = 8 * kNT;
     static constexpr int kGroups = kFew ? 1 : kNT / 2;
-    static constexpr int kSums = kFew ? 2 : 4;          // of a lane: a group and 8 rows
+    static constexpr int kSums = kFew ? 2 : 4;          // per lane: a group and 8 rows
     static constexpr int kStageBytes = W::kStageBytes;  // a granule of a tile
     static constexpr int kStages = kRing * 1024 / (kWarps * kStageBytes);
     static constexpr int kInputBytes = kGroups * Mid<W>::template kGroupBytes<kFew>, kInputs = 2;
-    // The sums take the rings' place: f32 [8 parts][tokens][rows, padded so that neither writing
-    // them as the tensor cores have them nor reading rows meets one bank twice].
+    // The sums reuse the rings' memory: f32 [8 parts][tokens][rows], rows padded so that neither
+    // the stores in the tensor cores' layout nor the loads of rows have bank conflicts.
     static constexpr int kSumStride = kTileRows * kTiles + 8;
     static constexpr int kPartSums = kTokensMost * kSumStride;
     static constexpr int kRings = kWarps * (kInputs * kInputBytes + kStages * kStageBytes);
@@ -41,19 +41,19 @@ struct QuantShape {
     static_assert(kBytes <= 209 * 1024);
 };
 
-// The weights of a warp: its granules of `tiles` tiles from `first` on, granule by granule.
+// Fetches a warp's weights: its granules of `tiles` tiles from `first` on, granule by granule.
 template <typename S>
 struct Fetcher {
     using W = typename S::W;
     unsigned ring;
     int lane, tiles;
-    int alone;  // the tile whose lower half is past the last row: the upper one comes instead
+    int alone;  // tile whose lower half is past the last row: the upper is read instead
     const std::byte* from;
-    std::int64_t lower, next_tile, next_granule;  // bytes
-    int left;                                     // columns from the granule's first one on
+    std::int64_t lower, next_tile, next_granule;  // in bytes
+    int left;                                     // columns left in the row, from this granule on
     int tile = 0;
-    unsigned to = 0;        // in the ring
-    int scales, scales_to;  // where this lane's part of the scales is and goes; < 0: it has none
+    unsigned to = 0;        // offset in the ring
+    int scales, scales_to;  // source and target of this lane's scales; < 0: it has none
 
     __device__ Fetcher(const Params& p, unsigned ring_, int warp, int lane_, int first, int tiles_)
         : ring(ring_), lane(lane_), tiles(tiles_) {
@@ -66,7 +66,7 @@ struct Fetcher {
         alone = (p.n + 7) / 8 % 2 ? p.tiles - 1 - first : -1;
         from = p.w + first * next_tile + warp * W::kStep + lane * 16;
         left = static_cast<int>(p.k) - warp * W::kGranule;
-        // The first lanes bring one half's, the next ones the other's.
+        // The first lanes fetch one half's scales, the next lanes the other's.
         constexpr int kPieces = W::kScaleBytes / 16, kAll = W::kRecords * kPieces;
         const int piece = lane % kAll;
         scales = lane < 2 * kAll ? piece / kPieces * W::kRecord + 512 + piece % kPieces * 16 : -1;
@@ -78,7 +78,7 @@ struct Fetcher {
             const unsigned at = ring + to + lane * 16;
 #pragma unroll
             for (int i = 0; i < W::kRecords; ++i) {
-                const bool on = i == 0 || left > i * W::kColumns;  // a last one may be cut short
+                const bool on = i == 0 || left > i * W::kColumns;  // the last may be cut short
                 copy16(at + i * W::kRecord, from + (on ? i * W::kRecord : 0), on);
                 copy16(at + W::kHalf + i * W::kRecord, below + (on ? i * W::kRecord : 0), on);
             }
@@ -99,14 +99,14 @@ struct Fetcher {
     }
 };
 
-// The inputs of a warp's granules, one after another through two places, by the copy engine.
+// The inputs of a warp's granules, one after another through two slots, by TMA.
 template <typename S>
 struct Inputs {
-    unsigned room, full;  // where they come to, and the barriers that say so
-    int at = 0;           // which place is next
+    unsigned room, full;  // the slots, and their barriers
+    int at = 0;           // next slot
     unsigned parity = 0;
 
-    // Groups past the last stay as they are: their results go nowhere.
+    // Groups past the last keep old data: their results are not used.
     __device__ __forceinline__ void fetch(const Params& p, int granule, int to) const {
         barrier_expect(full + to * 8, p.x_stride);
         copy_bulk(room + to * S::kInputBytes,
@@ -125,8 +125,8 @@ struct Inputs {
     }
 };
 
-// acc += a granule of a tile. from: its weights; x: the granule's inputs. kSome: groups without one
-// of `tokens` tokens are left out.
+// acc += a granule of a tile. from: its weights; x: the granule's inputs. kSome: skips groups that
+// have none of the `tokens` tokens.
 template <typename S, bool kSome>
 __device__ __forceinline__ void multiply_tile(float (&acc)[S::kGroups][2][S::kSums], unsigned from,
                                               unsigned x, int lane, int tokens) {
@@ -161,19 +161,19 @@ __global__ void __launch_bounds__(S::kEntry, 1) quant_kernel(const P p) {
     const int begin = static_cast<int>(std::int64_t{p.tiles} * block / blocks);
     const int end = static_cast<int>(std::int64_t{p.tiles} * (block + 1) / blocks);
     const int granules = static_cast<int>((p.k + W::kGranule - 1) / W::kGranule);
-    const int count = (granules - warp + kWarps - 1) / kWarps;  // of this warp
+    const int count = (granules - warp + kWarps - 1) / kWarps;  // granules of this warp
 
     const unsigned room = shared_address(shared);
     Inputs<S> input{room + warp * S::kInputs * S::kInputBytes, shared_address(barriers[warp])};
     const unsigned ring =
         room + kWarps * S::kInputs * S::kInputBytes + warp * kStages * S::kStageBytes;
-    if (lane == 0) {  // only this warp uses them
+    if (lane == 0) {  // the barriers belong to this warp
         for (int i = 0; i < S::kInputs; ++i) barrier_init(input.full + i * 8, 1);
         barriers_ready();
     }
     __syncwarp();
 
-    int tokens = p.rows;  // that are multiplied
+    int tokens = p.rows;  // to multiply
 #pragma unroll 1
     for (int first = begin; first < end; first += kTiles) {
         const int tiles = min(kTiles, end - first);
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(S::kEntry, 1) quant_kernel(const P p) {
             note_places(p, asked, where);
             if constexpr (kMakesRecords<P>) tokens = __popcll(asked);
         }
-        // Granule i of this warp's, into the place `at`.
+        // Fetches this warp's i-th granule into slot `at`.
         const auto fetch_input = [&](int i, int at) {
             if (i < count && lane == 0) input.fetch(p, warp + i * kWarps, at);
         };
@@ -203,14 +203,14 @@ __global__ void __launch_bounds__(S::kEntry, 1) quant_kernel(const P p) {
                 if (t >= tiles) break;
                 wait_for_copies<kStages - 2>();
                 __syncwarp();    // the scales come from other lanes
-                weights.next();  // into the stage before this one, which this warp has done with
+                weights.next();  // into the previous stage, which this warp has used
                 multiply_tile<S, kSome>(acc[t], ring + slot, x, lane, tokens);
                 slot =
                     slot + S::kStageBytes == kStages * S::kStageBytes ? 0 : slot + S::kStageBytes;
             }
             // Not earlier: the products above have been issued, so all lanes have the inputs in
-            // registers. Where only their loads had been issued, the copy engine was seen to be
-            // faster than they. So the compiler is told that the sums are looked at here.
+            // registers. With only the loads issued, TMA was seen to overwrite the inputs first.
+            // The asm makes the compiler finish the sums here.
 #pragma unroll
             for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(S::kEntry, 1) quant_kernel(const P p) {
             input.next();
         }
         wait_for_copies<0>();
-        __syncthreads();  // all warps have done with their rings
+        __syncthreads();  // all warps are done with their rings
         auto* sums = reinterpret_cast<float*>(shared);
         float* to = sums + warp * S::kPartSums + lane / 4 * S::kSumStride + lane % 4 * 2;
 #pragma unroll
@@ -240,7 +240,7 @@ __global__ void __launch_bounds__(S::kEntry, 1) quant_kernel(const P p) {
         __syncthreads();
         finish_sums<S, bf16>(p, where, tokens, first, tiles, sums);
         if (first + kTiles < end) {
-            stores_before_products();  // the copy engine will write there again
+            stores_before_products();  // TMA will write there again
             __syncthreads();
         }
     }
@@ -258,7 +258,7 @@ void start(const Context& ctx, const P& p) {
 
 template <typename Layout, typename P>
 void run_mid_quant(const Context& ctx, const P& p) {
-    // One shape for all products of a number of rows: fewer tiles for products with fewer rows of
+    // One shape for all products of a number of tokens: fewer tiles for products with fewer rows of
     // weights win alone and lose in a layer (docs/cuda-engine.md).
     if (p.rows <= 8) return start<QuantShape<Layout, 1, 11, 105>>(ctx, p);
     if (p.rows <= 16) return start<QuantShape<Layout, 2, 6, 105>>(ctx, p);

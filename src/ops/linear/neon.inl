@@ -1,4 +1,4 @@
-// Arm NEON: sdot, and smmla for many tokens where the path has it.
+// Arm NEON: sdot, and smmla for many tokens if the path has it.
 
 namespace {
 
@@ -42,8 +42,8 @@ inline float32x4_t scales_of_four(const unsigned char* const* rows, std::size_t 
 }
 
 // A block of 4 rows, in assembly up to the exact sums of the block: v24-27 are the rows' dot
-// products, added across lanes in pairs. While 4 rows are summed the next 4, which follow in
-// memory, are fetched: 4 streams of a few lines each would start cold every time.
+// products, added across lanes in pairs. While 4 rows are summed, the next 4 in memory are
+// prefetched: 4 streams of a few lines each would start cold every time.
 #define MR_GEMV_TAIL(start)              \
     "ldr q6, [%[x], #" #start            \
     "]\n"                                \
@@ -157,7 +157,7 @@ inline void gemv_four(const unsigned char* const* rows, std::int64_t blocks, con
 #undef MR_GEMV_TAIL
 
 // The same for 4 rows that linear_repack() interleaved: lanes are rows, there are no sums across
-// lanes, and memory is one stream. Lines are fetched kAhead bytes before they are read.
+// lanes, and memory is one stream. Prefetch runs kAhead bytes ahead.
 template <bool Q8>
 inline void gemv_interleaved(const unsigned char* w, std::int64_t blocks, const TokenBlock* x,
                              float* sums) {
@@ -281,7 +281,7 @@ inline float32x4_t scales_interleaved(const unsigned char* at) {
 
 // 4 rows of a block in the layout of the tiles.
 inline void store_four_block(const int8x16_t (&w)[4][2], float32x4_t scale, FourBlock* to) {
-    if constexpr (kRun == 4) {  // rows one after the other
+    if constexpr (kRun == 4) {  // one row after the other
 #pragma GCC unroll 4
         for (int r = 0; r < 4; ++r) {
             vst1q_s8(to->q + r * 32, w[r][0]);
@@ -336,8 +336,8 @@ inline void pack_four(const unsigned char* const* rows, std::int64_t blocks, Fou
     }
 }
 
-// Loads a register from p once more: the load pipes have room, while a copy of a register would
-// take a slot of the pipes that the products need.
+// Loads a register from p again: the load pipes have room, whereas a register copy would take a
+// slot of the pipes that the products need.
 template <typename T, typename V>
 inline V fresh(const T* p) {
     V v;
@@ -366,7 +366,7 @@ struct Packed {
 template <bool Q8, bool Interleaved>
 struct Direct {
     static constexpr int kBytes = Q8 ? 34 : 18;
-    const unsigned char* row[4];  // row[0] alone, where interleaved
+    const unsigned char* row[4];  // only row[0] if interleaved
     const unsigned char* ahead;   // the next 4 rows
     void half(int h, int8x16_t (&v)[4]) const {
         if constexpr (Interleaved) {
@@ -614,12 +614,12 @@ inline void gemm_acc(const FourBlock* w, std::int64_t blocks, const GroupBlock* 
 
 #endif
 
-// acc[r][c], row r and the 4 tokens of group c, to rows [row, row + min(valid, 4)) of the tokens
-// from `token` on: `tokens` of them, and at most C groups.
+// Stores acc[r][c], row r and the 4 tokens of group c, to rows [row, row + min(valid, 4)) of the
+// `tokens` tokens from `token` on, at most C groups.
 template <int C>
 inline void store_tile(const LinearJob& job, const float32x4_t (&acc)[4][C], std::int64_t token,
                        std::int64_t tokens, std::int64_t row, std::int64_t valid) {
-    for (int c = 0; c < C; ++c) {  // from tokens of a row to rows of a token
+    for (int c = 0; c < C; ++c) {  // transposes: tokens of a row to rows of a token
         const float32x4_t a = vzip1q_f32(acc[0][c], acc[2][c]);
         const float32x4_t b = vzip2q_f32(acc[0][c], acc[2][c]);
         const float32x4_t p = vzip1q_f32(acc[1][c], acc[3][c]);
@@ -655,7 +655,7 @@ inline void gemm_four(const LinearJob& job, const FourBlock* w, std::int64_t blo
 }
 
 #if defined(MR_ISA_neon_dot)
-// The same for so few tokens that unpacking would not pay: straight from the file.
+// The same for so few tokens that unpacking does not pay off: directly from the file.
 template <bool Q8, bool Interleaved, int C>
 inline void gemm_direct(const LinearJob& job, const unsigned char* const* rows, std::int64_t blocks,
                         const GroupBlock* x, std::int64_t row, std::int64_t valid) {

@@ -1,10 +1,10 @@
 // smmla for at most two groups of tokens (a verified draft, a block of a diffusion model): the
-// weights are used once or twice, so they go from the file to registers and not through scratch.
+// weights are used once or twice, so they go directly from the file to registers.
 
 namespace {
 
 // Columns [16 h, 16 h + 16) of 4 rows, by eights: even[i] has 8 columns of row 0, then of row 2;
-// odd[i] of rows 1 and 3. Interleaved rows come in this order by one instruction per register.
+// odd[i] of rows 1 and 3. Interleaved rows need one instruction per register for this order.
 template <bool Q8, bool Interleaved>
 inline void pairs_of_four(const unsigned char* const* rows, int h, int8x16_t (&even)[2],
                           int8x16_t (&odd)[2]) {
@@ -105,7 +105,7 @@ inline void gemm_direct(const LinearJob& job, const unsigned char* const* four, 
     float32x4_t acc[4][C];
 #pragma GCC unroll 2
     for (int c = 0; c < C; ++c) {
-        const int next = 2 * c + 1 < P ? 2 * c + 1 : 2 * c;  // of no token where P is odd
+        const int next = 2 * c + 1 < P ? 2 * c + 1 : 2 * c;  // unused if P is odd
         const float64x2_t e0 = vreinterpretq_f64_f32(even[2 * c]);
         const float64x2_t e1 = vreinterpretq_f64_f32(even[next]);
         const float64x2_t o0 = vreinterpretq_f64_f32(odd[2 * c]);
@@ -118,7 +118,7 @@ inline void gemm_direct(const LinearJob& job, const unsigned char* const* four, 
     store_tile<C>(job, acc, 0, job.tokens, row, valid);
 }
 
-// Rows [begin, end), `four_rows` giving the addresses of 4 of them.
+// Rows [begin, end); `four_rows` gives the addresses of 4 rows.
 template <bool Q8, bool Interleaved, int P, typename FourRows>
 void few_tokens(const LinearJob& job, std::int64_t begin, std::int64_t end, FourRows four_rows) {
     const auto* x = static_cast<const GroupBlock*>(job.xq);

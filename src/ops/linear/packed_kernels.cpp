@@ -17,7 +17,7 @@ constexpr int kTileRows = 12, kTileVecs = 2;
 constexpr int kTileRows = 4, kTileVecs = 2;
 #endif
 constexpr int kTileCols = kTileVecs * kLanes;
-constexpr int kAlongRows = 32;  // rows of a matrix that are taken apart together
+constexpr int kAlongRows = 32;  // rows of a matrix packed together
 static_assert(kPanelStep % kTileRows == 0 && kPanelStep % kTileCols == 0);
 
 // One step of the depth: a's elements of all rows of the tile.
@@ -131,8 +131,8 @@ MR_INLINE void panel_along(float* to, const float* from, std::int64_t stride, st
 template <int Width>
 MR_INLINE void panels(float* to, const float* from, std::int64_t stride, std::int64_t depth,
                       std::int64_t count, bool across) {
-    // Along the rows of a matrix one panel takes a part of a cache line: all panels take their
-    // parts of a few rows while those are in L1.
+    // When reading along rows, one panel takes only part of a cache line. So all panels are filled
+    // from a few rows while these are in L1.
     const std::int64_t step = across ? depth : kAlongRows;
     for (std::int64_t p = 0; p < depth; p += step) {
         const std::int64_t rows = depth - p < step ? depth - p : step;
@@ -161,7 +161,7 @@ void packed_panels(float* to, const float* from, std::int64_t stride, std::int64
     }
 }
 
-// A panel of b stays in L1 while all panels of a pass by from L2.
+// A panel of `b` stays in L1 while all panels of `a` stream from L2.
 void packed_block(const PackedBlock& block) {
     for (std::int64_t col = 0; col < block.cols; col += kTileCols) {
         for (std::int64_t row = 0; row < block.rows; row += kTileRows) {
@@ -172,7 +172,7 @@ void packed_block(const PackedBlock& block) {
 
 void column_sums(float* sums, const float* x, std::int64_t stride, std::int64_t rows,
                  std::int64_t cols) {
-    constexpr std::int64_t kPart = 64;  // rows of a partial sum, so that many rows lose little
+    constexpr std::int64_t kPart = 64;  // rows per partial sum, for precision with many rows
     for (std::int64_t i = 0; i < cols; i += kLanes) {
         const int left = cols - i < kLanes ? static_cast<int>(cols - i) : kLanes;
         Vec total = load_n(sums + i, left);

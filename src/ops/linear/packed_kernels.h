@@ -2,8 +2,8 @@
 // tiles of as many accumulators as the registers hold. Both operands are first copied into panels,
 // in the order in which a tile's loop reads them.
 //
-// An element of c is summed over the depth in order, one accumulator, one block of the depth after
-// the other: its bits depend on the path and on the depth, not on where in c it lies.
+// An element of c is summed in one accumulator over the depth in order, block by block: its bits
+// depend on the path and on the depth, not on its position in c.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace mr::ops {
 
-// Accumulators of one tile: [rows, cols] of c. Either divides kPanelStep.
+// Accumulators of one tile: [rows, cols] of c. Both divide kPanelStep.
 struct PackedTile {
     int rows = 0, cols = 0;
 };
@@ -30,7 +30,7 @@ struct PackedBlock {
     std::int64_t depth = 0, rows = 0, cols = 0;
     float* c = nullptr;  // [rows, cols], rows c_stride apart
     std::int64_t c_stride = 0;
-    const float* add = nullptr;   // as c, or none: added to the product. May be c.
+    const float* add = nullptr;   // like c, or none: added to the product. May be c.
     const float* bias = nullptr;  // [cols] or none: added last
 };
 

@@ -9,12 +9,12 @@ namespace mr::cuda {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kTogether = 4;  // tokens that share a read of the weights
+constexpr int kTogether = 4;  // tokens that share one read of the weights
 
 // A row of f32, f16 or bf16. value(c) is column c, four(c) columns c .. c + 3.
 template <typename T, bool kByFour>
 struct FloatRow {
-    static constexpr int kStep = kByFour ? 4 : 1;  // columns that a lane takes at a time
+    static constexpr int kStep = kByFour ? 4 : 1;  // columns a lane takes at a time
     const T* w;
     __device__ FloatRow(const void* weights, int row, int k)
         : w(static_cast<const T*>(weights) + static_cast<std::int64_t>(row) * k) {}

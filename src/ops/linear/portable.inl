@@ -1,4 +1,4 @@
-// Plain C++: the path that the others are compared with.
+// Plain C++: the reference for the other paths.
 
 namespace {
 

@@ -1,12 +1,12 @@
-// Quantised weights on a path with vectors: unpacking, and the loops over rows and tokens. The path
-// gives
+// Quantised weights on a SIMD path: unpacking, and the loops over rows and tokens. The path
+// provides
 //   gemv_four<Q8>(rows, blocks, x, sums)   4 rows times the one token
 //   pack_four<Q8, I>(rows, blocks, to)     4 rows as gemm_four wants them
 //   gemm_four<Q8, C>(...)                  4 rows times C groups of tokens, and stores them
 
 namespace {
 
-constexpr std::int64_t kQuantChunk = 32;  // rows that are unpacked together
+constexpr std::int64_t kQuantChunk = 32;  // rows unpacked together
 
 // The same q as in quantised() of linear_kernels.cpp, written for the vectoriser.
 inline QuantScale quantise_block(const float* x, std::int8_t* q) {
@@ -32,7 +32,7 @@ inline std::int32_t sum_block(const std::int8_t* q) {
     return sum;
 }
 
-// Interleaved: rows come by fours, as linear_repack() leaves them (NEON alone).
+// Interleaved: rows come in fours, as made by linear_repack() (NEON only).
 template <bool Q8, bool Interleaved>
 void quantised_rows(const LinearJob& job, std::int64_t begin, std::int64_t end, void* pack) {
     const std::int64_t blocks = job.k / 32;
@@ -143,7 +143,7 @@ void linear_quantise(void* xq, const float* x, std::int64_t k, std::int64_t toke
             QuantScale scale{0, 0};
             if (t < end) {
                 scale = quantise_block(x + t * k + b * 32, q);
-            } else {  // fills the last group up
+            } else {  // pads the last group
                 __builtin_memset(q, 0, 32);
             }
             for (int i = 0; i < 32; i += kRun) {

@@ -1,5 +1,5 @@
 // Finish::records of linear_small(): the logits of a tile and token become a record
-// (ops/denoise/tile_draw.h). Kernels that end so are instances of their own, over RecordParams.
+// (ops/denoise/tile_draw.h). Kernels with this finish are separate instances, with RecordParams.
 #pragma once
 
 #include <type_traits>
@@ -14,7 +14,7 @@ static_assert(kTileRows == ops::kDrawTile);
 template <typename P>
 inline constexpr bool kMakesRecords = std::is_same_v<P, RecordParams>;
 
-// Which of up to kPackedRows rows a product has. Bit r: row r. All threads of a warp call it.
+// Which of up to kPackedRows rows a product computes. Bit r: row r. All threads of a warp call it.
 template <typename P>
 __device__ __forceinline__ std::uint64_t asked_rows(const P& p) {
     static_assert(kPackedRows == 64);
@@ -29,12 +29,12 @@ __device__ __forceinline__ std::uint64_t asked_rows(const P& p) {
     }
     return ~std::uint64_t{0} >> (64 - p.rows);
 }
-// How many of them come before row `row`: where its input lies.
+// How many of them come before row `row`: the index of its packed input.
 __device__ __forceinline__ int packed_place(std::uint64_t asked, int row) {
     return __popcll(asked & ((std::uint64_t{1} << row) - 1));
 }
 
-// One record, by one thread. sums: of the tile's 16 rows, 16-byte aligned.
+// Writes one record, by one thread. sums: of the tile's 16 rows, 16-byte aligned.
 __device__ __forceinline__ void put_record(const RecordParams& p, int tile, int token,
                                            const float* sums) {
     const GuessRow& row = p.guesses[token];
@@ -50,10 +50,10 @@ __device__ __forceinline__ void put_record(const RecordParams& p, int tile, int 
                     [&](int i) { return p.bias ? v[i] + p.bias[tile * kTileRows + i] : v[i]; });
 }
 
-// The records of `count` neighbouring tiles from `tile` on, by a block of kAll threads, for
-// `tokens` tokens; where[i].x: the row that token i is. sums: f32 [8 parts, part_step
-// apart][tokens, token_step apart][rows]; those of the first part become the results, as
-// add_warps() adds them.
+// Writes the records of `count` adjacent tiles from `tile` on, by a block
+// of kAll threads, for `tokens` tokens; where[i].x: the row of token i.
+// sums: f32 [8 parts, part_step apart][tokens, token_step apart][rows];
+// the sums of the parts are added as in add_warps() and replace those of the first part.
 template <int kAll>
 __device__ __forceinline__ void finish_records(const RecordParams& p, const int2* where, int tokens,
                                                int tile, int count, float* sums, int part_step,
@@ -81,15 +81,15 @@ __device__ __forceinline__ void finish_records(const RecordParams& p, const int2
         }
         return;
     }
-    // Neighbouring threads have neighbouring tokens, whose sums lie in different banks.
+    // Adjacent threads take adjacent tokens, whose sums lie in different banks.
     for (int i = static_cast<int>(threadIdx.x); i < count * tokens; i += kAll) {
         const int token = i % tokens, in = i / tokens;
         put_record(p, tile + in, where[token].x, sums + token * token_step + in * kTileRows);
     }
 }
 
-// Kernels for 5 to 32 tokens: what their finish wants to know of each, `asked` being the rows that
-// they are. A barrier comes before the finish.
+// For kernels for 5 to 32 tokens: records what the finish needs of each token; `asked` has their
+// rows. A barrier comes before the finish.
 template <typename P>
 __device__ __forceinline__ void note_places(const P& p, std::uint64_t asked, int2* where) {
     const int row = static_cast<int>(threadIdx.x);
@@ -101,7 +101,7 @@ __device__ __forceinline__ void note_places(const P& p, std::uint64_t asked, int
     }
 }
 
-// Any finish of the sums of a block of these kernels, whose shape is S.
+// Any finish of the sums of a block of these kernels, with shape S.
 template <typename S, typename T, typename P>
 __device__ __forceinline__ void finish_sums(const P& p, const int2* where, int tokens, int tile,
                                             int count, float* sums) {

@@ -19,7 +19,7 @@ class RecordLinear : public LinearGpuTest {
             GTEST_SKIP() << "Finish::records needs clusters";
         }
     }
-    // Greedy, drawn at two temperatures, judged by a true token, and settled ones.
+    // Greedy, sampled at two temperatures, scored against a true token, and settled rows.
     static GuessRow row_of(int i, int vocab) {
         ops::SampleParams sampling{.top_k = 0, .top_p = 1, .min_p = 0};
         sampling.temperature = i % 4 == 0 ? 0.0f : i % 4 == 1 ? 0.7f : 1.0f;
@@ -87,7 +87,7 @@ class RecordLinear : public LinearGpuTest {
             for (std::size_t i = 0; i < count; ++i) {
                 ops::TileRecord expected = want[i];
                 if (i / static_cast<std::size_t>(tiles) >= static_cast<std::size_t>(some)) {
-                    std::memset(&expected, 0xff, sizeof expected);  // nothing is written there
+                    std::memset(&expected, 0xff, sizeof expected);  // nothing must be written there
                 }
                 ASSERT_EQ(std::memcmp(&got[i], &expected, sizeof expected), 0)
                     << dtype_name(type) << " [" << n << ", " << k << "] rows " << some << ", row "
@@ -105,21 +105,21 @@ class RecordLinear : public LinearGpuTest {
 
 TEST_F(RecordLinear, RecordsAreThoseOfTheLogits) {
     for (const DType type : kSmallTypes) {
-        // Less than a tile, a token more than one, less than a strip, and many strips of a block.
+        // Less than a tile, one token more than a tile, less than a strip, and many strips a block.
         for (const auto& [n, k] : {std::pair{9, 64}, {17, 96}, {300, 1408}, {13001, 160}}) {
             expect_records_of_logits(type, n, k, n != 300, 300);
             if (HasFatalFailure()) return;
         }
     }
 }
-// Rows in tiles, and more than a pass has.
+// Rows in tiles, and more than fit into a pass.
 TEST_F(RecordLinear, RecordsOfManyRowsAreThoseOfTheLogits) {
     for (const DType type : kSmallTypes) {
         expect_records_of_logits(type, 2003, 576, true, 1100);
         if (HasFatalFailure()) return;
     }
 }
-// As many tiles as a real vocabulary has, more than one pass over the inputs for a block.
+// As many tiles as a real vocabulary has: more than one pass over the inputs for a block.
 TEST_F(RecordLinear, RecordsOfALargeVocabularyAreThoseOfTheLogits) {
     for (const DType type : {DType::bf16, DType::q8_0x8}) {
         expect_records_of_logits(type, 50257, 128, false, 20);
@@ -127,7 +127,7 @@ TEST_F(RecordLinear, RecordsOfALargeVocabularyAreThoseOfTheLogits) {
     }
 }
 
-// Active rows in any places, and none at all. Rows of logits that are not active are anything.
+// Active rows in any places, and none at all. Logits of inactive rows may have any value.
 TEST_F(RecordLinear, ActiveRowsAloneAreMultiplied) {
     constexpr int kVocab = 2003, kColumns = 576, kMost = 65;
     for (const DType type : kSmallTypes) {
@@ -158,7 +158,7 @@ TEST_F(RecordLinear, ActiveRowsAloneAreMultiplied) {
                     asks.push_back(row_of(1, kVocab));
                     asks.back().sampling.active = i < 64 && active >> i & 1;
                 }
-                // What lay there before may not be seen.
+                // Earlier contents of the scratch must not matter.
                 stream_->fill(scratch.data(), 0xff, scratch.size());
                 in.x = x.slice_rows(0, rows);
                 stream_->fill(logits.data, 0xff, logits.bytes());
@@ -186,7 +186,7 @@ TEST_F(RecordLinear, ActiveRowsAloneAreMultiplied) {
     }
 }
 
-// What the account has: weights and inputs are read, and records are written.
+// The ledger counts weights and inputs as read, and records as written.
 TEST_F(RecordLinear, TheAccountHasRecordsInsteadOfLogits) {
     constexpr int kRows = 6, kVocab = 1000, kColumns = 64;
     const Matrix m = matrix(DType::bf16, kVocab, kColumns);

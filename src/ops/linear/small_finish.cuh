@@ -1,4 +1,4 @@
-// What becomes of the sums of linear_small().
+// The finish of linear_small(): what is done with the sums.
 #pragma once
 
 #include "ops/activation/activation.cuh"
@@ -48,7 +48,7 @@ __device__ __forceinline__ void put_kv(void* to, std::int64_t at, float v, DType
     }
 }
 
-// Finish::qkv: position and page of a token of the pass, where its keys and values go.
+// Finish::qkv: position and page of a token of the pass, for its keys and values.
 __device__ __forceinline__ int2 place_of(const Params& p, int token) {
     const int at = p.first_row + token, position = p.positions[at];
     return {position, p.pages[static_cast<std::int64_t>(p.sequence[at]) * p.max_pages +
@@ -59,7 +59,7 @@ __device__ __forceinline__ int rope_row(const Params& p, int position, int token
     return p.rope_by_row ? p.first_row + token : position;
 }
 
-// The rotation of rows `row` and the next one at `position`; only for rows that are rotated.
+// The rotation of rows `row` and `row` + 1 at `position`; only for rotated rows.
 __device__ __forceinline__ bool is_rotated(const Params& p, int row) {
     return row < (p.heads + p.kv_heads) * p.head_dim && row % p.head_dim < p.rotary;
 }
@@ -68,7 +68,7 @@ __device__ __forceinline__ float2 rotation_of(const Params& p, const float* rope
     return *reinterpret_cast<const float2*>(
         rope + (static_cast<std::int64_t>(rope_row) * (p.rotary / 2) + row % p.head_dim / 2) * 2);
 }
-// Where row `row` of k or v (q's rows come first) lies in the cache, in elements.
+// The offset in the cache, in elements, of row `row` of k or v (q's rows come first).
 struct CachePlace {
     void* cache;
     std::int64_t at;
@@ -83,8 +83,8 @@ __device__ __forceinline__ CachePlace cache_place(const Params& p, int2 where, i
                                          row % p.head_dim};
 }
 
-// Rotates two neighbouring rows of q, k or v of one token and stores them where they belong.
-// `rotation` counts for rows that are rotated.
+// Rotates two neighbouring rows of q, k or v of one token and stores them to their places.
+// `rotation` is used only for rotated rows.
 template <typename T>
 __device__ __forceinline__ void finish_pair(const Params& p, int2 where, int row, int token,
                                             float a, float b, float2 rotation) {
@@ -118,7 +118,7 @@ __device__ void finish_pair(const Params& p, int2 where, int row, int token, flo
         is_rotated(p, row) ? rotation_of(p, p.rope, row, rope_row(p, where.x, token)) : float2{});
 }
 
-// One result of Finish::store, add or activate; `before`: what it is added to.
+// One result of Finish::store, add or activate; `before`: the value it is added to.
 template <typename T, typename Before>
 __device__ __forceinline__ void finish_one(const Params& p, int row, int token, float v,
                                            Before&& before) {
@@ -138,9 +138,9 @@ __device__ __forceinline__ void finish_gate(const Params& p, int row, int token,
            __fmul_rn(activate_by(gate, p.activation), up), p.out_f32);
 }
 
-// The results of `count` neighbouring tiles from `tile` on, by a block of kAll threads; sum(token,
-// row): of a row of these tiles. Neighbouring threads have neighbouring rows, which lie together in
-// the output.
+// The results of `count` adjacent tiles from `tile` on, by a block of kAll threads; sum(token,
+// row): the sum of a row of these tiles. Adjacent threads take adjacent rows, which are contiguous
+// in the output.
 template <int kAll, typename T, typename Sum>
 __device__ __forceinline__ void finish_strip(const Params& p, const int2* where, int tile,
                                              int count, Sum&& sum) {
@@ -165,9 +165,9 @@ __device__ __forceinline__ void finish_strip(const Params& p, const int2* where,
     }
 }
 
-// `sums` [tiles of the pass][warps][16 rows][tokens] -> what the caller wanted.
-// The tiles are first_tile, first_tile + tile_step, ...; `residual` is what this thread's first
-// result is added to, where first_held. kOne: one token.
+// Finishes `sums` [tiles of the pass][warps][16 rows][tokens]. The tiles are first_tile, first_tile
+// + tile_step, ...; `residual` is the value to which this thread's first result is added, if
+// first_held. kOne: one token.
 template <int kAll, bool kOne, typename T>
 __device__ __forceinline__ void finish_tiles(const Params& p, const int2* where, const float* sums,
                                              int first_tile, int tile_step, int count,

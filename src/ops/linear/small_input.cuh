@@ -1,6 +1,6 @@
-// A token's input on its way to the tensor cores: normed and rounded to the compute type, or
-// quantised to 8 bits, and laid where the warps will read it. Who takes these functions gets the
-// same bits.
+// Prepares a token's input for the tensor cores: normed and rounded to the compute type, or
+// quantised to 8 bits, and stored where the warps will read it. All kernels that use these
+// functions get the same bits.
 #pragma once
 
 #include <algorithm>
@@ -13,16 +13,16 @@
 namespace mr::cuda::small {
 
 // The 32 columns of a block become 8-bit numbers times a scale, as on the CPU
-// (linear_kernels.cpp), bit for bit. Every block of the grid does this for the same input, so it is
-// made of few instructions: rounding is an addition.
+// (linear_kernels.cpp), bit for bit. Every block of the grid repeats this for the same input, so it
+// uses few instructions: rounding is an addition.
 struct QuantScale {
     float d, inverse;
 };
-// `top`: the bits of the greatest magnitude.
+// `top`: the bits of the largest magnitude.
 __device__ __forceinline__ QuantScale quant_scale(unsigned top) {
     const float steps = __fdiv_rn(__uint_as_float(top), 127.0f);
     const float d = __uint_as_float((__float_as_uint(steps) + 2u) & ~3u);
-    if (top >= 0x71800000u) {  // 2^100 and more, infinities, NaN: the result is to be NaN
+    if (top >= 0x71800000u) {  // 2^100 and more, infinity, NaN: the result must be NaN
         return {__int_as_float(0x7fc00000), 0};
     }
     if (steps < 0x1p-126f) return {0, 0};
@@ -35,7 +35,7 @@ __device__ __forceinline__ unsigned quantise4(const float (&v)[4], float inverse
         // The lowest byte is the number.
         q[i] = __float_as_uint(__fadd_rn(__fmul_rn(v[i], inverse), 0x1.8p23f));
     }
-    if (inverse == 0) return 0;  // also where v is not a number
+    if (inverse == 0) return 0;  // also if v is NaN
     return __byte_perm(__byte_perm(q[0], q[1], 0x0040), __byte_perm(q[2], q[3], 0x0040), 0x5410);
 }
 // 8 lanes hold 4 columns each.
@@ -58,12 +58,12 @@ __device__ __forceinline__ QuantScale scale_of_sixteen(const unsigned (&words)[8
     return quant_scale(top << 16);
 }
 
-// Where a token's input lies in the shared memory of the kernel for few tokens.
+// The position of a token's input in shared memory, in the kernel for few tokens.
 template <typename W>
 struct SharedRow {
     std::byte* row;
     float* scales;
-    // Of columns c to c + 3; c is a multiple of 4.
+    // The address of columns c to c + 3; c is a multiple of 4.
     __device__ __forceinline__ std::byte* at(int c) const {
         if constexpr (W::kQuantised) {
             return row + c / W::kColumns * W::kColumns +
@@ -75,8 +75,8 @@ struct SharedRow {
     __device__ __forceinline__ float* scale(int c) const { return scales + c / 32; }
 };
 
-// Four columns of a token's input, from `chunk` * 4 on, to where the warps will read them. All
-// lanes of a warp call it together; columns past the last whole granule go nowhere.
+// Stores four columns of a token's input, from `chunk` * 4 on, where the warps will read them. All
+// lanes of a warp call it together; columns past the last whole granule are dropped.
 template <typename W, typename T, typename Row>
 __device__ __forceinline__ void store_input(const Row& to, int chunk, int columns,
                                             const float (&v)[4]) {
@@ -99,8 +99,8 @@ __device__ __forceinline__ void store_input(const Row& to, int chunk, int column
     }
 }
 
-// Sixteen columns from c on, two bf16 a word: a quarter of the instructions that four calls of
-// store_input() take.
+// Stores sixteen columns from c on, two bf16 a word, with a quarter of the instructions of four
+// calls of store_input().
 template <typename W, typename Row>
 __device__ __forceinline__ void store_sixteen(const Row& to, int c, int columns,
                                               const unsigned (&words)[8]) {
@@ -116,11 +116,11 @@ __device__ __forceinline__ void store_sixteen(const Row& to, int c, int columns,
     if (c % 32 == 0) *to.scale(c) = __fmul_rn(scale.d, W::LayoutType::kUnit);
 }
 
-constexpr int kInputThreads = 32 * kWarps;  // that prepare a row
-constexpr int kHeld = 4;                    // chunks of a row that a thread holds: k up to 4096
+constexpr int kInputThreads = 32 * kWarps;  // prepare a row
+constexpr int kHeld = 4;                    // chunks of a row per thread: k up to 4096
 
-// The norm's weights of the chunks this thread will write, on their way before the input is there.
-// Quantised: four neighbouring chunks, sixteen columns.
+// The norm's weights for the chunks this thread will write, loaded before the input arrives.
+// Quantised: four adjacent chunks, sixteen columns.
 template <typename W>
 struct HeldNorm {
     float4 weight[kHeld], bias[kHeld];
@@ -129,7 +129,7 @@ struct HeldNorm {
         return p.norm_weight && p.k % (W::kQuantised ? 16 : 4) == 0 &&
                p.k <= kHeld * 4 * kInputThreads;
     }
-    // The chunk that is this thread's j-th.
+    // This thread's j-th chunk.
     static __device__ int chunk(int j) {
         const int thread = thread_here();
         return W::kQuantised ? thread * kHeld + j : thread + kInputThreads * j;
@@ -146,8 +146,8 @@ struct HeldNorm {
     }
 };
 
-// Where a row is read from: here, memory that a kernel before this one has written. The functions
-// read kCount pieces at once, with zeros from column k on; column(j) is where piece j begins.
+// The source of a row: here, memory that an earlier kernel has written. The functions read kCount
+// pieces at once, with zeros from column k on; column(j) is where piece j begins.
 struct MemoryRow {
     const void* x;
 
@@ -161,7 +161,7 @@ struct MemoryRow {
                          : float4{};
         }
     }
-    // Of 16-bit numbers: four, and sixteen.
+    // 16-bit elements: four, and sixteen at a time.
     template <int kCount, typename Column>
     __device__ __forceinline__ void fours(uint2 (&v)[kCount], int k, Column&& column) const {
 #pragma unroll
@@ -185,19 +185,19 @@ struct MemoryRow {
     }
 };
 
-// A normed row, the raw values in registers.
+// A normed row, with the raw values held in registers.
 template <typename W, typename T, typename Source, typename Row, typename Team>
 __device__ void load_normed(const Params& p, const HeldNorm<W>& held, const Source& source,
                             const Row& to, int columns, float* shared, Team team) {
     const int k = static_cast<int>(p.k), thread = thread_here();
-    float v[kHeld][4];  // as the statistics want them
+    float v[kHeld][4];  // in the order of the statistics
     float4 mine[kHeld];
     source.floats(mine, k, [&](int j) { return 4 * (thread + kInputThreads * j); });
 #pragma unroll
     for (int j = 0; j < kHeld; ++j) {
         v[j][0] = mine[j].x, v[j][1] = mine[j].y, v[j][2] = mine[j].z, v[j][3] = mine[j].w;
     }
-    // As HeldNorm wants them: from the source again, or through shared memory.
+    // In HeldNorm's order: from the source again, or through shared memory.
     [[maybe_unused]] const auto mine_at = [](int j) { return 4 * HeldNorm<W>::chunk(j); };
     if constexpr (W::kQuantised && Source::kTwice) {
         source.floats(mine, k, mine_at);
@@ -207,7 +207,7 @@ __device__ void load_normed(const Params& p, const HeldNorm<W>& held, const Sour
     }
     const RowStats stats =
         row_stats<kInputThreads, kHeld>(p.norm, v, k, p.eps, thread, shared, team);
-    if constexpr (W::kQuantised && !Source::kTwice) {  // the statistics have met at a barrier
+    if constexpr (W::kQuantised && !Source::kTwice) {  // row_stats() has a barrier inside
 #pragma unroll
         for (int j = 0; j < kHeld; ++j) mine[j] = source.kept(HeldNorm<W>::chunk(j));
     }
@@ -241,7 +241,7 @@ __device__ void load_normed(const Params& p, const HeldNorm<W>& held, const Sour
     }
 }
 
-// A normed row that is too wide to hold, or odd.
+// A normed row that is too wide for registers, or of odd width.
 template <typename W, typename T, typename Row, typename Team>
 __device__ void load_normed_wide(const Params& p, const float* raw, const Row& to, int columns,
                                  float* shared, Team team) {
@@ -261,7 +261,7 @@ __device__ void load_normed_wide(const Params& p, const float* raw, const Row& t
     }
 }
 
-// A row that is ready, quantised in units of sixteen columns; k is a multiple of 16.
+// A prepared row, quantised in units of sixteen columns; k is a multiple of 16.
 template <typename W, typename Source, typename Row>
 __device__ void load_ready_quantised(int k, const Source& source, const Row& to, int columns) {
     const int thread = thread_here();
@@ -280,13 +280,13 @@ __device__ void load_ready_quantised(int k, const Source& source, const Row& to,
     }
 }
 
-// A row that is ready; k is a multiple of 4.
+// A prepared row; k is a multiple of 4.
 template <typename W, typename T, typename Source, typename Row>
 __device__ void load_ready(int k, const Source& source, const Row& to, int columns) {
     const int thread = thread_here();
     if constexpr (W::kQuantised) {
         if (k % 16 == 0) return load_ready_quantised<W>(k, source, to, columns);
-        if constexpr (!Source::kTwice) return;  // never asked for
+        if constexpr (!Source::kTwice) return;  // never requested
     }
     constexpr int kBatch = 11;  // loads in flight
     for (int first = thread / 32 * 32; first * 4 < columns; first += kInputThreads * kBatch) {
@@ -303,7 +303,7 @@ __device__ void load_ready(int k, const Source& source, const Row& to, int colum
         }
     }
 }
-// One of any width.
+// A prepared row of any width.
 template <typename W, typename T, typename Row>
 __device__ void load_ready_odd(int k, const T* ready, const Row& to, int columns) {
     const int thread = thread_here();
@@ -319,8 +319,8 @@ __device__ void load_ready_odd(int k, const T* ready, const Row& to, int columns
 }
 
 // Token `row` of p.x, normed and rounded to T or quantised, with zeros up to a whole granule. Loads
-// are issued in batches: the latency of one is what all of them take. The team's kInputThreads
-// threads call it, from the block's first on; `shared` is the norm's, kRowShared<kInputThreads>
+// are issued in batches, so that a batch takes the latency of one load. The team's kInputThreads
+// threads call it, from the block's first on; `shared` is for the norm, kRowShared<kInputThreads>
 // floats a group.
 template <typename W, typename T, typename Row, typename Team = BlockTeam>
 __device__ __forceinline__ void load_row(const Params& p, const HeldNorm<W>& held, int row,
@@ -340,8 +340,8 @@ __device__ __forceinline__ void load_row(const Params& p, const HeldNorm<W>& hel
     }
 }
 
-// How inputs and sums lie in shared memory: the tokens' inputs, their scales (quantised), then the
-// sums of up to pass_tiles tiles, whose room the norm borrows before the first of them is there.
+// The layout of shared memory: the tokens' inputs, their scales (quantised), then the sums of up to
+// pass_tiles tiles, whose memory the norm uses before the first sums exist.
 struct RoomLayout {
     int x_stride = 0;
     int pass_tiles = 0;

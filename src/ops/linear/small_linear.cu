@@ -17,18 +17,18 @@
 namespace mr::cuda::small {
 namespace {
 
-// Where a warp is in its stream of weights: granule after granule of its tiles.
+// A warp's position in its stream of weights: granule after granule of its tiles.
 template <typename W>
 struct Cursor {
     RowPointers from{};
     int tile, tile_step, part, share;
-    int stages;       // left in all
-    int left = 0;     // ... of this tile
-    int columns = 0;  // left of the tile's rows
+    int stages;       // stages left in all
+    int left = 0;     // ... in this tile
+    int columns = 0;  // columns left in the tile's rows
 
     __device__ Cursor(int tile_, int tile_step_, int part_, int share_, int stages_)
         : tile(tile_), tile_step(tile_step_), part(part_), share(share_), stages(stages_) {}
-    // At a tile's end, goes to the next one.
+    // At the end of a tile, moves to the next one.
     __device__ __forceinline__ void settle(const Params& p, int lane) {
         if (left > 0) return;
         const int upper = tile * (p.finish == Finish::gate ? kTileRows / 2 : kTileRows);
@@ -48,11 +48,11 @@ struct Cursor {
     }
 };
 
-// W: how the weights lie; T: the compute type; kStages: depth of a warp's ring; kOne: one token.
+// W: layout of the weights; T: compute type; kStages: depth of a warp's ring; kOne: one token.
 template <typename W, typename T, int kStages, bool kOne>
 __global__ void __launch_bounds__(kInputThreads, 2) kernel(const Params p) {
-    // At once: the next kernel's blocks wait for room, and take that of the previous one's as they
-    // end, one to a multiprocessor, and fill their rings while this kernel is still busy.
+    // At once: the next kernel's blocks wait for room. They take the places of the previous
+    // kernel's blocks, one a multiprocessor, and fill their rings while this kernel is busy.
     let_next_start();
     extern __shared__ __align__(128) std::byte shared[];
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kInputThreads, 2) kernel(const Params p) {
 
     // Fetching runs ahead of multiplying, across tiles.
     Cursor<W> fetch(block, blocks, part, share, tiles * share);
-    unsigned fetch_to = 0;  // in the ring
+    unsigned fetch_to = 0;  // offset in the ring
     const auto fetch_one = [&] {
         if (fetch.stages > 0) {
             fetch.settle(p, lane);
@@ -88,12 +88,12 @@ __global__ void __launch_bounds__(kInputThreads, 2) kernel(const Params p) {
 
     wait_for_previous();
     const StageClock clock(p.stamp);
-    // Where keys and values go: position and page of each token.
+    // For keys and values: position and page of each token.
     __shared__ int2 where[kTokens];
     if (p.finish == Finish::qkv && static_cast<int>(threadIdx.x) < p.rows) {
         where[threadIdx.x] = place_of(p, static_cast<int>(threadIdx.x));
     }
-    // What this thread's first result will be added to.
+    // The value to which this thread's first result is added.
     float residual = 0;
     if (p.finish == Finish::add) {
         const int i = static_cast<int>(threadIdx.x), per_tile = kTileRows * p.rows;
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kInputThreads, 2) kernel(const Params p) {
     }
     const int columns = granules * W::kGranule;
     for (int row = 0; row < p.rows; ++row) {
-        if (p.norm_weight && row > 0) __syncthreads();  // the statistics' room is used again
+        if (p.norm_weight && row > 0) __syncthreads();  // the statistics reuse their memory
         const SharedRow<W> to{input + row * p.x_stride, scales + row * (columns / 32)};
         load_row<W, T>(p, held, row, to, columns, sums);
     }
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kInputThreads, 2) kernel(const Params p) {
             for (int i = 0; i < share; ++i) {
                 wait_for_copies<kStages - 2>();
                 if constexpr (W::kQuantised) __syncwarp();  // the scales come from other lanes
-                // Into the stage before this one, which every lane has done with.
+                // Into the previous stage, which every lane has used.
                 fetch_one();
                 W::template multiply<kOne>(acc, ring + slot, x, a, b, lane);
                 x += kWarps * W::kInputStep;
@@ -165,7 +165,7 @@ RoomLayout shared_layout(int stages, std::int64_t k, int rows, int tiles_a_block
 
 struct Limits {
     int multiprocessors;
-    std::size_t shared;  // of a block
+    std::size_t shared;  // per block
 };
 const Limits& limits() {
     static const Limits l = [] {
@@ -189,12 +189,12 @@ void start(const Context& ctx, Params& p, int blocks, const RoomLayout& s) {
 }
 
 // The deepest ring that leaves room for the next kernel's block beside this one; if none does, the
-// deepest there is room for at all. Depths from deep to shallow.
+// deepest that fits at all. Depths go from deep to shallow.
 template <typename W, typename T, int... kDepths>
 void start_any(const Context& ctx, Params p) {
     const int blocks = std::min(p.tiles, limits().multiprocessors);
     const int tiles_a_block = (p.tiles + blocks - 1) / blocks;
-    // A block costs 1 KB more than it asks for.
+    // A block takes 1 KB more shared memory than it asks for.
     const std::size_t half = (limits().shared + 1024) / 2 - 1024;
     for (const std::size_t most : {half, limits().shared}) {
         bool started = false;

@@ -1,12 +1,12 @@
-// The inside of linear_small(): how a warp brings in one piece of weights and multiplies it.
+// The core of linear_small(): how a warp loads one piece of weights and multiplies it.
 //
 // A warp works on 16 rows of w at a time, as the first operand of mma.m16n8: two halves of 8 rows,
 // `upper` and `lower`. Lane = 4 g + t holds row g of each half; t says which quarter of the
-// columns. The second operand are up to 8 tokens; lane 4 g + t holds token g. Results: lane 4 g + t
+// columns. The second operand is up to 8 tokens; lane 4 g + t holds token g. Results: lane 4 g + t
 // has tokens 2t and 2t + 1 of rows g (c0, c1) and g + 8 (c2, c3).
 //
-// The columns come in granules. Inside a granule the tensor cores do not care which column is which
-// as long as both operands agree, so every lane takes 16 contiguous bytes of its row: no shuffles.
+// The columns come in granules. Inside a granule the order of columns does not matter as long as
+// both operands agree, so every lane takes 16 contiguous bytes of its row: no shuffles.
 #pragma once
 
 #include <cstring>
@@ -18,8 +18,8 @@
 
 namespace mr::cuda::small {
 
-constexpr int kWarps = 8;   // that share the columns of a tile
-constexpr int kTokens = 8;  // in one pass over the weights
+constexpr int kWarps = 8;   // share the columns of a tile
+constexpr int kTokens = 8;  // per pass over the weights
 constexpr int kTileRows = 16;
 
 __device__ __forceinline__ uint4 load16(unsigned from) {
@@ -41,22 +41,22 @@ __device__ __forceinline__ void mma_bytes(int (&c)[4], unsigned a0, unsigned a1,
 #endif
 }
 
-// What a lane needs to find its weights: a pointer for each half of the tile.
+// The addresses of a lane's weights: a pointer for each half of the tile.
 struct RowPointers {
     const std::byte* upper;
     const std::byte* lower;
 };
 
-// f16 and bf16: rows as they are in memory. A granule is 64 columns: 128 bytes of each row, two
-// pieces of 16 bytes a lane and half.
+// f16 and bf16: plain rows. A granule is 64 columns: 128 bytes of each row, two pieces of 16 bytes
+// per lane and half.
 template <typename T>
 struct HalfWeights {
-    using Input = T;  // how the input lies in shared memory
+    using Input = T;  // element type of the input in shared memory
     static constexpr bool kQuantised = false;
     static constexpr int kGranule = 64;
     static constexpr int kStageBytes = 2 * 2 * 32 * 16;
 
-    // Rows past the last are read as the last; their results go nowhere.
+    // Rows past the last are read as the last; their results are not used.
     static __device__ RowPointers rows(const std::byte* w, std::int64_t k, int n, int upper,
                                        int lower, int lane) {
         const int g = lane / 4;
@@ -82,10 +82,10 @@ struct HalfWeights {
             copy16(to + 1024 + j * 512, from.lower + at, valid);
         }
     }
-    static constexpr int kInputStep = 2 * kGranule;  // bytes of a token's input a granule
-    static constexpr int kInputPad = 64;             // so that two tokens lie in different banks
+    static constexpr int kInputStep = 2 * kGranule;  // bytes of a token's input per granule
+    static constexpr int kInputPad = 64;             // puts two tokens in different banks
     static __device__ unsigned input(unsigned row, int lane) { return row + lane % 4 * 16; }
-    // acc += a granule; x: what this lane needs of its token in shared memory.
+    // acc += a granule; x: this lane's part of its token in shared memory.
     template <bool kOne>
     static __device__ void multiply(float (&acc)[4], unsigned from, unsigned x, const float*,
                                     const float*, int lane) {
@@ -101,7 +101,7 @@ struct HalfWeights {
     }
 };
 
-// q8_0x8 and q4_0x8 (tile_layout.h): a granule of a half is one or two records, each quants and
+// q8_0x8 and q4_0x8 (tile_layout.h): a granule of a half is one or two records of quants and
 // scales.
 template <typename Layout>
 struct QuantWeights {
@@ -128,13 +128,13 @@ struct QuantWeights {
     static __device__ void stage(unsigned to, RowPointers from, int left, int lane) {
 #pragma unroll
         for (int i = 0; i < kRecords; ++i) {
-            const bool valid = i == 0 || left > i * kColumns;  // a last granule may be cut short
+            const bool valid = i == 0 || left > i * kColumns;  // the last granule may be cut short
             const int at = valid ? i * kRecord : 0;
             copy16(to + i * kRecord + lane * 16, from.upper + at + lane * 16, valid);
             copy16(to + kHalf + i * kRecord + lane * 16, from.lower + at + lane * 16, valid);
         }
-        // The scales: the first lanes bring one half's, the next ones the other's.
-        constexpr int kPieces = kScaleBytes / 16;  // a record
+        // The scales: the first lanes fetch one half's, the next lanes the other's.
+        constexpr int kPieces = kScaleBytes / 16;  // per record
         if (lane < 2 * kRecords * kPieces) {
             const bool second = lane >= kRecords * kPieces;
             const int piece = second ? lane - kRecords * kPieces : lane;
@@ -149,12 +149,12 @@ struct QuantWeights {
     static __device__ unsigned input(unsigned row, int lane) {
         return row + lane % 4 * (8 * kBlocks);
     }
-    // acc += a granule. scales_a, scales_b: of tokens 2t and 2t + 1, one a block of 32 columns.
+    // acc += a granule. scales_a, scales_b: of tokens 2t and 2t + 1, one per block of 32 columns.
     template <bool kOne>
     static __device__ __forceinline__ void multiply(float (&acc)[4], unsigned from, unsigned x,
                                                     const float* scales_a, const float* scales_b,
                                                     int lane) {
-        // All of a record's loads are issued before the products of the one before.
+        // All loads of a record are issued before the products of the previous one.
         Record<kOne> record[kRecords];
 #pragma unroll
         for (int i = 0; i < kRecords; ++i) {
@@ -165,8 +165,8 @@ struct QuantWeights {
         for (int i = 0; i < kRecords; ++i) record[i].multiply(acc);
     }
 
-    // What a lane needs of a record: its weights and their scales, its input and its scales.
-    // kLower: bytes from the upper half's record to the lower half's.
+    // A lane's part of a record: its weights and their scales, its input and its scales. kLower:
+    // bytes from the upper half's record to the lower half's.
     template <bool kOne>
     struct Record {
         unsigned u[4], l[4], b[2 * kBlocks];
@@ -251,15 +251,15 @@ struct Q8Layout {
 struct Q4Layout {
     static constexpr int kColumns = 128;
     static constexpr int kRecords = 1;
-    // A nibble n stands for n - 8. n ^ 8 in the upper half of a byte is 16 (n - 8) in two's
-    // complement: the sums come out 16 times too large, exactly so, and the inputs' scales make up
-    // for it.
+    // A nibble n stands for n - 8. n ^ 8 in the upper half of a
+    // byte is 16 (n - 8) in two's complement: the sums are exactly
+    // 16 times too large, and the inputs' scales compensate.
     static constexpr float kUnit = 1.0f / 16;
     static __device__ void unpack(const unsigned (&w)[4], int block, unsigned& a0, unsigned& a1) {
         a0 = flipped(w[block] << 4);
         a1 = flipped(w[block]);
     }
-    // (x ^ 0x80808080) & 0xf0f0f0f0, one instruction: the compiler would make two of it.
+    // (x ^ 0x80808080) & 0xf0f0f0f0 in one instruction: the compiler would use two.
     static __device__ unsigned flipped(unsigned x) {
         unsigned y;
         asm("lop3.b32 %0, %1, %2, %3, 0x28;"

@@ -36,11 +36,11 @@ TEST_F(SmallLinear, EveryTypeAndOddSizesAgreeWithTheReference) {
     }
 }
 
-// Rows of 1 to 4 go through one kernel, more through others: one result for all.
+// 1 to 4 rows go through one kernel, more through others: the results must be the same.
 TEST_F(SmallLinear, ARowsBitsDoNotDependOnTheOtherRows) {
     for (const DType type : kSmallTypes) {
         // Blocks with many tiles, with more than one pass over the inputs, and a product as large
-        // as those in which an input that was overwritten too early showed.
+        // as those in which an input overwritten too early was noticed.
         for (const auto& [n, k] : {std::pair{300, 1408},
                                    {3300, 4160},
                                    {40, 64},
@@ -74,8 +74,8 @@ TEST_F(SmallLinear, ARowsBitsDoNotDependOnTheOtherRows) {
     }
 }
 
-// More than 192 tokens are multiplied in tiles, up to 1,024 in a pass: the bits of the kernels for
-// fewer.
+// More than 192 tokens are multiplied in tiles, up to 1,024 in a pass, with the bits of the kernels
+// for fewer.
 class TiledLinear : public SmallLinear {
   protected:
     void expect_bits_of_few(DType type, int n, int k) {
@@ -105,8 +105,8 @@ class TiledLinear : public SmallLinear {
     }
 };
 
-// Strips that are even and odd in number, columns of less than eight granules, and tiles that are
-// more than the device's blocks.
+// Even and odd numbers of strips, less than eight granules of columns, and more tiles than the
+// device runs blocks.
 TEST_F(TiledLinear, HasTheBitsOfFewTokens) {
     for (const DType type : {DType::bf16, DType::f16}) {
         for (const auto& [n, k] : {std::pair{6144, 2560}, {2560, 9728}, {20000, 200}}) {
@@ -122,8 +122,8 @@ TEST_F(TiledLinear, HasTheBitsOfFewTokensInSmallProducts) {
     }
 }
 
-// An engine that has not the device for itself multiplies by kernels whose blocks do not wait for
-// each other, beside one whose blocks do: the same bits, and both end.
+// An engine without the device's turn multiplies by kernels whose blocks do not wait for each
+// other, beside one whose blocks do: the bits are the same, and both end.
 TEST_F(TiledLinear, BesideAProductThatTakesTheDeviceTheBitsAreTheSame) {
     constexpr int kRows = 300, n = 4104, k = 1024;
     Stream other;
@@ -158,8 +158,8 @@ TEST_F(TiledLinear, BesideAProductThatTakesTheDeviceTheBitsAreTheSame) {
     EXPECT_FALSE(linear_small_orders(beside, first, DType::bf16));
 }
 
-// The MLP of many rows: what the first product writes in the second one's order gives the bits that
-// its plain results give.
+// The MLP of many rows: output in the order of the next product gives the same bits as plain
+// output.
 TEST_F(TiledLinear, AnOrderedInputGivesTheSameBits) {
     constexpr int kDim = 320, kHidden = 1472, kRows = 1024;
     for (const DType type : {DType::bf16, DType::f16}) {
@@ -186,7 +186,7 @@ TEST_F(TiledLinear, AnOrderedInputGivesTheSameBits) {
             }
             ASSERT_EQ(got[0], got[1]) << dtype_name(type) << " rows " << rows;
         }
-        // Kernels for fewer rows have no such order.
+        // Kernels for fewer rows do not support this order.
         LinearIn few{.x = x.slice_rows(0, 192),
                      .w = up.device,
                      .finish = Finish::gate,
@@ -199,8 +199,8 @@ TEST_F(TiledLinear, AnOrderedInputGivesTheSameBits) {
     }
 }
 
-// Few tokens, and more, go through kernels of different shapes: every row has the bits that it has
-// alone, whatever becomes of the sums.
+// Few tokens, and more, go through kernels of different shapes: every row has the same bits as
+// alone, for every finish.
 TEST_F(SmallLinear, EveryFinishOfManyRowsIsThatOfEachAlone) {
     enum class Out { f32, compute, add, activate, gate, qkv };
     constexpr int kRows = 300, kPageTokens = 16, kSequences = 5, kMaxPages = 4, kHeadDim = 8;
@@ -213,7 +213,7 @@ TEST_F(SmallLinear, EveryFinishOfManyRowsIsThatOfEachAlone) {
     for (int i = 0; i < kPages; ++i) pages[i] = (7 * i + 3) % kPages;
     for (const DType type : kSmallTypes) {
         const DType compute = compute_type(type);
-        // Columns that are no whole granules: quantised weights have blocks of 32.
+        // Columns that are not whole granules: quantised weights have blocks of 32.
         const int some = ops::is_tiled(type) ? 96 : 72, more = ops::is_tiled(type) ? 160 : 200;
         for (const auto& [n, k] : {std::pair{50, some},
                                    {152, 96},
@@ -243,7 +243,7 @@ TEST_F(SmallLinear, EveryFinishOfManyRowsIsThatOfEachAlone) {
                                                     : Finish::store;
                 if (norm)
                     in.norm = {upload(DType::f32, {k}, weight), {}, ops::NormKind::rms, 1e-5f};
-                // With and without a bias, by the shape; gate: of the up rows, and by silu or not.
+                // With and without a bias, by the shape; gate: on the up rows, by silu or not.
                 const bool some_bias = n == 152 && (what == Out::add || what == Out::gate);
                 if (what == Out::activate || what == Out::qkv || some_bias) {
                     const int count = what == Out::gate ? rows_of_w / 2 : rows_of_w;
@@ -309,7 +309,7 @@ TEST_F(SmallLinear, EveryFinishOfManyRowsIsThatOfEachAlone) {
                     }
                     return bytes;
                 };
-                // Large ones of few row counts: their results are many megabytes.
+                // Large products only for a few row counts: their results are many megabytes.
                 const bool large = std::int64_t{n} * k > (std::int64_t{1} << 20) || n > 5000;
                 for (const int rows :
                      large ? std::vector<int>{5, 8, 16, 17, 32, 33, 64, 65, 100, 129, 200, 256, 300}
@@ -329,8 +329,8 @@ TEST_F(SmallLinear, EveryFinishOfManyRowsIsThatOfEachAlone) {
     }
 }
 
-// Norm, bias, rotation and the way into a paged cache: many tokens at once give what each gives
-// alone, bit for bit, and nothing else is touched.
+// Norm, bias, rotation and writing to a paged cache: many tokens at once give the same bits as each
+// alone, and nothing else is touched.
 TEST_F(SmallLinear, ManyTokensOfQkvAreThoseOfEachAlone) {
     struct Case {
         int heads, kv_heads, head_dim, rotary, k;
@@ -399,7 +399,7 @@ TEST_F(SmallLinear, ManyTokensOfQkvAreThoseOfEachAlone) {
                                                  bytes.end());
                     }
                 }
-                // Poison is 0xff: q is there in full, and of the cache what belongs to the rows.
+                // Poison is 0xff: all of q must be written, and of the cache the rows' entries.
                 const std::size_t q_bytes =
                     results[0].size() - 2 * static_cast<std::size_t>(in.qkv.kv.keys.bytes());
                 const auto written = std::count_if(
@@ -457,7 +457,7 @@ TEST_F(SmallLinear, AddActivateAndGateAreTheirParts) {
             const std::vector<float> active = download(relu);
             for (std::size_t i = 0; i < active.size(); ++i) {
                 const double want = std::max(sums[i], 0.0f);
-                // Half a step of f16 where it is no longer normal.
+                // Half a step of subnormal f16.
                 const double least = compute_type(type) == DType::f16 ? 0x1p-25 : 0;
                 ASSERT_NEAR(active[i], want,
                             std::fabs(want) * epsilon(compute_type(type)) * 1.01 + least);
@@ -478,7 +478,7 @@ TEST_F(PlainLinear, AgreesWithTheReference) {
             for (const int rows : {1, 3, 9}) {
                 memory_.reset();
                 Matrix m = matrix(type, n, k);
-                m.host = {};  // nothing is rounded to 8 bits here: f64 is the reference
+                m.host = {};  // no 8-bit activations here: f64 is the reference
                 std::vector<float> xv = normal(static_cast<std::size_t>(rows) * k);
                 const Tensor x = upload(compute_type(type), {rows, k}, xv);
                 const Tensor out = poisoned(DType::f32, {rows, n});

@@ -1,4 +1,4 @@
-// What the kernels behind linear_small() are given.
+// The parameters of the kernels behind linear_small().
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace mr::cuda::small {
 
 struct Params {
     const std::byte* w;
-    const void* x;             // f32 where normed, else the compute type
+    const void* x;             // f32 if normed, else the compute type
     const float* norm_weight;  // null: no norm
     const float* norm_bias;
     const float* bias;
@@ -23,17 +23,17 @@ struct Params {
     void* keys;
     void* values;
     const float* rope;
-    void* q_sinks;            // null: there is none
+    void* q_sinks;            // or null
     const float* rope_sinks;  // by row
     const std::int32_t *positions, *sequence, *pages;
 
     std::int64_t k;
     int n, tiles, lower;  // rows of w; 16-row tiles; first row of a tile's lower half in tile 0
     int rows;             // tokens
-    int pass_tiles;       // tiles whose sums fit into shared memory
-    int x_stride;         // bytes of a token's input there; many tokens: see mid_linear.cuh
+    int pass_tiles;       // tiles whose sums fit into shared memory at once
+    int x_stride;         // bytes of a token's input there; many tokens: mid_linear.cuh
     int out_cols;
-    int first_row;  // which row of the batch token 0 is
+    int first_row;  // row of the batch that is token 0
     int heads, kv_heads, head_dim, rotary, page_tokens, max_pages;
     float eps;
     bool out_f32, q_f32;
@@ -45,37 +45,37 @@ struct Params {
     bool ordered_out, ordered_x;
 };
 
-// Of Finish::records. (A type of its own: a decode step keeps Params in device memory.)
+// For Finish::records. (A separate type: a decode step keeps Params in device memory.)
 struct RecordParams : Params {
     ops::TileRecord* records;  // [rows, tiles]; null: logits, to out
     const GuessRow* guesses;   // [rows]
     int mask;
-    bool packed;  // prepared inputs are those of active rows, one behind the other
+    bool packed;  // only inputs of active rows were prepared, contiguously
 };
 
-// The boundary: shapes and types are checked. rows is what in.x has.
+// Checks shapes and types, and converts. rows is that of in.x.
 Params params_of(const LinearIn& in);
 RecordParams record_params_of(const Context& ctx, const LinearIn& in);
 OpRecord work_of(const LinearIn& in, const Params& p);
 
-// Up to 8 tokens a pass over the weights (small_linear.cu); rows: any number.
+// Up to 8 tokens per pass over the weights (small_linear.cu); any number of rows.
 void run_small(const Context& ctx, DType weights, const Params& p);
 
-// Up to so many tokens run_small() is the faster way.
+// Up to this many tokens run_small() is faster.
 inline constexpr int kAloneRows = 4;
 
-// More tokens a pass, where the device has clusters: 32 (mid_half.cu, mid_quant.cu), 192
+// More tokens per pass, if the device has clusters: 32 (mid_half.cu, mid_quant.cu), 192
 // (wide_half.cu), 256 (wide_quant.cu) or 1,024 (tiled_half.cu). The same bits.
 bool mid_possible();
-// Up to so many rows run_mid() packs those that are active.
+// Up to this many rows run_mid() packs the active ones.
 int packed_rows(const Context& ctx, DType weights);
-// Whether run_mid() multiplies so many tokens in one pass of tiles.
+// Whether run_mid() multiplies this many tokens in one pass of tiles.
 bool tiles_all(const Context& ctx, DType weights, std::int64_t rows);
 void run_mid(const Context& ctx, DType weights, const Params& p);
 void run_mid(const Context& ctx, DType weights, const RecordParams& p);
 std::size_t mid_scratch_bytes(std::int64_t rows, std::int64_t k);
 
-// The tokens [first, first + rows) of p.
+// The part of p for tokens [first, first + rows).
 inline Params pass_of(const Params& all, int first, int rows) {
     Params p = all;
     p.rows = rows;

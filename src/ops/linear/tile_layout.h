@@ -1,5 +1,5 @@
-// q8_0x8 and q4_0x8, the layouts of quantised weights on the GPU: one 16-byte load a lane gives a
-// warp the operands of its tensor-core instructions in place.
+// q8_0x8 and q4_0x8, the layouts of quantised weights on the GPU: one 16-byte load per lane gives a
+// warp the operands of its tensor-core instructions.
 //
 // Rows in tiles of 8, columns in granules of 64 (q8_0x8) or 128 (q4_0x8); rows are padded to whole
 // tiles and columns to whole granules, with zero scales (and quants that mean 0). For tile t and
@@ -22,7 +22,7 @@
 namespace mr::ops {
 
 constexpr int kTileRows = 8;
-constexpr int kTileQuantBytes = 512;  // of a record, before its scales
+constexpr int kTileQuantBytes = 512;  // per record, before its scales
 constexpr int kTileBlock = 32;        // columns that share a scale
 
 constexpr bool is_tiled(DType type) { return type == DType::q8_0x8 || type == DType::q4_0x8; }
@@ -41,13 +41,13 @@ constexpr std::size_t tile_bytes(DType type, std::int64_t rows, std::int64_t col
                                     tile_record_bytes(type));
 }
 
-// The record that holds (row, col), from the matrix' first byte.
+// The offset of the record that holds (row, col), from the matrix's first byte.
 constexpr std::int64_t tile_record(DType type, std::int64_t granules, std::int64_t row,
                                    std::int64_t col) {
     return (row / kTileRows * granules + col / tile_granule(type)) * tile_record_bytes(type);
 }
 
-// Inside of the record: `col` is counted from the granule's first column, `row` from the tile's.
+// Offset inside the record: `col` counts from the granule's first column, `row` from the tile's.
 constexpr int tile_quant_in_record(DType type, int row, int col) {
     const int block = col / kTileBlock, at = col % kTileBlock;
     return type == DType::q8_0x8 ? (row * 4 + at / 8) * 16 + block * 8 + at % 8
@@ -57,7 +57,7 @@ constexpr int tile_scale_in_record(DType type, int row, int col) {
     return kTileQuantBytes + (row * (tile_granule(type) / kTileBlock) + col / kTileBlock) * 2;
 }
 
-// The byte with the quant of (row, col), and of its scale, from the matrix' first byte.
+// Offsets of the byte with the quant of (row, col), and of its scale, in the whole matrix.
 constexpr std::int64_t tile_quant(DType type, std::int64_t granules, std::int64_t row,
                                   std::int64_t col) {
     return tile_record(type, granules, row, col) +
@@ -70,12 +70,12 @@ constexpr std::int64_t tile_scale(DType type, std::int64_t granules, std::int64_
            tile_scale_in_record(type, static_cast<int>(row % kTileRows),
                                 static_cast<int>(col % tile_granule(type)));
 }
-// Where in its byte a q4_0x8 quant begins: bit 0 or 4.
+// The bit at which a q4_0x8 quant begins in its byte: 0 or 4.
 constexpr int tile_shift(std::int64_t col) { return col % kTileBlock < 16 ? 0 : 4; }
 
-// Packs on the host, element by element, by the definition of the layout. Faster packers are tested
-// against it. `from` holds rows of q8_0 or q4_0 blocks, `to` has tile_bytes(). cols is whole
-// blocks.
+// Packs on the host, element by element, exactly by the definition of the layout. Faster packers
+// are tested against it. `from` holds rows of q8_0 or q4_0 blocks, `to` has tile_bytes(). cols is
+// whole blocks.
 inline void pack_tiles(DType type, const std::byte* from, std::int64_t rows, std::int64_t cols,
                        std::byte* to) {
     const bool eight = type == DType::q8_0x8;

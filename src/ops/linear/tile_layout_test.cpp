@@ -30,8 +30,8 @@ TEST(TileLayout, SizesAreThoseOfTheBlocksWhereNothingIsPadded) {
     }
 }
 
-// Every quant has bits of its own, every (row, block) a scale of its own, and together they are the
-// whole matrix.
+// Every quant has its own bits, every (row, block) its own scale, and together they fill the
+// matrix.
 TEST(TileLayout, EveryElementHasAPlaceOfItsOwn) {
     for (DType type : kTypes) {
         for (const Size& size : kSizes) {
@@ -65,7 +65,7 @@ TEST(TileLayout, EveryElementHasAPlaceOfItsOwn) {
     }
 }
 
-// The definition in the kernels' words: a lane's sixteen bytes.
+// The layout as the kernels see it: a lane's sixteen bytes.
 TEST(TileLayout, ALanesBytesAreWhatTheKernelsExpect) {
     for (int row = 0; row < 8; ++row) {
         for (int part = 0; part < 4; ++part) {

@@ -1,19 +1,19 @@
-// Which tiles of a product (tiled_half.cu) a cluster of blocks has. All constexpr: the kernel calls
-// it on the device, tests on the host.
+// Distributes the tiles of a product (tiled_half.cu) over the clusters. All constexpr: the kernel
+// calls it on the device, tests on the host.
 #pragma once
 
 namespace mr::cuda::small {
 
-inline constexpr int kTileParts = 8;  // of the columns: granules p, p + 8, ...
+inline constexpr int kTileParts = 8;  // of the columns: part p has granules p, p + 8, ...
 inline constexpr int kQuarters = kTileParts / 2;
 
-// A unit is a tile of each of the cluster's blocks. First all clusters have whole units, in turn;
-// the last `tail` units are cut into quarters of two parts, and every cluster has as many of those.
+// A unit is one tile for each of the cluster's blocks. First all clusters get whole units in turn;
+// the last `tail` units are cut into quarters of two parts, and every cluster gets equally many.
 struct TileDeal {
     int units, tail;
 };
-// Cut, a tail takes the time of at most three quarters; whole, of four. It is left whole where
-// cutting gains nothing.
+// Cut, a tail takes the time of at most three quarters; whole, of four. It is not cut if that gains
+// nothing.
 constexpr TileDeal deal_tiles(int units, int clusters) {
     const int left = units % clusters;
     return {units, left * kQuarters <= clusters * (kQuarters - 1) ? left : 0};
@@ -22,9 +22,9 @@ constexpr TileDeal deal_tiles(int units, int clusters) {
 struct Piece {
     int unit, from, to;  // quarters
 };
-// The pieces of a cluster in their order. Quarters that it hands over come before the first quarter
-// of a unit, whose cluster waits for the others: it waits only for clusters behind it. So all waits
-// end where all clusters run at once.
+// The pieces of a cluster in order. Quarters that it hands over come before the first quarter of a
+// unit, whose cluster waits for the others: it waits only for later clusters. So all waits end if
+// all clusters run at once.
 struct PieceWalk {
     int whole, clusters, unit;
     int at, end;  // quarters of the tail

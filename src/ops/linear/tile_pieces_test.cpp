@@ -23,7 +23,7 @@ TEST(TilePieces, EveryQuarterIsDealtOnceAndEvenly) {
         for (int units = 1; units <= 5 * clusters + 2; ++units) {
             SCOPED_TRACE(std::to_string(units) + " units, clusters " + std::to_string(clusters));
             const TileDeal deal = deal_tiles(units, clusters);
-            std::map<std::pair<int, int>, int> owner;  // of (unit, quarter)
+            std::map<std::pair<int, int>, int> owner;  // by (unit, quarter)
             int least = 1 << 30, most = 0;
             for (int c = 0; c < clusters; ++c) {
                 int quarters = 0;
@@ -37,7 +37,7 @@ TEST(TilePieces, EveryQuarterIsDealtOnceAndEvenly) {
                 most = std::max(most, quarters);
             }
             ASSERT_EQ(owner.size(), static_cast<std::size_t>(units) * kQuarters);
-            // Where the tail is cut all have as many quarters, but for one.
+            // If the tail is cut, clusters' numbers of quarters differ by at most one.
             if (deal.tail > 0) {
                 EXPECT_LE(most - least, 1);
             } else {
@@ -48,8 +48,8 @@ TEST(TilePieces, EveryQuarterIsDealtOnceAndEvenly) {
     }
 }
 
-// The room for quarters that are handed over, and waits that end: a cluster hands its quarters over
-// before it waits, and waits for later clusters alone.
+// Quarters that are handed over have room, and waits end: a cluster hands over its quarters before
+// it waits, and waits only for later clusters.
 TEST(TilePieces, ClustersWaitForLaterOnesAlone) {
     for (const int clusters : {1, 2, 3, 30, 57, 66}) {
         for (int units = 1; units <= 3 * clusters; ++units) {
@@ -79,7 +79,7 @@ TEST(TilePieces, ClustersWaitForLaterOnesAlone) {
     }
 }
 
-// Part after part, and in a part every eighth granule.
+// Part after part, and within a part every eighth granule.
 TEST(TilePieces, GranulesComeInTheOrderOfTheParts) {
     const int clusters = 5;
     for (const int units : {1, 3, 7, 12}) {

@@ -1,26 +1,26 @@
 // linear_small() for more than 192 tokens with f16 or bf16 weights: tiles of 128 rows of weights by
-// 128 tokens at the tensor cores' rate. Every result has the bits that small_linear.cu gives it.
+// 128 tokens at the tensor cores' rate. Every result has the bits of small_linear.cu.
 //
 // A result is a tree of 8 sums, one for each eighth of the granules of 64 columns ("part", see
 // wide_half.cu). A block takes the granules of its tile in the order of the parts. Two parts are a
-// quarter, whose sums are in registers; one quarter waits in registers and the sum of the first two
-// in shared memory.
+// quarter, which is summed in registers; meanwhile the previous quarter waits in registers, and the
+// sum of the first two in shared memory.
 //
 // Two blocks are a cluster. They have neighbouring strips of weights and the same tokens: each
-// brings half of the inputs for both. A tile asks for 24 KB of L2 where its products take 512
-// clocks; without the cluster it would be 32 KB, more than L2 gives to all multiprocessors.
+// loads half of the inputs for both. A granule of a tile reads 24 KB from L2 in the 512 clocks of
+// its products; without the cluster it would be 32 KB, more than L2 delivers.
 //
-// Tiles that are left when every cluster has had as many as all others are cut into quarters, and
-// each cluster has an equal number of those. The cluster with the first quarter of a tile finishes
-// it: others hand their quarters over in memory. All clusters of the grid run at once, so they may
-// wait for each other; two such products at the same time, of different streams, may not
-// (DeviceTurn). The counters of what was handed over are 0 before and behind every product. The
-// kernel that prepares inputs zeroes them; a product with ordered_x has none, and uses those that
-// the product before it left at 0.
+// Tiles that cannot be distributed evenly are cut into quarters, and each cluster gets an equal
+// number of those. The cluster with the first quarter of a tile finishes it: the others hand over
+// their quarters through memory. All clusters of the grid run at once, so they may wait for each
+// other; two such products at the same time, of different streams, may not (DeviceTurn). The
+// counters of handed-over quarters are 0 before and after every product. The kernel that prepares
+// inputs zeroes them; a product with ordered_x has no such kernel, and uses the counters that the
+// previous product left at 0.
 //
-// A block has a warp that brings things in by TMA, and two groups of four warps that multiply, 64
+// A block has a producer warp that loads by TMA, and two groups of four warps that multiply, 64
 // rows each, with weights from registers and tokens from shared memory as in wide_half.cu. The
-// groups go their own ways: one multiplies while the other finishes.
+// groups run independently: one multiplies while the other finishes.
 #include <algorithm>
 #include <type_traits>
 
@@ -70,18 +70,18 @@ __device__ __forceinline__ void bring_tiles(const TileBringer& bringer, const Gr
 #pragma unroll 1
     for (int i = 0; i < kTileStages && at.valid; ++i, at.next()) bringer.bring_inputs(at, i);
     Place<kTileStages> place;
-    place.parity = 1;  // all have been filled once
+    place.parity = 1;  // all slots have been filled once
 #pragma unroll 1
     for (; at.valid; at.next(), place.next()) {
         barrier_wait(bringer.shared.empty + 8 * place.slot, place.parity ^ 1);
         bringer.bring_weights(at, place.slot);
         bringer.bring_inputs(at, place.slot);
-        __syncwarp();  // no lane still waits for what others have seen
+        __syncwarp();  // no lane may still poll the barrier
     }
 }
 
-// What becomes of the sums. A kernel has one of them: code that runs once a tile comes from memory,
-// and all of them together took longer to fetch than the products of a tile.
+// The finish of the sums. Each kernel has only one of them: code that runs once per tile is fetched
+// from memory, and fetching all of them took longer than the products of a tile.
 enum class TileFinish { floats, gates, records, any };
 template <TileFinish kHow>
 using TileParams = std::conditional_t<kHow == TileFinish::records, RecordParams, Params>;
@@ -92,9 +92,9 @@ struct TileMultiplier {
     const TilePlan& plan;
     const TileLayout& shared;
     int lane, warp;
-    unsigned upper, lower;  // where a lane's weights are in a stage
+    unsigned upper, lower;  // a lane's weights in a stage
     Place<kTileStages> place;
-    int used = -1;  // the slot of the granule before, which may still be read
+    int used = -1;  // slot of the previous granule, which may still be read
 
     __device__ TileMultiplier(const TileParams<kHow>& params, const TilePlan& tiles,
                               const TileLayout& layout)
@@ -109,11 +109,11 @@ struct TileMultiplier {
         upper = shared.ring + (warp * (gate ? 8 : 16) + g) * 128 + (lane % 4 ^ g) * 16;
         lower = gate ? kPieceBytes / 2 : 1024;
     }
-    // Both blocks copy to this one's place of the inputs.
+    // Tells both blocks, because both copy inputs into this block's slot.
     __device__ __forceinline__ void release(int slot) const {
         if (lane < kPair) barrier_arrive_at(shared.empty + 8 * slot, lane);
     }
-    // Begins the sums of one part. While the products of one half granule run, the weights of the
+    // Starts the sums of one part. While the products of one half granule run, the weights of the
     // next are loaded.
     __device__ __forceinline__ void part(float (&sum)[kSums], int granules) {
         HalfGranule a, b;
@@ -156,7 +156,7 @@ struct TileMultiplier {
     __device__ __forceinline__ void group_meets() const {
         asm volatile("bar.sync %0, %1;" ::"r"(3 + group()), "n"(kGroupThreads) : "memory");
     }
-    // Where quarter `number` (from 1 on) of a tile of the tail is handed over.
+    // The place where quarter `number` (from 1 on) of a tail tile is handed over.
     __device__ __forceinline__ int handed(int unit, int number) const {
         return ((unit - (plan.deal.units - plan.deal.tail)) * (kQuarters - 1) + number - 1) *
                    kPair +
@@ -186,7 +186,7 @@ struct TileMultiplier {
                          : "l"(arrived)
                          : "memory");
         }
-        group_meets();  // all have seen it
+        group_meets();  // all threads have seen it
         if (threadIdx.x % kGroupThreads == 0) *arrived = 0;
         const auto* from =
             reinterpret_cast<const float4*>(plan.handed + std::int64_t{at} * kHandedFloats) +
@@ -198,14 +198,14 @@ struct TileMultiplier {
         }
     }
     // Finish::store and add in f32. The sums of a group go through shared memory, [tokens][64
-    // rows], 8 of the rows swizzled by token, so that a token's are stored in 256 bytes.
+    // rows], in units of 8 rows swizzled by token, so that a token's 256 bytes are stored together.
     __device__ __forceinline__ void finish_floats(const float (&sum)[kSums], int strip,
                                                   int token) const {
         constexpr int kRows = kStrip / 2;
         constexpr int kAtOnce = kGroupThreads / (kRows / 4), kBatch = 8;  // tokens
         float* const stage =
             reinterpret_cast<float*>(shared.waiting) + group() * (kWaitingBytes / 8);
-        group_meets();  // all have read what waited
+        group_meets();  // all have read the waiting sums
         {
             const int c = lane % 4, row = warp % 4 * kTileRows + row_of(lane / 4);
             float* const upper = stage + 2 * c * kRows + (row ^ 8 * c);
@@ -263,8 +263,8 @@ struct TileMultiplier {
         group_meets();  // before sums wait there again
     }
     // Finish::gate with silu in the compute type: a lane has gate and up of its results. The rows
-    // of a group go through shared memory, [tokens][32 rows], to be stored in 16 bytes. They are 32
-    // columns of the next product: ordered_out has them as WideRow puts them.
+    // of a group go through shared memory, [tokens][32 rows], to be stored in units of 16 bytes.
+    // They are 32 columns of the next product: with ordered_out they are in WideRow's order.
     __device__ __forceinline__ void finish_gates(const float (&sum)[kSums], int strip,
                                                  int token) const {
         constexpr int kRows = kStrip / 4, kRow = kRows * 2 + 16;  // bytes: banks differ by token
@@ -274,7 +274,7 @@ struct TileMultiplier {
         const int place = p.ordered_out ? ordered_column(in) : in;
         const int row = strip * (kStrip / 2) + group() * kRows;
         const float bias = p.bias && row + in < p.out_cols ? p.bias[row + in] : 0;
-        group_meets();  // all have read what waited
+        group_meets();  // all have read the waiting sums
 #pragma unroll
         for (int i = 0; i < kSums; ++i) {
             if (i % 4 > 1) continue;
@@ -299,7 +299,7 @@ struct TileMultiplier {
     __device__ __forceinline__ void finish_any(const float (&sum)[kSums], int strip,
                                                int token) const {
         if (p.finish == Finish::qkv) {
-            multipliers_meet();  // all have read those of the tile before
+            multipliers_meet();  // all have read the previous tile's
             const int i = static_cast<int>(threadIdx.x);
             if (i < kTileTokens && token + i < p.rows) shared.where[i] = place_of(p, token + i);
             multipliers_meet();
@@ -313,7 +313,7 @@ struct TileMultiplier {
             }
         });
     }
-    // Finish::records: a lane has every 32nd token.
+    // Finish::records: a lane takes every 32nd token.
     __device__ __forceinline__ void finish_records(const float (&sum)[kSums], int strip,
                                                    int token) const {
         staged(sum, [&](const float* stage, int first) {
@@ -324,8 +324,8 @@ struct TileMultiplier {
             }
         });
     }
-    // The results of the warp's rows, 64 tokens at a time through its part of `waiting`:
-    // finish(stage, first) of those from `first` on, [tokens][kFinishStride].
+    // Stages the results of the warp's rows, 64 tokens at a time, in its part of `waiting`, and
+    // calls finish(stage, first) for those from `first` on, [tokens][kFinishStride].
     template <typename Finish>
     __device__ __forceinline__ void staged(const float (&sum)[kSums], Finish&& finish) const {
         float* const stage = reinterpret_cast<float*>(shared.waiting + warp * (kSums / 4) * 32);
@@ -345,7 +345,7 @@ struct TileMultiplier {
         __syncwarp();  // before sums wait there again
     }
 
-    // A tile as add_warps() adds it, from quarters that are computed here or handed over.
+    // Sums a tile in the order of add_warps(), from quarters computed here or handed over.
     __device__ __forceinline__ void run(PieceWalk pieces) {
         float4* const waiting = shared.waiting + warp * (kSums / 4) * 32 + lane;
         const int granules = static_cast<int>((p.k + kGranule - 1) / kGranule);
@@ -406,7 +406,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     const TileLayout shared(memory);
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    constexpr int kBringer = kMultipliers / 32;  // the warp
+    constexpr int kBringer = kMultipliers / 32;  // producer warp
     if (warp == kBringer && lane == 0) {
         prefetch_map(weights);
         prefetch_map(inputs);
@@ -432,7 +432,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
         TileMultiplier<T, kHow>(p, plan, shared).run(plan.pieces());
         stamp_end(p.stamp);
     }
-    // This block stays until the copies and arrivals of the other one are here.
+    // Stay until the copies and arrivals of the other block have arrived.
     cluster_barrier();
 }
 
@@ -457,7 +457,7 @@ void start_tiled(const Context& ctx, const TileParams<kHow>& p, const WidePlan& 
                     tiled_kernel<T, kHow>, p, plan, weights, inputs);
 }
 
-// By the instance that its finish wants.
+// Chooses the instance for the finish.
 template <typename T>
 void start_tiled(const Context& ctx, const Params& p, const WidePlan& plan) {
     const bool add_or_store = p.finish == Finish::store || p.finish == Finish::add;
@@ -470,7 +470,7 @@ void start_tiled(const Context& ctx, const Params& p, const WidePlan& plan) {
 
 }  // namespace
 
-// Quarters that blocks hand over, at most.
+// The most quarters that blocks hand over.
 static int most_handed() {
     const int clusters = this_gpu().multiprocessors / kPair;
     return clusters * (kQuarters - 1) / kQuarters * (kQuarters - 1) * kPair;

@@ -1,4 +1,4 @@
-// The inside of tiled_half.cu: what lies where in shared memory, and which tiles and quarters a
+// The internals of tiled_half.cu: the layout of shared memory, and which tiles and quarters a
 // cluster has.
 #pragma once
 
@@ -8,23 +8,23 @@
 namespace mr::cuda::small {
 
 constexpr int kTileTokens = 128;
-constexpr int kPair = 2;  // blocks of a cluster
+constexpr int kPair = 2;  // blocks per cluster
 constexpr int kTileStages = 4;
 constexpr int kStageBytes = kPieceBytes + kTileTokens * 128;
-constexpr int kSums = kTileTokens / 2;                   // registers of a thread
+constexpr int kSums = kTileTokens / 2;                   // registers per thread
 constexpr int kWaitingBytes = kSums * kMultipliers * 4;  // the sums of the first four parts
-constexpr int kFinishTokens = 64;                        // whose results a warp stages at once
+constexpr int kFinishTokens = 64;                        // results that a warp stages at once
 static_assert(kFinishTokens * kFinishStride * 4 <= kWaitingBytes / 8);
 static_assert(kTileParts == kWarps);
 constexpr int kGroupThreads = kMultipliers / 2;
-constexpr int kHandedFloats = kSums * kMultipliers;  // of a block and quarter
+constexpr int kHandedFloats = kSums * kMultipliers;  // per block and quarter
 constexpr int kTileBytes =
     1024 + kTileStages * kStageBytes + kWaitingBytes + kTileTokens * 8 + 2 * kTileStages * 8;
-static_assert(kTileBytes <= 222 * 1024);  // beside it a block that prepares inputs fits
+static_assert(kTileBytes <= 222 * 1024);  // leaves room for a block that prepares inputs
 
 struct TileLayout {
     unsigned ring, full, empty;
-    float4* waiting;  // [8 warps][kSums / 4][32 lanes]; then a warp's results go through its part
+    float4* waiting;  // [8 warps][kSums / 4][32 lanes]; later a warp's results are staged there
     int2* where;
     __device__ explicit TileLayout(std::byte* base) {
         const unsigned start = shared_address(base);
@@ -43,7 +43,7 @@ struct TilePlan {
     float* handed;      // [tail][quarters - 1][blocks of a cluster][kHandedFloats]
     unsigned* arrived;  // [tail][quarters - 1][blocks of a cluster][groups]
 
-    // Of this block. Units that run at the same time share weights: first all tokens of two strips.
+    // Of this block. Units that run at once share weights: first all tokens of two strips.
     __device__ PieceWalk pieces() const {
         return {deal, static_cast<int>(blockIdx.x) / kPair, static_cast<int>(gridDim.x) / kPair};
     }
@@ -53,7 +53,7 @@ struct TilePlan {
     __device__ int first_token(int unit) const { return unit % token_tiles * kTileTokens; }
 };
 
-using HalfGranule = std::uint32_t[2][4];  // weights of a lane: 32 columns
+using HalfGranule = std::uint32_t[2][4];  // weights per lane: 32 columns
 __device__ __forceinline__ void load_half(HalfGranule& a, unsigned upper, unsigned lower) {
     const uint4 u = load16(upper), l = load16(upper + lower);
     a[0][0] = u.x, a[0][1] = l.x, a[0][2] = u.y, a[0][3] = l.y;

@@ -17,14 +17,14 @@ using cublaslt::check;
 using cublaslt::data_type;
 using cublaslt::library;
 
-// The alignment in bytes of all rows of a matrix, at most 16.
+// The alignment in bytes that all rows of a matrix have, at most 16.
 std::uint32_t alignment(const void* data, std::int64_t stride, DType type) {
     const std::uintptr_t bits = reinterpret_cast<std::uintptr_t>(data) |
                                 dtype_bytes(type, static_cast<std::size_t>(stride)) | 16;
     return static_cast<std::uint32_t>(bits & (~bits + 1));
 }
 
-// An algorithm is chosen by these.
+// The key by which algorithms are chosen.
 struct Key {
     std::int64_t rows, cols, sum, a_stride, b_stride, out_stride;
     std::uint32_t a_align, b_align, c_align, out_align;
@@ -54,7 +54,7 @@ Key key_of(const TrainProduct& p) {
 
 // The library is column-major: a matrix [rows, cols] here is cols x rows there. So
 //   Out (cols x rows) = op(B) (cols x sum) · op(A) (sum x rows),
-// where a matrix that is transposed here is not to the library, which then has to transpose it.
+// where a matrix that is transposed here is untransposed for the library, and vice versa.
 class Problem {
   public:
     explicit Problem(const TrainProduct& p) {
@@ -107,7 +107,7 @@ struct Preference {
     explicit Preference(const Key& key) {
         check(library().cublasLtMatmulPreferenceCreate(&raw), "preference");
         set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kTrainWorkspace});
-        // Split sums: the partial sums go to the workspace, and a separate step adds them.
+        // Split-k: the partial sums go to the workspace, and a separate step adds them.
         set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
             static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
         set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.b_align);
@@ -139,10 +139,10 @@ T config_of(const cublasLtMatmulAlgo_t& algo, cublasLtMatmulAlgoConfigAttributes
 struct Choice {
     cublasLtMatmulAlgo_t algo;
     std::size_t workspace;
-    float waves;  // how often its tiles fill the GPU
+    float waves;  // how many times its tiles fill the GPU
 };
 
-// The library's favourites for exactly this product; they are the same in every run.
+// The library's preferences for exactly this product, the same in every run.
 std::vector<Choice> choose(const Key& key, const Problem& problem) {
     const Preference preference(key);
     std::array<cublasLtMatmulHeuristicResult_t, kTrainCandidates> results{};
@@ -151,7 +151,7 @@ std::vector<Choice> choose(const Key& key, const Problem& problem) {
         library().handle, problem.desc(), problem.b, problem.a, problem.out, problem.out,
         preference.raw, static_cast<int>(results.size()), results.data(), &count);
     std::vector<Choice> found;
-    if (status != CUBLAS_STATUS_SUCCESS) return found;  // the library does not take the product
+    if (status != CUBLAS_STATUS_SUCCESS) return found;  // the library does not support the product
     for (int i = 0; i < count; ++i) {
         const cublasLtMatmulHeuristicResult_t& each = results[static_cast<std::size_t>(i)];
         const auto scheme =
@@ -174,8 +174,8 @@ cublasStatus_t run(const Context& ctx, const TrainProduct& p, const Problem& pro
                                     ctx.cuda->raw());
 }
 
-// A digest of all bits of the output and their positions, as a sum of integers, which is the same
-// in any order. Unit is as wide as an element.
+// A digest of all bits of the output and their positions: an integer sum, which does not depend on
+// the order. Unit is as wide as an element.
 template <typename Unit>
 __global__ void __launch_bounds__(256)
     digest(unsigned long long* to, const Unit* out, std::int64_t rows, std::int64_t cols,
@@ -220,7 +220,7 @@ unsigned long long product_digest(const Context& ctx, const TrainProduct& p,
 
 namespace {
 
-// The fastest of those with the bits of the first.
+// The fastest algorithm with the bits of the first.
 std::size_t fastest(const Context& ctx, const TrainProduct& p, const Problem& problem,
                     const std::vector<Choice>& choices, std::span<std::byte> workspace) {
     constexpr int kRuns = 4;
@@ -238,7 +238,7 @@ std::size_t fastest(const Context& ctx, const TrainProduct& p, const Problem& pr
         ctx.cuda->record(end);
         end.synchronize();
         const double seconds = end.seconds_since(begin);
-        if (i == 0 || seconds < 0.98 * best_seconds) {  // less is noise
+        if (i == 0 || seconds < 0.98 * best_seconds) {  // smaller gains are noise
             best = i;
             best_seconds = seconds;
         }
@@ -246,12 +246,12 @@ std::size_t fastest(const Context& ctx, const TrainProduct& p, const Problem& pr
     return best;
 }
 
-// The fewest elements of an output that is timed: among so many rounded sums another order of
-// summation shows.
+// The fewest output elements for timing: among so many rounded sums another order of summation
+// shows.
 constexpr std::int64_t kLeastTimed = std::int64_t{1} << 20;
 
 struct Known {
-    std::vector<Choice> choices;  // the library's favourites
+    std::vector<Choice> choices;  // in the library's order of preference
     bool timed = false;
     std::size_t best = 0;
 };
@@ -276,10 +276,10 @@ std::string library_product_name(const TrainProduct& p, int which) {
 
 bool library_product(const Context& ctx, const TrainProduct& p, std::span<std::byte> workspace,
                      int which) {
-    if (this_gpu().sm < 80 || !library()) return false;  // older GPUs know no bf16
+    if (this_gpu().sm < 80 || !library()) return false;  // older GPUs have no bf16
     MR_CHECK(workspace.size() >= kTrainWorkspace, "the workspace was planned");
     static std::mutex mutex;
-    static std::map<Key, Known> all;  // never erased: addresses stay
+    static std::map<Key, Known> all;  // never erased: addresses stay valid
     const Key key = key_of(p);
     const Problem problem(p);
     const std::lock_guard lock(mutex);
@@ -297,7 +297,7 @@ bool library_product(const Context& ctx, const TrainProduct& p, std::span<std::b
     return true;
 }
 
-#else  // built without its header
+#else  // built without cublasLt.h
 
 bool library_product(const Context&, const TrainProduct&, std::span<std::byte>, int) {
     return false;

@@ -5,8 +5,8 @@
 namespace mr::cuda {
 namespace {
 
-constexpr int kTile = 64;      // rows and columns of a block
-constexpr int kDepth = 16;     // of the sum at a time
+constexpr int kTile = 64;      // rows and columns per block
+constexpr int kDepth = 16;     // depth of the sum per step
 constexpr int kThreads = 256;  // 16 x 16, each 4 rows by 4 columns
 
 // Element (i, depth) of a matrix [many, sum], which may be stored transposed; 0 outside of it.
@@ -32,8 +32,8 @@ __global__ void __launch_bounds__(kThreads) multiply(const TrainProduct p, Stamp
 #pragma unroll
         for (int i = 0; i < kTile * kDepth / kThreads; ++i) {
             const int at = i * kThreads + thread;
-            // Neighbouring threads read neighbouring elements, transposed or not. Where the caller
-            // says that b is transposed it lies as [cols, sum].
+            // Neighbouring threads read neighbouring elements, transposed or not. If b is
+            // transposed, it is stored as [cols, sum].
             const int a_row = p.a_transposed ? at % kTile : at / kDepth;
             const int a_depth = p.a_transposed ? at / kTile : at % kDepth;
             as[a_depth][a_row] = element(static_cast<const bf16*>(p.a), p.a_stride, p.a_transposed,

@@ -1,23 +1,23 @@
 // linear_small() for many tokens with f16 or bf16 weights: every weight is read from memory once
-// for up to 192 of them, and every result has the bits that small_linear.cu gives it. More tokens
-// are tiled_half.cu's.
+// for up to 192 tokens, and every result has the same bits as from small_linear.cu. tiled_half.cu
+// is for more tokens.
 //
 //   inputs (norm, order: a kernel of its own) | fill the ring with weights | wait for the previous
 //   kernel | weights and inputs through the tensor cores | four blocks add up | finish
 //
 // A result is a tree of 8 sums, one for each eighth of the granules of 64 columns ("part"). Four
-// neighbouring blocks ("ranks") have 128 rows together: rank r has parts 2r and 2r + 1, 256 bytes
-// of every 1024 of a row, and its neighbours read the other 768 at the same time. It adds its two
-// parts up; the four sums of a result then meet in memory, which is L2, where each rank takes the
-// results of a quarter of the tokens. The four are not a cluster: of those there would not be room
-// for enough. All blocks of the grid run at once, so they may wait for each other; two such
-// products at the same time, of different streams, may not (DeviceTurn).
+// neighbouring blocks ("ranks") share 128 rows: rank r has parts 2r and 2r + 1, 256 bytes of every
+// 1024 of a row, and its neighbours read the other 768 at the same time. It adds its two parts; the
+// four sums of a result are then exchanged through memory (L2), and each rank finishes a quarter of
+// the tokens. The four are not a cluster: too few clusters of four would fit. All blocks of the
+// grid run at once, so they may wait for each other; two such products at the same time, of
+// different streams, may not (DeviceTurn).
 //
-// A block has a warp that brings things in by TMA, and two groups of four warps that multiply, 64
-// rows each. The weights are the first operand of wgmma, from registers: a lane loads 16 bytes of
-// its row, as in small_linear.cuh. The second operand are the tokens, in shared memory. There the
-// columns of each 32 lie in another order: 16 neighbours are those that one instruction of
-// small_linear.cuh takes.
+// A block has a producer warp that loads by TMA, and two groups of four warps
+// that multiply, 64 rows each. The weights are the first operand of wgmma, from
+// registers: a lane loads 16 bytes of its row, as in small_linear.cuh. The second
+// operand is the tokens, in shared memory. There every 32 columns are reordered:
+// 16 neighbours are those that one instruction of small_linear.cuh takes.
 //
 // More than 128 tokens: a cluster of two blocks, which have different tokens and share the weights.
 #include <algorithm>
@@ -40,7 +40,7 @@ struct Bringer {
     const CUtensorMap &weights, &inputs;
     int lane;
 
-    // Lanes 0 to 3: 64 rows each of one of the two granules.
+    // Lanes 0 to 3: each 64 rows of one of the two granules.
     __device__ __forceinline__ void bring_weights(const Walk& at, int slot) const {
         const unsigned full = shared.full + 8 * slot;
         if (lane == 0) barrier_expect(full, S::kStageBytes);
@@ -59,7 +59,7 @@ struct Bringer {
             copy_box(to, weights, column, row, gate ? part : 0, full, plan.policy);
         }
     }
-    // Lanes 4 and 5: a granule each.
+    // Lanes 4 and 5: one granule each.
     __device__ __forceinline__ void bring_inputs(const Walk& at, int slot) const {
         if (lane != 4 && lane != 5) return;
         const int piece = lane - 4;
@@ -69,7 +69,7 @@ struct Bringer {
     }
 };
 
-// kMost: tokens of an instruction; `tokens`, of the product, are as many or fewer.
+// kMost: tokens per instruction; the product has at most as many `tokens`.
 template <typename T, typename S, int kMost = S::kTokensMost, typename P>
 __device__ __forceinline__ void multiply_all(const P& p, const WidePlan& plan,
                                              const WideLayout<S>& shared, const WideBlock<S>& me,
@@ -82,7 +82,7 @@ __device__ __forceinline__ void multiply_all(const P& p, const WidePlan& plan,
     const int g = row_of(lane / 4);
     const unsigned upper = shared.ring + (warp * (gate ? 8 : 16) + g) * 128 + (lane % 4 ^ g) * 16;
     const unsigned lower = gate ? kPieceBytes / 2 : 1024;
-    // All that copy to this block are told that a place is free.
+    // Tells all blocks that copy into this one that a slot is free.
     const auto release = [&](int slot) {
         const unsigned empty = shared.empty + 8 * slot;
         if constexpr (S::kHalves == 1) {
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(S::kEntry, 1)
     const WideBlock<S> me(p);
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    constexpr int kBringer = kMultipliers / 32;  // the warp
+    constexpr int kBringer = kMultipliers / 32;  // producer warp
     if (warp == kBringer && lane == 0) {
         prefetch_map(weights);
         prefetch_map(inputs);
@@ -176,11 +176,11 @@ __global__ void __launch_bounds__(S::kEntry, 1)
         }
         stamp_end(p.stamp);
     }
-    // This block stays until the copies and arrivals of the other one are here.
+    // Stay until the copies and arrivals of the other block have arrived.
     if constexpr (S::kHalves > 1) cluster_barrier();
 }
 
-// Where a token's input goes: rows, columns in the order above.
+// Stores a token's input as a row, with columns in the order above.
 struct WideRow {
     std::byte* row;
     // Four columns from c on (c % 4 == 0).
@@ -191,7 +191,7 @@ struct WideRow {
     }
 };
 
-// The inputs of all tokens, normed or as they are: a block a token. No rank has arrived anywhere.
+// Prepares the inputs, normed or as they are: a block per token. Resets the arrival counters.
 template <typename T, typename P>
 __global__ void __launch_bounds__(kInputThreads)
     wide_input_kernel(const P p, std::byte* to, int stride, unsigned* arrived, int count) {
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(kInputThreads)
                    stride / 2, shared);
 }
 
-// How many groups of blocks run at once.
+// How many groups of blocks can run at once.
 template <typename T, typename S, typename P>
 int most_groups() {
     static const int most = [] {
@@ -246,7 +246,7 @@ void start(const Context& ctx, const P& p, WidePlan plan) {
 template <typename T, typename P>
 void start_any(const Context& ctx, const P& p, const WidePlan& plan) {
     if (p.rows <= 64) return start<T, HalfShape<64, 1, 4, 512, 176>>(ctx, p, plan);
-    if constexpr (!kMakesRecords<P>) {  // which have fewer instances
+    if constexpr (!kMakesRecords<P>) {  // records have fewer instances
         if (p.rows <= 96) return start<T, HalfShape<96, 1, 3, kWideThreads, 240>>(ctx, p, plan);
     }
     if (p.rows <= 128) return start<T, HalfShape<128, 1, 3, kWideThreads, 240>>(ctx, p, plan);

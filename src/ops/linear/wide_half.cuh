@@ -1,4 +1,4 @@
-// The inside of wide_half.cu: its shapes, and how a group of warps multiplies a granule.
+// The internals of wide_half.cu: its shapes, and how a group of warps multiplies a granule.
 #pragma once
 
 #include "core/cuda/tma.cuh"
@@ -8,10 +8,10 @@
 namespace mr::cuda::small {
 
 constexpr int kGranule = 64;               // columns
-constexpr int kPieceBytes = kStrip * 128;  // a granule of a block's rows
+constexpr int kPieceBytes = kStrip * 128;  // a granule of a block's weights
 
-// kEntry: threads as many as which would have all registers; kRegisters: of a thread that
-// multiplies.
+// kEntry: the thread count that sets the register
+// limit; kRegisters: per thread that multiplies.
 template <int kTokensMost, int kHalves, int kStages, int kEntry_, int kRegisters_>
 struct HalfShape
     : WideShape<kTokensMost, kHalves, kStages, 2 * (kPieceBytes + kTokensMost * 128), kGranule> {
@@ -19,19 +19,19 @@ struct HalfShape
     static constexpr int kInputPiece = kTokensMost * 128;
 };
 
-// The copy engine swizzles: 16 bytes `c` of row r (128 bytes) lie at c ^ r % 8. Row g of the tensor
-// cores' 8 is row row_of(g) of the tile's half, so that the two whose bytes are read at once lie in
-// different banks.
+// TMA swizzles: 16-byte chunk `c` of row r (128 bytes) lies at c ^ r % 8. Row g of the tensor
+// cores' 8 is row row_of(g) of the tile's half, so that two rows read at once lie in different
+// banks.
 __device__ __forceinline__ int row_of(int g) { return g >> 1 | (g & 1) << 2; }
 
-// Where column c of an input lies in its row: the tensor cores take 16 neighbours at once, and a
-// lane's 16 bytes of weights are 8 columns of two such products.
+// The position of column c of an input in its row: the tensor cores take 16 neighbours at once, and
+// a lane's 16 bytes of weights are 8 columns of two such products.
 __device__ __forceinline__ int ordered_column(int c) {
     const int in = c % 32;
     return c - in + in % 8 / 4 * 16 + in % 4 / 2 * 8 + in / 8 * 2 + in % 2;
 }
 
-// Who has which sums: a warp has a tile and all tokens.
+// The distribution of sums: a warp has a tile and all tokens.
 struct HalfSums {
     static __device__ __forceinline__ int warp(int tile, int) { return tile; }
     static __device__ __forceinline__ int vector(int, int chunk) { return 2 * chunk; }
@@ -46,8 +46,8 @@ struct HalfSums {
     }
 };
 
-using Weights = std::uint32_t[4][4];  // of a lane, a granule
-// upper: where the upper half's are; lower: bytes from there to the lower half's.
+using Weights = std::uint32_t[4][4];  // per lane and granule
+// upper: address of the upper half's; lower: bytes from there to the lower half's.
 __device__ __forceinline__ void load_weights(Weights& a, unsigned upper, unsigned lower) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
@@ -57,7 +57,7 @@ __device__ __forceinline__ void load_weights(Weights& a, unsigned upper, unsigne
         a[2 * j + 1][2] = u.w, a[2 * j + 1][3] = l.w;
     }
 }
-// Begins sum += a granule.
+// Starts sum += a granule.
 template <typename T, int kCount>
 __device__ __forceinline__ void multiply_granule(float (&sum)[kCount], const Weights& a,
                                                  unsigned tokens) {

@@ -1,15 +1,15 @@
 // linear_small() for 33 to 256 tokens with quantised weights: every weight is read from memory
-// once, and every result has the bits that small_linear.cu gives it.
+// once, and every result has the same bits as from small_linear.cu.
 //
-// Ranks, parts, and how the four sums of a result meet are those of wide_half.cu, with granules of
-// 128 columns. The products are mma.sync: its sums may begin at any number, here at the one that
-// makes f32 of them (mid_linear.cuh), where those of wgmma would have to be set anew for each block
-// of 32 columns. Three instructions for each result and block remain, for its scales: for a layer
+// Ranks, parts and the exchange of the four sums are as in wide_half.cu, with granules of 128
+// columns. The products are mma.sync: its sums may start at any number, here at the one that
+// converts them to f32 (mid_linear.cuh), whereas those of wgmma would have to be set again for each
+// block of 32 columns. Three instructions per result and block remain for the scales: for a layer
 // of Llama-2-7B and 256 tokens they alone take 155 us.
 //
-// A block has a warp that brings things in, and eight that multiply: 32 rows each and half of the
-// block's tokens. Weights come as they lie in memory, 8 rows by two granules at a time; so do
-// prepared inputs.
+// A block has a producer warp, and eight warps that multiply: 32 rows each and half of the block's
+// tokens. Weights are copied as stored in memory, 8 rows by two granules at a time; so are prepared
+// inputs.
 //
 // More than 128 tokens: a cluster of two blocks, which have different tokens and share the weights.
 #include <algorithm>
@@ -21,10 +21,10 @@
 namespace mr::cuda::small {
 namespace {
 
-constexpr int kEights = kStrip / 8;  // 8 rows each
+constexpr int kEights = kStrip / 8;  // groups of 8 rows
 
-// kWarpGroups: groups of 16 tokens of a warp; kEntry: threads as many as which would have all
-// registers; kRegisters: of a thread that multiplies.
+// kWarpGroups: groups of 16 tokens per warp; kEntry: the thread count that sets the register limit;
+// kRegisters: per thread that multiplies.
 template <typename Layout, int kWarpGroups_, int kHalves, int kStages, int kEntry_, int kRegisters_>
 struct QuantShape
     : WideShape<32 * kWarpGroups_, kHalves, kStages,
@@ -33,11 +33,11 @@ struct QuantShape
                 QuantWeights<Layout>::kGranule> {
     using W = QuantWeights<Layout>;
     static constexpr int kWarpGroups = kWarpGroups_, kEntry = kEntry_, kRegisters = kRegisters_;
-    static constexpr int kEightBytes = 2 * W::kHalf;  // of 8 rows, two granules
+    static constexpr int kEightBytes = 2 * W::kHalf;  // of 8 rows and two granules
     static constexpr int kWeightBytes = kEights * kEightBytes;
     static constexpr int kGroupBytes = Mid<W>::template kGroupBytes<false>;
     static constexpr int kGroups = 2 * kWarpGroups;
-    static constexpr int kInputBytes = kGroups * kGroupBytes;  // of a granule
+    static constexpr int kInputBytes = kGroups * kGroupBytes;  // per granule
 };
 
 // The sums of a warp: two tiles, four times 8 rows, and half of the tokens.
@@ -78,7 +78,7 @@ struct QuantBringer {
     __device__ __forceinline__ int input_granules(const Walk& at) const {
         return min(2, static_cast<int>((p.k + W::kGranule - 1) / W::kGranule) - granule(at));
     }
-    __device__ __forceinline__ int input_bytes() const {  // of a granule
+    __device__ __forceinline__ int input_bytes() const {  // per granule
         const int groups = (p.rows + 15) / 16 - me.half * S::kGroups;
         return min(groups, S::kGroups) * S::kGroupBytes;
     }
@@ -103,7 +103,7 @@ struct QuantBringer {
             copy_bulk(to, from, bytes, full, plan.policy);
         }
     }
-    // Lanes 16 and 17: a granule each.
+    // Lanes 16 and 17: one granule each.
     __device__ __forceinline__ void bring_inputs(const Walk& at, int slot) const {
         const int which = lane - kEights;
         if (which < 0 || which >= input_granules(at)) return;
@@ -119,7 +119,7 @@ template <typename S, typename P>
 __device__ __forceinline__ void multiply_all(const P& p, const WidePlan& plan,
                                              const WideLayout<S>& shared, const WideBlock<S>& me,
                                              int most) {
-    constexpr bool kSome = kMakesRecords<P> && kPacks<S>;  // groups without a token are left out
+    constexpr bool kSome = kMakesRecords<P> && kPacks<S>;  // skips groups without a token
     using W = typename S::W;
     using M = Mid<W>;
     constexpr int kGroups = S::kWarpGroups;
@@ -133,12 +133,12 @@ __device__ __forceinline__ void multiply_all(const P& p, const WidePlan& plan,
 #pragma unroll 1
     for (int strip = me.group; strip < plan.strips; strip += me.groups, turn ^= 1) {
         float even[kGroups][4][4] = {}, odd[kGroups][4][4] = {};
-        int left = static_cast<int>(p.k) - 2 * me.rank * W::kGranule;  // columns
+        int left = static_cast<int>(p.k) - 2 * me.rank * W::kGranule;  // columns left
 #pragma unroll 1
         for (int i = 0; i < me.stages; ++i, left -= kWarps * W::kGranule) {
             barrier_wait(shared.full + 8 * place.slot, place.parity);
             const unsigned at = place.slot * S::kStageBytes;
-            // Pieces of 64 columns; those past the last have not come.
+            // Pieces of 64 columns; those past the last were not copied.
             const auto multiply = [&](float(&acc)[kGroups][4][4], int granule, int piece) {
                 if (left <= granule * W::kGranule + piece * 64) return;
                 typename M::Rows rows[4];
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(S::kEntry, 1)
     const WideBlock<S> me(p);
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    constexpr int kBringer = kMultipliers / 32;  // the warp
+    constexpr int kBringer = kMultipliers / 32;  // producer warp
     if (warp == kBringer && lane == 0) {
         for (int i = 0; i < S::kStages; ++i) {
             barrier_init(shared.full + 8 * i, 1);
@@ -215,13 +215,13 @@ __global__ void __launch_bounds__(S::kEntry, 1)
         multiply_all<S>(p, plan, shared, me, note_tokens(p, shared, me));
         stamp_end(p.stamp);
     }
-    // This block stays until the copies and arrivals of the other one are here.
+    // Stay until the copies and arrivals of the other block have arrived.
     if constexpr (S::kHalves > 1) cluster_barrier();
 }
 
 template <typename S, typename P>
 void start(const Context& ctx, const P& p, const WidePlan& plan) {
-    static const int most = [] {  // groups of blocks that run at once
+    static const int most = [] {  // groups of blocks that can run at once
         allow_shared(wide_quant_kernel<S, P>, S::kBytes);
         return most_clusters(wide_quant_kernel<S, P>, S::kHalves, kWideThreads, S::kBytes) / kRanks;
     }();
@@ -235,7 +235,7 @@ void start(const Context& ctx, const P& p, const WidePlan& plan) {
 template <typename Layout, typename P>
 void run_wide_quant(const Context& ctx, const P& p, const WidePlan& plan) {
     if (p.rows <= 64) return start<QuantShape<Layout, 2, 1, 4, 512, 176>>(ctx, p, plan);
-    constexpr bool kFewer = kMakesRecords<P>;  // instances
+    constexpr bool kFewer = kMakesRecords<P>;  // fewer instances
     if constexpr (!kFewer) {
         if (p.rows <= 96) {
             return start<QuantShape<Layout, 3, 1, 3, kWideThreads, 240>>(ctx, p, plan);

@@ -1,5 +1,5 @@
-// Shared by wide_half.cu and wide_quant.cu: the place of a block in its group, the meeting of the
-// ranks of a strip, and the finish of 16 tokens of a tile. wide_half.cu explains ranks and parts.
+// Shared by wide_half.cu and wide_quant.cu: a block's place in its group, the exchange of sums
+// between ranks, and the finish of 16 tokens of a tile. wide_half.cu explains ranks and parts.
 #pragma once
 
 #include "core/cuda/bulk.cuh"
@@ -9,43 +9,43 @@
 
 namespace mr::cuda::small {
 
-constexpr int kMultipliers = 256;                     // threads: eight warps
-constexpr int kWideThreads = kMultipliers + 128;      // and one that brings things in, of four
+constexpr int kMultipliers = 256;                     // threads that multiply: eight warps
+constexpr int kWideThreads = kMultipliers + 128;      // and four more, one of them the producer
 constexpr int kFinishStride = 20;                     // floats from token to token
-constexpr int kFinishBytes = 16 * kFinishStride * 4;  // of a warp: 16 tokens of a tile
+constexpr int kFinishBytes = 16 * kFinishStride * 4;  // per warp: 16 tokens of a tile
 
 constexpr int kRanks = 4;
-constexpr int kStrip = 128;        // rows of a block
-constexpr int kMostStrips = 8192;  // of a product, twice where two blocks share weights
+constexpr int kStrip = 128;        // rows per block
+constexpr int kMostStrips = 8192;  // per product; each half of the tokens counts
 
-// kTokensMost: of a block; kHalves: 2: the blocks of a cluster have a half of the tokens each, and
+// kTokensMost: per block; kHalves: with 2, the blocks of a cluster have half of the tokens each and
 // share the weights; kStages: of the ring; kStageBytes: two granules of the strip's weights and of
-// the inputs; kColumns: of a granule.
+// the inputs; kColumns: per granule.
 template <int kTokensMost_, int kHalves_, int kStages_, int kStageBytes_, int kColumns_>
 struct WideShape {
     static constexpr int kTokensMost = kTokensMost_, kHalves = kHalves_, kStages = kStages_;
     static constexpr int kStageBytes = kStageBytes_, kColumns = kColumns_;
-    static constexpr int kSums = kTokensMost / 2;  // registers of a thread
-    // Tokens that a rank finishes, and ranks that have such.
+    static constexpr int kSums = kTokensMost / 2;  // registers per thread
+    // Tokens that a rank finishes, and the number of ranks that finish any.
     static constexpr int kShare = (kTokensMost / kRanks + 15) / 16 * 16;
     static constexpr int kTakers = kTokensMost / kShare;
     static_assert(kShare * kTakers == kTokensMost);
     static constexpr int kChunks = kShare / 16;  // 16 tokens each, 8 registers, 2 vectors
-    // What a block hands over, twice, since others may still read the last: float4 [takers]
-    // [chunks][2][threads].
+    // Buffer of a block's partial sums, double-buffered, since others may still read the last:
+    // float4 [takers][chunks][2][threads].
     static constexpr int kHanded = kTakers * kChunks * 2 * kMultipliers;
     static constexpr int kBytes =
         1024 + kStages * kStageBytes + 8 * kFinishBytes + kShare * 8 + 2 * kStages * 8;
-    static_assert(kBytes <= 222 * 1024);  // beside it a block that prepares inputs fits
+    static_assert(kBytes <= 222 * 1024);  // leaves room for a block that prepares inputs
 };
 
 struct WidePlan {
     int strips;
     float4* handed;
-    unsigned* arrived;     // ranks, of each strip and half
-    std::uint64_t policy;  // of the weights: inputs and sums stay in L2
+    unsigned* arrived;     // number of ranks, per strip and half
+    std::uint64_t policy;  // for the weights, so that inputs and sums stay in L2
 };
-// p: a pass for which ctx.scratch has room (mid_linear.cu).
+// p: a pass that ctx.scratch has room for (mid_linear.cu).
 WidePlan wide_plan(const Context& ctx, const Params& p);
 
 template <typename S>
@@ -64,12 +64,12 @@ struct WideLayout {
     }
 };
 
-// Who a block is.
+// The role of a block.
 template <typename S>
 struct WideBlock {
     int half, group, rank, groups;  // four clusters are a group
-    int stages;                     // of a strip
-    int first_token;                // that it finishes
+    int stages;                     // per strip
+    int first_token;                // of those it finishes
     __device__ explicit WideBlock(const Params& p) {
         const int block = static_cast<int>(blockIdx.x), cluster = block / S::kHalves;
         half = block % S::kHalves;
@@ -81,8 +81,8 @@ struct WideBlock {
     }
 };
 
-// By the threads that multiply, behind wait_for_previous(): what the finish wants to know of this
-// rank's tokens. -> how many tokens the product has. A barrier comes before the finish.
+// Called by the threads that multiply, after wait_for_previous(): records what the finish needs of
+// this rank's tokens. Returns the product's number of tokens. A barrier comes before the finish.
 template <typename S>
 inline constexpr bool kPacks = S::kTokensMost* S::kHalves <= kPackedRows;
 template <typename S, typename P>
@@ -106,7 +106,7 @@ __device__ __forceinline__ int note_tokens(const P& p, const WideLayout<S>& shar
     return p.rows;
 }
 
-// A place in the ring, and how often it has come round.
+// A slot of the ring, and the parity of its round.
 template <int kStages>
 struct Place {
     int slot = 0;
@@ -128,8 +128,8 @@ struct Walk {
     }
 };
 
-// The warp that brings weights and inputs of all stages into the ring. The first weights come
-// before the previous kernel has ended: only inputs depend on it.
+// The producer warp: loads weights and inputs of all stages into the ring. The first weights are
+// loaded before the previous kernel has ended: only inputs depend on it.
 template <typename S, typename Bringer>
 __device__ __forceinline__ void bring_all(const Bringer& bringer) {
     const WideBlock<S>& me = bringer.me;
@@ -144,13 +144,13 @@ __device__ __forceinline__ void bring_all(const Bringer& bringer) {
 #pragma unroll 1
     for (; filled < S::kStages && at.valid(); ++filled, at.next()) bringer.bring_inputs(at, filled);
     Place<S::kStages> place;
-    place.parity = 1;  // all have been filled once
+    place.parity = 1;  // all slots have been filled once
 #pragma unroll 1
     for (; at.valid(); at.next(), place.next()) {
         barrier_wait(bringer.shared.empty + 8 * place.slot, place.parity ^ 1);
         bringer.bring_weights(at, place.slot);
         bringer.bring_inputs(at, place.slot);
-        __syncwarp();  // no lane still waits for what others have seen
+        __syncwarp();  // no lane may still poll the barrier
     }
 }
 
@@ -159,7 +159,7 @@ __device__ __forceinline__ void multipliers_meet() {
 }
 
 // The results of one tile and 16 tokens from `first` on, from stage [16 tokens][kStride], by a
-// warp. where: of the first of them.
+// warp. where: entry of the first of them.
 template <typename T, int kStride>
 __device__ __forceinline__ void finish_stage(const Params& p, const int2* where, const float* stage,
                                              int tile, int first, int lane) {
@@ -224,7 +224,7 @@ __device__ __forceinline__ void finish_stage(const Params& p, const int2* where,
     }
 }
 
-// The same of Finish::records, for the first `tokens` of the 16.
+// The same for Finish::records, for the first `tokens` of the 16.
 template <int kStride>
 __device__ __forceinline__ void finish_stage(const RecordParams& p, const int2* where,
                                              const float* stage, int tile, int tokens, int lane) {
@@ -242,20 +242,20 @@ __device__ __forceinline__ void finish_stage(const RecordParams& p, const int2* 
     }
 }
 
-// Where the ranks of a strip meet. M says which warp has the sums of a tile and 16 tokens, two
+// The exchange of sums between ranks. M says which warp has the sums of a tile and 16 tokens, two
 // vectors a thread, which of its vectors they are, and where they go in [16 tokens][kStride].
 template <typename S, typename M>
 struct Meeting {
     const WidePlan& plan;
     const WideBlock<S>& me;
-    int tokens = 0;  // of the product: for those that meet
+    int tokens = 0;  // of the product; used by ranks that finish
 
-    // What rank r hands over, in turn 0 or 1.
+    // The buffer that rank r hands over in turn 0 or 1.
     __device__ __forceinline__ float4* handed(int r, int turn) const {
         const int block = static_cast<int>(blockIdx.x) + (r - me.rank) * S::kHalves;
         return plan.handed + (std::int64_t{block} * 2 + turn) * S::kHanded;
     }
-    // The first kSums of S::kSums.
+    // Hands over the first kSums of S::kSums.
     template <int kSums>
     __device__ __forceinline__ void hand_over(const float (&sum)[kSums], int turn) const {
         float4* to = handed(me.rank, turn) + threadIdx.x;
@@ -266,8 +266,8 @@ struct Meeting {
         }
         asm volatile("bar.arrive 2, %0;" ::"n"(kMultipliers + 32) : "memory");
     }
-    // For a warp that does not multiply: tells other ranks what this one has handed over. It takes
-    // a microsecond until all of that has been written.
+    // For a warp that does not multiply: signals other ranks after this one has handed over. The
+    // writes take about a microsecond to complete.
     __device__ __forceinline__ void tell_all() const {
 #pragma unroll 1
         for (int strip = me.group; strip < plan.strips; strip += me.groups) {
@@ -277,8 +277,8 @@ struct Meeting {
         }
     }
     // Waits for the sums of a strip and finishes it; called when the next strip has been
-    // multiplied, because all ranks have handed over by then. That also keeps what is handed over
-    // until all have read it: a rank that hands over strip s has waited for all ranks' strip s - 1,
+    // multiplied, because all ranks have handed over by then. This also protects the buffers until
+    // all have read them: a rank that hands over strip s has waited for all ranks' strip s - 1,
     // before which they read s - 2.
     template <typename T, typename P>
     __device__ __forceinline__ void meet(const P& p, const WideLayout<S>& shared, int strip,
@@ -289,8 +289,8 @@ struct Meeting {
         const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
         finish<T>(p, shared, strip, turn, warp, static_cast<int>(threadIdx.x) % 32);
     }
-    // A thread tells, for its block, that a strip's sums have been handed over; another waits until
-    // all ranks have.
+    // tell(): one thread signals for its block that a strip's sums have been handed over. wait():
+    // another waits until all ranks have.
     __device__ __forceinline__ void tell(int strip) const {
         asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(arrived(strip)) : "memory");
     }
@@ -306,7 +306,7 @@ struct Meeting {
     __device__ __forceinline__ unsigned* arrived(int strip) const {
         return plan.arrived + strip * S::kHalves + me.half;
     }
-    // The results of a tile (of the strip's 8) and this rank's tokens, by a warp.
+    // Finishes a tile (of the strip's 8) for this rank's tokens, by a warp.
     template <typename T, typename P>
     __device__ __forceinline__ void finish(const P& p, const WideLayout<S>& shared, int strip,
                                            int turn, int tile, int lane) const {

@@ -1,10 +1,10 @@
 // x86: AVX2 with maddubs, AVX-512 with VNNI.
 //
-// Both multiply unsigned weights by signed activations:
+// Both paths multiply unsigned weights by signed activations:
 //   4 bits, both paths: w + 8 (0..15);   8 bits, AVX-512: w + 128.
 // The offset is subtracted again with the block's sum of activations, exactly, before any rounding.
-// AVX2's 16-bit sums of two products would overflow for w + 128, so there 8-bit weights give |w|
-// and put their sign on the activation: 2 * 128 * 127 < 2^15.
+// AVX2's 16-bit sums of two products would overflow for w + 128, so there 8-bit weights are used as
+// |w| and their sign is moved to the activation: 2 * 128 * 127 < 2^15.
 
 namespace {
 
@@ -72,7 +72,7 @@ inline __m128 scales_of_four(const unsigned char* const* rows, std::size_t at) {
 
 inline __m256i load_32(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 
-// The 32 elements of a block of 4 bits, as 0..15 in their order.
+// The 32 elements of a 4-bit block, as 0..15 in order.
 inline __m256i nibbles(const unsigned char* p) {
     const __m128i q = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     const __m256i both =
@@ -90,7 +90,7 @@ inline __m256i dot_block(const unsigned char* p, __m256i x) {
     __m256i w, v = x;
     if constexpr (Q8) {
         const __m256i q = load_32(p);
-        w = _mm256_abs_epi8(q);  // 128 for -128, as unsigned
+        w = _mm256_abs_epi8(q);  // -128 becomes 128, as unsigned
         v = _mm256_sign_epi8(x, q);
     } else {
         w = nibbles(p);
@@ -252,7 +252,7 @@ inline void gemm_four(const LinearJob& job, const FourBlock* w, std::int64_t blo
     }
     gemm_acc<Q8, C>(w, blocks, groups, acc);
 #pragma GCC unroll 2
-    for (int c = 0; c < C; ++c) {  // from tokens of a row to rows of a token
+    for (int c = 0; c < C; ++c) {  // transposes: tokens of a row to rows of a token
         alignas(64) float by_row[4][kGroup];
 #pragma GCC unroll 4
         for (int r = 0; r < 4; ++r) store_vec(by_row[r], acc[r][c]);
